@@ -1,0 +1,1 @@
+//! The door: what TensorFlow and Python find in the shared library.

@@ -1,0 +1,1 @@
+//! The adapter: everything that knows TensorFlow.
