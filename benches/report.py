@@ -1,0 +1,250 @@
+"""Turns figures (JSON lines) into the record of a run: one table as JSON, Markdown and a plot."""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+
+# What the engine's bench measures; its lines carry numbers, these are the words for them.
+ENGINE = {
+    "P6": ("lookup, engine, uniform, one thread", "prefetched copy of known rows", False, "ms"),
+    "P7": ("update, engine, uniform", "read-modify-write of known rows", False, "ms"),
+    "P8": ("second thread", "one thread", True, "ms"),
+    "P9": ("new keys, dim 16, from empty", "none", True, "M keys/s"),
+    "P10": ("cost per id, dim 16, growing table", "itself at 1M keys", False, "ns"),
+    "P11": ("memory beyond the rows", "none", False, "bytes a row"),
+}
+
+DEFINITION = (
+    "Ratio: for targets written `>=` the peer's time divided by ours (speed), for targets written "
+    "`<=` our value divided by the peer's, or our value itself where there is no peer. "
+    "Times are medians."
+)
+
+
+def main():
+    """Reads figures, writes the record, prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--figures", required=True, help="JSON lines to read")
+    parser.add_argument("--out", required=True, help="directory of the record")
+    parser.add_argument("--name", help="stem of the files; default: date and commit")
+    parser.add_argument("--short", action="store_true", help="mark as no measurement")
+    options = parser.parse_args()
+    with open(options.figures) as lines:
+        figures = [complete(json.loads(line)) for line in lines if line.strip()]
+    if not figures:
+        print("no figures in the input", file=sys.stderr)
+        return 1
+    figures.sort(key=lambda item: order(item["id"]))
+    record = {
+        "date": datetime.datetime.utcnow().strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": commit(),
+        "measurement": not options.short,
+        "machine": machine(),
+        "versions": versions(),
+        "figures": figures,
+    }
+    name = options.name or "%s-%s" % (record["date"][:10], record["commit"])
+    os.makedirs(options.out, exist_ok=True)
+    stem = os.path.join(options.out, name)
+    text = markdown(record, name)
+    with open(stem + ".json", "w") as out:
+        json.dump(record, out, indent=1, sort_keys=True)
+        out.write("\n")
+    with open(stem + ".md", "w") as out:
+        out.write(text)
+    plot(record, stem + ".png")
+    print(text)
+    print("written: %s.{json,md,png}" % os.path.relpath(stem))
+    return 0
+
+
+def complete(item):
+    """Fills what a line leaves out, so that every line has the same fields."""
+    words = ENGINE.get(item["id"].split()[0], ("", "", True, "ms"))
+    filled = dict(zip(("what", "peer_name", "at_least", "unit"), words))
+    filled.update({key: value for key, value in item.items() if value is not None})
+    filled.setdefault("peer", None)
+    return filled
+
+
+def order(number):
+    """Sort key of a target's number: P2 before P10, what follows it as text."""
+    found = re.match(r"P(\d+)(.*)", number)
+    return (int(found.group(1)), found.group(2)) if found else (99, number)
+
+
+def machine():
+    """Facts of the machine that a speed depends on; nothing that identifies it."""
+    facts = {"cores": os.cpu_count(), "cpu": platform.processor() or "unknown"}
+    with open("/proc/cpuinfo") as lines:
+        text = lines.read()
+    model = re.search(r"^model name\s*: (.*)$", text, re.M)
+    flags = set((re.search(r"^flags\s*: (.*)$", text, re.M) or [None, ""])[1].split())
+    facts["cpu"] = model.group(1) if model else facts["cpu"]
+    facts["vectors"] = " ".join(f for f in ("avx2", "fma", "avx512f") if f in flags)
+    with open("/proc/meminfo") as lines:
+        total = re.search(r"MemTotal:\s+(\d+) kB", lines.read())
+    facts["ram_gib"] = round(int(total.group(1)) / 2.0 ** 20, 1)
+    try:
+        with open("/sys/kernel/mm/transparent_hugepage/enabled") as lines:
+            facts["huge_pages"] = re.search(r"\[(\w+)\]", lines.read()).group(1)
+    except (OSError, AttributeError):
+        facts["huge_pages"] = "unknown"
+    facts["load_at_end"] = round(os.getloadavg()[1], 2)
+    return facts
+
+
+def versions():
+    """Versions of what took part."""
+    import numpy
+    import tensorflow
+
+    return {
+        "python": platform.python_version(),
+        "tensorflow": tensorflow.__version__,
+        "numpy": numpy.__version__,
+        "rustc": output(["rustc", "--version"]).replace("rustc ", ""),
+    }
+
+
+def commit():
+    """Short hash of the checkout, with "+" when tracked code differs from it."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    number = output(["git", "-C", here, "rev-parse", "--short", "HEAD"]) or "unknown"
+    changed = output(["git", "-C", here, "status", "--porcelain", "--untracked-files=no"])
+    return number + ("+" if changed else "")
+
+
+def output(command):
+    """First line a command prints, or nothing when it cannot be run."""
+    try:
+        text = subprocess.check_output(command, stderr=subprocess.DEVNULL)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return text.decode().strip().split("\n")[0]
+
+
+def number_text(value, unit):
+    """A value with as many digits as it carries."""
+    if value is None:
+        return "-"
+    return "%.3g %s" % (value, unit) if value < 1000 else "%.0f %s" % (value, unit)
+
+
+def markdown(record, name):
+    """The record as a Markdown page."""
+    facts, used = record["machine"], record["versions"]
+    lines = ["# Speed, %s, commit %s" % (record["date"], record["commit"]), ""]
+    if not record["measurement"]:
+        lines += ["**Short form: small sizes, few repetitions. Not a measurement.**", ""]
+    lines += [
+        "%s, %s cores (%s), %s GiB RAM, transparent huge pages: %s; load average at the end %s."
+        % (
+            facts["cpu"],
+            facts["cores"],
+            facts["vectors"],
+            facts["ram_gib"],
+            facts["huge_pages"],
+            facts["load_at_end"],
+        ),
+        "TensorFlow %s, Python %s, rustc %s."
+        % (used["tensorflow"], used["python"], used["rustc"]),
+        DEFINITION,
+        "",
+        "| # | what | beside | ours | peer | ratio | target | |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for item in record["figures"]:
+        lines.append(
+            "| %s | %s | %s | %s | %s | %.2f | %s %g | %s |"
+            % (
+                item["id"],
+                item["what"],
+                item["peer_name"],
+                number_text(item["ours"], item["unit"]),
+                number_text(item["peer"], item["unit"]),
+                item["ratio"],
+                ">=" if item["at_least"] else "<=",
+                item["target"],
+                "met" if item["met"] else "**not met**",
+            )
+        )
+    met = sum(1 for item in record["figures"] if item["met"])
+    lines += ["", "%d of %d met." % (met, len(record["figures"])), ""]
+    lines += ["![ratio and target of every figure](%s.png)" % name, ""]
+    return "\n".join(lines)
+
+
+def plot(record, path):
+    """Ratios beside their targets, speeds (more is better) above times (less is better)."""
+    try:
+        import matplotlib
+    except ImportError:
+        print("no plot: matplotlib is not installed", file=sys.stderr)
+        return
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    groups = [
+        ("speed, times the peer's: to the right of the mark is better", True),
+        ("cost, times the limit's: to the left of the mark is better", False),
+    ]
+    groups = [
+        (title, [item for item in record["figures"] if item["at_least"] == side])
+        for title, side in groups
+    ]
+    groups = [group for group in groups if group[1]]
+    rows = [len(group[1]) + 1.5 for group in groups]
+    figure, axes = pyplot.subplots(
+        len(groups), 1, squeeze=False, figsize=(9.5, 0.36 * sum(rows) + 1.2),
+        gridspec_kw={"height_ratios": rows},
+    )
+    for axis, (title, items) in zip(axes[:, 0], groups):
+        places = list(range(len(items)))[::-1]
+        colors = ["#2a7f62" if item["met"] else "#c0504d" for item in items]
+        axis.barh(places, [item["ratio"] for item in items], color=colors, height=0.62, left=0)
+        for place, item in zip(places, items):
+            axis.plot([item["target"]] * 2, [place - 0.42, place + 0.42], color="black", lw=2)
+            axis.annotate(
+                "%.3g" % item["ratio"],
+                (max(item["ratio"], item["target"]), place),
+                xytext=(6, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+            )
+        axis.set_xscale("log")
+        values = [v for item in items for v in (item["ratio"], item["target"])]
+        axis.set_xlim(min(0.5, min(values) * 0.7), max(values) * 1.6)
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: "%g" % value))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.axvline(1.0, color="gray", lw=0.8, ls=":")
+        axis.set_yticks(places)
+        axis.set_yticklabels(["%s  %s" % (item["id"], item["what"]) for item in items], fontsize=8)
+        axis.set_title(title, fontsize=9, loc="left")
+        axis.grid(axis="x", which="both", lw=0.3, alpha=0.6)
+        axis.set_axisbelow(True)
+    note = "" if record["measurement"] else " - SHORT FORM, NOT A MEASUREMENT"
+    figure.suptitle(
+        "%s, %d cores, commit %s, %s%s\nblack mark: target; green: met, red: not met"
+        % (
+            record["machine"]["cpu"],
+            record["machine"]["cores"],
+            record["commit"],
+            record["date"][:10],
+            note,
+        ),
+        fontsize=9,
+    )
+    figure.tight_layout(rect=(0, 0, 1, 0.96))
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""Interleaved timing of two or more sides, and the record of one figure."""
+
+import json
+import time
+
+import numpy as np
+
+
+def interleave(sides, batches, repetitions, warmup):
+    """Times every side on every batch, one after the other, so that noise hits all alike.
+
+    The side that goes first changes with each repetition.
+
+    Args:
+        sides: list of functions of the batch number.
+        batches: number of different batches.
+        repetitions: measured repetitions.
+        warmup: repetitions before them.
+
+    Returns:
+        float64 array of shape (len(sides), repetitions), milliseconds.
+    """
+    times = np.zeros((len(sides), repetitions))
+    for step in range(warmup + repetitions):
+        for turn in range(len(sides)):
+            side = (step + turn) % len(sides)
+            begin = time.perf_counter()
+            sides[side](step % batches)
+            end = time.perf_counter()
+            if step >= warmup:
+                times[side, step - warmup] = (end - begin) * 1e3
+    return times
+
+
+def figure(number, what, ours, peer, target, at_least, peer_name):
+    """One line of the table.
+
+    Args:
+        number: target, as "P1 u".
+        what: words for the table.
+        ours: milliseconds of our side, one per repetition.
+        peer: milliseconds of the peer.
+        target: the ratio wanted.
+        at_least: True: ratio is speed (peer time / our time); False: it is time (ours / peer).
+        peer_name: what stood beside us.
+
+    Returns:
+        dict that goes into the record.
+    """
+    our_median = float(np.median(ours))
+    peer_median = float(np.median(peer))
+    ratio = peer_median / our_median if at_least else our_median / peer_median
+    return {
+        "id": number,
+        "what": what,
+        "peer_name": peer_name,
+        "unit": "ms",
+        "ours": round(our_median, 4),
+        "ours_quartiles": [round(float(q), 4) for q in np.percentile(ours, [25, 75])],
+        "peer": round(peer_median, 4),
+        "peer_quartiles": [round(float(q), 4) for q in np.percentile(peer, [25, 75])],
+        "ratio": round(ratio, 3),
+        "target": target,
+        "at_least": at_least,
+        "met": bool(ratio >= target if at_least else ratio <= target),
+        "repetitions": len(ours),
+    }
+
+
+def emit(figures, path):
+    """Appends figures to a file, one JSON object per line, and prints them."""
+    with open(path, "a") as out:
+        for item in figures:
+            out.write(json.dumps(item) + "\n")
+            print(
+                "%-6s %-44s ours %9.3f  peer %9.3f %s  ratio %7.2f"
+                % (item["id"], item["what"], item["ours"], item["peer"], item["unit"], item["ratio"]),
+                flush=True,
+            )
+
+
+def agree(name, ours, peer, tolerance):
+    """Refuses a figure whose two sides did not compute the same.
+
+    Args:
+        name: what was compared.
+        ours: array.
+        peer: array of the same shape.
+        tolerance: largest absolute difference allowed; 0 means bit for bit.
+
+    Raises:
+        RuntimeError: if they differ.
+    """
+    if ours.shape != peer.shape:
+        raise RuntimeError("%s: shapes %s and %s differ" % (name, ours.shape, peer.shape))
+    gap = float(np.max(np.abs(ours - peer))) if ours.size else 0.0
+    if not gap <= tolerance:
+        raise RuntimeError("%s: the two sides differ by %g, allowed is %g" % (name, gap, tolerance))

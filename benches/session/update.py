@@ -1,0 +1,116 @@
+"""P3 and P4: optimizer updates from raw ids with duplicates, through a session."""
+
+import tensorflow as tf
+
+from session import measure, workload
+from session.sides import Filling, Held, Ours, dense_variable, session
+
+RATE = 0.01
+
+
+WORDS = {"u": "uniform ids", "z": "Zipf 1.05 ids"}
+
+
+def lazy_adam(sizes, draw):
+    """P3: LazyAdam beside tf.contrib.opt.LazyAdamOptimizer."""
+    return _measure(
+        sizes, draw, "P3", "LazyAdam", tf.contrib.opt.LazyAdamOptimizer(RATE), _apply_lazy_adam, 8.0
+    )
+
+
+def adagrad(sizes, draw):
+    """P4: Adagrad beside TensorFlow's."""
+    peer = tf.compat.v1.train.AdagradOptimizer(RATE)
+    return _measure(sizes, draw, "P4a", "Adagrad", peer, _apply_adagrad, 4.0)
+
+
+def ftrl(sizes, draw):
+    """P4: FTRL beside TensorFlow's."""
+    peer = tf.compat.v1.train.FtrlOptimizer(RATE)
+    return _measure(sizes, draw, "P4f", "FTRL", peer, _apply_ftrl, 4.0)
+
+
+def momentum(sizes, draw):
+    """P4: momentum beside TensorFlow's."""
+    peer = tf.compat.v1.train.MomentumOptimizer(RATE, 0.9)
+    return _measure(sizes, draw, "P4m", "momentum", peer, _apply_momentum, 4.0)
+
+
+def sgd(sizes, draw):
+    """P4: gradient descent beside TensorFlow's."""
+    peer = tf.compat.v1.train.GradientDescentOptimizer(RATE)
+    return _measure(sizes, draw, "P4s", "SGD", peer, _apply_sgd, 2.0)
+
+
+def _measure(sizes, draw, number, rule, optimizer, apply_, target):
+    what = "%s update from ids, %s" % (rule, WORDS[draw])
+    which = tf.compat.v1.placeholder(tf.int32, [])
+    table = dense_variable(sizes, "dense")
+    ours = Ours(sizes, "update")
+    filling = Filling(table, workload.key_order(sizes), ours.assign)
+    held = Held(workload.id_batches(sizes, draw), "ids")
+    gradient = Held(workload.gradients(sizes), "gradient")
+    ids = held.value[which]
+
+    updated = apply_(ours, ids, gradient.value)
+    slices = tf.IndexedSlices(gradient.value, ids, tf.constant([sizes.rows, sizes.dim], tf.int64))
+    train = optimizer.apply_gradients([(slices, table)])
+    with tf.control_dependencies([train]):
+        # A value that only exists after the update: the update cannot be dropped from the graph.
+        done = tf.reduce_sum(tf.gather(table, ids[:1]))
+    probe = [ours.find(ids), tf.gather(table, ids)]
+
+    with session() as running:
+        running.run(tf.compat.v1.global_variables_initializer())
+        held.load(running)
+        gradient.load(running)
+        filling.run(running)
+        times = measure.interleave(
+            [
+                lambda k: running.run(updated, {which: k}),
+                lambda k: running.run(done, {which: k}),
+            ],
+            sizes.batches,
+            sizes.repetitions,
+            sizes.warmup,
+        )
+        values = running.run(probe, {which: 0})
+        measure.agree(what, values[0], values[1], 2e-5)
+    number = "%s %s" % (number, draw)
+    peer_name = "%s, dense variable" % type(optimizer).__name__
+    return [measure.figure(number, what, times[0], times[1], target, True, peer_name)]
+
+
+def _apply_lazy_adam(ours, ids, gradient):
+    """The update and what LazyAdam does besides: advancing the powers of beta."""
+    powers = [tf.Variable(0.9, name="power_1"), tf.Variable(0.999, name="power_2")]
+    updated = ours.ops.mx_rec_apply_lazy_adam_by_ids(
+        ours.handle, ids, gradient, RATE, powers[0], powers[1], 0.9, 0.999, 1e-8
+    )
+    with tf.control_dependencies([updated]):
+        advance = [
+            tf.compat.v1.assign(powers[0], powers[0] * 0.9).op,
+            tf.compat.v1.assign(powers[1], powers[1] * 0.999).op,
+        ]
+    with tf.control_dependencies(advance):
+        return tf.identity(updated)
+
+
+def _apply_adagrad(ours, ids, gradient):
+    return ours.ops.mx_rec_apply_adagrad_by_ids(ours.handle, ids, gradient, RATE, 0.1)
+
+
+def _apply_ftrl(ours, ids, gradient):
+    return ours.ops.mx_rec_apply_ftrl_by_ids(
+        ours.handle, ids, gradient, RATE, -0.5, 0.1, 0.0, 0.0, 0.0
+    )
+
+
+def _apply_momentum(ours, ids, gradient):
+    return ours.ops.mx_rec_apply_momentum_by_ids(
+        ours.handle, ids, gradient, RATE, 0.9, nesterov=0
+    )
+
+
+def _apply_sgd(ours, ids, gradient):
+    return ours.ops.mx_rec_apply_sgd_by_ids(ours.handle, ids, gradient, RATE, 0.0)
