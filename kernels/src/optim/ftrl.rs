@@ -1,0 +1,130 @@
+//! Follow the regularised leader (FTRL-proximal) with l1, l2 and l2 shrinkage.
+
+use super::check::{not_negative, not_positive, positive};
+use super::row::{update, RowOptimizer, Rule, SlotSpec};
+use crate::simd::Level;
+use crate::Result;
+
+/// With `p = -lr_power`, `a' = a + g^2` and `h = g + 2 l2_shrinkage w`:
+/// `z += h - (a'^p - a^p) / lr * w; w = (clip(z, -l1, l1) - z) / (a'^p / lr + 2 l2); a = a'`.
+///
+/// Slots: `Ftrl_accum` holds `a`, `Ftrl_linear` holds `z`. Shrinkage pulls at the weights and leaves the accumulator alone,
+/// as in TensorFlow's `SparseApplyFtrlV2`. Only `lr_power` -0.5 is fast: others need a power function per column.
+#[derive(Clone, Copy, Debug)]
+pub struct Ftrl {
+    rule: Step,
+    initial_accumulator: f32,
+    level: Level,
+}
+
+impl Ftrl {
+    /// A step with learning rate `lr`; accumulators of new rows start at `initial_accumulator`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if an argument is not finite, `lr` is not above 0 (it divides), `lr_power` is above 0, or another
+    /// argument is negative.
+    pub fn new(
+        lr: f32,
+        lr_power: f32,
+        initial_accumulator: f32,
+        l1: f32,
+        l2: f32,
+        l2_shrinkage: f32,
+    ) -> Result<Ftrl> {
+        positive("ftrl", "lr", lr)?;
+        not_positive("ftrl", "lr_power", lr_power)?;
+        not_negative("ftrl", "initial_accumulator", initial_accumulator)?;
+        not_negative("ftrl", "l1", l1)?;
+        not_negative("ftrl", "l2", l2)?;
+        not_negative("ftrl", "l2_shrinkage", l2_shrinkage)?;
+        let rule = Step {
+            lr,
+            power: -lr_power,
+            l1,
+            twice_l2: 2.0 * l2,
+            pull: 2.0 * l2_shrinkage,
+        };
+        Ok(Ftrl {
+            rule,
+            initial_accumulator,
+            level: Level::detect(),
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    lr: f32,
+    power: f32,
+    l1: f32,
+    twice_l2: f32,
+    pull: f32,
+}
+
+impl Step {
+    /// One step, `root` being the accumulator to the power `-lr_power`.
+    #[inline(always)]
+    fn with(
+        self,
+        root: impl Fn(f32) -> f32,
+        weight: f32,
+        [accum, linear]: [f32; 2],
+        grad: f32,
+    ) -> (f32, [f32; 2]) {
+        let next = accum + grad * grad;
+        let (root_next, root_old) = (root(next), root(accum));
+        let pulled = grad + self.pull * weight;
+        let linear = linear + (pulled - (root_next - root_old) / self.lr * weight);
+        let below = if linear > self.l1 { self.l1 } else { linear };
+        let clipped = if below < -self.l1 { -self.l1 } else { below };
+        let weight = (clipped - linear) / (root_next / self.lr + self.twice_l2);
+        (weight, [next, linear])
+    }
+}
+
+/// `lr_power == -0.5`.
+#[derive(Clone, Copy)]
+struct Sqrt(Step);
+
+impl Rule<2> for Sqrt {
+    #[inline(always)]
+    fn step(self, weight: f32, slots: [f32; 2], grad: f32) -> (f32, [f32; 2]) {
+        self.0.with(f32::sqrt, weight, slots, grad)
+    }
+}
+
+/// Any `lr_power`.
+#[derive(Clone, Copy)]
+struct Power(Step);
+
+impl Rule<2> for Power {
+    #[inline(always)]
+    fn step(self, weight: f32, slots: [f32; 2], grad: f32) -> (f32, [f32; 2]) {
+        let power = self.0.power;
+        self.0.with(|accum| accum.powf(power), weight, slots, grad)
+    }
+}
+
+impl RowOptimizer for Ftrl {
+    fn slots(&self) -> Vec<SlotSpec> {
+        vec![
+            SlotSpec::new("Ftrl_accum", self.initial_accumulator),
+            SlotSpec::new("Ftrl_linear", 0.0),
+        ]
+    }
+
+    fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {
+        if self.rule.power == 0.5 {
+            update(self.level, Sqrt(self.rule), row, slots, grad);
+        } else {
+            update(self.level, Power(self.rule), row, slots, grad);
+        }
+    }
+}
+
+#[cfg(test)]
+impl super::oracle::AtLevel for Ftrl {
+    fn at(self, level: Level) -> Ftrl {
+        Ftrl { level, ..self }
+    }
+}

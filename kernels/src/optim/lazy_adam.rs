@@ -1,0 +1,89 @@
+//! Adam whose moments move only in rows that have a gradient.
+
+use super::check::{below_one, fraction, not_negative};
+use super::row::{update, RowOptimizer, Rule, SlotSpec};
+use crate::simd::Level;
+use crate::Result;
+
+/// `m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; w -= lr_t m / (sqrt(|v|) + epsilon)` with
+/// `lr_t = lr sqrt(1 - beta2^t) / (1 - beta1^t)`. Slots `LazyAdam_momentum` (m) and `LazyAdam_velocity` (v) start at 0.
+#[derive(Clone, Copy, Debug)]
+pub struct LazyAdam {
+    rule: Step,
+    level: Level,
+}
+
+impl LazyAdam {
+    /// Step `t` of the optimizer: `beta1_power` and `beta2_power` are the betas to the power of `t`, `t` counting from 1.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `lr` or `epsilon` is negative or not finite, a beta or `beta2_power` lies outside [0, 1], or
+    /// `beta1_power` outside [0, 1).
+    pub fn new(
+        lr: f32,
+        beta1: f32,
+        beta2: f32,
+        epsilon: f32,
+        beta1_power: f32,
+        beta2_power: f32,
+    ) -> Result<LazyAdam> {
+        not_negative("lazy_adam", "lr", lr)?;
+        fraction("lazy_adam", "beta1", beta1)?;
+        fraction("lazy_adam", "beta2", beta2)?;
+        not_negative("lazy_adam", "epsilon", epsilon)?;
+        below_one("lazy_adam", "beta1_power", beta1_power)?;
+        fraction("lazy_adam", "beta2_power", beta2_power)?;
+        let rule = Step {
+            lr_t: lr * (1.0 - beta2_power).sqrt() / (1.0 - beta1_power),
+            beta1,
+            beta2,
+            rest1: 1.0 - beta1,
+            rest2: 1.0 - beta2,
+            epsilon,
+        };
+        Ok(LazyAdam {
+            rule,
+            level: Level::detect(),
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    lr_t: f32,
+    beta1: f32,
+    beta2: f32,
+    rest1: f32,
+    rest2: f32,
+    epsilon: f32,
+}
+
+impl Rule<2> for Step {
+    #[inline(always)]
+    fn step(self, weight: f32, [m, v]: [f32; 2], grad: f32) -> (f32, [f32; 2]) {
+        let m = self.beta1 * m + self.rest1 * grad;
+        let v = self.beta2 * v + self.rest2 * (grad * grad);
+        let weight = weight - self.lr_t * m / (v.abs().sqrt() + self.epsilon);
+        (weight, [m, v])
+    }
+}
+
+impl RowOptimizer for LazyAdam {
+    fn slots(&self) -> Vec<SlotSpec> {
+        vec![
+            SlotSpec::new("LazyAdam_momentum", 0.0),
+            SlotSpec::new("LazyAdam_velocity", 0.0),
+        ]
+    }
+
+    fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {
+        update(self.level, self.rule, row, slots, grad);
+    }
+}
+
+#[cfg(test)]
+impl super::oracle::AtLevel for LazyAdam {
+    fn at(self, level: Level) -> LazyAdam {
+        LazyAdam { level, ..self }
+    }
+}

@@ -1,0 +1,77 @@
+//! Momentum, with Nesterov's variant.
+
+use super::check::{finite, not_negative};
+use super::row::{update, RowOptimizer, Rule, SlotSpec};
+use crate::simd::Level;
+use crate::Result;
+
+/// `a = a * momentum + g; w -= lr * a`, with Nesterov `w -= lr * g + lr * momentum * a`. Slot `Momentum_momentum` holds `a`.
+#[derive(Clone, Copy, Debug)]
+pub struct Momentum {
+    rule: Step,
+    nesterov: bool,
+    level: Level,
+}
+
+impl Momentum {
+    /// A step with learning rate `lr`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if an argument is not finite or `lr` is negative.
+    pub fn new(lr: f32, momentum: f32, nesterov: bool) -> Result<Momentum> {
+        not_negative("momentum", "lr", lr)?;
+        finite("momentum", "momentum", momentum)?;
+        Ok(Momentum {
+            rule: Step { lr, momentum },
+            nesterov,
+            level: Level::detect(),
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    lr: f32,
+    momentum: f32,
+}
+
+impl Rule<1> for Step {
+    #[inline(always)]
+    fn step(self, weight: f32, [accum]: [f32; 1], grad: f32) -> (f32, [f32; 1]) {
+        let accum = accum * self.momentum + grad;
+        (weight - self.lr * accum, [accum])
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Nesterov(Step);
+
+impl Rule<1> for Nesterov {
+    #[inline(always)]
+    fn step(self, weight: f32, [accum]: [f32; 1], grad: f32) -> (f32, [f32; 1]) {
+        let Nesterov(Step { lr, momentum }) = self;
+        let accum = accum * momentum + grad;
+        (weight - (grad * lr + accum * momentum * lr), [accum])
+    }
+}
+
+impl RowOptimizer for Momentum {
+    fn slots(&self) -> Vec<SlotSpec> {
+        vec![SlotSpec::new("Momentum_momentum", 0.0)]
+    }
+
+    fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {
+        if self.nesterov {
+            update(self.level, Nesterov(self.rule), row, slots, grad);
+        } else {
+            update(self.level, self.rule, row, slots, grad);
+        }
+    }
+}
+
+#[cfg(test)]
+impl super::oracle::AtLevel for Momentum {
+    fn at(self, level: Level) -> Momentum {
+        Momentum { level, ..self }
+    }
+}

@@ -1,0 +1,135 @@
+//! What an optimizer is to a table, and the one loop in which every optimizer updates a row.
+
+use crate::simd::{Kernel, Level};
+use std::borrow::Cow;
+
+/// One slot of a row: `dim` floats beside the embedding that belong to an optimizer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlotSpec {
+    /// Name, also of its directory in a checkpoint: `LazyAdam_momentum`.
+    pub name: Cow<'static, str>,
+    /// Value of every column in a new row.
+    pub initial: f32,
+}
+
+impl SlotSpec {
+    /// A slot of an optimizer of this crate.
+    pub(super) fn new(name: &'static str, initial: f32) -> SlotSpec {
+        SlotSpec {
+            name: Cow::Borrowed(name),
+            initial,
+        }
+    }
+}
+
+/// One step of an optimizer with its hyperparameters.
+///
+/// Not-a-numbers, infinities and denormals go through the arithmetic as they do in TensorFlow's kernels.
+pub trait RowOptimizer: Sync {
+    /// The slots a row needs, in the order in which [`RowOptimizer::update`] expects their places.
+    fn slots(&self) -> Vec<SlotSpec>;
+
+    /// Updates one row in place.
+    ///
+    /// `row` is the whole row `[embedding | slot ..]`; `slots[i]` is the index in it of the first float of the `i`-th slot of
+    /// [`RowOptimizer::slots`]; `grad (dim)` is the summed gradient of the row. The embedding and the slots must not overlap.
+    ///
+    /// # Panics
+    /// If `row` does not hold `dim` floats at 0 and at every slot, or `slots` has fewer entries than the optimizer has slots.
+    fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]);
+}
+
+/// The mathematics of one column with `S` slots: (weight, slots, gradient) to (weight, slots).
+pub(super) trait Rule<const S: usize>: Copy {
+    /// One step. Must be `#[inline(always)]`, see [`Kernel`].
+    fn step(self, weight: f32, slots: [f32; S], grad: f32) -> (f32, [f32; S]);
+}
+
+/// Runs `rule` over every column of a row as compiled for `level`; the arguments are those of [`RowOptimizer::update`].
+#[inline]
+pub(super) fn update<const S: usize>(
+    level: Level,
+    rule: impl Rule<S>,
+    row: &mut [f32],
+    slots: &[usize],
+    grad: &[f32],
+) {
+    let starts = *slots.first_chunk().expect("the place of every slot");
+    level.run(Update {
+        rule,
+        row,
+        starts,
+        grad,
+    });
+}
+
+struct Update<'a, R, const S: usize> {
+    rule: R,
+    row: &'a mut [f32],
+    starts: [usize; S],
+    grad: &'a [f32],
+}
+
+impl<R: Rule<S>, const S: usize> Kernel for Update<'_, R, S> {
+    type Output = ();
+
+    /// Blocks of 16 columns are one 512-bit vector, or two or four smaller ones; the rest goes in smaller blocks.
+    #[inline(always)]
+    fn run(self) {
+        let Update {
+            rule,
+            row,
+            starts,
+            grad,
+        } = self;
+        let mut at = 0;
+        while at + 16 <= grad.len() {
+            block::<16, S>(rule, row, starts, grad, at);
+            at += 16;
+        }
+        if at + 8 <= grad.len() {
+            block::<8, S>(rule, row, starts, grad, at);
+            at += 8;
+        }
+        if at + 4 <= grad.len() {
+            block::<4, S>(rule, row, starts, grad, at);
+            at += 4;
+        }
+        while at < grad.len() {
+            block::<1, S>(rule, row, starts, grad, at);
+            at += 1;
+        }
+    }
+}
+
+/// Columns `at .. at + N`: everything is read before anything is written, so the compiler may use vectors without asking
+/// whether embedding and slots overlap.
+#[inline(always)]
+fn block<const N: usize, const S: usize>(
+    rule: impl Rule<S>,
+    row: &mut [f32],
+    starts: [usize; S],
+    grad: &[f32],
+    at: usize,
+) {
+    let mut grads = [0.0; N];
+    let mut weights = [0.0; N];
+    let mut slots = [[0.0; N]; S];
+    grads.copy_from_slice(&grad[at..at + N]);
+    weights.copy_from_slice(&row[at..at + N]);
+    for (slot, start) in slots.iter_mut().zip(starts) {
+        slot.copy_from_slice(&row[start + at..start + at + N]);
+    }
+    for column in 0..N {
+        let old = std::array::from_fn(|slot| slots[slot][column]);
+        let (weight, new) = rule.step(weights[column], old, grads[column]);
+        weights[column] = weight;
+        for slot in 0..S {
+            slots[slot][column] = new[slot];
+        }
+    }
+    row[at..at + N].copy_from_slice(&weights);
+    for (slot, start) in slots.iter().zip(starts) {
+        row[start + at..start + at + N].copy_from_slice(slot);
+    }
+}
