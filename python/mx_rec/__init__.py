@@ -1,0 +1,28 @@
+"""Embedding tables for TensorFlow 1.15, with the names that Rec SDK scripts import."""
+
+from mx_rec import plugin
+from mx_rec._version import VERSION
+
+plugin.check_tensorflow()
+
+from mx_rec.util import global_env_conf  # noqa: E402,F401  the environment is checked first
+
+plugin.load()
+
+from mx_rec.ops import gradients  # noqa: E402,F401  registers the gradients of the ops
+from mx_rec import patches  # noqa: E402
+
+patches.apply()
+
+__version__ = VERSION
+
+
+def version() -> str:
+    """Returns the version of the package, for example "0.1.0"."""
+    return VERSION
+
+
+__all__ = [
+    "__version__",
+    "version",
+]

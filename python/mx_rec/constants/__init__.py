@@ -1,0 +1,1 @@
+"""Names and numbers shared by the whole package and by model scripts."""

@@ -1,0 +1,1 @@
+"""Tables, lookups and what ties them to the input pipeline."""

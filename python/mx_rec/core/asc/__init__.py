@@ -1,0 +1,1 @@
+"""Features of the input pipeline and their insertion into it."""

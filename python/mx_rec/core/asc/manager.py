@@ -1,0 +1,42 @@
+"""`start_asc_pipeline`: the point after which no table and no training lookup is added."""
+
+from mx_rec.core.graph_state import GraphState, graph_state
+from mx_rec.util.initialize import ConfigInitializer
+from mx_rec.util.log import logger
+
+
+def start_asc_pipeline() -> None:
+    """Closes the building of the present default graph, before its first session run.
+
+    To be called once all tables, lookups and optimizers are built; further calls do nothing.
+    No thread is started: key work runs where the graph says.
+
+    Raises:
+        RuntimeError: If the graph has no table ("table_info_list is empty!"), or a table with
+            padding keys is data-parallel or has no training lookup with is_grad=True.
+        EnvironmentError: If `init` was not called.
+    """
+    ConfigInitializer.get_instance()
+    state = graph_state()
+    if state.frozen:
+        return
+    if not state.tables:
+        raise RuntimeError("table_info_list is empty! Create a table with create_table before the "
+                           "pipeline is started.")
+    _check_padding(state)
+    state.frozen = True
+    logger.info("the pipeline of %d tables is built: %s.", len(state.tables),
+                ", ".join(state.tables))
+
+
+def _check_padding(state: GraphState) -> None:
+    """Checks that padding keys can mean something."""
+    for table in state.tables.values():
+        if table.padding_keys is None:
+            continue
+        if table.is_dp:
+            raise RuntimeError("the table {!r} has padding keys, which is not possible with "
+                               "is_dp=True.".format(table.table_name))
+        if table.multi_lookup_times[True] and not table.is_grad:
+            raise RuntimeError("the table {!r} has padding keys, but all its lookups have "
+                               "is_grad=False: nothing would be masked.".format(table.table_name))

@@ -1,0 +1,254 @@
+"""`create_table` and `sparse_lookup`: what a model script calls."""
+
+import json
+import os
+import re
+from typing import Any, List, Optional, Sequence, Union
+
+import tensorflow as tf
+
+from mx_rec.constants import constants
+from mx_rec.constants.constants import (MAX_DEVICE_VOCABULARY_SIZE, MAX_EMBEDDING_SIZE, MAX_INT32,
+                                        MAX_INT64, MAX_VOCABULARY_SIZE, MIN_INT64)
+from mx_rec.core.graph_state import graph_state
+from mx_rec.core.initializers import describe_initializer, table_seed
+from mx_rec.core.lookup import sparse_lookup
+from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
+from mx_rec.util.initialize import ConfigInitializer
+from mx_rec.util.log import logger
+from mx_rec.validator.validator import Bool, Float, Int, Option, Text, Type, checked, is_int
+
+MERGED_PREFIX = "mergeable_table"
+
+
+def clean_name(name: str) -> str:
+    """Removes the characters that names of tables cannot have.
+
+    Args:
+        name: Any str.
+
+    Returns:
+        The letters, digits and underscores of `name`.
+
+    Raises:
+        ValueError: If nothing is left.
+    """
+    cleaned = re.sub(r"[^0-9A-Za-z_]", "", name)
+    if not cleaned:
+        raise ValueError("the table name {!r} has no letter, digit or underscore".format(name))
+    if cleaned != name:
+        logger.warning("the table name %r has characters other than letters, digits and "
+                       "underscores; the table is named %r.", name, cleaned)
+    return cleaned
+
+
+@checked(key_dtype=Option((tf.int64, tf.int32)), dim=Type(int, tf.TensorShape),
+         name=Text(1, 100), device_vocabulary_size=Int(1, MAX_DEVICE_VOCABULARY_SIZE),
+         host_vocabulary_size=Int(0, MAX_VOCABULARY_SIZE),
+         ssd_vocabulary_size=Int(0, MAX_VOCABULARY_SIZE),
+         ssd_data_path=Type(list, tuple, str), is_save=Bool(), is_dp=Bool(),
+         init_param=Float(-10, 10),
+         all2all_gradients_op=Option(constants.All2allGradientsOp.values()), enable_merge=Bool(),
+         padding_keys_mask=Bool(), padding_keys_len=Int(1, MAX_INT32, optional=True),
+         value_dtype=Option((tf.float32,)), shard_num=Int(1, 8192), fusion_optimizer_var=Bool(),
+         hashtable_threshold=Int(0, MAX_INT32))
+def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str,
+                 emb_initializer: Any, device_vocabulary_size: int = 1,
+                 host_vocabulary_size: int = 0, ssd_vocabulary_size: int = 0,
+                 ssd_data_path: Union[str, Sequence[str]] = (os.getcwd(),), is_save: bool = True,
+                 is_dp: bool = False, init_param: float = 1.0,
+                 all2all_gradients_op: str = "sum_gradients", enable_merge: bool = False,
+                 padding_keys: Union[None, int, List[int]] = None,
+                 padding_keys_mask: bool = False, padding_keys_len: Optional[int] = None,
+                 value_dtype: tf.DType = tf.float32, shard_num: int = 1,
+                 fusion_optimizer_var: bool = True, hashtable_threshold: int = 0) -> Table:
+    """Creates a table of embeddings in the present default graph.
+
+    The table itself comes to life in each session that runs the graph, and goes with it.
+
+    Args:
+        key_dtype: tf.int64 or tf.int32.
+        dim: Floats per row, in [1, 8192]: an int or a TensorShape of rank 1.
+        name: 1-100 characters, unique in the graph. Characters other than letters, digits and
+            underscores are removed with a warning. Names that start with `mergeable_table` are
+            taken.
+        emb_initializer: What new rows are filled with; a TensorFlow v1, v2 or Keras initializer:
+            zeros, ones, constant, random_uniform, random_normal, truncated_normal or
+            variance_scaling (glorot, he, lecun). A new row depends on the seed, the key and the
+            column alone.
+        device_vocabulary_size: Rows, in [1, 1e9].
+        host_vocabulary_size: Further rows, in [0, 1e9]. Both are kept in memory; their sum is the
+            row budget.
+        ssd_vocabulary_size: Rows on disk, in [0, 1e9]; needs host_vocabulary_size. Not there yet.
+        ssd_data_path: Existing directories, no symbolic links and no "..".
+        is_save: Whether checkpoints contain the table.
+        is_dp: Whether every rank holds the whole table.
+        init_param: Factor of new rows, a float in [-10, 10].
+        all2all_gradients_op: "sum_gradients", or "sum_gradients_and_div_by_ranksize", which divides
+            gradients by the rank count.
+        enable_merge: Whether the table shares one physical table, `mergeable_table_<n>`, with all
+            others that have equal configuration. Their ids must be disjoint. Needs dynamic
+            expansion.
+        padding_keys: Keys in int64 range whose rows are never updated: an int or a non-empty list.
+        padding_keys_mask: Must be True with padding_keys and False without.
+        padding_keys_len: Batch size times ids per sample, in [1, 2147483647]; required with
+            padding_keys. It is the send_count of the table's lookups in static shape.
+        value_dtype: tf.float32.
+        shard_num: In [1, 8192]; without effect.
+        fusion_optimizer_var: Without effect.
+        hashtable_threshold: In [0, 2147483647]; without effect.
+
+    Returns:
+        The table.
+
+    Raises:
+        ValueError: If an argument is out of its range or of a wrong type, the name is taken, the
+            initializer is not supported, or sizes do not go together.
+        TypeError: If padding_keys is neither an int nor a list of int.
+        EnvironmentError: If `init` was not called, or the pipeline of this graph was started.
+        RuntimeError: If enable_merge is True without dynamic expansion, or eager execution is on.
+        NotImplementedError: If ssd_vocabulary_size is greater than 0.
+    """
+    config = ConfigInitializer.get_instance()
+    if tf.executing_eagerly():
+        raise RuntimeError("tables need graph mode: call tf.compat.v1.disable_eager_execution() "
+                           "first, or build the model in a tf.Graph.")
+    size = _check_dim(dim)
+    table_name = clean_name(name)
+    if table_name.startswith(MERGED_PREFIX):
+        raise ValueError("the table name {!r} starts with {!r}, which is kept for merged "
+                         "tables".format(table_name, MERGED_PREFIX))
+    options = TableOptions(
+        table_name=table_name, key_dtype=key_dtype, dim=size, initializer=emb_initializer,
+        device_vocabulary_size=device_vocabulary_size, host_vocabulary_size=host_vocabulary_size,
+        ssd_vocabulary_size=ssd_vocabulary_size, is_save=is_save, is_dp=is_dp,
+        init_param=init_param, all2all_gradients_op=all2all_gradients_op,
+        padding_keys=_check_padding(padding_keys, padding_keys_mask, padding_keys_len),
+        padding_keys_mask=padding_keys_mask, padding_keys_len=padding_keys_len)
+    _check_storage(options, ssd_data_path, config.use_dynamic_expansion)
+    if enable_merge and not config.use_dynamic_expansion:
+        raise RuntimeError("merge table function requires dynamic expansion mode: call "
+                           "init(use_dynamic_expansion=True).")
+    initializer = describe_initializer(
+        emb_initializer, device_vocabulary_size + host_vocabulary_size, size)
+    state = graph_state()
+    if table_name in state.tables:
+        raise ValueError("Duplicated hashtable name {!r}: this graph has a table of that name "
+                         "already".format(table_name))
+    if state.frozen:
+        raise EnvironmentError("Emb cache management has been established, you cannot build new "
+                               "hash table. Create the table {!r} before start_asc_pipeline."
+                               .format(table_name))
+
+    capacity = device_vocabulary_size + host_vocabulary_size
+    if config.use_dynamic_expansion:
+        capacity = constants.MAX_ROW_BUDGET
+    if enable_merge:
+        physical, is_new = _merged_table(options, initializer, capacity)
+    else:
+        physical, is_new = build_physical_table(
+            table_name, options, initializer, table_seed(emb_initializer, table_name),
+            capacity), True
+    table = Table(options, physical)
+    state.tables[table_name] = table
+    if is_new:
+        tf.compat.v1.add_to_collection(
+            config.train_params_config.ascend_global_hashtable_collection, physical.variable)
+    return table
+
+
+def _check_dim(dim: Union[int, tf.TensorShape]) -> int:
+    """Returns the number of floats per row."""
+    if isinstance(dim, tf.TensorShape):
+        if dim.rank != 1 or dim.as_list()[0] is None:
+            raise ValueError("'dim' should be an int or a TensorShape with one known dimension, "
+                             "but is {}".format(dim))
+        dim = dim.as_list()[0]
+    Int(1, MAX_EMBEDDING_SIZE)("dim", dim)
+    return int(dim)
+
+
+def _check_padding(keys: Any, mask: bool, length: Optional[int]) -> Optional[List[int]]:
+    """Returns the padding keys without duplicates, in the given order."""
+    if keys is None:
+        if mask:
+            raise ValueError("'padding_keys_mask' is True, but there are no 'padding_keys'")
+        return None
+    if is_int(keys):
+        keys = [keys]
+    if not isinstance(keys, list) or not all(is_int(key) for key in keys):
+        raise TypeError("'padding_keys' should be None, an int or a list of int, but is "
+                        "{!r}".format(keys))
+    if not 1 <= len(keys) <= MAX_INT32:
+        raise ValueError("the length of the padding keys should be between 1 and {}, but is "
+                         "{}".format(MAX_INT32, len(keys)))
+    for key in keys:
+        if not MIN_INT64 <= key <= MAX_INT64:
+            raise ValueError("the padding keys should be between {} and {}, but one is {}".format(
+                MIN_INT64, MAX_INT64, key))
+    if not mask:
+        raise ValueError("'padding_keys_mask' should be True when there are 'padding_keys'")
+    if length is None:
+        raise ValueError("'padding_keys_len' is required when there are 'padding_keys': batch size "
+                         "times ids per sample")
+    return list(dict.fromkeys(int(key) for key in keys))
+
+
+def _check_storage(options: TableOptions, ssd_data_path: Union[str, Sequence[str]],
+                   use_dynamic_expansion: bool) -> None:
+    """Checks that the sizes go together."""
+    if options.ssd_vocabulary_size > 0:
+        if options.host_vocabulary_size == 0:
+            raise ValueError("'ssd_vocabulary_size' of the table {!r} needs a "
+                             "'host_vocabulary_size' greater than 0".format(options.table_name))
+        _check_directories(ssd_data_path)
+    if use_dynamic_expansion and options.host_vocabulary_size > 0:
+        raise ValueError("the table {!r} has a 'host_vocabulary_size', but with dynamic expansion "
+                         "tables have no preset size: leave host and ssd sizes at 0".format(
+                             options.table_name))
+    if options.ssd_vocabulary_size > 0:
+        raise NotImplementedError(
+            "rows on disk are not supported yet: leave 'ssd_vocabulary_size' of the table {!r} at "
+            "0 and give the rows to 'host_vocabulary_size'.".format(options.table_name))
+
+
+def _check_directories(paths: Union[str, Sequence[str]]) -> None:
+    """Checks directories for rows on disk."""
+    paths = [paths] if isinstance(paths, str) else list(paths)
+    if not paths:
+        raise ValueError("'ssd_data_path' length is less than 1")
+    for path in paths:
+        Text(1, 1024)("ssd_data_path", path)
+        if os.pardir in path.split(os.sep):
+            raise ValueError("'ssd_data_path' must not contain '..', but is {!r}".format(path))
+        if not os.path.isdir(path):
+            raise ValueError("'ssd_data_path' should be an existing directory, but {!r} is "
+                             "not".format(path))
+        if os.path.islink(path.rstrip(os.sep)):
+            raise ValueError("'ssd_data_path' must not be a symbolic link, but {!r} is one".format(
+                path))
+
+
+def _merged_table(options: TableOptions, initializer: Any, capacity: int) -> Any:
+    """Returns the physical table for this configuration, and whether it is new."""
+    configuration = json.dumps([
+        options.key_dtype.name, options.dim, initializer,
+        getattr(options.initializer, "seed", None), options.is_save, options.is_dp,
+        options.init_param, options.all2all_gradients_op, options.padding_keys], sort_keys=True)
+    merged = graph_state().merged
+    if configuration in merged:
+        physical = merged[configuration]  # type: PhysicalTable
+        logger.info("the table %r shares the rows of %r.", options.table_name, physical.name)
+        return physical, False
+    name = "{}_{}".format(MERGED_PREFIX, len(merged))
+    physical = build_physical_table(name, options, initializer,
+                                    table_seed(options.initializer, name), capacity)
+    merged[configuration] = physical
+    return physical, True
+
+
+__all__ = [
+    "clean_name",
+    "create_table",
+    "sparse_lookup",
+]

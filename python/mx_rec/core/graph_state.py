@@ -1,0 +1,115 @@
+"""What mx_rec knows of one TensorFlow graph; it lives and dies with that graph."""
+
+import weakref
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set
+
+import tensorflow as tf
+
+if TYPE_CHECKING:
+    from mx_rec.core.asc.feature_spec import FeatureSpec
+    from mx_rec.core.asc.helper import Insertion
+    from mx_rec.core.table import Table
+
+_ATTRIBUTE = "_mx_rec_state"
+
+
+class GraphState:
+    """Tables, lookups and input pipelines of one graph.
+
+    Attributes:
+        tables: Tables by name, in order of creation.
+        merged: Physical tables of `create_table(enable_merge=True)`, by configuration.
+        insertions: What each traced insert function put into its batch, by marker name.
+        timestamp_spec: The training feature that carries the timestamp, if there is one.
+        frozen: Whether `start_asc_pipeline` was called.
+        lookups: Number of lookups made, for default names.
+        initializers: Initialisation op of the rewritten iterator, by is_training.
+        target_batches: Batch of the rewritten iterator, by is_training.
+        session: The session that was opened last on this graph.
+    """
+
+    def __init__(self) -> None:
+        self.tables = {}  # type: Dict[str, Table]
+        self.merged = {}  # type: Dict[str, Any]
+        self.insertions = {}  # type: Dict[str, Insertion]
+        self.timestamp_spec = None  # type: Optional[FeatureSpec]
+        self.frozen = False
+        self.lookups = 0
+        self.initializers = {}  # type: Dict[bool, tf.Operation]
+        self.target_batches = {}  # type: Dict[bool, Any]
+        self.session = None  # type: Optional[weakref.ReferenceType]
+
+    def insertions_of(self, spec: "FeatureSpec", is_training: bool) -> List["Insertion"]:
+        """Returns the insertions of one mode that read `spec`."""
+        return [insertion for insertion in self.insertions.values()
+                if insertion.is_training == is_training and spec.name in insertion.components]
+
+    def modes_of(self, spec: "FeatureSpec") -> Set[bool]:
+        """Returns the modes (True: training) in which an insert function read `spec`."""
+        return {insertion.is_training for insertion in self.insertions.values()
+                if spec.name in insertion.components}
+
+
+def outermost_graph(graph: Optional[tf.Graph] = None) -> tf.Graph:
+    """Returns the graph that a session runs: functions being built are left.
+
+    Args:
+        graph: Where to start; None is the present default graph.
+
+    Returns:
+        The graph itself, or the one that the function graph is part of.
+    """
+    graph = graph if graph is not None else tf.compat.v1.get_default_graph()
+    while True:
+        outer = getattr(graph, "outer_graph", None) or getattr(graph, "_outer_graph", None)
+        if outer is None or outer is graph:
+            return graph
+        graph = outer
+
+
+def graph_state(graph: Optional[tf.Graph] = None) -> GraphState:
+    """Returns the state of a graph, made at first use.
+
+    Args:
+        graph: A graph, or None for the present default graph.
+
+    Returns:
+        The one state of the graph's outermost graph.
+    """
+    graph = outermost_graph(graph)
+    state = getattr(graph, _ATTRIBUTE, None)
+    if state is None:
+        state = GraphState()
+        setattr(graph, _ATTRIBUTE, state)
+    return state
+
+
+def remember_session(session: Any) -> None:
+    """Notes that `session` is the latest one of its graph, without keeping it alive."""
+    graph = getattr(session, "graph", None)
+    if graph is not None:
+        graph_state(graph).session = weakref.ref(session)
+
+
+def find_session(graph: tf.Graph) -> Any:
+    """Finds a session in which ops of `graph` can run.
+
+    Args:
+        graph: The graph.
+
+    Returns:
+        The default session if it runs this graph, else the session opened last on it.
+
+    Raises:
+        RuntimeError: If there is none, or the last one is gone.
+    """
+    session = tf.compat.v1.get_default_session()
+    if session is not None and session.graph is graph:
+        return session
+    last = graph_state(graph).session
+    session = last() if last is not None else None
+    if session is None:
+        raise RuntimeError(
+            "a table lives in a session, and this table's graph has none yet: open a "
+            "tf.compat.v1.Session (or a MonitoredTrainingSession) on the graph first.")
+    return session

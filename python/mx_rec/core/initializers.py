@@ -1,0 +1,111 @@
+"""Maps TensorFlow's initializer objects to the engine's description of new rows."""
+
+import hashlib
+import inspect
+from typing import Any, Dict, Optional, Tuple
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import tensor_util
+from tensorflow.python.ops import init_ops, init_ops_v2
+
+from mx_rec.constants.constants import DEFAULT_SEED
+
+SUPPORTED = ("zeros", "ones", "constant", "random_uniform", "random_normal", "truncated_normal",
+             "variance_scaling (also glorot, he and lecun)")
+
+
+def describe_initializer(initializer: Any, rows: int, dim: int) -> Dict[str, Any]:
+    """Describes an initializer for the engine.
+
+    Args:
+        initializer: A TensorFlow v1, v2 or Keras initializer: an object, or its class.
+        rows: Rows of the table as its creator states them; with `dim` it sets the fans of
+            variance_scaling, as the shape (rows, dim) of a variable does.
+        dim: Columns of the table.
+
+    Returns:
+        The engine's JSON object: "kind" and its numbers.
+
+    Raises:
+        ValueError: If it is none of the supported initializers, or has a number that is not
+            known when the graph is built.
+    """
+    if inspect.isclass(initializer) and _is_tensorflow(initializer):
+        initializer = initializer()
+    if not _is_tensorflow(type(initializer)):
+        raise _unsupported(initializer)
+    if isinstance(initializer, (init_ops.Zeros, init_ops_v2.Zeros)):
+        return {"kind": "zeros"}
+    if isinstance(initializer, (init_ops.Ones, init_ops_v2.Ones)):
+        return {"kind": "ones"}
+    if isinstance(initializer, (init_ops.Constant, init_ops_v2.Constant)):
+        return {"kind": "constant", "value": _number("value", initializer.value)}
+    if isinstance(initializer, (init_ops.RandomUniform, init_ops_v2.RandomUniform)):
+        least = 0.0 if initializer.minval is None else _number("minval", initializer.minval)
+        most = 1.0 if initializer.maxval is None else _number("maxval", initializer.maxval)
+        return {"kind": "random_uniform", "min": least, "max": most}
+    # TruncatedNormal comes first: some releases derive it from RandomNormal.
+    if isinstance(initializer, (init_ops.TruncatedNormal, init_ops_v2.TruncatedNormal)):
+        return dict(_normal(initializer), kind="truncated_normal")
+    if isinstance(initializer, (init_ops.RandomNormal, init_ops_v2.RandomNormal)):
+        return dict(_normal(initializer), kind="random_normal")
+    if isinstance(initializer, (init_ops.VarianceScaling, init_ops_v2.VarianceScaling)):
+        distribution = initializer.distribution
+        return {
+            "kind": "variance_scaling",
+            "scale": _number("scale", initializer.scale),
+            "mode": initializer.mode,
+            "distribution": "truncated_normal" if distribution == "normal" else distribution,
+            "fan_in": float(rows),
+            "fan_out": float(dim),
+        }
+    raise _unsupported(initializer)
+
+
+def table_seed(initializer: Any, table_name: str) -> int:
+    """Chooses the seed of a table's new rows.
+
+    Args:
+        initializer: The table's initializer.
+        table_name: The table's name; tables with equal seeds get different rows.
+
+    Returns:
+        An int in [0, 2**64), the same in every process: made from the initializer's seed, else
+        the graph's seed, else 10086, and the name.
+    """
+    seed = getattr(initializer, "seed", None)  # type: Optional[int]
+    if seed is None:
+        seed = tf.compat.v1.get_default_graph().seed
+    if seed is None:
+        seed = DEFAULT_SEED
+    digest = hashlib.sha256("{}:{}".format(int(seed), table_name).encode("utf-8")).digest()
+    return int.from_bytes(digest[:8], "little")
+
+
+def _is_tensorflow(kind: type) -> bool:
+    """Whether the class comes from TensorFlow: a user's subclass may compute anything."""
+    module: Tuple[str, ...] = tuple(kind.__module__.split("."))
+    return module[0] in ("tensorflow", "tensorflow_core")
+
+
+def _normal(initializer: Any) -> Dict[str, float]:
+    return {"mean": _number("mean", initializer.mean),
+            "stddev": _number("stddev", initializer.stddev)}
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, tf.Tensor):
+        value = tensor_util.constant_value(value)
+    array = np.asarray(value)
+    if array.shape != () or array.dtype.kind not in "iuf" or not np.isfinite(array):
+        raise ValueError("'emb_initializer': {} should be one finite number that is known when "
+                         "the table is created, but is {!r}.".format(name, value))
+    return float(array)
+
+
+def _unsupported(initializer: Any) -> ValueError:
+    kind = initializer if inspect.isclass(initializer) else type(initializer)
+    return ValueError("'emb_initializer' is a {}.{}, which tables cannot use; supported are "
+                      "TensorFlow's {}.".format(kind.__module__, kind.__name__,
+                                                ", ".join(SUPPORTED)))

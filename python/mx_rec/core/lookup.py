@@ -1,0 +1,307 @@
+"""`sparse_lookup`: checks its arguments and adds the ops of one lookup to the graph."""
+
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+
+import numpy as np
+import tensorflow as tf
+
+from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ENTRANCE,
+                                        ASCEND_SPARSE_LOOKUP_ID_OFFSET,
+                                        ASCEND_SPARSE_LOOKUP_LOCAL_EMB, MAX_INT32,
+                                        MULTI_LOOKUP_TIMES, All2allGradientsOp)
+from mx_rec.core.asc.feature_spec import FeatureSpec, normal_thresholds
+from mx_rec.core.asc.source import ids_of_spec
+from mx_rec.core.graph_state import graph_state
+from mx_rec.core.table import Table
+from mx_rec.ops import library
+from mx_rec.ops.gradients import DIVIDE_GRADIENT, RANK_SIZE_ATTRIBUTE
+from mx_rec.util.communication.hccl_ops import get_rank_size
+from mx_rec.util.initialize import ConfigInitializer
+from mx_rec.util.log import logger, warn_once
+from mx_rec.validator.validator import Bool, Int, Text, Type, checked
+
+_CONFIG_KEYS = ("access_threshold", "eviction_threshold", "faae_coefficient")
+
+
+class _Request(NamedTuple):
+    """One lookup, checked."""
+
+    table: Table
+    ids: tf.Tensor
+    is_train: bool
+    is_grad: bool
+    limit: int
+    absent: Optional[tf.Tensor]
+
+
+@checked(hashtable=Type(Table), is_train=Bool(), name=Text(1, 255, optional=True),
+         modify_graph=Bool(), batch=Type(dict, list, tuple, optional=True),
+         access_and_evict_config=Type(dict, optional=True), is_grad=Bool(),
+         serving_default_value=Type(tf.Tensor, tf.Variable, np.ndarray, optional=True))
+def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[FeatureSpec]],
+                  send_count: Optional[int] = None, is_train: bool = True,
+                  name: Optional[str] = None, modify_graph: bool = False,
+                  batch: Union[None, Dict[Any, tf.Tensor], Tuple[Any, ...], List[Any]] = None,
+                  access_and_evict_config: Optional[Dict[str, Optional[int]]] = None,
+                  is_grad: bool = True, serving_default_value: Optional[tf.Tensor] = None,
+                  **kwargs: Any) -> tf.Tensor:
+    """Looks up the embeddings of a batch of ids.
+
+    In training, an id that has no row gets one; in evaluation and prediction no row is ever made.
+    Id -1 is padding: its embedding is zeros and its gradient is dropped.
+
+    Args:
+        hashtable: A table made by `create_table` in the same graph.
+        ids: int32 or int64 tensor of any shape (with modify_graph=True), or a FeatureSpec that an
+            insert function of the same mode has read, or a list of one FeatureSpec.
+        send_count: Most distinct keys that a batch has per rank, in [1, 2147483647]. Required in
+            static shape (`init(use_dynamic=False)`), else without effect.
+        is_train: Whether this is a lookup of the training pipeline.
+        name: 1-255 characters; default `sparse_lookup_<n>`. Ops are in the scope
+            `<table>//<name>`.
+        modify_graph: Whether the lookup may be moved into the input pipeline; required for
+            tensors. A graph that is not modified gives the same numbers, more slowly.
+        batch: The element of the dataset that the ids come from: dict, tuple or list. Required
+            with a FeatureSpec in dynamic shape.
+        access_and_evict_config: For tensor ids: dict with `access_threshold`,
+            `eviction_threshold` (each None or an int in [-1, 2147483647]) and `faae_coefficient`
+            (an int in [1, 2147483647]). Thresholds that switch admission or eviction on are not
+            supported yet.
+        is_grad: Whether the result has gradients.
+        serving_default_value: In evaluation and prediction, the rows of ids that have none:
+            float32, broadcastable to (number of ids, dim). None is zeros.
+        **kwargs: Internal arguments of the original, ignored.
+
+    Returns:
+        float32 tensor of shape ids.shape + [dim].
+
+    Raises:
+        ValueError: If an argument is out of its range or of a wrong type, ids are a SparseTensor,
+            a RaggedTensor or Keras tensors, tensor ids come without modify_graph, the FeatureSpec
+            belongs to another table, send_count is missing in static shape, thresholds of one
+            table differ, or serving_default_value does not fit.
+        RuntimeError: If the table has 128 lookups of this mode, a FeatureSpec comes without batch
+            in dynamic shape or was not read by an insert function of this mode, or a training
+            lookup is made after `start_asc_pipeline`.
+        KeyError: If the batch has no entry for the FeatureSpec.
+        NotImplementedError: If a threshold switches admission or eviction on.
+        EnvironmentError: If `init` was not called.
+    """
+    config = ConfigInitializer.get_instance()
+    if kwargs:
+        logger.debug("sparse_lookup ignores the arguments %s.", ", ".join(sorted(kwargs)))
+    table = hashtable
+    spec, tensor = _check_ids(ids, modify_graph)
+    state = graph_state()
+    if table.variable.graph is not tf.compat.v1.get_default_graph() \
+            and state.tables.get(table.table_name) is not table:
+        raise ValueError("the table {!r} belongs to another graph; create it in the graph that "
+                         "looks it up.".format(table.table_name))
+    if is_train and state.frozen:
+        raise RuntimeError("Cannot build new sparse forward graph after emb cache management was "
+                           "built. (table {!r})".format(table.table_name))
+    limit = _check_send_count(table, send_count, config.use_static)
+    if spec is not None:
+        thresholds = spec.thresholds
+        if access_and_evict_config is not None:
+            logger.warning("'access_and_evict_config' is for tensor ids; that of the lookup by %r "
+                           "is ignored.", spec.name)
+    else:
+        thresholds = _check_config(access_and_evict_config)
+    _check_thresholds(table, is_train, thresholds)
+
+    if spec is not None:
+        if spec.table_name != table.table_name:
+            raise ValueError("the feature {!r} is for the table {!r}, not for {!r}".format(
+                spec.name, spec.table_name, table.table_name))
+        tensor = ids_of_spec(spec, is_train, batch, config.use_static)
+        _check_tensor(tensor)
+        key = (spec.name, is_train, tensor.name)
+        if key in table.lookups:
+            return table.lookups[key]
+    else:
+        key = None
+        config.modify_graph = True
+        warn_once("lookups by tensor run inside the training step until the graph is modified: "
+                  "the numbers are the same, but steps are slower than with key work done ahead in "
+                  "the input pipeline.")
+    absent = _check_default(serving_default_value, table, tensor)
+    if table.multi_lookup_times[is_train] >= MULTI_LOOKUP_TIMES:
+        raise RuntimeError("the table {!r} has {} lookups for {} already; more are not "
+                           "possible.".format(table.table_name, MULTI_LOOKUP_TIMES,
+                                              "training" if is_train else "evaluation"))
+    if name is None:
+        name = "sparse_lookup_{}".format(state.lookups)
+    request = _Request(table, tensor, is_train, is_grad, limit, absent)
+    with tf.name_scope("{}//{}".format(table.table_name, name)):
+        result = _build(request, modify_graph)
+    state.lookups += 1
+    table.multi_lookup_times[is_train] += 1
+    if is_train:
+        table.is_grad = table.is_grad or is_grad
+        if send_count is not None:
+            table.send_count = (table.send_count or 0) + send_count
+    if key is not None:
+        table.lookups[key] = result
+    return result
+
+
+def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
+    """Adds the ops of one lookup, in the present name scope."""
+    table = request.table
+    ids = request.ids
+    if modify_graph:
+        ids = tf.identity(ids, name="ids")
+        tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ENTRANCE, ids)
+    with tf.device("/cpu:0"):
+        if not request.is_train:
+            absent = request.absent
+            if absent is None:
+                absent = tf.zeros([0, table.emb_size], name="absent")
+            found = library().mx_rec_find(table.handle, table.variable, ids, absent, name="find")
+            return tf.stop_gradient(found)
+        offsets, restore = library().mx_rec_id_offset(
+            table.handle, ids, create=1, limit=request.limit, name="id_offset")
+        rows = library().mx_rec_lookup(table.handle, table.variable, offsets, name="rows")
+        if request.is_grad:
+            tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, rows)
+            tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
+            rows = _divide_gradient(table, rows)
+        embedding = library().mx_rec_restore(rows, restore, name="embedding")
+        return embedding if request.is_grad else tf.stop_gradient(embedding)
+
+
+def _divide_gradient(table: Table, rows: tf.Tensor) -> tf.Tensor:
+    """Returns `rows`, whose gradient is divided by the rank count if the table asks for it."""
+    ranks = get_rank_size()
+    if table.all2all_gradients_op != All2allGradientsOp.SUM_GRADIENTS_AND_DIV_BY_RANKSIZE \
+            or ranks == 1:
+        return rows
+    from tensorflow.core.framework import attr_value_pb2
+
+    with tf.compat.v1.get_default_graph().gradient_override_map({"Identity": DIVIDE_GRADIENT}):
+        divided = tf.identity(rows, name="divide_by_rank_size")
+    divided.op._set_attr(  # pylint: disable=protected-access
+        RANK_SIZE_ATTRIBUTE, attr_value_pb2.AttrValue(i=ranks))
+    return divided
+
+
+def _check_ids(ids: Any,
+               modify_graph: bool) -> Tuple[Optional[FeatureSpec], Optional[tf.Tensor]]:
+    """Returns (spec, None) or (None, tensor)."""
+    if isinstance(ids, (list, tuple)):
+        if len(ids) != 1 or not isinstance(ids[0], FeatureSpec):
+            raise ValueError("Invalid parameter type of para 'ids': a list should hold exactly one "
+                             "FeatureSpec; make one sparse_lookup per feature.")
+        ids = ids[0]
+    if isinstance(ids, FeatureSpec):
+        return ids, None
+    if isinstance(ids, tf.SparseTensor):
+        raise ValueError("Invalid parameter type of para 'ids': SparseTensor ids are not "
+                         "supported. Make them dense, with -1 as padding: "
+                         "tf.sparse.to_dense(ids, default_value=-1).")
+    if isinstance(ids, tf.RaggedTensor):
+        raise ValueError("Invalid parameter type of para 'ids': RaggedTensor ids are not "
+                         "supported. Make them dense, with -1 as padding: ids.to_tensor(-1).")
+    if hasattr(ids, "_keras_history"):
+        raise ValueError("Invalid parameter type of para 'ids': {} is a Keras tensor, and Keras "
+                         "models are not supported. Build the model with plain TensorFlow ops or "
+                         "with an Estimator.".format(ids))
+    if not isinstance(ids, tf.Tensor):
+        raise ValueError("Invalid parameter type of para 'ids', not in ['FeatureSpec', 'Tensor']: "
+                         "it is a {}".format(type(ids).__name__))
+    if not modify_graph:
+        raise ValueError("tensor 'ids' need modify_graph=True; without it 'ids' should be a "
+                         "FeatureSpec.")
+    _check_tensor(ids)
+    return None, ids
+
+
+def _check_tensor(ids: Any) -> None:
+    if not isinstance(ids, tf.Tensor):
+        raise ValueError("Invalid parameter type of para 'ids', not in ['Tensor']: the batch holds "
+                         "a {}. Make sparse ids dense with tf.sparse.to_dense(ids, "
+                         "default_value=-1).".format(type(ids).__name__))
+    if ids.dtype not in (tf.int32, tf.int64):
+        raise ValueError("'ids' should be int32 or int64, but {} is {}".format(
+            ids.name, ids.dtype.name))
+
+
+def _check_send_count(table: Table, send_count: Optional[int], use_static: bool) -> int:
+    """Returns the most distinct keys that the lookup's batch may have, 0 for no limit."""
+    if not use_static:
+        if send_count is not None:
+            Int(1, MAX_INT32)("send_count", send_count)
+        return 0
+    if table.padding_keys_len is not None and table.padding_keys is not None:
+        send_count = table.padding_keys_len
+    if send_count is None or isinstance(send_count, bool) or not isinstance(send_count, int) \
+            or send_count <= 0:
+        raise ValueError("Send count must be a integer which is larger than 0. (table {!r}, "
+                         "send_count {!r})".format(table.table_name, send_count))
+    Int(1, MAX_INT32)("send_count", send_count)
+    limit = send_count * get_rank_size()
+    if not table.is_hbm:
+        for kind, size in (("device", table.slice_device_vocabulary_size),
+                           ("host", table.slice_host_vocabulary_size)):
+            if size < limit:
+                raise ValueError(
+                    "Given {}_vocabulary_size was too small for table {!r}: a rank holds {} rows, "
+                    "but send_count times rank size is {}.".format(
+                        kind, table.table_name, size, limit))
+    return min(limit, MAX_INT32)
+
+
+def _check_config(config: Optional[Dict[str, Optional[int]]]) -> Tuple[int, int]:
+    """Returns the (access, eviction) thresholds, -1 for none."""
+    config = config or {}
+    unknown = [key for key in config if key not in _CONFIG_KEYS]
+    if unknown:
+        raise ValueError("Invalid option of 'access_and_evict_config', should be one of {}: "
+                         "{!r}".format(list(_CONFIG_KEYS), unknown))
+    access = config.get("access_threshold")
+    eviction = config.get("eviction_threshold")
+    Int(-1, MAX_INT32, optional=True)("access_threshold", access)
+    Int(-1, MAX_INT32, optional=True)("eviction_threshold", eviction)
+    Int(1, MAX_INT32, optional=True)("faae_coefficient", config.get("faae_coefficient"))
+    return normal_thresholds(access, eviction)
+
+
+def _check_thresholds(table: Table, is_train: bool, thresholds: Tuple[int, int]) -> None:
+    """Checks that all lookups of the table agree, and that nothing is switched on."""
+    if table.thresholds.get(is_train, thresholds) != thresholds:
+        raise ValueError("the access and evict threshold param must be same in one table when "
+                         "multi lookup. (table {!r} has {}, this lookup {})".format(
+                             table.table_name, table.thresholds[is_train], thresholds))
+    if thresholds != (-1, -1):
+        raise NotImplementedError(
+            "admission and eviction are not supported yet: leave 'access_threshold' and "
+            "'eviction_threshold' of lookups of the table {!r} at None or -1.".format(
+                table.table_name))
+    table.thresholds[is_train] = thresholds
+
+
+def _check_default(value: Any, table: Table, ids: tf.Tensor) -> Optional[tf.Tensor]:
+    """Returns the default rows as float32 of shape (1, dim) or (n, dim), None for zeros."""
+    if value is None:
+        return None
+    value = tf.convert_to_tensor(value)
+    if value.dtype != tf.float32:
+        raise ValueError("'serving_default_value' should be float32, but is {}".format(
+            value.dtype.name))
+    count = ids.shape.num_elements()
+    wanted = tf.TensorShape([count, table.emb_size])
+    try:
+        together = tf.broadcast_static_shape(value.shape, wanted)
+    except ValueError:
+        together = None
+    if together is None or not together.is_compatible_with(wanted):
+        raise ValueError("'serving_default_value' has the shape {}, which cannot be broadcast to "
+                         "[n, dim] = {} in the table {!r}".format(
+                             value.shape, wanted, table.table_name))
+    rows = value.shape[0] if value.shape.rank == 2 else None
+    if value.shape.rank in (0, 1) or rows == 1:
+        return tf.broadcast_to(value, [1, table.emb_size])
+    if rows == count and value.shape[1] == table.emb_size:
+        return value
+    return tf.broadcast_to(value, tf.stack([tf.size(ids), table.emb_size]))

@@ -1,0 +1,212 @@
+"""The table object that scripts hold, and the ops that stand for it in the graph."""
+
+import json
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from mx_rec.constants.constants import PADDING_KEY, All2allGradientsOp
+from mx_rec.core.graph_state import find_session
+from mx_rec.ops import library
+from mx_rec.util.communication.hccl_ops import get_rank_size
+
+TABLE_OP = "MxRecTable"
+
+
+class PhysicalTable(NamedTuple):
+    """One table of the engine, as the graph knows it.
+
+    Attributes:
+        name: Name of the table and of its checkpoint directory.
+        variable: What gradients are taken with respect to; float32 of static shape (0, dim), made
+            by the op that owns the table.
+        handle: int64 scalar by which the other ops find the table in their session.
+        size: int64 scalar, the number of rows.
+        capacity: The row budget.
+    """
+
+    name: str
+    variable: tf.Tensor
+    handle: tf.Tensor
+    size: tf.Tensor
+    capacity: int
+
+
+class TableOptions(NamedTuple):
+    """What `create_table` was asked for, checked; see there for the meaning of each field."""
+
+    table_name: str
+    key_dtype: tf.DType
+    dim: int
+    initializer: Any
+    device_vocabulary_size: int
+    host_vocabulary_size: int
+    ssd_vocabulary_size: int
+    is_save: bool
+    is_dp: bool
+    init_param: float
+    all2all_gradients_op: str
+    padding_keys: Optional[List[int]]
+    padding_keys_mask: bool
+    padding_keys_len: Optional[int]
+
+
+class Table:
+    """A table of embeddings: keys to rows of `emb_size` floats, made by `create_table`.
+
+    Attributes:
+        table_name: The name, cleaned.
+        emb_size: Floats per row.
+        embedding_size: The same as a TensorShape of rank 1.
+        key_dtype: tf.int64 or tf.int32; ids of either type may be looked up.
+        variable: What gradients are taken with respect to, float32 of static shape (0, emb_size).
+            Not a dense tensor: reading it gives no rows.
+        handle: int64 scalar tensor by which ops find the table.
+        is_hbm: Whether the table was given no host memory.
+        is_dp, is_save, init_param, all2all_gradients_op: As given to `create_table`.
+        is_grad: Whether some training lookup takes part in gradients.
+        send_count: Sum of the send counts of all training lookups, None without any.
+        multi_lookup_times: Number of lookups by mode, True for training.
+        slice_device_vocabulary_size, slice_host_vocabulary_size, slice_ssd_vocabulary_size: The
+            sizes divided by the rank count, rounded up.
+        padding_keys: Keys whose rows are never updated, without duplicates, or None.
+        padding_keys_mask, padding_keys_len: As given to `create_table`.
+        optimizer: The optimizer that updates the table, once there is one.
+        ext_emb_size: Floats per row with the optimizer's slots.
+        thresholds: (access, eviction) threshold of the lookups of each mode.
+        lookups: Results of lookups by FeatureSpec, to be returned again.
+    """
+
+    def __init__(self, options: TableOptions, physical: PhysicalTable) -> None:
+        self.table_name = options.table_name
+        self.emb_size = options.dim
+        self.embedding_size = tf.TensorShape([options.dim])
+        self.key_dtype = options.key_dtype
+        self.variable = physical.variable
+        self.handle = physical.handle
+        self.is_hbm = options.host_vocabulary_size == 0
+        self.is_dp = options.is_dp
+        self.is_save = options.is_save
+        self.is_grad = False
+        self.send_count = None  # type: Optional[int]
+        self.multi_lookup_times = {True: 0, False: 0}  # type: Dict[bool, int]
+        self.device_vocabulary_size = options.device_vocabulary_size
+        self.host_vocabulary_size = options.host_vocabulary_size
+        self.ssd_vocabulary_size = options.ssd_vocabulary_size
+        ranks = 1 if options.is_dp else get_rank_size()
+        self.slice_device_vocabulary_size = -(-options.device_vocabulary_size // ranks)
+        self.slice_host_vocabulary_size = -(-options.host_vocabulary_size // ranks)
+        self.slice_ssd_vocabulary_size = -(-options.ssd_vocabulary_size // ranks)
+        self.emb_initializer = options.initializer
+        self.init_param = options.init_param
+        self.all2all_gradients_op = All2allGradientsOp.mapping(options.all2all_gradients_op)
+        self.padding_keys = options.padding_keys
+        self.padding_keys_mask = options.padding_keys_mask
+        self.padding_keys_len = options.padding_keys_len
+        self.optimizer = None  # type: Optional[tf.compat.v1.train.Optimizer]
+        self.ext_emb_size = options.dim
+        self.thresholds = {}  # type: Dict[bool, Tuple[int, int]]
+        self.lookups = {}  # type: Dict[Tuple[str, bool, str], tf.Tensor]
+        self._physical = physical
+
+    @property
+    def physical_name(self) -> str:
+        """Name of the engine's table: `table_name`, unless the table was merged with others."""
+        return self._physical.name
+
+    def size(self) -> int:
+        """Returns the number of rows in the present session.
+
+        The session is the default session if it runs the table's graph, else the one that was
+        opened last on that graph. Merged tables share their rows.
+
+        Returns:
+            The number of rows, slots not counted apart.
+
+        Raises:
+            RuntimeError: If no session was opened on the table's graph, or the last was closed.
+        """
+        session = find_session(self.variable.graph)
+        return int(session.run(self._physical.size))
+
+    def capacity(self) -> int:
+        """Returns the row budget: device plus host vocabulary size, both of which are memory.
+
+        With dynamic expansion there is no preset size, and the number is that of the rows
+        that exist.
+
+        Returns:
+            The number of rows.
+
+        Raises:
+            RuntimeError: As `size`.
+        """
+        session = find_session(self.variable.graph)
+        rows = int(session.run(self._physical.size))
+        preset = self.device_vocabulary_size + self.host_vocabulary_size
+        return rows if self._physical.capacity > preset else preset
+
+    def __repr__(self) -> str:
+        return "<mx_rec table {!r}, {} floats per row>".format(self.table_name, self.emb_size)
+
+
+def build_physical_table(name: str, options: TableOptions, initializer: Dict[str, Any],
+                         seed: int, capacity: int) -> PhysicalTable:
+    """Adds the ops of one table to the outermost graph.
+
+    The ops that save and load are made here as well: they then exist when the graph is finalised.
+
+    Args:
+        name: Name of the table, free of characters that op names do not allow.
+        options: The checked options.
+        initializer: The engine's description of new rows.
+        seed: Seed of new rows in [0, 2**64).
+        capacity: The row budget in [1, 2e9].
+
+    Returns:
+        The table's tensors.
+    """
+    config = {
+        "name": name,
+        "dim": options.dim,
+        "capacity": capacity,
+        "seed": seed,
+        "init_param": float(options.init_param),
+        "padding_keys": [key for key in options.padding_keys or () if key != PADDING_KEY],
+        "initializer": initializer,
+    }
+    text = json.dumps(config, sort_keys=True).encode("utf-8")
+    op_name = name if name[0].isalnum() else "table" + name
+    with tf.init_scope(), tf.name_scope(None), tf.device("/cpu:0"):
+        with tf.name_scope(op_name + "//table"):
+            config_tensor = tf.constant(np.frombuffer(text, np.uint8), name="config")
+            like = tf.zeros([0, options.dim], name="like")
+        variable, handle = library().mx_rec_table(config_tensor, like, name=op_name)
+        with tf.name_scope(op_name + "//table"):
+            size = library().mx_rec_size(handle, name="size")
+            if options.is_save:
+                path = tf.compat.v1.placeholder(tf.uint8, [None], name="path")
+                library().mx_rec_save(handle, path, name="save")
+                library().mx_rec_load(handle, path, name="load")
+    return PhysicalTable(name, variable, handle, size, capacity)
+
+
+def is_table_variable(value: Any) -> bool:
+    """Returns whether `value` is the variable of a table, also one of an imported graph."""
+    return isinstance(value, tf.Tensor) and value.op.type == TABLE_OP and value.value_index == 0
+
+
+def table_name_of(op: tf.Operation) -> str:
+    """Returns the name of the table that an op of type MxRecTable makes.
+
+    Raises:
+        ValueError: If the op's configuration is not a constant.
+    """
+    from tensorflow.python.framework import tensor_util
+
+    config = tensor_util.constant_value(op.inputs[0])
+    if config is None:
+        raise ValueError("the configuration of the table op {!r} is not a constant, so that its "
+                         "name is not known.".format(op.name))
+    return json.loads(config.tobytes().decode("utf-8"))["name"]

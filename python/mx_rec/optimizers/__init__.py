@@ -1,0 +1,1 @@
+"""Optimizers that update the rows of tables in place."""

@@ -1,0 +1,58 @@
+"""Adagrad for tables."""
+
+from typing import Union
+
+import tensorflow as tf
+
+from mx_rec.ops import library
+from mx_rec.optimizers.base import TableOptimizer, register, scalar
+from mx_rec.validator.validator import Bool, Float, LearningRate, Text, checked
+
+
+class CustomizedAdagrad(TableOptimizer, tf.compat.v1.train.AdagradOptimizer):
+    """Adagrad: acc = acc + g^2; w = w - lr g / sqrt(acc), g being the summed gradient of the row.
+
+    Ordinary variables are updated by TensorFlow's own AdagradOptimizer.
+    """
+
+    slot_names = ("Adagrad_accumulator",)
+    dense_optimizer = tf.compat.v1.train.AdagradOptimizer
+
+    def __init__(self, learning_rate: Union[float, tf.Tensor], initial_accumulator_value: float,
+                 use_locking: bool, name: str) -> None:
+        super().__init__(learning_rate, initial_accumulator_value=initial_accumulator_value,
+                         use_locking=use_locking, name=name)
+
+    def _prepare(self) -> None:
+        super(TableOptimizer, self)._prepare()
+        self._tensors = [
+            scalar(self._learning_rate, "learning_rate"),
+            scalar(self._initial_accumulator_value, "initial_accumulator"),
+        ]
+
+    def _apply_rows(self, handle: tf.Tensor, offsets: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
+        return library().mx_rec_apply_adagrad(handle, offsets, grad, *self._tensors)
+
+
+@checked(learning_rate=LearningRate(), initial_accumulator_value=Float(above=0, most=1),
+         use_locking=Bool(), name=Text(1, 200))
+def create_hash_optimizer(learning_rate: Union[float, tf.Tensor] = 0.001,
+                          initial_accumulator_value: float = 0.9, use_locking: bool = False,
+                          name: str = "Adagrad") -> CustomizedAdagrad:
+    """Creates an Adagrad optimizer for tables.
+
+    Args:
+        learning_rate: A float or a scalar tensor in [0, 10].
+        initial_accumulator_value: Start of the accumulators, in (0, 1].
+        use_locking: Locks for updates of ordinary variables; tables need none.
+        name: 1-200 characters.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        ValueError: If an argument is out of its range or of a wrong type, or tables grow
+            dynamically.
+        EnvironmentError: If `init` was not called.
+    """
+    return register(CustomizedAdagrad(learning_rate, initial_accumulator_value, use_locking, name))

@@ -1,0 +1,43 @@
+"""Adagrad for tables with dynamic expansion."""
+
+from typing import Union
+
+import tensorflow as tf
+
+from mx_rec.optimizers.adagrad import CustomizedAdagrad
+from mx_rec.optimizers.base import register
+from mx_rec.validator.validator import Float, LearningRate, Text, checked
+
+
+class CustomizedAdagradByAddress(CustomizedAdagrad):
+    """Adagrad that is given pairs (gradient of looked-up rows, their offsets).
+
+    The rows are in the collection ASCEND_SPARSE_LOOKUP_LOCAL_EMB, the offsets in
+    ASCEND_SPARSE_LOOKUP_ID_OFFSET. It computes what CustomizedAdagrad computes.
+    """
+
+    by_address = True
+
+
+@checked(learning_rate=LearningRate(), initial_accumulator_value=Float(above=0, most=1),
+         name=Text(1, 200))
+def create_hash_optimizer_by_address(
+        learning_rate: Union[float, tf.Tensor] = 0.001, initial_accumulator_value: float = 0.9,
+        name: str = "Adagrad") -> CustomizedAdagradByAddress:
+    """Creates an Adagrad optimizer for tables with dynamic expansion.
+
+    Args:
+        learning_rate: A float or a scalar tensor in [0, 10].
+        initial_accumulator_value: Start of the accumulators, in (0, 1].
+        name: 1-200 characters.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        ValueError: If an argument is out of its range or of a wrong type, or tables have a preset
+            size.
+        EnvironmentError: If `init` was not called.
+    """
+    return register(CustomizedAdagradByAddress(learning_rate, initial_accumulator_value, False,
+                                               name))

@@ -1,0 +1,234 @@
+"""What all optimizers for tables share: finding the table, applying, advancing the step."""
+
+from collections import OrderedDict
+from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+import tensorflow as tf
+
+from mx_rec.core.graph_state import graph_state
+from mx_rec.core.table import TABLE_OP, is_table_variable
+from mx_rec.util.initialize import ConfigInitializer
+
+_ID_OFFSET_OP = "MxRecIdOffset"
+
+_Pair = Tuple[Any, Any]
+# (handle, offsets, gradient) of one table.
+_Rows = Tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+
+
+class TableOptimizer(tf.compat.v1.train.Optimizer):
+    """Base of the optimizers for tables.
+
+    A subclass names its slots, makes its numbers into tensors in `_prepare` and adds one op of the
+    plugin in `_apply_rows`. One that also derives from an optimizer of TensorFlow passes
+    ordinary variables on to it; others refuse them.
+
+    Attributes:
+        slot_names: Names of the slots of each row, as in checkpoints.
+        by_address: Whether pairs are (gradient of the looked-up rows, their offsets), for tables
+            with dynamic expansion.
+        dense_optimizer: The class of TensorFlow that updates ordinary variables, or None.
+    """
+
+    slot_names = ()  # type: Tuple[str, ...]
+    by_address = False
+    dense_optimizer = None  # type: Optional[type]
+
+    def compute_gradients(self, loss: tf.Tensor, var_list: Any = None, *args: Any,
+                          **kwargs: Any) -> List[_Pair]:
+        """Computes gradients of `loss`, as TensorFlow's method of that name.
+
+        Args:
+            loss: The loss, a float scalar.
+            var_list: Table variables (by address: looked-up rows) and ordinary variables; None is
+                all tables of the present graph, not the trainable variables.
+            *args: As TensorFlow's.
+            **kwargs: As TensorFlow's.
+
+        Returns:
+            Pairs (gradient, variable). A table's gradient is an IndexedSlices with values (n, dim)
+            float32 and indices (n) int64, the offsets of the rows; None if the loss does not
+            depend on the table.
+
+        Raises:
+            ValueError: If there is nothing to optimise.
+        """
+        if var_list is None:
+            name = ConfigInitializer.get_instance().train_params_config \
+                .ascend_global_hashtable_collection
+            var_list = tf.compat.v1.get_collection(name)
+            if not var_list:
+                raise ValueError("No variables to optimize: the graph has no table.")
+        return super().compute_gradients(loss, var_list, *args, **kwargs)
+
+    def apply_gradients(self, grads_and_vars: Iterable[_Pair], global_step: Any = None,
+                        name: Optional[str] = None) -> tf.Operation:
+        """Adds the ops that update tables (and, where supported, ordinary variables).
+
+        Args:
+            grads_and_vars: Pairs of a gradient and what it belongs to: (IndexedSlices, table
+                variable), or by address (float32 tensor (n, dim), offsets (n) int64), or a pair
+                with an ordinary variable. Pairs with the gradient None are skipped. Rows that occur
+                several times get the sum of their gradients, in one update.
+            global_step: A variable that is advanced by one after the updates, or None.
+            name: Name of the returned op; default: the optimizer's name.
+
+        Returns:
+            The op that does all of it.
+
+        Raises:
+            ValueError: If there are no pairs, no gradients, or pairs of a table with dynamic
+                expansion meet an optimizer without, or the other way round.
+            TypeError: If a table's gradient is not what it should be.
+            NotImplementedError: If the optimizer does not support ordinary variables.
+        """
+        pairs = tuple(grads_and_vars)
+        if not pairs:
+            raise ValueError("No variables provided.")
+        tables = []  # type: List[_Rows]
+        dense = []  # type: List[_Pair]
+        for grad, variable in pairs:
+            if grad is None:
+                continue
+            rows = self._rows_of(grad, variable)
+            if rows is None:
+                self._check_dense(variable)
+                dense.append((grad, variable))
+            else:
+                tables.append(rows)
+        if not tables and not dense:
+            raise ValueError("No gradients provided for any variable: {}.".format(
+                [str(variable) for _, variable in pairs]))
+        if not tables:
+            return super().apply_gradients(dense, global_step=global_step, name=name)
+        return self._apply_all(tables, dense, global_step, name)
+
+    def _apply_all(self, tables: List[_Rows], dense: List[_Pair], global_step: Any,
+                   name: Optional[str]) -> tf.Operation:
+        with tf.init_scope():
+            self._create_state()
+        with tf.name_scope(name or self.get_name()) as scope:
+            updates = []  # type: List[tf.Operation]
+            if dense:
+                updates.append(super().apply_gradients(dense, name="dense"))
+            self._prepare()
+            with tf.device("/cpu:0"):
+                for handle, offsets, grad in _joined(tables):
+                    updates.append(self._apply_rows(handle, offsets, grad).op)
+            updates.extend(self._advance(updates))
+            if global_step is None:
+                done = tf.group(*updates, name=scope)
+            else:
+                with tf.control_dependencies([tf.group(*updates, name="update")]), \
+                        tf.compat.v1.colocate_with(global_step):
+                    done = tf.compat.v1.assign_add(global_step, 1, name=scope)
+        if not isinstance(done, tf.Operation):
+            done = done.op
+        train_ops = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP)
+        if done not in train_ops:
+            train_ops.append(done)
+        return done
+
+    def _rows_of(self, grad: Any, variable: Any) -> Optional[_Rows]:
+        """Returns (handle, offsets, gradient) if the pair belongs to a table."""
+        if is_table_variable(variable):
+            if not isinstance(grad, tf.IndexedSlices):
+                raise TypeError("the gradient of the table {!r} should be an IndexedSlices, as "
+                                "tf.gradients makes it, but is {}".format(variable.op.name, grad))
+            self._adopt(variable)
+            return variable.op.outputs[1], grad.indices, grad.values
+        if isinstance(variable, tf.Tensor) and variable.op.type == _ID_OFFSET_OP \
+                and variable.value_index == 0:
+            if not self.by_address:
+                raise ValueError("The dynamic expansion mode is not compatible with the optimizer "
+                                 "{}: it updates table variables, not offsets. Use its _by_addr "
+                                 "form.".format(type(self).__name__))
+            if isinstance(grad, tf.IndexedSlices):
+                raise TypeError("the gradient of looked-up rows should be a Tensor, but is "
+                                "{}".format(grad))
+            handle = variable.op.inputs[0]
+            if handle.op.type == TABLE_OP:
+                self._adopt(handle.op.outputs[0])
+            return handle, variable, tf.convert_to_tensor(grad)
+        return None
+
+    def _adopt(self, variable: tf.Tensor) -> None:
+        """Notes at the table objects that this optimizer updates them."""
+        for table in graph_state(variable.graph).tables.values():
+            if table.variable is variable:
+                table.optimizer = self
+                table.ext_emb_size = table.emb_size * (1 + len(self.slot_names))
+
+    def _check_dense(self, variable: Any) -> None:
+        """Refuses an ordinary variable where it is not supported."""
+        if self.dense_optimizer is None:
+            raise NotImplementedError(
+                "{} updates tables only, and {} is not a table. Give ordinary variables to an "
+                "optimizer of TensorFlow.".format(type(self).__name__, variable))
+
+    def _create_state(self) -> None:
+        """Creates the variables that advance with every step; called in the outermost graph."""
+
+    def _prepare(self) -> None:
+        """Makes the optimizer's numbers into float32 scalar tensors."""
+        raise NotImplementedError
+
+    def _apply_rows(self, handle: tf.Tensor, offsets: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
+        """Adds the op that updates rows.
+
+        Args:
+            handle: int64 scalar, the table.
+            offsets: int64 (n), rows; may repeat, -1 is skipped.
+            grad: float32 (n, dim).
+
+        Returns:
+            int64 scalar, the number of updated rows.
+        """
+        raise NotImplementedError
+
+    def _advance(self, updates: List[tf.Operation]) -> List[tf.Operation]:
+        """Adds ops that run once, after `updates`."""
+        del updates
+        return []
+
+
+def _joined(tables: List[_Rows]) -> List[_Rows]:
+    """Joins the gradients of each table, so that every row gets one update."""
+    groups = OrderedDict()  # type: Dict[str, List[_Rows]]
+    for rows in tables:
+        groups.setdefault(rows[0].name, []).append(rows)
+    return [group[0] if len(group) == 1 else
+            (group[0][0], tf.concat([offsets for _, offsets, _ in group], 0),
+             tf.concat([grad for _, _, grad in group], 0))
+            for group in groups.values()]
+
+
+def scalar(value: Any, name: str) -> tf.Tensor:
+    """Returns a number or tensor as a float32 scalar tensor."""
+    if callable(value):
+        value = value()
+    tensor = tf.convert_to_tensor(value, name=name)
+    return tensor if tensor.dtype == tf.float32 else tf.cast(tensor, tf.float32)
+
+
+def register(optimizer: TableOptimizer) -> TableOptimizer:
+    """Notes the optimizer as the one created last.
+
+    Args:
+        optimizer: A new optimizer.
+
+    Returns:
+        The same.
+
+    Raises:
+        EnvironmentError: If `init` was not called.
+        ValueError: If it does not go together with `init(use_dynamic_expansion=...)`.
+    """
+    config = ConfigInitializer.get_instance()
+    if config.use_dynamic_expansion != optimizer.by_address:
+        raise ValueError(
+            "The dynamic expansion mode is not compatible with the optimizer {}: with "
+            "init(use_dynamic_expansion=True) use an optimizer of a _by_addr module, without it "
+            "one of the others.".format(type(optimizer).__name__))
+    config.optimizer_config.optimizer_instance = optimizer
+    return optimizer

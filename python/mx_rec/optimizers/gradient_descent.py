@@ -1,0 +1,62 @@
+"""Gradient descent for tables."""
+
+from typing import Optional, Union
+
+import tensorflow as tf
+
+from mx_rec.ops import library
+from mx_rec.optimizers.base import TableOptimizer, register, scalar
+from mx_rec.validator.validator import Bool, Float, LearningRate, Text, checked
+
+
+class CustomizedGradientDescent(TableOptimizer, tf.compat.v1.train.GradientDescentOptimizer):
+    """Gradient descent: w = w - lr (g + weight_decay w), g being the summed gradient of the row.
+
+    Ordinary variables are updated by TensorFlow's own GradientDescentOptimizer, which knows no
+    weight decay: with one they are refused.
+    """
+
+    dense_optimizer = tf.compat.v1.train.GradientDescentOptimizer
+
+    def __init__(self, learning_rate: Union[float, tf.Tensor], use_locking: bool, name: str,
+                 weight_decay: Optional[float]) -> None:
+        super().__init__(learning_rate, use_locking=use_locking, name=name)
+        self._weight_decay = weight_decay or 0.0
+        if self._weight_decay:
+            self.dense_optimizer = None
+
+    def _prepare(self) -> None:
+        super(TableOptimizer, self)._prepare()
+        self._tensors = [
+            scalar(self._learning_rate, "learning_rate"),
+            scalar(self._weight_decay, "weight_decay"),
+        ]
+
+    def _apply_rows(self, handle: tf.Tensor, offsets: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
+        return library().mx_rec_apply_sgd(handle, offsets, grad, *self._tensors)
+
+
+@checked(learning_rate=LearningRate(), use_locking=Bool(), name=Text(1, 200),
+         use_fusion_optim=Bool(), weight_decay=Float(1e-5, 1e-2, optional=True))
+def create_hash_optimizer(learning_rate: Union[float, tf.Tensor], use_locking: bool = False,
+                          name: str = "GradientDescent", use_fusion_optim: bool = False,
+                          weight_decay: Optional[float] = None) -> CustomizedGradientDescent:
+    """Creates a gradient descent optimizer for tables.
+
+    Args:
+        learning_rate: A float or a scalar tensor in [0, 10].
+        use_locking: Locks for updates of ordinary variables; tables need none.
+        name: 1-200 characters.
+        use_fusion_optim: Accepted and without effect: an update is one op in any case.
+        weight_decay: None, or a float in [1e-5, 1e-2].
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        ValueError: If an argument is out of its range or of a wrong type, or tables grow
+            dynamically.
+        EnvironmentError: If `init` was not called.
+    """
+    del use_fusion_optim
+    return register(CustomizedGradientDescent(learning_rate, use_locking, name, weight_decay))

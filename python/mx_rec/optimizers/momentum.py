@@ -1,0 +1,62 @@
+"""Momentum for tables."""
+
+from typing import Union
+
+import tensorflow as tf
+
+from mx_rec.ops import library
+from mx_rec.optimizers.base import TableOptimizer, register, scalar
+from mx_rec.validator.validator import Bool, Float, LearningRate, Text, checked
+
+
+class CustomizedMomentum(TableOptimizer, tf.compat.v1.train.MomentumOptimizer):
+    """Momentum: m = mom m + g; w = w - lr m, or with Nesterov w = w - lr (g + mom m).
+
+    g is the summed gradient of the row. Ordinary variables are updated by TensorFlow's own
+    MomentumOptimizer.
+    """
+
+    slot_names = ("Momentum_momentum",)
+    dense_optimizer = tf.compat.v1.train.MomentumOptimizer
+
+    def __init__(self, learning_rate: Union[float, tf.Tensor], momentum: float, use_locking: bool,
+                 name: str, use_nesterov: bool) -> None:
+        super().__init__(learning_rate, momentum, use_locking=use_locking, name=name,
+                         use_nesterov=use_nesterov)
+
+    def _prepare(self) -> None:
+        super(TableOptimizer, self)._prepare()
+        self._tensors = [
+            scalar(self._learning_rate, "learning_rate"),
+            scalar(self._momentum, "momentum"),
+        ]
+
+    def _apply_rows(self, handle: tf.Tensor, offsets: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
+        return library().mx_rec_apply_momentum(handle, offsets, grad, *self._tensors,
+                                               nesterov=int(self._use_nesterov))
+
+
+@checked(learning_rate_input=LearningRate(), mom=Float(0, 1), enable_locking=Bool(),
+         optimizer_name=Text(1, 200), enable_nesterov=Bool())
+def create_hash_optimizer(learning_rate_input: Union[float, tf.Tensor] = 0.001, mom: float = 0.9,
+                          enable_locking: bool = False, optimizer_name: str = "momentum",
+                          enable_nesterov: bool = False) -> CustomizedMomentum:
+    """Creates a momentum optimizer for tables.
+
+    Args:
+        learning_rate_input: A float or a scalar tensor in [0, 10].
+        mom: The momentum, in [0, 1].
+        enable_locking: Locks for updates of ordinary variables; tables need none.
+        optimizer_name: 1-200 characters.
+        enable_nesterov: Whether to use Nesterov's form.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        ValueError: If an argument is out of its range or of a wrong type, or tables grow
+            dynamically.
+        EnvironmentError: If `init` was not called.
+    """
+    return register(CustomizedMomentum(learning_rate_input, mom, enable_locking, optimizer_name,
+                                       enable_nesterov))

@@ -1,0 +1,52 @@
+"""The few changes that mx_rec makes to TensorFlow, each for a feature that needs it.
+
+| changed | because |
+|---|---|
+| tf.compat.v1.train.Saver.__init__ | tables are not variables: they are taken out of var_list |
+| tf.compat.v1.train.Saver.save | tables are saved with the variables, and removed with them |
+| tf.compat.v1.train.Saver.restore | tables are restored with the variables |
+| BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides |
+
+A graph without tables behaves as without them.
+"""
+
+import functools
+from typing import Any, Callable
+
+import tensorflow as tf
+from tensorflow.python.client import session as session_module
+
+from mx_rec.core.graph_state import remember_session
+from mx_rec.saver.saver import patched_init, patched_restore, patched_save
+
+_STOCK = "_mx_rec_stock"
+
+
+def apply() -> None:
+    """Applies all patches; a second call changes nothing."""
+    saver = tf.compat.v1.train.Saver
+    _patch(saver, "__init__", patched_init)
+    _patch(saver, "save", patched_save)
+    _patch(saver, "restore", patched_restore)
+    _patch(session_module.BaseSession, "__init__", _remembering)
+
+
+def _patch(owner: type, name: str,
+           make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replaces `owner.name` by `make(stock)`, once."""
+    stock = getattr(owner, name)
+    if hasattr(stock, _STOCK):
+        return
+    replacement = functools.wraps(stock)(make(stock))
+    setattr(replacement, _STOCK, stock)
+    setattr(owner, name, replacement)
+
+
+def _remembering(stock: Callable[..., None]) -> Callable[..., None]:
+    """Makes BaseSession.__init__, which notes the session at its graph."""
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        stock(self, *args, **kwargs)
+        remember_session(self)
+
+    return __init__

@@ -1,0 +1,123 @@
+"""Finds the plugin, loads it into TensorFlow and checks that it is ours and works."""
+
+import ctypes
+import os
+from types import ModuleType
+from typing import Optional, Tuple
+
+from mx_rec._version import VERSION
+
+PLUGIN_NAME = "libmx_rec.so"
+LIBRARY_VARIABLE = "MX_REC_LIBRARY"
+TENSORFLOW_VERSION = "1.15"
+
+_loaded = None  # type: Optional[ModuleType]
+
+
+def plugin_path() -> str:
+    """Returns the path of the plugin: $MX_REC_LIBRARY, or the file beside this package."""
+    given = os.environ.get(LIBRARY_VARIABLE)
+    if given:
+        return os.path.abspath(given)
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), PLUGIN_NAME)
+
+
+def check_tensorflow() -> None:
+    """Checks that a TensorFlow is installed that this package works with.
+
+    Raises:
+        ImportError: If TensorFlow is missing, cannot be imported or is not 1.15.
+    """
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise ImportError(
+            "mx_rec needs TensorFlow {0}, but `import tensorflow` failed: {1}. Install it into "
+            "the Python 3.7 environment that runs this script, for example with "
+            "`pip install tensorflow==1.15.5 protobuf==3.20.3`, and import mx_rec again."
+            .format(TENSORFLOW_VERSION, error)) from error
+    found = str(getattr(tf, "__version__", "unknown"))
+    if found.split(".")[:2] != TENSORFLOW_VERSION.split("."):
+        raise ImportError(
+            "mx_rec works with TensorFlow {0}, but the TensorFlow that Python found is {1} (in "
+            "{2}). Its Python package is written for graph mode and sessions of {0}; no other "
+            "version is tested. Install the right one with `pip install tensorflow==1.15.5 "
+            "protobuf==3.20.3` in a Python 3.7 environment, or run this script in one that has "
+            "it.".format(TENSORFLOW_VERSION, found,
+                         os.path.dirname(getattr(tf, "__file__", "") or "an unknown place")))
+
+
+def load() -> ModuleType:
+    """Loads the plugin once per process.
+
+    Returns:
+        The module with the Python function of each op.
+
+    Raises:
+        ImportError: If the file is missing, is not a shared library, is not our plugin or
+            another version of it, or could not register its ops with this TensorFlow.
+    """
+    global _loaded
+    if _loaded is None:
+        path = plugin_path()
+        _loaded = _load(path)
+    return _loaded
+
+
+def _load(path: str) -> ModuleType:
+    import tensorflow as tf
+
+    if not os.path.isfile(path):
+        raise ImportError(
+            "mx_rec's plugin {0} does not exist. It holds the embedding tables and belongs beside "
+            "the Python package. Build it with `cargo build --release` and copy "
+            "target/release/{1} there, install a wheel that contains it, or point the environment "
+            "variable {2} to the file.".format(path, PLUGIN_NAME, LIBRARY_VARIABLE))
+    try:
+        # This call comes before ctypes opens the file: TensorFlow sees only the ops that are
+        # registered while it loads the library itself.
+        module = tf.load_op_library(path)
+    except Exception as error:  # pylint: disable=broad-except
+        raise ImportError(
+            "mx_rec's plugin {0} could not be loaded: {1} The file is damaged, is not a shared "
+            "library, or was built for another system. Build it again on this machine with "
+            "`cargo build --release`, or point the environment variable {2} to a good file."
+            .format(path, _sentence(error), LIBRARY_VARIABLE)) from error
+    status, message, version = _describe(path)
+    if status != 0:
+        raise ImportError(
+            "mx_rec's plugin {0} was loaded, but could not register its ops with TensorFlow {1}: "
+            "{2} (code {3}). Check that this Python process imports only one TensorFlow, that it "
+            "is {4} from the official wheel, and that the plugin is version {5}."
+            .format(path, tf.__version__, message.rstrip(".") or "no reason was given", status,
+                    TENSORFLOW_VERSION, VERSION))
+    if version.split("+")[0].split(" ")[0] != VERSION:
+        raise ImportError(
+            "mx_rec's plugin {0} is version {1}, but the Python package beside it is version {2}. "
+            "They belong together: install both from one wheel, or build the plugin again with "
+            "`cargo build --release`.".format(path, version or "unknown", VERSION))
+    return module
+
+
+def _describe(path: str) -> Tuple[int, str, str]:
+    """Asks the library for (status, message, version)."""
+    try:
+        library = ctypes.CDLL(path)
+        for name in ("mx_rec_load_message", "mx_rec_version"):
+            getattr(library, name).restype = ctypes.c_char_p
+            getattr(library, name).argtypes = []
+        library.mx_rec_load_status.restype = ctypes.c_int
+        library.mx_rec_load_status.argtypes = []
+    except (AttributeError, OSError) as error:
+        raise ImportError(
+            "{0} is a shared library, but not mx_rec's plugin ({1}). Point the environment "
+            "variable {2} to {3}, or unset it to use the file beside the Python package."
+            .format(path, _sentence(error), LIBRARY_VARIABLE, PLUGIN_NAME)) from error
+    message = (library.mx_rec_load_message() or b"").decode("utf-8", "replace")
+    version = (library.mx_rec_version() or b"").decode("utf-8", "replace")
+    return int(library.mx_rec_load_status()), message, version
+
+
+def _sentence(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if text.endswith(".") else text + "."

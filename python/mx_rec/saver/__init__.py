@@ -1,0 +1,1 @@
+"""Checkpoints of tables, beside those of TensorFlow's variables."""

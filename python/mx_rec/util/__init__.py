@@ -1,0 +1,1 @@
+"""Start-up, configuration and look-ups that model scripts call by name."""

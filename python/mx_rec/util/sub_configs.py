@@ -1,0 +1,217 @@
+"""The sub-configurations that hang on ConfigInitializer; most are views of the present graph."""
+
+from typing import Any, Dict, List, Optional, Set
+
+import tensorflow as tf
+
+from mx_rec.constants.constants import (ASCEND_GLOBAL_HASHTABLE_COLLECTION, EVAL_CHANNEL_ID,
+                                        TRAIN_CHANNEL_ID)
+from mx_rec.core.graph_state import graph_state
+from mx_rec.validator.validator import Bool, Text, checked
+
+
+class SparseEmbedConfig:
+    """The tables of the present default graph."""
+
+    @property
+    def table_instance_dict(self) -> Dict[tf.Tensor, Any]:
+        """Table variable -> table object."""
+        found = {}  # type: Dict[tf.Tensor, Any]
+        for table in graph_state().tables.values():
+            found.setdefault(table.variable, table)
+        return found
+
+    @property
+    def name_to_var_dict(self) -> Dict[str, tf.Tensor]:
+        """Table name -> table variable."""
+        return {name: table.variable for name, table in graph_state().tables.items()}
+
+    @property
+    def table_name_set(self) -> Set[str]:
+        """The names of all tables."""
+        return set(graph_state().tables)
+
+    @property
+    def removing_var_list(self) -> List[str]:
+        """Names of the variables that are not part of the dense checkpoint."""
+        return sorted({table.variable.op.name for table in graph_state().tables.values()})
+
+    def get_table_instance(self, key: tf.Tensor) -> Any:
+        """Finds a table by its variable.
+
+        Raises:
+            KeyError: If `key` is not the variable of a table of the present graph.
+        """
+        for table in graph_state().tables.values():
+            if table.variable is key:
+                return table
+        raise KeyError("{} is not the variable of a table of this graph; tables are {}.".format(
+            key, sorted(self.table_name_set)))
+
+    def get_table_instance_by_name(self, table_name: str) -> Any:
+        """Finds a table by its name.
+
+        Raises:
+            KeyError: If the present graph has no such table.
+        """
+        tables = graph_state().tables
+        if table_name not in tables:
+            raise KeyError("there is no table {!r} in this graph; tables are {}.".format(
+                table_name, sorted(tables)))
+        return tables[table_name]
+
+    def get_table_instance_by_tensor(self, tensor: tf.Tensor) -> Any:
+        """Finds a table by its variable or by any output of the op that makes it.
+
+        Raises:
+            KeyError: If no table of the present graph is made by that op.
+        """
+        op = getattr(tensor, "op", None)
+        for table in graph_state().tables.values():
+            if op is not None and table.variable.op is op:
+                return table
+        raise KeyError("{} does not belong to a table of this graph; tables are {}.".format(
+            tensor, sorted(self.table_name_set)))
+
+
+class FeatureSpecConfig:
+    """The features that insert functions of the present graph read."""
+
+    def __init__(self) -> None:
+        self._exported = {}  # type: Dict[str, Any]
+
+    @property
+    def feature_spec_dict(self) -> Dict[str, Any]:
+        """Unique feature name -> FeatureSpec."""
+        found = dict(self._exported)
+        for insertion in graph_state().insertions.values():
+            found.update(insertion.specs)
+        return found
+
+    def insert_feature_spec(self, spec: Any) -> None:
+        """Adds a feature that no insert function has read."""
+        self._exported[spec.name] = spec
+
+
+class HybridManagerConfig:
+    """The state of the pipeline of the present graph.
+
+    There is no host process to manage: tables live in the session that runs the graph.
+    """
+
+    @property
+    def asc_manager(self) -> Optional[Any]:
+        """The graph's state once the pipeline was started, else None."""
+        state = graph_state()
+        return state if state.frozen else None
+
+    @property
+    def freeze(self) -> bool:
+        """Whether the pipeline of the present graph was started."""
+        return graph_state().frozen
+
+    @freeze.setter
+    def freeze(self, value: bool) -> None:
+        graph_state().frozen = bool(value)
+
+    def get_table_size(self, table_name: str) -> int:
+        """Returns the number of rows of a table of the present graph."""
+        return SparseEmbedConfig().get_table_instance_by_name(table_name).size()
+
+    def get_table_capacity(self, table_name: str) -> int:
+        """Returns the row budget of a table of the present graph."""
+        return SparseEmbedConfig().get_table_instance_by_name(table_name).capacity()
+
+
+class OptimizerConfig:
+    """The optimizer for tables that was created last.
+
+    Attributes:
+        optimizer_instance: The optimizer, or None.
+    """
+
+    def __init__(self) -> None:
+        self.optimizer_instance = None  # type: Optional[tf.compat.v1.train.Optimizer]
+
+
+class TrainParamsConfig:
+    """What a script reads and sets around training.
+
+    Attributes:
+        sparse_dir: The directory that the last Saver.save of tables wrote, or None.
+        is_last_round: Whether train_and_evaluate is in its last round.
+        experimental_mode: Which of train, evaluate, predict or train_and_evaluate runs.
+        bool_gauge_set: Names of the modes that were seen.
+        iterator_type: The kind of the rewritten iterator.
+        dataset_element_spec: The structure of the rewritten iterator's batches.
+    """
+
+    def __init__(self) -> None:
+        self.sparse_dir = None  # type: Optional[str]
+        self.is_last_round = False
+        self.experimental_mode = None  # type: Optional[str]
+        self.bool_gauge_set = set()  # type: Set[str]
+        self.iterator_type = ""
+        self.dataset_element_spec = None  # type: Any
+        self._collection = ASCEND_GLOBAL_HASHTABLE_COLLECTION
+        self._merged_multi_lookup = {}  # type: Dict[bool, bool]
+
+    @property
+    def ascend_global_hashtable_collection(self) -> str:
+        """Name of the graph collection that new tables are put into."""
+        return self._collection
+
+    @ascend_global_hashtable_collection.setter
+    def ascend_global_hashtable_collection(self, name: str) -> None:
+        Text(1, 255)("name", name)
+        self._collection = name
+
+    @checked(is_training=Bool())
+    def get_training_mode_channel_id(self, is_training: bool) -> int:
+        """Returns 0 for training, 1 for evaluation."""
+        return TRAIN_CHANNEL_ID if is_training else EVAL_CHANNEL_ID
+
+    @checked(is_training=Bool())
+    def get_initializer(self, is_training: bool) -> Optional[tf.Operation]:
+        """Returns the initialisation op of the rewritten iterator of that mode.
+
+        Args:
+            is_training: Which mode.
+
+        Returns:
+            The op; None if the present graph was not modified.
+        """
+        return graph_state().initializers.get(is_training)
+
+    @checked(is_training=Bool())
+    def set_initializer(self, is_training: bool, initializer: tf.Operation) -> None:
+        """Stores the initialisation op of the rewritten iterator of that mode."""
+        graph_state().initializers[is_training] = initializer
+
+    @checked(is_training=Bool())
+    def get_target_batch(self, is_training: bool) -> Any:
+        """Returns the batch of the rewritten iterator of that mode.
+
+        Args:
+            is_training: Which mode.
+
+        Returns:
+            Tensors in the structure of the user's dataset; None if the present graph was not
+            modified.
+        """
+        return graph_state().target_batches.get(is_training)
+
+    @checked(is_training=Bool())
+    def set_target_batch(self, is_training: bool, batch: Any) -> None:
+        """Stores the batch of the rewritten iterator of that mode."""
+        graph_state().target_batches[is_training] = batch
+
+    @checked(is_training=Bool())
+    def get_merged_multi_lookup(self, is_training: bool) -> bool:
+        """Returns whether the lookups of that mode were marked as merged."""
+        return self._merged_multi_lookup.get(is_training, False)
+
+    @checked(is_training=Bool())
+    def set_merged_multi_lookup(self, is_training: bool, value: bool = True) -> None:
+        """Marks the lookups of that mode as merged."""
+        self._merged_multi_lookup[is_training] = bool(value)

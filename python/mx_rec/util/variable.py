@@ -1,0 +1,21 @@
+"""The variables of a model, dense ones and tables apart."""
+
+from typing import List, Tuple
+
+import tensorflow as tf
+
+from mx_rec.util.initialize import ConfigInitializer
+
+
+def get_dense_and_sparse_variable() -> Tuple[List[tf.Variable], List[tf.Tensor]]:
+    """Lists what the present default graph trains.
+
+    Returns:
+        The trainable variables of TensorFlow, and the variables of the tables.
+
+    Raises:
+        EnvironmentError: If `init` was not called.
+    """
+    name = ConfigInitializer.get_instance().train_params_config.ascend_global_hashtable_collection
+    return (tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES),
+            tf.compat.v1.get_collection(name))

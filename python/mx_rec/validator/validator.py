@@ -1,0 +1,232 @@
+"""Argument checks: one small class per rule, and the decorator that applies them."""
+
+import functools
+import inspect
+import re
+from typing import Any, Callable, Optional, Sequence, TypeVar
+
+import tensorflow as tf
+from tensorflow.python.framework import tensor_util
+
+from mx_rec.util.log import logger
+
+NAME_PATTERN = r"^[0-9A-Za-z_.]+$"
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Check:
+    """One rule for one argument.
+
+    Args:
+        optional: Whether None is accepted.
+    """
+
+    def __init__(self, optional: bool = False) -> None:
+        self.optional = optional
+
+    def __call__(self, name: str, value: Any) -> None:
+        """Checks `value`.
+
+        Args:
+            name: The argument's name, for the message.
+            value: What the caller gave.
+
+        Raises:
+            ValueError: If the value breaks the rule.
+        """
+        if value is None and self.optional:
+            return
+        self.check(name, value)
+
+    def check(self, name: str, value: Any) -> None:
+        """Checks a value that is not an accepted None."""
+        raise NotImplementedError
+
+
+class Range(Check):
+    """Bounds of a number; a bound of None is no bound."""
+
+    def __init__(self, least: Optional[float] = None, most: Optional[float] = None,
+                 above: Optional[float] = None, below: Optional[float] = None,
+                 optional: bool = False) -> None:
+        super().__init__(optional)
+        self.least = least
+        self.most = most
+        self.above = above
+        self.below = below
+
+    def check(self, name: str, value: Any) -> None:
+        """Checks the bounds; a value that does not compare (NaN) is refused as well."""
+        if self.least is not None and not value >= self.least:
+            raise ValueError("'{}' is less than {}".format(name, self.least))
+        if self.above is not None and not value > self.above:
+            raise ValueError("'{}' is less than or equal {}".format(name, self.above))
+        if self.most is not None and not value <= self.most:
+            raise ValueError("'{}' is bigger than {}".format(name, self.most))
+        if self.below is not None and not value < self.below:
+            raise ValueError("'{}' is bigger than or equal {}".format(name, self.below))
+
+
+class Int(Range):
+    """An int (not a bool) within bounds. NumPy integers are accepted."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Checks type, then bounds."""
+        if not is_int(value):
+            raise ValueError("type of '{}' is not int".format(name))
+        super().check(name, value)
+
+
+class Float(Range):
+    """A float within bounds; an int is refused."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Checks type, then bounds."""
+        if not isinstance(value, float):
+            raise ValueError("type of '{}' is not float".format(name))
+        super().check(name, value)
+
+
+class Number(Range):
+    """A float or an int (not a bool) within bounds."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Checks type, then bounds."""
+        if not isinstance(value, float) and not is_int(value):
+            raise ValueError("type of '{}' is not float".format(name))
+        super().check(name, value)
+
+
+class Bool(Check):
+    """A bool."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Checks the type."""
+        if not isinstance(value, bool):
+            raise ValueError("type of '{}' is not bool".format(name))
+
+
+class Text(Check):
+    """A str with a bounded length and, where given, a pattern that it must match."""
+
+    def __init__(self, least: int = 0, most: Optional[int] = None, pattern: Optional[str] = None,
+                 optional: bool = False) -> None:
+        super().__init__(optional)
+        self.least = least
+        self.most = most
+        self.pattern = pattern
+
+    def check(self, name: str, value: Any) -> None:
+        """Checks type, length and pattern."""
+        if not isinstance(value, str):
+            raise ValueError("type of '{}' is not str".format(name))
+        if len(value) < self.least:
+            raise ValueError("'{}' length is less than {}".format(name, self.least))
+        if self.most is not None and len(value) > self.most:
+            raise ValueError("'{}' length is bigger than {}".format(name, self.most))
+        if self.pattern is not None and not re.match(self.pattern, value):
+            raise ValueError("'{}' should match {}, but is {!r}".format(name, self.pattern, value))
+
+
+class Type(Check):
+    """An instance of one of the given classes."""
+
+    def __init__(self, *types: type, optional: bool = False) -> None:
+        super().__init__(optional)
+        self.types = types
+
+    def check(self, name: str, value: Any) -> None:
+        """Checks the type."""
+        if not isinstance(value, self.types):
+            raise ValueError("Invalid parameter type of para '{}', not in {}: it is a {}".format(
+                name, [kind.__name__ for kind in self.types], type(value).__name__))
+
+
+class Option(Check):
+    """One of a few values."""
+
+    def __init__(self, options: Sequence[Any], optional: bool = False) -> None:
+        super().__init__(optional)
+        self.options = tuple(options)
+
+    def check(self, name: str, value: Any) -> None:
+        """Checks membership."""
+        if not any(type(value) is type(option) and value == option for option in self.options):
+            raise ValueError("Invalid option of '{}', should be one of {}".format(
+                name, list(self.options)))
+
+
+class LearningRate(Check):
+    """A float, an int or a scalar tensor in [0, 10].
+
+    A tensor whose value is only known in a session (a placeholder, a decayed rate) passes with
+    a warning.
+    """
+
+    least = 0.0
+    most = 10.0
+
+    def check(self, name: str, value: Any) -> None:
+        """Checks type, then bounds as far as they can be known."""
+        if isinstance(value, (tf.Tensor, tf.Variable)):
+            self._check_tensor(name, value)
+            return
+        if not isinstance(value, float) and not is_int(value):
+            raise ValueError("Invalid parameter type of para '{}', not in ['float', 'int', "
+                             "'Tensor']: it is a {}".format(name, type(value).__name__))
+        Range(self.least, self.most).check(name, value)
+
+    def _check_tensor(self, name: str, value: Any) -> None:
+        if value.shape.rank not in (None, 0):
+            raise ValueError("'{}' should be a scalar, but has the shape {}".format(
+                name, value.shape))
+        if not value.dtype.base_dtype.is_floating:
+            raise ValueError("'{}' should be a floating point tensor, but is {}".format(
+                name, value.dtype.base_dtype.name))
+        known = tensor_util.constant_value(value) if isinstance(value, tf.Tensor) else None
+        if known is None:
+            logger.warning("the value of '%s' is only known when the session runs; its range "
+                           "[%s, %s] is not checked.", name, self.least, self.most)
+            return
+        Range(self.least, self.most).check(name, float(known))
+
+
+def is_int(value: Any) -> bool:
+    """Returns whether `value` is an integer of Python or NumPy, and not a bool."""
+    if isinstance(value, bool):
+        return False
+    if isinstance(value, int):
+        return True
+    return type(value).__module__ == "numpy" and getattr(value, "dtype", None) is not None \
+        and value.dtype.kind in "iu" and value.shape == ()
+
+
+def checked(**checks: Check) -> Callable[[_Function], _Function]:
+    """Makes a decorator that checks arguments before the function is called.
+
+    Args:
+        **checks: The rule of each argument, by the argument's name. Defaults are checked too.
+
+    Returns:
+        A decorator. The decorated function raises ValueError for the first broken rule, in
+        the order in which the rules are written.
+    """
+
+    def decorate(function: _Function) -> _Function:
+        signature = inspect.signature(function)
+        unknown = set(checks) - set(signature.parameters)
+        if unknown:
+            raise TypeError("{} has no parameters {}".format(function.__name__, sorted(unknown)))
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            for name, check in checks.items():
+                check(name, bound.arguments[name])
+            return function(*args, **kwargs)
+
+        return wrapper  # type: ignore
+
+    return decorate

@@ -1,0 +1,7 @@
+"""The logger of mx_rec."""
+
+from mx_rec.util.log import logger
+
+__all__ = [
+    "logger",
+]
