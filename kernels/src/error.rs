@@ -35,7 +35,11 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error without context; add it with [`Error::with`].
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), context: Vec::new() }
+        Self {
+            kind,
+            message: message.into(),
+            context: Vec::new(),
+        }
     }
 
     /// Shorthand for [`Kind::InvalidArgument`].

@@ -2,6 +2,23 @@
 //!
 //! It knows nothing of TensorFlow or Python, keeps no global state and reads neither clock nor environment.
 
+mod batch;
 mod error;
+mod ids;
+mod index;
+mod init;
+mod mem;
+mod optim;
+mod pool;
+mod simd;
+mod table;
 
+pub use batch::{reduce, restore};
 pub use error::{Error, Kind, Result};
+pub use ids::{Ids, PADDING};
+pub use init::{Distribution, Initializer, Mode};
+pub use optim::{Adagrad, Ftrl, LazyAdam, Momentum, RowOptimizer, Sgd, SlotSpec};
+pub use pool::Pool;
+pub use table::{
+    Absent, Export, Loading, Memory, Snapshot, Table, TableConfig, Target, MAX_CAPACITY, MAX_DIM,
+};

@@ -1,0 +1,130 @@
+//! Which gradients of a batch belong to which row, in order of occurrence.
+
+/// The rows of one owner with the positions of their gradients.
+///
+/// ```text
+/// rows:  | row of number 0 | row of number 1 | ..      distinct, in order of first occurrence
+/// firsts:| 4               | 7               | ..      position of the first gradient
+/// ends:  | 2               | 2               | ..      empty if no row occurs twice
+/// later: | 9, 12           |                 | ..      positions of the others
+/// ```
+#[derive(Default)]
+pub(crate) struct Occurrences {
+    rows: Vec<u32>,
+    firsts: Vec<u32>,
+    ends: Vec<u32>,
+    later: Vec<u32>,
+}
+
+impl Occurrences {
+    /// Groups `items`, pairs of a row and the position of a gradient, about `size` of them, by row.
+    pub(crate) fn new(items: impl Iterator<Item = (u32, u32)>, size: usize) -> Occurrences {
+        let slots = (size * 2).next_power_of_two().max(2);
+        // 0 = free, else 1 + the number of a row.
+        let mut table = vec![0_u32; slots];
+        let mut rows: Vec<u32> = Vec::with_capacity(size);
+        let mut firsts = Vec::with_capacity(size);
+        // Number and position of every gradient that is not the first of its row.
+        let mut repeats: Vec<(u32, u32)> = Vec::new();
+        for (row, position) in items {
+            let mut at = spread(row) & (slots - 1);
+            loop {
+                match table[at] {
+                    0 => {
+                        rows.push(row);
+                        firsts.push(position);
+                        table[at] = rows.len() as u32;
+                        break;
+                    }
+                    entry if rows[entry as usize - 1] == row => {
+                        repeats.push((entry - 1, position));
+                        break;
+                    }
+                    _ => at = (at + 1) & (slots - 1),
+                }
+            }
+        }
+        let (ends, later) = by_number(rows.len(), &repeats);
+        Occurrences {
+            rows,
+            firsts,
+            ends,
+            later,
+        }
+    }
+
+    /// The distinct rows, in order of first occurrence.
+    pub(crate) fn rows(&self) -> &[u32] {
+        &self.rows
+    }
+
+    /// For the row with this number the position of its first gradient, and those of the others.
+    #[inline]
+    pub(crate) fn of(&self, number: usize) -> (u32, &[u32]) {
+        let later = match self.ends.get(number) {
+            Some(&end) => {
+                let start = if number == 0 {
+                    0
+                } else {
+                    self.ends[number - 1]
+                };
+                &self.later[start as usize..end as usize]
+            }
+            None => &[],
+        };
+        (self.firsts[number], later)
+    }
+}
+
+/// Sorts positions by the number of their row, stably; returns where each number ends.
+fn by_number(numbers: usize, repeats: &[(u32, u32)]) -> (Vec<u32>, Vec<u32>) {
+    if repeats.is_empty() {
+        return (Vec::new(), Vec::new());
+    }
+    let mut ends = vec![0_u32; numbers];
+    repeats
+        .iter()
+        .for_each(|&(number, _)| ends[number as usize] += 1);
+    let mut start = 0;
+    for end in &mut ends {
+        start += std::mem::replace(end, start);
+    }
+    let mut later = vec![0_u32; repeats.len()];
+    for &(number, position) in repeats {
+        let place = &mut ends[number as usize];
+        later[*place as usize] = position;
+        *place += 1;
+    }
+    (ends, later)
+}
+
+/// Spreads row numbers over a table of a power of two.
+#[inline(always)]
+fn spread(row: u32) -> usize {
+    (u64::from(row).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_grouped_by_row_in_order() {
+        let rows = [5, 9, 5, 7, 9, 5, 0];
+        let items = rows
+            .iter()
+            .zip(10..)
+            .map(|(&row, position)| (row, position));
+        let found = Occurrences::new(items, rows.len());
+        assert_eq!(found.rows(), [5, 9, 7, 0]);
+        assert_eq!(found.of(0), (10, &[12, 15][..]));
+        assert_eq!(found.of(1), (11, &[14][..]));
+        assert_eq!(found.of(2), (13, &[][..]));
+        assert_eq!(found.of(3), (16, &[][..]));
+    }
+
+    #[test]
+    fn nothing_has_no_rows() {
+        assert!(Occurrences::new(std::iter::empty(), 0).rows().is_empty());
+    }
+}

@@ -1,0 +1,104 @@
+//! Spreads the rows of distinct keys over the ids of a batch.
+
+use crate::pool::{ranges, split_mut};
+use crate::{Error, Pool, Result};
+use parking_lot::Mutex;
+
+/// Work below this many floats stays on the caller.
+const LEAST_FLOATS: usize = 1 << 16;
+
+/// Copies `rows[restore[i]]` to `out[i]`: `rows (u, dim)`, `restore (n)`, `out (n, dim)`; zeros where `restore` is -1.
+///
+/// # Errors
+/// `InvalidArgument` for a wrong length, `dim == 0`, or an entry of `restore` that is neither -1 nor a row.
+pub fn restore(
+    pool: &Pool,
+    rows: &[f32],
+    dim: usize,
+    restore: &[i32],
+    out: &mut [f32],
+) -> Result<()> {
+    let distinct = shapes(rows.len(), dim, restore.len(), out.len())?;
+    let parts = ranges(restore.len(), pool.parts(out.len(), LEAST_FLOATS));
+    let bad = Mutex::new(None);
+    let work = parts
+        .iter()
+        .cloned()
+        .zip(split_mut(out, dim, &parts))
+        .collect();
+    pool.each(
+        work,
+        |(range, out): (std::ops::Range<usize>, &mut [f32])| {
+            for (&at, out) in restore[range].iter().zip(out.chunks_exact_mut(dim)) {
+                match usize::try_from(at)
+                    .ok()
+                    .and_then(|at| rows.get(at * dim..(at + 1) * dim))
+                {
+                    Some(row) => out.copy_from_slice(row),
+                    None if at == -1 => out.fill(0.0),
+                    None => {
+                        *bad.lock() = Some(at);
+                        return;
+                    }
+                }
+            }
+        },
+    );
+    bad.into_inner()
+        .map_or(Ok(()), |at| Err(out_of_range(at, distinct)))
+}
+
+/// Checks the lengths of the four arguments and returns how many distinct rows there are.
+pub(super) fn shapes(rows: usize, dim: usize, ids: usize, wide: usize) -> Result<usize> {
+    if dim == 0 {
+        return Err(Error::invalid("dim must not be 0"));
+    }
+    if rows % dim != 0 {
+        return Err(Error::invalid("rows must be a multiple of dim")
+            .with("rows", rows)
+            .with("dim", dim));
+    }
+    if ids.checked_mul(dim) != Some(wide) {
+        return Err(
+            Error::invalid("restore needs one entry per row of dim floats")
+                .with("restore", ids)
+                .with("floats", wide)
+                .with("dim", dim),
+        );
+    }
+    Ok(rows / dim)
+}
+
+/// The error for an entry of `restore` that names no row.
+pub(super) fn out_of_range(at: i32, distinct: usize) -> Error {
+    Error::invalid("an entry of restore is no row")
+        .with("entry", at)
+        .with("rows", distinct)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_spread_and_minus_one_is_zeros() {
+        let pool = Pool::new(2).unwrap();
+        let mut out = [9.0; 8];
+        restore(&pool, &[1.0, 2.0, 3.0, 4.0], 2, &[1, -1, 0, 1], &mut out).unwrap();
+        assert_eq!(out, [3.0, 4.0, 0.0, 0.0, 1.0, 2.0, 3.0, 4.0]);
+    }
+
+    #[test]
+    fn entries_outside_the_rows_are_refused() {
+        let pool = Pool::new(1).unwrap();
+        for bad in [-2, 2, i32::MIN, i32::MAX] {
+            assert!(
+                restore(&pool, &[1.0, 2.0], 1, &[0, bad], &mut [0.0; 2]).is_err(),
+                "{bad}"
+            );
+        }
+        assert!(restore(&pool, &[1.0, 2.0, 3.0], 2, &[0], &mut [0.0; 2]).is_err());
+        assert!(restore(&pool, &[1.0, 2.0], 2, &[0], &mut [0.0; 3]).is_err());
+        assert!(restore(&pool, &[], 0, &[], &mut []).is_err());
+    }
+}

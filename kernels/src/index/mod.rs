@@ -1,0 +1,8 @@
+//! From keys to row numbers: the hash, one shard, and all shards of a table.
+
+mod hash;
+mod shard;
+mod sharded;
+
+pub(crate) use hash::{hash, top};
+pub(crate) use sharded::Index;

@@ -1,0 +1,286 @@
+//! The index of a table: key -> row number, in shards chosen by the upper bits of the hash.
+
+use super::hash::{hash, top};
+use super::shard::Shard;
+use crate::mem::{Bucket, NONE};
+use crate::{Error, Pool, Result};
+use parking_lot::Mutex;
+
+/// Entries that a full table should have in one shard: large enough for huge pages, small enough to grow quickly.
+const SHARD: u64 = 512 << 10;
+
+/// The most shards, as a power of two.
+const MOST_BITS: u32 = 10;
+
+/// Below this many entries the caller inserts alone.
+const LEAST: usize = 2048;
+
+/// All entries of one table.
+pub(crate) struct Index {
+    shards: Vec<Shard>,
+    bits: u32,
+    version: u64,
+}
+
+impl Index {
+    /// An empty index for at most `capacity` entries.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if the system gives no memory.
+    pub(crate) fn new(capacity: u64) -> Result<Index> {
+        let bits = capacity
+            .div_ceil(SHARD)
+            .next_power_of_two()
+            .ilog2()
+            .min(MOST_BITS);
+        let shards = (0..1_u32 << bits)
+            .map(|at| {
+                // Neighbours in number are far apart in phase.
+                let spread = f64::from(at.reverse_bits()) / f64::from(u32::MAX);
+                Shard::new(spread)
+            })
+            .collect::<Result<_>>()?;
+        Ok(Index {
+            shards,
+            bits,
+            version: 0,
+        })
+    }
+
+    /// Entries.
+    pub(crate) fn len(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.len() as u64).sum()
+    }
+
+    /// Bytes of all shards.
+    pub(crate) fn bytes(&self) -> u64 {
+        let heads = self.shards.len() * size_of::<Shard>();
+        (self.shards.iter().map(Shard::bytes).sum::<usize>() + heads) as u64
+    }
+
+    /// Changes whenever an entry comes or goes.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Continues the version of the index that this one replaces.
+    pub(crate) fn follow(&mut self, version: u64) {
+        self.version = self.version.max(version) + 1;
+    }
+
+    /// The bucket where the search for a hash begins: prefetch it, then ask [`Index::row_from`].
+    #[inline(always)]
+    pub(crate) fn home(&self, hash: u64) -> &Bucket {
+        self.shards[top(hash, self.bits)].home(hash << self.bits)
+    }
+
+    /// The row of `key`, or [`NONE`]; `home` is the bucket that [`Index::home`] gave for its hash.
+    #[inline(always)]
+    pub(crate) fn row_from(&self, home: &Bucket, key: i64, hash: u64) -> u32 {
+        let row = home.row(key);
+        if row == NONE && home.is_passed() {
+            return self.row_beyond(key, hash);
+        }
+        row
+    }
+
+    /// The row of `key`, or [`NONE`].
+    #[inline]
+    pub(crate) fn row(&self, key: i64) -> u32 {
+        let hash = hash(key);
+        self.row_from(self.home(hash), key, hash)
+    }
+
+    /// Makes room for these keys.
+    ///
+    /// # Errors
+    /// `ResourceExhausted`; no entry is lost.
+    pub(crate) fn reserve(&mut self, pool: &Pool, keys: &[i64]) -> Result<()> {
+        let bits = self.bits;
+        let mut more = vec![0_usize; self.shards.len()];
+        keys.iter().for_each(|&key| more[top(hash(key), bits)] += 1);
+        let failed: Mutex<Option<Error>> = Mutex::new(None);
+        let work: Vec<_> = self
+            .shards
+            .iter_mut()
+            .zip(more)
+            .filter(|(_, more)| *more > 0)
+            .collect();
+        let work = chunked(
+            work,
+            if keys.len() < LEAST {
+                1
+            } else {
+                pool.threads() * 4
+            },
+        );
+        pool.each(work, |shards| {
+            for (shard, more) in shards {
+                if let Err(error) = shard.reserve(more, bits) {
+                    *failed.lock() = Some(error);
+                }
+            }
+        });
+        failed.into_inner().map_or(Ok(()), Err)
+    }
+
+    /// Adds entries, after [`Index::reserve`] with the same keys. Of keys that have an entry already, in the index or
+    /// earlier in `keys`, the first entry stays; one of them is returned.
+    pub(crate) fn insert(&mut self, pool: &Pool, keys: &[i64], rows: &[u32]) -> Option<i64> {
+        self.version += 1;
+        let bits = self.bits;
+        let parts = if keys.len() < LEAST {
+            1
+        } else {
+            (pool.threads() * 4).min(self.shards.len())
+        };
+        // Positions of `keys`, grouped by shard in order of occurrence.
+        let mut starts = vec![0_u32; self.shards.len() + 1];
+        keys.iter()
+            .for_each(|&key| starts[top(hash(key), bits) + 1] += 1);
+        for at in 1..starts.len() {
+            starts[at] += starts[at - 1];
+        }
+        let mut order = vec![0_u32; keys.len()];
+        let mut next = starts.clone();
+        for (at, &key) in keys.iter().enumerate() {
+            let place = &mut next[top(hash(key), bits)];
+            order[*place as usize] = at as u32;
+            *place += 1;
+        }
+        let twice = Mutex::new(None);
+        let work: Vec<_> = self
+            .shards
+            .iter_mut()
+            .zip(starts.windows(2))
+            .map(|(shard, range)| (shard, &order[range[0] as usize..range[1] as usize]))
+            .filter(|(_, positions)| !positions.is_empty())
+            .collect();
+        pool.each(chunked(work, parts), |shards| {
+            for (shard, positions) in shards {
+                if let Some(key) = fill(shard, positions, keys, rows, bits) {
+                    *twice.lock() = Some(key);
+                }
+            }
+        });
+        twice.into_inner()
+    }
+
+    /// Removes the entry of `key` and returns its row, or [`NONE`].
+    pub(crate) fn remove(&mut self, key: i64) -> u32 {
+        self.version += 1;
+        let hash = hash(key);
+        self.shards[top(hash, self.bits)].remove(key, hash << self.bits)
+    }
+
+    /// Removes all entries and gives the memory back.
+    pub(crate) fn clear(&mut self) {
+        self.version += 1;
+        self.shards.iter_mut().for_each(Shard::clear);
+    }
+
+    /// Gives memory back where shards have become far too large. Without memory to do so it stays as it is.
+    pub(crate) fn shrink(&mut self) {
+        for shard in &mut self.shards {
+            if shard.shrink(self.bits).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Calls `f` with every key and its row, in no useful order.
+    pub(crate) fn each(&self, mut f: impl FnMut(i64, u32)) {
+        self.shards.iter().for_each(|shard| shard.each(&mut f));
+    }
+
+    #[cold]
+    fn row_beyond(&self, key: i64, hash: u64) -> u32 {
+        self.shards[top(hash, self.bits)].row(key, hash << self.bits)
+    }
+}
+
+/// Inserts the entries at `positions` into a shard, with the buckets ahead prefetched.
+fn fill(
+    shard: &mut Shard,
+    positions: &[u32],
+    keys: &[i64],
+    rows: &[u32],
+    bits: u32,
+) -> Option<i64> {
+    const AHEAD: usize = 16;
+    let local = |at: u32| hash(keys[at as usize]) << bits;
+    let mut twice = None;
+    for &at in positions.iter().take(AHEAD) {
+        crate::mem::prefetch(shard.home(local(at)));
+    }
+    for (step, &at) in positions.iter().enumerate() {
+        if let Some(&ahead) = positions.get(step + AHEAD) {
+            crate::mem::prefetch(shard.home(local(ahead)));
+        }
+        if !shard.insert(keys[at as usize], local(at), rows[at as usize]) {
+            twice = Some(keys[at as usize]);
+        }
+    }
+    twice
+}
+
+/// Deals `items` into at most `parts` lists of neighbours.
+fn chunked<T>(items: Vec<T>, parts: usize) -> Vec<Vec<T>> {
+    let size = items.len().div_ceil(parts.max(1)).max(1);
+    let mut lists = Vec::with_capacity(parts);
+    let mut items = items.into_iter();
+    loop {
+        let list: Vec<T> = items.by_ref().take(size).collect();
+        if list.is_empty() {
+            return lists;
+        }
+        lists.push(list);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_number_of_threads_finds_the_same_entries() {
+        let keys: Vec<i64> = (0..100_000)
+            .map(|at| at * 31 - 5000)
+            .filter(|&key| key != -1)
+            .collect();
+        let rows: Vec<u32> = (0..keys.len() as u32).collect();
+        for threads in [1, 3] {
+            let pool = Pool::new(threads).unwrap();
+            let mut index = Index::new(5_000_000).unwrap();
+            index.reserve(&pool, &keys).unwrap();
+            assert_eq!(index.insert(&pool, &keys, &rows), None);
+            assert_eq!(index.len(), keys.len() as u64);
+            assert!(keys
+                .iter()
+                .zip(&rows)
+                .all(|(&key, &row)| index.row(key) == row));
+            assert_eq!(index.row(-4_999), NONE);
+            assert_eq!(index.insert(&pool, &keys[7..8], &[1]), Some(keys[7]));
+            assert_eq!(index.row(keys[7]), 7);
+        }
+    }
+
+    #[test]
+    fn removed_entries_give_their_memory_back() {
+        let pool = Pool::new(1).unwrap();
+        let keys: Vec<i64> = (0..200_000).collect();
+        let rows: Vec<u32> = (0..200_000).collect();
+        let mut index = Index::new(1 << 20).unwrap();
+        index.reserve(&pool, &keys).unwrap();
+        index.insert(&pool, &keys, &rows);
+        let full = index.bytes();
+        keys[..199_900]
+            .iter()
+            .for_each(|&key| assert_eq!(index.remove(key), key as u32));
+        index.shrink();
+        assert!(index.bytes() < full / 100, "{} of {full}", index.bytes());
+        assert!(keys[199_900..]
+            .iter()
+            .all(|&key| index.row(key) == key as u32));
+    }
+}

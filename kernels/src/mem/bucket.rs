@@ -1,0 +1,59 @@
+//! One cache line of an index: five keys with their rows.
+
+use super::Zeroable;
+
+/// No row.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Entries of one bucket.
+const ENTRIES: usize = 5;
+
+/// Five entries.
+///
+/// ```text
+/// | key 0 | key 1 | key 2 | key 3 | key 4 | row 0 row 1 row 2 row 3 row 4 | passed |
+///   8 bytes each, inverted, 0 = free        4 bytes each                    4 bytes
+/// ```
+/// An entry lies in the first bucket from its home on that had room when it came; `passed` counts the entries that went
+/// past this bucket, so that a search ends where none did.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Bucket {
+    pub(crate) keys: [i64; ENTRIES],
+    pub(crate) rows: [u32; ENTRIES],
+    pub(crate) passed: u32,
+}
+
+const _: () = assert!(size_of::<Bucket>() == 64);
+
+// SAFETY: integers only; zeros are a bucket without entries.
+unsafe impl Zeroable for Bucket {
+    const ZERO: Bucket = Bucket {
+        keys: [0; ENTRIES],
+        rows: [0; ENTRIES],
+        passed: 0,
+    };
+}
+
+impl Bucket {
+    /// The row of `key` if its entry is in this bucket, else [`NONE`].
+    #[inline(always)]
+    pub(crate) fn row(&self, key: i64) -> u32 {
+        let wanted = !key;
+        let mut row = NONE;
+        for at in 0..ENTRIES {
+            row = if self.keys[at] == wanted {
+                self.rows[at]
+            } else {
+                row
+            };
+        }
+        row
+    }
+
+    /// Whether an entry whose home is here or before may lie further on.
+    #[inline(always)]
+    pub(crate) fn is_passed(&self) -> bool {
+        self.passed != 0
+    }
+}

@@ -1,0 +1,13 @@
+//! Memory taken from the system by the page, and the only place of the table that may touch raw pointers.
+
+mod bucket;
+mod pages;
+mod prefetch;
+mod region;
+mod slab;
+
+pub(crate) use bucket::{Bucket, NONE};
+pub(crate) use pages::Pages;
+use pages::Zeroable;
+pub(crate) use prefetch::prefetch;
+pub(crate) use slab::{Part, Slab};

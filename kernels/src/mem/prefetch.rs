@@ -1,0 +1,23 @@
+//! Asks for a cache line before it is needed.
+
+/// The bytes that one prefetch brings.
+pub(crate) const LINE: usize = 64;
+
+/// Starts to bring the line that holds the first byte of `place` into the cache; does nothing where there is no such
+/// instruction.
+#[inline(always)]
+pub(crate) fn prefetch<T>(place: &T) {
+    fetch(std::ptr::from_ref(place).cast());
+}
+
+/// Starts to bring the line of any address into the cache. The address need not be mapped: a prefetch never faults.
+#[inline(always)]
+pub(super) fn fetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: PREFETCHT0 is a hint; it is part of every x86_64 and no address makes it fault.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}

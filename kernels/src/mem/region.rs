@@ -1,0 +1,145 @@
+//! A piece of anonymous address space: zeros, committed as it is touched, given back when dropped.
+
+use crate::{Error, Kind, Result};
+use std::ptr::NonNull;
+
+/// The size and alignment of a huge page.
+pub(super) const HUGE: usize = 2 << 20;
+
+/// The size of a page when no huge one is to be had.
+const PAGE: usize = 4096;
+
+/// An exclusively owned mapping of `len` zero bytes at `start`. Regions of at least [`HUGE`] bytes are aligned to it.
+pub(super) struct Region {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a region is plain memory that nobody else has a pointer to; who may touch which part is up to its owner.
+unsafe impl Send for Region {}
+// SAFETY: `&Region` gives out nothing but the address.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps at least `bytes` (more than 0); asks for huge pages from byte `small` on.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if the system refuses.
+    pub(super) fn new(bytes: usize, small: usize) -> Result<Region> {
+        let refused = |cause: String| {
+            Error::new(Kind::ResourceExhausted, "the system gives no more memory")
+                .with("bytes", bytes)
+                .with("cause", cause)
+        };
+        let len = bytes
+            .max(1)
+            .checked_next_multiple_of(PAGE)
+            .ok_or_else(|| refused("the size overflows".into()))?;
+        let spare = if len >= HUGE { HUGE } else { 0 };
+        let mapped = len
+            .checked_add(spare)
+            .ok_or_else(|| refused("the size overflows".into()))?;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory of ours.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                mapped,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(refused(std::io::Error::last_os_error().to_string()));
+        }
+        let address = address.cast::<u8>();
+        let before = if spare == 0 {
+            0
+        } else {
+            address.align_offset(HUGE)
+        };
+        let start = address.wrapping_add(before);
+        unmap(address, before);
+        unmap(start.wrapping_add(len), mapped - before - len);
+        if len > small {
+            // SAFETY: the range lies in the mapping made above; the advice changes no contents. A kernel without huge
+            // pages refuses it, which costs speed only.
+            unsafe {
+                libc::madvise(
+                    start.wrapping_add(small).cast(),
+                    len - small,
+                    libc::MADV_HUGEPAGE,
+                )
+            };
+        }
+        let start = NonNull::new(start).ok_or_else(|| refused("a mapping at address 0".into()))?;
+        Ok(Region { start, len })
+    }
+
+    /// The first byte.
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Mapped bytes.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Gives the whole pages within `from..to` back to the system; they read as zeros afterwards.
+    pub(super) fn release(&mut self, from: usize, to: usize) {
+        let from = from.next_multiple_of(PAGE);
+        let to = to.min(self.len) / PAGE * PAGE;
+        if from < to {
+            // SAFETY: the range lies in this mapping, and `&mut self` says that nobody else looks at it.
+            unsafe {
+                let address = self.start.as_ptr().add(from).cast();
+                libc::madvise(address, to - from, libc::MADV_DONTNEED);
+            }
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        unmap(self.start.as_ptr(), self.len);
+    }
+}
+
+/// Unmaps whole pages that this module mapped and that nobody uses any more.
+fn unmap(address: *mut u8, len: usize) {
+    if len > 0 {
+        // SAFETY: the callers in this file pass ranges of their own mapping only, each once.
+        unsafe { libc::munmap(address.cast(), len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_region_is_aligned_zeroed_and_released() {
+        let mut region = Region::new(3 * HUGE + 1, HUGE).unwrap();
+        assert_eq!(region.start().as_ptr() as usize % HUGE, 0);
+        assert_eq!(region.len(), 3 * HUGE + PAGE);
+        let last = region.len() - 1;
+        // SAFETY: both bytes lie in the region and nobody else has it.
+        unsafe {
+            assert_eq!(*region.start().as_ptr().add(last), 0);
+            *region.start().as_ptr().add(last) = 7;
+        }
+        region.release(PAGE + 1, region.len());
+        // SAFETY: as above.
+        assert_eq!(unsafe { *region.start().as_ptr().add(last) }, 0);
+    }
+
+    #[test]
+    fn an_impossible_size_is_an_error() {
+        for bytes in [usize::MAX, usize::MAX / 2] {
+            let error = Region::new(bytes, 0).err().unwrap();
+            assert_eq!(error.kind(), Kind::ResourceExhausted);
+        }
+    }
+}

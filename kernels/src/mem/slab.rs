@@ -1,0 +1,314 @@
+//! Rows of one width, numbered from 0, that never move and are written by several threads without overlap.
+
+use super::prefetch::{fetch, LINE};
+use super::region::{Region, HUGE};
+use crate::Result;
+use std::marker::PhantomData;
+
+/// The address space that is taken at a time; memory follows as rows are touched.
+const CHUNK: usize = 64 << 20;
+
+/// Bytes of a row that are worth a prefetch; the hardware follows a longer row by itself.
+const AHEAD: usize = 24 * LINE;
+
+/// Neighbouring rows that always have the same owner, so that short rows of two owners share no cache line.
+const NEIGHBOURS: u32 = 4;
+
+/// A growing array of rows of `width` floats.
+///
+/// ```text
+/// chunks[0]: | row 0 | pad | row 1 | pad | .. | row 2^shift - 1 | pad |
+/// chunks[1]: | row 2^shift | ..
+///            |<- stride -->|   power of two up to 64 bytes, else a multiple of 64 bytes
+/// ```
+/// Invariant: `rows <= chunks.len() << shift`, and each chunk holds `stride << shift` floats.
+pub(crate) struct Slab {
+    chunks: Vec<Region>,
+    width: usize,
+    stride: usize,
+    shift: u32,
+    rows: usize,
+}
+
+impl Slab {
+    /// No rows, `width` floats each (1 or more); `most` rows are expected at most.
+    pub(crate) fn new(width: usize, most: u64) -> Slab {
+        let line = LINE / size_of::<f32>();
+        let stride = if width <= line {
+            width.max(1).next_power_of_two()
+        } else {
+            width.next_multiple_of(line)
+        };
+        let fit = (CHUNK / (stride * size_of::<f32>())).max(1).ilog2();
+        let most = u64::BITS - most.saturating_sub(1).leading_zeros();
+        Slab {
+            chunks: Vec::new(),
+            width,
+            stride,
+            shift: fit.min(most),
+            rows: 0,
+        }
+    }
+
+    /// Rows there are.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Floats of a row.
+    pub(crate) fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Bytes of the rows there are, padding included.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.rows as u64 * self.stride as u64 * size_of::<f32>() as u64
+    }
+
+    /// Takes the address space for `rows` rows in all, without making them.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if the system refuses; rows there are stay.
+    pub(crate) fn reserve(&mut self, rows: usize) -> Result<()> {
+        let wanted = rows.div_ceil(1 << self.shift);
+        while self.chunks.len() < wanted {
+            // A small table stays on small pages.
+            let small = if self.chunks.is_empty() { HUGE } else { 0 };
+            self.chunks.push(Region::new(self.chunk_bytes(), small)?);
+        }
+        Ok(())
+    }
+
+    /// Makes rows up to `rows` in all. Their contents are unspecified until they are written.
+    ///
+    /// # Errors
+    /// As [`Slab::reserve`].
+    pub(crate) fn grow(&mut self, rows: usize) -> Result<()> {
+        self.reserve(rows)?;
+        self.rows = self.rows.max(rows);
+        Ok(())
+    }
+
+    /// Drops rows from `rows` on and gives their memory back.
+    pub(crate) fn truncate(&mut self, rows: usize) {
+        self.release(rows, self.chunks.len() << self.shift);
+        self.rows = self.rows.min(rows);
+        self.chunks.truncate(self.rows.div_ceil(1 << self.shift));
+    }
+
+    /// Gives the memory of rows `from..to` back; what they held is lost.
+    pub(crate) fn release(&mut self, from: usize, to: usize) {
+        let row_bytes = self.stride * size_of::<f32>();
+        for (at, chunk) in self.chunks.iter_mut().enumerate() {
+            let first = at << self.shift;
+            let from = from.max(first).min(first + (1 << self.shift)) - first;
+            let to = to.max(first).min(first + (1 << self.shift)) - first;
+            if from < to {
+                chunk.release(from * row_bytes, to * row_bytes);
+            }
+        }
+    }
+
+    /// The row `row`, `width` floats, or `None` past the end.
+    #[inline(always)]
+    pub(crate) fn row(&self, row: u32) -> Option<&[f32]> {
+        if row as usize >= self.rows {
+            return None;
+        }
+        // SAFETY: `row < rows`, so by the invariant of the slab its `stride >= width` floats lie in a chunk; fresh pages
+        // are zeros and only floats are written. `&self` forbids writing for as long as the slice lives.
+        Some(unsafe { std::slice::from_raw_parts(self.address(row), self.width) })
+    }
+
+    /// Starts to bring the first `floats` of a row into the cache.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, row: u32, floats: usize) {
+        if (row as usize) < self.rows {
+            prefetch_floats(self.address(row), floats);
+        }
+    }
+
+    /// Divides the rows among `parts` owners; each may write its own rows while the others write theirs.
+    pub(crate) fn split(&mut self, parts: usize) -> Vec<Part<'_>> {
+        let parts = parts.clamp(1, u32::MAX as usize) as u32;
+        let slab: &Slab = self;
+        (0..parts)
+            .map(|part| Part {
+                slab,
+                part,
+                parts,
+                exclusive: PhantomData,
+            })
+            .collect()
+    }
+
+    /// The row `row` for writing, or `None` past the end.
+    pub(crate) fn row_mut(&mut self, row: u32) -> Option<&mut [f32]> {
+        if row as usize >= self.rows {
+            return None;
+        }
+        // SAFETY: as for `row`; `&mut self` makes this the only access.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.address(row), self.width) })
+    }
+
+    /// Moves every row into `wider`, an empty slab with longer rows, and calls `finish` on each. Memory is given back as
+    /// the rows move, so that the peak is little more than the larger of the two.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` before anything moved.
+    pub(crate) fn move_into(
+        mut self,
+        mut wider: Slab,
+        mut finish: impl FnMut(&mut [f32]),
+    ) -> Result<Slab, (Slab, crate::Error)> {
+        if let Err(error) = wider.grow(self.rows) {
+            return Err((self, error));
+        }
+        let chunk_rows = 1 << self.shift;
+        let common = self.width.min(wider.width);
+        for at in 0..self.rows {
+            let row = at as u32;
+            if let (Some(old), Some(new)) = (self.row(row), wider.row_mut(row)) {
+                new[..common].copy_from_slice(&old[..common]);
+                finish(new);
+            }
+            if (at + 1) % chunk_rows == 0 {
+                self.release(at + 1 - chunk_rows, at + 1);
+            }
+        }
+        Ok(wider)
+    }
+
+    fn chunk_bytes(&self) -> usize {
+        (self.stride * size_of::<f32>()) << self.shift
+    }
+
+    /// Where a row below `rows` starts.
+    #[inline(always)]
+    fn address(&self, row: u32) -> *mut f32 {
+        let chunk = self.chunks[(row >> self.shift) as usize]
+            .start()
+            .as_ptr()
+            .cast::<f32>();
+        let within = row as usize & ((1 << self.shift) - 1);
+        chunk.wrapping_add(within * self.stride)
+    }
+}
+
+/// The rows of one owner of a [`Slab::split`].
+pub(crate) struct Part<'a> {
+    slab: &'a Slab,
+    part: u32,
+    parts: u32,
+    exclusive: PhantomData<&'a mut f32>,
+}
+
+impl Part<'_> {
+    /// Which of `parts` owners has the row: neighbours together, else spread evenly.
+    #[inline(always)]
+    pub(crate) fn owner(row: u32, parts: u32) -> u32 {
+        let mixed = (row >> NEIGHBOURS).wrapping_mul(0x9E37_79B1);
+        ((u64::from(mixed) * u64::from(parts)) >> 32) as u32
+    }
+
+    /// Whether this part may write `row`.
+    #[inline(always)]
+    pub(crate) fn owns(&self, row: u32) -> bool {
+        self.parts == 1 || Self::owner(row, self.parts) == self.part
+    }
+
+    /// The row `row` for writing, or `None` if another part owns it or there is no such row.
+    #[inline(always)]
+    pub(crate) fn row_mut(&mut self, row: u32) -> Option<&mut [f32]> {
+        if row as usize >= self.slab.rows || !self.owns(row) {
+            return None;
+        }
+        // SAFETY: the place is valid as for `Slab::row`. No two references overlap: `split` borrows the slab exclusively
+        // for as long as its parts live, every row has one owner among the parts, and `&mut self` lets an owner
+        // have one row at a time.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.slab.address(row), self.slab.width) })
+    }
+
+    /// Starts to bring a row into the cache.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, row: u32) {
+        self.slab.prefetch(row, self.slab.width);
+    }
+}
+
+/// Starts to bring `floats` floats from `start` on into the cache, up to what pays.
+#[inline(always)]
+fn prefetch_floats(start: *const f32, floats: usize) {
+    let bytes = (floats * size_of::<f32>()).min(AHEAD);
+    let mut at = 0;
+    while at < bytes {
+        fetch(start.cast::<u8>().wrapping_add(at));
+        at += LINE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_placed_by_cache_line() {
+        for (width, stride) in [
+            (1, 1),
+            (3, 4),
+            (16, 16),
+            (17, 32),
+            (64, 64),
+            (65, 80),
+            (8192, 8192),
+        ] {
+            assert_eq!(Slab::new(width, 1000).stride, stride, "{width}");
+        }
+    }
+
+    #[test]
+    fn every_row_has_one_owner_and_keeps_what_it_wrote() {
+        let mut slab = Slab::new(3, 1 << 30);
+        let rows = (CHUNK / 16) as u32 + 100;
+        slab.grow(rows as usize).unwrap();
+        for mut part in slab.split(3) {
+            for row in (0..rows).filter(|row| row % 1000 < 40) {
+                if let Some(place) = part.row_mut(row) {
+                    place
+                        .iter_mut()
+                        .for_each(|value| *value += 1.0 + row as f32);
+                }
+            }
+            assert!(part.row_mut(rows).is_none());
+        }
+        for row in (0..rows).filter(|row| row % 1000 < 40) {
+            assert_eq!(slab.row(row).unwrap(), [1.0 + row as f32; 3]);
+        }
+        assert!(slab.row(rows).is_none());
+    }
+
+    #[test]
+    fn rows_survive_a_move_to_wider_rows() {
+        let mut slab = Slab::new(2, 100);
+        slab.grow(50).unwrap();
+        for row in 0..50 {
+            slab.row_mut(row).unwrap().fill(row as f32);
+        }
+        let Ok(wide) = slab.move_into(Slab::new(4, 100), |row| row[2..].fill(-1.0)) else {
+            panic!("the move failed")
+        };
+        assert_eq!(wide.row(49).unwrap(), [49.0, 49.0, -1.0, -1.0]);
+        assert_eq!(wide.rows(), 50);
+    }
+
+    #[test]
+    fn a_shorter_slab_forgets_the_rows_behind() {
+        let mut slab = Slab::new(16, 1 << 20);
+        slab.grow(70_000).unwrap();
+        slab.row_mut(69_999).unwrap().fill(3.0);
+        slab.truncate(10);
+        assert!(slab.row(10).is_none());
+        slab.grow(70_000).unwrap();
+        assert_eq!(slab.row(69_999).unwrap(), [0.0; 16]);
+    }
+}

@@ -1,0 +1,225 @@
+//! Changing rows: one step of an optimizer, and assignment.
+
+use super::content::Content;
+use super::{Table, Target};
+use crate::batch::occurrences::Occurrences;
+use crate::mem::{Part, NONE};
+use crate::pool::ranges;
+use crate::{Ids, Pool, Result, RowOptimizer};
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A thread should have at least so many gradients.
+const LEAST: usize = 512;
+
+/// One owner should have at most about so many gradients, so that its lists stay in the second cache.
+const MOST: usize = 128 << 10;
+
+/// Rows on their way ahead of the one that is updated.
+const AHEAD: usize = 8;
+
+impl Table {
+    /// One step of `optimizer` with gradients `(n, dim)`; returns how many rows changed.
+    ///
+    /// Gradients of one row are summed in order of occurrence and the row is updated once. Slots that the optimizer needs
+    /// and rows lack are added first. Rows of frozen keys do not change.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a wrong length or row number, `ResourceExhausted` if new rows exceed the budget or the system
+    /// gives no memory. A failed call changes no row.
+    pub fn apply(
+        &self,
+        pool: &Pool,
+        target: Target<'_>,
+        grads: &[f32],
+        optimizer: &dyn RowOptimizer,
+    ) -> Result<u64> {
+        let n = target.len();
+        self.floats("grads", grads.len(), n)?;
+        if i32::try_from(n).is_err() {
+            return Err(self
+                .refuse("a batch must have fewer than 2^31 gradients")
+                .with("n", n));
+        }
+        match target {
+            Target::Offsets(offsets) => {
+                let mut content = self.content().write();
+                let dealt = self.deal(pool, &content, n, |at| offsets[at])?;
+                self.update(pool, &mut content, &dealt, grads, optimizer)
+            }
+            Target::Ids(ids) => {
+                let mut restore = vec![0; n];
+                let (index, offsets) = self.resolve(pool, ids, true, None, &mut restore)?;
+                let mut content = self.content().write();
+                drop(index);
+                let offset = |at: usize| offsets.get(restore[at] as usize).copied().unwrap_or(-1);
+                let dealt = self.deal(pool, &content, n, offset)?;
+                self.update(pool, &mut content, &dealt, grads, optimizer)
+            }
+        }
+    }
+
+    /// Creates or overwrites embeddings, `(n)` ids and `(n, dim)` rows; the last occurrence of a key wins and its slots
+    /// start again at their initial values. Padding is skipped.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a wrong length, `ResourceExhausted` over the budget; a failed call changes nothing.
+    pub fn assign(&self, pool: &Pool, ids: Ids<'_>, rows: &[f32]) -> Result<()> {
+        let dim = self.dim();
+        self.floats("rows", rows.len(), ids.len())?;
+        let mut restore = vec![0; ids.len()];
+        let (index, offsets) = self.resolve(pool, ids, true, None, &mut restore)?;
+        let mut content = self.content().write();
+        drop(index);
+        let offset = |at: usize| offsets.get(restore[at] as usize).copied().unwrap_or(-1);
+        let dealt = self.deal(pool, &content, ids.len(), offset)?;
+        let reset_slots = content.reset_slots();
+        let parts = content.slab.split(dealt.owners);
+        pool.each(
+            parts.into_iter().enumerate().collect(),
+            |(owner, mut part)| {
+                for (row, position) in dealt.of(owner) {
+                    let at = position as usize * dim;
+                    if let Some(row) = part.row_mut(row) {
+                        row[..dim].copy_from_slice(&rows[at..at + dim]);
+                        reset_slots(row);
+                    }
+                }
+            },
+        );
+        Ok(())
+    }
+
+    /// Deals the entries of a batch to owners of rows; padding is dropped.
+    fn deal(
+        &self,
+        pool: &Pool,
+        content: &Content,
+        n: usize,
+        offset: impl Fn(usize) -> i64 + Sync,
+    ) -> Result<Dealt> {
+        let threads = pool.parts(n, LEAST);
+        let owners = threads * n.div_ceil(threads * MOST).max(1);
+        let mut lists: Vec<Vec<Vec<(u32, u32)>>> = vec![Vec::new(); threads];
+        let bad = Mutex::new(None);
+        let work: Vec<(Range<usize>, &mut Vec<_>)> =
+            ranges(n, threads).into_iter().zip(&mut lists).collect();
+        pool.each(work, |(range, lists)| {
+            let size = range.len() / owners;
+            *lists = vec![Vec::with_capacity(size + size / 8 + 16); owners];
+            for at in range {
+                let offset = offset(at);
+                match content.check(offset) {
+                    Some(NONE) => {}
+                    Some(row) => {
+                        lists[Part::owner(row, owners as u32) as usize].push((row, at as u32));
+                    }
+                    None => {
+                        *bad.lock() = Some(offset);
+                        return;
+                    }
+                }
+            }
+        });
+        match bad.into_inner() {
+            Some(offset) => Err(self.bad_offset("offsets", offset, content.slab.rows())),
+            None => Ok(Dealt { lists, owners }),
+        }
+    }
+
+    /// Sums the gradients of every row and updates it.
+    fn update(
+        &self,
+        pool: &Pool,
+        content: &mut Content,
+        dealt: &Dealt,
+        grads: &[f32],
+        optimizer: &dyn RowOptimizer,
+    ) -> Result<u64> {
+        let starts = content
+            .slots_for(&optimizer.slots())
+            .map_err(|error| error.with("table", &self.config().name))?;
+        let frozen = content.frozen().to_vec();
+        let updated = AtomicU64::new(0);
+        let parts = content.slab.split(dealt.owners);
+        pool.each(parts.into_iter().enumerate().collect(), |(owner, part)| {
+            let size = dealt.lists.iter().map(|lists| lists[owner].len()).sum();
+            let rows = Occurrences::new(dealt.of(owner), size);
+            let job = Job {
+                dim: self.dim(),
+                grads,
+                optimizer,
+                starts: &starts,
+                frozen: &frozen,
+            };
+            updated.fetch_add(job.run(part, &rows), Ordering::Relaxed);
+        });
+        Ok(updated.into_inner())
+    }
+}
+
+/// Pairs of a row and its position in the batch, by range of the batch and by owner of the row.
+struct Dealt {
+    lists: Vec<Vec<Vec<(u32, u32)>>>,
+    owners: usize,
+}
+
+impl Dealt {
+    /// The pairs of one owner, in order of occurrence.
+    fn of(&self, owner: usize) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.lists
+            .iter()
+            .flat_map(move |lists| lists[owner].iter().copied())
+    }
+}
+
+/// What updating rows takes.
+struct Job<'a> {
+    dim: usize,
+    grads: &'a [f32],
+    optimizer: &'a dyn RowOptimizer,
+    starts: &'a [usize],
+    frozen: &'a [u32],
+}
+
+impl Job<'_> {
+    /// Updates the rows of one owner, which may write all of them, and returns how many changed.
+    fn run(&self, mut part: Part<'_>, found: &Occurrences) -> u64 {
+        let rows = found.rows();
+        let mut sum = vec![0.0; self.dim];
+        let mut updated = 0;
+        rows.iter().take(AHEAD).for_each(|&row| part.prefetch(row));
+        for (number, &row) in rows.iter().enumerate() {
+            if let Some(&row) = rows.get(number + AHEAD) {
+                part.prefetch(row);
+            }
+            if !self.frozen.is_empty() && self.frozen.binary_search(&row).is_ok() {
+                continue;
+            }
+            let Some(row) = part.row_mut(row) else {
+                continue;
+            };
+            let (first, later) = found.of(number);
+            let mut grad = self.grad(first);
+            if !later.is_empty() {
+                sum.copy_from_slice(grad);
+                for &position in later {
+                    sum.iter_mut()
+                        .zip(self.grad(position))
+                        .for_each(|(sum, grad)| *sum += grad);
+                }
+                grad = &sum;
+            }
+            self.optimizer.update(row, self.starts, grad);
+            updated += 1;
+        }
+        updated
+    }
+
+    #[inline(always)]
+    fn grad(&self, position: u32) -> &[f32] {
+        let at = position as usize * self.dim;
+        &self.grads[at..at + self.dim]
+    }
+}

@@ -1,0 +1,57 @@
+//! What a table is told once, when it is made.
+
+use crate::{Error, Initializer, Result, PADDING};
+
+/// The largest embedding, in floats.
+pub const MAX_DIM: usize = 8192;
+
+/// The largest row budget of one table.
+pub const MAX_CAPACITY: u64 = 2_000_000_000;
+
+/// The settings of a [`Table`](crate::Table); they do not change during its life.
+#[derive(Clone, Debug)]
+pub struct TableConfig {
+    /// The name that errors carry.
+    pub name: String,
+    /// Floats of one embedding, 1..=8192.
+    pub dim: usize,
+    /// The most rows the table may hold, 1..=2e9. Memory is taken as rows appear, not for the whole budget.
+    pub capacity: u64,
+    /// With the key and the column it decides the first values of a row.
+    pub seed: u64,
+    /// Makes the first values of a row.
+    pub initializer: Initializer,
+    /// Factor on what the initializer gives.
+    pub init_param: f32,
+    /// Keys whose rows are looked up like others but never changed by an optimizer.
+    pub frozen_keys: Vec<i64>,
+}
+
+impl TableConfig {
+    /// Checks every setting.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with the name of the table, of the setting and its value.
+    pub fn validate(&self) -> Result<()> {
+        let refuse = |message: &str| Error::invalid(message).with("table", &self.name);
+        if !(1..=MAX_DIM).contains(&self.dim) {
+            return Err(refuse("dim must be 1 to 8192").with("dim", self.dim));
+        }
+        if !(1..=MAX_CAPACITY).contains(&self.capacity) {
+            return Err(
+                refuse("capacity must be 1 to 2000000000 rows").with("capacity", self.capacity)
+            );
+        }
+        if !self.init_param.is_finite() {
+            return Err(refuse("init_param must be finite").with("init_param", self.init_param));
+        }
+        if self.frozen_keys.contains(&PADDING) {
+            return Err(
+                refuse("a frozen key must not be the padding key").with("frozen_keys", PADDING)
+            );
+        }
+        self.initializer
+            .validate()
+            .map_err(|cause| cause.with("table", &self.name))
+    }
+}

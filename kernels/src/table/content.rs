@@ -1,0 +1,199 @@
+//! The rows of a table, and which of them are in use.
+
+use crate::mem::{Slab, NONE};
+use crate::{Error, Kind, Result, SlotSpec};
+
+/// Below this many free rows memory is not given back piece by piece.
+const SWEEP: usize = 4096;
+
+/// Runs of free rows of at least this many bytes are given back.
+const RUN_BYTES: usize = 256 << 10;
+
+/// Rows `[embedding | slot 1 | slot 2 ..]` with the bookkeeping of removed ones.
+pub(crate) struct Content {
+    /// The rows; all below `slab.rows()` that are not removed are in use.
+    pub(crate) slab: Slab,
+    /// The slots, in the order in which they lie behind the embedding.
+    pub(crate) slots: Vec<SlotSpec>,
+    dim: usize,
+    capacity: u64,
+    /// Removed rows, reused from the end.
+    free: Vec<u32>,
+    /// One bit a row, set where it is removed; shorter than the rows when the last bits are 0.
+    removed: Vec<u64>,
+    /// Rows that no optimizer changes, ascending.
+    frozen: Vec<u32>,
+    /// How many rows were free when memory was last given back.
+    swept: usize,
+}
+
+impl Content {
+    /// No rows.
+    pub(crate) fn new(dim: usize, capacity: u64, slots: Vec<SlotSpec>) -> Content {
+        let slab = Slab::new(dim * (1 + slots.len()), capacity);
+        let (free, removed, frozen) = (Vec::new(), Vec::new(), Vec::new());
+        Content {
+            slab,
+            slots,
+            dim,
+            capacity,
+            free,
+            removed,
+            frozen,
+            swept: 0,
+        }
+    }
+
+    /// The row of an offset: [`NONE`] for -1, `None` if it is no row in use.
+    #[inline(always)]
+    pub(crate) fn check(&self, offset: i64) -> Option<u32> {
+        if (offset as u64) < self.slab.rows() as u64 {
+            let row = offset as u32;
+            return (self.free.is_empty() || !self.is_removed(row)).then_some(row);
+        }
+        (offset == -1).then_some(NONE)
+    }
+
+    /// Numbers for `n` new rows: removed ones first, then behind the last. Their contents are unspecified.
+    ///
+    /// # Errors
+    /// `ResourceExhausted`; nothing changed.
+    pub(crate) fn take(&mut self, n: usize) -> Result<Vec<u32>> {
+        let mut rows = Vec::new();
+        rows.try_reserve_exact(n).map_err(|_| {
+            Error::new(Kind::ResourceExhausted, "no memory for new row numbers").with("rows", n)
+        })?;
+        let reused = n.min(self.free.len());
+        let first = self.slab.rows();
+        self.slab.grow(first + (n - reused))?;
+        rows.extend(self.free.drain(self.free.len() - reused..).rev());
+        for &row in &rows {
+            self.removed[row as usize / 64] &= !(1 << (row % 64));
+        }
+        rows.extend((first..first + (n - reused)).map(|row| row as u32));
+        self.swept = self.swept.min(self.free.len());
+        Ok(rows)
+    }
+
+    /// Takes rows out of use and, when many are, gives their memory back.
+    pub(crate) fn free(&mut self, rows: &[u32]) {
+        self.removed.resize(self.slab.rows().div_ceil(64), 0);
+        for &row in rows {
+            self.removed[row as usize / 64] |= 1 << (row % 64);
+        }
+        self.free.extend_from_slice(rows);
+        if !self.frozen.is_empty() {
+            let removed = &self.removed;
+            self.frozen
+                .retain(|&row| removed[row as usize / 64] >> (row % 64) & 1 == 0);
+        }
+        let free = self.free.len();
+        if free == self.slab.rows() {
+            *self = Content::new(self.dim, self.capacity, std::mem::take(&mut self.slots));
+        } else if free >= SWEEP
+            && free * 2 >= self.slab.rows()
+            && free >= self.swept + self.swept / 4
+        {
+            self.sweep();
+        }
+    }
+
+    /// Marks a row that no optimizer may change.
+    pub(crate) fn freeze(&mut self, row: u32) {
+        if let Err(at) = self.frozen.binary_search(&row) {
+            self.frozen.insert(at, row);
+        }
+    }
+
+    /// The rows that no optimizer may change, ascending.
+    pub(crate) fn frozen(&self) -> &[u32] {
+        &self.frozen
+    }
+
+    /// Where each of `wanted` starts in a row, in floats. Slots that the rows lack are added: all rows move once.
+    ///
+    /// # Errors
+    /// `ResourceExhausted`; nothing changed.
+    pub(crate) fn slots_for(&mut self, wanted: &[SlotSpec]) -> Result<Vec<usize>> {
+        let known = self.slots.len();
+        let mut slots = self.slots.clone();
+        let mut starts = Vec::with_capacity(wanted.len());
+        for spec in wanted {
+            let at = slots
+                .iter()
+                .position(|slot| slot.name == spec.name)
+                .unwrap_or_else(|| {
+                    slots.push(spec.clone());
+                    slots.len() - 1
+                });
+            starts.push(self.dim * (1 + at));
+        }
+        if slots.len() > known {
+            let width = self.slab.width();
+            let wider = Slab::new(self.dim * (1 + slots.len()), self.capacity);
+            let narrow = std::mem::replace(&mut self.slab, Slab::new(width, self.capacity));
+            let dim = self.dim;
+            let moved = narrow.move_into(wider, |row| {
+                fill_slots(&mut row[width..], dim, &slots[known..])
+            });
+            match moved {
+                Ok(wider) => self.slab = wider,
+                Err((narrow, error)) => {
+                    self.slab = narrow;
+                    return Err(error);
+                }
+            }
+            self.slots = slots;
+        }
+        Ok(starts)
+    }
+
+    /// Writes the initial values of all slots of a row.
+    pub(crate) fn reset_slots(&self) -> impl Fn(&mut [f32]) + Sync + use<> {
+        let (dim, slots) = (self.dim, self.slots.clone());
+        move |row| fill_slots(&mut row[dim..], dim, &slots)
+    }
+
+    /// Bytes of the bookkeeping.
+    pub(crate) fn other_bytes(&self) -> u64 {
+        (self.free.capacity() * 4 + self.removed.capacity() * 8 + self.frozen.capacity() * 4) as u64
+    }
+
+    fn is_removed(&self, row: u32) -> bool {
+        self.removed
+            .get(row as usize / 64)
+            .is_some_and(|bits| bits >> (row % 64) & 1 == 1)
+    }
+
+    /// Forgets removed rows at the end and gives back the memory of long runs of removed rows.
+    fn sweep(&mut self) {
+        let mut rows = self.slab.rows();
+        while rows > 0 && self.is_removed(rows as u32 - 1) {
+            rows -= 1;
+        }
+        self.slab.truncate(rows);
+        self.removed.truncate(rows.div_ceil(64));
+        if let Some(last) = self.removed.last_mut().filter(|_| rows % 64 != 0) {
+            *last &= (1 << (rows % 64)) - 1;
+        }
+        self.free.retain(|&row| (row as usize) < rows);
+        self.free.shrink_to_fit();
+        let long = RUN_BYTES / (self.slab.width() * size_of::<f32>()).max(1);
+        let mut start = 0;
+        for row in 0..=rows {
+            if row == rows || !self.is_removed(row as u32) {
+                if row - start > long {
+                    self.slab.release(start, row);
+                }
+                start = row + 1;
+            }
+        }
+        self.swept = self.free.len();
+    }
+}
+
+fn fill_slots(values: &mut [f32], dim: usize, slots: &[SlotSpec]) {
+    for (slot, spec) in values.chunks_exact_mut(dim).zip(slots) {
+        slot.fill(spec.initial);
+    }
+}

@@ -1,0 +1,337 @@
+//! The table itself: its locks, the way from ids to rows, new rows, removal.
+
+use super::content::Content;
+use super::verbs::Memory;
+use super::TableConfig;
+use crate::batch::distinct::{distinct, Distinct, Scratch};
+use crate::index::Index;
+use crate::mem::NONE;
+use crate::{Error, Ids, Kind, Pool, Result, SlotSpec};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Working memory that is kept for later batches, at most so many pieces of at most so many bytes.
+const KEPT: (usize, usize) = (4, 64 << 20);
+
+/// Below this many new rows the caller initialises them alone.
+const LEAST: usize = 512;
+
+/// An embedding table. All verbs take `&self`; any thread may call any verb at any time.
+///
+/// Two locks, always taken in this order and each for a whole batch: `index` (which key has which row) and `content` (what
+/// the rows hold). So the key work of one batch overlaps the update of another. Work handed to a [`Pool`] takes no lock.
+pub struct Table {
+    config: TableConfig,
+    /// `config.frozen_keys`, ascending.
+    frozen_keys: Vec<i64>,
+    index: RwLock<Index>,
+    content: RwLock<Content>,
+    rows: AtomicU64,
+    scratch: Mutex<Vec<Scratch>>,
+}
+
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Table")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Table {
+    /// An empty table.
+    ///
+    /// # Errors
+    /// What [`TableConfig::validate`] refuses; `ResourceExhausted` without memory.
+    pub fn new(config: TableConfig) -> Result<Table> {
+        config.validate()?;
+        let mut frozen_keys = config.frozen_keys.clone();
+        frozen_keys.sort_unstable();
+        let index =
+            Index::new(config.capacity).map_err(|error| error.with("table", &config.name))?;
+        let content = Content::new(config.dim, config.capacity, Vec::new());
+        Ok(Table {
+            config,
+            frozen_keys,
+            index: RwLock::new(index),
+            content: RwLock::new(content),
+            rows: AtomicU64::new(0),
+            scratch: Mutex::default(),
+        })
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &TableConfig {
+        &self.config
+    }
+
+    /// Rows in use.
+    pub fn len(&self) -> u64 {
+        self.rows.load(Ordering::Acquire)
+    }
+
+    /// Whether no row is in use.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The row budget.
+    pub fn capacity(&self) -> u64 {
+        self.config.capacity
+    }
+
+    /// Floats of one embedding.
+    pub fn dim(&self) -> usize {
+        self.config.dim
+    }
+
+    /// De-duplicates `ids` and gives each distinct key its row number.
+    ///
+    /// Returns the row numbers in order of first occurrence; `restore[i]` is the position in them of `ids[i]`, or -1 for
+    /// padding and, with `create == false`, for unknown keys.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `restore` is not as long as `ids`, there are 2^31 ids or more, or more distinct keys than
+    /// `limit`; `ResourceExhausted` if new rows would exceed the budget. A failed call leaves the table as it was.
+    pub fn id_offset(
+        &self,
+        pool: &Pool,
+        ids: Ids<'_>,
+        create: bool,
+        limit: Option<usize>,
+        restore: &mut [i32],
+    ) -> Result<Vec<i64>> {
+        self.length("restore", restore.len(), ids.len())?;
+        Ok(self.resolve(pool, ids, create, limit, restore)?.1)
+    }
+
+    /// Removes the rows of `ids`; unknown keys are no error. Returns how many rows went.
+    ///
+    /// The numbers of removed rows are refused until new keys reuse them.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` without memory for the list of removed rows; then nothing changed.
+    pub fn remove(&self, ids: Ids<'_>) -> Result<u64> {
+        let mut rows = Vec::new();
+        rows.try_reserve(ids.len()).map_err(|_| {
+            Error::new(Kind::ResourceExhausted, "no memory to remove rows")
+                .with("table", &self.config.name)
+                .with("ids", ids.len())
+        })?;
+        let mut index = self.index.write();
+        rows.extend(
+            (0..ids.len())
+                .map(|at| index.remove(ids.get(at)))
+                .filter(|&row| row != NONE),
+        );
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        let mut content = self.content.write();
+        content.free(&rows);
+        drop(content);
+        index.shrink();
+        self.rows.store(index.len(), Ordering::Release);
+        Ok(rows.len() as u64)
+    }
+
+    /// Removes every row, gives the memory back, and returns how many rows went. The slots stay known.
+    pub fn clear(&self) -> u64 {
+        let mut index = self.index.write();
+        let mut content = self.content.write();
+        let removed = index.len();
+        index.clear();
+        let slots = std::mem::take(&mut content.slots);
+        *content = Content::new(self.dim(), self.capacity(), slots);
+        self.rows.store(0, Ordering::Release);
+        self.scratch.lock().clear();
+        removed
+    }
+
+    /// The slots of a row, in the order in which they lie behind the embedding.
+    pub fn slots(&self) -> Vec<SlotSpec> {
+        self.content.read().slots.clone()
+    }
+
+    /// How much memory the table holds.
+    pub fn memory(&self) -> Memory {
+        let index_bytes = self.index.read().bytes();
+        let content = self.content.read();
+        let scratch: usize = self.scratch.lock().iter().map(Scratch::bytes).sum();
+        Memory {
+            rows_bytes: content.slab.bytes(),
+            index_bytes,
+            other_bytes: content.other_bytes() + scratch as u64,
+        }
+    }
+
+    /// [`Table::id_offset`], and the lock under which the rows belong to their keys.
+    pub(super) fn resolve(
+        &self,
+        pool: &Pool,
+        ids: Ids<'_>,
+        create: bool,
+        limit: Option<usize>,
+        restore: &mut [i32],
+    ) -> Result<(RwLockReadGuard<'_, Index>, Vec<i64>)> {
+        if i32::try_from(ids.len()).is_err() {
+            return Err(self
+                .refuse("a batch must have fewer than 2^31 ids")
+                .with("ids", ids.len()));
+        }
+        let index = self.index.read();
+        let version = index.version();
+        let found = self.distinct(pool, &index, ids, create, restore);
+        if let Some(limit) = limit.filter(|&limit| found.keys > limit) {
+            return Err(self
+                .refuse("the batch has more distinct keys than its limit")
+                .with("distinct", found.keys)
+                .with("limit", limit));
+        }
+        if found.missing.is_empty() {
+            return Ok((index, found.offsets));
+        }
+        drop(index);
+        let mut index = self.index.write();
+        let mut found = if index.version() == version {
+            found
+        } else {
+            self.distinct(pool, &index, ids, create, restore)
+        };
+        let keys: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
+        let rows = self.create(pool, &mut index, &keys)?;
+        for (&(position, _), row) in found.missing.iter().zip(rows) {
+            found.offsets[position as usize] = i64::from(row);
+        }
+        Ok((RwLockWriteGuard::downgrade(index), found.offsets))
+    }
+
+    pub(super) fn index(&self) -> &RwLock<Index> {
+        &self.index
+    }
+
+    pub(super) fn content(&self) -> &RwLock<Content> {
+        &self.content
+    }
+
+    /// Puts a new content in the place of the old one.
+    pub(super) fn replace(&self, index: Index, content: Content) {
+        let rows = index.len();
+        let (mut old_index, mut old_content) = (self.index.write(), self.content.write());
+        let version = old_index.version();
+        *old_index = index;
+        old_index.follow(version);
+        *old_content = content;
+        self.rows.store(rows, Ordering::Release);
+    }
+
+    /// Refuses an argument of the wrong length.
+    pub(super) fn length(&self, argument: &'static str, len: usize, expected: usize) -> Result<()> {
+        if len == expected {
+            return Ok(());
+        }
+        Err(self
+            .refuse("an argument has the wrong length")
+            .with("argument", argument)
+            .with("length", len)
+            .with("expected", expected))
+    }
+
+    /// Refuses an argument that should hold `n` rows of floats.
+    pub(super) fn floats(&self, argument: &'static str, len: usize, n: usize) -> Result<()> {
+        self.length(argument, len, n.saturating_mul(self.dim()))
+    }
+
+    /// Refuses an offset that is no row in use.
+    pub(super) fn bad_offset(&self, argument: &'static str, offset: i64, rows: usize) -> Error {
+        self.refuse("an offset is no row in use")
+            .with("argument", argument)
+            .with("offset", offset)
+            .with("rows", rows)
+    }
+
+    /// An `InvalidArgument` with the table's name.
+    pub(super) fn refuse(&self, message: &str) -> Error {
+        Error::invalid(message).with("table", &self.config.name)
+    }
+
+    /// Refuses more rows than the budget.
+    pub(super) fn budget(&self, rows: u64, more: u64) -> Result<()> {
+        if rows.saturating_add(more) <= self.capacity() {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::ResourceExhausted,
+            "the new rows exceed the table's capacity",
+        )
+        .with("table", &self.config.name)
+        .with("rows", rows)
+        .with("new", more)
+        .with("capacity", self.capacity()))
+    }
+
+    /// The rows of `rows` whose `keys` are frozen.
+    pub(super) fn freeze(&self, content: &mut Content, keys: &[i64], rows: &[u32]) {
+        if self.frozen_keys.is_empty() {
+            return;
+        }
+        for (key, &row) in keys.iter().zip(rows) {
+            if self.frozen_keys.binary_search(key).is_ok() {
+                content.freeze(row);
+            }
+        }
+    }
+
+    fn distinct(
+        &self,
+        pool: &Pool,
+        index: &Index,
+        ids: Ids<'_>,
+        create: bool,
+        restore: &mut [i32],
+    ) -> Distinct {
+        let mut scratch = self.scratch.lock().pop().unwrap_or_default();
+        let found = distinct(pool, index, ids, create, &mut scratch, restore);
+        if scratch.bytes() <= KEPT.1 {
+            let mut kept = self.scratch.lock();
+            if kept.len() < KEPT.0 {
+                kept.push(scratch);
+            }
+        }
+        found
+    }
+
+    /// Makes initialised rows for distinct new keys and enters them; all or nothing.
+    fn create(&self, pool: &Pool, index: &mut Index, keys: &[i64]) -> Result<Vec<u32>> {
+        let named = |error: Error| error.with("table", &self.config.name);
+        self.budget(index.len(), keys.len() as u64)?;
+        index.reserve(pool, keys).map_err(named)?;
+        let mut content = self.content.write();
+        let rows = content.take(keys.len()).map_err(named)?;
+        let reset_slots = content.reset_slots();
+        let (dim, factor) = (self.dim(), self.config.init_param);
+        pool.each(
+            content.slab.split(pool.parts(rows.len(), LEAST)),
+            |mut part| {
+                for (&key, &row) in keys.iter().zip(&rows) {
+                    let Some(row) = part.row_mut(row) else {
+                        continue;
+                    };
+                    let embedding = &mut row[..dim];
+                    self.config
+                        .initializer
+                        .fill(self.config.seed, key, embedding);
+                    if factor != 1.0 {
+                        embedding.iter_mut().for_each(|value| *value *= factor);
+                    }
+                    reset_slots(row);
+                }
+            },
+        );
+        self.freeze(&mut content, keys, &rows);
+        drop(content);
+        index.insert(pool, keys, &rows);
+        self.rows.store(index.len(), Ordering::Release);
+        Ok(rows)
+    }
+}

@@ -1,0 +1,105 @@
+//! Replacing the whole content of a table, all or nothing.
+
+use super::content::Content;
+use super::Table;
+use crate::index::Index;
+use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
+
+/// A thread should copy at least so many rows.
+const LEAST: usize = 512;
+
+/// The content that [`Table::load`] builds beside the one in use.
+pub struct Loading<'t> {
+    table: &'t Table,
+    pool: &'t Pool,
+    index: Index,
+    content: Content,
+}
+
+impl Loading<'_> {
+    /// Appends rows: `keys (n)`, `embedding (n, dim)`, and for every slot given to [`Table::load`] its values `(n, dim)`.
+    ///
+    /// Row numbers follow the order of the pushes. Blocks of some thousand rows are best.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a wrong length, `DataLoss` for a key that is padding or came before, `ResourceExhausted`
+    /// over the table's capacity or without memory. After an error the load cannot succeed.
+    pub fn push(&mut self, keys: &[i64], embedding: &[f32], slots: &[&[f32]]) -> Result<()> {
+        let (table, pool) = (self.table, self.pool);
+        table.floats("embedding", embedding.len(), keys.len())?;
+        table.length("slots", slots.len(), self.content.slots.len())?;
+        slots
+            .iter()
+            .try_for_each(|slot| table.floats("slot", slot.len(), keys.len()))?;
+        if keys.contains(&PADDING) {
+            return Err(self.damaged("the padding key has a row", PADDING));
+        }
+        let named = |error: Error| error.with("table", &table.config().name);
+        table.budget(self.index.len(), keys.len() as u64)?;
+        self.index.reserve(pool, keys).map_err(named)?;
+        let rows = self.content.take(keys.len()).map_err(named)?;
+        if let Some(key) = self.index.insert(pool, keys, &rows) {
+            return Err(self.damaged("a key occurs twice", key));
+        }
+        let dim = table.dim();
+        let parts = self.content.slab.split(pool.parts(keys.len(), LEAST));
+        pool.each(parts, |mut part| {
+            for (at, &row) in rows.iter().enumerate() {
+                let Some(row) = part.row_mut(row) else {
+                    continue;
+                };
+                let values = at * dim..(at + 1) * dim;
+                let (first, rest) = row.split_at_mut(dim);
+                first.copy_from_slice(&embedding[values.clone()]);
+                for (place, slot) in rest.chunks_exact_mut(dim).zip(slots) {
+                    place.copy_from_slice(&slot[values.clone()]);
+                }
+            }
+        });
+        table.freeze(&mut self.content, keys, &rows);
+        Ok(())
+    }
+
+    fn damaged(&self, message: &str, key: i64) -> Error {
+        Error::new(Kind::DataLoss, message)
+            .with("table", &self.table.config().name)
+            .with("key", key)
+    }
+}
+
+impl Table {
+    /// Replaces the whole content, all or nothing: `fill` pushes blocks of rows into a fresh content that is swapped in
+    /// when it returns `Ok`; until then, and on any error, the table stays as it was. Returns the number of rows.
+    ///
+    /// `slots` become the slots of every row, in this order. Old and new content exist together until the swap.
+    ///
+    /// # Errors
+    /// Those of `fill` and of [`Loading::push`]; `InvalidArgument` if two slots have one name.
+    pub fn load(
+        &self,
+        pool: &Pool,
+        slots: &[SlotSpec],
+        fill: &mut dyn FnMut(&mut Loading<'_>) -> Result<()>,
+    ) -> Result<u64> {
+        for (at, slot) in slots.iter().enumerate() {
+            if slots[..at].iter().any(|earlier| earlier.name == slot.name) {
+                return Err(self
+                    .refuse("two slots have one name")
+                    .with("slot", &slot.name));
+            }
+        }
+        let index = Index::new(self.capacity())?;
+        let content = Content::new(self.dim(), self.capacity(), slots.to_vec());
+        let mut loading = Loading {
+            table: self,
+            pool,
+            index,
+            content,
+        };
+        fill(&mut loading)?;
+        let Loading { index, content, .. } = loading;
+        let rows = index.len();
+        self.replace(index, content);
+        Ok(rows)
+    }
+}

@@ -1,0 +1,25 @@
+//! One embedding table: keys, rows, and every verb on them.
+//!
+//! | file | what |
+//! |---|---|
+//! | `config`, `verbs` | settings, arguments and results |
+//! | `content` | rows in use, removed, frozen; the slots of a row |
+//! | `engine` | the table: locks, new rows, removal |
+//! | `read` | lookup and find |
+//! | `apply` | updates and assignment |
+//! | `export`, `load` | the whole content, out and in |
+
+mod apply;
+mod config;
+mod content;
+mod engine;
+mod export;
+mod load;
+mod read;
+mod verbs;
+
+pub use config::{TableConfig, MAX_CAPACITY, MAX_DIM};
+pub use engine::Table;
+pub use export::Snapshot;
+pub use load::Loading;
+pub use verbs::{Absent, Export, Memory, Target};

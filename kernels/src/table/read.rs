@@ -1,0 +1,181 @@
+//! Reading rows, by number and by key, with the cache lines of later ids on their way while earlier ones are copied.
+
+use super::content::Content;
+use super::{Absent, Table};
+use crate::index::{hash, Index};
+use crate::mem::{prefetch, Bucket, NONE};
+use crate::pool::{ranges, split_mut};
+use crate::{Ids, Pool, Result, PADDING};
+use parking_lot::Mutex;
+use std::ops::Range;
+
+/// A part of a batch should copy at least so many floats.
+const LEAST_FLOATS: usize = 1 << 15;
+
+/// Rows on their way ahead of the one that is copied.
+const AHEAD: usize = 16;
+
+/// Ids that go through one stage together.
+const BLOCK: usize = 16;
+
+impl Table {
+    /// Copies rows, `(n)` row numbers to `(n, dim)` floats; -1 gives zeros.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a wrong length or a number that is no row in use; `out` is then unspecified.
+    pub fn lookup(&self, pool: &Pool, offsets: &[i64], out: &mut [f32]) -> Result<()> {
+        self.floats("out", out.len(), offsets.len())?;
+        let content = self.content().read();
+        let bad = Mutex::new(None);
+        self.parts(pool, offsets.len(), out, |range, out| {
+            if let Err(offset) = copy_rows(&content, &offsets[range], self.dim(), out) {
+                *bad.lock() = Some(offset);
+            }
+        });
+        match bad.into_inner() {
+            Some(offset) => Err(self.bad_offset("offsets", offset, content.slab.rows())),
+            None => Ok(()),
+        }
+    }
+
+    /// Copies the rows of keys, `(n)` ids to `(n, dim)` floats; never creates a row.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a wrong length of `out` or `absent`.
+    pub fn find(
+        &self,
+        pool: &Pool,
+        ids: Ids<'_>,
+        absent: Absent<'_>,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let dim = self.dim();
+        self.floats("out", out.len(), ids.len())?;
+        match absent {
+            Absent::Zeros => {}
+            Absent::Row(row) => self.floats("absent", row.len(), 1)?,
+            Absent::Rows(rows) => self.floats("absent", rows.len(), ids.len())?,
+        }
+        let index = self.index().read();
+        let content = self.content().read();
+        self.parts(pool, ids.len(), out, |range, out| {
+            let absent = match absent {
+                Absent::Rows(rows) => Absent::Rows(&rows[range.start * dim..range.end * dim]),
+                other => other,
+            };
+            match ids.part(range) {
+                Ids::I64(ids) => find_rows(&index, &content, ids, dim, absent, out),
+                Ids::I32(ids) => find_rows(&index, &content, ids, dim, absent, out),
+            }
+        });
+        Ok(())
+    }
+
+    /// Cuts `out (n, dim)` into parts for the threads of a pool.
+    fn parts(
+        &self,
+        pool: &Pool,
+        n: usize,
+        out: &mut [f32],
+        f: impl Fn(Range<usize>, &mut [f32]) + Sync,
+    ) {
+        let parts = match pool.parts(out.len(), LEAST_FLOATS) {
+            1 => 1,
+            // A thread that is held up should not hold up the rest.
+            parts => pool
+                .parts(out.len(), LEAST_FLOATS)
+                .max(parts * 4)
+                .min(n.max(1)),
+        };
+        let parts = ranges(n, parts);
+        let work = parts
+            .iter()
+            .cloned()
+            .zip(split_mut(out, self.dim(), &parts))
+            .collect();
+        pool.each(work, |(range, out): (Range<usize>, &mut [f32])| {
+            f(range, out)
+        });
+    }
+}
+
+/// Copies rows by number, or returns the first number that is no row.
+fn copy_rows(content: &Content, offsets: &[i64], dim: usize, out: &mut [f32]) -> Result<(), i64> {
+    let ahead = |at: usize| {
+        if let Some(&offset) = offsets.get(at) {
+            content
+                .slab
+                .prefetch(u32::try_from(offset).unwrap_or(NONE), dim);
+        }
+    };
+    (0..AHEAD).for_each(ahead);
+    for (at, (&offset, out)) in offsets.iter().zip(out.chunks_exact_mut(dim)).enumerate() {
+        ahead(at + AHEAD);
+        let row = content.check(offset).ok_or(offset)?;
+        match content.slab.row(row) {
+            Some(row) => out.copy_from_slice(&row[..dim]),
+            None => out.fill(0.0),
+        }
+    }
+    Ok(())
+}
+
+/// Copies rows by key in three stages, a block of ids apart: ask for buckets, read them and ask for rows, copy rows.
+fn find_rows<T: Copy + Into<i64>>(
+    index: &Index,
+    content: &Content,
+    ids: &[T],
+    dim: usize,
+    absent: Absent<'_>,
+    out: &mut [f32],
+) {
+    const EMPTY: [u32; BLOCK] = [NONE; BLOCK];
+    let Some(&first) = ids.first() else { return };
+    let nowhere = index.home(hash(first.into()));
+    let mut homes: [&Bucket; BLOCK] = [nowhere; BLOCK];
+    let mut rows = EMPTY;
+    let blocks = ids.len().div_ceil(BLOCK);
+    let block = |at: usize| {
+        ids.get(at * BLOCK..)
+            .map_or(&[][..], |ids| &ids[..ids.len().min(BLOCK)])
+    };
+    let mut outs = out.chunks_mut(BLOCK * dim).enumerate();
+    for stage in 0..blocks + 2 {
+        // Stage 3 of the block before the last one.
+        if stage >= 2 {
+            if let Some((number, out)) = outs.next() {
+                let ids = block(number);
+                for (at, out) in out.chunks_exact_mut(dim).enumerate() {
+                    match content.slab.row(rows[at]) {
+                        Some(row) => out.copy_from_slice(&row[..dim]),
+                        None => fill_absent(absent, ids[at].into(), number * BLOCK + at, out),
+                    }
+                }
+            }
+        }
+        // Stage 2 of the last block.
+        if stage >= 1 {
+            for ((id, home), row) in block(stage - 1).iter().zip(&homes).zip(&mut rows) {
+                let key = (*id).into();
+                *row = index.row_from(home, key, hash(key));
+                content.slab.prefetch(*row, dim);
+            }
+        }
+        // Stage 1 of this block.
+        for (id, home) in block(stage).iter().zip(&mut homes) {
+            *home = index.home(hash((*id).into()));
+            prefetch(*home);
+        }
+    }
+}
+
+#[cold]
+fn fill_absent(absent: Absent<'_>, key: i64, at: usize, out: &mut [f32]) {
+    match absent {
+        Absent::Row(row) if key != PADDING => out.copy_from_slice(row),
+        Absent::Rows(rows) if key != PADDING => {
+            out.copy_from_slice(&rows[at * out.len()..(at + 1) * out.len()]);
+        }
+        _ => out.fill(0.0),
+    }
+}

@@ -1,0 +1,60 @@
+//! The arguments and results of a table's verbs.
+
+use crate::{Ids, SlotSpec};
+
+/// The rows an update is for.
+#[derive(Clone, Copy, Debug)]
+pub enum Target<'a> {
+    /// Row numbers as [`Table::id_offset`](crate::Table::id_offset) gave them; they may repeat, -1 is skipped.
+    Offsets(&'a [i64]),
+    /// Keys; unknown ones get rows first.
+    Ids(Ids<'a>),
+}
+
+impl Target<'_> {
+    /// How many gradients the target takes.
+    pub fn len(&self) -> usize {
+        match self {
+            Target::Offsets(offsets) => offsets.len(),
+            Target::Ids(ids) => ids.len(),
+        }
+    }
+
+    /// Whether it takes none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What [`Table::find`](crate::Table::find) gives for keys without a row. The padding key always gives zeros.
+#[derive(Clone, Copy, Debug)]
+pub enum Absent<'a> {
+    /// Zeros.
+    Zeros,
+    /// The same row for all, shape `(dim)`.
+    Row(&'a [f32]),
+    /// A row for every id of the call, shape `(n, dim)`.
+    Rows(&'a [f32]),
+}
+
+/// The content of a table at one moment, in row order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Export {
+    /// Keys, shape `(n)`.
+    pub keys: Vec<i64>,
+    /// Embeddings, shape `(n, dim)`.
+    pub embedding: Vec<f32>,
+    /// Each slot with its values, shape `(n, dim)`.
+    pub slots: Vec<(SlotSpec, Vec<f32>)>,
+}
+
+/// Bytes a table holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Rows in use or waiting for reuse, slots and alignment included.
+    pub rows_bytes: u64,
+    /// The index from keys to rows.
+    pub index_bytes: u64,
+    /// Everything else: lists of free rows, working memory kept between batches.
+    pub other_bytes: u64,
+}
