@@ -8,6 +8,8 @@ import zipfile
 
 PREFIX = "tensorflow/include/"
 ROOT = PREFIX + "tensorflow/c/"
+# The headers that a C file can include; the rest is C++ and drags all of TensorFlow in.
+IN_C = re.compile(r"/include/(tensorflow|tsl)/c/|/ctstring")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
 
 
@@ -28,8 +30,7 @@ def closure(wheel):
         text = wheel.read(name).decode("utf-8", "replace")
         for path in INCLUDE.findall(text):
             for found in (PREFIX + path, posixpath.join(posixpath.dirname(name), path)):
-                # C++ internals drag in all of TensorFlow, and no C file can include them.
-                if found in present and found not in done and "/core/" not in found:
+                if found in present and found not in done and IN_C.search(found):
                     done.add(found)
                     todo.append(found)
     return sorted(done)
