@@ -252,18 +252,16 @@ impl<F: Fn(u32) -> f32> Kernel for Fill<'_, F> {
             out,
             value,
         } = self;
-        let mut groups = out.chunks_exact_mut(COLUMNS);
-        let mut group = 0;
-        for columns in &mut groups {
+        for (group, out) in (0..).zip(out.chunks_mut(COLUMNS)) {
+            let mut columns = [0.0; COLUMNS];
             for (column, word) in columns.iter_mut().zip(words(seed, key, group)) {
                 *column = value(word);
             }
-            group += 1;
-        }
-        let rest = groups.into_remainder();
-        if !rest.is_empty() {
-            let columns = words(seed, key, group).map(value);
-            rest.copy_from_slice(&columns[..rest.len()]);
+            // Two copies, because one of a known length is a single store.
+            match <&mut [f32; COLUMNS]>::try_from(&mut *out) {
+                Ok(out) => *out = columns,
+                Err(_) => out.copy_from_slice(&columns[..out.len()]),
+            }
         }
     }
 }

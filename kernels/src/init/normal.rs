@@ -4,7 +4,10 @@
 //! (Applied Statistics 37, 1988), routine PPND7: relative error about 1e-7. Its third one, for tails below 1.4e-11, is not
 //! needed: the smallest tail that 32 random bits give is 2^-33.
 
-#![expect(clippy::excessive_precision, reason = "coefficients stand as they were published")]
+#![expect(
+    clippy::excessive_precision,
+    reason = "coefficients stand as they were published"
+)]
 
 /// Mass of the normal distribution within two standard deviations.
 const WITHIN_TWO: f32 = 0.954_499_7;

@@ -17,11 +17,12 @@ const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 /// are written without a transposition.
 #[inline(always)]
 pub(super) fn words(seed: u64, key: i64, group: u32) -> [u32; COLUMNS] {
-    // Every number is 32 bits in a 64-bit lane: a lane's product is then one widening multiplication.
+    // Each number is the low half of a 64-bit lane, so that a lane's product is one widening multiplication; what is in the
+    // high halves does not matter.
     let mut counter = [
         std::array::from_fn(|lane| u64::from(group) * LANES as u64 + lane as u64),
         [0; LANES],
-        [low(key as u64); LANES],
+        [key as u64; LANES],
         [key as u64 >> 32; LANES],
     ];
     let (mut first, mut second) = (seed as u32, (seed >> 32) as u32);
@@ -43,12 +44,12 @@ pub(super) fn words(seed: u64, key: i64, group: u32) -> [u32; COLUMNS] {
 fn round(counter: [[u64; LANES]; 4], first: u32, second: u32) -> [[u64; LANES]; 4] {
     let mut next = [[0; LANES]; 4];
     for lane in 0..LANES {
-        let even = counter[0][lane] * MULTIPLIER[0];
-        let odd = counter[2][lane] * MULTIPLIER[1];
+        let even = low(counter[0][lane]) * MULTIPLIER[0];
+        let odd = low(counter[2][lane]) * MULTIPLIER[1];
         next[0][lane] = (odd >> 32) ^ counter[1][lane] ^ u64::from(first);
-        next[1][lane] = low(odd);
+        next[1][lane] = odd;
         next[2][lane] = (even >> 32) ^ counter[3][lane] ^ u64::from(second);
-        next[3][lane] = low(even);
+        next[3][lane] = even;
     }
     next
 }

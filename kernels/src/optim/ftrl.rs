@@ -3,7 +3,7 @@
 use super::check::{not_negative, not_positive, positive};
 use super::row::{update, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
-use crate::Result;
+use crate::{Error, Result};
 
 /// With `p = -lr_power`, `a' = a + g^2` and `h = g + 2 l2_shrinkage w`:
 /// `z += h - (a'^p - a^p) / lr * w; w = (clip(z, -l1, l1) - z) / (a'^p / lr + 2 l2); a = a'`.
@@ -32,13 +32,16 @@ impl Ftrl {
         l2_shrinkage: f32,
     ) -> Result<Ftrl> {
         positive("ftrl", "lr", lr)?;
+        if !lr.is_normal() {
+            return Err(Error::invalid("ftrl: lr is too small to divide by").with("lr", lr));
+        }
         not_positive("ftrl", "lr_power", lr_power)?;
         not_negative("ftrl", "initial_accumulator", initial_accumulator)?;
         not_negative("ftrl", "l1", l1)?;
         not_negative("ftrl", "l2", l2)?;
         not_negative("ftrl", "l2_shrinkage", l2_shrinkage)?;
         let rule = Step {
-            lr,
+            rate: 1.0 / lr,
             power: -lr_power,
             l1,
             twice_l2: 2.0 * l2,
@@ -54,7 +57,8 @@ impl Ftrl {
 
 #[derive(Clone, Copy, Debug)]
 struct Step {
-    lr: f32,
+    /// 1 / lr: a multiplication costs a tenth of a division.
+    rate: f32,
     power: f32,
     l1: f32,
     twice_l2: f32,
@@ -74,10 +78,10 @@ impl Step {
         let next = accum + grad * grad;
         let (root_next, root_old) = (root(next), root(accum));
         let pulled = grad + self.pull * weight;
-        let linear = linear + (pulled - (root_next - root_old) / self.lr * weight);
+        let linear = linear + (pulled - (root_next - root_old) * self.rate * weight);
         let below = if linear > self.l1 { self.l1 } else { linear };
         let clipped = if below < -self.l1 { -self.l1 } else { below };
-        let weight = (clipped - linear) / (root_next / self.lr + self.twice_l2);
+        let weight = (clipped - linear) / (root_next * self.rate + self.twice_l2);
         (weight, [next, linear])
     }
 }

@@ -1,9 +1,464 @@
 //! The optimizers as one would write them on paper, in float64, and the tests that hold the real ones against them.
 
-use crate::simd::Level;
+use super::*;
+use crate::simd::{Isa, Level};
 
 /// An optimizer that can be compiled for a chosen level.
 pub(super) trait AtLevel: Sized {
     /// The same optimizer at `level`.
     fn at(self, level: Level) -> Self;
+}
+
+/// One column with up to two slots, as `[weight, slot 0, slot 1]`, and step number `t` from 1.
+type Naive<'a> = Box<dyn Fn([f64; 3], f64, i32) -> [f64; 3] + 'a>;
+
+/// An optimizer for step `t`, its first state beside the weight, and the same on paper.
+struct Case {
+    name: &'static str,
+    at: Box<dyn Fn(i32, Level) -> Box<dyn RowOptimizer>>,
+    naive: Naive<'static>,
+}
+
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for decay in [0.0_f32, 0.01] {
+        cases.push(Case {
+            name: "sgd",
+            at: Box::new(move |_, level| Box::new(Sgd::new(0.1, decay).unwrap().at(level))),
+            naive: Box::new(move |[w, ..], g, _| [w - 0.1 * (g + f64::from(decay) * w), 0.0, 0.0]),
+        });
+    }
+    for nesterov in [false, true] {
+        cases.push(Case {
+            name: "momentum",
+            at: Box::new(move |_, level| {
+                Box::new(Momentum::new(0.05, 0.9, nesterov).unwrap().at(level))
+            }),
+            naive: Box::new(move |[w, a, _], g, _| {
+                let a = 0.9 * a + g;
+                let step = if nesterov { g + 0.9 * a } else { a };
+                [w - 0.05 * step, a, 0.0]
+            }),
+        });
+    }
+    cases.push(Case {
+        name: "adagrad",
+        at: Box::new(|_, level| Box::new(Adagrad::new(0.3, 0.1).unwrap().at(level))),
+        naive: Box::new(|[w, a, _], g, _| {
+            let a = a + g * g;
+            [w - 0.3 * g / a.sqrt(), a, 0.0]
+        }),
+    });
+    cases.push(Case {
+        name: "lazy_adam",
+        at: Box::new(|t, level| {
+            let powers = (0.9_f64.powi(t) as f32, 0.99_f64.powi(t) as f32);
+            Box::new(
+                LazyAdam::new(0.01, 0.9, 0.99, 1e-6, powers.0, powers.1)
+                    .unwrap()
+                    .at(level),
+            )
+        }),
+        naive: Box::new(|[w, m, v], g, t| {
+            let m = 0.9 * m + 0.1 * g;
+            let v = 0.99 * v + 0.01 * g * g;
+            let lr = 0.01 * (1.0 - 0.99_f64.powi(t)).sqrt() / (1.0 - 0.9_f64.powi(t));
+            [w - lr * m / (v.sqrt() + 1e-6), m, v]
+        }),
+    });
+    for (power, l1, l2, shrinkage) in [
+        (-0.5, 0.0, 0.0, 0.0),
+        (-0.5, 0.2, 0.3, 0.1),
+        (-0.7, 0.2, 0.0, 0.1),
+        (0.0, 0.0, 1.0, 0.0),
+    ] {
+        cases.push(Case {
+            name: "ftrl",
+            at: Box::new(move |_, level| {
+                let [power, l1, l2, shrinkage] = [power, l1, l2, shrinkage].map(|x: f64| x as f32);
+                Box::new(
+                    Ftrl::new(0.5, power, 0.1, l1, l2, shrinkage)
+                        .unwrap()
+                        .at(level),
+                )
+            }),
+            naive: Box::new(move |[w, a, z], g, _| {
+                let next = a + g * g;
+                let sigma = (next.powf(-power) - a.powf(-power)) / 0.5;
+                let z = z + g + 2.0 * shrinkage * w - sigma * w;
+                let w = if z.abs() > l1 {
+                    (l1 * z.signum() - z) / (next.powf(-power) / 0.5 + 2.0 * l2)
+                } else {
+                    0.0
+                };
+                [w, next, z]
+            }),
+        });
+    }
+    cases
+}
+
+/// Numbers in [-1, 1) without a pattern.
+fn numbers(seed: u64, n: usize) -> Vec<f32> {
+    let mut row = vec![0.0; n];
+    crate::Initializer::RandomUniform {
+        min: -1.0,
+        max: 1.0,
+    }
+    .fill(seed, 1, &mut row);
+    row
+}
+
+/// A row `[embedding | slots]` of an optimizer, and where the slots start.
+fn fresh(optimizer: &dyn RowOptimizer, dim: usize) -> (Vec<f32>, Vec<usize>) {
+    let mut row = numbers(3, dim);
+    let slots = optimizer.slots();
+    slots
+        .iter()
+        .for_each(|slot| row.resize(row.len() + dim, slot.initial));
+    (row, (1..=slots.len()).map(|slot| slot * dim).collect())
+}
+
+#[test]
+fn every_optimizer_follows_the_paper_over_many_steps() {
+    const DIM: usize = 37;
+    const STEPS: i32 = 300;
+    for case in cases() {
+        let (mut row, slots) = fresh(&*(case.at)(1, Level::detect()), DIM);
+        let state = |row: &[f32], column: usize| {
+            std::array::from_fn(|part| row.get(part * DIM + column).map_or(0.0, |&x| f64::from(x)))
+        };
+        let mut paper: Vec<[f64; 3]> = (0..DIM).map(|column| state(&row, column)).collect();
+        for t in 1..=STEPS {
+            let grad = numbers(1000 + t as u64, DIM);
+            (case.at)(t, Level::detect()).update(&mut row, &slots, &grad);
+            for (column, paper) in paper.iter_mut().enumerate() {
+                *paper = (case.naive)(*paper, f64::from(grad[column]), t);
+            }
+        }
+        for (column, paper) in paper.iter().enumerate() {
+            for (got, want) in state(&row, column).iter().zip(paper) {
+                let error: f64 = got - want;
+                let name = case.name;
+                assert!(
+                    error.abs() <= 3e-5 * want.abs().max(1.0),
+                    "{name} {column}: {got} {want}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn every_level_gives_the_bits_of_the_scalar_one_for_every_width() {
+    let mut dims: Vec<usize> = (1..=67).collect();
+    dims.push(8192);
+    let odd = [
+        0.0,
+        -0.0,
+        1e-40,
+        -1e-30,
+        1e20,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+    ];
+    for case in cases() {
+        for &dim in &dims {
+            let run = |isa| {
+                let level = Level::forced(isa)?;
+                let (mut row, slots) = fresh(&*(case.at)(1, level), dim);
+                for t in 1..=4 {
+                    let mut grad = numbers(t as u64, dim);
+                    if t == 3 {
+                        grad.iter_mut()
+                            .zip(odd.iter().cycle())
+                            .for_each(|(g, odd)| *g = *odd);
+                    }
+                    (case.at)(t, level).update(&mut row, &slots, &grad);
+                }
+                // The payload and sign of a NaN are the processor's business.
+                let bits = |x: &f32| if x.is_nan() { u32::MAX } else { x.to_bits() };
+                Some(row.iter().map(bits).collect::<Vec<_>>())
+            };
+            let scalar = run(Isa::Scalar);
+            for isa in [Isa::Avx2, Isa::Avx512] {
+                let wide = run(isa);
+                assert!(
+                    wide.is_none() || wide == scalar,
+                    "{} {isa:?} dim {dim}",
+                    case.name
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn slots_may_lie_anywhere_in_the_row_and_nothing_else_is_touched() {
+    let adam = LazyAdam::new(0.1, 0.9, 0.99, 1e-8, 0.9, 0.99).unwrap();
+    let grad = numbers(5, 3);
+    let (mut plain, slots) = fresh(&adam, 3);
+    let mut spread = vec![7.0; 15];
+    spread[..3].copy_from_slice(&plain[..3]);
+    spread[12..15].fill(0.0);
+    spread[6..9].fill(0.0);
+    adam.update(&mut plain, &slots, &grad);
+    adam.update(&mut spread, &[12, 6], &grad);
+    assert_eq!(spread[..3], plain[..3]);
+    assert_eq!(spread[12..15], plain[3..6]);
+    assert_eq!(spread[6..9], plain[6..9]);
+    assert!(spread[3..6].iter().chain(&spread[9..12]).all(|&x| x == 7.0));
+}
+
+#[test]
+fn a_gradient_that_is_not_a_number_stays_in_its_column() {
+    for case in cases() {
+        let optimizer = (case.at)(1, Level::detect());
+        let (mut row, slots) = fresh(&*optimizer, 20);
+        let mut grad = numbers(6, 20);
+        grad[7] = f32::NAN;
+        optimizer.update(&mut row, &slots, &grad);
+        let bad: Vec<usize> = (0..20).filter(|&column| row[column].is_nan()).collect();
+        assert_eq!(bad, [7], "{}", case.name);
+    }
+}
+
+/// Facts: what TensorFlow 1.15.5 gives for the weights, gradients and settings of its own optimizer tests, sparse gradients.
+#[test]
+fn tensorflows_own_test_values_come_out() {
+    let adam = |t| -> Box<dyn RowOptimizer> {
+        Box::new(
+            LazyAdam::new(0.001, 0.9, 0.999, 1e-8, 0.9_f32.powi(t), 0.999_f32.powi(t)).unwrap(),
+        )
+    };
+    let ftrl = |power, l1, l2, shrinkage| -> Box<dyn Fn(i32) -> Box<dyn RowOptimizer>> {
+        Box::new(move |_| Box::new(Ftrl::new(3.0, power, 0.1, l1, l2, shrinkage).unwrap()))
+    };
+    let momentum = |nesterov| -> Box<dyn Fn(i32) -> Box<dyn RowOptimizer>> {
+        Box::new(move |_| Box::new(Momentum::new(2.0, 0.9, nesterov).unwrap()))
+    };
+    type At = Box<dyn Fn(i32) -> Box<dyn RowOptimizer>>;
+    type Golden<'a> = (At, i32, [f32; 4], [f32; 4], [f32; 4], &'a [[f32; 4]]);
+    let (even, mixed) = ([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 4.0, 3.0]);
+    let (flat, slope) = ([0.1, 0.1, 0.01, 0.01], [0.1, 0.2, 0.01, 0.02]);
+    let goldens: Vec<Golden> = vec![
+        (
+            Box::new(|_| Box::new(Sgd::new(3.0, 0.0).unwrap())),
+            1,
+            even,
+            flat,
+            [0.7, 1.7, 2.97, 3.97],
+            &[],
+        ),
+        (
+            Box::new(|_| Box::new(Adagrad::new(3.0, 0.1).unwrap())),
+            3,
+            even,
+            flat,
+            [-1.602_609_9, -0.602_609_93, 2.715_679_2, 3.715_679_2],
+            &[[0.13, 0.13, 0.1003, 0.1003]],
+        ),
+        (
+            momentum(false),
+            2,
+            even,
+            flat,
+            [0.42, 1.42, 2.942, 3.942],
+            &[[0.19, 0.19, 0.019, 0.019]],
+        ),
+        (
+            momentum(true),
+            4,
+            even,
+            flat,
+            [-1.428_819_9, -0.428_819_9, 2.757_118, 3.757_118],
+            &[[0.3439, 0.3439, 0.034_39, 0.034_39]],
+        ),
+        (
+            Box::new(adam),
+            3,
+            even,
+            flat,
+            [0.997, 1.997, 2.997, 3.997],
+            &[
+                [0.0271, 0.0271, 0.002_71, 0.002_71],
+                [
+                    2.996_962_6e-5,
+                    2.996_962_6e-5,
+                    2.996_962_4e-7,
+                    2.996_962_4e-7,
+                ],
+            ],
+        ),
+        (
+            ftrl(-0.5, 0.0, 0.0, 0.0),
+            3,
+            [0.0; 4],
+            slope,
+            [-2.602_609_6, -4.296_985, -0.284_320_9, -0.566_948_95],
+            &[
+                [0.13, 0.22, 0.1003, 0.1012],
+                [0.312_794_74, 0.671_821_6, 0.030_014_975, 0.060_119_163],
+            ],
+        ),
+        (
+            ftrl(-0.5, 0.0, 0.0, 0.0),
+            3,
+            mixed,
+            slope,
+            [-2.556_072_5, -3.987_294, -0.282_322_4, -0.560_966_73],
+            &[],
+        ),
+        (
+            ftrl(-0.5, 0.001, 0.0, 0.0),
+            10,
+            mixed,
+            slope,
+            [-7.667_188, -10.912_738, -0.934_607_27, -1.861_472_4],
+            &[],
+        ),
+        (
+            ftrl(-0.5, 0.001, 2.0, 0.0),
+            10,
+            mixed,
+            slope,
+            [-0.240_599_35, -0.468_293_52, -0.024_061_473, -0.048_305_087],
+            &[],
+        ),
+        (
+            ftrl(-0.5, 0.001, 2.0, 0.1),
+            10,
+            mixed,
+            slope,
+            [-0.225_789_95, -0.443_457_96, -0.143_784_93, -0.132_294_76],
+            &[
+                [0.2, 0.5, 0.101, 0.104],
+                [0.937_818_6, 1.879_355_8, 0.591_371_54, 0.544_400_3],
+            ],
+        ),
+        (
+            ftrl(-0.7, 0.001, 2.0, 0.1),
+            10,
+            mixed,
+            slope,
+            [-0.227_564_89, -0.447_070_8, -0.144_572_94, -0.133_079_44],
+            &[
+                [0.2, 0.5, 0.101, 0.104],
+                [0.935_846_5, 1.881_022_2, 0.588_974_36, 0.542_415],
+            ],
+        ),
+        (
+            ftrl(0.0, 0.001, 0.0, 0.0),
+            5,
+            mixed,
+            slope,
+            [-1.497, -2.997, -0.147, -0.297],
+            &[[0.15, 0.3, 0.1005, 0.102], [0.5, 1.0, 0.05, 0.1]],
+        ),
+    ];
+    for (at, steps, weights, grad, expected, slots) in goldens {
+        let specs = at(1).slots();
+        let mut row = weights.to_vec();
+        specs
+            .iter()
+            .for_each(|slot| row.resize(row.len() + 4, slot.initial));
+        let starts: Vec<usize> = (1..=specs.len()).map(|slot| 4 * slot).collect();
+        (1..=steps).for_each(|t| at(t).update(&mut row, &starts, &grad));
+        let parts = std::iter::once(&expected).chain(slots);
+        for (part, (expected, got)) in parts.zip(row.chunks_exact(4)).enumerate() {
+            for (want, got) in expected.iter().zip(got) {
+                let close = (want - got).abs() <= 1e-6 + 2e-6 * want.abs();
+                assert!(close, "{specs:?} part {part}: {got} is not {want}");
+            }
+        }
+    }
+}
+
+#[test]
+fn wrong_hyperparameters_are_refused_by_name_and_value() {
+    let nan = f32::NAN;
+    let errors = [
+        (
+            Sgd::new(-0.1, 0.0).err(),
+            "sgd: lr must be finite and not negative (lr=-0.1)",
+        ),
+        (Sgd::new(0.1, nan).err(), "weight_decay=NaN"),
+        (Momentum::new(f32::INFINITY, 0.9, false).err(), "lr=inf"),
+        (
+            Momentum::new(0.1, nan, true).err(),
+            "momentum: momentum must be finite (momentum=NaN)",
+        ),
+        (Adagrad::new(nan, 0.1).err(), "adagrad: lr"),
+        (
+            Adagrad::new(0.1, 0.0).err(),
+            "initial_accumulator must be finite and above 0",
+        ),
+        (LazyAdam::new(-1.0, 0.9, 0.9, 1e-8, 0.9, 0.9).err(), "lr=-1"),
+        (
+            LazyAdam::new(0.1, 1.1, 0.9, 1e-8, 0.9, 0.9).err(),
+            "beta1 must lie in [0, 1]",
+        ),
+        (
+            LazyAdam::new(0.1, 0.9, nan, 1e-8, 0.9, 0.9).err(),
+            "beta2=NaN",
+        ),
+        (
+            LazyAdam::new(0.1, 0.9, 0.9, -1e-8, 0.9, 0.9).err(),
+            "epsilon",
+        ),
+        (
+            LazyAdam::new(0.1, 0.9, 0.9, 1e-8, 1.0, 0.9).err(),
+            "beta1_power must lie in [0, 1)",
+        ),
+        (
+            LazyAdam::new(0.1, 0.9, 0.9, 1e-8, 0.9, -0.1).err(),
+            "beta2_power",
+        ),
+        (
+            Ftrl::new(0.0, -0.5, 0.1, 0.0, 0.0, 0.0).err(),
+            "ftrl: lr must be finite and above 0",
+        ),
+        (
+            Ftrl::new(1e-40, -0.5, 0.1, 0.0, 0.0, 0.0).err(),
+            "lr is too small",
+        ),
+        (
+            Ftrl::new(0.1, 0.5, 0.1, 0.0, 0.0, 0.0).err(),
+            "lr_power=0.5",
+        ),
+        (
+            Ftrl::new(0.1, -0.5, -0.1, 0.0, 0.0, 0.0).err(),
+            "initial_accumulator",
+        ),
+        (Ftrl::new(0.1, -0.5, 0.1, -1.0, 0.0, 0.0).err(), "l1=-1"),
+        (Ftrl::new(0.1, -0.5, 0.1, 0.0, nan, 0.0).err(), "l2=NaN"),
+        (
+            Ftrl::new(0.1, -0.5, 0.1, 0.0, 0.0, -2.0).err(),
+            "l2_shrinkage=-2",
+        ),
+    ];
+    for (error, text) in errors {
+        let error = error.expect(text);
+        assert_eq!(error.kind(), crate::Kind::InvalidArgument);
+        assert!(error.to_string().contains(text), "{error} lacks {text}");
+    }
+}
+
+#[test]
+fn slot_names_are_those_of_checkpoints() {
+    let names: Vec<String> = [
+        Momentum::new(0.1, 0.9, false).unwrap().slots(),
+        Adagrad::new(0.1, 0.9).unwrap().slots(),
+        LazyAdam::new(0.1, 0.9, 0.99, 1e-8, 0.9, 0.99)
+            .unwrap()
+            .slots(),
+        Ftrl::new(0.1, -0.5, 0.1, 0.0, 0.0, 0.0).unwrap().slots(),
+    ]
+    .into_iter()
+    .flatten()
+    .map(|slot| format!("{}={}", slot.name, slot.initial))
+    .collect();
+    let expected = "Momentum_momentum=0 Adagrad_accumulator=0.9 LazyAdam_momentum=0 \
+                    LazyAdam_velocity=0 Ftrl_accum=0.1 Ftrl_linear=0";
+    assert_eq!(names.join(" "), expected);
 }
