@@ -1,0 +1,68 @@
+"""Fixtures of the end-to-end tests: a fresh graph for each test, sessions, and an initialised mx_rec."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import pytest  # noqa: E402
+
+import support  # noqa: E402
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: downloads or takes minutes; run with -m slow or MX_REC_SLOW=1")
+
+
+def pytest_collection_modifyitems(config, items):
+    if "slow" in (config.getoption("-m") or "") or os.environ.get("MX_REC_SLOW") == "1":
+        return
+    skip = pytest.mark.skip(reason="slow: run with -m slow or MX_REC_SLOW=1")
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(skip)
+
+
+@pytest.fixture
+def graph():
+    """A fresh default graph (TensorFlow's global one, which is what mx_rec works on)."""
+    tf = support.tf()
+    tf.compat.v1.reset_default_graph()
+    yield tf.compat.v1.get_default_graph()
+    tf.compat.v1.reset_default_graph()
+
+
+@pytest.fixture
+def session(graph):
+    """A function that opens sessions on the fresh graph; all of them are closed at the end."""
+    opened = []
+
+    def open_session():
+        sess = support.new_session()
+        opened.append(sess)
+        return sess
+
+    yield open_session
+    for sess in opened:
+        sess.close()
+
+
+@pytest.fixture
+def mx(graph):
+    """`mx_rec` before `init`: a function that initialises it with the keywords of `init`, undone at the end."""
+    from mx_rec.util.initialize import init, terminate_config_initializer
+
+    started = []
+
+    def start(**kwargs):
+        init(**kwargs)
+        started.append(True)
+
+    yield start
+    if started:
+        terminate_config_initializer()
+
+
+@pytest.fixture
+def dynamic(mx):
+    """`mx_rec` initialised with the defaults (dynamic shape)."""
+    mx()

@@ -1,0 +1,139 @@
+"""The optimizers under test, each beside TensorFlow's own: one list of cases for every test of numbers."""
+
+import support
+
+
+class Case:
+    """One optimizer with one set of hyperparameters.
+
+    Attributes:
+        name: Of the case.
+        op: Suffix of the Apply ops (`mx_rec_apply_<op>`).
+        lr: Learning rate that suits it.
+        slots: (slot of the table, slot of TensorFlow's optimizer).
+        ulps: How far one run of a few dozen steps may be from TensorFlow, in units in the last place of the
+            biggest number involved. Each step rounds a handful of times, and TensorFlow's own kernels use Eigen's
+            vectorised rsqrt and pow, which are 1-2 units off themselves; the errors add up over the steps.
+    """
+
+    def __init__(self, name, op, lr, slots=(), ulps=16.0, stock=None, hyper=None, ours=None, attrs=None):
+        self.name, self.op, self.lr, self.slots, self.ulps = name, op, lr, slots, ulps
+        self._stock, self._hyper, self._ours, self._attrs = stock, hyper, ours, attrs or {}
+
+    def __repr__(self):
+        return self.name
+
+    def stock(self, lr):
+        """TensorFlow's optimizer."""
+        return self._stock(lr)
+
+    def ours(self, lr):
+        """The optimizer that `mx_rec` makes."""
+        return self._ours(lr)
+
+    def apply(self, handle, target, grad, lr, step, by_ids=False):
+        """The raw Apply op.
+
+        Args:
+            handle: Of the table.
+            target: Offsets, or ids with `by_ids`.
+            grad: float32.
+            lr: float32 scalar tensor.
+            step: float32 scalar tensor, 1 at the first step (LazyAdam's powers follow from it).
+            by_ids: Whether `target` holds ids.
+        """
+        tf = support.tf()
+        name = "mx_rec_apply_" + self.op + ("_by_ids" if by_ids else "")
+        hyper = [tf.convert_to_tensor(value, tf.float32) for value in self._hyper(tf, lr, step)]
+        return getattr(support.ops(), name)(handle, target, grad, *hyper, **self._attrs)
+
+
+def _sgd():
+    def ours(lr):
+        from mx_rec.optimizers.gradient_descent import create_hash_optimizer
+        return create_hash_optimizer(lr)
+
+    return Case("sgd", "sgd", 0.3, stock=lambda lr: support.tf().compat.v1.train.GradientDescentOptimizer(lr),
+                hyper=lambda tf, lr, step: [lr, 0.0], ours=ours)
+
+
+def _momentum(nesterov):
+    def ours(lr):
+        from mx_rec.optimizers.momentum import create_hash_optimizer
+        return create_hash_optimizer(lr, mom=0.8, enable_nesterov=nesterov)
+
+    return Case(
+        "nesterov" if nesterov else "momentum", "momentum", 0.1, slots=[("Momentum_momentum", "momentum")],
+        stock=lambda lr: support.tf().compat.v1.train.MomentumOptimizer(lr, 0.8, use_nesterov=nesterov),
+        hyper=lambda tf, lr, step: [lr, 0.8], ours=ours, attrs={"nesterov": int(nesterov)})
+
+
+def _adagrad(initial):
+    def ours(lr):
+        from mx_rec.optimizers.adagrad import create_hash_optimizer
+        return create_hash_optimizer(lr, initial_accumulator_value=initial)
+
+    return Case(
+        "adagrad_from_%g" % initial, "adagrad", 0.2, slots=[("Adagrad_accumulator", "accumulator")],
+        stock=lambda lr: support.tf().compat.v1.train.AdagradOptimizer(lr, initial_accumulator_value=initial),
+        hyper=lambda tf, lr, step: [lr, initial], ours=ours)
+
+
+def _lazy_adam(beta1=0.9, beta2=0.999, epsilon=1e-8):
+    def stock(lr):
+        from tensorflow.contrib.opt import LazyAdamOptimizer
+        return LazyAdamOptimizer(lr, beta1, beta2, epsilon)
+
+    def ours(lr):
+        from mx_rec.optimizers.lazy_adam import create_hash_optimizer
+        return create_hash_optimizer(lr, beta1=beta1, beta2=beta2, epsilon=epsilon)
+
+    def hyper(tf, lr, step):
+        return [lr, tf.pow(beta1, step), tf.pow(beta2, step), beta1, beta2, epsilon]
+
+    return Case("lazy_adam_%g_%g_%g" % (beta1, beta2, epsilon), "lazy_adam", 0.05, ulps=24.0,
+                slots=[("LazyAdam_momentum", "m"), ("LazyAdam_velocity", "v")], stock=stock, hyper=hyper, ours=ours)
+
+
+def _ftrl(name, lr=0.3, power=-0.5, initial=0.1, l1=0.0, l2=0.0, shrinkage=0.0):
+    def stock(rate):
+        return support.tf().compat.v1.train.FtrlOptimizer(
+            rate, learning_rate_power=power, initial_accumulator_value=initial, l1_regularization_strength=l1,
+            l2_regularization_strength=l2, l2_shrinkage_regularization_strength=shrinkage)
+
+    def ours(rate):
+        from mx_rec.optimizers.ftrl import create_hash_optimizer
+        return create_hash_optimizer(
+            rate, learning_rate_power=power, initial_accumulator_value=initial, l1_regularization_strength=l1,
+            l2_regularization_strength=l2, l2_shrinkage_regularization_strength=shrinkage)
+
+    return Case(name, "ftrl", lr, ulps=64.0, slots=[("Ftrl_accum", "accum"), ("Ftrl_linear", "linear")],
+                stock=stock, hyper=lambda tf, rate, step: [rate, power, initial, l1, l2, shrinkage], ours=ours)
+
+
+CASES = [
+    _sgd(),
+    _momentum(False),
+    _momentum(True),
+    _adagrad(0.1),
+    _adagrad(0.9),
+    _lazy_adam(),
+    _lazy_adam(0.5, 0.9, 1e-3),
+    _ftrl("ftrl"),
+    _ftrl("ftrl_l1", l1=0.3),
+    _ftrl("ftrl_l2", l2=0.5),
+    _ftrl("ftrl_shrinkage", shrinkage=0.2),
+    _ftrl("ftrl_power", power=-0.3),
+    _ftrl("ftrl_fixed_rate", power=0.0),
+    _ftrl("ftrl_everything", power=-0.7, initial=0.5, l1=0.1, l2=0.2, shrinkage=0.1),
+]
+
+ONE_OF_EACH = [case for case in CASES
+               if case.name in ("sgd", "nesterov", "adagrad_from_0.1", "lazy_adam_0.9_0.999_1e-08", "ftrl_everything")]
+
+assert len(ONE_OF_EACH) == 5
+
+
+def ids_of(cases):
+    """Names for pytest."""
+    return [case.name for case in cases]

@@ -1,0 +1,183 @@
+"""What the end-to-end tests share: raw ops without the Python package, exports as numpy, tolerances, subprocesses."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+
+REPO = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
+PACKAGES = os.path.join(REPO, "python")
+if PACKAGES not in sys.path:
+    sys.path.insert(0, PACKAGES)
+
+EPS = float(np.finfo(np.float32).eps)
+INT64_MIN = -2 ** 63
+INT64_MAX = 2 ** 63 - 1
+
+_OPS = []
+
+
+def tf():
+    """TensorFlow, imported late so that collecting tests is quick."""
+    import tensorflow
+
+    return tensorflow
+
+
+def library_path():
+    """The plugin under test."""
+    return os.environ.get("MX_REC_LIBRARY") or os.path.join(PACKAGES, "mx_rec", "libmx_rec.so")
+
+
+def ops():
+    """The generated op wrappers, loaded with plain `tf.load_op_library`."""
+    if not _OPS:
+        _OPS.append(tf().load_op_library(library_path()))
+    return _OPS[0]
+
+
+def new_session(graph=None):
+    """A session with two threads of each kind."""
+    config = tf().compat.v1.ConfigProto(intra_op_parallelism_threads=2, inter_op_parallelism_threads=2)
+    return tf().compat.v1.Session(graph=graph, config=config)
+
+
+def bytes_tensor(text):
+    """A uint8 tensor with the bytes of `text`."""
+    return tf().constant(np.frombuffer(text.encode("utf-8"), np.uint8))
+
+
+def table_config(name, dim, capacity=1000, seed=7, initializer=None, init_param=1.0, padding_keys=()):
+    """The JSON that MxRecTable takes."""
+    return json.dumps({
+        "name": name, "dim": dim, "capacity": capacity, "seed": seed, "init_param": init_param,
+        "padding_keys": list(padding_keys), "initializer": initializer or {"kind": "zeros"},
+    })
+
+
+class Raw:
+    """A table reached by its ops alone: made by MxRecTable, or taken from a table's variable."""
+
+    def __init__(self, variable, handle, dim):
+        self.variable, self.handle, self.dim = variable, handle, dim
+        tf1 = tf().compat.v1
+        self._ids = tf1.placeholder(tf().int64, [None])
+        self._rows = tf1.placeholder(tf().float32, [None, dim])
+        self._assign = ops().mx_rec_assign(handle, self._ids, self._rows)
+        self._remove = ops().mx_rec_remove(handle, self._ids)
+        self._find = ops().mx_rec_find(handle, variable, self._ids, tf().zeros([0, dim]))
+        self._export = ops().mx_rec_export(handle)
+        self._size = ops().mx_rec_size(handle)
+        self._slots = {}
+
+    @classmethod
+    def new(cls, dim, name="raw", **config):
+        """A new table made by MxRecTable."""
+        made = ops().mx_rec_table(bytes_tensor(table_config(name, dim, **config)), tf().zeros([0, dim]))
+        return cls(made.variable, made.handle, dim)
+
+    @classmethod
+    def of(cls, table):
+        """The ops of a table made by `create_table`."""
+        outputs = table.variable.op.outputs
+        return cls(outputs[0], outputs[1], table.emb_size)
+
+    def slot(self, name):
+        """The export op of one slot; make it before the session runs in threads."""
+        if name not in self._slots:
+            self._slots[name] = ops().mx_rec_export_slot(self.handle, bytes_tensor(name))
+        return self._slots[name]
+
+    def assign(self, sess, keys, rows):
+        """Creates or overwrites rows; returns the size."""
+        rows = np.asarray(rows, np.float32).reshape(len(keys), self.dim)
+        return sess.run(self._assign, {self._ids: np.asarray(keys, np.int64), self._rows: rows})
+
+    def remove(self, sess, keys):
+        """Removes keys; returns how many had a row."""
+        return sess.run(self._remove, {self._ids: np.asarray(keys, np.int64)})
+
+    def find(self, sess, keys):
+        """Rows of `keys` (n, dim), zeros for unknown ones."""
+        return sess.run(self._find, {self._ids: np.asarray(keys, np.int64)})
+
+    def size(self, sess):
+        """Rows in use."""
+        return int(sess.run(self._size))
+
+    def export(self, sess):
+        """`(keys, embedding)` in the table's own order."""
+        return tuple(sess.run(self._export))
+
+    def rows(self, sess):
+        """key -> row."""
+        keys, values = self.export(sess)
+        return dict(zip(keys.tolist(), values))
+
+    def slot_rows(self, sess, name):
+        """key -> slot."""
+        keys, values = sess.run(self.slot(name))
+        return dict(zip(keys.tolist(), values))
+
+
+def as_array(by_key, keys):
+    """Rows of a key -> row dictionary in the order of `keys`."""
+    return np.array([by_key[int(key)] for key in keys], np.float32)
+
+
+def assert_rounding(actual, expected, ulps, scale=None, what=""):
+    """Asserts equality to `ulps` units in the last place of the larger of the value and `scale`.
+
+    `scale` is the size of the numbers that were added to get the value: where they cancel, the units of the
+    result are too fine a measure.
+    """
+    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    assert actual.shape == expected.shape, (what, actual.shape, expected.shape)
+    assert np.all(np.isfinite(actual)), what
+    size = np.abs(expected)
+    if scale is not None:
+        size = np.maximum(size, scale)
+    unit = np.maximum(size, 1e-30) * EPS
+    worst = float(np.max(np.abs(actual - expected) / unit)) if actual.size else 0.0
+    assert worst <= ulps, "%s: %.2f units in the last place, at most %s are rounding" % (what, worst, ulps)
+
+
+def assert_same_bits(actual, expected, what=""):
+    """Asserts that two float arrays are the same bit for bit."""
+    actual, expected = np.asarray(actual, np.float32), np.asarray(expected, np.float32)
+    assert actual.shape == expected.shape, (what, actual.shape, expected.shape)
+    different = np.flatnonzero(actual.view(np.uint32) != expected.view(np.uint32))
+    assert different.size == 0, "%s: %d of %d floats differ, the first at %s: %r != %r" % (
+        what, different.size, actual.size, different[0], actual.flat[different[0]], expected.flat[different[0]])
+
+
+def assert_same_tables(actual, expected, what=""):
+    """Asserts that two key -> row dictionaries hold the same keys and the same bits."""
+    assert sorted(actual) == sorted(expected), what
+    keys = sorted(actual)
+    if keys:
+        assert_same_bits(as_array(actual, keys), as_array(expected, keys), what)
+
+
+def run_python(code, *arguments, **env):
+    """Runs `code` in a new Python process with the packages on its path and returns its standard output.
+
+    Keyword arguments are environment variables.
+    """
+    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2")
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [PACKAGES, os.path.dirname(__file__), environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    environment.update({key: str(value) for key, value in env.items()})
+    done = subprocess.run([sys.executable, "-c", code] + [str(argument) for argument in arguments],
+                          env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300)
+    errors = done.stderr.decode("utf-8", "replace")
+    assert done.returncode == 0, "exit code %d\n%s" % (done.returncode, errors[-6000:])
+    return done.stdout.decode("utf-8")
+
+
+def resident_bytes():
+    """The resident memory of this process."""
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

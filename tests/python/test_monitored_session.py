@@ -1,0 +1,90 @@
+"""MonitoredTrainingSession saves tables with its checkpoints and resumes from them."""
+
+import os
+
+import numpy as np
+import pytest
+
+import support
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return os.path.realpath(str(tmp_path))
+
+
+def build():
+    """A fresh graph with a table, its update and the global step."""
+    from mx_rec.core.embedding import create_table, sparse_lookup
+    from mx_rec.optimizers.adagrad import create_hash_optimizer
+
+    tf = support.tf()
+    table = create_table(key_dtype=tf.int64, dim=2, name="table", device_vocabulary_size=100,
+                         emb_initializer=tf.compat.v1.ones_initializer())
+    ids = tf.compat.v1.placeholder(tf.int64, [None])
+    embedding = sparse_lookup(table, ids, modify_graph=True)
+    step = tf.compat.v1.train.get_or_create_global_step()
+    update = create_hash_optimizer(0.1, initial_accumulator_value=0.1).minimize(
+        tf.reduce_sum(tf.square(embedding)), global_step=step, var_list=[table.variable])
+    raw = support.Raw.of(table)
+    raw.slot("Adagrad_accumulator")
+    return ids, update, step, raw
+
+
+def train(directory, steps, last_step, every=None):
+    """Runs `steps` steps in a MonitoredTrainingSession and returns (rows, slots, step at the start)."""
+    tf = support.tf()
+    ids, update, step, raw = build()
+    hooks = [tf.compat.v1.train.StopAtStepHook(last_step=last_step)]
+    with tf.compat.v1.train.MonitoredTrainingSession(
+            checkpoint_dir=directory, hooks=hooks, save_checkpoint_steps=every or 1000, save_checkpoint_secs=None,
+            save_summaries_steps=None, save_summaries_secs=None, log_step_count_steps=None) as sess:
+        first = int(sess.run_step_fn(lambda context: context.session.run(step)))
+        for number in range(steps):
+            if sess.should_stop():
+                break
+            sess.run(update, {ids: np.random.RandomState(first + number).randint(0, 20, 5)})
+        rows = sess.run_step_fn(lambda context: raw.rows(context.session))
+        slots = sess.run_step_fn(lambda context: raw.slot_rows(context.session, "Adagrad_accumulator"))
+    return rows, slots, first
+
+
+def test_a_monitored_session_saves_at_the_end_and_the_next_one_resumes(graph, mx, directory):
+    mx()
+    tf = support.tf()
+    whole = train(directory + "/whole", 10, 100)
+    tf.compat.v1.reset_default_graph()
+    part = train(directory + "/parts", 4, 100)
+    assert part[2] == 0
+    assert [name for name in os.listdir(directory + "/parts") if name.startswith("sparse-")]
+    tf.compat.v1.reset_default_graph()
+    rest = train(directory + "/parts", 6, 100)
+    assert rest[2] == 4
+    support.assert_same_tables(rest[0], whole[0])
+    support.assert_same_tables(rest[1], whole[1])
+
+
+def test_a_monitored_session_saves_every_few_steps_with_the_tables_of_that_step(graph, mx, directory):
+    mx()
+    tf = support.tf()
+    rows, _, _ = train(directory, 9, 100, every=3)
+    saved = sorted(name for name in os.listdir(directory) if name.startswith("sparse-"))
+    steps = sorted(int(name.rsplit("-", 1)[1]) for name in saved)
+    assert steps[-1] == 9 and len(steps) >= 3
+    dense = sorted(int(name[len("model.ckpt-"):-len(".index")]) for name in os.listdir(directory)
+                   if name.endswith(".index"))
+    assert dense == steps
+    latest = tf.train.latest_checkpoint(directory)
+    root = os.path.join(directory, "sparse-" + os.path.basename(latest), "table")
+    keys = np.fromfile(root + "/key/slice.data", "<i8")
+    values = np.fromfile(root + "/embedding/slice.data", "<f4").reshape(-1, 2)
+    support.assert_same_tables(dict(zip(keys.tolist(), values)), rows)
+
+
+def test_a_singular_monitored_session_without_checkpoints_trains(graph, mx):
+    mx()
+    tf = support.tf()
+    ids, update, _, raw = build()
+    with tf.compat.v1.train.SingularMonitoredSession() as sess:
+        sess.run(update, {ids: [1, 2]})
+        assert raw.size(sess.raw_session()) == 2

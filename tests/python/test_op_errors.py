@@ -1,0 +1,194 @@
+"""Wrong arguments of an op that only show when it runs: an error that names op and table, and the process lives on."""
+
+import json
+
+import numpy as np
+import pytest
+
+import support
+
+DIM = 4
+
+
+def loose(tf, value, dtype):
+    """A tensor whose shape the graph does not know, so that the kernel has to check it."""
+    return tf.compat.v1.placeholder_with_default(np.asarray(value, dtype), None)
+
+
+class Arguments:
+    """Valid arguments for every op, each replaceable by name."""
+
+    def __init__(self, tf, table, **replaced):
+        values = {
+            "handle": (table.handle, None), "variable": (table.variable, None),
+            "ids": ([1, 2], np.int64), "offsets": ([0, 1], np.int64), "grad": (np.ones([2, DIM]), np.float32),
+            "rows": (np.ones([2, DIM]), np.float32), "restore": ([0, 1, -1], np.int32),
+            "absent": (np.zeros([0, DIM]), np.float32), "lr": (0.1, np.float32), "zero": (0.0, np.float32),
+            "half": (0.5, np.float32), "power": (-0.5, np.float32), "epsilon": (1e-8, np.float32),
+            "accumulator": (0.1, np.float32), "wide": (np.ones([3, DIM]), np.float32),
+            "beta": (0.9, np.float32), "name": (np.frombuffer(b"Adagrad_accumulator", np.uint8), np.uint8),
+            "path": (np.frombuffer(b"/nowhere/at/all", np.uint8), np.uint8),
+        }
+        values.update(replaced)
+        for name, (value, dtype) in values.items():
+            setattr(self, name, value if dtype is None else loose(tf, value, dtype))
+
+
+CALLS = {
+    "MxRecIdOffset": lambda o, a: o.mx_rec_id_offset(a.handle, a.ids, create=1).offsets,
+    "MxRecLookup": lambda o, a: o.mx_rec_lookup(a.handle, a.variable, a.offsets),
+    "MxRecRestore": lambda o, a: o.mx_rec_restore(a.rows, a.restore),
+    "MxRecReduce": lambda o, a: o.mx_rec_reduce(a.wide, a.restore, a.offsets),
+    "MxRecFind": lambda o, a: o.mx_rec_find(a.handle, a.variable, a.ids, a.absent),
+    "MxRecApplySgd": lambda o, a: o.mx_rec_apply_sgd(a.handle, a.offsets, a.grad, a.lr, a.zero),
+    "MxRecApplyMomentum": lambda o, a: o.mx_rec_apply_momentum(a.handle, a.offsets, a.grad, a.lr, a.half, nesterov=1),
+    "MxRecApplyAdagrad": lambda o, a: o.mx_rec_apply_adagrad(a.handle, a.offsets, a.grad, a.lr, a.accumulator),
+    "MxRecApplyLazyAdam": lambda o, a: o.mx_rec_apply_lazy_adam(
+        a.handle, a.offsets, a.grad, a.lr, a.beta, a.beta, a.beta, a.beta, a.epsilon),
+    "MxRecApplyFtrl": lambda o, a: o.mx_rec_apply_ftrl(
+        a.handle, a.offsets, a.grad, a.lr, a.power, a.accumulator, a.zero, a.zero, a.zero),
+    "MxRecApplySgdByIds": lambda o, a: o.mx_rec_apply_sgd_by_ids(a.handle, a.ids, a.grad, a.lr, a.zero),
+    "MxRecApplyAdagradByIds": lambda o, a: o.mx_rec_apply_adagrad_by_ids(a.handle, a.ids, a.grad, a.lr, a.accumulator),
+    "MxRecSize": lambda o, a: o.mx_rec_size(a.handle),
+    "MxRecCapacity": lambda o, a: o.mx_rec_capacity(a.handle),
+    "MxRecExport": lambda o, a: o.mx_rec_export(a.handle).keys,
+    "MxRecExportSlot": lambda o, a: o.mx_rec_export_slot(a.handle, a.name).keys,
+    "MxRecAssign": lambda o, a: o.mx_rec_assign(a.handle, a.ids, a.rows),
+    "MxRecRemove": lambda o, a: o.mx_rec_remove(a.handle, a.ids),
+    "MxRecClear": lambda o, a: o.mx_rec_clear(a.handle),
+    "MxRecSave": lambda o, a: o.mx_rec_save(a.handle, a.path),
+    "MxRecLoad": lambda o, a: o.mx_rec_load(a.handle, a.path),
+}
+
+NAN, INF = float("nan"), float("inf")
+F, I, N = np.float32, np.int64, np.int32
+APPLIES = [op for op in CALLS if op.startswith("MxRecApply")]
+HANDLES = [op for op in CALLS if op not in ("MxRecRestore", "MxRecReduce")]
+
+WRONG = (
+    [(op, "handle", value, I) for op in HANDLES for value in (0, 123456789, [1, 2])]
+    + [("MxRecLookup", "offsets", value, I) for value in ([0, 5], [-2], [2 ** 40], [[0, 1]], 0)]
+    + [("MxRecLookup", "variable", value, F) for value in (np.zeros([0, 3]), np.zeros([4]), np.zeros([0, 5]))]
+    + [("MxRecFind", "absent", value, F) for value in (
+        np.zeros([3, DIM]), np.zeros([1, 3]), np.zeros([DIM]), np.zeros([1, 1, DIM]))]
+    + [("MxRecFind", "variable", np.zeros([0, 3]), F)]
+    + [("MxRecRestore", "restore", value, N) for value in ([2], [-2], [2 ** 31 - 1])]
+    + [("MxRecRestore", "rows", value, F) for value in (np.ones([DIM]), np.ones([1, 2, DIM]), 1.0)]
+    + [("MxRecReduce", "restore", value, N) for value in ([0, 1], [0, 1, 2], [0, 1, -2], [[0, 1, 0]])]
+    + [("MxRecReduce", "wide", value, F) for value in (np.ones([2, DIM]), np.ones([3]), 1.0)]
+    + [(op, "grad", value, F) for op in APPLIES for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]), 1.0)]
+    + [(op, "offsets", value, I) for op in APPLIES if not op.endswith("ByIds") for value in ([0, 9], [0, -2], [[0, 1]])]
+    + [(op, "lr", value, F) for op in APPLIES for value in (NAN, INF, -1.0, [0.1], [])]
+    + [("MxRecApplySgd", "zero", value, F) for value in (NAN, INF, -1.0)]
+    + [("MxRecApplyMomentum", "half", value, F) for value in (NAN, INF)]
+    + [("MxRecApplyAdagrad", "accumulator", value, F) for value in (NAN, INF, -1.0)]
+    + [("MxRecApplyLazyAdam", "beta", value, F) for value in (NAN, INF, -0.5)]
+    + [("MxRecApplyLazyAdam", "epsilon", value, F) for value in (NAN, INF, -1.0)]
+    + [("MxRecApplyFtrl", "power", value, F) for value in (NAN, 1.0, -INF)]
+    + [("MxRecApplyFtrl", "zero", value, F) for value in (NAN, INF, -1.0)]
+    + [("MxRecApplyFtrl", "accumulator", value, F) for value in (NAN, -1.0)]
+    + [("MxRecAssign", "rows", value, F) for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]))]
+    + [("MxRecExportSlot", "name", np.frombuffer(value, np.uint8), np.uint8) for value in (b"no_such_slot", b"", b"\xff")]
+    + [("MxRecLoad", "path", np.frombuffer(value, np.uint8), np.uint8) for value in (
+        b"/nowhere/at/all", b"", b"\xff\xfe", b"a\x00b")]
+    + [("MxRecSave", "path", np.frombuffer(value, np.uint8), np.uint8) for value in (
+        b"/proc/no/such/place", b"", b"a\x00b")]
+)
+
+
+def describe(case):
+    value = case[2]
+    if isinstance(value, np.ndarray):
+        value = "x".join(map(str, value.shape)) if value.dtype != np.uint8 else "%d_bytes" % value.size
+    return "%s-%s-%s" % (case[0], case[1], str(value).replace(" ", ""))
+
+
+@pytest.mark.parametrize("op, name, value, dtype", WRONG, ids=[describe(case) for case in WRONG])
+def test_a_wrong_argument_is_an_error_that_names_op_and_table_and_changes_nothing(graph, session, op, name, value,
+                                                                                 dtype):
+    tf = support.tf()
+    table = support.Raw.new(DIM, name="checked_table")
+    good = CALLS[op](support.ops(), Arguments(tf, table))
+    bad = CALLS[op](support.ops(), Arguments(tf, table, **{name: (value, dtype)}))
+    sess = session()
+    table.assign(sess, [1, 2], np.arange(2 * DIM))
+    before = table.export(sess)
+    with pytest.raises(tf.errors.OpError) as error:
+        sess.run(bad)
+    message = str(error.value.message)
+    assert op in message
+    if name != "handle" and op in HANDLES:
+        assert "checked_table" in message
+    assert "panic" not in message.lower()
+    assert not isinstance(error.value, (tf.errors.InternalError, tf.errors.CancelledError))
+    after = table.export(sess)
+    assert after[0].tolist() == before[0].tolist()
+    support.assert_same_bits(after[1], before[1])
+    if op not in ("MxRecExportSlot", "MxRecLoad", "MxRecSave"):
+        sess.run(good)
+
+
+CONFIGS = [
+    ("not json", "{"), ("empty", ""), ("an array", "[]"), ("no name", {"name": None}), ("dim 0", {"dim": 0}),
+    ("dim too big", {"dim": 8193}), ("dim that is not the variable's", {"dim": DIM + 1}), ("capacity 0", {"capacity": 0}),
+    ("capacity too big", {"capacity": 2 * 10 ** 9 + 1}), ("negative capacity", {"capacity": -1}),
+    ("seed of the wrong type", {"seed": "seven"}), ("negative seed", {"seed": -1}),
+    ("unknown initializer", {"initializer": {"kind": "orthogonal"}}), ("initializer without kind", {"initializer": {}}),
+    ("uniform without bounds", {"initializer": {"kind": "random_uniform"}}),
+    ("uniform upside down", {"initializer": {"kind": "random_uniform", "min": 1.0, "max": -1.0}}),
+    ("negative stddev", {"initializer": {"kind": "random_normal", "mean": 0.0, "stddev": -1.0}}),
+    ("padding key of the wrong type", {"padding_keys": ["a"]}), ("init_param of the wrong type", {"init_param": "x"}),
+]
+
+
+@pytest.mark.parametrize("change", [case[1] for case in CONFIGS], ids=[case[0] for case in CONFIGS])
+def test_a_wrong_configuration_is_an_error_of_the_table_op(graph, session, change):
+    tf = support.tf()
+    text = change
+    if isinstance(change, dict):
+        config = json.loads(support.table_config("configured", DIM))
+        config.update(change)
+        text = json.dumps(config)
+    made = support.ops().mx_rec_table(support.bytes_tensor(text), tf.zeros([0, DIM]))
+    size = support.ops().mx_rec_size(made.handle)
+    sess = session()
+    for _ in range(2):
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            sess.run(size)
+        assert "MxRecTable" in str(error.value.message)
+
+
+def test_non_finite_gradients_go_where_tensorflow_puts_them(graph, session):
+    """They are the model's own numbers: the row becomes NaN as a variable would, and others stay clean."""
+    tf = support.tf()
+    table = support.Raw.new(2)
+    update = support.ops().mx_rec_apply_sgd_by_ids(
+        table.handle, tf.constant([1, 2], tf.int64), tf.constant([[NAN, 1.0], [1.0, 1.0]]), 1.0, 0.0)
+    sess = session()
+    sess.run(update)
+    rows = table.rows(sess)
+    assert np.isnan(rows[1][0]) and rows[1][1] == -1 and rows[2].tolist() == [-1, -1]
+
+
+def test_messages_of_names_with_quotes_and_unicode_are_readable(graph, session):
+    tf = support.tf()
+    table = support.Raw.new(1, name="caf\u00e9 \"t\" {0} %s", capacity=1)
+    sess = session()
+    with pytest.raises(tf.errors.ResourceExhaustedError) as error:
+        table.assign(sess, [1, 2], [[1], [2]])
+    assert "caf" in str(error.value.message) and "%s" in str(error.value.message)
+
+
+@pytest.mark.parametrize("op", ["MxRecApplyAdagrad", "MxRecApplyFtrl"])
+def test_a_bad_hyperparameter_does_not_add_slots(graph, session, op):
+    tf = support.tf()
+    table = support.Raw.new(DIM)
+    slot = {"MxRecApplyAdagrad": "Adagrad_accumulator", "MxRecApplyFtrl": "Ftrl_accum"}[op]
+    bad = CALLS[op](support.ops(), Arguments(tf, table, lr=(NAN, F)))
+    table.slot(slot)
+    sess = session()
+    table.assign(sess, [1, 2], np.zeros([2, DIM]))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        sess.run(bad)
+    with pytest.raises(tf.errors.OpError):
+        table.slot_rows(sess, slot)
