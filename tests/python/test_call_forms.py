@@ -1,0 +1,160 @@
+"""The call forms of the original's documents work as they stand there."""
+
+import numpy as np
+import pytest
+
+import support
+
+
+def user_table():
+    from mx_rec.core.embedding import create_table
+
+    tf = support.tf()
+    return create_table(key_dtype=tf.int64, value_dtype=tf.float32, name="user_table", dim=tf.TensorShape([1]),
+                        emb_initializer=tf.compat.v1.truncated_normal_initializer(mean=10),
+                        device_vocabulary_size=800000, host_vocabulary_size=0)
+
+
+def batch_and_specs(is_training):
+    from mx_rec.core.asc.helper import FeatureSpec, get_asc_insert_func
+
+    tf = support.tf()
+    specs = [FeatureSpec("user_ids", feat_count=2, table_name="user_table")]
+    data = tf.data.Dataset.from_tensor_slices({"user_ids": np.arange(12).reshape(6, 2), "label": np.arange(6)})
+    data = data.batch(2, drop_remainder=True).map(
+        get_asc_insert_func(tgt_key_specs=specs, is_training=is_training, dump_graph=False)).prefetch(100)
+    iterator = tf.compat.v1.data.make_initializable_iterator(data)
+    return iterator, iterator.get_next(), specs
+
+
+def test_a_table_of_the_documents_is_looked_up_by_tensor(graph, session, dynamic):
+    from mx_rec.core.embedding import sparse_lookup
+
+    tf = support.tf()
+    table = user_table()
+    feature = tf.constant([[1, 2], [3, 1]], tf.int64)
+    batch = {"user_ids": feature}
+    config = dict(access_threshold=None, eviction_threshold=None, faae_coefficient=1)
+    embedding = sparse_lookup(table, feature, 32, dim=None, is_train=True, access_and_evict_config=config,
+                              name=table.table_name + "_lookup", modify_graph=True, batch=batch)
+    assert embedding.shape.as_list() == [2, 2, 1]
+    assert "user_table" in embedding.op.name and "user_table_lookup" in embedding.op.name
+    rows = session().run(embedding)
+    assert 8.0 <= rows.min() and rows.max() <= 12.0 and rows[0, 0] == rows[1, 1]
+
+
+@pytest.mark.parametrize("is_train", [True, False])
+def test_a_list_of_one_feature_spec_is_looked_up(graph, session, dynamic, is_train):
+    from mx_rec.core.asc.manager import start_asc_pipeline
+    from mx_rec.core.embedding import sparse_lookup
+
+    iterator, batch, specs = batch_and_specs(is_train)
+    table = user_table()
+    batch_size = 2
+    embedding = sparse_lookup(table, specs, batch_size * 16, is_train=is_train, name="user_lookup", modify_graph=False,
+                              batch=batch)
+    start_asc_pipeline()
+    start_asc_pipeline()
+    sess = session()
+    sess.run(iterator.initializer)
+    rows = sess.run(embedding)
+    assert rows.shape == (2, 2, 1)
+    assert (rows != 0).all() == is_train
+
+
+def test_the_list_form_needs_no_batch_in_static_shape(graph, session, mx):
+    from mx_rec.core.asc.manager import start_asc_pipeline
+    from mx_rec.core.embedding import sparse_lookup
+
+    mx(use_dynamic=False)
+    iterator, _, specs = batch_and_specs(True)
+    embedding = sparse_lookup(user_table(), specs, 32, is_train=True, name="user_lookup", modify_graph=False)
+    assert embedding.shape.as_list() == [2, 2, 1]
+    start_asc_pipeline()
+    sess = session()
+    sess.run(iterator.initializer)
+    assert sess.run(embedding).shape == (2, 2, 1)
+
+
+def test_a_training_script_of_the_documents_runs_from_init_to_terminate(graph, session, tmp_path):
+    from mx_rec.core.asc.manager import start_asc_pipeline
+    from mx_rec.core.embedding import sparse_lookup
+    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
+    from mx_rec.util.initialize import init, terminate_config_initializer
+    from mx_rec.util.variable import get_dense_and_sparse_variable
+
+    tf = support.tf()
+    init(max_steps=200, train_steps=100, eval_steps=10, save_steps=50, use_dynamic=True, use_dynamic_expansion=False)
+    try:
+        iterator, batch, specs = batch_and_specs(True)
+        table = user_table()
+        embedding = sparse_lookup(table, specs[0], 32, is_train=True, name="user_lookup", batch=batch)
+        output = tf.compat.v1.layers.dense(tf.reshape(embedding, [-1, 2]), 1)
+        loss = tf.reduce_mean(tf.square(output[:, 0] - tf.cast(batch["label"], tf.float32)))
+        dense_variables, sparse_variables = get_dense_and_sparse_variable()
+        assert len(dense_variables) == 2 and len(sparse_variables) == 1
+        dense_optimizer = tf.compat.v1.train.AdamOptimizer(0.1)
+        dense = dense_optimizer.apply_gradients(zip(tf.gradients(loss, dense_variables), dense_variables))
+        sparse_optimizer = create_hash_optimizer(learning_rate=0.1)
+        sparse = sparse_optimizer.apply_gradients(zip(tf.gradients(loss, sparse_variables), sparse_variables))
+        saver = tf.compat.v1.train.Saver()
+        start_asc_pipeline()
+        sess = session()
+        sess.run(tf.compat.v1.global_variables_initializer())
+        losses = []
+        for _ in range(30):
+            sess.run(iterator.initializer)
+            while True:
+                try:
+                    losses.append(sess.run([loss, dense, sparse])[0])
+                except tf.errors.OutOfRangeError:
+                    break
+        assert np.mean(losses[-3:]) < 0.2 * np.mean(losses[:3])
+        assert table.size() == 12 and table.capacity() == 800000
+        saver.save(sess, str(tmp_path.resolve()) + "/model.ckpt", global_step=90)
+    finally:
+        terminate_config_initializer()
+
+
+def test_get_initializer_of_the_documents_imports(graph, dynamic):
+    from mx_rec.util.initialize import (ConfigInitializer, get_initializer, get_rank_id, get_rank_size, get_target_batch,
+                                        get_use_dynamic_expansion, get_use_static)
+
+    assert get_rank_id() == 0 and get_rank_size() == 1
+    assert get_use_static() is False and get_use_dynamic_expansion() is False
+    assert get_initializer(True) is None
+    assert callable(get_target_batch)
+    assert ConfigInitializer.get_instance().use_static is False
+
+
+def test_a_second_graph_of_the_process_may_have_tables_of_the_same_names(graph, session, dynamic):
+    """As an Estimator builds its evaluation graph."""
+    tf = support.tf()
+    from mx_rec.core.embedding import sparse_lookup
+
+    first = user_table()
+    with tf.Graph().as_default() as second_graph:
+        second = user_table()
+        assert second.table_name == first.table_name
+        embedding = sparse_lookup(second, tf.constant([1], tf.int64), modify_graph=True)
+        with support.new_session(second_graph) as sess:
+            assert sess.run(embedding).shape == (1, 1)
+
+
+def test_exported_tables_are_numpy_dictionaries(graph, session, dynamic, tmp_path):
+    from mx_rec.core.embedding import sparse_lookup
+    from mx_rec.saver.sparse import export
+
+    tf = support.tf()
+    table = user_table()
+    embedding = sparse_lookup(table, tf.constant([5, -9], tf.int64), modify_graph=True)
+    sess = session()
+    rows = sess.run(embedding)
+    sess.run(tf.compat.v1.global_variables_initializer())
+    directory = str(tmp_path.resolve())
+    tf.compat.v1.train.Saver().save(sess, directory + "/model.ckpt", global_step=1)
+    export(table_list=["user_table"])
+    content = np.load(directory + "/sparse-model.ckpt-1/user_table/key-emb.npy", allow_pickle=True).item()
+    assert sorted(content) == [-9, 5]
+    support.assert_same_bits(content[5], rows[0])
+    support.assert_same_bits(content[-9], rows[1])

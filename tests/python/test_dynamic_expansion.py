@@ -1,0 +1,142 @@
+"""Tables with dynamic expansion: they grow past their sizes, and the by-address optimizers compute the same numbers."""
+
+import numpy as np
+import pytest
+
+import support
+
+
+def collections():
+    """(looked-up rows, their offsets), as scripts take them."""
+    from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
+
+    tf = support.tf()
+    return (tf.compat.v1.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB),
+            tf.compat.v1.get_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET))
+
+
+def make_table(name="table", dim=4, **arguments):
+    from mx_rec.core.embedding import create_table
+
+    tf = support.tf()
+    return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=3,
+                        emb_initializer=tf.compat.v1.random_normal_initializer(seed=1), **arguments)
+
+
+def lookup(table, ids, **arguments):
+    from mx_rec.core.embedding import sparse_lookup
+
+    return sparse_lookup(table, ids, modify_graph=True, **arguments)
+
+
+def sgd(by_address):
+    if by_address:
+        from mx_rec.optimizers.gradient_descent_by_addr import create_hash_optimizer_by_addr
+        return create_hash_optimizer_by_addr(0.1, weight_decay=0.0001)
+    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
+    return create_hash_optimizer(0.1, weight_decay=0.0001)
+
+
+def adagrad(by_address):
+    if by_address:
+        from mx_rec.optimizers.adagrad_by_addr import create_hash_optimizer_by_address
+        return create_hash_optimizer_by_address(0.1, initial_accumulator_value=0.5)
+    from mx_rec.optimizers.adagrad import create_hash_optimizer
+    return create_hash_optimizer(0.1, initial_accumulator_value=0.5)
+
+
+def lazy_adam(by_address):
+    if by_address:
+        from mx_rec.optimizers.lazy_adam_by_addr import create_hash_optimizer_by_address
+        return create_hash_optimizer_by_address(0.1)
+    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
+    return create_hash_optimizer(0.1)
+
+
+def trained(session, mx, make, by_address, lookups):
+    """Rows after ten steps of a model with `lookups` lookups of one table."""
+    from mx_rec.util.initialize import terminate_config_initializer
+
+    tf = support.tf()
+    tf.compat.v1.reset_default_graph()
+    terminate_config_initializer()
+    mx(use_dynamic_expansion=by_address)
+    if by_address:
+        table = make_table()
+    else:
+        from mx_rec.core.embedding import create_table
+        table = create_table(key_dtype=tf.int64, dim=4, name="table", device_vocabulary_size=1000,
+                             emb_initializer=tf.compat.v1.random_normal_initializer(seed=1))
+    ids = [tf.compat.v1.placeholder(tf.int64, [None]) for _ in range(lookups)]
+    loss = tf.add_n([tf.reduce_sum(tf.square(lookup(table, one)) * (number + 1)) for number, one in enumerate(ids)])
+    if by_address:
+        rows, offsets = collections()
+        assert len(rows) == len(offsets) == lookups
+        update = make(True).apply_gradients(zip(tf.gradients(loss, rows), offsets))
+    else:
+        update = make(False).minimize(loss, var_list=[table.variable])
+    raw = support.Raw.of(table)
+    with support.new_session() as sess:
+        sess.run(tf.compat.v1.global_variables_initializer())
+        random = np.random.RandomState(0)
+        for _ in range(10):
+            sess.run(update, {one: random.randint(0, 40, 12) for one in ids})
+        if by_address:
+            assert table.capacity() >= table.size() == raw.size(sess)
+        return raw.rows(sess)
+
+
+@pytest.mark.parametrize("lookups", [1, 2])
+@pytest.mark.parametrize("make", [sgd, adagrad, lazy_adam])
+def test_by_address_optimizers_give_the_bits_of_the_others(graph, session, mx, make, lookups):
+    expected = trained(session, mx, make, False, lookups)
+    assert len(expected) > 30
+    support.assert_same_tables(trained(session, mx, make, True, lookups), expected)
+
+
+def test_a_table_grows_far_beyond_its_size(graph, session, mx):
+    tf = support.tf()
+    mx(use_dynamic_expansion=True)
+    table = make_table()
+    embedding = lookup(table, tf.range(50000, dtype=tf.int64))
+    raw = support.Raw.of(table)
+    sess = session()
+    assert sess.run(embedding).shape == (50000, 4)
+    assert raw.size(sess) == 50000
+
+
+def test_optimizers_of_the_other_mode_are_refused(graph, mx):
+    from mx_rec.util.initialize import terminate_config_initializer
+
+    for expansion in (True, False):
+        terminate_config_initializer()
+        mx(use_dynamic_expansion=expansion)
+        for make in (sgd, adagrad, lazy_adam):
+            with pytest.raises(ValueError) as error:
+                make(not expansion)
+            assert "The dynamic expansion mode is not compatible with the optimizer" in str(error.value)
+
+
+def test_merged_tables_share_rows_and_train_apart(graph, session, mx):
+    tf = support.tf()
+    mx(use_dynamic_expansion=True)
+    tables = [make_table(name, enable_merge=True) for name in ("first", "second")]
+    other = make_table("third", dim=2, enable_merge=True)
+    assert tables[0].variable is tables[1].variable and other.variable is not tables[0].variable
+    embeddings = [lookup(tables[0], tf.constant([1, 2], tf.int64)), lookup(tables[1], tf.constant([101], tf.int64))]
+    rows, offsets = collections()
+    loss = tf.add_n([tf.reduce_sum(embedding) for embedding in embeddings])
+    update = sgd(True).apply_gradients(zip(tf.gradients(loss, rows), offsets))
+    raw = support.Raw.of(tables[0])
+    sess = session()
+    before = sess.run(embeddings)
+    sess.run(update)
+    after = raw.rows(sess)
+    assert sorted(after) == [1, 2, 101]
+    support.assert_rounding(after[101], before[1][0] - 0.1 * (1.0 + 0.0001 * before[1][0].astype(np.float64)), 4, 1.0)
+
+
+def test_merging_without_expansion_is_a_runtime_error(graph, dynamic):
+    with pytest.raises(RuntimeError) as error:
+        make_table(enable_merge=True)
+    assert "merge table function requires dynamic expansion mode" in str(error.value)
