@@ -1,0 +1,118 @@
+//! Names, attributes and errors that the writer and the reader of checkpoints share.
+
+use crate::{Error, Kind, Result};
+use std::io;
+use std::path::Path;
+
+/// Directory of the keys.
+pub(super) const KEY: &str = "key";
+/// Directory of the embeddings.
+pub(super) const EMBEDDING: &str = "embedding";
+/// File of the values in each directory.
+pub(super) const DATA: &str = "slice.data";
+/// File of the shape in each directory.
+pub(super) const ATTRIBUTE: &str = "slice.attribute";
+/// File in the table's directory that says what belongs to it; files of the original have none.
+pub(super) const MANIFEST: &str = "manifest";
+/// Directories that the original writes beside the slots for its admission counts.
+pub(super) const NOT_SLOTS: [&str; 5] = [
+    KEY,
+    EMBEDDING,
+    "table_2_thresh",
+    "hist_rec",
+    "key_count_map",
+];
+
+/// Bytes of a key.
+pub(super) const KEY_BYTES: u64 = 8;
+/// Bytes of a float.
+pub(super) const FLOAT_BYTES: u64 = 4;
+
+/// Slots of a table at most; no optimizer has more than a few, and a reader must stop somewhere.
+pub(super) const MAX_SLOTS: usize = 64;
+
+/// Bytes that are gathered for one file before they go to the system, and that are read at once.
+pub(super) const BLOCK_BYTES: usize = 1 << 20;
+
+/// The attribute file of keys: `n, 8`.
+pub(super) fn key_attribute(rows: u64) -> Vec<u8> {
+    words(&[rows, KEY_BYTES])
+}
+
+/// The attribute file of embeddings and slots: `n, dim, 4`.
+pub(super) fn float_attribute(rows: u64, dim: usize) -> Vec<u8> {
+    words(&[rows, dim as u64, FLOAT_BYTES])
+}
+
+fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Whether `name` may be the directory of a slot: letters, digits, `_`, `-`, `.`, at most 255 of them, no leading dot, and not
+/// a name with another meaning.
+pub(super) fn is_slot_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    (1..=255).contains(&name.len())
+        && name.bytes().all(plain)
+        && !name.starts_with('.')
+        && name != MANIFEST
+        && !NOT_SLOTS.contains(&name)
+}
+
+/// What the operating system said about `path`: `NotFound`, or `Io`.
+pub(super) fn refused(action: &str, path: &Path, cause: io::Error) -> Error {
+    let kind = match cause.kind() {
+        io::ErrorKind::NotFound => Kind::NotFound,
+        _ => Kind::Io,
+    };
+    Error::new(kind, format!("cannot {action}"))
+        .with("path", path.display())
+        .with("cause", cause)
+}
+
+/// `DataLoss` in the file at `path`.
+pub(super) fn damaged(message: &str, path: &Path) -> Error {
+    Error::new(Kind::DataLoss, message).with("path", path.display())
+}
+
+/// Attaches a closure's path to the errors of the system.
+pub(super) fn named<T>(result: io::Result<T>, action: &str, path: &Path) -> Result<T> {
+    result.map_err(|cause| refused(action, path, cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_little_endian_words() {
+        assert_eq!(
+            key_attribute(258),
+            [2, 1, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0]
+        );
+        assert_eq!(float_attribute(1, 16).len(), 24);
+        assert_eq!(float_attribute(1, 16)[8..10], [16, 0]);
+    }
+
+    #[test]
+    fn slot_names_are_plain_and_not_taken() {
+        for good in ["LazyAdam_momentum", "a", "x-1.b"] {
+            assert!(is_slot_name(good), "{good}");
+        }
+        for bad in [
+            "",
+            ".",
+            "..",
+            ".x",
+            "a/b",
+            "key",
+            "embedding",
+            "manifest",
+            "hist_rec",
+            "a b",
+        ] {
+            assert!(!is_slot_name(bad), "{bad}");
+        }
+        assert!(!is_slot_name(&"x".repeat(256)));
+    }
+}

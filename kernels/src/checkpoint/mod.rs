@@ -1,0 +1,15 @@
+//! A table on disk: one directory with its keys, its embeddings and its optimizer slots.
+//!
+//! `docs/checkpoint-format.md` has the bytes. [`format`] says what the files are, [`writer`] makes them beside their
+//! destination and renames them into place, [`reader`] believes nothing it has not checked.
+
+mod format;
+mod manifest;
+mod reader;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use reader::load;
+pub use writer::save;

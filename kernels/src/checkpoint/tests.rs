@@ -1,0 +1,518 @@
+//! Round trips, and every way in which files can be wrong.
+
+use super::format::{float_attribute, key_attribute};
+use super::{load, save};
+use crate::{
+    Ids, Initializer, Kind, LazyAdam, Pool, Result, Sgd, SlotSpec, Table, TableConfig, Target,
+};
+use proptest::prelude::*;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A directory of its own for one test, removed at the end.
+struct Temp(PathBuf);
+
+impl Temp {
+    fn new() -> Temp {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("mx_rec-checkpoint-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Temp(path)
+    }
+
+    fn entries(&self) -> Vec<String> {
+        let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
+        let names = fs::read_dir(&self.0).unwrap().map(name);
+        names.map(|name| name.into_string().unwrap()).collect()
+    }
+}
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn pool() -> Pool {
+    Pool::new(1).unwrap()
+}
+
+fn table(dim: usize, capacity: u64) -> Table {
+    Table::new(TableConfig {
+        name: "t".into(),
+        dim,
+        capacity,
+        seed: 3,
+        initializer: Initializer::RandomUniform {
+            min: -1.0,
+            max: 1.0,
+        },
+        init_param: 1.0,
+        frozen_keys: vec![],
+    })
+    .unwrap()
+}
+
+fn adam() -> LazyAdam {
+    LazyAdam::new(0.1, 0.9, 0.99, 1e-8, 0.9, 0.99).unwrap()
+}
+
+/// Gives every key a step of Adam.
+fn train(table: &Table, keys: &[i64]) {
+    let grads: Vec<f32> = (0..keys.len() * table.dim())
+        .map(|at| at as f32 * 0.01 - 1.0)
+        .collect();
+    table
+        .apply(&pool(), Target::Ids(Ids::I64(keys)), &grads, &adam())
+        .unwrap();
+}
+
+/// A trained table of `rows` rows, with the extreme keys among them.
+fn trained(dim: usize, rows: i64) -> Table {
+    let table = table(dim, 1 << 20);
+    let mut keys: Vec<i64> = (0..rows).map(|key| key * 7919 - 4000).collect();
+    keys.iter_mut()
+        .zip([i64::MIN, i64::MAX, 0, -2])
+        .for_each(|(key, extreme)| *key = extreme);
+    train(&table, &keys);
+    table
+}
+
+fn bits(table: &Table) -> (Vec<i64>, Vec<Vec<u32>>, Vec<SlotSpec>) {
+    let export = table.export().unwrap();
+    let word = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect();
+    let mut values = vec![word(&export.embedding)];
+    values.extend(export.slots.iter().map(|(_, slot)| word(slot)));
+    (
+        export.keys,
+        values,
+        export.slots.into_iter().map(|(spec, _)| spec).collect(),
+    )
+}
+
+/// Loads into a table that has a row already and checks that a failure leaves that alone.
+fn fails(dir: &Path, dim: usize, capacity: u64) -> crate::Error {
+    let table = table(dim, capacity);
+    table
+        .assign(&pool(), Ids::I64(&[5]), &vec![0.5; dim])
+        .unwrap();
+    let before = bits(&table);
+    let error = load(&table, &pool(), dir).unwrap_err();
+    assert_eq!(bits(&table), before);
+    error
+}
+
+/// The smallest checkpoint, as another program might write it: rows of dim 2.
+fn write_plain(dir: &Path, keys: &[i64], slots: &[&str]) {
+    let rows = keys.len() as u64;
+    for name in ["key", "embedding"].iter().chain(slots) {
+        let part = dir.join(name);
+        fs::create_dir_all(&part).unwrap();
+        let (shape, data): (_, Vec<u8>) = if *name == "key" {
+            (
+                key_attribute(rows),
+                keys.iter().flat_map(|key| key.to_le_bytes()).collect(),
+            )
+        } else {
+            let values = (0..rows * 2).flat_map(|at| (at as f32).to_le_bytes());
+            (float_attribute(rows, 2), values.collect())
+        };
+        fs::write(part.join("slice.attribute"), shape).unwrap();
+        fs::write(part.join("slice.data"), data).unwrap();
+    }
+}
+
+#[test]
+fn a_saved_table_comes_back_bit_for_bit_in_the_same_order() -> Result<()> {
+    // Several blocks, and rows beyond a block.
+    for (dim, rows) in [(1, 3), (16, 40_000), (37, 1), (8192, 70)] {
+        let temp = Temp::new();
+        let dir = temp.0.join("sparse-model-7").join("t");
+        let table = trained(dim, rows);
+        table.remove(Ids::I64(&[0]))?;
+        let saved = save(&table, &dir)?;
+        assert_eq!(saved, table.len());
+        let other = self::table(dim, 1 << 20);
+        assert_eq!(load(&other, &pool(), &dir)?, saved);
+        assert_eq!(bits(&other), bits(&table));
+    }
+    Ok(())
+}
+
+#[test]
+fn training_goes_on_after_a_load_as_if_nothing_had_happened() -> Result<()> {
+    let temp = Temp::new();
+    let dir = temp.0.join("t");
+    let table = trained(16, 100);
+    save(&table, &dir)?;
+    let other = self::table(16, 1 << 20);
+    load(&other, &pool(), &dir)?;
+    for table in [&table, &other] {
+        train(table, &[0, 7, -2, 123_456, i64::MAX]);
+    }
+    assert_eq!(bits(&other), bits(&table));
+    Ok(())
+}
+
+#[test]
+fn the_files_are_those_of_the_layout() -> Result<()> {
+    let temp = Temp::new();
+    let dir = temp.0.join("t");
+    let table = table(2, 10);
+    table.assign(&pool(), Ids::I64(&[258, -3]), &[1.0, 2.0, 3.0, 4.0])?;
+    save(&table, &dir)?;
+    let read = |path: &str| fs::read(dir.join(path)).unwrap();
+    assert_eq!(read("key/slice.attribute"), key_attribute(2));
+    assert_eq!(read("embedding/slice.attribute"), float_attribute(2, 2));
+    assert_eq!(
+        read("key/slice.data"),
+        [258_i64.to_le_bytes(), (-3_i64).to_le_bytes()].concat()
+    );
+    let floats: Vec<u8> = [1.0_f32, 2.0, 3.0, 4.0]
+        .iter()
+        .flat_map(|x| x.to_le_bytes())
+        .collect();
+    assert_eq!(read("embedding/slice.data"), floats);
+    assert_eq!(read("manifest"), b"mx_rec table 1\nrows 2\ndim 2\nend\n");
+    assert_eq!(temp.entries(), ["t"], "nothing else stays behind");
+
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(dir.join("key/slice.data")) & !0o640, 0);
+    assert_eq!(mode(dir.join("embedding")) & !0o750, 0);
+    Ok(())
+}
+
+#[test]
+fn an_empty_table_is_saved_and_loaded() -> Result<()> {
+    let temp = Temp::new();
+    let dir = temp.0.join("t");
+    assert_eq!(save(&table(4, 10), &dir)?, 0);
+    let full = trained(4, 10);
+    assert_eq!(load(&full, &pool(), &dir)?, 0);
+    assert_eq!(full.len(), 0);
+    Ok(())
+}
+
+#[test]
+fn an_earlier_checkpoint_is_replaced_as_a_whole() -> Result<()> {
+    let temp = Temp::new();
+    let dir = temp.0.join("t");
+    save(&trained(4, 100), &dir)?;
+    let plain = table(4, 10);
+    plain.assign(&pool(), Ids::I64(&[1]), &[1.0; 4])?;
+    save(&plain, &dir)?;
+    let other = table(4, 10);
+    load(&other, &pool(), &dir)?;
+    assert_eq!(bits(&other), bits(&plain));
+    assert!(!dir.join("LazyAdam_momentum").exists());
+    assert_eq!(temp.entries(), ["t"]);
+    Ok(())
+}
+
+#[test]
+fn what_is_no_checkpoint_is_never_replaced() {
+    let temp = Temp::new();
+    let table = trained(4, 3);
+    let dir = temp.0.join("photos");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("cat.jpg"), "meow").unwrap();
+    assert_eq!(
+        save(&table, &dir).unwrap_err().kind(),
+        Kind::InvalidArgument
+    );
+    assert_eq!(
+        save(&table, &dir.join("cat.jpg")).unwrap_err().kind(),
+        Kind::InvalidArgument
+    );
+    assert_eq!(fs::read(dir.join("cat.jpg")).unwrap(), b"meow");
+    let error = save(&table, &dir.join("cat.jpg").join("t")).unwrap_err();
+    assert!(error.to_string().contains("cat.jpg"), "{error}");
+    assert_eq!(
+        save(&table, Path::new("/")).unwrap_err().kind(),
+        Kind::InvalidArgument
+    );
+    assert_eq!(temp.entries(), ["photos"]);
+    let empty = temp.0.join("empty");
+    fs::create_dir(&empty).unwrap();
+    assert_eq!(save(&table, &empty).unwrap(), 3);
+}
+
+#[test]
+fn files_without_a_manifest_load_with_all_their_slots() -> Result<()> {
+    let temp = Temp::new();
+    write_plain(&temp.0, &[9, -9], &["Adagrad_accumulator"]);
+    fs::create_dir(temp.0.join("hist_rec")).unwrap();
+    fs::write(temp.0.join("hist_rec").join("slice.attribute"), "x").unwrap();
+    let table = table(2, 10);
+    load(&table, &pool(), &temp.0)?;
+    let export = table.export()?;
+    assert_eq!(export.keys, [9, -9]);
+    assert_eq!(export.embedding, [0.0, 1.0, 2.0, 3.0]);
+    let spec = SlotSpec {
+        name: "Adagrad_accumulator".into(),
+        initial: 0.9,
+    };
+    assert_eq!(export.slots, [(spec, vec![0.0, 1.0, 2.0, 3.0])]);
+    Ok(())
+}
+
+#[test]
+fn slots_missing_on_disk_start_fresh_and_those_of_the_table_keep_their_place() -> Result<()> {
+    let temp = Temp::new();
+    write_plain(&temp.0, &[9], &["LazyAdam_velocity", "Another_slot"]);
+    let table = trained(2, 5);
+    load(&table, &pool(), &temp.0)?;
+    let names: Vec<_> = table
+        .slots()
+        .iter()
+        .map(|slot| slot.name.to_string())
+        .collect();
+    assert_eq!(
+        names,
+        ["LazyAdam_momentum", "LazyAdam_velocity", "Another_slot"]
+    );
+    let export = table.export()?;
+    let values: Vec<_> = export
+        .slots
+        .iter()
+        .map(|(_, values)| values.as_slice())
+        .collect();
+    assert_eq!(values, [[0.0, 0.0], [0.0, 1.0], [0.0, 1.0]]);
+    table.apply(&pool(), Target::Ids(Ids::I64(&[9])), &[1.0; 2], &adam())?;
+    table.apply(
+        &pool(),
+        Target::Ids(Ids::I64(&[9])),
+        &[1.0; 2],
+        &Sgd::new(1.0, 0.0)?,
+    )?;
+    Ok(())
+}
+
+#[test]
+fn a_slots_initial_value_comes_back_for_rows_that_are_new_after_the_load() -> Result<()> {
+    let temp = Temp::new();
+    let dir = temp.0.join("t");
+    let table = table(2, 10);
+    let adagrad = crate::Adagrad::new(0.1, 0.25)?;
+    table.apply(&pool(), Target::Ids(Ids::I64(&[1])), &[1.0; 2], &adagrad)?;
+    save(&table, &dir)?;
+    let other = self::table(2, 10);
+    load(&other, &pool(), &dir)?;
+    other.assign(&pool(), Ids::I64(&[2]), &[0.0; 2])?;
+    assert_eq!(other.export()?.slots[0].1, [1.25, 1.25, 0.25, 0.25]);
+    Ok(())
+}
+
+#[test]
+fn missing_files_are_not_found_by_name() {
+    for file in [
+        "key/slice.attribute",
+        "key/slice.data",
+        "embedding/slice.attribute",
+        "embedding/slice.data",
+        "LazyAdam_velocity/slice.attribute",
+        "LazyAdam_velocity/slice.data",
+    ] {
+        let temp = Temp::new();
+        let dir = temp.0.join("t");
+        save(&trained(2, 3), &dir).unwrap();
+        fs::remove_file(dir.join(file)).unwrap();
+        let error = fails(&dir, 2, 10);
+        assert_eq!(error.kind(), Kind::NotFound, "{error}");
+        assert!(error.to_string().contains(file), "{error}");
+    }
+    let error = fails(Path::new("/nowhere/at/all"), 2, 10);
+    assert_eq!(error.kind(), Kind::NotFound);
+    assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
+}
+
+#[test]
+fn files_of_a_wrong_size_are_damaged() {
+    for part in ["key", "embedding", "LazyAdam_momentum"] {
+        for file in ["slice.attribute", "slice.data"] {
+            for change in [-1_i64, 1, -8, 8, i64::MIN] {
+                let temp = Temp::new();
+                let dir = temp.0.join("t");
+                write_plain(&dir, &[1, 2, 3], &["LazyAdam_momentum"]);
+                let path = dir.join(part).join(file);
+                let mut bytes = fs::read(&path).unwrap();
+                bytes.resize(
+                    (bytes.len() as i64).saturating_add(change).max(0) as usize,
+                    7,
+                );
+                fs::write(&path, bytes).unwrap();
+                let error = fails(&dir, 2, 10);
+                assert_eq!(error.kind(), Kind::DataLoss, "{error}");
+                assert!(
+                    error.to_string().contains(&format!("{part}/{file}")),
+                    "{error}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn attributes_that_do_not_fit_are_refused() {
+    let words = |words: &[i64]| {
+        words
+            .iter()
+            .flat_map(|x| x.to_le_bytes())
+            .collect::<Vec<u8>>()
+    };
+    for (part, attribute, kind, text) in [
+        ("key", words(&[3, 4]), Kind::DataLoss, "bytes=4, expected=8"),
+        ("key", words(&[-3, 8]), Kind::DataLoss, "negative"),
+        (
+            "key",
+            words(&[2, 8]),
+            Kind::DataLoss,
+            "size is not what its attribute says",
+        ),
+        (
+            "key",
+            words(&[i64::MAX, 8]),
+            Kind::ResourceExhausted,
+            "rows=9223372036854775807, capacity=10",
+        ),
+        (
+            "embedding",
+            words(&[3, 2, 8]),
+            Kind::DataLoss,
+            "bytes=8, expected=4",
+        ),
+        (
+            "embedding",
+            words(&[2, 2, 4]),
+            Kind::DataLoss,
+            "rows=2, keys=3",
+        ),
+        (
+            "embedding",
+            words(&[3, 3, 4]),
+            Kind::InvalidArgument,
+            "checkpoint_dim=3, table_dim=2",
+        ),
+        (
+            "embedding",
+            words(&[3, i64::MAX, 4]),
+            Kind::InvalidArgument,
+            "table_dim=2",
+        ),
+        (
+            "LazyAdam_velocity",
+            words(&[3, 1, 4]),
+            Kind::InvalidArgument,
+            "checkpoint_dim=1",
+        ),
+    ] {
+        let temp = Temp::new();
+        let dir = temp.0.join("t");
+        write_plain(&dir, &[1, 2, 3], &["LazyAdam_velocity"]);
+        fs::write(dir.join(part).join("slice.attribute"), attribute).unwrap();
+        let error = fails(&dir, 2, 10);
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(text), "{error}");
+    }
+}
+
+#[test]
+fn more_rows_than_the_capacity_are_refused_with_both_numbers() {
+    let temp = Temp::new();
+    let dir = temp.0.join("t");
+    save(&trained(2, 11), &dir).unwrap();
+    let error = fails(&dir, 2, 10);
+    assert_eq!(error.kind(), Kind::ResourceExhausted);
+    assert!(
+        error.to_string().contains("rows=11, capacity=10"),
+        "{error}"
+    );
+}
+
+#[test]
+fn padding_and_repeated_keys_are_damage() {
+    for keys in [
+        vec![1, -1, 2],
+        vec![4, 5, 4],
+        [&(0..300_000).collect::<Vec<_>>()[..], &[7]].concat(),
+    ] {
+        let temp = Temp::new();
+        write_plain(&temp.0, &keys, &[]);
+        let error = fails(&temp.0, 2, 1 << 20);
+        assert_eq!(error.kind(), Kind::DataLoss, "{error}");
+        assert!(error.to_string().contains("key="), "{error}");
+    }
+}
+
+#[test]
+fn a_manifest_that_contradicts_the_files_is_refused() {
+    for (from, to, kind) in [
+        ("rows 3", "rows 2", Kind::DataLoss),
+        ("dim 2", "dim 3", Kind::InvalidArgument),
+        ("LazyAdam_momentum", "LazyAdam_elsewhere", Kind::NotFound),
+        ("end\n", "", Kind::DataLoss),
+        ("mx_rec", "\u{fffd}", Kind::DataLoss),
+    ] {
+        let temp = Temp::new();
+        let dir = temp.0.join("t");
+        save(&trained(2, 3), &dir).unwrap();
+        let text = fs::read_to_string(dir.join("manifest")).unwrap();
+        fs::write(dir.join("manifest"), text.replace(from, to)).unwrap();
+        let error = fails(&dir, 2, 10);
+        assert_eq!(error.kind(), kind, "{error}");
+    }
+}
+
+#[test]
+fn what_is_no_plain_file_is_refused_without_waiting() {
+    let temp = Temp::new();
+    let dir = temp.0.join("t");
+    save(&trained(2, 3), &dir).unwrap();
+    fs::remove_file(dir.join("key/slice.data")).unwrap();
+    fs::create_dir(dir.join("key/slice.data")).unwrap();
+    assert_eq!(fails(&dir, 2, 10).kind(), Kind::DataLoss);
+    assert_eq!(fails(&dir.join("manifest"), 2, 10).kind(), Kind::DataLoss);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn any_bytes_load_or_fail_cleanly(
+        file in 0..7_usize,
+        at in 0..64_usize,
+        bytes in proptest::collection::vec(any::<u8>(), 0..40),
+        insert: bool,
+        with_manifest: bool,
+    ) {
+        let temp = Temp::new();
+        let dir = temp.0.join("t");
+        write_plain(&dir, &[1, 2, 3], &["LazyAdam_momentum"]);
+        let manifest = "mx_rec table 1\nrows 3\ndim 2\nslot LazyAdam_momentum 00000000\nend\n";
+        if with_manifest || file == 6 {
+            fs::write(dir.join("manifest"), manifest).unwrap();
+        }
+        let path = dir.join([
+            "key/slice.attribute", "key/slice.data", "embedding/slice.attribute",
+            "embedding/slice.data", "LazyAdam_momentum/slice.attribute",
+            "LazyAdam_momentum/slice.data", "manifest",
+        ][file]);
+        let mut old = fs::read(&path).unwrap();
+        let at = at.min(old.len());
+        let end = if insert { at } else { (at + bytes.len()).min(old.len()) };
+        old.splice(at..end, bytes);
+        fs::write(&path, old).unwrap();
+        let table = table(2, 10);
+        table.assign(&pool(), Ids::I64(&[5]), &[0.5; 2]).unwrap();
+        let before = bits(&table);
+        match load(&table, &pool(), &dir) {
+            Ok(rows) => prop_assert_eq!(rows, 3),
+            Err(_) => prop_assert_eq!(bits(&table), before),
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Writes a table: one pass over its rows into files beside the destination, then a rename.
+
+use super::format::{
+    float_attribute, is_slot_name, key_attribute, named, refused, ATTRIBUTE, BLOCK_BYTES, DATA,
+    EMBEDDING, KEY, MANIFEST, MAX_SLOTS,
+};
+use super::manifest::Manifest;
+use crate::{Error, Kind, Result, Table};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Permissions of files and directories, as the original sets them.
+const FILE_MODE: u32 = 0o640;
+const DIR_MODE: u32 = 0o750;
+
+/// Directories of earlier saves that were cut off may lie in the way of a new one; so many are stepped over.
+const ATTEMPTS: u32 = 10_000;
+
+/// Writes the whole table into the directory `dir`, which is made with its parents, and returns the number of rows.
+///
+/// The files hold one moment of the table: updates wait. They are written into a hidden directory beside `dir`, flushed to the
+/// disk and renamed, so `dir` holds all of the new content or all of the old. An earlier checkpoint of that name is
+/// replaced; anything else of that name is left alone. Memory beside the table does not grow with it.
+///
+/// # Errors
+/// `InvalidArgument` if `dir` has no name, exists and is no checkpoint, or a slot's name cannot be a directory; `Io` or
+/// `NotFound` with the path for what the system refuses. After an error `dir` is as it was.
+pub fn save(table: &Table, dir: &Path) -> Result<u64> {
+    let name = dir
+        .file_name()
+        .and_then(|name| name.to_str())
+        .ok_or_else(|| {
+            Error::invalid("a checkpoint needs a directory with a name in UTF-8")
+                .with("path", dir.display())
+        })?;
+    let parent = match dir.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    replaceable(dir)?;
+    let made = DirBuilder::new()
+        .recursive(true)
+        .mode(DIR_MODE)
+        .create(parent);
+    named(made, "make a directory", parent)?;
+    let fresh = Scratch::beside(parent, name, "saving")?;
+    let rows = write(table, &fresh.path)?;
+    sync_dir(&fresh.path)?;
+    install(fresh, dir, parent, name)?;
+    Ok(rows)
+}
+
+/// Refuses to replace what is not a checkpoint.
+fn replaceable(dir: &Path) -> Result<()> {
+    let refuse = |message: &str| Err(Error::invalid(message).with("path", dir.display()));
+    match fs::symlink_metadata(dir) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(cause) => Err(refused("look at a directory", dir, cause)),
+        Ok(found) if !found.is_dir() => refuse("the destination exists and is no directory"),
+        Ok(_) => {
+            let mut entries = named(fs::read_dir(dir), "read a directory", dir)?;
+            if entries.next().is_none() || dir.join(KEY).join(ATTRIBUTE).is_file() {
+                return Ok(());
+            }
+            refuse("the destination exists and is no checkpoint of a table: remove it first")
+        }
+    }
+}
+
+/// Writes all files of a table into the empty directory `dir`.
+fn write(table: &Table, dir: &Path) -> Result<u64> {
+    let snapshot = table.snapshot();
+    let (rows, dim) = (snapshot.rows(), table.dim());
+    let slots = snapshot.slots().to_vec();
+    if let Some(slot) = slots.iter().find(|slot| !is_slot_name(&slot.name)) {
+        return Err(Error::invalid("a slot's name cannot be a directory").with("slot", &slot.name));
+    }
+    if slots.len() > MAX_SLOTS {
+        return Err(Error::invalid("a table with so many slots cannot be saved")
+            .with("slots", slots.len())
+            .with("limit", MAX_SLOTS));
+    }
+    let mut keys = Part::create(dir, KEY, &key_attribute(rows))?;
+    let shape = float_attribute(rows, dim);
+    let mut floats = vec![Part::create(dir, EMBEDDING, &shape)?];
+    for slot in &slots {
+        floats.push(Part::create(dir, &slot.name, &shape)?);
+    }
+    let mut written = 0;
+    snapshot.for_each_row(&mut |key, row| {
+        written += 1;
+        keys.push(&key.to_le_bytes())?;
+        let parts = floats.iter_mut().zip(row.chunks_exact(dim));
+        for (part, values) in parts {
+            part.push_floats(values)?;
+        }
+        Ok(())
+    })?;
+    drop(snapshot);
+    if written != rows {
+        return Err(Error::new(
+            Kind::Internal,
+            "a table gave another number of rows than it has",
+        )
+        .with("rows", rows)
+        .with("given", written));
+    }
+    keys.finish()?;
+    floats.into_iter().try_for_each(Part::finish)?;
+    let manifest = Manifest { rows, dim, slots };
+    write_file(&dir.join(MANIFEST), manifest.text().as_bytes())?;
+    Ok(rows)
+}
+
+/// One directory of the layout while its data file grows.
+struct Part {
+    dir: PathBuf,
+    path: PathBuf,
+    file: File,
+    pending: Vec<u8>,
+}
+
+impl Part {
+    fn create(table: &Path, name: &str, attribute: &[u8]) -> Result<Part> {
+        let dir = table.join(name);
+        named(
+            DirBuilder::new().mode(DIR_MODE).create(&dir),
+            "make a directory",
+            &dir,
+        )?;
+        write_file(&dir.join(ATTRIBUTE), attribute)?;
+        let path = dir.join(DATA);
+        let file = create_file(&path)?;
+        Ok(Part {
+            dir,
+            path,
+            file,
+            pending: Vec::with_capacity(BLOCK_BYTES),
+        })
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> Result<()> {
+        self.pending.extend_from_slice(bytes);
+        self.flush_if_full()
+    }
+
+    fn push_floats(&mut self, values: &[f32]) -> Result<()> {
+        let start = self.pending.len();
+        self.pending.resize(start + size_of_val(values), 0);
+        for (bytes, value) in self.pending[start..].chunks_exact_mut(4).zip(values) {
+            bytes.copy_from_slice(&value.to_le_bytes());
+        }
+        self.flush_if_full()
+    }
+
+    fn flush_if_full(&mut self) -> Result<()> {
+        // A little early, so that the buffer rarely grows beyond what it was made for.
+        if self.pending.len() < BLOCK_BYTES - BLOCK_BYTES / 16 {
+            return Ok(());
+        }
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        named(
+            self.file.write_all(&self.pending),
+            "write a file",
+            &self.path,
+        )?;
+        self.pending.clear();
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<()> {
+        self.flush()?;
+        named(self.file.sync_all(), "flush a file to the disk", &self.path)?;
+        sync_dir(&self.dir)
+    }
+}
+
+/// A hidden directory that is removed with all it holds unless it was moved away.
+struct Scratch {
+    path: PathBuf,
+    moved: bool,
+}
+
+impl Scratch {
+    /// `parent/.name.purpose-<process>-<number>`, made anew.
+    fn beside(parent: &Path, name: &str, purpose: &str) -> Result<Scratch> {
+        let process = std::process::id();
+        for attempt in 0..ATTEMPTS {
+            let path = parent.join(format!(".{name}.{purpose}-{process}-{attempt}"));
+            match DirBuilder::new().mode(DIR_MODE).create(&path) {
+                Ok(()) => return Ok(Scratch { path, moved: false }),
+                Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(cause) => return Err(refused("make a directory", &path, cause)),
+            }
+        }
+        Err(
+            Error::new(Kind::Io, "too many leftovers of earlier saves: remove them")
+                .with("path", parent.display()),
+        )
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !self.moved {
+            // Best effort: what stays behind is hidden and harms nothing.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Renames `fresh` to `dir`; an earlier checkpoint there is moved away first and removed last.
+fn install(mut fresh: Scratch, dir: &Path, parent: &Path, name: &str) -> Result<()> {
+    let mut old = None;
+    if fs::symlink_metadata(dir).is_ok() {
+        let scratch = Scratch::beside(parent, name, "old")?;
+        // A rename onto an empty directory replaces it.
+        named(
+            fs::rename(dir, &scratch.path),
+            "move the earlier checkpoint away",
+            dir,
+        )?;
+        old = Some(scratch);
+    }
+    if let Err(cause) = fs::rename(&fresh.path, dir) {
+        let mut error = refused("rename a checkpoint into place", dir, cause);
+        if let Some(mut old) = old {
+            // Whether it comes back or not: the only good copy is not removed.
+            old.moved = true;
+            if fs::rename(&old.path, dir).is_err() {
+                error = error.with("earlier_checkpoint", old.path.display());
+            }
+        }
+        return Err(error);
+    }
+    fresh.moved = true;
+    sync_dir(parent)
+}
+
+fn create_file(path: &Path) -> Result<File> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(FILE_MODE)
+        .open(path);
+    named(file, "make a file", path)
+}
+
+fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut file = create_file(path)?;
+    named(file.write_all(bytes), "write a file", path)?;
+    named(file.sync_all(), "flush a file to the disk", path)
+}
+
+fn sync_dir(dir: &Path) -> Result<()> {
+    named(
+        File::open(dir).and_then(|dir| dir.sync_all()),
+        "flush a directory to the disk",
+        dir,
+    )
+}
