@@ -3,6 +3,7 @@
 //! It knows nothing of TensorFlow or Python, keeps no global state and reads neither clock nor environment.
 
 mod batch;
+pub mod checkpoint;
 mod error;
 mod ids;
 mod index;
