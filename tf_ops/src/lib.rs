@@ -1,1 +1,24 @@
 //! The adapter: everything that knows TensorFlow.
+//!
+//! `sys` finds TensorFlow's C API in the process, `tf` makes it safe, `ops` is one file for each family of ops. A kernel
+//! never sees a raw pointer; a panic never leaves `guard`.
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing
+    )
+)]
+
+mod config;
+mod guard;
+pub mod ops;
+mod registry;
+mod sys;
+mod tf;
+mod threads;
+
+pub use sys::{load, LoadError};

@@ -1,0 +1,174 @@
+//! The configuration of a table as it arrives from Python: JSON in a uint8 tensor.
+
+use mx_rec_kernels::{Distribution, Error, Initializer, Mode, Result, TableConfig};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    name: String,
+    dim: usize,
+    capacity: u64,
+    seed: u64,
+    init_param: f32,
+    padding_keys: Vec<i64>,
+    initializer: Init,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+enum Init {
+    Zeros,
+    Ones,
+    Constant {
+        value: f32,
+    },
+    RandomUniform {
+        min: f32,
+        max: f32,
+    },
+    RandomNormal {
+        mean: f32,
+        stddev: f32,
+    },
+    TruncatedNormal {
+        mean: f32,
+        stddev: f32,
+    },
+    VarianceScaling {
+        scale: f32,
+        mode: InitMode,
+        distribution: InitDistribution,
+        fan_in: f64,
+        fan_out: f64,
+    },
+}
+
+#[derive(Deserialize)]
+enum InitMode {
+    #[serde(rename = "fan_in")]
+    In,
+    #[serde(rename = "fan_out")]
+    Out,
+    #[serde(rename = "fan_avg")]
+    Avg,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum InitDistribution {
+    Uniform,
+    UntruncatedNormal,
+    TruncatedNormal,
+}
+
+impl From<Init> for Initializer {
+    fn from(init: Init) -> Self {
+        match init {
+            Init::Zeros => Initializer::Zeros,
+            Init::Ones => Initializer::Ones,
+            Init::Constant { value } => Initializer::Constant(value),
+            Init::RandomUniform { min, max } => Initializer::RandomUniform { min, max },
+            Init::RandomNormal { mean, stddev } => Initializer::RandomNormal { mean, stddev },
+            Init::TruncatedNormal { mean, stddev } => Initializer::TruncatedNormal { mean, stddev },
+            Init::VarianceScaling {
+                scale,
+                mode,
+                distribution,
+                fan_in,
+                fan_out,
+            } => Initializer::VarianceScaling {
+                scale,
+                mode: match mode {
+                    InitMode::In => Mode::FanIn,
+                    InitMode::Out => Mode::FanOut,
+                    InitMode::Avg => Mode::FanAvg,
+                },
+                distribution: match distribution {
+                    InitDistribution::Uniform => Distribution::Uniform,
+                    InitDistribution::UntruncatedNormal => Distribution::UntruncatedNormal,
+                    InitDistribution::TruncatedNormal => Distribution::TruncatedNormal,
+                },
+                fan_in,
+                fan_out,
+            },
+        }
+    }
+}
+
+/// Reads a configuration. Every field must be there and no other may be.
+///
+/// # Errors
+/// `InvalidArgument` that says which field is wrong.
+pub(crate) fn parse(json: &[u8]) -> Result<TableConfig> {
+    let config: Config = serde_json::from_slice(json).map_err(|cause| {
+        Error::invalid(format!(
+            "the configuration of a table is not valid: {cause}"
+        ))
+    })?;
+    Ok(TableConfig {
+        name: config.name,
+        dim: config.dim,
+        capacity: config.capacity,
+        seed: config.seed,
+        initializer: config.initializer.into(),
+        init_param: config.init_param,
+        frozen_keys: config.padding_keys,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(initializer: &str, more: &str) -> Vec<u8> {
+        format!(
+            "{{\"name\": \"t\", \"dim\": 4, \"capacity\": 10, \"seed\": 18446744073709551615, \
+             \"init_param\": 0.5, \"padding_keys\": [-9223372036854775808], \
+             \"initializer\": {initializer}{more}}}"
+        )
+        .into_bytes()
+    }
+
+    #[test]
+    fn a_whole_configuration_is_read_with_its_extremes() -> Result<()> {
+        let scaling = "{\"kind\": \"variance_scaling\", \"scale\": 2.0, \"mode\": \"fan_avg\", \
+                       \"distribution\": \"uniform\", \"fan_in\": 10, \"fan_out\": 4}";
+        let config = parse(&text(scaling, ""))?;
+        assert_eq!(
+            (config.seed, config.frozen_keys.as_slice()),
+            (u64::MAX, &[i64::MIN][..])
+        );
+        assert_eq!(
+            config.initializer,
+            Initializer::VarianceScaling {
+                scale: 2.0,
+                mode: Mode::FanAvg,
+                distribution: Distribution::Uniform,
+                fan_in: 10.0,
+                fan_out: 4.0,
+            }
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_missing_or_unknown_is_named() {
+        for (json, named) in [
+            (text("{\"kind\": \"orthogonal\"}", ""), "orthogonal"),
+            (text("{\"kind\": \"zeros\"}", ", \"colour\": 1"), "colour"),
+            (
+                text("{\"kind\": \"random_uniform\", \"min\": 0}", ""),
+                "max",
+            ),
+            (b"{\"name\": \"t\"}".to_vec(), "dim"),
+            (b"\xff\x00".to_vec(), "not valid"),
+        ] {
+            let message = parse(&json)
+                .err()
+                .map(|error| error.to_string())
+                .unwrap_or_default();
+            assert!(message.contains(named), "{message}");
+        }
+    }
+}

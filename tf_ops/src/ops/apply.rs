@@ -1,0 +1,319 @@
+//! One step of an optimizer: `MxRecApply<Optimizer>` by offset, `MxRecApply<Optimizer>ByIds` by key.
+
+use super::definition::{Arg, Attr, OpDef};
+use super::support::{expect_last, handle_to_scalar, ids, on, table, HANDLE, IDS, KEY_TYPE};
+use crate::tf::{Construction, Context, Kernel, ShapeContext};
+use crate::threads::pool;
+use mx_rec_kernels::{self as kernels, Error, Result, RowOptimizer, Target};
+use std::marker::PhantomData;
+
+/// An optimizer's side of the two ops.
+pub(crate) trait Rule: Send + Sync + 'static {
+    /// Definition of the op by offset.
+    const BY_OFFSET: &'static OpDef;
+    /// Definition of the op by key.
+    const BY_ID: &'static OpDef;
+
+    /// Reads the node's attributes.
+    fn read(construction: &Construction) -> Result<Self>
+    where
+        Self: Sized;
+
+    /// The optimizer for one step; `hyper` gives the scalars after the gradient, in order.
+    fn step(&self, hyper: &Hyper<'_>) -> Result<Box<dyn RowOptimizer>>;
+}
+
+/// The scalars of one run.
+pub(crate) struct Hyper<'a> {
+    context: &'a Context,
+}
+
+impl Hyper<'_> {
+    /// Scalar number `at` after the gradient.
+    fn get(&self, at: usize) -> Result<f32> {
+        self.context.input(3 + at)?.scalar::<f32>()
+    }
+}
+
+/// The op that takes offsets.
+pub(crate) struct ByOffset<R>(R, PhantomData<R>);
+
+/// The op that takes keys.
+pub(crate) struct ById<R>(R, PhantomData<R>);
+
+impl<R: Rule> Kernel for ByOffset<R> {
+    const DEF: &'static OpDef = R::BY_OFFSET;
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        let offsets = context.expect_rank(1, "offsets", 1)?;
+        let grad = context.expect_rank(2, "grad", 2)?;
+        context.expect_equal(
+            "the numbers of offsets and of gradients",
+            context.dim(&offsets, 0),
+            context.dim(&grad, 0),
+        )?;
+        scalars(context, Self::DEF)
+    }
+
+    fn create(construction: &Construction) -> Result<Self> {
+        Ok(Self(R::read(construction)?, PhantomData))
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (table, offsets, grad) = (table(context)?, context.input(1)?, context.input(2)?);
+        on(&table, || {
+            expect_last(&grad, table.dim())?;
+            let optimizer = self.0.step(&Hyper { context })?;
+            let target = Target::Offsets(offsets.values::<i64>()?);
+            let updated =
+                table.apply(pool()?, target, grad.values::<f32>()?, optimizer.as_ref())?;
+            context.set_scalar(0, updated as i64)
+        })
+    }
+}
+
+impl<R: Rule> Kernel for ById<R> {
+    const DEF: &'static OpDef = R::BY_ID;
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        let (ids, grad) = (context.input(1)?, context.input(2)?);
+        context.expect_equal(
+            "ranks of grad and of ids + 1",
+            context.rank(&grad),
+            context.rank(&ids).map(|rank| rank + 1),
+        )?;
+        scalars(context, Self::DEF)
+    }
+
+    fn create(construction: &Construction) -> Result<Self> {
+        Ok(Self(R::read(construction)?, PhantomData))
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (table, input, grad) = (table(context)?, context.input(1)?, context.input(2)?);
+        on(&table, || {
+            expect_last(&grad, table.dim())?;
+            let optimizer = self.0.step(&Hyper { context })?;
+            let target = Target::Ids(ids(&input)?);
+            let updated =
+                table.apply(pool()?, target, grad.values::<f32>()?, optimizer.as_ref())?;
+            context.set_scalar(0, updated as i64)
+        })
+    }
+}
+
+/// Every input after the gradient is a scalar, and so is the output.
+fn scalars(context: &ShapeContext, def: &OpDef) -> Result<()> {
+    for (at, arg) in (0i32..).zip(def.inputs).skip(3) {
+        context.expect_rank(at, arg.name, 0)?;
+    }
+    handle_to_scalar(context)
+}
+
+const fn scalar(name: &'static str, doc: &'static str) -> Arg {
+    Arg {
+        name,
+        dtype: "float",
+        shape: "()",
+        doc,
+    }
+}
+
+const OFFSETS: Arg = Arg {
+    name: "offsets",
+    dtype: "int64",
+    shape: "(m)",
+    doc: "Rows to update; they may repeat, -1 is skipped.",
+};
+const GRAD: Arg = Arg {
+    name: "grad",
+    dtype: "float",
+    shape: "(m, dim)",
+    doc: "Gradients of the rows.",
+};
+const ID_GRAD: Arg = Arg {
+    name: "grad",
+    dtype: "float",
+    shape: "(s..., dim)",
+    doc: "Gradients of the ids.",
+};
+const UPDATED: Arg = Arg {
+    name: "updated",
+    dtype: "int64",
+    shape: "()",
+    doc: "Distinct rows that were updated; rows of padding_keys are not.",
+};
+const LR: Arg = scalar("lr", "Learning rate.");
+const ERRORS: &str = "`INVALID_ARGUMENT` for an offset that is no row in use, and for a scalar that is not finite or out of its \
+                      range.";
+const ID_ERRORS: &str = "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, `INVALID_ARGUMENT` for a scalar \
+                         that is not finite or out of its range.";
+
+/// The two definitions of an optimizer's ops, which differ in their first inputs only.
+macro_rules! definitions {
+    ($name:literal, $doc:literal, [$($hyper:expr),*], [$($attr:expr),*]) => {
+        const BY_OFFSET: &'static OpDef = &OpDef {
+            name: concat!("MxRecApply", $name),
+            doc: concat!($doc, " Gradients of the same row are summed in the order in which they occur, then the row is updated once."),
+            inputs: &[HANDLE, OFFSETS, GRAD, $($hyper),*],
+            outputs: &[UPDATED],
+            attrs: &[$($attr),*],
+            errors: ERRORS,
+            stateful: true,
+        };
+        const BY_ID: &'static OpDef = &OpDef {
+            name: concat!("MxRecApply", $name, "ByIds"),
+            doc: concat!("As MxRecApply", $name, ", with keys in place of offsets: unknown keys get rows first, padding is skipped."),
+            inputs: &[HANDLE, IDS, ID_GRAD, $($hyper),*],
+            outputs: &[UPDATED],
+            attrs: &[KEY_TYPE, $($attr),*],
+            errors: ID_ERRORS,
+            stateful: true,
+        };
+    };
+}
+
+/// Gradient descent.
+pub(crate) struct Sgd;
+
+impl Rule for Sgd {
+    definitions!(
+        "Sgd",
+        "Gradient descent: w -= lr * (g + weight_decay * w).",
+        [LR, scalar("weight_decay", "0: none.")],
+        []
+    );
+
+    fn read(_: &Construction) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn step(&self, hyper: &Hyper<'_>) -> Result<Box<dyn RowOptimizer>> {
+        Ok(Box::new(kernels::Sgd::new(hyper.get(0)?, hyper.get(1)?)?))
+    }
+}
+
+/// Momentum.
+pub(crate) struct Momentum {
+    nesterov: bool,
+}
+
+impl Rule for Momentum {
+    definitions!(
+        "Momentum",
+        "Momentum as tf.train.MomentumOptimizer: a = a * momentum + g; w -= lr * a, or with Nesterov w -= lr * (g + momentum * a). \
+         Slot Momentum_momentum.",
+        [LR, scalar("momentum", "Decay of the slot.")],
+        [Attr { spec: "nesterov: int = 0", doc: "1: Nesterov's form." }]
+    );
+
+    fn read(construction: &Construction) -> Result<Self> {
+        match construction.int("nesterov")? {
+            0 => Ok(Self { nesterov: false }),
+            1 => Ok(Self { nesterov: true }),
+            other => Err(Error::invalid("nesterov must be 0 or 1").with("nesterov", other)),
+        }
+    }
+
+    fn step(&self, hyper: &Hyper<'_>) -> Result<Box<dyn RowOptimizer>> {
+        Ok(Box::new(kernels::Momentum::new(
+            hyper.get(0)?,
+            hyper.get(1)?,
+            self.nesterov,
+        )?))
+    }
+}
+
+/// Adagrad.
+pub(crate) struct Adagrad;
+
+impl Rule for Adagrad {
+    definitions!(
+        "Adagrad",
+        "Adagrad as tf.train.AdagradOptimizer: a += g^2; w -= lr * g / sqrt(a). Slot Adagrad_accumulator.",
+        [LR, scalar("initial_accumulator", "What a starts at; above 0.")],
+        []
+    );
+
+    fn read(_: &Construction) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn step(&self, hyper: &Hyper<'_>) -> Result<Box<dyn RowOptimizer>> {
+        Ok(Box::new(kernels::Adagrad::new(
+            hyper.get(0)?,
+            hyper.get(1)?,
+        )?))
+    }
+}
+
+/// Adam for the rows of a batch.
+pub(crate) struct LazyAdam;
+
+impl Rule for LazyAdam {
+    definitions!(
+        "LazyAdam",
+        "Adam for the rows of the batch, as tf.contrib.opt.LazyAdamOptimizer: m = beta1 * m + (1 - beta1) * g; \
+         v = beta2 * v + (1 - beta2) * g^2; w -= lr * sqrt(1 - beta2_power) / (1 - beta1_power) * m / (sqrt(v) + epsilon). \
+         Slots LazyAdam_momentum, LazyAdam_velocity.",
+        [
+            LR,
+            scalar("beta1_power", "beta1 to the power of the step, which counts from 1."),
+            scalar("beta2_power", "beta2 to the power of the step."),
+            scalar("beta1", "Decay of m."),
+            scalar("beta2", "Decay of v."),
+            scalar("epsilon", "Keeps the quotient finite.")
+        ],
+        []
+    );
+
+    fn read(_: &Construction) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn step(&self, hyper: &Hyper<'_>) -> Result<Box<dyn RowOptimizer>> {
+        let (lr, beta1_power, beta2_power) = (hyper.get(0)?, hyper.get(1)?, hyper.get(2)?);
+        let (beta1, beta2, epsilon) = (hyper.get(3)?, hyper.get(4)?, hyper.get(5)?);
+        let step = kernels::LazyAdam::new(lr, beta1, beta2, epsilon, beta1_power, beta2_power)?;
+        Ok(Box::new(step))
+    }
+}
+
+/// Follow the regularized leader.
+pub(crate) struct Ftrl;
+
+impl Rule for Ftrl {
+    definitions!(
+        "Ftrl",
+        "FTRL as tf.train.FtrlOptimizer. Slots Ftrl_accum, Ftrl_linear.",
+        [
+            LR,
+            scalar(
+                "lr_power",
+                "Power of the accumulator, at most 0; -0.5 is the usual one."
+            ),
+            scalar("initial_accumulator", "What the accumulator starts at."),
+            scalar("l1", "L1 regularization."),
+            scalar("l2", "L2 regularization."),
+            scalar("l2_shrinkage", "L2 penalty on the weights in the gradient.")
+        ],
+        []
+    );
+
+    fn read(_: &Construction) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn step(&self, hyper: &Hyper<'_>) -> Result<Box<dyn RowOptimizer>> {
+        let (lr, lr_power, initial) = (hyper.get(0)?, hyper.get(1)?, hyper.get(2)?);
+        let (l1, l2, l2_shrinkage) = (hyper.get(3)?, hyper.get(4)?, hyper.get(5)?);
+        Ok(Box::new(kernels::Ftrl::new(
+            lr,
+            lr_power,
+            initial,
+            l1,
+            l2,
+            l2_shrinkage,
+        )?))
+    }
+}

@@ -1,0 +1,193 @@
+//! Ops that tell of a table or empty it: `MxRecSize`, `MxRecCapacity`, `MxRecExport`, `MxRecExportSlot`, `MxRecClear`.
+
+use super::definition::{Arg, OpDef};
+use super::support::{handle_to_scalar, on, table, HANDLE};
+use crate::tf::{Construction, Context, Kernel, ShapeContext};
+use mx_rec_kernels::{Error, Kind, Result};
+
+/// Defines an op from a handle to one int64 scalar.
+macro_rules! scalar_op {
+    ($type:ident, $name:literal, $doc:literal, $output:expr, $errors:literal, $value:expr) => {
+        #[doc = $doc]
+        pub(crate) struct $type;
+
+        impl Kernel for $type {
+            const DEF: &'static OpDef = &OpDef {
+                name: $name,
+                doc: $doc,
+                inputs: &[HANDLE],
+                outputs: &[$output],
+                attrs: &[],
+                errors: $errors,
+                stateful: true,
+            };
+
+            fn shape(context: &ShapeContext) -> Result<()> {
+                handle_to_scalar(context)
+            }
+
+            fn create(_: &Construction) -> Result<Self> {
+                Ok(Self)
+            }
+
+            fn compute(&self, context: &Context) -> Result<()> {
+                let table = table(context)?;
+                let value: fn(&mx_rec_kernels::Table) -> u64 = $value;
+                on(&table, || context.set_scalar(0, value(&table) as i64))
+            }
+        }
+    };
+}
+
+scalar_op!(
+    Size,
+    "MxRecSize",
+    "How many rows the table has.",
+    Arg {
+        name: "size",
+        dtype: "int64",
+        shape: "()",
+        doc: "Rows in use."
+    },
+    "none of its own.",
+    mx_rec_kernels::Table::len
+);
+scalar_op!(
+    Capacity,
+    "MxRecCapacity",
+    "How many rows the table may have.",
+    Arg {
+        name: "capacity",
+        dtype: "int64",
+        shape: "()",
+        doc: "The row budget."
+    },
+    "none of its own.",
+    mx_rec_kernels::Table::capacity
+);
+scalar_op!(
+    Clear,
+    "MxRecClear",
+    "Removes every row and gives the memory back to the system.",
+    Arg {
+        name: "removed",
+        dtype: "int64",
+        shape: "()",
+        doc: "Rows that were in use."
+    },
+    "none of its own.",
+    mx_rec_kernels::Table::clear
+);
+
+const KEYS: Arg = Arg {
+    name: "keys",
+    dtype: "int64",
+    shape: "(n)",
+    doc: "All keys, in the order of their rows.",
+};
+
+/// Output 0 is a vector and output 1 a matrix, both of unknown length.
+fn export_shape(context: &ShapeContext) -> Result<()> {
+    context.expect_rank(0, "handle", 0)?;
+    let vector = context.unknown_vector();
+    context.set(0, &vector)?;
+    context.set(1, &context.join(&vector, &vector)?)
+}
+
+fn set_export(context: &Context, keys: &[i64], values: &[f32], dim: usize) -> Result<()> {
+    let n = keys.len() as i64;
+    let mut out_keys = context.allocate::<i64>(&[n])?;
+    let mut out_values = context.allocate::<f32>(&[n, dim as i64])?;
+    out_keys.values().copy_from_slice(keys);
+    out_values.values().copy_from_slice(values);
+    context.set(0, out_keys)?;
+    context.set(1, out_values)
+}
+
+/// Keys and embeddings.
+pub(crate) struct Export;
+
+impl Kernel for Export {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecExport",
+        doc: "All keys and embeddings at one moment.",
+        inputs: &[HANDLE],
+        outputs: &[
+            KEYS,
+            Arg {
+                name: "embedding",
+                dtype: "float",
+                shape: "(n, dim)",
+                doc: "Their embeddings.",
+            },
+        ],
+        attrs: &[],
+        errors: "`RESOURCE_EXHAUSTED` if there is no memory for the copy.",
+        stateful: true,
+    };
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        export_shape(context)
+    }
+
+    fn create(_: &Construction) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let table = table(context)?;
+        on(&table, || {
+            let export = table.export()?;
+            set_export(context, &export.keys, &export.embedding, table.dim())
+        })
+    }
+}
+
+/// Keys and the values of one slot.
+pub(crate) struct ExportSlot;
+
+impl Kernel for ExportSlot {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecExportSlot",
+        doc: "All keys and the values of one optimizer slot at one moment.",
+        inputs: &[
+            HANDLE,
+            Arg { name: "slot", dtype: "uint8", shape: "(b)", doc: "Name of the slot in UTF-8, LazyAdam_momentum for one." },
+        ],
+        outputs: &[
+            KEYS,
+            Arg { name: "values", dtype: "float", shape: "(n, dim)", doc: "The slot's values." },
+        ],
+        attrs: &[],
+        errors: "`NOT_FOUND` if the table has no such slot: no optimizer that keeps it has updated the table yet.",
+        stateful: true,
+    };
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        export_shape(context)
+    }
+
+    fn create(_: &Construction) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (table, name) = (table(context)?, context.input(1)?);
+        on(&table, || {
+            let wanted = String::from_utf8_lossy(name.values::<u8>()?);
+            let export = table.export()?;
+            let found = export.slots.iter().find(|(slot, _)| slot.name == wanted);
+            let Some((_, values)) = found else {
+                let known: Vec<&str> = export
+                    .slots
+                    .iter()
+                    .map(|(slot, _)| slot.name.as_ref())
+                    .collect();
+                return Err(Error::new(Kind::NotFound, "the table has no such slot")
+                    .with("slot", &wanted)
+                    .with("slots", format_args!("{known:?}")));
+            };
+            set_export(context, &export.keys, values, table.dim())
+        })
+    }
+}

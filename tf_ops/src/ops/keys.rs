@@ -1,0 +1,206 @@
+//! Ops that take keys: `MxRecIdOffset`, `MxRecFind`, `MxRecAssign`, `MxRecRemove`.
+
+use super::definition::{Arg, Attr, OpDef};
+use super::support::{
+    expect_last, expect_rank, handle_to_scalar, ids, on, table, HANDLE, IDS, KEY_TYPE, VARIABLE,
+};
+use crate::tf::{Construction, Context, Kernel, ShapeContext};
+use crate::threads::pool;
+use mx_rec_kernels::{Absent, Error, Result};
+
+/// Distinct keys and their rows.
+pub(crate) struct IdOffset {
+    create: bool,
+    limit: Option<usize>,
+}
+
+impl Kernel for IdOffset {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecIdOffset",
+        doc: "Makes the keys of a batch distinct and gives each its row. New keys get rows if `create` is 1.",
+        inputs: &[HANDLE, IDS],
+        outputs: &[
+            Arg { name: "offsets", dtype: "int64", shape: "(u)", doc: "Row numbers of the distinct keys, in order of first occurrence." },
+            Arg { name: "restore", dtype: "int32", shape: "(s...)", doc: "For each id its place in offsets; -1 for padding and for keys without a row." },
+        ],
+        attrs: &[
+            KEY_TYPE,
+            Attr { spec: "create: int", doc: "1: unknown keys get rows; 0: they have none." },
+            Attr { spec: "limit: int = 0", doc: "The most distinct keys a batch may have; 0: no limit." },
+        ],
+        errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, `INVALID_ARGUMENT` for more distinct keys \
+                 than `limit`. The batch then changes nothing.",
+        stateful: true,
+    };
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        context.expect_rank(0, "handle", 0)?;
+        context.set(0, &context.unknown_vector())?;
+        context.set(1, &context.input(1)?)
+    }
+
+    fn create(construction: &Construction) -> Result<Self> {
+        let limit = construction.int("limit")?;
+        if limit < 0 {
+            return Err(Error::invalid("limit must not be negative").with("limit", limit));
+        }
+        let limit = usize::try_from(limit).ok().filter(|&limit| limit > 0);
+        Ok(Self {
+            create: construction.int("create")? != 0,
+            limit,
+        })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (table, input) = (table(context)?, context.input(1)?);
+        on(&table, || {
+            let mut restore = context.allocate::<i32>(&input.dims())?;
+            let found = table.id_offset(
+                pool()?,
+                ids(&input)?,
+                self.create,
+                self.limit,
+                restore.values(),
+            )?;
+            let mut offsets = context.allocate::<i64>(&[found.len() as i64])?;
+            offsets.values().copy_from_slice(&found);
+            context.set(0, offsets)?;
+            context.set(1, restore)
+        })
+    }
+}
+
+/// Rows of keys, read only.
+pub(crate) struct Find;
+
+impl Kernel for Find {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecFind",
+        doc: "Looks keys up without making rows: evaluation and prediction.",
+        inputs: &[
+            HANDLE,
+            VARIABLE,
+            IDS,
+            Arg { name: "absent", dtype: "float", shape: "(k, dim)", doc: "What keys without a row get: k = 0 zeros, k = 1 this row, k = number of ids a row each. Padding always gets zeros." },
+        ],
+        outputs: &[Arg { name: "embedding", dtype: "float", shape: "(s..., dim)", doc: "The rows." }],
+        attrs: &[KEY_TYPE],
+        errors: "`INVALID_ARGUMENT` for another k.",
+        stateful: true,
+    };
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        context.expect_rank(0, "handle", 0)?;
+        let variable = context.expect_rank(1, "variable", 2)?;
+        let ids = context.input(2)?;
+        let absent = context.expect_rank(3, "absent", 2)?;
+        context.expect_equal(
+            "dim of variable and of absent",
+            context.dim(&variable, 1),
+            context.dim(&absent, 1),
+        )?;
+        context.set(0, &context.join(&ids, &context.part(&variable, 1, 2)?)?)
+    }
+
+    fn create(_: &Construction) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (table, input, absent) = (table(context)?, context.input(2)?, context.input(3)?);
+        on(&table, || {
+            let ids = ids(&input)?;
+            expect_rank(&absent, 2)?;
+            let rows = absent.values::<f32>()?;
+            let given = absent.dim(0);
+            if given != 0 {
+                expect_last(&absent, table.dim())?;
+            }
+            let absent = match given {
+                0 => Absent::Zeros,
+                1 => Absent::Row(rows),
+                n if n == ids.len() as i64 => Absent::Rows(rows),
+                n => {
+                    return Err(
+                        Error::invalid("absent must have 0 rows, 1, or one for each id")
+                            .with("absent", n)
+                            .with("ids", ids.len()),
+                    );
+                }
+            };
+            let mut dims = input.dims();
+            dims.push(table.dim() as i64);
+            let mut embedding = context.allocate::<f32>(&dims)?;
+            table.find(pool()?, ids, absent, embedding.values())?;
+            context.set(0, embedding)
+        })
+    }
+}
+
+/// Sets rows.
+pub(crate) struct Assign;
+
+impl Kernel for Assign {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecAssign",
+        doc: "Sets the embeddings of keys and makes rows for unknown ones; the optimizer's slots of these rows start afresh. Of a key that \
+              occurs twice the last row counts; padding is skipped.",
+        inputs: &[
+            HANDLE,
+            IDS,
+            Arg { name: "rows", dtype: "float", shape: "(s..., dim)", doc: "The embeddings." },
+        ],
+        outputs: &[Arg { name: "size", dtype: "int64", shape: "()", doc: "Rows of the table afterwards." }],
+        attrs: &[KEY_TYPE],
+        errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity.",
+        stateful: true,
+    };
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        handle_to_scalar(context)
+    }
+
+    fn create(_: &Construction) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (table, input, rows) = (table(context)?, context.input(1)?, context.input(2)?);
+        on(&table, || {
+            expect_last(&rows, table.dim())?;
+            table.assign(pool()?, ids(&input)?, rows.values::<f32>()?)?;
+            context.set_scalar(0, table.len() as i64)
+        })
+    }
+}
+
+/// Removes keys.
+pub(crate) struct Remove;
+
+impl Kernel for Remove {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecRemove",
+        doc: "Removes keys with their rows and slots; the memory is used again. A key that comes back starts from its initial values.",
+        inputs: &[HANDLE, IDS],
+        outputs: &[Arg { name: "removed", dtype: "int64", shape: "()", doc: "How many keys had a row." }],
+        attrs: &[KEY_TYPE],
+        errors: "none of its own.",
+        stateful: true,
+    };
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        handle_to_scalar(context)
+    }
+
+    fn create(_: &Construction) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (table, input) = (table(context)?, context.input(1)?);
+        on(&table, || {
+            let removed = table.remove(ids(&input)?)?;
+            context.set_scalar(0, removed as i64)
+        })
+    }
+}

@@ -1,0 +1,69 @@
+//! The ops, one file for each family. An op's names, types and documentation are data ([`OpDef`]), from which both its
+//! registration and docs/ops.md are made.
+
+mod apply;
+mod definition;
+mod file;
+mod handle;
+mod inspect;
+mod keys;
+mod rows;
+mod support;
+
+pub use definition::{render, Arg, Attr, OpDef};
+
+use crate::sys::TensorFlow;
+use crate::tf::{register, Kernel};
+
+/// Calls `$with::<K>($args)` for every op; the one list of ops.
+macro_rules! for_each_op {
+    ($with:ident) => {
+        $with!(
+            handle::Table,
+            keys::IdOffset,
+            rows::Lookup,
+            rows::Restore,
+            rows::Reduce,
+            keys::Find,
+            apply::ByOffset<apply::Sgd>,
+            apply::ById<apply::Sgd>,
+            apply::ByOffset<apply::Momentum>,
+            apply::ById<apply::Momentum>,
+            apply::ByOffset<apply::Adagrad>,
+            apply::ById<apply::Adagrad>,
+            apply::ByOffset<apply::LazyAdam>,
+            apply::ById<apply::LazyAdam>,
+            apply::ByOffset<apply::Ftrl>,
+            apply::ById<apply::Ftrl>,
+            inspect::Size,
+            inspect::Capacity,
+            inspect::Export,
+            inspect::ExportSlot,
+            keys::Assign,
+            keys::Remove,
+            inspect::Clear,
+            file::Save,
+            file::Load
+        )
+    };
+}
+
+/// Registers every op.
+///
+/// # Errors
+/// TensorFlow's words for the first op it refuses.
+pub(crate) fn register_all(api: &'static TensorFlow) -> Result<(), String> {
+    macro_rules! all {
+        ($($op:ty),*) => { $(register::<$op>(api)?;)* };
+    }
+    for_each_op!(all);
+    Ok(())
+}
+
+/// The definitions of all ops, in the order of docs/ops.md.
+pub fn definitions() -> Vec<&'static OpDef> {
+    macro_rules! all {
+        ($($op:ty),*) => { vec![$(<$op as Kernel>::DEF),*] };
+    }
+    for_each_op!(all)
+}

@@ -1,0 +1,177 @@
+//! Ops that move rows: `MxRecLookup`, `MxRecRestore`, `MxRecReduce`.
+
+use super::definition::{Arg, OpDef};
+use super::support::{on, table, HANDLE, VARIABLE};
+use crate::tf::{Construction, Context, Input, Kernel, ShapeContext};
+use crate::threads::pool;
+use mx_rec_kernels::{Error, Result};
+
+const OFFSETS: Arg = Arg {
+    name: "offsets",
+    dtype: "int64",
+    shape: "(u)",
+    doc: "Row numbers from MxRecIdOffset.",
+};
+const RESTORE: Arg = Arg {
+    name: "restore",
+    dtype: "int32",
+    shape: "(s...)",
+    doc: "For each id its row, from MxRecIdOffset; -1: none.",
+};
+
+/// Offsets to rows.
+pub(crate) struct Lookup;
+
+impl Kernel for Lookup {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecLookup",
+        doc: "Copies rows out of the table. Its gradient with respect to `variable` is an IndexedSlices of the rows' gradient and the \
+              offsets.",
+        inputs: &[HANDLE, VARIABLE, OFFSETS],
+        outputs: &[Arg { name: "rows", dtype: "float", shape: "(u, dim)", doc: "The embeddings; zeros for offset -1." }],
+        attrs: &[],
+        errors: "`INVALID_ARGUMENT` for an offset that is no row in use.",
+        stateful: true,
+    };
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        context.expect_rank(0, "handle", 0)?;
+        let variable = context.expect_rank(1, "variable", 2)?;
+        let offsets = context.expect_rank(2, "offsets", 1)?;
+        context.set(0, &context.join(&offsets, &context.part(&variable, 1, 2)?)?)
+    }
+
+    fn create(_: &Construction) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (table, input) = (table(context)?, context.input(2)?);
+        on(&table, || {
+            let offsets = input.values::<i64>()?;
+            let mut rows = context.allocate::<f32>(&[offsets.len() as i64, table.dim() as i64])?;
+            table.lookup(pool()?, offsets, rows.values())?;
+            context.set(0, rows)
+        })
+    }
+}
+
+/// The size of the last dimension, which must be there.
+fn last(input: &Input) -> Result<i64> {
+    input
+        .rank()
+        .checked_sub(1)
+        .map(|at| input.dim(at))
+        .ok_or_else(|| Error::invalid(format!("{} must not be a scalar", input.name())))
+}
+
+/// Rows to embeddings.
+pub(crate) struct Restore;
+
+impl Kernel for Restore {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecRestore",
+        doc: "Spreads the rows of distinct keys over the ids of the batch. Its gradient is MxRecReduce.",
+        inputs: &[
+            Arg { name: "rows", dtype: "float", shape: "(u, dim)", doc: "Rows of distinct keys." },
+            RESTORE,
+        ],
+        outputs: &[Arg { name: "embedding", dtype: "float", shape: "(s..., dim)", doc: "A row for each id; zeros for -1." }],
+        attrs: &[],
+        errors: "`INVALID_ARGUMENT` for a place outside of rows.",
+        stateful: false,
+    };
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        let rows = context.expect_rank(0, "rows", 2)?;
+        let restore = context.input(1)?;
+        context.set(0, &context.join(&restore, &context.part(&rows, 1, 2)?)?)
+    }
+
+    fn create(_: &Construction) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (rows, restore) = (context.input(0)?, context.input(1)?);
+        super::support::expect_rank(&rows, 2)?;
+        let dim = last(&rows)?;
+        let mut dims = restore.dims();
+        dims.push(dim);
+        let mut embedding = context.allocate::<f32>(&dims)?;
+        mx_rec_kernels::restore(
+            pool()?,
+            rows.values::<f32>()?,
+            dim as usize,
+            restore.values::<i32>()?,
+            embedding.values(),
+        )?;
+        context.set(0, embedding)
+    }
+}
+
+/// Gradients of embeddings to gradients of rows.
+pub(crate) struct Reduce;
+
+impl Kernel for Reduce {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecReduce",
+        doc: "Sums the gradients of ids that share a row, in the order in which they occur. Its gradient is MxRecRestore.",
+        inputs: &[
+            Arg { name: "grad", dtype: "float", shape: "(s..., dim)", doc: "Gradient of the embeddings." },
+            RESTORE,
+            Arg { name: "offsets", dtype: "int64", shape: "(u)", doc: "Only its length counts." },
+        ],
+        outputs: &[Arg { name: "rows", dtype: "float", shape: "(u, dim)", doc: "Gradient of the rows." }],
+        attrs: &[],
+        errors: "`INVALID_ARGUMENT` for a place outside of rows.",
+        stateful: false,
+    };
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        let (grad, restore) = (context.input(0)?, context.input(1)?);
+        let offsets = context.expect_rank(2, "offsets", 1)?;
+        let (Some(of_grad), of_restore) = (context.rank(&grad), context.rank(&restore)) else {
+            return context.set(0, &context.join(&offsets, &context.unknown_vector())?);
+        };
+        context.expect_equal(
+            "ranks of grad and of restore + 1",
+            Some(of_grad),
+            of_restore.map(|n| n + 1),
+        )?;
+        if of_grad == 0 {
+            return Err(Error::invalid("grad must not be a scalar"));
+        }
+        context.set(
+            0,
+            &context.join(&offsets, &context.part(&grad, of_grad - 1, of_grad)?)?,
+        )
+    }
+
+    fn create(_: &Construction) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (grad, restore, offsets) = (context.input(0)?, context.input(1)?, context.input(2)?);
+        let dim = last(&grad)?;
+        let of_ids = grad.dims();
+        if of_ids.split_last().map(|(_, ids)| ids) != Some(&restore.dims()) {
+            return Err(
+                Error::invalid("grad must have the shape of restore and dim behind it")
+                    .with("grad", format_args!("{of_ids:?}"))
+                    .with("restore", format_args!("{:?}", restore.dims())),
+            );
+        }
+        let rows = offsets.values::<i64>()?.len() as i64;
+        let mut summed = context.allocate::<f32>(&[rows, dim])?;
+        mx_rec_kernels::reduce(
+            pool()?,
+            grad.values::<f32>()?,
+            dim as usize,
+            restore.values::<i32>()?,
+            summed.values(),
+        )?;
+        context.set(0, summed)
+    }
+}

@@ -1,0 +1,91 @@
+//! What the ops share: common arguments, reading inputs, words for errors.
+
+use super::definition::{Arg, Attr};
+use crate::registry;
+use crate::tf::{Context, Input, ShapeContext};
+use mx_rec_kernels::{Error, Ids, Result, Table};
+use std::sync::Arc;
+
+pub(super) const HANDLE: Arg = Arg {
+    name: "handle",
+    dtype: "int64",
+    shape: "()",
+    doc: "The table.",
+};
+pub(super) const VARIABLE: Arg = Arg {
+    name: "variable",
+    dtype: "float",
+    shape: "(0, dim)",
+    doc: "The table's variable; it carries dim to shape inference and is what gradients are taken of.",
+};
+pub(super) const IDS: Arg = Arg {
+    name: "ids",
+    dtype: "T",
+    shape: "(s...)",
+    doc: "Keys, any rank.",
+};
+pub(super) const KEY_TYPE: Attr = Attr {
+    spec: "T: {int32, int64}",
+    doc: "Type of the ids; int32 is widened.",
+};
+
+/// The table that input 0 names.
+pub(super) fn table(context: &Context) -> Result<Arc<Table>> {
+    registry::get(context.input(0)?.scalar::<i64>()?)
+}
+
+/// Runs `work`; its error names the table.
+pub(super) fn on<T>(table: &Table, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    work().map_err(|error| {
+        if error.context().iter().any(|(name, _)| *name == "table") {
+            error
+        } else {
+            error.with("table", &table.config().name)
+        }
+    })
+}
+
+/// The keys of an input.
+pub(super) fn ids(input: &Input) -> Result<Ids<'_>> {
+    if input.is::<i32>() {
+        Ok(Ids::I32(input.values::<i32>()?))
+    } else {
+        Ok(Ids::I64(input.values::<i64>()?))
+    }
+}
+
+/// Refuses an input whose rank is not `rank`.
+pub(super) fn expect_rank(input: &Input, rank: usize) -> Result<()> {
+    if input.rank() == rank {
+        return Ok(());
+    }
+    Err(
+        Error::invalid(format!("{} must have rank {rank}", input.name()))
+            .with("shape", format_args!("{:?}", input.dims())),
+    )
+}
+
+/// Refuses a size of an input's last dimension that is not `dim`, and a scalar.
+pub(super) fn expect_last(input: &Input, dim: usize) -> Result<()> {
+    let last = input.rank().checked_sub(1).map(|at| input.dim(at));
+    if last == i64::try_from(dim).ok() && last.is_some() {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "the last dimension of {} must be the table's dim",
+        input.name()
+    ))
+    .with("shape", format_args!("{:?}", input.dims()))
+    .with("dim", dim))
+}
+
+/// States a scalar as output `at`, derived from input 0, the handle.
+pub(super) fn scalar_shape(context: &ShapeContext, at: i32) -> Result<()> {
+    let handle = context.expect_rank(0, "handle", 0)?;
+    context.set(at, &context.part(&handle, 0, 0)?)
+}
+
+/// Shape function of ops that take a handle and give one scalar.
+pub(super) fn handle_to_scalar(context: &ShapeContext) -> Result<()> {
+    scalar_shape(context, 0)
+}

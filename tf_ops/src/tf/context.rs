@@ -1,0 +1,141 @@
+//! What a kernel sees of TensorFlow while it is made and while it runs.
+
+use super::tensor::{Element, Input, Output};
+use super::Status;
+use crate::sys::{self, TensorFlow};
+use mx_rec_kernels::{Error, Kind, Result};
+use std::ffi::{c_int, CString};
+
+/// The construction of a kernel: the node's attributes. TensorFlow 1.15 gives no more than int32 and types.
+pub(crate) struct Construction {
+    api: &'static TensorFlow,
+    raw: *mut sys::TF_OpKernelConstruction,
+}
+
+impl Construction {
+    /// # Safety
+    /// `raw` is valid (see the module above) for as long as the value lives.
+    pub(super) unsafe fn new(
+        api: &'static TensorFlow,
+        raw: *mut sys::TF_OpKernelConstruction,
+    ) -> Self {
+        Self { api, raw }
+    }
+
+    /// The int attribute `name`.
+    ///
+    /// # Errors
+    /// `Internal` with TensorFlow's words if there is none.
+    pub(crate) fn int(&self, name: &str) -> Result<i32> {
+        let text = CString::new(name)
+            .map_err(|_| Error::new(Kind::Internal, "an attribute's name has a zero byte"))?;
+        let status = Status::new(self.api);
+        let mut value = 0;
+        // SAFETY: the construction is valid, the name ends with a zero, value and status are ours.
+        unsafe {
+            self.api.TF_OpKernelConstruction_GetAttrInt32(
+                self.raw,
+                text.as_ptr(),
+                &mut value,
+                status.raw(),
+            );
+        }
+        status.check()?;
+        Ok(value)
+    }
+
+    /// Reports that the kernel cannot be made.
+    pub(super) fn fail(&self, kind: Kind, message: &str) {
+        let status = Status::new(self.api);
+        status.set(kind, message);
+        // SAFETY: the construction is valid, the status is copied.
+        unsafe {
+            self.api
+                .TF_OpKernelConstruction_Failure(self.raw, status.raw())
+        }
+    }
+}
+
+/// One run of an op.
+pub(crate) struct Context {
+    api: &'static TensorFlow,
+    raw: *mut sys::TF_OpKernelContext,
+    inputs: &'static [crate::ops::Arg],
+}
+
+impl Context {
+    /// # Safety
+    /// `raw` is valid (see the module above) for as long as the value lives.
+    pub(super) unsafe fn new(
+        api: &'static TensorFlow,
+        raw: *mut sys::TF_OpKernelContext,
+        inputs: &'static [crate::ops::Arg],
+    ) -> Self {
+        Self { api, raw, inputs }
+    }
+
+    /// Input number `at`.
+    ///
+    /// # Errors
+    /// `Internal` with TensorFlow's words if there is none.
+    pub(crate) fn input(&self, at: usize) -> Result<Input> {
+        let name = self.inputs.get(at).map_or("input", |arg| arg.name);
+        let index = c_int::try_from(at)
+            .map_err(|_| Error::new(Kind::Internal, "an op has too many inputs"))?;
+        let status = Status::new(self.api);
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the context is valid; tensor and status are ours.
+        unsafe {
+            self.api
+                .TF_GetInput(self.raw, index, &mut raw, status.raw())
+        }
+        status.check()?;
+        if raw.is_null() {
+            return Err(Error::new(Kind::Internal, "TensorFlow gave no tensor").with("input", name));
+        }
+        // SAFETY: TF_GetInput makes a tensor that its caller deletes.
+        Ok(unsafe { Input::new(self.api, raw, name) })
+    }
+
+    /// A new tensor of shape `dims`; it becomes an output by [`Context::set`].
+    ///
+    /// # Errors
+    /// As [`Output::new`].
+    pub(crate) fn allocate<T: Element>(&self, dims: &[i64]) -> Result<Output<T>> {
+        Output::new(self.api, dims)
+    }
+
+    /// Gives `output` to TensorFlow as output number `at`. Kernels call it last, when nothing can fail any more.
+    ///
+    /// # Errors
+    /// `Internal` with TensorFlow's words.
+    pub(crate) fn set<T: Element>(&self, at: usize, output: Output<T>) -> Result<()> {
+        let index = c_int::try_from(at)
+            .map_err(|_| Error::new(Kind::Internal, "an op has too many outputs"))?;
+        let status = Status::new(self.api);
+        // SAFETY: the context is valid; TensorFlow takes a reference of its own to the tensor's memory.
+        unsafe {
+            self.api
+                .TF_SetOutput(self.raw, index, output.raw(), status.raw())
+        }
+        status.check()
+    }
+
+    /// Gives a scalar as output number `at`.
+    ///
+    /// # Errors
+    /// As [`Context::allocate`] and [`Context::set`].
+    pub(crate) fn set_scalar<T: Element>(&self, at: usize, value: T) -> Result<()> {
+        let mut output = self.allocate::<T>(&[])?;
+        output.values().fill(value);
+        self.set(at, output)
+    }
+
+    /// Reports that the run failed.
+    pub(super) fn fail(&self, kind: Kind, message: &str) {
+        let status = Status::new(self.api);
+        status.set(kind, message);
+        // SAFETY: the context is valid, the status is copied.
+        unsafe { self.api.TF_OpKernelContext_Failure(self.raw, status.raw()) }
+    }
+}

@@ -1,0 +1,16 @@
+//! Safe owners for what TensorFlow's C API hands out.
+//!
+//! Every owner frees what it owns when it is dropped. A pointer that TensorFlow lends for the time of a call (the
+//! contexts) is *valid* when it is the one TensorFlow passed to the callback that is running.
+
+mod context;
+mod register;
+mod shape;
+mod status;
+mod tensor;
+
+pub(crate) use context::{Construction, Context};
+pub(crate) use register::{register, Kernel};
+pub(crate) use shape::ShapeContext;
+pub(crate) use status::Status;
+pub(crate) use tensor::Input;

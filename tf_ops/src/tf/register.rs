@@ -1,0 +1,127 @@
+//! Registering an op and its kernel: the callbacks that TensorFlow calls.
+
+use super::{status, Construction, Context, ShapeContext, Status};
+use crate::guard::{explain, guarded};
+use crate::ops::OpDef;
+use crate::sys::{self, TensorFlow};
+use mx_rec_kernels::Result;
+use std::ffi::{c_void, CString};
+
+/// An op: its definition, and the state of one of its nodes in one session.
+pub(crate) trait Kernel: Send + Sync + Sized + 'static {
+    /// Names, types and documentation.
+    const DEF: &'static OpDef;
+
+    /// States the outputs' shapes as far as the inputs' are known.
+    fn shape(context: &ShapeContext) -> Result<()>;
+
+    /// Makes the state of a node.
+    fn create(construction: &Construction) -> Result<Self>;
+
+    /// Runs the node. Outputs are set last; after an error none is.
+    fn compute(&self, context: &Context) -> Result<()>;
+}
+
+/// Registers op and CPU kernel `K`.
+///
+/// # Errors
+/// TensorFlow's words.
+pub(crate) fn register<K: Kernel>(api: &'static TensorFlow) -> Result<(), String> {
+    let def = K::DEF;
+    let text = |text: &str| CString::new(text).map_err(|error| error.to_string());
+    let name = text(def.name)?;
+    let status = Status::new(api);
+    // SAFETY: all texts end with a zero and are copied; registering takes over the builder.
+    unsafe {
+        let builder = api.TF_NewOpDefinitionBuilder(name.as_ptr());
+        for attr in def.attrs {
+            api.TF_OpDefinitionBuilderAddAttr(builder, text(attr.spec)?.as_ptr());
+        }
+        for input in def.inputs {
+            let spec = text(&format!("{}: {}", input.name, input.dtype))?;
+            api.TF_OpDefinitionBuilderAddInput(builder, spec.as_ptr());
+        }
+        for output in def.outputs {
+            let spec = text(&format!("{}: {}", output.name, output.dtype))?;
+            api.TF_OpDefinitionBuilderAddOutput(builder, spec.as_ptr());
+        }
+        api.TF_OpDefinitionBuilderSetIsStateful(builder, def.stateful);
+        api.TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, Some(shape::<K>));
+        api.TF_RegisterOpDefinition(builder, status.raw());
+    }
+    status
+        .check()
+        .map_err(|error| format!("{}: {error}", def.name))?;
+    let device = text("CPU")?;
+    // SAFETY: the texts are copied, the callbacks live as long as the library, which TensorFlow never unloads;
+    // registering takes over the builder.
+    unsafe {
+        let builder = api.TF_NewKernelBuilder(
+            name.as_ptr(),
+            device.as_ptr(),
+            Some(create::<K>),
+            Some(compute::<K>),
+            Some(delete::<K>),
+        );
+        api.TF_RegisterKernelBuilder(name.as_ptr(), builder, status.raw());
+    }
+    status
+        .check()
+        .map_err(|error| format!("{}: {error}", def.name))
+}
+
+unsafe extern "C" fn shape<K: Kernel>(
+    raw: *mut sys::TF_ShapeInferenceContext,
+    raw_status: *mut sys::TF_Status,
+) {
+    let Some(api) = sys::loaded() else { return };
+    // SAFETY: TensorFlow passed this context to this callback.
+    let context = unsafe { ShapeContext::new(api, raw) };
+    if let Err(error) = guarded(|| {
+        context.set_unknown()?;
+        K::shape(&context)
+    }) {
+        status::set(api, raw_status, error.kind(), &explain(K::DEF.name, &error));
+    }
+}
+
+unsafe extern "C" fn create<K: Kernel>(raw: *mut sys::TF_OpKernelConstruction) -> *mut c_void {
+    let Some(api) = sys::loaded() else {
+        return std::ptr::null_mut();
+    };
+    // SAFETY: TensorFlow passed this construction to this callback.
+    let construction = unsafe { Construction::new(api, raw) };
+    match guarded(|| K::create(&construction)) {
+        Ok(kernel) => Box::into_raw(Box::new(kernel)).cast(),
+        Err(error) => {
+            construction.fail(error.kind(), &explain(K::DEF.name, &error));
+            std::ptr::null_mut()
+        }
+    }
+}
+
+unsafe extern "C" fn compute<K: Kernel>(kernel: *mut c_void, raw: *mut sys::TF_OpKernelContext) {
+    let Some(api) = sys::loaded() else { return };
+    // SAFETY: TensorFlow passed this context to this callback.
+    let context = unsafe { Context::new(api, raw, K::DEF.inputs) };
+    // SAFETY: the pointer is null or what `create::<K>` gave, and `delete::<K>` has not been called. TensorFlow may
+    // run a kernel on several threads at once: K is Sync and only shared references are made.
+    let Some(kernel) = (unsafe { kernel.cast::<K>().as_ref() }) else {
+        return;
+    };
+    if let Err(error) = guarded(|| kernel.compute(&context)) {
+        context.fail(error.kind(), &explain(K::DEF.name, &error));
+    }
+}
+
+unsafe extern "C" fn delete<K: Kernel>(kernel: *mut c_void) {
+    if kernel.is_null() {
+        return;
+    }
+    // SAFETY: made by `create::<K>`, deleted once, no longer running.
+    let kernel = unsafe { Box::from_raw(kernel.cast::<K>()) };
+    let _ = guarded(|| {
+        drop(kernel);
+        Ok(())
+    });
+}

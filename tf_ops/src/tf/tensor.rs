@@ -1,0 +1,215 @@
+//! `TF_Tensor`: inputs that are read in place, outputs that are written in place.
+
+use crate::sys::{self, TensorFlow};
+use mx_rec_kernels::{Error, Kind, Result};
+use std::ffi::c_int;
+use std::marker::PhantomData;
+
+/// A type that a tensor's elements have in memory.
+///
+/// # Safety
+/// `DTYPE` must be TensorFlow's number of a type with this layout, for which every bit pattern is a value.
+pub(crate) unsafe trait Element: Copy + 'static {
+    /// TensorFlow's number.
+    const DTYPE: sys::TF_DataType;
+    /// TensorFlow's name.
+    const NAME: &'static str;
+}
+
+// SAFETY: DT_FLOAT is an IEEE single.
+unsafe impl Element for f32 {
+    const DTYPE: sys::TF_DataType = sys::TF_FLOAT;
+    const NAME: &'static str = "float32";
+}
+
+// SAFETY: DT_INT32.
+unsafe impl Element for i32 {
+    const DTYPE: sys::TF_DataType = sys::TF_INT32;
+    const NAME: &'static str = "int32";
+}
+
+// SAFETY: DT_INT64.
+unsafe impl Element for i64 {
+    const DTYPE: sys::TF_DataType = sys::TF_INT64;
+    const NAME: &'static str = "int64";
+}
+
+// SAFETY: DT_UINT8.
+unsafe impl Element for u8 {
+    const DTYPE: sys::TF_DataType = sys::TF_UINT8;
+    const NAME: &'static str = "uint8";
+}
+
+/// An owned tensor; deleted when dropped.
+struct Owned {
+    api: &'static TensorFlow,
+    raw: *mut sys::TF_Tensor,
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: owned, deleted once.
+        unsafe { self.api.TF_DeleteTensor(self.raw) }
+    }
+}
+
+/// An input of the running op.
+pub(crate) struct Input {
+    tensor: Owned,
+    name: &'static str,
+}
+
+impl Input {
+    /// Takes over a tensor that `TF_GetInput` gave.
+    ///
+    /// # Safety
+    /// `raw` is a live tensor whose only owner is the caller.
+    pub(super) unsafe fn new(
+        api: &'static TensorFlow,
+        raw: *mut sys::TF_Tensor,
+        name: &'static str,
+    ) -> Self {
+        Self {
+            tensor: Owned { api, raw },
+            name,
+        }
+    }
+
+    /// The name of the input in the op's definition.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Whether the elements are `T`.
+    pub(crate) fn is<T: Element>(&self) -> bool {
+        // SAFETY: a live tensor.
+        unsafe { self.tensor.api.TF_TensorType(self.tensor.raw) == T::DTYPE }
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        // SAFETY: a live tensor.
+        let rank = unsafe { self.tensor.api.TF_NumDims(self.tensor.raw) };
+        usize::try_from(rank).unwrap_or(0)
+    }
+
+    /// The size of dimension `at`, 0 if there is none.
+    pub(crate) fn dim(&self, at: usize) -> i64 {
+        match c_int::try_from(at) {
+            // SAFETY: a live tensor, and `at` is below its rank.
+            Ok(index) if at < self.rank() => unsafe {
+                self.tensor.api.TF_Dim(self.tensor.raw, index)
+            },
+            _ => 0,
+        }
+    }
+
+    pub(crate) fn dims(&self) -> Vec<i64> {
+        (0..self.rank()).map(|at| self.dim(at)).collect()
+    }
+
+    /// The elements in row-major order.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if they are not `T`.
+    pub(crate) fn values<T: Element>(&self) -> Result<&[T]> {
+        if !self.is::<T>() {
+            return Err(Error::invalid(format!("{} must be {}", self.name, T::NAME)));
+        }
+        // SAFETY: a live tensor.
+        let (data, bytes) = unsafe {
+            let raw = self.tensor.raw;
+            (
+                self.tensor.api.TF_TensorData(raw).cast::<T>(),
+                self.tensor.api.TF_TensorByteSize(raw),
+            )
+        };
+        let len = bytes / size_of::<T>();
+        if len == 0 || data.is_null() {
+            return Ok(&[]);
+        }
+        if !data.is_aligned() {
+            return Err(
+                Error::new(Kind::Internal, "a tensor is not aligned to its elements")
+                    .with("input", self.name),
+            );
+        }
+        // SAFETY: `len` elements of type T lie at `data`, which is aligned and not null; TensorFlow changes no
+        // input of a running op, and the tensor lives as long as `self`.
+        Ok(unsafe { std::slice::from_raw_parts(data, len) })
+    }
+
+    /// The one element of a scalar.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the input is not a scalar of `T`.
+    pub(crate) fn scalar<T: Element>(&self) -> Result<T> {
+        let values = self.values::<T>()?;
+        match (self.rank(), values.first()) {
+            (0, Some(&value)) => Ok(value),
+            _ => Err(Error::invalid(format!("{} must be a scalar", self.name))
+                .with("shape", format_args!("{:?}", self.dims()))),
+        }
+    }
+}
+
+/// A new tensor for an output of the running op. TensorFlow sees it when [`super::Context::set`] is called with it.
+pub(crate) struct Output<T> {
+    tensor: Owned,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> Output<T> {
+    /// A tensor of shape `dims` with undefined elements.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a negative dimension, `ResourceExhausted` if there is no memory.
+    pub(crate) fn new(api: &'static TensorFlow, dims: &[i64]) -> Result<Self> {
+        let exhausted = || {
+            Error::new(Kind::ResourceExhausted, "there is no memory for an output")
+                .with("shape", format_args!("{dims:?}"))
+        };
+        let mut len = 1usize;
+        for &dim in dims {
+            let dim = usize::try_from(dim).map_err(|_| {
+                Error::invalid("a dimension is negative").with("shape", format_args!("{dims:?}"))
+            })?;
+            len = len.checked_mul(dim).ok_or_else(exhausted)?;
+        }
+        let bytes = len.checked_mul(size_of::<T>()).ok_or_else(exhausted)?;
+        let rank = c_int::try_from(dims.len()).map_err(|_| exhausted())?;
+        // SAFETY: `dims` holds `rank` sizes, and `bytes` is what they need.
+        let raw = unsafe { api.TF_AllocateTensor(T::DTYPE, dims.as_ptr(), rank, bytes) };
+        if raw.is_null() {
+            return Err(exhausted());
+        }
+        let tensor = Owned { api, raw };
+        // SAFETY: a live tensor.
+        let data = unsafe { api.TF_TensorData(raw) };
+        if len > 0 && (data.is_null() || !data.cast::<T>().is_aligned()) {
+            return Err(exhausted());
+        }
+        Ok(Self {
+            tensor,
+            len,
+            element: PhantomData,
+        })
+    }
+
+    /// The elements, to be written. What was not written is undefined, but always some value of `T`.
+    pub(crate) fn values(&mut self) -> &mut [T] {
+        if self.len == 0 {
+            return &mut [];
+        }
+        // SAFETY: `new` checked that the data is there and aligned; nobody else has seen the tensor; T is a plain
+        // number, and callers write before they read.
+        unsafe {
+            let data = self.tensor.api.TF_TensorData(self.tensor.raw).cast::<T>();
+            std::slice::from_raw_parts_mut(data, self.len)
+        }
+    }
+
+    pub(super) fn raw(&self) -> *const sys::TF_Tensor {
+        self.tensor.raw
+    }
+}
