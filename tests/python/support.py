@@ -38,6 +38,13 @@ def ops():
     return _OPS[0]
 
 
+def shaped_ops():
+    """The package's op wrappers: they add the static shapes that TensorFlow 1.15's C API keeps from shape functions."""
+    from mx_rec.ops import library
+
+    return library()
+
+
 def new_session(graph=None):
     """A session with two threads of each kind."""
     config = tf().compat.v1.ConfigProto(intra_op_parallelism_threads=2, inter_op_parallelism_threads=2)
@@ -73,9 +80,9 @@ class Raw:
         self._slots = {}
 
     @classmethod
-    def new(cls, dim, name="raw", **config):
-        """A new table made by MxRecTable."""
-        made = ops().mx_rec_table(bytes_tensor(table_config(name, dim, **config)), tf().zeros([0, dim]))
+    def new(cls, dim, name="raw", ops=None, **config):
+        """A new table made by MxRecTable, by the generated wrappers unless others are given."""
+        made = (ops or globals()["ops"]()).mx_rec_table(bytes_tensor(table_config(name, dim, **config)), tf().zeros([0, dim]))
         return cls(made.variable, made.handle, dim)
 
     @classmethod

@@ -211,8 +211,8 @@ def test_ids_of_unknown_rank_are_looked_up(graph, session, dynamic, train):
 
 def test_shapes_of_the_raw_ops_are_inferred(graph):
     tf = support.tf()
-    ops = support.ops()
-    table = support.Raw.new(4)
+    ops = support.shaped_ops()
+    table = support.Raw.new(4, ops=ops)
     ids = tf.compat.v1.placeholder(tf.int64, [None, 3])
     offsets, restore = ops.mx_rec_id_offset(table.handle, ids, create=1)
     rows = ops.mx_rec_lookup(table.handle, table.variable, offsets)
@@ -261,7 +261,7 @@ def wrong_shapes():
 @pytest.mark.parametrize("make", [case[1] for case in wrong_shapes()], ids=[case[0] for case in wrong_shapes()])
 def test_wrong_ranks_and_types_are_refused_while_the_graph_is_built(graph, make):
     with pytest.raises((ValueError, TypeError)):
-        make(support.tf(), support.ops(), support.Raw.new(4))
+        make(support.tf(), support.shaped_ops(), support.Raw.new(4))
 
 
 def test_ops_on_tables_are_stateful_and_pure_ones_are_not(graph):

@@ -40,17 +40,56 @@ _SHAPES = {
 }  # type: Dict[str, Callable[[tf.Operation], Shapes]]
 
 
+# Ranks of the inputs that have one, by op type and position; the rest of an Apply op are scalars.
+_RANKS = {
+    "MxRecTable": {0: 1, 1: 2},
+    "MxRecLookup": {0: 0, 1: 2, 2: 1},
+    "MxRecRestore": {0: 2},
+    "MxRecReduce": {2: 1},
+    "MxRecFind": {0: 0, 1: 2, 3: 2},
+    "MxRecExportSlot": {0: 0, 1: 1},
+    "MxRecSave": {0: 0, 1: 1},
+    "MxRecLoad": {0: 0, 1: 1},
+}  # type: Dict[str, Dict[int, int]]
+
+
+def _ranks(op: tf.Operation) -> Dict[int, int]:
+    """The rank that each input must have, by position."""
+    if not op.type.startswith("MxRecApply"):
+        return _RANKS.get(op.type, {0: 0})
+    ranks = {} if op.type.endswith("ByIds") else {1: 1, 2: 2}
+    ranks.update({at: 0 for at in range(len(op.inputs)) if at not in (1, 2)})
+    return ranks
+
+
+def check_ranks(op: tf.Operation) -> None:
+    """Refuses inputs whose rank is known and wrong.
+
+    Args:
+        op: An op of the plugin.
+
+    Raises:
+        ValueError: If an input has a wrong rank; the message names the op, the input and its shape.
+    """
+    for at, rank in _ranks(op).items():
+        shape = op.inputs[at].shape
+        if shape.rank not in (None, rank):
+            raise ValueError("{} {!r}: {} must have rank {}, but has shape {}".format(
+                op.type, op.name, op.op_def.input_arg[at].name, rank, shape))
+
+
 def state_shapes(op: Optional[tf.Operation]) -> None:
-    """States what is known of the shapes of an op's outputs.
+    """Checks the ranks of an op's inputs and states what is known of the shapes of its outputs.
 
     Args:
         op: An op of the plugin; None (eager execution) is left alone.
 
     Raises:
-        ValueError: If TensorFlow knows a shape that contradicts.
+        ValueError: If an input has a wrong rank, or TensorFlow knows a shape that contradicts.
     """
     if op is None:
         return
+    check_ranks(op)
     shapes = _SHAPES.get(op.type, lambda _: [_SCALAR])(op)
     for output, shape in zip(op.outputs, shapes):
         output.set_shape(shape)

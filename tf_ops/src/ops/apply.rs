@@ -1,7 +1,9 @@
 //! One step of an optimizer: `MxRecApply<Optimizer>` by offset, `MxRecApply<Optimizer>ByIds` by key.
 
 use super::definition::{Arg, Attr, OpDef};
-use super::support::{expect_last, handle_to_scalar, ids, on, table, HANDLE, IDS, KEY_TYPE};
+use super::support::{
+    expect_last, expect_rank, handle_to_scalar, ids, on, table, HANDLE, IDS, KEY_TYPE,
+};
 use crate::tf::{Construction, Context, Kernel, ShapeContext};
 use crate::threads::pool;
 use mx_rec_kernels::{self as kernels, Error, Result, RowOptimizer, Target};
@@ -62,6 +64,8 @@ impl<R: Rule> Kernel for ByOffset<R> {
     fn compute(&self, context: &Context) -> Result<()> {
         let (table, offsets, grad) = (table(context)?, context.input(1)?, context.input(2)?);
         on(&table, || {
+            expect_rank(&offsets, 1)?;
+            expect_rank(&grad, 2)?;
             expect_last(&grad, table.dim())?;
             let optimizer = self.0.step(&Hyper { context })?;
             let target = Target::Offsets(offsets.values::<i64>()?);

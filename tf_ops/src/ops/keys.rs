@@ -2,7 +2,8 @@
 
 use super::definition::{Arg, Attr, OpDef};
 use super::support::{
-    expect_last, expect_rank, handle_to_scalar, ids, on, table, HANDLE, IDS, KEY_TYPE, VARIABLE,
+    expect_last, expect_rank, expect_variable, handle_to_scalar, ids, on, table, HANDLE, IDS,
+    KEY_TYPE, VARIABLE,
 };
 use crate::tf::{Construction, Context, Kernel, ShapeContext};
 use crate::threads::pool;
@@ -110,6 +111,7 @@ impl Kernel for Find {
         let (table, input, absent) = (table(context)?, context.input(2)?, context.input(3)?);
         on(&table, || {
             let ids = ids(&input)?;
+            expect_variable(&context.input(1)?, &table)?;
             expect_rank(&absent, 2)?;
             let rows = absent.values::<f32>()?;
             let given = absent.dim(0);

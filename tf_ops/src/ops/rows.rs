@@ -1,7 +1,7 @@
 //! Ops that move rows: `MxRecLookup`, `MxRecRestore`, `MxRecReduce`.
 
 use super::definition::{Arg, OpDef};
-use super::support::{on, table, HANDLE, VARIABLE};
+use super::support::{expect_rank, expect_variable, on, table, HANDLE, VARIABLE};
 use crate::tf::{Construction, Context, Input, Kernel, ShapeContext};
 use crate::threads::pool;
 use mx_rec_kernels::{Error, Result};
@@ -48,6 +48,8 @@ impl Kernel for Lookup {
     fn compute(&self, context: &Context) -> Result<()> {
         let (table, input) = (table(context)?, context.input(2)?);
         on(&table, || {
+            expect_variable(&context.input(1)?, &table)?;
+            expect_rank(&input, 1)?;
             let offsets = input.values::<i64>()?;
             let mut rows = context.allocate::<f32>(&[offsets.len() as i64, table.dim() as i64])?;
             table.lookup(pool()?, offsets, rows.values())?;
@@ -94,7 +96,7 @@ impl Kernel for Restore {
 
     fn compute(&self, context: &Context) -> Result<()> {
         let (rows, restore) = (context.input(0)?, context.input(1)?);
-        super::support::expect_rank(&rows, 2)?;
+        expect_rank(&rows, 2)?;
         let dim = last(&rows)?;
         let mut dims = restore.dims();
         dims.push(dim);
@@ -163,7 +165,8 @@ impl Kernel for Reduce {
                     .with("restore", format_args!("{:?}", restore.dims())),
             );
         }
-        let rows = offsets.values::<i64>()?.len() as i64;
+        expect_rank(&offsets, 1)?;
+        let rows = offsets.dim(0);
         let mut summed = context.allocate::<f32>(&[rows, dim])?;
         mx_rec_kernels::reduce(
             pool()?,

@@ -79,6 +79,16 @@ pub(super) fn expect_last(input: &Input, dim: usize) -> Result<()> {
     .with("dim", dim))
 }
 
+/// Refuses a variable that is not the table's: shape (0, dim).
+pub(super) fn expect_variable(input: &Input, table: &Table) -> Result<()> {
+    if input.rank() == 2 && input.dim(0) == 0 && input.dim(1) == table.dim() as i64 {
+        return Ok(());
+    }
+    Err(Error::invalid("variable must have shape (0, dim)")
+        .with("shape", format_args!("{:?}", input.dims()))
+        .with("dim", table.dim()))
+}
+
 /// States a scalar as output `at`, derived from input 0, the handle.
 pub(super) fn scalar_shape(context: &ShapeContext, at: i32) -> Result<()> {
     let handle = context.expect_rank(0, "handle", 0)?;
