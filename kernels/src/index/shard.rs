@@ -53,7 +53,7 @@ impl Shard {
     #[inline]
     pub(crate) fn row(&self, key: i64, local: u64) -> u32 {
         match self.find(key, local) {
-            Some((at, entry)) => self.buckets[at].rows[entry],
+            Some((at, entry)) => !self.buckets[at].rows[entry],
             None => NONE,
         }
     }
@@ -93,7 +93,7 @@ impl Shard {
         true
     }
 
-    /// Removes the entry of `key` and returns its row, or [`NONE`].
+    /// Removes the entry of `key`, which is not padding, and returns its row, or [`NONE`].
     pub(crate) fn remove(&mut self, key: i64, local: u64) -> u32 {
         let Some((at, entry)) = self.find(key, local) else {
             return NONE;
@@ -108,7 +108,7 @@ impl Shard {
         self.len -= 1;
         let bucket = &mut self.buckets[at];
         bucket.keys[entry] = 0;
-        bucket.rows[entry]
+        !std::mem::take(&mut bucket.rows[entry])
     }
 
     /// Removes all entries and gives the memory back.
@@ -129,7 +129,7 @@ impl Shard {
         for bucket in self.buckets.iter() {
             for (&key, &row) in bucket.keys.iter().zip(&bucket.rows) {
                 if key != 0 {
-                    f(!key, row);
+                    f(!key, !row);
                 }
             }
         }
@@ -158,7 +158,7 @@ impl Shard {
         for bucket in self.buckets.iter() {
             for (&key, &row) in bucket.keys.iter().zip(&bucket.rows) {
                 if key != 0 {
-                    put(&mut buckets, !key, hash(!key) << bits, row);
+                    put(&mut buckets, !key, hash(!key) << bits, !row);
                 }
             }
         }
@@ -176,7 +176,7 @@ fn put(buckets: &mut [Bucket], key: i64, local: u64, row: u32) {
         let bucket = &mut buckets[at];
         if let Some(entry) = bucket.keys.iter().position(|&key| key == 0) {
             bucket.keys[entry] = !key;
-            bucket.rows[entry] = row;
+            bucket.rows[entry] = !row;
             return;
         }
         bucket.passed = bucket.passed.saturating_add(1);

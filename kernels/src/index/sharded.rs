@@ -3,7 +3,7 @@
 use super::hash::{hash, top};
 use super::shard::Shard;
 use crate::mem::{Bucket, NONE};
-use crate::{Error, Pool, Result};
+use crate::{Error, Pool, Result, PADDING};
 use parking_lot::Mutex;
 
 /// Entries that a full table should have in one shard: large enough for huge pages, small enough to grow quickly.
@@ -168,6 +168,9 @@ impl Index {
 
     /// Removes the entry of `key` and returns its row, or [`NONE`].
     pub(crate) fn remove(&mut self, key: i64) -> u32 {
+        if key == PADDING {
+            return NONE;
+        }
         self.version += 1;
         let hash = hash(key);
         self.shards[top(hash, self.bits)].remove(key, hash << self.bits)

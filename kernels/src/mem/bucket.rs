@@ -12,8 +12,10 @@ const ENTRIES: usize = 5;
 ///
 /// ```text
 /// | key 0 | key 1 | key 2 | key 3 | key 4 | row 0 row 1 row 2 row 3 row 4 | passed |
-///   8 bytes each, inverted, 0 = free        4 bytes each                    4 bytes
+///   8 bytes each, inverted, 0 = free        4 bytes each, inverted          4 bytes
 /// ```
+/// Inverted, so that zeros are a bucket without entries and a search for the padding key -1 ends at no row.
+///
 /// An entry lies in the first bucket from its home on that had room when it came; `passed` counts the entries that went
 /// past this bucket, so that a search ends where none did.
 #[derive(Clone, Copy)]
@@ -40,7 +42,7 @@ impl Bucket {
     #[inline(always)]
     pub(crate) fn row(&self, key: i64) -> u32 {
         let wanted = !key;
-        let mut row = NONE;
+        let mut row = !NONE;
         for at in 0..ENTRIES {
             row = if self.keys[at] == wanted {
                 self.rows[at]
@@ -48,7 +50,7 @@ impl Bucket {
                 row
             };
         }
-        row
+        !row
     }
 
     /// Whether an entry whose home is here or before may lie further on.

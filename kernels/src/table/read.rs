@@ -15,9 +15,6 @@ const LEAST_FLOATS: usize = 1 << 15;
 /// Rows on their way ahead of the one that is copied.
 const AHEAD: usize = 16;
 
-/// Ids that go through one stage together.
-const BLOCK: usize = 16;
-
 impl Table {
     /// Copies rows, `(n)` row numbers to `(n, dim)` floats; -1 gives zeros.
     ///
@@ -120,7 +117,7 @@ fn copy_rows(content: &Content, offsets: &[i64], dim: usize, out: &mut [f32]) ->
     Ok(())
 }
 
-/// Copies rows by key in three stages, a block of ids apart: ask for buckets, read them and ask for rows, copy rows.
+/// Copies rows by key in three stages, `AHEAD` ids apart: ask for the bucket, read it and ask for the row, copy the row.
 fn find_rows<T: Copy + Into<i64>>(
     index: &Index,
     content: &Content,
@@ -129,42 +126,31 @@ fn find_rows<T: Copy + Into<i64>>(
     absent: Absent<'_>,
     out: &mut [f32],
 ) {
-    const EMPTY: [u32; BLOCK] = [NONE; BLOCK];
     let Some(&first) = ids.first() else { return };
-    let nowhere = index.home(hash(first.into()));
-    let mut homes: [&Bucket; BLOCK] = [nowhere; BLOCK];
-    let mut rows = EMPTY;
-    let blocks = ids.len().div_ceil(BLOCK);
-    let block = |at: usize| {
-        ids.get(at * BLOCK..)
-            .map_or(&[][..], |ids| &ids[..ids.len().min(BLOCK)])
-    };
-    let mut outs = out.chunks_mut(BLOCK * dim).enumerate();
-    for stage in 0..blocks + 2 {
-        // Stage 3 of the block before the last one.
-        if stage >= 2 {
-            if let Some((number, out)) = outs.next() {
-                let ids = block(number);
-                for (at, out) in out.chunks_exact_mut(dim).enumerate() {
-                    match content.slab.row(rows[at]) {
-                        Some(row) => out.copy_from_slice(&row[..dim]),
-                        None => fill_absent(absent, ids[at].into(), number * BLOCK + at, out),
-                    }
+    // What is on its way, in rings: the bucket of id `at` is in `homes[at % AHEAD]`, and so is its row in `rows`.
+    let mut homes: [&Bucket; AHEAD] = [index.home(hash(first.into())); AHEAD];
+    let mut rows = [NONE; AHEAD];
+    let mut outs = out.chunks_exact_mut(dim);
+    for at in 0..ids.len() + 2 * AHEAD {
+        let ring = at % AHEAD;
+        if at >= 2 * AHEAD {
+            let Some(out) = outs.next() else { return };
+            match content.slab.row(rows[ring]) {
+                Some(row) => out.copy_from_slice(&row[..dim]),
+                None => {
+                    let at = at - 2 * AHEAD;
+                    fill_absent(absent, ids[at].into(), at, out);
                 }
             }
         }
-        // Stage 2 of the last block.
-        if stage >= 1 {
-            for ((id, home), row) in block(stage - 1).iter().zip(&homes).zip(&mut rows) {
-                let key = (*id).into();
-                *row = index.row_from(home, key, hash(key));
-                content.slab.prefetch(*row, dim);
-            }
+        if let Some(&id) = at.checked_sub(AHEAD).and_then(|at| ids.get(at)) {
+            let key = id.into();
+            rows[ring] = index.row_from(homes[ring], key, hash(key));
+            content.slab.prefetch(rows[ring], dim);
         }
-        // Stage 1 of this block.
-        for (id, home) in block(stage).iter().zip(&mut homes) {
-            *home = index.home(hash((*id).into()));
-            prefetch(*home);
+        if let Some(&id) = ids.get(at) {
+            homes[ring] = index.home(hash(id.into()));
+            prefetch(homes[ring]);
         }
     }
 }

@@ -1,0 +1,388 @@
+//! Random histories of all verbs leave a table in the state of a map that does the same one key at a time.
+
+use mx_rec_kernels::{
+    Absent, Ids, Initializer, Kind, LazyAdam, Momentum, Pool, Result, RowOptimizer, Sgd, SlotSpec,
+    Table, TableConfig, Target,
+};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+const DIM: usize = 5;
+const SEED: u64 = 77;
+const FROZEN: [i64; 2] = [3, i64::MIN];
+const CAPACITY: u64 = 3000;
+
+fn initializer() -> Initializer {
+    Initializer::RandomUniform {
+        min: -1.0,
+        max: 1.0,
+    }
+}
+
+fn table() -> Table {
+    Table::new(TableConfig {
+        name: "model".into(),
+        dim: DIM,
+        capacity: CAPACITY,
+        seed: SEED,
+        initializer: initializer(),
+        init_param: 0.5,
+        frozen_keys: FROZEN.to_vec(),
+    })
+    .unwrap()
+}
+
+fn optimizers() -> Vec<Box<dyn RowOptimizer>> {
+    vec![
+        Box::new(Sgd::new(0.1, 0.01).unwrap()),
+        Box::new(Momentum::new(0.1, 0.9, true).unwrap()),
+        Box::new(LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap()),
+    ]
+}
+
+/// What a table should be: rows by key, one at a time, with nothing shared with the engine but the row arithmetic.
+#[derive(Clone, Default)]
+struct Model {
+    rows: HashMap<i64, Vec<f32>>,
+    slots: Vec<SlotSpec>,
+}
+
+impl Model {
+    fn create(&mut self, key: i64) -> &mut Vec<f32> {
+        let slots = &self.slots;
+        self.rows.entry(key).or_insert_with(|| {
+            let mut row = vec![0.0; DIM];
+            initializer().fill(SEED, key, &mut row);
+            row.iter_mut().for_each(|value| *value *= 0.5);
+            slots
+                .iter()
+                .for_each(|slot| row.extend([slot.initial; DIM]));
+            row
+        })
+    }
+
+    fn missing(&self, ids: &[i64]) -> u64 {
+        let new: HashSet<i64> = ids
+            .iter()
+            .copied()
+            .filter(|id| *id != -1 && !self.rows.contains_key(id))
+            .collect();
+        new.len() as u64
+    }
+
+    fn apply(&mut self, ids: &[i64], grads: &[f32], optimizer: &dyn RowOptimizer) -> u64 {
+        ids.iter().filter(|&&id| id != -1).for_each(|&id| {
+            self.create(id);
+        });
+        let mut starts = Vec::new();
+        for spec in optimizer.slots() {
+            let at = self
+                .slots
+                .iter()
+                .position(|slot| slot.name == spec.name)
+                .unwrap_or_else(|| {
+                    self.rows
+                        .values_mut()
+                        .for_each(|row| row.extend([spec.initial; DIM]));
+                    self.slots.push(spec);
+                    self.slots.len() - 1
+                });
+            starts.push(DIM * (1 + at));
+        }
+        let mut sums: BTreeMap<i64, Vec<f32>> = BTreeMap::new();
+        for (&id, grad) in ids
+            .iter()
+            .zip(grads.chunks_exact(DIM))
+            .filter(|(&id, _)| id != -1)
+        {
+            sums.entry(id)
+                .and_modify(|sum| {
+                    sum.iter_mut()
+                        .zip(grad)
+                        .for_each(|(sum, grad)| *sum += grad)
+                })
+                .or_insert_with(|| grad.to_vec());
+        }
+        sums.retain(|key, _| !FROZEN.contains(key));
+        for (key, grad) in &sums {
+            if let Some(row) = self.rows.get_mut(key) {
+                optimizer.update(row, &starts, grad);
+            }
+        }
+        sums.len() as u64
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Verb {
+    Create(Vec<i64>),
+    Known(Vec<i64>),
+    Find(Vec<i64>),
+    ApplyIds(usize, Vec<i64>, u8),
+    ApplyOffsets(usize, Vec<i64>, u8),
+    Assign(Vec<i64>, u8),
+    Remove(Vec<i64>),
+    Limit(Vec<i64>, usize),
+    Clear,
+    Reload,
+    Grow(i64, usize),
+}
+
+fn key() -> impl Strategy<Value = i64> {
+    prop_oneof![
+        8 => -2..60_i64,
+        2 => any::<i64>(),
+        1 => prop::sample::select(vec![-1, 0, i64::MIN, i64::MAX, i64::from(i32::MIN)]),
+    ]
+}
+
+fn keys() -> impl Strategy<Value = Vec<i64>> {
+    prop::collection::vec(key(), 0..24)
+}
+
+fn verb() -> impl Strategy<Value = Verb> {
+    prop_oneof![
+        4 => keys().prop_map(Verb::Create),
+        2 => keys().prop_map(Verb::Known),
+        3 => keys().prop_map(Verb::Find),
+        4 => (0..3_usize, keys(), any::<u8>()).prop_map(|(o, k, g)| Verb::ApplyIds(o, k, g)),
+        4 => (0..3_usize, keys(), any::<u8>()).prop_map(|(o, k, g)| Verb::ApplyOffsets(o, k, g)),
+        2 => (keys(), any::<u8>()).prop_map(|(k, v)| Verb::Assign(k, v)),
+        2 => keys().prop_map(Verb::Remove),
+        1 => (keys(), 0..12_usize).prop_map(|(k, l)| Verb::Limit(k, l)),
+        1 => (any::<i16>(), 1..1500_usize).prop_map(|(s, n)| Verb::Grow(i64::from(s), n)),
+        1 => prop_oneof![Just(Verb::Clear), Just(Verb::Reload)],
+    ]
+}
+
+fn floats(n: usize, seed: u8) -> Vec<f32> {
+    (0..n * DIM)
+        .map(|at| ((at as f32 + f32::from(seed)) * 0.7).sin())
+        .collect()
+}
+
+/// Replays a history on a table and on the model and compares every answer; then the whole content.
+fn replay(history: &[Verb], pool: &Pool) {
+    let (table, mut model) = (table(), Model::default());
+    let optimizers = optimizers();
+    for verb in history {
+        step(verb, &table, &mut model, pool, &optimizers);
+        assert_eq!(table.len(), model.rows.len() as u64, "{verb:?}");
+    }
+    same(&table, &model);
+}
+
+fn over_budget<T: std::fmt::Debug>(result: &Result<T>, model: &Model, ids: &[i64]) -> bool {
+    let over = model.rows.len() as u64 + model.missing(ids) > CAPACITY;
+    if over {
+        assert_eq!(result.as_ref().unwrap_err().kind(), Kind::ResourceExhausted);
+    }
+    over
+}
+
+fn step(verb: &Verb, table: &Table, model: &mut Model, pool: &Pool, by: &[Box<dyn RowOptimizer>]) {
+    match verb {
+        Verb::Create(ids) => {
+            offsets(table, model, pool, ids);
+        }
+        Verb::Grow(start, n) => {
+            let ids: Vec<i64> = (0..*n as i64).map(|at| (start << 16) + at * 3).collect();
+            offsets(table, model, pool, &ids);
+        }
+        Verb::Known(ids) => known(table, model, pool, ids),
+        Verb::Find(ids) => find(table, model, pool, ids),
+        Verb::ApplyIds(optimizer, ids, seed) => {
+            let (optimizer, grads) = (&*by[*optimizer], floats(ids.len(), *seed));
+            let result = table.apply(pool, Target::Ids(Ids::I64(ids)), &grads, optimizer);
+            if !over_budget(&result, model, ids) {
+                assert_eq!(result.unwrap(), model.apply(ids, &grads, optimizer));
+            }
+        }
+        Verb::ApplyOffsets(optimizer, ids, seed) => {
+            let Some((offsets, restore)) = offsets(table, model, pool, ids) else {
+                return;
+            };
+            let (optimizer, grads) = (&*by[*optimizer], floats(ids.len(), *seed));
+            let repeated: Vec<i64> = restore
+                .iter()
+                .map(|&at| usize::try_from(at).map_or(-1, |at| offsets[at]))
+                .collect();
+            let updated = table
+                .apply(pool, Target::Offsets(&repeated), &grads, optimizer)
+                .unwrap();
+            assert_eq!(updated, model.apply(ids, &grads, optimizer));
+        }
+        Verb::Assign(ids, seed) => {
+            let rows = floats(ids.len(), *seed);
+            let result = table.assign(pool, Ids::I64(ids), &rows);
+            if over_budget(&result, model, ids) {
+                return;
+            }
+            result.unwrap();
+            for (&id, row) in ids
+                .iter()
+                .zip(rows.chunks_exact(DIM))
+                .filter(|(&id, _)| id != -1)
+            {
+                let mut new = row.to_vec();
+                model
+                    .slots
+                    .iter()
+                    .for_each(|slot| new.extend([slot.initial; DIM]));
+                *model.create(id) = new;
+            }
+        }
+        Verb::Remove(ids) => {
+            let gone = ids
+                .iter()
+                .filter(|id| model.rows.remove(id).is_some())
+                .count() as u64;
+            assert_eq!(table.remove(Ids::I64(ids)).unwrap(), gone);
+        }
+        Verb::Limit(ids, limit) => {
+            let distinct: HashSet<_> = ids.iter().filter(|&&id| id != -1).collect();
+            let mut restore = vec![0; ids.len()];
+            let result = table.id_offset(pool, Ids::I64(ids), true, Some(*limit), &mut restore);
+            if distinct.len() > *limit {
+                assert_eq!(result.unwrap_err().kind(), Kind::InvalidArgument);
+            } else if !over_budget(&result, model, ids) {
+                ids.iter().filter(|&&id| id != -1).for_each(|&id| {
+                    model.create(id);
+                });
+            }
+        }
+        Verb::Clear => {
+            assert_eq!(table.clear(), model.rows.len() as u64);
+            model.rows.clear();
+        }
+        Verb::Reload => reload(table, pool),
+    }
+}
+
+fn known(table: &Table, model: &Model, pool: &Pool, ids: &[i64]) {
+    let mut restore = vec![7; ids.len()];
+    let offsets = table
+        .id_offset(pool, Ids::I64(ids), false, None, &mut restore)
+        .unwrap();
+    let mut rows = vec![9.0; offsets.len() * DIM];
+    table.lookup(pool, &offsets, &mut rows).unwrap();
+    for (id, at) in ids.iter().zip(restore) {
+        assert_eq!(at == -1, !model.rows.contains_key(id));
+        if let Ok(at) = usize::try_from(at) {
+            assert_eq!(rows[at * DIM..(at + 1) * DIM], model.rows[id][..DIM]);
+        }
+    }
+}
+
+fn find(table: &Table, model: &Model, pool: &Pool, ids: &[i64]) {
+    let (absent, mut out) = (floats(ids.len(), 3), floats(ids.len(), 0));
+    table
+        .find(pool, Ids::I64(ids), Absent::Rows(&absent), &mut out)
+        .unwrap();
+    let rows = out.chunks_exact(DIM).zip(absent.chunks_exact(DIM));
+    for (id, (row, absent)) in ids.iter().zip(rows) {
+        match model.rows.get(id) {
+            Some(expected) => assert_eq!(row, &expected[..DIM]),
+            None if *id == -1 => assert_eq!(row, [0.0; DIM]),
+            None => assert_eq!(row, absent),
+        }
+    }
+}
+
+fn reload(table: &Table, pool: &Pool) {
+    let copy = table.export().unwrap();
+    let specs: Vec<SlotSpec> = copy.slots.iter().map(|(spec, _)| spec.clone()).collect();
+    table.clear();
+    let loaded = table.load(pool, &specs, &mut |loading| {
+        for start in (0..copy.keys.len()).step_by(100) {
+            let end = copy.keys.len().min(start + 100);
+            let part = start * DIM..end * DIM;
+            let slots: Vec<&[f32]> = copy
+                .slots
+                .iter()
+                .map(|(_, values)| &values[part.clone()])
+                .collect();
+            loading.push(
+                &copy.keys[start..end],
+                &copy.embedding[part.clone()],
+                &slots,
+            )?;
+        }
+        Ok(())
+    });
+    assert_eq!(loaded.unwrap(), copy.keys.len() as u64);
+    assert_eq!(table.export().unwrap(), copy);
+}
+
+/// Creates rows in both; the offsets with their `restore`, unless the budget forbids.
+fn offsets(
+    table: &Table,
+    model: &mut Model,
+    pool: &Pool,
+    ids: &[i64],
+) -> Option<(Vec<i64>, Vec<i32>)> {
+    let mut restore = vec![7; ids.len()];
+    let result = table.id_offset(pool, Ids::I64(ids), true, None, &mut restore);
+    if over_budget(&result, model, ids) {
+        return None;
+    }
+    let offsets = result.unwrap();
+    let mut order: HashMap<i64, usize> = HashMap::new();
+    for (&id, &at) in ids.iter().zip(&restore) {
+        if id == -1 {
+            assert_eq!(at, -1);
+            continue;
+        }
+        let next = order.len();
+        assert_eq!(at as usize, *order.entry(id).or_insert(next));
+        model.create(id);
+    }
+    assert_eq!(offsets.len(), order.len());
+    Some((offsets, restore))
+}
+
+fn same(table: &Table, model: &Model) {
+    let copy = table.export().unwrap();
+    assert_eq!(copy.keys.len(), model.rows.len());
+    let specs: Vec<&SlotSpec> = copy.slots.iter().map(|(spec, _)| spec).collect();
+    assert_eq!(specs, model.slots.iter().collect::<Vec<_>>());
+    for (at, key) in copy.keys.iter().enumerate() {
+        let mut row = copy.embedding[at * DIM..(at + 1) * DIM].to_vec();
+        copy.slots
+            .iter()
+            .for_each(|(_, values)| row.extend(&values[at * DIM..(at + 1) * DIM]));
+        let bits = |row: &[f32]| row.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&row), bits(&model.rows[key]), "key {key}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn a_table_is_a_map_from_keys_to_rows(history in prop::collection::vec(verb(), 1..60)) {
+        replay(&history, &Pool::new(1).unwrap());
+    }
+
+    #[test]
+    fn a_table_on_three_threads_is_a_map_too(history in prop::collection::vec(verb(), 1..30)) {
+        replay(&history, &Pool::new(3).unwrap());
+    }
+}
+
+/// A million operations in long histories: `cargo test --release --test model -- --ignored`.
+#[test]
+#[ignore = "takes minutes"]
+fn a_million_operations_differ_nowhere() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let (one, three) = (Pool::new(1).unwrap(), Pool::new(3).unwrap());
+    let history = prop::collection::vec(verb(), 2000);
+    let mut done = 0;
+    while done < 1_000_000 {
+        let history = history.new_tree(&mut runner).unwrap().current();
+        replay(&history, if done % 4000 == 0 { &one } else { &three });
+        done += history.len();
+    }
+}
