@@ -25,13 +25,14 @@ typedef enum TF_Code {
   TF_INVALID_ARGUMENT = 3,
   TF_NOT_FOUND = 5,
   TF_RESOURCE_EXHAUSTED = 8,
-  TF_FAILED_PRECONDITION = 9,
   TF_INTERNAL = 13,
   TF_DATA_LOSS = 15
 } TF_Code;
+
+/* Opaque; newer headers make it another name of TSL_Status. */
+typedef struct TF_Status TF_Status;
 #endif
 
-typedef struct TF_Status TF_Status;
 typedef struct TF_Tensor TF_Tensor;
 typedef struct TF_OpDefinitionBuilder TF_OpDefinitionBuilder;
 typedef struct TF_ShapeInferenceContext TF_ShapeInferenceContext;

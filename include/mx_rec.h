@@ -1,0 +1,37 @@
+/* What libmx_rec.so exports beside its ops.
+ *
+ * Loading the library registers its ops with the TensorFlow of the process, if there is one. These functions tell how
+ * that went. All strings end with a zero byte and live as long as the library; all functions may be called from any
+ * thread.
+ */
+#ifndef MX_REC_H_
+#define MX_REC_H_
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The numbers never change their meaning. */
+enum mx_rec_status {
+  MX_REC_OK = 0,               /* the ops are registered */
+  MX_REC_NO_TENSORFLOW = 1,    /* the process has loaded no TensorFlow */
+  MX_REC_MISSING_FUNCTION = 2, /* its TensorFlow lacks a function of the C API */
+  MX_REC_REFUSED = 3,          /* TensorFlow refused an op or a kernel */
+  MX_REC_NOT_RUN = 4,          /* the load hook did not run */
+  MX_REC_PANICKED = 5          /* a defect of the library */
+};
+
+/* "MAJOR.MINOR.PATCH". */
+const char* mx_rec_version(void);
+
+/* One of mx_rec_status. */
+int mx_rec_load_status(void);
+
+/* What the status means and what to do, for a person. */
+const char* mx_rec_load_message(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* MX_REC_H_ */
