@@ -40,11 +40,7 @@ pub fn save(table: &Table, dir: &Path) -> Result<u64> {
         _ => Path::new("."),
     };
     replaceable(dir)?;
-    let made = DirBuilder::new()
-        .recursive(true)
-        .mode(DIR_MODE)
-        .create(parent);
-    named(made, "make a directory", parent)?;
+    make_dirs(parent)?;
     let fresh = Scratch::beside(parent, name, "saving")?;
     let rows = write(table, &fresh.path)?;
     sync_dir(&fresh.path)?;
@@ -215,19 +211,33 @@ impl Drop for Scratch {
 }
 
 /// Renames `fresh` to `dir`; an earlier checkpoint there is moved away first and removed last.
+///
+/// Another save of the same `dir` may do so at the same time: each starts over until it has its turn, and the last stays.
 fn install(mut fresh: Scratch, dir: &Path, parent: &Path, name: &str) -> Result<()> {
     let mut old = None;
-    if fs::symlink_metadata(dir).is_ok() {
-        let scratch = Scratch::beside(parent, name, "old")?;
-        // A rename onto an empty directory replaces it.
-        named(
-            fs::rename(dir, &scratch.path),
-            "move the earlier checkpoint away",
-            dir,
-        )?;
-        old = Some(scratch);
-    }
-    if let Err(cause) = fs::rename(&fresh.path, dir) {
+    for _ in 0..ATTEMPTS {
+        if fs::symlink_metadata(dir).is_ok() {
+            let scratch = Scratch::beside(parent, name, "old")?;
+            // A rename onto an empty directory replaces it.
+            match fs::rename(dir, &scratch.path) {
+                Ok(()) => old = Some(scratch),
+                Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
+                Err(cause) => return Err(refused("move the earlier checkpoint away", dir, cause)),
+            }
+        }
+        let cause = match fs::rename(&fresh.path, dir) {
+            Ok(()) => {
+                fresh.moved = true;
+                return sync_dir(parent);
+            }
+            Err(cause) => cause,
+        };
+        if matches!(
+            cause.kind(),
+            io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists
+        ) {
+            continue;
+        }
         let mut error = refused("rename a checkpoint into place", dir, cause);
         if let Some(mut old) = old {
             // Whether it comes back or not: the only good copy is not removed.
@@ -238,8 +248,23 @@ fn install(mut fresh: Scratch, dir: &Path, parent: &Path, name: &str) -> Result<
         }
         return Err(error);
     }
-    fresh.moved = true;
-    sync_dir(parent)
+    Err(Error::new(Kind::Io, "other saves keep replacing this checkpoint")
+        .with("path", dir.display()))
+}
+
+/// Makes `dir` and its parents, each flushed into the directory that holds it.
+fn make_dirs(dir: &Path) -> Result<()> {
+    let missing: Vec<&Path> = dir
+        .ancestors()
+        .take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists())
+        .collect();
+    let made = DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir);
+    named(made, "make a directory", dir)?;
+    let holder = |dir: &Path| match dir.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => sync_dir(parent),
+        _ => sync_dir(Path::new(".")),
+    };
+    missing.into_iter().try_for_each(holder)
 }
 
 fn create_file(path: &Path) -> Result<File> {
