@@ -107,7 +107,8 @@ def train_tables(train, held_out, settings, path):
     """Trains on tables and writes a checkpoint.
 
     Returns:
-        The history, the held-out predictions, the first rows by feature and the first kernels by name.
+        The history, the held-out predictions, the first rows by feature and the first kernels by
+        name.
     """
     say("\non tables of mx_rec:")
     built = model.on_tables(float(np.mean(train.stars)), budget(train), settings)
@@ -145,10 +146,12 @@ def restored(train, held_out, settings, path):
     Returns:
         The held-out predictions.
     """
-    # As a new process would: nothing of mx_rec's state is kept.
+    # As a new process would: nothing of mx_rec's state is kept, and all that the model knows must
+    # come from the checkpoint: its own start is another one.
     terminate_config_initializer()
     init()
-    built = model.on_tables(float(np.mean(train.stars)), budget(train), settings)
+    built = model.on_tables(float(np.mean(train.stars)), budget(train),
+                            settings._replace(seed=settings.seed + 1))
     with tf1.Session(graph=built.graph) as session:
         built.saver.restore(session, path)
         return model.predict(session, built, held_out)
@@ -163,13 +166,15 @@ def draw(path, train, settings, histories, constant):
     """Draws the losses of both models, and their held-out errors."""
     figure, axes = plt.subplots(figsize=(8, 5))
     steps_per_epoch = -(-len(train.stars) // settings.batch)
-    for (name, history), colour, style in zip(histories.items(), ("C0", "C1"), ("-", "--")):
+    styles = (("C0", "-", 9, "none"), ("C1", "--", 4, "C1"))
+    for (name, history), (colour, style, size, fill) in zip(histories.items(), styles):
         width = min(25, len(history.losses))
         mean = np.convolve(history.losses, np.ones(width) / width, mode="valid")
         axes.plot(np.arange(len(mean)) + width, np.sqrt(mean), style, color=colour, alpha=0.7,
                   label="{}: training batches (mean of {} steps)".format(name, width))
         at = steps_per_epoch * (1 + np.arange(len(history.errors)))
-        axes.plot(at, history.errors, style, color=colour, marker="o", label=name + ": held-out")
+        axes.plot(at, history.errors, style, color=colour, marker="o", markersize=size,
+                  markerfacecolor=fill, label=name + ": held-out")
     axes.axhline(constant, color="grey", linestyle=":", label="constant: held-out")
     axes.set_xlabel("step")
     axes.set_ylabel("RMSE in stars")

@@ -82,8 +82,8 @@ def genre_matrix(genres_of: Dict[int, List[str]], movies: np.ndarray) -> np.ndar
         movies: (n) int64.
 
     Returns:
-        (n, k) int64, k the most genres that a movie has (at least 1), padded with -1. A movie without genres, or
-        one that `genres_of` does not know, has a row of -1.
+        (n, k) int64, k the most genres that a movie has (at least 1), padded with -1. A movie
+        without genres, or one that `genres_of` does not know, has a row of -1.
     """
     names = sorted({name for names in genres_of.values() for name in names})
     number = {name: place for place, name in enumerate(names)}
@@ -107,7 +107,8 @@ def load(directory: str) -> Ratings:
         All ratings, in the file's order.
 
     Raises:
-        DataError: If the directory, a file or a column is missing, a file has no rows, or a value is not a number.
+        DataError: If the directory, a file or a column is missing, a file has no rows, or a
+            value is not a number.
     """
     if not os.path.isdir(directory):
         raise DataError("there is no directory {!r}. --data wants one with MovieLens' ratings.csv "
@@ -115,7 +116,8 @@ def load(directory: str) -> Ratings:
     genres_of = {}  # type: Dict[int, List[str]]
     for movie, genres in _columns(directory, "movies.csv", (("movieId", int), ("genres", str))):
         genres_of[movie] = parse_genres(genres)
-    rows = _columns(directory, "ratings.csv", (("userId", int), ("movieId", int), ("rating", float)))
+    rows = _columns(directory, "ratings.csv",
+                    (("userId", int), ("movieId", int), ("rating", float)))
     users, movies, stars = zip(*rows)
     movies = np.array(movies, np.int64)
     return Ratings(np.array(users, np.int64), movies, genre_matrix(genres_of, movies),
@@ -165,8 +167,8 @@ def generate(count: int = 100000, users: int = 610, movies: int = 9700, genres: 
         seed: The same seed gives the same ratings.
 
     Returns:
-        The ratings; no (user, movie) twice. `expected` is the mean of each rating given its signal: no predictor can do
-        better on average.
+        The ratings; no (user, movie) twice. `expected` is the mean of each rating given its
+        signal: no predictor can do better on average.
     """
     random = np.random.RandomState(seed)
     factors = 4

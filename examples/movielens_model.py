@@ -235,8 +235,9 @@ class History(NamedTuple):
     Attributes:
         losses: Mean squared error, one per step.
         errors: Held-out RMSE, one per epoch.
-        speed: Ratings per second of all training steps.
-        batches: Sum over the steps of a number made from the batch: equal for equal batches in equal order.
+        speed: Ratings per second of training steps: the median epoch's.
+        batches: Sum over the steps of a number made from the batch: equal for equal batches in
+            equal order.
     """
 
     losses: List[float]
@@ -257,7 +258,8 @@ def fit(session: tf1.Session, model: Model, train: Ratings, held_out: Ratings, s
     Args:
         session: On the model's graph, initialised.
         model: What to train.
-        train: Ratings to learn from; each epoch takes them in another order, which depends on the seed alone.
+        train: Ratings to learn from; each epoch takes them in another order, which depends on
+            the seed alone.
         held_out: Ratings to look at after each epoch; nothing depends on them.
         settings: As they are.
         say: Gets a line per epoch.
@@ -265,7 +267,7 @@ def fit(session: tf1.Session, model: Model, train: Ratings, held_out: Ratings, s
     Returns:
         The history.
     """
-    losses, errors, seconds, batches = [], [], 0.0, 0
+    losses, errors, speeds, batches = [], [], [], 0
     for epoch in range(settings.epochs):
         order = np.random.RandomState(settings.seed + epoch).permutation(len(train.stars))
         session.run(model.start[True], feed(model, train.take(order)))
@@ -278,14 +280,14 @@ def fit(session: tf1.Session, model: Model, train: Ratings, held_out: Ratings, s
             losses.append(float(loss))
             batches += len(losses) * int(users[0] * 31 + users[-1])
         took = time.perf_counter() - began
-        seconds += took
+        speeds.append(len(train.stars) / took)
         errors.append(rmse(predict(session, model, held_out), held_out.stars))
         tables = ", ".join("{} {:,}".format(name, table.size())
                            for name, table in model.tables.items())
-        say("epoch {:2d}  step {:5d}  loss {:.4f}  held-out RMSE {:.4f}  {:9,.0f} ratings/s{}".format(
-            epoch + 1, len(losses), float(np.mean(losses[first:])), errors[-1],
-            len(train.stars) / took, "  rows: " + tables if tables else ""))
-    return History(losses, errors, settings.epochs * len(train.stars) / seconds, batches)
+        line = "epoch {:2d}  step {:5d}  loss {:.4f}  held-out RMSE {:.4f}  {:9,.0f} ratings/s"
+        say(line.format(epoch + 1, len(losses), float(np.mean(losses[first:])), errors[-1],
+                        speeds[-1]) + ("  rows: " + tables if tables else ""))
+    return History(losses, errors, float(np.median(speeds)), batches)
 
 
 def predict(session: tf1.Session, model: Model, ratings: Ratings) -> np.ndarray:
@@ -337,7 +339,8 @@ def copy_start(session: tf1.Session, model: Model, rows: Dict[str, Tuple[np.ndar
     Args:
         session: On the model's graph, initialised.
         model: A model on variables.
-        rows: As `first_rows` returns them. Ids that are not there keep zeros, which is what a table shows for them.
+        rows: As `first_rows` returns them. Ids that are not there keep zeros, which is what a
+            table shows for them.
         kernels: Values of the dense variables by name.
     """
     for name, (ids, values) in rows.items():
