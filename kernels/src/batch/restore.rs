@@ -53,7 +53,7 @@ pub(super) fn shapes(rows: usize, dim: usize, ids: usize, wide: usize) -> Result
     if dim == 0 {
         return Err(Error::invalid("dim must not be 0"));
     }
-    if rows % dim != 0 {
+    if !rows.is_multiple_of(dim) {
         return Err(Error::invalid("rows must be a multiple of dim")
             .with("rows", rows)
             .with("dim", dim));

@@ -119,13 +119,18 @@ impl Content {
         let mut slots = self.slots.clone();
         let mut starts = Vec::with_capacity(wanted.len());
         for spec in wanted {
-            let at = slots
-                .iter()
-                .position(|slot| slot.name == spec.name)
-                .unwrap_or_else(|| {
+            let at = match slots.iter_mut().position(|slot| slot.name == spec.name) {
+                // Files may have brought the slot, without what the optimizer starts it at or with another
+                // setting: rows that are made from now on follow the optimizer.
+                Some(at) => {
+                    slots[at].initial = spec.initial;
+                    at
+                }
+                None => {
                     slots.push(spec.clone());
                     slots.len() - 1
-                });
+                }
+            };
             starts.push(self.dim * (1 + at));
         }
         if slots.len() > known {
@@ -143,8 +148,8 @@ impl Content {
                     return Err(error);
                 }
             }
-            self.slots = slots;
         }
+        self.slots = slots;
         Ok(starts)
     }
 
@@ -173,7 +178,7 @@ impl Content {
         }
         self.slab.truncate(rows);
         self.removed.truncate(rows.div_ceil(64));
-        if let Some(last) = self.removed.last_mut().filter(|_| rows % 64 != 0) {
+        if let Some(last) = self.removed.last_mut().filter(|_| !rows.is_multiple_of(64)) {
             *last &= (1 << (rows % 64)) - 1;
         }
         self.free.retain(|&row| (row as usize) < rows);

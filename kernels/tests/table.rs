@@ -1,0 +1,287 @@
+//! Claims about a table that no single history shows: threads, index size, limits, refusals.
+
+use mx_rec_kernels::{
+    Absent, Export, Ids, Initializer, Kind, LazyAdam, Pool, Sgd, Table, TableConfig, Target,
+};
+
+fn table(dim: usize, capacity: u64) -> Table {
+    Table::new(TableConfig {
+        name: "claims".into(),
+        dim,
+        capacity,
+        seed: 5,
+        initializer: Initializer::RandomUniform {
+            min: -1.0,
+            max: 1.0,
+        },
+        init_param: 1.0,
+        frozen_keys: Vec::new(),
+    })
+    .unwrap()
+}
+
+fn scattered(n: usize, seed: i64, range: i64) -> Vec<i64> {
+    (0..n as i64)
+        .map(|at| ((at + seed) * 2_654_435_761 % range) * 7 - 3)
+        .collect()
+}
+
+fn create(table: &Table, pool: &Pool, ids: &[i64]) -> (Vec<i64>, Vec<i32>) {
+    let mut restore = vec![0; ids.len()];
+    let offsets = table
+        .id_offset(pool, Ids::I64(ids), true, None, &mut restore)
+        .unwrap();
+    (offsets, restore)
+}
+
+#[test]
+fn many_steps_on_any_number_of_threads_give_the_same_bits() {
+    let run = |threads| -> (Export, Vec<i64>, Vec<i32>) {
+        let (pool, table) = (Pool::new(threads).unwrap(), table(20, 1 << 20));
+        let (mut all_offsets, mut all_restores) = (Vec::new(), Vec::new());
+        for step in 0..12 {
+            let ids = scattered(30_000, step * 9_000, 40_000);
+            let grads: Vec<f32> = (0..ids.len() * 20)
+                .map(|at| (at as f32 * 0.1).sin())
+                .collect();
+            let adam = LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap();
+            let (offsets, restore) = create(&table, &pool, &ids);
+            table
+                .apply(&pool, Target::Ids(Ids::I64(&ids)), &grads, &adam)
+                .unwrap();
+            let repeated: Vec<i64> = restore.iter().map(|&at| offsets[at as usize]).collect();
+            table
+                .apply(&pool, Target::Offsets(&repeated), &grads, &adam)
+                .unwrap();
+            table.remove(Ids::I64(&ids[..100])).unwrap();
+            all_offsets.extend(offsets);
+            all_restores.extend(restore);
+        }
+        (table.export().unwrap(), all_offsets, all_restores)
+    };
+    let one = run(1);
+    assert!(one.0.keys.len() > 20_000);
+    for threads in [2, 5] {
+        assert!(run(threads) == one, "{threads} threads");
+    }
+}
+
+#[test]
+fn threads_at_once_lose_no_update() {
+    let (table, pool) = (table(8, 1 << 20), Pool::new(3).unwrap());
+    let zeros = vec![0.0; 4000 * 8];
+    let ids = scattered(4000, 0, 3000);
+    table.assign(&pool, Ids::I64(&ids), &zeros).unwrap();
+    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    let steps = 50;
+    std::thread::scope(|scope| {
+        for worker in 0..3 {
+            let (table, pool, ids, sgd) = (&table, &pool, &ids, &sgd);
+            scope.spawn(move || {
+                let grads = vec![-1.0; ids.len() * 8];
+                for _ in 0..steps {
+                    if worker == 0 {
+                        let (offsets, restore) = create(table, pool, ids);
+                        let repeated: Vec<i64> =
+                            restore.iter().map(|&at| offsets[at as usize]).collect();
+                        table
+                            .apply(pool, Target::Offsets(&repeated), &grads, sgd)
+                            .unwrap();
+                    } else {
+                        table
+                            .apply(pool, Target::Ids(Ids::I64(ids)), &grads, sgd)
+                            .unwrap();
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            for step in 0..steps {
+                let others = scattered(3000, 1_000_000 + step * 3000, 1 << 40);
+                create(&table, &pool, &others);
+                let mut out = vec![0.0; ids.len() * 8];
+                table
+                    .find(&pool, Ids::I64(&ids), Absent::Zeros, &mut out)
+                    .unwrap();
+                assert!(out
+                    .chunks(8)
+                    .all(|row| row.iter().all(|value| *value == row[0])));
+                table.remove(Ids::I64(&others)).unwrap();
+            }
+        });
+    });
+    let mut out = vec![0.0; ids.len() * 8];
+    table
+        .find(&pool, Ids::I64(&ids), Absent::Zeros, &mut out)
+        .unwrap();
+    for (id, row) in ids.iter().zip(out.chunks(8)) {
+        let times = ids.iter().filter(|other| *other == id).count();
+        assert_eq!(row, [(times * 3 * steps as usize) as f32; 8]);
+    }
+}
+
+#[test]
+fn the_index_stays_within_twenty_bytes_a_row_at_any_moment() {
+    let (table, pool) = (table(1, 4_000_000), Pool::new(2).unwrap());
+    let mut peak = 0.0_f64;
+    let keys: Vec<i64> = (0..3_000_000)
+        .map(|at| at * 11 - 1_000_000)
+        .filter(|&key| key != -1)
+        .collect();
+    for (batch, ids) in keys.chunks(50_000).enumerate() {
+        create(&table, &pool, ids);
+        if batch >= 10 {
+            peak = peak.max(table.memory().index_bytes as f64 / table.len() as f64);
+        }
+    }
+    assert!(peak <= 20.5, "{peak} bytes");
+    assert!(table.memory().index_bytes as f64 / table.len() as f64 <= 20.0);
+}
+
+#[test]
+fn a_batch_over_the_budget_changes_nothing() {
+    let (table, pool) = (table(3, 1000), Pool::new(2).unwrap());
+    let ids: Vec<i64> = (0..900).collect();
+    create(&table, &pool, &ids);
+    let before = table.export().unwrap();
+    let (more, rows) = ((800..1100).collect::<Vec<i64>>(), vec![7.0; 900]);
+    let mut restore = vec![0; 300];
+    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    let errors = [
+        table
+            .id_offset(&pool, Ids::I64(&more), true, None, &mut restore)
+            .map(drop),
+        table.assign(&pool, Ids::I64(&more), &rows),
+        table
+            .apply(&pool, Target::Ids(Ids::I64(&more)), &rows, &sgd)
+            .map(drop),
+    ];
+    for error in errors {
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), Kind::ResourceExhausted);
+        assert!(
+            error.to_string().contains("claims") && error.to_string().contains("1000"),
+            "{error}"
+        );
+    }
+    assert_eq!(table.export().unwrap(), before);
+    create(&table, &pool, &(900..1000).collect::<Vec<i64>>());
+    assert_eq!(table.len(), 1000);
+}
+
+#[test]
+fn offsets_that_are_no_row_are_refused_by_name_and_value() {
+    let (table, pool) = (table(2, 100), Pool::new(1).unwrap());
+    create(&table, &pool, &[10, 11, 12]);
+    table.remove(Ids::I64(&[11])).unwrap();
+    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    let before = table.export().unwrap();
+    for bad in [-2, 1, 3, i64::MIN, i64::MAX, 1 << 32] {
+        let lookup = table.lookup(&pool, &[0, bad], &mut [0.0; 4]).unwrap_err();
+        let apply = table
+            .apply(&pool, Target::Offsets(&[0, bad]), &[1.0; 4], &sgd)
+            .unwrap_err();
+        for error in [lookup, apply] {
+            assert_eq!(error.kind(), Kind::InvalidArgument);
+            let text = error.to_string();
+            assert!(
+                text.contains("claims") && text.contains(&format!("offset={bad}")),
+                "{text}"
+            );
+        }
+    }
+    assert_eq!(table.export().unwrap(), before);
+    let mut out = [9.0; 4];
+    table.lookup(&pool, &[-1, 2], &mut out).unwrap();
+    assert_eq!(out[..2], [0.0, 0.0]);
+}
+
+#[test]
+fn arguments_of_the_wrong_length_are_refused_by_name() {
+    let (table, pool) = (table(2, 100), Pool::new(1).unwrap());
+    let ids = Ids::I64(&[1, 2]);
+    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    let errors = [
+        (
+            "restore",
+            table.id_offset(&pool, ids, true, None, &mut [0]).map(drop),
+        ),
+        ("out", table.lookup(&pool, &[-1], &mut [0.0; 3])),
+        ("out", table.find(&pool, ids, Absent::Zeros, &mut [0.0; 3])),
+        (
+            "absent",
+            table.find(&pool, ids, Absent::Row(&[0.0]), &mut [0.0; 4]),
+        ),
+        (
+            "absent",
+            table.find(&pool, ids, Absent::Rows(&[0.0; 2]), &mut [0.0; 4]),
+        ),
+        (
+            "grads",
+            table
+                .apply(&pool, Target::Ids(ids), &[0.0; 2], &sgd)
+                .map(drop),
+        ),
+        ("rows", table.assign(&pool, ids, &[0.0; 5])),
+    ];
+    for (argument, result) in errors {
+        let error = result.unwrap_err();
+        assert_eq!(error.kind(), Kind::InvalidArgument);
+        assert!(
+            error.to_string().contains(&format!("argument={argument}")),
+            "{error}"
+        );
+    }
+    assert!(table.is_empty());
+}
+
+#[test]
+fn extreme_keys_narrow_ids_and_empty_batches_are_ordinary() {
+    let (table, pool) = (table(4, 100), Pool::new(2).unwrap());
+    let (offsets, restore) = create(&table, &pool, &[-1, 0, i64::MIN, i64::MAX, 0, -1, i64::MIN]);
+    assert_eq!(
+        (offsets, restore),
+        (vec![0, 1, 2], vec![-1, 0, 1, 2, 0, -1, 1])
+    );
+    assert!(create(&table, &pool, &[]).0.is_empty());
+    let mut restore = [7; 3];
+    let narrow = table.id_offset(
+        &pool,
+        Ids::I32(&[i32::MIN, -1, 0]),
+        true,
+        None,
+        &mut restore,
+    );
+    assert_eq!((narrow.unwrap(), restore), (vec![3, 0], [0, -1, 1]));
+    let wide = create(&table, &pool, &[i64::from(i32::MIN)]).0;
+    assert_eq!(wide, [3]);
+    table.lookup(&pool, &[], &mut []).unwrap();
+    table
+        .find(&pool, Ids::I32(&[]), Absent::Zeros, &mut [])
+        .unwrap();
+    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    assert_eq!(
+        table.apply(&pool, Target::Offsets(&[]), &[], &sgd).unwrap(),
+        0
+    );
+    table.assign(&pool, Ids::I64(&[]), &[]).unwrap();
+    assert_eq!(table.remove(Ids::I64(&[-1, 55])).unwrap(), 0);
+    assert_eq!(table.len(), 4);
+}
+
+#[test]
+fn a_failed_load_leaves_the_table_as_it_was() {
+    let (table, pool) = (table(1, 5), Pool::new(1).unwrap());
+    create(&table, &pool, &[1, 2]);
+    let before = table.export().unwrap();
+    for (keys, kind) in [
+        (vec![5, 5], Kind::DataLoss),
+        (vec![-1], Kind::DataLoss),
+        ((0..6).collect(), Kind::ResourceExhausted),
+    ] {
+        let rows = vec![0.0; keys.len()];
+        let error = table.load(&pool, &[], &mut |loading| loading.push(&keys, &rows, &[]));
+        assert_eq!(error.unwrap_err().kind(), kind);
+    }
+    assert_eq!(table.export().unwrap(), before);
+}
