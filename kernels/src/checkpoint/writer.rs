@@ -248,8 +248,10 @@ fn install(mut fresh: Scratch, dir: &Path, parent: &Path, name: &str) -> Result<
         }
         return Err(error);
     }
-    Err(Error::new(Kind::Io, "other saves keep replacing this checkpoint")
-        .with("path", dir.display()))
+    Err(
+        Error::new(Kind::Io, "other saves keep replacing this checkpoint")
+            .with("path", dir.display()),
+    )
 }
 
 /// Makes `dir` and its parents, each flushed into the directory that holds it.

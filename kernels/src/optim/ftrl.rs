@@ -41,7 +41,7 @@ impl Ftrl {
         not_negative("ftrl", "l2", l2)?;
         not_negative("ftrl", "l2_shrinkage", l2_shrinkage)?;
         let rule = Step {
-            rate: 1.0 / lr,
+            lr,
             power: -lr_power,
             l1,
             twice_l2: 2.0 * l2,
@@ -57,8 +57,7 @@ impl Ftrl {
 
 #[derive(Clone, Copy, Debug)]
 struct Step {
-    /// 1 / lr: a multiplication costs a tenth of a division.
-    rate: f32,
+    lr: f32,
     power: f32,
     l1: f32,
     twice_l2: f32,
@@ -78,10 +77,10 @@ impl Step {
         let next = accum + grad * grad;
         let (root_next, root_old) = (root(next), root(accum));
         let pulled = grad + self.pull * weight;
-        let linear = linear + (pulled - (root_next - root_old) * self.rate * weight);
+        let linear = linear + (pulled - (root_next - root_old) / self.lr * weight);
         let below = if linear > self.l1 { self.l1 } else { linear };
         let clipped = if below < -self.l1 { -self.l1 } else { below };
-        let weight = (clipped - linear) / (root_next * self.rate + self.twice_l2);
+        let weight = (clipped - linear) / (root_next / self.lr + self.twice_l2);
         (weight, [next, linear])
     }
 }

@@ -5,6 +5,7 @@ use super::{Absent, Table};
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, Bucket, NONE};
 use crate::pool::{ranges, split_mut};
+use crate::simd::{Kernel, Level};
 use crate::{Ids, Pool, Result, PADDING};
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -55,14 +56,33 @@ impl Table {
         }
         let index = self.index().read();
         let content = self.content().read();
+        let level = Level::detect();
         self.parts(pool, ids.len(), out, |range, out| {
             let absent = match absent {
                 Absent::Rows(rows) => Absent::Rows(&rows[range.start * dim..range.end * dim]),
                 other => other,
             };
             match ids.part(range) {
-                Ids::I64(ids) => find_rows(&index, &content, ids, dim, absent, out),
-                Ids::I32(ids) => find_rows(&index, &content, ids, dim, absent, out),
+                Ids::I64(ids) => {
+                    level.run(Find {
+                        index: &index,
+                        content: &content,
+                        ids,
+                        dim,
+                        absent,
+                        out,
+                    });
+                }
+                Ids::I32(ids) => {
+                    level.run(Find {
+                        index: &index,
+                        content: &content,
+                        ids,
+                        dim,
+                        absent,
+                        out,
+                    });
+                }
             }
         });
         Ok(())
@@ -118,6 +138,33 @@ fn copy_rows(content: &Content, offsets: &[i64], dim: usize, out: &mut [f32]) ->
 }
 
 /// Copies rows by key in three stages, `AHEAD` ids apart: ask for the bucket, read it and ask for the row, copy the row.
+struct Find<'a, T> {
+    index: &'a Index,
+    content: &'a Content,
+    ids: &'a [T],
+    dim: usize,
+    absent: Absent<'a>,
+    out: &'a mut [f32],
+}
+
+impl<T: Copy + Into<i64>> Kernel for Find<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Find {
+            index,
+            content,
+            ids,
+            dim,
+            absent,
+            out,
+        } = self;
+        find_rows(index, content, ids, dim, absent, out);
+    }
+}
+
+#[inline(always)]
 fn find_rows<T: Copy + Into<i64>>(
     index: &Index,
     content: &Content,
