@@ -10,14 +10,17 @@ class Case:
         name: Of the case.
         op: Suffix of the Apply ops (`mx_rec_apply_<op>`).
         lr: Learning rate that suits it.
+        power: Of the learning rate, for FTRL.
         slots: (slot of the table, slot of TensorFlow's optimizer).
         ulps: How far one run of a few dozen steps may be from TensorFlow, in units in the last place of the
             biggest number involved. Each step rounds a handful of times, and TensorFlow's own kernels use Eigen's
             vectorised rsqrt and pow, which are 1-2 units off themselves; the errors add up over the steps.
     """
 
-    def __init__(self, name, op, lr, slots=(), ulps=16.0, stock=None, hyper=None, ours=None, attrs=None):
+    def __init__(self, name, op, lr, slots=(), ulps=16.0, stock=None, hyper=None, ours=None, attrs=None,
+                 power=None):
         self.name, self.op, self.lr, self.slots, self.ulps = name, op, lr, slots, ulps
+        self.power = power
         self._stock, self._hyper, self._ours, self._attrs = stock, hyper, ours, attrs or {}
 
     def __repr__(self):
@@ -108,7 +111,8 @@ def _ftrl(name, lr=0.3, power=-0.5, initial=0.1, l1=0.0, l2=0.0, shrinkage=0.0):
             l2_regularization_strength=l2, l2_shrinkage_regularization_strength=shrinkage)
 
     return Case(name, "ftrl", lr, ulps=64.0, slots=[("Ftrl_accum", "accum"), ("Ftrl_linear", "linear")],
-                stock=stock, hyper=lambda tf, rate, step: [rate, power, initial, l1, l2, shrinkage], ours=ours)
+                stock=stock, hyper=lambda tf, rate, step: [rate, power, initial, l1, l2, shrinkage], ours=ours,
+                power=power)
 
 
 CASES = [

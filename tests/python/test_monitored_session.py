@@ -39,13 +39,13 @@ def train(directory, steps, last_step, every=None):
     with tf.compat.v1.train.MonitoredTrainingSession(
             checkpoint_dir=directory, hooks=hooks, save_checkpoint_steps=every or 1000, save_checkpoint_secs=None,
             save_summaries_steps=None, save_summaries_secs=None, log_step_count_steps=None) as sess:
-        first = int(sess.run_step_fn(lambda context: context.session.run(step)))
+        first = int(sess.run_step_fn(lambda step_context: step_context.session.run(step)))
         for number in range(steps):
             if sess.should_stop():
                 break
             sess.run(update, {ids: np.random.RandomState(first + number).randint(0, 20, 5)})
-        rows = sess.run_step_fn(lambda context: raw.rows(context.session))
-        slots = sess.run_step_fn(lambda context: raw.slot_rows(context.session, "Adagrad_accumulator"))
+        rows = sess.run_step_fn(lambda step_context: raw.rows(step_context.session))
+        slots = sess.run_step_fn(lambda step_context: raw.slot_rows(step_context.session, "Adagrad_accumulator"))
     return rows, slots, first
 
 

@@ -87,12 +87,15 @@ def test_raw_apply_ops_give_the_numbers_of_tensorflow_whichever_way_the_gradient
         for slot, past in zip(stock.slots, slot_history):
             past.append(sess.run(slot))
 
+    # What FTRL adds to its linear slot is a difference of two such numbers, which may cancel.
+    terms = {"Ftrl_linear": [np.power(accumulator, -case.power) / (case.lr / 3.0) * np.abs(weight)
+                             for accumulator, weight in zip(slot_history[0], history)]} if case.op == "ftrl" else {}
     for way, table in tables.items():
         support.assert_rounding(support.as_array(table.rows(sess), keys), history[-1], case.ulps,
                                 scale_of(history), way)
         for (name, _), past in zip(case.slots, slot_history):
             support.assert_rounding(support.as_array(table.slot_rows(sess, name), keys), past[-1], case.ulps,
-                                    scale_of(past), way + " " + name)
+                                    scale_of(past + terms.get(name, [])), way + " " + name)
     reference = tables["by_ids"].rows(sess)
     for way in ("occurrences", "distinct"):
         support.assert_same_tables(tables[way].rows(sess), reference, way)

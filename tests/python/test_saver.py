@@ -34,8 +34,11 @@ class Trained:
         self.embedding = sparse_lookup(self.table, self.ids, modify_graph=True)
         self.dense = tf.compat.v1.get_variable(name + "_dense", initializer=np.float32([1.0, 2.0]))
         loss = tf.reduce_sum(tf.square(self.embedding)) * tf.reduce_sum(self.dense)
-        self.update = [case.ours(case.lr).minimize(loss, var_list=[self.table.variable]),
-                       tf.compat.v1.train.AdamOptimizer(0.01).minimize(loss, var_list=[self.dense])]
+        sparse, dense = tf.gradients(loss, [self.table.variable, self.dense])
+        # Otherwise the update of one may come before the other's gradient has read it.
+        with tf.control_dependencies([sparse.values, dense]):
+            self.update = [case.ours(case.lr).apply_gradients([(sparse, self.table.variable)]),
+                           tf.compat.v1.train.AdamOptimizer(0.01).apply_gradients([(dense, self.dense)])]
         self.raw = support.Raw.of(self.table)
         for slot, _ in case.slots:
             self.raw.slot(slot)
@@ -371,9 +374,13 @@ for case in chosen:
 hidden = tf.compat.v1.layers.dense(tf.concat(embeddings, 1), 8, tf.nn.tanh)
 loss = tf.reduce_mean(tf.square(tf.compat.v1.layers.dense(hidden, 1)[:, 0] - label))
 step = tf.compat.v1.train.get_or_create_global_step()
-updates = [tf.compat.v1.train.AdamOptimizer(0.01).minimize(loss, global_step=step)]
-for case, table in zip(chosen, tables):
-    updates.append(case.ours(0.1 * case.lr).minimize(loss, var_list=[table.variable]))
+variables = tf.compat.v1.trainable_variables()
+gradients = tf.gradients(loss, variables + [table.variable for table in tables])
+# No update before every gradient has read the variables: the order of those is TensorFlow's and not always the same.
+with tf.control_dependencies([tf.group(*[tf.convert_to_tensor(getattr(g, "values", g)) for g in gradients])]):
+    updates = [tf.compat.v1.train.AdamOptimizer(0.01).apply_gradients(zip(gradients, variables), global_step=step)]
+    for case, table, gradient in zip(chosen, tables, gradients[len(variables):]):
+        updates.append(case.ours(0.1 * case.lr).apply_gradients([(gradient, table.variable)]))
 raws = [support.Raw.of(table) for table in tables]
 for case, raw in zip(chosen, raws):
     for slot, _ in case.slots:
