@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import struct
 from types import ModuleType
 from typing import Optional, Tuple
 
@@ -74,6 +75,7 @@ def _load(path: str) -> ModuleType:
             "target/release/{1} there, install a wheel that contains it, or point the environment "
             "variable {2} to the file.".format(path, PLUGIN_NAME, LIBRARY_VARIABLE))
     try:
+        _check_complete(path)
         # This call comes before ctypes opens the file: TensorFlow sees only the ops that are
         # registered while it loads the library itself.
         module = tf.load_op_library(path)
@@ -97,6 +99,22 @@ def _load(path: str) -> ModuleType:
             "They belong together: install both from one wheel, or build the plugin again with "
             "`cargo build --release`.".format(path, version or "unknown", VERSION))
     return module
+
+
+def _check_complete(path: str) -> None:
+    """Refuses a file that was cut off: opening it as a library would end the process.
+
+    The last part of a shared library is its table of sections, whose place the header tells.
+    """
+    with open(path, "rb") as file:
+        header = file.read(64)
+    if len(header) < 64 or header[:5] != b"\x7fELF\x02":
+        raise OSError("it is not a 64-bit shared library")
+    (table,) = struct.unpack_from("<Q", header, 0x28)
+    width, count = struct.unpack_from("<HH", header, 0x3A)
+    if os.path.getsize(path) < table + width * count:
+        raise OSError("it is cut off: {} of {} bytes".format(
+            os.path.getsize(path), table + width * count))
 
 
 def _describe(path: str) -> Tuple[int, str, str]:

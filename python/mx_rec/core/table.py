@@ -179,11 +179,11 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
     text = json.dumps(config, sort_keys=True).encode("utf-8")
     op_name = name if name[0].isalnum() else "table" + name
     with tf.init_scope(), tf.name_scope(None), tf.device("/cpu:0"):
-        with tf.name_scope(op_name + "//table"):
+        with tf.name_scope(op_name + "//table") as scope:
             config_tensor = tf.constant(np.frombuffer(text, np.uint8), name="config")
             like = tf.zeros([0, options.dim], name="like")
         variable, handle = library().mx_rec_table(config_tensor, like, name=op_name)
-        with tf.name_scope(op_name + "//table"):
+        with tf.name_scope(scope):
             size = library().mx_rec_size(handle, name="size")
             if options.is_save:
                 path = tf.compat.v1.placeholder(tf.uint8, [None], name="path")

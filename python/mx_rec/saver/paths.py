@@ -32,7 +32,7 @@ def check_save_path(save_path: Any) -> str:
         raise NotImplementedError("tables cannot be saved to HDFS yet: {!r}. Save to a local "
                                   "directory.".format(save_path))
     # A relative path starts at the working directory, whose own links are not the caller's.
-    full = os.path.join(os.getcwd(), save_path)
+    full = os.path.join(os.getcwd(), save_path.rstrip(os.sep))
     if full != os.path.normpath(full) or \
             (os.path.isabs(save_path) and full != os.path.realpath(full)):
         raise ValueError("'save_path' should be a real path, without symbolic links and '..': "

@@ -130,7 +130,8 @@ def _insert(args: Tuple[Any, ...], specs: List[FeatureSpec], is_training: bool,
     counts = [tf.size(entry) for name, entry in entries.items() if not found[name].is_timestamp]
     count = tf.add_n(counts) if counts else tf.constant(0)
     result = _with_extra(batch, holder, tf.identity(count, name=marker))
-    flat = nest.flatten(result)
+    # tf.data flattens tuples and dicts; a list only comes from a direct call.
+    flat = nest.flatten(tuple(result) if isinstance(result, list) else result)
     components = {name: _position(flat, entry) for name, entry in entries.items()}
     state.insertions[marker] = Insertion(is_training, found, components)
     if dump_graph:

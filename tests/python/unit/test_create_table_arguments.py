@@ -1,0 +1,268 @@
+"""create_table refuses what it documents, and what it returns has the documented attributes."""
+
+import logging
+import os
+
+import numpy as np
+import pytest
+
+import support
+
+tf = support.tf()
+
+
+def create(**changes):
+    from mx_rec.core.embedding import create_table
+
+    arguments = dict(key_dtype=tf.int64, dim=4, name="table",
+                     emb_initializer=tf.compat.v1.zeros_initializer())
+    arguments.update(changes)
+    return create_table(**arguments)
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"key_dtype": tf.float32}, "Invalid option of 'key_dtype'"),
+    ({"key_dtype": "int64"}, "Invalid option of 'key_dtype'"),
+    ({"dim": 0}, "'dim' is less than 1"),
+    ({"dim": 8193}, "'dim' is bigger than 8192"),
+    ({"dim": 4.0}, "Invalid parameter type of para 'dim'"),
+    ({"dim": True}, "type of 'dim' is not int"),
+    ({"dim": tf.TensorShape([2, 3])}, "one known dimension"),
+    ({"dim": tf.TensorShape([])}, "one known dimension"),
+    ({"dim": tf.TensorShape(None)}, "one known dimension"),
+    ({"dim": tf.TensorShape([None])}, "one known dimension"),
+    ({"dim": tf.TensorShape([8193])}, "'dim' is bigger than 8192"),
+    ({"name": ""}, "'name' length is less than 1"),
+    ({"name": "n" * 101}, "'name' length is bigger than 100"),
+    ({"name": 7}, "type of 'name' is not str"),
+    ({"name": "-/!"}, "has no letter"),
+    ({"name": "mergeable_table_x"}, "mergeable_table"),
+    ({"device_vocabulary_size": 0}, "'device_vocabulary_size' is less than 1"),
+    ({"device_vocabulary_size": 10 ** 9 + 1}, "'device_vocabulary_size' is bigger than"),
+    ({"device_vocabulary_size": True}, "type of 'device_vocabulary_size' is not int"),
+    ({"device_vocabulary_size": 1.0}, "type of 'device_vocabulary_size' is not int"),
+    ({"host_vocabulary_size": -1}, "'host_vocabulary_size' is less than 0"),
+    ({"host_vocabulary_size": 10 ** 9 + 1}, "'host_vocabulary_size' is bigger than"),
+    ({"ssd_vocabulary_size": -1}, "'ssd_vocabulary_size' is less than 0"),
+    ({"ssd_vocabulary_size": 10 ** 9 + 1}, "'ssd_vocabulary_size' is bigger than"),
+    ({"ssd_vocabulary_size": 1}, "needs a 'host_vocabulary_size'"),
+    ({"ssd_vocabulary_size": 1, "host_vocabulary_size": 1, "ssd_data_path": []},
+     "'ssd_data_path' length is less than 1"),
+    ({"ssd_vocabulary_size": 1, "host_vocabulary_size": 1, "ssd_data_path": ["/nowhere/at/all"]},
+     "existing directory"),
+    ({"ssd_vocabulary_size": 1, "host_vocabulary_size": 1, "ssd_data_path": ["/tmp/../tmp"]},
+     "must not contain '..'"),
+    ({"ssd_vocabulary_size": 1, "host_vocabulary_size": 1, "ssd_data_path": [7]},
+     "type of 'ssd_data_path' is not str"),
+    ({"ssd_data_path": 7}, "Invalid parameter type of para 'ssd_data_path'"),
+    ({"is_save": 1}, "type of 'is_save' is not bool"),
+    ({"is_dp": None}, "type of 'is_dp' is not bool"),
+    ({"init_param": 1}, "type of 'init_param' is not float"),
+    ({"init_param": 10.5}, "'init_param' is bigger than 10"),
+    ({"init_param": -10.5}, "'init_param' is less than -10"),
+    ({"init_param": float("nan")}, "'init_param' is less than -10"),
+    ({"all2all_gradients_op": "mean"}, "Invalid option of 'all2all_gradients_op'"),
+    ({"enable_merge": "yes"}, "type of 'enable_merge' is not bool"),
+    ({"padding_keys_mask": True}, "there are no 'padding_keys'"),
+    ({"padding_keys": 1, "padding_keys_len": 4}, "'padding_keys_mask' should be True"),
+    ({"padding_keys": 1, "padding_keys_mask": True}, "'padding_keys_len' is required"),
+    ({"padding_keys": [], "padding_keys_mask": True, "padding_keys_len": 4},
+     "the length of the padding keys should be between"),
+    ({"padding_keys": [2 ** 63], "padding_keys_mask": True, "padding_keys_len": 4},
+     "the padding keys should be between"),
+    ({"padding_keys": [-2 ** 63 - 1], "padding_keys_mask": True, "padding_keys_len": 4},
+     "the padding keys should be between"),
+    ({"padding_keys_len": 0}, "'padding_keys_len' is less than 1"),
+    ({"padding_keys_mask": 1}, "type of 'padding_keys_mask' is not bool"),
+    ({"value_dtype": tf.float16}, "Invalid option of 'value_dtype'"),
+    ({"shard_num": 0}, "'shard_num' is less than 1"),
+    ({"shard_num": 8193}, "'shard_num' is bigger than 8192"),
+    ({"fusion_optimizer_var": 1}, "type of 'fusion_optimizer_var' is not bool"),
+    ({"hashtable_threshold": -1}, "'hashtable_threshold' is less than 0"),
+    ({"emb_initializer": None}, "cannot use"),
+    ({"emb_initializer": lambda shape: 0}, "cannot use"),
+    ({"emb_initializer": tf.compat.v1.initializers.orthogonal()}, "supported are"),
+    ({"emb_initializer": tf.compat.v1.initializers.identity()}, "supported are"),
+    ({"emb_initializer": tf.compat.v1.constant_initializer([1.0, 2.0])}, "one finite number"),
+    ({"emb_initializer": tf.compat.v1.random_normal_initializer(stddev=float("inf"))},
+     "one finite number"),
+])
+def test_a_wrong_argument_is_a_value_error_that_names_it(dynamic, changes, message):
+    with pytest.raises(ValueError) as caught:
+        create(**changes)
+    assert message in str(caught.value)
+    assert not [op for op in tf.compat.v1.get_default_graph().get_operations()
+                if op.type.startswith("MxRec")]
+
+
+def test_a_user_s_subclass_of_an_initializer_is_refused(dynamic):
+    class Mine(type(tf.compat.v1.zeros_initializer())):
+        pass
+
+    with pytest.raises(ValueError, match="Mine"):
+        create(emb_initializer=Mine())
+
+
+@pytest.mark.parametrize("keys", ["1", 1.5, (1, 2), [1, 2.0], [True], True])
+def test_padding_keys_of_a_wrong_type_are_a_type_error(dynamic, keys):
+    with pytest.raises(TypeError, match="'padding_keys' should be"):
+        create(padding_keys=keys, padding_keys_mask=True, padding_keys_len=4)
+
+
+def test_padding_keys_lose_duplicates_and_keep_their_order(dynamic):
+    table = create(padding_keys=[5, -3, 5, 0, -1], padding_keys_mask=True, padding_keys_len=4)
+    assert table.padding_keys == [5, -3, 0, -1]
+
+
+def test_a_link_as_ssd_data_path_is_refused(dynamic, tmp_path):
+    link = str(tmp_path / "link")
+    os.symlink(str(tmp_path), link)
+    with pytest.raises(ValueError, match="symbolic link"):
+        create(ssd_vocabulary_size=1, host_vocabulary_size=1, ssd_data_path=link)
+
+
+def test_rows_on_disk_are_not_there_yet(dynamic, tmp_path):
+    with pytest.raises(NotImplementedError, match="not supported yet"):
+        create(ssd_vocabulary_size=1, host_vocabulary_size=1, ssd_data_path=str(tmp_path))
+
+
+def test_a_table_needs_init(graph):
+    with pytest.raises(EnvironmentError, match="Please init the environment for mx_rec at first."):
+        create()
+
+
+def test_a_name_can_be_taken_once_per_graph(dynamic):
+    create()
+    with pytest.raises(ValueError, match="Duplicated hashtable name"):
+        create()
+    with pytest.raises(ValueError, match="Duplicated hashtable name"):
+        create(name="ta-ble")
+    with tf.Graph().as_default():
+        create()
+
+
+@pytest.mark.parametrize("given, kept", [
+    ("user.table", "usertable"), ("user table!", "usertable"), ("a/b:0", "ab0"), ("_x", "_x"),
+    ("User_1", "User_1")])
+def test_other_characters_are_removed_from_names(dynamic, caplog, given, kept):
+    with caplog.at_level(logging.WARNING, "mx_rec"):
+        table = create(name=given)
+    assert table.table_name == kept
+    assert ("named" in caplog.text) == (given != kept)
+
+
+def test_a_started_pipeline_takes_no_new_table(dynamic):
+    from mx_rec.core.asc.manager import start_asc_pipeline
+
+    create()
+    start_asc_pipeline()
+    with pytest.raises(EnvironmentError, match="you cannot build new hash table"):
+        create(name="late")
+    with tf.Graph().as_default():
+        create(name="late")
+
+
+def test_merging_needs_dynamic_expansion(dynamic):
+    with pytest.raises(RuntimeError, match="merge table function requires dynamic expansion mode"):
+        create(enable_merge=True)
+
+
+def test_host_rows_do_not_go_with_dynamic_expansion(mx):
+    mx(use_dynamic_expansion=True)
+    with pytest.raises(ValueError, match="no preset size"):
+        create(host_vocabulary_size=10)
+
+
+def test_equal_tables_are_merged_and_others_are_not(mx):
+    from mx_rec.util.variable import get_dense_and_sparse_variable
+
+    mx(use_dynamic_expansion=True)
+    one = create(name="one", enable_merge=True)
+    two = create(name="two", enable_merge=True)
+    wide = create(name="wide", dim=8, enable_merge=True)
+    alone = create(name="alone")
+    assert one.variable is two.variable and one.physical_name == "mergeable_table_0"
+    assert wide.physical_name == "mergeable_table_1" and alone.physical_name == "alone"
+    assert get_dense_and_sparse_variable()[1] == [one.variable, wide.variable, alone.variable]
+    with pytest.raises(ValueError, match="Duplicated hashtable name"):
+        create(name="two", enable_merge=True)
+
+
+def test_the_table_has_its_documented_attributes(dynamic):
+    from mx_rec.constants.constants import ASCEND_GLOBAL_HASHTABLE_COLLECTION
+
+    table = create(dim=tf.TensorShape([8]), key_dtype=tf.int32, device_vocabulary_size=10,
+                   host_vocabulary_size=20, init_param=-2.5, is_save=False)
+    assert table.emb_size == 8 and table.embedding_size.as_list() == [8]
+    assert table.key_dtype == tf.int32 and table.init_param == -2.5
+    assert not table.is_hbm and not table.is_dp and not table.is_save and not table.is_grad
+    assert table.send_count is None and table.multi_lookup_times == {True: 0, False: 0}
+    assert (table.slice_device_vocabulary_size, table.slice_host_vocabulary_size,
+            table.slice_ssd_vocabulary_size) == (10, 20, 0)
+    assert table.padding_keys is None and table.optimizer is None and table.ext_emb_size == 8
+    assert table.variable.op.name == "table" and table.variable.shape.as_list() == [0, 8]
+    assert table.variable.dtype == tf.float32
+    assert tf.compat.v1.get_collection(ASCEND_GLOBAL_HASHTABLE_COLLECTION) == [table.variable]
+    assert table.variable not in tf.compat.v1.trainable_variables()
+
+
+def test_slices_are_the_sizes_divided_by_the_rank_count(dynamic, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"]}, '
+                                    '"task": {"type": "worker", "index": 1}}')
+    table = create(device_vocabulary_size=10, host_vocabulary_size=7)
+    assert (table.slice_device_vocabulary_size, table.slice_host_vocabulary_size) == (4, 3)
+    shared = create(name="shared", device_vocabulary_size=10, is_dp=True)
+    assert shared.slice_device_vocabulary_size == 10
+
+
+def test_size_and_capacity_need_a_session_and_then_find_it(dynamic):
+    from mx_rec.core.embedding import sparse_lookup
+
+    table = create(device_vocabulary_size=10, host_vocabulary_size=20)
+    for call in (table.size, table.capacity):
+        with pytest.raises(RuntimeError, match="session"):
+            call()
+    embedding = sparse_lookup(table, tf.constant([3, 4, 3], tf.int64), modify_graph=True)
+    tf.compat.v1.get_default_graph().finalize()
+    sess = support.new_session()
+    assert table.size() == 0 and table.capacity() == 30
+    sess.run(embedding)
+    assert table.size() == 2
+    with support.new_session():
+        assert table.size() == 0
+    sess.close()
+    with pytest.raises(RuntimeError):
+        table.size()
+
+
+def test_the_seed_is_the_initializer_s_or_the_graph_s_or_a_fixed_one(dynamic):
+    from mx_rec.core.initializers import table_seed
+
+    plain = tf.compat.v1.random_normal_initializer()
+    seeded = tf.compat.v1.random_normal_initializer(seed=3)
+    default = table_seed(plain, "t")
+    assert default == table_seed(tf.compat.v1.random_normal_initializer(seed=10086), "t")
+    assert table_seed(plain, "other") != default
+    tf.compat.v1.set_random_seed(3)
+    assert table_seed(plain, "t") == table_seed(seeded, "t") != default
+    tf.compat.v1.set_random_seed(4)
+    assert table_seed(seeded, "t") != table_seed(plain, "t")
+    assert 0 <= default < 2 ** 64
+
+
+@pytest.mark.parametrize("initializer, expected", [
+    (tf.compat.v1.zeros_initializer, {"kind": "zeros"}),
+    (tf.compat.v1.ones_initializer(), {"kind": "ones"}),
+    (tf.compat.v2.constant_initializer(np.float32(0.5)), {"kind": "constant", "value": 0.5}),
+    (tf.compat.v1.random_uniform_initializer(), {"kind": "random_uniform", "min": 0.0, "max": 1.0}),
+    (tf.compat.v2.random_uniform_initializer(-1, 2), {"kind": "random_uniform", "min": -1.0, "max": 2.0}),
+    (tf.compat.v1.keras.initializers.TruncatedNormal(1, 2),
+     {"kind": "truncated_normal", "mean": 1.0, "stddev": 2.0}),
+    (tf.compat.v2.keras.initializers.RandomNormal(), {"kind": "random_normal", "mean": 0.0, "stddev": 0.05}),
+    (tf.compat.v1.initializers.he_uniform(), {"kind": "variance_scaling", "scale": 2.0, "mode": "fan_in",
+                                              "distribution": "uniform", "fan_in": 100.0, "fan_out": 4.0}),
+])
+def test_initializers_are_described_to_the_engine(graph, initializer, expected):
+    from mx_rec.core.initializers import describe_initializer
+
+    assert describe_initializer(initializer, 100, 4) == expected
