@@ -18,7 +18,8 @@ enum mx_rec_status {
   MX_REC_MISSING_FUNCTION = 2, /* its TensorFlow lacks a function of the C API */
   MX_REC_REFUSED = 3,          /* TensorFlow refused an op or a kernel */
   MX_REC_NOT_RUN = 4,          /* the load hook did not run */
-  MX_REC_PANICKED = 5          /* a defect of the library */
+  MX_REC_PANICKED = 5,         /* a defect of the library */
+  MX_REC_OTHER_COPY = 6        /* another copy of the library has registered the ops in this process */
 };
 
 /* "MAJOR.MINOR.PATCH". */

@@ -38,7 +38,10 @@ static ON_LOAD: extern "C" fn() = on_load;
 
 extern "C" fn on_load() {
     let outcome = match catch_unwind(mx_rec_tf_ops::load) {
-        Ok(Ok(())) => (0, "the ops are registered".to_owned()),
+        Ok(Ok(version)) => (
+            0,
+            format!("the ops are registered with TensorFlow {version}"),
+        ),
         Ok(Err(error)) => (error.code(), error.to_string()),
         Err(_) => (
             PANICKED,
@@ -58,7 +61,8 @@ pub extern "C" fn mx_rec_version() -> *const c_char {
 }
 
 /// 0 if the ops are registered with the TensorFlow of this process. Else 1: no TensorFlow is loaded; 2: it lacks a function; 3: it
-/// refused an op; 4: the load hook did not run; 5: it panicked. `mx_rec_load_message` has the words.
+/// refused an op; 4: the load hook did not run; 5: it panicked; 6: another copy of the library
+/// has registered them. `mx_rec_load_message` has the words.
 #[no_mangle]
 pub extern "C" fn mx_rec_load_status() -> c_int {
     OUTCOME.get().map_or(NOT_RUN, |outcome| outcome.code)

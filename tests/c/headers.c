@@ -1,5 +1,6 @@
 /* Compiled, never run: our declarations beside TensorFlow's own. A declaration that conflicts is an error. */
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "tensorflow/c/c_api.h"
 
@@ -22,3 +23,7 @@ _Static_assert(TF_NOT_FOUND == MX_REC_NOT_FOUND, "TF_NOT_FOUND");
 _Static_assert(TF_RESOURCE_EXHAUSTED == MX_REC_RESOURCE_EXHAUSTED, "TF_RESOURCE_EXHAUSTED");
 _Static_assert(TF_INTERNAL == MX_REC_INTERNAL, "TF_INTERNAL");
 _Static_assert(TF_DATA_LOSS == MX_REC_DATA_LOSS, "TF_DATA_LOSS");
+
+/* The one struct whose inside we read. */
+_Static_assert(offsetof(TF_Buffer, data) == 0, "TF_Buffer.data");
+_Static_assert(offsetof(TF_Buffer, length) == sizeof(void*), "TF_Buffer.length");

@@ -31,6 +31,13 @@ typedef enum TF_Code {
 
 /* Opaque; newer headers make it another name of TSL_Status. */
 typedef struct TF_Status TF_Status;
+
+/* Bytes; free them with TF_DeleteBuffer. */
+typedef struct TF_Buffer {
+  const void* data;
+  size_t length;
+  void (*data_deallocator)(void* data, size_t length);
+} TF_Buffer;
 #endif
 
 typedef struct TF_Tensor TF_Tensor;
@@ -110,6 +117,8 @@ extern TF_KernelBuilder* TF_NewKernelBuilder(const char* op_name, const char* de
                                              void (*delete_func)(void*));
 extern void TF_RegisterKernelBuilder(const char* kernel_name, TF_KernelBuilder* builder,
                                      TF_Status* status);
+extern TF_Buffer* TF_GetRegisteredKernelsForOp(const char* name, TF_Status* status);
+extern void TF_DeleteBuffer(TF_Buffer*);
 extern void TF_OpKernelConstruction_GetAttrInt32(TF_OpKernelConstruction* ctx,
                                                  const char* attr_name, int32_t* val,
                                                  TF_Status* status);

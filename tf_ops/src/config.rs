@@ -1,19 +1,9 @@
 //! The configuration of a table as it arrives from Python: JSON in a uint8 tensor.
 
 use mx_rec_kernels::{Distribution, Error, Initializer, Mode, Result, TableConfig};
+use serde::de::DeserializeOwned;
 use serde::Deserialize;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Config {
-    name: String,
-    dim: usize,
-    capacity: u64,
-    seed: u64,
-    init_param: f32,
-    padding_keys: Vec<i64>,
-    initializer: Init,
-}
+use serde_json::{Map, Value};
 
 #[derive(Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
@@ -99,22 +89,36 @@ impl From<Init> for Initializer {
 /// Reads a configuration. Every field must be there and no other may be.
 ///
 /// # Errors
-/// `InvalidArgument` that says which field is wrong.
+/// `InvalidArgument` that names the field.
 pub(crate) fn parse(json: &[u8]) -> Result<TableConfig> {
-    let config: Config = serde_json::from_slice(json).map_err(|cause| {
-        Error::invalid(format!(
-            "the configuration of a table is not valid: {cause}"
-        ))
-    })?;
-    Ok(TableConfig {
-        name: config.name,
-        dim: config.dim,
-        capacity: config.capacity,
-        seed: config.seed,
-        initializer: config.initializer.into(),
-        init_param: config.init_param,
-        frozen_keys: config.padding_keys,
-    })
+    let mut fields: Map<String, Value> = serde_json::from_slice(json)
+        .map_err(|cause| invalid(format_args!("it must be a JSON object: {cause}")))?;
+    let config = TableConfig {
+        name: take(&mut fields, "name")?,
+        dim: take(&mut fields, "dim")?,
+        capacity: take(&mut fields, "capacity")?,
+        seed: take(&mut fields, "seed")?,
+        initializer: take::<Init>(&mut fields, "initializer")?.into(),
+        init_param: take(&mut fields, "init_param")?,
+        frozen_keys: take(&mut fields, "padding_keys")?,
+    };
+    match fields.keys().next() {
+        Some(field) => Err(invalid(format_args!("there is no field {field:?}"))),
+        None => Ok(config),
+    }
+}
+
+/// Takes one field out of the object.
+fn take<T: DeserializeOwned>(fields: &mut Map<String, Value>, name: &str) -> Result<T> {
+    let value = fields
+        .remove(name)
+        .ok_or_else(|| invalid(format_args!("the field {name:?} is missing")))?;
+    serde_json::from_value(value)
+        .map_err(|cause| invalid(format_args!("in the field {name:?}: {cause}")))
+}
+
+fn invalid(why: std::fmt::Arguments<'_>) -> Error {
+    Error::invalid(format!("the configuration of a table is not valid: {why}"))
 }
 
 #[cfg(test)]
@@ -161,7 +165,15 @@ mod tests {
                 text("{\"kind\": \"random_uniform\", \"min\": 0}", ""),
                 "max",
             ),
-            (b"{\"name\": \"t\"}".to_vec(), "dim"),
+            (b"{\"name\": \"t\"}".to_vec(), "\"dim\""),
+            (b"{\"name\": \"t\", \"dim\": -1}".to_vec(), "\"dim\""),
+            (b"{\"name\": null}".to_vec(), "\"name\""),
+            (
+                text("{\"kind\": \"constant\", \"value\": \"a\"}", ""),
+                "\"initializer\"",
+            ),
+            (text("{}", ""), "kind"),
+            (b"[]".to_vec(), "JSON object"),
             (b"\xff\x00".to_vec(), "not valid"),
         ] {
             let message = parse(&json)

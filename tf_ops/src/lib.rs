@@ -3,6 +3,7 @@
 //! `sys` finds TensorFlow's C API in the process, `tf` makes it safe, `ops` is one file for each family of ops. A kernel
 //! never sees a raw pointer; a panic never leaves `guard`.
 
+#![deny(unsafe_code)]
 #![cfg_attr(
     not(test),
     deny(
@@ -17,7 +18,12 @@ mod config;
 mod guard;
 pub mod ops;
 mod registry;
+#[expect(unsafe_code, reason = "the C API is called here and wrapped in tf")]
 mod sys;
+#[expect(
+    unsafe_code,
+    reason = "what TensorFlow hands out gets safe owners here"
+)]
 mod tf;
 mod threads;
 

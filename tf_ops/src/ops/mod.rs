@@ -13,7 +13,7 @@ mod support;
 pub use definition::{render, Arg, Attr, OpDef};
 
 use crate::sys::TensorFlow;
-use crate::tf::{register, Kernel};
+use crate::tf::{has_kernel, register, Kernel};
 
 /// Calls `$with::<K>($args)` for every op; the one list of ops.
 macro_rules! for_each_op {
@@ -46,6 +46,14 @@ macro_rules! for_each_op {
             file::Load
         )
     };
+}
+
+/// Whether the TensorFlow of this process has our ops already: from another copy of the plugin.
+///
+/// # Errors
+/// TensorFlow's words.
+pub(crate) fn registered(api: &'static TensorFlow) -> Result<bool, String> {
+    has_kernel(api, handle::Table::DEF.name)
 }
 
 /// Registers every op.

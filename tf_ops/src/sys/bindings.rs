@@ -20,6 +20,15 @@ pub struct TF_Status {
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct TF_Buffer {
+    pub data: *const ::std::os::raw::c_void,
+    pub length: usize,
+    pub data_deallocator: ::std::option::Option<
+        unsafe extern "C" fn(data: *mut ::std::os::raw::c_void, length: usize),
+    >,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct TF_Tensor {
     _unused: [u8; 0],
 }
@@ -174,6 +183,11 @@ pub struct TensorFlow {
         builder: *mut TF_KernelBuilder,
         status: *mut TF_Status,
     ),
+    pub TF_GetRegisteredKernelsForOp: unsafe extern "C" fn(
+        name: *const ::std::os::raw::c_char,
+        status: *mut TF_Status,
+    ) -> *mut TF_Buffer,
+    pub TF_DeleteBuffer: unsafe extern "C" fn(arg1: *mut TF_Buffer),
     pub TF_OpKernelConstruction_GetAttrInt32: unsafe extern "C" fn(
         ctx: *mut TF_OpKernelConstruction,
         attr_name: *const ::std::os::raw::c_char,
@@ -274,6 +288,9 @@ impl TensorFlow {
             unsafe { __library.get(b"TF_NewKernelBuilder\0") }.map(|sym| *sym)?;
         let TF_RegisterKernelBuilder =
             unsafe { __library.get(b"TF_RegisterKernelBuilder\0") }.map(|sym| *sym)?;
+        let TF_GetRegisteredKernelsForOp =
+            unsafe { __library.get(b"TF_GetRegisteredKernelsForOp\0") }.map(|sym| *sym)?;
+        let TF_DeleteBuffer = unsafe { __library.get(b"TF_DeleteBuffer\0") }.map(|sym| *sym)?;
         let TF_OpKernelConstruction_GetAttrInt32 =
             unsafe { __library.get(b"TF_OpKernelConstruction_GetAttrInt32\0") }.map(|sym| *sym)?;
         let TF_OpKernelConstruction_Failure =
@@ -321,6 +338,8 @@ impl TensorFlow {
             TF_ShapeInferenceContextConcatenateShapes,
             TF_NewKernelBuilder,
             TF_RegisterKernelBuilder,
+            TF_GetRegisteredKernelsForOp,
+            TF_DeleteBuffer,
             TF_OpKernelConstruction_GetAttrInt32,
             TF_OpKernelConstruction_Failure,
             TF_GetInput,
@@ -554,6 +573,16 @@ impl TensorFlow {
         status: *mut TF_Status,
     ) {
         unsafe { (self.TF_RegisterKernelBuilder)(kernel_name, builder, status) }
+    }
+    pub unsafe fn TF_GetRegisteredKernelsForOp(
+        &self,
+        name: *const ::std::os::raw::c_char,
+        status: *mut TF_Status,
+    ) -> *mut TF_Buffer {
+        unsafe { (self.TF_GetRegisteredKernelsForOp)(name, status) }
+    }
+    pub unsafe fn TF_DeleteBuffer(&self, arg1: *mut TF_Buffer) {
+        unsafe { (self.TF_DeleteBuffer)(arg1) }
     }
     pub unsafe fn TF_OpKernelConstruction_GetAttrInt32(
         &self,

@@ -2,6 +2,7 @@
 
 use super::bindings::TensorFlow;
 use libloading::os::unix::Library;
+use std::ffi::CStr;
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -21,6 +22,8 @@ pub enum LoadError {
     MissingFunction(String),
     /// TensorFlow refused an op or a kernel; its words.
     Refused(String),
+    /// Another copy of the plugin has registered the ops in this process.
+    OtherCopy,
 }
 
 impl LoadError {
@@ -30,6 +33,7 @@ impl LoadError {
             LoadError::NoTensorFlow => 1,
             LoadError::MissingFunction(_) => 2,
             LoadError::Refused(_) => 3,
+            LoadError::OtherCopy => 6,
         }
     }
 }
@@ -47,6 +51,10 @@ impl fmt::Display for LoadError {
                  ({cause}): use TensorFlow 1.15"
             ),
             LoadError::Refused(cause) => write!(f, "TensorFlow refused an op: {cause}"),
+            LoadError::OtherCopy => f.write_str(
+                "another copy of the plugin has registered its ops in this process, and TensorFlow takes them \
+                 only once: load one file only, and start a new process after building a new one",
+            ),
         }
     }
 }
@@ -83,13 +91,21 @@ pub(crate) fn find() -> Result<&'static TensorFlow, LoadError> {
     Err(missing.map_or(LoadError::NoTensorFlow, LoadError::MissingFunction))
 }
 
-/// Finds TensorFlow and registers every op with it. Called once, while TensorFlow loads the plugin.
+/// Finds TensorFlow and registers every op with it; returns the version of that TensorFlow. Called once, while
+/// TensorFlow loads the plugin.
 ///
 /// # Errors
 /// As [`LoadError`] says; ops that were registered before the refusal stay registered.
-pub fn load() -> Result<(), LoadError> {
+pub fn load() -> Result<String, LoadError> {
     let api = find()?;
-    crate::ops::register_all(api).map_err(LoadError::Refused)
+    // A second kernel for an op would make TensorFlow refuse to run either.
+    if crate::ops::registered(api).map_err(LoadError::Refused)? {
+        return Err(LoadError::OtherCopy);
+    }
+    crate::ops::register_all(api).map_err(LoadError::Refused)?;
+    // SAFETY: takes no argument and gives a string that lives as long as TensorFlow.
+    let version = unsafe { CStr::from_ptr(api.TF_Version()) };
+    Ok(version.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]
@@ -110,8 +126,9 @@ mod tests {
             LoadError::NoTensorFlow,
             LoadError::MissingFunction(String::new()),
             LoadError::Refused(String::new()),
+            LoadError::OtherCopy,
         ];
         let codes: Vec<i32> = errors.iter().map(LoadError::code).collect();
-        assert_eq!(codes, [1, 2, 3]);
+        assert_eq!(codes, [1, 2, 3, 6]);
     }
 }

@@ -10,7 +10,7 @@ mod status;
 mod tensor;
 
 pub(crate) use context::{Construction, Context};
-pub(crate) use register::{register, Kernel};
+pub(crate) use register::{has_kernel, register, Kernel};
 pub(crate) use shape::ShapeContext;
 pub(crate) use status::Status;
 pub(crate) use tensor::Input;

@@ -4,7 +4,7 @@ use super::{status, Construction, Context, ShapeContext, Status};
 use crate::guard::{explain, guarded};
 use crate::ops::OpDef;
 use crate::sys::{self, TensorFlow};
-use mx_rec_kernels::Result;
+use mx_rec_kernels::{Error, Kind, Result};
 use std::ffi::{c_void, CString};
 
 /// An op: its definition, and the state of one of its nodes in one session.
@@ -70,6 +70,28 @@ pub(crate) fn register<K: Kernel>(api: &'static TensorFlow) -> Result<(), String
         .map_err(|error| format!("{}: {error}", def.name))
 }
 
+/// Whether TensorFlow has a kernel for the op `name` already.
+///
+/// # Errors
+/// TensorFlow's words.
+pub(crate) fn has_kernel(api: &'static TensorFlow, name: &str) -> Result<bool, String> {
+    let name = CString::new(name).map_err(|error| error.to_string())?;
+    let status = Status::new(api);
+    // SAFETY: the name ends with a zero and is copied; the buffer is null or ours, read while it lives and deleted
+    // once.
+    let bytes = unsafe {
+        let buffer = api.TF_GetRegisteredKernelsForOp(name.as_ptr(), status.raw());
+        let bytes = buffer.as_ref().map_or(0, |buffer| buffer.length);
+        if !buffer.is_null() {
+            api.TF_DeleteBuffer(buffer);
+        }
+        bytes
+    };
+    status.check().map_err(|error| error.to_string())?;
+    // The list is a protocol buffer: no byte, no kernel.
+    Ok(bytes > 0)
+}
+
 unsafe extern "C" fn shape<K: Kernel>(
     raw: *mut sys::TF_ShapeInferenceContext,
     raw_status: *mut sys::TF_Status,
@@ -106,10 +128,14 @@ unsafe extern "C" fn compute<K: Kernel>(kernel: *mut c_void, raw: *mut sys::TF_O
     let context = unsafe { Context::new(api, raw, K::DEF.inputs) };
     // SAFETY: the pointer is null or what `create::<K>` gave, and `delete::<K>` has not been called. TensorFlow may
     // run a kernel on several threads at once: K is Sync and only shared references are made.
-    let Some(kernel) = (unsafe { kernel.cast::<K>().as_ref() }) else {
-        return;
-    };
-    if let Err(error) = guarded(|| kernel.compute(&context)) {
+    let kernel = unsafe { kernel.cast::<K>().as_ref() };
+    if let Err(error) = guarded(|| match kernel {
+        Some(kernel) => kernel.compute(&context),
+        None => Err(Error::new(
+            Kind::Internal,
+            "the op runs, but its kernel could not be made",
+        )),
+    }) {
         context.fail(error.kind(), &explain(K::DEF.name, &error));
     }
 }
