@@ -14,7 +14,10 @@ use std::ops::Range;
 const LEAST_FLOATS: usize = 1 << 15;
 
 /// Rows on their way ahead of the one that is copied.
-const AHEAD: usize = 16;
+const AHEAD: usize = 8;
+
+/// Buckets on their way ahead of the one that is read.
+const BUCKETS: usize = 16;
 
 impl Table {
     /// Copies rows, `(n)` row numbers to `(n, dim)` floats; -1 gives zeros.
@@ -137,7 +140,8 @@ fn copy_rows(content: &Content, offsets: &[i64], dim: usize, out: &mut [f32]) ->
     Ok(())
 }
 
-/// Copies rows by key in three stages, `AHEAD` ids apart: ask for the bucket, read it and ask for the row, copy the row.
+/// Copies rows by key in three stages: ask for the bucket; `BUCKETS` ids later read it and ask for the row; `AHEAD` ids later
+/// copy the row.
 struct Find<'a, T> {
     index: &'a Index,
     content: &'a Content,
@@ -174,30 +178,31 @@ fn find_rows<T: Copy + Into<i64>>(
     out: &mut [f32],
 ) {
     let Some(&first) = ids.first() else { return };
-    // What is on its way, in rings: the bucket of id `at` is in `homes[at % AHEAD]`, and so is its row in `rows`.
-    let mut homes: [&Bucket; AHEAD] = [index.home(hash(first.into())); AHEAD];
+    // What is on its way, in rings: bucket references and row numbers.
+    let mut homes: [&Bucket; BUCKETS] = [index.home(hash(first.into())); BUCKETS];
     let mut rows = [NONE; AHEAD];
     let mut outs = out.chunks_exact_mut(dim);
-    for at in 0..ids.len() + 2 * AHEAD {
-        let ring = at % AHEAD;
-        if at >= 2 * AHEAD {
+    for at in 0..ids.len() + BUCKETS + AHEAD {
+        if let Some(at) = at.checked_sub(BUCKETS + AHEAD) {
             let Some(out) = outs.next() else { return };
-            match content.slab.row(rows[ring]) {
+            match content.slab.row(rows[at % AHEAD]) {
                 Some(row) => out.copy_from_slice(&row[..dim]),
-                None => {
-                    let at = at - 2 * AHEAD;
-                    fill_absent(absent, ids[at].into(), at, out);
-                }
+                None => fill_absent(absent, ids[at].into(), at, out),
             }
         }
-        if let Some(&id) = at.checked_sub(AHEAD).and_then(|at| ids.get(at)) {
+        if let Some((at, &id)) = at
+            .checked_sub(BUCKETS)
+            .and_then(|at| Some((at, ids.get(at)?)))
+        {
             let key = id.into();
-            rows[ring] = index.row_from(homes[ring], key, hash(key));
-            content.slab.prefetch(rows[ring], dim);
+            let row = index.row_from(homes[at % BUCKETS], key, hash(key));
+            content.slab.prefetch(row, dim);
+            rows[at % AHEAD] = row;
         }
         if let Some(&id) = ids.get(at) {
-            homes[ring] = index.home(hash(id.into()));
-            prefetch(homes[ring]);
+            let home = index.home(hash(id.into()));
+            prefetch(home);
+            homes[at % BUCKETS] = home;
         }
     }
 }
