@@ -2,7 +2,8 @@
 
 use super::definition::{Arg, Attr, OpDef};
 use super::support::{
-    expect_last, expect_rank, handle_to_scalar, ids, on, table, HANDLE, IDS, KEY_TYPE,
+    expect_last, expect_rank, expect_row_each, handle_to_scalar, ids, on, table, HANDLE, IDS,
+    KEY_TYPE,
 };
 use crate::tf::{Construction, Context, Kernel, ShapeContext};
 use crate::threads::pool;
@@ -96,7 +97,7 @@ impl<R: Rule> Kernel for ById<R> {
     fn compute(&self, context: &Context) -> Result<()> {
         let (table, input, grad) = (table(context)?, context.input(1)?, context.input(2)?);
         on(&table, || {
-            expect_last(&grad, table.dim())?;
+            expect_row_each(&grad, &input, table.dim())?;
             let optimizer = self.0.step(&Hyper { context })?;
             let target = Target::Ids(ids(&input)?);
             let updated =

@@ -3,7 +3,7 @@
 use super::definition::{Arg, OpDef};
 use super::support::{handle_to_scalar, on, table, HANDLE};
 use crate::tf::{Construction, Context, Kernel, ShapeContext};
-use mx_rec_kernels::{Error, Kind, Result};
+use mx_rec_kernels::{Error, Kind, Result, Snapshot};
 
 /// Defines an op from a handle to one int64 scalar.
 macro_rules! scalar_op {
@@ -94,14 +94,36 @@ fn export_shape(context: &ShapeContext) -> Result<()> {
     context.set(1, &context.join(&vector, &vector)?)
 }
 
-fn set_export(context: &Context, keys: &[i64], values: &[f32], dim: usize) -> Result<()> {
-    let n = keys.len() as i64;
-    let mut out_keys = context.allocate::<i64>(&[n])?;
-    let mut out_values = context.allocate::<f32>(&[n, dim as i64])?;
-    out_keys.values().copy_from_slice(keys);
-    out_values.values().copy_from_slice(values);
-    context.set(0, out_keys)?;
-    context.set(1, out_values)
+/// Gives all keys and one part of their rows, number `part`: 0 is the embedding, 1 the first slot. Rows go from the table
+/// into the outputs, with no copy between.
+fn set_export(context: &Context, snapshot: &Snapshot<'_>, dim: usize, part: usize) -> Result<()> {
+    let n = snapshot.rows() as i64;
+    let mut keys = context.allocate::<i64>(&[n])?;
+    let mut values = context.allocate::<f32>(&[n, dim as i64])?;
+    let mut places = keys
+        .values()
+        .iter_mut()
+        .zip(values.values().chunks_exact_mut(dim));
+    snapshot.for_each_row(&mut |key, row| {
+        let found = row.chunks_exact(dim).nth(part);
+        let (Some((key_place, place)), Some(found)) = (places.next(), found) else {
+            return Err(Error::new(
+                Kind::Internal,
+                "the table has more rows or fewer slots than it told",
+            ));
+        };
+        *key_place = key;
+        place.copy_from_slice(found);
+        Ok(())
+    })?;
+    if places.next().is_some() {
+        return Err(Error::new(
+            Kind::Internal,
+            "the table has fewer rows than it told",
+        ));
+    }
+    context.set(0, keys)?;
+    context.set(1, values)
 }
 
 /// Keys and embeddings.
@@ -137,8 +159,7 @@ impl Kernel for Export {
     fn compute(&self, context: &Context) -> Result<()> {
         let table = table(context)?;
         on(&table, || {
-            let export = table.export()?;
-            set_export(context, &export.keys, &export.embedding, table.dim())
+            set_export(context, &table.snapshot(), table.dim(), 0)
         })
     }
 }
@@ -175,19 +196,15 @@ impl Kernel for ExportSlot {
         let (table, name) = (table(context)?, context.input(1)?);
         on(&table, || {
             let wanted = String::from_utf8_lossy(name.values::<u8>()?);
-            let export = table.export()?;
-            let found = export.slots.iter().find(|(slot, _)| slot.name == wanted);
-            let Some((_, values)) = found else {
-                let known: Vec<&str> = export
-                    .slots
-                    .iter()
-                    .map(|(slot, _)| slot.name.as_ref())
-                    .collect();
+            let snapshot = table.snapshot();
+            let slots = snapshot.slots();
+            let Some(at) = slots.iter().position(|slot| slot.name == wanted) else {
+                let known: Vec<&str> = slots.iter().map(|slot| slot.name.as_ref()).collect();
                 return Err(Error::new(Kind::NotFound, "the table has no such slot")
                     .with("slot", &wanted)
                     .with("slots", format_args!("{known:?}")));
             };
-            set_export(context, &export.keys, values, table.dim())
+            set_export(context, &snapshot, table.dim(), 1 + at)
         })
     }
 }

@@ -2,8 +2,8 @@
 
 use super::definition::{Arg, Attr, OpDef};
 use super::support::{
-    expect_last, expect_rank, expect_variable, handle_to_scalar, ids, on, table, HANDLE, IDS,
-    KEY_TYPE, VARIABLE,
+    expect_last, expect_rank, expect_row_each, expect_variable, handle_to_scalar, ids, on, table,
+    HANDLE, IDS, KEY_TYPE, VARIABLE,
 };
 use crate::tf::{Construction, Context, Kernel, ShapeContext};
 use crate::threads::pool;
@@ -46,10 +46,12 @@ impl Kernel for IdOffset {
             return Err(Error::invalid("limit must not be negative").with("limit", limit));
         }
         let limit = usize::try_from(limit).ok().filter(|&limit| limit > 0);
-        Ok(Self {
-            create: construction.int("create")? != 0,
-            limit,
-        })
+        let create = match construction.int("create")? {
+            0 => false,
+            1 => true,
+            other => return Err(Error::invalid("create must be 0 or 1").with("create", other)),
+        };
+        Ok(Self { create, limit })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
@@ -159,6 +161,12 @@ impl Kernel for Assign {
     };
 
     fn shape(context: &ShapeContext) -> Result<()> {
+        let (ids, rows) = (context.input(1)?, context.input(2)?);
+        context.expect_equal(
+            "ranks of rows and of ids + 1",
+            context.rank(&rows),
+            context.rank(&ids).map(|rank| rank + 1),
+        )?;
         handle_to_scalar(context)
     }
 
@@ -169,7 +177,7 @@ impl Kernel for Assign {
     fn compute(&self, context: &Context) -> Result<()> {
         let (table, input, rows) = (table(context)?, context.input(1)?, context.input(2)?);
         on(&table, || {
-            expect_last(&rows, table.dim())?;
+            expect_row_each(&rows, &input, table.dim())?;
             table.assign(pool()?, ids(&input)?, rows.values::<f32>()?)?;
             context.set_scalar(0, table.len() as i64)
         })

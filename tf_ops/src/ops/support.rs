@@ -79,6 +79,22 @@ pub(super) fn expect_last(input: &Input, dim: usize) -> Result<()> {
     .with("dim", dim))
 }
 
+/// Refuses rows that are not one for each id: the shape of `ids` with the table's dim behind it.
+pub(super) fn expect_row_each(rows: &Input, ids: &Input, dim: usize) -> Result<()> {
+    expect_last(rows, dim)?;
+    let (of_rows, of_ids) = (rows.dims(), ids.dims());
+    if of_rows.split_last().map(|(_, ids)| ids) == Some(&of_ids) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{} must have the shape of {} and dim behind it",
+        rows.name(),
+        ids.name()
+    ))
+    .with(rows.name(), format_args!("{of_rows:?}"))
+    .with(ids.name(), format_args!("{of_ids:?}")))
+}
+
 /// Refuses a variable that is not the table's: shape (0, dim).
 pub(super) fn expect_variable(input: &Input, table: &Table) -> Result<()> {
     if input.rank() == 2 && input.dim(0) == 0 && input.dim(1) == table.dim() as i64 {
