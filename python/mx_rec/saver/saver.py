@@ -124,7 +124,9 @@ def patched_init(stock: Callable[..., None]) -> Callable[..., None]:
         setattr(self, _TABLES, tables)
         setattr(self, _EXPLICIT, var_list is not None)
         if not tf.executing_eagerly() and _has_tables():
-            if tables is not None and not dense:
+            # A SavedModel of tables alone comes with an empty list and allow_empty.
+            if not dense and (tables is not None or
+                              (var_list is not None and kwargs.get("allow_empty"))):
                 dense = [_Marker()]
             elif var_list is None and "saver_def" not in kwargs and \
                     not variables._all_saveable_objects():  # pylint: disable=protected-access
