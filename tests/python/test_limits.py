@@ -168,3 +168,22 @@ def test_growth_over_many_batches_loses_no_row(graph, session):
     absent = np.setdiff1d(np.arange(600000), keys)[:50000]
     assert np.all(sess.run(find, {ids: absent}) == -5.0)
     assert table.export(sess)[0].tolist() == keys.tolist()
+
+
+@pytest.mark.parametrize("op", ["lookup", "apply"])
+def test_the_offset_of_a_removed_row_is_refused(graph, session, op):
+    tf = support.tf()
+    table = support.Raw.new(2)
+    offsets = tf.compat.v1.placeholder(tf.int64, [None])
+    run = {
+        "lookup": support.ops().mx_rec_lookup(table.handle, table.variable, offsets),
+        "apply": support.ops().mx_rec_apply_sgd(table.handle, offsets, tf.ones([tf.size(offsets), 2]), 1.0, 0.0),
+    }[op]
+    sess = session()
+    table.assign(sess, [5, 6, 7], np.zeros([3, 2]))
+    sess.run(run, {offsets: [0, 1, 2]})
+    table.remove(sess, [6])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        sess.run(run, {offsets: [0, 1]})
+    sess.run(run, {offsets: [2, 0]})
+    assert table.size(sess) == 2

@@ -178,3 +178,38 @@ def test_every_verb_at_once_neither_crashes_nor_loses_the_budget(graph, session,
     assert -1 not in keys and np.all(np.isfinite(rows))
     for key, row in list(table.rows(sess).items())[:50]:
         support.assert_same_bits(table.find(sess, [key])[0], row)
+
+
+def test_exports_and_saves_are_snapshots_between_batches(graph, session, tmp_path):
+    """A writer sets all rows to one number in one step; what is exported or saved meanwhile holds one number only."""
+    tf = support.tf()
+    table = support.Raw.new(64, capacity=4000)
+    ids = tf.compat.v1.placeholder(tf.int64, [None])
+    number = tf.compat.v1.placeholder(tf.float32, [])
+    assign = support.ops().mx_rec_assign(table.handle, ids, tf.fill([tf.size(ids), 64], number))
+    directory = str(tmp_path / "snapshot")
+    save = support.ops().mx_rec_save(table.handle, support.bytes_tensor(directory))
+    sess = session()
+    keys = np.arange(3000)
+    sess.run(assign, {ids: keys, number: -1.0})
+    stop = threading.Event()
+
+    def write():
+        try:
+            for step in range(60):
+                sess.run(assign, {ids: keys, number: float(step)})
+        finally:
+            stop.set()
+
+    def read():
+        seen = set()
+        while not stop.is_set():
+            exported = table.export(sess)[1]
+            assert sess.run(save) == 3000
+            saved = np.fromfile(directory + "/embedding/slice.data", "<f4")
+            for values in (exported, saved):
+                assert values.size == 3000 * 64 and np.all(values == values.flat[0])
+                seen.add(float(values.flat[0]))
+        assert len(seen) > 1
+
+    run_threads([write, read])
