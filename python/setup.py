@@ -3,6 +3,7 @@
 import os
 
 from setuptools import setup
+from setuptools.command.install import install
 from setuptools.dist import Distribution
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -21,16 +22,25 @@ class PlatformDistribution(Distribution):
     """A distribution that holds machine code, though no extension module of Python."""
 
     def has_ext_modules(self):
-        """Puts the files where machine code belongs."""
+        """Says so."""
         return True
 
 
+class PlatformInstall(install):
+    """An installation into the place for machine code."""
+
+    def finalize_options(self):
+        """Chooses the place."""
+        super().finalize_options()
+        self.install_lib = self.install_platlib
+
+
 def commands():
-    """Returns the wheel command: the plugin fits any Python 3, but one platform."""
+    """Returns the commands that differ: the plugin fits any Python 3, but one platform."""
     try:
         from wheel.bdist_wheel import bdist_wheel
     except ImportError:
-        return {}
+        return {"install": PlatformInstall}
 
     class PluginWheel(bdist_wheel):
         """A wheel for any Python 3 of this platform; refuses to leave the plugin out."""
@@ -46,7 +56,7 @@ def commands():
             """Returns python, ABI and platform tag."""
             return "py3", "none", super().get_tag()[2]
 
-    return {"bdist_wheel": PluginWheel}
+    return {"bdist_wheel": PluginWheel, "install": PlatformInstall}
 
 
 setup(version=read_version(), distclass=PlatformDistribution, cmdclass=commands())

@@ -1,7 +1,6 @@
 """Start-up of mx_rec: `init`, the process-wide configuration and the older free functions."""
 
 import atexit
-from types import ModuleType
 from typing import Any, Dict, List, Optional
 
 import tensorflow as tf
@@ -9,6 +8,7 @@ import tensorflow as tf
 from mx_rec import ops
 from mx_rec.constants import constants
 from mx_rec.constants.constants import MAX_INT32
+from mx_rec.ops.shapes import Library
 from mx_rec.util.communication.hccl_ops import get_rank_id, get_rank_size
 from mx_rec.util.log import logger
 from mx_rec.util.sub_configs import (FeatureSpecConfig, HybridManagerConfig, OptimizerConfig,
@@ -176,8 +176,8 @@ class ConfigInitializer:
         self._use_static = value
 
     @property
-    def host_pipeline_ops(self) -> ModuleType:
-        """The module with the Python functions of the plugin's ops."""
+    def host_pipeline_ops(self) -> Library:
+        """The Python functions of the plugin's ops."""
         return ops.library()
 
     def _set_number(self, name: str, value: int) -> None:
@@ -329,8 +329,8 @@ def get_use_dynamic_expansion() -> bool:
     return _config().use_dynamic_expansion
 
 
-def get_host_pipeline_ops() -> ModuleType:
-    """Returns the module with the Python functions of the plugin's ops."""
+def get_host_pipeline_ops() -> Library:
+    """Returns the Python functions of the plugin's ops."""
     return ops.library()
 
 

@@ -1,15 +1,15 @@
 """Access to the plugin's ops."""
 
 import os
-from types import ModuleType
 
 from mx_rec import ops
+from mx_rec.ops.shapes import Library
 from mx_rec.plugin import PLUGIN_NAME
 from mx_rec.validator.validator import Text, checked
 
 
 @checked(so_pkg_name=Text(1, 100))
-def import_host_pipeline_ops(so_pkg_name: str = PLUGIN_NAME) -> ModuleType:
+def import_host_pipeline_ops(so_pkg_name: str = PLUGIN_NAME) -> Library:
     """Returns the Python functions of the plugin's ops.
 
     Args:
@@ -17,7 +17,7 @@ def import_host_pipeline_ops(so_pkg_name: str = PLUGIN_NAME) -> ModuleType:
             (libasc_ops.so and the like) mean the plugin as well.
 
     Returns:
-        A module with one function per op.
+        An object with one function per op.
 
     Raises:
         ValueError: If the name is not a str of 1-100 characters.
