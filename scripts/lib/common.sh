@@ -100,7 +100,13 @@ Install Rust $wanted or newer with rustup, as rustup.rs says:
     curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh
 TEXT
     fi
-    found="$(cargo --version | sed 's/^cargo \([0-9]*\.[0-9]*\).*/\1/')"
+    found="$(cargo --version 2>/dev/null | sed 's/^cargo \([0-9]*\.[0-9]*\).*/\1/')" || true
+    if [ -z "$found" ]; then
+        die "$(command -v cargo) does not run" <<'TEXT'
+If rustup has no toolchain yet:
+    rustup default stable
+TEXT
+    fi
     if [ "$(printf '%s\n%s\n' "$wanted" "$found" | sort -V | head -n 1)" != "$wanted" ]; then
         die "cargo is of version $found, but $wanted or newer is needed" <<'TEXT'
     rustup update stable
