@@ -82,7 +82,8 @@ class Raw:
     @classmethod
     def new(cls, dim, name="raw", ops=None, **config):
         """A new table made by MxRecTable, by the generated wrappers unless others are given."""
-        made = (ops or globals()["ops"]()).mx_rec_table(bytes_tensor(table_config(name, dim, **config)), tf().zeros([0, dim]))
+        wrappers = ops or globals()["ops"]()
+        made = wrappers.mx_rec_table(bytes_tensor(table_config(name, dim, **config)), tf().zeros([0, dim]))
         return cls(made.variable, made.handle, dim)
 
     @classmethod

@@ -331,7 +331,7 @@ def test_a_checkpoint_moves_with_its_directory(graph, session, dynamic, director
 
 def test_latest_checkpoint_names_what_was_saved_last(graph, session, dynamic, directory):
     tf = support.tf()
-    trained = Trained(adam())
+    Trained(adam())
     saver = new_saver()
     sess = initialized(session)
     for step in (1, 2):

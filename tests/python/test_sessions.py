@@ -214,3 +214,22 @@ sess.run(iterator.get_next())
 print("done")
 """)
     assert out.strip().endswith("done")
+
+
+def test_a_session_of_a_server_keeps_its_table_over_its_runs():
+    """The master of a grpc session places the graph anew, but the table stays. A server cannot be stopped: a process."""
+    out = support.run_python("""
+import numpy as np, support
+tf, ops = support.tf(), support.ops()
+target = tf.compat.v1.train.Server.create_local_server().target
+table = support.Raw.new(2)
+update = ops.mx_rec_apply_sgd_by_ids(table.handle, tf.constant([1, 2, 1], tf.int64), tf.ones([3, 2]), 1.0, 0.0)
+for _ in range(2):
+    with tf.compat.v1.Session(target) as sess:
+        for step in range(3):
+            assert sess.run(update) == 2
+        rows = table.rows(sess)
+        assert rows[1].tolist() == [-6, -6] and rows[2].tolist() == [-3, -3], rows
+print("trained")
+""")
+    assert out.strip().endswith("trained")
