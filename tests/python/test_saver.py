@@ -208,11 +208,14 @@ def test_a_missing_sparse_directory_is_a_file_exists_error_that_names_it(graph, 
     sess = initialized(session)
     trained.train(sess)
     path = saver.save(sess, directory + "/model.ckpt", global_step=1)
-    before = trained.everything(sess)
     shutil.rmtree(directory + "/sparse-model.ckpt-1")
+    trained.train(sess)
+    before, dense = trained.everything(sess), sess.run(support.tf().compat.v1.global_variables())
     with pytest.raises(FileExistsError) as error:
         saver.restore(sess, path)
     assert directory + "/sparse-model.ckpt-1" in str(error.value)
+    for now, then in zip(sess.run(support.tf().compat.v1.global_variables()), dense):
+        assert np.array_equal(now, then), "the variables are restored only with the tables"
     for now, then in zip(trained.everything(sess), before):
         support.assert_same_tables(now, then)
 

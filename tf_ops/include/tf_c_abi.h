@@ -59,6 +59,9 @@ extern TF_Code TF_GetCode(const TF_Status* s);
 extern const char* TF_Message(const TF_Status* s);
 
 /* Tensors */
+extern TF_Tensor* TF_NewTensor(TF_DataType, const int64_t* dims, int num_dims, void* data,
+                               size_t len, void (*deallocator)(void* data, size_t len, void* arg),
+                               void* deallocator_arg);
 extern TF_Tensor* TF_AllocateTensor(TF_DataType, const int64_t* dims, int num_dims, size_t len);
 extern void TF_DeleteTensor(TF_Tensor*);
 extern TF_DataType TF_TensorType(const TF_Tensor*);

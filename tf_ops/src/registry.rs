@@ -1,5 +1,6 @@
 //! The tables of the process by the numbers under which ops know them.
 
+use crate::tf::release_buffers;
 use dashmap::DashMap;
 use mx_rec_kernels::{Error, Kind, Result, Table};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -37,9 +38,17 @@ pub(crate) fn get(number: i64) -> Result<Arc<Table>> {
     })
 }
 
-/// Forgets the table with that number.
+/// Forgets the table with that number. With the last table goes the memory that is kept for outputs.
 pub(crate) fn remove(number: i64) {
     TABLES.remove(&number);
+    if is_empty() {
+        release_buffers();
+    }
+}
+
+/// Whether there is no table.
+pub(crate) fn is_empty() -> bool {
+    TABLES.is_empty()
 }
 
 #[cfg(test)]

@@ -209,16 +209,21 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
             ValueError: If it is not a checkpoint.
             FileExistsError: If the checkpoint has no directory for the tables, or for one of them.
         """
-        stock(self, sess, save_path)
         operations = _saver_ops(self, sess)
-        if not operations:
+        if not operations or not save_path \
+                or not tf.compat.v1.train.checkpoint_exists(tf.compat.as_text(save_path)):
+            # Without tables it is TensorFlow's alone, and so is the error of a wrong path.
+            stock(self, sess, save_path)
             return
         directory = sparse_directory(tf.compat.as_text(save_path))
         if getattr(self, _EXPLICIT, False) and getattr(self, _TABLES, None) is None \
                 and not os.path.isdir(directory):
             logger.info("the Saver was given variables without tables and %s does not exist: "
                         "tables are not restored.", directory)
+            stock(self, sess, save_path)
             return
+        _check_directories(operations, directory)
+        stock(self, sess, save_path)
         _restore_tables(sess, operations, directory)
 
     return restore
@@ -292,14 +297,19 @@ def _save_tables(sess: Any, operations: List[_TableOps], directory: str) -> None
         ConfigInitializer.get_instance().train_params_config.sparse_dir = directory
 
 
-def _restore_tables(sess: Any, operations: List[_TableOps], directory: str) -> None:
-    """Loads tables from `<directory>/<table>`."""
+def _check_directories(operations: List[_TableOps], directory: str) -> None:
+    """Raises FileExistsError unless `<directory>/<table>` exists for every table."""
     for path in [directory] + [os.path.join(directory, op.name) for op in operations]:
         if not os.path.isdir(path):
             raise FileExistsError(
                 "the checkpoint's directory of tables {} does not exist. Restore a checkpoint that "
                 "was saved with these tables, or give Saver a var_list of variables only.".format(
                     path))
+
+
+def _restore_tables(sess: Any, operations: List[_TableOps], directory: str) -> None:
+    """Loads tables from `<directory>/<table>`."""
+    _check_directories(operations, directory)
     rows = sess.run([op.load.outputs[0] for op in operations], _paths(operations, directory))
     logger.info("restored %s from %s.", ", ".join(
         "{} ({} rows)".format(op.name, count) for op, count in zip(operations, rows)), directory)

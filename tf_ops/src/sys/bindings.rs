@@ -76,6 +76,21 @@ pub struct TensorFlow {
         unsafe extern "C" fn(s: *mut TF_Status, code: TF_Code, msg: *const ::std::os::raw::c_char),
     pub TF_GetCode: unsafe extern "C" fn(s: *const TF_Status) -> TF_Code,
     pub TF_Message: unsafe extern "C" fn(s: *const TF_Status) -> *const ::std::os::raw::c_char,
+    pub TF_NewTensor: unsafe extern "C" fn(
+        arg1: TF_DataType,
+        dims: *const i64,
+        num_dims: ::std::os::raw::c_int,
+        data: *mut ::std::os::raw::c_void,
+        len: usize,
+        deallocator: ::std::option::Option<
+            unsafe extern "C" fn(
+                data: *mut ::std::os::raw::c_void,
+                len: usize,
+                arg: *mut ::std::os::raw::c_void,
+            ),
+        >,
+        deallocator_arg: *mut ::std::os::raw::c_void,
+    ) -> *mut TF_Tensor,
     pub TF_AllocateTensor: unsafe extern "C" fn(
         arg1: TF_DataType,
         dims: *const i64,
@@ -230,6 +245,7 @@ impl TensorFlow {
         let TF_SetStatus = unsafe { __library.get(b"TF_SetStatus\0") }.map(|sym| *sym)?;
         let TF_GetCode = unsafe { __library.get(b"TF_GetCode\0") }.map(|sym| *sym)?;
         let TF_Message = unsafe { __library.get(b"TF_Message\0") }.map(|sym| *sym)?;
+        let TF_NewTensor = unsafe { __library.get(b"TF_NewTensor\0") }.map(|sym| *sym)?;
         let TF_AllocateTensor = unsafe { __library.get(b"TF_AllocateTensor\0") }.map(|sym| *sym)?;
         let TF_DeleteTensor = unsafe { __library.get(b"TF_DeleteTensor\0") }.map(|sym| *sym)?;
         let TF_TensorType = unsafe { __library.get(b"TF_TensorType\0") }.map(|sym| *sym)?;
@@ -307,6 +323,7 @@ impl TensorFlow {
             TF_SetStatus,
             TF_GetCode,
             TF_Message,
+            TF_NewTensor,
             TF_AllocateTensor,
             TF_DeleteTensor,
             TF_TensorType,
@@ -369,6 +386,34 @@ impl TensorFlow {
     }
     pub unsafe fn TF_Message(&self, s: *const TF_Status) -> *const ::std::os::raw::c_char {
         unsafe { (self.TF_Message)(s) }
+    }
+    pub unsafe fn TF_NewTensor(
+        &self,
+        arg1: TF_DataType,
+        dims: *const i64,
+        num_dims: ::std::os::raw::c_int,
+        data: *mut ::std::os::raw::c_void,
+        len: usize,
+        deallocator: ::std::option::Option<
+            unsafe extern "C" fn(
+                data: *mut ::std::os::raw::c_void,
+                len: usize,
+                arg: *mut ::std::os::raw::c_void,
+            ),
+        >,
+        deallocator_arg: *mut ::std::os::raw::c_void,
+    ) -> *mut TF_Tensor {
+        unsafe {
+            (self.TF_NewTensor)(
+                arg1,
+                dims,
+                num_dims,
+                data,
+                len,
+                deallocator,
+                deallocator_arg,
+            )
+        }
     }
     pub unsafe fn TF_AllocateTensor(
         &self,

@@ -3,12 +3,14 @@
 //! Every owner frees what it owns when it is dropped. A pointer that TensorFlow lends for the time of a call (the
 //! contexts) is *valid* when it is the one TensorFlow passed to the callback that is running.
 
+mod buffers;
 mod context;
 mod register;
 mod shape;
 mod status;
 mod tensor;
 
+pub(crate) use buffers::release_all as release_buffers;
 pub(crate) use context::{Construction, Context};
 pub(crate) use register::{has_kernel, register, Kernel};
 pub(crate) use shape::ShapeContext;

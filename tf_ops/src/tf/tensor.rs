@@ -1,8 +1,11 @@
 //! `TF_Tensor`: inputs that are read in place, outputs that are written in place.
 
+use super::buffers::{self, Buffer};
+use crate::guard::guarded;
+use crate::registry;
 use crate::sys::{self, TensorFlow};
 use mx_rec_kernels::{Error, Kind, Result};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
 
 /// A type that a tensor's elements have in memory.
@@ -152,6 +155,19 @@ impl Input {
     }
 }
 
+/// Takes the memory of a large output back when the last tensor that refers to it is gone; `size` is a number.
+unsafe extern "C" fn give_back(data: *mut c_void, _: usize, size: *mut c_void) {
+    // SAFETY: `Output::new` gave these two values to TensorFlow, which calls this once.
+    let buffer = unsafe { Buffer::from_raw(data.cast(), size.addr()) };
+    let _ = guarded(|| {
+        match buffer {
+            Some(buffer) if !registry::is_empty() => buffers::give_back(buffer),
+            other => drop(other),
+        }
+        Ok(())
+    });
+}
+
 /// A new tensor for an output of the running op. TensorFlow sees it when [`super::Context::set`] is called with it.
 pub(crate) struct Output<T> {
     tensor: Owned,
@@ -178,8 +194,25 @@ impl<T: Element> Output<T> {
         }
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(exhausted)?;
         let rank = c_int::try_from(dims.len()).map_err(|_| exhausted())?;
-        // SAFETY: `dims` holds `rank` sizes, and `bytes` is what they need.
-        let raw = unsafe { api.TF_AllocateTensor(T::DTYPE, dims.as_ptr(), rank, bytes) };
+        let raw = if bytes < buffers::LARGE {
+            // SAFETY: `dims` holds `rank` sizes, and `bytes` is what they need.
+            unsafe { api.TF_AllocateTensor(T::DTYPE, dims.as_ptr(), rank, bytes) }
+        } else {
+            let (data, size) = buffers::take(bytes).ok_or_else(exhausted)?.into_raw();
+            // SAFETY: as above; `data` has at least `bytes` bytes and is aligned far beyond what TensorFlow asks for, so
+            // that it is not copied. TensorFlow calls `give_back` once, with the pointer and the size given here.
+            unsafe {
+                api.TF_NewTensor(
+                    T::DTYPE,
+                    dims.as_ptr(),
+                    rank,
+                    data.cast(),
+                    bytes,
+                    Some(give_back),
+                    std::ptr::without_provenance_mut(size),
+                )
+            }
+        };
         if raw.is_null() {
             return Err(exhausted());
         }
