@@ -19,6 +19,9 @@ ENGINE = {
     "P11": "",
 }
 
+BEGIN = "<!-- figures: written by scripts/bench -->"
+END = "<!-- end of figures -->"
+
 DEFINITION = (
     "Ratio: for targets written `>=` the peer's time divided by ours (speed), for targets written "
     "`<=` our value divided by the peer's, or our value itself where there is no peer. "
@@ -30,11 +33,19 @@ DEFINITION = (
 def main():
     """Reads figures, writes the record, prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--figures", required=True, help="JSON lines to read")
-    parser.add_argument("--out", required=True, help="directory of the record")
+    parser.add_argument("--figures", help="JSON lines to read")
+    parser.add_argument("--out", help="directory of the record")
     parser.add_argument("--name", help="stem of the files; default: date and commit")
     parser.add_argument("--short", action="store_true", help="mark as no measurement")
+    parser.add_argument("--commit", help="what was measured; default: the checkout as it is now")
+    parser.add_argument("--page", help="Markdown page whose block of figures is replaced")
+    parser.add_argument("--print-commit", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.print_commit:
+        print(commit())
+        return 0
+    if not (options.figures and options.out):
+        parser.error("--figures and --out are needed")
     with open(options.figures) as lines:
         figures = [complete(json.loads(line)) for line in lines if line.strip()]
     if not figures:
@@ -43,13 +54,13 @@ def main():
     figures.sort(key=lambda item: order(item["id"]))
     record = {
         "date": datetime.datetime.utcnow().strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": commit(),
+        "commit": options.commit or commit(),
         "measurement": not options.short,
         "machine": machine(),
         "versions": versions(),
         "figures": figures,
     }
-    name = options.name or "%s-%s" % (record["date"][:10], record["commit"])
+    name = options.name or "%s-%s" % (record["date"][:10], record["commit"].rstrip("+"))
     os.makedirs(options.out, exist_ok=True)
     stem = os.path.join(options.out, name)
     text = markdown(record, name)
@@ -59,6 +70,8 @@ def main():
     with open(stem + ".md", "w") as out:
         out.write(text)
     plot(record, stem + ".png")
+    if options.page:
+        replace_block(options.page, markdown(record, name, os.path.dirname(options.page), options.out))
     print(text)
     print("written: %s.{json,md,png}" % os.path.relpath(stem))
     return 0
@@ -140,8 +153,22 @@ def number_text(value, unit):
     return "%.3g %s" % (value, unit) if value < 1000 else "%.0f %s" % (value, unit)
 
 
-def markdown(record, name):
-    """The record as a Markdown page."""
+def replace_block(page, text):
+    """Puts `text` between the two marks of a page, one heading level lower and without its title."""
+    with open(page) as lines:
+        old = lines.read()
+    before, _, rest = old.partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        raise ValueError("%s has no block between '%s' and '%s'" % (page, BEGIN, END))
+    title, _, body = text.partition("\n")
+    body = "Measured %s.\n%s" % (title.replace("# Speed, ", ""), body)
+    with open(page, "w") as out:
+        out.write(before + BEGIN + "\n\n" + body + "\n" + END + after)
+
+
+def markdown(record, name, page_directory="", picture_directory=""):
+    """The record as a Markdown page, which shows the plot by its path from where the page lies."""
     facts, used = record["machine"], record["versions"]
     lines = ["# Speed, %s, commit %s" % (record["date"], record["commit"]), ""]
     if not record["measurement"]:
@@ -181,7 +208,8 @@ def markdown(record, name):
         )
     met = sum(1 for item in record["figures"] if item["met"])
     lines += ["", "%d of %d met." % (met, len(record["figures"])), ""]
-    lines += ["![ratio and target of every figure](%s.png)" % name, ""]
+    picture = os.path.relpath(os.path.join(picture_directory, name), page_directory or ".")
+    lines += ["![ratio and target of every figure](%s.png)" % picture, ""]
     return "\n".join(lines)
 
 
