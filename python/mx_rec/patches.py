@@ -6,6 +6,9 @@
 | tf.compat.v1.train.Saver.save | tables are saved with the variables, and removed with them |
 | tf.compat.v1.train.Saver.restore | tables are restored with the variables |
 | BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides |
+| BaseSession.run | a rewritten one-shot iterator starts by itself; a warning if none is rewritten |
+| Iterator.__init__ | get_target_batch gives batches in the nesting of the user's dataset |
+| DatasetV2.eos_map | a new method, which scripts of the original call |
 
 A graph without tables behaves as without them.
 """
@@ -15,8 +18,12 @@ from typing import Any, Callable
 
 import tensorflow as tf
 from tensorflow.python.client import session as session_module
+from tensorflow.python.data.ops import dataset_ops, iterator_ops
 
 from mx_rec.core.graph_state import remember_session
+from mx_rec.graph.eos import eos_map
+from mx_rec.graph.iterators import remembering_elements
+from mx_rec.graph.sessions import starting_iterators
 from mx_rec.saver.saver import patched_init, patched_restore, patched_save
 
 _STOCK = "_mx_rec_stock"
@@ -29,6 +36,9 @@ def apply() -> None:
     _patch(saver, "save", patched_save)
     _patch(saver, "restore", patched_restore)
     _patch(session_module.BaseSession, "__init__", _remembering)
+    _patch(session_module.BaseSession, "run", starting_iterators)
+    _patch(iterator_ops.Iterator, "__init__", remembering_elements)
+    dataset_ops.DatasetV2.eos_map = eos_map
 
 
 def _patch(owner: type, name: str,

@@ -23,9 +23,15 @@ class GraphState:
         timestamp_spec: The training feature that carries the timestamp, if there is one.
         frozen: Whether `start_asc_pipeline` was called.
         lookups: Number of lookups made, for default names.
+        movable: Number of lookups made with modify_graph=True.
+        is_planned: Whether a graph modification has looked at these lookups.
+        element_specs: Nesting of the elements of an iterator, by the name of its op.
         initializers: Initialisation op of the rewritten iterator, by is_training.
         target_batches: Batch of the rewritten iterator, by is_training.
+        started_by: Initialisation ops of all rewritten iterators.
+        started_first: Those of them that every session runs by itself before anything else.
         session: The session that was opened last on this graph.
+        sessions: All sessions opened on this graph that are still referred to.
     """
 
     def __init__(self) -> None:
@@ -35,9 +41,15 @@ class GraphState:
         self.timestamp_spec = None  # type: Optional[FeatureSpec]
         self.frozen = False
         self.lookups = 0
+        self.movable = 0
+        self.is_planned = False
+        self.element_specs = {}  # type: Dict[str, Any]
         self.initializers = {}  # type: Dict[bool, tf.Operation]
         self.target_batches = {}  # type: Dict[bool, Any]
+        self.started_by = []  # type: List[tf.Operation]
+        self.started_first = []  # type: List[tf.Operation]
         self.session = None  # type: Optional[weakref.ReferenceType]
+        self.sessions = weakref.WeakSet()  # type: Any
 
     def insertions_of(self, spec: "FeatureSpec", is_training: bool) -> List["Insertion"]:
         """Returns the insertions of one mode that read `spec`."""
@@ -88,7 +100,9 @@ def remember_session(session: Any) -> None:
     """Notes that `session` is the latest one of its graph, without keeping it alive."""
     graph = getattr(session, "graph", None)
     if graph is not None:
-        graph_state(graph).session = weakref.ref(session)
+        state = graph_state(graph)
+        state.session = weakref.ref(session)
+        state.sessions.add(session)
 
 
 def find_session(graph: tf.Graph) -> Any:

@@ -4,6 +4,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 
 from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ENTRANCE,
                                         ASCEND_SPARSE_LOOKUP_ID_OFFSET,
@@ -17,8 +18,11 @@ from mx_rec.ops import library
 from mx_rec.ops.gradients import DIVIDE_GRADIENT, RANK_SIZE_ATTRIBUTE
 from mx_rec.util.communication.hccl_ops import get_rank_size
 from mx_rec.util.initialize import ConfigInitializer
-from mx_rec.util.log import logger, warn_once
+from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Int, Text, Type, checked
+
+# The op of a lookup that carries this attribute, with the value true, may move to the pipeline.
+MOVABLE_ATTRIBUTE = "_mx_rec_movable"
 
 _CONFIG_KEYS = ("access_threshold", "eviction_threshold", "faae_coefficient")
 
@@ -122,9 +126,7 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
     else:
         key = None
         config.modify_graph = True
-        warn_once("lookups by tensor run inside the training step until the graph is modified: "
-                  "the numbers are the same, but steps are slower than with key work done ahead in "
-                  "the input pipeline.")
+        state.movable += 1
     absent = _check_default(serving_default_value, table, tensor)
     if table.multi_lookup_times[is_train] >= MULTI_LOOKUP_TIMES:
         raise RuntimeError("the table {!r} has {} lookups for {} already; more are not "
@@ -159,9 +161,11 @@ def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
             if absent is None:
                 absent = tf.zeros([0, table.emb_size], name="absent")
             found = library().mx_rec_find(table.handle, table.variable, ids, absent, name="find")
+            _mark(found.op, modify_graph)
             return tf.stop_gradient(found)
         offsets, restore = library().mx_rec_id_offset(
             table.handle, ids, create=1, limit=request.limit, name="id_offset")
+        _mark(offsets.op, modify_graph)
         rows = library().mx_rec_lookup(table.handle, table.variable, offsets, name="rows")
         if request.is_grad:
             tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, rows)
@@ -171,14 +175,19 @@ def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
         return embedding if request.is_grad else tf.stop_gradient(embedding)
 
 
+def _mark(op: tf.Operation, modify_graph: bool) -> None:
+    """Marks the op of a lookup that graph modification may move."""
+    if modify_graph:
+        op._set_attr(  # pylint: disable=protected-access
+            MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=True))
+
+
 def _divide_gradient(table: Table, rows: tf.Tensor) -> tf.Tensor:
     """Returns `rows`, whose gradient is divided by the rank count if the table asks for it."""
     ranks = get_rank_size()
     if table.all2all_gradients_op != All2allGradientsOp.SUM_GRADIENTS_AND_DIV_BY_RANKSIZE \
             or ranks == 1:
         return rows
-    from tensorflow.core.framework import attr_value_pb2
-
     with tf.compat.v1.get_default_graph().gradient_override_map({"Identity": DIVIDE_GRADIENT}):
         divided = tf.identity(rows, name="divide_by_rank_size")
     divided.op._set_attr(  # pylint: disable=protected-access

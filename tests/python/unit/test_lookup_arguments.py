@@ -212,11 +212,14 @@ def test_gradients_are_divided_by_the_rank_count_where_asked(dynamic, session, m
     assert summed[:, 0].tolist() == [2.0, 1.0] and divided[:, 0].tolist() == [0.5, 0.25]
 
 
-def test_unknown_keywords_are_ignored_and_slow_lookups_warned_of_once(dynamic, caplog):
+def test_unknown_keywords_are_ignored_and_slow_lookups_warned_of_once_when_they_run(dynamic, session, caplog):
     from mx_rec.util import log
 
     log._said.clear()
     with caplog.at_level(logging.WARNING, "mx_rec"):
-        lookup(table_of(), ids_of(), dim=None, multi_lookup=True)
+        found = lookup(table_of(), support.tf().constant([1]), dim=None, multi_lookup=True)
         lookup(table_of("other"), ids_of())
+        assert "inside the training step" not in caplog.text
+        for _ in range(2):
+            session().run(found)
     assert caplog.text.count("inside the training step") == 1

@@ -1,0 +1,207 @@
+"""The callers of graph modification: `modify_graph_and_start_emb_cache` and `GraphModifierHook`."""
+
+import os
+from typing import Any, Dict, List, Optional
+
+import tensorflow as tf
+
+from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER
+from mx_rec.core.asc.manager import start_asc_pipeline
+from mx_rec.core.graph_state import GraphState, graph_state
+from mx_rec.graph.iterators import nested_batch
+from mx_rec.graph.plan import EVAL, ONE_SHOT, TRAIN, Plan, make_plan
+from mx_rec.graph.rewrite import Rewritten, rewrite
+from mx_rec.graph.sessions import has_run, start_iterators
+from mx_rec.util.initialize import ConfigInitializer
+from mx_rec.util.log import logger
+from mx_rec.validator.validator import Bool, Type, checked
+
+DUMP_DIRECTORY = "./export_graph"
+
+_MODES = {TRAIN: True, EVAL: False}
+
+
+@checked(full_graph=Type(tf.Graph, optional=True), dump_graph=Bool())
+def modify_graph_and_start_emb_cache(full_graph: Optional[tf.Graph] = None,
+                                     dump_graph: bool = False) -> None:
+    """Moves the key work of lookups by tensor into the input pipelines, and closes the building.
+
+    To be called in session mode, once the whole graph (gradients, evaluation) is there and before
+    the first session runs it. Lookups whose ids cannot be computed in the input pipeline stay in
+    the step and work as before; the log says why. Results do not change.
+
+    Args:
+        full_graph: The graph; None is the present default graph.
+        dump_graph: Whether the graph before and after, the plan and its drawing are written to
+            `./export_graph`.
+
+    Raises:
+        ValueError: If an argument has a wrong type.
+        RuntimeError: If the graph has no table.
+        EnvironmentError: If `init` was not called.
+        OSError: If the dump cannot be written.
+    """
+    run(full_graph, dump_graph)
+    with (full_graph or tf.compat.v1.get_default_graph()).as_default():
+        start_asc_pipeline()
+
+
+@checked(full_graph=Type(tf.Graph, optional=True), dump_graph=Bool())
+def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None:
+    """As `modify_graph_and_start_emb_cache`, but leaves the graph open for more tables.
+
+    Args:
+        full_graph: The graph; None is the present default graph.
+        dump_graph: Whether the graphs, the plan and its drawing are written.
+
+    Raises:
+        ValueError: If an argument has a wrong type.
+        EnvironmentError: If `init` was not called.
+        OSError: If the dump cannot be written.
+    """
+    config = ConfigInitializer.get_instance()
+    graph = full_graph or tf.compat.v1.get_default_graph()
+    state = graph_state(graph)
+    state.is_planned = True
+    if not state.movable:
+        logger.warning("the graph has no lookup with modify_graph=True: nothing to modify.")
+        return
+    if any(has_run(session) for session in list(state.sessions)):
+        logger.warning("a session has run this graph already, and would not see a change: the "
+                       "graph stays as it is. Modify it before the first session.run.")
+        return
+    before = graph.as_graph_def()
+    plan = make_plan(before.SerializeToString())
+    for lookup in plan.lookups:
+        if not lookup.moves:
+            logger.info("the lookup %s of the table %r stays in the step: %s", lookup.node,
+                        lookup.table, lookup.reason)
+    by_mode = {True: [], False: []}  # type: Dict[bool, List[Any]]
+    for iterator in plan.iterators:
+        lookups = [plan.lookups[position] for position in iterator.lookups]
+        modes = {_MODES[lookup.kind] for lookup in lookups}
+        steps = config.max_steps if modes == {True} and config.max_steps > 0 else -1
+        rewritten = rewrite(graph, iterator, lookups, steps)
+        for mode in modes:
+            by_mode[mode].append((iterator.iterator, rewritten))
+        _remember(state, graph, rewritten, iterator.kind == ONE_SHOT)
+    with graph.as_default(), graph.control_dependencies(None):
+        for mode, found in by_mode.items():
+            _set_mode(state, mode, found, by_mode[not mode])
+        for kind, mode in _MODES.items():
+            if not by_mode[mode]:
+                _set_unmoved(state, graph, mode,
+                             [lookup.ids for lookup in plan.lookups if lookup.kind == kind])
+    moved = sum(lookup.moves for lookup in plan.lookups)
+    logger.info("graph modification: %d of %d lookups moved into %d input pipelines.", moved,
+                len(plan.lookups), len(plan.iterators))
+    if dump_graph:
+        _dump(before, graph, plan)
+
+
+class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
+    """Modifies the graph of an Estimator or a MonitoredSession before its session is made.
+
+    Args:
+        dump_graph: As for `modify_graph_and_start_emb_cache`.
+        modify_graph: Whether to modify; False only closes the building of the graph.
+
+    Raises:
+        ValueError: If an argument is not a bool.
+    """
+
+    @checked(dump_graph=Bool(), modify_graph=Bool())
+    def __init__(self, dump_graph: bool = False, modify_graph: bool = True) -> None:
+        super().__init__()
+        self._dump_graph = dump_graph
+        self._modify_graph = modify_graph
+
+    def begin(self) -> None:
+        """Modifies the default graph.
+
+        Raises:
+            RuntimeError: If the graph has no table.
+            EnvironmentError: If `init` was not called.
+            OSError: If the dump cannot be written.
+        """
+        if self._modify_graph:
+            modify_graph_and_start_emb_cache(dump_graph=self._dump_graph)
+        else:
+            start_asc_pipeline()
+
+    def after_create_session(self, session: tf.compat.v1.Session, coord: Any) -> None:
+        """Starts the modified iterators that nobody else has started in this session.
+
+        Args:
+            session: The new session.
+            coord: Its coordinator; unused.
+        """
+        del coord
+        start_iterators(session)
+
+
+def _remember(state: GraphState, graph: tf.Graph, rewritten: Rewritten, is_one_shot: bool) -> None:
+    state.started_by.extend(rewritten.initializers)
+    if is_one_shot:
+        state.started_first.extend(rewritten.initializers)
+    for initializer in rewritten.initializers:
+        graph.add_to_collection(ASCEND_CUTTING_POINT_INITIALIZER, initializer)
+
+
+def _set_mode(state: GraphState, mode: bool, found: List[Any], others: List[Any]) -> None:
+    """Stores what get_initializer and get_target_batch return for a mode with moved lookups."""
+    if not found:
+        return
+    shared = [pair for pair in found if any(pair[0] == other[0] for other in others)]
+    initializers = []
+    for pair in found:
+        own = pair[1].initializers
+        # A reinitializable iterator: the first dataset is that of training. If both modes read
+        # it, the second one is that of evaluation.
+        initializers.append(own[-1] if pair in shared and not mode else own[0])
+    state.initializers[mode] = initializers[0] if len(initializers) == 1 else tf.group(
+        *initializers, name="mx_rec_pipeline/initializers")
+    state.target_batches[mode] = nested_batch(state, found[0][0], found[0][1].components)
+
+
+def _set_unmoved(state: GraphState, graph: tf.Graph, mode: bool, ids: List[str]) -> None:
+    """The same for a mode whose lookups all stay, so that a script need not tell them apart."""
+    for name in ids:
+        get_next = _get_next_above(graph.get_tensor_by_name(name).op)
+        if get_next is None:
+            continue
+        resource = get_next.inputs[0]
+        initializers = [op for op in resource.consumers() if op.type == "MakeIterator"]
+        state.initializers[mode] = initializers[0] if initializers else tf.no_op(
+            name="mx_rec_pipeline/no_initializer")
+        state.target_batches[mode] = nested_batch(state, resource.op.name, get_next.outputs)
+        return
+
+
+def _get_next_above(op: tf.Operation) -> Optional[tf.Operation]:
+    """Finds a get_next that an op depends on."""
+    seen = {op}
+    waiting = [op]
+    while waiting:
+        op = waiting.pop()
+        if op.type.startswith("IteratorGetNext"):
+            return op
+        for source in [tensor.op for tensor in op.inputs]:
+            if source not in seen:
+                seen.add(source)
+                waiting.append(source)
+    return None
+
+
+def _dump(before: Any, graph: tf.Graph, plan: Plan) -> None:
+    from mx_rec.graph.drawing import draw_svg
+
+    os.makedirs(DUMP_DIRECTORY, exist_ok=True)
+    tf.io.write_graph(before, DUMP_DIRECTORY, "old_graph.pbtxt")
+    for number, iterator in enumerate(plan.iterators):
+        tf.io.write_graph(iterator.graph, DUMP_DIRECTORY, "moved_graph_{}.pbtxt".format(number))
+    tf.io.write_graph(graph, DUMP_DIRECTORY, "new_graph.pbtxt")
+    for name, text in (("plan.txt", plan.text()), ("plan.svg", draw_svg(plan))):
+        with open(os.path.join(DUMP_DIRECTORY, name), "w", encoding="utf-8") as file:
+            file.write(text)
+    logger.info("the graphs and the plan are in %s.", os.path.abspath(DUMP_DIRECTORY))

@@ -1,0 +1,192 @@
+"""The plan of a graph modification: what the pass of the plugin decided, in words and data."""
+
+import ctypes
+import json
+import struct
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from tensorflow.core.framework import graph_pb2
+from tensorflow.python import pywrap_tensorflow
+
+from mx_rec import plugin
+
+TRAIN = "train"
+EVAL = "eval"
+ONE_SHOT = "one_shot"
+
+
+class Lookup(NamedTuple):
+    """One lookup that may be moved.
+
+    Attributes:
+        node: Name of its op: MxRecIdOffset (training) or MxRecFind (evaluation).
+        kind: "train" or "eval".
+        table: Name of its table.
+        handle: Name of the tensor that is the table's handle.
+        ids: Name of the tensor of its ids.
+        moves: Whether it moves into the input pipeline.
+        iterator: Which of `Plan.iterators` feeds it; None if it stays.
+        reason: Why it moves or stays, one sentence.
+    """
+
+    node: str
+    kind: str
+    table: str
+    handle: str
+    ids: str
+    moves: bool
+    iterator: Optional[int]
+    reason: str
+
+
+class Ids(NamedTuple):
+    """The ids of one or several lookups of an iterator.
+
+    Attributes:
+        tensor: Their name in the graph.
+        component: Which component of the iterator's element they are; None if they are computed.
+        dtype: TensorFlow's number of their type.
+    """
+
+    tensor: str
+    component: Optional[int]
+    dtype: int
+
+
+class Iterator(NamedTuple):
+    """An iterator whose pipeline takes over work of the step.
+
+    Attributes:
+        get_next: Name of the op that reads it.
+        iterator: Name of the op that is it.
+        kind: "initializable" or "one_shot".
+        initializers: Names of the MakeIterator ops; several for a reinitializable one.
+        components: Number of tensors of its element.
+        lookups: Positions in `Plan.lookups`.
+        ids: Distinct ids of these lookups.
+        nodes: Names of the ops whose copies compute ids, inputs before consumers.
+        graph: These ops as a GraphDef; inputs from outside are components of get_next.
+    """
+
+    get_next: str
+    iterator: str
+    kind: str
+    initializers: List[str]
+    components: int
+    lookups: List[int]
+    ids: List[Ids]
+    nodes: List[str]
+    graph: graph_pb2.GraphDef
+
+
+class Plan(NamedTuple):
+    """What a modification would change.
+
+    Attributes:
+        nodes: Number of nodes of the graph.
+        lookups: All lookups made with modify_graph=True, in the order of the graph.
+        iterators: The iterators that feed those that move.
+    """
+
+    nodes: int
+    lookups: List[Lookup]
+    iterators: List[Iterator]
+
+    def text(self) -> str:
+        """Returns the plan for a person to read, several lines."""
+        moving = sum(lookup.moves for lookup in self.lookups)
+        lines = ["{} nodes, {} that may be moved: {} move, {} stay.".format(
+            self.nodes, _count(len(self.lookups), "lookup"), moving, len(self.lookups) - moving)]
+        for iterator in self.iterators:
+            lines.append("")
+            lines.append("{} iterator {}, read by {}, {}:".format(
+                iterator.kind.replace("_", "-"), iterator.iterator, iterator.get_next,
+                _count(iterator.components, "component")))
+            for position in iterator.lookups:
+                lines.append("  moves  " + _line(self.lookups[position]))
+            if iterator.nodes:
+                lines.append("  with   {}: {}".format(
+                    _count(len(iterator.nodes), "op"), ", ".join(iterator.nodes)))
+            if iterator.initializers:
+                lines.append("  starts by {}".format(", ".join(iterator.initializers)))
+        staying = [lookup for lookup in self.lookups if not lookup.moves]
+        if staying:
+            lines.append("")
+            lines.append("in the step as before:")
+            lines.extend("  stays  " + _line(lookup) for lookup in staying)
+        return "\n".join(lines) + "\n"
+
+
+def make_plan(graph_def: bytes, op_list: Optional[bytes] = None) -> Plan:
+    """Finds out which lookups of a graph can move into its input pipelines.
+
+    Args:
+        graph_def: A serialized GraphDef.
+        op_list: A serialized OpList, which says what ops keep state; ops that it lacks never
+            move. None is all ops that this process has loaded.
+
+    Returns:
+        The plan; nothing is changed.
+
+    Raises:
+        ValueError: If the bytes are no GraphDef or no OpList.
+        ImportError: If the plugin cannot be loaded.
+    """
+    result = _call(graph_def, registered_ops() if op_list is None else op_list)
+    (length,) = struct.unpack_from("<Q", result)
+    described = json.loads(result[8:8 + length].decode("utf-8"))
+    raw = result[8 + length:]
+    lookups = [Lookup(**{field: entry[field] for field in Lookup._fields})
+               for entry in described["lookups"]]
+    iterators = [_iterator(entry, raw) for entry in described["iterators"]]
+    return Plan(described["nodes"], lookups, iterators)
+
+
+def registered_ops() -> bytes:
+    """Returns the definitions of all ops that this process has loaded, a serialized OpList."""
+    buffer = pywrap_tensorflow.TF_GetAllOpList()
+    try:
+        return pywrap_tensorflow.TF_GetBuffer(buffer)
+    finally:
+        pywrap_tensorflow.TF_DeleteBuffer(buffer)
+
+
+def _iterator(entry: Dict[str, Any], raw: bytes) -> Iterator:
+    start, length = entry["graph"]
+    graph = graph_pb2.GraphDef.FromString(raw[start:start + length])
+    ids = [Ids(one["tensor"], one["component"], one["dtype"]) for one in entry["ids"]]
+    values = dict(entry, graph=graph, ids=ids)
+    return Iterator(**{field: values[field] for field in Iterator._fields})
+
+
+def _call(graph_def: bytes, op_list: bytes) -> bytes:
+    """Calls the pass of the plugin."""
+    plugin.load()
+    library = ctypes.CDLL(plugin.plugin_path())
+    result = ctypes.POINTER(ctypes.c_ubyte)()
+    size = ctypes.c_size_t()
+    library.mx_rec_plan.restype = ctypes.c_int
+    library.mx_rec_plan.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p,
+                                    ctypes.c_size_t, ctypes.POINTER(type(result)),
+                                    ctypes.POINTER(ctypes.c_size_t)]
+    library.mx_rec_plan_free.restype = None
+    library.mx_rec_plan_free.argtypes = [type(result), ctypes.c_size_t]
+    status = library.mx_rec_plan(graph_def, len(graph_def), op_list, len(op_list),
+                                 ctypes.byref(result), ctypes.byref(size))
+    try:
+        answer = ctypes.string_at(result, size.value) if size.value else b""
+    finally:
+        library.mx_rec_plan_free(result, size)
+    if status != 0:
+        raise ValueError("the graph cannot be read: {}".format(answer.decode("utf-8", "replace")))
+    return answer
+
+
+def _line(lookup: Lookup) -> str:
+    return "{} lookup {} of the table {!r} by {}: {}".format(
+        "training" if lookup.kind == TRAIN else "evaluation", lookup.node, lookup.table,
+        lookup.ids, lookup.reason)
+
+
+def _count(number: int, what: str) -> str:
+    return "{} {}{}".format(number, what, "" if number == 1 else "s")

@@ -1,0 +1,213 @@
+"""Applies the plan of a modification to one iterator of the present graph."""
+
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.python.data.ops import dataset_ops
+from tensorflow.python.ops import gen_dataset_ops
+
+from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
+from mx_rec.graph.plan import ONE_SHOT, TRAIN, Iterator, Lookup
+from mx_rec.ops import library
+
+# Batches that are prepared ahead of the step. One hides the key work; more smooth out jitter.
+# Rows of prepared batches wait in memory, so the number is small.
+AHEAD = 4
+
+# tf.data would rewrite the functions that it is given for eager execution.
+_as_it_stands = tf.autograph.experimental.do_not_convert
+
+_Prepared = Dict[str, Tuple[tf.Tensor, tf.Tensor]]
+
+
+class Rewritten(NamedTuple):
+    """An iterator after its rewrite.
+
+    Attributes:
+        initializers: The ops that start it: the user's own MakeIterator ops, or a new one for a
+            one-shot iterator.
+        components: The tensors of the user's element.
+    """
+
+    initializers: List[tf.Operation]
+    components: List[tf.Tensor]
+
+
+def rewrite(graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
+            max_steps: int) -> Rewritten:
+    """Moves the key work of an iterator's lookups into its pipeline.
+
+    A new iterator stands in the place of the old one. Its elements are the old ones and, behind
+    them, computed ids and the offsets and restore tensors of training lookups. Whatever read the
+    old iterator reads the new one: ops of the graph, and the tensors that the script holds.
+
+    Args:
+        graph: The graph; no open session has run it.
+        iterator: What the plan says of the iterator.
+        lookups: Those of the plan's lookups that it feeds.
+        max_steps: Elements after which the new iterator ends, -1 for those of the dataset.
+
+    Returns:
+        How the iterator is started, and its element.
+    """
+    get_next = graph.get_operation_by_name(iterator.get_next)
+    spec = tuple(tf.TensorSpec(output.shape, output.dtype) for output in get_next.outputs)
+    extension = _Extension(graph, iterator, lookups)
+    with graph.as_default(), graph.control_dependencies(None), tf.device("/cpu:0"), \
+            tf.name_scope("mx_rec_pipeline/" + iterator.iterator + "/"):
+        if iterator.kind == ONE_SHOT:
+            sources = [_repeat(get_next)]
+        else:
+            sources = [dataset_ops._VariantDataset(  # pylint: disable=protected-access
+                graph.get_operation_by_name(name).inputs[0], spec)
+                       for name in iterator.initializers]
+        datasets = [_ahead(source, extension, max_steps) for source in sources]
+        element = datasets[0].element_spec
+        flat = {"output_types": [part.dtype for part in element],
+                "output_shapes": [part.shape for part in element]}
+        resource = gen_dataset_ops.iterator_v2(container="", shared_name="", name="iterator",
+                                               **flat)
+        values = gen_dataset_ops.iterator_get_next(resource, name="get_next", **flat)
+        if iterator.kind == ONE_SHOT:
+            variant = datasets[0]._variant_tensor  # pylint: disable=protected-access
+            initializers = [gen_dataset_ops.make_iterator(variant, resource, name="initializer")]
+        else:
+            initializers = [_restart(graph.get_operation_by_name(name), dataset, resource)
+                            for name, dataset in zip(iterator.initializers, datasets)]
+    components = list(get_next.outputs)
+    replace_outputs(get_next, values[:len(components)])
+    computed, prepared = extension.split(values[len(components):])
+    for lookup in lookups:
+        _take_over(graph.get_operation_by_name(lookup.node), lookup, computed, prepared)
+    return Rewritten(initializers, components)
+
+
+def replace_outputs(old: tf.Operation, values: Sequence[tf.Tensor]) -> None:
+    """Puts the outputs of another op in the place of all outputs of `old`.
+
+    Ops that read an old output read the new one, ops that wait for `old` wait for the other op.
+    The tensor objects of the old outputs, which the script may hold and fetch, become those of
+    the new ones.
+
+    Args:
+        old: An op.
+        values: The new tensors, the first outputs of one op, of the same types.
+    """
+    new = values[0].op
+    for output, value in zip(old.outputs, values):
+        value.set_shape(output.shape)
+        for consumer in output.consumers():
+            for position, tensor in enumerate(consumer.inputs):
+                if tensor is output:
+                    consumer._update_input(position, value)  # pylint: disable=protected-access
+    # pylint: disable=protected-access
+    for waiting in list(old._control_outputs):
+        others = [new if op is old else op for op in waiting.control_inputs]
+        waiting._remove_all_control_inputs()
+        waiting._add_control_inputs(others)
+    for position, output in enumerate(list(old._outputs)):
+        output._op = new
+        output._name = None
+        output._tf_output = None
+        new._outputs[position] = output
+
+
+class _Extension:
+    """The function that is mapped over the user's dataset."""
+
+    def __init__(self, graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup]) -> None:
+        self._iterator = iterator
+        self._moved = iterator.graph
+        self._moved.versions.CopyFrom(graph.graph_def_versions)
+        self._computed = [ids.tensor for ids in iterator.ids if ids.component is None]
+        self._training = [lookup for lookup in lookups if lookup.kind == TRAIN]
+        self._handles = {lookup.node: graph.get_tensor_by_name(lookup.handle)
+                         for lookup in self._training}
+        self._limits = {lookup.node: graph.get_operation_by_name(lookup.node).get_attr("limit")
+                        for lookup in self._training}
+
+    def extend(self, *components: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+        """Returns the components, computed ids, and offsets and restore of training lookups."""
+        ids = {one.tensor: components[one.component] for one in self._iterator.ids
+               if one.component is not None}
+        if self._computed:
+            inputs = {"{}:{}".format(self._iterator.get_next, position): component
+                      for position, component in enumerate(components)}
+            used = {name for node in self._moved.node for name in map(_full_name, node.input)}
+            inputs = {name: value for name, value in inputs.items() if name in used}
+            values = tf.import_graph_def(self._moved, input_map=inputs, name="ids",
+                                         return_elements=self._computed)
+            ids.update(zip(self._computed, values))
+        extras = [ids[name] for name in self._computed]
+        for lookup in self._training:
+            extras.extend(library().mx_rec_prepare(
+                self._handles[lookup.node], ids[lookup.ids], limit=self._limits[lookup.node],
+                name="prepare"))
+        return tuple(components) + tuple(extras)
+
+    def split(self, extras: Sequence[tf.Tensor]) -> Tuple[Dict[str, tf.Tensor], _Prepared]:
+        """Names what `extend` put behind the components.
+
+        Returns:
+            Computed ids by their name in the graph; (offsets, restore) by the name of the lookup.
+        """
+        count = len(self._computed)
+        pairs = zip(extras[count::2], extras[count + 1::2])
+        return (dict(zip(self._computed, extras)),
+                {lookup.node: pair for lookup, pair in zip(self._training, pairs)})
+
+
+def _take_over(op: tf.Operation, lookup: Lookup, computed: Dict[str, tf.Tensor],
+               prepared: _Prepared) -> None:
+    """Makes a lookup in the step take what the pipeline gives."""
+    op._set_attr(  # pylint: disable=protected-access
+        MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=False))
+    if lookup.kind != TRAIN:
+        if lookup.ids in computed:
+            position = [tensor.name for tensor in op.inputs].index(lookup.ids)
+            op._update_input(position, computed[lookup.ids])  # pylint: disable=protected-access
+        return
+    offsets, restore = prepared[lookup.node]
+    handle, ids = op.inputs
+    graph = op.graph
+    with graph.as_default(), graph.control_dependencies(None), \
+            graph.control_dependencies(op.control_inputs), tf.device(op.device), \
+            tf.name_scope(op.name + "/"):
+        claimed = library().mx_rec_claim(handle, computed.get(lookup.ids, ids), offsets, restore,
+                                         limit=op.get_attr("limit"), name="claim")
+    replace_outputs(op, claimed)
+
+
+def _ahead(source: Any, extension: _Extension, max_steps: int) -> Any:
+    """Returns the dataset of extended elements."""
+    if max_steps >= 0:
+        source = source.take(max_steps)
+    return source.map(_as_it_stands(extension.extend)).prefetch(AHEAD)
+
+
+def _repeat(get_next: tf.Operation) -> Any:
+    """Returns a dataset of the elements that a one-shot iterator still has."""
+    resource = get_next.inputs[0]
+    types = [output.dtype for output in get_next.outputs]
+    shapes = [output.shape for output in get_next.outputs]
+
+    def read(_: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+        return tuple(gen_dataset_ops.iterator_get_next(resource, types, shapes))
+
+    # The end of the iterator, an error OutOfRange of the function, is the end of the dataset.
+    return dataset_ops.MapDataset(tf.data.Dataset.from_tensors(0).repeat(),
+                                  _as_it_stands(read), preserve_cardinality=False)
+
+
+def _restart(initializer: tf.Operation, dataset: Any, resource: tf.Tensor) -> tf.Operation:
+    """Makes the user's MakeIterator op start the new iterator on the new dataset."""
+    # pylint: disable=protected-access
+    initializer._update_input(0, dataset._variant_tensor)
+    initializer._update_input(1, resource)
+    return initializer
+
+
+def _full_name(source: str) -> str:
+    """Name of the tensor that an input of a NodeDef names."""
+    return source if ":" in source else source + ":0"

@@ -1,0 +1,47 @@
+"""The slicer hooks: with this pass, nothing is left for them to do.
+
+In the original they prepare id sub-graphs that its modification cannot take as they are. Ours takes
+every one, or leaves it in the step, where it works as well.
+"""
+
+from typing import List
+
+import tensorflow as tf
+
+from mx_rec.util.log import logger
+from mx_rec.validator.validator import Text
+
+
+class LookupSubgraphSlicerHook(tf.compat.v1.train.SessionRunHook):
+    """Accepted and without effect: GraphModifierHook moves every stateless op before the ids.
+
+    Args:
+        op_types: Types of the ops to move, such as "StringToHashBucketFast"; not empty.
+
+    Raises:
+        ValueError: If op_types is not a list, is empty, or holds something else than names.
+    """
+
+    def __init__(self, op_types: List[str]) -> None:
+        super().__init__()
+        if not isinstance(op_types, list):
+            raise ValueError("type of 'op_types' is not list: it is {!r}".format(op_types))
+        if not op_types:
+            raise ValueError("'op_types' length is less than 1")
+        for op_type in op_types:
+            Text(1, 255)("op_types", op_type)
+        self.op_types = list(op_types)
+
+    def begin(self) -> None:
+        """Says that there is nothing to do."""
+        logger.info("LookupSubgraphSlicerHook(%s) has nothing to do: GraphModifierHook moves the "
+                    "stateless ops that ids pass through, of whatever type.", self.op_types)
+
+
+class OrphanLookupKeySlicerHook(tf.compat.v1.train.SessionRunHook):
+    """Accepted and without effect: ids that come from no iterator are looked up in the step."""
+
+    def begin(self) -> None:
+        """Says that there is nothing to do."""
+        logger.info("OrphanLookupKeySlicerHook has nothing to do: ids that come from no iterator "
+                    "are looked up in the step.")
