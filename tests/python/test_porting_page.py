@@ -1,0 +1,21 @@
+"""The code of docs/porting.md runs as it stands there, and does what it shows."""
+
+import os
+import re
+import subprocess
+import sys
+
+import support
+
+
+def test_the_code_of_the_porting_page_runs():
+    with open(os.path.join(support.REPO, "docs", "porting.md"), encoding="utf-8") as file:
+        blocks = re.findall(r"^```python\n(.*?)^```", file.read(), re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    ran = subprocess.run([sys.executable, "-c", "".join(blocks)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                         env=dict(os.environ, PYTHONPATH=support.PACKAGES), timeout=300)
+    assert ran.returncode == 0, ran.stderr.decode()
+    first, second = ran.stdout.decode().splitlines()
+    words = first.split()
+    assert float(words[3]) < 0.2 * float(words[1]) and words[5] == "3000", first
+    assert second == "[0.8 0.9 0. ] 2", second
