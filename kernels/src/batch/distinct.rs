@@ -5,6 +5,7 @@ use crate::index::{hash, Index};
 use crate::mem::{prefetch, NONE};
 use crate::pool::{split_mut, Pool};
 use crate::{Ids, PADDING};
+use std::ops::DerefMut;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// In `found`: this id is the first of its key.
@@ -31,12 +32,11 @@ impl Scratch {
 }
 
 /// The distinct keys of a batch.
-#[derive(Default)]
-pub(crate) struct Distinct {
+pub(crate) struct Distinct<O> {
     /// Distinct keys other than padding, those left out among them.
     pub(crate) keys: usize,
     /// The row of each distinct key, in order of first occurrence; -1 where the index has none.
-    pub(crate) offsets: Vec<i64>,
+    pub(crate) offsets: O,
     /// The positions in `offsets` that hold -1, in order, each with its key.
     pub(crate) missing: Vec<(u32, i64)>,
 }
@@ -44,15 +44,16 @@ pub(crate) struct Distinct {
 /// De-duplicates `ids`, fewer than 2^31, and looks the distinct keys up in `index`.
 ///
 /// `restore[i]` becomes the position in `offsets` of `ids[i]`, or -1 for padding. Keys without a row get a position only
-/// with `keep_missing`; else their `restore` is -1 as well.
-pub(crate) fn distinct(
+/// with `keep_missing`; else their `restore` is -1 as well. `room` makes the buffer for the offsets from their number.
+pub(crate) fn distinct<O: DerefMut<Target = [i64]>>(
     pool: &Pool,
     index: &Index,
     ids: Ids<'_>,
     keep_missing: bool,
     scratch: &mut Scratch,
     restore: &mut [i32],
-) -> Distinct {
+    room: impl FnOnce(usize) -> O,
+) -> Distinct<O> {
     let n = ids.len();
     let Scratch {
         grouped,
@@ -84,7 +85,7 @@ pub(crate) fn distinct(
 
     // Each range alone: positions in order of first occurrence, then `restore`.
     let (found, rows, ranks) = (&found[..n], &rows[..n], &ranks[..n]);
-    let mut offsets = vec![0; sizes.iter().sum()];
+    let mut offsets = room(sizes.iter().sum());
     let mut start = 0;
     let bounds: Vec<_> = sizes
         .iter()

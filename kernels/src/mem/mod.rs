@@ -1,12 +1,14 @@
 //! Memory taken from the system by the page, and the only place of the table that may touch raw pointers.
 
 mod bucket;
+mod lines;
 mod pages;
 mod prefetch;
 mod region;
 mod slab;
 
 pub(crate) use bucket::{Bucket, NONE};
+pub(crate) use lines::Lines;
 pub(crate) use pages::Pages;
 use pages::Zeroable;
 pub(crate) use prefetch::prefetch;

@@ -1,6 +1,7 @@
 //! Changing rows: one step of an optimizer, and assignment.
 
 use super::content::Content;
+use super::engine::zeros;
 use super::{Table, Target};
 use crate::batch::occurrences::Occurrences;
 use crate::mem::{Part, NONE};
@@ -50,7 +51,7 @@ impl Table {
             }
             Target::Ids(ids) => {
                 let mut restore = vec![0; n];
-                let (index, offsets) = self.resolve(pool, ids, true, None, &mut restore)?;
+                let (index, offsets) = self.resolve(pool, ids, true, None, &mut restore, zeros)?;
                 let mut content = self.content().write();
                 drop(index);
                 let offset = |at: usize| offsets.get(restore[at] as usize).copied().unwrap_or(-1);
@@ -69,7 +70,7 @@ impl Table {
         let dim = self.dim();
         self.floats("rows", rows.len(), ids.len())?;
         let mut restore = vec![0; ids.len()];
-        let (index, offsets) = self.resolve(pool, ids, true, None, &mut restore)?;
+        let (index, offsets) = self.resolve(pool, ids, true, None, &mut restore, zeros)?;
         let mut content = self.content().write();
         drop(index);
         let offset = |at: usize| offsets.get(restore[at] as usize).copied().unwrap_or(-1);

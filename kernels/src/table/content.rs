@@ -25,6 +25,8 @@ pub(crate) struct Content {
     frozen: Vec<u32>,
     /// How many rows were free when memory was last given back.
     swept: usize,
+    /// Changes whenever a slot that rows have gets another initial value.
+    initials: u64,
 }
 
 impl Content {
@@ -41,6 +43,7 @@ impl Content {
             removed,
             frozen,
             swept: 0,
+            initials: 0,
         }
     }
 
@@ -117,12 +120,14 @@ impl Content {
     pub(crate) fn slots_for(&mut self, wanted: &[SlotSpec]) -> Result<Vec<usize>> {
         let known = self.slots.len();
         let mut slots = self.slots.clone();
+        let mut changed = false;
         let mut starts = Vec::with_capacity(wanted.len());
         for spec in wanted {
             let at = match slots.iter_mut().position(|slot| slot.name == spec.name) {
                 // Files may have brought the slot, without what the optimizer starts it at or with another
                 // setting: rows that are made from now on follow the optimizer.
                 Some(at) => {
+                    changed |= slots[at].initial.to_bits() != spec.initial.to_bits();
                     slots[at].initial = spec.initial;
                     at
                 }
@@ -150,13 +155,29 @@ impl Content {
             }
         }
         self.slots = slots;
+        self.initials += u64::from(changed);
         Ok(starts)
+    }
+
+    /// Changes whenever a slot that rows have gets another initial value. Rows made before hold the old one.
+    pub(crate) fn initials(&self) -> u64 {
+        self.initials
     }
 
     /// Writes the initial values of all slots of a row.
     pub(crate) fn reset_slots(&self) -> impl Fn(&mut [f32]) + Sync + use<> {
         let (dim, slots) = (self.dim, self.slots.clone());
         move |row| fill_slots(&mut row[dim..], dim, &slots)
+    }
+
+    /// [`Content::reset_slots`] of some rows.
+    pub(crate) fn reset(&mut self, rows: &[u32]) {
+        let reset_slots = self.reset_slots();
+        for &row in rows {
+            if let Some(row) = self.slab.row_mut(row) {
+                reset_slots(row);
+            }
+        }
     }
 
     /// Bytes of the bookkeeping.

@@ -1,13 +1,15 @@
 //! The table itself: its locks, the way from ids to rows, new rows, removal.
 
 use super::content::Content;
+use super::flight::{divide, Flight};
 use super::verbs::Memory;
 use super::TableConfig;
 use crate::batch::distinct::{distinct, Distinct, Scratch};
 use crate::index::Index;
-use crate::mem::NONE;
+use crate::mem::{Lines, NONE};
 use crate::{Error, Ids, Kind, Pool, Result, SlotSpec};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::ops::DerefMut;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Working memory that is kept for later batches, at most so many pieces of at most so many bytes.
@@ -18,16 +20,20 @@ const LEAST: usize = 512;
 
 /// An embedding table. All verbs take `&self`; any thread may call any verb at any time.
 ///
-/// Two locks, always taken in this order and each for a whole batch: `index` (which key has which row) and `content` (what
-/// the rows hold). So the key work of one batch overlaps the update of another. Work handed to a [`Pool`] takes no lock.
+/// Three locks, always taken in this order: `index` (which key has which row), `flight` (what batches on their way hold) and
+/// `content` (what the rows hold). The first and the last are held for a whole batch, so the key work of one batch overlaps
+/// the update of another. Work handed to a [`Pool`] takes no lock.
 pub struct Table {
     config: TableConfig,
     /// `config.frozen_keys`, ascending.
     frozen_keys: Vec<i64>,
     index: RwLock<Index>,
+    flight: Mutex<Flight>,
     content: RwLock<Content>,
     rows: AtomicU64,
     scratch: Mutex<Vec<Scratch>>,
+    /// Buffers of offsets for later batches.
+    kept: Mutex<Vec<Lines>>,
 }
 
 impl std::fmt::Debug for Table {
@@ -54,9 +60,11 @@ impl Table {
             config,
             frozen_keys,
             index: RwLock::new(index),
+            flight: Mutex::default(),
             content: RwLock::new(content),
             rows: AtomicU64::new(0),
             scratch: Mutex::default(),
+            kept: Mutex::default(),
         })
     }
 
@@ -102,12 +110,13 @@ impl Table {
         restore: &mut [i32],
     ) -> Result<Vec<i64>> {
         self.length("restore", restore.len(), ids.len())?;
-        Ok(self.resolve(pool, ids, create, limit, restore)?.1)
+        Ok(self.resolve(pool, ids, create, limit, restore, zeros)?.1)
     }
 
     /// Removes the rows of `ids`; unknown keys are no error. Returns how many rows went.
     ///
-    /// The numbers of removed rows are refused until new keys reuse them.
+    /// The numbers of removed rows are refused until new keys reuse them. A row that a live [`Lease`](super::Lease) holds
+    /// stays good as a number, out of reach of its key, until the lease ends.
     ///
     /// # Errors
     /// `ResourceExhausted` without memory for the list of removed rows; then nothing changed.
@@ -127,24 +136,30 @@ impl Table {
         if rows.is_empty() {
             return Ok(0);
         }
-        let mut content = self.content.write();
-        content.free(&rows);
-        drop(content);
+        let mut flight = self.flight.lock();
+        flight.retire(&rows);
+        if flight.has_loose() {
+            flight.settle(&mut self.content.write());
+        }
+        drop(flight);
         index.shrink();
-        self.rows.store(index.len(), Ordering::Release);
+        self.count(&index);
         Ok(rows.len() as u64)
     }
 
     /// Removes every row, gives the memory back, and returns how many rows went. The slots stay known.
     pub fn clear(&self) -> u64 {
         let mut index = self.index.write();
+        let mut flight = self.flight.lock();
         let mut content = self.content.write();
+        flight.forget();
         let removed = index.len();
         index.clear();
         let slots = std::mem::take(&mut content.slots);
         *content = Content::new(self.dim(), self.capacity(), slots);
         self.rows.store(0, Ordering::Release);
         self.scratch.lock().clear();
+        self.kept.lock().clear();
         removed
     }
 
@@ -156,24 +171,27 @@ impl Table {
     /// How much memory the table holds.
     pub fn memory(&self) -> Memory {
         let index_bytes = self.index.read().bytes();
-        let content = self.content.read();
+        let flight = self.flight.lock().bytes();
         let scratch: usize = self.scratch.lock().iter().map(Scratch::bytes).sum();
+        let kept: usize = self.kept.lock().iter().map(Lines::bytes).sum();
+        let content = self.content.read();
         Memory {
             rows_bytes: content.slab.bytes(),
             index_bytes,
-            other_bytes: content.other_bytes() + scratch as u64,
+            other_bytes: content.other_bytes() + (flight + scratch + kept) as u64,
         }
     }
 
-    /// [`Table::id_offset`], and the lock under which the rows belong to their keys.
-    pub(super) fn resolve(
+    /// [`Table::id_offset`] into a buffer that `room` makes, and the lock under which the rows belong to their keys.
+    pub(super) fn resolve<O: DerefMut<Target = [i64]>>(
         &self,
         pool: &Pool,
         ids: Ids<'_>,
         create: bool,
         limit: Option<usize>,
         restore: &mut [i32],
-    ) -> Result<(RwLockReadGuard<'_, Index>, Vec<i64>)> {
+        room: impl Fn(usize) -> O,
+    ) -> Result<(RwLockReadGuard<'_, Index>, O)> {
         if i32::try_from(ids.len()).is_err() {
             return Err(self
                 .refuse("a batch must have fewer than 2^31 ids")
@@ -181,7 +199,7 @@ impl Table {
         }
         let index = self.index.read();
         let version = index.version();
-        let found = self.distinct(pool, &index, ids, create, restore);
+        let found = self.distinct(pool, &index, ids, create, restore, &room);
         if let Some(limit) = limit.filter(|&limit| found.keys > limit) {
             return Err(self
                 .refuse("the batch has more distinct keys than its limit")
@@ -196,7 +214,7 @@ impl Table {
         let mut found = if index.version() == version {
             found
         } else {
-            self.distinct(pool, &index, ids, create, restore)
+            self.distinct(pool, &index, ids, create, restore, &room)
         };
         let keys: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
         let rows = self.create(pool, &mut index, &keys)?;
@@ -210,14 +228,30 @@ impl Table {
         &self.index
     }
 
+    pub(super) fn flight(&self) -> &Mutex<Flight> {
+        &self.flight
+    }
+
     pub(super) fn content(&self) -> &RwLock<Content> {
         &self.content
+    }
+
+    pub(super) fn kept(&self) -> &Mutex<Vec<Lines>> {
+        &self.kept
+    }
+
+    /// Publishes the number of rows after a change of the index.
+    pub(super) fn count(&self, index: &Index) {
+        self.rows.store(index.len(), Ordering::Release);
     }
 
     /// Puts a new content in the place of the old one.
     pub(super) fn replace(&self, index: Index, content: Content) {
         let rows = index.len();
-        let (mut old_index, mut old_content) = (self.index.write(), self.content.write());
+        let mut old_index = self.index.write();
+        let mut flight = self.flight.lock();
+        let mut old_content = self.content.write();
+        flight.forget();
         let version = old_index.version();
         *old_index = index;
         old_index.follow(version);
@@ -282,16 +316,18 @@ impl Table {
         }
     }
 
-    fn distinct(
+    /// De-duplicates a batch with kept working memory.
+    pub(super) fn distinct<O: DerefMut<Target = [i64]>>(
         &self,
         pool: &Pool,
         index: &Index,
         ids: Ids<'_>,
         create: bool,
         restore: &mut [i32],
-    ) -> Distinct {
+        room: impl FnOnce(usize) -> O,
+    ) -> Distinct<O> {
         let mut scratch = self.scratch.lock().pop().unwrap_or_default();
-        let found = distinct(pool, index, ids, create, &mut scratch, restore);
+        let found = distinct(pool, index, ids, create, &mut scratch, restore, room);
         if scratch.bytes() <= KEPT.1 {
             let mut kept = self.scratch.lock();
             if kept.len() < KEPT.0 {
@@ -301,19 +337,51 @@ impl Table {
         found
     }
 
-    /// Makes initialised rows for distinct new keys and enters them; all or nothing.
+    /// Makes initialised rows for distinct new keys, or takes those that are staged, and enters them; all or nothing.
     fn create(&self, pool: &Pool, index: &mut Index, keys: &[i64]) -> Result<Vec<u32>> {
         let named = |error: Error| error.with("table", &self.config.name);
         self.budget(index.len(), keys.len() as u64)?;
         index.reserve(pool, keys).map_err(named)?;
+        let mut flight = self.flight.lock();
+        let (mut rows, mut fresh) = divide(&flight, keys);
+        let used = index.len() + flight.staging() + flight.retired() + fresh.len() as u64;
+        if used > self.capacity() && flight.staging() > 0 {
+            // Batches ahead must not take the room of this one.
+            flight.unstage();
+            (rows, fresh) = divide(&flight, keys);
+        }
         let mut content = self.content.write();
-        let rows = content.take(keys.len()).map_err(named)?;
+        flight.settle(&mut content);
+        let taken = content.take(fresh.len()).map_err(named)?;
+        if fresh.len() < keys.len() {
+            let staged = keys.iter().zip(&rows).filter(|(_, &row)| row != NONE);
+            let keys: Vec<i64> = staged.map(|(&key, _)| key).collect();
+            let old = flight.enter(&keys, content.initials());
+            content.reset(&old);
+        }
+        drop(flight);
+        fill_in(&mut rows, &taken);
+        self.initialise(pool, &mut content, &fresh, &taken);
+        drop(content);
+        index.insert(pool, keys, &rows);
+        self.count(index);
+        Ok(rows)
+    }
+
+    /// Writes the first values of new rows.
+    pub(super) fn initialise(
+        &self,
+        pool: &Pool,
+        content: &mut Content,
+        keys: &[i64],
+        rows: &[u32],
+    ) {
         let reset_slots = content.reset_slots();
         let (dim, factor) = (self.dim(), self.config.init_param);
         pool.each(
             content.slab.split(pool.parts(rows.len(), LEAST)),
             |mut part| {
-                for (&key, &row) in keys.iter().zip(&rows) {
+                for (&key, &row) in keys.iter().zip(rows) {
                     let Some(row) = part.row_mut(row) else {
                         continue;
                     };
@@ -328,10 +396,17 @@ impl Table {
                 }
             },
         );
-        self.freeze(&mut content, keys, &rows);
-        drop(content);
-        index.insert(pool, keys, &rows);
-        self.rows.store(index.len(), Ordering::Release);
-        Ok(rows)
+        self.freeze(content, keys, rows);
     }
+}
+
+/// Puts `taken` in the places of `rows` that are empty.
+pub(super) fn fill_in(rows: &mut [u32], taken: &[u32]) {
+    let empty = rows.iter_mut().filter(|row| **row == NONE);
+    empty.zip(taken).for_each(|(row, &taken)| *row = taken);
+}
+
+/// A fresh buffer for offsets.
+pub(super) fn zeros(n: usize) -> Vec<i64> {
+    vec![0; n]
 }

@@ -5,6 +5,7 @@
 //! | `config`, `verbs` | settings, arguments and results |
 //! | `content` | rows in use, removed, frozen; the slots of a row |
 //! | `engine` | the table: locks, new rows, removal |
+//! | `lease`, `flight` | batches ahead: staged rows, and offsets that outlive a removal |
 //! | `read` | lookup and find |
 //! | `apply` | updates and assignment |
 //! | `export`, `load` | the whole content, out and in |
@@ -14,6 +15,8 @@ mod config;
 mod content;
 mod engine;
 mod export;
+mod flight;
+mod lease;
 mod load;
 mod read;
 mod verbs;
@@ -21,5 +24,6 @@ mod verbs;
 pub use config::{TableConfig, MAX_CAPACITY, MAX_DIM};
 pub use engine::Table;
 pub use export::Snapshot;
+pub use lease::Lease;
 pub use load::Loading;
 pub use verbs::{Absent, Export, Memory, Target};

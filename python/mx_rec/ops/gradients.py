@@ -13,6 +13,8 @@ DIVIDE_GRADIENT = "MxRecDivideByRankSize"
 _NOT_DIFFERENTIABLE = (
     "MxRecTable",
     "MxRecIdOffset",
+    "MxRecPrepare",
+    "MxRecClaim",
     "MxRecFind",
     "MxRecSize",
     "MxRecCapacity",

@@ -31,6 +31,8 @@ _VECTOR = tf.TensorShape([None])
 _SHAPES = {
     "MxRecTable": lambda op: [op.inputs[1].shape, _SCALAR],
     "MxRecIdOffset": lambda op: [_VECTOR, op.inputs[1].shape],
+    "MxRecPrepare": lambda op: [_VECTOR, op.inputs[1].shape],
+    "MxRecClaim": lambda op: [_VECTOR, op.inputs[1].shape],
     "MxRecLookup": lambda op: [_of_ids(op, 2, 1)],
     "MxRecRestore": lambda op: [_of_ids(op, 1, 0)],
     "MxRecReduce": lambda op: [_of_ids(op, 2, 0)],
@@ -43,6 +45,7 @@ _SHAPES = {
 # Ranks of the inputs that have one, by op type and position; the rest of an Apply op are scalars.
 _RANKS = {
     "MxRecTable": {0: 1, 1: 2},
+    "MxRecClaim": {0: 0, 2: 1},
     "MxRecLookup": {0: 0, 1: 2, 2: 1},
     "MxRecRestore": {0: 2},
     "MxRecReduce": {2: 1},

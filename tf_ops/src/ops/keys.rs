@@ -2,8 +2,8 @@
 
 use super::definition::{Arg, Attr, OpDef};
 use super::support::{
-    expect_last, expect_rank, expect_row_each, expect_variable, handle_to_scalar, ids, on, table,
-    HANDLE, IDS, KEY_TYPE, VARIABLE,
+    expect_last, expect_rank, expect_row_each, expect_variable, handle_to_scalar, ids, limit, on,
+    resolve, resolved_shape, table, HANDLE, IDS, KEY_TYPE, LIMIT, RESOLVED, VARIABLE,
 };
 use crate::tf::{Construction, Context, Kernel, ShapeContext};
 use crate::threads::pool;
@@ -18,16 +18,14 @@ pub(crate) struct IdOffset {
 impl Kernel for IdOffset {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecIdOffset",
-        doc: "Makes the keys of a batch distinct and gives each its row. New keys get rows if `create` is 1.",
+        doc: "Makes the keys of a batch distinct and gives each its row. New keys get rows if `create` is 1; the offsets are then a \
+              *lease*: while they are in use, none of their rows becomes the row of another key, whatever is removed.",
         inputs: &[HANDLE, IDS],
-        outputs: &[
-            Arg { name: "offsets", dtype: "int64", shape: "(u)", doc: "Row numbers of the distinct keys, in order of first occurrence." },
-            Arg { name: "restore", dtype: "int32", shape: "(s...)", doc: "For each id its place in offsets; -1 for padding and for keys without a row." },
-        ],
+        outputs: RESOLVED,
         attrs: &[
             KEY_TYPE,
             Attr { spec: "create: int", doc: "1: unknown keys get rows; 0: they have none." },
-            Attr { spec: "limit: int = 0", doc: "The most distinct keys a batch may have; 0: no limit." },
+            LIMIT,
         ],
         errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, `INVALID_ARGUMENT` for more distinct keys \
                  than `limit`. The batch then changes nothing.",
@@ -35,17 +33,11 @@ impl Kernel for IdOffset {
     };
 
     fn shape(context: &ShapeContext) -> Result<()> {
-        context.expect_rank(0, "handle", 0)?;
-        context.set(0, &context.unknown_vector())?;
-        context.set(1, &context.input(1)?)
+        resolved_shape(context)
     }
 
     fn create(construction: &Construction) -> Result<Self> {
-        let limit = construction.int("limit")?;
-        if limit < 0 {
-            return Err(Error::invalid("limit must not be negative").with("limit", limit));
-        }
-        let limit = usize::try_from(limit).ok().filter(|&limit| limit > 0);
+        let limit = limit(construction)?;
         let create = match construction.int("create")? {
             0 => false,
             1 => true,
@@ -57,14 +49,12 @@ impl Kernel for IdOffset {
     fn compute(&self, context: &Context) -> Result<()> {
         let (table, input) = (table(context)?, context.input(1)?);
         on(&table, || {
+            if self.create {
+                return resolve(context, &table, &input, self.limit);
+            }
             let mut restore = context.allocate::<i32>(&input.dims())?;
-            let found = table.id_offset(
-                pool()?,
-                ids(&input)?,
-                self.create,
-                self.limit,
-                restore.values(),
-            )?;
+            let found =
+                table.id_offset(pool()?, ids(&input)?, false, self.limit, restore.values())?;
             let mut offsets = context.allocate::<i64>(&[found.len() as i64])?;
             offsets.values().copy_from_slice(&found);
             context.set(0, offsets)?;
@@ -190,7 +180,7 @@ pub(crate) struct Remove;
 impl Kernel for Remove {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecRemove",
-        doc: "Removes keys with their rows and slots; the memory is used again. A key that comes back starts from its initial values.",
+        doc: "Removes keys with their rows and slots; the memory is used again, at once or when the last offsets that name a row are no longer in use. A key that comes back starts from its initial values.",
         inputs: &[HANDLE, IDS],
         outputs: &[Arg { name: "removed", dtype: "int64", shape: "()", doc: "How many keys had a row." }],
         attrs: &[KEY_TYPE],

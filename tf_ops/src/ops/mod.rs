@@ -1,6 +1,7 @@
 //! The ops, one file for each family. An op's names, types and documentation are data ([`OpDef`]), from which both its
 //! registration and docs/ops.md are made.
 
+mod ahead;
 mod apply;
 mod definition;
 mod file;
@@ -21,6 +22,8 @@ macro_rules! for_each_op {
         $with!(
             handle::Table,
             keys::IdOffset,
+            ahead::Prepare,
+            ahead::Claim,
             rows::Lookup,
             rows::Restore,
             rows::Reduce,

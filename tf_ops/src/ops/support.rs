@@ -2,7 +2,8 @@
 
 use super::definition::{Arg, Attr};
 use crate::registry;
-use crate::tf::{Context, Input, ShapeContext};
+use crate::tf::{Construction, Context, Input, ShapeContext};
+use crate::threads::pool;
 use mx_rec_kernels::{Error, Ids, Result, Table};
 use std::sync::Arc;
 
@@ -28,6 +29,56 @@ pub(super) const KEY_TYPE: Attr = Attr {
     spec: "T: {int32, int64}",
     doc: "Type of the ids; int32 is widened.",
 };
+
+pub(super) const LIMIT: Attr = Attr {
+    spec: "limit: int = 0",
+    doc: "The most distinct keys a batch may have; 0: no limit.",
+};
+/// The outputs of ops that resolve keys.
+pub(super) const RESOLVED: &[Arg] = &[
+    Arg {
+        name: "offsets",
+        dtype: "int64",
+        shape: "(u)",
+        doc: "Row numbers of the distinct keys, in order of first occurrence.",
+    },
+    Arg {
+        name: "restore",
+        dtype: "int32",
+        shape: "(s...)",
+        doc: "For each id its place in offsets; -1 for padding and for keys without a row.",
+    },
+];
+
+/// The attribute `limit`.
+pub(super) fn limit(construction: &Construction) -> Result<Option<usize>> {
+    let limit = construction.int("limit")?;
+    if limit < 0 {
+        return Err(Error::invalid("limit must not be negative").with("limit", limit));
+    }
+    Ok(usize::try_from(limit).ok().filter(|&limit| limit > 0))
+}
+
+/// The shapes of [`RESOLVED`] where ids are input 1.
+pub(super) fn resolved_shape(context: &ShapeContext) -> Result<()> {
+    context.expect_rank(0, "handle", 0)?;
+    context.set(0, &context.unknown_vector())?;
+    context.set(1, &context.input(1)?)
+}
+
+/// Sets [`RESOLVED`] to what the table gives for `input` now; unknown keys get rows.
+pub(super) fn resolve(
+    context: &Context,
+    table: &Arc<Table>,
+    input: &Input,
+    limit: Option<usize>,
+) -> Result<()> {
+    let mut restore = context.allocate::<i32>(&input.dims())?;
+    let lease = table.lease(pool()?, ids(input)?, limit, restore.values())?;
+    let offsets = context.lend(lease)?;
+    context.set(0, offsets)?;
+    context.set(1, restore)
+}
 
 /// The table that input 0 names.
 pub(super) fn table(context: &Context) -> Result<Arc<Table>> {

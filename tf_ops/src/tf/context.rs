@@ -3,7 +3,7 @@
 use super::tensor::{Element, Input, Output};
 use super::Status;
 use crate::sys::{self, TensorFlow};
-use mx_rec_kernels::{Error, Kind, Result};
+use mx_rec_kernels::{Error, Kind, Lease, Result};
 use std::ffi::{c_int, CString};
 
 /// The construction of a kernel: the node's attributes. TensorFlow 1.15 gives no more than int32 and types.
@@ -110,14 +110,31 @@ impl Context {
     /// # Errors
     /// `Internal` with TensorFlow's words.
     pub(crate) fn set<T: Element>(&self, at: usize, output: Output<T>) -> Result<()> {
+        self.set_raw(at, output.raw())
+    }
+
+    /// Gives `input` itself to TensorFlow as output number `at`: no copy.
+    ///
+    /// # Errors
+    /// As [`Context::set`].
+    pub(crate) fn forward(&self, at: usize, input: &Input) -> Result<()> {
+        self.set_raw(at, input.raw())
+    }
+
+    /// A tensor that is the offsets of `lease`; it becomes an output by [`Context::set`].
+    ///
+    /// # Errors
+    /// As [`Output::lent`].
+    pub(crate) fn lend(&self, lease: Lease) -> Result<Output<i64>> {
+        Output::lent(self.api, lease)
+    }
+
+    fn set_raw(&self, at: usize, tensor: *const sys::TF_Tensor) -> Result<()> {
         let index = c_int::try_from(at)
             .map_err(|_| Error::new(Kind::Internal, "an op has too many outputs"))?;
         let status = Status::new(self.api);
-        // SAFETY: the context is valid; TensorFlow takes a reference of its own to the tensor's memory.
-        unsafe {
-            self.api
-                .TF_SetOutput(self.raw, index, output.raw(), status.raw())
-        }
+        // SAFETY: the context is valid and the tensor alive; TensorFlow takes a reference of its own to its memory.
+        unsafe { self.api.TF_SetOutput(self.raw, index, tensor, status.raw()) }
         status.check()
     }
 

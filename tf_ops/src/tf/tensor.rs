@@ -4,7 +4,7 @@ use super::buffers::{self, Buffer};
 use crate::guard::guarded;
 use crate::registry;
 use crate::sys::{self, TensorFlow};
-use mx_rec_kernels::{Error, Kind, Result};
+use mx_rec_kernels::{Error, Kind, Lease, Result};
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
 
@@ -76,6 +76,10 @@ impl Input {
             tensor: Owned { api, raw },
             name,
         }
+    }
+
+    pub(super) fn raw(&self) -> *const sys::TF_Tensor {
+        self.tensor.raw
     }
 
     /// The name of the input in the op's definition.
@@ -168,6 +172,16 @@ unsafe extern "C" fn give_back(data: *mut c_void, _: usize, size: *mut c_void) {
     });
 }
 
+/// Ends a lease when the last tensor that refers to its offsets is gone.
+unsafe extern "C" fn end_lease(_: *mut c_void, _: usize, lease: *mut c_void) {
+    // SAFETY: `Output::lent` made this box and gave it to TensorFlow, which calls this once.
+    let lease = unsafe { Box::from_raw(lease.cast::<Lease>()) };
+    let _ = guarded(|| {
+        drop(lease);
+        Ok(())
+    });
+}
+
 /// A new tensor for an output of the running op. TensorFlow sees it when [`super::Context::set`] is called with it.
 pub(crate) struct Output<T> {
     tensor: Owned,
@@ -244,5 +258,48 @@ impl<T: Element> Output<T> {
 
     pub(super) fn raw(&self) -> *const sys::TF_Tensor {
         self.tensor.raw
+    }
+}
+
+impl Output<i64> {
+    /// The offsets of a lease as a vector, in their own memory: the lease ends when the last tensor that refers to it is
+    /// gone.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if there is no memory.
+    pub(crate) fn lent(api: &'static TensorFlow, lease: Lease) -> Result<Self> {
+        let len = lease.offsets().len();
+        let dims = [len as i64];
+        if len == 0 {
+            // TensorFlow gives an empty tensor other memory at every turn: it could never be known again.
+            return Self::new(api, &dims);
+        }
+        let (data, bytes) = (lease.offsets().as_ptr(), size_of_val(lease.offsets()));
+        let lease = Box::into_raw(Box::new(lease));
+        // SAFETY: `data` has `len` numbers, is aligned to a cache line, so that it is not copied, and lives until
+        // TensorFlow calls `end_lease`, which it does once. TensorFlow 1.15 never writes to the memory of such a tensor:
+        // it takes it as not its own and does not reuse it for outputs.
+        let raw = unsafe {
+            api.TF_NewTensor(
+                i64::DTYPE,
+                dims.as_ptr(),
+                1,
+                data.cast_mut().cast(),
+                bytes,
+                Some(end_lease),
+                lease.cast(),
+            )
+        };
+        if raw.is_null() {
+            return Err(
+                Error::new(Kind::ResourceExhausted, "there is no memory for an output")
+                    .with("shape", format_args!("{dims:?}")),
+            );
+        }
+        Ok(Self {
+            tensor: Owned { api, raw },
+            len,
+            element: PhantomData,
+        })
     }
 }

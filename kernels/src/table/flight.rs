@@ -1,0 +1,303 @@
+//! What batches hold on their way from being prepared to the end of their step: staged, leased and retired rows.
+
+use super::content::Content;
+use crate::index::hash;
+use crate::mem::{Lines, NONE};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+/// Bytes of one entry of the maps, about.
+const ENTRY: usize = 32;
+
+/// The state behind the flight lock, which is taken after the index's and before the content's.
+///
+/// A row in use is in one of four places: in the index (under its key), in `staging` (under its key), in `retired`, or in
+/// `loose`. Only the first is visible to verbs that take keys.
+#[derive(Default)]
+pub(super) struct Flight {
+    /// Live leases by the address of their offsets.
+    leases: Map<usize, Held>,
+    /// Rows made for batches that are still to come.
+    staging: Map<i64, Staged>,
+    /// Rows whose keys were removed, with the number of leases that hold them.
+    retired: Map<u32, u32>,
+    /// Rows that nobody holds any more, to be freed by whoever has the content next.
+    loose: Vec<u32>,
+}
+
+type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mixer>>;
+
+/// The buffers a batch was prepared from and into, by which its lease is known again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Source {
+    /// Address and bytes of the ids.
+    pub(super) ids: (usize, usize),
+    /// Address and length of `restore`.
+    pub(super) restore: (usize, usize),
+}
+
+/// What one live lease holds.
+struct Held {
+    offsets: Arc<Lines>,
+    source: Source,
+    /// The keys it staged or found staged, until it is claimed.
+    staged: Vec<(i64, u32)>,
+    /// The rows of its offsets that were removed since.
+    retired: Vec<u32>,
+    /// Whether the offsets are no longer those that the ids would get.
+    stale: bool,
+}
+
+/// A row whose key is not in the index yet.
+struct Staged {
+    row: u32,
+    /// The live leases that name it.
+    leases: u32,
+    /// [`Content::initials`] when it was made.
+    initials: u64,
+}
+
+/// What a lease is good for when its batch is claimed.
+pub(super) enum Claim {
+    /// Nothing: the ids are to be resolved again.
+    Stale,
+    /// The offsets are right and all keys are in the index.
+    Good,
+    /// The offsets are right; these keys are still to be entered.
+    Enter(Vec<(i64, u32)>),
+}
+
+impl Flight {
+    /// Takes in a lease of `offsets`; the rows of `staged` are in `staging` already.
+    pub(super) fn register(
+        &mut self,
+        offsets: &Arc<Lines>,
+        source: Source,
+        staged: Vec<(i64, u32)>,
+    ) {
+        for (key, _) in &staged {
+            if let Some(staged) = self.staging.get_mut(key) {
+                staged.leases += 1;
+            }
+        }
+        let held = Held {
+            offsets: Arc::clone(offsets),
+            source,
+            staged,
+            retired: Vec::new(),
+            stale: false,
+        };
+        self.leases.insert(offsets.as_ptr().addr(), held);
+    }
+
+    /// Ends the lease whose offsets are at `address`, if it is known.
+    pub(super) fn end(&mut self, address: usize) {
+        let Some(held) = self.leases.remove(&address) else {
+            return;
+        };
+        for (key, row) in held.staged {
+            if let Some(staged) = self.staging.get_mut(&key).filter(|found| found.row == row) {
+                staged.leases -= 1;
+                if staged.leases == 0 {
+                    self.staging.remove(&key);
+                    self.loose.push(row);
+                }
+            }
+        }
+        for row in held.retired {
+            if let Some(leases) = self.retired.get_mut(&row) {
+                *leases -= 1;
+                if *leases == 0 {
+                    self.retired.remove(&row);
+                    self.loose.push(row);
+                }
+            }
+        }
+    }
+
+    /// What the lease of these offsets is good for.
+    pub(super) fn claim(&self, offsets: &[i64], source: Source) -> Claim {
+        let held = match self.leases.get(&offsets.as_ptr().addr()) {
+            Some(held)
+                if !held.stale && held.source == source && held.offsets.len() == offsets.len() =>
+            {
+                held
+            }
+            _ => return Claim::Stale,
+        };
+        let left: Vec<(i64, u32)> = held
+            .staged
+            .iter()
+            .copied()
+            .filter(|&(key, row)| self.staged(key) == Some(row))
+            .collect();
+        if left.is_empty() {
+            return Claim::Good;
+        }
+        Claim::Enter(left)
+    }
+
+    /// The row that is staged for a key.
+    pub(super) fn staged(&self, key: i64) -> Option<u32> {
+        self.staging.get(&key).map(|staged| staged.row)
+    }
+
+    /// Stages a row for a key that has none. A lease that names it must be registered next.
+    pub(super) fn stage(&mut self, key: i64, row: u32, initials: u64) {
+        let staged = Staged {
+            row,
+            leases: 0,
+            initials,
+        };
+        self.staging.insert(key, staged);
+    }
+
+    /// Takes keys out of staging because they enter the index. Returns the rows whose slots hold older initial values than
+    /// those of `initials`: they must be reset, because such a row is to be as if it were made now.
+    pub(super) fn enter(&mut self, keys: &[i64], initials: u64) -> Vec<u32> {
+        keys.iter()
+            .filter_map(|key| self.staging.remove(key))
+            .filter(|staged| staged.initials != initials)
+            .map(|staged| staged.row)
+            .collect()
+    }
+
+    /// The lease of these offsets names no staged row any more.
+    pub(super) fn entered(&mut self, offsets: &[i64]) {
+        if let Some(held) = self.leases.get_mut(&offsets.as_ptr().addr()) {
+            held.staged = Vec::new();
+        }
+    }
+
+    /// How many rows are staged.
+    pub(super) fn staging(&self) -> u64 {
+        self.staging.len() as u64
+    }
+
+    /// How many rows are retired.
+    pub(super) fn retired(&self) -> u64 {
+        self.retired.len() as u64
+    }
+
+    /// Takes in rows whose keys have left the index: those that a live lease holds wait for its end.
+    pub(super) fn retire(&mut self, rows: &[u32]) {
+        if self.leases.is_empty() {
+            self.loose.extend_from_slice(rows);
+            return;
+        }
+        let mut found: Map<u32, u32> = rows.iter().map(|&row| (row, 0)).collect();
+        for held in self.leases.values_mut() {
+            for &offset in held.offsets.iter() {
+                let Ok(row) = u32::try_from(offset) else {
+                    continue;
+                };
+                if let Some(leases) = found.get_mut(&row) {
+                    *leases += 1;
+                    held.retired.push(row);
+                    held.stale = true;
+                }
+            }
+        }
+        // In the order of removal, so that row numbers are used again in the same order in every run.
+        for &row in rows {
+            match found.get(&row) {
+                Some(&leases) if leases > 0 => {
+                    self.retired.insert(row, leases);
+                }
+                _ => self.loose.push(row),
+            }
+        }
+    }
+
+    /// Gives up all staged rows; the batches that named them will be resolved again.
+    pub(super) fn unstage(&mut self) {
+        let staging = std::mem::take(&mut self.staging);
+        for held in self.leases.values_mut() {
+            let named =
+                |(key, row): &(i64, u32)| staging.get(key).is_some_and(|staged| staged.row == *row);
+            held.stale |= held.staged.iter().any(named);
+            held.staged = Vec::new();
+        }
+        let start = self.loose.len();
+        self.loose.extend(staging.values().map(|staged| staged.row));
+        self.loose[start..].sort_unstable_by(|one, other| other.cmp(one));
+    }
+
+    /// Forgets everything: the rows are gone or another content's.
+    pub(super) fn forget(&mut self) {
+        *self = Flight::default();
+    }
+
+    /// Whether rows wait to be freed.
+    pub(super) fn has_loose(&self) -> bool {
+        !self.loose.is_empty()
+    }
+
+    /// Frees the rows that nobody holds any more.
+    pub(super) fn settle(&mut self, content: &mut Content) {
+        if !self.loose.is_empty() {
+            content.free(&self.loose);
+            self.loose = Vec::new();
+        }
+    }
+
+    /// Bytes held, about.
+    pub(super) fn bytes(&self) -> usize {
+        let of_leases: usize = self
+            .leases
+            .values()
+            .map(|held| {
+                held.offsets.bytes() + 16 * held.staged.capacity() + 4 * held.retired.capacity()
+            })
+            .sum();
+        let entries =
+            self.staging.capacity() + self.retired.capacity() + 4 * self.leases.capacity();
+        of_leases + ENTRY * entries + 4 * self.loose.capacity()
+    }
+}
+
+/// Positions in `keys` that are staged, with their rows, and the keys that are not.
+pub(super) fn divide(flight: &Flight, keys: &[i64]) -> (Vec<u32>, Vec<i64>) {
+    let mut fresh = Vec::new();
+    let rows = keys
+        .iter()
+        .map(|&key| {
+            flight.staged(key).unwrap_or_else(|| {
+                fresh.push(key);
+                NONE
+            })
+        })
+        .collect();
+    (rows, fresh)
+}
+
+/// The index's hash for maps of keys, rows and addresses.
+#[derive(Default)]
+struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(value.into());
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = hash((self.0 ^ value) as i64);
+    }
+
+    fn write_i64(&mut self, value: i64) {
+        self.write_u64(value as u64);
+    }
+
+    fn write_usize(&mut self, value: usize) {
+        self.write_u64(value as u64);
+    }
+}

@@ -1,0 +1,254 @@
+//! Batches ahead: rows for a batch before its step, and offsets that stay good until the last one who has them is done.
+
+use super::flight::{divide, Claim, Source};
+use super::Table;
+use crate::mem::Lines;
+use crate::{Ids, Pool, Result};
+use std::sync::{Arc, Weak};
+
+/// Buffers of offsets that are kept for later batches, at most so many of at most so many bytes in all.
+const KEPT: (usize, usize) = (16, 64 << 20);
+
+/// The offsets of one batch. While it lives, none of its rows becomes the row of another key, whatever is removed.
+///
+/// Its offsets start at a cache line, and their address is that of no other live lease. It does not keep the table alive.
+pub struct Lease {
+    table: Weak<Table>,
+    /// Always there until the lease is dropped.
+    offsets: Option<Arc<Lines>>,
+}
+
+impl std::fmt::Debug for Lease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lease")
+            .field("offsets", &self.offsets().len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Lease {
+    /// Row numbers of the distinct keys, in order of first occurrence; none if the batch could not be prepared.
+    pub fn offsets(&self) -> &[i64] {
+        self.offsets.as_ref().map_or(&[], |offsets| offsets)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let Some(offsets) = self.offsets.take() else {
+            return;
+        };
+        let Some(table) = self.table.upgrade() else {
+            return;
+        };
+        table.end(&offsets);
+        if let Some(offsets) = Arc::into_inner(offsets) {
+            table.keep(offsets);
+        }
+    }
+}
+
+impl Table {
+    /// [`Table::id_offset`] that creates, with the offsets as a lease.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn lease(
+        self: &Arc<Self>,
+        pool: &Pool,
+        ids: Ids<'_>,
+        limit: Option<usize>,
+        restore: &mut [i32],
+    ) -> Result<Lease> {
+        self.length("restore", restore.len(), ids.len())?;
+        let room = |n| self.room(n);
+        let (index, offsets) = self.resolve(pool, ids, true, limit, restore, room)?;
+        let offsets = Arc::new(offsets);
+        let source = source(ids, restore);
+        self.flight().lock().register(&offsets, source, Vec::new());
+        drop(index);
+        Ok(self.leased(offsets))
+    }
+
+    /// Does what it can of [`Table::lease`] ahead of the step: new keys get rows, initialised, that no verb sees before
+    /// [`Table::claim`] enters them. Without a claim they are freed when the last lease that names them ends.
+    ///
+    /// Where that is not possible (more keys than `limit`, no room in the budget, no memory) the lease is empty and
+    /// `restore` is -1: the claim says so, and the step does it all.
+    pub fn prepare(
+        self: &Arc<Self>,
+        pool: &Pool,
+        ids: Ids<'_>,
+        limit: Option<usize>,
+        restore: &mut [i32],
+    ) -> Lease {
+        match self.try_prepare(pool, ids, limit, restore) {
+            Some(offsets) => self.leased(offsets),
+            None => {
+                restore.fill(-1);
+                Lease {
+                    table: Weak::new(),
+                    offsets: None,
+                }
+            }
+        }
+    }
+
+    /// In the step: whether `offsets` and `restore`, the very buffers of a live lease of this table that was prepared from
+    /// the very buffer `ids`, are what [`Table::lease`] would give now. If so, the batch's new keys are now in the table. If
+    /// not, nothing changed, and the step calls [`Table::lease`].
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if the system gives no memory for the new keys; then nothing changed.
+    pub fn claim(
+        &self,
+        pool: &Pool,
+        ids: Ids<'_>,
+        offsets: &[i64],
+        limit: Option<usize>,
+        restore: &[i32],
+    ) -> Result<bool> {
+        if limit.is_some_and(|limit| offsets.len() > limit) {
+            return Ok(false);
+        }
+        let source = source(ids, restore);
+        match self.flight().lock().claim(offsets, source) {
+            Claim::Stale => return Ok(false),
+            Claim::Good => return Ok(true),
+            Claim::Enter(_) => {}
+        }
+        let mut index = self.index().write();
+        let mut flight = self.flight().lock();
+        // Others may have been faster in the meantime.
+        let staged = match flight.claim(offsets, source) {
+            Claim::Stale => return Ok(false),
+            Claim::Good => return Ok(true),
+            Claim::Enter(staged) => staged,
+        };
+        let (keys, rows): (Vec<i64>, Vec<u32>) = staged.into_iter().unzip();
+        index
+            .reserve(pool, &keys)
+            .map_err(|error| error.with("table", &self.config().name))?;
+        let old = flight.enter(&keys, self.content().read().initials());
+        flight.entered(offsets);
+        if !old.is_empty() {
+            self.content().write().reset(&old);
+        }
+        drop(flight);
+        index.insert(pool, &keys, &rows);
+        self.count(&index);
+        Ok(true)
+    }
+
+    fn try_prepare(
+        &self,
+        pool: &Pool,
+        ids: Ids<'_>,
+        limit: Option<usize>,
+        restore: &mut [i32],
+    ) -> Option<Arc<Lines>> {
+        if restore.len() != ids.len() || i32::try_from(ids.len()).is_err() {
+            return None;
+        }
+        // Held to the end: no key of the batch can be entered or removed before its lease is known.
+        let index = self.index().read();
+        let mut found = self.distinct(pool, &index, ids, true, restore, |n| self.room(n));
+        if limit.is_some_and(|limit| found.keys > limit) {
+            return None;
+        }
+        let source = source(ids, restore);
+        if found.missing.is_empty() {
+            let offsets = Arc::new(found.offsets);
+            self.flight().lock().register(&offsets, source, Vec::new());
+            return Some(offsets);
+        }
+        let keys: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
+        let mut flight = self.flight().lock();
+        let (mut rows, fresh) = divide(&flight, &keys);
+        let used = index.len() + flight.staging() + flight.retired();
+        if used.saturating_add(fresh.len() as u64) > self.capacity() {
+            return None;
+        }
+        let mut content = self.content().write();
+        flight.settle(&mut content);
+        let taken = content.take(fresh.len()).ok()?;
+        for (&key, &row) in fresh.iter().zip(&taken) {
+            flight.stage(key, row, content.initials());
+        }
+        super::engine::fill_in(&mut rows, &taken);
+        for (&(position, _), &row) in found.missing.iter().zip(&rows) {
+            found.offsets[position as usize] = i64::from(row);
+        }
+        let offsets = Arc::new(found.offsets);
+        flight.register(&offsets, source, keys.into_iter().zip(rows).collect());
+        drop(flight);
+        // Whoever enters the new keys waits for the index, and whoever reads their rows for the content.
+        self.initialise(pool, &mut content, &fresh, &taken);
+        drop(content);
+        drop(index);
+        Some(offsets)
+    }
+
+    fn leased(self: &Arc<Self>, offsets: Arc<Lines>) -> Lease {
+        Lease {
+            table: Arc::downgrade(self),
+            offsets: Some(offsets),
+        }
+    }
+
+    /// Ends a lease. The content is not waited for: who has it may be the thread that drops the lease.
+    fn end(&self, offsets: &Lines) {
+        let mut flight = self.flight().lock();
+        flight.end(offsets.as_ptr().addr());
+        if flight.has_loose() {
+            if let Some(mut content) = self.content().try_write() {
+                flight.settle(&mut content);
+            }
+        }
+    }
+
+    /// A buffer for `n` offsets with unspecified contents.
+    fn room(&self, n: usize) -> Lines {
+        let mut kept = self.kept().lock();
+        let fits = |lines: &Lines| (n..=n.saturating_mul(4).max(4096)).contains(&lines.room());
+        if let Some(at) = kept.iter().rposition(fits) {
+            let mut lines = kept.remove(at);
+            lines.fit(n);
+            return lines;
+        }
+        drop(kept);
+        // The next batch may be a little longer.
+        let mut lines = Lines::new(n + n / 8);
+        lines.fit(n);
+        lines
+    }
+
+    /// Takes a buffer back, in place of the oldest ones beyond what is kept.
+    fn keep(&self, lines: Lines) {
+        if lines.bytes() > KEPT.1 {
+            return;
+        }
+        let mut old = Vec::new();
+        let mut kept = self.kept().lock();
+        kept.push(lines);
+        let mut bytes: usize = kept.iter().map(Lines::bytes).sum();
+        while kept.len() > KEPT.0 || bytes > KEPT.1 {
+            let lines = kept.remove(0);
+            bytes -= lines.bytes();
+            old.push(lines);
+        }
+        drop(kept);
+    }
+}
+
+/// The buffers of a batch.
+fn source(ids: Ids<'_>, restore: &[i32]) -> Source {
+    let ids = match ids {
+        Ids::I64(ids) => (ids.as_ptr().addr(), size_of_val(ids)),
+        Ids::I32(ids) => (ids.as_ptr().addr(), size_of_val(ids)),
+    };
+    Source {
+        ids,
+        restore: (restore.as_ptr().addr(), restore.len()),
+    }
+}
