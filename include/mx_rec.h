@@ -1,11 +1,13 @@
 /* What libmx_rec.so exports beside its ops.
  *
- * Loading the library registers its ops with the TensorFlow of the process, if there is one. These functions tell how
- * that went. All strings end with a zero byte and live as long as the library; all functions may be called from any
- * thread.
+ * Loading the library registers its ops with the TensorFlow of the process, if there is one. The first functions tell
+ * how that went. All strings end with a zero byte and live as long as the library; all functions may be called from
+ * any thread.
  */
 #ifndef MX_REC_H_
 #define MX_REC_H_
+
+#include <stddef.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,6 +32,21 @@ int mx_rec_load_status(void);
 
 /* What the status means and what to do, for a person. */
 const char* mx_rec_load_message(void);
+
+/* Decides which lookups of a graph can move into its input pipelines. Needs no TensorFlow.
+ *
+ * graph: a serialized GraphDef. ops: a serialized OpList of the op types that the caller knows; only their names and
+ * is_stateful are read. Both may be null if their size is 0.
+ *
+ * Returns 0, and *result is the plan: 8 bytes, the length n of the JSON, little-endian; n bytes of JSON, UTF-8; the
+ * GraphDefs that the JSON points into. Returns 1, and *result is the text of an error, UTF-8; it does not end with a zero byte.
+ * In both cases *result has *result_size bytes and goes back to mx_rec_plan_free. Never aborts.
+ */
+int mx_rec_plan(const unsigned char* graph, size_t graph_size, const unsigned char* ops, size_t ops_size,
+                unsigned char** result, size_t* result_size);
+
+/* Frees a result of mx_rec_plan; null is allowed. */
+void mx_rec_plan_free(unsigned char* result, size_t result_size);
 
 #ifdef __cplusplus
 }

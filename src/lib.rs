@@ -1,7 +1,7 @@
 //! The door: what TensorFlow and Python find in the shared library.
 //!
 //! TensorFlow loads the library with `tf.load_op_library`; the hook below then registers every op. Python asks through
-//! ctypes (include/mx_rec.h) whether that worked.
+//! ctypes (include/mx_rec.h) whether that worked, and what the graph pass decides on a graph (`plan`).
 
 #![cfg_attr(
     not(test),
@@ -12,6 +12,8 @@
         clippy::indexing_slicing
     )
 )]
+
+mod plan;
 
 use std::ffi::{c_char, c_int, CString};
 use std::panic::catch_unwind;

@@ -40,7 +40,7 @@ fn output(tool: &str, arguments: &[&str], file: &Path) -> String {
 }
 
 #[test]
-fn the_library_exports_its_three_functions_and_nothing_else() {
+fn the_library_exports_its_five_functions_and_nothing_else() {
     let symbols = output("nm", &["-D", "--defined-only"], &library());
     let mut names: Vec<&str> = symbols
         .lines()
@@ -52,6 +52,8 @@ fn the_library_exports_its_three_functions_and_nothing_else() {
         [
             "mx_rec_load_message",
             "mx_rec_load_status",
+            "mx_rec_plan",
+            "mx_rec_plan_free",
             "mx_rec_version"
         ]
     );

@@ -15,6 +15,7 @@
 )]
 
 mod config;
+pub mod graph;
 mod guard;
 pub mod ops;
 mod registry;

@@ -1,0 +1,499 @@
+//! Views of TensorFlow's messages: GraphDef, NodeDef, FunctionDef, OpList. Nothing is copied but names' places.
+
+use super::wire::{put_bytes, Field, Fields, Value};
+use mx_rec_kernels::{Error, Kind, Result};
+use std::collections::hash_map::Entry;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Fields of NodeDef.
+const NAME: u32 = 1;
+const OP: u32 = 2;
+const INPUT: u32 = 3;
+const DEVICE: u32 = 4;
+const ATTR: u32 = 5;
+
+/// One node of a graph or of a function's body.
+#[derive(Clone, Debug)]
+pub struct Node<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The type of its op.
+    pub op: &'a str,
+    /// The NodeDef.
+    pub bytes: &'a [u8],
+    inputs: Range<usize>,
+}
+
+/// What an input of a node names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The node at this place of [`Graph::nodes`].
+    Node(usize),
+    /// No node of the graph.
+    Missing,
+    /// Several nodes of the graph.
+    Ambiguous,
+}
+
+/// One input of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// The name of the node that it comes from.
+    pub node: &'a str,
+    /// Which output of that node; `None` for a control input.
+    pub output: Option<u64>,
+    /// The node itself.
+    pub source: Source,
+}
+
+impl Input<'_> {
+    /// Whether it only states an order.
+    pub fn is_control(&self) -> bool {
+        self.output.is_none()
+    }
+
+    /// The full name of the tensor, `node:0`.
+    pub fn tensor(&self) -> String {
+        match self.output {
+            Some(output) => format!("{}:{output}", self.node),
+            None => format!("^{}", self.node),
+        }
+    }
+}
+
+/// A GraphDef.
+#[derive(Clone, Debug)]
+pub struct Graph<'a> {
+    /// All nodes, in the order of the GraphDef.
+    pub nodes: Vec<Node<'a>>,
+    /// FunctionDefs of the library.
+    pub functions: Vec<&'a [u8]>,
+    /// The fields that state versions, as they stand.
+    versions: Vec<&'a [u8]>,
+    inputs: Vec<Input<'a>>,
+    by_name: HashMap<&'a str, Source>,
+}
+
+impl<'a> Graph<'a> {
+    /// Reads a serialized GraphDef. References to nodes that do not exist, and names that repeat, are no errors.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the bytes are no GraphDef.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self> {
+        let mut graph = Self {
+            nodes: Vec::new(),
+            functions: Vec::new(),
+            versions: Vec::new(),
+            inputs: Vec::new(),
+            by_name: HashMap::new(),
+        };
+        for field in Fields::new("GraphDef", bytes) {
+            let field = field?;
+            match (field.number, field.value) {
+                (1, Value::Bytes(node)) => {
+                    let node = read_node(node, &mut graph.inputs)?;
+                    graph.nodes.push(node);
+                }
+                (2, Value::Bytes(library)) => {
+                    for field in Fields::new("FunctionDefLibrary", library) {
+                        let field = field?;
+                        if field.number == 1 {
+                            graph.functions.extend(field.bytes());
+                        }
+                    }
+                }
+                (3 | 4, _) => graph.versions.push(field.raw),
+                _ => {}
+            }
+        }
+        graph.by_name.reserve(graph.nodes.len());
+        for (at, node) in graph.nodes.iter().enumerate() {
+            match graph.by_name.entry(node.name) {
+                Entry::Vacant(place) => {
+                    place.insert(Source::Node(at));
+                }
+                Entry::Occupied(mut place) => {
+                    place.insert(Source::Ambiguous);
+                }
+            }
+        }
+        for input in &mut graph.inputs {
+            if let Some(&source) = graph.by_name.get(input.node) {
+                input.source = source;
+            }
+        }
+        Ok(graph)
+    }
+
+    /// The node at a place that this graph gave out.
+    ///
+    /// # Errors
+    /// `Internal` for any other place.
+    pub fn node(&self, at: usize) -> Result<&Node<'a>> {
+        item(&self.nodes, at)
+    }
+
+    /// All inputs of a node, control inputs included, in their order.
+    pub fn inputs(&self, node: &Node<'a>) -> &[Input<'a>] {
+        self.inputs.get(node.inputs.clone()).unwrap_or_default()
+    }
+
+    /// The `place`-th input of a node that is a tensor.
+    pub fn data_input(&self, node: &Node<'a>, place: usize) -> Option<&Input<'a>> {
+        self.inputs(node)
+            .iter()
+            .filter(|input| !input.is_control())
+            .nth(place)
+    }
+
+    /// What the name stands for.
+    pub fn find(&self, name: &str) -> Source {
+        self.by_name.get(name).copied().unwrap_or(Source::Missing)
+    }
+
+    /// A GraphDef of these NodeDefs and FunctionDefs with the versions of this graph.
+    pub fn with_nodes(&self, nodes: &[Vec<u8>], functions: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for node in nodes {
+            put_bytes(&mut bytes, 1, node);
+        }
+        if !functions.is_empty() {
+            let mut library = Vec::new();
+            for function in functions {
+                put_bytes(&mut library, 1, function);
+            }
+            put_bytes(&mut bytes, 2, &library);
+        }
+        for version in &self.versions {
+            bytes.extend_from_slice(version);
+        }
+        bytes
+    }
+}
+
+/// The element at a place that must exist.
+///
+/// # Errors
+/// `Internal` if it does not.
+pub(super) fn item<T>(items: &[T], at: usize) -> Result<&T> {
+    items.get(at).ok_or_else(|| {
+        Error::new(Kind::Internal, "the pass lost a place of its own").with("place", at)
+    })
+}
+
+fn read_node<'a>(bytes: &'a [u8], inputs: &mut Vec<Input<'a>>) -> Result<Node<'a>> {
+    let start = inputs.len();
+    let (mut name, mut op) = ("", "");
+    for field in Fields::new("NodeDef", bytes) {
+        let field = field?;
+        match field.number {
+            NAME => name = field.text("NodeDef")?.unwrap_or(name),
+            OP => op = field.text("NodeDef")?.unwrap_or(op),
+            INPUT => inputs.extend(field.text("NodeDef")?.map(read_input)),
+            _ => {}
+        }
+    }
+    Ok(Node {
+        name,
+        op,
+        bytes,
+        inputs: start..inputs.len(),
+    })
+}
+
+/// Reads `^node`, `node` or `node:output`.
+fn read_input(text: &str) -> Input<'_> {
+    let (node, output) = match text.strip_prefix('^') {
+        Some(node) => (node, None),
+        None => match text.rsplit_once(':') {
+            Some((node, digits)) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                match digits.parse() {
+                    Ok(output) => (node, Some(output)),
+                    Err(_) => (text, Some(0)),
+                }
+            }
+            _ => (text, Some(0)),
+        },
+    };
+    Input {
+        node,
+        output,
+        source: Source::Missing,
+    }
+}
+
+impl<'a> Node<'a> {
+    /// Reads one NodeDef without its inputs.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the bytes are no NodeDef.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self> {
+        read_node(bytes, &mut Vec::new())
+    }
+
+    /// The AttrValue of this name; of several the last one, as protobuf has it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if an attribute cannot be read.
+    pub fn attr(&self, name: &str) -> Result<Option<&'a [u8]>> {
+        let mut found = None;
+        for attr in self.attrs() {
+            let (key, value) = attr?;
+            if key == name {
+                found = Some(value);
+            }
+        }
+        Ok(found)
+    }
+
+    /// All attributes, name and AttrValue.
+    fn attrs(&self) -> impl Iterator<Item = Result<(&'a str, &'a [u8])>> {
+        Fields::new("NodeDef", self.bytes).filter_map(|field| match field {
+            Ok(field) if field.number == ATTR => field.bytes().map(entry),
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        })
+    }
+
+    /// The boolean of this name, false if there is none.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if an attribute cannot be read.
+    pub fn flag(&self, name: &str) -> Result<bool> {
+        Ok(self.number(name, 5)?.is_some_and(|number| number != 0))
+    }
+
+    /// The integer of this name.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if an attribute cannot be read.
+    pub fn int(&self, name: &str) -> Result<Option<i64>> {
+        Ok(self.number(name, 3)?.map(|number| number as i64))
+    }
+
+    /// TensorFlow's number of the type of this name.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if an attribute cannot be read.
+    pub fn dtype(&self, name: &str) -> Result<Option<u64>> {
+        self.number(name, 6)
+    }
+
+    fn number(&self, name: &str, number: u32) -> Result<Option<u64>> {
+        let mut found = None;
+        for field in Fields::new("AttrValue", self.attr(name)?.unwrap_or_default()) {
+            let field = field?;
+            if field.number == number {
+                found = field.varint().or(found);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The bytes of this name, empty if there are none.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if an attribute cannot be read.
+    pub fn string(&self, name: &str) -> Result<&'a [u8]> {
+        let mut found: &[u8] = &[];
+        for field in Fields::new("AttrValue", self.attr(name)?.unwrap_or_default()) {
+            let field = field?;
+            if field.number == 2 {
+                found = field.bytes().unwrap_or(found);
+            }
+        }
+        Ok(found)
+    }
+
+    /// How many types the list of this name has.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if an attribute cannot be read.
+    pub fn count_types(&self, name: &str) -> Result<u64> {
+        let mut count = 0;
+        for list in Fields::new("AttrValue", self.attr(name)?.unwrap_or_default()) {
+            let list = list?;
+            let Some(list) = list.bytes().filter(|_| list.number == 1) else {
+                continue;
+            };
+            for field in Fields::new("AttrValue.ListValue", list) {
+                let field = field?;
+                count += match field.value {
+                    _ if field.number != 6 => 0,
+                    Value::Varint(_) => 1,
+                    // Packed: each number ends with the byte whose upper bit is not set.
+                    Value::Bytes(packed) => {
+                        packed.iter().filter(|&&byte| byte < 0x80).count() as u64
+                    }
+                    Value::Fixed(_) => 0,
+                };
+            }
+        }
+        Ok(count)
+    }
+
+    /// Names of all functions that its attributes hold, at any depth.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if an attribute cannot be read.
+    pub fn functions(&self) -> Result<Vec<&'a str>> {
+        let mut found = Vec::new();
+        let mut values = Vec::new();
+        for attr in self.attrs() {
+            values.push(attr?.1);
+            while let Some(value) = values.pop() {
+                for field in Fields::new("AttrValue", value) {
+                    let field = field?;
+                    match (field.number, field.bytes()) {
+                        (10, Some(function)) => {
+                            read_function_value(function, &mut found, &mut values)?;
+                        }
+                        (1, Some(list)) => {
+                            for field in Fields::new("AttrValue.ListValue", list) {
+                                let field = field?;
+                                if let Some(function) = field.bytes().filter(|_| field.number == 9)
+                                {
+                                    read_function_value(function, &mut found, &mut values)?;
+                                }
+                            }
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The NodeDef byte for byte, without its device, its `_class` (the nodes it is placed with) and control inputs.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if an attribute cannot be read.
+    pub fn unplaced(&self) -> Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(self.bytes.len());
+        for field in Fields::new("NodeDef", self.bytes) {
+            let field = field?;
+            let dropped = match field.number {
+                DEVICE => true,
+                ATTR => match field.bytes() {
+                    Some(attr) => entry(attr)?.0 == "_class",
+                    None => false,
+                },
+                _ => false,
+            };
+            if !dropped {
+                bytes.extend_from_slice(field.raw);
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// Reads an entry of a map from names to AttrValues.
+fn entry(bytes: &[u8]) -> Result<(&str, &[u8])> {
+    let (mut key, mut value): (&str, &[u8]) = ("", &[]);
+    for field in Fields::new("NodeDef.AttrEntry", bytes) {
+        let field = field?;
+        match field.number {
+            1 => key = field.text("NodeDef.AttrEntry")?.unwrap_or(key),
+            2 => value = field.bytes().unwrap_or(value),
+            _ => {}
+        }
+    }
+    Ok((key, value))
+}
+
+/// Reads a NameAttrList: its function, and the AttrValues that may hold more of them.
+fn read_function_value<'a>(
+    bytes: &'a [u8],
+    found: &mut Vec<&'a str>,
+    values: &mut Vec<&'a [u8]>,
+) -> Result<()> {
+    let mut name = "";
+    for field in Fields::new("NameAttrList", bytes) {
+        let field = field?;
+        match (field.number, field.bytes()) {
+            (1, Some(_)) => name = field.text("NameAttrList")?.unwrap_or(name),
+            (2, Some(attr)) => values.push(entry(attr)?.1),
+            _ => {}
+        }
+    }
+    found.push(name);
+    Ok(())
+}
+
+/// What an OpDef says about its op.
+fn read_op(bytes: &[u8]) -> Result<(&str, bool)> {
+    let (mut name, mut stateful) = ("", false);
+    for field in Fields::new("OpDef", bytes) {
+        let field = field?;
+        match field.number {
+            1 => name = field.text("OpDef")?.unwrap_or(name),
+            17 => stateful = field.varint().map_or(stateful, |number| number != 0),
+            _ => {}
+        }
+    }
+    Ok((name, stateful))
+}
+
+/// Reads a serialized OpList: op type -> whether it keeps state.
+///
+/// # Errors
+/// `InvalidArgument` if the bytes are no OpList.
+pub fn read_ops(bytes: &[u8]) -> Result<HashMap<&str, bool>> {
+    let mut ops = HashMap::new();
+    for field in Fields::new("OpList", bytes) {
+        let field = field?;
+        if let Some(op) = field.bytes().filter(|_| field.number == 1) {
+            let (name, stateful) = read_op(op)?;
+            *ops.entry(name).or_insert(stateful) |= stateful;
+        }
+    }
+    Ok(ops)
+}
+
+/// A function of the library.
+#[derive(Clone, Debug)]
+pub struct Function<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Whether its signature says that it keeps state.
+    pub stateful: bool,
+    /// The FunctionDef.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Function<'a> {
+    /// Reads a serialized FunctionDef, but not its body.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the bytes are no FunctionDef.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self> {
+        let mut signature: &[u8] = &[];
+        for field in Fields::new("FunctionDef", bytes) {
+            let field = field?;
+            if field.number == 1 {
+                signature = field.bytes().unwrap_or(signature);
+            }
+        }
+        let (name, stateful) = read_op(signature)?;
+        Ok(Self {
+            name,
+            stateful,
+            bytes,
+        })
+    }
+
+    /// The nodes of its body.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a node cannot be read.
+    pub fn body(&self) -> impl Iterator<Item = Result<Node<'a>>> {
+        let is_node = |field: &Field<'a>| field.bytes().filter(|_| field.number == 3);
+        Fields::new("FunctionDef", self.bytes).filter_map(move |field| match field {
+            Ok(field) => is_node(&field).map(Node::parse),
+            Err(error) => Some(Err(error)),
+        })
+    }
+}

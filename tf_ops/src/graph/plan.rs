@@ -1,0 +1,525 @@
+//! The plan: which lookups move into which pipeline, with which nodes, and why the others stay.
+
+use super::graph_def::{item, read_ops, Graph, Input, Node, Source};
+use super::iterators::{Iterators, Usable};
+use super::library::{Library, Ops};
+use super::slice::{Slices, Verdict};
+use super::words::{node_words, quoted};
+use mx_rec_kernels::{Error, Kind, Result};
+use serde::Serialize;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+/// The attribute that marks the op of a lookup that may move; python/mx_rec/core/lookup.py sets it.
+const MOVABLE: &str = "_mx_rec_movable";
+
+/// Copies may not be larger than the graph this many times: one part of it may feed many iterators.
+const MOST_COPIES: usize = 8;
+
+/// Whether a lookup makes rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LookupKind {
+    /// MxRecIdOffset with create=1.
+    Train,
+    /// MxRecFind.
+    Eval,
+}
+
+/// How an iterator starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IteratorKind {
+    /// By its MakeIterator ops.
+    Initializable,
+    /// By itself.
+    OneShot,
+}
+
+/// One marked lookup.
+#[derive(Clone, Debug, Serialize)]
+pub struct Lookup {
+    /// Name of the marked node.
+    pub node: String,
+    /// Whether it makes rows.
+    pub kind: LookupKind,
+    /// Name of its table.
+    pub table: String,
+    /// Tensor of its handle input.
+    pub handle: String,
+    /// Tensor of its ids.
+    pub ids: String,
+    /// Whether it moves.
+    pub moves: bool,
+    /// Place in [`Plan::iterators`] if it moves.
+    pub iterator: Option<usize>,
+    /// Why it moves or stays, a sentence.
+    pub reason: String,
+}
+
+/// The ids of lookups that move.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ids {
+    /// The tensor.
+    pub tensor: String,
+    /// Which component of the element they are; `None` if moved nodes compute them.
+    pub component: Option<u64>,
+    /// TensorFlow's number of their type.
+    pub dtype: u64,
+}
+
+/// An iterator whose pipeline becomes longer.
+#[derive(Clone, Debug, Serialize)]
+pub struct Iterator {
+    /// The one node that reads it.
+    pub get_next: String,
+    /// Its node.
+    pub iterator: String,
+    /// How it starts.
+    pub kind: IteratorKind,
+    /// Its MakeIterator nodes.
+    pub initializers: Vec<String>,
+    /// How many tensors an element has.
+    pub components: u64,
+    /// Places in [`Plan::lookups`].
+    pub lookups: Vec<usize>,
+    /// Distinct ids of these lookups.
+    pub ids: Vec<Ids>,
+    /// Names of the nodes to copy, inputs before consumers.
+    pub nodes: Vec<String>,
+    /// Offset and length of their GraphDef in [`Plan::graphs`].
+    pub graph: [usize; 2],
+}
+
+/// What the pass decided.
+#[derive(Clone, Debug, Serialize)]
+pub struct Plan {
+    /// The version of this form, 1.
+    pub version: u32,
+    /// How many nodes the graph has.
+    pub nodes: usize,
+    /// All marked lookups, in the order of the graph.
+    pub lookups: Vec<Lookup>,
+    /// The iterators that feed those that move, in the order of the lookups.
+    pub iterators: Vec<Iterator>,
+    /// The GraphDefs of the nodes to copy.
+    #[serde(skip)]
+    pub graphs: Vec<u8>,
+}
+
+impl Plan {
+    /// Decides on a serialized GraphDef; `ops` is a serialized OpList that says which op types keep state.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the bytes are no such messages. An unusual graph is no error: its lookups stay.
+    pub fn make(graph: &[u8], ops: &[u8]) -> Result<Self> {
+        let ops = read_ops(ops)?;
+        let graph = Graph::parse(graph)?;
+        let mut plan = Self {
+            version: 1,
+            nodes: graph.nodes.len(),
+            lookups: Vec::new(),
+            iterators: Vec::new(),
+            graphs: Vec::new(),
+        };
+        let marked = marked(&graph)?;
+        if !marked.is_empty() {
+            Maker::new(&graph, &ops)?.fill(&marked, &mut plan)?;
+        }
+        Ok(plan)
+    }
+
+    /// The plan as it crosses the C border: the length of the JSON, 8 bytes little-endian; the JSON; the GraphDefs.
+    ///
+    /// # Errors
+    /// `Internal` if it cannot be written.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let json = serde_json::to_vec(self).map_err(|cause| {
+            Error::new(
+                Kind::Internal,
+                format!("the plan cannot be written: {cause}"),
+            )
+        })?;
+        let mut bytes = Vec::with_capacity(8 + json.len() + self.graphs.len());
+        bytes.extend_from_slice(&(json.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(&json);
+        bytes.extend_from_slice(&self.graphs);
+        Ok(bytes)
+    }
+}
+
+/// The lookups that may move.
+fn marked(graph: &Graph<'_>) -> Result<Vec<(usize, LookupKind)>> {
+    let mut found = Vec::new();
+    for (at, node) in graph.nodes.iter().enumerate() {
+        let kind = match node.op {
+            "MxRecIdOffset" => LookupKind::Train,
+            "MxRecFind" => LookupKind::Eval,
+            _ => continue,
+        };
+        let makes_rows = node.op == "MxRecIdOffset" && node.int("create")? == Some(1);
+        if node.flag(MOVABLE)? && (kind == LookupKind::Eval || makes_rows) {
+            found.push((at, kind));
+        }
+    }
+    Ok(found)
+}
+
+/// A lookup that moves.
+struct Moving {
+    lookup: usize,
+    /// The node of its ids.
+    ids: usize,
+    component: Option<u64>,
+    dtype: u64,
+}
+
+/// An iterator and the lookups that it feeds.
+struct Fed {
+    get_next: usize,
+    usable: Rc<Usable>,
+    lookups: Vec<Moving>,
+}
+
+struct Maker<'g, 'a> {
+    graph: &'g Graph<'a>,
+    library: Library<'a>,
+    slices: Slices<'g, 'a>,
+    iterators: Iterators<'g, 'a>,
+    /// Which iterator copied a node last, by its place plus one.
+    stamps: Vec<usize>,
+    /// How many bytes may still be copied.
+    budget: usize,
+}
+
+impl<'g, 'a> Maker<'g, 'a> {
+    fn new(graph: &'g Graph<'a>, ops: &'g Ops<'a>) -> Result<Self> {
+        let nodes: usize = graph.nodes.iter().map(|node| node.bytes.len()).sum();
+        let functions: usize = graph.functions.iter().map(|bytes| bytes.len()).sum();
+        Ok(Self {
+            graph,
+            library: Library::new(&graph.functions)?,
+            slices: Slices::new(graph, ops),
+            iterators: Iterators::new(graph)?,
+            stamps: vec![0; graph.nodes.len()],
+            budget: (nodes + functions).saturating_mul(MOST_COPIES),
+        })
+    }
+
+    fn fill(&mut self, marked: &[(usize, LookupKind)], plan: &mut Plan) -> Result<()> {
+        let mut fed: Vec<Fed> = Vec::new();
+        let mut places: HashMap<usize, usize> = HashMap::new();
+        for (place, &(at, kind)) in marked.iter().enumerate() {
+            let node = self.graph.node(at)?;
+            let decision = self.decide(at, node, kind)?;
+            let mut lookup = describe(self.graph, node, kind);
+            match decision {
+                Err(why) => lookup.reason = why.to_string(),
+                Ok((get_next, usable, mut moving)) => {
+                    moving.lookup = place;
+                    lookup.reason = self.why_it_moves(kind, get_next, moving.component)?;
+                    match places.entry(get_next) {
+                        Entry::Occupied(entry) => {
+                            if let Some(fed) = fed.get_mut(*entry.get()) {
+                                fed.lookups.push(moving);
+                            }
+                        }
+                        Entry::Vacant(entry) => {
+                            entry.insert(fed.len());
+                            fed.push(Fed {
+                                get_next,
+                                usable,
+                                lookups: vec![moving],
+                            });
+                        }
+                    }
+                }
+            }
+            plan.lookups.push(lookup);
+        }
+        for fed in &fed {
+            self.add_iterator(fed, plan)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a lookup moves, or why not.
+    #[expect(
+        clippy::type_complexity,
+        reason = "one caller, which takes it apart at once"
+    )]
+    fn decide(
+        &mut self,
+        at: usize,
+        node: &Node<'a>,
+        kind: LookupKind,
+    ) -> Result<std::result::Result<(usize, Rc<Usable>, Moving), Rc<str>>> {
+        let graph = self.graph;
+        if graph.find(node.name) != Source::Node(at) {
+            let why = format!("there are several nodes of the name {}", quoted(node.name));
+            return Ok(Err(why.into()));
+        }
+        let Some(ids) = ids_input(graph, node, kind) else {
+            return Ok(Err(
+                format!("{} has no input of ids", node_words(node)).into()
+            ));
+        };
+        let (get_next, component) = match self.slices.judge(node, ids, &mut self.library)? {
+            Verdict::Stays(why) => return Ok(Err(why)),
+            Verdict::Constant => {
+                let tensor = quoted(ids.node);
+                let why = format!(
+                    "its ids {tensor} are constant and come from no iterator: nothing to move"
+                );
+                return Ok(Err(why.into()));
+            }
+            Verdict::From {
+                get_next,
+                component,
+            } => (get_next, component),
+        };
+        let usable = match self.iterators.judge(get_next)? {
+            Ok(usable) => usable,
+            Err(why) => return Ok(Err(why)),
+        };
+        if graph.find(graph.node(get_next)?.name) != Source::Node(get_next) {
+            return Ok(Err("its get_next op cannot be told by its name".into()));
+        }
+        if let Some(why) = wrong_handle(graph, node, kind) {
+            return Ok(Err(why.into()));
+        }
+        let Some(dtype) = node.dtype("T")? else {
+            let why = format!("{} does not state the type of its ids", node_words(node));
+            return Ok(Err(why.into()));
+        };
+        let Source::Node(ids) = ids.source else {
+            return Ok(Err(
+                format!("{} has no input of ids", node_words(node)).into()
+            ));
+        };
+        let moving = Moving {
+            lookup: 0,
+            ids,
+            component,
+            dtype,
+        };
+        Ok(Ok((get_next, usable, moving)))
+    }
+
+    fn why_it_moves(
+        &self,
+        kind: LookupKind,
+        get_next: usize,
+        component: Option<u64>,
+    ) -> Result<String> {
+        let from = quoted(self.graph.node(get_next)?.name);
+        Ok(match (component, kind) {
+            (Some(component), LookupKind::Train) => format!(
+                "its ids are component {component} of {from}: the search for their rows moves"
+            ),
+            (Some(component), LookupKind::Eval) => format!(
+                "its ids are component {component} of {from}, ready made; rows are looked up in the step"
+            ),
+            (None, LookupKind::Train) => format!(
+                "its ids are computed from {from} by ops without state: they move, and the search for rows with them"
+            ),
+            (None, LookupKind::Eval) => format!(
+                "its ids are computed from {from} by ops without state, which move; rows are looked up in the step"
+            ),
+        })
+    }
+
+    /// Adds an iterator to the plan, or makes its lookups stay if its copies would be too large.
+    fn add_iterator(&mut self, fed: &Fed, plan: &mut Plan) -> Result<()> {
+        let graph = self.graph;
+        let stamp = plan.iterators.len() + 1;
+        let get_next = graph.node(fed.get_next)?;
+        let (mut ids, mut known) = (Vec::new(), HashSet::new());
+        let (mut nodes, mut definitions) = (Vec::new(), Vec::new());
+        let mut calls = Vec::new();
+        let mut fits = true;
+        for moving in &fed.lookups {
+            if moving.component.is_none() {
+                fits = fits && self.collect(moving.ids, fed.get_next, stamp, &mut nodes)?;
+            }
+            let lookup = item(&plan.lookups, moving.lookup)?;
+            if known.insert(lookup.ids.as_str()) {
+                ids.push(Ids {
+                    tensor: lookup.ids.clone(),
+                    component: moving.component,
+                    dtype: moving.dtype,
+                });
+            }
+        }
+        let mut names = Vec::with_capacity(nodes.len());
+        for &at in &nodes {
+            let node = graph.node(at)?;
+            names.push(node.name.to_owned());
+            definitions.push(node.unplaced()?);
+            calls.extend(self.library.called_by(node)?.unwrap_or_default());
+        }
+        let mut functions = Vec::new();
+        for at in self.library.closure(calls)? {
+            let definition = self.library.definition(at)?;
+            fits = fits && self.spend(definition.len());
+            functions.push(definition);
+        }
+        for moving in &fed.lookups {
+            if let Some(lookup) = plan.lookups.get_mut(moving.lookup) {
+                lookup.moves = fits;
+                lookup.iterator = fits.then_some(plan.iterators.len());
+                if !fits {
+                    let name = quoted(get_next.name);
+                    lookup.reason = format!(
+                        "what computes the ids from {name} is too large to be copied once more"
+                    );
+                }
+            }
+        }
+        if !fits {
+            // From here on nothing more is tried: each attempt would walk the same nodes.
+            self.budget = 0;
+            return Ok(());
+        }
+        let name = |at: &usize| graph.node(*at).map(|node| node.name.to_owned());
+        let bytes = graph.with_nodes(&definitions, &functions);
+        plan.iterators.push(Iterator {
+            get_next: get_next.name.to_owned(),
+            iterator: name(&fed.usable.iterator)?,
+            kind: match fed.usable.one_shot {
+                true => IteratorKind::OneShot,
+                false => IteratorKind::Initializable,
+            },
+            initializers: fed
+                .usable
+                .initializers
+                .iter()
+                .map(name)
+                .collect::<Result<_>>()?,
+            components: self.slices.components(fed.get_next)?,
+            lookups: fed.lookups.iter().map(|moving| moving.lookup).collect(),
+            ids,
+            nodes: names,
+            graph: [plan.graphs.len(), bytes.len()],
+        });
+        plan.graphs.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    /// Appends a node and all that it is computed from, inputs first, without what has the stamp already. False if
+    /// that is more than may be copied.
+    fn collect(
+        &mut self,
+        root: usize,
+        get_next: usize,
+        stamp: usize,
+        nodes: &mut Vec<usize>,
+    ) -> Result<bool> {
+        let graph = self.graph;
+        let mut stack = Vec::new();
+        if !self.take(root, get_next, stamp, &mut stack)? {
+            return Ok(false);
+        }
+        while let Some((at, done)) = stack.last_mut() {
+            let Some(input) = graph.inputs(graph.node(*at)?).get(*done) else {
+                nodes.push(*at);
+                stack.pop();
+                continue;
+            };
+            *done += 1;
+            if let Source::Node(source) = input.source {
+                if !self.take(source, get_next, stamp, &mut stack)? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn take(
+        &mut self,
+        at: usize,
+        get_next: usize,
+        stamp: usize,
+        stack: &mut Vec<(usize, usize)>,
+    ) -> Result<bool> {
+        let Some(old) = self.stamps.get_mut(at) else {
+            return Ok(true);
+        };
+        if at == get_next || *old == stamp {
+            return Ok(true);
+        }
+        *old = stamp;
+        stack.push((at, 0));
+        let size = self.graph.node(at)?.bytes.len();
+        Ok(self.spend(size))
+    }
+
+    fn spend(&mut self, bytes: usize) -> bool {
+        match self.budget.checked_sub(bytes) {
+            Some(left) => {
+                self.budget = left;
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// The lookup as it is described before the decision.
+fn describe(graph: &Graph<'_>, node: &Node<'_>, kind: LookupKind) -> Lookup {
+    let handle = graph.data_input(node, 0);
+    let table = match (node.name.split_once("//"), handle) {
+        (Some((scope, _)), _) => scope.rsplit('/').next().unwrap_or(scope),
+        (None, Some(handle)) => handle.node,
+        (None, None) => "",
+    };
+    let tensor = |input: Option<&Input<'_>>| input.map(Input::tensor).unwrap_or_default();
+    Lookup {
+        node: node.name.to_owned(),
+        kind,
+        table: table.to_owned(),
+        handle: tensor(handle),
+        ids: tensor(ids_input(graph, node, kind)),
+        moves: false,
+        iterator: None,
+        reason: String::new(),
+    }
+}
+
+fn ids_input<'g, 'a>(
+    graph: &'g Graph<'a>,
+    node: &Node<'a>,
+    kind: LookupKind,
+) -> Option<&'g Input<'a>> {
+    let place = match kind {
+        LookupKind::Train => 1,
+        LookupKind::Eval => 2,
+    };
+    graph.data_input(node, place)
+}
+
+/// Why the handle of a training lookup cannot be used in the pipeline.
+fn wrong_handle(graph: &Graph<'_>, node: &Node<'_>, kind: LookupKind) -> Option<String> {
+    if kind == LookupKind::Eval {
+        return None;
+    }
+    let handle = graph.data_input(node, 0)?;
+    let source = match handle.source {
+        Source::Node(source) => graph.nodes.get(source),
+        _ => None,
+    };
+    match source {
+        Some(table) if table.op == "MxRecTable" && handle.output == Some(1) => None,
+        Some(other) => Some(format!(
+            "its handle {} comes from {}, not from the table itself",
+            quoted(handle.node),
+            node_words(other)
+        )),
+        None => Some(format!(
+            "its handle {} is no node of the graph",
+            quoted(handle.node)
+        )),
+    }
+}

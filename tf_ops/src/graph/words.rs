@@ -1,0 +1,28 @@
+//! How nodes and names appear in the reasons of a plan.
+
+use super::graph_def::Node;
+
+/// The most bytes of a name that a reason repeats.
+const LONGEST: usize = 200;
+
+/// `'name' (Op)`.
+pub(super) fn node_words(node: &Node<'_>) -> String {
+    format!("{} ({})", quoted(node.name), shortened(node.op))
+}
+
+/// `'name'`.
+pub(super) fn quoted(name: &str) -> String {
+    format!("'{}'", shortened(name))
+}
+
+fn shortened(name: &str) -> String {
+    if name.len() <= LONGEST {
+        return name.to_owned();
+    }
+    let kept: String = name
+        .char_indices()
+        .take_while(|(at, _)| *at < LONGEST)
+        .map(|(_, character)| character)
+        .collect();
+    format!("{kept}...")
+}
