@@ -1,16 +1,20 @@
 //! Random histories of all verbs leave a table in the state of a map that does the same one key at a time.
 
 use mx_rec_kernels::{
-    Absent, Ids, Initializer, Kind, LazyAdam, Momentum, Pool, Result, RowOptimizer, Sgd, SlotSpec,
-    Table, TableConfig, Target,
+    Absent, Ids, Initializer, Kind, LazyAdam, Lease, Momentum, Pool, Result, RowOptimizer, Sgd,
+    SlotSpec, Table, TableConfig, Target,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 const DIM: usize = 5;
 const SEED: u64 = 77;
 const FROZEN: [i64; 2] = [3, i64::MIN];
 const CAPACITY: u64 = 3000;
+
+/// A capacity at which batches ahead and batches in the step fight for room.
+const TIGHT: u64 = 40;
 
 fn initializer() -> Initializer {
     Initializer::RandomUniform {
@@ -19,17 +23,17 @@ fn initializer() -> Initializer {
     }
 }
 
-fn table() -> Table {
-    Table::new(TableConfig {
+fn table(capacity: u64) -> Arc<Table> {
+    let config = TableConfig {
         name: "model".into(),
         dim: DIM,
-        capacity: CAPACITY,
+        capacity,
         seed: SEED,
         initializer: initializer(),
         init_param: 0.5,
         frozen_keys: FROZEN.to_vec(),
-    })
-    .unwrap()
+    };
+    Arc::new(Table::new(config).unwrap())
 }
 
 fn optimizers() -> Vec<Box<dyn RowOptimizer>> {
@@ -113,8 +117,29 @@ impl Model {
     }
 }
 
+/// A batch from its preparation, or from its step, to its end.
+struct Batch {
+    ids: Vec<i64>,
+    limit: Option<usize>,
+    restore: Vec<i32>,
+    lease: Lease,
+    /// Distinct keys, each in the place of its offset, once the step has them; none if the table was replaced since.
+    keys: Vec<i64>,
+}
+
+/// Batches ahead and batches whose step is not over, in order.
+#[derive(Default)]
+struct Flight {
+    ahead: Vec<Batch>,
+    steps: Vec<Batch>,
+}
+
 #[derive(Clone, Debug)]
 enum Verb {
+    Prepare(Vec<i64>, Option<usize>),
+    Claim(u8),
+    DropAhead(u8),
+    EndStep(u8),
     Create(Vec<i64>),
     Known(Vec<i64>),
     Find(Vec<i64>),
@@ -142,6 +167,10 @@ fn keys() -> impl Strategy<Value = Vec<i64>> {
 
 fn verb() -> impl Strategy<Value = Verb> {
     prop_oneof![
+        4 => (keys(), prop::option::weighted(0.1, 0..12_usize)).prop_map(|(k, l)| Verb::Prepare(k, l)),
+        4 => any::<u8>().prop_map(Verb::Claim),
+        1 => any::<u8>().prop_map(Verb::DropAhead),
+        3 => any::<u8>().prop_map(Verb::EndStep),
         4 => keys().prop_map(Verb::Create),
         2 => keys().prop_map(Verb::Known),
         3 => keys().prop_map(Verb::Find),
@@ -162,18 +191,130 @@ fn floats(n: usize, seed: u8) -> Vec<f32> {
 }
 
 /// Replays a history on a table and on the model and compares every answer; then the whole content.
-fn replay(history: &[Verb], pool: &Pool) {
-    let (table, mut model) = (table(), Model::default());
+fn replay(history: &[Verb], pool: &Pool, capacity: u64) {
+    let (table, mut model, mut flight) = (table(capacity), Model::default(), Flight::default());
     let optimizers = optimizers();
     for verb in history {
-        step(verb, &table, &mut model, pool, &optimizers);
+        match verb {
+            Verb::Prepare(ids, limit) => {
+                let (ids, mut restore) = (ids.clone(), vec![7; ids.len()]);
+                let lease = table.prepare(pool, Ids::I64(&ids), *limit, &mut restore);
+                let (limit, keys) = (*limit, Vec::new());
+                flight.ahead.push(Batch {
+                    ids,
+                    limit,
+                    restore,
+                    lease,
+                    keys,
+                });
+            }
+            Verb::Claim(at) if !flight.ahead.is_empty() => {
+                let batch = flight.ahead.remove(usize::from(*at) % flight.ahead.len());
+                flight.steps.extend(claim(&table, &mut model, pool, batch));
+            }
+            Verb::DropAhead(at) if !flight.ahead.is_empty() => {
+                flight.ahead.remove(usize::from(*at) % flight.ahead.len());
+            }
+            Verb::EndStep(at) if !flight.steps.is_empty() => {
+                flight.steps.remove(usize::from(*at) % flight.steps.len());
+            }
+            _ => step(verb, &table, &mut model, pool, &optimizers),
+        }
+        if matches!(verb, Verb::Clear | Verb::Reload) {
+            flight.steps.iter_mut().for_each(|step| step.keys.clear());
+        }
         assert_eq!(table.len(), model.rows.len() as u64, "{verb:?}");
+        keep_apart(&table, &model, pool, &flight.steps);
+        if history.len() < 100 {
+            same(&table, &model);
+        }
     }
     same(&table, &model);
+    drop(flight);
+    expect_no_row_lost(&table, pool);
 }
 
-fn over_budget<T: std::fmt::Debug>(result: &Result<T>, model: &Model, ids: &[i64]) -> bool {
-    let over = model.rows.len() as u64 + model.missing(ids) > CAPACITY;
+/// The step's part: the claim, or what it falls back to. Both give what the model says.
+fn claim(table: &Arc<Table>, model: &mut Model, pool: &Pool, mut batch: Batch) -> Option<Batch> {
+    let keys: Vec<i64> = {
+        let mut seen = HashSet::new();
+        let ids = batch.ids.iter().copied();
+        ids.filter(|&id| id != -1 && seen.insert(id)).collect()
+    };
+    let (ids, limit) = (Ids::I64(&batch.ids), batch.limit);
+    if !table
+        .claim(pool, ids, batch.lease.offsets(), limit, &batch.restore)
+        .unwrap()
+    {
+        let result = table.lease(pool, ids, limit, &mut batch.restore);
+        if limit.is_some_and(|limit| keys.len() > limit) {
+            assert_eq!(result.unwrap_err().kind(), Kind::InvalidArgument);
+            return None;
+        }
+        if over_budget(&result, table, model, &batch.ids) {
+            return None;
+        }
+        batch.lease = result.unwrap();
+    }
+    let offsets = batch.lease.offsets();
+    assert_eq!(offsets.len(), keys.len());
+    let mut rows = vec![9.0; offsets.len() * DIM];
+    table.lookup(pool, offsets, &mut rows).unwrap();
+    for (key, row) in keys.iter().zip(rows.chunks_exact(DIM)) {
+        assert_eq!(row, &model.create(*key)[..DIM], "key {key}");
+    }
+    for (id, &at) in batch.ids.iter().zip(&batch.restore) {
+        assert_eq!(usize::try_from(at).map_or(-1, |at| keys[at]), *id);
+    }
+    batch.keys = keys;
+    Some(batch)
+}
+
+/// No row of a step that is not over is the row of another key.
+fn keep_apart(table: &Table, model: &Model, pool: &Pool, steps: &[Batch]) {
+    if steps.is_empty() {
+        return;
+    }
+    let keys: Vec<i64> = model.rows.keys().copied().collect();
+    let mut restore = vec![0; keys.len()];
+    let offsets = table
+        .id_offset(pool, Ids::I64(&keys), false, None, &mut restore)
+        .unwrap();
+    let owner: HashMap<i64, i64> = offsets.iter().copied().zip(keys.iter().copied()).collect();
+    assert_eq!(owner.len(), model.rows.len());
+    for step in steps {
+        for (key, row) in step.keys.iter().zip(step.lease.offsets()) {
+            assert_eq!(owner.get(row).unwrap_or(key), key);
+        }
+    }
+}
+
+/// Every row is in use or free: so many new keys as rows are free fit without more memory.
+fn expect_no_row_lost(table: &Table, pool: &Pool) {
+    let width = DIM * (1 + table.slots().len());
+    let stride = if width <= 16 {
+        width.next_power_of_two()
+    } else {
+        width.next_multiple_of(16)
+    };
+    let bytes = table.memory().rows_bytes;
+    let rows = bytes / (4 * stride) as u64;
+    let free = rows.min(table.capacity()) - table.len();
+    let new: Vec<i64> = (0..free as i64).map(|at| (1 << 40) + at).collect();
+    let mut restore = vec![0; new.len()];
+    table
+        .id_offset(pool, Ids::I64(&new), true, None, &mut restore)
+        .unwrap();
+    assert_eq!(table.memory().rows_bytes, bytes, "rows are lost");
+}
+
+fn over_budget<T: std::fmt::Debug>(
+    result: &Result<T>,
+    table: &Table,
+    model: &Model,
+    ids: &[i64],
+) -> bool {
+    let over = model.rows.len() as u64 + model.missing(ids) > table.capacity();
     if over {
         assert_eq!(result.as_ref().unwrap_err().kind(), Kind::ResourceExhausted);
     }
@@ -194,7 +335,7 @@ fn step(verb: &Verb, table: &Table, model: &mut Model, pool: &Pool, by: &[Box<dy
         Verb::ApplyIds(optimizer, ids, seed) => {
             let (optimizer, grads) = (&*by[*optimizer], floats(ids.len(), *seed));
             let result = table.apply(pool, Target::Ids(Ids::I64(ids)), &grads, optimizer);
-            if !over_budget(&result, model, ids) {
+            if !over_budget(&result, table, model, ids) {
                 assert_eq!(result.unwrap(), model.apply(ids, &grads, optimizer));
             }
         }
@@ -215,7 +356,7 @@ fn step(verb: &Verb, table: &Table, model: &mut Model, pool: &Pool, by: &[Box<dy
         Verb::Assign(ids, seed) => {
             let rows = floats(ids.len(), *seed);
             let result = table.assign(pool, Ids::I64(ids), &rows);
-            if over_budget(&result, model, ids) {
+            if over_budget(&result, table, model, ids) {
                 return;
             }
             result.unwrap();
@@ -245,7 +386,7 @@ fn step(verb: &Verb, table: &Table, model: &mut Model, pool: &Pool, by: &[Box<dy
             let result = table.id_offset(pool, Ids::I64(ids), true, Some(*limit), &mut restore);
             if distinct.len() > *limit {
                 assert_eq!(result.unwrap_err().kind(), Kind::InvalidArgument);
-            } else if !over_budget(&result, model, ids) {
+            } else if !over_budget(&result, table, model, ids) {
                 ids.iter().filter(|&&id| id != -1).for_each(|&id| {
                     model.create(id);
                 });
@@ -256,6 +397,8 @@ fn step(verb: &Verb, table: &Table, model: &mut Model, pool: &Pool, by: &[Box<dy
             model.rows.clear();
         }
         Verb::Reload => reload(table, pool),
+        // Nothing is ahead, or no step is open.
+        Verb::Prepare(..) | Verb::Claim(_) | Verb::DropAhead(_) | Verb::EndStep(_) => {}
     }
 }
 
@@ -323,7 +466,7 @@ fn offsets(
 ) -> Option<(Vec<i64>, Vec<i32>)> {
     let mut restore = vec![7; ids.len()];
     let result = table.id_offset(pool, Ids::I64(ids), true, None, &mut restore);
-    if over_budget(&result, model, ids) {
+    if over_budget(&result, table, model, ids) {
         return None;
     }
     let offsets = result.unwrap();
@@ -360,12 +503,17 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn a_table_is_a_map_from_keys_to_rows(history in prop::collection::vec(verb(), 1..60)) {
-        replay(&history, &Pool::new(1).unwrap());
+        replay(&history, &Pool::new(1).unwrap(), CAPACITY);
+    }
+
+    #[test]
+    fn a_table_without_room_is_a_map_too(history in prop::collection::vec(verb(), 1..80)) {
+        replay(&history, &Pool::new(1).unwrap(), TIGHT);
     }
 
     #[test]
     fn a_table_on_three_threads_is_a_map_too(history in prop::collection::vec(verb(), 1..30)) {
-        replay(&history, &Pool::new(3).unwrap());
+        replay(&history, &Pool::new(3).unwrap(), CAPACITY);
     }
 }
 
@@ -382,7 +530,12 @@ fn a_million_operations_differ_nowhere() {
     let mut done = 0;
     while done < 1_000_000 {
         let history = history.new_tree(&mut runner).unwrap().current();
-        replay(&history, if done % 4000 == 0 { &one } else { &three });
+        let pool = if done % 4000 == 0 { &one } else { &three };
+        replay(
+            &history,
+            pool,
+            if done % 6000 == 0 { TIGHT } else { CAPACITY },
+        );
         done += history.len();
     }
 }

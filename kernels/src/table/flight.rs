@@ -210,17 +210,19 @@ impl Flight {
         }
     }
 
-    /// Gives up all staged rows; the batches that named them will be resolved again.
+    /// Gives up all staged rows. The leases that name them end now: their batches will be resolved again.
     pub(super) fn unstage(&mut self) {
-        let staging = std::mem::take(&mut self.staging);
-        for held in self.leases.values_mut() {
-            let named =
-                |(key, row): &(i64, u32)| staging.get(key).is_some_and(|staged| staged.row == *row);
-            held.stale |= held.staged.iter().any(named);
-            held.staged = Vec::new();
-        }
         let start = self.loose.len();
-        self.loose.extend(staging.values().map(|staged| staged.row));
+        let named = |(key, row): &(i64, u32)| self.staged(*key) == Some(*row);
+        let ahead: Vec<usize> = self
+            .leases
+            .iter()
+            .filter(|(_, held)| held.staged.iter().any(named))
+            .map(|(&address, _)| address)
+            .collect();
+        ahead.into_iter().for_each(|address| self.end(address));
+        debug_assert!(self.staging.is_empty());
+        // In one order, so that row numbers are used again in the same order in every run.
         self.loose[start..].sort_unstable_by(|one, other| other.cmp(one));
     }
 
