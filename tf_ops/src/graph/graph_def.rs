@@ -152,6 +152,11 @@ impl<'a> Graph<'a> {
         self.by_name.get(name).copied().unwrap_or(Source::Missing)
     }
 
+    /// How many bytes the versions take in each GraphDef that [`Graph::with_nodes`] makes.
+    pub fn versions_size(&self) -> usize {
+        self.versions.iter().map(|version| version.len()).sum()
+    }
+
     /// A GraphDef of these NodeDefs and FunctionDefs with the versions of this graph.
     pub fn with_nodes(&self, nodes: &[Vec<u8>], functions: &[&[u8]]) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -366,7 +371,7 @@ impl<'a> Node<'a> {
         Ok(found)
     }
 
-    /// The NodeDef byte for byte, without its device, its `_class` (the nodes it is placed with) and control inputs.
+    /// The NodeDef byte for byte, but for its device and its `_class` (the nodes it is placed with).
     ///
     /// # Errors
     /// `InvalidArgument` if an attribute cannot be read.

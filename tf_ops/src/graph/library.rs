@@ -107,7 +107,7 @@ impl<'a> Library<'a> {
                     format!("{words} calls the function {called}, in which {fault}")
                 } else {
                     let inner = quoted(item(&self.functions, at)?.name);
-                    format!("{words} calls the function {called}, which calls {inner}, in which {fault}")
+                    format!("{words} calls the function {called}, which reaches {inner}, in which {fault}")
                 }));
             }
         }

@@ -283,9 +283,6 @@ impl<'g, 'a> Maker<'g, 'a> {
             Ok(usable) => usable,
             Err(why) => return Ok(Err(why)),
         };
-        if graph.find(graph.node(get_next)?.name) != Source::Node(get_next) {
-            return Ok(Err("its get_next op cannot be told by its name".into()));
-        }
         if let Some(why) = wrong_handle(graph, node, kind) {
             return Ok(Err(why.into()));
         }
@@ -338,7 +335,7 @@ impl<'g, 'a> Maker<'g, 'a> {
         let (mut ids, mut known) = (Vec::new(), HashSet::new());
         let (mut nodes, mut definitions) = (Vec::new(), Vec::new());
         let mut calls = Vec::new();
-        let mut fits = true;
+        let mut fits = self.spend(graph.versions_size());
         for moving in &fed.lookups {
             if moving.component.is_none() {
                 fits = fits && self.collect(moving.ids, fed.get_next, stamp, &mut nodes)?;
@@ -510,16 +507,13 @@ fn wrong_handle(graph: &Graph<'_>, node: &Node<'_>, kind: LookupKind) -> Option<
         Source::Node(source) => graph.nodes.get(source),
         _ => None,
     };
+    let tensor = quoted(&handle.tensor());
     match source {
         Some(table) if table.op == "MxRecTable" && handle.output == Some(1) => None,
         Some(other) => Some(format!(
-            "its handle {} comes from {}, not from the table itself",
-            quoted(handle.node),
+            "its handle {tensor}, of {}, is not that of an op MxRecTable",
             node_words(other)
         )),
-        None => Some(format!(
-            "its handle {} is no node of the graph",
-            quoted(handle.node)
-        )),
+        None => Some(format!("its handle {tensor} is not in the graph")),
     }
 }

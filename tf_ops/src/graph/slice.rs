@@ -193,7 +193,8 @@ impl<'g, 'a> Slices<'g, 'a> {
         if let Some(fault) = control_input(self.graph, node) {
             return Ok(Some(fault));
         }
-        library.fault_of_calls(node, self.ops)
+        let fault = library.fault_of_calls(node, self.ops);
+        fault.map_err(|error| error.with("node", quoted(node.name)))
     }
 
     /// The verdict on one output of a node that is judged.

@@ -1,0 +1,101 @@
+//! A large graph takes time in proportion to its size.
+
+use super::notation::{op_list, GraphText, NodeText};
+use mx_rec_tf_ops::graph::Plan;
+use std::time::Instant;
+
+/// `depth` ops in a row behind one iterator, `lookups` lookups that read the last of them, and `others` nodes of a
+/// model beside it.
+fn graph(depth: usize, lookups: usize, others: usize) -> Vec<u8> {
+    let mut text = String::from(
+        "user = MxRecTable\n\
+         it = IteratorV2 {output_types=[int64]}\n\
+         data = MakeDataset\n\
+         start = MakeIterator(data, it)\n\
+         op_0 = IteratorGetNext(it) {output_types=[int64]}\n",
+    );
+    for at in 1..=depth {
+        let before = at - 1;
+        text += &format!("op_{at} = Add(op_{before}, op_{before}) {{T=int64}}\n");
+    }
+    for at in 0..lookups {
+        text += &format!("user//sparse_lookup_{at}/ids = Identity(op_{depth}) {{T=int64}}\n");
+        text += &format!(
+            "user//sparse_lookup_{at}/id_offset = MxRecIdOffset(user:1, user//sparse_lookup_{at}/ids) \
+             {{T=int64, create=1, limit=0, _mx_rec_movable=true}}\n"
+        );
+    }
+    let mut graph = GraphText::parse(&text);
+    for at in 0..others {
+        let input = |back: usize| format!("gradients/layer_{}/MatMul", at.saturating_sub(back));
+        graph.nodes.push(NodeText {
+            name: format!("gradients/layer_{at}/MatMul"),
+            op: "Mul".into(),
+            inputs: vec![input(1), input(7), format!("^{}", input(100))],
+            device: Some("/device:CPU:0".into()),
+            attrs: vec![
+                ("T".into(), "float".into()),
+                ("_class".into(), "<0a0812066c6f633a4061>".into()),
+            ],
+        });
+    }
+    graph.encode()
+}
+
+fn measure(what: &str, depth: usize, lookups: usize, others: usize) -> Plan {
+    let (graph, ops) = (graph(depth, lookups, others), op_list());
+    let start = Instant::now();
+    let plan = Plan::make(&graph, &ops).expect("a plan");
+    let bytes = plan.encode().expect("bytes").len();
+    println!(
+        "{what}: {} nodes, {} bytes, plan of {bytes} bytes in {:.1} ms",
+        plan.nodes,
+        graph.len(),
+        start.elapsed().as_secs_f64() * 1e3
+    );
+    plan
+}
+
+#[test]
+fn a_graph_of_100_000_nodes_is_planned() {
+    let plan = measure("a model", 50, 100, 100_000);
+    assert!(plan.lookups.iter().all(|lookup| lookup.moves));
+    assert_eq!(plan.iterators[0].nodes.len(), 150);
+}
+
+/// Walked once for each lookup, these nodes would be 2.5 thousand million steps.
+#[test]
+fn lookups_that_share_a_deep_slice_walk_it_once() {
+    let plan = measure("one deep slice", 50_000, 50_000, 0);
+    assert!(plan.lookups.iter().all(|lookup| lookup.moves));
+    assert_eq!(plan.iterators[0].nodes.len(), 100_000);
+}
+
+/// What all iterators share would be copied for each: 2,000 times 20,000 nodes.
+#[test]
+fn what_many_iterators_share_is_not_copied_without_limit() {
+    let mut text = String::from("user = MxRecTable\nop_0 = Const\n");
+    for at in 1..20_000 {
+        text += &format!("op_{at} = Add(op_{0}, op_{0})\n", at - 1);
+    }
+    for at in 0..2_000 {
+        text += &format!(
+            "it_{at} = OneShotIterator {{output_types=[int64]}}\n\
+             next_{at} = IteratorGetNext(it_{at}) {{output_types=[int64]}}\n\
+             sum_{at} = Add(next_{at}, op_19999)\n\
+             user//{at}/id_offset = MxRecIdOffset(user:1, sum_{at}) {{T=int64, create=1, _mx_rec_movable=true}}\n"
+        );
+    }
+    let graph = GraphText::parse(&text).encode();
+    let plan = Plan::make(&graph, &op_list()).expect("a plan");
+    let moved = plan.lookups.iter().filter(|lookup| lookup.moves).count();
+    assert!((1..100).contains(&moved), "{moved}");
+    assert!(plan.graphs.len() < 10 * graph.len());
+    let last = plan.lookups.last().expect("lookups");
+    assert!(
+        last.reason
+            .contains("'next_1999' is too large to be copied"),
+        "{}",
+        last.reason
+    );
+}
