@@ -1,0 +1,227 @@
+"""An Estimator gives the same numbers modified, unmodified and with FeatureSpecs, and whatever its input_fn returns."""
+
+import os
+
+import numpy as np
+import pytest
+
+import estimator_cases as cases
+import support
+
+STEPS = 23
+INPUTS = ("dataset", "one_shot", "initializable")
+
+
+def run(form, directory):
+    """Trains, evaluates and predicts once; returns everything that can be compared."""
+    case = cases.Case(form, directory, save_checkpoints_steps=8)
+    losses = case.train(steps=STEPS)
+    other = cases.samples(40, seed=1, users=2 * cases.USERS)
+    assert not set(np.unique(other[0]["user"])) <= set(np.unique(cases.samples()[0]["user"])), "unknown users wanted"
+    return {"directory": case.directory, "losses": losses, "metrics": case.evaluate(other),
+            "prediction": case.predict(other), "features": other[0]}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The results of a form, made at its first use."""
+    from mx_rec.util.initialize import init, terminate_config_initializer
+
+    done = {}
+
+    def run_once(form):
+        if form not in done:
+            init()
+            try:
+                done[form] = run(form, tmp_path_factory.mktemp(form))
+            finally:
+                terminate_config_initializer()
+        return done[form]
+
+    return run_once
+
+
+def test_training_learns_and_prediction_returns_the_features_beside_the_output(runs):
+    ahead = runs("ahead")
+    assert np.mean(ahead["losses"][-5:]) < 0.5 * np.mean(ahead["losses"][:5])
+    assert ahead["metrics"]["global_step"] == STEPS
+    for name in ("user", "item", "price"):
+        assert ahead["prediction"][name].tobytes() == ahead["features"][name].tobytes(), name
+
+
+@pytest.mark.parametrize("form", ["ahead", "specs"])
+def test_losses_metrics_and_predictions_are_those_of_the_unmodified_graph(runs, form):
+    mine, theirs = runs(form), runs("step")
+    assert len(theirs["losses"]) == STEPS
+    support.assert_same_bits(mine["losses"], theirs["losses"], "losses")
+    assert mine["metrics"] == theirs["metrics"]
+    assert sorted(mine["prediction"]) == sorted(theirs["prediction"])
+    for name, values in theirs["prediction"].items():
+        assert mine["prediction"][name].tobytes() == values.tobytes(), name
+
+
+@pytest.mark.parametrize("form", ["ahead", "specs"])
+@pytest.mark.parametrize("step", [8, 16, STEPS])
+def test_saved_tables_are_those_of_the_unmodified_graph_while_batches_wait_ahead(runs, form, step):
+    cases.assert_same_checkpoints(runs(form)["directory"], runs("step")["directory"], step)
+
+
+def test_the_hook_does_move_the_lookups(mx, tmp_path):
+    """In the step the marked ops are gone from the way of the loss: else the other tests compare a thing with itself."""
+    mx()
+    tf = support.tf()
+    kinds = {}
+
+    class Look(tf.estimator.SessionRunHook):
+        def end(self, session):
+            seen, waiting = set(), [session.graph.get_tensor_by_name("model_loss:0").op]
+            while waiting:
+                op = waiting.pop()
+                if op not in seen:
+                    seen.add(op)
+                    waiting.extend(tensor.op for tensor in op.inputs)
+            kinds[case.form] = {op.type for op in seen}
+
+    for form in ("step", "ahead"):
+        case = cases.Case(form, tmp_path / form)
+        case.train(steps=2, hooks=[Look()])
+    assert "MxRecIdOffset" in kinds["step"] and "MxRecClaim" not in kinds["step"]
+    assert "MxRecClaim" in kinds["ahead"] and "MxRecIdOffset" not in kinds["ahead"]
+
+
+def returning(kind, input_fn):
+    """The input_fn that returns what `kind` says, from one that returns a dataset."""
+
+    def one_shot():
+        return support.tf().compat.v1.data.make_one_shot_iterator(input_fn()).get_next()
+
+    def initializable():
+        tf1 = support.tf().compat.v1
+        iterator = tf1.data.make_initializable_iterator(input_fn())
+        tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+        return iterator.get_next()
+
+    return {"dataset": input_fn, "one_shot": one_shot, "initializable": initializable}[kind]
+
+
+@pytest.fixture(scope="module")
+def by_input(tmp_path_factory):
+    """The results for each kind of input_fn, modified and not."""
+    from mx_rec.util.initialize import init, terminate_config_initializer
+
+    done = {}
+
+    def run_once(form, kind):
+        if (form, kind) not in done:
+            init()
+            try:
+                case = cases.Case(form, tmp_path_factory.mktemp(form + kind))
+                losses = cases.Recorder("model_loss:0")
+                # The data end the training: no step may be lost or added.
+                case.estimator.train(returning(kind, case.input_fn(True, repeat=2)), hooks=case.hooks(losses.hook()))
+                metrics = case.estimator.evaluate(returning(kind, case.input_fn(False)), hooks=case.hooks())
+                output = [one["output"] for one in case.estimator.predict(
+                    returning(kind, case.input_fn(False)), hooks=case.hooks())]
+                done[form, kind] = case.directory, losses.values, metrics, output
+            finally:
+                terminate_config_initializer()
+        return done[form, kind]
+
+    return run_once
+
+
+@pytest.mark.parametrize("form, kind", [(form, kind) for form in cases.FORMS for kind in INPUTS
+                                        if (form, kind) != ("step", "dataset")])
+def test_it_does_not_matter_what_the_input_fn_returns(by_input, form, kind):
+    directory, losses, metrics, output = by_input(form, kind)
+    expected = by_input("step", "dataset")
+    assert len(losses) == len(expected[1]) == 11 and len(output) == len(cases.samples()[1])
+    support.assert_same_bits(losses, expected[1], "losses")
+    assert metrics == expected[2]
+    support.assert_same_bits(output, expected[3], "predictions")
+    cases.assert_same_checkpoints(directory, expected[0])
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_a_generator_is_started_once(mx, tmp_path, kind):
+    """One that reads a socket cannot be started again."""
+    mx()
+    tf = support.tf()
+    started = []
+
+    def from_generator(data, repeat):
+        features, labels = cases.samples()
+        types = ({name: value.dtype.type for name, value in features.items()}, np.float32)
+        shapes = ({name: value.shape[1:] for name, value in features.items()}, [])
+
+        def generate():
+            started.append(True)
+            for place in range(len(labels)):
+                yield {name: value[place] for name, value in features.items()}, labels[place]
+
+        return tf.data.Dataset.from_generator(generate, types, shapes).batch(cases.BATCH)
+
+    case = cases.Case("ahead", tmp_path)
+    expected = cases.Case("step", tmp_path / "expected").train(repeat=1)
+    losses = cases.Recorder("model_loss:0")
+    input_fn = case.input_fn(True, make=from_generator)
+    case.estimator.train(returning(kind, input_fn), hooks=case.hooks(losses.hook()))
+    assert len(started) == 1
+    support.assert_same_bits(losses.values, expected)
+    case.estimator.evaluate(returning(kind, case.input_fn(False, make=from_generator)), hooks=case.hooks())
+    assert len(started) == 2
+
+
+@pytest.mark.parametrize("form", cases.FORMS)
+def test_logging_hooks_see_the_batch_of_the_step_by_object_and_by_name(mx, tmp_path, form):
+    mx()
+    tf = support.tf()
+    seen = {"object": [], "name": [], "given": []}
+
+    def keep(kind):
+        return lambda tensors: seen[kind].append({name: np.array(value) for name, value in tensors.items()}) or kind
+
+    def hooks(features):
+        name = features["user"].name
+        given[0] = name
+        return [tf.estimator.LoggingTensorHook({"user": features["user"]}, every_n_iter=1, formatter=keep("object")),
+                tf.estimator.LoggingTensorHook({"user": name}, every_n_iter=1, formatter=keep("name"))]
+
+    given = [None]
+    case = cases.Case(form, tmp_path, params={"hooks": hooks})
+    # Made in the script, by the name that the tensor has in the graph that model_fn saw.
+    case.train(repeat=1, hooks=[tf.estimator.LoggingTensorHook({"user": "IteratorGetNext:2"}, every_n_iter=1,
+                                                               formatter=keep("given"))])
+    features, _ = cases.samples()
+    for kind, values in seen.items():
+        together = np.concatenate([one["user"] for one in values])
+        assert together.tobytes() == features["user"].tobytes(), kind
+
+
+@pytest.mark.parametrize("form", cases.FORMS)
+def test_summaries_of_the_estimator_and_of_a_hook_hold_the_values_of_their_step(mx, tmp_path, form):
+    mx()
+    tf = support.tf()
+    own = os.path.realpath(str(tmp_path / "own"))
+
+    def hooks(features):
+        tf.compat.v1.summary.scalar("first_price", features["price"][0])
+        return [tf.estimator.SummarySaverHook(save_steps=2, output_dir=own, summary_op=tf.compat.v1.summary.merge_all())]
+
+    case = cases.Case(form, tmp_path / "model", params={"hooks": hooks}, save_summary_steps=3)
+    losses = case.train(steps=5)
+    prices = cases.samples()[0]["price"][::cases.BATCH]
+
+    def points(directory, tag):
+        found = {}
+        for name in os.listdir(directory):
+            if "tfevents" in name:
+                for event in tf.compat.v1.train.summary_iterator(os.path.join(directory, name)):
+                    found.update({event.step: value.simple_value for value in event.summary.value if value.tag == tag})
+        return [found[step] for step in sorted(found)], sorted(found)
+
+    for directory, every in ((case.directory, 3), (own, 2)):
+        for tag, expected in (("squared_error", losses), ("first_price", prices)):
+            values, steps = points(directory, tag)
+            assert steps == list(range(1, 6, every))
+            support.assert_same_bits(values, [expected[step - 1] for step in steps], tag)
