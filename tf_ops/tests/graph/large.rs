@@ -44,14 +44,20 @@ fn graph(depth: usize, lookups: usize, others: usize) -> Vec<u8> {
 
 fn measure(what: &str, depth: usize, lookups: usize, others: usize) -> Plan {
     let (graph, ops) = (graph(depth, lookups, others), op_list());
-    let start = Instant::now();
-    let plan = Plan::make(&graph, &ops).expect("a plan");
-    let bytes = plan.encode().expect("bytes").len();
+    let (plan, took) = (0..5)
+        .map(|_| {
+            let start = Instant::now();
+            let plan = Plan::make(&graph, &ops).expect("a plan");
+            let _ = plan.encode().expect("bytes");
+            (plan, start.elapsed())
+        })
+        .min_by_key(|(_, took)| *took)
+        .expect("it ran");
     println!(
-        "{what}: {} nodes, {} bytes, plan of {bytes} bytes in {:.1} ms",
+        "{what}: {} nodes, {} bytes, planned in {:.1} ms (least of 5)",
         plan.nodes,
         graph.len(),
-        start.elapsed().as_secs_f64() * 1e3
+        took.as_secs_f64() * 1e3
     );
     plan
 }
