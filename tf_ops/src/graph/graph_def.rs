@@ -1,4 +1,4 @@
-//! Views of TensorFlow's messages: GraphDef, NodeDef, FunctionDef, OpList. Nothing is copied but names' places.
+//! Views of TensorFlow's messages: GraphDef, NodeDef, FunctionDef, OpList. Names and messages stay in the bytes that were given.
 
 use super::wire::{put_bytes, Field, Fields, Value};
 use mx_rec_kernels::{Error, Kind, Result};

@@ -330,43 +330,13 @@ impl<'g, 'a> Maker<'g, 'a> {
     /// Adds an iterator to the plan, or makes its lookups stay if its copies would be too large.
     fn add_iterator(&mut self, fed: &Fed, plan: &mut Plan) -> Result<()> {
         let graph = self.graph;
-        let stamp = plan.iterators.len() + 1;
         let get_next = graph.node(fed.get_next)?;
-        let (mut ids, mut known) = (Vec::new(), HashSet::new());
-        let (mut nodes, mut definitions) = (Vec::new(), Vec::new());
-        let mut calls = Vec::new();
-        let mut fits = self.spend(graph.versions_size());
-        for moving in &fed.lookups {
-            if moving.component.is_none() {
-                fits = fits && self.collect(moving.ids, fed.get_next, stamp, &mut nodes)?;
-            }
-            let lookup = item(&plan.lookups, moving.lookup)?;
-            if known.insert(lookup.ids.as_str()) {
-                ids.push(Ids {
-                    tensor: lookup.ids.clone(),
-                    component: moving.component,
-                    dtype: moving.dtype,
-                });
-            }
-        }
-        let mut names = Vec::with_capacity(nodes.len());
-        for &at in &nodes {
-            let node = graph.node(at)?;
-            names.push(node.name.to_owned());
-            definitions.push(node.unplaced()?);
-            calls.extend(self.library.called_by(node)?.unwrap_or_default());
-        }
-        let mut functions = Vec::new();
-        for at in self.library.closure(calls)? {
-            let definition = self.library.definition(at)?;
-            fits = fits && self.spend(definition.len());
-            functions.push(definition);
-        }
+        let moved = self.moved_nodes(fed, plan.iterators.len() + 1)?;
         for moving in &fed.lookups {
             if let Some(lookup) = plan.lookups.get_mut(moving.lookup) {
-                lookup.moves = fits;
-                lookup.iterator = fits.then_some(plan.iterators.len());
-                if !fits {
+                lookup.moves = moved.is_some();
+                lookup.iterator = moved.is_some().then_some(plan.iterators.len());
+                if moved.is_none() {
                     let name = quoted(get_next.name);
                     lookup.reason = format!(
                         "what computes the ids from {name} is too large to be copied once more"
@@ -374,34 +344,77 @@ impl<'g, 'a> Maker<'g, 'a> {
                 }
             }
         }
-        if !fits {
+        let Some((nodes, bytes)) = moved else {
             // From here on nothing more is tried: each attempt would walk the same nodes.
             self.budget = 0;
             return Ok(());
+        };
+        let (mut ids, mut known) = (Vec::new(), HashSet::new());
+        for moving in &fed.lookups {
+            let tensor = item(&plan.lookups, moving.lookup)?.ids.as_str();
+            if known.insert(tensor) {
+                ids.push(Ids {
+                    tensor: tensor.to_owned(),
+                    component: moving.component,
+                    dtype: moving.dtype,
+                });
+            }
         }
-        let name = |at: &usize| graph.node(*at).map(|node| node.name.to_owned());
-        let bytes = graph.with_nodes(&definitions, &functions);
+        let names = |places: &[usize]| -> Result<Vec<String>> {
+            let names = places.iter().map(|&at| graph.node(at));
+            names.map(|node| Ok(node?.name.to_owned())).collect()
+        };
         plan.iterators.push(Iterator {
             get_next: get_next.name.to_owned(),
-            iterator: name(&fed.usable.iterator)?,
+            iterator: graph.node(fed.usable.iterator)?.name.to_owned(),
             kind: match fed.usable.one_shot {
                 true => IteratorKind::OneShot,
                 false => IteratorKind::Initializable,
             },
-            initializers: fed
-                .usable
-                .initializers
-                .iter()
-                .map(name)
-                .collect::<Result<_>>()?,
+            initializers: names(&fed.usable.initializers)?,
             components: self.slices.components(fed.get_next)?,
             lookups: fed.lookups.iter().map(|moving| moving.lookup).collect(),
             ids,
-            nodes: names,
+            nodes: names(&nodes)?,
             graph: [plan.graphs.len(), bytes.len()],
         });
         plan.graphs.extend_from_slice(&bytes);
         Ok(())
+    }
+
+    /// The nodes that compute the ids of an iterator's lookups, inputs first, and their GraphDef; `None` if that is more
+    /// than may be copied.
+    fn moved_nodes(&mut self, fed: &Fed, stamp: usize) -> Result<Option<(Vec<usize>, Vec<u8>)>> {
+        let graph = self.graph;
+        if !self.spend(graph.versions_size()) {
+            return Ok(None);
+        }
+        let mut nodes = Vec::new();
+        for moving in fed
+            .lookups
+            .iter()
+            .filter(|moving| moving.component.is_none())
+        {
+            if !self.collect(moving.ids, fed.get_next, stamp, &mut nodes)? {
+                return Ok(None);
+            }
+        }
+        let (mut definitions, mut calls) = (Vec::with_capacity(nodes.len()), Vec::new());
+        for &at in &nodes {
+            let node = graph.node(at)?;
+            definitions.push(node.unplaced()?);
+            calls.extend(self.library.called_by(node)?.unwrap_or_default());
+        }
+        let mut functions = Vec::new();
+        for at in self.library.closure(calls)? {
+            let definition = self.library.definition(at)?;
+            if !self.spend(definition.len()) {
+                return Ok(None);
+            }
+            functions.push(definition);
+        }
+        let bytes = graph.with_nodes(&definitions, &functions);
+        Ok(Some((nodes, bytes)))
     }
 
     /// Appends a node and all that it is computed from, inputs first, without what has the stamp already. False if

@@ -18,9 +18,9 @@ pub struct Field<'a> {
 pub enum Value<'a> {
     /// Integers, booleans, enums.
     Varint(u64),
-    /// Strings, bytes, messages, packed numbers; or four or eight bytes of fixed width, little-endian.
+    /// Strings, bytes, messages, packed numbers.
     Bytes(&'a [u8]),
-    /// Four or eight bytes of a fixed width.
+    /// Numbers of a fixed width: four or eight bytes, little-endian.
     Fixed(&'a [u8]),
 }
 
