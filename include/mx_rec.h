@@ -48,6 +48,24 @@ int mx_rec_plan(const unsigned char* graph, size_t graph_size, const unsigned ch
 /* Frees a result of mx_rec_plan; null is allowed. */
 void mx_rec_plan_free(unsigned char* result, size_t result_size);
 
+/* Begins to record the runs of our ops, those in input pipelines included; TensorFlow's RunMetadata lacks these. What was
+ * recorded before and not fetched is dropped. Off until the first call; while it is off, an op run pays one load for it.
+ */
+void mx_rec_trace_start(void);
+
+/* Ends the recording. Needs no TensorFlow.
+ *
+ * Returns 0, and *result is JSON, UTF-8: {"version": 1, "dropped": n, "spans": [{"op": "MxRecPrepare", "table": "users" or null,
+ * "thread": 1, "start": microseconds since the Unix epoch as in RunMetadata, "duration": microseconds}, ...]}, in the order in which the
+ * runs ended. Threads have numbers from 1. At most 262,144 spans are kept; dropped says how many more there were. Returns 1,
+ * and *result is the text of an error, UTF-8. In both cases it does not end with a zero byte, has *result_size bytes and goes back to
+ * mx_rec_trace_free. Never aborts.
+ */
+int mx_rec_trace_stop(unsigned char** result, size_t* result_size);
+
+/* Frees a result of mx_rec_trace_stop; null is allowed. */
+void mx_rec_trace_free(unsigned char* result, size_t result_size);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,7 +1,8 @@
 //! The door: what TensorFlow and Python find in the shared library.
 //!
 //! TensorFlow loads the library with `tf.load_op_library`; the hook below then registers every op. Python asks through
-//! ctypes (include/mx_rec.h) whether that worked, and what the graph pass decides on a graph (`plan`).
+//! ctypes (include/mx_rec.h) whether that worked, what the graph pass decides on a graph (`plan`), and what the ops did when
+//! (`trace`).
 
 #![cfg_attr(
     not(test),
@@ -14,6 +15,7 @@
 )]
 
 mod plan;
+mod trace;
 
 use std::ffi::{c_char, c_int, CString};
 use std::panic::catch_unwind;

@@ -27,5 +27,6 @@ mod sys;
 )]
 mod tf;
 mod threads;
+pub mod trace;
 
 pub use sys::{load, LoadError};

@@ -4,6 +4,7 @@ use super::definition::{Arg, Attr};
 use crate::registry;
 use crate::tf::{Construction, Context, Input, ShapeContext};
 use crate::threads::pool;
+use crate::trace;
 use mx_rec_kernels::{Error, Ids, Result, Table};
 use std::sync::Arc;
 
@@ -82,7 +83,9 @@ pub(super) fn resolve(
 
 /// The table that input 0 names.
 pub(super) fn table(context: &Context) -> Result<Arc<Table>> {
-    registry::get(context.input(0)?.scalar::<i64>()?)
+    let table = registry::get(context.input(0)?.scalar::<i64>()?)?;
+    trace::note(&table);
+    Ok(table)
 }
 
 /// Runs `work`; its error names the table.

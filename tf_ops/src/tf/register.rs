@@ -4,6 +4,7 @@ use super::{status, Construction, Context, ShapeContext, Status};
 use crate::guard::{explain, guarded};
 use crate::ops::OpDef;
 use crate::sys::{self, TensorFlow};
+use crate::trace;
 use mx_rec_kernels::{Error, Kind, Result};
 use std::ffi::{c_void, CString};
 
@@ -129,12 +130,15 @@ unsafe extern "C" fn compute<K: Kernel>(kernel: *mut c_void, raw: *mut sys::TF_O
     // SAFETY: the pointer is null or what `create::<K>` gave, and `delete::<K>` has not been called. TensorFlow may
     // run a kernel on several threads at once: K is Sync and only shared references are made.
     let kernel = unsafe { kernel.cast::<K>().as_ref() };
-    if let Err(error) = guarded(|| match kernel {
-        Some(kernel) => kernel.compute(&context),
-        None => Err(Error::new(
-            Kind::Internal,
-            "the op runs, but its kernel could not be made",
-        )),
+    if let Err(error) = guarded(|| {
+        let _span = trace::span(K::DEF.name);
+        match kernel {
+            Some(kernel) => kernel.compute(&context),
+            None => Err(Error::new(
+                Kind::Internal,
+                "the op runs, but its kernel could not be made",
+            )),
+        }
     }) {
         context.fail(error.kind(), &explain(K::DEF.name, &error));
     }
