@@ -1,0 +1,144 @@
+"""The command `python -m mx_rec.graph`: what a graph modification would move, and why."""
+
+import argparse
+import json
+import os
+import sys
+from typing import List, Optional
+
+from mx_rec import plugin
+from mx_rec.graph.drawing import draw_png, draw_svg
+from mx_rec.graph.files import GraphFile, merged_ops, read_graph
+from mx_rec.graph.plan import Plan, make_plan, registered_ops
+
+_PROGRAM = "python -m mx_rec.graph"
+_FAILED = 2
+_DESCRIPTION = """\
+Says which embedding lookups of a graph would move into its input pipelines, and why the others
+stay in the step. Nothing is run and nothing is changed; the graph is not even imported, so that
+ops of other plugins do no harm."""
+_EPILOG = """\
+FILE may be
+  a GraphDef          tf.io.write_graph, export_graph/old_graph.pbtxt
+  a MetaGraphDef      the .meta file of a checkpoint, tf.train.export_meta_graph
+  a SavedModel        its directory or its saved_model.pb
+binary or text; which one shows from its content.
+
+examples:
+  python -m mx_rec.graph model/model.ckpt-1000.meta
+  python -m mx_rec.graph graph.pbtxt --svg plan.svg
+  python -m mx_rec.graph exported/1700000000 --tag serve --json -
+
+exit code: 0 if the plan was made, whether or not anything moves; 2 if the file cannot be read,
+the plugin cannot be loaded, or an output cannot be written."""
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Runs the command.
+
+    Args:
+        argv: The arguments after the program's name; None is those of the process.
+
+    Returns:
+        The exit code: 0, or 2 after one line about the error on stderr.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        file = read_graph(arguments.file, arguments.tag)
+        plugin.load()
+        plan = make_plan(file.graph.SerializeToString(), merged_ops(registered_ops(), file.ops))
+        if arguments.svg:
+            _write(arguments.svg, draw_svg(plan))
+        if arguments.png:
+            draw_png(plan, arguments.png)
+        if arguments.json:
+            _write(arguments.json, as_json(plan))
+        if "-" not in (arguments.svg, arguments.json):
+            _write("-", report(arguments.file, file, plan))
+    except BrokenPipeError:
+        # The reader, such as `head`, has seen enough. What is left must not fail at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ImportError, OSError, ValueError) as error:
+        print("{}: {}".format(_PROGRAM, _sentence(error)), file=sys.stderr)
+        return _FAILED
+    return 0
+
+
+def report(path: str, file: GraphFile, plan: Plan) -> str:
+    """Returns what the command prints.
+
+    Args:
+        path: The file's name.
+        file: What was read from it.
+        plan: Its plan.
+
+    Returns:
+        Several lines of text.
+    """
+    types = [node.op for node in file.graph.node]
+    tables = types.count("MxRecTable")
+    claims = types.count("MxRecClaim")
+    lines = ["{}: a {} with {}".format(path, file.kind, _count(tables, "table"))]
+    if not plan.lookups:
+        if not tables:
+            lines.append("No table of mx_rec is in the graph: there is nothing to modify.")
+        else:
+            lines.append("No lookup was made by sparse_lookup(..., modify_graph=True): there is "
+                         "nothing to modify.")
+    if claims:
+        lines.append("The graph is modified already: {} take{} what a pipeline prepared.".format(
+            _count(claims, "lookup"), "s" if claims == 1 else ""))
+    if not plan.lookups:
+        return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + plan.text()
+
+
+def as_json(plan: Plan) -> str:
+    """Returns the plan as JSON: its fields, with the moved ops by name and type."""
+    iterators = []
+    for iterator in plan.iterators:
+        entry = dict(iterator._asdict(), ids=[dict(ids._asdict()) for ids in iterator.ids])
+        types = {node.name: node.op for node in iterator.graph.node}
+        entry["nodes"] = [{"name": name, "op": types.get(name)} for name in iterator.nodes]
+        del entry["graph"]
+        iterators.append(entry)
+    return json.dumps({"nodes": plan.nodes,
+                       "lookups": [dict(lookup._asdict()) for lookup in plan.lookups],
+                       "iterators": iterators}, indent=2) + "\n"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=_PROGRAM, description=_DESCRIPTION, epilog=_EPILOG,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", metavar="FILE", help="the graph, see below")
+    parser.add_argument("--svg", metavar="OUT", help="draw the plan as SVG; - is stdout")
+    parser.add_argument("--png", metavar="OUT", help="draw the plan as PNG; needs matplotlib")
+    parser.add_argument("--json", metavar="OUT", help="write the plan as JSON; - is stdout")
+    parser.add_argument("--tag", metavar="TAG", action="append",
+                        help="a tag of the graph of a SavedModel; repeat it for all of its tags")
+    return parser
+
+
+def _write(path: str, text: str) -> None:
+    if path == "-":
+        # Names in a graph need not fit the encoding of the terminal.
+        encoding = sys.stdout.encoding or "ascii"
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
+        return
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return "{}: {}".format(error.filename, error.strerror)
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _count(number: int, what: str) -> str:
+    return "{} {}{}".format(number or "no", what, "" if number == 1 else "s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
