@@ -135,10 +135,13 @@ class Case:
             return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
         tf.compat.v1.summary.scalar("squared_error", loss)
         variables, sparse = get_dense_and_sparse_variable()
+        # Gated: else TensorFlow may update a kernel before the gradient of the layer's input has read it, and two runs
+        # of one graph differ.
+        gradients = tf.gradients(loss, variables + sparse, gate_gradients=True)
         train = tf.group(
-            tf.compat.v1.train.AdamOptimizer(0.01).minimize(
-                loss, global_step=tf.compat.v1.train.get_global_step(), var_list=variables),
-            create_hash_optimizer(learning_rate=0.05).minimize(loss, var_list=sparse))
+            tf.compat.v1.train.AdamOptimizer(0.01).apply_gradients(
+                zip(gradients, variables), global_step=tf.compat.v1.train.get_global_step()),
+            create_hash_optimizer(learning_rate=0.05).apply_gradients(zip(gradients[len(variables):], sparse)))
         hooks = params["hooks"](features) if "hooks" in params else []
         return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train, training_hooks=hooks)
 
@@ -187,6 +190,15 @@ def saved_variables(directory, step=None):
     path = directory if step is None else "{}/model.ckpt-{}".format(directory, step)
     reader = support.tf().train.load_checkpoint(path)
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def summary_values(directory, tag):
+    """(steps, values) of a scalar summary, in the order of the steps."""
+    found = {}
+    for name in glob.glob(directory + "/*tfevents*"):
+        for event in support.tf().compat.v1.train.summary_iterator(name):
+            found.update({event.step: value.simple_value for value in event.summary.value if value.tag == tag})
+    return sorted(found), [found[step] for step in sorted(found)]
 
 
 def assert_same_checkpoints(actual, expected, step=None):

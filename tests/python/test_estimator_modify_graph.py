@@ -212,16 +212,8 @@ def test_summaries_of_the_estimator_and_of_a_hook_hold_the_values_of_their_step(
     losses = case.train(steps=5)
     prices = cases.samples()[0]["price"][::cases.BATCH]
 
-    def points(directory, tag):
-        found = {}
-        for name in os.listdir(directory):
-            if "tfevents" in name:
-                for event in tf.compat.v1.train.summary_iterator(os.path.join(directory, name)):
-                    found.update({event.step: value.simple_value for value in event.summary.value if value.tag == tag})
-        return [found[step] for step in sorted(found)], sorted(found)
-
     for directory, every in ((case.directory, 3), (own, 2)):
         for tag, expected in (("squared_error", losses), ("first_price", prices)):
-            values, steps = points(directory, tag)
+            steps, values = cases.summary_values(directory, tag)
             assert steps == list(range(1, 6, every))
             support.assert_same_bits(values, [expected[step - 1] for step in steps], tag)
