@@ -172,7 +172,7 @@ fn only_the_very_buffers_are_taken_for_the_batch() {
     let (table, other) = (table(100, &[]), table(100, &[]));
     let batch = prepare(&table, &[1, 2]);
     let offsets = batch.lease.offsets();
-    let (ids, restore) = (batch.ids.clone(), batch.restore.clone());
+    let (ids, copy, restore) = (batch.ids.clone(), offsets.to_vec(), batch.restore.clone());
     let claim = |table: &Table, ids: &[i64], offsets: &[i64], restore: &[i32]| {
         table
             .claim(&pool(), Ids::I64(ids), offsets, None, restore)
@@ -180,12 +180,7 @@ fn only_the_very_buffers_are_taken_for_the_batch() {
     };
     assert!(!claim(&table, &ids, offsets, &batch.restore));
     assert!(!claim(&table, &batch.ids[..1], offsets, &batch.restore));
-    assert!(!claim(
-        &table,
-        &batch.ids,
-        &offsets.to_vec(),
-        &batch.restore
-    ));
+    assert!(!claim(&table, &batch.ids, &copy, &batch.restore));
     assert!(!claim(&table, &batch.ids, &offsets[..1], &batch.restore));
     assert!(!claim(&table, &batch.ids, offsets, &restore));
     assert!(!claim(&table, &batch.ids, &[], &batch.restore));

@@ -64,8 +64,8 @@ pub(super) enum Claim {
     Stale,
     /// The offsets are right and all keys are in the index.
     Good,
-    /// The offsets are right; these keys are still to be entered.
-    Enter(Vec<(i64, u32)>),
+    /// The offsets are right, and keys are still to be entered.
+    Enter,
 }
 
 impl Flight {
@@ -126,16 +126,30 @@ impl Flight {
             }
             _ => return Claim::Stale,
         };
-        let left: Vec<(i64, u32)> = held
-            .staged
-            .iter()
-            .copied()
-            .filter(|&(key, row)| self.staged(key) == Some(row))
-            .collect();
-        if left.is_empty() {
-            return Claim::Good;
+        let named = |(key, row): &(i64, u32)| self.staged(*key) == Some(*row);
+        if held.staged.iter().any(named) {
+            Claim::Enter
+        } else {
+            Claim::Good
         }
-        Claim::Enter(left)
+    }
+
+    /// The keys, with their rows, that a lease names and that are still staged.
+    pub(super) fn named(&self, offsets: &[i64]) -> (Vec<i64>, Vec<u32>) {
+        let Some(held) = self.leases.get(&offsets.as_ptr().addr()) else {
+            return Default::default();
+        };
+        let mut named = (
+            Vec::with_capacity(held.staged.len()),
+            Vec::with_capacity(held.staged.len()),
+        );
+        for &(key, row) in &held.staged {
+            if self.staged(key) == Some(row) {
+                named.0.push(key);
+                named.1.push(row);
+            }
+        }
+        named
     }
 
     /// The row that is staged for a key.

@@ -115,17 +115,17 @@ impl Table {
         match self.flight().lock().claim(offsets, source) {
             Claim::Stale => return Ok(false),
             Claim::Good => return Ok(true),
-            Claim::Enter(_) => {}
+            Claim::Enter => {}
         }
         let mut index = self.index().write();
         let mut flight = self.flight().lock();
         // Others may have been faster in the meantime.
-        let staged = match flight.claim(offsets, source) {
+        match flight.claim(offsets, source) {
             Claim::Stale => return Ok(false),
             Claim::Good => return Ok(true),
-            Claim::Enter(staged) => staged,
-        };
-        let (keys, rows): (Vec<i64>, Vec<u32>) = staged.into_iter().unzip();
+            Claim::Enter => {}
+        }
+        let (keys, rows) = flight.named(offsets);
         index
             .reserve(pool, &keys)
             .map_err(|error| error.with("table", &self.config().name))?;
