@@ -217,6 +217,19 @@ def test_a_wrong_rank_is_refused_when_the_graph_is_built(graph):
     assert tf.gradients(tf.cast(claimed.offsets, tf.float32), table.variable) == [None]
 
 
+@pytest.mark.parametrize("op", ["MxRecPrepare", "MxRecClaim"])
+def test_a_handle_of_no_table_is_refused(graph, session, op):
+    tf, ops = support.tf(), support.ops()
+    ids, handle = tf.constant([1, 2], tf.int64), tf.compat.v1.placeholder(tf.int64, [])
+    call = {
+        "MxRecPrepare": lambda: ops.mx_rec_prepare(handle, ids),
+        "MxRecClaim": lambda: ops.mx_rec_claim(handle, ids, ids, tf.constant([0, 1])),
+    }[op]().offsets
+    with pytest.raises(tf.errors.NotFoundError) as error:
+        session().run(call, {handle: 12345})
+    assert op in error.value.message
+
+
 def test_sessions_that_close_with_batches_ahead_neither_crash_nor_leak():
     """In a process of its own, since a crash is what it looks for."""
     printed = support.run_python("""
