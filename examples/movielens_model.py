@@ -109,8 +109,8 @@ def on_tables(mean: float, budget: int, settings: Settings) -> Model:
             rows[is_training] = {
                 name: sparse_lookup(tables[name], specs[name], is_train=is_training, batch=batch)
                 for name in FEATURES}
-            outcome[is_training] = _predict(rows[is_training], batch["genres"], mean, settings)
-        loss, total = _loss(outcome[True], batches[True], rows[True], settings)
+            outcome[is_training] = score(rows[is_training], batch["genres"], mean, settings)
+        loss, total = losses(outcome[True], batches[True], rows[True], settings)
 
         dense, sparse = get_dense_and_sparse_variable()
         gradients = tf.gradients(total, dense + sparse)
@@ -149,8 +149,8 @@ def on_variables(mean: float, counts: Dict[str, int], settings: Settings) -> Mod
         for is_training in (True, False):
             batch = batches[is_training]
             rows[is_training] = {name: _gather(storage[name], batch[name]) for name in FEATURES}
-            outcome[is_training] = _predict(rows[is_training], batch["genres"], mean, settings)
-        loss, total = _loss(outcome[True], batches[True], rows[True], settings)
+            outcome[is_training] = score(rows[is_training], batch["genres"], mean, settings)
+        loss, total = losses(outcome[True], batches[True], rows[True], settings)
 
         dense, sparse = tf1.trainable_variables(), [storage[name] for name in FEATURES]
         gradients = tf.gradients(total, dense + sparse)
@@ -189,7 +189,7 @@ def _gather(variable: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
     return rows * tf.cast(present, tf.float32)[..., None]
 
 
-def _predict(rows: Dict[str, tf.Tensor], genres: tf.Tensor, mean: float,
+def score(rows: Dict[str, tf.Tensor], genres: tf.Tensor, mean: float,
              settings: Settings) -> tf.Tensor:
     """The model: biases, products of factors, and a dense layer that looks at all of them.
 
@@ -217,7 +217,7 @@ def _predict(rows: Dict[str, tf.Tensor], genres: tf.Tensor, mean: float,
             + tf.reduce_sum(by_genre, axis=1) + correction)
 
 
-def _loss(prediction: tf.Tensor, batch: Dict[str, tf.Tensor], rows: Dict[str, tf.Tensor],
+def losses(prediction: tf.Tensor, batch: Dict[str, tf.Tensor], rows: Dict[str, tf.Tensor],
           settings: Settings) -> Tuple[tf.Tensor, tf.Tensor]:
     """Returns the mean squared error, and what is minimised: with the decay of rows."""
     loss = tf.reduce_mean(tf.square(prediction - batch["stars"]))
