@@ -192,8 +192,8 @@ def frozen(value):
 
 
 def essence(error):
-    """What an error says, without the names of nodes, which TensorFlow appends."""
-    return error.message.split("\n")[0].split("[[")[0].strip()
+    """What an error says, without the names of nodes, which TensorFlow appends, and of the op that found it."""
+    return error.message.split("\n")[0].split("[[")[0].strip().replace("MxRecClaim", "MxRecIdOffset")
 
 
 def alike(script, moves, forms=(STEP, AHEAD), tmp_path=None, **config):
