@@ -5,6 +5,7 @@
 | tf.compat.v1.train.Saver.__init__ | tables are not variables: they are taken out of var_list |
 | tf.compat.v1.train.Saver.save | tables are saved with the variables, and removed with them |
 | tf.compat.v1.train.Saver.restore | tables are restored with the variables |
+| SavedModelBuilder._maybe_create_saver | a model loaded without this package has its tables |
 | BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides |
 | BaseSession.run | a rewritten one-shot iterator starts by itself; a warning if none is rewritten |
 | Iterator.__init__ | get_target_batch gives batches in the nesting of the user's dataset |
@@ -19,12 +20,14 @@ from typing import Any, Callable
 import tensorflow as tf
 from tensorflow.python.client import session as session_module
 from tensorflow.python.data.ops import dataset_ops, iterator_ops
+from tensorflow.python.saved_model import builder_impl
 
 from mx_rec.core.graph_state import remember_session
 from mx_rec.graph.eos import eos_map
 from mx_rec.graph.iterators import remembering_elements
 from mx_rec.graph.sessions import starting_iterators
 from mx_rec.saver.saver import patched_init, patched_restore, patched_save
+from mx_rec.saver.serving import patched_saver_of_builder
 
 _STOCK = "_mx_rec_stock"
 
@@ -35,6 +38,8 @@ def apply() -> None:
     _patch(saver, "__init__", patched_init)
     _patch(saver, "save", patched_save)
     _patch(saver, "restore", patched_restore)
+    _patch(builder_impl._SavedModelBuilder,  # pylint: disable=protected-access
+           "_maybe_create_saver", patched_saver_of_builder)
     _patch(session_module.BaseSession, "__init__", _remembering)
     _patch(session_module.BaseSession, "run", starting_iterators)
     _patch(iterator_ops.Iterator, "__init__", remembering_elements)

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +14,7 @@ from mx_rec.constants.constants import DIRECTORY_MODE, MAX_INT32
 from mx_rec.core.graph_state import remember_session
 from mx_rec.core.table import is_table_variable, table_name_of
 from mx_rec.saver.paths import check_save_path, sparse_directory
+from mx_rec.saver.serving import restores_tables
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Int, Text, checked, is_int
@@ -224,7 +225,10 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
             return
         _check_directories(operations, directory)
         stock(self, sess, save_path)
-        _restore_tables(sess, operations, directory)
+        if restores_tables(sess.graph, self.saver_def):
+            logger.info("restored %s from %s.", ", ".join(op.name for op in operations), directory)
+        else:
+            _restore_tables(sess, operations, directory)
 
     return restore
 
@@ -269,18 +273,18 @@ def _table_ops(graph: tf.Graph, names: Optional[List[str]]) -> List[_TableOps]:
     Returns:
         The ops by table; tables without is_save have none.
     """
-    loads = {}  # type: Dict[str, tf.Operation]
+    loads = {}  # type: Dict[Tuple[str, str], tf.Operation]
     saves = []  # type: List[tf.Operation]
     for op in graph.get_operations():
         if op.type == "MxRecLoad":
-            loads[op.inputs[0].op.name] = op
+            loads[op.inputs[0].op.name, op.inputs[1].name] = op
         elif op.type == "MxRecSave":
             saves.append(op)
     found = []  # type: List[_TableOps]
     for save in saves:
         table = save.inputs[0].op
-        load = loads.get(table.name)
-        if load is None or load.inputs[1] is not save.inputs[1]:
+        load = loads.get((table.name, save.inputs[1].name))
+        if load is None:
             continue
         if names is None or table.name in names:
             found.append(_TableOps(table_name_of(table), save.inputs[1], save.outputs[0], load))

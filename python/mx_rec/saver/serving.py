@@ -1,0 +1,63 @@
+"""SavedModels whose tables are loaded by whoever restores their variables, without this package."""
+
+import os
+from typing import Any, Callable
+
+import tensorflow as tf
+
+from mx_rec.core.table import table_name_of
+from mx_rec.ops import library
+from mx_rec.saver.paths import SPARSE_PREFIX
+
+_LOAD_OP = "MxRecLoad"
+
+
+def patched_saver_of_builder(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes SavedModelBuilder._maybe_create_saver, whose saver restores tables inside the graph.
+
+    A loader of SavedModels runs the saver's restore op and knows nothing of tables.
+
+    Args:
+        stock: TensorFlow's own.
+
+    Returns:
+        Its replacement.
+    """
+
+    def _maybe_create_saver(self: Any, saver: Any = None) -> Any:
+        saver = stock(self, saver)
+        if getattr(saver, "saver_def", None) is not None:
+            _restore_tables_too(tf.compat.v1.get_default_graph(), saver.saver_def)
+        return saver
+
+    return _maybe_create_saver
+
+
+def restores_tables(graph: tf.Graph, saver_def: Any) -> bool:
+    """Returns whether the restore op of a saver loads the tables of the graph itself.
+
+    Args:
+        graph: The saver's graph.
+        saver_def: Its SaverDef.
+    """
+    return any(op.type == _LOAD_OP
+               for op in graph.get_operation_by_name(saver_def.restore_op_name).control_inputs)
+
+
+def _restore_tables_too(graph: tf.Graph, saver_def: Any) -> None:
+    """Makes the restore op wait for a load of every saved table beside the variables' files."""
+    if restores_tables(graph, saver_def):
+        return
+    tables = [op.inputs[0].op for op in graph.get_operations() if op.type == "MxRecSave"]
+    if not tables:
+        return
+    filename = graph.get_tensor_by_name(saver_def.filename_tensor_name)
+    with graph.as_default(), graph.control_dependencies(None), tf.device("/cpu:0"), \
+            tf.name_scope("mx_rec_restore"):
+        directory = tf.strings.regex_replace(filename, "([^/]*)$", SPARSE_PREFIX + "\\1",
+                                             replace_global=False)
+        loads = [library().mx_rec_load(op.outputs[1], tf.io.decode_raw(
+            tf.strings.join([directory, os.sep + table_name_of(op)]), tf.uint8)).op
+                 for op in tables]
+    restore = graph.get_operation_by_name(saver_def.restore_op_name)
+    restore._add_control_inputs(loads)  # pylint: disable=protected-access
