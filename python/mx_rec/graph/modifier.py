@@ -85,6 +85,10 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
         for mode in modes:
             by_mode[mode].append((iterator.iterator, rewritten))
         _remember(state, graph, rewritten, iterator.kind == ONE_SHOT)
+        config.train_params_config.iterator_type = graph.get_operation_by_name(
+            iterator.iterator).type
+        config.train_params_config.dataset_element_spec = state.element_specs.get(
+            iterator.iterator)
     with graph.as_default(), graph.control_dependencies(None):
         for mode, found in by_mode.items():
             _set_mode(state, mode, found, by_mode[not mode])

@@ -206,6 +206,8 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
     Args:
         use_mpi: Of older releases; must be True. No MPI is used.
         max_steps: Total number of training steps in [-1, 2147483647]; -1 is until the data end.
+            Where it is more than 0, a training pipeline that graph modification made ends after
+            so many batches.
         train_steps: Training steps between two evaluations, same range.
         eval_steps: Steps of one evaluation, same range.
         save_steps: Training steps between two saves, same range.
