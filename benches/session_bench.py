@@ -8,8 +8,8 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-# target -> benches "module.function.draw"; each runs in a process of its own, ours and the peer
-# together, so that memory and table names of one never meet another's.
+# target -> benches "module.function.draw" (the model: form); each runs in a process of its own, ours
+# and the peer together, so that memory and table names of one never meet another's.
 BENCHES = {
     "P1": ["lookup.dense.u", "lookup.dense.z"],
     "P2": ["lookup.hash_table.u"],
@@ -20,7 +20,9 @@ BENCHES = {
         for draw in "uz"
     ],
     "P5": ["step.lazy_adam.u", "step.lazy_adam.z"],
+    "P12": ["model.dense.u", "model.dense.z"],
     "P15": ["lookup.smallest.u"],
+    "P16": ["model.modified." + form for form in "uzsdk"],
 }
 
 
