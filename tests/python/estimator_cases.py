@@ -180,7 +180,8 @@ def saved_tables(directory, step=None):
         table, part = path.split(os.sep)[-3:-1]
         if part != "key":
             keys = np.fromfile(os.path.dirname(os.path.dirname(path)) + "/key/slice.data", "<i8")
-            rows = np.fromfile(path, "<f4").reshape(len(keys), -1)
+            dim = int(np.fromfile(os.path.dirname(path) + "/slice.attribute", "<i8")[1])
+            rows = np.fromfile(path, "<f4").reshape(len(keys), dim)
             found.setdefault(table, {})[part] = dict(zip(keys.tolist(), rows))
     return found
 

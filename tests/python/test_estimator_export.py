@@ -7,6 +7,7 @@ TensorFlow's `saved_model_cli` has no option for op libraries, so the package is
 `tf.saved_model.load` and `tf.contrib.predictor` need nothing but `import mx_rec` before them, and no `init`.
 """
 
+import glob
 import os
 
 import numpy as np
@@ -117,3 +118,20 @@ def test_a_moved_export_still_has_its_tables(exported, tmp_path):
             support.assert_same_bits(sess.run(signature.outputs["output"].name, feed), exported.prediction)
     finally:
         os.rename(moved, exported.raw)
+
+
+def test_exporters_of_an_eval_spec_write_what_predicts_like_the_estimator(exported, tmp_path):
+    """The exporters run inside a round of evaluation, while the training's session is open."""
+    tf = support.tf()
+    case = cases.Case("ahead", tmp_path)
+    exporters = [tf.estimator.LatestExporter("latest", exported.placeholders),
+                 tf.estimator.BestExporter("best", exported.placeholders)]
+    tf.estimator.train_and_evaluate(
+        case.estimator, tf.estimator.TrainSpec(case.input_fn(True, repeat=None), 20, case.hooks()),
+        tf.estimator.EvalSpec(case.input_fn(False), None, hooks=case.hooks(), exporters=exporters, start_delay_secs=0,
+                              throttle_secs=0))
+    expected = case.predict((exported.features, np.zeros(len(exported.prediction), np.float32)))["output"]
+    for name in ("latest", "best"):
+        newest = sorted(glob.glob("{}/export/{}/*".format(case.directory, name)))[-1]
+        predictor = tf.contrib.predictor.from_saved_model(newest)
+        support.assert_same_bits(predictor(exported.features)["output"], expected, name)

@@ -68,7 +68,7 @@ def same_epochs(data, repeat):
 def test_max_steps_of_init_ends_the_training_input_and_no_other(mx, tmp_path):
     mx(max_steps=4)
     case = cases.Case("ahead", tmp_path)
-    losses = case.train(repeat=None)
+    losses = case.train(repeat=None, steps=9)
     assert len(losses) == 4 and cases.latest_step(case.directory) == 4
     assert len(case.predict()["output"]) == len(cases.samples()[1])
     means = case.evaluate()["mean_user"]

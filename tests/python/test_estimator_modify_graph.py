@@ -172,6 +172,52 @@ def test_a_generator_is_started_once(mx, tmp_path, kind):
     assert len(started) == 2
 
 
+def test_features_of_a_queue_stay_in_the_step(mx, tmp_path):
+    """numpy_input_fn is older than tf.data: there is no pipeline to move to, and nothing changes."""
+    mx()
+    inputs = support.tf().compat.v1.estimator.inputs
+    found = {}
+    for form in ("step", "ahead"):
+        case = cases.Case(form, tmp_path / form)
+        losses = cases.Recorder("model_loss:0")
+        case.estimator.train(inputs.numpy_input_fn(*cases.samples(), batch_size=cases.BATCH, num_epochs=2, shuffle=False),
+                             hooks=case.hooks(losses.hook()))
+        found[form] = losses.values, case.evaluate()
+    assert len(found["step"][0]) == 11 and found["ahead"] == found["step"]
+    cases.assert_same_checkpoints(str(tmp_path / "ahead"), str(tmp_path / "step"))
+
+
+def test_the_slicer_hooks_of_the_original_stand_before_the_modification(mx, tmp_path):
+    from mx_rec.graph import LookupSubgraphSlicerHook, OrphanLookupKeySlicerHook
+
+    mx()
+    case = cases.Case("ahead", tmp_path / "ahead")
+    slicers = [LookupSubgraphSlicerHook(["StringToHashBucketFast"]), OrphanLookupKeySlicerHook()]
+    case.estimator.train(case.input_fn(True, repeat=None), hooks=slicers + case.hooks(), steps=8)
+    cases.Case("step", tmp_path / "step").train(steps=8)
+    cases.assert_same_checkpoints(case.directory, str(tmp_path / "step"))
+
+
+def test_the_meta_graph_of_a_modified_training_runs_elsewhere(mx, tmp_path):
+    """The pipeline with the key work is part of it, and finds the tables of the session it runs in."""
+    mx()
+    tf = support.tf()
+    case = cases.Case("ahead", tmp_path, save_checkpoints_steps=6)
+    losses = case.train(steps=9)
+    with tf.Graph().as_default() as graph:
+        saver = tf.compat.v1.train.import_meta_graph(case.directory + "/model.ckpt-6.meta")
+        with support.new_session(graph) as sess:
+            saver.restore(sess, case.directory + "/model.ckpt-6")
+            sess.run([op for op in graph.get_operations() if op.type == "MakeIterator"])
+            train = graph.get_collection(tf.compat.v1.GraphKeys.TRAIN_OP)
+            # Six batches are an epoch less five samples; the new iterator starts at the first batch again.
+            first = sess.run(["model_loss:0", train])[0]
+    expected = cases.Case("step", tmp_path / "again", save_checkpoints_steps=6)
+    expected.train(steps=6)
+    support.assert_same_bits([first], expected.train(steps=1))
+    assert first != losses[6]
+
+
 @pytest.mark.parametrize("form", cases.FORMS)
 def test_logging_hooks_see_the_batch_of_the_step_by_object_and_by_name(mx, tmp_path, form):
     mx()
