@@ -4,6 +4,8 @@ A script is a function that takes a `Run`: it builds a graph on it, trains, and 
 each form, each time in a fresh default graph, and asserts that the notes are the same, bit for bit.
 """
 
+import re
+
 import numpy as np
 
 import support
@@ -193,7 +195,8 @@ def frozen(value):
 
 def essence(error):
     """What an error says, without the names of nodes, which TensorFlow appends, and of the op that found it."""
-    return error.message.split("\n")[0].split("[[")[0].strip().replace("MxRecClaim", "MxRecIdOffset")
+    text = re.sub(r"\{\{.*?\}\}", "", error.message.split("\n")[0].split("[[")[0])
+    return text.strip().replace("MxRecClaim", "MxRecIdOffset")
 
 
 def alike(script, moves, forms=(STEP, AHEAD), tmp_path=None, **config):
