@@ -1,4 +1,4 @@
-"""Draws a plan: what moves into the input pipelines, what stays in the step. SVG needs no package."""
+"""Draws a plan: what moves into the input pipelines, and what stays in the step."""
 
 import re
 import textwrap
@@ -107,9 +107,10 @@ def draw_svg(plan: Plan) -> str:
                            box.x, box.y, box.width, box.height, _FILLS[box.style], width,
                            ' stroke-dasharray="6,4"' if dash else ""))
         for number, line in enumerate(box.lines):
-            out.append('<text x="{:.1f}" y="{:.1f}"{} xml:space="preserve">{}</text>'.format(
-                box.x + _PAD, _baseline(box, number), ' font-weight="bold"' if number == 0 else "",
-                _xml(line)))
+            if line:
+                out.append('<text x="{:.1f}" y="{:.1f}"{} xml:space="preserve">{}</text>'.format(
+                    box.x + _PAD, _baseline(box, number),
+                    ' font-weight="bold"' if number == 0 else "", _xml(line)))
         out.append("</g>")
     for arrow in drawing.arrows:
         out.append('<polyline points="{}" fill="none" stroke="#222222" stroke-width="1.2" '
@@ -142,7 +143,9 @@ def draw_png(plan: Plan, path: str) -> None:
         raise ImportError("a PNG needs the package matplotlib, which is not installed ({}); "
                           "use --svg instead, which needs nothing".format(error)) from error
     drawing = layout(plan)
-    figure = Figure(figsize=(drawing.width / 72.0, drawing.height / 72.0), dpi=100)
+    # Its lengths are points; it makes no picture higher than 65535 pixels.
+    figure = Figure(figsize=(drawing.width / 72.0, drawing.height / 72.0),
+                    dpi=min(100.0, 60000.0 * 72.0 / drawing.height))
     FigureCanvasAgg(figure)
     axes = figure.add_axes([0, 0, 1, 1])
     axes.set_xlim(0, drawing.width)
@@ -316,12 +319,15 @@ def _place_staying(kind: str, lookups: List[Lookup], y: float, width: float,
             texts.append((["{} more lookups".format(sum(map(len, rest))),
                            "for {} further reasons; the text form of the plan lists them".format(
                                len(rest))], ""))
-    heights = [y + 34.0, y + 34.0]
+    room = width - 2 * _MARGIN - _GAP
+    columns = max(1, int(room / (_STAY + _GAP)))
+    one_width = room / columns - _GAP
+    heights = [y + 34.0] * columns
     placed = []
     for text, title in texts:
-        column = 0 if heights[0] <= heights[1] else 1
-        box = _box(_MARGIN + _GAP + column * (_STAY + _GAP), heights[column], _STAY, "stays",
-                   _wrapped(text, _STAY, 6), title)
+        column = heights.index(min(heights))
+        box = _box(_MARGIN + _GAP + column * (one_width + _GAP), heights[column], one_width,
+                   "stays", _wrapped(text, one_width, 6), title)
         placed.append(box)
         heights[column] += box.height + _GAP
     bottom = max(heights)
@@ -361,7 +367,7 @@ def _prepare_box(entry: _Entry, x: float, y: float) -> Box:
     if entry.kind == TRAIN:
         head = "MxRecPrepare" + many
     else:
-        head = "ids ready" + many
+        head = ("ids as they are" if entry.is_direct else "ids, computed") + many
     return _box(x, y, _PREPARE, "moves", [head] + _wrapped(entry.details, _PREPARE), entry.title)
 
 
@@ -404,7 +410,7 @@ def _wrapped(texts: List[str], width: float, most: int = 5) -> List[str]:
     lines = []  # type: List[str]
     for text in texts:
         broken = textwrap.wrap(_printable(text), columns, break_on_hyphens=False,
-                               subsequent_indent="" if text == texts[-1] else "  ") or [""]
+                               subsequent_indent="  ") or [""]
         if len(broken) > most:
             broken = broken[:most - 2] + ["  [...]"] + broken[-1:]
         lines.extend(broken)

@@ -2,9 +2,11 @@
 
 import os
 import re
+import warnings
 from typing import Any, List, NamedTuple, Optional, Sequence
 
 from google.protobuf import text_format
+from google.protobuf.internal.decoder import _DecodeVarint
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import graph_pb2, op_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
@@ -115,17 +117,35 @@ def _parse(path: str, content: bytes) -> Any:
         except (text_format.ParseError, UnicodeDecodeError) as error:
             raise ValueError("{} begins as a {} in text form, but cannot be read: {}".format(
                 path, text_kind.__name__, " ".join(str(error).split()))) from error
-    # Bytes of one kind can be parsed as another, but make no graph then.
-    for kind in (graph_pb2.GraphDef, meta_graph_pb2.MetaGraphDef, saved_model_pb2.SavedModel):
+    # Bytes of one kind can be parsed as another, but make no graph then. The likely kind comes
+    # first, because the parser prints warnings about texts of the others.
+    for kind in _likely_kinds(content):
         message = kind()
         try:
-            message.ParseFromString(content)
+            # To the parser, bytes behind the message are only a warning.
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                message.ParseFromString(content)
         except (DecodeError, RuntimeError):
             continue
-        if _is_graph(message):
+        if not warned and _is_graph(message):
             return message
     raise ValueError("{} is no GraphDef, MetaGraphDef or SavedModel, neither binary nor text, or "
                      "it is damaged".format(path))
+
+
+def _likely_kinds(content: bytes) -> List[Any]:
+    """Orders the kinds by the outermost fields of the file."""
+    kinds = [graph_pb2.GraphDef, meta_graph_pb2.MetaGraphDef, saved_model_pb2.SavedModel]
+    if content[:1] == b"\x08":  # field 1 is a number: the version of a SavedModel's format
+        return kinds[::-1]
+    try:
+        end = _DecodeVarint(content, 1)
+        second = content[sum(end):][:1] if content[:1] == b"\x0a" else content[:1]
+    except IndexError:
+        return kinds
+    # Field 1 once and then field 2: meta information and its graph.
+    return [kinds[1], kinds[0], kinds[2]] if second == b"\x12" else kinds
 
 
 def _is_graph(message: Any) -> bool:
