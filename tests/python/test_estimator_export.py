@@ -1,10 +1,9 @@
 """A model that an Estimator exported gives its predictions in other processes.
 
-TensorFlow's `saved_model_cli` has no option for op libraries, so the package is imported before it:
+Whoever loads it needs the ops and nothing else: `import mx_rec` without `init`, or `tf.load_op_library` of the plugin. TensorFlow's
+`saved_model_cli` has no option for op libraries, so they are loaded before its `main`:
 
     python -c "import mx_rec; from tensorflow.python.tools import saved_model_cli; saved_model_cli.main()" run --dir ...
-
-`tf.saved_model.load` and `tf.contrib.predictor` need nothing but `import mx_rec` before them, and no `init`.
 """
 
 import glob
@@ -16,7 +15,9 @@ import pytest
 import estimator_cases as cases
 import support
 
-CLI = "import mx_rec; from tensorflow.python.tools import saved_model_cli; saved_model_cli.main()"
+# How a process gets the ops: by the package, or by the plugin alone.
+OPS = {"package": "import mx_rec", "plugin": "import tensorflow as tf; tf.load_op_library({!r})".format(support.library_path())}
+CLI = "; from tensorflow.python.tools import saved_model_cli; saved_model_cli.main()"
 
 
 class Exported:
@@ -64,30 +65,28 @@ def exported(tmp_path_factory):
         terminate_config_initializer()
 
 
-def run_cli(directory, inputs, signature, out):
-    support.run_python(CLI, "run", "--dir", directory, "--tag_set", "serve", "--signature_def", signature,
+def run_cli(ops, directory, inputs, out):
+    support.run_python(OPS[ops] + CLI, "run", "--dir", directory, "--tag_set", "serve", "--signature_def", "serving_default",
                        "--inputs", inputs, "--outdir", out)
     return np.load(out + "/output.npy")
 
 
 def test_saved_model_cli_runs_it(exported, tmp_path):
     inputs = ";".join("{0}={1}[{0}]".format(name, exported.inputs) for name in exported.features)
-    output = run_cli(exported.raw, inputs, "serving_default", str(tmp_path))
+    output = run_cli("package", exported.raw, inputs, str(tmp_path))
     support.assert_same_bits(output, exported.prediction)
     assert np.load(str(tmp_path) + "/user.npy").tobytes() == exported.features["user"].tobytes()
 
 
 def test_saved_model_cli_runs_it_on_serialized_examples(exported, tmp_path):
-    output = run_cli(exported.parsing, "examples={}[examples]".format(exported.inputs), "serving_default", str(tmp_path))
+    output = run_cli("plugin", exported.parsing, "examples={}[examples]".format(exported.inputs), str(tmp_path))
     support.assert_same_bits(output, exported.prediction)
 
 
-LOAD = """
-import sys
+LOAD = """; import sys
 import numpy as np
 import tensorflow as tf
 raw, parsing, inputs, out = sys.argv[1:]
-import mx_rec
 fed = dict(np.load(inputs))
 with tf.Graph().as_default(), tf.compat.v1.Session() as sess:
     signature = tf.saved_model.load(sess, ["serve"], raw).signature_def["serving_default"]
@@ -98,9 +97,10 @@ np.savez(out, loaded=loaded, predicted=np.concatenate(parts))
 """
 
 
-def test_tf_saved_model_load_and_a_predictor_run_it_in_a_fresh_process(exported, tmp_path):
+@pytest.mark.parametrize("ops", sorted(OPS))
+def test_tf_saved_model_load_and_a_predictor_run_it_in_a_fresh_process(exported, tmp_path, ops):
     out = str(tmp_path / "out.npz")
-    support.run_python(LOAD, exported.raw, exported.parsing, exported.inputs, out)
+    support.run_python(OPS[ops] + LOAD, exported.raw, exported.parsing, exported.inputs, out)
     found = np.load(out)
     support.assert_same_bits(found["loaded"], exported.prediction, "tf.saved_model.load")
     support.assert_same_bits(found["predicted"], exported.prediction, "predictor")
