@@ -14,6 +14,9 @@ TRAIN = "train"
 EVAL = "eval"
 ONE_SHOT = "one_shot"
 
+# So many moved ops are named in the text of a plan.
+_SHOWN = 20
+
 
 class Lookup(NamedTuple):
     """One lookup that may be moved.
@@ -105,8 +108,11 @@ class Plan(NamedTuple):
             for position in iterator.lookups:
                 lines.append("  moves  " + _line(self.lookups[position]))
             if iterator.nodes:
-                lines.append("  with   {}: {}".format(
-                    _count(len(iterator.nodes), "op"), ", ".join(iterator.nodes)))
+                shown = ", ".join(iterator.nodes[:_SHOWN])
+                rest = len(iterator.nodes) - _SHOWN
+                lines.append("  with   {}: {}{}".format(
+                    _count(len(iterator.nodes), "op"), shown,
+                    " and {} more".format(rest) if rest > 0 else ""))
             if iterator.initializers:
                 lines.append("  starts by {}".format(", ".join(iterator.initializers)))
         staying = [lookup for lookup in self.lookups if not lookup.moves]
@@ -132,6 +138,7 @@ def make_plan(graph_def: bytes, op_list: Optional[bytes] = None) -> Plan:
         ValueError: If the bytes are no GraphDef or no OpList.
         ImportError: If the plugin cannot be loaded.
     """
+    plugin.load()
     result = _call(graph_def, registered_ops() if op_list is None else op_list)
     (length,) = struct.unpack_from("<Q", result)
     described = json.loads(result[8:8 + length].decode("utf-8"))
@@ -161,7 +168,6 @@ def _iterator(entry: Dict[str, Any], raw: bytes) -> Iterator:
 
 def _call(graph_def: bytes, op_list: bytes) -> bytes:
     """Calls the pass of the plugin."""
-    plugin.load()
     library = ctypes.CDLL(plugin.plugin_path())
     result = ctypes.POINTER(ctypes.c_ubyte)()
     size = ctypes.c_size_t()
