@@ -5,7 +5,7 @@ import pytest
 
 import modify_cases as cases
 import support
-from modify_cases import AHEAD, STEP
+from modify_cases import AHEAD
 
 
 def tf():
@@ -16,8 +16,7 @@ def vocabulary(ids):
     """A vocabulary table: text -> place, with a bucket for other text."""
     words = tf().constant(["a", "b", "c"])
     index = tf().lookup.KeyValueTensorInitializer(words, tf().constant([10, 20, 30], tf().int64))
-    return tf().lookup.StaticVocabularyTable(index, 5).lookup(tf().as_string(ids)) if hasattr(
-        tf().lookup, "StaticVocabularyTable") else None
+    return tf().lookup.StaticVocabularyTable(index, 5).lookup(tf().as_string(ids))
 
 
 def _cond(batch):

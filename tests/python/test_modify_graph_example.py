@@ -1,0 +1,68 @@
+"""examples/session_modify_graph.py, run with and without graph modification, saves the same files."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import support
+
+PATH = os.path.join(support.REPO, "examples", "session_modify_graph.py")
+
+
+def run(*arguments, expected=0, **environment):
+    """Runs the example in a new process; returns what it wrote."""
+    environment = dict(os.environ, PYTHONPATH=support.PACKAGES, TF_CPP_MIN_LOG_LEVEL="2", **environment)
+    done = subprocess.run([sys.executable, PATH] + list(arguments), env=environment, timeout=300,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    text = done.stdout.decode("utf-8", "replace")
+    assert done.returncode == expected, text[-4000:]
+    return text
+
+
+def saved(directory):
+    """{path: bytes} of the numbers of a checkpoint: tables, their slots, and dense variables."""
+    found = {}
+    for path, _, names in os.walk(directory):
+        for name in names:
+            if name.startswith("slice.") or ".data-" in name:
+                with open(os.path.join(path, name), "rb") as file:
+                    found[os.path.relpath(os.path.join(path, name), directory)] = file.read()
+    return found
+
+
+def lines(text):
+    """What the example says of its epochs and promises, without times."""
+    return [line.rsplit("  ", 1)[0].rstrip() for line in text.splitlines()
+            if line.startswith(("  epoch", "  kept", "  BROKEN"))]
+
+
+def test_the_saved_tables_are_the_same_files_with_and_without_modification(tmp_path):
+    texts, files = {}, {}
+    for way in ("0", "1"):
+        directory = str(tmp_path / way)
+        texts[way] = run("--quick", "--epochs", "2", "--out", directory, USE_MODIFY_GRAPH=way)
+        files[way] = saved(directory)
+    assert "6 of 6 lookups moved into 2 input pipelines" in texts["1"] and "graph modified" in texts["1"]
+    assert "moved into" not in texts["0"] and "FeatureSpecs" in texts["0"]
+    assert lines(texts["0"]) == lines(texts["1"]) and len(lines(texts["0"])) == 2 + 5
+    # Three tables with keys, embeddings and two slots, each in two files, and the dense variables in one: all of them
+    # byte for byte, so that the order of rows agrees too.
+    assert len(files["0"]) == 3 * 4 * 2 + 1
+    assert sorted(files["0"]) == sorted(files["1"])
+    assert [name for name in files["0"] if files["0"][name] != files["1"][name]] == []
+
+
+def test_wrong_arguments_say_what_is_wrong(tmp_path):
+    for arguments, message in ((["--quick", "--data", "x"], "leave --data out"),
+                               (["--epochs", "0"], "at least 1"),
+                               (["--modify-graph", "2"], "invalid choice"),
+                               (["--data", str(tmp_path / "none")], "there is no directory")):
+        assert message in run(*arguments, expected=2)
+
+
+@pytest.mark.parametrize("way", ["0", "1"])
+def test_the_flag_wins_over_the_environment(way):
+    text = run("--quick", "--epochs", "1", "--batch", "512", "--modify-graph", way, USE_MODIFY_GRAPH=str(1 - int(way)))
+    assert ("graph modified" in text) == (way == "1")
