@@ -113,7 +113,7 @@ def on_tables(mean: float, budget: int, settings: Settings) -> Model:
         loss, total = losses(outcome[True], batches[True], rows[True], settings)
 
         dense, sparse = get_dense_and_sparse_variable()
-        gradients = tf.gradients(total, dense + sparse)
+        gradients = tf.gradients(total, dense + sparse, gate_gradients=True)
         train = tf.group(
             tf1.train.AdamOptimizer(settings.rate).apply_gradients(
                 zip(gradients[:len(dense)], dense)),
@@ -153,7 +153,7 @@ def on_variables(mean: float, counts: Dict[str, int], settings: Settings) -> Mod
         loss, total = losses(outcome[True], batches[True], rows[True], settings)
 
         dense, sparse = tf1.trainable_variables(), [storage[name] for name in FEATURES]
-        gradients = tf.gradients(total, dense + sparse)
+        gradients = tf.gradients(total, dense + sparse, gate_gradients=True)
         lazy_adam = tf.contrib.opt.LazyAdamOptimizer(settings.rate)
         train = tf.group(
             tf1.train.AdamOptimizer(settings.rate).apply_gradients(
