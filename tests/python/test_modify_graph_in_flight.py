@@ -17,7 +17,7 @@ def tf():
 
 def settle():
     """Gives the pipeline time to run as far ahead as it does."""
-    time.sleep(0.08)
+    time.sleep(0.03)
 
 
 def fresh(batches, width=4, repeat=1):
