@@ -21,6 +21,6 @@ pub use init::{Distribution, Initializer, Mode};
 pub use optim::{Adagrad, Ftrl, LazyAdam, Momentum, RowOptimizer, Sgd, SlotSpec};
 pub use pool::Pool;
 pub use table::{
-    Absent, Export, Lease, Loading, Memory, Snapshot, Table, TableConfig, Target, MAX_CAPACITY,
-    MAX_DIM,
+    Absent, Export, Lease, Loading, Lookup, Memory, Snapshot, Table, TableConfig, Target,
+    MAX_CAPACITY, MAX_DIM,
 };

@@ -1,8 +1,8 @@
 //! Random histories of all verbs leave a table in the state of a map that does the same one key at a time.
 
 use mx_rec_kernels::{
-    Absent, Ids, Initializer, Kind, LazyAdam, Lease, Momentum, Pool, Result, RowOptimizer, Sgd,
-    SlotSpec, Table, TableConfig, Target,
+    Absent, Ids, Initializer, Kind, LazyAdam, Lease, Lookup, Momentum, Pool, Result, RowOptimizer,
+    Sgd, SlotSpec, Table, TableConfig, Target,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -145,6 +145,7 @@ enum Verb {
     Find(Vec<i64>),
     ApplyIds(usize, Vec<i64>, u8),
     ApplyOffsets(usize, Vec<i64>, u8),
+    ApplyLookup(usize, Vec<i64>, u8),
     Assign(Vec<i64>, u8),
     Remove(Vec<i64>),
     Limit(Vec<i64>, usize),
@@ -176,6 +177,7 @@ fn verb() -> impl Strategy<Value = Verb> {
         3 => keys().prop_map(Verb::Find),
         4 => (0..3_usize, keys(), any::<u8>()).prop_map(|(o, k, g)| Verb::ApplyIds(o, k, g)),
         4 => (0..3_usize, keys(), any::<u8>()).prop_map(|(o, k, g)| Verb::ApplyOffsets(o, k, g)),
+        4 => (0..3_usize, keys(), any::<u8>()).prop_map(|(o, k, g)| Verb::ApplyLookup(o, k, g)),
         2 => (keys(), any::<u8>()).prop_map(|(k, v)| Verb::Assign(k, v)),
         2 => keys().prop_map(Verb::Remove),
         1 => (keys(), 0..12_usize).prop_map(|(k, l)| Verb::Limit(k, l)),
@@ -353,6 +355,19 @@ fn step(verb: &Verb, table: &Table, model: &mut Model, pool: &Pool, by: &[Box<dy
                 .unwrap();
             assert_eq!(updated, model.apply(ids, &grads, optimizer));
         }
+        Verb::ApplyLookup(optimizer, ids, seed) => {
+            let Some((offsets, restore)) = offsets(table, model, pool, ids) else {
+                return;
+            };
+            let (optimizer, grads) = (&*by[*optimizer], floats(ids.len(), *seed));
+            let lookup = Lookup {
+                offsets: &offsets,
+                restore: &restore,
+                grads: &grads,
+            };
+            let updated = table.apply_lookups(pool, &[lookup], optimizer).unwrap();
+            assert_eq!(updated, model.apply(ids, &grads, optimizer));
+        }
         Verb::Assign(ids, seed) => {
             let rows = floats(ids.len(), *seed);
             let result = table.assign(pool, Ids::I64(ids), &rows);
@@ -409,10 +424,17 @@ fn known(table: &Table, model: &Model, pool: &Pool, ids: &[i64]) {
         .unwrap();
     let mut rows = vec![9.0; offsets.len() * DIM];
     table.lookup(pool, &offsets, &mut rows).unwrap();
-    for (id, at) in ids.iter().zip(restore) {
+    let mut embedded = vec![9.0; ids.len() * DIM];
+    table
+        .embed(pool, &offsets, &restore, &mut embedded)
+        .unwrap();
+    for ((id, at), embedded) in ids.iter().zip(restore).zip(embedded.chunks_exact(DIM)) {
         assert_eq!(at == -1, !model.rows.contains_key(id));
         if let Ok(at) = usize::try_from(at) {
             assert_eq!(rows[at * DIM..(at + 1) * DIM], model.rows[id][..DIM]);
+            assert_eq!(embedded, &model.rows[id][..DIM]);
+        } else {
+            assert_eq!(embedded, [0.0; DIM]);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Claims about a table that no single history shows: threads, index size, limits, refusals.
 
 use mx_rec_kernels::{
-    Absent, Export, Ids, Initializer, Kind, LazyAdam, Pool, Sgd, Table, TableConfig, Target,
+    Absent, Export, Ids, Initializer, Kind, LazyAdam, Lookup, Pool, Sgd, Table, TableConfig, Target,
 };
 
 fn table(dim: usize, capacity: u64) -> Table {
@@ -178,10 +178,16 @@ fn offsets_that_are_no_row_are_refused_by_name_and_value() {
     let before = table.export().unwrap();
     for bad in [-2, 1, 3, i64::MIN, i64::MAX, 1 << 32] {
         let lookup = table.lookup(&pool, &[0, bad], &mut [0.0; 4]).unwrap_err();
+        let embed = table
+            .embed(&pool, &[0, bad], &[0, 1], &mut [0.0; 4])
+            .unwrap_err();
         let apply = table
             .apply(&pool, Target::Offsets(&[0, bad]), &[1.0; 4], &sgd)
             .unwrap_err();
-        for error in [lookup, apply] {
+        let fused = table
+            .apply_lookups(&pool, &[of(&[0, bad], &[0, 0], &[1.0; 4])], &sgd)
+            .unwrap_err();
+        for error in [lookup, embed, apply, fused] {
             assert_eq!(error.kind(), Kind::InvalidArgument);
             let text = error.to_string();
             assert!(
@@ -194,6 +200,98 @@ fn offsets_that_are_no_row_are_refused_by_name_and_value() {
     let mut out = [9.0; 4];
     table.lookup(&pool, &[-1, 2], &mut out).unwrap();
     assert_eq!(out[..2], [0.0, 0.0]);
+}
+
+#[test]
+fn places_outside_of_the_offsets_are_refused_and_change_nothing() {
+    let (table, pool) = (table(2, 100), Pool::new(1).unwrap());
+    create(&table, &pool, &[10, 11]);
+    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    let before = table.export().unwrap();
+    for bad in [-2, 2, i32::MIN, i32::MAX] {
+        let embed = table
+            .embed(&pool, &[0, 1], &[0, bad], &mut [0.0; 4])
+            .unwrap_err();
+        let good = of(&[1], &[0], &[1.0; 2]);
+        let fused = table
+            .apply_lookups(&pool, &[good, of(&[0, 1], &[0, bad], &[1.0; 4])], &sgd)
+            .unwrap_err();
+        for error in [embed, fused] {
+            assert_eq!(error.kind(), Kind::InvalidArgument);
+            let text = error.to_string();
+            assert!(
+                text.contains("claims") && text.contains(&format!("entry={bad}")),
+                "{text}"
+            );
+        }
+    }
+    assert_eq!(table.export().unwrap(), before);
+}
+
+/// The gradients of one lookup.
+fn of<'a>(offsets: &'a [i64], restore: &'a [i32], grads: &'a [f32]) -> Lookup<'a> {
+    Lookup {
+        offsets,
+        restore,
+        grads,
+    }
+}
+
+#[test]
+fn lookups_are_applied_as_if_each_were_reduced_and_the_sums_joined() {
+    const DIM: usize = 20;
+    let adam = LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap();
+    for (threads, sizes) in [(1, vec![5000]), (2, vec![5000, 7000, 0, 300]), (3, vec![])] {
+        let pool = Pool::new(threads).unwrap();
+        let (fused, plain) = (table(DIM, 1 << 20), table(DIM, 1 << 20));
+        for step in 0..3 {
+            let lookups: Vec<_> = (0..)
+                .zip(&sizes)
+                .map(|(number, &n)| {
+                    let mut ids = scattered(n, step * 500 + number * 100, 900);
+                    ids.iter_mut().step_by(7).for_each(|id| *id = -1);
+                    let (offsets, restore) = create(&fused, &pool, &ids);
+                    assert_eq!(create(&plain, &pool, &ids).0, offsets);
+                    let grads: Vec<f32> = (0..n * DIM)
+                        .map(|at| ((at as f32 + number as f32) * 0.1).sin() * 1e3)
+                        .collect();
+                    (offsets, restore, grads)
+                })
+                .collect();
+            let (mut joined, mut sums) = (Vec::new(), Vec::new());
+            for (offsets, restore, grads) in &lookups {
+                let mut sum = vec![0.0; offsets.len() * DIM];
+                mx_rec_kernels::reduce(&pool, grads, DIM, restore, &mut sum).unwrap();
+                joined.extend(offsets);
+                sums.extend(sum);
+            }
+            let parts: Vec<Lookup<'_>> = lookups.iter().map(|(o, r, g)| of(o, r, g)).collect();
+            assert_eq!(
+                fused.apply_lookups(&pool, &parts, &adam).unwrap(),
+                plain
+                    .apply(&pool, Target::Offsets(&joined), &sums, &adam)
+                    .unwrap()
+            );
+        }
+        assert!(fused.export().unwrap() == plain.export().unwrap());
+    }
+}
+
+#[test]
+fn offsets_that_repeat_or_are_missing_count_as_in_apply() {
+    let (fused, plain, pool) = (table(1, 100), table(1, 100), Pool::new(1).unwrap());
+    for table in [&fused, &plain] {
+        create(table, &pool, &[10, 11, 12]);
+    }
+    let adam = LazyAdam::new(0.1, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap();
+    let offsets = [2, -1, 2, 0];
+    let sums = [1.0 + 4.0, 2.0, 3.0, 0.0];
+    let lookup = of(&offsets, &[0, 1, 2, 0, -1], &[1.0, 2.0, 3.0, 4.0, 5.0]);
+    assert_eq!(fused.apply_lookups(&pool, &[lookup], &adam).unwrap(), 2);
+    plain
+        .apply(&pool, Target::Offsets(&offsets), &sums, &adam)
+        .unwrap();
+    assert_eq!(fused.export().unwrap(), plain.export().unwrap());
 }
 
 #[test]
@@ -223,6 +321,13 @@ fn arguments_of_the_wrong_length_are_refused_by_name() {
                 .map(drop),
         ),
         ("rows", table.assign(&pool, ids, &[0.0; 5])),
+        ("out", table.embed(&pool, &[], &[-1], &mut [0.0; 3])),
+        (
+            "grads",
+            table
+                .apply_lookups(&pool, &[of(&[], &[-1, -1], &[0.0; 3])], &sgd)
+                .map(drop),
+        ),
     ];
     for (argument, result) in errors {
         let error = result.unwrap_err();

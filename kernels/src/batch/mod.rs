@@ -6,12 +6,15 @@
 //! | `distinct` | distinct keys in order of first occurrence, with their rows |
 //! | `occurrences` | which gradients belong to which row |
 //! | `restore`, `reduce` | the two verbs that need no table |
+//! | `summed` | what `reduce` gives, without a copy of the gradients that are alone |
 
 pub(crate) mod distinct;
 mod grouped;
 pub(crate) mod occurrences;
 mod reduce;
 mod restore;
+pub(crate) mod summed;
 
 pub use reduce::reduce;
+pub(crate) use restore::out_of_range;
 pub use restore::restore;

@@ -53,6 +53,20 @@ impl Occurrences {
         }
     }
 
+    /// Takes `items`, about `size` of them, whose rows are known to be distinct.
+    pub(crate) fn distinct(items: impl Iterator<Item = (u32, u32)>, size: usize) -> Occurrences {
+        let mut found = Occurrences {
+            rows: Vec::with_capacity(size),
+            firsts: Vec::with_capacity(size),
+            ..Occurrences::default()
+        };
+        for (row, position) in items {
+            found.rows.push(row);
+            found.firsts.push(position);
+        }
+        found
+    }
+
     /// The distinct rows, in order of first occurrence.
     pub(crate) fn rows(&self) -> &[u32] {
         &self.rows

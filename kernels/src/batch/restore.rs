@@ -70,7 +70,7 @@ pub(super) fn shapes(rows: usize, dim: usize, ids: usize, wide: usize) -> Result
 }
 
 /// The error for an entry of `restore` that names no row.
-pub(super) fn out_of_range(at: i32, distinct: usize) -> Error {
+pub(crate) fn out_of_range(at: i32, distinct: usize) -> Error {
     Error::invalid("an entry of restore is no row")
         .with("entry", at)
         .with("rows", distinct)

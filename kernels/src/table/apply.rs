@@ -2,12 +2,14 @@
 
 use super::content::Content;
 use super::engine::zeros;
-use super::{Table, Target};
+use super::{Lookup, Table, Target};
 use crate::batch::occurrences::Occurrences;
+use crate::batch::summed::{Spread, Summed};
 use crate::mem::{Part, NONE};
 use crate::pool::ranges;
 use crate::{Ids, Pool, Result, RowOptimizer};
 use parking_lot::Mutex;
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -38,27 +40,64 @@ impl Table {
     ) -> Result<u64> {
         let n = target.len();
         self.floats("grads", grads.len(), n)?;
-        if i32::try_from(n).is_err() {
-            return Err(self
-                .refuse("a batch must have fewer than 2^31 gradients")
-                .with("n", n));
-        }
+        self.count(n)?;
         match target {
             Target::Offsets(offsets) => {
                 let mut content = self.content().write();
                 let dealt = self.deal(pool, &content, n, |at| offsets[at])?;
-                self.update(pool, &mut content, &dealt, grads, optimizer)
+                let dim = self.dim();
+                self.update(pool, &mut content, &dealt, &Rows { dim, grads }, optimizer)
             }
             Target::Ids(ids) => {
                 let mut restore = vec![0; n];
                 let (index, offsets) = self.resolve(pool, ids, true, None, &mut restore, zeros)?;
+                let lookup = Lookup {
+                    offsets: &offsets,
+                    restore: &restore,
+                    grads,
+                };
+                let keyed = self.keyed(pool, &[lookup])?;
                 let mut content = self.content().write();
                 drop(index);
-                let offset = |at: usize| offsets.get(restore[at] as usize).copied().unwrap_or(-1);
-                let dealt = self.deal(pool, &content, n, offset)?;
-                self.update(pool, &mut content, &dealt, grads, optimizer)
+                let mut dealt = self.deal(pool, &content, offsets.len(), |at| offsets[at])?;
+                dealt.distinct = true;
+                self.update(pool, &mut content, &dealt, &keyed, optimizer)
             }
         }
+    }
+
+    /// One step of `optimizer` with the gradients of `lookups`; returns how many rows changed.
+    ///
+    /// As if the gradients of each lookup were summed over its ids with [`reduce`](crate::reduce), and [`Table::apply`]
+    /// were called with the sums of all lookups, one after the other: the same bits without the tensors between.
+    ///
+    /// # Errors
+    /// As [`Table::apply`], and `InvalidArgument` for an entry of `restore` that is no place in its `offsets`. A failed call
+    /// changes no row.
+    pub fn apply_lookups(
+        &self,
+        pool: &Pool,
+        lookups: &[Lookup<'_>],
+        optimizer: &dyn RowOptimizer,
+    ) -> Result<u64> {
+        for lookup in lookups {
+            self.floats("grads", lookup.grads.len(), lookup.restore.len())?;
+            self.count(lookup.restore.len())?;
+        }
+        self.count(lookups.iter().map(|lookup| lookup.offsets.len()).sum())?;
+        let keyed = self.keyed(pool, lookups)?;
+        let joined: Cow<'_, [i64]> = match lookups {
+            [lookup] => lookup.offsets.into(),
+            _ => lookups
+                .iter()
+                .flat_map(|lookup| lookup.offsets)
+                .copied()
+                .collect::<Vec<_>>()
+                .into(),
+        };
+        let mut content = self.content().write();
+        let dealt = self.deal(pool, &content, joined.len(), |at| joined[at])?;
+        self.update(pool, &mut content, &dealt, &keyed, optimizer)
     }
 
     /// Creates or overwrites embeddings, `(n)` ids and `(n, dim)` rows; the last occurrence of a key wins and its slots
@@ -90,6 +129,33 @@ impl Table {
             },
         );
         Ok(())
+    }
+
+    /// Refuses more gradients than positions can number.
+    fn count(&self, n: usize) -> Result<()> {
+        if i32::try_from(n).is_ok() {
+            return Ok(());
+        }
+        Err(self
+            .refuse("a batch must have fewer than 2^31 gradients")
+            .with("n", n))
+    }
+
+    /// Sums the gradients of every distinct key of every lookup.
+    fn keyed<'a>(&self, pool: &Pool, lookups: &[Lookup<'a>]) -> Result<Keyed<'a>> {
+        let spread: Vec<Spread<'a>> = lookups
+            .iter()
+            .map(|lookup| (lookup.restore, lookup.grads, lookup.offsets.len()))
+            .collect();
+        let lookups = Summed::all(pool, self.dim(), &spread)
+            .map_err(|error| error.with("table", &self.config().name))?;
+        let mut end = 0;
+        let ends = spread.iter().map(|&(_, _, distinct)| {
+            end += distinct;
+            end
+        });
+        let ends = ends.collect();
+        Ok(Keyed { lookups, ends })
     }
 
     /// Deals the entries of a batch to owners of rows; padding is dropped.
@@ -125,7 +191,11 @@ impl Table {
         });
         match bad.into_inner() {
             Some(offset) => Err(self.bad_offset("offsets", offset, content.slab.rows())),
-            None => Ok(Dealt { lists, owners }),
+            None => Ok(Dealt {
+                lists,
+                owners,
+                distinct: false,
+            }),
         }
     }
 
@@ -135,7 +205,7 @@ impl Table {
         pool: &Pool,
         content: &mut Content,
         dealt: &Dealt,
-        grads: &[f32],
+        grads: &impl Gradients,
         optimizer: &dyn RowOptimizer,
     ) -> Result<u64> {
         let starts = content
@@ -146,7 +216,11 @@ impl Table {
         let parts = content.slab.split(dealt.owners);
         pool.each(parts.into_iter().enumerate().collect(), |(owner, part)| {
             let size = dealt.lists.iter().map(|lists| lists[owner].len()).sum();
-            let rows = Occurrences::new(dealt.of(owner), size);
+            let rows = if dealt.distinct {
+                Occurrences::distinct(dealt.of(owner), size)
+            } else {
+                Occurrences::new(dealt.of(owner), size)
+            };
             let job = Job {
                 dim: self.dim(),
                 grads,
@@ -164,6 +238,8 @@ impl Table {
 struct Dealt {
     lists: Vec<Vec<Vec<(u32, u32)>>>,
     owners: usize,
+    /// Whether no row occurs twice.
+    distinct: bool,
 }
 
 impl Dealt {
@@ -175,16 +251,56 @@ impl Dealt {
     }
 }
 
-/// What updating rows takes.
-struct Job<'a> {
+/// The gradients of a batch by position.
+trait Gradients: Sync {
+    /// The gradient at `position`, `dim` floats.
+    fn at(&self, position: u32) -> &[f32];
+}
+
+/// One gradient a position, `(n, dim)`.
+struct Rows<'a> {
     dim: usize,
     grads: &'a [f32],
+}
+
+impl Gradients for Rows<'_> {
+    #[inline(always)]
+    fn at(&self, position: u32) -> &[f32] {
+        let at = position as usize * self.dim;
+        &self.grads[at..at + self.dim]
+    }
+}
+
+/// The gradients of several lookups; a position is a distinct key of one of them, and counts on from lookup to lookup.
+struct Keyed<'a> {
+    lookups: Vec<Summed<'a>>,
+    /// Where the positions of each lookup end.
+    ends: Vec<usize>,
+}
+
+impl Gradients for Keyed<'_> {
+    #[inline(always)]
+    fn at(&self, position: u32) -> &[f32] {
+        let position = position as usize;
+        if let [lookup] = &self.lookups[..] {
+            return lookup.gradient(position);
+        }
+        let lookup = self.ends.partition_point(|&end| end <= position);
+        let start = lookup.checked_sub(1).map_or(0, |before| self.ends[before]);
+        self.lookups[lookup].gradient(position - start)
+    }
+}
+
+/// What updating rows takes.
+struct Job<'a, G> {
+    dim: usize,
+    grads: &'a G,
     optimizer: &'a dyn RowOptimizer,
     starts: &'a [usize],
     frozen: &'a [u32],
 }
 
-impl Job<'_> {
+impl<G: Gradients> Job<'_, G> {
     /// Updates the rows of one owner, which may write all of them, and returns how many changed.
     fn run(&self, mut part: Part<'_>, found: &Occurrences) -> u64 {
         let rows = found.rows();
@@ -202,12 +318,12 @@ impl Job<'_> {
                 continue;
             };
             let (first, later) = found.of(number);
-            let mut grad = self.grad(first);
+            let mut grad = self.grads.at(first);
             if !later.is_empty() {
                 sum.copy_from_slice(grad);
                 for &position in later {
                     sum.iter_mut()
-                        .zip(self.grad(position))
+                        .zip(self.grads.at(position))
                         .for_each(|(sum, grad)| *sum += grad);
                 }
                 grad = &sum;
@@ -216,11 +332,5 @@ impl Job<'_> {
             updated += 1;
         }
         updated
-    }
-
-    #[inline(always)]
-    fn grad(&self, position: u32) -> &[f32] {
-        let at = position as usize * self.dim;
-        &self.grads[at..at + self.dim]
     }
 }

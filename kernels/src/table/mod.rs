@@ -26,4 +26,4 @@ pub use engine::Table;
 pub use export::Snapshot;
 pub use lease::Lease;
 pub use load::Loading;
-pub use verbs::{Absent, Export, Memory, Target};
+pub use verbs::{Absent, Export, Lookup, Memory, Target};

@@ -2,6 +2,7 @@
 
 use super::content::Content;
 use super::{Absent, Table};
+use crate::batch::out_of_range;
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, Bucket, NONE};
 use crate::pool::{ranges, split_mut};
@@ -29,13 +30,50 @@ impl Table {
         let content = self.content().read();
         let bad = Mutex::new(None);
         self.parts(pool, offsets.len(), out, |range, out| {
-            if let Err(offset) = copy_rows(&content, &offsets[range], self.dim(), out) {
-                *bad.lock() = Some(offset);
+            let offsets = &offsets[range];
+            let row = |at: usize| content.check(offsets[at]);
+            if let Err(at) = copy_rows(&content, offsets.len(), row, self.dim(), out) {
+                *bad.lock() = Some(offsets[at]);
             }
         });
         match bad.into_inner() {
             Some(offset) => Err(self.bad_offset("offsets", offset, content.slab.rows())),
             None => Ok(()),
+        }
+    }
+
+    /// Copies the rows of ids, `(u)` row numbers and for each of `(n)` ids its place among them, to `(n, dim)` floats; -1 in
+    /// either gives zeros.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a wrong length, a place outside of `offsets` or a number that is no row in use; `out` is then
+    /// unspecified.
+    pub fn embed(
+        &self,
+        pool: &Pool,
+        offsets: &[i64],
+        restore: &[i32],
+        out: &mut [f32],
+    ) -> Result<()> {
+        self.floats("out", out.len(), restore.len())?;
+        let content = self.content().read();
+        let bad = Mutex::new(None);
+        self.parts(pool, restore.len(), out, |range, out| {
+            let restore = &restore[range];
+            let row = |at: usize| match offsets.get(restore[at] as usize) {
+                Some(&offset) => content.check(offset),
+                None => (restore[at] == -1).then_some(NONE),
+            };
+            if let Err(at) = copy_rows(&content, restore.len(), row, self.dim(), out) {
+                *bad.lock() = Some(restore[at]);
+            }
+        });
+        match bad.into_inner() {
+            None => Ok(()),
+            Some(place) => Err(match offsets.get(place as usize) {
+                Some(&offset) => self.bad_offset("offsets", offset, content.slab.rows()),
+                None => out_of_range(place, offsets.len()).with("table", &self.config().name),
+            }),
         }
     }
 
@@ -119,19 +157,29 @@ impl Table {
     }
 }
 
-/// Copies rows by number, or returns the first number that is no row.
-fn copy_rows(content: &Content, offsets: &[i64], dim: usize, out: &mut [f32]) -> Result<(), i64> {
-    let ahead = |at: usize| {
-        if let Some(&offset) = offsets.get(at) {
-            content
-                .slab
-                .prefetch(u32::try_from(offset).unwrap_or(NONE), dim);
-        }
+/// Copies `n` rows, those that `row` names, or returns the position of the first for which it names none.
+#[inline(always)]
+fn copy_rows(
+    content: &Content,
+    n: usize,
+    row: impl Fn(usize) -> Option<u32>,
+    dim: usize,
+    out: &mut [f32],
+) -> Result<(), usize> {
+    let ask = |at: usize| -> Result<u32, usize> {
+        let row = row(at).ok_or(at)?;
+        content.slab.prefetch(row, dim);
+        Ok(row)
     };
-    (0..AHEAD).for_each(ahead);
-    for (at, (&offset, out)) in offsets.iter().zip(out.chunks_exact_mut(dim)).enumerate() {
-        ahead(at + AHEAD);
-        let row = content.check(offset).ok_or(offset)?;
+    let mut rows = [NONE; AHEAD];
+    for (at, row) in rows.iter_mut().enumerate().take(n) {
+        *row = ask(at)?;
+    }
+    for (at, out) in out.chunks_exact_mut(dim).enumerate() {
+        let row = rows[at % AHEAD];
+        if at + AHEAD < n {
+            rows[at % AHEAD] = ask(at + AHEAD)?;
+        }
         match content.slab.row(row) {
             Some(row) => out.copy_from_slice(&row[..dim]),
             None => out.fill(0.0),

@@ -26,6 +26,18 @@ impl Target<'_> {
     }
 }
 
+/// The gradients of one lookup, one for each of its ids.
+#[derive(Clone, Copy, Debug)]
+pub struct Lookup<'a> {
+    /// Row numbers of its distinct keys `(u)`, as [`Table::id_offset`](crate::Table::id_offset) gave them; they may repeat, -1 is
+    /// skipped.
+    pub offsets: &'a [i64],
+    /// For each id its place in `offsets`, `(n)`; -1 is skipped.
+    pub restore: &'a [i32],
+    /// The gradients `(n, dim)`.
+    pub grads: &'a [f32],
+}
+
 /// What [`Table::find`](crate::Table::find) gives for keys without a row. The padding key always gives zeros.
 #[derive(Clone, Copy, Debug)]
 pub enum Absent<'a> {

@@ -1,0 +1,191 @@
+//! The gradient of every distinct key of a lookup: of most keys the only one they have, of the others a sum.
+
+use super::restore::out_of_range;
+use crate::{Error, Pool, Result};
+
+/// A part of a lookup should sum at least so many floats.
+const LEAST_FLOATS: usize = 1 << 15;
+
+/// Sums that go to one thread together; threads take turns, because popular keys have low numbers.
+const BLOCK: usize = 16;
+
+/// Marks the number of a sum.
+const SUM: u32 = 1 << 31;
+
+/// No gradient.
+const NOTHING: u32 = u32::MAX;
+
+/// The gradients of one lookup by the number that its keys have in `restore`.
+///
+/// ```text
+/// restore: | 0 | 1 | 0 | -1 | 2 |
+/// source:  | SUM + 0 | 1 | 4 |        number -> the position of its only gradient, or its sum
+/// firsts:  | 0 |                      sum -> the position of its first gradient
+/// sums:    | gradient 0 + gradient 2 |
+/// ```
+pub(crate) struct Summed<'a> {
+    grads: &'a [f32],
+    source: Vec<u32>,
+    firsts: Vec<u32>,
+    sums: Vec<f32>,
+    zeros: Vec<f32>,
+}
+
+/// A lookup to sum: `restore (n)`, `grads (n, dim)` and how many distinct keys there are. `n` is below 2^31.
+pub(crate) type Spread<'a> = (&'a [i32], &'a [f32], usize);
+
+impl<'a> Summed<'a> {
+    /// Sums the gradients of the keys of every lookup, in order of occurrence.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an entry of `restore` that is neither -1 nor the number of a key.
+    pub(crate) fn all(pool: &Pool, dim: usize, lookups: &[Spread<'a>]) -> Result<Vec<Summed<'a>>> {
+        let mut made: Vec<_> = lookups.iter().map(|_| Err(Error::invalid(""))).collect();
+        let work: Vec<_> = lookups.iter().zip(&mut made).collect();
+        pool.each(work, |(&lookup, made)| *made = Self::unsummed(dim, lookup));
+        let mut made = made.into_iter().collect::<Result<Vec<_>>>()?;
+        let mut work = Vec::new();
+        for (&(restore, grads, _), made) in lookups.iter().zip(&mut made) {
+            let parts = pool.parts(made.sums.len(), LEAST_FLOATS);
+            let mut owned: Vec<Vec<&mut [f32]>> = (0..parts).map(|_| Vec::new()).collect();
+            for (block, sums) in made.sums.chunks_mut(BLOCK * dim).enumerate() {
+                owned[block % parts].push(sums);
+            }
+            let (source, firsts) = (&made.source[..], &made.firsts[..]);
+            work.extend(owned.into_iter().enumerate().map(|(part, sums)| Part {
+                dim,
+                restore,
+                grads,
+                source,
+                firsts,
+                part,
+                parts,
+                sums,
+            }));
+        }
+        pool.each(work, Part::sum);
+        Ok(made)
+    }
+
+    /// The gradient of a key, `dim` floats; zeros if it has none.
+    #[inline(always)]
+    pub(crate) fn gradient(&self, number: usize) -> &[f32] {
+        let (source, dim) = (self.source[number], self.zeros.len());
+        if source < SUM {
+            return &self.grads[source as usize * dim..][..dim];
+        }
+        let at = (source ^ SUM) as usize * dim;
+        self.sums.get(at..at + dim).unwrap_or(&self.zeros)
+    }
+
+    /// Finds which keys have several gradients; their sums are still to be made.
+    fn unsummed(dim: usize, (restore, grads, distinct): Spread<'a>) -> Result<Summed<'a>> {
+        let mut source = vec![NOTHING; distinct];
+        let mut firsts = Vec::new();
+        for (position, &number) in restore.iter().enumerate() {
+            match source.get_mut(number as usize) {
+                Some(source) if *source == NOTHING => *source = position as u32,
+                Some(source) if *source < SUM => {
+                    let sum = firsts.len() as u32;
+                    firsts.push(std::mem::replace(source, SUM | sum));
+                }
+                Some(_) => {}
+                None if number == -1 => {}
+                None => return Err(out_of_range(number, distinct)),
+            }
+        }
+        Ok(Summed {
+            grads,
+            sums: vec![0.0; firsts.len() * dim],
+            zeros: vec![0.0; dim],
+            source,
+            firsts,
+        })
+    }
+}
+
+/// Some of the sums of a lookup.
+struct Part<'a, 's> {
+    dim: usize,
+    restore: &'a [i32],
+    grads: &'a [f32],
+    source: &'s [u32],
+    firsts: &'s [u32],
+    part: usize,
+    parts: usize,
+    /// Every `parts`-th block of sums.
+    sums: Vec<&'s mut [f32]>,
+}
+
+impl Part<'_, '_> {
+    fn sum(mut self) {
+        if self.sums.is_empty() {
+            return;
+        }
+        let dim = self.dim;
+        for (position, &number) in self.restore.iter().enumerate() {
+            let source = match self.source.get(number as usize) {
+                Some(&source) if source >= SUM => (source ^ SUM) as usize,
+                _ => continue,
+            };
+            let (block, within) = (source / BLOCK, source % BLOCK);
+            if block % self.parts != self.part {
+                continue;
+            }
+            let grad = &self.grads[position * dim..(position + 1) * dim];
+            let sum = &mut self.sums[block / self.parts][within * dim..(within + 1) * dim];
+            if self.firsts[source] == position as u32 {
+                sum.copy_from_slice(grad);
+            } else {
+                sum.iter_mut()
+                    .zip(grad)
+                    .for_each(|(sum, grad)| *sum += grad);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gradients_are_those_of_reduce_bit_for_bit_on_any_number_of_threads() {
+        let (dim, n, distinct) = (24, 20_000, 2_000);
+        let grads: Vec<f32> = (0..n * dim).map(|at| (at as f32 * 0.37).sin()).collect();
+        let many: Vec<i32> = (0..n)
+            .map(|at| (at * at % (distinct - 5)) as i32 - 1)
+            .collect();
+        let few: Vec<i32> = (0..1500).rev().chain([7, 3, 7, -1]).collect();
+        let lookups: [Spread<'_>; 3] = [
+            (&many, &grads, distinct),
+            (&few, &grads[..few.len() * dim], distinct),
+            (&[], &[], 0),
+        ];
+        for threads in [1, 2, 5] {
+            let pool = Pool::new(threads).unwrap();
+            let summed = Summed::all(&pool, dim, &lookups).unwrap();
+            for ((restore, grads, distinct), summed) in lookups.into_iter().zip(summed) {
+                let mut expected = vec![7.0; distinct * dim];
+                super::super::reduce(&pool, grads, dim, restore, &mut expected).unwrap();
+                for (number, expected) in expected.chunks_exact(dim).enumerate() {
+                    let same = summed.gradient(number).iter().zip(expected);
+                    assert!(same.into_iter().all(|(a, b)| a.to_bits() == b.to_bits()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn entries_that_are_no_number_are_refused() {
+        let pool = Pool::new(1).unwrap();
+        let made = |restore: &[i32], distinct| {
+            let grads = vec![1.0; restore.len()];
+            Summed::all(&pool, 1, &[(restore, &grads, distinct)]).is_ok()
+        };
+        for bad in [2, -2, i32::MIN, i32::MAX] {
+            assert!(!made(&[0, bad, -1], 2), "{bad}");
+        }
+        assert!(made(&[], 0) && made(&[-1], 0));
+    }
+}
