@@ -221,7 +221,9 @@ def test_shapes_of_the_raw_ops_are_inferred(graph):
     expected = [
         (table.variable, [0, 4]), (table.handle, []), (offsets, [None]), (restore, [None, 3]), (rows, [None, 4]),
         (embedding, [None, 3, 4]), (ops.mx_rec_reduce(embedding, restore, offsets), [None, 4]),
+        (ops.mx_rec_embed(table.handle, table.variable, offsets, restore), [None, 3, 4]),
         (ops.mx_rec_find(table.handle, table.variable, ids, tf.zeros([0, 4])), [None, 3, 4]),
+        (ops.mx_rec_apply_sgd_by_restore(table.handle, [offsets], [restore], [embedding], 0.1, 0.0), []),
         (ops.mx_rec_size(table.handle), []), (ops.mx_rec_capacity(table.handle), []), (keys, [None]),
         (ops.mx_rec_apply_sgd(table.handle, offsets, rows, 0.1, 0.0), []), (ops.mx_rec_clear(table.handle), []),
         (ops.mx_rec_remove(table.handle, ids), []), (ops.mx_rec_assign(table.handle, offsets, rows), []),
@@ -243,6 +245,14 @@ def wrong_shapes():
         ("handle of rank 1", of(lambda tf, ops, t: ops.mx_rec_size(tf.zeros([1], tf.int64)))),
         ("offsets of rank 2", of(lambda tf, ops, t: ops.mx_rec_lookup(t.handle, t.variable, tf.zeros([1, 1], tf.int64)))),
         ("variable of rank 1", of(lambda tf, ops, t: ops.mx_rec_lookup(t.handle, tf.zeros([4]), tf.zeros([1], tf.int64)))),
+        ("offsets of rank 0", of(lambda tf, ops, t: ops.mx_rec_embed(
+            t.handle, t.variable, tf.zeros([], tf.int64), tf.zeros([1], tf.int32)))),
+        ("second offsets of rank 2", of(lambda tf, ops, t: ops.mx_rec_apply_sgd_by_restore(
+            t.handle, [tf.zeros([1], tf.int64), tf.zeros([1, 1], tf.int64)], [tf.zeros([1], tf.int32)] * 2,
+            [tf.zeros([1, 4])] * 2, 0.1, 0.0))),
+        ("weight decay of rank 1 behind lists", of(lambda tf, ops, t: ops.mx_rec_apply_sgd_by_restore(
+            t.handle, [tf.zeros([1], tf.int64)], [tf.zeros([1], tf.int32)], [tf.zeros([1, 4])], 0.1, [0.0]))),
+        ("no lookup", of(lambda tf, ops, t: ops.mx_rec_apply_sgd_by_restore(t.handle, [], [], [], 0.1, 0.0))),
         ("rows of rank 1", of(lambda tf, ops, t: ops.mx_rec_restore(tf.zeros([4]), tf.zeros([1], tf.int32)))),
         ("gradient of rank 1", of(lambda tf, ops, t: ops.mx_rec_apply_sgd(
             t.handle, tf.zeros([4], tf.int64), tf.zeros([4]), 0.1, 0.0))),
@@ -273,8 +283,8 @@ def test_ops_on_tables_are_stateful_and_pure_ones_are_not(graph):
     pure = {"MxRecRestore", "MxRecReduce"}
     appliers = ["Sgd", "Momentum", "Adagrad", "LazyAdam", "Ftrl"]
     expected = pure | {"MxRec" + name for name in (
-        "Table", "IdOffset", "Lookup", "Find", "Size", "Capacity", "Export", "ExportSlot", "Assign", "Remove", "Clear",
+        "Table", "IdOffset", "Lookup", "Embed", "Find", "Size", "Capacity", "Export", "ExportSlot", "Assign", "Remove", "Clear",
         "Save", "Load")} | {"MxRecApply" + name for name in appliers} | {
-            "MxRecApply%sByIds" % name for name in appliers}
+            "MxRecApply%s%s" % (name, form) for name in appliers for form in ("ByIds", "ByRestore")}
     assert expected <= set(registered)
     assert {name for name in expected if not registered[name].is_stateful} <= pure

@@ -38,6 +38,7 @@ CALLS = {
     "MxRecIdOffset": lambda o, a: o.mx_rec_id_offset(a.handle, a.ids, create=1).offsets,
     "MxRecLookup": lambda o, a: o.mx_rec_lookup(a.handle, a.variable, a.offsets),
     "MxRecRestore": lambda o, a: o.mx_rec_restore(a.rows, a.restore),
+    "MxRecEmbed": lambda o, a: o.mx_rec_embed(a.handle, a.variable, a.offsets, a.restore),
     "MxRecReduce": lambda o, a: o.mx_rec_reduce(a.wide, a.restore, a.offsets),
     "MxRecFind": lambda o, a: o.mx_rec_find(a.handle, a.variable, a.ids, a.absent),
     "MxRecApplySgd": lambda o, a: o.mx_rec_apply_sgd(a.handle, a.offsets, a.grad, a.lr, a.zero),
@@ -47,6 +48,16 @@ CALLS = {
         a.handle, a.offsets, a.grad, a.lr, a.beta, a.beta, a.beta, a.beta, a.epsilon),
     "MxRecApplyFtrl": lambda o, a: o.mx_rec_apply_ftrl(
         a.handle, a.offsets, a.grad, a.lr, a.power, a.accumulator, a.zero, a.zero, a.zero),
+    "MxRecApplySgdByRestore": lambda o, a: o.mx_rec_apply_sgd_by_restore(
+        a.handle, [a.offsets, a.offsets], [a.restore, a.restore], [a.wide, a.wide], a.lr, a.zero),
+    "MxRecApplyMomentumByRestore": lambda o, a: o.mx_rec_apply_momentum_by_restore(
+        a.handle, [a.offsets], [a.restore], [a.wide], a.lr, a.half, nesterov=1),
+    "MxRecApplyAdagradByRestore": lambda o, a: o.mx_rec_apply_adagrad_by_restore(
+        a.handle, [a.offsets], [a.restore], [a.wide], a.lr, a.accumulator),
+    "MxRecApplyLazyAdamByRestore": lambda o, a: o.mx_rec_apply_lazy_adam_by_restore(
+        a.handle, [a.offsets], [a.restore], [a.wide], a.lr, a.beta, a.beta, a.beta, a.beta, a.epsilon),
+    "MxRecApplyFtrlByRestore": lambda o, a: o.mx_rec_apply_ftrl_by_restore(
+        a.handle, [a.offsets], [a.restore], [a.wide], a.lr, a.power, a.accumulator, a.zero, a.zero, a.zero),
     "MxRecApplySgdByIds": lambda o, a: o.mx_rec_apply_sgd_by_ids(a.handle, a.ids, a.grad, a.lr, a.zero),
     "MxRecApplyAdagradByIds": lambda o, a: o.mx_rec_apply_adagrad_by_ids(a.handle, a.ids, a.grad, a.lr, a.accumulator),
     "MxRecSize": lambda o, a: o.mx_rec_size(a.handle),
@@ -63,12 +74,17 @@ CALLS = {
 NAN, INF = float("nan"), float("inf")
 F, I, N = np.float32, np.int64, np.int32
 APPLIES = [op for op in CALLS if op.startswith("MxRecApply")]
+UNSUMMED = [op for op in APPLIES if op.endswith("ByRestore")]
+SUMMED = [op for op in APPLIES if op not in UNSUMMED]
 HANDLES = [op for op in CALLS if op not in ("MxRecRestore", "MxRecReduce")]
 
 WRONG = (
     [(op, "handle", value, I) for op in HANDLES for value in (0, 123456789, [1, 2])]
     + [("MxRecLookup", "offsets", value, I) for value in ([0, 5], [-2], [2 ** 40], [[0, 1]], 0)]
     + [("MxRecLookup", "variable", value, F) for value in (np.zeros([0, 3]), np.zeros([4]), np.zeros([0, 5]))]
+    + [("MxRecEmbed", "offsets", value, I) for value in ([0, 5], [-2, 0], [2 ** 40, 0], [[0, 1]], 0, [0])]
+    + [("MxRecEmbed", "restore", value, N) for value in ([2], [-2], [2 ** 31 - 1])]
+    + [("MxRecEmbed", "variable", value, F) for value in (np.zeros([0, 3]), np.zeros([4]), np.zeros([0, 5]))]
     + [("MxRecFind", "absent", value, F) for value in (
         np.zeros([3, DIM]), np.zeros([1, 3]), np.zeros([DIM]), np.zeros([1, 1, DIM]))]
     + [("MxRecFind", "variable", np.zeros([0, 3]), F)]
@@ -76,7 +92,9 @@ WRONG = (
     + [("MxRecRestore", "rows", value, F) for value in (np.ones([DIM]), np.ones([1, 2, DIM]), 1.0)]
     + [("MxRecReduce", "restore", value, N) for value in ([0, 1], [0, 1, 2], [0, 1, -2], [[0, 1, 0]])]
     + [("MxRecReduce", "wide", value, F) for value in (np.ones([2, DIM]), np.ones([3]), 1.0)]
-    + [(op, "grad", value, F) for op in APPLIES for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]), 1.0)]
+    + [(op, "wide", value, F) for op in UNSUMMED for value in (np.ones([2, DIM]), np.ones([3, 3]), np.ones([3]), 1.0)]
+    + [(op, "restore", value, N) for op in UNSUMMED for value in ([0, 1], [0, 1, 2], [0, 1, -2], [[0, 1, 0]])]
+    + [(op, "grad", value, F) for op in SUMMED for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]), 1.0)]
     + [(op, "offsets", value, I) for op in APPLIES if not op.endswith("ByIds") for value in ([0, 9], [0, -2], [[0, 1]])]
     + [(op, "lr", value, F) for op in APPLIES for value in (NAN, INF, -1.0, [0.1], [])]
     + [("MxRecApplySgd", "zero", value, F) for value in (NAN, INF, -1.0)]

@@ -35,6 +35,7 @@ _SHAPES = {
     "MxRecClaim": lambda op: [_VECTOR, op.inputs[1].shape],
     "MxRecLookup": lambda op: [_of_ids(op, 2, 1)],
     "MxRecRestore": lambda op: [_of_ids(op, 1, 0)],
+    "MxRecEmbed": lambda op: [_of_ids(op, 3, 1)],
     "MxRecReduce": lambda op: [_of_ids(op, 2, 0)],
     "MxRecFind": lambda op: [_of_ids(op, 2, 1)],
     "MxRecExport": lambda op: [_VECTOR, tf.TensorShape([None, None])],
@@ -48,6 +49,7 @@ _RANKS = {
     "MxRecClaim": {0: 0, 2: 1},
     "MxRecLookup": {0: 0, 1: 2, 2: 1},
     "MxRecRestore": {0: 2},
+    "MxRecEmbed": {0: 0, 1: 2, 2: 1},
     "MxRecReduce": {2: 1},
     "MxRecFind": {0: 0, 1: 2, 3: 2},
     "MxRecExportSlot": {0: 0, 1: 1},
@@ -60,9 +62,23 @@ def _ranks(op: tf.Operation) -> Dict[int, int]:
     """The rank that each input must have, by position."""
     if not op.type.startswith("MxRecApply"):
         return _RANKS.get(op.type, {0: 0})
+    if op.type.endswith("ByRestore"):
+        lookups = op.get_attr("N")
+        ranks = {0: 0}
+        ranks.update({1 + at: 1 for at in range(lookups)})
+        ranks.update({at: 0 for at in range(1 + 3 * lookups, len(op.inputs))})
+        return ranks
     ranks = {} if op.type.endswith("ByIds") else {1: 1, 2: 2}
     ranks.update({at: 0 for at in range(len(op.inputs)) if at not in (1, 2)})
     return ranks
+
+
+def _names(op: tf.Operation) -> List[str]:
+    """The name of the argument that each input belongs to; an argument may be a list."""
+    names = []  # type: List[str]
+    for arg in op.op_def.input_arg:
+        names.extend([arg.name] * (op.get_attr(arg.number_attr) if arg.number_attr else 1))
+    return names
 
 
 def check_ranks(op: tf.Operation) -> None:
@@ -78,7 +94,7 @@ def check_ranks(op: tf.Operation) -> None:
         shape = op.inputs[at].shape
         if shape.rank not in (None, rank):
             raise ValueError("{} {!r}: {} must have rank {}, but has shape {}".format(
-                op.type, op.name, op.op_def.input_arg[at].name, rank, shape))
+                op.type, op.name, _names(op)[at], rank, shape))
 
 
 def state_shapes(op: Optional[tf.Operation]) -> None:

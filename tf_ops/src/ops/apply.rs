@@ -1,19 +1,22 @@
-//! One step of an optimizer: `MxRecApply<Optimizer>` by offset, `MxRecApply<Optimizer>ByIds` by key.
+//! One step of an optimizer: `MxRecApply<Optimizer>` by offset, `MxRecApply<Optimizer>ByRestore` by offset with gradients that are not
+//! yet summed, `MxRecApply<Optimizer>ByIds` by key.
 
 use super::definition::{Arg, Attr, OpDef};
 use super::support::{
     expect_last, expect_rank, expect_row_each, handle_to_scalar, ids, on, table, HANDLE, IDS,
     KEY_TYPE,
 };
-use crate::tf::{Construction, Context, Kernel, ShapeContext};
+use crate::tf::{Construction, Context, Input, Kernel, ShapeContext};
 use crate::threads::pool;
-use mx_rec_kernels::{self as kernels, Error, Result, RowOptimizer, Target};
+use mx_rec_kernels::{self as kernels, Error, Lookup, Result, RowOptimizer, Target};
 use std::marker::PhantomData;
 
-/// An optimizer's side of the two ops.
+/// An optimizer's side of the three ops.
 pub(crate) trait Rule: Send + Sync + 'static {
     /// Definition of the op by offset.
     const BY_OFFSET: &'static OpDef;
+    /// Definition of the op by offset with gradients of ids.
+    const BY_RESTORE: &'static OpDef;
     /// Definition of the op by key.
     const BY_ID: &'static OpDef;
 
@@ -29,17 +32,26 @@ pub(crate) trait Rule: Send + Sync + 'static {
 /// The scalars of one run.
 pub(crate) struct Hyper<'a> {
     context: &'a Context,
+    /// The number of the first of them among all tensors, and among the inputs of the definition.
+    first: (usize, usize),
 }
 
 impl Hyper<'_> {
     /// Scalar number `at` after the gradient.
     fn get(&self, at: usize) -> Result<f32> {
-        self.context.input(3 + at)?.scalar::<f32>()
+        let (tensor, arg) = self.first;
+        self.context.tensor(tensor + at, arg + at)?.scalar::<f32>()
     }
 }
 
 /// The op that takes offsets.
 pub(crate) struct ByOffset<R>(R, PhantomData<R>);
+
+/// The op that takes offsets and the gradients of all ids, of one lookup or of several.
+pub(crate) struct ByRestore<R> {
+    rule: R,
+    lookups: usize,
+}
 
 /// The op that takes keys.
 pub(crate) struct ById<R>(R, PhantomData<R>);
@@ -68,10 +80,58 @@ impl<R: Rule> Kernel for ByOffset<R> {
             expect_rank(&offsets, 1)?;
             expect_rank(&grad, 2)?;
             expect_last(&grad, table.dim())?;
-            let optimizer = self.0.step(&Hyper { context })?;
+            let optimizer = self.0.step(&Hyper {
+                context,
+                first: (3, 3),
+            })?;
             let target = Target::Offsets(offsets.values::<i64>()?);
             let updated =
                 table.apply(pool()?, target, grad.values::<f32>()?, optimizer.as_ref())?;
+            context.set_scalar(0, updated as i64)
+        })
+    }
+}
+
+impl<R: Rule> Kernel for ByRestore<R> {
+    const DEF: &'static OpDef = R::BY_RESTORE;
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        // Where the lists end depends on the node; mx_rec/ops/shapes.py checks their tensors.
+        handle_to_scalar(context)
+    }
+
+    fn create(construction: &Construction) -> Result<Self> {
+        let lookups = usize::try_from(construction.int("N")?)
+            .map_err(|_| Error::invalid("N must not be negative"))?;
+        let rule = R::read(construction)?;
+        Ok(Self { rule, lookups })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let table = table(context)?;
+        let list = |arg: usize| -> Result<Vec<Input>> {
+            let start = 1 + (arg - 1) * self.lookups;
+            (start..start + self.lookups)
+                .map(|at| context.tensor(at, arg))
+                .collect()
+        };
+        let (offsets, restore, grad) = (list(1)?, list(2)?, list(3)?);
+        on(&table, || {
+            let mut lookups = Vec::with_capacity(self.lookups);
+            for ((offsets, restore), grad) in offsets.iter().zip(&restore).zip(&grad) {
+                expect_rank(offsets, 1)?;
+                expect_row_each(grad, restore, table.dim())?;
+                lookups.push(Lookup {
+                    offsets: offsets.values::<i64>()?,
+                    restore: restore.values::<i32>()?,
+                    grads: grad.values::<f32>()?,
+                });
+            }
+            let optimizer = self.rule.step(&Hyper {
+                context,
+                first: (1 + 3 * self.lookups, 4),
+            })?;
+            let updated = table.apply_lookups(pool()?, &lookups, optimizer.as_ref())?;
             context.set_scalar(0, updated as i64)
         })
     }
@@ -98,7 +158,10 @@ impl<R: Rule> Kernel for ById<R> {
         let (table, input, grad) = (table(context)?, context.input(1)?, context.input(2)?);
         on(&table, || {
             expect_row_each(&grad, &input, table.dim())?;
-            let optimizer = self.0.step(&Hyper { context })?;
+            let optimizer = self.0.step(&Hyper {
+                context,
+                first: (3, 3),
+            })?;
             let target = Target::Ids(ids(&input)?);
             let updated =
                 table.apply(pool()?, target, grad.values::<f32>()?, optimizer.as_ref())?;
@@ -142,6 +205,28 @@ const ID_GRAD: Arg = Arg {
     shape: "(s..., dim)",
     doc: "Gradients of the ids.",
 };
+const LIST_OFFSETS: Arg = Arg {
+    name: "offsets",
+    dtype: "N * int64",
+    shape: "N times (u)",
+    doc: "For each lookup the rows of its distinct keys; they may repeat, -1 is skipped.",
+};
+const LIST_RESTORE: Arg = Arg {
+    name: "restore",
+    dtype: "N * int32",
+    shape: "N times (s...)",
+    doc: "For each lookup and id its place in offsets; -1 is skipped.",
+};
+const LIST_GRAD: Arg = Arg {
+    name: "grad",
+    dtype: "N * float",
+    shape: "N times (s..., dim)",
+    doc: "For each lookup the gradient of its embeddings.",
+};
+const LOOKUPS: Attr = Attr {
+    spec: "N: int >= 1",
+    doc: "Lookups of the table.",
+};
 const UPDATED: Arg = Arg {
     name: "updated",
     dtype: "int64",
@@ -151,10 +236,12 @@ const UPDATED: Arg = Arg {
 const LR: Arg = scalar("lr", "Learning rate.");
 const ERRORS: &str = "`INVALID_ARGUMENT` for an offset that is no row in use, and for a scalar that is not finite or out of its \
                       range.";
+const RESTORE_ERRORS: &str = "`INVALID_ARGUMENT` for an offset that is no row in use, for a place outside of offsets, and for a scalar \
+                              that is not finite or out of its range.";
 const ID_ERRORS: &str = "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, `INVALID_ARGUMENT` for a scalar \
                          that is not finite or out of its range.";
 
-/// The two definitions of an optimizer's ops, which differ in their first inputs only.
+/// The three definitions of an optimizer's ops, which differ in their first inputs only.
 macro_rules! definitions {
     ($name:literal, $doc:literal, [$($hyper:expr),*], [$($attr:expr),*]) => {
         const BY_OFFSET: &'static OpDef = &OpDef {
@@ -164,6 +251,18 @@ macro_rules! definitions {
             outputs: &[UPDATED],
             attrs: &[$($attr),*],
             errors: ERRORS,
+            stateful: true,
+        };
+        const BY_RESTORE: &'static OpDef = &OpDef {
+            name: concat!("MxRecApply", $name, "ByRestore"),
+            doc: concat!(
+                "MxRecReduce of each lookup and MxRecApply", $name, " of all in one: the same bits without the tensors between. The gradients \
+                 of a row are summed within each lookup, then over the lookups in order."
+            ),
+            inputs: &[HANDLE, LIST_OFFSETS, LIST_RESTORE, LIST_GRAD, $($hyper),*],
+            outputs: &[UPDATED],
+            attrs: &[LOOKUPS, $($attr),*],
+            errors: RESTORE_ERRORS,
             stateful: true,
         };
         const BY_ID: &'static OpDef = &OpDef {

@@ -1,4 +1,4 @@
-//! Ops that move rows: `MxRecLookup`, `MxRecRestore`, `MxRecReduce`.
+//! Ops that move rows: `MxRecLookup`, `MxRecRestore`, `MxRecEmbed`, `MxRecReduce`.
 
 use super::definition::{Arg, OpDef};
 use super::support::{expect_rank, expect_variable, on, table, HANDLE, VARIABLE};
@@ -109,6 +109,52 @@ impl Kernel for Restore {
             embedding.values(),
         )?;
         context.set(0, embedding)
+    }
+}
+
+/// Offsets to embeddings: Lookup and Restore in one.
+pub(crate) struct Embed;
+
+impl Kernel for Embed {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecEmbed",
+        doc: "Copies a row out of the table for each id: MxRecLookup and MxRecRestore without the tensor between them. Its gradient with \
+              respect to `variable` is an IndexedSlices of MxRecReduce and the offsets.",
+        inputs: &[HANDLE, VARIABLE, OFFSETS, RESTORE],
+        outputs: &[Arg { name: "embedding", dtype: "float", shape: "(s..., dim)", doc: "A row for each id; zeros for -1." }],
+        attrs: &[],
+        errors: "`INVALID_ARGUMENT` for an offset that is no row in use, and for a place outside of offsets.",
+        stateful: true,
+    };
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        context.expect_rank(0, "handle", 0)?;
+        let variable = context.expect_rank(1, "variable", 2)?;
+        context.expect_rank(2, "offsets", 1)?;
+        let restore = context.input(3)?;
+        context.set(0, &context.join(&restore, &context.part(&variable, 1, 2)?)?)
+    }
+
+    fn create(_: &Construction) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (table, offsets, restore) = (table(context)?, context.input(2)?, context.input(3)?);
+        on(&table, || {
+            expect_variable(&context.input(1)?, &table)?;
+            expect_rank(&offsets, 1)?;
+            let mut dims = restore.dims();
+            dims.push(table.dim() as i64);
+            let mut embedding = context.allocate::<f32>(&dims)?;
+            table.embed(
+                pool()?,
+                offsets.values::<i64>()?,
+                restore.values::<i32>()?,
+                embedding.values(),
+            )?;
+            context.set(0, embedding)
+        })
     }
 }
 

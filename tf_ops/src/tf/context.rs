@@ -79,7 +79,16 @@ impl Context {
     /// # Errors
     /// `Internal` with TensorFlow's words if there is none.
     pub(crate) fn input(&self, at: usize) -> Result<Input> {
-        let name = self.inputs.get(at).map_or("input", |arg| arg.name);
+        self.tensor(at, at)
+    }
+
+    /// Tensor number `at` of all that go into the op. Where an input is a list, tensors and inputs are not the same; `arg` is the
+    /// number of the input that it belongs to.
+    ///
+    /// # Errors
+    /// As [`Context::input`].
+    pub(crate) fn tensor(&self, at: usize, arg: usize) -> Result<Input> {
+        let name = self.inputs.get(arg).map_or("input", |arg| arg.name);
         let index = c_int::try_from(at)
             .map_err(|_| Error::new(Kind::Internal, "an op has too many inputs"))?;
         let status = Status::new(self.api);
