@@ -166,13 +166,24 @@ def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
         offsets, restore = library().mx_rec_id_offset(
             table.handle, ids, create=1, limit=request.limit, name="id_offset")
         _mark(offsets.op, modify_graph)
-        rows = library().mx_rec_lookup(table.handle, table.variable, offsets, name="rows")
-        if request.is_grad:
-            tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, rows)
-            tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
-            rows = _divide_gradient(table, rows)
-        embedding = library().mx_rec_restore(rows, restore, name="embedding")
-        return embedding if request.is_grad else tf.stop_gradient(embedding)
+        if not request.is_grad:
+            return tf.stop_gradient(_embed(table, offsets, restore))
+        if ConfigInitializer.get_instance().use_dynamic_expansion or _ranks_to_divide_by(table):
+            looked_up = library().mx_rec_lookup(table.handle, table.variable, offsets, name="rows")
+            rows = _divide_gradient(table, looked_up)
+            embedding = library().mx_rec_restore(rows, restore, name="embedding")
+        else:
+            looked_up = embedding = _embed(table, offsets, restore)
+        # With dynamic expansion gradients are taken of the distinct rows, else of the variable; then
+        # the collection holds what the lookup returns.
+        tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, looked_up)
+        tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
+        return embedding
+
+
+def _embed(table: Table, offsets: tf.Tensor, restore: tf.Tensor) -> tf.Tensor:
+    """Returns a row for each id."""
+    return library().mx_rec_embed(table.handle, table.variable, offsets, restore, name="embedding")
 
 
 def _mark(op: tf.Operation, modify_graph: bool) -> None:
@@ -182,11 +193,18 @@ def _mark(op: tf.Operation, modify_graph: bool) -> None:
             MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=True))
 
 
+def _ranks_to_divide_by(table: Table) -> int:
+    """Returns the rank count if the table asks for gradients divided by it, 0 if nothing is to do."""
+    if table.all2all_gradients_op != All2allGradientsOp.SUM_GRADIENTS_AND_DIV_BY_RANKSIZE:
+        return 0
+    ranks = get_rank_size()
+    return 0 if ranks == 1 else ranks
+
+
 def _divide_gradient(table: Table, rows: tf.Tensor) -> tf.Tensor:
     """Returns `rows`, whose gradient is divided by the rank count if the table asks for it."""
-    ranks = get_rank_size()
-    if table.all2all_gradients_op != All2allGradientsOp.SUM_GRADIENTS_AND_DIV_BY_RANKSIZE \
-            or ranks == 1:
+    ranks = _ranks_to_divide_by(table)
+    if not ranks:
         return rows
     with tf.compat.v1.get_default_graph().gradient_override_map({"Identity": DIVIDE_GRADIENT}):
         divided = tf.identity(rows, name="divide_by_rank_size")

@@ -79,6 +79,23 @@ def _lookup_gradient(op: tf.Operation,
     return [None, tf.IndexedSlices(_as_tensor(grad), op.inputs[2]), None]
 
 
+def _embed_gradient(op: tf.Operation,
+                    grad: tf.Tensor) -> List[Optional[tf.IndexedSlices]]:
+    """Gradient of MxRecEmbed (handle, variable, offsets, restore -> embedding).
+
+    Args:
+        op: The forward op; its third input is offsets (u) int64, its fourth restore (s...) int32.
+        grad: Gradient of the embedding, (s..., dim) float32.
+
+    Returns:
+        IndexedSlices(values (u, dim) float32, summed over the ids of each row, indices = offsets)
+        for the variable, and None for the others. As that of MxRecLookup it has no dense shape.
+    """
+    _, _, offsets, restore = op.inputs
+    summed = library().mx_rec_reduce(_as_tensor(grad), restore, offsets)
+    return [None, tf.IndexedSlices(summed, offsets), None, None]
+
+
 def _divide_gradient(op: tf.Operation, grad: tf.Tensor) -> tf.Tensor:
     """Gradient of an identity in a table whose gradients are divided by the rank count."""
     return _as_tensor(grad) / float(op.get_attr(RANK_SIZE_ATTRIBUTE))
@@ -96,6 +113,7 @@ def _register() -> None:
     for name, function in (("MxRecRestore", _restore_gradient),
                            ("MxRecReduce", _reduce_gradient),
                            ("MxRecLookup", _lookup_gradient),
+                           ("MxRecEmbed", _embed_gradient),
                            (DIVIDE_GRADIENT, _divide_gradient)):
         if name not in known:
             tf.RegisterGradient(name)(function)

@@ -4,7 +4,6 @@ from typing import Union
 
 import tensorflow as tf
 
-from mx_rec.ops import library
 from mx_rec.optimizers.base import TableOptimizer, register, scalar
 from mx_rec.validator.validator import Bool, Float, LearningRate, Text, checked
 
@@ -16,6 +15,7 @@ class CustomizedAdagrad(TableOptimizer, tf.compat.v1.train.AdagradOptimizer):
     """
 
     slot_names = ("Adagrad_accumulator",)
+    apply_op = "mx_rec_apply_adagrad"
     dense_optimizer = tf.compat.v1.train.AdagradOptimizer
 
     def __init__(self, learning_rate: Union[float, tf.Tensor], initial_accumulator_value: float,
@@ -29,9 +29,6 @@ class CustomizedAdagrad(TableOptimizer, tf.compat.v1.train.AdagradOptimizer):
             scalar(self._learning_rate, "learning_rate"),
             scalar(self._initial_accumulator_value, "initial_accumulator"),
         ]
-
-    def _apply_rows(self, handle: tf.Tensor, offsets: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
-        return library().mx_rec_apply_adagrad(handle, offsets, grad, *self._tensors)
 
 
 @checked(learning_rate=LearningRate(), initial_accumulator_value=Float(above=0, most=1),

@@ -1,12 +1,14 @@
 """What all optimizers for tables share: finding the table, applying, advancing the step."""
 
 from collections import OrderedDict
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table import TABLE_OP, is_table_variable
+from mx_rec.ops import library
+from mx_rec.optimizers.fusion import Reductions, reductions
 from mx_rec.util.initialize import ConfigInitializer
 
 _ID_OFFSET_OP = "MxRecIdOffset"
@@ -19,19 +21,24 @@ _Rows = Tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 class TableOptimizer(tf.compat.v1.train.Optimizer):
     """Base of the optimizers for tables.
 
-    A subclass names its slots, makes its numbers into tensors in `_prepare` and adds one op of the
-    plugin in `_apply_rows`. One that also derives from an optimizer of TensorFlow passes
-    ordinary variables on to it; others refuse them.
+    A subclass names its slots and its op, and makes its numbers into tensors in `_prepare`. One
+    that also derives from an optimizer of TensorFlow passes ordinary variables on to it; others
+    refuse them.
 
     Attributes:
         slot_names: Names of the slots of each row, as in checkpoints.
+        apply_op: Name of the plugin's function that updates rows by offset.
+        apply_attributes: Attributes of that op.
         by_address: Whether pairs are (gradient of the looked-up rows, their offsets), for tables
             with dynamic expansion.
         dense_optimizer: The class of TensorFlow that updates ordinary variables, or None.
     """
 
     slot_names = ()  # type: Tuple[str, ...]
+    apply_op = ""
+    apply_attributes = {}  # type: Dict[str, Any]
     by_address = False
+    _tensors = ()  # type: Sequence[tf.Tensor]
     dense_optimizer = None  # type: Optional[type]
 
     def compute_gradients(self, loss: tf.Tensor, var_list: Any = None, *args: Any,
@@ -113,8 +120,8 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
                 updates.append(super().apply_gradients(dense, name="dense"))
             self._prepare()
             with tf.device("/cpu:0"):
-                for handle, offsets, grad in _joined(tables):
-                    updates.append(self._apply_rows(handle, offsets, grad).op)
+                for group in _by_table(tables):
+                    updates.append(self._apply_table(group))
             updates.extend(self._advance(updates))
             if global_step is None:
                 done = tf.group(*updates, name=scope)
@@ -170,21 +177,26 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
         """Creates the variables that advance with every step; called in the outermost graph."""
 
     def _prepare(self) -> None:
-        """Makes the optimizer's numbers into float32 scalar tensors."""
+        """Makes the optimizer's numbers into float32 scalars: `_tensors`, in the op's order."""
         raise NotImplementedError
 
-    def _apply_rows(self, handle: tf.Tensor, offsets: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
-        """Adds the op that updates rows.
+    def _apply_table(self, group: List[_Rows]) -> tf.Operation:
+        """Adds the op that updates the rows of one table, each of them once.
 
-        Args:
-            handle: int64 scalar, the table.
-            offsets: int64 (n), rows; may repeat, -1 is skipped.
-            grad: float32 (n, dim).
-
-        Returns:
-            int64 scalar, the number of updated rows.
+        Gradients that are sums over the ids of each row, as tf.gradients makes them, go into the op
+        unsummed, so that the sums need no tensor. The rows become the same bit for bit.
         """
-        raise NotImplementedError
+        handle = group[0][0]
+        found = _reduced(group)
+        if found is None:
+            _, offsets, grad = group[0] if len(group) == 1 else _joined(group)
+            return getattr(library(), self.apply_op)(
+                handle, offsets, grad, *self._tensors, **self.apply_attributes).op
+        with tf.control_dependencies(found.control_inputs):
+            return getattr(library(), self.apply_op + "_by_restore")(
+                handle, [part.offsets for part in found.parts],
+                [part.restore for part in found.parts], [part.grad for part in found.parts],
+                *self._tensors, **self.apply_attributes).op
 
     def _advance(self, updates: List[tf.Operation]) -> List[tf.Operation]:
         """Adds ops that run once, after `updates`."""
@@ -192,15 +204,30 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
         return []
 
 
-def _joined(tables: List[_Rows]) -> List[_Rows]:
-    """Joins the gradients of each table, so that every row gets one update."""
+def _by_table(tables: List[_Rows]) -> List[List[_Rows]]:
+    """Groups gradients by table, so that every row gets one update."""
     groups = OrderedDict()  # type: Dict[str, List[_Rows]]
     for rows in tables:
         groups.setdefault(rows[0].name, []).append(rows)
-    return [group[0] if len(group) == 1 else
-            (group[0][0], tf.concat([offsets for _, offsets, _ in group], 0),
-             tf.concat([grad for _, _, grad in group], 0))
-            for group in groups.values()]
+    return list(groups.values())
+
+
+def _joined(group: List[_Rows]) -> _Rows:
+    """Joins several gradients of one table."""
+    return (group[0][0], tf.concat([offsets for _, offsets, _ in group], 0),
+            tf.concat([grad for _, _, grad in group], 0))
+
+
+def _reduced(group: List[_Rows]) -> Optional[Reductions]:
+    """Returns the reductions that all gradients of one table are made of, None if one is not."""
+    joined = Reductions([], [])
+    for _, offsets, grad in group:
+        found = reductions(offsets, grad)
+        if found is None:
+            return None
+        joined.parts.extend(found.parts)
+        joined.control_inputs.extend(found.control_inputs)
+    return joined
 
 
 def scalar(value: Any, name: str) -> tf.Tensor:

@@ -5,7 +5,6 @@ from typing import Optional, Union
 import tensorflow as tf
 
 from mx_rec.constants.constants import MAX_INT32
-from mx_rec.ops import library
 from mx_rec.optimizers.base import TableOptimizer, register, scalar
 from mx_rec.validator.validator import Bool, LearningRate, Number, Text, checked
 
@@ -20,6 +19,7 @@ class CustomizedFtrl(TableOptimizer, tf.compat.v1.train.FtrlOptimizer):
     """
 
     slot_names = ("Ftrl_accum", "Ftrl_linear")
+    apply_op = "mx_rec_apply_ftrl"
     dense_optimizer = tf.compat.v1.train.FtrlOptimizer
 
     def __init__(self, learning_rate: Union[float, tf.Tensor], use_locking: bool, name: str,
@@ -45,9 +45,6 @@ class CustomizedFtrl(TableOptimizer, tf.compat.v1.train.FtrlOptimizer):
             scalar(float(self._l2_regularization_strength), "l2"),
             scalar(float(self._l2_shrinkage_regularization_strength), "l2_shrinkage"),
         ]
-
-    def _apply_rows(self, handle: tf.Tensor, offsets: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
-        return library().mx_rec_apply_ftrl(handle, offsets, grad, *self._tensors)
 
 
 @checked(learning_rate=LearningRate(), use_locking=Bool(), name=Text(1, 200),

@@ -4,7 +4,6 @@ from typing import Optional, Union
 
 import tensorflow as tf
 
-from mx_rec.ops import library
 from mx_rec.optimizers.base import TableOptimizer, register, scalar
 from mx_rec.validator.validator import Bool, Float, LearningRate, Text, checked
 
@@ -16,6 +15,7 @@ class CustomizedGradientDescent(TableOptimizer, tf.compat.v1.train.GradientDesce
     weight decay: with one they are refused.
     """
 
+    apply_op = "mx_rec_apply_sgd"
     dense_optimizer = tf.compat.v1.train.GradientDescentOptimizer
 
     def __init__(self, learning_rate: Union[float, tf.Tensor], use_locking: bool, name: str,
@@ -31,9 +31,6 @@ class CustomizedGradientDescent(TableOptimizer, tf.compat.v1.train.GradientDesce
             scalar(self._learning_rate, "learning_rate"),
             scalar(self._weight_decay, "weight_decay"),
         ]
-
-    def _apply_rows(self, handle: tf.Tensor, offsets: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
-        return library().mx_rec_apply_sgd(handle, offsets, grad, *self._tensors)
 
 
 @checked(learning_rate=LearningRate(), use_locking=Bool(), name=Text(1, 200),

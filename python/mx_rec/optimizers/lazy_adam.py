@@ -4,7 +4,6 @@ from typing import List, Union
 
 import tensorflow as tf
 
-from mx_rec.ops import library
 from mx_rec.optimizers.base import TableOptimizer, register, scalar
 from mx_rec.validator.validator import Bool, Float, LearningRate, Text, checked
 
@@ -18,6 +17,7 @@ class CustomizedLazyAdam(TableOptimizer):
     """
 
     slot_names = ("LazyAdam_momentum", "LazyAdam_velocity")
+    apply_op = "mx_rec_apply_lazy_adam"
 
     def __init__(self, learning_rate: Union[float, tf.Tensor], beta1: float, beta2: float,
                  epsilon: float, name: str, use_locking: bool = False) -> None:
@@ -47,9 +47,6 @@ class CustomizedLazyAdam(TableOptimizer):
             scalar(self._beta2, "beta2"),
             scalar(self._epsilon, "epsilon"),
         ]
-
-    def _apply_rows(self, handle: tf.Tensor, offsets: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
-        return library().mx_rec_apply_lazy_adam(handle, offsets, grad, *self._tensors)
 
     def _advance(self, updates: List[tf.Operation]) -> List[tf.Operation]:
         with tf.control_dependencies(updates):

@@ -4,7 +4,6 @@ from typing import Union
 
 import tensorflow as tf
 
-from mx_rec.ops import library
 from mx_rec.optimizers.base import TableOptimizer, register, scalar
 from mx_rec.validator.validator import Bool, Float, LearningRate, Text, checked
 
@@ -17,6 +16,7 @@ class CustomizedMomentum(TableOptimizer, tf.compat.v1.train.MomentumOptimizer):
     """
 
     slot_names = ("Momentum_momentum",)
+    apply_op = "mx_rec_apply_momentum"
     dense_optimizer = tf.compat.v1.train.MomentumOptimizer
 
     def __init__(self, learning_rate: Union[float, tf.Tensor], momentum: float, use_locking: bool,
@@ -25,15 +25,12 @@ class CustomizedMomentum(TableOptimizer, tf.compat.v1.train.MomentumOptimizer):
                          use_nesterov=use_nesterov)
 
     def _prepare(self) -> None:
+        self.apply_attributes = {"nesterov": int(self._use_nesterov)}
         super(TableOptimizer, self)._prepare()
         self._tensors = [
             scalar(self._learning_rate, "learning_rate"),
             scalar(self._momentum, "momentum"),
         ]
-
-    def _apply_rows(self, handle: tf.Tensor, offsets: tf.Tensor, grad: tf.Tensor) -> tf.Tensor:
-        return library().mx_rec_apply_momentum(handle, offsets, grad, *self._tensors,
-                                               nesterov=int(self._use_nesterov))
 
 
 @checked(learning_rate_input=LearningRate(), mom=Float(0, 1), enable_locking=Bool(),

@@ -178,6 +178,7 @@ def test_collections_hold_what_scripts_look_for(dynamic):
         constants.ASCEND_SPARSE_LOOKUP_ID_OFFSET)]
     assert [tensor.op.inputs[0] for tensor in entrance] == [ids] * 3
     assert len(rows) == len(offsets) == 1 and rows[0].op.inputs[2] is offsets[0]
+    assert rows[0] is embedding and offsets[0].op.type == "MxRecIdOffset"
     assert embedding.shape.as_list() == [2, 3, 4] and embedding.dtype == tf.float32
 
 

@@ -1,0 +1,87 @@
+"""Finds gradients of tables that can be summed in the op that applies them."""
+
+from typing import List, NamedTuple, Optional
+
+import tensorflow as tf
+from tensorflow.python.framework import tensor_util
+
+_REDUCE_OP = "MxRecReduce"
+_CONCAT_OP = "ConcatV2"
+
+
+class Reduction(NamedTuple):
+    """A gradient of rows that is the output of an MxRecReduce, by that op's inputs.
+
+    Attributes:
+        offsets: int64 (u), the rows.
+        restore: int32 (s...), for each id its place in offsets.
+        grad: float32 (s..., dim), the gradient of the embeddings.
+    """
+
+    offsets: tf.Tensor
+    restore: tf.Tensor
+    grad: tf.Tensor
+
+
+class Reductions(NamedTuple):
+    """What can take the place of gradients of one table.
+
+    Attributes:
+        parts: One for each lookup, in the order in which their rows occur in the gradient.
+        control_inputs: What the ops that are left out wait for.
+    """
+
+    parts: List[Reduction]
+    control_inputs: List[tf.Operation]
+
+
+def reductions(offsets: tf.Tensor, grad: tf.Tensor) -> Optional[Reductions]:
+    """Looks for MxRecReduce behind a gradient, with nothing between that changes a value.
+
+    tf.gradients makes such a gradient: the sums of one lookup, or those of several lookups, joined
+    along the first dimension together with their offsets.
+
+    Args:
+        offsets: int64 (n), the rows that the gradient is for.
+        grad: float32 (n, dim).
+
+    Returns:
+        The reductions, or None if the gradient is anything else, or was made in another graph,
+        condition or loop than the present one.
+    """
+    op = grad.op
+    if not _is_here(op):
+        return None
+    if op.type == _REDUCE_OP:
+        if op.inputs[2] is not offsets:
+            return None
+        return Reductions([Reduction(offsets, op.inputs[1], op.inputs[0])],
+                          list(op.control_inputs))
+    if not _joins_rows(op) or not _is_here(offsets.op) or not _joins_rows(offsets.op) \
+            or len(op.inputs) != len(offsets.op.inputs):
+        return None
+    parts = []  # type: List[Reduction]
+    control_inputs = []  # type: List[tf.Operation]
+    for left_out in (op, op.inputs[-1].op, offsets.op, offsets.op.inputs[-1].op):
+        control_inputs.extend(left_out.control_inputs)
+    for some_offsets, some_grad in zip(list(offsets.op.inputs)[:-1], list(op.inputs)[:-1]):
+        found = reductions(some_offsets, some_grad)
+        if found is None:
+            return None
+        parts.extend(found.parts)
+        control_inputs.extend(found.control_inputs)
+    return Reductions(parts, control_inputs)
+
+
+def _joins_rows(op: tf.Operation) -> bool:
+    """Whether the op joins tensors along their first dimension."""
+    return op.type == _CONCAT_OP and op.inputs[-1].op.type == "Const" \
+        and tensor_util.constant_value(op.inputs[-1]) == 0
+
+
+def _is_here(op: tf.Operation) -> bool:
+    """Whether the op stands in the present graph, and in the present condition or loop of it."""
+    graph = tf.compat.v1.get_default_graph()
+    # pylint: disable=protected-access
+    return op.graph is graph \
+        and op._get_control_flow_context() is graph._get_control_flow_context()

@@ -1,0 +1,370 @@
+"""Gradients that are summed in the op that applies them: when that happens, and that no bit depends on it."""
+
+import numpy as np
+import pytest
+
+import support
+from optimizer_cases import ONE_OF_EACH, ids_of
+
+
+def make_table(name, dim=5, **arguments):
+    from mx_rec.core.embedding import create_table
+
+    tf = support.tf()
+    return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=1000,
+                        emb_initializer=tf.compat.v1.zeros_initializer(), **arguments)
+
+
+def lookup(table, ids, **arguments):
+    from mx_rec.core.embedding import sparse_lookup
+
+    return sparse_lookup(table, ids, modify_graph=True, **arguments)
+
+
+def sgd(rate=1.0):
+    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
+
+    return create_hash_optimizer(rate)
+
+
+def sgd_by_address(rate=1.0):
+    from mx_rec.optimizers.gradient_descent_by_addr import create_hash_optimizer_by_addr
+
+    return create_hash_optimizer_by_addr(rate)
+
+
+def loss_of(embeddings):
+    """A loss whose gradient differs from occurrence to occurrence, over several orders of magnitude."""
+    tf = support.tf()
+    losses = []
+    for number, embedding in enumerate(embeddings):
+        place = tf.cast(tf.reshape(tf.range(tf.size(embedding)), tf.shape(embedding)), tf.float32)
+        losses.append(tf.reduce_sum(tf.sin(embedding + place) * tf.exp(place % 17.0 - 8.0 + number)))
+    return tf.add_n(losses)
+
+
+def untouched(gradient):
+    """The same gradient, but no output of MxRecReduce: an update that is not fused."""
+    tf = support.tf()
+    return tf.IndexedSlices(tf.identity(gradient.values), gradient.indices)
+
+
+def needed(train):
+    """The plugin's ops that a run of `train` runs: type -> ops."""
+    found, waiting = {}, [train]
+    seen = set()
+    while waiting:
+        op = waiting.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        if op.type.startswith("MxRec"):
+            found.setdefault(op.type, []).append(op)
+        waiting.extend([tensor.op for tensor in op.inputs] + list(op.control_inputs))
+    return found
+
+
+def fused_lookups(train):
+    """For each table how many lookups its fused update takes; empty if nothing is fused."""
+    return [op.get_attr("N") for name, ops in sorted(needed(train).items()) if name.endswith("ByRestore")
+            for op in ops]
+
+
+def is_plain(train):
+    """Whether every update takes sums that MxRecReduce has made."""
+    types = needed(train)
+    return not fused_lookups(train) and "MxRecReduce" in types
+
+
+BATCHES = [
+    [[[3, 3, -1], [7, 3, 9]], [[9, 9, 1, 3]]],
+    [[[-1, -1, -1]], [[5, 3, 5, 7], [5, 5, -1, 0]]],
+    [np.zeros([0, 3]), [[3, -1, 3, 11]]],
+    [np.zeros([2, 0]), np.zeros([0, 4])],
+    [[[0, 1, 2]] * 40, [[2, 1, 0, 2]] * 30],
+]
+
+
+@pytest.mark.parametrize("lookups", [1, 2])
+@pytest.mark.parametrize("case", ONE_OF_EACH, ids=ids_of(ONE_OF_EACH))
+def test_a_fused_update_gives_the_bits_of_one_that_is_not(graph, session, dynamic, case, lookups):
+    """Duplicates within and across lookups, padding, batches without ids."""
+    tf = support.tf()
+    feeds = [tf.compat.v1.placeholder(tf.int64, [None, None]) for _ in range(lookups)]
+    tables = [make_table("fused"), make_table("plain")]
+    trains = []
+    for table in tables:
+        optimizer = case.ours(tf.constant(0.1 * case.lr))
+        loss = loss_of([lookup(table, ids) for ids in feeds])
+        gradient = tf.gradients(loss, table.variable)[0]
+        if table is tables[1]:
+            gradient = untouched(gradient)
+        trains.append(optimizer.apply_gradients([(gradient, table.variable)]))
+    assert fused_lookups(trains[0]) == [lookups] and "MxRecReduce" not in needed(trains[0])
+    assert is_plain(trains[1])
+    raws = [support.Raw.of(table) for table in tables]
+    slots = [[raw.slot(name) for name, _ in case.slots] for raw in raws]
+    sess = session()
+    sess.run(tf.compat.v1.global_variables_initializer())
+    initial = np.random.RandomState(1).randn(12, 5).astype(np.float32)
+    for raw in raws:
+        raw.assign(sess, np.arange(12), initial)
+    for batch in BATCHES:
+        feed = {ids: np.asarray(values, np.int64) for ids, values in zip(feeds, batch)}
+        for train in trains:
+            sess.run(train, feed)
+        rows = [raw.rows(sess) for raw in raws]
+        support.assert_same_tables(*rows)
+    assert not np.array_equal(rows[0][3], initial[3])
+    for ours, theirs in zip(*slots):
+        (keys, values), (other_keys, other_values) = sess.run([ours, theirs])
+        support.assert_same_tables(dict(zip(keys.tolist(), values)), dict(zip(other_keys.tolist(), other_values)))
+
+
+def test_large_batches_give_the_same_bits(graph, session, dynamic):
+    """Large enough that several threads share the sums and the rows."""
+    tf = support.tf()
+    ids = tf.compat.v1.placeholder(tf.int64, [None])
+    tables = [make_table("fused", 64), make_table("plain", 64)]
+    trains = []
+    for table in tables:
+        gradient = tf.gradients(loss_of([lookup(table, ids)]), table.variable)[0]
+        gradient = gradient if table is tables[0] else untouched(gradient)
+        trains.append(sgd(0.1).apply_gradients([(gradient, table.variable)]))
+    raws = [support.Raw.of(table) for table in tables]
+    sess = session()
+    keys = (np.random.RandomState(2).zipf(1.3, 30000) % 900) - 1
+    for train in trains:
+        sess.run(train, {ids: keys})
+    support.assert_same_tables(*[raw.rows(sess) for raw in raws])
+
+
+def test_several_pairs_of_one_table_and_several_tables_are_fused(graph, session, dynamic):
+    tf = support.tf()
+    tables = [make_table("first"), make_table("second")]
+    ids = tf.constant([4, 4, 6], tf.int64)
+    embeddings = [lookup(tables[0], ids), lookup(tables[0], ids[:2]), lookup(tables[1], ids)]
+    pairs = [(tf.gradients(loss_of([embedding]), table.variable)[0], table.variable)
+             for embedding, table in zip(embeddings, [tables[0], tables[0], tables[1]])]
+    train = sgd().apply_gradients(pairs)
+    assert sorted(fused_lookups(train)) == [1, 2] and "MxRecReduce" not in needed(train)
+    sess = session()
+    sess.run(train)
+    assert support.Raw.of(tables[0]).size(sess) == 2
+
+
+def test_by_address_updates_are_fused(graph, session, mx):
+    from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
+
+    tf = support.tf()
+    mx(use_dynamic_expansion=True)
+    table = make_table("table")
+    loss = loss_of([lookup(table, tf.constant([1, 2, 1], tf.int64))])
+    rows = tf.compat.v1.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
+    offsets = tf.compat.v1.get_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET)
+    train = sgd_by_address().apply_gradients(zip(tf.gradients(loss, rows), offsets))
+    assert fused_lookups(train) == [1]
+    session().run(train)
+
+
+def clipped(tf, gradient):
+    return tf.clip_by_global_norm([gradient], 0.5)[0][0]
+
+
+def clipped_by_value(tf, gradient):
+    return tf.IndexedSlices(tf.clip_by_value(gradient.values, -0.1, 0.1), gradient.indices)
+
+
+def scaled(tf, gradient):
+    return tf.IndexedSlices(gradient.values * 0.5, gradient.indices)
+
+
+def moved(tf, gradient):
+    return tf.IndexedSlices(gradient.values, tf.reverse(gradient.indices, [0]))
+
+
+def doubled(tf, gradient):
+    return tf.IndexedSlices(tf.concat([gradient.values] * 2, 0), tf.concat([gradient.indices] * 2, 0))
+
+
+def swapped(tf, gradient):
+    """Sums of one lookup with the offsets of another."""
+    first, second = list(gradient.values.op.inputs)[:2]
+    offsets = list(gradient.indices.op.inputs)[:2]
+    return tf.IndexedSlices(tf.concat([second, first], 0), tf.concat(offsets, 0))
+
+
+CHANGES = [(clipped, 1), (clipped_by_value, 1), (scaled, 1), (moved, 1), (clipped, 2), (scaled, 2), (swapped, 2)]
+
+
+@pytest.mark.parametrize("change, lookups", CHANGES, ids=["%s-%d" % (change.__name__, n) for change, n in CHANGES])
+def test_a_gradient_that_something_changes_is_not_fused(graph, session, dynamic, change, lookups):
+    """And is applied as it is: rows of the rate 1 become the negative of what the gradient says."""
+    tf = support.tf()
+    table = make_table("table", 2)
+    ids = tf.constant([3, 8, 3], tf.int64)
+    embeddings = [lookup(table, ids), lookup(table, ids + 1)][:lookups]
+    gradient = change(tf, tf.gradients(loss_of(embeddings), table.variable)[0])
+    train = sgd().apply_gradients([(gradient, table.variable)])
+    assert is_plain(train)
+    raw = support.Raw.of(table)
+    with tf.control_dependencies([train]):
+        done = tf.no_op()
+    sess = session()
+    got, _ = sess.run([gradient, done])
+    keys = raw.export(sess)[0]
+    expected = {}
+    for offset, value in zip(got.indices, got.values):
+        key = int(keys[offset])
+        expected[key] = expected.get(key, np.float32(0)) + value
+    support.assert_same_tables(raw.rows(sess), {key: 0 - value for key, value in expected.items()})
+
+
+def test_sums_that_occur_twice_are_added_twice(graph, session, dynamic):
+    tf = support.tf()
+    table = make_table("table", 2)
+    embedding = lookup(table, tf.constant([3, 8, 3], tf.int64))
+    gradient = tf.gradients(tf.reduce_sum(embedding), table.variable)[0]
+    train = sgd().apply_gradients([(doubled(tf, gradient), table.variable)])
+    assert fused_lookups(train) == [2]
+    raw = support.Raw.of(table)
+    sess = session()
+    sess.run(train)
+    rows = raw.rows(sess)
+    assert rows[3].tolist() == [-4.0, -4.0] and rows[8].tolist() == [-2.0, -2.0]
+
+
+def test_one_changed_gradient_of_a_table_keeps_all_of_them_as_they_are(graph, session, dynamic):
+    tf = support.tf()
+    table, other = make_table("table", 2), make_table("other", 2)
+    ids = tf.constant([3, 8, 3], tf.int64)
+    first, second = [tf.gradients(tf.reduce_sum(lookup(table, ids)), table.variable)[0] for _ in range(2)]
+    third = tf.gradients(tf.reduce_sum(lookup(other, ids)), other.variable)[0]
+    train = sgd().apply_gradients([(first, table.variable), (scaled(tf, second), table.variable),
+                                   (third, other.variable)])
+    types = needed(train)
+    assert len(types["MxRecApplySgd"]) == 1 and len(types["MxRecReduce"]) == 2
+    assert fused_lookups(train) == [1]
+    raws = support.Raw.of(table), support.Raw.of(other)
+    sess = session()
+    sess.run(train)
+    assert raws[0].rows(sess)[3].tolist() == [-3.0, -3.0] and raws[1].rows(sess)[3].tolist() == [-2.0, -2.0]
+
+
+def test_lookups_without_gradient_take_no_part(graph, session, dynamic):
+    tf = support.tf()
+    table = make_table("table", 2)
+    frozen = lookup(table, tf.constant([3, 5], tf.int64), is_grad=False)
+    loss = tf.reduce_sum(lookup(table, tf.constant([3, 4], tf.int64))) + tf.reduce_sum(frozen * frozen)
+    train = sgd().minimize(loss, var_list=[table.variable])
+    assert fused_lookups(train) == [1]
+    raw = support.Raw.of(table)
+    sess = session()
+    sess.run([train, frozen])
+    rows = raw.rows(sess)
+    assert [rows[key].tolist() for key in (3, 4, 5)] == [[-1, -1], [-1, -1], [0, 0]]
+
+
+@pytest.mark.parametrize("where", ["reduce", "concat of sums", "concat of offsets", "minimize"])
+def test_a_fused_update_waits_for_what_the_sums_would_have_waited_for(graph, session, dynamic, where):
+    tf = support.tf()
+    table = make_table("table", 2)
+    count = tf.compat.v1.Variable(0, use_resource=False)
+    before = tf.compat.v1.assign_add(count, 1).op
+    embeddings = [lookup(table, tf.constant([3, 4, 3], tf.int64)) for _ in range(2)]
+    loss = tf.add_n([tf.reduce_sum(embedding) for embedding in embeddings])
+    if where == "minimize":
+        with tf.control_dependencies([before]):
+            train = sgd().minimize(loss, var_list=[table.variable])
+    else:
+        ones, sums, offsets = tf.ones([3, 2]), [], []
+        for embedding in embeddings:
+            restore = embedding.op.inputs[3]
+            offsets.append(embedding.op.inputs[2])
+            with tf.control_dependencies([before] if where == "reduce" else []):
+                sums.append(support.shaped_ops().mx_rec_reduce(ones, restore, offsets[-1]))
+        with tf.control_dependencies([before] if where == "concat of sums" else []):
+            values = tf.concat(sums, 0)
+        with tf.control_dependencies([before] if where == "concat of offsets" else []):
+            indices = tf.concat(offsets, 0)
+        train = sgd().apply_gradients([(tf.IndexedSlices(values, indices), table.variable)])
+    assert fused_lookups(train) == [2]
+    sess = session()
+    sess.run(tf.compat.v1.global_variables_initializer())
+    sess.run(train)
+    assert sess.run(count) == 1
+
+
+def test_colocated_gradients_are_fused(graph, session, dynamic):
+    tf = support.tf()
+    table = make_table("table", 2)
+    loss = tf.reduce_sum(lookup(table, tf.constant([3, 4, 3], tf.int64)))
+    train = sgd().minimize(loss, var_list=[table.variable], colocate_gradients_with_ops=True)
+    assert fused_lookups(train) == [1]
+    raw = support.Raw.of(table)
+    sess = session()
+    sess.run(train)
+    assert raw.rows(sess)[3].tolist() == [-2.0, -2.0]
+
+
+def test_an_update_under_a_condition_takes_the_sums_made_outside(graph, session, dynamic):
+    tf = support.tf()
+    table = make_table("table", 2)
+    wanted = tf.compat.v1.placeholder(tf.bool, [])
+    loss = tf.reduce_sum(lookup(table, tf.constant([3, 4, 3], tf.int64)))
+    gradient = tf.gradients(loss, table.variable)[0]
+
+    def update():
+        with tf.control_dependencies([sgd().apply_gradients([(gradient, table.variable)])]):
+            return tf.constant(True)
+
+    done = tf.cond(wanted, update, lambda: tf.constant(False))
+    assert is_plain(done.op)
+    raw = support.Raw.of(table)
+    sess = session()
+    assert not sess.run(done, {wanted: False})
+    assert raw.rows(sess)[3].tolist() == [0.0, 0.0]
+    assert sess.run(done, {wanted: True})
+    assert raw.rows(sess)[3].tolist() == [-2.0, -2.0]
+
+
+def test_one_op_embeds_what_lookup_and_restore_do(graph, session):
+    tf = support.tf()
+    ops = support.ops()
+    table = support.Raw.new(5, capacity=10000, initializer={"kind": "random_normal", "mean": 0.0, "stddev": 1.0})
+    ids = tf.compat.v1.placeholder(tf.int64)
+    offsets, restore = ops.mx_rec_id_offset(table.handle, ids, create=1)
+    rows = ops.mx_rec_lookup(table.handle, table.variable, offsets)
+    both = [ops.mx_rec_embed(table.handle, table.variable, offsets, restore), ops.mx_rec_restore(rows, restore)]
+    sess = session()
+    for batch in (7, [], [-1, -1], [[1, 2, 1], [-1, 1, 9]], np.zeros([3, 0, 2]), np.arange(40000) % 7001 - 1):
+        one, two = sess.run(both, {ids: np.asarray(batch, np.int64)})
+        assert one.shape == np.shape(batch) + (5,)
+        support.assert_same_bits(one, two)
+
+
+def test_the_distinct_rows_are_a_tensor_where_they_are_asked_for(graph, mx):
+    """With dynamic expansion gradients are taken of them, and dividing by the rank count acts on their gradient."""
+    from mx_rec.util.initialize import terminate_config_initializer
+
+    tf = support.tf()
+    ids = tf.constant([1, 2], tf.int64)
+    for expansion in (False, True):
+        terminate_config_initializer()
+        mx(use_dynamic_expansion=expansion)
+        found = needed(lookup(make_table("expansion_%d" % expansion), ids).op)
+        assert ("MxRecEmbed" in found) != expansion and ("MxRecLookup" in found) == expansion
+        found = needed(lookup(make_table("still_%d" % expansion), ids, is_grad=False).op)
+        assert "MxRecEmbed" in found and "MxRecLookup" not in found
+
+
+def test_gradients_divided_by_the_rank_count_are_not_fused(graph, dynamic, monkeypatch):
+    from mx_rec.constants.constants import All2allGradientsOp
+    from mx_rec.core import lookup as module
+
+    tf = support.tf()
+    table = make_table("table", all2all_gradients_op=All2allGradientsOp.SUM_GRADIENTS_AND_DIV_BY_RANKSIZE.value)
+    monkeypatch.setattr(module, "get_rank_size", lambda: 2)
+    embedding = lookup(table, tf.constant([1, 2], tf.int64))
+    train = sgd().minimize(tf.reduce_sum(embedding), var_list=[table.variable])
+    assert is_plain(train) and "MxRecLookup" in needed(embedding.op)
