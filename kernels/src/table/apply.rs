@@ -40,7 +40,7 @@ impl Table {
     ) -> Result<u64> {
         let n = target.len();
         self.floats("grads", grads.len(), n)?;
-        self.count(n)?;
+        self.expect_numbers(n)?;
         match target {
             Target::Offsets(offsets) => {
                 let mut content = self.content().write();
@@ -82,9 +82,9 @@ impl Table {
     ) -> Result<u64> {
         for lookup in lookups {
             self.floats("grads", lookup.grads.len(), lookup.restore.len())?;
-            self.count(lookup.restore.len())?;
+            self.expect_numbers(lookup.restore.len())?;
         }
-        self.count(lookups.iter().map(|lookup| lookup.offsets.len()).sum())?;
+        self.expect_numbers(lookups.iter().map(|lookup| lookup.offsets.len()).sum())?;
         let keyed = self.keyed(pool, lookups)?;
         let joined: Cow<'_, [i64]> = match lookups {
             [lookup] => lookup.offsets.into(),
@@ -132,7 +132,7 @@ impl Table {
     }
 
     /// Refuses more gradients than positions can number.
-    fn count(&self, n: usize) -> Result<()> {
+    fn expect_numbers(&self, n: usize) -> Result<()> {
         if i32::try_from(n).is_ok() {
             return Ok(());
         }
