@@ -9,6 +9,8 @@ python="$venv/bin/python"
 headers="$root/.cache/tf-headers"
 headers_version=2.15.1
 plugin="$root/python/mx_rec/libmx_rec.so"
+adapter="$root/python/tf_adapter_cpu"
+adapter_path="$venv/lib/python3.7/site-packages/mx_rec_tf_adapter.pth"
 
 export CARGO_TARGET_DIR="$root/target"
 export MPLCONFIGDIR="$root/.cache/matplotlib"
@@ -174,11 +176,23 @@ ensure_environment() {
     if [ "$(cat "$site/mx_rec.pth" 2>/dev/null)" != "$root/python" ]; then
         printf '%s\n' "$root/python" >"$site/mx_rec.pth"
     fi
+    ensure_adapter
     install_requirements runtime
     local extra
     for extra in "$@"; do
         install_requirements "$extra"
     done
+}
+
+# The stand-in for the vendor's tf_adapter, importable unless the vendor's is.
+ensure_adapter() {
+    local complaint
+    if ! complaint="$("$python" "$adapter/tf_adapter/_stand_in.py" 2>&1)"; then
+        say "leaving tf_adapter as it is: $complaint"
+        rm -f "$adapter_path"
+    elif [ "$(cat "$adapter_path" 2>/dev/null)" != "$adapter" ]; then
+        printf '%s\n' "$adapter" >"$adapter_path"
+    fi
 }
 
 # The plugin, built for release and placed beside the package.
