@@ -1,5 +1,8 @@
 """Scripts without an Estimator: sessions with the device's settings, optimizers, ranks."""
 
+import os
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -264,3 +267,11 @@ def test_a_star_import_brings_every_name():
     assert set(tf_adapter.__all__) <= set(names)
     assert sorted(tf_adapter.__all__) == tf_adapter.__all__
     assert not hasattr(tf_adapter, "NPUEstimater")
+
+
+def test_the_page_lists_every_name():
+    room = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    with open(os.path.join(room, "..", "..", "docs", "tf_adapter.md")) as file:
+        rows = [line for line in file if line.startswith("| `")]
+    listed = set(re.findall(r"`(\w+)[.`]", "".join(row.split("|")[1] for row in rows)))
+    assert set(tf_adapter.__all__) <= listed
