@@ -103,13 +103,14 @@ def site(source, tmp_path_factory):
 
 
 def add(site):
-    return "import site; site.addsitedir({!r}); ".format(str(site))
+    """Code that makes a directory a site directory, and the sources, which scripts/setup makes importable, none."""
+    return ("import site, sys; site.addsitedir({!r}); "
+            "sys.path = [one for one in sys.path if one != {!r}]; ".format(str(site), ROOM))
 
 
 def test_the_wheel_is_found_through_its_path_file(site):
-    without = "import sys; sys.path = [one for one in sys.path if one != {!r}]; ".format(ROOM)
     code = SHOW + "; print(tf_adapter.__file__.startswith({!r}))".format(str(site))
-    assert python(code, [], add(site) + without) == (0, "stand-in\nTrue\n")
+    assert python(code, [], add(site)) == (0, "stand-in\nTrue\n")
 
 
 def test_the_vendors_package_beside_the_wheel_wins(site, tmp_path):
