@@ -39,9 +39,6 @@ tf1 = tf.compat.v1
 ModeKeys = tf.estimator.ModeKeys
 
 USE_MODIFY_GRAPH = bool(int(os.environ.get("USE_MODIFY_GRAPH", "1")))
-HELD_OUT = 0.1
-SPLIT_SEED = 3
-
 
 def parse():
     """Returns the arguments."""
@@ -186,26 +183,9 @@ class Report(tf.estimator.Exporter):
             len(self.errors), eval_result["global_step"], eval_result["rmse"], self._constant))
 
 
-def prepare(args):
-    """Loads or generates the ratings; returns those to learn from and the held-out ones."""
-    if args.data:
-        ratings = data.load(args.data)
-    elif args.quick:
-        ratings = data.generate(count=20000, users=200, movies=1500)
-    else:
-        ratings = data.generate()
-    if len(ratings.stars) < 20:
-        raise data.DataError("{} ratings are too few to learn from: give at least 20.".format(
-            len(ratings.stars)))
-    kept, held_out = data.split(len(ratings.stars), HELD_OUT, SPLIT_SEED)
-    say("{}: {:,} to learn from, {:,} held out".format(
-        "ratings of " + args.data if args.data else "generated ratings", len(kept), len(held_out)))
-    return ratings.take(kept), ratings.take(held_out)
-
-
 def run(args, model_dir):
     """Trains, evaluates and predicts; returns the exit code."""
-    train, held_out = prepare(args)
+    train, held_out = data.load_and_split(args.data, args.quick)
     settings = model.Settings(batch=args.batch)
     steps = args.steps or -(-len(train.stars) // args.batch)
     init(max_steps=args.rounds * steps, train_steps=steps, eval_steps=-1, save_steps=steps)

@@ -199,6 +199,35 @@ def generate(count: int = 100000, users: int = 610, movies: int = 9700, genres: 
                    stars.astype(np.float32), expected_stars(signal))
 
 
+def load_and_split(directory: Optional[str], quick: bool) -> Tuple[Ratings, Ratings]:
+    """Loads or generates ratings, says how many there are, and parts them.
+
+    Args:
+        directory: MovieLens' files; None generates ratings.
+        quick: Whether to generate few.
+
+    Returns:
+        Those to learn from, and the held-out ones: a tenth, chosen at random.
+
+    Raises:
+        DataError: If the files cannot be used, or hold too few ratings.
+    """
+    if directory:
+        ratings = load(directory)
+    elif quick:
+        ratings = generate(count=20000, users=200, movies=1500)
+    else:
+        ratings = generate()
+    if len(ratings.stars) < 20:
+        raise DataError("{} ratings are too few to learn from: give at least 20.".format(
+            len(ratings.stars)))
+    kept, held_out = split(len(ratings.stars), 0.1, 3)
+    print("{}: {:,} to learn from, {:,} held out".format(
+        "ratings of " + directory if directory else "generated ratings", len(kept),
+        len(held_out)), flush=True)
+    return ratings.take(kept), ratings.take(held_out)
+
+
 def _pairs(random: np.random.RandomState, count: int, users: int,
            movies: int) -> Tuple[np.ndarray, np.ndarray]:
     """Draws distinct (user, movie) pairs, skewed towards few users and fewer movies."""

@@ -36,9 +36,6 @@ from mx_rec.util.variable import get_dense_and_sparse_variable  # noqa: E402
 
 tf1 = tf.compat.v1
 
-HELD_OUT = 0.1
-SPLIT_SEED = 3
-
 
 def parse():
     """Returns the arguments."""
@@ -75,23 +72,6 @@ def parse():
 def say(text=""):
     """Prints at once, so that progress shows."""
     print(text, flush=True)
-
-
-def prepare(args):
-    """Loads or generates the ratings; returns those to learn from and the held-out ones."""
-    if args.data:
-        ratings = data.load(args.data)
-    elif args.quick:
-        ratings = data.generate(count=20000, users=200, movies=1500)
-    else:
-        ratings = data.generate()
-    if len(ratings.stars) < 20:
-        raise data.DataError("{} ratings are too few to learn from: give at least 20.".format(
-            len(ratings.stars)))
-    kept, held_out = data.split(len(ratings.stars), HELD_OUT, SPLIT_SEED)
-    say("{}: {:,} to learn from, {:,} held out".format(
-        "ratings of " + args.data if args.data else "generated ratings", len(kept), len(held_out)))
-    return ratings.take(kept), ratings.take(held_out)
 
 
 def make_iterator(ratings, batch, specs, shuffle_seed=None):
@@ -205,7 +185,7 @@ class Script:
 
 def run(args, out):
     """Trains, evaluates, saves and restores; returns the exit code."""
-    train, held_out = prepare(args)
+    train, held_out = data.load_and_split(args.data, args.quick)
     settings = model.Settings(epochs=args.epochs, batch=args.batch)
     constant = data.rmse(np.mean(train.stars), held_out.stars)
     say("{}; constant: held-out RMSE {:.4f}\n".format(

@@ -174,8 +174,8 @@ def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
             embedding = library().mx_rec_restore(rows, restore, name="embedding")
         else:
             looked_up = embedding = _embed(table, offsets, restore)
-        # With dynamic expansion gradients are taken of the distinct rows, else of the variable; then
-        # the collection holds what the lookup returns.
+        # With dynamic expansion gradients are taken of the distinct rows, else of the variable;
+        # then the collection holds what the lookup returns.
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, looked_up)
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
         return embedding
@@ -194,7 +194,7 @@ def _mark(op: tf.Operation, modify_graph: bool) -> None:
 
 
 def _ranks_to_divide_by(table: Table) -> int:
-    """Returns the rank count if the table asks for gradients divided by it, 0 if nothing is to do."""
+    """Returns the rank count if the table's gradients are divided by it, 0 if they are not."""
     if table.all2all_gradients_op != All2allGradientsOp.SUM_GRADIENTS_AND_DIV_BY_RANKSIZE:
         return 0
     ranks = get_rank_size()

@@ -1,11 +1,13 @@
 //! The graph pass: a GraphDef in, a plan out, of what can move into the input pipeline. It needs no TensorFlow.
 //!
-//!     wire       protobuf's wire format
-//!     graph_def  GraphDef, NodeDef, FunctionDef, OpList, read in place
-//!     library    which functions keep state
-//!     slice      the walk from ids back to the iterator
-//!     iterators  which iterators may be extended
-//!     plan       the decision and its form
+//! ```text
+//! wire       protobuf's wire format
+//! graph_def  GraphDef, NodeDef, FunctionDef, OpList, read in place
+//! library    which functions keep state
+//! slice      the walk from ids back to the iterator
+//! iterators  which iterators may be extended
+//! plan       the decision and its form
+//! ```
 
 pub mod graph_def;
 mod iterators;
