@@ -40,6 +40,7 @@ ModeKeys = tf.estimator.ModeKeys
 
 USE_MODIFY_GRAPH = bool(int(os.environ.get("USE_MODIFY_GRAPH", "1")))
 
+
 def parse():
     """Returns the arguments."""
     parser = argparse.ArgumentParser(
