@@ -186,7 +186,7 @@ impl Part {
 }
 
 /// Opens a plain file for reading and asks for its size.
-fn open(path: &Path) -> Result<(File, u64)> {
+pub(super) fn open(path: &Path) -> Result<(File, u64)> {
     // Before the file is opened: a pipe would wait for its other end.
     let found = named(fs::metadata(path), "find a file of the checkpoint", path)?;
     if !found.is_file() {
@@ -198,7 +198,7 @@ fn open(path: &Path) -> Result<(File, u64)> {
 }
 
 /// The words of the attribute file in `dir`, of which there must be `N`, none negative.
-fn attribute<const N: usize>(dir: &Path) -> Result<[u64; N]> {
+pub(super) fn attribute<const N: usize>(dir: &Path) -> Result<[u64; N]> {
     let path = dir.join(ATTRIBUTE);
     let (mut file, size) = open(&path)?;
     let mut words = [[0; 8]; N];
@@ -268,7 +268,7 @@ fn check_dim(table: &Table, dim: u64, path: &Path) -> Result<()> {
     )
 }
 
-fn check_size(size: u64, expected: u64, path: &Path) -> Result<()> {
+pub(super) fn check_size(size: u64, expected: u64, path: &Path) -> Result<()> {
     if size == expected {
         return Ok(());
     }
@@ -281,7 +281,7 @@ fn check_size(size: u64, expected: u64, path: &Path) -> Result<()> {
 }
 
 /// The manifest in `dir`, if there is one.
-fn read_manifest(dir: &Path) -> Result<Option<Manifest>> {
+pub(super) fn read_manifest(dir: &Path) -> Result<Option<Manifest>> {
     let path = dir.join(MANIFEST);
     if !named(fs::metadata(dir), "find the checkpoint", dir)?.is_dir() {
         return Err(damaged("the checkpoint is no directory", dir));
@@ -301,7 +301,7 @@ fn read_manifest(dir: &Path) -> Result<Option<Manifest>> {
 }
 
 /// The slots in a directory without a manifest, by name.
-fn find_slots(dir: &Path) -> Result<Vec<SlotSpec>> {
+pub(super) fn find_slots(dir: &Path) -> Result<Vec<SlotSpec>> {
     let mut slots: Vec<SlotSpec> = Vec::new();
     for entry in named(fs::read_dir(dir), "read a directory", dir)? {
         let entry = named(entry, "read a directory", dir)?;
