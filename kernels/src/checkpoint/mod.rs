@@ -4,6 +4,7 @@
 //! destination and renames them into place, `reader` believes nothing it has not checked.
 
 mod format;
+pub mod inspect;
 mod manifest;
 mod reader;
 mod writer;

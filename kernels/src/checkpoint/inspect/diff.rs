@@ -1,0 +1,348 @@
+//! Compares two tables by key: the order of rows does not matter.
+
+use super::super::format::damaged;
+use super::super::reader::open;
+use super::layout::{Layout, Part};
+use super::stream::{cut, floats, keys, Progress, Stream};
+use crate::{Error, Kind, Result};
+use serde::Serialize;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Keys that are named one by one.
+const NAMED: usize = 10;
+/// Bytes of each part of the first table that are compared at a time.
+const WINDOW_BYTES: u64 = 8 << 20;
+/// Rows that are compared at a time at most.
+const WINDOW_ROWS: u64 = 1 << 18;
+/// Bytes of the second table that are read at a time.
+const RUN_BYTES: u64 = 4 << 20;
+/// Bytes between two wanted rows that are rather read than skipped.
+const GAP_BYTES: u64 = 64 << 10;
+/// Marks a row of the second table whose key the first has, too.
+const SEEN: u64 = 1 << 63;
+
+/// Some keys: how many, and the smallest of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Keys {
+    /// How many there are.
+    pub count: u64,
+    /// The ten smallest, in order.
+    pub first: Vec<i64>,
+}
+
+impl Keys {
+    fn add(&mut self, key: i64) {
+        self.count += 1;
+        let at = self.first.partition_point(|earlier| *earlier < key);
+        if at < NAMED {
+            self.first.insert(at, key);
+            self.first.truncate(NAMED);
+        }
+    }
+}
+
+/// A part that both tables have.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PartDifference {
+    /// `embedding` or a slot's name.
+    pub name: String,
+    /// Rows whose bits differ here.
+    pub rows: u64,
+    /// The largest absolute difference of two floats; none if it is not finite, as beside a NaN.
+    pub largest: Option<f64>,
+    /// Where that is.
+    pub key: Option<i64>,
+}
+
+/// How two tables differ.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Difference {
+    /// Whether nothing differs: the same keys, parts and bits.
+    pub equal: bool,
+    /// Rows of the first and of the second table.
+    pub rows: (u64, u64),
+    /// Dims of the first and of the second; where they differ, no rows are compared.
+    pub dims: (u64, u64),
+    /// Keys that only the first has.
+    pub only_here: Keys,
+    /// Keys that only the second has.
+    pub only_there: Keys,
+    /// Keys of both whose rows differ in any part.
+    pub differing: Keys,
+    /// Parts of both.
+    pub parts: Vec<PartDifference>,
+    /// Slots that only the first has.
+    pub parts_only_here: Vec<String>,
+    /// Slots that only the second has.
+    pub parts_only_there: Vec<String>,
+}
+
+/// Compares the tables in the directories `here` and `there`. `tell` as for [`super::verify`].
+///
+/// Memory: 16 bytes for each key of the second table, and at most 32 MiB beside them.
+///
+/// # Errors
+/// `NotFound`, `DataLoss` or `Io` with the file's path for a table that is not sound; `ResourceExhausted` if there is no
+/// memory for the keys.
+pub fn diff(
+    here: &Path,
+    there: &Path,
+    tell: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<Difference> {
+    let (first, second) = (Layout::sound(here)?, Layout::sound(there)?);
+    let size = |layout: &Layout| layout.parts.iter().map(|part| part.bytes).sum::<u64>();
+    // The second table's rows are read where they are needed: its keys count here.
+    let key_bytes = second.parts.first().map_or(0, |part| part.bytes);
+    let mut progress = Progress::new(size(&first).saturating_add(key_bytes), tell);
+    let mut index = Index::read(&second, &mut progress)?;
+
+    let dims = (first.dim.unwrap_or(0), second.dim.unwrap_or(0));
+    let names = |layout: &Layout, other: &Layout| -> Vec<String> {
+        let lacks = |part: &&Part| other.parts.iter().all(|has| has.name != part.name);
+        let parts = layout.parts.iter().filter(lacks);
+        parts.map(|part| part.name.clone()).collect()
+    };
+    let mut difference = Difference {
+        equal: false,
+        rows: (first.rows.unwrap_or(0), second.rows.unwrap_or(0)),
+        dims,
+        only_here: Keys::default(),
+        only_there: Keys::default(),
+        differing: Keys::default(),
+        parts: Vec::new(),
+        parts_only_here: names(&first, &second),
+        parts_only_there: names(&second, &first),
+    };
+    let mut pairs = Vec::new();
+    if dims.0 == dims.1 {
+        for part in first.parts.iter().skip(1) {
+            if let Some(other) = second.parts.iter().find(|other| other.name == part.name) {
+                pairs.push(Pair::open(part, other)?);
+            }
+        }
+    }
+    let width = dims.0.saturating_mul(4).max(1);
+    let window = (WINDOW_BYTES / width).clamp(1, WINDOW_ROWS);
+    let mut left = difference.rows.0;
+    let mut stream = first_stream(&first)?;
+    let (mut bytes, mut window_keys) = (Vec::new(), Vec::new());
+    while left > 0 {
+        let count = left.min(window);
+        left -= count;
+        bytes.resize(count as usize * 8, 0);
+        stream.read_exact(&mut bytes)?;
+        window_keys.clear();
+        window_keys.extend(keys(&bytes));
+        let matched = index.find(&window_keys, here, &mut difference.only_here)?;
+        progress.advance(bytes.len())?;
+        let mut differs = vec![false; window_keys.len()];
+        for pair in &mut pairs {
+            pair.compare(&window_keys, &matched, &mut differs, width)?;
+            progress.advance(count.saturating_mul(width) as usize)?;
+        }
+        for (key, differs) in window_keys.iter().zip(&differs) {
+            if *differs {
+                difference.differing.add(*key);
+            }
+        }
+    }
+    for (key, position) in &index.0 {
+        if position & SEEN == 0 {
+            difference.only_there.add(*key);
+        }
+    }
+    difference.parts = pairs.into_iter().map(|pair| pair.found).collect();
+    difference.equal = dims.0 == dims.1
+        && difference.only_here.count + difference.only_there.count + difference.differing.count
+            == 0
+        && difference.parts_only_here.is_empty()
+        && difference.parts_only_there.is_empty();
+    Ok(difference)
+}
+
+fn first_stream(layout: &Layout) -> Result<Stream> {
+    let part = key_part(layout)?;
+    let (file, _) = open(&part.path)?;
+    Ok(Stream::new(&part.path, file))
+}
+
+fn key_part(layout: &Layout) -> Result<&Part> {
+    let none = || Error::new(Kind::Internal, "a table has no keys");
+    layout.parts.first().ok_or_else(none)
+}
+
+/// The keys of a table with the positions of their rows, sorted: 16 bytes each.
+struct Index(Vec<(i64, u64)>);
+
+impl Index {
+    fn read(layout: &Layout, progress: &mut Progress) -> Result<Index> {
+        let part = key_part(layout)?;
+        let (file, bytes) = open(&part.path)?;
+        let count = usize::try_from(bytes / 8).unwrap_or(usize::MAX);
+        let mut entries: Vec<(i64, u64)> = Vec::new();
+        entries.try_reserve_exact(count).map_err(|_| {
+            Error::new(Kind::ResourceExhausted, "there is no memory for the keys")
+                .with("keys", count)
+                .with("path", part.path.display())
+        })?;
+        let mut stream = Stream::new(&part.path, file);
+        loop {
+            let block = stream.next()?;
+            if block.is_empty() {
+                break;
+            }
+            for key in keys(block) {
+                entries.push((key, entries.len() as u64));
+            }
+            let bytes = block.len();
+            progress.advance(bytes)?;
+        }
+        entries.sort_unstable();
+        let same = |pair: &&[(i64, u64)]| {
+            pair.first().map(|entry| entry.0) == pair.last().map(|entry| entry.0)
+        };
+        let twice = entries.windows(2).find(same).and_then(<[_]>::first);
+        match twice {
+            None => Ok(Index(entries)),
+            Some((key, _)) => Err(damaged("a key occurs twice", &part.path).with("key", key)),
+        }
+    }
+
+    /// `(position there, place in keys)` of the keys that are in the index, by position; the others go to `absent`.
+    fn find(&mut self, keys: &[i64], dir: &Path, absent: &mut Keys) -> Result<Vec<(u64, usize)>> {
+        let mut sorted: Vec<(i64, usize)> = keys
+            .iter()
+            .enumerate()
+            .map(|(at, key)| (*key, at))
+            .collect();
+        sorted.sort_unstable();
+        let mut found = Vec::with_capacity(sorted.len());
+        let mut rest = self.0.as_mut_slice();
+        for (key, at) in sorted {
+            // Keys come in order, so what is smaller is passed for good.
+            let smaller = rest.partition_point(|entry| entry.0 < key);
+            rest = rest.get_mut(smaller..).unwrap_or_default();
+            match rest.first_mut().filter(|entry| entry.0 == key) {
+                None => absent.add(key),
+                Some((_, position)) if *position & SEEN != 0 => {
+                    return Err(damaged("a key occurs twice", dir).with("key", key));
+                }
+                Some((_, position)) => {
+                    found.push((*position, at));
+                    *position |= SEEN;
+                }
+            }
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+}
+
+/// One part in both tables.
+struct Pair<'a> {
+    here: Stream,
+    there: File,
+    there_path: &'a Path,
+    found: PartDifference,
+    largest: f64,
+    window: Vec<u8>,
+    run: Vec<u8>,
+}
+
+impl<'a> Pair<'a> {
+    fn open(here: &Part, there: &'a Part) -> Result<Pair<'a>> {
+        Ok(Pair {
+            here: Stream::new(&here.path, open(&here.path)?.0),
+            there: open(&there.path)?.0,
+            there_path: &there.path,
+            found: PartDifference {
+                name: here.name.clone(),
+                rows: 0,
+                largest: Some(0.0),
+                key: None,
+            },
+            largest: 0.0,
+            window: Vec::new(),
+            run: Vec::new(),
+        })
+    }
+
+    /// Reads the next rows of the first table, one for each key, and compares those that are in the second.
+    fn compare(
+        &mut self,
+        keys: &[i64],
+        matched: &[(u64, usize)],
+        differs: &mut [bool],
+        width: u64,
+    ) -> Result<()> {
+        let row_bytes = width as usize;
+        self.window.resize(keys.len().saturating_mul(row_bytes), 0);
+        self.here.read_exact(&mut self.window)?;
+        let mut rest = matched;
+        while let Some(&(start, _)) = rest.first() {
+            let mut last = start;
+            let near = |(position, _): &&(u64, usize)| {
+                let is_near = (position - last).saturating_mul(width) <= GAP_BYTES
+                    && (position - start + 1).saturating_mul(width) <= RUN_BYTES.max(width);
+                if is_near {
+                    last = *position;
+                }
+                is_near
+            };
+            let count = rest.iter().take_while(near).count();
+            let (run, later) = rest.split_at_checked(count.max(1)).unwrap_or((rest, &[]));
+            rest = later;
+            self.run
+                .resize((last - start + 1).saturating_mul(width) as usize, 0);
+            self.there
+                .read_exact_at(&mut self.run, start.saturating_mul(width))
+                .map_err(|cause| cut(cause, self.there_path))?;
+            for (position, at) in run {
+                let offset = (position - start) as usize * row_bytes;
+                let there = self.run.get(offset..offset + row_bytes);
+                let here = self.window.get(at * row_bytes..(at + 1) * row_bytes);
+                let (Some(here), Some(there)) = (here, there) else {
+                    continue;
+                };
+                if here == there {
+                    continue;
+                }
+                if let Some(differs) = differs.get_mut(*at) {
+                    *differs = true;
+                }
+                let largest = largest(here, there);
+                self.found.rows += 1;
+                if largest > self.largest || self.found.key.is_none() {
+                    self.largest = largest;
+                    self.found.key = keys.get(*at).copied();
+                    self.found.largest = Some(largest).filter(|value| value.is_finite());
+                }
+            }
+        }
+        // Several parts share the memory of one window.
+        self.window = Vec::new();
+        self.run = Vec::new();
+        Ok(())
+    }
+}
+
+/// The largest absolute difference of two rows; infinite beside a float that is not finite.
+fn largest(here: &[u8], there: &[u8]) -> f64 {
+    let difference = |(here, there): (f32, f32)| {
+        if here.to_bits() == there.to_bits() {
+            return 0.0;
+        }
+        let difference = (f64::from(here) - f64::from(there)).abs();
+        if difference.is_nan() {
+            f64::INFINITY
+        } else {
+            difference
+        }
+    };
+    floats(here)
+        .zip(floats(there))
+        .map(difference)
+        .fold(0.0, f64::max)
+}

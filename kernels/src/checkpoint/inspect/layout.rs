@@ -1,0 +1,272 @@
+//! What a table's directory holds, by its manifest, its attribute files and the sizes of its data files.
+
+use super::super::format::{
+    damaged, named, ATTRIBUTE, DATA, EMBEDDING, FLOAT_BYTES, KEY, KEY_BYTES,
+};
+use super::super::reader::{attribute, check_size, find_slots, open};
+use super::facts::{facts, Facts};
+use crate::{Error, Result, MAX_DIM};
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What is wrong with one file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fault {
+    /// Its path below the table's directory; `.` is the directory.
+    pub file: String,
+    /// What is wrong, with the values.
+    pub message: String,
+}
+
+impl Fault {
+    /// The fault that an error of a reader is; the file is the one that it names.
+    pub(super) fn of(dir: &Path, error: &Error) -> Fault {
+        let mut file = ".".to_owned();
+        let mut values = Vec::new();
+        for (name, value) in error.context() {
+            if *name == "path" {
+                let below = Path::new(value).strip_prefix(dir);
+                file = below.map_or(value.clone(), |below| below.display().to_string());
+            } else {
+                values.push(format!("{name}={value}"));
+            }
+        }
+        let mut message = error.message().to_owned();
+        if !values.is_empty() {
+            message += &format!(" ({})", values.join(", "));
+        }
+        Fault {
+            file: if file.is_empty() { ".".into() } else { file },
+            message,
+        }
+    }
+}
+
+/// A slot as the manifest names it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Slot {
+    /// Its name, which is that of its directory.
+    pub name: String,
+    /// Where new rows start; none if no manifest says it.
+    pub initial: Option<f32>,
+}
+
+/// The size of one part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PartSize {
+    /// `key`, `embedding` or a slot's name.
+    pub name: String,
+    /// Bytes of its data file; 0 if there is none.
+    pub bytes: u64,
+}
+
+/// What a table's directory holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Description {
+    /// Version of the format; 0 is the original's, without a manifest.
+    pub version: u32,
+    /// Number of rows; none if no file tells.
+    pub rows: Option<u64>,
+    /// Floats of an embedding and of each slot; none if no file tells.
+    pub dim: Option<u64>,
+    /// The slots, in the order of a row.
+    pub slots: Vec<Slot>,
+    /// Key, embedding and slots.
+    pub parts: Vec<PartSize>,
+    /// Bytes of all files in the directory, whatever they are.
+    pub bytes: u64,
+    /// What the manifest says of the table's configuration, if it does.
+    pub config: Option<serde_json::Value>,
+    /// What is wrong with manifest, attribute files and sizes; data files are not read.
+    pub faults: Vec<Fault>,
+}
+
+/// Looks at the directory of a table; nothing but small files is read.
+///
+/// # Errors
+/// `NotFound`, `DataLoss` or `Io` if `dir` is no directory that can be read. What is wrong inside is in `faults`.
+pub fn describe(dir: &Path) -> Result<Description> {
+    let layout = Layout::read(dir)?;
+    let part = |part: &Part| PartSize {
+        name: part.name.clone(),
+        bytes: part.bytes,
+    };
+    Ok(Description {
+        version: layout.facts.version,
+        rows: layout.rows,
+        dim: layout.dim,
+        parts: layout.parts.iter().map(part).collect(),
+        bytes: size_below(dir, 4),
+        slots: layout.facts.slots,
+        config: layout.facts.config,
+        faults: layout.faults,
+    })
+}
+
+/// A data file.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    /// Bytes of a record, if its attribute is good.
+    pub(super) width: Option<u64>,
+    /// Bytes of the file; 0 if there is none.
+    pub(super) bytes: u64,
+}
+
+/// A table's directory with the faults that show without reading data.
+#[derive(Debug)]
+pub(super) struct Layout {
+    pub(super) facts: Facts,
+    pub(super) rows: Option<u64>,
+    pub(super) dim: Option<u64>,
+    /// The first is the keys.
+    pub(super) parts: Vec<Part>,
+    pub(super) faults: Vec<Fault>,
+}
+
+impl Layout {
+    pub(super) fn read(dir: &Path) -> Result<Layout> {
+        if !named(fs::metadata(dir), "find the checkpoint", dir)?.is_dir() {
+            return Err(damaged("the checkpoint is no directory", dir));
+        }
+        let mut faults = Vec::new();
+        let mut fault = |error: &Error| faults.push(Fault::of(dir, error));
+        let facts = facts(dir).unwrap_or_else(|error| {
+            fault(&error);
+            Facts::default()
+        });
+        let mut facts = facts;
+        if !facts.lists_slots {
+            facts.slots = find_slots(dir)?
+                .iter()
+                .map(|slot| Slot {
+                    name: slot.name.to_string(),
+                    initial: None,
+                })
+                .collect();
+        }
+        let keys = dir.join(KEY);
+        let shape = attribute(&keys).and_then(|[rows, size]| {
+            check_size(size, KEY_BYTES, &keys.join(ATTRIBUTE))?;
+            Ok(rows)
+        });
+        let counted = shape.map_err(|error| fault(&error)).ok();
+        if let (Some(rows), Some(counted)) = (facts.rows, counted) {
+            if rows != counted {
+                fault(
+                    &damaged(
+                        "the manifest has another number of rows than there are keys",
+                        &facts.path,
+                    )
+                    .with("manifest_rows", rows)
+                    .with("rows", counted),
+                );
+            }
+        }
+        let rows = counted.or(facts.rows);
+        let mut dim = facts.dim;
+        let mut parts = vec![part(&keys, KEY, Some(KEY_BYTES), rows, &mut fault)];
+        let names = facts.slots.iter().map(|slot| slot.name.as_str());
+        for name in std::iter::once(EMBEDDING).chain(names) {
+            let path = dir.join(name);
+            let shape = float_shape(&path, rows, dim).map_err(|error| fault(&error));
+            dim = dim.or(shape.ok());
+            let width = shape.ok().map(|dim| dim.saturating_mul(FLOAT_BYTES));
+            parts.push(part(&path, name, width, rows, &mut fault));
+        }
+        Ok(Layout {
+            facts,
+            rows,
+            dim,
+            parts,
+            faults,
+        })
+    }
+
+    /// The layout of a directory without a fault, whose data can be read as its shapes say.
+    ///
+    /// # Errors
+    /// `DataLoss` with the first fault.
+    pub(super) fn sound(dir: &Path) -> Result<Layout> {
+        let layout = Layout::read(dir)?;
+        match layout.faults.first() {
+            None => Ok(layout),
+            Some(fault) => Err(damaged(&fault.message, &dir.join(&fault.file))),
+        }
+    }
+}
+
+/// The dim that an attribute file of floats names, which must fit the rest.
+fn float_shape(dir: &Path, rows: Option<u64>, dim: Option<u64>) -> Result<u64> {
+    let [found, width, size] = attribute(dir)?;
+    let path = dir.join(ATTRIBUTE);
+    check_size(size, FLOAT_BYTES, &path)?;
+    if !(1..=MAX_DIM as u64).contains(&width) {
+        return Err(damaged("no table has such a dim", &path)
+            .with("dim", width)
+            .with("limit", MAX_DIM));
+    }
+    if let Some(dim) = dim.filter(|dim| *dim != width) {
+        return Err(damaged("a part has another dim than the table", &path)
+            .with("dim", width)
+            .with("table_dim", dim));
+    }
+    match rows.filter(|rows| *rows != found) {
+        None => Ok(width),
+        Some(rows) => Err(damaged(
+            "a part has another number of rows than there are keys",
+            &path,
+        )
+        .with("rows", found)
+        .with("keys", rows)),
+    }
+}
+
+/// The data file in `dir`, whose size must fit.
+fn part(
+    dir: &Path,
+    name: &str,
+    width: Option<u64>,
+    rows: Option<u64>,
+    fault: &mut dyn FnMut(&Error),
+) -> Part {
+    let path = dir.join(DATA);
+    let bytes = match open(&path) {
+        Ok((_, bytes)) => {
+            if let (Some(width), Some(rows)) = (width, rows) {
+                if rows.checked_mul(width) != Some(bytes) {
+                    fault(
+                        &damaged("a file's size is not what its attribute says", &path)
+                            .with("bytes", bytes)
+                            .with("rows", rows)
+                            .with("bytes_per_row", width),
+                    );
+                }
+            }
+            bytes
+        }
+        Err(error) => {
+            fault(&error);
+            0
+        }
+    };
+    Part {
+        name: name.to_owned(),
+        path,
+        width,
+        bytes,
+    }
+}
+
+/// Bytes of the plain files in a directory and, to a depth, below; what cannot be read counts nothing.
+fn size_below(dir: &Path, depth: u32) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let size = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(found) if found.is_dir() && depth > 0 => size_below(&entry.path(), depth - 1),
+        Ok(found) if found.is_file() => found.len(),
+        _ => 0,
+    };
+    entries.map(size).fold(0, u64::saturating_add)
+}

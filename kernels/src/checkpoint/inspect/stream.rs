@@ -1,0 +1,106 @@
+//! Files in blocks, with a caller who is told how far it is and may stop it.
+
+use super::super::format::{damaged, refused, BLOCK_BYTES};
+use crate::{Error, Kind, Result};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// How far a long reading is. The caller is told `(bytes done, bytes in all)` and answers whether to go on.
+pub(super) struct Progress<'a> {
+    done: u64,
+    total: u64,
+    tell: &'a mut dyn FnMut(u64, u64) -> bool,
+    stopped: bool,
+}
+
+impl<'a> Progress<'a> {
+    pub(super) fn new(total: u64, tell: &'a mut dyn FnMut(u64, u64) -> bool) -> Progress<'a> {
+        Progress {
+            done: 0,
+            total,
+            tell,
+            stopped: false,
+        }
+    }
+
+    /// Counts bytes that were read.
+    ///
+    /// # Errors
+    /// `Io` if the caller wants no more.
+    pub(super) fn advance(&mut self, bytes: usize) -> Result<()> {
+        // Files may grow while they are read: never more than all.
+        self.done = self.done.saturating_add(bytes as u64).min(self.total);
+        if (self.tell)(self.done, self.total) {
+            return Ok(());
+        }
+        self.stopped = true;
+        Err(Error::new(Kind::Io, "the caller stopped it"))
+    }
+
+    /// Whether the caller stopped it: then an error is not the file's.
+    pub(super) fn stopped(&self) -> bool {
+        self.stopped
+    }
+}
+
+/// A file that is read from its start in blocks of at most 1 MiB.
+pub(super) struct Stream {
+    path: PathBuf,
+    file: File,
+    block: Vec<u8>,
+}
+
+impl Stream {
+    pub(super) fn new(path: &Path, file: File) -> Stream {
+        Stream {
+            path: path.to_owned(),
+            file,
+            block: Vec::new(),
+        }
+    }
+
+    /// The next bytes, as many as there are until `BLOCK_BYTES`; none at the end.
+    pub(super) fn next(&mut self) -> Result<&[u8]> {
+        self.block.resize(BLOCK_BYTES, 0);
+        let mut filled = 0;
+        while let Some(rest) = self.block.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match self.file.read(rest) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+                Err(cause) => return Err(refused("read a file", &self.path, cause)),
+            }
+        }
+        self.block.truncate(filled);
+        Ok(&self.block)
+    }
+
+    /// Fills `bytes` from where the last read ended.
+    pub(super) fn read_exact(&mut self, bytes: &mut [u8]) -> Result<()> {
+        let read = self.file.read_exact(bytes);
+        read.map_err(|cause| cut(cause, &self.path))
+    }
+}
+
+/// The error of a read that must be complete.
+pub(super) fn cut(cause: io::Error, path: &Path) -> Error {
+    match cause.kind() {
+        io::ErrorKind::UnexpectedEof => damaged("a file became shorter while it was read", path),
+        _ => refused("read a file", path, cause),
+    }
+}
+
+/// The keys in whole records of `bytes`.
+pub(super) fn keys(bytes: &[u8]) -> impl Iterator<Item = i64> + '_ {
+    bytes
+        .chunks_exact(8)
+        .map(|word| word.try_into().map_or(0, i64::from_le_bytes))
+}
+
+/// The floats in whole records of `bytes`.
+pub(super) fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {
+    bytes
+        .chunks_exact(4)
+        .map(|word| word.try_into().map_or(0.0, f32::from_le_bytes))
+}

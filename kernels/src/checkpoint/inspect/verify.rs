@@ -1,0 +1,203 @@
+//! Reads every file of a table and tells all that is wrong.
+
+use super::super::format::damaged;
+use super::super::reader::open;
+use super::facts::Recorded;
+use super::layout::{Fault, Layout};
+use super::stream::{keys, Progress, Stream};
+use crate::{Error, Kind, Result, PADDING};
+use serde::Serialize;
+use std::path::{Component, Path, PathBuf};
+
+/// What was read, and what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Version of the format; 0 is the original's, without a manifest.
+    pub version: u32,
+    /// Number of rows; none if no file tells.
+    pub rows: Option<u64>,
+    /// Files that were read.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Files whose checksum was compared; 0 below version 2, which has none.
+    pub checksums: u64,
+    /// All faults, by file in the order of the layout.
+    pub faults: Vec<Fault>,
+}
+
+/// Reads every file of the table in `dir`, and tells every fault: missing files, shapes and sizes that do not fit, keys that are
+/// -1 or occur twice, and, from version 2 on, files that the manifest lacks, and other sizes or checksums than it says.
+///
+/// `tell` gets `(bytes read, bytes in all)` at least once for each MiB and answers whether to go on. Memory: 8 bytes a key and
+/// a few MiB.
+///
+/// # Errors
+/// As [`super::describe`], and `Io` if `tell` wants no more.
+pub fn verify(dir: &Path, tell: &mut dyn FnMut(u64, u64) -> bool) -> Result<Report> {
+    let layout = Layout::read(dir)?;
+    let mut faults = layout.faults.clone();
+    let files = files(dir, &layout, &mut faults);
+    let mut report = Report {
+        version: layout.facts.version,
+        rows: layout.rows,
+        files: 0,
+        bytes: 0,
+        checksums: 0,
+        faults: Vec::new(),
+    };
+    let mut opened = Vec::new();
+    for file in &files {
+        match open(&file.path) {
+            Ok((open, size)) => opened.push((file, open, size)),
+            // The layout may have said it already.
+            Err(error) => push(&mut faults, Fault::of(dir, &error)),
+        }
+    }
+    let total = opened
+        .iter()
+        .fold(0, |sum: u64, (.., size)| sum.saturating_add(*size));
+    let mut progress = Progress::new(total, tell);
+    for (file, open, size) in opened {
+        let mut stream = Stream::new(&file.path, open);
+        let read = check(file, &mut stream, size, &mut progress);
+        if progress.stopped() {
+            return read.map(|_| report);
+        }
+        match read {
+            Ok(found) => {
+                report.files += 1;
+                report.bytes = report.bytes.saturating_add(size);
+                report.checksums += u64::from(file.recorded.is_some());
+                faults.extend(found.iter().map(|error| Fault::of(dir, error)));
+            }
+            Err(error) => push(&mut faults, Fault::of(dir, &error)),
+        }
+    }
+    report.faults = faults;
+    Ok(report)
+}
+
+/// A file to read.
+struct Wanted<'a> {
+    path: PathBuf,
+    recorded: Option<&'a Recorded>,
+    holds_keys: bool,
+}
+
+/// The data files of the layout, then what else the manifest lists.
+fn files<'a>(dir: &Path, layout: &'a Layout, faults: &mut Vec<Fault>) -> Vec<Wanted<'a>> {
+    let listed = layout.facts.files.as_deref();
+    let mut files: Vec<Wanted<'a>> = Vec::new();
+    for (at, part) in layout.parts.iter().enumerate() {
+        let recorded = listed
+            .unwrap_or_default()
+            .iter()
+            .find(|recorded| dir.join(&recorded.path) == part.path);
+        if listed.is_some() && recorded.is_none() {
+            let error = damaged("the manifest does not list this file", &part.path);
+            faults.push(Fault::of(dir, &error));
+        }
+        files.push(Wanted {
+            path: part.path.clone(),
+            recorded,
+            holds_keys: at == 0,
+        });
+    }
+    for recorded in listed.unwrap_or_default() {
+        let path = dir.join(&recorded.path);
+        if files.iter().any(|file| file.path == path) {
+            continue;
+        }
+        let inside = |part: Component| matches!(part, Component::Normal(_));
+        if !Path::new(&recorded.path).components().all(inside) {
+            let error = damaged(
+                "the manifest lists a file outside of the table",
+                &layout.facts.path,
+            );
+            faults.push(Fault::of(dir, &error.with("file", &recorded.path)));
+            continue;
+        }
+        files.push(Wanted {
+            path,
+            recorded: Some(recorded),
+            holds_keys: false,
+        });
+    }
+    files
+}
+
+/// Adds a fault unless that file has the same one.
+fn push(faults: &mut Vec<Fault>, fault: Fault) {
+    if !faults.contains(&fault) {
+        faults.push(fault);
+    }
+}
+
+/// Reads one file; returns what is wrong with its content.
+fn check(
+    file: &Wanted,
+    stream: &mut Stream,
+    size: u64,
+    progress: &mut Progress,
+) -> Result<Vec<Error>> {
+    let mut faults = Vec::new();
+    let mut crc = 0;
+    let mut length: u64 = 0;
+    let mut found = Vec::new();
+    if file.holds_keys {
+        let count = usize::try_from(size / 8).unwrap_or(usize::MAX);
+        found.try_reserve_exact(count).map_err(|_| {
+            Error::new(Kind::ResourceExhausted, "there is no memory for its keys")
+                .with("keys", count)
+                .with("path", file.path.display())
+        })?;
+    }
+    loop {
+        let block = stream.next()?;
+        if block.is_empty() {
+            break;
+        }
+        if file.recorded.is_some() {
+            crc = crc32c::crc32c_append(crc, block);
+        }
+        length = length.saturating_add(block.len() as u64);
+        if file.holds_keys {
+            found.extend(keys(block));
+        }
+        let bytes = block.len();
+        progress.advance(bytes)?;
+    }
+    if let Some(recorded) = file.recorded {
+        if recorded.bytes != length {
+            let error = damaged("a file has another size than the manifest says", &file.path);
+            faults.push(error.with("bytes", length).with("manifest", recorded.bytes));
+        } else if recorded.crc32c != crc {
+            let error = damaged("a file's checksum is not the manifest's", &file.path);
+            faults.push(
+                error
+                    .with("crc32c", format_args!("{crc:08x}"))
+                    .with("manifest", format_args!("{:08x}", recorded.crc32c)),
+            );
+        }
+    }
+    key_faults(&mut found, &file.path, &mut faults);
+    Ok(faults)
+}
+
+/// What is wrong with these keys, which are sorted on the way.
+fn key_faults(keys: &mut [i64], path: &Path, faults: &mut Vec<Error>) {
+    keys.sort_unstable();
+    let padding =
+        keys.partition_point(|key| *key <= PADDING) - keys.partition_point(|key| *key < PADDING);
+    if padding > 0 {
+        let error = damaged("a key is the padding key -1", path);
+        faults.push(error.with("times", padding));
+    }
+    let repeated = |pair: &&[i64]| pair.first() == pair.last() && pair.first() != Some(&PADDING);
+    let mut twice = keys.windows(2).filter(repeated).peekable();
+    if let Some(key) = twice.peek().and_then(|pair| pair.first()).copied() {
+        let error = damaged("keys occur more than once", path);
+        faults.push(error.with("first", key).with("surplus_rows", twice.count()));
+    }
+}
