@@ -8,6 +8,7 @@
 #define MX_REC_H_
 
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -65,6 +66,45 @@ int mx_rec_trace_stop(unsigned char** result, size_t* result_size);
 
 /* Frees a result of mx_rec_trace_stop; null is allowed. */
 void mx_rec_trace_free(unsigned char* result, size_t result_size);
+
+/* Look at the directory of one saved table, without a table in memory. None needs TensorFlow.
+ *
+ * path, here, there: bytes of a path, without a zero byte. progress: is told the bytes done and the bytes in all, at least once a MiB,
+ * on the calling thread, and returns 0 to stop the work, which then returns 1; may be null.
+ *
+ * Each returns 0, and *result is JSON, UTF-8; or 1, and *result is the text of an error, UTF-8, that names the file. In both cases it
+ * does not end with a zero byte, has *result_size bytes and goes back to mx_rec_checkpoint_free. None aborts.
+ */
+typedef int (*mx_rec_progress)(uint64_t done, uint64_t total, void* context);
+
+/* {"version": 0 (the original's), 1 or 2, "rows": n or null, "dim": n or null, "slots": [{"name": s, "initial": x or null}],
+ * "parts": [{"name": "key", "bytes": n}, ...], "bytes": n of all files, "config": {...} or null, "faults": FAULTS}. Reads no data file:
+ * faults are those of manifest, attribute files and sizes. FAULTS is [{"file": path below the directory, "message": s}, ...].
+ */
+int mx_rec_checkpoint_describe(const unsigned char* path, size_t path_size, unsigned char** result, size_t* result_size);
+
+/* {"version": n, "rows": n or null, "files": n that were read, "bytes": n of them, "checksums": n of files whose checksum was
+ * compared, "faults": FAULTS}: all of them. Needs 8 bytes a key and a few MiB.
+ */
+int mx_rec_checkpoint_verify(const unsigned char* path, size_t path_size, mx_rec_progress progress, void* context,
+                             unsigned char** result, size_t* result_size);
+
+/* null if the key has no row, else {"position": n, "parts": [{"name": "embedding" or a slot, "values": [x, ...]}, ...]}. What is
+ * not finite is "NaN", "Infinity" or "-Infinity".
+ */
+int mx_rec_checkpoint_row(const unsigned char* path, size_t path_size, int64_t key, mx_rec_progress progress,
+                          void* context, unsigned char** result, size_t* result_size);
+
+/* {"equal": b, "rows": [n, n], "dims": [n, n], "only_here": KEYS, "only_there": KEYS, "differing": KEYS, "parts": [{"name": s,
+ * "rows": n that differ in a bit, "largest": largest absolute difference or null if that is not finite, "key": where, or null}],
+ * "parts_only_here": [s], "parts_only_there": [s]}. KEYS is {"count": n, "first": [the ten smallest]}. Rows are matched by key.
+ * Needs 16 bytes for each key of the second table and at most 32 MiB.
+ */
+int mx_rec_checkpoint_diff(const unsigned char* here, size_t here_size, const unsigned char* there, size_t there_size,
+                           mx_rec_progress progress, void* context, unsigned char** result, size_t* result_size);
+
+/* Frees a result of the functions above; null is allowed. */
+void mx_rec_checkpoint_free(unsigned char* result, size_t result_size);
 
 #ifdef __cplusplus
 }

@@ -1,8 +1,8 @@
 //! The door: what TensorFlow and Python find in the shared library.
 //!
 //! TensorFlow loads the library with `tf.load_op_library`; the hook below then registers every op. Python asks through
-//! ctypes (include/mx_rec.h) whether that worked, what the graph pass decides on a graph (`plan`), and what the ops did when
-//! (`trace`).
+//! ctypes (include/mx_rec.h) whether that worked, what the graph pass decides on a graph (`plan`), what the ops did when
+//! (`trace`), and what saved tables hold (`checkpoint`).
 
 #![cfg_attr(
     not(test),
@@ -14,6 +14,7 @@
     )
 )]
 
+mod checkpoint;
 mod plan;
 mod trace;
 

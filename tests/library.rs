@@ -40,7 +40,7 @@ fn output(tool: &str, arguments: &[&str], file: &Path) -> String {
 }
 
 #[test]
-fn the_library_exports_its_eight_functions_and_nothing_else() {
+fn the_library_exports_its_thirteen_functions_and_nothing_else() {
     let symbols = output("nm", &["-D", "--defined-only"], &library());
     let mut names: Vec<&str> = symbols
         .lines()
@@ -50,6 +50,11 @@ fn the_library_exports_its_eight_functions_and_nothing_else() {
     assert_eq!(
         names,
         [
+            "mx_rec_checkpoint_describe",
+            "mx_rec_checkpoint_diff",
+            "mx_rec_checkpoint_free",
+            "mx_rec_checkpoint_row",
+            "mx_rec_checkpoint_verify",
             "mx_rec_load_message",
             "mx_rec_load_status",
             "mx_rec_plan",

@@ -54,6 +54,47 @@ static const char* traces(void* library) {
   return NULL;
 }
 
+static int stop(uint64_t done, uint64_t total, void* context) {
+  *(int*)context += done <= total;
+  return 0;
+}
+
+/* Saved tables can be looked at without TensorFlow: here is none, and the errors say so. */
+static const char* checkpoints(void* library) {
+  int (*describe)(const unsigned char*, size_t, unsigned char**, size_t*) =
+      (int (*)(const unsigned char*, size_t, unsigned char**, size_t*))dlsym(library, "mx_rec_checkpoint_describe");
+  int (*verify)(const unsigned char*, size_t, mx_rec_progress, void*, unsigned char**, size_t*) =
+      (int (*)(const unsigned char*, size_t, mx_rec_progress, void*, unsigned char**, size_t*))dlsym(
+          library, "mx_rec_checkpoint_verify");
+  int (*row)(const unsigned char*, size_t, int64_t, mx_rec_progress, void*, unsigned char**, size_t*) =
+      (int (*)(const unsigned char*, size_t, int64_t, mx_rec_progress, void*, unsigned char**, size_t*))dlsym(
+          library, "mx_rec_checkpoint_row");
+  int (*diff)(const unsigned char*, size_t, const unsigned char*, size_t, mx_rec_progress, void*, unsigned char**,
+              size_t*) =
+      (int (*)(const unsigned char*, size_t, const unsigned char*, size_t, mx_rec_progress, void*, unsigned char**,
+               size_t*))dlsym(library, "mx_rec_checkpoint_diff");
+  void (*release)(unsigned char*, size_t) = (void (*)(unsigned char*, size_t))dlsym(library, "mx_rec_checkpoint_free");
+  if (!describe || !verify || !row || !diff || !release) return "a function for checkpoints is missing";
+  const unsigned char path[] = "no such directory";
+  const char* error = "cannot find the checkpoint (path=no such directory";
+  int told = 0;
+  for (int one = 0; one < 4; ++one) {
+    unsigned char* result = NULL;
+    size_t size = 0;
+    int status = one == 0   ? describe(path, sizeof path - 1, &result, &size)
+                 : one == 1 ? verify(path, sizeof path - 1, stop, &told, &result, &size)
+                 : one == 2 ? row(path, sizeof path - 1, 7, NULL, NULL, &result, &size)
+                            : diff(path, sizeof path - 1, path, sizeof path - 1, stop, &told, &result, &size);
+    if (status != 1) return "a directory that does not exist has a table";
+    if (size < strlen(error) || memcmp(result, error, strlen(error)) != 0) return "the error does not name the path";
+    release(result, size);
+  }
+  if (told != 0) return "nothing was read, but there was progress";
+  if (describe(path, sizeof path - 1, NULL, NULL) != 1) return "a place for the description is needed";
+  release(NULL, 0);
+  return NULL;
+}
+
 int main(int argc, char** argv) {
   if (argc != 3) return fail("usage: host LIBRARY VERSION");
   for (int round = 0; round < 2; ++round) {
@@ -68,6 +109,7 @@ int main(int argc, char** argv) {
     if (strstr(message(), "import tensorflow") == NULL) return fail("the message does not say what to do");
     const char* wrong = plans(library);
     if (wrong == NULL) wrong = traces(library);
+    if (wrong == NULL) wrong = checkpoints(library);
     if (wrong != NULL) return fail(wrong);
   }
   puts("host: ok");

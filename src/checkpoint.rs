@@ -1,0 +1,173 @@
+//! Looking at saved tables for Python: paths in, JSON out, through ctypes (include/mx_rec.h).
+
+use mx_rec_kernels::checkpoint::inspect;
+use mx_rec_kernels::Result;
+use serde::Serialize;
+use std::ffi::{c_int, c_void, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::Path;
+
+/// Is told bytes done and bytes in all; 0 stops the work. Null is allowed.
+type Progress = Option<unsafe extern "C" fn(done: u64, total: u64, context: *mut c_void) -> c_int>;
+
+/// What the directory of a table holds; data files are not read. include/mx_rec.h has the JSON.
+///
+/// # Safety
+/// `path` points to that many readable bytes. `result` and `result_size` point to places that can be written, or are
+/// null, and then nothing is done.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn mx_rec_checkpoint_describe(
+    path: *const u8,
+    path_size: usize,
+    result: *mut *mut u8,
+    result_size: *mut usize,
+) -> c_int {
+    // SAFETY: the caller says so of all four.
+    unsafe {
+        answer(result, result_size, || {
+            inspect::describe(as_path(path, path_size))
+        })
+    }
+}
+
+/// Reads every file of a table and tells all that is wrong. include/mx_rec.h has the JSON.
+///
+/// # Safety
+/// As of `mx_rec_checkpoint_describe`; `progress` is null or may be called with `context`, from this thread, until this function
+/// returns.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn mx_rec_checkpoint_verify(
+    path: *const u8,
+    path_size: usize,
+    progress: Progress,
+    context: *mut c_void,
+    result: *mut *mut u8,
+    result_size: *mut usize,
+) -> c_int {
+    let mut tell = teller(progress, context);
+    // SAFETY: the caller says so of all four.
+    unsafe {
+        answer(result, result_size, || {
+            inspect::verify(as_path(path, path_size), &mut tell)
+        })
+    }
+}
+
+/// The row of a key. include/mx_rec.h has the JSON.
+///
+/// # Safety
+/// As of `mx_rec_checkpoint_verify`.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn mx_rec_checkpoint_row(
+    path: *const u8,
+    path_size: usize,
+    key: i64,
+    progress: Progress,
+    context: *mut c_void,
+    result: *mut *mut u8,
+    result_size: *mut usize,
+) -> c_int {
+    let mut tell = teller(progress, context);
+    // SAFETY: the caller says so of all four.
+    unsafe {
+        answer(result, result_size, || {
+            inspect::row(as_path(path, path_size), key, &mut tell)
+        })
+    }
+}
+
+/// How two tables differ, by key. include/mx_rec.h has the JSON.
+///
+/// # Safety
+/// As of `mx_rec_checkpoint_verify`, for both paths.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn mx_rec_checkpoint_diff(
+    here: *const u8,
+    here_size: usize,
+    there: *const u8,
+    there_size: usize,
+    progress: Progress,
+    context: *mut c_void,
+    result: *mut *mut u8,
+    result_size: *mut usize,
+) -> c_int {
+    let mut tell = teller(progress, context);
+    // SAFETY: the caller says so of all six.
+    unsafe {
+        answer(result, result_size, || {
+            inspect::diff(
+                as_path(here, here_size),
+                as_path(there, there_size),
+                &mut tell,
+            )
+        })
+    }
+}
+
+/// Frees what the functions above gave out; null is allowed.
+///
+/// # Safety
+/// `result` is null, or what one of them wrote together with `result_size`, and is freed once.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn mx_rec_checkpoint_free(result: *mut u8, result_size: usize) {
+    if !result.is_null() {
+        // SAFETY: the pointer and the length are those of the boxed slice that `answer` let go of.
+        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(result, result_size)) });
+    }
+}
+
+/// Does the work and gives out its JSON with 0, or an error text with 1.
+///
+/// # Safety
+/// `result` and `result_size` are null or can be written.
+unsafe fn answer<T: Serialize>(
+    result: *mut *mut u8,
+    result_size: *mut usize,
+    work: impl FnOnce() -> Result<T>,
+) -> c_int {
+    if result.is_null() || result_size.is_null() {
+        return 1;
+    }
+    let (status, answer) = match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(found)) => match serde_json::to_vec(&found) {
+            Ok(json) => (0, json),
+            Err(error) => (1, error.to_string().into_bytes()),
+        },
+        Ok(Err(error)) => (1, error.to_string().into_bytes()),
+        Err(_) => (
+            1,
+            b"a defect of the plugin: reading the checkpoint panicked".to_vec(),
+        ),
+    };
+    let answer = answer.into_boxed_slice();
+    // SAFETY: the caller says that both places can be written.
+    unsafe {
+        result_size.write(answer.len());
+        result.write(Box::into_raw(answer).cast());
+    }
+    status
+}
+
+/// The caller's function as ours; without one the work goes on.
+fn teller(progress: Progress, context: *mut c_void) -> impl FnMut(u64, u64) -> bool {
+    move |done, total| match progress {
+        // SAFETY: the callers of this module promise that it may be called with its context while they wait.
+        Some(progress) => unsafe { progress(done, total, context) != 0 },
+        None => true,
+    }
+}
+
+/// The path of these bytes, the empty one if the pointer is null.
+///
+/// # Safety
+/// `path` is null or points to `size` readable bytes, which stay as they are for `'a`.
+unsafe fn as_path<'a>(path: *const u8, size: usize) -> &'a Path {
+    if path.is_null() || size > isize::MAX as usize {
+        return Path::new("");
+    }
+    // SAFETY: not null, readable for `size` bytes, of any alignment.
+    Path::new(OsStr::from_bytes(unsafe {
+        std::slice::from_raw_parts(path, size)
+    }))
+}
