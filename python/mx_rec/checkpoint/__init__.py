@@ -1,0 +1,1 @@
+"""Looks at saved tables: `python -m mx_rec.checkpoint DIR`."""

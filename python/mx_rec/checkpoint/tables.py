@@ -1,0 +1,134 @@
+"""What the plugin finds in the directory of a saved table; no TensorFlow is needed."""
+
+import ctypes
+import json
+import os
+from typing import Any, Callable, List, Optional
+
+from mx_rec import plugin
+
+# Is told (bytes done, bytes in all) while files are read.
+Tell = Callable[[int, int], None]
+
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
+
+
+class TableError(Exception):
+    """A table cannot be read; the text names the file."""
+
+
+def describe(directory: str) -> Any:
+    """Describes a table by its manifest, its attribute files and its sizes.
+
+    Args:
+        directory: The table's directory.
+
+    Returns:
+        A dict of version, rows, dim, slots, parts, bytes, config and faults, as include/mx_rec.h
+        has it.
+
+    Raises:
+        TableError: If it is no directory, or cannot be read.
+        ImportError: If the plugin cannot be loaded.
+    """
+    path = os.fsencode(directory)
+    return _call("mx_rec_checkpoint_describe", [path, len(path)])
+
+
+def verify(directory: str, tell: Optional[Tell] = None) -> Any:
+    """Reads every file of a table.
+
+    Args:
+        directory: The table's directory.
+        tell: Is told how far it is, or None.
+
+    Returns:
+        A dict of version, rows, files, bytes, checksums and faults, as include/mx_rec.h has it.
+
+    Raises:
+        TableError: If it is no directory, or cannot be read.
+        ImportError: If the plugin cannot be loaded.
+    """
+    path = os.fsencode(directory)
+    return _call("mx_rec_checkpoint_verify", [path, len(path)], tell, True)
+
+
+def find_row(directory: str, key: int, tell: Optional[Tell] = None) -> Any:
+    """Finds the row of a key.
+
+    Args:
+        directory: The table's directory.
+        key: The key, a signed 64-bit number.
+        tell: Is told how far it is, or None.
+
+    Returns:
+        None, or a dict of position and parts, as include/mx_rec.h has it.
+
+    Raises:
+        TableError: If the table is not sound.
+        ImportError: If the plugin cannot be loaded.
+    """
+    path = os.fsencode(directory)
+    return _call("mx_rec_checkpoint_row", [path, len(path), ctypes.c_int64(key)], tell, True)
+
+
+def diff(here: str, there: str, tell: Optional[Tell] = None) -> Any:
+    """Compares two tables by key.
+
+    Args:
+        here: Directory of the first table.
+        there: Directory of the second table.
+        tell: Is told how far it is, or None.
+
+    Returns:
+        A dict of equal, rows, dims, only_here, only_there, differing, parts, parts_only_here and
+        parts_only_there, as include/mx_rec.h has it.
+
+    Raises:
+        TableError: If one of them is not sound.
+        ImportError: If the plugin cannot be loaded.
+    """
+    first, second = os.fsencode(here), os.fsencode(there)
+    return _call("mx_rec_checkpoint_diff", [first, len(first), second, len(second)], tell, True)
+
+
+def _call(name: str, arguments: List[Any], tell: Optional[Tell] = None,
+          has_progress: bool = False) -> Any:
+    """Calls a function of the plugin and returns what its JSON says."""
+    path = plugin.plugin_path()
+    try:
+        library = ctypes.CDLL(path)
+        function, free = getattr(library, name), library.mx_rec_checkpoint_free
+    except (AttributeError, OSError) as error:
+        raise ImportError("mx_rec's plugin {} cannot be loaded: {}".format(path, error)) from error
+    free.restype = None
+    free.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    function.restype = ctypes.c_int
+    raised = []  # type: List[BaseException]
+
+    def progress(done: int, total: int, _: Any) -> int:
+        try:
+            if tell is not None:
+                tell(done, total)
+        except BaseException as error:  # pylint: disable=broad-except
+            # No exception crosses C: the work is stopped, and then it is raised.
+            raised.append(error)
+            return 0
+        return 1
+
+    # Held until the function has returned; it also lets Ctrl-C through.
+    callback = _CALLBACK(progress)
+    result, size = ctypes.c_void_p(), ctypes.c_size_t()
+    passed = [ctypes.c_size_t(one) if isinstance(one, int) else one for one in arguments]
+    if has_progress:
+        passed += [callback, None]
+    status = function(*passed, ctypes.byref(result), ctypes.byref(size))
+    try:
+        answer = ctypes.string_at(result, size.value).decode("utf-8", "replace")
+    finally:
+        free(result, size)
+    if raised:
+        raise raised[0]
+    if status != 0:
+        raise TableError(answer)
+    return json.loads(answer)

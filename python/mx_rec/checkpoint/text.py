@@ -1,0 +1,173 @@
+"""What the command prints, for a person to read."""
+
+from typing import Any, Dict, List, Optional, Sequence
+
+from mx_rec.checkpoint.progress import size
+
+# So many values of a row are printed in one line.
+_VALUES = 8
+
+
+def listing_text(listing: Dict[str, Any]) -> str:
+    """Returns the checkpoints of a place with their tables, as columns.
+
+    Args:
+        listing: What `--json` prints.
+    """
+    lines = [["", "checkpoint", "step", "table", "rows", "dim", "bytes", "format", "slots"]]
+    notes = []  # type: List[str]
+    for one in listing["checkpoints"]:
+        mark = "*" if one["newest"] else ""
+        head = [mark, one["name"], _or_dash(one["step"])]
+        for table in one["tables"]:
+            slots = ", ".join(slot["name"] + (
+                "" if slot["initial"] is None else "={}".format(_number(slot["initial"])))
+                for slot in table["slots"])
+            lines.append(head + [
+                table["name"], _or_dash(table["rows"]), _or_dash(table["dim"]),
+                size(table["bytes"]), _format(table["version"]), slots or "none"])
+            head = ["", "", ""]
+            notes += _faults(table["faults"])
+        if not one["tables"]:
+            lines.append(head + ["no tables", "-", "-", "-", "-", "-"])
+        if one["has_dense"] is False:
+            notes.append("{}: TensorFlow's part of this checkpoint is not there".format(
+                one["path"]))
+        notes += _faults(one["faults"])
+    notes += ["{}: left by a save that did not end".format(name) for name in listing["leftovers"]]
+    text = _columns(lines, right=(2, 4, 5, 6))
+    if any(one["newest"] for one in listing["checkpoints"]):
+        text += "\n* the newest\n"
+    return text + ("\n" + "".join(note + "\n" for note in notes) if notes else "")
+
+
+def verify_text(result: Dict[str, Any]) -> str:
+    """Returns one line for each table, one for each fault, and a sum.
+
+    Args:
+        result: What `--json` prints.
+    """
+    lines, faults, files, read, checked = [], 0, 0, 0, 0
+    for one in result["checkpoints"]:
+        for table in one["tables"]:
+            found = len(table["faults"])
+            lines.append("{}: {}, {} rows, {}, {}, {}".format(
+                table["path"], _count(found, "fault") if found else "ok", _or_dash(table["rows"]),
+                _count(table["files"], "file"), size(table["bytes"]), _checksums(table)))
+            lines += ["  " + fault for fault in _faults(table["faults"])]
+            faults, files, read = faults + found, files + table["files"], read + table["bytes"]
+            checked += table["checksums"]
+        if not one["tables"]:
+            lines.append("{}: no tables".format(one["path"]))
+        lines += ["  " + fault for fault in _faults(one["faults"])]
+        faults += len(one["faults"])
+    lines.append("{} in {} of {}, {}".format(
+        _count(faults, "fault") if faults else "no fault", _count(files, "file"), size(read),
+        "{} with a checksum".format(checked) if checked else "none with a checksum"))
+    return "\n".join(lines) + "\n"
+
+
+def row_text(result: Dict[str, Any]) -> str:
+    """Returns the rows of a key.
+
+    Args:
+        result: What `--json` prints.
+    """
+    lines = []
+    for table in result["tables"]:
+        if table["row"] is None:
+            lines.append("{}: the key {} has no row".format(table["path"], result["key"]))
+            continue
+        lines.append("{}: the key {} is row {}".format(
+            table["path"], result["key"], table["row"]["position"]))
+        for part in table["row"]["parts"]:
+            lines.append("  {}".format(part["name"]))
+            values = [_number(value) for value in part["values"]]
+            for at in range(0, len(values), _VALUES):
+                lines.append("    " + " ".join("{:>13}".format(value)
+                                               for value in values[at:at + _VALUES]))
+    return "\n".join(lines) + "\n"
+
+
+def diff_text(result: Dict[str, Any]) -> str:
+    """Returns how two checkpoints differ.
+
+    Args:
+        result: What `--json` prints.
+    """
+    lines = ["here:  {}".format(result["here"]), "there: {}".format(result["there"])]
+    lines += ["table {}: only here".format(name) for name in result["only_here"]]
+    lines += ["table {}: only there".format(name) for name in result["only_there"]]
+    for table in result["tables"]:
+        head = "table {}: ".format(table["name"])
+        if table["equal"]:
+            lines.append(head + "equal, {} rows".format(table["rows"][0]))
+            continue
+        lines.append(head + "differs, {} rows here, {} there".format(*table["rows"]))
+        if table["dims"][0] != table["dims"][1]:
+            lines.append("  dim {} here, {} there: no rows are compared".format(*table["dims"]))
+        for name, words in (("only_here", "only here"), ("only_there", "only there"),
+                            ("differing", "with another row")):
+            if table[name]["count"]:
+                lines.append("  {} {}: {}".format(
+                    _count(table[name]["count"], "key"), words, _first(table[name])))
+        for part in table["parts"]:
+            if part["rows"]:
+                lines.append("  {}: {} differ, by {} at most, at the key {}".format(
+                    part["name"], _count(part["rows"], "row"), "what is not finite"
+                    if part["largest"] is None else "{:.7g}".format(part["largest"]), part["key"]))
+        lines += ["  {}: only here".format(name) for name in table["parts_only_here"]]
+        lines += ["  {}: only there".format(name) for name in table["parts_only_there"]]
+        lines += ["  {}: new rows start at {} here, {} there".format(
+            slot["name"], _number(slot["here"]), _number(slot["there"]))
+            for slot in table["initials"]]
+    lines.append("equal" if result["equal"] else "different")
+    return "\n".join(lines) + "\n"
+
+
+def _first(keys: Dict[str, Any]) -> str:
+    rest = keys["count"] - len(keys["first"])
+    return ", ".join(str(key) for key in keys["first"]) + (
+        " and {} more".format(rest) if rest > 0 else "")
+
+
+def _checksums(table: Dict[str, Any]) -> str:
+    if table["version"] is None:
+        return "not read"
+    if table["checksums"]:
+        return "{} compared".format(_count(table["checksums"], "checksum"))
+    if table["version"] < 2:
+        return "no checksums (format {})".format(_format(table["version"]))
+    return "no checksum compared"
+
+
+def _format(version: Optional[int]) -> str:
+    if version is None:
+        return "-"
+    return str(version) if version else "original"
+
+
+def _faults(faults: List[Dict[str, str]]) -> List[str]:
+    return ["{}: {}".format(fault["path"], fault["message"]) for fault in faults]
+
+
+def _columns(lines: List[List[str]], right: Sequence[int]) -> str:
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    text = ""
+    for line in lines:
+        cells = [cell.rjust(width) if column in right else cell.ljust(width)
+                 for column, (cell, width) in enumerate(zip(line, widths))]
+        text += "  ".join(cells).rstrip() + "\n"
+    return text
+
+
+def _or_dash(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def _number(value: Any) -> str:
+    return value if isinstance(value, str) else "{:.9g}".format(value)
+
+
+def _count(number: int, what: str) -> str:
+    return "{} {}{}".format(number, what, "" if number == 1 else "s")
