@@ -1,10 +1,13 @@
 """Export of saved tables as NumPy files of key -> embedding."""
 
 import os
+import shutil
+import tempfile
 from typing import List, Optional
 
 import numpy as np
 
+from mx_rec.checkpoint import tables
 from mx_rec.constants.constants import MAX_INT32
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
@@ -18,7 +21,9 @@ def export(table_list: Optional[List[str]] = None) -> int:
     """Writes `key-emb.npy` into each table's directory of the last save.
 
     The file holds one pickled dict, int key -> float32 vector of shape (dim):
-    `numpy.load(path, allow_pickle=True).item()`.
+    `numpy.load(path, allow_pickle=True).item()`. It is written beside an earlier one and replaces
+    that when it is whole. Pickling needs many times the table's size in memory: about 1.2 KB a
+    row of dim 16.
 
     Args:
         table_list: Names of tables, at least one; None is every saved table.
@@ -27,7 +32,9 @@ def export(table_list: Optional[List[str]] = None) -> int:
         The number of tables that were written; 0, with a warning, if there was none.
 
     Raises:
-        ValueError: If `table_list` is not a non-empty list of str.
+        ValueError: If `table_list` is not a non-empty list of str, or files of a table are damaged;
+            tables before it are written then.
+        OSError: If the directory is gone, or a file cannot be written.
         RuntimeError: If nothing was saved in this process, or tables grow dynamically.
         EnvironmentError: If `init` was not called.
     """
@@ -50,22 +57,41 @@ def export(table_list: Optional[List[str]] = None) -> int:
                    if os.path.isdir(os.path.join(directory, name, "key")))
     wanted = saved if table_list is None else table_list
     written = 0
-    for name in wanted:
+    for number, name in enumerate(wanted):
         if name not in saved:
             logger.warning("the table %r is not in %s; it is not exported.", name, directory)
             continue
-        _export_table(os.path.join(directory, name))
+        rows = _export_table(name, os.path.join(directory, name))
+        logger.info("exported the table %r, %d rows (%d of %d).", name, rows, number + 1,
+                    len(wanted))
         written += 1
     if not written:
         logger.warning("no table was exported from %s.", directory)
     return written
 
 
-def _export_table(directory: str) -> None:
+def _export_table(name: str, directory: str) -> int:
+    """Writes one table's file and returns the number of its rows."""
+    try:
+        found = tables.describe(directory)
+        faults = ["{}: {}".format(os.path.join(directory, fault["file"]), fault["message"])
+                  for fault in found["faults"]]
+    except tables.TableError as error:
+        faults = [str(error)]
+    if faults:
+        raise ValueError("the table {!r} cannot be exported: {}".format(name, "; ".join(faults)))
+    logger.info("exporting the table %r, %d rows.", name, found["rows"])
     keys = np.fromfile(os.path.join(directory, "key", "slice.data"), "<i8")
-    shape = np.fromfile(os.path.join(directory, "embedding", "slice.attribute"), "<i8")
     rows = np.fromfile(os.path.join(directory, "embedding", "slice.data"), "<f4")
-    rows = rows.reshape(int(shape[0]), int(shape[1]))
-    content = {int(key): row for key, row in zip(keys, rows)}
-    np.save(os.path.join(directory, EXPORT_FILE), np.array(content, dtype=object),
-            allow_pickle=True)
+    content = dict(zip(keys.tolist(), rows.reshape(found["rows"], found["dim"])))
+    # numpy.save adds no ending to the name of an open file.
+    handle, scratch = tempfile.mkstemp(prefix="." + EXPORT_FILE + ".", dir=directory)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.save(file, np.array(content, dtype=object), allow_pickle=True)
+        shutil.copymode(os.path.join(directory, "key", "slice.data"), scratch)
+        os.replace(scratch, os.path.join(directory, EXPORT_FILE))
+    except BaseException:
+        os.remove(scratch)
+        raise
+    return len(keys)

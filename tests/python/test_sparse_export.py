@@ -1,0 +1,91 @@
+"""`mx_rec.saver.sparse.export`: several tables, damaged ones, and what an export that fails leaves."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import support
+
+
+@pytest.fixture
+def saved(graph, session, dynamic, tmp_path):
+    """The directory of two saved tables of one process: rows of ones and of twos."""
+    from mx_rec.core.embedding import create_table, sparse_lookup
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    lookups = []
+    for number, name in enumerate(("a", "b"), 1):
+        table = create_table(key_dtype=tf.int64, dim=3, name=name, device_vocabulary_size=100,
+                             emb_initializer=v1.constant_initializer(float(number)))
+        lookups.append(sparse_lookup(table, tf.constant([4, -10 - number], tf.int64), modify_graph=True))
+    v1.get_variable("dense", initializer=1.0)
+    sess = session()
+    sess.run(v1.global_variables_initializer())
+    sess.run(lookups)
+    v1.train.Saver().save(sess, str(tmp_path.resolve()) + "/m", global_step=2)
+    return str(tmp_path.resolve()) + "/sparse-m-2"
+
+
+def content(saved, table):
+    return np.load("{}/{}/key-emb.npy".format(saved, table), allow_pickle=True).item()
+
+
+def test_every_table_is_exported(saved):
+    from mx_rec.saver.sparse import export
+
+    assert export() == 2
+    for number, name in enumerate(("a", "b"), 1):
+        found = content(saved, name)
+        assert sorted(found) == [-10 - number, 4] and all(type(key) is int for key in found)
+        assert all(row.dtype == np.float32 and row.tolist() == [number] * 3 for row in found.values())
+        mode = os.stat("{}/{}/key-emb.npy".format(saved, name)).st_mode & 0o777
+        assert mode == os.stat(saved + "/a/key/slice.data").st_mode & 0o777 == 0o640
+    # What is already there is replaced, and an unknown name is passed over.
+    assert export(table_list=["none", "b"]) == 1
+
+
+def test_a_damaged_table_is_named_with_its_file_and_its_earlier_export_stays(saved):
+    from mx_rec.saver.sparse import export
+
+    assert export() == 2
+    before = content(saved, "b")
+    os.truncate(saved + "/b/embedding/slice.data", 23)
+    with pytest.raises(ValueError, match="'b' cannot be exported: .*/b/embedding/slice.data"):
+        export()
+    assert sorted(content(saved, "b")) == sorted(before)
+
+
+def test_an_export_that_fails_leaves_the_earlier_one_and_no_scratch(saved, monkeypatch):
+    from mx_rec.saver import sparse
+
+    assert sparse.export() == 2
+    names = sorted(os.listdir(saved + "/a"))
+
+    def full(file, *_, **__):
+        file.write(b"part")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sparse.np, "save", full)
+    with pytest.raises(OSError, match="No space"):
+        sparse.export()
+    assert sorted(os.listdir(saved + "/a")) == names
+    assert sorted(content(saved, "a")) == [-11, 4]
+
+
+def test_tables_of_a_save_that_was_removed_are_an_error(saved):
+    from mx_rec.saver.sparse import export
+
+    shutil.rmtree(saved)
+    with pytest.raises(FileNotFoundError, match="sparse-m-2"):
+        export()
+
+
+def test_an_exported_table_is_still_whole(saved, capsys):
+    from mx_rec.checkpoint.__main__ import main
+    from mx_rec.saver.sparse import export
+
+    export()
+    assert main([saved + "/a", "--verify"]) == 0
