@@ -137,7 +137,7 @@ def test_the_newest_is_what_the_state_file_names(model, capsys):
     listing, _ = data(capsys, model)
     assert [one["newest"] for one in listing["checkpoints"]] == [True, False]
     assert command(model) == 0
-    assert "TensorFlow's part of this checkpoint is not there" in capsys.readouterr().out
+    assert sparse(model, 10) + ": tables alone, without TensorFlow's part" in capsys.readouterr().out
 
 
 def test_leftovers_of_a_save_are_named_and_no_checkpoints(model, capsys):
@@ -209,10 +209,15 @@ def test_a_table_that_the_manifest_lists_and_is_gone_is_a_fault(model, capsys):
     assert sparse(model, 10, "item_table") + ": the manifest" in capsys.readouterr().out
 
 
-def test_verify_finds_the_dense_part_missing(model, capsys):
-    os.remove(model + "/model.ckpt-10.index")
-    assert command(model + "/model.ckpt-10", "--verify") == 1
-    assert model + "/model.ckpt-10.index: TensorFlow's part" in capsys.readouterr().out
+def test_a_dense_part_that_the_state_file_names_and_is_gone_is_a_fault(model, capsys):
+    os.remove(model + "/model.ckpt-9.index")
+    for path in (model, model + "/model.ckpt-9"):
+        assert command(path, "--verify") == 1
+        assert model + "/model.ckpt-9.index: TensorFlow's state file names" in capsys.readouterr().out
+    # Saver of this package writes tables alone.
+    os.remove(model + "/checkpoint")
+    assert command(model, "--verify") == 0
+    assert sparse(model, 9) + ": tables alone" in capsys.readouterr().out
 
 
 def test_the_row_of_a_key_is_shown_with_its_slots(model, capsys):
@@ -405,6 +410,18 @@ def test_ctrl_c_ends_a_long_reading(tmp_path):
         with pytest.raises(KeyboardInterrupt):
             work()
     assert len(calls) == 3
+
+
+def test_an_interrupted_command_says_so_in_one_line(tmp_path, capsys, monkeypatch):
+    from mx_rec.checkpoint import tables
+
+    def interrupt(*_):
+        raise KeyboardInterrupt()
+
+    write_table(tmp_path / "t", [1], np.ones([1, 2]))
+    monkeypatch.setattr(tables, "verify", interrupt)
+    assert command(tmp_path / "t", "--verify") == 130
+    assert capsys.readouterr().err == "python -m mx_rec.checkpoint: interrupted\n"
 
 
 def test_the_command_runs_as_a_module(tmp_path):

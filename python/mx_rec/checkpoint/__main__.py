@@ -14,6 +14,8 @@ from mx_rec.checkpoint.text import (diff_text, listing_text, row_text, verify_te
 _PROGRAM = "python -m mx_rec.checkpoint"
 _FAULTY = 1
 _FAILED = 2
+# As of a process that SIGINT ended.
+_INTERRUPTED = 130
 _DESCRIPTION = """\
 Lists what is in checkpoints of embedding tables, verifies their files, shows a key's row, and
 compares two checkpoints. Nothing is changed, and no table is loaded."""
@@ -74,6 +76,10 @@ def main(argv: Optional[List[str]] = None) -> int:
         meter.end()
         print("{}: {}".format(_PROGRAM, _sentence(error)), file=sys.stderr)
         return _FAILED
+    except KeyboardInterrupt:
+        meter.end()
+        print("{}: interrupted".format(_PROGRAM), file=sys.stderr)
+        return _INTERRUPTED
 
 
 def _list(place: Place, table: Optional[str]) -> Dict[str, Any]:
@@ -92,10 +98,6 @@ def _verify(place: Place, table: Optional[str], meter: Meter) -> Any:
     checkpoints, faulty = [], False
     for one in _chosen(place, table):
         entry = _head(one)
-        if one.has_dense is False and (one.tables or os.path.isdir(one.directory)):
-            dense = os.path.join(os.path.dirname(os.path.abspath(one.directory)), one.name)
-            entry["faults"].append({"path": dense + ".index",
-                                    "message": "TensorFlow's part of the checkpoint is not there"})
         for each in one.tables:
             try:
                 report = tables.verify(each.directory, meter.of("verifying " + each.directory))

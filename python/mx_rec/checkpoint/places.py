@@ -142,6 +142,11 @@ def _checkpoint(directory: str, newest: bool = False) -> Checkpoint:
         for missing in [one for one in listed or [] if one not in have]:
             faults.append((os.path.join(directory, missing),
                            "the manifest of the checkpoint lists this table, which is not there"))
+        if has_dense is False and name in _named_by_state(os.path.join(parent, _STATE_FILE)):
+            # Saver of this package writes tables alone, but no state file.
+            faults.append((os.path.join(parent, name + ".index"),
+                           "TensorFlow's state file names this checkpoint, but its part is not "
+                           "there"))
         for extra in have if listed is not None else []:
             if extra not in listed:
                 faults.append((os.path.join(directory, extra),
@@ -187,29 +192,31 @@ def _directory(path: str) -> Optional[Place]:
 
 def _newest(path: str, found: List[Checkpoint]) -> Checkpoint:
     """The one that TensorFlow's state file names, else the last that has both parts."""
-    named = _named_by_state(os.path.join(path, _STATE_FILE))
-    for one in found:
-        if one.name == named:
-            return one
+    for named in _named_by_state(os.path.join(path, _STATE_FILE))[:1]:
+        for one in found:
+            if one.name == named:
+                return one
     complete = [one for one in found if one.has_dense and one.tables]
     return (complete or found)[-1]
 
 
-def _named_by_state(path: str) -> Optional[str]:
+def _named_by_state(path: str) -> List[str]:
+    """Returns the names that TensorFlow's state file has, the newest first."""
     try:
         with open(path, "rb") as file:
             content = file.read().decode("latin-1")
     except OSError:
-        return None
-    match = re.search(r'^model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"', content, re.MULTILINE)
-    if not match:
-        return None
-    # Text of a protocol buffer: bytes beyond ASCII may be written as \303\274 or as they are.
-    try:
-        text = match.group(1).encode("latin-1").decode("unicode_escape")
-        return os.path.basename(os.fsdecode(text.encode("latin-1")))
-    except UnicodeError:
-        return None
+        return []
+    names = []  # type: List[str]
+    for field in ("model_checkpoint_path", "all_model_checkpoint_paths"):
+        for text in re.findall(r'^%s:\s*"((?:[^"\\]|\\.)*)"' % field, content, re.MULTILINE):
+            # Text of a protocol buffer: bytes beyond ASCII are written as \303\274 or as they are.
+            try:
+                raw = text.encode("latin-1").decode("unicode_escape").encode("latin-1")
+            except UnicodeError:
+                continue
+            names.append(os.path.basename(os.fsdecode(raw)))
+    return names
 
 
 def _step(name: str) -> Optional[int]:

@@ -31,8 +31,7 @@ def listing_text(listing: Dict[str, Any]) -> str:
         if not one["tables"]:
             lines.append(head + ["no tables", "-", "-", "-", "-", "-"])
         if one["has_dense"] is False:
-            notes.append("{}: TensorFlow's part of this checkpoint is not there".format(
-                one["path"]))
+            notes.append(_tables_alone(one))
         notes += _faults(one["faults"])
     notes += ["{}: left by a save that did not end".format(name) for name in listing["leftovers"]]
     text = _columns(lines, right=(2, 4, 5, 6))
@@ -61,6 +60,8 @@ def verify_text(result: Dict[str, Any]) -> str:
             lines.append("{}: no tables".format(one["path"]))
         lines += ["  " + fault for fault in _faults(one["faults"])]
         faults += len(one["faults"])
+        if one["has_dense"] is False and not one["faults"]:
+            lines.append("  " + _tables_alone(one))
     lines.append("{} in {} of {}, {}".format(
         _count(faults, "fault") if faults else "no fault", _count(files, "file"), size(read),
         "{} with a checksum".format(checked) if checked else "none with a checksum"))
@@ -139,6 +140,10 @@ def _checksums(table: Dict[str, Any]) -> str:
     if table["version"] < 2:
         return "no checksums (format {})".format(_format(table["version"]))
     return "no checksum compared"
+
+
+def _tables_alone(checkpoint: Dict[str, Any]) -> str:
+    return "{}: tables alone, without TensorFlow's part".format(checkpoint["path"])
 
 
 def _format(version: Optional[int]) -> str:
