@@ -202,11 +202,37 @@ def test_a_flipped_bit_is_found_by_its_checksum(model, capsys):
 
 
 def test_a_table_that_the_manifest_lists_and_is_gone_is_a_fault(model, capsys):
-    if not os.path.isfile(sparse(model, 10) + "/manifest.json"):
-        pytest.skip("the checkpoint has no manifest")
-    shutil.rmtree(sparse(model, 10, "item_table"))
+    manifest = sparse(model, 10) + "/manifest.json"
+    if not os.path.isfile(manifest):
+        with open(manifest, "w") as file:
+            json.dump({"tables": ["item_table", "user_table"]}, file)
+    assert command(model, "--verify") == 0
+    os.rename(sparse(model, 10, "item_table"), sparse(model, 10, "other_table"))
+    capsys.readouterr()
     assert command(model, "--verify") == 1
-    assert sparse(model, 10, "item_table") + ": the manifest" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert sparse(model, 10, "item_table") + ": the manifest of the checkpoint lists this table" in said
+    assert sparse(model, 10, "other_table") + ": the manifest of the checkpoint does not list" in said
+    shutil.rmtree(sparse(model, 10, "other_table"))
+    with open(manifest, "w") as file:
+        file.write("{")
+    assert command(model, "--verify") == 1
+    assert manifest + ": is no manifest" in capsys.readouterr().out
+
+
+def test_names_that_are_no_text_are_shown(tmp_path, capsys):
+    directory = os.path.join(os.fsencode(str(tmp_path)), b"sparse-m\xff-1", b"t \xfe")
+    write_table(os.fsdecode(directory), [1], np.ones([1, 2]))
+    os.remove(directory + b"/embedding/slice.data")
+    path = os.fsdecode(os.path.dirname(directory))
+    assert command(path) == 0
+    assert "\\udcff-1" in capsys.readouterr().out
+    result, code = data(capsys, path, "--verify")
+    assert code == 1
+    fault, = result["checkpoints"][0]["tables"][0]["faults"]
+    assert fault["path"] == os.fsdecode(directory) + "/embedding/slice.data"
+    assert command(path, "--key", 1) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_dense_part_that_the_state_file_names_and_is_gone_is_a_fault(model, capsys):

@@ -22,11 +22,13 @@ pub struct Fault {
 impl Fault {
     /// The fault that an error of a reader is; the file is the one that it names.
     pub(super) fn of(dir: &Path, error: &Error) -> Fault {
+        // As errors show it, so that a name that is no UTF-8 is found in them.
+        let dir = dir.display().to_string();
         let mut file = ".".to_owned();
         let mut values = Vec::new();
         for (name, value) in error.context() {
             if *name == "path" {
-                let below = Path::new(value).strip_prefix(dir);
+                let below = Path::new(value).strip_prefix(&dir);
                 file = below.map_or(value.clone(), |below| below.display().to_string());
             } else {
                 values.push(format!("{name}={value}"));

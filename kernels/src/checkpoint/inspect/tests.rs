@@ -271,6 +271,49 @@ fn the_order_of_rows_makes_no_difference() {
 }
 
 #[test]
+fn tables_of_several_windows_are_compared_whole_and_with_gaps() {
+    let temp = Temp::new();
+    let row = |key: i64| (key, vec![vec![key as f32; 64]]);
+    let mut all: Vec<_> = (0..40_000).map(|at| row(at * 7919 % 40_009)).collect();
+    write(&temp.at("a"), 64, &[], &all);
+    // Rows far apart, whose neighbours are not read along.
+    let few: Vec<_> = all.iter().step_by(700).cloned().collect();
+    write(&temp.at("few"), 64, &[], &few);
+    let mut found = diff(&temp.at("few"), &temp.at("a"), &mut go_on).unwrap();
+    assert_eq!((found.differing.count, found.only_here.count), (0, 0));
+    assert_eq!(found.only_there.count, 40_000 - few.len() as u64);
+    found = diff(&temp.at("a"), &temp.at("few"), &mut go_on).unwrap();
+    assert_eq!(found.only_here.count, 40_000 - few.len() as u64);
+    let mut changed = Vec::new();
+    for at in (0..all.len()).step_by(997) {
+        all[at].1[0][63] += 1.0;
+        changed.push(all[at].0);
+    }
+    all.reverse();
+    write(&temp.at("b"), 64, &[], &all);
+    found = diff(&temp.at("a"), &temp.at("b"), &mut go_on).unwrap();
+    changed.sort_unstable();
+    assert_eq!(found.differing.count, changed.len() as u64);
+    assert_eq!(found.differing.first, changed[..10]);
+    assert_eq!(found.parts[0].largest, Some(1.0));
+}
+
+#[test]
+fn a_row_far_behind_is_found_where_it_is() {
+    let temp = Temp::new();
+    let rows: Vec<_> = (0..300_000)
+        .map(|key: i64| (-2 - key, vec![vec![key as f32]]))
+        .collect();
+    write(&temp.0, 1, &[], &rows);
+    for at in [0, 131_071, 131_072, 299_999] {
+        let found = row(&temp.0, -2 - at, &mut go_on).unwrap().unwrap();
+        assert_eq!(found.position, at as u64);
+        assert_eq!(found.parts[0].values, [Number(at as f32)]);
+    }
+    assert_eq!(row(&temp.0, 0, &mut go_on).unwrap(), None);
+}
+
+#[test]
 fn slots_and_dims_of_one_side_are_told() {
     let temp = Temp::new();
     let rows = two_rows();
