@@ -144,7 +144,8 @@ def _checkpoint(directory: str, newest: bool = False) -> Checkpoint:
                            "the manifest of the checkpoint lists this table, which is not there"))
         if has_dense is False and name in _named_by_state(os.path.join(parent, _STATE_FILE)):
             # Saver of this package writes tables alone, but no state file.
-            faults.append((os.path.join(parent, name + ".index"),
+            holder = os.path.dirname(directory.rstrip(os.sep))
+            faults.append((os.path.join(holder, name + ".index"),
                            "TensorFlow's state file names this checkpoint, but its part is not "
                            "there"))
         for extra in have if listed is not None else []:

@@ -30,7 +30,7 @@ def listing_text(listing: Dict[str, Any]) -> str:
             notes += _faults(table["faults"])
         if not one["tables"]:
             lines.append(head + ["no tables", "-", "-", "-", "-", "-"])
-        if one["has_dense"] is False:
+        if one["has_dense"] is False and not one["faults"]:
             notes.append(_tables_alone(one))
         notes += _faults(one["faults"])
     notes += ["{}: left by a save that did not end".format(name) for name in listing["leftovers"]]
@@ -114,9 +114,11 @@ def diff_text(result: Dict[str, Any]) -> str:
                     _count(table[name]["count"], "key"), words, _first(table[name])))
         for part in table["parts"]:
             if part["rows"]:
-                lines.append("  {}: {} differ, by {} at most, at the key {}".format(
-                    part["name"], _count(part["rows"], "row"), "what is not finite"
-                    if part["largest"] is None else "{:.7g}".format(part["largest"]), part["key"]))
+                largest = "what is not finite" if part["largest"] is None \
+                    else "{:.7g}".format(part["largest"])
+                lines.append("  {}: {} {}, by {} at most, at the key {}".format(
+                    part["name"], _count(part["rows"], "row"),
+                    "differs" if part["rows"] == 1 else "differ", largest, part["key"]))
         lines += ["  {}: only here".format(name) for name in table["parts_only_here"]]
         lines += ["  {}: only there".format(name) for name in table["parts_only_there"]]
         lines += ["  {}: new rows start at {} here, {} there".format(
