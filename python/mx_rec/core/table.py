@@ -198,7 +198,12 @@ def is_table_variable(value: Any) -> bool:
 
 
 def table_name_of(op: tf.Operation) -> str:
-    """Returns the name of the table that an op of type MxRecTable makes.
+    """Returns the name of the table that an op of type MxRecTable makes; see `table_config_of`."""
+    return table_config_of(op)["name"]
+
+
+def table_config_of(op: tf.Operation) -> Any:
+    """Returns name, dim, capacity and the rest that an op of type MxRecTable is configured with.
 
     Raises:
         ValueError: If the op's configuration is not a constant.
@@ -209,4 +214,4 @@ def table_name_of(op: tf.Operation) -> str:
     if config is None:
         raise ValueError("the configuration of the table op {!r} is not a constant, so that its "
                          "name is not known.".format(op.name))
-    return json.loads(config.tobytes().decode("utf-8"))["name"]
+    return json.loads(config.tobytes().decode("utf-8"))

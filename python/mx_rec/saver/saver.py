@@ -10,9 +10,11 @@ from tensorflow.python.ops import variables
 from tensorflow.python.training import checkpoint_management, training_util
 from tensorflow.python.training.saving import saveable_object
 
-from mx_rec.constants.constants import DIRECTORY_MODE, MAX_INT32
+from mx_rec.checkpoint import tables
+from mx_rec.constants.constants import MAX_INT32
 from mx_rec.core.graph_state import remember_session
-from mx_rec.core.table import is_table_variable, table_name_of
+from mx_rec.core.table import is_table_variable, table_config_of, table_name_of
+from mx_rec.saver.commit import Staging, listed_tables, recover
 from mx_rec.saver.paths import check_save_path, sparse_directory
 from mx_rec.saver.serving import restores_tables
 from mx_rec.util.initialize import ConfigInitializer
@@ -74,7 +76,7 @@ class Saver:
         if save_path.endswith(os.sep):
             save_path = os.path.join(save_path, self._prefix_name)
         directory = sparse_directory(_checkpoint_name(sess, save_path, global_step, False))
-        _save_tables(sess, _table_ops(sess.graph, self._names()), directory)
+        _save_tables(sess, _table_ops(sess.graph, self._names()), directory, False).finish()
         self._kept = [kept for kept in self._kept if kept != directory] + [directory]
         while self._max_to_keep and len(self._kept) > self._max_to_keep:
             _remove_directory(self._kept.pop(0))
@@ -90,7 +92,10 @@ class Saver:
         Raises:
             FileExistsError: If the checkpoint has no directory for the tables, or for one of them.
         """
-        _restore_tables(sess, _table_ops(sess.graph, self._names()), sparse_directory(save_path))
+        directory = sparse_directory(save_path)
+        recover(directory)
+        operations = _check_tables(_table_ops(sess.graph, self._names()), directory)
+        _restore_tables(sess, operations, directory)
 
     def _names(self) -> Optional[List[str]]:
         if self._var_list is None:
@@ -181,13 +186,20 @@ def patched_save(stock: Callable[..., Optional[str]]) -> Callable[..., Optional[
             Text(1, 50)("meta_graph_suffix", meta_graph_suffix)
             global_step = _step_number(sess, global_step)
             checkpoint = _checkpoint_name(sess, save_path, global_step, self._pad_step_number)
-            _save_tables(sess, operations, sparse_directory(checkpoint))
+            index = _stamp(checkpoint)
+            staging = _save_tables(sess, operations, sparse_directory(checkpoint), True)
         before = list(self.last_checkpoints)
-        path = stock(self, sess, save_path, global_step=global_step,
-                     latest_filename=latest_filename, meta_graph_suffix=meta_graph_suffix,
-                     write_meta_graph=write_meta_graph, write_state=write_state,
-                     strip_default_attrs=strip_default_attrs, save_debug_info=save_debug_info)
+        try:
+            path = stock(self, sess, save_path, global_step=global_step,
+                         latest_filename=latest_filename, meta_graph_suffix=meta_graph_suffix,
+                         write_meta_graph=write_meta_graph, write_state=write_state,
+                         strip_default_attrs=strip_default_attrs, save_debug_info=save_debug_info)
+        except BaseException:
+            if operations and not _has_fresh_index(checkpoint, index):
+                staging.undo()
+            raise
         if operations:
+            staging.finish()
             for old in set(before) - set(self.last_checkpoints):
                 if not checkpoint_management.checkpoint_exists(old):
                     _remove_directory(sparse_directory(old))
@@ -217,13 +229,14 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
             stock(self, sess, save_path)
             return
         directory = sparse_directory(tf.compat.as_text(save_path))
+        recover(directory)
         if getattr(self, _EXPLICIT, False) and getattr(self, _TABLES, None) is None \
                 and not os.path.isdir(directory):
             logger.info("the Saver was given variables without tables and %s does not exist: "
                         "tables are not restored.", directory)
             stock(self, sess, save_path)
             return
-        _check_directories(operations, directory)
+        operations = _check_tables(operations, directory)
         stock(self, sess, save_path)
         if restores_tables(sess.graph, self.saver_def):
             logger.info("restored %s from %s.", ", ".join(op.name for op in operations), directory)
@@ -291,29 +304,103 @@ def _table_ops(graph: tf.Graph, names: Optional[List[str]]) -> List[_TableOps]:
     return found
 
 
-def _save_tables(sess: Any, operations: List[_TableOps], directory: str) -> None:
-    """Saves tables into `<directory>/<table>`."""
-    os.makedirs(directory, mode=DIRECTORY_MODE, exist_ok=True)
-    rows = sess.run([op.save for op in operations], _paths(operations, directory))
+def _save_tables(sess: Any, operations: List[_TableOps], directory: str,
+                 dense: bool) -> Staging:
+    """Saves tables into `<directory>/<table>`, all or none; the caller finishes the staging."""
+    staging = Staging(directory)
+    try:
+        rows = sess.run([op.save for op in operations], _paths(operations, staging.path))
+        staging.commit([{"name": op.name, "rows": int(count)}
+                        for op, count in zip(operations, rows)], dense)
+    except BaseException:
+        staging.undo()
+        raise
     logger.info("saved %s to %s.", ", ".join(
         "{} ({} rows)".format(op.name, count) for op, count in zip(operations, rows)), directory)
     if ConfigInitializer._single_instance is not None:  # pylint: disable=protected-access
         ConfigInitializer.get_instance().train_params_config.sparse_dir = directory
+    return staging
 
 
-def _check_directories(operations: List[_TableOps], directory: str) -> None:
-    """Raises FileExistsError unless `<directory>/<table>` exists for every table."""
-    for path in [directory] + [os.path.join(directory, op.name) for op in operations]:
+def _stamp(checkpoint: str) -> Any:
+    """Returns what tells one dense index file from the next of the same name, or None."""
+    try:
+        found = os.stat(checkpoint + ".index")
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _has_fresh_index(checkpoint: str, before: Any) -> bool:
+    """Returns whether the variables were written after `before` was taken by `_stamp`."""
+    now = _stamp(checkpoint)
+    return now is not None and now != before
+
+
+def _check_tables(operations: List[_TableOps], directory: str) -> List[_TableOps]:
+    """Checks every file of the tables that `directory` should hold, before any is loaded.
+
+    Returns:
+        The tables to load: without those that were not there when the checkpoint was saved.
+
+    Raises:
+        FileExistsError: If the directory, or that of a table, does not exist.
+        tf.errors.DataLossError: If a file is damaged; the text names it and the table.
+        tf.errors.InvalidArgumentError: If a table has another dim.
+        tf.errors.ResourceExhaustedError: If a table has more rows than its budget.
+    """
+    if not os.path.isdir(directory):
+        raise _missing(directory)
+    listed = listed_tables(directory)
+    found = []  # type: List[_TableOps]
+    for op in operations:
+        path = os.path.join(directory, op.name)
+        if listed is not None and op.name not in listed:
+            logger.warning("the table %r is not in %s: it was made later, and starts without the "
+                           "checkpoint's rows.", op.name, directory)
+            continue
         if not os.path.isdir(path):
-            raise FileExistsError(
-                "the checkpoint's directory of tables {} does not exist. Restore a checkpoint that "
-                "was saved with these tables, or give Saver a var_list of variables only.".format(
-                    path))
+            raise _missing(path)
+        found.append(op)
+    names = [op.name for op in operations]
+    for name in [name for name in listed or [] if name not in names]:
+        logger.info("the table %r of %s is not restored: the graph, or the Saver, has it not.",
+                    name, directory)
+    for op in found:
+        _check_table(op, os.path.join(directory, op.name))
+    return found
+
+
+def _check_table(operation: _TableOps, path: str) -> None:
+    config = table_config_of(operation.load.inputs[0].op)
+    try:
+        described = tables.describe(path)
+        faults = described["faults"] or tables.verify(path)["faults"]
+    except tables.TableError as error:
+        raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored: {}".format(
+            operation.name, error))
+    if faults:
+        raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored: {}".format(
+            operation.name, "; ".join("{}: {}".format(
+                os.path.join(path, fault["file"]), fault["message"]) for fault in faults)))
+    if described["dim"] != config["dim"]:
+        raise tf.errors.InvalidArgumentError(
+            None, None, "the table {!r} has dim {}, and {} has {}.".format(
+                operation.name, config["dim"], path, described["dim"]))
+    if described["rows"] > config["capacity"]:
+        raise tf.errors.ResourceExhaustedError(
+            None, None, "the table {!r} has room for {} rows, and {} has {}.".format(
+                operation.name, config["capacity"], path, described["rows"]))
+
+
+def _missing(path: str) -> FileExistsError:
+    return FileExistsError(
+        "the checkpoint's directory of tables {} does not exist. Restore a checkpoint that "
+        "was saved with these tables, or give Saver a var_list of variables only.".format(path))
 
 
 def _restore_tables(sess: Any, operations: List[_TableOps], directory: str) -> None:
-    """Loads tables from `<directory>/<table>`."""
-    _check_directories(operations, directory)
+    """Loads checked tables from `<directory>/<table>`."""
     rows = sess.run([op.load.outputs[0] for op in operations], _paths(operations, directory))
     logger.info("restored %s from %s.", ", ".join(
         "{} ({} rows)".format(op.name, count) for op, count in zip(operations, rows)), directory)
