@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-import support
-
 
 @pytest.fixture
 def place(tmp_path):
