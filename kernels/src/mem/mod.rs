@@ -5,6 +5,7 @@ mod lines;
 mod pages;
 mod prefetch;
 mod region;
+mod room;
 mod slab;
 
 pub(crate) use bucket::{Bucket, NONE};

@@ -1,5 +1,6 @@
 //! A piece of anonymous address space: zeros, committed as it is touched, given back when dropped.
 
+use super::room;
 use crate::{Error, Kind, Result};
 use std::ptr::NonNull;
 
@@ -24,7 +25,7 @@ impl Region {
     /// Maps at least `bytes` (more than 0); asks for huge pages from byte `small` on.
     ///
     /// # Errors
-    /// `ResourceExhausted` if the system refuses.
+    /// `ResourceExhausted` if the system refuses, or has not got so much.
     pub(super) fn new(bytes: usize, small: usize) -> Result<Region> {
         let refused = |cause: String| {
             Error::new(Kind::ResourceExhausted, "the system gives no more memory")
@@ -35,6 +36,7 @@ impl Region {
             .max(1)
             .checked_next_multiple_of(PAGE)
             .ok_or_else(|| refused("the size overflows".into()))?;
+        room::check(len as u64)?;
         let spare = if len >= HUGE { HUGE } else { 0 };
         let mapped = len
             .checked_add(spare)
