@@ -140,3 +140,110 @@ def test_merging_without_expansion_is_a_runtime_error(graph, dynamic):
     with pytest.raises(RuntimeError) as error:
         make_table(enable_merge=True)
     assert "merge table function requires dynamic expansion mode" in str(error.value)
+
+
+def lookups_of_two_tables():
+    """(loss, ids to feed) of a model with two tables, three lookups and one embedding that is used twice."""
+    from mx_rec.core.embedding import create_table
+
+    tf = support.tf()
+    tables = [create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=1000,
+                           emb_initializer=tf.compat.v1.random_normal_initializer(seed=seed))
+              for name, dim, seed in (("users", 4, 1), ("items", 3, 2))]
+    ids = [tf.compat.v1.placeholder(tf.int64, [None]) for _ in range(3)]
+    users, items, others = [lookup(table, one) for table, one in zip([tables[0], tables[1], tables[0]], ids)]
+    loss = tf.reduce_sum(users * others) + tf.reduce_sum(tf.square(items))
+    return tables, ids, loss + tf.reduce_sum(tf.sin(users)) * tf.reduce_mean(items)
+
+
+@pytest.mark.parametrize("make", [sgd, adagrad, lazy_adam])
+def test_pairs_in_the_order_of_the_collections_train_as_tables_do(graph, session, mx, make):
+    from mx_rec.util.initialize import terminate_config_initializer
+
+    tf = support.tf()
+    trained_tables = []
+    for expansion in (False, True):
+        tf.compat.v1.reset_default_graph()
+        terminate_config_initializer()
+        mx(use_dynamic_expansion=expansion)
+        tables, ids, loss = lookups_of_two_tables()
+        optimizer = make(expansion)
+        if expansion:
+            rows, offsets = collections()
+            assert [one.shape[-1].value for one in rows] == [4, 3, 4]
+            update = optimizer.apply_gradients(list(zip(tf.gradients(loss, rows), offsets)))
+        else:
+            variables = [table.variable for table in tables]
+            update = optimizer.apply_gradients(zip(tf.gradients(loss, variables), variables))
+        raws = [support.Raw.of(table) for table in tables]
+        with support.new_session() as sess:
+            sess.run(tf.compat.v1.global_variables_initializer())
+            random = np.random.RandomState(0)
+            for _ in range(8):
+                sess.run(update, {one: random.randint(-5, 25, 9) for one in ids})
+            trained_tables.append([raw.rows(sess) for raw in raws])
+    for expected, found in zip(*trained_tables):
+        assert len(expected) > 20
+        support.assert_same_tables(found, expected)
+
+
+GROW_TO_THE_END = """
+import resource, sys
+import numpy as np
+import tensorflow as tf
+import support
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.util.initialize import init
+
+init(use_dynamic_expansion=True)
+table = create_table(key_dtype=tf.int64, dim=256, name="endless", device_vocabulary_size=1,
+                     emb_initializer=tf.compat.v1.random_normal_initializer(seed=1))
+ids = tf.compat.v1.placeholder(tf.int64, [None])
+embedding = sparse_lookup(table, ids, modify_graph=True)
+total = tf.reduce_sum(embedding)
+with support.new_session() as sess:
+    first = sess.run(embedding, {ids: np.arange(100)})
+    size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + (400 << 20), size + (400 << 20)))
+    for step in range(1, 1000):
+        before = table.size()
+        try:
+            sess.run(total, {ids: np.arange(step * 20000, (step + 1) * 20000)})
+        except tf.errors.ResourceExhaustedError as error:
+            assert "endless" in str(error) and "memory" in str(error), str(error)
+            break
+    else:
+        sys.exit("memory did not end")
+    assert step > 3 and table.size() == before, (step, before, table.size())
+    assert (sess.run(embedding, {ids: np.arange(100)}) == first).all()
+    print("grown to", table.size(), "rows")
+"""
+
+
+def test_the_end_of_memory_is_an_error_and_the_table_stays():
+    output = support.run_python(GROW_TO_THE_END)
+    assert "grown to" in output
+
+
+def test_tables_of_any_size_are_restored(graph, session, mx, tmp_path):
+    tf = support.tf()
+    mx(use_dynamic_expansion=True)
+    table = make_table()
+    ids = tf.compat.v1.placeholder(tf.int64, [None])
+    rows_of = lookup(table, ids, is_train=True)
+    rows, offsets = collections()
+    update = lazy_adam(True).apply_gradients(zip(tf.gradients(tf.reduce_sum(tf.square(rows_of)), rows), offsets))
+    saver = tf.compat.v1.train.Saver()
+    raw = support.Raw.of(table)
+    prefix = str(tmp_path / "model")
+    with support.new_session() as sess:
+        sess.run(tf.compat.v1.global_variables_initializer())
+        sess.run(update, {ids: np.arange(5000)})
+        saver.save(sess, prefix)
+        expected = raw.rows(sess)
+    with support.new_session() as sess:
+        saver.restore(sess, prefix)
+        assert table.size() == table.capacity() == 5000
+        support.assert_same_tables(raw.rows(sess), expected)
+        sess.run(update, {ids: np.arange(4000, 9000)})
+        assert table.size() == 9000
