@@ -527,3 +527,64 @@ fn threads_lose_no_row_and_share_none() {
     }
     expect_no_row_lost(&table, 0);
 }
+
+#[test]
+fn several_tables_share_one_pass_over_the_ids() {
+    let tables = [table(1000, &[]), table(1000, &[]), table(40, &[])];
+    // One has all keys, one some of them, one has no room for the batch.
+    let known: Vec<Vec<i64>> = vec![
+        (0..300).collect(),
+        (0..300).step_by(3).collect(),
+        (0..20).collect(),
+    ];
+    for (table, known) in tables.iter().zip(&known) {
+        lease(table, known).unwrap();
+    }
+    let ids: Vec<i64> = (0..20_000).map(|at| (at * at * 31) % 301 - 1).collect();
+    for threads in [1, 2] {
+        let pool = Pool::new(threads).unwrap();
+        let mut restore = vec![7; ids.len()];
+        let leases = Table::prepare_all(&tables, &pool, Ids::I64(&ids), None, &mut restore);
+        for (at, table) in tables.iter().enumerate() {
+            let alone = prepare(table, &ids);
+            assert_eq!(leases[at].offsets(), alone.lease.offsets(), "table {at}");
+            let fits = at < 2;
+            assert_eq!(leases[at].offsets().is_empty(), !fits);
+            assert_eq!(alone.restore == restore, fits, "table {at}");
+            let offsets = leases[at].offsets();
+            let claimed = table
+                .claim(&pool, Ids::I64(&ids), offsets, None, &restore)
+                .unwrap();
+            assert_eq!(claimed, fits);
+        }
+        // What the claims entered goes again, for the next turn.
+        drop(leases);
+        for (table, known) in tables.iter().zip(&known) {
+            let gone: Vec<i64> = (-1..301).filter(|key| !known.contains(key)).collect();
+            table.remove(Ids::I64(&gone)).unwrap();
+            assert_eq!(keys(table), *known);
+        }
+    }
+}
+
+#[test]
+fn two_lookups_of_one_table_by_the_same_ids_share_staged_rows() {
+    let table = table(4, &[]);
+    let (ids, mut restore) = (vec![8, 9, 8], vec![0; 3]);
+    let both = [Arc::clone(&table), Arc::clone(&table)];
+    let leases = Table::prepare_all(&both, &pool(), Ids::I64(&ids), Some(2), &mut restore);
+    assert_eq!(leases[0].offsets(), leases[1].offsets());
+    for lease in &leases {
+        let offsets = lease.offsets();
+        let claimed = table.claim(&pool(), Ids::I64(&ids), offsets, Some(2), &restore);
+        assert!(claimed.unwrap());
+    }
+    assert_eq!(keys(&table), [8, 9]);
+    drop(leases);
+    expect_no_row_lost(&table, 0);
+    let mut restore = vec![0; 3];
+    let none = Table::prepare_all(&both, &pool(), Ids::I64(&ids), Some(1), &mut restore);
+    assert!(none.iter().all(|lease| lease.offsets().is_empty()));
+    assert_eq!(restore, [-1; 3]);
+    assert!(Table::prepare_all(&[], &pool(), Ids::I64(&ids), None, &mut restore).is_empty());
+}

@@ -64,6 +64,11 @@ def table_config(name, dim, capacity=1000, seed=7, initializer=None, init_param=
     })
 
 
+def prepared(result):
+    """What MxRecPrepare gives, as one tuple: offsets for each table, then restore."""
+    return tuple(result.offsets) + (result.restore,)
+
+
 class Raw:
     """A table reached by its ops alone: made by MxRecTable, or taken from a table's variable."""
 

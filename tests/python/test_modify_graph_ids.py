@@ -99,7 +99,15 @@ def test_the_same_ids_into_several_tables_and_used_by_the_model_too():
         weights = tf().cast(ids, tf().float32)[:, :, None] * 0.01
         return cases.Model(run, [run.lookup(table, ids) * weights for table in tables], batch["label"], others=[ids]), []
 
-    cases.alike(lambda run: trained(run, build, ["LazyAdam_momentum"]), moves=3)
+    def script(run):
+        trained(run, build, ["LazyAdam_momentum"])
+        functions = tf().compat.v1.get_default_graph().as_graph_def().library.function
+        prepared.append([node.attr["N"].i for function in functions for node in function.node_def
+                         if node.op == "MxRecPrepare"])
+
+    prepared = []
+    cases.alike(script, moves=3)
+    assert [3] in prepared and all(found in ([], [3]) for found in prepared), prepared
 
 
 def test_several_lookups_of_one_table_in_both_modes():

@@ -23,7 +23,7 @@ class Ahead:
         self.batches = [np.asarray(batch, dtype) for batch in batches]
 
         def prepare(ids):
-            offsets, restore = ops.mx_rec_prepare(self.table.handle, ids, limit=limit)
+            (offsets,), restore = ops.mx_rec_prepare([self.table.handle], ids, limit=limit)
             return ids, offsets, restore
 
         data = tf.data.Dataset.from_tensor_slices(self.source).map(prepare).prefetch(depth)
@@ -165,7 +165,7 @@ def test_a_claim_costs_next_to_nothing(graph, session):
     tf, ops = support.tf(), support.ops()
     table = support.Raw.new(1, capacity=1 << 20)
     data = tf.data.Dataset.range(1000).map(lambda _: tf.random.uniform([1 << 18], 0, 1 << 19, tf.int64))
-    data = data.map(lambda ids: (ids,) + tuple(ops.mx_rec_prepare(table.handle, ids))).prefetch(20)
+    data = data.map(lambda ids: (ids,) + support.prepared(ops.mx_rec_prepare([table.handle], ids))).prefetch(20)
     iterator = tf.compat.v1.data.make_initializable_iterator(data)
     ids, offsets, restore = iterator.get_next()
     claim = ops.mx_rec_claim(table.handle, ids, offsets, restore)
@@ -208,7 +208,7 @@ def test_a_wrong_rank_is_refused_when_the_graph_is_built(graph):
     tf, ops = support.tf(), support.shaped_ops()
     table = support.Raw.new(DIM)
     ids = tf.zeros([2, 3], tf.int64)
-    offsets, restore = ops.mx_rec_prepare(table.handle, ids)
+    (offsets,), restore = ops.mx_rec_prepare([table.handle], ids)
     assert offsets.shape.as_list() == [None] and restore.shape.as_list() == [2, 3]
     claimed = ops.mx_rec_claim(table.handle, ids, offsets, restore)
     assert claimed.offsets.shape.as_list() == [None] and claimed.restore.shape.as_list() == [2, 3]
@@ -222,7 +222,7 @@ def test_a_handle_of_no_table_is_refused(graph, session, op):
     tf, ops = support.tf(), support.ops()
     ids, handle = tf.constant([1, 2], tf.int64), tf.compat.v1.placeholder(tf.int64, [])
     call = {
-        "MxRecPrepare": lambda: ops.mx_rec_prepare(handle, ids),
+        "MxRecPrepare": lambda: ops.mx_rec_prepare([handle], ids),
         "MxRecClaim": lambda: ops.mx_rec_claim(handle, ids, ids, tf.constant([0, 1])),
     }[op]().offsets
     with pytest.raises(tf.errors.NotFoundError) as error:
@@ -240,7 +240,7 @@ import support
 tf, ops = support.tf(), support.ops()
 table = support.Raw.new(64, capacity=1 << 20)
 data = tf.data.Dataset.range(10000).map(lambda at: tf.range(at * 5000, at * 5000 + 5000))
-data = data.map(lambda ids: (ids,) + tuple(ops.mx_rec_prepare(table.handle, ids)), num_parallel_calls=2)
+data = data.map(lambda ids: (ids,) + support.prepared(ops.mx_rec_prepare([table.handle], ids)), num_parallel_calls=2)
 iterator = tf.compat.v1.data.make_initializable_iterator(data.prefetch(20))
 ids, offsets, restore = iterator.get_next()
 claim = ops.mx_rec_claim(table.handle, ids, offsets, restore)

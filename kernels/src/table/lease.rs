@@ -2,12 +2,21 @@
 
 use super::flight::{divide, Claim, Source};
 use super::Table;
-use crate::mem::Lines;
+use crate::batch::distinct::Distinct;
+use crate::index::{hash, Index};
+use crate::mem::{prefetch, Lines, NONE};
+use crate::pool::{ranges, split_mut};
 use crate::{Ids, Pool, Result};
 use std::sync::{Arc, Weak};
 
 /// Buffers of offsets that are kept for later batches, at most so many of at most so many bytes in all.
 const KEPT: (usize, usize) = (16, 64 << 20);
+
+/// A thread should look up at least so many keys.
+const LEAST: usize = 4096;
+
+/// Buckets on their way ahead of the one that is read.
+const BUCKETS: usize = 16;
 
 /// The offsets of one batch. While it lives, none of its rows becomes the row of another key, whatever is removed.
 ///
@@ -30,6 +39,14 @@ impl Lease {
     /// Row numbers of the distinct keys, in order of first occurrence; none if the batch could not be prepared.
     pub fn offsets(&self) -> &[i64] {
         self.offsets.as_ref().map_or(&[], |offsets| offsets)
+    }
+
+    /// The lease of a batch that could not be prepared.
+    fn empty() -> Lease {
+        Lease {
+            table: Weak::new(),
+            offsets: None,
+        }
     }
 }
 
@@ -82,16 +99,45 @@ impl Table {
         limit: Option<usize>,
         restore: &mut [i32],
     ) -> Lease {
-        match self.try_prepare(pool, ids, limit, restore) {
-            Some(offsets) => self.leased(offsets),
-            None => {
-                restore.fill(-1);
-                Lease {
-                    table: Weak::new(),
-                    offsets: None,
-                }
+        Table::prepare_all(std::slice::from_ref(self), pool, ids, limit, restore)
+            .pop()
+            .unwrap_or_else(Lease::empty)
+    }
+
+    /// [`Table::prepare`] of the same ids in several tables, a lease for each. They share `restore`, which is -1 if all leases are
+    /// empty, and the ids are de-duplicated once.
+    pub fn prepare_all(
+        tables: &[Arc<Table>],
+        pool: &Pool,
+        ids: Ids<'_>,
+        limit: Option<usize>,
+        restore: &mut [i32],
+    ) -> Vec<Lease> {
+        let mut leases = Vec::with_capacity(tables.len());
+        if let Some((first, others)) = tables
+            .split_first()
+            .filter(|_| restore.len() == ids.len() && i32::try_from(ids.len()).is_ok())
+        {
+            // Each index is held until its rows are staged: no key can be entered or removed before the lease is known.
+            let index = first.index().read();
+            let found = first.distinct(pool, &index, ids, true, restore, |n| first.room(n));
+            let keys = match others {
+                [] => Vec::new(),
+                _ => distinct_keys(ids, restore, found.keys),
+            };
+            leases.push(first.stage(pool, &index, found, limit, source(ids, restore)));
+            drop(index);
+            for table in others {
+                let index = table.index().read();
+                let found = table.rows_of(pool, &index, &keys);
+                leases.push(table.stage(pool, &index, found, limit, source(ids, restore)));
             }
         }
+        leases.resize_with(tables.len(), Lease::empty);
+        if leases.iter().all(|lease| lease.offsets.is_none()) {
+            restore.fill(-1);
+        }
+        leases
     }
 
     /// In the step: whether `offsets` and `restore`, the very buffers of a live lease of this table that was prepared from
@@ -140,38 +186,35 @@ impl Table {
         Ok(true)
     }
 
-    fn try_prepare(
-        &self,
+    /// Gives the keys that `found` has no rows for staged ones, and all of them a lease; an empty one where that cannot be.
+    fn stage(
+        self: &Arc<Self>,
         pool: &Pool,
-        ids: Ids<'_>,
+        index: &Index,
+        mut found: Distinct<Lines>,
         limit: Option<usize>,
-        restore: &mut [i32],
-    ) -> Option<Arc<Lines>> {
-        if restore.len() != ids.len() || i32::try_from(ids.len()).is_err() {
-            return None;
-        }
-        // Held to the end: no key of the batch can be entered or removed before its lease is known.
-        let index = self.index().read();
-        let mut found = self.distinct(pool, &index, ids, true, restore, |n| self.room(n));
+        source: Source,
+    ) -> Lease {
         if limit.is_some_and(|limit| found.keys > limit) {
-            return None;
+            return Lease::empty();
         }
-        let source = source(ids, restore);
         if found.missing.is_empty() {
             let offsets = Arc::new(found.offsets);
             self.flight().lock().register(&offsets, source, Vec::new());
-            return Some(offsets);
+            return self.leased(offsets);
         }
         let keys: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
         let mut flight = self.flight().lock();
         let (mut rows, fresh) = divide(&flight, &keys);
         let used = index.len() + flight.staging() + flight.retired();
         if used.saturating_add(fresh.len() as u64) > self.capacity() {
-            return None;
+            return Lease::empty();
         }
         let mut content = self.content().write();
         flight.settle(&mut content);
-        let taken = content.take(fresh.len()).ok()?;
+        let Ok(taken) = content.take(fresh.len()) else {
+            return Lease::empty();
+        };
         for (&key, &row) in fresh.iter().zip(&taken) {
             flight.stage(key, row, content.initials());
         }
@@ -185,8 +228,41 @@ impl Table {
         // Whoever enters the new keys waits for the index, and whoever reads their rows for the content.
         self.initialise(pool, &mut content, &fresh, &taken);
         drop(content);
-        drop(index);
-        Some(offsets)
+        self.leased(offsets)
+    }
+
+    /// Looks distinct keys up, with the buckets of later ones on their way.
+    fn rows_of(&self, pool: &Pool, index: &Index, keys: &[i64]) -> Distinct<Lines> {
+        let mut offsets = self.room(keys.len());
+        let bounds = ranges(keys.len(), pool.parts(keys.len(), LEAST));
+        let work: Vec<_> = bounds
+            .iter()
+            .map(|bound| &keys[bound.clone()])
+            .zip(split_mut(&mut offsets, 1, &bounds))
+            .collect();
+        pool.each(work, |(keys, offsets)| {
+            for (at, offset) in offsets.iter_mut().enumerate() {
+                if let Some(&later) = keys.get(at + BUCKETS) {
+                    prefetch(index.home(hash(later)));
+                }
+                *offset = match index.row(keys[at]) {
+                    NONE => -1,
+                    row => i64::from(row),
+                };
+            }
+        });
+        let missing = offsets
+            .iter()
+            .zip(keys)
+            .enumerate()
+            .filter(|(_, (&offset, _))| offset == -1)
+            .map(|(at, (_, &key))| (at as u32, key))
+            .collect();
+        Distinct {
+            keys: keys.len(),
+            offsets,
+            missing,
+        }
     }
 
     fn leased(self: &Arc<Self>, offsets: Arc<Lines>) -> Lease {
@@ -251,4 +327,15 @@ fn source(ids: Ids<'_>, restore: &[i32]) -> Source {
         ids,
         restore: (restore.as_ptr().addr(), restore.len()),
     }
+}
+
+/// The `count` keys behind the positions of `restore`, which are in order of first occurrence.
+fn distinct_keys(ids: Ids<'_>, restore: &[i32], count: usize) -> Vec<i64> {
+    let mut keys = Vec::with_capacity(count);
+    for (at, &position) in restore.iter().enumerate() {
+        if position as usize == keys.len() {
+            keys.push(ids.get(at));
+        }
+    }
+    keys
 }

@@ -1,5 +1,6 @@
 """Applies the plan of a modification to one iterator of the present graph."""
 
+from collections import OrderedDict
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import tensorflow as tf
@@ -121,11 +122,32 @@ class _Extension:
         self._moved = iterator.graph
         self._moved.versions.CopyFrom(graph.graph_def_versions)
         self._computed = [ids.tensor for ids in iterator.ids if ids.component is None]
-        self._training = [lookup for lookup in lookups if lookup.kind == TRAIN]
+        training = [lookup for lookup in lookups if lookup.kind == TRAIN]
         self._handles = {lookup.node: graph.get_tensor_by_name(lookup.handle)
-                         for lookup in self._training}
+                         for lookup in training}
         self._limits = {lookup.node: graph.get_operation_by_name(lookup.node).get_attr("limit")
-                        for lookup in self._training}
+                        for lookup in training}
+        # What is looked up by the same ids is prepared by one op, which makes them distinct once.
+        sources = self._sources()
+        groups = OrderedDict()  # type: Dict[Any, List[Lookup]]
+        for lookup in training:
+            key = sources[lookup.ids], self._limits[lookup.node]
+            groups.setdefault(key, []).append(lookup)
+        self._together = list(groups.values())
+
+    def _sources(self) -> Dict[str, Any]:
+        """Returns for each ids tensor what is the same for all tensors that are one by identity."""
+        nodes = {node.name: node for node in self._moved.node}
+        found = {}  # type: Dict[str, Any]
+        for ids in self._iterator.ids:
+            name = ids.tensor
+            while ids.component is None:
+                node = nodes.get(name.split(":")[0])
+                if node is None or node.op != "Identity" or len(node.input) != 1:
+                    break
+                name = _full_name(node.input[0])
+            found[ids.tensor] = name if ids.component is None else ids.component
+        return found
 
     def extend(self, *components: tf.Tensor) -> Tuple[tf.Tensor, ...]:
         """Returns the components, computed ids, and offsets and restore of training lookups."""
@@ -140,10 +162,11 @@ class _Extension:
                                          return_elements=self._computed)
             ids.update(zip(self._computed, values))
         extras = [ids[name] for name in self._computed]
-        for lookup in self._training:
-            extras.extend(library().mx_rec_prepare(
-                self._handles[lookup.node], ids[lookup.ids], limit=self._limits[lookup.node],
-                name="prepare"))
+        for together in self._together:
+            offsets, restore = library().mx_rec_prepare(
+                [self._handles[lookup.node] for lookup in together], ids[together[0].ids],
+                limit=self._limits[together[0].node], name="prepare")
+            extras.extend(offsets + [restore])
         return tuple(components) + tuple(extras)
 
     def split(self, extras: Sequence[tf.Tensor]) -> Tuple[Dict[str, tf.Tensor], _Prepared]:
@@ -152,10 +175,15 @@ class _Extension:
         Returns:
             Computed ids by their name in the graph; (offsets, restore) by the name of the lookup.
         """
-        count = len(self._computed)
-        pairs = zip(extras[count::2], extras[count + 1::2])
-        return (dict(zip(self._computed, extras)),
-                {lookup.node: pair for lookup, pair in zip(self._training, pairs)})
+        computed = dict(zip(self._computed, extras))
+        rest = list(extras[len(self._computed):])
+        prepared = {}  # type: _Prepared
+        for together in self._together:
+            restore = rest[len(together)]
+            for lookup, offsets in zip(together, rest):
+                prepared[lookup.node] = offsets, restore
+            rest = rest[len(together) + 1:]
+        return computed, prepared
 
 
 def _take_over(op: tf.Operation, lookup: Lookup, computed: Dict[str, tf.Tensor],

@@ -31,7 +31,7 @@ _VECTOR = tf.TensorShape([None])
 _SHAPES = {
     "MxRecTable": lambda op: [op.inputs[1].shape, _SCALAR],
     "MxRecIdOffset": lambda op: [_VECTOR, op.inputs[1].shape],
-    "MxRecPrepare": lambda op: [_VECTOR, op.inputs[1].shape],
+    "MxRecPrepare": lambda op: [_VECTOR] * op.get_attr("N") + [op.inputs[-1].shape],
     "MxRecClaim": lambda op: [_VECTOR, op.inputs[1].shape],
     "MxRecLookup": lambda op: [_of_ids(op, 2, 1)],
     "MxRecRestore": lambda op: [_of_ids(op, 1, 0)],
@@ -60,6 +60,8 @@ _RANKS = {
 
 def _ranks(op: tf.Operation) -> Dict[int, int]:
     """The rank that each input must have, by position."""
+    if op.type == "MxRecPrepare":
+        return {at: 0 for at in range(op.get_attr("N"))}
     if not op.type.startswith("MxRecApply"):
         return _RANKS.get(op.type, {0: 0})
     if op.type.endswith("ByRestore"):
@@ -127,7 +129,9 @@ class Library:
 
         def make(*args: Any, **kwargs: Any) -> Any:
             result = made(*args, **kwargs)
-            first = result[0] if isinstance(result, tuple) else result
+            first = result
+            while isinstance(first, (list, tuple)):
+                first = first[0]
             state_shapes(getattr(first, "op", None))
             return result
 

@@ -1,49 +1,83 @@
 //! Ops that resolve keys before their step: `MxRecPrepare` in the input pipeline, `MxRecClaim` in the step.
 
-use super::definition::{Arg, OpDef};
+use super::definition::{Arg, Attr, OpDef};
 use super::support::{
     ids, limit, on, resolve, resolved_shape, table, HANDLE, IDS, KEY_TYPE, LIMIT, RESOLVED,
 };
 use crate::tf::{Construction, Context, Kernel, ShapeContext};
 use crate::threads::pool;
-use mx_rec_kernels::Result;
+use crate::{registry, trace};
+use mx_rec_kernels::{Error, Result, Table};
 
-/// Distinct keys and their rows, some steps early.
+/// Distinct keys and their rows in one or several tables, some steps early.
 pub(crate) struct Prepare {
+    tables: usize,
     limit: Option<usize>,
 }
 
 impl Kernel for Prepare {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecPrepare",
-        doc: "Does ahead of the step, in an input pipeline, what MxRecIdOffset with `create` 1 does in it. New keys get rows that no other \
-              op sees until MxRecClaim enters them; a batch that is dropped leaves no trace. If the batch has more distinct keys than \
-              `limit` or the table has no room for it, offsets are empty and restore is -1, and MxRecClaim does the work.",
-        inputs: &[HANDLE, IDS],
-        outputs: RESOLVED,
-        attrs: &[KEY_TYPE, LIMIT],
+        doc: "Does ahead of the step, in an input pipeline, what MxRecIdOffset with `create` 1 does in it, for all tables that are looked \
+              up by the same ids. New keys get rows that no other op sees until MxRecClaim enters them; a batch that is dropped leaves \
+              no trace. For a table of which the batch has more distinct keys than `limit`, or that has no room for it, offsets are \
+              empty, and MxRecClaim does the work; restore is -1 if it is so for all of them.",
+        inputs: &[
+            Arg { name: "handles", dtype: "N * int64", shape: "N times ()", doc: "The tables." },
+            IDS,
+        ],
+        outputs: &[
+            Arg {
+                name: "offsets",
+                dtype: "N * int64",
+                shape: "N times (u)",
+                doc: "For each table the row numbers of the distinct keys, in order of first occurrence.",
+            },
+            Arg {
+                name: "restore",
+                dtype: "int32",
+                shape: "(s...)",
+                doc: "For each id its place in offsets; -1 for padding.",
+            },
+        ],
+        attrs: &[
+            Attr { spec: "N: int >= 1", doc: "Tables." },
+            KEY_TYPE,
+            LIMIT,
+        ],
         errors: "none of its own.",
         stateful: true,
     };
 
     fn shape(context: &ShapeContext) -> Result<()> {
-        resolved_shape(context)
+        context.expect_rank(0, "handles", 0)?;
+        context.set(0, &context.unknown_vector())
     }
 
     fn create(construction: &Construction) -> Result<Self> {
+        let tables = usize::try_from(construction.int("N")?)
+            .map_err(|_| Error::invalid("N must not be negative"))?;
         let limit = limit(construction)?;
-        Ok(Self { limit })
+        Ok(Self { tables, limit })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
-        let (table, input) = (table(context)?, context.input(1)?);
-        on(&table, || {
-            let mut restore = context.allocate::<i32>(&input.dims())?;
-            let lease = table.prepare(pool()?, ids(&input)?, self.limit, restore.values());
-            let offsets = context.lend(lease)?;
-            context.set(0, offsets)?;
-            context.set(1, restore)
-        })
+        let tables = (0..self.tables)
+            .map(|at| registry::get(context.tensor(at, 0)?.scalar::<i64>()?))
+            .collect::<Result<Vec<_>>>()?;
+        tables.iter().for_each(trace::note);
+        let input = context.tensor(self.tables, 1)?;
+        let mut restore = context.allocate::<i32>(&input.dims())?;
+        let (ids, limit) = (ids(&input)?, self.limit);
+        let leases = Table::prepare_all(&tables, pool()?, ids, limit, restore.values());
+        let offsets = leases
+            .into_iter()
+            .map(|lease| context.lend(lease))
+            .collect::<Result<Vec<_>>>()?;
+        for (at, offsets) in offsets.into_iter().enumerate() {
+            context.set(at, offsets)?;
+        }
+        context.set(self.tables, restore)
     }
 }
 
