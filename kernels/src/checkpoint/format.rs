@@ -13,7 +13,9 @@ pub(super) const DATA: &str = "slice.data";
 /// File of the shape in each directory.
 pub(super) const ATTRIBUTE: &str = "slice.attribute";
 /// File in the table's directory that says what belongs to it; files of the original have none.
-pub(super) const MANIFEST: &str = "manifest";
+pub(super) const MANIFEST: &str = "manifest.json";
+/// The same in version 1.
+pub(super) const TEXT_MANIFEST: &str = "manifest";
 /// Directories that the original writes beside the slots for its admission counts.
 pub(super) const NOT_SLOTS: [&str; 5] = [
     KEY,
@@ -56,6 +58,7 @@ pub(super) fn is_slot_name(name: &str) -> bool {
         && name.bytes().all(plain)
         && !name.starts_with('.')
         && name != MANIFEST
+        && name != TEXT_MANIFEST
         && !NOT_SLOTS.contains(&name)
 }
 
@@ -108,6 +111,7 @@ mod tests {
             "key",
             "embedding",
             "manifest",
+            "manifest.json",
             "hist_rec",
             "a b",
         ] {

@@ -1,74 +1,285 @@
-//! The manifest of a table's directory: a few lines of text that say what belongs to it.
+//! What belongs to a table's directory, as its manifest says: of version 2 in JSON with checksums, of version 1 in lines of text.
 
-use crate::SlotSpec;
+use super::format::{damaged, is_slot_name, named, MANIFEST, MAX_SLOTS, TEXT_MANIFEST};
+use super::reader::open;
+use super::text::Text;
+use crate::{Distribution, Error, Initializer, Kind, Mode, Result, SlotSpec, TableConfig};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{json, Value};
+use std::fmt::Display;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
-/// What a manifest says.
-#[derive(Clone, Debug, PartialEq)]
+/// A longer manifest is none.
+const LIMIT: u64 = 1 << 20;
+
+/// What stands before the eight digits of the manifest's own checksum.
+const OWN: &[u8] = b"\"manifest_crc32c\": \"";
+
+/// The digits in whose place the checksum comes.
+const NO_DIGITS: &[u8; 8] = b"00000000";
+
+/// A file as the manifest lists it.
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
+pub(super) struct Recorded {
+    /// Its path below the table's directory.
+    pub(super) path: String,
+    /// Its size.
+    pub(super) bytes: u64,
+    /// Its checksum: CRC-32C, eight hexadecimal digits in the file.
+    #[serde(deserialize_with = "read_digits", serialize_with = "write_digits")]
+    pub(super) crc32c: u32,
+}
+
+/// A manifest of any version.
+#[derive(Clone, Debug)]
 pub(super) struct Manifest {
-    /// Rows in every file.
+    pub(super) version: u32,
+    /// The manifest's own path.
+    pub(super) path: PathBuf,
+    /// Rows in every part.
     pub(super) rows: u64,
     /// Floats of an embedding and of each slot.
-    pub(super) dim: usize,
+    pub(super) dim: u64,
     /// Slots in the order of a row, with the values at which new rows start.
     pub(super) slots: Vec<SlotSpec>,
+    /// All other files, from version 2 on.
+    pub(super) files: Option<Vec<Recorded>>,
+    /// The table's configuration, from version 2 on.
+    pub(super) config: Option<Value>,
 }
-
-const TITLE: &str = "mx_rec table 1";
-const END: &str = "end";
 
 impl Manifest {
-    /// The file's text.
-    pub(super) fn text(&self) -> String {
-        let mut text = format!("{TITLE}\nrows {}\ndim {}\n", self.rows, self.dim);
-        for slot in &self.slots {
-            text += &format!("slot {} {:08x}\n", slot.name, slot.initial.to_bits());
+    /// The manifest in `dir`; `None` for files of the original, which have none.
+    ///
+    /// # Errors
+    /// `NotFound` or `DataLoss` if `dir` is missing or no directory; `DataLoss` for a manifest that is damaged or of an unknown
+    /// version; `Io`.
+    pub(super) fn read(dir: &Path) -> Result<Option<Manifest>> {
+        if !named(std::fs::metadata(dir), "find the checkpoint", dir)?.is_dir() {
+            return Err(damaged("the checkpoint is no directory", dir));
         }
-        text + END + "\n"
+        let path = dir.join(MANIFEST);
+        if let Some(bytes) = content(&path)? {
+            return Manifest::of_json(&bytes, &path).map(Some);
+        }
+        let path = dir.join(TEXT_MANIFEST);
+        let Some(bytes) = content(&path)? else {
+            return Ok(None);
+        };
+        let text =
+            String::from_utf8(bytes).map_err(|_| damaged("the manifest is no text", &path))?;
+        let text = Text::parse(&text).map_err(|message| damaged(message, &path))?;
+        Ok(Some(Manifest {
+            version: 1,
+            path,
+            rows: text.rows,
+            dim: text.dim,
+            slots: text.slots,
+            files: None,
+            config: None,
+        }))
     }
 
-    /// The manifest with this text, or what is wrong with it.
-    pub(super) fn parse(text: &str) -> Result<Manifest, &'static str> {
-        let mut lines = text.lines();
-        if lines.next() != Some(TITLE) {
-            return Err("the manifest is of another version or no manifest");
+    fn of_json(bytes: &[u8], path: &Path) -> Result<Manifest> {
+        let refused = |cause: &dyn Display| {
+            damaged("the manifest cannot be understood", path).with("cause", cause)
+        };
+        let json: Json = serde_json::from_slice(bytes).map_err(|error| refused(&error))?;
+        if json.version != 2 {
+            return Err(damaged("the manifest is of another version", path)
+                .with("version", json.version)
+                .with("known", 2));
         }
-        let rows = number(lines.next(), "rows ").ok_or("the manifest's second line is not rows")?;
-        let dim = number(lines.next(), "dim ").ok_or("the manifest's third line is not dim")?;
-        let dim = usize::try_from(dim).map_err(|_| "the manifest's dim is too large")?;
+        let crc = own_checksum(bytes).ok_or_else(|| refused(&"its checksum is not at the end"))?;
+        if crc != json.manifest_crc32c {
+            return Err(damaged("the manifest's checksum is not its own", path)
+                .with("crc32c", format_args!("{crc:08x}"))
+                .with("manifest", format_args!("{:08x}", json.manifest_crc32c)));
+        }
+        if json.slots.len() > MAX_SLOTS {
+            return Err(refused(&"there are too many slots"));
+        }
         let mut slots: Vec<SlotSpec> = Vec::new();
-        for line in &mut lines {
-            if line == END {
-                return match lines.next() {
-                    None => Ok(Manifest { rows, dim, slots }),
-                    Some(_) => Err("the manifest goes on after its end"),
-                };
+        for slot in json.slots {
+            let is_twice = slots.iter().any(|earlier| earlier.name == slot.name);
+            if is_twice || !is_slot_name(&slot.name) {
+                return Err(refused(&"a slot's name is taken or no name").with("slot", &slot.name));
             }
-            let slot = slot(line).ok_or("the manifest has a line that is no slot")?;
-            if slots.iter().any(|earlier| earlier.name == slot.name) {
-                return Err("the manifest names a slot twice");
-            }
-            slots.push(slot);
+            slots.push(SlotSpec {
+                name: slot.name.into(),
+                initial: slot.initial,
+            });
         }
-        Err("the manifest has no end")
+        let dim = json.table.get("dim").and_then(Value::as_u64);
+        let dim = dim.ok_or_else(|| refused(&"the table has no dim"))?;
+        Ok(Manifest {
+            version: 2,
+            path: path.to_owned(),
+            rows: json.rows,
+            dim,
+            slots,
+            files: Some(json.files),
+            config: Some(json.table),
+        })
+    }
+
+    /// The bytes of the manifest of version 2 of a table with these files.
+    ///
+    /// # Errors
+    /// `Internal` if it would be longer than a reader reads.
+    pub(super) fn bytes(
+        config: &TableConfig,
+        rows: u64,
+        slots: &[SlotSpec],
+        files: &[Recorded],
+    ) -> Result<Vec<u8>> {
+        let slot = |slot: &SlotSpec| json!({"name": slot.name, "initial": slot.initial});
+        let slots: Vec<Value> = slots.iter().map(slot).collect();
+        let body = json!({
+            "version": 2,
+            "table": described(config),
+            "rows": rows,
+            "slots": slots,
+            "files": files,
+        });
+        let failed = |cause: &dyn Display| {
+            Error::new(Kind::Internal, "the manifest cannot be written").with("cause", cause)
+        };
+        let mut bytes = serde_json::to_vec_pretty(&body).map_err(|error| failed(&error))?;
+        // Its own checksum is the last member, of a form that a reader finds again.
+        bytes.truncate(bytes.len().saturating_sub(2));
+        bytes.extend_from_slice(b",\n  ");
+        bytes.extend_from_slice(OWN);
+        bytes.extend_from_slice(NO_DIGITS);
+        bytes.extend_from_slice(b"\"\n}\n");
+        if bytes.len() as u64 > LIMIT {
+            return Err(failed(&"it is too long"));
+        }
+        sign(&mut bytes);
+        Ok(bytes)
     }
 }
 
-fn number(line: Option<&str>, name: &str) -> Option<u64> {
-    let digits = line?.strip_prefix(name)?;
-    digits
-        .bytes()
-        .all(|byte| byte.is_ascii_digit())
-        .then(|| digits.parse().ok())?
+/// Puts the checksum of a manifest into its place.
+pub(super) fn sign(bytes: &mut [u8]) {
+    if let (Some(crc), Some(at)) = (own_checksum(bytes), digits(bytes)) {
+        if let Some(place) = bytes.get_mut(at..at + NO_DIGITS.len()) {
+            place.copy_from_slice(format!("{crc:08x}").as_bytes());
+        }
+    }
 }
 
-fn slot(line: &str) -> Option<SlotSpec> {
-    let (name, bits) = line.strip_prefix("slot ")?.split_once(' ')?;
-    let well_formed = bits.len() == 8 && super::format::is_slot_name(name);
-    let initial = f32::from_bits(u32::from_str_radix(bits, 16).ok()?);
-    (well_formed && initial.is_finite()).then(|| SlotSpec {
-        name: name.to_owned().into(),
-        initial,
+/// The checksum of a manifest's bytes with zeros in the place of its own; `None` if that is not the last member.
+fn own_checksum(bytes: &[u8]) -> Option<u32> {
+    let at = digits(bytes)?;
+    let rest = bytes.get(at + NO_DIGITS.len()..)?;
+    let crc = crc32c::crc32c_append(crc32c::crc32c(bytes.get(..at)?), NO_DIGITS);
+    Some(crc32c::crc32c_append(crc, rest))
+}
+
+/// Where the digits of a manifest's own checksum start.
+fn digits(bytes: &[u8]) -> Option<usize> {
+    let before = bytes.len().checked_sub(OWN.len() + NO_DIGITS.len() + 4)?;
+    (bytes.get(before..before + OWN.len())? == OWN).then_some(before + OWN.len())
+}
+
+/// A file's bytes, at most [`LIMIT`]; `None` if there is none.
+fn content(path: &Path) -> Result<Option<Vec<u8>>> {
+    let file = match open(path) {
+        Ok((file, _)) => file,
+        Err(error) if error.kind() == Kind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut bytes = Vec::new();
+    named(
+        file.take(LIMIT).read_to_end(&mut bytes),
+        "read a file",
+        path,
+    )?;
+    Ok(Some(bytes))
+}
+
+/// The JSON; other members are passed over.
+#[derive(Deserialize)]
+struct Json {
+    version: u32,
+    table: Value,
+    rows: u64,
+    slots: Vec<JsonSlot>,
+    files: Vec<Recorded>,
+    #[serde(deserialize_with = "read_digits")]
+    manifest_crc32c: u32,
+}
+
+#[derive(Deserialize)]
+struct JsonSlot {
+    name: String,
+    initial: f32,
+}
+
+/// A table's configuration, in the words with which Python gives it.
+fn described(config: &TableConfig) -> Value {
+    json!({
+        "name": config.name,
+        "dim": config.dim,
+        "capacity": config.capacity,
+        "seed": config.seed,
+        "init_param": config.init_param,
+        "initializer": initializer(&config.initializer),
+        "padding_keys": config.frozen_keys,
     })
+}
+
+fn initializer(initializer: &Initializer) -> Value {
+    match *initializer {
+        Initializer::Zeros => json!({"kind": "zeros"}),
+        Initializer::Ones => json!({"kind": "ones"}),
+        Initializer::Constant(value) => json!({"kind": "constant", "value": value}),
+        Initializer::RandomUniform { min, max } => {
+            json!({"kind": "random_uniform", "min": min, "max": max})
+        }
+        Initializer::RandomNormal { mean, stddev } => {
+            json!({"kind": "random_normal", "mean": mean, "stddev": stddev})
+        }
+        Initializer::TruncatedNormal { mean, stddev } => {
+            json!({"kind": "truncated_normal", "mean": mean, "stddev": stddev})
+        }
+        Initializer::VarianceScaling {
+            scale,
+            mode,
+            distribution,
+            fan_in,
+            fan_out,
+        } => json!({
+            "kind": "variance_scaling",
+            "scale": scale,
+            "mode": match mode {
+                Mode::FanIn => "fan_in",
+                Mode::FanOut => "fan_out",
+                Mode::FanAvg => "fan_avg",
+            },
+            "distribution": match distribution {
+                Distribution::Uniform => "uniform",
+                Distribution::UntruncatedNormal => "untruncated_normal",
+                Distribution::TruncatedNormal => "truncated_normal",
+            },
+            "fan_in": fan_in,
+            "fan_out": fan_out,
+        }),
+    }
+}
+
+fn read_digits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let plain = text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let value = u32::from_str_radix(&text, 16).ok().filter(|_| plain);
+    value.ok_or_else(|| D::Error::custom("a checksum is not eight hexadecimal digits"))
+}
+
+fn write_digits<S: serde::Serializer>(value: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&format!("{value:08x}"))
 }
 
 #[cfg(test)]
@@ -76,53 +287,97 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn manifest() -> Manifest {
-        let slot = |name: &'static str, initial| SlotSpec {
-            name: name.into(),
-            initial,
-        };
-        Manifest {
-            rows: 3,
+    fn config() -> TableConfig {
+        TableConfig {
+            name: "users".into(),
             dim: 2,
-            slots: vec![slot("Ftrl_accum", 0.1), slot("Ftrl_linear", 0.0)],
+            capacity: 10,
+            seed: u64::MAX,
+            initializer: Initializer::RandomNormal {
+                mean: 0.0,
+                stddev: 0.1,
+            },
+            init_param: 0.5,
+            frozen_keys: vec![i64::MIN, 3],
         }
+    }
+
+    fn bytes() -> Vec<u8> {
+        let slots = [SlotSpec {
+            name: "Ftrl_accum".into(),
+            initial: 0.1,
+        }];
+        let files = [Recorded {
+            path: "key/slice.data".into(),
+            bytes: 24,
+            crc32c: 0xab,
+        }];
+        Manifest::bytes(&config(), 3, &slots, &files).unwrap()
+    }
+
+    fn read(bytes: &[u8]) -> Result<Manifest> {
+        Manifest::of_json(bytes, Path::new("manifest.json"))
     }
 
     #[test]
     fn a_manifest_is_read_as_it_was_written() {
-        let text = manifest().text();
-        let expected = "mx_rec table 1\nrows 3\ndim 2\nslot Ftrl_accum 3dcccccd\n\
-                        slot Ftrl_linear 00000000\nend\n";
-        assert_eq!(text, expected);
-        assert_eq!(Manifest::parse(&text), Ok(manifest()));
+        let manifest = read(&bytes()).unwrap();
+        assert_eq!((manifest.version, manifest.rows, manifest.dim), (2, 3, 2));
+        assert_eq!(manifest.slots[0].initial.to_bits(), 0.1_f32.to_bits());
+        let file = &manifest.files.unwrap()[0];
+        assert_eq!(
+            (file.path.as_str(), file.bytes, file.crc32c),
+            ("key/slice.data", 24, 0xab)
+        );
+        let config = manifest.config.unwrap();
+        assert_eq!(config["seed"], u64::MAX);
+        assert_eq!(config["initializer"]["kind"], "random_normal");
+        assert_eq!(config["padding_keys"][0], i64::MIN);
+        assert!(String::from_utf8(bytes())
+            .unwrap()
+            .contains("\"crc32c\": \"000000ab\""));
     }
 
     #[test]
-    fn a_manifest_that_was_cut_or_changed_is_refused() {
-        let text = manifest().text();
-        // Without the last line feed it still says the same.
-        for len in 0..text.len() - 1 {
-            assert!(Manifest::parse(&text[..len]).is_err(), "{len}");
+    fn any_bit_that_was_flipped_and_any_cut_is_found() {
+        let whole = bytes();
+        for bit in 0..whole.len() * 8 {
+            let mut changed = whole.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            // The digits of a checksum may change their case.
+            let same = changed.eq_ignore_ascii_case(&whole);
+            assert!(read(&changed).is_err() || same, "bit {bit}");
         }
-        for (from, to) in [
-            ("table 1", "table 2"),
-            ("rows 3", "rows -3"),
-            ("rows 3", "rows 99999999999999999999"),
-            ("dim 2", "dim"),
-            ("Ftrl_linear", "Ftrl_accum"),
-            ("Ftrl_linear", "../x"),
-            ("3dcccccd", "3dcccc"),
-            ("end\n", "end\nmore\n"),
+        for len in 0..whole.len() {
+            assert!(read(&whole[..len]).is_err(), "{len}");
+        }
+    }
+
+    #[test]
+    fn another_version_and_bad_slots_are_refused_by_name() {
+        for (from, to, message) in [
+            ("\"version\": 2", "\"version\": 3", "another version"),
+            ("Ftrl_accum", "../x", "no name"),
+            ("\"dim\"", "\"dims\"", "no dim"),
+            ("000000ab", "ab", "eight hexadecimal digits"),
         ] {
-            assert!(Manifest::parse(&text.replace(from, to)).is_err(), "{to}");
+            let text = String::from_utf8(bytes()).unwrap().replace(from, to);
+            let mut changed = text.into_bytes();
+            sign(&mut changed);
+            let error = read(&changed).unwrap_err();
+            assert_eq!(error.kind(), Kind::DataLoss);
+            assert!(error.to_string().contains(message), "{error}");
         }
     }
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "\\PC*", tail in "(slot [a-z./]{0,5} [0-9a-f]{0,9}\n){0,3}(end)?") {
-            let _ = Manifest::parse(&text);
-            let _ = Manifest::parse(&format!("mx_rec table 1\nrows 1\ndim 1\n{tail}"));
+        fn any_bytes_are_read_or_refused(text in "\\PC*", cut in 0usize..400) {
+            let _ = read(text.as_bytes());
+            let mut bytes = bytes();
+            bytes.splice(cut.min(bytes.len())..cut.min(bytes.len()), text.into_bytes());
+            sign(&mut bytes);
+            let _ = read(&bytes);
         }
     }
 }

@@ -3,14 +3,17 @@
 //! `docs/checkpoint-format.md` has the bytes. `format` says what the files are, `writer` makes them beside their
 //! destination and renames them into place, `reader` believes nothing it has not checked.
 
+mod block;
 mod format;
 pub mod inspect;
 mod manifest;
 mod reader;
+mod rows;
+mod text;
 mod writer;
 
 #[cfg(test)]
 mod tests;
 
-pub use reader::load;
+pub use reader::{load, load_slots};
 pub use writer::save;

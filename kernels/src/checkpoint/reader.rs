@@ -8,18 +8,19 @@
     clippy::arithmetic_side_effects
 )]
 
+use super::block::{read, Column, Verdicts};
 use super::format::{
-    damaged, is_slot_name, named, refused, ATTRIBUTE, BLOCK_BYTES, DATA, EMBEDDING, FLOAT_BYTES,
-    KEY, KEY_BYTES, MANIFEST, MAX_SLOTS,
+    damaged, is_slot_name, named, ATTRIBUTE, DATA, EMBEDDING, FLOAT_BYTES, KEY, KEY_BYTES,
+    MAX_SLOTS,
 };
 use super::manifest::Manifest;
 use crate::{Error, Kind, Pool, Result, SlotSpec, Table};
 use std::fs::{self, File};
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use std::path::Path;
 
-/// A longer manifest is none.
-const MANIFEST_LIMIT: u64 = 1 << 20;
+/// About so many bytes of a table are read at once.
+const LOAD_BYTES: u64 = 16 << 20;
 
 /// Slots that start elsewhere than at 0 when nothing says so: the defaults of the Python package's optimizers. Matters only for
 /// files without a manifest in a table that has not seen its optimizer yet.
@@ -31,31 +32,46 @@ const INITIAL: [(&str, f32); 2] = [("Adagrad_accumulator", 0.9), ("Ftrl_accum", 
 /// the table that are not on disk start at their initial values. A slot's value for new rows is the table's own, else the
 /// manifest's. Without a manifest every subdirectory with an attribute file of a row's shape is a slot.
 ///
+/// The content is made beside the one in use, which it replaces when every checksum of the manifest was found right. All threads
+/// of the pool read. Memory beside both contents: about 32 MiB.
+///
 /// # Errors
-/// The table is as it was, and the message names the file: `NotFound` for a missing file; `DataLoss` for an attribute, a size
-/// or a manifest that does not fit the rest, for a padding key and for one that occurs twice; `InvalidArgument` for another
-/// dim than the table's; `ResourceExhausted` for more rows than its capacity; `Io` for what the system refuses.
+/// The table is as it was, and the message names the file: `NotFound` for a missing file; `DataLoss` for an attribute, a size,
+/// a checksum or a manifest that does not fit the rest, for a padding key and for one that occurs twice; `InvalidArgument` for
+/// another dim than the table's; `ResourceExhausted` for more rows than its capacity; `Io` for what the system refuses.
 pub fn load(table: &Table, pool: &Pool, dir: &Path) -> Result<u64> {
-    let manifest = read_manifest(dir)?;
+    load_slots(table, pool, dir, &|_| true)
+}
+
+/// [`load`] of the embeddings and of the slots whose names `wanted` accepts; the files of others are not looked at.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_slots(
+    table: &Table,
+    pool: &Pool,
+    dir: &Path,
+    wanted: &dyn Fn(&str) -> bool,
+) -> Result<u64> {
+    let manifest = Manifest::read(dir)?;
+    let files = manifest
+        .as_ref()
+        .and_then(|manifest| manifest.files.as_deref());
+    let mut verdicts = Verdicts::new(dir, files);
+    verdicts.attribute(KEY)?;
     let rows = check_keys(table, dir)?;
     if let Some(manifest) = &manifest {
-        if manifest.rows != rows || manifest.dim != table.dim() {
-            check_dim(table, manifest.dim as u64, &dir.join(MANIFEST))?;
-            return Err(damaged(
-                "the manifest has another number of rows",
-                &dir.join(MANIFEST),
-            )
-            .with("manifest_rows", manifest.rows)
-            .with("rows", rows));
+        check_dim(table, manifest.dim, &manifest.path)?;
+        if manifest.rows != rows {
+            return Err(
+                damaged("the manifest has another number of rows", &manifest.path)
+                    .with("manifest_rows", manifest.rows)
+                    .with("rows", rows),
+            );
         }
     }
-    let mut keys = Part::open(&dir.join(KEY), rows, KEY_BYTES)?;
-    let width = (table.dim() as u64).saturating_mul(FLOAT_BYTES);
-    check_floats(table, &dir.join(EMBEDDING), rows)?;
-    let mut embedding = Part::open(&dir.join(EMBEDDING), rows, width)?;
-
-    let on_disk = match manifest {
-        Some(manifest) => manifest.slots,
+    let on_disk = match &manifest {
+        Some(manifest) => manifest.slots.clone(),
         None => find_slots(dir)?,
     };
     if on_disk.len() > MAX_SLOTS {
@@ -65,124 +81,78 @@ pub fn load(table: &Table, pool: &Pool, dir: &Path) -> Result<u64> {
                 .with("limit", MAX_SLOTS),
         );
     }
+    let unwanted: Vec<&SlotSpec> = on_disk.iter().filter(|slot| !wanted(&slot.name)).collect();
+    let on_disk: Vec<&SlotSpec> = on_disk.iter().filter(|slot| wanted(&slot.name)).collect();
     let mut specs = table.slots();
     for slot in &on_disk {
         if !specs.iter().any(|spec| spec.name == slot.name) {
-            specs.push(slot.clone());
+            specs.push((*slot).clone());
         }
     }
-    let mut slots = Vec::new();
+    let mut keys = Column::open(dir, KEY, rows, KEY_BYTES, &mut verdicts)?;
+    let width = (table.dim() as u64).saturating_mul(FLOAT_BYTES);
+    let mut columns = Vec::new();
+    verdicts.attribute(EMBEDDING)?;
+    check_floats(table, &dir.join(EMBEDDING), rows)?;
+    columns.push(Column::open(dir, EMBEDDING, rows, width, &mut verdicts)?);
+    // Which column a slot is; those that are not on disk are made up.
+    let mut sources = Vec::new();
     for spec in &specs {
-        let part = if on_disk.iter().any(|slot| slot.name == spec.name) {
-            let path = dir.join(spec.name.as_ref());
-            check_floats(table, &path, rows)?;
-            Some(Part::open(&path, rows, width)?)
+        if on_disk.iter().any(|slot| slot.name == spec.name) {
+            verdicts.attribute(&spec.name)?;
+            check_floats(table, &dir.join(spec.name.as_ref()), rows)?;
+            sources.push(Some(columns.len()));
+            columns.push(Column::open(dir, &spec.name, rows, width, &mut verdicts)?);
         } else {
-            None
-        };
-        slots.push(Slot {
-            part,
-            initial: spec.initial,
-            values: Vec::new(),
+            sources.push(None);
+        }
+    }
+    verdicts.rest(&|file| {
+        unwanted
+            .iter()
+            .any(|slot| Path::new(file).starts_with(slot.name.as_ref()))
+    })?;
+
+    let record = specs
+        .iter()
+        .fold(KEY_BYTES.saturating_add(width), |sum, _| {
+            sum.saturating_add(width)
         });
-    }
-
-    let block = (BLOCK_BYTES as u64).checked_div(width).unwrap_or(0).max(1);
-    let (mut key_values, mut embedding_values) = (Vec::new(), Vec::new());
+    let key_file = dir.join(KEY).join(DATA);
+    let most = LOAD_BYTES.checked_div(record).unwrap_or(0).max(1);
     table.load(pool, &specs, &mut |loading| {
-        let mut left = rows;
-        while left > 0 {
-            let count = left.min(block);
-            keys.read_keys(count, &mut key_values)?;
-            embedding.read_floats(count, width, &mut embedding_values)?;
-            for slot in &mut slots {
-                slot.read(count, width, embedding_values.len())?;
+        let mut made_up: Vec<Vec<f32>> = vec![Vec::new(); specs.len()];
+        let (mut key_values, mut values) = (Vec::new(), vec![Vec::new(); columns.len()]);
+        let mut first = 0;
+        while first < rows {
+            let count = rows.saturating_sub(first).min(most);
+            read(
+                pool,
+                (first, count),
+                (&mut keys, &mut key_values),
+                (&mut columns, &mut values),
+            )?;
+            let floats = values.first().map_or(0, Vec::len);
+            for (slot, spec) in made_up.iter_mut().zip(&specs) {
+                slot.resize(floats, spec.initial);
             }
-            let values: Vec<&[f32]> = slots.iter().map(|slot| slot.values.as_slice()).collect();
+            let slots: Vec<&[f32]> = sources
+                .iter()
+                .zip(&made_up)
+                .map(|(source, made_up)| {
+                    let column = source.and_then(|at| values.get(at));
+                    column.unwrap_or(made_up).as_slice()
+                })
+                .collect();
+            let embedding = values.first().map_or(&[][..], Vec::as_slice);
             loading
-                .push(&key_values, &embedding_values, &values)
-                .map_err(|error| error.with("path", dir.display()))?;
-            left = left.saturating_sub(count);
+                .push(&key_values, embedding, &slots)
+                .map_err(|error| error.with("path", key_file.display()))?;
+            first = first.saturating_add(count);
         }
-        Ok(())
+        keys.finish()?;
+        columns.iter().try_for_each(Column::finish)
     })
-}
-
-/// A slot while it is read, or while it is made up for lack of a file.
-struct Slot {
-    part: Option<Part>,
-    initial: f32,
-    values: Vec<f32>,
-}
-
-impl Slot {
-    fn read(&mut self, rows: u64, width: u64, floats: usize) -> Result<()> {
-        match &mut self.part {
-            Some(part) => part.read_floats(rows, width, &mut self.values),
-            None => {
-                self.values.resize(floats, self.initial);
-                Ok(())
-            }
-        }
-    }
-}
-
-/// A data file whose size was checked, read from start to end.
-struct Part {
-    path: PathBuf,
-    file: File,
-    bytes: Vec<u8>,
-}
-
-impl Part {
-    /// Opens the data file in `dir`, which must hold `rows` records of `width` bytes.
-    fn open(dir: &Path, rows: u64, width: u64) -> Result<Part> {
-        let path = dir.join(DATA);
-        let (file, size) = open(&path)?;
-        if rows.checked_mul(width) != Some(size) {
-            return Err(
-                damaged("a file's size is not what its attribute says", &path)
-                    .with("bytes", size)
-                    .with("rows", rows)
-                    .with("bytes_per_row", width),
-            );
-        }
-        Ok(Part {
-            path,
-            file,
-            bytes: Vec::new(),
-        })
-    }
-
-    fn read(&mut self, rows: u64, width: u64) -> Result<&[u8]> {
-        // At most a block, or one row: the caller's count is a share of a size that was checked.
-        let size = usize::try_from(rows.saturating_mul(width)).unwrap_or(usize::MAX);
-        self.bytes.resize(size, 0);
-        match self.file.read_exact(&mut self.bytes) {
-            Ok(()) => Ok(&self.bytes),
-            Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => Err(damaged(
-                "a file became shorter while it was read",
-                &self.path,
-            )),
-            Err(cause) => Err(refused("read a file", &self.path, cause)),
-        }
-    }
-
-    fn read_keys(&mut self, rows: u64, keys: &mut Vec<i64>) -> Result<()> {
-        let bytes = self.read(rows, KEY_BYTES)?;
-        let word = |word: &[u8]| word.try_into().map_or(0, i64::from_le_bytes);
-        keys.clear();
-        keys.extend(bytes.chunks_exact(8).map(word));
-        Ok(())
-    }
-
-    fn read_floats(&mut self, rows: u64, width: u64, values: &mut Vec<f32>) -> Result<()> {
-        let bytes = self.read(rows, width)?;
-        let word = |word: &[u8]| word.try_into().map_or(0.0, f32::from_le_bytes);
-        values.clear();
-        values.extend(bytes.chunks_exact(4).map(word));
-        Ok(())
-    }
 }
 
 /// Opens a plain file for reading and asks for its size.
@@ -278,26 +248,6 @@ pub(super) fn check_size(size: u64, expected: u64, path: &Path) -> Result<()> {
     )
     .with("bytes", size)
     .with("expected", expected))
-}
-
-/// The manifest in `dir`, if there is one.
-pub(super) fn read_manifest(dir: &Path) -> Result<Option<Manifest>> {
-    let path = dir.join(MANIFEST);
-    if !named(fs::metadata(dir), "find the checkpoint", dir)?.is_dir() {
-        return Err(damaged("the checkpoint is no directory", dir));
-    }
-    let file = match open(&path) {
-        Ok((file, _)) => file,
-        Err(error) if error.kind() == Kind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let mut text = Vec::new();
-    let mut limited = file.take(MANIFEST_LIMIT);
-    named(limited.read_to_end(&mut text), "read a file", &path)?;
-    let text = String::from_utf8(text).map_err(|_| damaged("the manifest is no text", &path))?;
-    Manifest::parse(&text)
-        .map(Some)
-        .map_err(|message| damaged(message, &path))
 }
 
 /// The slots in a directory without a manifest, by name.

@@ -1,7 +1,8 @@
 //! Round trips, and every way in which files can be wrong.
 
 use super::format::{float_attribute, key_attribute};
-use super::{load, save};
+use super::manifest::sign;
+use super::{load, load_slots, save};
 use crate::{
     Ids, Initializer, Kind, LazyAdam, Pool, Result, Sgd, SlotSpec, Table, TableConfig, Target,
 };
@@ -134,7 +135,7 @@ fn a_saved_table_comes_back_bit_for_bit_in_the_same_order() -> Result<()> {
         let dir = temp.0.join("sparse-model-7").join("t");
         let table = trained(dim, rows);
         table.remove(Ids::I64(&[0]))?;
-        let saved = save(&table, &dir)?;
+        let saved = save(&table, &pool(), &dir)?;
         assert_eq!(saved, table.len());
         let other = self::table(dim, 1 << 20);
         assert_eq!(load(&other, &pool(), &dir)?, saved);
@@ -148,7 +149,7 @@ fn training_goes_on_after_a_load_as_if_nothing_had_happened() -> Result<()> {
     let temp = Temp::new();
     let dir = temp.0.join("t");
     let table = trained(16, 100);
-    save(&table, &dir)?;
+    save(&table, &pool(), &dir)?;
     let other = self::table(16, 1 << 20);
     load(&other, &pool(), &dir)?;
     for table in [&table, &other] {
@@ -164,7 +165,7 @@ fn the_files_are_those_of_the_layout() -> Result<()> {
     let dir = temp.0.join("t");
     let table = table(2, 10);
     table.assign(&pool(), Ids::I64(&[258, -3]), &[1.0, 2.0, 3.0, 4.0])?;
-    save(&table, &dir)?;
+    save(&table, &pool(), &dir)?;
     let read = |path: &str| fs::read(dir.join(path)).unwrap();
     assert_eq!(read("key/slice.attribute"), key_attribute(2));
     assert_eq!(read("embedding/slice.attribute"), float_attribute(2, 2));
@@ -177,7 +178,20 @@ fn the_files_are_those_of_the_layout() -> Result<()> {
         .flat_map(|x| x.to_le_bytes())
         .collect();
     assert_eq!(read("embedding/slice.data"), floats);
-    assert_eq!(read("manifest"), b"mx_rec table 1\nrows 2\ndim 2\nend\n");
+    let manifest: serde_json::Value = serde_json::from_slice(&read("manifest.json")).unwrap();
+    assert_eq!(
+        (&manifest["version"], &manifest["rows"]),
+        (&2.into(), &2.into())
+    );
+    assert_eq!(manifest["table"]["initializer"]["kind"], "random_uniform");
+    let listed = manifest["files"].as_array().unwrap();
+    assert_eq!(listed.len(), 4);
+    for file in listed {
+        let bytes = read(file["path"].as_str().unwrap());
+        assert_eq!(file["bytes"], bytes.len());
+        let crc = format!("{:08x}", crc32c::crc32c(&bytes));
+        assert_eq!(file["crc32c"], crc.as_str());
+    }
     assert_eq!(temp.entries(), ["t"], "nothing else stays behind");
 
     use std::os::unix::fs::PermissionsExt;
@@ -191,7 +205,7 @@ fn the_files_are_those_of_the_layout() -> Result<()> {
 fn an_empty_table_is_saved_and_loaded() -> Result<()> {
     let temp = Temp::new();
     let dir = temp.0.join("t");
-    assert_eq!(save(&table(4, 10), &dir)?, 0);
+    assert_eq!(save(&table(4, 10), &pool(), &dir)?, 0);
     let full = trained(4, 10);
     assert_eq!(load(&full, &pool(), &dir)?, 0);
     assert_eq!(full.len(), 0);
@@ -202,10 +216,10 @@ fn an_empty_table_is_saved_and_loaded() -> Result<()> {
 fn an_earlier_checkpoint_is_replaced_as_a_whole() -> Result<()> {
     let temp = Temp::new();
     let dir = temp.0.join("t");
-    save(&trained(4, 100), &dir)?;
+    save(&trained(4, 100), &pool(), &dir)?;
     let plain = table(4, 10);
     plain.assign(&pool(), Ids::I64(&[1]), &[1.0; 4])?;
-    save(&plain, &dir)?;
+    save(&plain, &pool(), &dir)?;
     let other = table(4, 10);
     load(&other, &pool(), &dir)?;
     assert_eq!(bits(&other), bits(&plain));
@@ -222,24 +236,26 @@ fn what_is_no_checkpoint_is_never_replaced() {
     fs::create_dir(&dir).unwrap();
     fs::write(dir.join("cat.jpg"), "meow").unwrap();
     assert_eq!(
-        save(&table, &dir).unwrap_err().kind(),
+        save(&table, &pool(), &dir).unwrap_err().kind(),
         Kind::InvalidArgument
     );
     assert_eq!(
-        save(&table, &dir.join("cat.jpg")).unwrap_err().kind(),
+        save(&table, &pool(), &dir.join("cat.jpg"))
+            .unwrap_err()
+            .kind(),
         Kind::InvalidArgument
     );
     assert_eq!(fs::read(dir.join("cat.jpg")).unwrap(), b"meow");
-    let error = save(&table, &dir.join("cat.jpg").join("t")).unwrap_err();
+    let error = save(&table, &pool(), &dir.join("cat.jpg").join("t")).unwrap_err();
     assert!(error.to_string().contains("cat.jpg"), "{error}");
     assert_eq!(
-        save(&table, Path::new("/")).unwrap_err().kind(),
+        save(&table, &pool(), Path::new("/")).unwrap_err().kind(),
         Kind::InvalidArgument
     );
     assert_eq!(temp.entries(), ["photos"]);
     let empty = temp.0.join("empty");
     fs::create_dir(&empty).unwrap();
-    assert_eq!(save(&table, &empty).unwrap(), 3);
+    assert_eq!(save(&table, &pool(), &empty).unwrap(), 3);
 }
 
 #[test]
@@ -300,7 +316,7 @@ fn a_slots_initial_value_comes_back_for_rows_that_are_new_after_the_load() -> Re
     let table = table(2, 10);
     let adagrad = crate::Adagrad::new(0.1, 0.25)?;
     table.apply(&pool(), Target::Ids(Ids::I64(&[1])), &[1.0; 2], &adagrad)?;
-    save(&table, &dir)?;
+    save(&table, &pool(), &dir)?;
     let other = self::table(2, 10);
     load(&other, &pool(), &dir)?;
     other.assign(&pool(), Ids::I64(&[2]), &[0.0; 2])?;
@@ -320,7 +336,7 @@ fn missing_files_are_not_found_by_name() {
     ] {
         let temp = Temp::new();
         let dir = temp.0.join("t");
-        save(&trained(2, 3), &dir).unwrap();
+        save(&trained(2, 3), &pool(), &dir).unwrap();
         fs::remove_file(dir.join(file)).unwrap();
         let error = fails(&dir, 2, 10);
         assert_eq!(error.kind(), Kind::NotFound, "{error}");
@@ -425,7 +441,7 @@ fn attributes_that_do_not_fit_are_refused() {
 fn more_rows_than_the_capacity_are_refused_with_both_numbers() {
     let temp = Temp::new();
     let dir = temp.0.join("t");
-    save(&trained(2, 11), &dir).unwrap();
+    save(&trained(2, 11), &pool(), &dir).unwrap();
     let error = fails(&dir, 2, 10);
     assert_eq!(error.kind(), Kind::ResourceExhausted);
     assert!(
@@ -452,6 +468,32 @@ fn padding_and_repeated_keys_are_damage() {
 #[test]
 fn a_manifest_that_contradicts_the_files_is_refused() {
     for (from, to, kind) in [
+        ("\"rows\": 3", "\"rows\": 2", Kind::DataLoss),
+        ("\"dim\": 2", "\"dim\": 3", Kind::InvalidArgument),
+        ("LazyAdam_momentum", "LazyAdam_elsewhere", Kind::NotFound),
+        ("key/slice.data", "key/other", Kind::DataLoss),
+        ("key/slice.data", "../key", Kind::DataLoss),
+        ("}\n", "", Kind::DataLoss),
+    ] {
+        let temp = Temp::new();
+        let dir = temp.0.join("t");
+        save(&trained(2, 3), &pool(), &dir).unwrap();
+        let text = fs::read_to_string(dir.join("manifest.json")).unwrap();
+        fs::write(dir.join("manifest.json"), text.replace(from, to)).unwrap();
+        let error = fails(&dir, 2, 10);
+        assert_eq!(error.kind(), Kind::DataLoss, "{error}");
+        let mut signed = text.replace(from, to).into_bytes();
+        sign(&mut signed);
+        fs::write(dir.join("manifest.json"), signed).unwrap();
+        let error = fails(&dir, 2, 10);
+        assert_eq!(error.kind(), kind, "{error}");
+    }
+}
+
+#[test]
+fn a_manifest_of_version_1_that_contradicts_the_files_is_refused() {
+    let text = "mx_rec table 1\nrows 3\ndim 2\nslot LazyAdam_momentum 00000000\nend\n";
+    for (from, to, kind) in [
         ("rows 3", "rows 2", Kind::DataLoss),
         ("dim 2", "dim 3", Kind::InvalidArgument),
         ("LazyAdam_momentum", "LazyAdam_elsewhere", Kind::NotFound),
@@ -459,11 +501,11 @@ fn a_manifest_that_contradicts_the_files_is_refused() {
         ("mx_rec", "\u{fffd}", Kind::DataLoss),
     ] {
         let temp = Temp::new();
-        let dir = temp.0.join("t");
-        save(&trained(2, 3), &dir).unwrap();
-        let text = fs::read_to_string(dir.join("manifest")).unwrap();
-        fs::write(dir.join("manifest"), text.replace(from, to)).unwrap();
-        let error = fails(&dir, 2, 10);
+        write_plain(&temp.0, &[1, 2, 3], &["LazyAdam_momentum"]);
+        fs::write(temp.0.join("manifest"), text).unwrap();
+        assert_eq!(load(&table(2, 10), &pool(), &temp.0).unwrap(), 3);
+        fs::write(temp.0.join("manifest"), text.replace(from, to)).unwrap();
+        let error = fails(&temp.0, 2, 10);
         assert_eq!(error.kind(), kind, "{error}");
     }
 }
@@ -472,15 +514,137 @@ fn a_manifest_that_contradicts_the_files_is_refused() {
 fn what_is_no_plain_file_is_refused_without_waiting() {
     let temp = Temp::new();
     let dir = temp.0.join("t");
-    save(&trained(2, 3), &dir).unwrap();
+    save(&trained(2, 3), &pool(), &dir).unwrap();
+    let manifest = dir.join("manifest.json");
+    assert_eq!(fails(&manifest, 2, 10).kind(), Kind::DataLoss);
     fs::remove_file(dir.join("key/slice.data")).unwrap();
     fs::create_dir(dir.join("key/slice.data")).unwrap();
     assert_eq!(fails(&dir, 2, 10).kind(), Kind::DataLoss);
-    assert_eq!(fails(&dir.join("manifest"), 2, 10).kind(), Kind::DataLoss);
+}
+
+/// All files of a table with one slot.
+const FILES: [&str; 9] = [
+    "embedding/slice.attribute",
+    "embedding/slice.data",
+    "key/slice.attribute",
+    "key/slice.data",
+    "LazyAdam_momentum/slice.attribute",
+    "LazyAdam_momentum/slice.data",
+    "LazyAdam_velocity/slice.attribute",
+    "LazyAdam_velocity/slice.data",
+    "manifest.json",
+];
+
+#[test]
+fn every_file_matters_and_is_named_when_it_is_damaged() {
+    let temp = Temp::new();
+    let dir = temp.0.join("t");
+    save(&trained(3, 5), &pool(), &dir).unwrap();
+    for name in FILES {
+        let path = dir.join(name);
+        let whole = fs::read(&path).unwrap();
+        let fails_by_name = |kind: Option<Kind>, what: &str| {
+            let error = fails(&dir, 3, 10);
+            let told = error.to_string();
+            assert!(told.contains(&path.display().to_string()), "{what}: {told}");
+            assert!(
+                kind.is_none_or(|kind| kind == error.kind()),
+                "{what}: {told}"
+            );
+        };
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 1 << (at % 8);
+            if name == "manifest.json" && changed.eq_ignore_ascii_case(&whole) {
+                continue;
+            }
+            fs::write(&path, changed).unwrap();
+            fails_by_name(None, "a bit");
+        }
+        for (what, content) in [
+            ("cut", whole[..whole.len() - 1].to_vec()),
+            ("empty", vec![]),
+            ("longer", [&whole[..], b"x"].concat()),
+        ] {
+            fs::write(&path, content).unwrap();
+            fails_by_name(Some(Kind::DataLoss), what);
+        }
+        fs::remove_file(&path).unwrap();
+        if name == "manifest.json" {
+            // What is left is a table as the original writes it.
+            assert_eq!(load(&table(3, 10), &pool(), &dir).unwrap(), 5);
+        } else {
+            fails_by_name(Some(Kind::NotFound), "missing");
+        }
+        fs::write(&path, whole).unwrap();
+    }
+    assert_eq!(load(&table(3, 10), &pool(), &dir).unwrap(), 5);
+}
+
+#[test]
+fn files_are_the_same_whatever_the_number_of_threads() {
+    let temp = Temp::new();
+    let table = trained(17, 70_000);
+    table.remove(Ids::I64(&[0, -4000 + 7919 * 50])).unwrap();
+    let (one, three) = (temp.0.join("one"), temp.0.join("three"));
+    save(&table, &pool(), &one).unwrap();
+    save(&table, &Pool::new(3).unwrap(), &three).unwrap();
+    for name in FILES {
+        let read = |dir: &Path| fs::read(dir.join(name)).unwrap();
+        assert!(read(&one) == read(&three), "{name}");
+    }
+    let other = self::table(17, 1 << 20);
+    load(&other, &Pool::new(3).unwrap(), &one).unwrap();
+    assert_eq!(bits(&other), bits(&table));
+}
+
+#[test]
+fn slots_that_nobody_wants_start_again() {
+    let temp = Temp::new();
+    let dir = temp.0.join("t");
+    let table = trained(4, 9);
+    save(&table, &pool(), &dir).unwrap();
+    // Not even their files matter.
+    fs::remove_dir_all(dir.join("LazyAdam_velocity")).unwrap();
+    let other = self::table(4, 100);
+    let velocity = |name: &str| name == "LazyAdam_velocity";
+    load_slots(&other, &pool(), &dir, &|name| !velocity(name)).unwrap();
+    let (mut one, mut two) = (table.export().unwrap(), other.export().unwrap());
+    assert_eq!(one.embedding, two.embedding);
+    assert_eq!(two.slots.len(), 1);
+    assert_eq!(one.slots.remove(0), two.slots.remove(0));
+    // A table that has the slot already starts it anew in every row.
+    train(&other, &[3]);
+    load_slots(&other, &pool(), &dir, &|_| false).unwrap();
+    let found = other.export().unwrap();
+    assert_eq!(found.embedding, table.export().unwrap().embedding);
+    let zero = |(_, values): &(SlotSpec, Vec<f32>)| values.iter().all(|value| *value == 0.0);
+    assert!(found.slots.len() == 2 && found.slots.iter().all(zero));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn any_signed_manifest_loads_or_fails_cleanly(at in 0..1500_usize, bytes in "[ -~]{0,12}", insert: bool) {
+        let temp = Temp::new();
+        let dir = temp.0.join("t");
+        save(&trained(2, 3), &pool(), &dir).unwrap();
+        let path = dir.join("manifest.json");
+        let mut text = fs::read(&path).unwrap();
+        let at = at.min(text.len());
+        let end = if insert { at } else { (at + bytes.len()).min(text.len()) };
+        text.splice(at..end, bytes.into_bytes());
+        sign(&mut text);
+        fs::write(&path, text).unwrap();
+        let table = table(2, 10);
+        table.assign(&pool(), Ids::I64(&[5]), &[0.5; 2]).unwrap();
+        let before = bits(&table);
+        match load(&table, &pool(), &dir) {
+            Ok(rows) => prop_assert_eq!(rows, 3),
+            Err(_) => prop_assert_eq!(bits(&table), before),
+        }
+    }
 
     #[test]
     fn any_bytes_load_or_fail_cleanly(

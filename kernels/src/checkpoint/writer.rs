@@ -1,33 +1,28 @@
-//! Writes a table: one pass over its rows into files beside the destination, then a rename.
+//! Writes a table: its files beside the destination, then a rename.
 
-use super::format::{
-    float_attribute, is_slot_name, key_attribute, named, refused, ATTRIBUTE, BLOCK_BYTES, DATA,
-    EMBEDDING, KEY, MANIFEST, MAX_SLOTS,
-};
-use super::manifest::Manifest;
-use crate::{Error, Kind, Result, Table};
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use super::format::{is_slot_name, named, refused, ATTRIBUTE, KEY, MANIFEST, MAX_SLOTS};
+use super::manifest::{Manifest, Recorded};
+use super::rows::{flush, sync_dir, write_rows, Written, DIR_MODE};
+use crate::{Error, Kind, Pool, Result, Table};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-
-/// Permissions of files and directories, as the original sets them.
-const FILE_MODE: u32 = 0o640;
-const DIR_MODE: u32 = 0o750;
 
 /// Directories of earlier saves that were cut off may lie in the way of a new one; so many are stepped over.
 const ATTEMPTS: u32 = 10_000;
 
 /// Writes the whole table into the directory `dir`, which is made with its parents, and returns the number of rows.
 ///
-/// The files hold one moment of the table: updates wait. They are written into a hidden directory beside `dir`, flushed to the
-/// disk and renamed, so `dir` holds all of the new content or all of the old. An earlier checkpoint of that name is
-/// replaced; anything else of that name is left alone. Memory beside the table does not grow with it.
+/// The files hold one moment of the table: updates wait. All threads of the pool write them into a hidden directory beside `dir`;
+/// they are flushed to the disk and renamed, so `dir` holds all of the new content or all of the old. An earlier checkpoint of
+/// that name is replaced; anything else of that name is left alone. Memory beside the table: what [`Table::for_each_row`] needs,
+/// and about 1 MiB a thread.
 ///
 /// # Errors
 /// `InvalidArgument` if `dir` has no name, exists and is no checkpoint, or a slot's name cannot be a directory; `Io` or
 /// `NotFound` with the path for what the system refuses. After an error `dir` is as it was.
-pub fn save(table: &Table, dir: &Path) -> Result<u64> {
+pub fn save(table: &Table, pool: &Pool, dir: &Path) -> Result<u64> {
     let name = dir
         .file_name()
         .and_then(|name| name.to_str())
@@ -42,8 +37,7 @@ pub fn save(table: &Table, dir: &Path) -> Result<u64> {
     replaceable(dir)?;
     make_dirs(parent)?;
     let fresh = Scratch::beside(parent, name, "saving")?;
-    let rows = write(table, &fresh.path)?;
-    sync_dir(&fresh.path)?;
+    let rows = write(table, pool, &fresh.path)?;
     install(fresh, dir, parent, name)?;
     Ok(rows)
 }
@@ -65,10 +59,9 @@ fn replaceable(dir: &Path) -> Result<()> {
     }
 }
 
-/// Writes all files of a table into the empty directory `dir`.
-fn write(table: &Table, dir: &Path) -> Result<u64> {
+/// Writes all files of a table into the empty directory `dir` and flushes them to the disk.
+fn write(table: &Table, pool: &Pool, dir: &Path) -> Result<u64> {
     let snapshot = table.snapshot();
-    let (rows, dim) = (snapshot.rows(), table.dim());
     let slots = snapshot.slots().to_vec();
     if let Some(slot) = slots.iter().find(|slot| !is_slot_name(&slot.name)) {
         return Err(Error::invalid("a slot's name cannot be a directory").with("slot", &slot.name));
@@ -78,102 +71,22 @@ fn write(table: &Table, dir: &Path) -> Result<u64> {
             .with("slots", slots.len())
             .with("limit", MAX_SLOTS));
     }
-    let mut keys = Part::create(dir, KEY, &key_attribute(rows))?;
-    let shape = float_attribute(rows, dim);
-    let mut floats = vec![Part::create(dir, EMBEDDING, &shape)?];
-    for slot in &slots {
-        floats.push(Part::create(dir, &slot.name, &shape)?);
-    }
-    let mut written = 0;
-    snapshot.for_each_row(&mut |key, row| {
-        written += 1;
-        keys.push(&key.to_le_bytes())?;
-        let parts = floats.iter_mut().zip(row.chunks_exact(dim));
-        for (part, values) in parts {
-            part.push_floats(values)?;
-        }
-        Ok(())
-    })?;
+    let expected = snapshot.rows();
+    let (rows, mut files) = write_rows(&snapshot, table.dim(), pool, dir, &|_| true)?;
     drop(snapshot);
-    if written != rows {
+    if rows != expected {
         return Err(Error::new(
             Kind::Internal,
             "a table gave another number of rows than it has",
         )
-        .with("rows", rows)
-        .with("given", written));
+        .with("rows", expected)
+        .with("given", rows));
     }
-    keys.finish()?;
-    floats.into_iter().try_for_each(Part::finish)?;
-    let manifest = Manifest { rows, dim, slots };
-    write_file(&dir.join(MANIFEST), manifest.text().as_bytes())?;
+    let recorded: Vec<Recorded> = files.iter().map(|file| file.recorded.clone()).collect();
+    let manifest = Manifest::bytes(table.config(), rows, &slots, &recorded)?;
+    files.push(Written::whole(dir, MANIFEST, &manifest)?);
+    flush(pool, dir, files)?;
     Ok(rows)
-}
-
-/// One directory of the layout while its data file grows.
-struct Part {
-    dir: PathBuf,
-    path: PathBuf,
-    file: File,
-    pending: Vec<u8>,
-}
-
-impl Part {
-    fn create(table: &Path, name: &str, attribute: &[u8]) -> Result<Part> {
-        let dir = table.join(name);
-        named(
-            DirBuilder::new().mode(DIR_MODE).create(&dir),
-            "make a directory",
-            &dir,
-        )?;
-        write_file(&dir.join(ATTRIBUTE), attribute)?;
-        let path = dir.join(DATA);
-        let file = create_file(&path)?;
-        Ok(Part {
-            dir,
-            path,
-            file,
-            pending: Vec::with_capacity(BLOCK_BYTES),
-        })
-    }
-
-    fn push(&mut self, bytes: &[u8]) -> Result<()> {
-        self.pending.extend_from_slice(bytes);
-        self.flush_if_full()
-    }
-
-    fn push_floats(&mut self, values: &[f32]) -> Result<()> {
-        let start = self.pending.len();
-        self.pending.resize(start + size_of_val(values), 0);
-        for (bytes, value) in self.pending[start..].chunks_exact_mut(4).zip(values) {
-            bytes.copy_from_slice(&value.to_le_bytes());
-        }
-        self.flush_if_full()
-    }
-
-    fn flush_if_full(&mut self) -> Result<()> {
-        // A little early, so that the buffer rarely grows beyond what it was made for.
-        if self.pending.len() < BLOCK_BYTES - BLOCK_BYTES / 16 {
-            return Ok(());
-        }
-        self.flush()
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        named(
-            self.file.write_all(&self.pending),
-            "write a file",
-            &self.path,
-        )?;
-        self.pending.clear();
-        Ok(())
-    }
-
-    fn finish(mut self) -> Result<()> {
-        self.flush()?;
-        named(self.file.sync_all(), "flush a file to the disk", &self.path)?;
-        sync_dir(&self.dir)
-    }
 }
 
 /// A hidden directory that is removed with all it holds unless it was moved away.
@@ -267,27 +180,4 @@ fn make_dirs(dir: &Path) -> Result<()> {
         _ => sync_dir(Path::new(".")),
     };
     missing.into_iter().try_for_each(holder)
-}
-
-fn create_file(path: &Path) -> Result<File> {
-    let file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(FILE_MODE)
-        .open(path);
-    named(file, "make a file", path)
-}
-
-fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut file = create_file(path)?;
-    named(file.write_all(bytes), "write a file", path)?;
-    named(file.sync_all(), "flush a file to the disk", path)
-}
-
-fn sync_dir(dir: &Path) -> Result<()> {
-    named(
-        File::open(dir).and_then(|dir| dir.sync_all()),
-        "flush a directory to the disk",
-        dir,
-    )
 }

@@ -191,9 +191,9 @@ impl Index {
         }
     }
 
-    /// Calls `f` with every key and its row, in no useful order.
-    pub(crate) fn each(&self, mut f: impl FnMut(i64, u32)) {
-        self.shards.iter().for_each(|shard| shard.each(&mut f));
+    /// Calls `f` with every key and its row, in no useful order, on all threads of the pool.
+    pub(crate) fn each_on(&self, pool: &Pool, f: impl Fn(i64, u32) + Sync) {
+        pool.each(self.shards.iter().collect(), |shard| shard.each(&f));
     }
 
     #[cold]

@@ -7,6 +7,7 @@ mod prefetch;
 mod region;
 mod room;
 mod slab;
+mod writeback;
 
 pub(crate) use bucket::{Bucket, NONE};
 pub(crate) use lines::Lines;
@@ -14,3 +15,4 @@ pub(crate) use pages::Pages;
 use pages::Zeroable;
 pub(crate) use prefetch::prefetch;
 pub(crate) use slab::{Part, Slab};
+pub(crate) use writeback::start_writeback;

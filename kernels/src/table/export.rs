@@ -3,14 +3,16 @@
 use super::content::Content;
 use super::{Export, Table};
 use crate::index::Index;
-use crate::{Error, Kind, Result, SlotSpec, PADDING};
+use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
 use parking_lot::RwLockReadGuard;
+use std::ops::Range;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 /// Rows whose keys are collected in one pass over the index, at least.
 const WINDOW: usize = 4 << 20;
 
 /// About so many passes are made over the index of a larger table.
-const PASSES: usize = 16;
+const PASSES: usize = 128;
 
 /// A table held still: while it lives, no verb changes the table, and the thread that has it must call none.
 pub struct Snapshot<'t> {
@@ -30,36 +32,85 @@ impl Snapshot<'_> {
         &self.content.slots
     }
 
-    /// Calls `f` with every key and its row `[embedding | slot ..]`, `dim * (1 + slots)` floats, in row order.
+    /// The row `[embedding | slot ..]` of a number, `dim * (1 + slots)` floats; `None` past the end.
+    pub(crate) fn row(&self, row: u32) -> Option<&[f32]> {
+        self.content.slab.row(row)
+    }
+
+    /// Calls `f` with the keys of rows in use, window by window in row order. Rows that `keep` refuses count as unused.
     ///
-    /// Beside the table it needs 8 bytes for each of 4,194,304 rows, or of a sixteenth of the rows if that is more.
+    /// Beside the table it needs 8 bytes for each of 4,194,304 rows, or of a 128th of the rows if that is more.
     ///
     /// # Errors
     /// The first error of `f`; `ResourceExhausted` without memory for the keys of a window.
-    pub fn for_each_row(&self, f: &mut dyn FnMut(i64, &[f32]) -> Result<()>) -> Result<()> {
-        let slab = &self.content.slab;
-        let window = WINDOW.max(slab.rows() / PASSES).min(slab.rows());
+    pub(crate) fn windows(
+        &self,
+        pool: &Pool,
+        keep: &(dyn Fn(u32) -> bool + Sync),
+        f: &mut dyn FnMut(&Window<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let rows = self.content.slab.rows();
+        let size = WINDOW.max(rows.div_ceil(PASSES)).min(rows);
         let mut keys = Vec::new();
-        keys.try_reserve_exact(window)
-            .map_err(|_| self.table.no_memory("rows", window))?;
-        for start in (0..slab.rows()).step_by(window.max(1)) {
+        keys.try_reserve_exact(size)
+            .map_err(|_| self.table.no_memory("rows", size))?;
+        for start in (0..rows).step_by(size.max(1)) {
             keys.clear();
-            keys.resize(window.min(slab.rows() - start), PADDING);
-            self.index.each(|key, row| {
-                if let Some(place) = (row as usize)
+            keys.resize_with(size.min(rows - start), || AtomicI64::new(PADDING));
+            self.index.each_on(pool, |key, row| {
+                let place = (row as usize)
                     .checked_sub(start)
-                    .and_then(|at| keys.get_mut(at))
-                {
-                    *place = key;
+                    .and_then(|at| keys.get(at));
+                if let Some(place) = place.filter(|_| keep(row)) {
+                    place.store(key, Relaxed);
                 }
             });
-            for (at, &key) in keys.iter().enumerate().filter(|(_, &key)| key != PADDING) {
-                if let Some(row) = slab.row((start + at) as u32) {
-                    f(key, row)?;
-                }
-            }
+            f(&Window { start, keys: &keys })?;
         }
         Ok(())
+    }
+
+    /// Calls `f` with every key and its row `[embedding | slot ..]`, `dim * (1 + slots)` floats, in row order. Memory as
+    /// [`Table::for_each_row`] says.
+    ///
+    /// # Errors
+    /// The first error of `f`; `ResourceExhausted` without memory for keys.
+    pub fn for_each_row(&self, f: &mut dyn FnMut(i64, &[f32]) -> Result<()>) -> Result<()> {
+        self.windows(&Pool::new(1)?, &|_| true, &mut |window| {
+            for at in 0..window.len() {
+                if let Some((key, row)) = window.entry(at) {
+                    if let Some(row) = self.row(row) {
+                        f(key, row)?;
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Consecutive row numbers and their keys.
+pub(crate) struct Window<'k> {
+    start: usize,
+    keys: &'k [AtomicI64],
+}
+
+impl Window<'_> {
+    /// Row numbers, used or not.
+    pub(crate) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The key and number of the row at `at`; `None` if it is unused.
+    #[inline]
+    pub(crate) fn entry(&self, at: usize) -> Option<(i64, u32)> {
+        let key = self.keys.get(at)?.load(Relaxed);
+        (key != PADDING).then_some((key, (self.start + at) as u32))
+    }
+
+    /// How many rows of `range` are used.
+    pub(crate) fn used(&self, range: Range<usize>) -> usize {
+        range.filter(|&at| self.entry(at).is_some()).count()
     }
 }
 
@@ -75,6 +126,8 @@ impl Table {
     }
 
     /// [`Snapshot::for_each_row`] on a snapshot of this moment; `f` must not call a verb of this table.
+    ///
+    /// Beside the table it needs 8 bytes for each of 4,194,304 rows, or of a 128th of the rows if that is more.
     ///
     /// # Errors
     /// As there.

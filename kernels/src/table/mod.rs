@@ -24,6 +24,7 @@ mod verbs;
 pub use config::{TableConfig, MAX_CAPACITY, MAX_DIM};
 pub use engine::Table;
 pub use export::Snapshot;
+pub(crate) use export::Window;
 pub use lease::Lease;
 pub use load::Loading;
 pub use verbs::{Absent, Export, Lookup, Memory, Target};

@@ -51,7 +51,7 @@ impl Kernel for Save {
     fn compute(&self, context: &Context) -> Result<()> {
         let (table, input) = (table(context)?, context.input(1)?);
         on(&table, || {
-            let rows = checkpoint::save(&table, path(&input)?)?;
+            let rows = checkpoint::save(&table, pool()?, path(&input)?)?;
             context.set_scalar(0, rows as i64)
         })
     }

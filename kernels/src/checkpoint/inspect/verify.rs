@@ -1,8 +1,8 @@
 //! Reads every file of a table and tells all that is wrong.
 
 use super::super::format::damaged;
+use super::super::manifest::Recorded;
 use super::super::reader::open;
-use super::facts::Recorded;
 use super::layout::{Fault, Layout};
 use super::stream::{keys, Progress, Stream};
 use crate::{Error, Kind, Result, PADDING};

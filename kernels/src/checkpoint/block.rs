@@ -1,0 +1,313 @@
+//! Data files read block by block by all threads of a pool, and what their checksums say.
+
+#![deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects
+)]
+
+use super::format::{damaged, named, refused, ATTRIBUTE, BLOCK_BYTES, DATA};
+use super::manifest::Recorded;
+use super::reader::open;
+use crate::{Error, Pool, Result};
+use parking_lot::Mutex;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Component, Path, PathBuf};
+
+/// What a manifest says of the files of a directory, and which of them nobody has asked for yet.
+pub(super) struct Verdicts<'m> {
+    dir: &'m Path,
+    /// None below version 2.
+    files: Option<Vec<&'m Recorded>>,
+}
+
+impl<'m> Verdicts<'m> {
+    pub(super) fn new(dir: &'m Path, files: Option<&'m [Recorded]>) -> Self {
+        let files = files.map(|files| files.iter().collect());
+        Self { dir, files }
+    }
+
+    /// What the manifest says of the file `name`; `None` if it has no checksums.
+    ///
+    /// # Errors
+    /// `DataLoss` if it has some, but not of this file.
+    fn take(&mut self, name: &str) -> Result<Option<&'m Recorded>> {
+        let Some(files) = &mut self.files else {
+            return Ok(None);
+        };
+        match files.iter().position(|file| file.path == name) {
+            Some(at) => Ok(Some(files.swap_remove(at))),
+            None => Err(damaged(
+                "the manifest does not list this file",
+                &self.dir.join(name),
+            )),
+        }
+    }
+
+    /// Compares the attribute file of the part `name` with the manifest.
+    ///
+    /// # Errors
+    /// `DataLoss`, `NotFound` or `Io` with the file.
+    pub(super) fn attribute(&mut self, name: &str) -> Result<()> {
+        match self.take(&format!("{name}/{ATTRIBUTE}"))? {
+            Some(recorded) => check(&self.dir.join(&recorded.path), recorded),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks the files that nobody has asked for, but for those that `passed_over` names.
+    ///
+    /// # Errors
+    /// `DataLoss`, `NotFound` or `Io` with the file.
+    pub(super) fn rest(&mut self, passed_over: &dyn Fn(&str) -> bool) -> Result<()> {
+        for recorded in self.files.take().unwrap_or_default() {
+            let inside = |part: Component| matches!(part, Component::Normal(_));
+            let path = self.dir.join(&recorded.path);
+            if !Path::new(&recorded.path).components().all(inside) {
+                return Err(damaged(
+                    "the manifest lists a file outside of the table",
+                    &path,
+                ));
+            }
+            if !passed_over(&recorded.path) {
+                check(&path, recorded)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a whole file and compares it with what the manifest says.
+fn check(path: &Path, recorded: &Recorded) -> Result<()> {
+    let (mut file, size) = open(path)?;
+    check_size(path, recorded, size)?;
+    let mut crc = 0;
+    let mut block = vec![0; BLOCK_BYTES];
+    loop {
+        match file.read(&mut block) {
+            Ok(0) => break,
+            Ok(count) => {
+                crc = crc32c::crc32c_append(crc, block.get(..count).unwrap_or_default());
+            }
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(refused("read a file", path, cause)),
+        }
+    }
+    check_sum(path, recorded, crc)
+}
+
+fn check_size(path: &Path, recorded: &Recorded, size: u64) -> Result<()> {
+    if size == recorded.bytes {
+        return Ok(());
+    }
+    Err(
+        damaged("a file has another size than the manifest says", path)
+            .with("bytes", size)
+            .with("manifest", recorded.bytes),
+    )
+}
+
+fn check_sum(path: &Path, recorded: &Recorded, crc: u32) -> Result<()> {
+    if crc == recorded.crc32c {
+        return Ok(());
+    }
+    Err(damaged("a file's checksum is not the manifest's", path)
+        .with("crc32c", format_args!("{crc:08x}"))
+        .with("manifest", format_args!("{:08x}", recorded.crc32c)))
+}
+
+/// A data file of records of one width, whose size was checked.
+pub(super) struct Column<'m> {
+    path: PathBuf,
+    file: File,
+    width: u64,
+    recorded: Option<&'m Recorded>,
+    /// The checksum of what was read so far.
+    crc: u32,
+}
+
+impl<'m> Column<'m> {
+    /// Opens the data file of the part `name`, which must hold `rows` records of `width` bytes.
+    pub(super) fn open(
+        dir: &Path,
+        name: &str,
+        rows: u64,
+        width: u64,
+        verdicts: &mut Verdicts<'m>,
+    ) -> Result<Self> {
+        let path = dir.join(name).join(DATA);
+        let (file, size) = open(&path)?;
+        if rows.checked_mul(width) != Some(size) {
+            return Err(
+                damaged("a file's size is not what its attribute says", &path)
+                    .with("bytes", size)
+                    .with("rows", rows)
+                    .with("bytes_per_row", width),
+            );
+        }
+        let recorded = verdicts.take(&format!("{name}/{DATA}"))?;
+        if let Some(recorded) = recorded {
+            check_size(&path, recorded, size)?;
+        }
+        Ok(Self {
+            path,
+            file,
+            width,
+            recorded,
+            crc: 0,
+        })
+    }
+
+    /// After all blocks: compares the checksum.
+    pub(super) fn finish(&self) -> Result<()> {
+        match self.recorded {
+            Some(recorded) => check_sum(&self.path, recorded, self.crc),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes in the checksums of the next pieces.
+    fn append(&mut self, pieces: &[(u32, usize)]) {
+        if self.recorded.is_some() {
+            for &(crc, bytes) in pieces {
+                self.crc = crc32c::crc32c_combine(self.crc, crc, bytes);
+            }
+        }
+    }
+
+    /// Fills `bytes` from byte `start` of the file; returns their checksum if somebody wants it.
+    fn read(&self, start: u64, bytes: &mut [u8]) -> Result<u32> {
+        match self.file.read_exact_at(bytes, start) {
+            Ok(()) if self.recorded.is_some() => Ok(crc32c::crc32c(bytes)),
+            Ok(()) => Ok(0),
+            Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => Err(damaged(
+                "a file became shorter while it was read",
+                &self.path,
+            )),
+            Err(cause) => named(Err(cause), "read a file", &self.path),
+        }
+    }
+}
+
+/// Where the values of a piece go.
+enum Place<'v> {
+    Keys(&'v mut [i64]),
+    Floats(&'v mut [f32]),
+}
+
+impl Place<'_> {
+    /// Bytes in the file.
+    fn bytes(&self) -> usize {
+        match self {
+            Place::Keys(keys) => size_of_val(*keys),
+            Place::Floats(floats) => size_of_val(*floats),
+        }
+    }
+
+    fn fill(&mut self, bytes: &[u8]) {
+        match self {
+            Place::Keys(keys) => {
+                let words = bytes.as_chunks().0;
+                keys.iter_mut()
+                    .zip(words)
+                    .for_each(|(key, &word)| *key = i64::from_le_bytes(word));
+            }
+            Place::Floats(floats) => {
+                let words = bytes.as_chunks().0;
+                floats
+                    .iter_mut()
+                    .zip(words)
+                    .for_each(|(float, &word)| *float = f32::from_le_bytes(word));
+            }
+        }
+    }
+}
+
+/// A piece of a column that one thread reads.
+struct Piece<'p, 'm> {
+    column: &'p Column<'m>,
+    start: u64,
+    place: Place<'p>,
+    sum: &'p mut (u32, usize),
+}
+
+/// Reads `count` rows from row `first` on: keys, and every column of floats. Blocks must be read in order, for the checksums.
+///
+/// # Errors
+/// `DataLoss` for a file that became shorter, `Io`.
+pub(super) fn read<'m>(
+    pool: &Pool,
+    (first, count): (u64, u64),
+    (keys, key_values): (&mut Column<'m>, &mut Vec<i64>),
+    (columns, values): (&mut [Column<'m>], &mut [Vec<f32>]),
+) -> Result<()> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    key_values.resize(count, 0);
+    let mut sums: Vec<Vec<(u32, usize)>> = Vec::new();
+    let pieces_of = |bytes: usize| vec![(0, 0); bytes.div_ceil(BLOCK_BYTES)];
+    sums.push(pieces_of(count.saturating_mul(8)));
+    for (column, values) in columns.iter().zip(values.iter_mut()) {
+        let floats = usize::try_from(column.width / 4).unwrap_or(usize::MAX);
+        values.resize(count.saturating_mul(floats), 0.0);
+        sums.push(pieces_of(size_of_val(values.as_slice())));
+    }
+    let mut pieces = Vec::new();
+    let mut rest = sums.iter_mut();
+    if let Some(sums) = rest.next() {
+        let places = key_values.chunks_mut(BLOCK_BYTES / 8).map(Place::Keys);
+        cut(keys, first, places, sums, &mut pieces);
+    }
+    for ((column, values), sums) in columns.iter().zip(values.iter_mut()).zip(rest) {
+        let places = values.chunks_mut(BLOCK_BYTES / 4).map(Place::Floats);
+        cut(column, first, places, sums, &mut pieces);
+    }
+    let failed: Mutex<Option<Error>> = Mutex::new(None);
+    let buffers: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+    pool.each(pieces, |mut piece| {
+        if failed.lock().is_some() {
+            return;
+        }
+        let mut buffer = buffers.lock().pop().unwrap_or_default();
+        buffer.resize(piece.place.bytes(), 0);
+        match piece.column.read(piece.start, &mut buffer) {
+            Ok(crc) => {
+                piece.place.fill(&buffer);
+                *piece.sum = (crc, buffer.len());
+            }
+            Err(error) => {
+                failed.lock().get_or_insert(error);
+            }
+        }
+        buffers.lock().push(buffer);
+    });
+    failed.into_inner().map_or(Ok(()), Err)?;
+    for (column, sums) in std::iter::once(keys).chain(columns).zip(&sums) {
+        column.append(sums);
+    }
+    Ok(())
+}
+
+/// Cuts the share of one column into pieces, in the order of the file.
+fn cut<'p, 'm>(
+    column: &'p Column<'m>,
+    first: u64,
+    places: impl Iterator<Item = Place<'p>>,
+    sums: &'p mut [(u32, usize)],
+    pieces: &mut Vec<Piece<'p, 'm>>,
+) {
+    let mut start = first.saturating_mul(column.width);
+    for (place, sum) in places.zip(sums) {
+        let bytes = place.bytes() as u64;
+        pieces.push(Piece {
+            column,
+            start,
+            place,
+            sum,
+        });
+        start = start.saturating_add(bytes);
+    }
+}

@@ -1,0 +1,282 @@
+//! Rows into files: all threads of a pool gather blocks of rows, sum them up and write them where they belong.
+
+use super::format::{
+    float_attribute, key_attribute, named, refused, ATTRIBUTE, BLOCK_BYTES, DATA, EMBEDDING,
+    FLOAT_BYTES, KEY, KEY_BYTES,
+};
+use super::manifest::Recorded;
+use crate::mem::start_writeback;
+use crate::table::Window;
+use crate::{Error, Pool, Result, Snapshot};
+use parking_lot::Mutex;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::Write;
+use std::ops::Range;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Permissions of files and directories, as the original sets them.
+const FILE_MODE: u32 = 0o640;
+pub(super) const DIR_MODE: u32 = 0o750;
+
+/// A file that was written and is not flushed to the disk yet.
+pub(super) struct Written {
+    pub(super) recorded: Recorded,
+    path: PathBuf,
+    file: File,
+}
+
+impl Written {
+    /// Makes the file `name` below `table` with this content.
+    pub(super) fn whole(table: &Path, name: &str, content: &[u8]) -> Result<Written> {
+        let path = table.join(name);
+        let mut file = create_file(&path)?;
+        named(file.write_all(content), "write a file", &path)?;
+        let recorded = Recorded {
+            path: name.to_owned(),
+            bytes: content.len() as u64,
+            crc32c: crc32c::crc32c(content),
+        };
+        Ok(Written {
+            recorded,
+            path,
+            file,
+        })
+    }
+}
+
+/// Flushes files to the disk, then the directories they are in.
+pub(super) fn flush(pool: &Pool, table: &Path, files: Vec<Written>) -> Result<()> {
+    let mut dirs: Vec<PathBuf> = Vec::new();
+    for dir in files.iter().filter_map(|file| file.path.parent()) {
+        if !dirs.iter().any(|known| known == dir) && dir != table {
+            dirs.push(dir.to_owned());
+        }
+    }
+    let failed = Mutex::new(None);
+    pool.each(files, |file| {
+        let flushed = file.file.sync_all();
+        if let Err(error) = named(flushed, "flush a file to the disk", &file.path) {
+            failed.lock().get_or_insert(error);
+        }
+    });
+    failed.into_inner().map_or(Ok(()), Err)?;
+    dirs.iter().try_for_each(|dir| sync_dir(dir))?;
+    sync_dir(table)
+}
+
+/// Flushes the entries of a directory to the disk.
+pub(super) fn sync_dir(dir: &Path) -> Result<()> {
+    named(
+        File::open(dir).and_then(|dir| dir.sync_all()),
+        "flush a directory to the disk",
+        dir,
+    )
+}
+
+/// Writes the rows of a table that `keep` accepts into the empty directory `dir`: keys, embeddings and slots in row order.
+///
+/// Memory: what [`Snapshot::windows`] needs, and about 1 MiB a thread.
+///
+/// # Errors
+/// `Io` for what the system refuses, with the file; `ResourceExhausted` without memory.
+pub(super) fn write_rows(
+    snapshot: &Snapshot<'_>,
+    dim: usize,
+    pool: &Pool,
+    dir: &Path,
+    keep: &(dyn Fn(u32) -> bool + Sync),
+) -> Result<(u64, Vec<Written>)> {
+    let mut parts = vec![Part::create(dir, KEY, KEY_BYTES)?];
+    let width = FLOAT_BYTES * dim as u64;
+    parts.push(Part::create(dir, EMBEDDING, width)?);
+    for slot in snapshot.slots() {
+        parts.push(Part::create(dir, &slot.name, width)?);
+    }
+    let most = (BLOCK_BYTES as u64 / width.max(KEY_BYTES)).max(1) as usize;
+    let buffers = Mutex::new(Vec::new());
+    let mut rows = 0;
+    snapshot.windows(pool, keep, &mut |window| {
+        let blocks = blocks(window, most, &mut rows);
+        let sums = sum_and_write(pool, &blocks, &buffers, |block, buffer| {
+            block.write(snapshot, window, dim, &parts, buffer)
+        })?;
+        for (block, sums) in blocks.iter().zip(sums) {
+            for (part, sum) in parts.iter_mut().zip(sums) {
+                part.append(sum, block.used);
+            }
+        }
+        Ok(())
+    })?;
+    let mut written = Vec::new();
+    for part in parts {
+        let attribute = match part.name.as_str() {
+            KEY => key_attribute(rows),
+            _ => float_attribute(rows, dim),
+        };
+        let name = format!("{}/{ATTRIBUTE}", part.name);
+        written.push(Written::whole(dir, &name, &attribute)?);
+        written.push(part.written());
+    }
+    Ok((rows, written))
+}
+
+/// The checksums of one block, by part.
+type Sums = Vec<u32>;
+
+/// Calls `write` with every block, on all threads; returns what it gave in the order of the blocks.
+fn sum_and_write(
+    pool: &Pool,
+    blocks: &[Block],
+    buffers: &Mutex<Vec<Vec<u8>>>,
+    write: impl Fn(&Block, &mut Vec<u8>) -> Result<Sums> + Sync,
+) -> Result<Vec<Sums>> {
+    let failed: Mutex<Option<Error>> = Mutex::new(None);
+    let mut sums: Vec<Sums> = vec![Vec::new(); blocks.len()];
+    pool.each(blocks.iter().zip(&mut sums).collect(), |(block, sums)| {
+        if failed.lock().is_some() {
+            return;
+        }
+        let mut buffer = buffers.lock().pop().unwrap_or_default();
+        match write(block, &mut buffer) {
+            Ok(made) => *sums = made,
+            Err(error) => {
+                failed.lock().get_or_insert(error);
+            }
+        }
+        buffers.lock().push(buffer);
+    });
+    failed.into_inner().map_or(Ok(sums), Err)
+}
+
+/// Rows that are written at once.
+struct Block {
+    /// Where in the window they are.
+    range: Range<usize>,
+    /// How many of them are used.
+    used: u64,
+    /// How many used rows come before them in the files.
+    first: u64,
+}
+
+/// Cuts a window into blocks of at most `most` rows; `rows` counts the used ones of all windows.
+fn blocks(window: &Window<'_>, most: usize, rows: &mut u64) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    for start in (0..window.len()).step_by(most) {
+        let range = start..window.len().min(start + most);
+        let used = window.used(range.clone()) as u64;
+        if used > 0 {
+            blocks.push(Block {
+                range,
+                used,
+                first: *rows,
+            });
+            *rows += used;
+        }
+    }
+    blocks
+}
+
+impl Block {
+    /// Writes the block's share of every part; returns the checksums of the shares.
+    fn write(
+        &self,
+        snapshot: &Snapshot<'_>,
+        window: &Window<'_>,
+        dim: usize,
+        parts: &[Part],
+        buffer: &mut Vec<u8>,
+    ) -> Result<Sums> {
+        let mut sums = Vec::with_capacity(parts.len());
+        for (at, part) in parts.iter().enumerate() {
+            buffer.clear();
+            let entries = self.range.clone().filter_map(|at| window.entry(at));
+            match at.checked_sub(1) {
+                None => entries.for_each(|(key, _)| buffer.extend_from_slice(&key.to_le_bytes())),
+                Some(at) => entries.for_each(|(_, row)| {
+                    if let Some(row) = snapshot.row(row) {
+                        push_floats(buffer, &row[at * dim..(at + 1) * dim]);
+                    }
+                }),
+            }
+            let start = self.first * part.width;
+            named(
+                part.file.write_all_at(buffer, start),
+                "write a file",
+                &part.path,
+            )?;
+            start_writeback(&part.file, start, buffer.len() as u64);
+            sums.push(crc32c::crc32c(buffer));
+        }
+        Ok(sums)
+    }
+}
+
+/// Appends floats, little-endian.
+fn push_floats(buffer: &mut Vec<u8>, values: &[f32]) {
+    let start = buffer.len();
+    buffer.resize(start + size_of_val(values), 0);
+    for (bytes, value) in buffer[start..].chunks_exact_mut(4).zip(values) {
+        bytes.copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// One data file while it grows.
+struct Part {
+    name: String,
+    path: PathBuf,
+    file: File,
+    /// Bytes of a record.
+    width: u64,
+    bytes: u64,
+    crc32c: u32,
+}
+
+impl Part {
+    fn create(table: &Path, name: &str, width: u64) -> Result<Part> {
+        let dir = table.join(name);
+        named(
+            DirBuilder::new().mode(DIR_MODE).create(&dir),
+            "make a directory",
+            &dir,
+        )?;
+        let path = dir.join(DATA);
+        let file = create_file(&path)?;
+        Ok(Part {
+            name: name.to_owned(),
+            path,
+            file,
+            width,
+            bytes: 0,
+            crc32c: 0,
+        })
+    }
+
+    /// Takes in the checksum of the next `rows` records.
+    fn append(&mut self, crc32c: u32, rows: u64) {
+        let bytes = rows * self.width;
+        self.crc32c = crc32c::crc32c_combine(self.crc32c, crc32c, bytes as usize);
+        self.bytes += bytes;
+    }
+
+    fn written(self) -> Written {
+        Written {
+            recorded: Recorded {
+                path: format!("{}/{DATA}", self.name),
+                bytes: self.bytes,
+                crc32c: self.crc32c,
+            },
+            path: self.path,
+            file: self.file,
+        }
+    }
+}
+
+fn create_file(path: &Path) -> Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(FILE_MODE)
+        .open(path)
+        .map_err(|cause| refused("make a file", path, cause))
+}

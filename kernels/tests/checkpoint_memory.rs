@@ -1,0 +1,70 @@
+//! Saving and loading need little memory beside the table; alone in its process, because it looks at the whole of it.
+
+use mx_rec_kernels::{checkpoint, Ids, Initializer, LazyAdam, Pool, Table, TableConfig, Target};
+use std::fs;
+
+const MOST: u64 = 64 << 20;
+
+/// The field `name` of /proc/self/status, in bytes.
+fn status(name: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+    let kibibytes = line.split_whitespace().nth(1).unwrap();
+    kibibytes.parse::<u64>().unwrap() << 10
+}
+
+/// Bytes by which the peak of `work` exceeds what there was before.
+fn extra(work: impl FnOnce()) -> u64 {
+    // Starts the peak anew.
+    fs::write("/proc/self/clear_refs", "5").unwrap();
+    let before = status("VmRSS:");
+    work();
+    status("VmHWM:").saturating_sub(before)
+}
+
+#[test]
+fn saving_and_loading_need_at_most_64_mib() {
+    let pool = Pool::new(2).unwrap();
+    let dir = std::env::temp_dir().join(format!("mx_rec-memory-{}", std::process::id()));
+    let made = || {
+        Table::new(TableConfig {
+            name: "memory".into(),
+            dim: 32,
+            capacity: 2 << 20,
+            seed: 5,
+            initializer: Initializer::Ones,
+            init_param: 1.0,
+            frozen_keys: Vec::new(),
+        })
+        .unwrap()
+    };
+    let table = made();
+    let adam = LazyAdam::new(0.1, 0.9, 0.99, 1e-8, 0.9, 0.99).unwrap();
+    let grads = vec![0.5; 50_000 * 32];
+    for first in (0..1_000_000).step_by(50_000) {
+        let ids: Vec<i64> = (first..first + 50_000).collect();
+        table
+            .apply(&pool, Target::Ids(Ids::I64(&ids)), &grads, &adam)
+            .unwrap();
+    }
+    let memory = table.memory();
+    let size = memory.rows_bytes + memory.index_bytes;
+    assert!(size > 5 * MOST, "the table is too small to tell");
+    let saving = extra(|| {
+        checkpoint::save(&table, &pool, &dir).unwrap();
+    });
+    assert!(saving < MOST, "saving: {} MiB", saving >> 20);
+    drop(table);
+    let table = made();
+    let loading = extra(|| {
+        checkpoint::load(&table, &pool, &dir).unwrap();
+    });
+    let memory = table.memory();
+    let loaded = memory.rows_bytes + memory.index_bytes;
+    assert!(
+        loading < loaded + MOST,
+        "loading: {} MiB",
+        loading.saturating_sub(loaded) >> 20
+    );
+    fs::remove_dir_all(&dir).unwrap();
+}
