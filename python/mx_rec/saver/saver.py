@@ -14,7 +14,7 @@ from mx_rec.checkpoint import tables
 from mx_rec.constants.constants import MAX_INT32
 from mx_rec.core.graph_state import remember_session
 from mx_rec.core.table import is_table_variable, table_config_of, table_name_of
-from mx_rec.saver.commit import Staging, listed_tables, recover
+from mx_rec.saver.commit import MANIFEST, Staging, listed_tables, recover
 from mx_rec.saver.paths import check_save_path, sparse_directory
 from mx_rec.saver.serving import restores_tables
 from mx_rec.util.initialize import ConfigInitializer
@@ -367,12 +367,17 @@ def _check_tables(operations: List[_TableOps], directory: str) -> List[_TableOps
         logger.info("the table %r of %s is not restored: the graph, or the Saver, has it not.",
                     name, directory)
     for op in found:
-        _check_table(op, os.path.join(directory, op.name))
+        _check_table(op, os.path.join(directory, op.name), has_manifest=listed is not None)
     return found
 
 
-def _check_table(operation: _TableOps, path: str) -> None:
+def _check_table(operation: _TableOps, path: str, has_manifest: bool) -> None:
+    """Checks one table; `has_manifest` is whether it was saved with a manifest of its own."""
     config = table_config_of(operation.load.inputs[0].op)
+    manifest = os.path.join(path, MANIFEST)
+    if has_manifest and not os.path.isfile(manifest):
+        raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored: {} is "
+                                      "missing".format(operation.name, manifest))
     try:
         described = tables.describe(path)
         faults = described["faults"] or tables.verify(path)["faults"]
