@@ -9,6 +9,8 @@
 | BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides |
 | BaseSession.run | a rewritten one-shot iterator starts by itself; a warning if none is rewritten |
 | Iterator.__init__ | get_target_batch gives batches in the nesting of the user's dataset |
+| warm_starting_util.warm_start | tables are warm-started with the variables, from several paths |
+| Estimator's reading of warm_start_from | lists that do not fit each other are refused at once |
 | DatasetV2.eos_map | a new method, which scripts of the original call |
 
 A graph without tables behaves as without them.
@@ -21,6 +23,8 @@ import tensorflow as tf
 from tensorflow.python.client import session as session_module
 from tensorflow.python.data.ops import dataset_ops, iterator_ops
 from tensorflow.python.saved_model import builder_impl
+from tensorflow.python.training import warm_starting_util
+from tensorflow_estimator.python.estimator import estimator
 
 from mx_rec.core.graph_state import remember_session
 from mx_rec.graph.eos import eos_map
@@ -28,6 +32,7 @@ from mx_rec.graph.iterators import remembering_elements
 from mx_rec.graph.sessions import starting_iterators
 from mx_rec.saver.saver import patched_init, patched_restore, patched_save
 from mx_rec.saver.serving import patched_saver_of_builder
+from mx_rec.saver.warm_start import patched_settings, patched_warm_start
 
 _STOCK = "_mx_rec_stock"
 
@@ -40,15 +45,17 @@ def apply() -> None:
     _patch(saver, "restore", patched_restore)
     _patch(builder_impl._SavedModelBuilder,  # pylint: disable=protected-access
            "_maybe_create_saver", patched_saver_of_builder)
+    _patch(warm_starting_util, "warm_start", patched_warm_start)
+    _patch(estimator, "_get_default_warm_start_settings", patched_settings)
     _patch(session_module.BaseSession, "__init__", _remembering)
     _patch(session_module.BaseSession, "run", starting_iterators)
     _patch(iterator_ops.Iterator, "__init__", remembering_elements)
     dataset_ops.DatasetV2.eos_map = eos_map
 
 
-def _patch(owner: type, name: str,
+def _patch(owner: Any, name: str,
            make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replaces `owner.name` by `make(stock)`, once."""
+    """Replaces `owner.name`, of a class or a module, by `make(stock)`, once."""
     stock = getattr(owner, name)
     if hasattr(stock, _STOCK):
         return

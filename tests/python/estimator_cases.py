@@ -61,10 +61,12 @@ class Case:
         form: One of FORMS.
         directory: The model_dir.
         config: More arguments of RunConfig.
-        params: `capacity`, rows of each table; `hooks(features)`, training hooks made in model_fn.
+        params: `capacity`, rows of each table; `dim`, floats of a row; `rename`, names of the tables in this model;
+            `hooks(features)`, training hooks made in model_fn.
+        warm_start: The Estimator's `warm_start_from`.
     """
 
-    def __init__(self, form, directory, params=None, **config):
+    def __init__(self, form, directory, params=None, warm_start=None, **config):
         tf = support.tf()
         assert form in FORMS
         self.form = form
@@ -74,7 +76,8 @@ class Case:
                                                                 inter_op_parallelism_threads=2))
         settings.update(config)
         run = tf.estimator.RunConfig(model_dir=os.path.realpath(str(directory)), **settings)
-        self.estimator = tf.estimator.Estimator(self.model_fn, config=run, params=params or {})
+        self.estimator = tf.estimator.Estimator(self.model_fn, config=run, params=params or {},
+                                                warm_start_from=warm_start)
 
     @property
     def directory(self):
@@ -110,7 +113,9 @@ class Case:
 
         tf = support.tf()
         is_train = mode == tf.estimator.ModeKeys.TRAIN
-        tables = [create_table(key_dtype=tf.int64, dim=4, name=name, device_vocabulary_size=params.get("capacity", 1000),
+        renamed, dim = params.get("rename", {}), params.get("dim", 4)
+        tables = [create_table(key_dtype=tf.int64, dim=dim, name=renamed.get(name, name),
+                               device_vocabulary_size=params.get("capacity", 1000),
                                emb_initializer=tf.compat.v1.random_normal_initializer(stddev=0.3, seed=seed))
                   for seed, name in enumerate(TABLES)]
         if self.form == "specs":
@@ -120,7 +125,7 @@ class Case:
             user, item = [sparse_lookup(table, features[name], is_train=is_train, modify_graph=True)
                           for table, name in zip(tables, ("user", "item"))]
         seen = tf.concat([tf.reduce_sum(user, axis=1), item, features["price"][:, None]], axis=1)
-        seen.set_shape([None, 9])
+        seen.set_shape([None, 2 * dim + 1])
         dense = dict(kernel_initializer=tf.compat.v1.glorot_uniform_initializer(seed=9))
         hidden = tf.compat.v1.layers.dense(seen, 8, activation=tf.nn.relu, **dense)
         output = tf.compat.v1.layers.dense(hidden, 1, **dense)[:, 0]

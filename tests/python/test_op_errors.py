@@ -69,6 +69,7 @@ CALLS = {
     "MxRecClear": lambda o, a: o.mx_rec_clear(a.handle),
     "MxRecSave": lambda o, a: o.mx_rec_save(a.handle, a.path),
     "MxRecLoad": lambda o, a: o.mx_rec_load(a.handle, a.path),
+    "MxRecWarmStart": lambda o, a: o.mx_rec_warm_start(a.handle, a.path, a.name),
 }
 
 NAN, INF = float("nan"), float("inf")
@@ -107,7 +108,7 @@ WRONG = (
     + [("MxRecApplyFtrl", "accumulator", value, F) for value in (NAN, -1.0)]
     + [("MxRecAssign", "rows", value, F) for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]))]
     + [("MxRecExportSlot", "name", np.frombuffer(value, np.uint8), np.uint8) for value in (b"no_such_slot", b"", b"\xff")]
-    + [("MxRecLoad", "path", np.frombuffer(value, np.uint8), np.uint8) for value in (
+    + [(op, "path", np.frombuffer(value, np.uint8), np.uint8) for op in ("MxRecLoad", "MxRecWarmStart") for value in (
         b"/nowhere/at/all", b"", b"\xff\xfe", b"a\x00b")]
     + [("MxRecSave", "path", np.frombuffer(value, np.uint8), np.uint8) for value in (
         b"/proc/no/such/place", b"", b"a\x00b")]
@@ -142,7 +143,7 @@ def test_a_wrong_argument_is_an_error_that_names_op_and_table_and_changes_nothin
     after = table.export(sess)
     assert after[0].tolist() == before[0].tolist()
     support.assert_same_bits(after[1], before[1])
-    if op not in ("MxRecExportSlot", "MxRecLoad", "MxRecSave"):
+    if op not in ("MxRecExportSlot", "MxRecLoad", "MxRecSave", "MxRecWarmStart"):
         sess.run(good)
 
 

@@ -25,6 +25,7 @@ _NOT_DIFFERENTIABLE = (
     "MxRecClear",
     "MxRecSave",
     "MxRecLoad",
+    "MxRecWarmStart",
 )
 
 

@@ -55,6 +55,7 @@ _RANKS = {
     "MxRecExportSlot": {0: 0, 1: 1},
     "MxRecSave": {0: 0, 1: 1},
     "MxRecLoad": {0: 0, 1: 1},
+    "MxRecWarmStart": {0: 0, 1: 1, 2: 1},
 }  # type: Dict[str, Dict[int, int]]
 
 

@@ -1,4 +1,4 @@
-//! Ops that write a table to files and read it back: `MxRecSave`, `MxRecLoad`.
+//! Ops that write a table to files and read it back: `MxRecSave`, `MxRecLoad`, `MxRecWarmStart`.
 
 use super::definition::{Arg, OpDef};
 use super::support::{handle_to_scalar, on, table, HANDLE};
@@ -84,6 +84,55 @@ impl Kernel for Load {
         let (table, input) = (table(context)?, context.input(1)?);
         on(&table, || {
             let rows = checkpoint::load(&table, pool()?, path(&input)?)?;
+            context.set_scalar(0, rows as i64)
+        })
+    }
+}
+
+/// Reads a table of another model.
+pub(crate) struct WarmStart;
+
+impl Kernel for WarmStart {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecWarmStart",
+        doc: "Replaces the whole content of the table by keys, embeddings and chosen slots of a directory, or nothing of it. Other \
+              slots start afresh.",
+        inputs: &[
+            HANDLE,
+            PATH,
+            Arg {
+                name: "slots",
+                dtype: "uint8",
+                shape: "(c)",
+                doc: "Names of the slots to read, with a zero byte between two; empty for none. Names that the directory has \
+                      not are passed over.",
+            },
+        ],
+        outputs: &[Arg { name: "rows", dtype: "int64", shape: "()", doc: "Rows that were read." }],
+        attrs: &[],
+        errors: "Those of `MxRecLoad`.",
+        stateful: true,
+    };
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        handle_to_scalar(context)
+    }
+
+    fn create(_: &Construction) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let table = table(context)?;
+        let (input, slots) = (context.input(1)?, context.input(2)?);
+        let slots = slots.values::<u8>()?;
+        on(&table, || {
+            let wanted = |name: &str| {
+                slots
+                    .split(|byte| *byte == 0)
+                    .any(|slot| slot == name.as_bytes())
+            };
+            let rows = checkpoint::load_slots(&table, pool()?, path(&input)?, &wanted)?;
             context.set_scalar(0, rows as i64)
         })
     }

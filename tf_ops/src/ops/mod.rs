@@ -52,7 +52,8 @@ macro_rules! for_each_op {
             keys::Remove,
             inspect::Clear,
             file::Save,
-            file::Load
+            file::Load,
+            file::WarmStart
         )
     };
 }

@@ -1,0 +1,414 @@
+"""Warm start: tables and variables of a new model begin as those of earlier checkpoints.
+
+The rules are those of docs/warm-start.md. TensorFlow warm-starts variables, by exchanging their
+initializers; here the tables join, by a load that an initializer waits for. So both happen where a
+session is initialised, and neither where it is restored.
+"""
+
+import os
+import re
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from mx_rec.checkpoint import tables
+from mx_rec.core.table import TABLE_OP, Table, is_table_variable, table_config_of
+from mx_rec.ops import library
+from mx_rec.saver.commit import listed_tables, recover
+from mx_rec.saver.paths import sparse_directory
+from mx_rec.util.log import logger
+
+_KEYS = "key"
+
+
+class _Source(NamedTuple):
+    """One checkpoint and what is wanted of it.
+
+    Attributes:
+        checkpoint: Prefix of the checkpoint's files.
+        directories: Directory of each of its tables, by name.
+        names: What strings that name tables or variables may match, in the checkpoint.
+        variables: vars_to_warm_start: None, one expression, or a list.
+        vocabulary: var_name_to_vocab_info.
+        previous: var_name_to_prev_var_name.
+    """
+
+    checkpoint: str
+    directories: Dict[str, str]
+    names: List[str]
+    variables: Any
+    vocabulary: Dict[str, Any]
+    previous: Dict[str, str]
+
+
+class _Start(NamedTuple):
+    """What one table starts with."""
+
+    directory: str
+    rows: int
+    slots: List[str]
+
+
+# What TensorFlow does in addition; see patches.py --------------------------------------------
+
+
+def patched_settings(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Makes the reader of Estimator's `warm_start_from`, which refuses lists that do not fit."""
+
+    def _get_default_warm_start_settings(warm_start_from: Any) -> Any:
+        settings = stock(warm_start_from)
+        if settings is not None:
+            _split(*settings)
+        return settings
+
+    return _get_default_warm_start_settings
+
+
+def patched_warm_start(stock: Callable[..., None]) -> Callable[..., None]:
+    """Makes warm_starting_util.warm_start, which Estimators call when their model is built."""
+
+    def warm_start(ckpt_to_initialize_from: Any, vars_to_warm_start: Any = ".*",
+                   var_name_to_vocab_info: Any = None,
+                   var_name_to_prev_var_name: Any = None) -> None:
+        """Warm-starts the tables and variables of the default graph.
+
+        Args:
+            ckpt_to_initialize_from: A checkpoint or a directory of some, or a list of such.
+            vars_to_warm_start: An expression, a list of expressions, of table names or of
+                variables, or None; for a list of checkpoints a list with one of these for each.
+            var_name_to_vocab_info: As TensorFlow's; for a list of checkpoints a list of dicts, one
+                dict being ignored.
+            var_name_to_prev_var_name: As TensorFlow's; for a list of checkpoints a list of dicts.
+
+        Raises:
+            ValueError: If the lists differ in length, nothing matches an expression, a table is
+                in none of the checkpoints, has another dim or more rows than the budget, or is
+                to be renamed; and what TensorFlow raises it for.
+            FileNotFoundError: If there is no checkpoint at a path.
+            tf.errors.DataLossError: If the files of a table do not fit together.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        found = {}  # type: Dict[str, tf.Operation]
+        for op in graph.get_operations():
+            if op.type == TABLE_OP:
+                found[table_config_of(op)["name"]] = op
+        if not found and not isinstance(ckpt_to_initialize_from, (list, tuple)):
+            stock(ckpt_to_initialize_from, vars_to_warm_start, var_name_to_vocab_info,
+                  var_name_to_prev_var_name)
+            return
+        sources = [_open(*part) for part in _split(
+            ckpt_to_initialize_from, vars_to_warm_start, var_name_to_vocab_info,
+            var_name_to_prev_var_name)]
+        starts = _plan(graph, found, sources)
+        for source in sources:
+            dense = _without_tables(source, found)
+            if dense or source.vocabulary or source.previous:
+                stock(source.checkpoint, dense, source.vocabulary, source.previous)
+        if starts:
+            _load_when_initialised(graph, found, starts)
+
+    return warm_start
+
+
+# The settings --------------------------------------------------------------------------------
+
+
+def _split(checkpoints: Any, variables: Any, vocabulary: Any,
+           previous: Any) -> List[Tuple[str, Any, Dict[str, Any], Dict[str, str]]]:
+    """Returns the settings of each checkpoint, in order.
+
+    Raises:
+        ValueError: If there is a list of checkpoints, and the others are no lists that fit it.
+    """
+    if not isinstance(checkpoints, (list, tuple)):
+        return [(tf.compat.as_str(checkpoints), variables, vocabulary or {}, previous or {})]
+    count = len(checkpoints)
+    for checkpoint in checkpoints:
+        if not isinstance(checkpoint, (str, bytes)) or not checkpoint:
+            raise ValueError("'ckpt_to_initialize_from' should hold paths, but holds "
+                             "{!r}".format(checkpoint))
+    if vocabulary and not isinstance(vocabulary, (list, tuple)):
+        logger.warning("'var_name_to_vocab_info' is ignored: with several checkpoints it should "
+                       "be a list with a dict or None for each of them.")
+        vocabulary = None
+    lists = [("vars_to_warm_start", variables, (str, list, tuple)),
+             ("var_name_to_vocab_info", vocabulary or [None] * count, dict),
+             ("var_name_to_prev_var_name", previous or [None] * count, dict)]  # type: List[Any]
+    for name, values, kinds in lists:
+        if not isinstance(values, (list, tuple)) or len(values) != count:
+            raise ValueError(
+                "'ckpt_to_initialize_from' has {} checkpoints, so that '{}' should be a list of "
+                "{} (None for a checkpoint without), but is {!r}".format(count, name, count,
+                                                                         values))
+        for value in values:
+            if value is not None and not isinstance(value, kinds):
+                raise ValueError("'{}' holds {!r}, which it cannot for one checkpoint".format(
+                    name, value))
+    return [(tf.compat.as_str(one), part, names or {}, others or {})
+            for one, part, names, others in zip(checkpoints, *[values for _, values, _ in lists])]
+
+
+def _open(path: str, variables: Any, vocabulary: Dict[str, Any],
+          previous: Dict[str, str]) -> _Source:
+    """Looks a checkpoint up.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        ValueError: If its manifest is damaged.
+    """
+    checkpoint = path  # type: Optional[str]
+    if tf.io.gfile.isdir(path):
+        checkpoint = tf.train.latest_checkpoint(path)
+        if checkpoint is None:
+            raise FileNotFoundError(
+                "there is no checkpoint to start from in the directory {}: it has no file "
+                "'checkpoint', or that names files that are gone.".format(path))
+    elif not tf.compat.v1.train.checkpoint_exists(path):
+        raise FileNotFoundError("there is no checkpoint to start from at {}: neither a directory "
+                                "nor files of that prefix exist.".format(path))
+    assert checkpoint is not None
+    directories = table_directories(checkpoint)
+    names = sorted(tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map())
+    if isinstance(variables, tuple):
+        variables = list(variables)
+    return _Source(checkpoint, directories, names, variables or None, vocabulary, previous)
+
+
+def table_directories(checkpoint: str) -> Dict[str, str]:
+    """Returns the directory of each table that was saved with a checkpoint, by name.
+
+    Args:
+        checkpoint: Prefix of the checkpoint's files.
+
+    Raises:
+        ValueError: If the manifest is damaged.
+    """
+    directory = sparse_directory(checkpoint)
+    recover(directory)
+    if not os.path.isdir(directory):
+        return {}
+    names = listed_tables(directory)
+    if names is None:
+        names = sorted(name for name in os.listdir(directory)
+                       if os.path.isdir(os.path.join(directory, name, _KEYS)))
+    return {name: os.path.join(directory, name) for name in names}
+
+
+# What starts with what -----------------------------------------------------------------------
+
+
+def _plan(graph: tf.Graph, found: Dict[str, tf.Operation],
+          sources: List[_Source]) -> Dict[str, _Start]:
+    """Chooses what each table of the graph starts with; later checkpoints replace earlier ones.
+
+    Raises:
+        ValueError, tf.errors.DataLossError: As `warm_start` says.
+    """
+    starts = {}  # type: Dict[str, _Start]
+    absent = {}  # type: Dict[str, List[str]]
+    for source in sources:
+        _refuse_renaming(source, found)
+        _refuse_unknown(graph, source, found)
+        for name, op in found.items():
+            directory = source.directories.get(name)
+            slots = _saved_slots(name, directory)
+            wanted = [slot for slot in slots if _covers_slot(source.variables, name, slot)]
+            if not _covers(source.variables, name):
+                if wanted:
+                    raise ValueError(
+                        "the slots {} of the table {!r} cannot be warm-started from {} without "
+                        "its rows: name the table too.".format(", ".join(wanted), name,
+                                                               source.checkpoint))
+            elif directory is not None:
+                starts[name] = _Start(directory, _checked_rows(op, directory), wanted)
+            elif name in _names(source.variables):
+                raise ValueError("the table {!r} cannot be warm-started: it is not in the "
+                                 "checkpoint {}, which has {}.".format(
+                                     name, source.checkpoint, _listing(source.directories)))
+            else:
+                absent.setdefault(name, []).append(source.checkpoint)
+    for name, checkpoints in absent.items():
+        if name in starts:
+            continue
+        if not any(op.type == "MxRecSave" for op in found[name].outputs[1].consumers()):
+            logger.info("the table %r has is_save=False and is in no checkpoint: it is not "
+                        "warm-started.", name)
+            continue
+        raise ValueError(
+            "the table {!r} cannot be warm-started: vars_to_warm_start matches it, but it is not "
+            "in {}. Give expressions that do not match it, or another checkpoint.".format(
+                name, " or ".join(checkpoints)))
+    return starts
+
+
+def _covers(variables: Any, name: str) -> bool:
+    """Returns whether the rows of a table are wanted."""
+    return name in _names(variables) or any(
+        _matches(expression, name) for expression in _expressions(variables))
+
+
+def _covers_slot(variables: Any, name: str, slot: str) -> bool:
+    """Returns whether a slot is wanted: a single expression is for what is trained, no slots."""
+    return isinstance(variables, list) and any(
+        _matches(expression, "{}/{}".format(name, slot)) for expression in _expressions(variables))
+
+
+def _matches(expression: str, name: str) -> bool:
+    # TensorFlow matches names with the number of an output behind them.
+    return bool(re.match(expression, name) or re.match(expression, name + ":0"))
+
+
+def _expressions(variables: Any) -> List[str]:
+    """Returns the strings of vars_to_warm_start."""
+    return [one for one in (variables if isinstance(variables, list) else [variables])
+            if isinstance(one, str)]
+
+
+def _names(variables: Any) -> List[str]:
+    """Returns the names of the tables that vars_to_warm_start may name one by one."""
+    return _expressions(variables) + [
+        name for name in map(_table_name, variables if isinstance(variables, list) else [])
+        if name is not None]
+
+
+def _table_name(one: Any) -> Optional[str]:
+    """Returns the name of a table that is given as an object, None for anything else."""
+    if isinstance(one, Table):
+        return one.physical_name
+    if is_table_variable(one):
+        return str(table_config_of(one.op)["name"])
+    return None
+
+
+def _without_tables(source: _Source, found: Dict[str, tf.Operation]) -> Any:
+    """Returns vars_to_warm_start without what names a table."""
+    def is_dense(one: Any) -> bool:
+        return _table_name(one) is None and not (
+            isinstance(one, str) and (one in found or one in source.directories))
+
+    if isinstance(source.variables, list):
+        return [one for one in source.variables if is_dense(one)]
+    return source.variables if is_dense(source.variables) else None
+
+
+def _saved_slots(name: str, directory: Optional[str]) -> List[str]:
+    """Returns the names of the slots on disk.
+
+    Raises:
+        tf.errors.DataLossError: If the table's files do not fit together.
+    """
+    if directory is None:
+        return []
+    return [str(slot["name"]) for slot in _described(name, directory)["slots"]]
+
+
+def _checked_rows(op: tf.Operation, directory: str) -> int:
+    """Returns the number of rows on disk.
+
+    Raises:
+        ValueError: If they do not fit the table.
+    """
+    config = table_config_of(op)
+    described = _described(config["name"], directory)
+    if described["dim"] != config["dim"]:
+        raise ValueError("the table {!r} cannot be warm-started: it has dim {}, and {} has "
+                         "{}.".format(config["name"], config["dim"], directory, described["dim"]))
+    if described["rows"] > config["capacity"]:
+        raise ValueError("the table {!r} cannot be warm-started: it has room for {} rows, and {} "
+                         "has {}.".format(config["name"], config["capacity"], directory,
+                                          described["rows"]))
+    return int(described["rows"])
+
+
+def _described(name: str, directory: str) -> Any:
+    try:
+        described = tables.describe(directory)
+        faults = ["{}: {}".format(os.path.join(directory, fault["file"]), fault["message"])
+                  for fault in described["faults"]]
+    except tables.TableError as error:
+        faults = [str(error)]
+    if faults:
+        raise tf.errors.DataLossError(None, None, "the table {!r} cannot be warm-started: "
+                                      "{}".format(name, "; ".join(faults)))
+    return described
+
+
+def _refuse_renaming(source: _Source, found: Dict[str, tf.Operation]) -> None:
+    """Raises ValueError for settings of variables that name a table."""
+    for name, previous in source.previous.items():
+        if name in found or name in source.directories or previous in source.directories:
+            raise ValueError(
+                "var_name_to_prev_var_name maps {!r} to {!r}, but a table cannot be renamed: it "
+                "starts from the table of its own name in {}, which has {}.".format(
+                    name, previous, source.checkpoint, _listing(source.directories)))
+    for name in source.vocabulary:
+        if name in found:
+            raise ValueError("var_name_to_vocab_info names the table {!r}, but a table has no "
+                             "vocabulary: its rows are found by key.".format(name))
+
+
+def _refuse_unknown(graph: tf.Graph, source: _Source, found: Dict[str, tf.Operation]) -> None:
+    """Raises ValueError for what is neither in the graph nor in the checkpoint."""
+    for one in _names(source.variables):
+        if one in source.directories and one not in found:
+            raise ValueError(
+                "vars_to_warm_start names the table {!r} of {}, but the model has {}; a table "
+                "cannot be renamed.".format(one, source.checkpoint, _listing(found)))
+    known = set(source.names) | set(found) | set(source.directories)
+    known.update(variable.op.name for variable in graph.get_collection(
+        tf.compat.v1.GraphKeys.GLOBAL_VARIABLES))
+    for name, directory in source.directories.items():
+        if any(expression not in known for expression in _expressions(source.variables)):
+            known.update("{}/{}".format(name, slot) for slot in _saved_slots(name, directory))
+    for expression in _expressions(source.variables):
+        if not any(_matches(expression, name) for name in known):
+            raise ValueError(
+                "vars_to_warm_start has {!r}, but no table and no variable of that name is in the "
+                "model or in {}; the model has {}.".format(expression, source.checkpoint,
+                                                            _listing(found)))
+
+
+def _listing(names: Any) -> str:
+    """Returns the names of tables for the text of an error."""
+    if not names:
+        return "no table"
+    return "the tables " + ", ".join(repr(name) for name in sorted(names))
+
+
+# The load ------------------------------------------------------------------------------------
+
+
+def _load_when_initialised(graph: tf.Graph, found: Dict[str, tf.Operation],
+                           starts: Dict[str, _Start]) -> None:
+    """Makes an initializer wait for the loads.
+
+    Initializers run where a session starts without a checkpoint of its own, and nowhere else.
+
+    Raises:
+        ValueError: If the graph has no variable.
+    """
+    variable = tf.compat.v1.train.get_global_step(graph)
+    if variable is None:
+        variable = next(iter(graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)), None)
+    if variable is None:
+        raise ValueError("the tables cannot be warm-started: the graph has no variable whose "
+                         "initializer could load them; make a global step.")
+    loads = []  # type: List[tf.Operation]
+    with graph.as_default(), graph.control_dependencies(None), tf.device("/cpu:0"), \
+            tf.name_scope("mx_rec_warm_start"):
+        for name, start in starts.items():
+            loads.append(library().mx_rec_warm_start(
+                found[name].outputs[1], _bytes(os.path.abspath(start.directory)),
+                _bytes("\0".join(start.slots))).op)
+            logger.info("the table %r starts with the %d rows of %s and %s, unless training goes "
+                        "on from a checkpoint.", name, start.rows, start.directory,
+                        "the slots " + ", ".join(start.slots) if start.slots else "fresh slots")
+    # By now TensorFlow has exchanged the initializer, if it does so at all.
+    initializer = variable.initializer
+    getattr(initializer, "op", initializer)._add_control_inputs(  # pylint: disable=protected-access
+        loads)
+
+
+def _bytes(text: str) -> tf.Tensor:
+    return tf.constant(np.frombuffer(os.fsencode(text), np.uint8), tf.uint8)
