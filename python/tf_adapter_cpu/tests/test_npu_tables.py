@@ -24,16 +24,16 @@ def mx_rec():
 class Case:
     """An Estimator on one table, by FeatureSpec or by tensors whose graph is modified."""
 
-    def __init__(self, form, kind, directory):
+    def __init__(self, form, kind, directory, warm_start=None):
         self.form, self.specs = form, []
         if kind == "npu":
             config = NPURunConfig(model_dir=str(directory), session_config=small_model.session_config(),
                                   iterations_per_loop=2, precision_mode="allow_mix_precision", **SETTINGS)
-            self.estimator = NPUEstimator(model_fn=self.model_fn, config=config)
+            self.estimator = NPUEstimator(model_fn=self.model_fn, config=config, warm_start_from=warm_start)
         else:
             config = tf.estimator.RunConfig(model_dir=str(directory), session_config=small_model.session_config(),
                                             **SETTINGS)
-            self.estimator = tf.estimator.Estimator(self.model_fn, config=config)
+            self.estimator = tf.estimator.Estimator(self.model_fn, config=config, warm_start_from=warm_start)
 
     def hooks(self):
         from mx_rec.graph import GraphModifierHook
@@ -102,3 +102,20 @@ def test_tables_train_to_the_numbers_of_a_plain_estimator(form, tmp_path):
 def test_steps_that_are_no_whole_loops_are_refused_before_a_table_is_made(tmp_path):
     with pytest.raises(ValueError, match="iterations_per_loop=2 does not divide .* 21 "):
         Case("specs", "npu", tmp_path).estimator.train(lambda: pytest.fail("the input was made"), steps=21)
+
+
+@pytest.mark.parametrize("form", ["specs", "tensors"])
+def test_tables_are_warm_started_from_one_path_and_from_several(form, tmp_path):
+    for kind in ("npu", "stock"):
+        old = Case(form, kind, tmp_path / kind / "old")
+        old.estimator.train(old.input_fn(True), hooks=old.hooks(), steps=20)
+        expected = old.estimator.evaluate(old.input_fn(False), hooks=old.hooks())["loss"]
+        path = old.estimator.model_dir
+        for number, warm_start in enumerate([path, tf.estimator.WarmStartSettings(
+                [path + "/model.ckpt-10", path], [".*", ["table"]], None, [None, None])]):
+            warm = Case(form, kind, tmp_path / kind / str(number), warm_start)
+            assert warm.estimator.evaluate(warm.input_fn(False), hooks=warm.hooks())["loss"] == expected
+            warm.estimator.train(warm.input_fn(True), hooks=warm.hooks(), steps=2)
+            assert warm.estimator.evaluate(warm.input_fn(False), hooks=warm.hooks())["loss"] < expected
+    with pytest.raises(ValueError, match="vars_to_warm_start"):
+        Case(form, "npu", tmp_path / "wrong", tf.estimator.WarmStartSettings([path, path], [".*"]))
