@@ -2,10 +2,14 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 
 import pytest
+
+import support
 
 
 @pytest.fixture
@@ -78,6 +82,97 @@ def test_a_save_cut_off_between_two_renames_is_put_back(place):
     os.rename(place + "/sparse-m-1", "%s/.sparse-m-1.old-%d-0" % (place, dead_process()))
     recover(place + "/sparse-m-1")
     assert content(place + "/sparse-m-1") == "old"
+
+
+def dense(place, text):
+    for suffix in (".index", ".data-00000-of-00001"):
+        with open(place + "/m-1" + suffix + ".tempstate1", "w") as file:
+            file.write(text)
+        os.rename(place + "/m-1" + suffix + ".tempstate1", place + "/m-1" + suffix)
+
+
+def save_over(place, stop):
+    """Saves over sparse-m-1 in a process that ends before its change number `stop` of the directory; returns whether it did."""
+    process = os.fork()
+    if process:
+        return os.waitpid(process, 0)[1] != 0
+    changes = [0]
+
+    def counted(function):
+        def call(*arguments, **more):
+            changes[0] += 1
+            if changes[0] == stop:
+                os._exit(3)
+            return function(*arguments, **more)
+        return call
+
+    try:
+        staging = stage(place + "/sparse-m-1", "new")
+        for name in ("rename", "replace", "link", "mkdir", "remove", "rmdir", "unlink"):
+            setattr(os, name, counted(getattr(os, name)))
+        staging.commit([], True)
+        dense(place, "new")
+        staging.finish()
+        os._exit(0)
+    finally:
+        os._exit(4)
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_save_over_the_same_step_that_is_cut_off_anywhere_leaves_one_of_both_whole(place, monkeypatch, exchange):
+    """The tables and the variables of one step are never of two saves, wherever the process ends."""
+    from mx_rec.saver import commit
+
+    if not exchange:
+        monkeypatch.setattr(commit, "_exchange", lambda one, other: False)
+    seen = set()
+    for stop in range(1, 100):
+        for name in os.listdir(place):
+            path = os.path.join(place, name)
+            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+        stage(place + "/sparse-m-1", "old").commit([], True)
+        dense(place, "old")
+        cut_off = save_over(place, stop)
+        commit.recover(place + "/sparse-m-1")
+        found = [content(place + "/sparse-m-1")]
+        for suffix in (".index", ".data-00000-of-00001"):
+            with open(place + "/m-1" + suffix) as file:
+                found.append(file.read())
+        assert found in (["old"] * 3, ["new"] * 3), (stop, found)
+        seen.add(found[0])
+        stage(place + "/sparse-m-2", "x").commit([], True)
+        assert [name for name in sorted(os.listdir(place)) if ".tempstate" not in name] == [
+            "m-1.data-00000-of-00001", "m-1.index", "sparse-m-1", "sparse-m-2"], stop
+        if not cut_off:
+            break
+    assert stop > 8 and seen == {"old", "new"}
+
+
+def test_what_a_process_left_whose_number_another_has_now_goes(place):
+    """Containers start their processes with the same numbers again and again."""
+    os.mkdir(place + "/.sparse-m-1.saving-%d-0" % os.getppid())
+    from mx_rec.saver import commit
+
+    started = commit._started(os.getppid())
+    assert started is not None and started < time.time()
+    assert commit._alive(os.getppid(), time.time()) and not commit._alive(os.getppid(), started - 10.0)
+
+
+def test_temporary_files_of_tensorflow_go_if_they_are_older_than_this_process(place):
+    names = ["checkpoint.tmp0123abc", "m-3.index.tempstate77", "m-3.data-00000-of-00001.tempstate78", "m-3.meta.tmp0f",
+             "other-3.index.tempstate77", "m-3.notes"]
+    for name in names + ["m-4.index.tempstate9"]:
+        open(os.path.join(place, name), "w").close()
+    for name in names:
+        os.utime(os.path.join(place, name), (1.0, 1.0))
+    stage(place + "/sparse-m-6", "x").commit([], True)
+    # The system says when a file was made, whatever its time of change: these were made by this process.
+    assert sorted(os.listdir(place)) == sorted(names + ["m-4.index.tempstate9", "sparse-m-6"])
+    code = ("import sys, time; time.sleep(0.1); from mx_rec.saver.commit import Staging; "
+            "Staging(sys.argv[1]).undo()")
+    subprocess.check_call([sys.executable, "-c", code, place + "/sparse-m-7"],
+                          env=dict(os.environ, PYTHONPATH=support.PACKAGES))
+    assert sorted(os.listdir(place)) == ["m-3.notes", "other-3.index.tempstate77", "sparse-m-6"]
 
 
 def test_a_file_in_the_way_is_named(place):

@@ -1,8 +1,8 @@
 """Saves and restores the tables of a graph; also how tf.train.Saver does so."""
 
+import contextlib
 import os
-import shutil
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +14,7 @@ from mx_rec.checkpoint import tables
 from mx_rec.constants.constants import MAX_INT32
 from mx_rec.core.graph_state import remember_session
 from mx_rec.core.table import is_table_variable, table_config_of, table_name_of
-from mx_rec.saver.commit import MANIFEST, Staging, listed_tables, recover
+from mx_rec.saver.commit import MANIFEST, Staging, discard, listed_tables, recover, sync_dense
 from mx_rec.saver.paths import check_save_path, sparse_directory
 from mx_rec.saver.serving import restores_tables
 from mx_rec.util.initialize import ConfigInitializer
@@ -79,7 +79,7 @@ class Saver:
         _save_tables(sess, _table_ops(sess.graph, self._names()), directory, False).finish()
         self._kept = [kept for kept in self._kept if kept != directory] + [directory]
         while self._max_to_keep and len(self._kept) > self._max_to_keep:
-            _remove_directory(self._kept.pop(0))
+            discard(self._kept.pop(0))
         return directory
 
     def restore(self, sess: tf.compat.v1.Session, save_path: str) -> None:
@@ -190,19 +190,23 @@ def patched_save(stock: Callable[..., Optional[str]]) -> Callable[..., Optional[
             staging = _save_tables(sess, operations, sparse_directory(checkpoint), True)
         before = list(self.last_checkpoints)
         try:
-            path = stock(self, sess, save_path, global_step=global_step,
-                         latest_filename=latest_filename, meta_graph_suffix=meta_graph_suffix,
-                         write_meta_graph=write_meta_graph, write_state=write_state,
-                         strip_default_attrs=strip_default_attrs, save_debug_info=save_debug_info)
+            with _flushed_before_state(self, bool(operations)):
+                path = stock(self, sess, save_path, global_step=global_step,
+                             latest_filename=latest_filename, meta_graph_suffix=meta_graph_suffix,
+                             write_meta_graph=write_meta_graph, write_state=write_state,
+                             strip_default_attrs=strip_default_attrs,
+                             save_debug_info=save_debug_info)
         except BaseException:
             if operations and not _has_fresh_index(checkpoint, index):
                 staging.undo()
+            elif operations:
+                staging.finish()
             raise
         if operations:
             staging.finish()
             for old in set(before) - set(self.last_checkpoints):
                 if not checkpoint_management.checkpoint_exists(old):
-                    _remove_directory(sparse_directory(old))
+                    discard(sparse_directory(old))
         return path
 
     return save
@@ -322,6 +326,25 @@ def _save_tables(sess: Any, operations: List[_TableOps], directory: str,
     return staging
 
 
+@contextlib.contextmanager
+def _flushed_before_state(saver: Any, wanted: bool) -> Iterator[None]:
+    """Has a tf.train.Saver flush the variables to the disk before its state file names them."""
+    if not wanted:
+        yield
+        return
+    record = saver._RecordLastCheckpoint  # pylint: disable=protected-access
+
+    def flush_and_record(path: str) -> None:
+        sync_dense(path)
+        record(path)
+
+    saver._RecordLastCheckpoint = flush_and_record  # pylint: disable=protected-access
+    try:
+        yield
+    finally:
+        vars(saver).pop("_RecordLastCheckpoint", None)
+
+
 def _stamp(checkpoint: str) -> Any:
     """Returns what tells one dense index file from the next of the same name, or None."""
     try:
@@ -437,10 +460,3 @@ def _step_number(sess: Any, global_step: Any) -> Optional[int]:
         global_step = training_util.global_step(sess, global_step)
     Int(0, MAX_INT32)("global_step", int(global_step))
     return int(global_step)
-
-
-def _remove_directory(directory: str) -> None:
-    if os.path.isdir(directory):
-        shutil.rmtree(directory, ignore_errors=True)
-        if os.path.isdir(directory):
-            logger.warning("the old directory of tables %s could not be removed.", directory)
