@@ -304,7 +304,7 @@ def test_a_table_that_one_path_lacks_may_come_from_another(mx, models, tmp_path)
         started(tmp_path / "named", settings([models[0], other.directory], [".*", [USER]]))
 
 
-@pytest.mark.parametrize("damage", ["short", "gone", "no tables"])
+@pytest.mark.parametrize("damage", ["short", "flipped", "gone", "no tables"])
 def test_a_damaged_checkpoint_starts_nothing(mx, models, tmp_path, damage):
     mx()
     tf = support.tf()
@@ -314,6 +314,10 @@ def test_a_damaged_checkpoint_starts_nothing(mx, models, tmp_path, damage):
     if damage == "short":
         with open(table + "/embedding/slice.data", "r+b") as file:
             file.truncate(20)
+    elif damage == "flipped":
+        with open(table + "/embedding/slice.data", "r+b") as file:
+            file.seek(21)
+            file.write(b"\x55")
     else:
         shutil.rmtree(table if damage == "gone" else os.path.dirname(table))
     error = ValueError if damage == "no tables" else tf.errors.DataLossError
@@ -322,8 +326,7 @@ def test_a_damaged_checkpoint_starts_nothing(mx, models, tmp_path, damage):
     assert not os.path.exists(str(tmp_path / "new" / "checkpoint"))
 
 
-def test_another_vocabulary_list_and_a_new_graph_are_no_obstacle(mx, models, tmp_path, caplog):
-    """A dict of vocabularies has no place beside several paths: said, and passed over."""
+def test_one_dict_of_vocabularies_beside_several_paths_is_passed_over_with_a_warning(mx, models, tmp_path, caplog):
     mx()
     tables, _ = started(tmp_path / "new", settings(models[:1], [".*"], {"dense/kernel": object()}))
     assert "var_name_to_vocab_info' is ignored" in caplog.text
