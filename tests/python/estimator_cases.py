@@ -62,7 +62,7 @@ class Case:
         directory: The model_dir.
         config: More arguments of RunConfig.
         params: `capacity`, rows of each table; `dim`, floats of a row; `rename`, names of the tables in this model;
-            `hooks(features)`, training hooks made in model_fn.
+            `hooks(features)`, training hooks made in model_fn; `optimizer`, that of the tables.
         warm_start: The Estimator's `warm_start_from`.
     """
 
@@ -146,7 +146,7 @@ class Case:
         train = tf.group(
             tf.compat.v1.train.AdamOptimizer(0.01).apply_gradients(
                 zip(gradients, variables), global_step=tf.compat.v1.train.get_global_step()),
-            create_hash_optimizer(learning_rate=0.05).apply_gradients(zip(gradients[len(variables):], sparse)))
+            params.get("optimizer", create_hash_optimizer)(learning_rate=0.05).apply_gradients(zip(gradients[len(variables):], sparse)))
         hooks = params["hooks"](features) if "hooks" in params else []
         return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train, training_hooks=hooks)
 

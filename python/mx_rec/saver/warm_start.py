@@ -356,7 +356,7 @@ def _refuse_unknown(graph: tf.Graph, source: _Source, found: Dict[str, tf.Operat
                 "vars_to_warm_start names the table {!r} of {}, but the model has {}; a table "
                 "cannot be renamed.".format(one, source.checkpoint, _listing(found)))
     known = set(source.names) | set(found) | set(source.directories)
-    known.update(variable.op.name for variable in graph.get_collection(
+    known.update(variable.name.rsplit(":", 1)[0] for variable in graph.get_collection(
         tf.compat.v1.GraphKeys.GLOBAL_VARIABLES))
     for name, directory in source.directories.items():
         if any(expression not in known for expression in _expressions(source.variables)):

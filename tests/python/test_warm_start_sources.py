@@ -1,0 +1,142 @@
+"""Warm start from what else holds tables, and of models that hold none."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import estimator_cases as cases
+import support
+
+USER, ITEM = cases.TABLES
+
+
+@pytest.fixture
+def old(mx, tmp_path):
+    """The directory of a trained model."""
+    mx()
+    case = cases.Case("step", tmp_path / "old", keep_checkpoint_max=9)
+    case.train(steps=6)
+    return case.directory
+
+
+def start(directory, warm_start, **kwargs):
+    """Trains a step from `warm_start`; returns the tables that it started with."""
+    case = cases.Case("step", directory, warm_start=warm_start, keep_checkpoint_max=9, **kwargs)
+    case.train(steps=1)
+    return cases.saved_tables(case.directory, 0)
+
+
+def assert_rows(tables, old, names=cases.TABLES):
+    theirs = cases.saved_tables(old)
+    for name in names:
+        assert theirs[name]["embedding"]
+        support.assert_same_tables(tables[name]["embedding"], theirs[name]["embedding"], name)
+
+
+def test_files_of_the_original_have_no_manifest(old, tmp_path):
+    tf = support.tf()
+    sparse = old + "/sparse-model.ckpt-6/"
+    for name in ("", USER + "/", ITEM + "/"):
+        os.remove(sparse + name + "manifest.json")
+    assert_rows(start(tmp_path / "rows", old), old)
+    tables = start(tmp_path / "slots", tf.estimator.WarmStartSettings(old, ["user_table"]))
+    assert_rows(tables, old, [USER])
+    assert set(tables[USER]) == {"embedding", "LazyAdam_momentum", "LazyAdam_velocity"}
+
+
+def test_a_path_may_be_relative_and_have_spaces_and_other_letters(old, tmp_path, monkeypatch):
+    os.rename(old, str(tmp_path / "ein älteres Modell"))
+    monkeypatch.chdir(str(tmp_path))
+    for number, path in enumerate(["ein älteres Modell", "./ein älteres Modell/", "ein älteres Modell/model.ckpt-6"]):
+        assert_rows(start(tmp_path / str(number), path), str(tmp_path / "ein älteres Modell"))
+
+
+def test_an_interrupted_replacement_of_the_tables_is_put_back(old, tmp_path):
+    """The process that renamed them is dead, and its second rename never came."""
+    os.rename(old + "/sparse-model.ckpt-6", old + "/.sparse-model.ckpt-6.old-999999999-0")
+    tables = start(tmp_path / "new", old)
+    assert_rows(tables, old)
+
+
+def test_a_saved_model_is_a_source_as_in_tensorflow(old, tmp_path):
+    tf = support.tf()
+
+    def receiver():
+        features = {"user": tf.compat.v1.placeholder(tf.int64, [None, 2]),
+                    "item": tf.compat.v1.placeholder(tf.int64, [None]),
+                    "price": tf.compat.v1.placeholder(tf.float32, [None])}
+        return tf.estimator.export.ServingInputReceiver(features, features)
+
+    class Exported(cases.Case):
+        def model_fn(self, features, labels, mode, params):
+            spec = super().model_fn(features, labels, mode, params)
+            if mode == tf.estimator.ModeKeys.PREDICT:
+                output = tf.estimator.export.PredictOutput(spec.predictions["output"])
+                spec = spec._replace(export_outputs={"serving_default": output})
+            return spec
+
+    exported = Exported("step", old).estimator.export_saved_model(str(tmp_path / "exported"), receiver)
+    shutil.move(exported.decode(), str(tmp_path / "saved model"))
+    assert_rows(start(tmp_path / "new", str(tmp_path / "saved model")), old)
+
+
+def model_without_tables(directory, warm_start):
+    """Trains a step of a model of two variables; returns the values that it started with."""
+    tf = support.tf()
+
+    def model_fn(features, labels, mode):
+        del labels
+        values = [tf.compat.v1.get_variable(name, [2], initializer=tf.compat.v1.random_normal_initializer())
+                  for name in ("first", "second")]
+        loss = tf.reduce_mean(tf.square(values[0] * features + values[1]))
+        step = tf.compat.v1.train.get_global_step()
+        return tf.estimator.EstimatorSpec(
+            mode, loss=loss, train_op=tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss, step))
+
+    config = tf.estimator.RunConfig(str(directory), log_step_count_steps=None)
+    tf.estimator.Estimator(model_fn, config=config, warm_start_from=warm_start).train(
+        lambda: tf.data.Dataset.from_tensor_slices(np.ones([8, 2], np.float32)), steps=1)
+    return cases.saved_variables(str(directory), 0)
+
+
+def test_a_model_without_tables_has_tensorflows_warm_start_and_several_paths(mx, tmp_path):
+    tf = support.tf()
+    settings = tf.estimator.WarmStartSettings
+    paths = [str(tmp_path / name) for name in ("one", "two")]
+    one, two = [(model_without_tables(path, None), cases.saved_variables(path))[1] for path in paths]
+    assert not np.array_equal(one["first"], two["first"])
+    found = model_without_tables(tmp_path / "a", paths[0])
+    assert np.array_equal(found["first"], one["first"]) and np.array_equal(found["second"], one["second"])
+    found = model_without_tables(tmp_path / "b", settings(paths, [".*", ["second"]], None, [None, None]))
+    assert np.array_equal(found["first"], one["first"]) and np.array_equal(found["second"], two["second"])
+    # TensorFlow passes over an expression that matches nothing, and has its own words for what is not there.
+    found = model_without_tables(tmp_path / "c", settings(paths[0], ["no_such"]))
+    assert not np.array_equal(found["first"], one["first"])
+    with pytest.raises((ValueError, tf.errors.OpError)) as stock:
+        model_without_tables(tmp_path / "d", str(tmp_path / "nowhere"))
+    assert not isinstance(stock.value, FileNotFoundError)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        model_without_tables(tmp_path / "e", settings([str(tmp_path / "nowhere")], [".*"]))
+
+
+@pytest.mark.parametrize("slots", [False, True], ids=["rows", "rows and slots"])
+def test_another_optimizer_starts_with_its_own_fresh_slots(old, tmp_path, slots):
+    """The slots of the earlier one do no harm: after a step the tables are those of a start without them."""
+    from mx_rec.optimizers.adagrad import create_hash_optimizer
+
+    tf = support.tf()
+    ends = {}
+    for name, wanted in (("alone", ".*"), ("new", [".*_table", "dense/bias[^/]"] if slots else ".*")):
+        case = cases.Case("step", tmp_path / name, warm_start=tf.estimator.WarmStartSettings(
+            [old, old], [".*", wanted]), params={"optimizer": create_hash_optimizer}, keep_checkpoint_max=9)
+        case.train(steps=3)
+        assert_rows(cases.saved_tables(case.directory, 0), old)
+        ends[name] = cases.saved_tables(case.directory)
+    for table in cases.TABLES:
+        mine, theirs = ends["new"][table], ends["alone"][table]
+        assert set(theirs) == {"embedding", "Adagrad_accumulator"} <= set(mine)
+        assert ("LazyAdam_momentum" in mine) == slots
+        for part in theirs:
+            support.assert_same_tables(mine[part], theirs[part], part)
