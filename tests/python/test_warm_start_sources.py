@@ -140,3 +140,47 @@ def test_another_optimizer_starts_with_its_own_fresh_slots(old, tmp_path, slots)
         assert ("LazyAdam_momentum" in mine) == slots
         for part in theirs:
             support.assert_same_tables(mine[part], theirs[part], part)
+
+
+def test_merged_tables_are_chosen_by_the_name_of_what_they_share(mx, session, tmp_path):
+    from tensorflow.python.training import warm_starting_util
+
+    from mx_rec.core.embedding import create_table
+
+    tf = support.tf()
+    mx(use_dynamic_expansion=True)
+
+    def tables():
+        tf.compat.v1.reset_default_graph()
+        tf.compat.v1.train.get_or_create_global_step()
+        return [support.Raw.of(create_table(
+            key_dtype=tf.int64, dim=2, name=name, device_vocabulary_size=10, enable_merge=True,
+            emb_initializer=tf.compat.v1.zeros_initializer())) for name in ("one", "two")]
+
+    one, two = tables()
+    sess = session()
+    sess.run(tf.compat.v1.global_variables_initializer())
+    one.assign(sess, [1, 2], np.ones([2, 2]))
+    tf.compat.v1.train.Saver().save(sess, str(tmp_path / "model.ckpt"))
+    one, two = tables()
+    with pytest.raises(ValueError, match="'one', but no table .* 'mergeable_table_0'"):
+        warm_starting_util.warm_start(str(tmp_path), ["one"])
+    warm_starting_util.warm_start(str(tmp_path), ["mergeable_table_0"])
+    sess = session()
+    sess.run(tf.compat.v1.global_variables_initializer())
+    assert two.rows(sess).keys() == {1, 2} and np.all(one.find(sess, [1, 2]) == 1)
+
+
+def test_patches_are_applied_once():
+    from tensorflow.python.training import warm_starting_util
+    from tensorflow_estimator.python.estimator import estimator
+
+    from mx_rec import patches
+
+    functions = [(warm_starting_util, "warm_start"), (estimator, "_get_default_warm_start_settings")]
+    before = [getattr(*function) for function in functions]
+    patches.apply()
+    assert [getattr(*function) for function in functions] == before
+    # And a function that is TensorFlow's own lies right under each.
+    assert all(function.__wrapped__.__module__ == owner.__name__ and not hasattr(function.__wrapped__, "__wrapped__")
+               for function, (owner, _) in zip(before, functions))
