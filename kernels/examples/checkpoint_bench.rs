@@ -60,7 +60,7 @@ fn measure(dir: &Path, mib: usize, reps: usize) -> Result<(), Box<dyn Error>> {
             if ours {
                 reset_peak()?;
                 let before = resident("VmRSS:")?;
-                save = timed(|| Ok(checkpoint::save(&table, &pool, &saved)?))?;
+                save = timed(|| Ok(checkpoint::save(&table, &pool, &saved)?.rows))?;
                 extra = resident("VmHWM:")?.saturating_sub(before);
             } else {
                 write = timed(|| dd(&source, &copy, 2))?;

@@ -27,7 +27,7 @@ class Arguments:
             "half": (0.5, np.float32), "power": (-0.5, np.float32), "epsilon": (1e-8, np.float32),
             "accumulator": (0.1, np.float32), "wide": (np.ones([3, DIM]), np.float32),
             "beta": (0.9, np.float32), "name": (np.frombuffer(b"Adagrad_accumulator", np.uint8), np.uint8),
-            "path": (np.frombuffer(b"/nowhere/at/all", np.uint8), np.uint8),
+            "path": (np.frombuffer(b"/nowhere/at/all", np.uint8), np.uint8), "since": (0, np.int64),
         }
         values.update(replaced)
         for name, (value, dtype) in values.items():
@@ -68,6 +68,7 @@ CALLS = {
     "MxRecRemove": lambda o, a: o.mx_rec_remove(a.handle, a.ids),
     "MxRecClear": lambda o, a: o.mx_rec_clear(a.handle),
     "MxRecSave": lambda o, a: o.mx_rec_save(a.handle, a.path),
+    "MxRecSaveDelta": lambda o, a: o.mx_rec_save_delta(a.handle, a.path, a.since, a.since),
     "MxRecLoad": lambda o, a: o.mx_rec_load(a.handle, a.path),
     "MxRecWarmStart": lambda o, a: o.mx_rec_warm_start(a.handle, a.path, a.name),
 }
@@ -110,8 +111,9 @@ WRONG = (
     + [("MxRecExportSlot", "name", np.frombuffer(value, np.uint8), np.uint8) for value in (b"no_such_slot", b"", b"\xff")]
     + [(op, "path", np.frombuffer(value, np.uint8), np.uint8) for op in ("MxRecLoad", "MxRecWarmStart") for value in (
         b"/nowhere/at/all", b"", b"\xff\xfe", b"a\x00b")]
-    + [("MxRecSave", "path", np.frombuffer(value, np.uint8), np.uint8) for value in (
+    + [(op, "path", np.frombuffer(value, np.uint8), np.uint8) for op in ("MxRecSave", "MxRecSaveDelta") for value in (
         b"/proc/no/such/place", b"", b"a\x00b")]
+    + [("MxRecSaveDelta", "since", value, np.int64) for value in (-1, 2 ** 32, 3)]
 )
 
 
@@ -143,7 +145,7 @@ def test_a_wrong_argument_is_an_error_that_names_op_and_table_and_changes_nothin
     after = table.export(sess)
     assert after[0].tolist() == before[0].tolist()
     support.assert_same_bits(after[1], before[1])
-    if op not in ("MxRecExportSlot", "MxRecLoad", "MxRecSave", "MxRecWarmStart"):
+    if op not in ("MxRecExportSlot", "MxRecLoad", "MxRecSave", "MxRecSaveDelta", "MxRecWarmStart"):
         sess.run(good)
 
 

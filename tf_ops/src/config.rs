@@ -90,7 +90,7 @@ impl From<Init> for Initializer {
 ///
 /// # Errors
 /// `InvalidArgument` that names the field.
-pub(crate) fn parse(json: &[u8]) -> Result<TableConfig> {
+pub(crate) fn parse(json: &[u8]) -> Result<Parsed> {
     let mut fields: Map<String, Value> = serde_json::from_slice(json)
         .map_err(|cause| invalid(format_args!("it must be a JSON object: {cause}")))?;
     let config = TableConfig {
@@ -102,10 +102,25 @@ pub(crate) fn parse(json: &[u8]) -> Result<TableConfig> {
         init_param: take(&mut fields, "init_param")?,
         frozen_keys: take(&mut fields, "padding_keys")?,
     };
+    let track_changes = match fields.contains_key("track_changes") {
+        true => take(&mut fields, "track_changes")?,
+        false => false,
+    };
     match fields.keys().next() {
         Some(field) => Err(invalid(format_args!("there is no field {field:?}"))),
-        None => Ok(config),
+        None => Ok(Parsed {
+            config,
+            track_changes,
+        }),
     }
+}
+
+/// A configuration and what is to be done with the table that is made by it.
+pub(crate) struct Parsed {
+    /// The table's settings.
+    pub(crate) config: TableConfig,
+    /// Whether changes are tracked, for incremental checkpoints.
+    pub(crate) track_changes: bool,
 }
 
 /// Takes one field out of the object.
@@ -138,7 +153,9 @@ mod tests {
     fn a_whole_configuration_is_read_with_its_extremes() -> Result<()> {
         let scaling = "{\"kind\": \"variance_scaling\", \"scale\": 2.0, \"mode\": \"fan_avg\", \
                        \"distribution\": \"uniform\", \"fan_in\": 10, \"fan_out\": 4}";
-        let config = parse(&text(scaling, ""))?;
+        let parsed = parse(&text(scaling, ", \"track_changes\": true"))?;
+        assert!(parsed.track_changes && !parse(&text(scaling, ""))?.track_changes);
+        let config = parsed.config;
         assert_eq!(
             (config.seed, config.frozen_keys.as_slice()),
             (u64::MAX, &[i64::MIN][..])
@@ -164,6 +181,10 @@ mod tests {
             (
                 text("{\"kind\": \"random_uniform\", \"min\": 0}", ""),
                 "max",
+            ),
+            (
+                text("{\"kind\": \"zeros\"}", ", \"track_changes\": 1"),
+                "track_changes",
             ),
             (b"{\"name\": \"t\"}".to_vec(), "\"dim\""),
             (b"{\"name\": \"t\", \"dim\": -1}".to_vec(), "\"dim\""),

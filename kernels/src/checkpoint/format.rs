@@ -8,6 +8,8 @@ use std::path::Path;
 pub(super) const KEY: &str = "key";
 /// Directory of the embeddings.
 pub(super) const EMBEDDING: &str = "embedding";
+/// Directory of the keys that a delta takes out.
+pub(super) const REMOVED: &str = "removed";
 /// File of the values in each directory.
 pub(super) const DATA: &str = "slice.data";
 /// File of the shape in each directory.
@@ -16,10 +18,11 @@ pub(super) const ATTRIBUTE: &str = "slice.attribute";
 pub(super) const MANIFEST: &str = "manifest.json";
 /// The same in version 1.
 pub(super) const TEXT_MANIFEST: &str = "manifest";
-/// Directories that the original writes beside the slots for its admission counts.
-pub(super) const NOT_SLOTS: [&str; 5] = [
+/// Directories that are no slots; the original writes the last three for its admission counts.
+pub(super) const NOT_SLOTS: [&str; 6] = [
     KEY,
     EMBEDDING,
+    REMOVED,
     "table_2_thresh",
     "hist_rec",
     "key_count_map",

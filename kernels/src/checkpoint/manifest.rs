@@ -44,6 +44,8 @@ pub(super) struct Manifest {
     pub(super) dim: u64,
     /// Slots in the order of a row, with the values at which new rows start.
     pub(super) slots: Vec<SlotSpec>,
+    /// Whether these are only the rows that changed since an earlier save.
+    pub(super) is_delta: bool,
     /// All other files, from version 2 on.
     pub(super) files: Option<Vec<Recorded>>,
     /// The table's configuration, from version 2 on.
@@ -77,6 +79,7 @@ impl Manifest {
             rows: text.rows,
             dim: text.dim,
             slots: text.slots,
+            is_delta: false,
             files: None,
             config: None,
         }))
@@ -120,6 +123,7 @@ impl Manifest {
             rows: json.rows,
             dim,
             slots,
+            is_delta: json.delta,
             files: Some(json.files),
             config: Some(json.table),
         })
@@ -133,6 +137,7 @@ impl Manifest {
         config: &TableConfig,
         rows: u64,
         slots: &[SlotSpec],
+        is_delta: bool,
         files: &[Recorded],
     ) -> Result<Vec<u8>> {
         let slot = |slot: &SlotSpec| json!({"name": slot.name, "initial": slot.initial});
@@ -142,6 +147,7 @@ impl Manifest {
             "table": described(config),
             "rows": rows,
             "slots": slots,
+            "delta": is_delta,
             "files": files,
         });
         let failed = |cause: &dyn Display| {
@@ -208,6 +214,8 @@ struct Json {
     table: Value,
     rows: u64,
     slots: Vec<JsonSlot>,
+    #[serde(default)]
+    delta: bool,
     files: Vec<Recorded>,
     #[serde(deserialize_with = "read_digits")]
     manifest_crc32c: u32,
@@ -312,7 +320,7 @@ mod tests {
             bytes: 24,
             crc32c: 0xab,
         }];
-        Manifest::bytes(&config(), 3, &slots, &files).unwrap()
+        Manifest::bytes(&config(), 3, &slots, false, &files).unwrap()
     }
 
     fn read(bytes: &[u8]) -> Result<Manifest> {

@@ -13,7 +13,9 @@ mod text;
 mod writer;
 
 #[cfg(test)]
+mod chain_tests;
+#[cfg(test)]
 mod tests;
 
-pub use reader::{load, load_slots};
-pub use writer::save;
+pub use reader::{load, load_chain, load_slots, Loaded};
+pub use writer::{save, save_delta, Saved};

@@ -11,16 +11,19 @@
 use super::block::{read, Column, Verdicts};
 use super::format::{
     damaged, is_slot_name, named, ATTRIBUTE, DATA, EMBEDDING, FLOAT_BYTES, KEY, KEY_BYTES,
-    MAX_SLOTS,
+    MAX_SLOTS, REMOVED,
 };
 use super::manifest::Manifest;
-use crate::{Error, Kind, Pool, Result, SlotSpec, Table};
+use crate::{Error, Kind, Loading, Pool, Result, SlotSpec, Table};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
 /// About so many bytes of a table are read at once.
 const LOAD_BYTES: u64 = 16 << 20;
+
+/// So many keys that a delta takes out are read at once.
+const LOAD_KEYS: usize = 1 << 20;
 
 /// Slots that start elsewhere than at 0 when nothing says so: the defaults of the Python package's optimizers. Matters only for
 /// files without a manifest in a table that has not seen its optimizer yet.
@@ -38,7 +41,8 @@ const INITIAL: [(&str, f32); 2] = [("Adagrad_accumulator", 0.9), ("Ftrl_accum", 
 /// # Errors
 /// The table is as it was, and the message names the file: `NotFound` for a missing file; `DataLoss` for an attribute, a size,
 /// a checksum or a manifest that does not fit the rest, for a padding key and for one that occurs twice; `InvalidArgument` for
-/// another dim than the table's; `ResourceExhausted` for more rows than its capacity; `Io` for what the system refuses.
+/// another dim than the table's, and for a delta; `ResourceExhausted` for more rows than its capacity; `Io` for what the system
+/// refuses.
 pub fn load(table: &Table, pool: &Pool, dir: &Path) -> Result<u64> {
     load_slots(table, pool, dir, &|_| true)
 }
@@ -53,106 +57,210 @@ pub fn load_slots(
     dir: &Path,
     wanted: &dyn Fn(&str) -> bool,
 ) -> Result<u64> {
-    let manifest = Manifest::read(dir)?;
-    let files = manifest
-        .as_ref()
-        .and_then(|manifest| manifest.files.as_deref());
-    let mut verdicts = Verdicts::new(dir, files);
-    verdicts.attribute(KEY)?;
-    let rows = check_keys(table, dir)?;
-    if let Some(manifest) = &manifest {
-        check_dim(table, manifest.dim, &manifest.path)?;
-        if manifest.rows != rows {
+    Ok(load_chain(table, pool, &[dir], wanted)?.rows)
+}
+
+/// What a load has brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// Rows of the table.
+    pub rows: u64,
+    /// The epoch that ended with the load, for [`super::save_delta`]; 0 if the table does not track changes.
+    pub epoch: u32,
+}
+
+/// [`load_slots`] of a directory and of the deltas that were saved after it, in their order: keys that a delta removes go, its rows
+/// take the place of earlier ones.
+///
+/// # Errors
+/// As [`load`]; `InvalidArgument` if the first is a delta, or a later one is none.
+pub fn load_chain(
+    table: &Table,
+    pool: &Pool,
+    dirs: &[&Path],
+    wanted: &dyn Fn(&str) -> bool,
+) -> Result<Loaded> {
+    let manifests = dirs
+        .iter()
+        .map(|dir| Manifest::read(dir))
+        .collect::<Result<Vec<_>>>()?;
+    let mut links = Vec::with_capacity(dirs.len());
+    for (at, (dir, manifest)) in dirs.iter().zip(&manifests).enumerate() {
+        let is_delta = manifest.as_ref().is_some_and(|manifest| manifest.is_delta);
+        if is_delta != (at > 0) {
+            let message = if is_delta {
+                "a delta cannot be loaded without what it follows"
+            } else {
+                "a table that is no delta cannot follow another"
+            };
+            return Err(Error::invalid(message)
+                .with("table", &table.config().name)
+                .with("path", dir.display()));
+        }
+        links.push(Link::open(table, dir, manifest.as_ref(), wanted)?);
+    }
+    let mut specs = table.slots();
+    // The newest says where new rows start.
+    for slot in links.iter().rev().flat_map(|link| &link.slots) {
+        if !specs.iter().any(|spec| spec.name == slot.name) {
+            specs.push(slot.clone());
+        }
+    }
+    let (rows, epoch) = table.load_closing(pool, &specs, &mut |loading| {
+        links
+            .iter_mut()
+            .try_for_each(|link| link.push(pool, &specs, loading))
+    })?;
+    Ok(Loaded { rows, epoch })
+}
+
+/// One directory of a chain, with its files open and their sizes checked.
+struct Link<'m> {
+    dir: &'m Path,
+    rows: u64,
+    /// Bytes of a row in each file of floats.
+    width: u64,
+    /// The slots to load.
+    slots: Vec<SlotSpec>,
+    keys: Column<'m>,
+    /// The embedding, then the slots.
+    columns: Vec<Column<'m>>,
+    /// Keys that a delta takes out.
+    removed: Option<(u64, Column<'m>)>,
+}
+
+impl<'m> Link<'m> {
+    fn open(
+        table: &Table,
+        dir: &'m Path,
+        manifest: Option<&'m Manifest>,
+        wanted: &dyn Fn(&str) -> bool,
+    ) -> Result<Self> {
+        let mut verdicts =
+            Verdicts::new(dir, manifest.and_then(|manifest| manifest.files.as_deref()));
+        verdicts.attribute(KEY)?;
+        let rows = check_keys(table, dir)?;
+        if let Some(manifest) = manifest {
+            check_dim(table, manifest.dim, &manifest.path)?;
+            if manifest.rows != rows {
+                return Err(
+                    damaged("the manifest has another number of rows", &manifest.path)
+                        .with("manifest_rows", manifest.rows)
+                        .with("rows", rows),
+                );
+            }
+        }
+        let on_disk = match manifest {
+            Some(manifest) => manifest.slots.clone(),
+            None => find_slots(dir)?,
+        };
+        if on_disk.len() > MAX_SLOTS {
             return Err(
-                damaged("the manifest has another number of rows", &manifest.path)
-                    .with("manifest_rows", manifest.rows)
-                    .with("rows", rows),
+                damaged("the checkpoint has more slots than a table may have", dir)
+                    .with("slots", on_disk.len())
+                    .with("limit", MAX_SLOTS),
             );
         }
-    }
-    let on_disk = match &manifest {
-        Some(manifest) => manifest.slots.clone(),
-        None => find_slots(dir)?,
-    };
-    if on_disk.len() > MAX_SLOTS {
-        return Err(
-            damaged("the checkpoint has more slots than a table may have", dir)
-                .with("slots", on_disk.len())
-                .with("limit", MAX_SLOTS),
-        );
-    }
-    let unwanted: Vec<&SlotSpec> = on_disk.iter().filter(|slot| !wanted(&slot.name)).collect();
-    let on_disk: Vec<&SlotSpec> = on_disk.iter().filter(|slot| wanted(&slot.name)).collect();
-    let mut specs = table.slots();
-    for slot in &on_disk {
-        if !specs.iter().any(|spec| spec.name == slot.name) {
-            specs.push((*slot).clone());
+        let (slots, unwanted): (Vec<SlotSpec>, Vec<SlotSpec>) =
+            on_disk.into_iter().partition(|slot| wanted(&slot.name));
+        let keys = Column::open(dir, KEY, rows, KEY_BYTES, &mut verdicts)?;
+        let width = (table.dim() as u64).saturating_mul(FLOAT_BYTES);
+        let mut columns = Vec::new();
+        for name in std::iter::once(EMBEDDING).chain(slots.iter().map(|slot| slot.name.as_ref())) {
+            verdicts.attribute(name)?;
+            check_floats(table, &dir.join(name), rows)?;
+            columns.push(Column::open(dir, name, rows, width, &mut verdicts)?);
         }
-    }
-    let mut keys = Column::open(dir, KEY, rows, KEY_BYTES, &mut verdicts)?;
-    let width = (table.dim() as u64).saturating_mul(FLOAT_BYTES);
-    let mut columns = Vec::new();
-    verdicts.attribute(EMBEDDING)?;
-    check_floats(table, &dir.join(EMBEDDING), rows)?;
-    columns.push(Column::open(dir, EMBEDDING, rows, width, &mut verdicts)?);
-    // Which column a slot is; those that are not on disk are made up.
-    let mut sources = Vec::new();
-    for spec in &specs {
-        if on_disk.iter().any(|slot| slot.name == spec.name) {
-            verdicts.attribute(&spec.name)?;
-            check_floats(table, &dir.join(spec.name.as_ref()), rows)?;
-            sources.push(Some(columns.len()));
-            columns.push(Column::open(dir, &spec.name, rows, width, &mut verdicts)?);
+        let removed = if manifest.is_some_and(|manifest| manifest.is_delta) {
+            verdicts.attribute(REMOVED)?;
+            let [count, size] = attribute(&dir.join(REMOVED))?;
+            check_size(size, KEY_BYTES, &dir.join(REMOVED).join(ATTRIBUTE))?;
+            let column = Column::open(dir, REMOVED, count, KEY_BYTES, &mut verdicts)?;
+            Some((count, column))
         } else {
-            sources.push(None);
-        }
+            None
+        };
+        verdicts.rest(&|file| {
+            let file = Path::new(file);
+            unwanted
+                .iter()
+                .any(|slot| file.starts_with(slot.name.as_ref()))
+        })?;
+        Ok(Self {
+            dir,
+            rows,
+            width,
+            slots,
+            keys,
+            columns,
+            removed,
+        })
     }
-    verdicts.rest(&|file| {
-        unwanted
-            .iter()
-            .any(|slot| Path::new(file).starts_with(slot.name.as_ref()))
-    })?;
 
-    let record = specs
-        .iter()
-        .fold(KEY_BYTES.saturating_add(width), |sum, _| {
-            sum.saturating_add(width)
-        });
-    let key_file = dir.join(KEY).join(DATA);
-    let most = LOAD_BYTES.checked_div(record).unwrap_or(0).max(1);
-    table.load(pool, &specs, &mut |loading| {
+    /// Puts the rows into a content with the slots `specs`, block by block, then compares the checksums.
+    fn push(&mut self, pool: &Pool, specs: &[SlotSpec], loading: &mut Loading<'_>) -> Result<()> {
+        let key_file = self.dir.join(KEY).join(DATA);
+        let named = |error: Error| error.with("path", key_file.display());
+        let is_delta = self.removed.is_some();
+        if let Some((count, column)) = &mut self.removed {
+            let mut keys = Vec::new();
+            for first in (0..*count).step_by(LOAD_KEYS) {
+                let count = count.saturating_sub(first).min(LOAD_KEYS as u64);
+                read(
+                    pool,
+                    (first, count),
+                    (column, &mut keys),
+                    (&mut [], &mut []),
+                )?;
+                loading.remove(&keys)?;
+            }
+            column.finish()?;
+        }
+        // Those that are not on disk are made up.
+        let sources: Vec<Option<usize>> = specs
+            .iter()
+            .map(|spec| self.slots.iter().position(|slot| slot.name == spec.name))
+            .collect();
+        let record = specs
+            .iter()
+            .fold(KEY_BYTES.saturating_add(self.width), |sum, _| {
+                sum.saturating_add(self.width)
+            });
+        let most = LOAD_BYTES.checked_div(record).unwrap_or(0).max(1);
         let mut made_up: Vec<Vec<f32>> = vec![Vec::new(); specs.len()];
-        let (mut key_values, mut values) = (Vec::new(), vec![Vec::new(); columns.len()]);
+        let (mut keys, mut values) = (Vec::new(), vec![Vec::new(); self.columns.len()]);
         let mut first = 0;
-        while first < rows {
-            let count = rows.saturating_sub(first).min(most);
+        while first < self.rows {
+            let count = self.rows.saturating_sub(first).min(most);
             read(
                 pool,
                 (first, count),
-                (&mut keys, &mut key_values),
-                (&mut columns, &mut values),
+                (&mut self.keys, &mut keys),
+                (&mut self.columns, &mut values),
             )?;
-            let floats = values.first().map_or(0, Vec::len);
-            for (slot, spec) in made_up.iter_mut().zip(&specs) {
-                slot.resize(floats, spec.initial);
+            let Some((embedding, on_disk)) = values.split_first() else {
+                break;
+            };
+            for (slot, spec) in made_up.iter_mut().zip(specs) {
+                slot.resize(embedding.len(), spec.initial);
             }
             let slots: Vec<&[f32]> = sources
                 .iter()
                 .zip(&made_up)
                 .map(|(source, made_up)| {
-                    let column = source.and_then(|at| values.get(at));
+                    let column = source.and_then(|at| on_disk.get(at));
                     column.unwrap_or(made_up).as_slice()
                 })
                 .collect();
-            let embedding = values.first().map_or(&[][..], Vec::as_slice);
-            loading
-                .push(&key_values, embedding, &slots)
-                .map_err(|error| error.with("path", key_file.display()))?;
+            if is_delta {
+                loading.remove(&keys).map_err(named)?;
+            }
+            loading.push(&keys, embedding, &slots).map_err(named)?;
             first = first.saturating_add(count);
         }
-        keys.finish()?;
-        columns.iter().try_for_each(Column::finish)
-    })
+        self.keys.finish()?;
+        self.columns.iter().try_for_each(Column::finish)
+    }
 }
 
 /// Opens a plain file for reading and asks for its size.

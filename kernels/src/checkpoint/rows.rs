@@ -235,11 +235,7 @@ struct Part {
 impl Part {
     fn create(table: &Path, name: &str, width: u64) -> Result<Part> {
         let dir = table.join(name);
-        named(
-            DirBuilder::new().mode(DIR_MODE).create(&dir),
-            "make a directory",
-            &dir,
-        )?;
+        make_dir(&dir)?;
         let path = dir.join(DATA);
         let file = create_file(&path)?;
         Ok(Part {
@@ -270,6 +266,15 @@ impl Part {
             file: self.file,
         }
     }
+}
+
+/// Makes the directory of a part.
+pub(super) fn make_dir(dir: &Path) -> Result<()> {
+    named(
+        DirBuilder::new().mode(DIR_MODE).create(dir),
+        "make a directory",
+        dir,
+    )
 }
 
 fn create_file(path: &Path) -> Result<File> {

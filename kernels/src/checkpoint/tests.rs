@@ -135,7 +135,7 @@ fn a_saved_table_comes_back_bit_for_bit_in_the_same_order() -> Result<()> {
         let dir = temp.0.join("sparse-model-7").join("t");
         let table = trained(dim, rows);
         table.remove(Ids::I64(&[0]))?;
-        let saved = save(&table, &pool(), &dir)?;
+        let saved = save(&table, &pool(), &dir)?.rows;
         assert_eq!(saved, table.len());
         let other = self::table(dim, 1 << 20);
         assert_eq!(load(&other, &pool(), &dir)?, saved);
@@ -205,7 +205,7 @@ fn the_files_are_those_of_the_layout() -> Result<()> {
 fn an_empty_table_is_saved_and_loaded() -> Result<()> {
     let temp = Temp::new();
     let dir = temp.0.join("t");
-    assert_eq!(save(&table(4, 10), &pool(), &dir)?, 0);
+    assert_eq!(save(&table(4, 10), &pool(), &dir)?.rows, 0);
     let full = trained(4, 10);
     assert_eq!(load(&full, &pool(), &dir)?, 0);
     assert_eq!(full.len(), 0);
@@ -255,7 +255,7 @@ fn what_is_no_checkpoint_is_never_replaced() {
     assert_eq!(temp.entries(), ["photos"]);
     let empty = temp.0.join("empty");
     fs::create_dir(&empty).unwrap();
-    assert_eq!(save(&table, &pool(), &empty).unwrap(), 3);
+    assert_eq!(save(&table, &pool(), &empty).unwrap().rows, 3);
 }
 
 #[test]

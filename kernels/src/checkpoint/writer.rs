@@ -1,8 +1,10 @@
 //! Writes a table: its files beside the destination, then a rename.
 
-use super::format::{is_slot_name, named, refused, ATTRIBUTE, KEY, MANIFEST, MAX_SLOTS};
+use super::format::{
+    is_slot_name, key_attribute, named, refused, ATTRIBUTE, DATA, KEY, MANIFEST, MAX_SLOTS, REMOVED,
+};
 use super::manifest::{Manifest, Recorded};
-use super::rows::{flush, sync_dir, write_rows, Written, DIR_MODE};
+use super::rows::{flush, make_dir, sync_dir, write_rows, Written, DIR_MODE};
 use crate::{Error, Kind, Pool, Result, Table};
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -12,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Directories of earlier saves that were cut off may lie in the way of a new one; so many are stepped over.
 const ATTEMPTS: u32 = 10_000;
 
-/// Writes the whole table into the directory `dir`, which is made with its parents, and returns the number of rows.
+/// Writes the whole table into the directory `dir`, which is made with its parents.
 ///
 /// The files hold one moment of the table: updates wait. All threads of the pool write them into a hidden directory beside `dir`;
 /// they are flushed to the disk and renamed, so `dir` holds all of the new content or all of the old. An earlier checkpoint of
@@ -22,7 +24,44 @@ const ATTEMPTS: u32 = 10_000;
 /// # Errors
 /// `InvalidArgument` if `dir` has no name, exists and is no checkpoint, or a slot's name cannot be a directory; `Io` or
 /// `NotFound` with the path for what the system refuses. After an error `dir` is as it was.
-pub fn save(table: &Table, pool: &Pool, dir: &Path) -> Result<u64> {
+pub fn save(table: &Table, pool: &Pool, dir: &Path) -> Result<Saved> {
+    place(table, pool, dir, None)
+}
+
+/// What a save has written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// Rows in the files.
+    pub rows: u64,
+    /// Keys that a delta takes out.
+    pub removed: u64,
+    /// The epoch that ended with the save's snapshot, for later deltas; 0 if the table does not track changes.
+    pub epoch: u32,
+}
+
+/// [`save`] of the rows only that changed after epoch `since`, at least `least` times since they were last written, and of the
+/// keys that lost their rows after it. A row that is left out for `least` is a candidate of the next delta, and counts on.
+///
+/// [`Table::track_changes`] must be on, and `since` the epoch of a [`Saved`] or of a load of this table. How often a row changed is
+/// how many gradients reached it: one for each lookup and step in which its key occurred.
+///
+/// # Errors
+/// As [`save`]; `InvalidArgument` if changes are not tracked, or the whole content was replaced after `since`.
+pub fn save_delta(table: &Table, pool: &Pool, dir: &Path, since: u32, least: u32) -> Result<Saved> {
+    table.forget_removed(since);
+    let epoch = since;
+    place(table, pool, dir, Some(Since { epoch, least }))
+}
+
+/// What a delta follows, and what it leaves out.
+#[derive(Clone, Copy)]
+struct Since {
+    epoch: u32,
+    least: u32,
+}
+
+/// Writes beside `dir`, then renames.
+fn place(table: &Table, pool: &Pool, dir: &Path, since: Option<Since>) -> Result<Saved> {
     let name = dir
         .file_name()
         .and_then(|name| name.to_str())
@@ -37,9 +76,9 @@ pub fn save(table: &Table, pool: &Pool, dir: &Path) -> Result<u64> {
     replaceable(dir)?;
     make_dirs(parent)?;
     let fresh = Scratch::beside(parent, name, "saving")?;
-    let rows = write(table, pool, &fresh.path)?;
+    let saved = write(table, pool, &fresh.path, since)?;
     install(fresh, dir, parent, name)?;
-    Ok(rows)
+    Ok(saved)
 }
 
 /// Refuses to replace what is not a checkpoint.
@@ -60,7 +99,7 @@ fn replaceable(dir: &Path) -> Result<()> {
 }
 
 /// Writes all files of a table into the empty directory `dir` and flushes them to the disk.
-fn write(table: &Table, pool: &Pool, dir: &Path) -> Result<u64> {
+fn write(table: &Table, pool: &Pool, dir: &Path, since: Option<Since>) -> Result<Saved> {
     let snapshot = table.snapshot();
     let slots = snapshot.slots().to_vec();
     if let Some(slot) = slots.iter().find(|slot| !is_slot_name(&slot.name)) {
@@ -71,22 +110,49 @@ fn write(table: &Table, pool: &Pool, dir: &Path) -> Result<u64> {
             .with("slots", slots.len())
             .with("limit", MAX_SLOTS));
     }
-    let expected = snapshot.rows();
-    let (rows, mut files) = write_rows(&snapshot, table.dim(), pool, dir, &|_| true)?;
-    drop(snapshot);
-    if rows != expected {
+    if let Some(since) = since.filter(|since| !snapshot.reaches(since.epoch)) {
+        return Err(Error::invalid(
+            "no delta can be made since then: changes are not tracked, or the content was replaced",
+        )
+        .with("table", &table.config().name)
+        .with("since", since.epoch));
+    }
+    let epoch = snapshot.close();
+    let keep = |row: u32| match since {
+        Some(since) => snapshot.has_changed(row, since.epoch, since.least),
+        None => true,
+    };
+    let (rows, mut files) = write_rows(&snapshot, table.dim(), pool, dir, &keep)?;
+    let mut removed = 0;
+    if let Some(since) = since {
+        let keys = snapshot.removed_since(since.epoch);
+        removed = keys.len() as u64;
+        let bytes: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
+        make_dir(&dir.join(REMOVED))?;
+        let attribute = key_attribute(removed);
+        let name = |file: &str| format!("{REMOVED}/{file}");
+        files.push(Written::whole(dir, &name(ATTRIBUTE), &attribute)?);
+        files.push(Written::whole(dir, &name(DATA), &bytes)?);
+    } else if rows != snapshot.rows() {
         return Err(Error::new(
             Kind::Internal,
             "a table gave another number of rows than it has",
         )
-        .with("rows", expected)
+        .with("rows", snapshot.rows())
         .with("given", rows));
     }
+    let written = since.unwrap_or(Since { epoch: 0, least: 0 });
+    snapshot.written(written.epoch, written.least);
+    drop(snapshot);
     let recorded: Vec<Recorded> = files.iter().map(|file| file.recorded.clone()).collect();
-    let manifest = Manifest::bytes(table.config(), rows, &slots, &recorded)?;
+    let manifest = Manifest::bytes(table.config(), rows, &slots, since.is_some(), &recorded)?;
     files.push(Written::whole(dir, MANIFEST, &manifest)?);
     flush(pool, dir, files)?;
-    Ok(rows)
+    Ok(Saved {
+        rows,
+        removed,
+        epoch,
+    })
 }
 
 /// A hidden directory that is removed with all it holds unless it was moved away.

@@ -128,6 +128,7 @@ impl Table {
                 }
             },
         );
+        dealt.note(&mut content);
         Ok(())
     }
 
@@ -230,6 +231,7 @@ impl Table {
             };
             updated.fetch_add(job.run(part, &rows), Ordering::Relaxed);
         });
+        dealt.note(content);
         Ok(updated.into_inner())
     }
 }
@@ -243,6 +245,14 @@ struct Dealt {
 }
 
 impl Dealt {
+    /// Notes the rows as changed, if anybody wants to know.
+    fn note(&self, content: &mut Content) {
+        if content.changes.is_on() {
+            let rows = (0..self.owners).flat_map(|owner| self.of(owner).map(|(row, _)| row));
+            content.changes.touch(rows);
+        }
+    }
+
     /// The pairs of one owner, in order of occurrence.
     fn of(&self, owner: usize) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.lists

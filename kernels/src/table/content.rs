@@ -1,5 +1,6 @@
 //! The rows of a table, and which of them are in use.
 
+use super::changes::Changes;
 use crate::mem::{Slab, NONE};
 use crate::{Error, Kind, Result, SlotSpec};
 
@@ -27,6 +28,8 @@ pub(crate) struct Content {
     swept: usize,
     /// Changes whenever a slot that rows have gets another initial value.
     initials: u64,
+    /// Which rows changed since which save.
+    pub(super) changes: Changes,
 }
 
 impl Content {
@@ -44,6 +47,7 @@ impl Content {
             frozen,
             swept: 0,
             initials: 0,
+            changes: Changes::default(),
         }
     }
 
@@ -92,7 +96,9 @@ impl Content {
         }
         let free = self.free.len();
         if free == self.slab.rows() {
+            let changes = std::mem::take(&mut self.changes);
             *self = Content::new(self.dim, self.capacity, std::mem::take(&mut self.slots));
+            self.changes = changes;
         } else if free >= SWEEP
             && free * 2 >= self.slab.rows()
             && free >= self.swept + self.swept / 4
@@ -154,6 +160,10 @@ impl Content {
                 }
             }
         }
+        if slots.len() > known {
+            // Every row has more than it had.
+            self.changes.touch(0..self.slab.rows() as u32);
+        }
         self.slots = slots;
         self.initials += u64::from(changed);
         Ok(starts)
@@ -182,7 +192,9 @@ impl Content {
 
     /// Bytes of the bookkeeping.
     pub(crate) fn other_bytes(&self) -> u64 {
-        (self.free.capacity() * 4 + self.removed.capacity() * 8 + self.frozen.capacity() * 4) as u64
+        let rows =
+            self.free.capacity() * 4 + self.removed.capacity() * 8 + self.frozen.capacity() * 4;
+        (rows + self.changes.bytes()) as u64
     }
 
     fn is_removed(&self, row: u32) -> bool {

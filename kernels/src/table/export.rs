@@ -37,6 +37,34 @@ impl Snapshot<'_> {
         self.content.slab.row(row)
     }
 
+    /// Ends the epoch of changes and returns its number, 0 if changes are not tracked: what changes from now on falls into the
+    /// next one.
+    pub(crate) fn close(&self) -> u32 {
+        self.content.changes.close()
+    }
+
+    /// Whether a delta since the end of epoch `since` can tell all that changed.
+    pub(crate) fn reaches(&self, since: u32) -> bool {
+        self.content.changes.reaches(since)
+    }
+
+    /// Whether a row belongs into a delta since the end of epoch `since`: it changed later, and at least `least` times since it
+    /// was last written.
+    pub(crate) fn has_changed(&self, row: u32, since: u32, least: u32) -> bool {
+        self.content.changes.holds(row, since, least)
+    }
+
+    /// Notes what a save since epoch `since`, which closed an epoch, has written.
+    pub(crate) fn written(&self, since: u32, least: u32) {
+        let rows = self.content.slab.rows() as u32;
+        self.content.changes.written(rows, since, least);
+    }
+
+    /// Keys that lost their rows after epoch `since`, ascending.
+    pub(crate) fn removed_since(&self, since: u32) -> Vec<i64> {
+        self.content.changes.removed_since(since)
+    }
+
     /// Calls `f` with the keys of rows in use, window by window in row order. Rows that `keep` refuses count as unused.
     ///
     /// Beside the table it needs 8 bytes for each of 4,194,304 rows, or of a 128th of the rows if that is more.

@@ -177,8 +177,10 @@ impl Table {
             .map_err(|error| error.with("table", &self.config().name))?;
         let old = flight.enter(&keys, self.content().read().initials());
         flight.entered(offsets);
-        if !old.is_empty() {
-            self.content().write().reset(&old);
+        if !old.is_empty() || self.tracks() {
+            let mut content = self.content().write();
+            content.reset(&old);
+            content.changes.renew(&rows);
         }
         drop(flight);
         index.insert(pool, &keys, &rows);

@@ -3,6 +3,7 @@
 use super::content::Content;
 use super::Table;
 use crate::index::Index;
+use crate::mem::NONE;
 use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
 
 /// A thread should copy at least so many rows.
@@ -60,6 +61,23 @@ impl Loading<'_> {
         Ok(())
     }
 
+    /// Takes out what was pushed for these keys; unknown ones are no error.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` without memory for their list.
+    pub fn remove(&mut self, keys: &[i64]) -> Result<()> {
+        let mut rows = Vec::new();
+        rows.try_reserve(keys.len())
+            .map_err(|_| self.table.no_memory("keys", keys.len()))?;
+        let found = keys.iter().map(|&key| self.index.remove(key));
+        rows.extend(found.filter(|&row| row != NONE));
+        if !rows.is_empty() {
+            self.content.free(&rows);
+            self.index.shrink();
+        }
+        Ok(())
+    }
+
     fn damaged(&self, message: &str, key: i64) -> Error {
         Error::new(Kind::DataLoss, message)
             .with("table", &self.table.config().name)
@@ -81,6 +99,17 @@ impl Table {
         slots: &[SlotSpec],
         fill: &mut dyn FnMut(&mut Loading<'_>) -> Result<()>,
     ) -> Result<u64> {
+        Ok(self.load_closing(pool, slots, fill)?.0)
+    }
+
+    /// [`Table::load`], and the epoch that ends with it: a delta since then tells what changed after the load. 0 if changes are
+    /// not tracked.
+    pub(crate) fn load_closing(
+        &self,
+        pool: &Pool,
+        slots: &[SlotSpec],
+        fill: &mut dyn FnMut(&mut Loading<'_>) -> Result<()>,
+    ) -> Result<(u64, u32)> {
         for (at, slot) in slots.iter().enumerate() {
             if slots[..at].iter().any(|earlier| earlier.name == slot.name) {
                 return Err(self
@@ -99,7 +128,7 @@ impl Table {
         fill(&mut loading)?;
         let Loading { index, content, .. } = loading;
         let rows = index.len();
-        self.replace(index, content);
-        Ok(rows)
+        let closed = self.replace(index, content);
+        Ok((rows, closed))
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `config`, `verbs` | settings, arguments and results |
 //! | `content` | rows in use, removed, frozen; the slots of a row |
+//! | `changes` | which rows changed since which save |
 //! | `engine` | the table: locks, new rows, removal |
 //! | `lease`, `flight` | batches ahead: staged rows, and offsets that outlive a removal |
 //! | `read` | lookup and find |
@@ -11,6 +12,7 @@
 //! | `export`, `load` | the whole content, out and in |
 
 mod apply;
+mod changes;
 mod config;
 mod content;
 mod engine;

@@ -24,6 +24,7 @@ _NOT_DIFFERENTIABLE = (
     "MxRecRemove",
     "MxRecClear",
     "MxRecSave",
+    "MxRecSaveDelta",
     "MxRecLoad",
     "MxRecWarmStart",
 )

@@ -38,6 +38,9 @@ _SHAPES = {
     "MxRecEmbed": lambda op: [_of_ids(op, 3, 1)],
     "MxRecReduce": lambda op: [_of_ids(op, 2, 0)],
     "MxRecFind": lambda op: [_of_ids(op, 2, 1)],
+    "MxRecSave": lambda op: [_SCALAR, _SCALAR],
+    "MxRecSaveDelta": lambda op: [_SCALAR, _SCALAR, _SCALAR],
+    "MxRecLoad": lambda op: [_SCALAR, _SCALAR],
     "MxRecExport": lambda op: [_VECTOR, tf.TensorShape([None, None])],
     "MxRecExportSlot": lambda op: [_VECTOR, tf.TensorShape([None, None])],
 }  # type: Dict[str, Callable[[tf.Operation], Shapes]]
@@ -54,6 +57,7 @@ _RANKS = {
     "MxRecFind": {0: 0, 1: 2, 3: 2},
     "MxRecExportSlot": {0: 0, 1: 1},
     "MxRecSave": {0: 0, 1: 1},
+    "MxRecSaveDelta": {0: 0, 1: 1, 2: 0, 3: 0},
     "MxRecLoad": {0: 0, 1: 1},
     "MxRecWarmStart": {0: 0, 1: 1, 2: 1},
 }  # type: Dict[str, Dict[int, int]]

@@ -1,4 +1,4 @@
-//! Ops that write a table to files and read it back: `MxRecSave`, `MxRecLoad`, `MxRecWarmStart`.
+//! Ops that write a table to files and read it back: `MxRecSave`, `MxRecSaveDelta`, `MxRecLoad`, `MxRecWarmStart`.
 
 use super::definition::{Arg, OpDef};
 use super::support::{handle_to_scalar, on, table, HANDLE};
@@ -26,6 +26,35 @@ fn path(input: &Input) -> Result<&Path> {
     Ok(Path::new(OsStr::from_bytes(bytes)))
 }
 
+/// The paths of an input, with a zero byte between two.
+fn paths(input: &Input) -> Result<Vec<&Path>> {
+    let bytes = input.values::<u8>()?;
+    let paths: Vec<&Path> = bytes
+        .split(|byte| *byte == 0)
+        .map(|path| Path::new(OsStr::from_bytes(path)))
+        .collect();
+    if paths.iter().any(|path| path.as_os_str().is_empty()) {
+        return Err(Error::invalid("a path must not be empty"));
+    }
+    Ok(paths)
+}
+
+/// An epoch as it is given out: int64, because TensorFlow computes with it.
+const EPOCH: Arg = Arg {
+    name: "epoch",
+    dtype: "int64",
+    shape: "()",
+    doc: "What MxRecSaveDelta takes as `since` to tell what changed after this; 0 if the table does not track changes.",
+};
+
+const PATHS: Arg = Arg {
+    name: "path",
+    dtype: "uint8",
+    shape: "(b)",
+    doc: "The table's directory in a checkpoint, as the bytes of a path; or several with a zero byte between two: a whole save and \
+          the deltas that follow it, in order.",
+};
+
 /// Writes a table.
 pub(crate) struct Save;
 
@@ -34,7 +63,7 @@ impl Kernel for Save {
         name: "MxRecSave",
         doc: "Writes all keys, embeddings and slots into a directory ([checkpoint-format.md](checkpoint-format.md)).",
         inputs: &[HANDLE, PATH],
-        outputs: &[Arg { name: "rows", dtype: "int64", shape: "()", doc: "Rows that were written." }],
+        outputs: &[Arg { name: "rows", dtype: "int64", shape: "()", doc: "Rows that were written." }, EPOCH],
         attrs: &[],
         errors: "`UNKNOWN` with the system's words and the file; what stood under that path before is then still there.",
         stateful: true,
@@ -51,8 +80,64 @@ impl Kernel for Save {
     fn compute(&self, context: &Context) -> Result<()> {
         let (table, input) = (table(context)?, context.input(1)?);
         on(&table, || {
-            let rows = checkpoint::save(&table, pool()?, path(&input)?)?;
-            context.set_scalar(0, rows as i64)
+            let saved = checkpoint::save(&table, pool()?, path(&input)?)?;
+            context.set_scalar(0, saved.rows as i64)?;
+            context.set_scalar(1, i64::from(saved.epoch))
+        })
+    }
+}
+
+/// Writes what changed.
+pub(crate) struct SaveDelta;
+
+impl Kernel for SaveDelta {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecSaveDelta",
+        doc: "Writes the rows that changed after an earlier save or load, and the keys that lost their rows after it, into a directory \
+              ([incremental-checkpoints.md](incremental-checkpoints.md)). The table's configuration must say `track_changes`.",
+        inputs: &[
+            HANDLE,
+            PATH,
+            Arg { name: "since", dtype: "int64", shape: "()", doc: "The epoch that MxRecSave, MxRecLoad or MxRecSaveDelta gave." },
+            Arg {
+                name: "least",
+                dtype: "int64",
+                shape: "()",
+                doc: "Rows that fewer gradients reached since they were last written are left out, and stay candidates.",
+            },
+        ],
+        outputs: &[
+            Arg { name: "rows", dtype: "int64", shape: "()", doc: "Rows that were written." },
+            Arg { name: "removed", dtype: "int64", shape: "()", doc: "Keys that a load takes out." },
+            EPOCH,
+        ],
+        attrs: &[],
+        errors: "those of `MxRecSave`; `INVALID_ARGUMENT` if changes are not tracked, or the table was cleared or loaded after `since`.",
+        stateful: true,
+    };
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        handle_to_scalar(context)
+    }
+
+    fn create(_: &Construction) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (table, input) = (table(context)?, context.input(1)?);
+        let number = |at: usize, name: &str| -> Result<u32> {
+            let value = context.input(at)?.scalar::<i64>()?;
+            u32::try_from(value).map_err(|_| {
+                Error::invalid(format!("{name} must be 0 to 4294967295")).with("value", value)
+            })
+        };
+        on(&table, || {
+            let (since, least) = (number(2, "since")?, number(3, "least")?);
+            let saved = checkpoint::save_delta(&table, pool()?, path(&input)?, since, least)?;
+            context.set_scalar(0, saved.rows as i64)?;
+            context.set_scalar(1, saved.removed as i64)?;
+            context.set_scalar(2, i64::from(saved.epoch))
         })
     }
 }
@@ -63,9 +148,10 @@ pub(crate) struct Load;
 impl Kernel for Load {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecLoad",
-        doc: "Replaces the whole content of the table by that of a directory, or nothing of it.",
-        inputs: &[HANDLE, PATH],
-        outputs: &[Arg { name: "rows", dtype: "int64", shape: "()", doc: "Rows that were read." }],
+        doc: "Replaces the whole content of the table by that of a directory, or of a directory and the deltas that follow it, or \
+              nothing of it.",
+        inputs: &[HANDLE, PATHS],
+        outputs: &[Arg { name: "rows", dtype: "int64", shape: "()", doc: "Rows of the table." }, EPOCH],
         attrs: &[],
         errors: "`NOT_FOUND` for a missing file, `DATA_LOSS` for files that do not fit together, `INVALID_ARGUMENT` for another \
                  dim, `RESOURCE_EXHAUSTED` for more rows than the table's capacity, `UNKNOWN` with the system's words.",
@@ -83,8 +169,9 @@ impl Kernel for Load {
     fn compute(&self, context: &Context) -> Result<()> {
         let (table, input) = (table(context)?, context.input(1)?);
         on(&table, || {
-            let rows = checkpoint::load(&table, pool()?, path(&input)?)?;
-            context.set_scalar(0, rows as i64)
+            let loaded = checkpoint::load_chain(&table, pool()?, &paths(&input)?, &|_| true)?;
+            context.set_scalar(0, loaded.rows as i64)?;
+            context.set_scalar(1, i64::from(loaded.epoch))
         })
     }
 }
@@ -99,7 +186,7 @@ impl Kernel for WarmStart {
               slots start afresh.",
         inputs: &[
             HANDLE,
-            PATH,
+            PATHS,
             Arg {
                 name: "slots",
                 dtype: "uint8",
@@ -132,8 +219,8 @@ impl Kernel for WarmStart {
                     .split(|byte| *byte == 0)
                     .any(|slot| slot == name.as_bytes())
             };
-            let rows = checkpoint::load_slots(&table, pool()?, path(&input)?, &wanted)?;
-            context.set_scalar(0, rows as i64)
+            let loaded = checkpoint::load_chain(&table, pool()?, &paths(&input)?, &wanted)?;
+            context.set_scalar(0, loaded.rows as i64)
         })
     }
 }

@@ -33,7 +33,7 @@ impl Kernel for Table {
               2000000000), seed (0 to 2^64 - 1), init_param (factor of new rows), padding_keys (keys whose rows are never updated) and \
               initializer: an object with `kind` zeros, ones, constant (value), random_uniform (min, max), random_normal (mean, \
               stddev), truncated_normal (mean, stddev) or variance_scaling (scale, mode: fan_in, fan_out, fan_avg; distribution: \
-              uniform, untruncated_normal, truncated_normal; fan_in; fan_out).",
+              uniform, untruncated_normal, truncated_normal; fan_in; fan_out). It may have track_changes: true, for MxRecSaveDelta.",
         inputs: &[
             Arg { name: "config", dtype: "uint8", shape: "(n)", doc: "The configuration, JSON in UTF-8." },
             Arg { name: "like", dtype: "float", shape: "(0, dim)", doc: "No row; its shape states dim." },
@@ -75,7 +75,10 @@ impl Kernel for Table {
                 ));
             }
             None => {
-                let settings = config::parse(json)?;
+                let config::Parsed {
+                    config: settings,
+                    track_changes,
+                } = config::parse(json)?;
                 if like.dims() != [0, settings.dim as i64] {
                     return Err(Error::invalid("like must have shape (0, dim)")
                         .with("table", &settings.name)
@@ -83,6 +86,9 @@ impl Kernel for Table {
                         .with("dim", settings.dim));
                 }
                 let table = mx_rec_kernels::Table::new(settings)?;
+                if track_changes {
+                    table.track_changes();
+                }
                 let number = registry::insert(Arc::new(table));
                 *made = Some(Made {
                     config: json.to_vec(),

@@ -52,6 +52,7 @@ macro_rules! for_each_op {
             keys::Remove,
             inspect::Clear,
             file::Save,
+            file::SaveDelta,
             file::Load,
             file::WarmStart
         )

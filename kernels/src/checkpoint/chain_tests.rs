@@ -1,0 +1,281 @@
+//! A whole save and the deltas after it are the table, whatever happened between them.
+
+use super::{load, load_chain, save, save_delta};
+use crate::{Ids, Initializer, Kind, LazyAdam, Pool, Sgd, Table, TableConfig, Target};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+const DIM: usize = 3;
+
+struct Temp(PathBuf);
+
+impl Temp {
+    fn new() -> Temp {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("mx_rec-chain-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Temp(path)
+    }
+
+    fn at(&self, name: impl std::fmt::Display) -> PathBuf {
+        self.0.join(name.to_string())
+    }
+}
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn pool() -> Pool {
+    Pool::new(2).unwrap()
+}
+
+fn table() -> Arc<Table> {
+    let table = Table::new(TableConfig {
+        name: "t".into(),
+        dim: DIM,
+        capacity: 400,
+        seed: 3,
+        initializer: Initializer::RandomUniform {
+            min: -1.0,
+            max: 1.0,
+        },
+        init_param: 1.0,
+        frozen_keys: vec![],
+    })
+    .unwrap();
+    Arc::new(table)
+}
+
+fn tracked() -> Arc<Table> {
+    let table = table();
+    table.track_changes();
+    table
+}
+
+/// Every key with the bits of its row, slots included, whatever their order.
+fn content(table: &Table) -> BTreeMap<i64, Vec<u32>> {
+    let mut rows = BTreeMap::new();
+    let put = &mut |key, row: &[f32]| {
+        rows.insert(key, row.iter().map(|value| value.to_bits()).collect());
+        Ok(())
+    };
+    table.for_each_row(put).unwrap();
+    rows
+}
+
+fn loaded(dirs: &[PathBuf]) -> Arc<Table> {
+    let table = table();
+    let dirs: Vec<&Path> = dirs.iter().map(PathBuf::as_path).collect();
+    load_chain(&table, &pool(), &dirs, &|_| true).unwrap();
+    table
+}
+
+#[derive(Clone, Debug)]
+enum Verb {
+    Update(Vec<i64>),
+    Create(Vec<i64>),
+    Ahead(Vec<i64>, bool),
+    Assign(Vec<i64>),
+    Remove(Vec<i64>),
+    Delta,
+    FailedDelta,
+    Restart,
+}
+
+fn verbs() -> impl Strategy<Value = Vec<Verb>> {
+    let keys = || proptest::collection::vec(-20..40_i64, 1..12);
+    let verb = prop_oneof![
+        4 => keys().prop_map(Verb::Update),
+        2 => keys().prop_map(Verb::Create),
+        2 => (keys(), any::<bool>()).prop_map(|(keys, claimed)| Verb::Ahead(keys, claimed)),
+        1 => keys().prop_map(Verb::Assign),
+        2 => keys().prop_map(Verb::Remove),
+        3 => Just(Verb::Delta),
+        1 => Just(Verb::FailedDelta),
+        1 => Just(Verb::Restart),
+    ];
+    proptest::collection::vec(verb, 1..40)
+}
+
+fn update(table: &Table, keys: &[i64], step: usize) {
+    let grads: Vec<f32> = (0..keys.len() * DIM)
+        .map(|at| (at + step) as f32 * 0.1)
+        .collect();
+    let target = Target::Ids(Ids::I64(keys));
+    // The first steps have no slots: they appear in the middle of a history.
+    if step < 8 {
+        let sgd = Sgd::new(0.1, 0.0).unwrap();
+        table.apply(&pool(), target, &grads, &sgd).unwrap();
+    } else {
+        let adam = LazyAdam::new(0.1, 0.9, 0.99, 1e-8, 0.9, 0.99).unwrap();
+        table.apply(&pool(), target, &grads, &adam).unwrap();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(120))]
+
+    #[test]
+    fn a_base_and_its_deltas_are_the_table(verbs in verbs()) {
+        let temp = Temp::new();
+        let mut table = tracked();
+        let mut chain = vec![temp.at("base")];
+        let mut since = save(&table, &pool(), &chain[0]).unwrap().epoch;
+        for (step, verb) in verbs.iter().enumerate() {
+            match verb {
+                Verb::Update(keys) => update(&table, keys, step),
+                Verb::Create(keys) => {
+                    let mut restore = vec![0; keys.len()];
+                    table.id_offset(&pool(), Ids::I64(keys), true, None, &mut restore).unwrap();
+                }
+                Verb::Ahead(keys, claimed) => {
+                    // Prepared before a save, claimed behind it.
+                    let mut restore = vec![0; keys.len()];
+                    let lease = table.prepare(&pool(), Ids::I64(keys), None, &mut restore);
+                    let dir = temp.at(step);
+                    since = save_delta(&table, &pool(), &dir, since, 0).unwrap().epoch;
+                    chain.push(dir);
+                    if *claimed {
+                        let offsets = lease.offsets();
+                        table.claim(&pool(), Ids::I64(keys), offsets, None, &restore).unwrap();
+                    }
+                }
+                Verb::Assign(keys) => {
+                    let rows = vec![step as f32; keys.len() * DIM];
+                    table.assign(&pool(), Ids::I64(keys), &rows).unwrap();
+                }
+                Verb::Remove(keys) => {
+                    table.remove(Ids::I64(keys)).unwrap();
+                }
+                Verb::Delta => {
+                    let dir = temp.at(step);
+                    let saved = save_delta(&table, &pool(), &dir, since, 0).unwrap();
+                    prop_assert!(saved.rows <= table.len() && saved.epoch > since);
+                    since = saved.epoch;
+                    chain.push(dir);
+                }
+                Verb::FailedDelta => {
+                    // Its destination is a file.
+                    fs::write(temp.at("file"), "").unwrap();
+                    save_delta(&table, &pool(), &temp.at("file/t"), since, 0).unwrap_err();
+                }
+                Verb::Restart => {
+                    let dir = temp.at(step);
+                    save_delta(&table, &pool(), &dir, since, 0).unwrap();
+                    chain.push(dir);
+                    let before = content(&table);
+                    table = tracked();
+                    let dirs: Vec<&Path> = chain.iter().map(PathBuf::as_path).collect();
+                    since = load_chain(&table, &pool(), &dirs, &|_| true).unwrap().epoch;
+                    prop_assert_eq!(content(&table), before);
+                }
+            }
+        }
+        let dir = temp.at("last");
+        save_delta(&table, &pool(), &dir, since, 0).unwrap();
+        chain.push(dir);
+        let whole = temp.at("whole");
+        save(&table, &pool(), &whole).unwrap();
+        let expected = content(&table);
+        prop_assert_eq!(&content(&loaded(&chain)), &expected);
+        prop_assert_eq!(&content(&loaded(&[whole])), &expected);
+    }
+}
+
+#[test]
+fn a_delta_holds_what_changed_and_no_more() {
+    let temp = Temp::new();
+    let table = tracked();
+    update(&table, &[1, 2, 3, 4], 10);
+    let base = save(&table, &pool(), &temp.at("base")).unwrap();
+    update(&table, &[2], 11);
+    table.remove(Ids::I64(&[4, 77])).unwrap();
+    let delta = save_delta(&table, &pool(), &temp.at("delta"), base.epoch, 0).unwrap();
+    assert_eq!((delta.rows, delta.removed), (1, 1));
+    let empty = save_delta(&table, &pool(), &temp.at("empty"), delta.epoch, 0).unwrap();
+    assert_eq!((empty.rows, empty.removed), (0, 0));
+    let found = loaded(&[temp.at("base"), temp.at("delta"), temp.at("empty")]);
+    assert_eq!(content(&found), content(&table));
+}
+
+#[test]
+fn rows_that_changed_rarely_wait_for_a_later_delta() {
+    let temp = Temp::new();
+    let table = tracked();
+    update(&table, &[1, 2], 10);
+    let base = save(&table, &pool(), &temp.at("base")).unwrap();
+    update(&table, &[1], 11);
+    update(&table, &[2], 12);
+    update(&table, &[2], 13);
+    let one = save_delta(&table, &pool(), &temp.at("one"), base.epoch, 2).unwrap();
+    assert_eq!(one.rows, 1);
+    update(&table, &[1], 14);
+    let two = save_delta(&table, &pool(), &temp.at("two"), one.epoch, 2).unwrap();
+    assert_eq!(two.rows, 1);
+    let found = loaded(&[temp.at("base"), temp.at("one"), temp.at("two")]);
+    assert_eq!(content(&found), content(&table));
+}
+
+#[test]
+fn what_is_no_chain_is_refused_by_name_and_changes_nothing() {
+    let temp = Temp::new();
+    let table = tracked();
+    update(&table, &[1, 2], 10);
+    let base = save(&table, &pool(), &temp.at("base")).unwrap();
+    save_delta(&table, &pool(), &temp.at("delta"), base.epoch, 0).unwrap();
+    let (base_dir, delta_dir) = (temp.at("base"), temp.at("delta"));
+    for (dirs, named) in [
+        (vec![&delta_dir], "delta"),
+        (vec![&base_dir, &base_dir], "base"),
+    ] {
+        let dirs: Vec<&Path> = dirs.into_iter().map(PathBuf::as_path).collect();
+        let other = self::table();
+        update(&other, &[9], 10);
+        let before = content(&other);
+        let error = load_chain(&other, &pool(), &dirs, &|_| true).unwrap_err();
+        assert_eq!(error.kind(), Kind::InvalidArgument);
+        assert!(error.to_string().contains(named), "{error}");
+        assert_eq!(content(&other), before);
+    }
+    assert_eq!(
+        load(&self::table(), &pool(), &delta_dir)
+            .unwrap_err()
+            .kind(),
+        Kind::InvalidArgument
+    );
+    fs::remove_file(delta_dir.join("removed/slice.data")).unwrap();
+    let dirs = [base_dir.as_path(), delta_dir.as_path()];
+    let error = load_chain(&self::table(), &pool(), &dirs, &|_| true).unwrap_err();
+    assert!(error.to_string().contains("removed/slice.data"), "{error}");
+}
+
+#[test]
+fn no_delta_is_made_without_tracking_or_across_a_replacement() {
+    let temp = Temp::new();
+    let plain = table();
+    assert_eq!(save(&plain, &pool(), &temp.at("plain")).unwrap().epoch, 0);
+    let refused = |table: &Table, since| {
+        let error = save_delta(table, &pool(), &temp.at("delta"), since, 0).unwrap_err();
+        assert_eq!(error.kind(), Kind::InvalidArgument);
+        assert!(!temp.at("delta").exists());
+    };
+    refused(&plain, 0);
+    let table = tracked();
+    update(&table, &[1], 10);
+    let base = save(&table, &pool(), &temp.at("base")).unwrap();
+    refused(&table, base.epoch + 1);
+    table.clear();
+    refused(&table, base.epoch);
+    load(&table, &pool(), &temp.at("base")).unwrap();
+    refused(&table, base.epoch);
+}
