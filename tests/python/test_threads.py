@@ -188,7 +188,7 @@ def test_exports_and_saves_are_snapshots_between_batches(graph, session, tmp_pat
     number = tf.compat.v1.placeholder(tf.float32, [])
     assign = support.ops().mx_rec_assign(table.handle, ids, tf.fill([tf.size(ids), 64], number))
     directory = str(tmp_path / "snapshot")
-    save = support.ops().mx_rec_save(table.handle, support.bytes_tensor(directory))
+    save = support.ops().mx_rec_save(table.handle, support.bytes_tensor(directory)).rows
     sess = session()
     keys = np.arange(3000)
     sess.run(assign, {ids: keys, number: -1.0})
