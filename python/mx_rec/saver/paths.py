@@ -1,13 +1,14 @@
 """Names and checks of checkpoint paths."""
 
 import os
+import re
 from typing import Any
 
-from mx_rec.constants.constants import HDFS_FILE_PREFIX
 from mx_rec.validator.validator import Text
 
 SPARSE_PREFIX = "sparse-"
 
+_SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*://")
 _SYSTEM_DIRECTORIES = ("/usr/bin", "/usr/sbin", "/etc", "/usr/lib", "/usr/lib64", "/usr/local")
 
 
@@ -23,16 +24,17 @@ def check_save_path(save_path: Any) -> str:
     Raises:
         ValueError: If it is not a str of that length, has control characters, leads through a
             symbolic link or "..", or lies in a directory of the system.
-        NotImplementedError: If it is on HDFS.
     """
     Text(1, 1024)("save_path", save_path)
     if any(not character.isprintable() for character in save_path):
         raise ValueError("'save_path' must not contain control characters: {!r}".format(save_path))
-    if save_path.startswith(HDFS_FILE_PREFIX):
-        raise NotImplementedError("tables cannot be saved to HDFS yet: {!r}. Save to a local "
-                                  "directory.".format(save_path))
+    if is_remote(save_path):
+        if ".." in save_path.split("/"):
+            raise ValueError("'save_path' should be a real path, without '..': {!r}".format(
+                save_path))
+        return save_path
     # A relative path starts at the working directory, whose own links are not the caller's.
-    full = os.path.join(os.getcwd(), save_path.rstrip(os.sep))
+    full = os.path.join(os.getcwd(), re.sub(r"^(\./+)+", "", save_path).rstrip(os.sep))
     if full != os.path.normpath(full) or \
             (os.path.isabs(save_path) and full != os.path.realpath(full)):
         raise ValueError("'save_path' should be a real path, without symbolic links and '..': "
@@ -42,6 +44,11 @@ def check_save_path(save_path: Any) -> str:
             raise ValueError("'save_path' must not be in the system directory {}: {!r}".format(
                 directory, save_path))
     return save_path
+
+
+def is_remote(path: str) -> bool:
+    """Returns whether a path is of a file system that only TensorFlow reaches, as hdfs://host/x."""
+    return _SCHEME.match(path) is not None
 
 
 def sparse_directory(checkpoint: str) -> str:

@@ -42,12 +42,6 @@ def test_a_path_through_a_link_is_refused(saved):
         saver.save(sess, directory + "/link/model")
 
 
-def test_hdfs_is_not_there_yet(saved):
-    sess, saver, _, _ = saved
-    with pytest.raises(NotImplementedError, match="HDFS"):
-        saver.save(sess, "hdfs://host/model")
-
-
 @pytest.mark.parametrize("arguments, message", [
     ({"global_step": -1}, "'global_step' is less than 0"), ({"global_step": 2 ** 31}, "'global_step' is bigger than"),
     ({"global_step": 1.5}, "type of 'global_step' is not int"), ({"global_step": True}, "type of 'global_step'"),
