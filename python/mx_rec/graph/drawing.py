@@ -5,7 +5,7 @@ import textwrap
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from xml.sax.saxutils import escape
 
-from mx_rec.graph.plan import TRAIN, Iterator, Lookup, Plan
+from mx_rec.graph.plan import ADMIT, EVAL, TRAIN, Iterator, Lookup, Plan
 
 MOST_OPS = 40
 MOST_LOOKUPS = 24
@@ -20,6 +20,7 @@ _GAP = 14.0
 _ITERATOR, _MOVED, _PREPARE, _GET_NEXT, _CLAIM = 215.0, 310.0, 255.0, 165.0, 285.0
 _LANE = 54.0
 _LABEL = 100.0
+_STEP_OPS = {TRAIN: "MxRecClaim", ADMIT: "MxRecObserve", EVAL: "MxRecFind"}
 _FIRST_ROW = 62.0
 _STAY = 470.0
 _FILLS = {"pipeline": "#eef4fb", "step": "#f7f3ea", "box": "#ffffff", "moves": "#d9e8f7",
@@ -373,7 +374,7 @@ def _prepare_box(entry: _Entry, x: float, y: float) -> Box:
 
 def _claim_box(entry: _Entry, x: float, y: float) -> Box:
     many = "" if entry.count == 1 else " x {}".format(entry.count)
-    head = "MxRecClaim" if entry.kind == TRAIN else "MxRecFind"
+    head = _STEP_OPS[entry.kind]
     return _box(x, y, _CLAIM, "box", [head + many] + _wrapped([entry.name], _CLAIM), entry.title)
 
 
@@ -389,9 +390,9 @@ def _components(iterator: Iterator) -> str:
 
 
 def _step_name(kinds: Any) -> str:
-    if len(kinds) > 1:
+    if EVAL in kinds and len(kinds) > 1:
         return "training and evaluation step"
-    return "training step" if TRAIN in kinds else "evaluation step"
+    return "evaluation step" if EVAL in kinds else "training step"
 
 
 def _several(names: List[str]) -> str:

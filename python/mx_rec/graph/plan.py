@@ -12,6 +12,7 @@ from mx_rec import plugin
 
 TRAIN = "train"
 EVAL = "eval"
+ADMIT = "admit"
 ONE_SHOT = "one_shot"
 
 # So many moved ops are named in the text of a plan.
@@ -22,8 +23,9 @@ class Lookup(NamedTuple):
     """One lookup that may be moved.
 
     Attributes:
-        node: Name of its op: MxRecIdOffset (training) or MxRecFind (evaluation).
-        kind: "train" or "eval".
+        node: Name of its op: MxRecIdOffset (training), MxRecObserve (training with admission) or
+            MxRecFind (evaluation).
+        kind: "train", "admit" or "eval".
         table: Name of its table.
         handle: Name of the tensor that is the table's handle.
         ids: Name of the tensor of its ids.
@@ -190,7 +192,7 @@ def _call(graph_def: bytes, op_list: bytes) -> bytes:
 
 def _line(lookup: Lookup) -> str:
     return "{} lookup {} of the table {!r} by {}: {}".format(
-        "training" if lookup.kind == TRAIN else "evaluation", lookup.node, lookup.table,
+        "evaluation" if lookup.kind == EVAL else "training", lookup.node, lookup.table,
         lookup.ids, lookup.reason)
 
 

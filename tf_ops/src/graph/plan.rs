@@ -17,7 +17,7 @@ const MOVABLE: &str = "_mx_rec_movable";
 /// Copies may not be larger than the graph this many times: one part of it may feed many iterators.
 const MOST_COPIES: usize = 8;
 
-/// Whether a lookup makes rows.
+/// What a lookup does with its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LookupKind {
@@ -25,6 +25,8 @@ pub enum LookupKind {
     Train,
     /// MxRecFind.
     Eval,
+    /// MxRecObserve: it counts keys, which only the step that uses a batch may do.
+    Admit,
 }
 
 /// How an iterator starts.
@@ -42,7 +44,7 @@ pub enum IteratorKind {
 pub struct Lookup {
     /// Name of the marked node.
     pub node: String,
-    /// Whether it makes rows.
+    /// What it does with its keys.
     pub kind: LookupKind,
     /// Name of its table.
     pub table: String,
@@ -156,10 +158,11 @@ fn marked(graph: &Graph<'_>) -> Result<Vec<(usize, LookupKind)>> {
         let kind = match node.op {
             "MxRecIdOffset" => LookupKind::Train,
             "MxRecFind" => LookupKind::Eval,
+            "MxRecObserve" => LookupKind::Admit,
             _ => continue,
         };
-        let makes_rows = node.op == "MxRecIdOffset" && node.int("create")? == Some(1);
-        if node.flag(MOVABLE)? && (kind == LookupKind::Eval || makes_rows) {
+        let is_lookup = kind != LookupKind::Train || node.int("create")? == Some(1);
+        if node.flag(MOVABLE)? && is_lookup {
             found.push((at, kind));
         }
     }
@@ -318,11 +321,17 @@ impl<'g, 'a> Maker<'g, 'a> {
             (Some(component), LookupKind::Eval) => format!(
                 "its ids are component {component} of {from}, ready made; rows are looked up in the step"
             ),
+            (Some(component), LookupKind::Admit) => format!(
+                "its ids are component {component} of {from}, ready made; keys are counted in the step"
+            ),
             (None, LookupKind::Train) => format!(
                 "its ids are computed from {from} by ops without state: they move, and the search for rows with them"
             ),
             (None, LookupKind::Eval) => format!(
                 "its ids are computed from {from} by ops without state, which move; rows are looked up in the step"
+            ),
+            (None, LookupKind::Admit) => format!(
+                "its ids are computed from {from} by ops without state, which move; keys are counted in the step"
             ),
         })
     }
@@ -504,7 +513,7 @@ fn ids_input<'g, 'a>(
     kind: LookupKind,
 ) -> Option<&'g Input<'a>> {
     let place = match kind {
-        LookupKind::Train => 1,
+        LookupKind::Train | LookupKind::Admit => 1,
         LookupKind::Eval => 2,
     };
     graph.data_input(node, place)
@@ -512,7 +521,7 @@ fn ids_input<'g, 'a>(
 
 /// Why the handle of a training lookup cannot be used in the pipeline.
 fn wrong_handle(graph: &Graph<'_>, node: &Node<'_>, kind: LookupKind) -> Option<String> {
-    if kind == LookupKind::Eval {
+    if kind != LookupKind::Train {
         return None;
     }
     let handle = graph.data_input(node, 0)?;

@@ -340,8 +340,8 @@ pub(crate) fn op_list() -> Vec<u8> {
         LoopCond MakeDataset Merge Mul NextIteration NoOp Pack PartitionedCall Placeholder PlaceholderWithDefault \
         RangeDataset Reshape SparseToDense StatelessIf StatelessWhile StridedSlice StringToHashBucketFast Switch";
     const STATEFUL: &str = "Assert HashTableV2 Iterator IteratorFromStringHandleV2 IteratorGetNext IteratorGetNextSync \
-        IteratorToStringHandle IteratorV2 LookupTableFindV2 MakeIterator MxRecFind MxRecIdOffset MxRecTable \
-        OneShotIterator RandomUniformInt ReadVariableOp SerializeIterator StatefulPartitionedCall VarHandleOp \
+        IteratorToStringHandle IteratorV2 LookupTableFindV2 MakeIterator MxRecFind MxRecIdOffset \
+        MxRecObserve MxRecTable OneShotIterator RandomUniformInt ReadVariableOp SerializeIterator StatefulPartitionedCall VarHandleOp \
         VariableV2 While";
     let stateless = STATELESS.split_whitespace().map(|name| (name, false));
     let ops = stateless.chain(STATEFUL.split_whitespace().map(|name| (name, true)));
