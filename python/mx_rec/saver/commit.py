@@ -11,6 +11,7 @@ import time
 from typing import Any, List, Optional, Set
 
 from mx_rec.constants.constants import DIRECTORY_MODE
+from mx_rec.saver import sealed
 from mx_rec.saver.paths import SPARSE_PREFIX
 from mx_rec.util.log import logger
 
@@ -71,12 +72,12 @@ class Staging:
         Raises:
             OSError: If the system refuses; what stood there before is there still.
         """
-        content = dict(more, format_version=2, tables=tables, dense=dense, process=os.getpid(),
+        content = dict(more, tables=tables, dense=dense, process=os.getpid(),
                        staging=self._token)
         path = os.path.join(self.path, MANIFEST)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with os.fdopen(os.open(path, flags, _FILE_MODE), "w") as file:
-            file.write(json.dumps(content, indent=1, sort_keys=True) + "\n")
+            file.write(sealed.dumps(content))
             file.flush()
             os.fsync(file.fileno())
         sync(self.path)
@@ -143,7 +144,7 @@ def listed_tables(directory: str) -> Optional[List[str]]:
     path = os.path.join(directory, MANIFEST)
     try:
         with open(path, encoding="utf-8") as file:
-            return [str(table["name"]) for table in json.load(file)["tables"]]
+            return [str(table["name"]) for table in sealed.loads(file.read())["tables"]]
     except FileNotFoundError:
         return None
     except (KeyError, TypeError, ValueError) as error:

@@ -15,7 +15,7 @@ from typing import Any, Iterator, List, Optional, Union
 
 import tensorflow as tf
 
-from mx_rec.saver import commit
+from mx_rec.saver import commit, sealed
 from mx_rec.saver.paths import is_remote
 from mx_rec.util.log import logger
 
@@ -64,11 +64,11 @@ class RemoteStaging:
         Raises:
             OSError: If the file system refuses; what stood there before is there still.
         """
-        content = dict(more, format_version=2, tables=tables, dense=dense)
+        content = dict(more, tables=tables, dense=dense)
         with _named(self._directory):
             _copy_tree(self.path, self._hidden)
             with tf.io.gfile.GFile(self._hidden + "/" + commit.MANIFEST, "w") as file:
-                file.write(json.dumps(content, indent=1, sort_keys=True) + "\n")
+                file.write(sealed.dumps(content))
             if tf.io.gfile.isdir(self._directory):
                 tf.io.gfile.rename(self._directory, self._old)
             tf.io.gfile.rename(self._hidden, self._directory)

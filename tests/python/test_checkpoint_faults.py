@@ -1,0 +1,173 @@
+"""A disk that is full, and files with a changed bit: the error names file and table, and nothing is lost."""
+
+import glob
+import os
+import resource
+import subprocess
+
+import numpy as np
+import pytest
+
+import support
+
+ROWS, DIM = 60000, 8
+
+
+class Model:
+    """A table of about 2.4 MB beside a small one and a variable."""
+
+    def __init__(self):
+        from mx_rec.core.embedding import create_table
+
+        tf = support.tf()
+        self.raws = [support.Raw.of(create_table(
+            key_dtype=tf.int64, dim=DIM, name=name, device_vocabulary_size=ROWS,
+            emb_initializer=tf.compat.v1.zeros_initializer())) for name in ("small", "big")]
+        self.dense = tf.compat.v1.get_variable("dense", initializer=np.zeros(1000, np.float32))
+        self.saver = tf.compat.v1.train.Saver()
+
+    def fill(self, sess, value, rows=ROWS):
+        for raw, count in zip(self.raws, (10, rows)):
+            raw.assign(sess, np.arange(count), np.full([count, DIM], value))
+        sess.run(self.dense.assign(np.full(1000, value)))
+
+    def assert_filled(self, sess, value, rows=ROWS):
+        for raw, count in zip(self.raws, (10, rows)):
+            keys, found = raw.export(sess)
+            assert len(keys) == count and np.all(found == np.float32(value))
+        assert np.all(sess.run(self.dense) == np.float32(value))
+
+
+@pytest.fixture
+def model(graph, dynamic):
+    return Model()
+
+
+def everything(place):
+    """path -> bytes of all files below a directory."""
+    found = {}
+    for path in glob.glob(place + "/**", recursive=True) + glob.glob(place + "/.*/**", recursive=True):
+        if os.path.isfile(path):
+            with open(path, "rb") as file:
+                found[os.path.relpath(path, place)] = file.read()
+    return found
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1.5 MB."""
+    place = os.path.realpath(str(tmp_path)) + "/disk"
+    os.mkdir(place)
+    if os.getuid() != 0 or subprocess.call(["mount", "-t", "tmpfs", "-o", "size=1500k", "none", place]):
+        pytest.skip("no mounts here")
+    yield place
+    subprocess.check_call(["umount", place])
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_full_disk_is_named_and_the_earlier_checkpoint_stays(model, session, small_disk, step):
+    """Over the earlier checkpoint (step 1) and beside it."""
+    tf = support.tf()
+    sess = session()
+    model.fill(sess, 1.0, 100)
+    path = model.saver.save(sess, small_disk + "/m", global_step=1)
+    before = everything(small_disk)
+    model.fill(sess, 2.0)
+    with pytest.raises((tf.errors.OpError, OSError)) as refused:
+        model.saver.save(sess, small_disk + "/m", global_step=step)
+    text = str(refused.value)
+    assert small_disk in text and "big" in text and "slice.data" in text and "space" in text.lower(), text
+    assert everything(small_disk) == before
+    model.assert_filled(sess, 2.0)
+    assert tf.train.latest_checkpoint(small_disk) == path
+    fresh = session()
+    model.saver.restore(fresh, path)
+    model.assert_filled(fresh, 1.0, 100)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_disk_that_is_full_for_the_variables_takes_the_tables_back(graph, dynamic, session, small_disk, step):
+    tf = support.tf()
+    model = Model()
+    wide = tf.compat.v1.get_variable("wide", initializer=tf.zeros([600000]))
+    everywhere = tf.compat.v1.train.Saver()
+    sess = session()
+    sess.run(tf.compat.v1.global_variables_initializer())
+    model.fill(sess, 1.0, 100)
+    path = model.saver.save(sess, small_disk + "/m", global_step=1)
+    before = everything(small_disk)
+    model.fill(sess, 2.0, 100)
+    with pytest.raises((tf.errors.OpError, OSError)):
+        everywhere.save(sess, small_disk + "/m", global_step=step)
+    after = everything(small_disk)
+    # TensorFlow leaves a temporary file, which a later process removes.
+    assert {name: after[name] for name in after if ".tempstate" not in name} == before
+    for name in after:
+        if ".tempstate" in name:
+            os.remove(os.path.join(small_disk, name))
+    fresh = session()
+    model.saver.restore(fresh, path)
+    model.assert_filled(fresh, 1.0, 100)
+    assert tf.train.latest_checkpoint(small_disk) == path and wide is not None
+
+
+@pytest.mark.parametrize("limit", [1000, 300000])
+def test_a_short_write_is_named_and_the_earlier_checkpoint_stays(model, session, tmp_path, limit):
+    """A limit on the size of files, which the system enforces in the middle of a write."""
+    import signal
+
+    tf = support.tf()
+    place = os.path.realpath(str(tmp_path))
+    sess = session()
+    model.fill(sess, 1.0, 100)
+    path = model.saver.save(sess, place + "/m", global_step=1)
+    before = everything(place)
+    model.fill(sess, 2.0)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limits[1]))
+    try:
+        with pytest.raises((tf.errors.OpError, OSError)) as refused:
+            model.saver.save(sess, place + "/m", global_step=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    text = str(refused.value)
+    assert place in text and "slice.data" in text and ("big" in text or "small" in text), text
+    assert everything(place) == before
+    model.assert_filled(sess, 2.0)
+    fresh = session()
+    model.saver.restore(fresh, path)
+    model.assert_filled(fresh, 1.0, 100)
+
+
+def test_a_changed_bit_in_any_file_of_the_tables_is_found_before_anything_changes(model, session, tmp_path):
+    tf = support.tf()
+    place = os.path.realpath(str(tmp_path))
+    sess = session()
+    model.fill(sess, 1.0, 100)
+    path = model.saver.save(sess, place + "/m", global_step=1)
+    model.fill(sess, 2.0)
+    root = place + "/sparse-m-1"
+    random = np.random.RandomState(3)
+    files = sorted(name for name in everything(root))
+    assert len(files) == 11, files
+    for name in files:
+        whole = everything(root)[name]
+        for position in random.choice(len(whole), min(len(whole), 12), replace=False):
+            damaged = bytearray(whole)
+            damaged[position] ^= 1 << random.randint(8)
+            with open(os.path.join(root, name), "wb") as file:
+                file.write(damaged)
+            with pytest.raises((tf.errors.OpError, OSError, ValueError)) as refused:
+                model.saver.restore(sess, path)
+            # What an attribute says contradicts other files too.
+            told = "slice.attribute" if name.endswith("attribute") else name
+            assert told in str(refused.value), (name, position, str(refused.value))
+            if "/" in name:
+                assert name.split("/")[0] in str(refused.value).replace(path, "")
+        with open(os.path.join(root, name), "wb") as file:
+            file.write(whole)
+    model.assert_filled(sess, 2.0)
+    model.saver.restore(sess, path)
+    model.assert_filled(sess, 1.0, 100)
