@@ -1,7 +1,9 @@
 """Warm start from what else holds tables, and of models that hold none."""
 
+import gc
 import os
 import shutil
+import tempfile
 
 import numpy as np
 import pytest
@@ -51,6 +53,19 @@ def test_a_path_may_be_relative_and_have_spaces_and_other_letters(old, tmp_path,
     monkeypatch.chdir(str(tmp_path))
     for number, path in enumerate(["ein älteres Modell", "./ein älteres Modell/", "ein älteres Modell/model.ckpt-6"]):
         assert_rows(start(tmp_path / str(number), path), str(tmp_path / "ein älteres Modell"))
+
+
+def test_a_path_may_be_of_another_file_system(old, tmp_path, monkeypatch):
+    """file:// is the one that is here; the local copies go with the graph."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    for number, path in enumerate(["file://" + old, "file://" + old + "/model.ckpt-6"]):
+        assert_rows(start(tmp_path / str(number), path), old)
+    support.tf().compat.v1.reset_default_graph()
+    gc.collect()
+    # Something may still hold the last graph.
+    assert len(list(scratch.iterdir())) < 2
 
 
 def test_an_interrupted_replacement_of_the_tables_is_put_back(old, tmp_path):

@@ -5,8 +5,10 @@ initializers; here the tables join, by a load that an initializer waits for. So 
 session is initialised, and neither where it is restored.
 """
 
+import contextlib
 import os
 import re
+import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -15,8 +17,9 @@ import tensorflow as tf
 from mx_rec.checkpoint import tables
 from mx_rec.core.table import TABLE_OP, Table, is_table_variable, table_config_of
 from mx_rec.ops import library
-from mx_rec.saver.commit import listed_tables, recover
+from mx_rec.saver.commit import listed_tables
 from mx_rec.saver.paths import sparse_directory
+from mx_rec.saver.remote import local_copy
 from mx_rec.util.log import logger
 
 _KEYS = "key"
@@ -97,7 +100,7 @@ def patched_warm_start(stock: Callable[..., None]) -> Callable[..., None]:
             stock(ckpt_to_initialize_from, vars_to_warm_start, var_name_to_vocab_info,
                   var_name_to_prev_var_name)
             return
-        sources = [_open(*part) for part in _split(
+        sources = [_open(graph, *part) for part in _split(
             ckpt_to_initialize_from, vars_to_warm_start, var_name_to_vocab_info,
             var_name_to_prev_var_name)]
         starts = _plan(graph, found, sources)
@@ -149,12 +152,13 @@ def _split(checkpoints: Any, variables: Any, vocabulary: Any,
             for one, part, names, others in zip(checkpoints, *[values for _, values, _ in lists])]
 
 
-def _open(path: str, variables: Any, vocabulary: Dict[str, Any],
+def _open(graph: tf.Graph, path: str, variables: Any, vocabulary: Dict[str, Any],
           previous: Dict[str, str]) -> _Source:
     """Looks a checkpoint up.
 
     Raises:
         FileNotFoundError: If there is none.
+        OSError: If its file system refuses.
         ValueError: If its manifest is damaged.
     """
     checkpoint = path  # type: Optional[str]
@@ -168,24 +172,25 @@ def _open(path: str, variables: Any, vocabulary: Dict[str, Any],
         raise FileNotFoundError("there is no checkpoint to start from at {}: neither a directory "
                                 "nor files of that prefix exist.".format(path))
     assert checkpoint is not None
-    directories = table_directories(checkpoint)
+    directories = _table_directories(graph, checkpoint)
     names = sorted(tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map())
     if isinstance(variables, tuple):
         variables = list(variables)
     return _Source(checkpoint, directories, names, variables or None, vocabulary, previous)
 
 
-def table_directories(checkpoint: str) -> Dict[str, str]:
-    """Returns the directory of each table that was saved with a checkpoint, by name.
+def _table_directories(graph: tf.Graph, checkpoint: str) -> Dict[str, str]:
+    """Returns the local directory of each table that was saved with a checkpoint, by name.
 
-    Args:
-        checkpoint: Prefix of the checkpoint's files.
+    Copies of what is on other file systems stay for as long as the graph.
 
     Raises:
+        OSError: If the file system refuses.
         ValueError: If the manifest is damaged.
     """
-    directory = sparse_directory(checkpoint)
-    recover(directory)
+    copies = contextlib.ExitStack()
+    directory = copies.enter_context(local_copy(sparse_directory(checkpoint)))
+    weakref.finalize(graph, copies.close)
     if not os.path.isdir(directory):
         return {}
     names = listed_tables(directory)
