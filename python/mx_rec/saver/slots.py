@@ -1,0 +1,41 @@
+"""What becomes of optimizer slots when a table is restored under another optimizer."""
+
+import re
+from typing import List
+
+import tensorflow as tf
+
+from mx_rec.core.table import table_name_of
+from mx_rec.util.log import logger
+
+_APPLY = re.compile(r"^MxRecApply(LazyAdam|Adagrad|Ftrl|Momentum)(By[A-Z][a-z]+)?$")
+_SLOTS = {"LazyAdam": ("LazyAdam_momentum", "LazyAdam_velocity"),
+          "Adagrad": ("Adagrad_accumulator",),
+          "Ftrl": ("Ftrl_accum", "Ftrl_linear"),
+          "Momentum": ("Momentum_momentum",)}
+
+
+def log_other_slots(load: tf.Operation, saved: List[str]) -> None:
+    """Logs slots that a graph's optimizers want and a checkpoint has not, and the other way round.
+
+    A graph without optimizers, as for evaluation, wants none and logs nothing.
+
+    Args:
+        load: The load op of a table.
+        saved: Names of the slots that the checkpoint has of it.
+    """
+    table = load.inputs[0].op
+    kinds = {match.group(1) for op, match in (
+        (op, _APPLY.match(op.type)) for op in load.graph.get_operations())
+             if match and op.inputs[0].op is table}
+    if not kinds:
+        return
+    wanted = [slot for kind in sorted(kinds) for slot in _SLOTS[kind]]
+    missing = [slot for slot in wanted if slot not in saved]
+    others = [slot for slot in saved if slot not in wanted]
+    if missing:
+        logger.warning("the table %r was saved without the slots %s: they start fresh in every "
+                       "row.", table_name_of(table), ", ".join(missing))
+    if others:
+        logger.warning("the table %r was saved with the slots %s, which no optimizer of this "
+                       "graph uses: they are ignored.", table_name_of(table), ", ".join(others))
