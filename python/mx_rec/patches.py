@@ -5,6 +5,7 @@
 | tf.compat.v1.train.Saver.__init__ | tables are not variables: they are taken out of var_list |
 | tf.compat.v1.train.Saver.save | tables are saved with the variables, and removed with them |
 | tf.compat.v1.train.Saver.restore | tables are restored with the variables |
+| CheckpointSaverHook's four methods | incremental checkpoints are saved by two clocks |
 | SavedModelBuilder._maybe_create_saver | a model loaded without this package has its tables |
 | BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides |
 | BaseSession.run | a rewritten one-shot iterator starts by itself; a warning if none is rewritten |
@@ -30,6 +31,8 @@ from mx_rec.core.graph_state import remember_session
 from mx_rec.graph.eos import eos_map
 from mx_rec.graph.iterators import remembering_elements
 from mx_rec.graph.sessions import starting_iterators
+from mx_rec.saver.incremental import (patched_hook_after_run, patched_hook_begin,
+                                      patched_hook_created, patched_hook_end)
 from mx_rec.saver.saver import patched_init, patched_restore, patched_save
 from mx_rec.saver.serving import patched_saver_of_builder
 from mx_rec.saver.warm_start import patched_settings, patched_warm_start
@@ -43,6 +46,11 @@ def apply() -> None:
     _patch(saver, "__init__", patched_init)
     _patch(saver, "save", patched_save)
     _patch(saver, "restore", patched_restore)
+    hook = tf.compat.v1.train.CheckpointSaverHook
+    _patch(hook, "begin", patched_hook_begin)
+    _patch(hook, "after_create_session", patched_hook_created)
+    _patch(hook, "after_run", patched_hook_after_run)
+    _patch(hook, "end", patched_hook_end)
     _patch(builder_impl._SavedModelBuilder,  # pylint: disable=protected-access
            "_maybe_create_saver", patched_saver_of_builder)
     _patch(warm_starting_util, "warm_start", patched_warm_start)

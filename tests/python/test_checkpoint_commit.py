@@ -168,8 +168,9 @@ def test_temporary_files_of_tensorflow_go_if_they_are_older_than_this_process(pl
     stage(place + "/sparse-m-6", "x").commit([], True)
     # The system says when a file was made, whatever its time of change: these were made by this process.
     assert sorted(os.listdir(place)) == sorted(names + ["m-4.index.tempstate9", "sparse-m-6"])
-    code = ("import sys, time; time.sleep(0.1); from mx_rec.saver.commit import Staging; "
-            "Staging(sys.argv[1]).undo()")
+    # The system tells when a process started to a hundredth of a second.
+    time.sleep(0.2)
+    code = "import sys; from mx_rec.saver.commit import Staging; Staging(sys.argv[1]).undo()"
     subprocess.check_call([sys.executable, "-c", code, place + "/sparse-m-7"],
                           env=dict(os.environ, PYTHONPATH=support.PACKAGES))
     assert sorted(os.listdir(place)) == ["m-3.notes", "other-3.index.tempstate77", "sparse-m-6"]

@@ -148,7 +148,7 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
     else:
         physical, is_new = build_physical_table(
             table_name, options, initializer, table_seed(emb_initializer, table_name),
-            capacity), True
+            capacity, config.is_incremental_checkpoint), True
     table = Table(options, physical)
     state.tables[table_name] = table
     if is_new:
@@ -241,8 +241,9 @@ def _merged_table(options: TableOptions, initializer: Any, capacity: int) -> Any
         logger.info("the table %r shares the rows of %r.", options.table_name, physical.name)
         return physical, False
     name = "{}_{}".format(MERGED_PREFIX, len(merged))
-    physical = build_physical_table(name, options, initializer,
-                                    table_seed(options.initializer, name), capacity)
+    physical = build_physical_table(
+        name, options, initializer, table_seed(options.initializer, name), capacity,
+        ConfigInitializer.get_instance().is_incremental_checkpoint)
     merged[configuration] = physical
     return physical, True
 

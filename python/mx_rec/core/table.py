@@ -152,7 +152,7 @@ class Table:
 
 
 def build_physical_table(name: str, options: TableOptions, initializer: Dict[str, Any],
-                         seed: int, capacity: int) -> PhysicalTable:
+                         seed: int, capacity: int, track_changes: bool) -> PhysicalTable:
     """Adds the ops of one table to the outermost graph.
 
     The ops that save and load are made here as well: they then exist when the graph is finalised.
@@ -163,6 +163,7 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
         initializer: The engine's description of new rows.
         seed: Seed of new rows in [0, 2**64).
         capacity: The row budget in [1, 2e9].
+        track_changes: Whether the table can be saved as a delta, if it is saved at all.
 
     Returns:
         The table's tensors.
@@ -176,6 +177,9 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
         "padding_keys": [key for key in options.padding_keys or () if key != PADDING_KEY],
         "initializer": initializer,
     }
+    track_changes = track_changes and options.is_save
+    if track_changes:
+        config["track_changes"] = True
     text = json.dumps(config, sort_keys=True).encode("utf-8")
     op_name = name if name[0].isalnum() else "table" + name
     with tf.init_scope(), tf.name_scope(None), tf.device("/cpu:0"):
@@ -189,6 +193,10 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
                 path = tf.compat.v1.placeholder(tf.uint8, [None], name="path")
                 library().mx_rec_save(handle, path, name="save")
                 library().mx_rec_load(handle, path, name="load")
+                if track_changes:
+                    since, least = [tf.compat.v1.placeholder(tf.int64, [], name=name)
+                                    for name in ("since", "least")]
+                    library().mx_rec_save_delta(handle, path, since, least, name="save_delta")
     return PhysicalTable(name, variable, handle, size, capacity)
 
 

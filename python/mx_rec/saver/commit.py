@@ -12,10 +12,8 @@ from typing import Any, List, Optional, Set
 
 from mx_rec.constants.constants import DIRECTORY_MODE
 from mx_rec.saver import sealed
-from mx_rec.saver.paths import SPARSE_PREFIX
+from mx_rec.saver.chains import MANIFEST, base_of, dense_of, needed
 from mx_rec.util.log import logger
-
-MANIFEST = "manifest.json"
 
 _HIDDEN = re.compile(r"^\.((?:delta-)?sparse-.+)\.(saving|old|undo|gone)-((\d+)-\d+)$")
 _FILE_MODE = 0o640
@@ -82,7 +80,7 @@ class Staging:
             os.fsync(file.fileno())
         sync(self.path)
         exists = os.path.isdir(self._directory)
-        if dense and (exists or os.path.lexists(_dense_prefix(self._directory) + ".index")):
+        if dense and (exists or os.path.lexists(dense_of(self._directory) + ".index")):
             _keep_dense(self._directory, _hidden(self._directory, "undo", self._token))
         if not exists:
             os.rename(self.path, self._directory)
@@ -170,7 +168,7 @@ def recover(directory: str, token: Optional[str] = None) -> None:
         if token != match.group(3) and _in_use(path, match):
             continue
         if match.group(2) == "undo" and _token_of(directory) == match.group(3):
-            index = os.path.basename(_dense_prefix(directory)) + ".index"
+            index = os.path.basename(dense_of(directory)) + ".index"
             # Without earlier variables, an index says that the new checkpoint is whole.
             if os.path.lexists(os.path.join(path, index)) \
                     or not os.path.lexists(os.path.join(parent, index)):
@@ -219,9 +217,9 @@ def _clean(parent: str, name: str) -> None:
         if mine.match(entry) and entry != name and _is_orphan(path):
             logger.info("removing %s, which an interrupted save left.", path)
             discard(path)
-            for file in _dense_files(parent, os.path.basename(_dense_prefix(path))):
+            for file in _dense_files(parent, os.path.basename(dense_of(path))):
                 _remove_leftover(os.path.join(parent, file))
-    _clean_dense(parent, os.path.basename(_dense_prefix(os.path.join(parent, prefix))))
+    _clean_dense(parent, os.path.basename(dense_of(os.path.join(parent, prefix))))
 
 
 def _clean_dense(parent: str, base: str) -> None:
@@ -253,8 +251,12 @@ def _remove_file(path: str) -> None:
 
 
 def _is_orphan(path: str) -> bool:
-    """Returns whether the variables that a directory of tables was saved with are not there."""
-    if os.path.isfile(_dense_prefix(path) + ".index"):
+    """Returns whether the variables that a directory of tables was saved with are not there.
+
+    They may have been removed on purpose: no delta of another checkpoint needs its tables then.
+    """
+    if os.path.isfile(dense_of(path) + ".index") \
+            or path in needed(os.path.dirname(path), base_of(path)):
         return False
     manifest = os.path.join(path, MANIFEST)
     try:
@@ -269,7 +271,7 @@ def _is_orphan(path: str) -> bool:
 def _keep_dense(directory: str, undo: str) -> None:
     """Keeps the variables that belong to a directory of tables in the directory `undo`."""
     os.mkdir(undo, DIRECTORY_MODE)
-    parent, base = os.path.split(_dense_prefix(directory))
+    parent, base = os.path.split(dense_of(directory))
     for name in _dense_files(parent, base):
         # TensorFlow may write an index in place; it renames whatever else it writes.
         _link(os.path.join(parent, name), os.path.join(undo, name), not name.endswith(".index"))
@@ -280,7 +282,7 @@ def _roll_back(directory: str, token: str) -> None:
     """Puts back what the save with `token` replaced, the variables first; may be done again."""
     undo = _hidden(directory, "undo", token)
     if os.path.isdir(undo):
-        parent, base = os.path.split(_dense_prefix(directory))
+        parent, base = os.path.split(dense_of(directory))
         kept = os.listdir(undo)
         for name in _dense_files(parent, base):
             if name not in kept:
@@ -320,12 +322,6 @@ def _link(source: str, target: str, may_share: bool) -> None:
             pass
     shutil.copy2(source, target)
     sync(target)
-
-
-def _dense_prefix(directory: str) -> str:
-    """Returns the prefix of the variables' files that belong to a directory of tables."""
-    parent, name = os.path.split(directory)
-    return os.path.join(parent, name[name.index(SPARSE_PREFIX) + len(SPARSE_PREFIX):])
 
 
 def _dense_files(parent: str, base: str) -> List[str]:

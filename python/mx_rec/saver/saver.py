@@ -2,7 +2,8 @@
 
 import contextlib
 import os
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+import time
+from typing import (Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple, Union)
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +15,10 @@ from mx_rec.checkpoint import tables
 from mx_rec.constants.constants import MAX_INT32
 from mx_rec.core.graph_state import remember_session
 from mx_rec.core.table import is_table_variable, table_config_of, table_name_of
-from mx_rec.saver.commit import MANIFEST, listed_tables, sync_dense
+from mx_rec.saver import incremental
+from mx_rec.saver.chains import (MANIFEST, base_of, chain_of, delta_directory, is_delta, needed,
+                                 tables_directory)
+from mx_rec.saver.commit import listed_tables, sync_dense
 from mx_rec.saver.paths import check_save_path, is_remote, sparse_directory
 from mx_rec.saver.remote import discard, index_stamp, local_copy, staging_of
 from mx_rec.saver.serving import restores_tables
@@ -32,8 +36,9 @@ class _TableOps(NamedTuple):
 
     name: str
     path: tf.Tensor
-    save: tf.Tensor
+    save: tf.Operation
     load: tf.Operation
+    delta: Optional[tf.Operation]
 
 
 class Saver:
@@ -77,8 +82,10 @@ class Saver:
         check_save_path(save_path)
         if save_path.endswith(os.sep):
             save_path = os.path.join(save_path, self._prefix_name)
-        directory = sparse_directory(_checkpoint_name(sess, save_path, global_step, False))
-        _save_tables(sess, _table_ops(sess.graph, self._names()), directory, False).finish()
+        checkpoint = _checkpoint_name(sess, save_path, global_step, False)
+        directory = sparse_directory(checkpoint)
+        _save_tables(sess, _table_ops(sess.graph, self._names()), checkpoint,
+                     False).staging.finish()
         self._kept = [kept for kept in self._kept if kept != directory] + [directory]
         while self._max_to_keep and len(self._kept) > self._max_to_keep:
             discard(self._kept.pop(0))
@@ -168,19 +175,22 @@ def patched_save(stock: Callable[..., Optional[str]]) -> Callable[..., Optional[
             write_state: Whether to write the state file.
             strip_default_attrs: As TensorFlow's.
             save_debug_info: As TensorFlow's.
-            is_incremental_checkpoint: Not supported yet.
-            save_delta: Not supported yet.
+            is_incremental_checkpoint: Whether this is a save of incremental checkpoints; needs
+                `init(is_incremental_checkpoint=True, ...)`.
+            save_delta: Whether to save only what changed in the tables since the last save or
+                restore of this session; where that cannot be, all is saved, and the log says why.
 
         Returns:
             The prefix of the checkpoint, with the step.
 
         Raises:
             ValueError: If an argument is not valid.
-            NotImplementedError: If an incremental checkpoint is asked for.
         """
-        if is_incremental_checkpoint or save_delta:
-            raise NotImplementedError("incremental checkpoints are not supported yet: every save "
-                                      "is complete.")
+        if (is_incremental_checkpoint or save_delta) and incremental.config() is None:
+            raise ValueError("'is_incremental_checkpoint' and 'save_delta' need "
+                             "init(is_incremental_checkpoint=True, save_checkpoint_due_time=..., "
+                             "save_delta_checkpoints_secs=...)")
+        started = time.time()
         operations = _saver_ops(self, sess)
         if operations:
             check_save_path(save_path)
@@ -189,7 +199,11 @@ def patched_save(stock: Callable[..., Optional[str]]) -> Callable[..., Optional[
             global_step = _step_number(sess, global_step)
             checkpoint = _checkpoint_name(sess, save_path, global_step, self._pad_step_number)
             index = index_stamp(checkpoint)
-            staging = _save_tables(sess, operations, sparse_directory(checkpoint), True)
+            link = None
+            if save_delta or incremental.asked_kind() == incremental.DELTA:
+                link = incremental.link_of(sess, checkpoint, [op.name for op in operations])
+            saved = _save_tables(sess, operations, checkpoint, True, link)
+            staging = saved.staging
         before = list(self.last_checkpoints)
         try:
             with _flushed_before_state(self, bool(operations)):
@@ -206,12 +220,32 @@ def patched_save(stock: Callable[..., Optional[str]]) -> Callable[..., Optional[
             raise
         if operations:
             staging.finish()
-            for old in set(before) - set(self.last_checkpoints):
-                if not checkpoint_management.checkpoint_exists(old):
-                    discard(sparse_directory(old))
+            _after_save(self, sess, checkpoint, saved, latest_filename,
+                        set(before) - set(self.last_checkpoints), time.time() - started)
         return path
 
     return save
+
+
+def _after_save(saver: Any, sess: Any, checkpoint: str, saved: "_Saved",
+                latest_filename: Optional[str], old: Set[str], seconds: float) -> None:
+    """Notes a complete save, and removes the tables of checkpoints that are gone."""
+    if is_remote(checkpoint):
+        for prefix in old:
+            if not checkpoint_management.checkpoint_exists(prefix):
+                discard(sparse_directory(prefix))
+        return
+    incremental.note(sess, saved.directory, saved.epochs)
+    kept = needed(os.path.dirname(os.path.abspath(checkpoint)), base_of(saved.directory))
+    for prefix in old:
+        directory = tables_directory(prefix)
+        if not checkpoint_management.checkpoint_exists(prefix) \
+                and os.path.abspath(directory) not in kept:
+            discard(directory)
+    incremental.tidy_after(saver, checkpoint, saved.directory, latest_filename)
+    if incremental.config() is not None:
+        incremental.record(checkpoint, incremental.DELTA if is_delta(saved.directory)
+                           else incremental.BASE, seconds)
 
 
 def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
@@ -233,7 +267,8 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
             # Without tables it is TensorFlow's alone, and so is the error of a wrong path.
             stock(self, sess, save_path)
             return
-        directory = sparse_directory(tf.compat.as_text(save_path))
+        save_path = incremental.version_to_restore(tf.compat.as_text(save_path))
+        directory = tables_directory(save_path)
         with local_copy(directory) as here:
             if getattr(self, _EXPLICIT, False) and getattr(self, _TABLES, None) is None \
                     and not os.path.isdir(here):
@@ -247,7 +282,9 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
                 logger.info("restored %s from %s.", ", ".join(op.name for op in operations),
                             directory)
             else:
-                _restore_tables(sess, operations, here)
+                epochs = _restore_tables(sess, operations, here)
+                if here == directory:
+                    incremental.note(sess, directory, epochs)
 
     return restore
 
@@ -302,44 +339,82 @@ def _table_ops(graph: tf.Graph, names: Optional[List[str]]) -> List[_TableOps]:
         The ops by table; tables without is_save have none.
     """
     loads = {}  # type: Dict[Tuple[str, str], tf.Operation]
+    deltas = {}  # type: Dict[Tuple[str, str], tf.Operation]
     saves = []  # type: List[tf.Operation]
     for op in graph.get_operations():
         if op.type == "MxRecLoad":
             loads[op.inputs[0].op.name, op.inputs[1].name] = op
+        elif op.type == "MxRecSaveDelta":
+            deltas[op.inputs[0].op.name, op.inputs[1].name] = op
         elif op.type == "MxRecSave":
             saves.append(op)
     found = []  # type: List[_TableOps]
     for save in saves:
         table = save.inputs[0].op
-        load = loads.get((table.name, save.inputs[1].name))
-        if load is None:
-            continue
-        if names is None or table.name in names:
-            found.append(_TableOps(table_name_of(table), save.inputs[1], save.outputs[0], load))
+        place = table.name, save.inputs[1].name
+        if place in loads and (names is None or table.name in names):
+            found.append(_TableOps(table_name_of(table), save.inputs[1], save, loads[place],
+                                   deltas.get(place)))
     return found
 
 
-def _save_tables(sess: Any, operations: List[_TableOps], directory: str,
-                 dense: bool) -> Any:
-    """Saves tables into `<directory>/<table>`, all or none; the caller finishes the staging."""
+class _Saved(NamedTuple):
+    """Tables that are in place, before the variables are.
+
+    Attributes:
+        staging: Finishes or undoes it.
+        directory: Where the tables are.
+        epochs: For each table what the engine calls that moment.
+    """
+
+    staging: Any
+    directory: str
+    epochs: Dict[str, int]
+
+
+def _save_tables(sess: Any, operations: List[_TableOps], checkpoint: str, dense: bool,
+                 link: Optional[incremental.Chain] = None) -> _Saved:
+    """Saves tables, all or none, as a delta that follows `link` or whole.
+
+    The caller finishes the staging.
+    """
+    directory = sparse_directory(checkpoint) if link is None else delta_directory(checkpoint)
     try:
         staging = staging_of(directory)
     except OSError as error:
         raise _named_error(error, operations) from error
+    more = {"id": incremental.new_identity()}  # type: Dict[str, Any]
     try:
-        rows = sess.run([op.save for op in operations], _paths(operations, staging.path))
-        staging.commit([{"name": op.name, "rows": int(count)}
-                        for op, count in zip(operations, rows)], dense)
+        feed = _paths(operations, [staging.path])
+        if link is None:
+            fetches = [op.save.outputs for op in operations]
+        else:
+            more.update(previous={"directory": os.path.basename(link.directory),
+                                  "id": link.identity})
+            fetches = []
+            least = ConfigInitializer.get_instance().recent_key_count_threshold
+            for op in operations:
+                fetches.append([op.delta.outputs[0], op.delta.outputs[2], op.delta.outputs[1]])
+                feed.update({op.delta.inputs[2]: link.epochs[op.name], op.delta.inputs[3]: least})
+        counts = sess.run(fetches, feed)
+        staging.commit([{"name": op.name, "rows": int(count[0])}
+                        for op, count in zip(operations, counts)], dense, **more)
     except BaseException as error:
         staging.undo()
+        if link is not None and isinstance(error, tf.errors.InvalidArgumentError):
+            logger.info("%s is saved whole: %s", checkpoint, error.message)
+            return _save_tables(sess, operations, checkpoint, dense)
         if isinstance(error, OSError):
             raise _named_error(error, operations) from error
         raise
     logger.info("saved %s to %s.", ", ".join(
-        "{} ({} rows)".format(op.name, count) for op, count in zip(operations, rows)), directory)
+        "{} ({} rows)".format(op.name, count[0]) if link is None else
+        "{} ({} rows changed, {} removed)".format(op.name, count[0], count[2])
+        for op, count in zip(operations, counts)), directory)
     if ConfigInitializer._single_instance is not None:  # pylint: disable=protected-access
         ConfigInitializer.get_instance().train_params_config.sparse_dir = directory
-    return staging
+    return _Saved(staging, directory,
+                  {op.name: int(count[1]) for op, count in zip(operations, counts)})
 
 
 def _named_error(error: OSError, operations: List[_TableOps]) -> OSError:
@@ -391,6 +466,7 @@ def _check_tables(operations: List[_TableOps], directory: str) -> List[_TableOps
     """
     if not os.path.isdir(directory):
         raise _missing(directory)
+    chain = _chain(directory)
     listed = listed_tables(directory)
     found = []  # type: List[_TableOps]
     for op in operations:
@@ -406,9 +482,21 @@ def _check_tables(operations: List[_TableOps], directory: str) -> List[_TableOps
     for name in [name for name in listed or [] if name not in names]:
         logger.info("the table %r of %s is not restored: the graph, or the Saver, has it not.",
                     name, directory)
-    for op in found:
-        _check_table(op, os.path.join(directory, op.name), has_manifest=listed is not None)
+    for link in chain:
+        for op in found:
+            path = os.path.join(link, op.name)
+            if not os.path.isdir(path):
+                raise _missing(path)
+            _check_table(op, path, has_manifest=listed_tables(link) is not None)
     return found
+
+
+def _chain(directory: str) -> List[str]:
+    """Returns the directories that make up the tables, in order."""
+    try:
+        return chain_of(directory)
+    except ValueError as error:
+        raise tf.errors.DataLossError(None, None, str(error))
 
 
 def _check_table(operation: _TableOps, path: str, has_manifest: bool) -> None:
@@ -445,17 +533,21 @@ def _missing(path: str) -> FileExistsError:
         "was saved with these tables, or give Saver a var_list of variables only.".format(path))
 
 
-def _restore_tables(sess: Any, operations: List[_TableOps], directory: str) -> None:
-    """Loads checked tables from `<directory>/<table>`."""
-    rows = sess.run([op.load.outputs[0] for op in operations], _paths(operations, directory))
+def _restore_tables(sess: Any, operations: List[_TableOps], directory: str) -> Dict[str, int]:
+    """Loads checked tables; returns for each what the engine calls that moment."""
+    counts = sess.run([op.load.outputs for op in operations],
+                      _paths(operations, _chain(directory)))
     logger.info("restored %s from %s.", ", ".join(
-        "{} ({} rows)".format(op.name, count) for op, count in zip(operations, rows)), directory)
+        "{} ({} rows)".format(op.name, count[0]) for op, count in zip(operations, counts)),
+        directory)
+    return {op.name: int(count[1]) for op, count in zip(operations, counts) if len(count) > 1}
 
 
-def _paths(operations: List[_TableOps], directory: str) -> Dict[tf.Tensor, np.ndarray]:
-    return {op.path: np.frombuffer(
-        os.fsencode(os.path.abspath(os.path.join(directory, op.name))), np.uint8)
-        for op in operations}
+def _paths(operations: List[_TableOps], directories: List[str]) -> Dict[tf.Tensor, Any]:
+    """Feeds `<directory>/<table>` of each directory, with a zero byte between two."""
+    return {op.path: np.frombuffer(b"\0".join(
+        os.fsencode(os.path.abspath(os.path.join(directory, op.name)))
+        for directory in directories), np.uint8) for op in operations}
 
 
 def _checkpoint_name(sess: Any, save_path: str, global_step: Any, pad: bool) -> str:

@@ -17,8 +17,8 @@ import tensorflow as tf
 from mx_rec.checkpoint import tables
 from mx_rec.core.table import TABLE_OP, Table, is_table_variable, table_config_of
 from mx_rec.ops import library
+from mx_rec.saver.chains import chain_of, tables_directory
 from mx_rec.saver.commit import listed_tables
-from mx_rec.saver.paths import sparse_directory
 from mx_rec.saver.remote import local_copy
 from mx_rec.util.log import logger
 
@@ -189,10 +189,11 @@ def _table_directories(graph: tf.Graph, checkpoint: str) -> Dict[str, str]:
         ValueError: If the manifest is damaged.
     """
     copies = contextlib.ExitStack()
-    directory = copies.enter_context(local_copy(sparse_directory(checkpoint)))
+    directory = copies.enter_context(local_copy(tables_directory(checkpoint)))
     weakref.finalize(graph, copies.close)
     if not os.path.isdir(directory):
         return {}
+    chain_of(directory)
     names = listed_tables(directory)
     if names is None:
         names = sorted(name for name in os.listdir(directory)
@@ -403,8 +404,10 @@ def _load_when_initialised(graph: tf.Graph, found: Dict[str, tf.Operation],
     with graph.as_default(), graph.control_dependencies(None), tf.device("/cpu:0"), \
             tf.name_scope("mx_rec_warm_start"):
         for name, start in starts.items():
+            parent, table = os.path.split(os.path.abspath(start.directory))
             loads.append(library().mx_rec_warm_start(
-                found[name].outputs[1], _bytes(os.path.abspath(start.directory)),
+                found[name].outputs[1],
+                _bytes("\0".join(os.path.join(link, table) for link in chain_of(parent))),
                 _bytes("\0".join(start.slots))).op)
             logger.info("the table %r starts with the %d rows of %s and %s, unless training goes "
                         "on from a checkpoint.", name, start.rows, start.directory,

@@ -217,7 +217,7 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
         use_dynamic_expansion: Whether tables grow without a preset size.
         bind_cpu: Accepted and without effect: nothing is bound.
         use_lccl: Accepted and without effect: there is no collective library.
-        is_incremental_checkpoint: Whether to write base and delta checkpoints. Not there yet.
+        is_incremental_checkpoint: Whether to write base and delta checkpoints.
         save_checkpoint_due_time: Seconds between base saves in [1, 2147483647].
         save_delta_checkpoints_secs: Seconds between delta saves, same range.
         restore_model_version: Global step of the version to restore in [0, 2147483647].
@@ -228,7 +228,6 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
         ValueError: If a value is out of its range or of a wrong type, if max_steps, train_steps
             and eval_steps are all 0, or if a time of incremental checkpoints is missing.
         EnvironmentError: If mx_rec is initialised already.
-        NotImplementedError: If incremental checkpoints are asked for.
     """
     if ConfigInitializer._single_instance is not None:  # pylint: disable=protected-access
         raise EnvironmentError("mx_rec was initialised once in this process; a second init is "
@@ -241,9 +240,7 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
         if save_checkpoint_due_time is None or save_delta_checkpoints_secs is None:
             raise ValueError("'save_checkpoint_due_time' and 'save_delta_checkpoints_secs' are "
                              "required when 'is_incremental_checkpoint' is True")
-        raise NotImplementedError("incremental checkpoints are not supported yet: leave "
-                                  "is_incremental_checkpoint at False; every save is complete.")
-    if restore_model_version is not None:
+    elif restore_model_version is not None:
         logger.warning("'restore_model_version' chooses a version of incremental checkpoints and "
                        "has no effect without them.")
     use_hot = bool(kwargs.get("use_hot", True))
@@ -252,6 +249,10 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
         max_steps=max_steps, train_steps=train_steps, eval_steps=eval_steps,
         save_steps=save_steps, if_load=if_load, use_dynamic=use_dynamic,
         use_dynamic_expansion=use_dynamic_expansion, bind_cpu=bind_cpu, use_lccl=use_lccl,
+        is_incremental_checkpoint=is_incremental_checkpoint,
+        save_checkpoint_due_time=save_checkpoint_due_time,
+        save_delta_checkpoints_secs=save_delta_checkpoints_secs,
+        restore_model_version=restore_model_version,
         recent_key_count_threshold=recent_key_count_threshold, use_hot=use_hot))
     atexit.register(_terminate_quietly)
 

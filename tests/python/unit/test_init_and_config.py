@@ -39,11 +39,14 @@ def test_a_wrong_keyword_is_a_value_error_and_initialises_nothing(graph, changes
         ConfigInitializer.get_instance()
 
 
-def test_incremental_checkpoints_are_not_there_yet(graph):
-    from mx_rec.util.initialize import init
+def test_incremental_checkpoints_have_their_settings(graph, mx):
+    from mx_rec.util.initialize import ConfigInitializer
 
-    with pytest.raises(NotImplementedError, match="not supported yet"):
-        init(is_incremental_checkpoint=True, save_checkpoint_due_time=5, save_delta_checkpoints_secs=1)
+    mx(is_incremental_checkpoint=True, save_checkpoint_due_time=5, save_delta_checkpoints_secs=1,
+       restore_model_version=7, recent_key_count_threshold=2)
+    config = ConfigInitializer.get_instance()
+    assert (config.is_incremental_checkpoint, config.save_checkpoint_due_time, config.save_delta_checkpoints_secs,
+            config.restore_model_version, config.recent_key_count_threshold) == (True, 5, 1, 7, 2)
 
 
 def test_init_is_called_once_and_again_after_terminating(mx, caplog):

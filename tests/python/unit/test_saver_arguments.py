@@ -56,9 +56,9 @@ def test_a_wrong_argument_of_save_is_a_value_error(saved, arguments, message):
 
 
 @pytest.mark.parametrize("keyword", ["is_incremental_checkpoint", "save_delta"])
-def test_incremental_saves_are_not_there_yet(saved, keyword):
+def test_incremental_saves_need_their_setting(saved, keyword):
     sess, saver, directory, _ = saved
-    with pytest.raises(NotImplementedError, match="not supported yet"):
+    with pytest.raises(ValueError, match="need init"):
         saver.save(sess, directory + "/model", **{keyword: True})
 
 

@@ -1,0 +1,410 @@
+"""Incremental checkpoints: a whole save and its deltas restore what a whole save of that moment would."""
+
+import glob
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import support
+
+
+@pytest.fixture
+def place(tmp_path):
+    return os.path.realpath(str(tmp_path))
+
+
+@pytest.fixture
+def incremental(mx):
+    """Initialises mx_rec for incremental checkpoints."""
+    def start(**arguments):
+        from mx_rec.util.initialize import ConfigInitializer, terminate_config_initializer
+
+        if ConfigInitializer._single_instance is not None:
+            terminate_config_initializer()
+        settings = dict(is_incremental_checkpoint=True, save_checkpoint_due_time=3600,
+                        save_delta_checkpoints_secs=3600)
+        settings.update(arguments)
+        mx(**settings)
+
+    return start
+
+
+class Model:
+    """Two tables with LazyAdam beside a dense variable."""
+
+    def __init__(self, max_to_keep=100):
+        from mx_rec.core.embedding import create_table, sparse_lookup
+        from mx_rec.optimizers.lazy_adam import create_hash_optimizer
+
+        tf = support.tf()
+        self.tables = [create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=1000,
+                                    emb_initializer=tf.compat.v1.random_normal_initializer(seed=dim))
+                       for name, dim in (("users", 3), ("items", 2))]
+        self.ids = tf.compat.v1.placeholder(tf.int64, [None])
+        self.dense = tf.compat.v1.get_variable("dense", initializer=np.float32(0.5))
+        loss = self.dense * tf.add_n([tf.reduce_sum(tf.square(sparse_lookup(table, self.ids, modify_graph=True)))
+                                      for table in self.tables])
+        step = tf.compat.v1.train.get_or_create_global_step()
+        update = create_hash_optimizer(0.1).minimize(loss, var_list=[table.variable for table in self.tables])
+        with tf.control_dependencies([update]):
+            self.train = tf.group(step.assign_add(1), self.dense.assign_add(0.25))
+        self.raws = [support.Raw.of(table) for table in self.tables]
+        self.slots = [raw.slot("LazyAdam_momentum") for raw in self.raws]
+        self.saver = tf.compat.v1.train.Saver(max_to_keep=max_to_keep)
+        self.init = tf.compat.v1.global_variables_initializer()
+
+    def state(self, sess):
+        rows = [raw.rows(sess) for raw in self.raws]
+        slots = [raw.slot_rows(sess, "LazyAdam_momentum") for raw in self.raws]
+        return rows + slots, float(sess.run(self.dense))
+
+    def save(self, sess, prefix, step, delta=True):
+        return self.saver.save(sess, prefix, global_step=step, save_delta=delta)
+
+
+def assert_same(found, expected):
+    for one, other in zip(found[0], expected[0]):
+        support.assert_same_tables(one, other)
+    assert found[1] == expected[1]
+
+
+def change_manifest(directory, **fields):
+    """Changes fields of a checkpoint's manifest, with its checksum."""
+    from mx_rec.saver import sealed
+
+    with open(directory + "/manifest.json") as file:
+        manifest = sealed.loads(file.read())
+    with open(directory + "/manifest.json", "w") as file:
+        file.write(sealed.dumps(dict(manifest, **fields)))
+
+
+def directories(place):
+    return sorted(name for name in os.listdir(place) if "sparse-" in name)
+
+
+def rebuilt(**arguments):
+    support.tf().compat.v1.reset_default_graph()
+    return Model(**arguments)
+
+
+def test_each_version_is_restored_bit_for_bit(graph, session, incremental, place):
+    incremental()
+    model = Model()
+    prefix, states = place + "/model", {}
+    random = np.random.RandomState(3)
+    with support.new_session() as sess:
+        sess.run(model.init)
+        for step in range(8):
+            for _ in range(3):
+                sess.run(model.train, {model.ids: random.randint(0, 60, 10)})
+            if step in (2, 5):
+                model.raws[0].remove(sess, list(range(step * 5, step * 5 + 9)))
+            model.save(sess, prefix, step, delta=step > 0)
+            states[step] = model.state(sess)
+    assert directories(place) == ["delta-sparse-model-%d" % step for step in range(1, 8)] + ["sparse-model-0"]
+    for init in (incremental, lambda: incremental(is_incremental_checkpoint=False)):
+        # A training without incremental checkpoints restores them, too.
+        init()
+        model = rebuilt()
+        for step, expected in states.items():
+            with support.new_session() as sess:
+                model.saver.restore(sess, "%s-%d" % (prefix, step))
+                assert_same(model.state(sess), expected)
+    with open(place + "/model_index.json") as file:
+        index = json.load(file)
+    assert [(entry["type"], entry["export_tag"], entry["global_step"]) for entry in index] == \
+        [("base", "DueTime", 0)] + [("delta", "Seconds", step) for step in range(1, 8)]
+    assert all(entry["cost_ms"] >= 0 and entry["timestamp"] > 1.5e9 for entry in index)
+    with open(place + "/delta_export_time_ms.json") as file:
+        assert json.load(file)["global_step"] == 7
+
+
+def test_a_delta_is_as_large_as_what_changed(graph, session, incremental, place):
+    incremental()
+    model = Model()
+    with support.new_session() as sess:
+        sess.run(model.init)
+        sess.run(model.train, {model.ids: np.arange(900)})
+        model.save(sess, place + "/m", 1, delta=False)
+        sess.run(model.train, {model.ids: [5, 7, 5]})
+        model.save(sess, place + "/m", 2)
+    keys = np.fromfile(place + "/delta-sparse-m-2/users/key/slice.data", "<i8")
+    assert sorted(keys) == [5, 7]
+
+
+def test_training_goes_on_with_deltas_after_a_restore(graph, session, incremental, place):
+    incremental()
+    model = Model()
+    prefix = place + "/model"
+    with support.new_session() as sess:
+        sess.run(model.init)
+        sess.run(model.train, {model.ids: np.arange(20)})
+        model.save(sess, prefix, 1, delta=False)
+        sess.run(model.train, {model.ids: np.arange(5)})
+        model.save(sess, prefix, 2)
+    model = rebuilt()
+    with support.new_session() as sess:
+        model.saver.restore(sess, prefix + "-2")
+        sess.run(model.train, {model.ids: np.arange(3, 30)})
+        model.save(sess, prefix, 3)
+        expected = model.state(sess)
+    assert directories(place) == ["delta-sparse-model-2", "delta-sparse-model-3", "sparse-model-1"]
+    with support.new_session() as sess:
+        model.saver.restore(sess, prefix + "-3")
+        assert_same(model.state(sess), expected)
+
+
+def test_what_a_delta_cannot_follow_is_saved_whole_and_the_log_says_why(graph, session, incremental, place, caplog):
+    incremental()
+    model = Model()
+    with support.new_session() as sess:
+        sess.run(model.init)
+        sess.run(model.train, {model.ids: [1, 2]})
+        model.save(sess, place + "/one/model", 1)
+        assert "nothing was saved or restored" in caplog.text
+        model.save(sess, place + "/two/model", 2)
+        assert "the last save went to" in caplog.text
+        sess.run(support.ops().mx_rec_clear(model.raws[0].handle))
+        model.save(sess, place + "/two/model", 3)
+        assert "is saved whole" in caplog.text
+    assert directories(place + "/one") == ["sparse-model-1"]
+    assert directories(place + "/two") == ["sparse-model-2", "sparse-model-3"]
+
+
+def test_save_delta_needs_the_setting(graph, session, dynamic, place):
+    model = Model()
+    with support.new_session() as sess:
+        sess.run(model.init)
+        with pytest.raises(ValueError, match="is_incremental_checkpoint=True"):
+            model.saver.save(sess, place + "/model", save_delta=True)
+    assert not os.listdir(place)
+
+
+def test_a_gap_and_a_foreign_delta_are_refused_by_name_and_nothing_changes(graph, session, incremental, place):
+    tf = support.tf()
+    incremental()
+    model = Model()
+    prefix = place + "/model"
+    with support.new_session() as sess:
+        sess.run(model.init)
+        for step in range(4):
+            sess.run(model.train, {model.ids: np.arange(step, step + 5)})
+            model.save(sess, prefix, step, delta=step > 0)
+        before = model.state(sess)
+        for damage in ("gone", "other", "silent"):
+            middle = place + "/delta-sparse-model-2"
+            shutil.copytree(middle, place + "/kept")
+            if damage == "gone":
+                shutil.rmtree(middle)
+            else:
+                change_manifest(middle, **({"id": "another"} if damage == "other" else {"previous": None}))
+            with pytest.raises(tf.errors.DataLossError) as refused:
+                model.saver.restore(sess, prefix + "-3")
+            assert "delta-sparse-model-2" in str(refused.value)
+            assert_same(model.state(sess), before)
+            shutil.rmtree(middle, ignore_errors=True)
+            os.rename(place + "/kept", middle)
+        name = glob.glob(place + "/delta-sparse-model-1/items/embedding/slice.data")[0]
+        with open(name, "r+b") as file:
+            file.seek(3)
+            file.write(b"\x99")
+        with pytest.raises(tf.errors.DataLossError) as refused:
+            model.saver.restore(sess, prefix + "-3")
+        assert name in str(refused.value) and "items" in str(refused.value)
+        assert_same(model.state(sess), before)
+
+
+def test_a_save_that_fails_loses_nothing(graph, session, incremental, place):
+    incremental()
+    model = Model()
+    prefix = place + "/model"
+    with support.new_session() as sess:
+        sess.run(model.init)
+        sess.run(model.train, {model.ids: np.arange(9)})
+        model.save(sess, prefix, 1, delta=False)
+        sess.run(model.train, {model.ids: [3]})
+        model.raws[1].remove(sess, [8])
+        good = model.saver.saver_def.save_tensor_name
+        model.saver.saver_def.save_tensor_name = "no_such_tensor:0"
+        with pytest.raises(ValueError, match="no_such_tensor"):
+            model.save(sess, prefix, 2)
+        model.saver.saver_def.save_tensor_name = good
+        assert directories(place) == ["sparse-model-1"]
+        sess.run(model.train, {model.ids: [4]})
+        model.save(sess, prefix, 3)
+        expected = model.state(sess)
+    with support.new_session() as sess:
+        model.saver.restore(sess, prefix + "-3")
+        assert_same(model.state(sess), expected)
+
+
+def test_what_a_kept_delta_needs_stays_and_a_whole_save_ends_the_deltas(graph, session, incremental, place):
+    from mx_rec.saver.commit import Staging
+
+    tf = support.tf()
+    incremental()
+    model = Model(max_to_keep=2)
+    prefix = place + "/model"
+    with support.new_session() as sess:
+        sess.run(model.init)
+        for step in range(5):
+            sess.run(model.train, {model.ids: np.arange(step, step + 5)})
+            model.save(sess, prefix, step, delta=step > 0)
+        expected = model.state(sess)
+    assert model.saver.last_checkpoints == [prefix + "-3", prefix + "-4"]
+    assert directories(place) == ["delta-sparse-model-%d" % step for step in range(1, 5)] + ["sparse-model-0"]
+    # As if the process that saved were dead: its tables without variables are no leftovers.
+    for name in directories(place):
+        change_manifest(place + "/" + name, process=2 ** 22 + 1)
+    for name in ("sparse-model-9", "delta-sparse-model-9"):
+        Staging(place + "/" + name).undo()
+    model = rebuilt(max_to_keep=2)
+    with support.new_session() as sess:
+        model.saver.restore(sess, tf.train.latest_checkpoint(place))
+        assert_same(model.state(sess), expected)
+        sess.run(model.train, {model.ids: [1]})
+        model.saver.recover_last_checkpoints([prefix + "-3", prefix + "-4"])
+        model.save(sess, prefix, 5, delta=False)
+        expected = model.state(sess)
+    assert directories(place) == ["sparse-model-5"]
+    state = tf.train.get_checkpoint_state(place)
+    assert list(state.all_model_checkpoint_paths) == [state.model_checkpoint_path] == [prefix + "-5"]
+    assert sorted(os.path.basename(name) for name in glob.glob(place + "/*.index")) == ["model-5.index"]
+    with open(place + "/model_index.json") as file:
+        assert [entry["global_step"] for entry in json.load(file)] == [5]
+    with support.new_session() as sess:
+        model.saver.restore(sess, prefix + "-5")
+        assert_same(model.state(sess), expected)
+
+
+def test_restore_model_version_chooses_a_step_until_this_process_saves(graph, session, incremental, place):
+    incremental()
+    model = Model()
+    prefix, states = place + "/model", {}
+    with support.new_session() as sess:
+        sess.run(model.init)
+        for step in range(4):
+            sess.run(model.train, {model.ids: np.arange(step, step + 5)})
+            model.save(sess, prefix, step, delta=step > 0)
+            states[step] = model.state(sess)
+    code = """
+import sys
+import numpy as np
+import support
+from mx_rec.util.initialize import init
+init(is_incremental_checkpoint=True, save_checkpoint_due_time=9, save_delta_checkpoints_secs=9,
+     restore_model_version=int(sys.argv[2]))
+from test_incremental_checkpoints import Model
+model = Model()
+with support.new_session() as sess:
+    model.saver.restore(sess, sys.argv[1] + "-3")
+    print("dense", model.state(sess)[1], len(model.state(sess)[0][0]))
+    sess.run(model.train, {model.ids: [77]})
+    model.save(sess, sys.argv[1], 10)
+    model.saver.restore(sess, sys.argv[1] + "-10")
+    print("then", model.state(sess)[1])
+"""
+    printed = support.run_python(code, prefix, 2)
+    assert "dense %s %d" % (states[2][1], len(states[2][0][0])) in printed
+    assert "then %s" % (states[2][1] + 0.25) in printed
+    assert "delta-sparse-model-10" in directories(place)
+    with pytest.raises(AssertionError, match=r"no version 8 .* the steps are 0, 1, 2, 3, 10"):
+        support.run_python(code, prefix, 8)
+
+
+def test_rows_that_were_trained_rarely_are_left_out_and_come_later(graph, session, incremental, place):
+    incremental(recent_key_count_threshold=2)
+    model = Model()
+    keys = lambda step: sorted(np.fromfile(  # noqa: E731
+        place + "/delta-sparse-m-%d/users/key/slice.data" % step, "<i8").tolist())
+    with support.new_session() as sess:
+        sess.run(model.init)
+        sess.run(model.train, {model.ids: np.arange(9)})
+        model.save(sess, place + "/m", 1, delta=False)
+        sess.run(model.train, {model.ids: [1, 2]})
+        sess.run(model.train, {model.ids: [2, 3]})
+        model.save(sess, place + "/m", 2)
+        sess.run(model.train, {model.ids: [3]})
+        model.save(sess, place + "/m", 3)
+    assert (keys(2), keys(3)) == ([2], [3])
+
+
+ESTIMATOR = """
+import sys, time
+import numpy as np
+import support
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.graph.modifier import GraphModifierHook
+from mx_rec.optimizers.lazy_adam import create_hash_optimizer
+from mx_rec.util.initialize import init
+
+tf = support.tf()
+place, steps, modified = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "modified"
+init(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=1)
+
+
+def input_fn():
+    ids = np.random.RandomState(1).randint(0, 200, [400, 16])
+    return tf.data.Dataset.from_tensor_slices({"ids": ids}).skip(int(sys.argv[4]))
+
+
+def wait(loss):
+    time.sleep(0.25)
+    return loss
+
+
+def model_fn(features, mode):
+    table = create_table(key_dtype=tf.int64, dim=4, name="users", device_vocabulary_size=1000,
+                         emb_initializer=tf.compat.v1.random_normal_initializer(seed=3))
+    train = mode == tf.estimator.ModeKeys.TRAIN
+    embedding = sparse_lookup(table, features["ids"], modify_graph=True, is_train=train)
+    loss = tf.reduce_mean(tf.square(embedding))
+    if not train:
+        return tf.estimator.EstimatorSpec(mode, loss=loss)
+    update = create_hash_optimizer(0.1).minimize(loss, var_list=[table.variable],
+                                                 global_step=tf.compat.v1.train.get_global_step())
+    slow = tf.compat.v1.py_func(wait, [loss], tf.float32)
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=tf.group(update, slow))
+
+
+config = tf.estimator.RunConfig(model_dir=place, save_checkpoints_steps=1000, keep_checkpoint_max=50)
+estimator = tf.estimator.Estimator(model_fn, config=config)
+estimator.train(input_fn, steps=steps, hooks=[GraphModifierHook(modify_graph=modified)])
+from mx_rec.util.initialize import terminate_config_initializer
+print("loss", repr(estimator.evaluate(input_fn, steps=3)["loss"]))
+"""
+
+
+@pytest.mark.parametrize("modified", ["modified", "as it is"])
+def test_an_estimator_saves_deltas_by_time_and_goes_on_from_them(place, modified):
+    tf = support.tf()
+    support.run_python(ESTIMATOR, place + "/two", 12, modified, 0)
+    found = directories(place + "/two")
+    assert "sparse-model.ckpt-0" in found
+    assert len([name for name in found if name.startswith("delta-")]) >= 3, found
+    assert tf.train.latest_checkpoint(place + "/two").endswith("-12")
+    with open(place + "/two/model_index.json") as file:
+        assert [entry["type"] for entry in json.load(file)][:2] == ["base", "delta"]
+    support.run_python(ESTIMATOR, place + "/two", 4, modified, 12)
+    # The second training began with a whole save.
+    assert "sparse-model.ckpt-12" in directories(place + "/two")
+    support.run_python(ESTIMATOR, place + "/one", 16, modified, 0)
+    rows = [_rows(tf.train.latest_checkpoint(place + "/" + name)) for name in ("one", "two")]
+    support.assert_same_tables(*rows)
+
+
+def _rows(checkpoint):
+    """The table `users` of a checkpoint, from its chain."""
+    from mx_rec.saver.chains import chain_of, tables_directory
+
+    tf = support.tf()
+    with tf.Graph().as_default():
+        raw = support.Raw.new(4, name="users")
+        load = support.ops().mx_rec_load(raw.handle, support.bytes_tensor("\0".join(
+            link + "/users" for link in chain_of(tables_directory(checkpoint)))))
+        with support.new_session() as sess:
+            sess.run(load)
+            return raw.rows(sess)
