@@ -244,6 +244,9 @@ def one_kill(directory, journal, plan, known):
     Returns:
         Where it was killed, in words; None if the training failed by itself.
     """
+    # The system counts the starts of processes in hundredths of a second, and what is older than a
+    # process is what it takes for left over.
+    time.sleep(0.05)
     process, pipe = start(directory, journal, plan)
     began, last, killed = 0.0, "before it restored", False
     try:
