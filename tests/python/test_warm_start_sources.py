@@ -49,10 +49,10 @@ def test_files_of_the_original_have_no_manifest(old, tmp_path):
 
 
 def test_a_path_may_be_relative_and_have_spaces_and_other_letters(old, tmp_path, monkeypatch):
-    os.rename(old, str(tmp_path / "ein älteres Modell"))
+    os.rename(old, str(tmp_path / "ein \u00e4lteres Modell"))
     monkeypatch.chdir(str(tmp_path))
-    for number, path in enumerate(["ein älteres Modell", "./ein älteres Modell/", "ein älteres Modell/model.ckpt-6"]):
-        assert_rows(start(tmp_path / str(number), path), str(tmp_path / "ein älteres Modell"))
+    for number, path in enumerate(["ein \u00e4lteres Modell", "./ein \u00e4lteres Modell/", "ein \u00e4lteres Modell/model.ckpt-6"]):
+        assert_rows(start(tmp_path / str(number), path), str(tmp_path / "ein \u00e4lteres Modell"))
 
 
 def test_a_path_may_be_of_another_file_system(old, tmp_path, monkeypatch):
