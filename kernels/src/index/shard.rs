@@ -93,6 +93,15 @@ impl Shard {
         true
     }
 
+    /// Gives the entry of `key` another row; returns whether there is one.
+    pub(crate) fn renumber(&mut self, key: i64, local: u64, row: u32) -> bool {
+        let found = self.find(key, local);
+        if let Some((at, entry)) = found {
+            self.buckets[at].rows[entry] = !row;
+        }
+        found.is_some()
+    }
+
     /// Removes the entry of `key`, which is not padding, and returns its row, or [`NONE`].
     pub(crate) fn remove(&mut self, key: i64, local: u64) -> u32 {
         let Some((at, entry)) = self.find(key, local) else {
@@ -125,14 +134,27 @@ impl Shard {
     }
 
     /// Calls `f` with every key and its row, in no useful order.
-    pub(crate) fn each(&self, mut f: impl FnMut(i64, u32)) {
-        for bucket in self.buckets.iter() {
+    pub(crate) fn each(&self, f: impl FnMut(i64, u32)) {
+        self.look(0, usize::MAX, f);
+    }
+
+    /// Calls `f` with about `most` entries from the bucket `from` on. Returns the bucket to go on from, `None` at the end.
+    pub(crate) fn look(
+        &self,
+        from: usize,
+        most: usize,
+        mut f: impl FnMut(i64, u32),
+    ) -> Option<usize> {
+        let start = from.min(self.buckets.len());
+        let end = self.buckets.len().min(start.saturating_add(most / 5 + 1));
+        for bucket in &self.buckets[start..end] {
             for (&key, &row) in bucket.keys.iter().zip(&bucket.rows) {
                 if key != 0 {
                     f(!key, !row);
                 }
             }
         }
+        (end < self.buckets.len()).then_some(end)
     }
 
     /// Where the entry of `key` is.

@@ -58,7 +58,7 @@ impl Index {
         (self.shards.iter().map(Shard::bytes).sum::<usize>() + heads) as u64
     }
 
-    /// Changes whenever an entry comes or goes.
+    /// Changes whenever an entry comes, goes or gets another row.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
@@ -166,6 +166,13 @@ impl Index {
         twice.into_inner()
     }
 
+    /// Gives the entry of `key` another row; returns whether there is one.
+    pub(crate) fn renumber(&mut self, key: i64, row: u32) -> bool {
+        self.version += 1;
+        let hash = hash(key);
+        self.shards[top(hash, self.bits)].renumber(key, hash << self.bits, row)
+    }
+
     /// Removes the entry of `key` and returns its row, or [`NONE`].
     pub(crate) fn remove(&mut self, key: i64) -> u32 {
         if key == PADDING {
@@ -189,6 +196,30 @@ impl Index {
                 return;
             }
         }
+    }
+
+    /// [`Index::shrink`] of one shard.
+    pub(crate) fn shrink_shard(&mut self, at: usize) {
+        if let Some(shard) = self.shards.get_mut(at) {
+            // Without memory to do so it stays as it is.
+            let _ = shard.shrink(self.bits);
+        }
+    }
+
+    /// Shards.
+    pub(crate) fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Calls `f` with about `most` entries of one shard, from the place `from` on (0 first). Returns where to go on, `None` at the end.
+    pub(crate) fn look(
+        &self,
+        shard: usize,
+        from: usize,
+        most: usize,
+        f: impl FnMut(i64, u32),
+    ) -> Option<usize> {
+        self.shards.get(shard)?.look(from, most, f)
     }
 
     /// Calls `f` with every key and its row, in no useful order, on all threads of the pool.

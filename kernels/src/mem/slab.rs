@@ -89,11 +89,13 @@ impl Slab {
         Ok(())
     }
 
-    /// Drops rows from `rows` on and gives their memory back.
-    pub(crate) fn truncate(&mut self, rows: usize) {
-        self.release(rows, self.chunks.len() << self.shift);
+    /// Drops rows from `rows` on and gives their memory back: most of it when the result is dropped.
+    #[must_use = "to drop it takes time, which may be saved until no lock is held"]
+    pub(crate) fn truncate(&mut self, rows: usize) -> impl Sized + use<> {
         self.rows = self.rows.min(rows);
-        self.chunks.truncate(self.rows.div_ceil(1 << self.shift));
+        let kept = self.rows.div_ceil(1 << self.shift);
+        self.release(self.rows, kept << self.shift);
+        self.chunks.split_off(kept.min(self.chunks.len()))
     }
 
     /// Gives the memory of rows `from..to` back; what they held is lost.
@@ -306,7 +308,7 @@ mod tests {
         let mut slab = Slab::new(16, 1 << 20);
         slab.grow(70_000).unwrap();
         slab.row_mut(69_999).unwrap().fill(3.0);
-        slab.truncate(10);
+        drop(slab.truncate(10));
         assert!(slab.row(10).is_none());
         slab.grow(70_000).unwrap();
         assert_eq!(slab.row(69_999).unwrap(), [0.0; 16]);

@@ -75,6 +75,20 @@ impl Changes {
         }
     }
 
+    /// Notes that a row has got another number.
+    pub(super) fn moved(&mut self, from: u32, to: u32) {
+        for words in [&mut self.stamps, &mut self.touches] {
+            let word = words.get_mut(from as usize);
+            let word = word.map_or(0, |word| *word.get_mut());
+            if word != 0 && to as usize >= words.len() {
+                words.resize_with(from as usize + 1, AtomicU32::default);
+            }
+            if let Some(place) = words.get_mut(to as usize) {
+                *place.get_mut() = word;
+            }
+        }
+    }
+
     /// Notes that keys lost their rows.
     pub(super) fn remove(&mut self, keys: impl Iterator<Item = i64>) {
         let epoch = *self.epoch.get_mut();

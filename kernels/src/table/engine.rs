@@ -1,10 +1,12 @@
 //! The table itself: its locks, the way from ids to rows, new rows, removal.
 
+use super::admission::Counters;
 use super::content::Content;
 use super::flight::{divide, Flight};
 use super::verbs::Memory;
 use super::TableConfig;
 use crate::batch::distinct::{distinct, Distinct, Scratch};
+use crate::history::History;
 use crate::index::Index;
 use crate::mem::{Lines, NONE};
 use crate::{Error, Ids, Kind, Pool, Result, SlotSpec};
@@ -20,9 +22,9 @@ const LEAST: usize = 512;
 
 /// An embedding table. All verbs take `&self`; any thread may call any verb at any time.
 ///
-/// Three locks, always taken in this order: `index` (which key has which row), `flight` (what batches on their way hold) and
-/// `content` (what the rows hold). The first and the last are held for a whole batch, so the key work of one batch overlaps
-/// the update of another. Work handed to a [`Pool`] takes no lock.
+/// Four locks, always taken in this order: `index` (which key has which row), `flight` (what batches on their way hold), `content`
+/// (what the rows hold) and `history` (how often keys were seen). Index and content are held for a whole batch, so the key work
+/// of one batch overlaps the update of another. Work handed to a [`Pool`] takes no lock but one of a shard of counters.
 pub struct Table {
     config: TableConfig,
     /// `config.frozen_keys`, ascending.
@@ -33,6 +35,9 @@ pub struct Table {
     rows: AtomicU64,
     /// Whether `content.changes` is on; once on, it stays.
     tracking: AtomicBool,
+    /// Boxed, because most tables have none.
+    history: RwLock<Option<Box<History>>>,
+    counters: Counters,
     scratch: Mutex<Vec<Scratch>>,
     /// Buffers of offsets for later batches.
     kept: Mutex<Vec<Lines>>,
@@ -66,6 +71,8 @@ impl Table {
             content: RwLock::new(content),
             rows: AtomicU64::new(0),
             tracking: AtomicBool::new(false),
+            history: RwLock::default(),
+            counters: Counters::default(),
             scratch: Mutex::default(),
             kept: Mutex::default(),
         })
@@ -124,39 +131,14 @@ impl Table {
     /// # Errors
     /// `ResourceExhausted` without memory for the list of removed rows; then nothing changed.
     pub fn remove(&self, ids: Ids<'_>) -> Result<u64> {
-        let mut rows = Vec::new();
-        rows.try_reserve(ids.len()).map_err(|_| {
-            Error::new(Kind::ResourceExhausted, "no memory to remove rows")
-                .with("table", &self.config.name)
-                .with("ids", ids.len())
-        })?;
-        let mut index = self.index.write();
-        let mut gone = Vec::new();
-        for at in 0..ids.len() {
-            let key = ids.get(at);
-            let row = index.remove(key);
-            if row != NONE {
-                rows.push(row);
-                if self.tracks() {
-                    gone.push(key);
-                }
-            }
+        let removed = self.remove_where(ids, &|_| true)?;
+        self.forget_history((0..ids.len()).map(|at| ids.get(at)), &[]);
+        if removed > 0 {
+            self.index.write().shrink();
+            let _flight = self.flight.lock();
+            self.content.write().tidy();
         }
-        if rows.is_empty() {
-            return Ok(0);
-        }
-        let mut flight = self.flight.lock();
-        if !gone.is_empty() {
-            self.content.write().changes.remove(gone.into_iter());
-        }
-        flight.retire(&rows);
-        if flight.has_loose() {
-            flight.settle(&mut self.content.write());
-        }
-        drop(flight);
-        index.shrink();
-        self.count(&index);
-        Ok(rows.len() as u64)
+        Ok(removed)
     }
 
     /// Removes every row, gives the memory back, and returns how many rows went. The slots stay known.
@@ -171,6 +153,7 @@ impl Table {
         let (changes, _) = content.changes.replaced();
         *content = Content::new(self.dim(), self.capacity(), slots);
         content.changes = changes;
+        self.renew_history(0);
         self.rows.store(0, Ordering::Release);
         self.scratch.lock().clear();
         self.kept.lock().clear();
@@ -189,10 +172,13 @@ impl Table {
         let scratch: usize = self.scratch.lock().iter().map(Scratch::bytes).sum();
         let kept: usize = self.kept.lock().iter().map(Lines::bytes).sum();
         let content = self.content.read();
+        let other_bytes = content.other_bytes() + (flight + scratch + kept) as u64;
+        let rows_bytes = content.slab.bytes();
+        drop(content);
         Memory {
-            rows_bytes: content.slab.bytes(),
+            rows_bytes,
             index_bytes,
-            other_bytes: content.other_bytes() + (flight + scratch + kept) as u64,
+            other_bytes: other_bytes + self.history_bytes(),
         }
     }
 
@@ -219,6 +205,9 @@ impl Table {
                 .refuse("the batch has more distinct keys than its limit")
                 .with("distinct", found.keys)
                 .with("limit", limit));
+        }
+        if create {
+            self.counters.batch(found.keys, found.missing.len());
         }
         if found.missing.is_empty() {
             return Ok((index, found.offsets));
@@ -250,6 +239,26 @@ impl Table {
         &self.content
     }
 
+    pub(super) fn history(&self) -> &RwLock<Option<Box<History>>> {
+        &self.history
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The content has been replaced by one with `rows` rows: what was known of keys is gone, and these count as admitted.
+    fn renew_history(&self, rows: usize) {
+        let mut history = self.history.write();
+        if let Some(old) = history.as_deref() {
+            let fresh = History::new(old.access(), old.eviction(), old.latest(), rows);
+            if !old.counts() {
+                fresh.set_access(0);
+            }
+            *history = Some(Box::new(fresh));
+        }
+    }
+
     pub(super) fn kept(&self) -> &Mutex<Vec<Lines>> {
         &self.kept
     }
@@ -271,6 +280,7 @@ impl Table {
         old_index.follow(version);
         let (changes, closed) = old_content.changes.replaced();
         content.changes = changes;
+        self.renew_history(content.slab.rows());
         *old_content = content;
         self.rows.store(rows, Ordering::Release);
         closed
@@ -374,7 +384,7 @@ impl Table {
     }
 
     /// Makes initialised rows for distinct new keys, or takes those that are staged, and enters them; all or nothing.
-    fn create(&self, pool: &Pool, index: &mut Index, keys: &[i64]) -> Result<Vec<u32>> {
+    pub(super) fn create(&self, pool: &Pool, index: &mut Index, keys: &[i64]) -> Result<Vec<u32>> {
         let named = |error: Error| error.with("table", &self.config.name);
         self.budget(index.len(), keys.len() as u64)?;
         index.reserve(pool, keys).map_err(named)?;
@@ -400,6 +410,7 @@ impl Table {
         self.initialise(pool, &mut content, &fresh, &taken);
         content.changes.renew(&rows);
         drop(content);
+        self.move_history(keys, &rows);
         index.insert(pool, keys, &rows);
         self.count(index);
         Ok(rows)

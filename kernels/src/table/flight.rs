@@ -194,6 +194,22 @@ impl Flight {
         self.retired.len() as u64
     }
 
+    /// Which rows of some entries live leases hold.
+    pub(super) fn held(&self, entries: &[(i64, u32)]) -> impl Fn(u32) -> bool + use<> {
+        let mut held: Map<u32, bool> = Map::default();
+        if !self.leases.is_empty() {
+            held.extend(entries.iter().map(|&(_, row)| (row, false)));
+        }
+        for lease in self.leases.values() {
+            for &offset in lease.offsets.iter() {
+                if let Some(held) = held.get_mut(&(offset as u32)) {
+                    *held = true;
+                }
+            }
+        }
+        move |row| held.get(&row) == Some(&true)
+    }
+
     /// Takes in rows whose keys have left the index: those that a live lease holds wait for its end.
     pub(super) fn retire(&mut self, rows: &[u32]) {
         if self.leases.is_empty() {

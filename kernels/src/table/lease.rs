@@ -160,7 +160,10 @@ impl Table {
         let source = source(ids, restore);
         match self.flight().lock().claim(offsets, source) {
             Claim::Stale => return Ok(false),
-            Claim::Good => return Ok(true),
+            Claim::Good => {
+                self.counters().batch(offsets.len(), 0);
+                return Ok(true);
+            }
             Claim::Enter => {}
         }
         let mut index = self.index().write();
@@ -183,8 +186,10 @@ impl Table {
             content.changes.renew(&rows);
         }
         drop(flight);
+        self.move_history(&keys, &rows);
         index.insert(pool, &keys, &rows);
         self.count(&index);
+        self.counters().batch(offsets.len(), keys.len());
         Ok(true)
     }
 
@@ -234,7 +239,7 @@ impl Table {
     }
 
     /// Looks distinct keys up, with the buckets of later ones on their way.
-    fn rows_of(&self, pool: &Pool, index: &Index, keys: &[i64]) -> Distinct<Lines> {
+    pub(super) fn rows_of(&self, pool: &Pool, index: &Index, keys: &[i64]) -> Distinct<Lines> {
         let mut offsets = self.room(keys.len());
         let bounds = ranges(keys.len(), pool.parts(keys.len(), LEAST));
         let work: Vec<_> = bounds
@@ -267,7 +272,7 @@ impl Table {
         }
     }
 
-    fn leased(self: &Arc<Self>, offsets: Arc<Lines>) -> Lease {
+    pub(super) fn leased(self: &Arc<Self>, offsets: Arc<Lines>) -> Lease {
         Lease {
             table: Arc::downgrade(self),
             offsets: Some(offsets),
@@ -281,12 +286,13 @@ impl Table {
         if flight.has_loose() {
             if let Some(mut content) = self.content().try_write() {
                 flight.settle(&mut content);
+                content.tidy();
             }
         }
     }
 
     /// A buffer for `n` offsets with unspecified contents.
-    fn room(&self, n: usize) -> Lines {
+    pub(super) fn room(&self, n: usize) -> Lines {
         let mut kept = self.kept().lock();
         let fits = |lines: &Lines| (n..=n.saturating_mul(4).max(4096)).contains(&lines.room());
         if let Some(at) = kept.iter().rposition(fits) {
@@ -332,7 +338,7 @@ fn source(ids: Ids<'_>, restore: &[i32]) -> Source {
 }
 
 /// The `count` keys behind the positions of `restore`, which are in order of first occurrence.
-fn distinct_keys(ids: Ids<'_>, restore: &[i32], count: usize) -> Vec<i64> {
+pub(super) fn distinct_keys(ids: Ids<'_>, restore: &[i32], count: usize) -> Vec<i64> {
     let mut keys = Vec::with_capacity(count);
     for (at, &position) in restore.iter().enumerate() {
         if position as usize == keys.len() {

@@ -73,6 +73,7 @@ impl Loading<'_> {
         rows.extend(found.filter(|&row| row != NONE));
         if !rows.is_empty() {
             self.content.free(&rows);
+            self.content.tidy();
             self.index.shrink();
         }
         Ok(())

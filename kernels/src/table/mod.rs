@@ -8,14 +8,17 @@
 //! | `engine` | the table: locks, new rows, removal |
 //! | `lease`, `flight` | batches ahead: staged rows, and offsets that outlive a removal |
 //! | `read` | lookup and find |
+//! | `admission`, `evict` | which keys get rows, and which lose them |
 //! | `apply` | updates and assignment |
 //! | `export`, `load` | the whole content, out and in |
 
+mod admission;
 mod apply;
 mod changes;
 mod config;
 mod content;
 mod engine;
+mod evict;
 mod export;
 mod flight;
 mod lease;
@@ -23,6 +26,7 @@ mod load;
 mod read;
 mod verbs;
 
+pub use admission::{Stats, Thresholds};
 pub use config::{TableConfig, MAX_CAPACITY, MAX_DIM};
 pub use engine::Table;
 pub use export::Snapshot;

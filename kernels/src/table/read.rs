@@ -126,7 +126,27 @@ impl Table {
                 }
             }
         });
+        self.hide_refused(&index, ids, absent, out);
         Ok(())
+    }
+
+    /// Gives keys that have a row and are below the threshold of admission what keys without a row get.
+    fn hide_refused(&self, index: &Index, ids: Ids<'_>, absent: Absent<'_>, out: &mut [f32]) {
+        let history = self.history().read();
+        let Some(history) = history.as_deref().filter(|one| one.may_refuse()) else {
+            return;
+        };
+        let (dim, access) = (self.dim(), history.access());
+        for (at, out) in out.chunks_exact_mut(dim).enumerate() {
+            let row = index.row(ids.get(at));
+            if row != NONE && history.of_row(row).count < access {
+                match absent {
+                    Absent::Zeros => out.fill(0.0),
+                    Absent::Row(row) => out.copy_from_slice(row),
+                    Absent::Rows(rows) => out.copy_from_slice(&rows[at * dim..(at + 1) * dim]),
+                }
+            }
+        }
     }
 
     /// Cuts `out (n, dim)` into parts for the threads of a pool.

@@ -1,0 +1,227 @@
+//! How often and when keys were seen: what decides which get rows, and which lose them again.
+//!
+//! A key with a row has its history in an array beside the rows, any other in [`waiting`]. Both take additions from several
+//! threads at once; every addition is to one key of one batch, so that the result does not depend on their order.
+
+mod waiting;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+pub(crate) use waiting::Waiting;
+
+/// Rows whose histories lie together, as a power of two.
+const SHIFT: u32 = 13;
+
+/// See [`SHIFT`].
+const PIECE: usize = 1 << SHIFT;
+
+/// What is known of one key: how often it was counted, and when it was last seen (seconds since 1970; 0 = without a time).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) count: u32,
+    pub(crate) last: u32,
+}
+
+impl Seen {
+    /// Whether nothing is known.
+    pub(crate) fn is_nothing(self) -> bool {
+        self == Seen::default()
+    }
+
+    fn add(self, count: u32, last: u32) -> Seen {
+        Seen {
+            count: self.count.saturating_add(count),
+            last: self.last.max(last),
+        }
+    }
+
+    fn pack(self) -> u64 {
+        u64::from(self.count) << 32 | u64::from(self.last)
+    }
+
+    fn unpack(word: u64) -> Seen {
+        Seen {
+            count: (word >> 32) as u32,
+            last: word as u32,
+        }
+    }
+}
+
+/// The history of a table; there is none before somebody asks for admission or eviction.
+pub(crate) struct History {
+    /// How often a key must have been counted to get a row.
+    access: AtomicU32,
+    /// Seconds after which a key that was not seen goes; `u32::MAX` for never.
+    eviction: AtomicU32,
+    /// Whether occurrences are counted.
+    counting: AtomicBool,
+    /// The latest time that was told.
+    latest: AtomicU32,
+    /// No row was admitted below this count.
+    least: AtomicU32,
+    /// By row number, [`Seen::pack`], in pieces of [`PIECE`], so that no growth moves them; empty pieces are zeros.
+    rows: Vec<Box<[AtomicU64]>>,
+    pub(crate) waiting: Waiting,
+}
+
+impl History {
+    /// The history of a table whose first `rows` rows may be in use: these count as admitted now.
+    pub(crate) fn new(access: u32, eviction: Option<u32>, now: u32, rows: usize) -> History {
+        let known = Seen {
+            count: access,
+            last: now,
+        };
+        let mut history = History {
+            access: AtomicU32::new(access),
+            eviction: AtomicU32::new(eviction.unwrap_or(u32::MAX)),
+            counting: AtomicBool::new(access > 0),
+            latest: AtomicU32::new(now),
+            least: AtomicU32::new(access),
+            rows: Vec::new(),
+            waiting: Waiting::default(),
+        };
+        for row in 0..rows as u32 {
+            history.fit(row);
+            history.set_row(row, known);
+        }
+        history
+    }
+
+    /// The count from which on keys get rows.
+    pub(crate) fn access(&self) -> u32 {
+        self.access.load(Relaxed)
+    }
+
+    /// Seconds after which a key goes, if it ever does.
+    pub(crate) fn eviction(&self) -> Option<u32> {
+        Some(self.eviction.load(Relaxed)).filter(|&seconds| seconds != u32::MAX)
+    }
+
+    /// Another time after which a key goes.
+    pub(crate) fn set_eviction(&self, eviction: Option<u32>) {
+        self.eviction.store(eviction.unwrap_or(u32::MAX), Relaxed);
+    }
+
+    /// Another count from which on keys get rows; 0 stops counting and leaves the threshold.
+    pub(crate) fn set_access(&self, access: u32) {
+        if access > 0 {
+            self.access.store(access, Relaxed);
+        }
+        self.counting.store(access > 0, Relaxed);
+    }
+
+    /// Whether occurrences are counted.
+    pub(crate) fn counts(&self) -> bool {
+        self.counting.load(Relaxed)
+    }
+
+    /// Notes a time; returns the latest.
+    pub(crate) fn tell(&self, now: u32) -> u32 {
+        self.latest.fetch_max(now, Relaxed).max(now)
+    }
+
+    /// The latest time that was told.
+    pub(crate) fn latest(&self) -> u32 {
+        self.latest.load(Relaxed)
+    }
+
+    /// Whether a row may be below the threshold.
+    pub(crate) fn may_refuse(&self) -> bool {
+        self.access() > self.least.load(Relaxed)
+    }
+
+    /// Notes that rows are made under the present threshold.
+    pub(crate) fn admits(&self) {
+        self.least.fetch_min(self.access(), Relaxed);
+    }
+
+    /// Makes place for a row.
+    pub(crate) fn fit(&mut self, row: u32) {
+        let piece = row as usize >> SHIFT;
+        if piece >= self.rows.len() {
+            self.rows.resize_with(piece + 1, Box::default);
+        }
+        if self.rows[piece].is_empty() {
+            self.rows[piece] = (0..PIECE).map(|_| AtomicU64::new(0)).collect();
+        }
+    }
+
+    /// Gives the memory of pieces back in which nothing is known.
+    pub(crate) fn shrink(&mut self) {
+        for piece in &mut self.rows {
+            if piece.iter_mut().all(|word| *word.get_mut() == 0) {
+                *piece = Box::default();
+            }
+        }
+        let used = self.rows.iter().rposition(|piece| !piece.is_empty());
+        self.rows.truncate(used.map_or(0, |last| last + 1));
+        self.rows.shrink_to_fit();
+    }
+
+    /// What is known of the key of a row.
+    #[inline]
+    pub(crate) fn of_row(&self, row: u32) -> Seen {
+        let word = self.place(row);
+        Seen::unpack(word.map_or(0, |word| word.load(Relaxed)))
+    }
+
+    /// Sets what is known of the key of a row, for which there is place.
+    pub(crate) fn set_row(&self, row: u32, seen: Seen) {
+        if let Some(word) = self.place(row) {
+            word.store(seen.pack(), Relaxed);
+        }
+    }
+
+    /// Adds to what is known of the key of a row. Nobody else may add to the same row meanwhile.
+    #[inline]
+    pub(crate) fn see_row(&self, row: u32, count: u32, last: u32) {
+        if let Some(word) = self.place(row) {
+            let seen = Seen::unpack(word.load(Relaxed));
+            if self.counts() {
+                word.store(seen.add(count, last).pack(), Relaxed);
+            } else if !seen.is_nothing() {
+                word.store(seen.add(0, last).pack(), Relaxed);
+            }
+        }
+    }
+
+    /// The word of a row, to be prefetched.
+    #[inline]
+    pub(crate) fn place(&self, row: u32) -> Option<&AtomicU64> {
+        let piece = self.rows.get(row as usize >> SHIFT)?;
+        piece.get(row as usize & (PIECE - 1))
+    }
+
+    /// Adds to what is known of a key without a row.
+    pub(crate) fn see_key(&self, key: i64, count: u32, last: u32) {
+        if self.counts() {
+            self.waiting.add(key, Seen { count, last });
+        } else {
+            self.waiting.touch(key, last);
+        }
+    }
+
+    /// Whether something seen so long ago goes at the time `latest`.
+    pub(crate) fn is_stale(&self, seen: Seen, latest: u32) -> bool {
+        let eviction = self.eviction();
+        seen.last != 0
+            && eviction.is_some_and(|seconds| latest.saturating_sub(seen.last) >= seconds)
+    }
+
+    /// Pieces of rows, for [`History::known_rows`].
+    pub(crate) fn pieces(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Of how many rows of a piece something is known.
+    pub(crate) fn known_rows(&self, piece: usize) -> u64 {
+        let words = self.rows.get(piece).map_or(&[][..], |piece| piece);
+        words.iter().filter(|word| word.load(Relaxed) != 0).count() as u64
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> u64 {
+        let heads = self.rows.capacity() * size_of::<Box<[AtomicU64]>>();
+        let words: usize = self.rows.iter().map(|piece| piece.len() * 8).sum();
+        (heads + words) as u64 + self.waiting.bytes()
+    }
+}

@@ -1,0 +1,367 @@
+//! Rows for keys that come often enough, and none any more for keys that have not come for long.
+//!
+//! A training step counts the keys of all its lookups of a table first ([`Table::observe`]) and gives rows then
+//! ([`Table::admit`]): so every occurrence of the batch counts, whatever the order of the lookups.
+
+use super::engine::zeros;
+use super::flight::Source;
+use super::lease::distinct_keys;
+use super::{Lease, Table};
+use crate::history::{History, Seen};
+use crate::index::Index;
+use crate::mem::{prefetch, NONE};
+use crate::pool::ranges;
+use crate::{Ids, Pool, Result, PADDING};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+
+/// A thread should count at least so many keys.
+const LEAST: usize = 4096;
+
+/// Histories on their way ahead of the one that is changed.
+const AHEAD: usize = 16;
+
+/// When keys get rows and lose them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thresholds {
+    /// Occurrences from which on a key gets a row, this batch included. 0: every key gets one, and nothing is counted.
+    pub access: u32,
+    /// Seconds without being seen after which [`Table::evict`] lets a key go; `None` for never.
+    pub eviction: Option<u32>,
+}
+
+/// What has happened to a table since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Rows in use.
+    pub rows: u64,
+    /// The row budget.
+    pub capacity: u64,
+    /// Bytes of rows, of the index and of the history.
+    pub rows_bytes: u64,
+    /// See `rows_bytes`.
+    pub index_bytes: u64,
+    /// See `rows_bytes`.
+    pub history_bytes: u64,
+    /// Distinct keys of training batches that had a row.
+    pub hits: u64,
+    /// Keys that got a row.
+    pub new: u64,
+    /// Distinct keys of batches that were not admitted.
+    pub refused: u64,
+    /// Keys that were evicted.
+    pub evicted: u64,
+}
+
+/// The counters behind [`Stats`].
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) hits: AtomicU64,
+    pub(super) new: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) evicted: AtomicU64,
+}
+
+impl Counters {
+    /// Counts a batch of distinct keys, so many of which got a row.
+    pub(super) fn batch(&self, keys: usize, new: usize) {
+        self.hits.fetch_add((keys - new.min(keys)) as u64, Relaxed);
+        self.new.fetch_add(new as u64, Relaxed);
+    }
+}
+
+impl Table {
+    /// Counts the keys of one lookup, `weight` for each occurrence, and notes when they were seen.
+    ///
+    /// Returns the distinct keys in order of first occurrence and their row numbers, -1 without a row; `restore[i]` is the position
+    /// of `ids[i]` among them, -1 for padding. No key gets a row: [`Table::admit`] comes next. `thresholds` hold from the first call on.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a wrong length, a time outside of 1..=4294967294 seconds since 1970, or an eviction threshold without
+    /// a time. A failed call changes nothing.
+    pub fn observe(
+        &self,
+        pool: &Pool,
+        ids: Ids<'_>,
+        weight: u32,
+        time: Option<i64>,
+        thresholds: Thresholds,
+        restore: &mut [i32],
+    ) -> Result<(Vec<i64>, Vec<i64>)> {
+        self.length("restore", restore.len(), ids.len())?;
+        if i32::try_from(ids.len()).is_err() {
+            return Err(self
+                .refuse("a batch must have fewer than 2^31 ids")
+                .with("ids", ids.len()));
+        }
+        let now = match time {
+            None => 0,
+            Some(time) => u32::try_from(time)
+                .ok()
+                .filter(|&time| time != 0 && time != u32::MAX)
+                .ok_or_else(|| {
+                    self.refuse("the timestamp must be in 1..=4294967294 seconds since 1970")
+                        .with("timestamp", time)
+                })?,
+        };
+        self.start_history(thresholds, now)?;
+        let index = self.index().read();
+        let found = self.distinct(pool, &index, ids, true, restore, zeros);
+        let keys = distinct_keys(ids, restore, found.keys);
+        let mut times = vec![0_u32; keys.len()];
+        for &position in restore.iter() {
+            if let Some(times) = times.get_mut(position as usize) {
+                *times += 1;
+            }
+        }
+        let history = self.history().read();
+        if let Some(history) = history.as_deref() {
+            history.tell(now);
+            let count = |at: usize| times[at].saturating_mul(weight);
+            let offsets = &found.offsets;
+            pool.each(ranges(keys.len(), pool.parts(keys.len(), LEAST)), |range| {
+                see(history, range, &keys, offsets, now, &count);
+            });
+        }
+        Ok((keys, found.offsets))
+    }
+
+    /// Gives rows to those of distinct `keys` that were counted often enough; `places` says for each id which of them it is.
+    ///
+    /// The lease has the rows of the admitted keys in their order, `restore[i]` the position of the id's row in it, -1 for padding and
+    /// for keys that were not admitted.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a wrong length, a place that is none, a key that is padding or comes twice, or more admitted keys than
+    /// `limit`; `ResourceExhausted` over the budget. A failed call changes nothing.
+    pub fn admit(
+        self: &Arc<Self>,
+        pool: &Pool,
+        keys: &[i64],
+        limit: Option<usize>,
+        places: &[i32],
+        restore: &mut [i32],
+    ) -> Result<Lease> {
+        self.length("restore", restore.len(), places.len())?;
+        let within = |place: i32| place == -1 || (place as usize) < keys.len();
+        if let Some(&place) = places.iter().find(|&&place| !within(place)) {
+            return Err(self
+                .refuse("a place is none of the keys")
+                .with("place", place)
+                .with("keys", keys.len()));
+        }
+        if keys.contains(&PADDING) {
+            return Err(self.refuse("the padding key cannot have a row"));
+        }
+        let index = self.index().read();
+        let version = index.version();
+        let (admitted, rows) = self.decide(pool, &index, keys);
+        if let Some(limit) = limit.filter(|&limit| admitted.len() > limit) {
+            return Err(self
+                .refuse("the batch has more distinct keys than its limit")
+                .with("distinct", admitted.len())
+                .with("limit", limit));
+        }
+        let (index, admitted, rows) = if rows.contains(&NONE) {
+            drop(index);
+            let mut index = self.index().write();
+            let (admitted, mut rows) = if index.version() == version {
+                (admitted, rows)
+            } else {
+                self.decide(pool, &index, keys)
+            };
+            let missing: Vec<i64> = admitted
+                .iter()
+                .zip(&rows)
+                .filter(|(_, &row)| row == NONE)
+                .map(|(&at, _)| keys[at as usize])
+                .collect();
+            self.differ(&missing)?;
+            let made = self.create(pool, &mut index, &missing)?;
+            super::engine::fill_in(&mut rows, &made);
+            self.counters().batch(rows.len(), made.len());
+            (
+                parking_lot::RwLockWriteGuard::downgrade(index),
+                admitted,
+                rows,
+            )
+        } else {
+            self.counters().batch(rows.len(), 0);
+            (index, admitted, rows)
+        };
+        let refused = keys.len() - admitted.len();
+        self.counters().refused.fetch_add(refused as u64, Relaxed);
+        if refused == 0 {
+            restore.copy_from_slice(places);
+        } else {
+            let mut position = vec![-1; keys.len()];
+            for (new, &old) in admitted.iter().enumerate() {
+                position[old as usize] = new as i32;
+            }
+            for (restore, &place) in restore.iter_mut().zip(places) {
+                *restore = position.get(place as usize).copied().unwrap_or(-1);
+            }
+        }
+        let mut offsets = self.room(rows.len());
+        for (offset, &row) in offsets.iter_mut().zip(&rows) {
+            *offset = i64::from(row);
+        }
+        let offsets = Arc::new(offsets);
+        let source = Source {
+            ids: (0, 0),
+            restore: (restore.as_ptr().addr(), restore.len()),
+        };
+        self.flight().lock().register(&offsets, source, Vec::new());
+        drop(index);
+        Ok(self.leased(offsets))
+    }
+
+    /// Another number of occurrences from which on keys get rows; 0: what is known decides, and nothing is counted any more.
+    pub fn set_access_threshold(&self, access: u32) {
+        if let Some(history) = self.history().read().as_deref() {
+            history.set_access(access);
+            return;
+        }
+        let _index = self.index().read();
+        let rows = self.content().read().slab.rows();
+        let mut history = self.history().write();
+        let history = history.get_or_insert_with(|| Box::new(History::new(access, None, 0, rows)));
+        history.set_access(access);
+    }
+
+    /// Rows, memory and what has happened; cheap enough for every step.
+    pub fn stats(&self) -> Stats {
+        let memory = self.memory();
+        let counters = self.counters();
+        Stats {
+            rows: self.len(),
+            capacity: self.capacity(),
+            rows_bytes: memory.rows_bytes,
+            index_bytes: memory.index_bytes,
+            history_bytes: self.history_bytes(),
+            hits: counters.hits.load(Relaxed),
+            new: counters.new.load(Relaxed),
+            refused: counters.refused.load(Relaxed),
+            evicted: counters.evicted.load(Relaxed),
+        }
+    }
+
+    /// Bytes of the history.
+    pub(super) fn history_bytes(&self) -> u64 {
+        self.history().read().as_deref().map_or(0, History::bytes)
+    }
+
+    /// Which of distinct keys are admitted now, as positions, and their rows; [`NONE`] for those that are to be made.
+    fn decide(&self, pool: &Pool, index: &Index, keys: &[i64]) -> (Vec<u32>, Vec<u32>) {
+        let found = self.rows_of(pool, index, keys);
+        let history = self.history().read();
+        let Some(history) = history.as_deref() else {
+            let rows = found.offsets.iter().map(|&offset| offset as u32).collect();
+            return ((0..keys.len() as u32).collect(), rows);
+        };
+        let access = history.access();
+        let all = !history.may_refuse();
+        let mut admitted = Vec::with_capacity(keys.len());
+        let mut rows = Vec::with_capacity(keys.len());
+        for (at, (&key, &offset)) in keys.iter().zip(found.offsets.iter()).enumerate() {
+            let row = offset as u32;
+            let count = || {
+                if row == NONE {
+                    history.waiting.get(key).unwrap_or_default().count
+                } else {
+                    history.of_row(row).count
+                }
+            };
+            if (row != NONE && all) || access == 0 || count() >= access {
+                admitted.push(at as u32);
+                rows.push(row);
+            }
+        }
+        (admitted, rows)
+    }
+
+    /// Refuses keys of which one comes twice.
+    fn differ(&self, keys: &[i64]) -> Result<()> {
+        let mut sorted = keys.to_vec();
+        sorted.sort_unstable();
+        match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(self.refuse("a key comes twice").with("key", pair[0])),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the history if there is none yet.
+    fn start_history(&self, thresholds: Thresholds, now: u32) -> Result<()> {
+        if thresholds.eviction.is_some() && now == 0 {
+            return Err(self.refuse("an eviction threshold needs a timestamp in every batch"));
+        }
+        let Thresholds { access, eviction } = thresholds;
+        if let Some(history) = self.history().read().as_deref() {
+            history.set_eviction(eviction);
+            return Ok(());
+        }
+        let _index = self.index().read();
+        let rows = self.content().read().slab.rows();
+        let mut history = self.history().write();
+        match history.as_deref() {
+            Some(history) => history.set_eviction(eviction),
+            None => *history = Some(Box::new(History::new(access, eviction, now, rows))),
+        }
+        Ok(())
+    }
+
+    /// In a batch of new rows: takes over what was known of their keys.
+    pub(super) fn move_history(&self, keys: &[i64], rows: &[u32]) {
+        let mut history = self.history().write();
+        let Some(history) = history.as_deref_mut() else {
+            return;
+        };
+        let access = history.access();
+        for (&key, &row) in keys.iter().zip(rows) {
+            // Whoever gives a key its row by hand has admitted it.
+            let mut seen = history.waiting.take(key).unwrap_or(Seen {
+                count: 0,
+                last: if access == 0 { 0 } else { history.latest() },
+            });
+            seen.count = seen.count.max(access);
+            history.fit(row);
+            history.set_row(row, seen);
+        }
+        history.admits();
+    }
+
+    /// Forgets what is known of keys and of the rows they had.
+    pub(super) fn forget_history(&self, keys: impl Iterator<Item = i64>, rows: &[u32]) {
+        if let Some(history) = self.history().read().as_deref() {
+            keys.for_each(|key| {
+                history.waiting.take(key);
+            });
+            rows.iter()
+                .for_each(|&row| history.set_row(row, Seen::default()));
+        }
+    }
+}
+
+/// Adds the counts of some distinct keys of a batch to what is known of them.
+fn see(
+    history: &History,
+    range: Range<usize>,
+    keys: &[i64],
+    offsets: &[i64],
+    now: u32,
+    count: &(impl Fn(usize) -> u32 + Sync),
+) {
+    let end = range.end;
+    for at in range {
+        if let Some(&offset) = offsets[..end].get(at + AHEAD) {
+            if let Some(place) = history.place(offset as u32) {
+                prefetch(place);
+            }
+        }
+        match offsets[at] {
+            -1 => history.see_key(keys[at], count(at), now),
+            row => history.see_row(row as u32, count(at), now),
+        }
+    }
+}

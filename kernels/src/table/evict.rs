@@ -1,0 +1,242 @@
+//! Eviction: stale keys go in small pieces, between which training goes on, and the memory of their rows is given back.
+
+use super::Table;
+use crate::history::History;
+use crate::index::Index;
+use crate::mem::NONE;
+use crate::{Error, Ids, Kind, Result};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Keys that are removed, or rows that are moved, under one lock: no other verb waits much longer than for a batch.
+const PIECE: usize = 2048;
+
+/// Rows of at most so many floats in all are moved under one lock.
+const PIECE_FLOATS: usize = 512 << 10;
+
+/// Entries of the index that are looked through under one lock.
+const LOOK: usize = 64 << 10;
+
+/// Rows whose histories are looked through under one lock.
+const ROWS: usize = 1 << 18;
+
+/// What is called with some entries of the index: keys and rows.
+type Visit<'f> = dyn FnMut(&[(i64, u32)]) -> Result<()> + 'f;
+
+impl Table {
+    /// Lets go of the keys that were not seen for the eviction threshold, counted from the latest time that was told: rows, slots and
+    /// history. Returns how many keys went and how many are still known. A key without a time never goes.
+    ///
+    /// It works in pieces: other verbs get their turn between any two. Keys that are seen meanwhile stay. Rows that a live lease
+    /// holds wait for its end, as in [`Table::remove`]. When half of the rows are free afterwards, the others move together, and
+    /// the system gets the memory back: numbers from [`Table::id_offset`] are good no longer, those of a lease are.
+    ///
+    /// # Errors
+    /// `InvalidArgument` without an eviction threshold; `ResourceExhausted` without memory for a list of rows. Keys that went before
+    /// an error stay gone.
+    pub fn evict(&self) -> Result<(u64, u64)> {
+        let threshold = |history: &History| history.eviction().map(|_| history.latest());
+        let history = self.history().read();
+        let Some(latest) = history.as_deref().and_then(threshold) else {
+            return Err(self.refuse("the table has no eviction threshold"));
+        };
+        let pieces = history.as_deref().map_or(0, |one| one.waiting.pieces());
+        drop(history);
+        let mut gone = 0;
+        for piece in 0..pieces {
+            if let Some(history) = self.history().read().as_deref() {
+                let stale = |seen| history.is_stale(seen, latest);
+                gone += history.waiting.drop_stale(piece, stale);
+            }
+        }
+        self.counters().evicted.fetch_add(gone, Relaxed);
+        let stale = self.stale_rows(latest)?;
+        if stale.iter().any(|&bits| bits != 0) {
+            gone += self.evict_rows(&stale, latest)?;
+            drop(stale);
+            self.compact()?;
+        }
+        Ok((gone, self.known()))
+    }
+
+    /// [`Table::remove`] of those of `ids` whose rows `wanted` accepts; gives no memory back.
+    pub(super) fn remove_where(&self, ids: Ids<'_>, wanted: &dyn Fn(u32) -> bool) -> Result<u64> {
+        let mut rows = Vec::new();
+        rows.try_reserve(ids.len()).map_err(|_| {
+            Error::new(Kind::ResourceExhausted, "no memory to remove rows")
+                .with("table", &self.config().name)
+                .with("ids", ids.len())
+        })?;
+        let mut index = self.index().write();
+        let mut gone = Vec::new();
+        for at in 0..ids.len() {
+            let key = ids.get(at);
+            let row = index.row(key);
+            if row != NONE && wanted(row) {
+                index.remove(key);
+                rows.push(row);
+                if self.tracks() {
+                    gone.push(key);
+                }
+            }
+        }
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        let mut flight = self.flight().lock();
+        if !gone.is_empty() {
+            self.content().write().changes.remove(gone.into_iter());
+        }
+        flight.retire(&rows);
+        if flight.has_loose() {
+            let mut content = self.content().write();
+            flight.settle(&mut content);
+            content.leave_untidy();
+        }
+        drop(flight);
+        self.forget_history(std::iter::empty(), &rows);
+        self.count(&index);
+        Ok(rows.len() as u64)
+    }
+
+    /// One bit a row, set where its key has not been seen for long.
+    fn stale_rows(&self, latest: u32) -> Result<Vec<u64>> {
+        let rows = self.content().read().slab.rows();
+        let mut stale = Vec::new();
+        let words = rows.div_ceil(64);
+        stale
+            .try_reserve_exact(words)
+            .map_err(|_| self.no_memory("rows", rows))?;
+        stale.resize(words, 0_u64);
+        for start in (0..rows).step_by(ROWS) {
+            if let Some(history) = self.history().read().as_deref() {
+                for row in start..rows.min(start + ROWS) {
+                    if history.is_stale(history.of_row(row as u32), latest) {
+                        stale[row / 64] |= 1 << (row % 64);
+                    }
+                }
+            }
+        }
+        Ok(stale)
+    }
+
+    /// Removes the keys of stale rows, shard by shard of the index.
+    fn evict_rows(&self, stale: &[u64], latest: u32) -> Result<u64> {
+        let is_stale = |row: u32| {
+            let word = stale.get(row as usize / 64);
+            word.is_some_and(|word| word >> (row % 64) & 1 == 1)
+        };
+        let still_stale = |row: u32| {
+            let history = self.history().read();
+            let stale = |one: &History| one.is_stale(one.of_row(row), latest);
+            history.as_deref().is_some_and(stale)
+        };
+        let mut gone = 0;
+        self.each_entry(&is_stale, PIECE, &mut |entries| {
+            let keys: Vec<i64> = entries.iter().map(|&(key, _)| key).collect();
+            let removed = self.remove_where(Ids::I64(&keys), &still_stale)?;
+            self.counters().evicted.fetch_add(removed, Relaxed);
+            gone += removed;
+            Ok(())
+        })?;
+        let shards = self.index().read().shards();
+        for shard in 0..shards {
+            self.index().write().shrink_shard(shard);
+        }
+        Ok(gone)
+    }
+
+    /// Calls `f` with the entries of the index whose rows are `wanted`, at most `most` at a time. The table is not held still: an entry
+    /// may be another by then.
+    fn each_entry(
+        &self,
+        wanted: &dyn Fn(u32) -> bool,
+        most: usize,
+        f: &mut Visit<'_>,
+    ) -> Result<()> {
+        let shards = self.index().read().shards();
+        let mut entries = Vec::new();
+        for shard in 0..shards {
+            let mut from = Some(0);
+            while let Some(start) = from {
+                entries.clear();
+                let enter = |key, row| {
+                    if wanted(row) {
+                        entries.push((key, row));
+                    }
+                };
+                from = self.index().read().look(shard, start, LOOK, enter);
+                entries.chunks(most).try_for_each(&mut *f)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// If half of the rows are free: moves those at the end into free places before them, and gives the memory at the end back.
+    fn compact(&self) -> Result<()> {
+        let (end, width) = {
+            let content = self.content().read();
+            if !content.is_sparse() {
+                return Ok(());
+            }
+            (content.used(), content.slab.width())
+        };
+        let mut from = 0;
+        let mut scratch = Vec::new();
+        let most = (PIECE_FLOATS / width).clamp(1, PIECE);
+        self.each_entry(&|row| row as usize >= end, most, &mut |entries| {
+            let mut index = self.index().write();
+            self.move_down(&mut index, entries, &mut from, &mut scratch);
+            Ok(())
+        })?;
+        let trimmed = {
+            let _flight = self.flight().lock();
+            self.content().write().trim()
+        };
+        drop(trimmed);
+        if let Some(history) = self.history().write().as_deref_mut() {
+            history.shrink();
+        }
+        Ok(())
+    }
+
+    /// Moves the rows of entries that are in the index as they are given here, and that no lease holds, into free places from
+    /// `*from` on, which moves on.
+    fn move_down(
+        &self,
+        index: &mut Index,
+        entries: &[(i64, u32)],
+        from: &mut usize,
+        scratch: &mut Vec<f32>,
+    ) {
+        let flight = self.flight().lock();
+        let mut content = self.content().write();
+        let mut history = self.history().write();
+        let held = flight.held(entries);
+        for &(key, row) in entries {
+            if held(row) || index.row(key) != row {
+                continue;
+            }
+            let Some(to) = content.move_down(row, from, scratch) else {
+                continue;
+            };
+            index.renumber(key, to);
+            if let Some(history) = history.as_deref_mut() {
+                history.fit(to);
+                history.set_row(to, history.of_row(row));
+                history.set_row(row, Default::default());
+            }
+        }
+    }
+
+    /// Keys that something is known of.
+    fn known(&self) -> u64 {
+        let pieces = self.history().read().as_deref().map_or(0, History::pieces);
+        let mut known = 0;
+        for piece in 0..pieces {
+            let history = self.history().read();
+            known += history.as_deref().map_or(0, |one| one.known_rows(piece));
+        }
+        let history = self.history().read();
+        known + history.as_deref().map_or(0, |one| one.waiting.len())
+    }
+}
