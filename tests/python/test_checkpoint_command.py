@@ -66,6 +66,33 @@ def model(graph, session, dynamic, tmp_path):
     return directory
 
 
+@pytest.fixture
+def deltas(graph, session, mx, tmp_path):
+    """A directory with a whole save of step 1 and deltas of the steps 2 and 3, of one table."""
+    from mx_rec.core.embedding import create_table, sparse_lookup
+    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
+    table = create_table(key_dtype=tf.int64, dim=4, name="user_table", device_vocabulary_size=100,
+                         emb_initializer=v1.ones_initializer())
+    ids = v1.placeholder(tf.int64, [None])
+    loss = tf.reduce_sum(sparse_lookup(table, ids, modify_graph=True))
+    update = create_hash_optimizer(0.5).minimize(loss, var_list=[table.variable])
+    v1.get_variable("dense", initializer=1.0)
+    raw = support.Raw.of(table)
+    sess = session()
+    sess.run(v1.global_variables_initializer())
+    saver = v1.train.Saver()
+    directory = str(tmp_path.resolve() / "model")
+    for step, keys, gone in ((1, [3, 5, 7], []), (2, [3], [5, 7]), (3, [11, 12], [])):
+        sess.run(update, {ids: keys})
+        raw.remove(sess, gone)
+        saver.save(sess, directory + "/m", global_step=step, save_delta=step > 1)
+    return directory
+
+
 def sparse(model, step, table=""):
     return os.path.join(model, "sparse-model.ckpt-{}".format(step), table).rstrip("/")
 
@@ -141,11 +168,14 @@ def test_the_newest_is_what_the_state_file_names(model, capsys):
 
 
 def test_leftovers_of_a_save_are_named_and_no_checkpoints(model, capsys):
-    os.mkdir(model + "/.sparse-model.ckpt-11.saving-123-0")
+    names = [".delta-sparse-model.ckpt-12.saving-123-4", ".sparse-model.ckpt-11.gone-123-3",
+             ".sparse-model.ckpt-11.old-123-2", ".sparse-model.ckpt-11.saving-123-0", ".sparse-model.ckpt-11.undo-123-1"]
+    for name in names:
+        os.mkdir(os.path.join(model, name))
     assert command(model) == 0
     said = capsys.readouterr().out
     assert ".sparse-model.ckpt-11.saving-123-0: left by a save that did not end" in said
-    assert data(capsys, model)[0]["leftovers"] == [".sparse-model.ckpt-11.saving-123-0"]
+    assert data(capsys, model)[0]["leftovers"] == names
 
 
 def test_a_whole_checkpoint_is_verified(model, capsys):
@@ -158,6 +188,97 @@ def test_a_whole_checkpoint_is_verified(model, capsys):
     for one in result["checkpoints"]:
         for table in one["tables"]:
             assert table["checksums"] == (table["files"] if table["version"] >= 2 else 0)
+
+
+def test_deltas_are_listed_with_their_base_what_changed_and_what_went(deltas, capsys):
+    listing, code = data(capsys, deltas)
+    assert code == 0
+    assert [(one["name"], one["delta"], one["base"], one["chain"]) for one in listing["checkpoints"]] == [
+        ("m-1", False, None, ["m-1"]), ("m-2", True, "m-1", ["m-1", "m-2"]),
+        ("m-3", True, "m-1", ["m-1", "m-2", "m-3"])]
+    assert [(one["tables"][0]["rows"], one["tables"][0]["removed"]) for one in listing["checkpoints"]] == [
+        (3, None), (1, 2), (2, 0)]
+    assert [one["newest"] for one in listing["checkpoints"]] == [False, False, True]
+    assert not any(one["faults"] or one["tables"][0]["faults"] for one in listing["checkpoints"])
+    assert command(deltas) == 0
+    lines = [line.split()[:7] for line in capsys.readouterr().out.splitlines()]
+    assert lines[:4] == [["checkpoint", "step", "base", "table", "rows", "removed", "dim"],
+                         ["m-1", "1", "-", "user_table", "3", "-", "4"],
+                         ["m-2", "2", "m-1", "user_table", "1", "2", "4"],
+                         ["*", "m-3", "3", "m-1", "user_table", "2", "0"]]
+
+
+@pytest.mark.parametrize("path", ["m-2", "delta-sparse-m-2", "delta-sparse-m-2/user_table"])
+def test_every_form_of_path_of_a_delta_is_understood(deltas, capsys, path):
+    listing, _ = data(capsys, deltas + "/" + path)
+    one, = listing["checkpoints"]
+    assert (one["name"], one["step"], one["delta"], one["base"]) == ("m-2", 2, True, "m-1")
+    assert one["tables"][0]["removed"] == 2
+    assert command(deltas + "/" + path, "--verify") == 0
+    # A key is searched in what the delta holds.
+    assert command(deltas + "/" + path, "--key", 5) == 1
+    assert "the key 5 has no row in this delta" in capsys.readouterr().out
+    assert command(deltas + "/" + path, "--key", 3) == 0
+
+
+def test_every_file_of_a_delta_is_verified(deltas, capsys):
+    assert command(deltas, "--verify") == 0
+    assert capsys.readouterr().out.count(": ok, ") == 3
+    directory = deltas + "/delta-sparse-m-2/user_table"
+    files = [os.path.join(path, name) for path, _, names in os.walk(directory) for name in names]
+    assert len(files) == 11
+    for path in files:
+        with open(path, "rb") as file:
+            content = file.read()
+        flip(path)
+        assert command(deltas, "--verify") == 1, path
+        assert path in capsys.readouterr().out
+        with open(path, "wb") as file:
+            file.write(content)
+    os.remove(directory + "/removed/slice.data")
+    assert command(deltas + "/m-2", "--verify") == 1
+    assert directory + "/removed/slice.data: cannot find" in capsys.readouterr().out
+    shutil.rmtree(directory + "/removed")
+    listing, _ = data(capsys, deltas + "/m-2")
+    assert listing["checkpoints"][0]["tables"][0]["removed"] is None
+
+
+@pytest.mark.parametrize("damage, word", [("gone", "which is missing"), ("other", "follows another save"),
+                                          ("silent", "does not say what it follows")])
+def test_a_delta_that_cannot_be_restored_is_a_fault(deltas, capsys, damage, word):
+    from mx_rec.saver import sealed
+
+    middle = deltas + "/delta-sparse-m-2"
+    if damage == "gone":
+        shutil.rmtree(middle)
+    else:
+        with open(middle + "/manifest.json") as file:
+            content = sealed.loads(file.read())
+        content.update({"id": "another"} if damage == "other" else {"previous": None})
+        with open(middle + "/manifest.json", "w") as file:
+            file.write(sealed.dumps(content))
+    assert command(deltas, "--verify") == 1
+    said = capsys.readouterr().out
+    assert word in said and middle in said
+    # The listing tells it too, and is no failure.
+    listing, code = data(capsys, deltas)
+    assert code == 0 and listing["checkpoints"][-1]["delta"] and listing["checkpoints"][-1]["base"] is None
+    assert command(deltas) == 0
+    assert ["*", "m-3", "3", "?"] in [line.split()[:4] for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_changed_bit_in_the_manifest_of_a_checkpoint_is_a_fault(deltas, capsys):
+    for path in (deltas + "/sparse-m-1/manifest.json", deltas + "/delta-sparse-m-3/manifest.json"):
+        with open(path) as file:
+            content = file.read()
+        with open(path, "w") as file:
+            file.write(content.replace('"rows": ', '"rows": 1'))
+        assert command(deltas, "--verify") == 1
+        said = capsys.readouterr().out
+        assert path + ": is no manifest: its checksum is " in said
+        with open(path, "w") as file:
+            file.write(content)
+    assert command(deltas, "--verify") == 0
 
 
 def test_files_of_the_original_have_no_checksums_and_it_is_said(tmp_path, capsys):

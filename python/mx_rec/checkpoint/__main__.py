@@ -23,7 +23,7 @@ _EPILOG = """\
 DIR may be
   a directory with checkpoints    model/          all of them; the newest is marked
   a checkpoint's prefix           model/model.ckpt-100
-  the tables of a checkpoint      model/sparse-model.ckpt-100
+  the tables of a checkpoint      model/sparse-model.ckpt-100, model/delta-sparse-model.ckpt-130
   one table                       model/sparse-model.ckpt-100/user_table
 
 examples:
@@ -87,7 +87,7 @@ def _list(place: Place, table: Optional[str]) -> Dict[str, Any]:
     checkpoints = []
     for one in _chosen(place, table):
         entry = _head(one)
-        entry["tables"] = [_described(each) for each in one.tables]
+        entry["tables"] = [_described(each, one.delta) for each in one.tables]
         checkpoints.append(entry)
     return {"kind": place.kind, "path": place.path, "checkpoints": checkpoints,
             "leftovers": place.leftovers}
@@ -124,7 +124,8 @@ def _find(place: Place, key: int, table: Optional[str], meter: Meter) -> Any:
         meter.end()
         found.append({"name": each.name, "path": each.directory, "row": row})
     has_row = any(entry["row"] is not None for entry in found)
-    return ({"key": key, "checkpoint": one.name, "step": one.step, "tables": found},
+    return ({"key": key, "checkpoint": one.name, "step": one.step, "delta": one.delta,
+             "base": one.base, "tables": found},
             0 if has_row else _FAULTY)
 
 
@@ -190,11 +191,12 @@ def _single(place: Place, table: Optional[str]) -> Checkpoint:
 
 def _head(one: Checkpoint) -> Dict[str, Any]:
     return {"name": one.name, "step": one.step, "path": one.directory, "newest": one.newest,
-            "has_dense": one.has_dense, "tables": [],
+            "has_dense": one.has_dense, "delta": one.delta, "base": one.base, "chain": one.chain,
+            "tables": [],
             "faults": [{"path": path, "message": message} for path, message in one.faults]}
 
 
-def _described(table: Table) -> Dict[str, Any]:
+def _described(table: Table, delta: bool) -> Dict[str, Any]:
     try:
         found = tables.describe(table.directory)
     except tables.TableError as error:
@@ -202,7 +204,8 @@ def _described(table: Table) -> Dict[str, Any]:
                  "config": None, "faults": [{"file": ".", "message": str(error)}]}
     for fault in found["faults"]:
         fault["path"] = os.path.normpath(os.path.join(table.directory, fault.pop("file")))
-    return dict(found, name=table.name, path=table.directory)
+    removed = tables.removed(table.directory) if delta else None
+    return dict(found, name=table.name, path=table.directory, removed=removed)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,18 +1,20 @@
 """Finds the checkpoints that a path means, and their tables."""
 
-import json
 import os
 import re
 from typing import Any, List, NamedTuple, Optional
 
-from mx_rec.saver.paths import SPARSE_PREFIX, sparse_directory
+from mx_rec.saver import sealed
+from mx_rec.saver.chains import (DELTA_PREFIX, MANIFEST, chain_of, dense_of, is_delta,
+                                 tables_directory)
+from mx_rec.saver.paths import SPARSE_PREFIX
 
 TABLE = "table"
 CHECKPOINT = "checkpoint"
 DIRECTORY = "directory"
 
-_MANIFEST = "manifest.json"
 _STATE_FILE = "checkpoint"
+_PARTS = (DELTA_PREFIX + SPARSE_PREFIX, SPARSE_PREFIX)
 
 
 class Table(NamedTuple):
@@ -38,6 +40,9 @@ class Checkpoint(NamedTuple):
         has_dense: Whether TensorFlow's part is there; None if nobody can tell.
         newest: Whether it is the newest of its directory.
         faults: What is wrong with it as a whole, as (path, text).
+        chain: Names of what a restore takes, in order: for a delta the whole save, the deltas
+            between, and itself. Just itself where it is whole, or where the others do not fit.
+        delta: Whether its tables hold only what changed since the one before it.
     """
 
     name: str
@@ -47,6 +52,13 @@ class Checkpoint(NamedTuple):
     has_dense: Optional[bool]
     newest: bool
     faults: List[Any]
+    chain: List[str]
+    delta: bool
+
+    @property
+    def base(self) -> Optional[str]:
+        """The whole save that a delta belongs to; None for a whole save, or if it is not found."""
+        return self.chain[0] if len(self.chain) > 1 else None
 
 
 class Place(NamedTuple):
@@ -76,8 +88,8 @@ def find_place(path: str) -> Place:
     """Finds out what a path means.
 
     Args:
-        path: A table's directory, `sparse-<base>-<step>`, a checkpoint's prefix, or a directory
-            with checkpoints.
+        path: A table's directory, `sparse-<base>-<step>` or `delta-sparse-<base>-<step>`, a
+            checkpoint's prefix, or a directory with checkpoints.
 
     Returns:
         The place, with at least one checkpoint.
@@ -90,11 +102,15 @@ def find_place(path: str) -> Place:
         name = os.path.basename(os.path.abspath(path))
         if _is_table(path):
             # `<dir>/sparse-<base>-<step>/<table>`
-            holder = os.path.basename(os.path.dirname(os.path.abspath(path)))
-            base = holder[len(SPARSE_PREFIX):] if holder.startswith(SPARSE_PREFIX) else name
-            only = Checkpoint(base, _step(base), path, [Table(name, path)], None, False, [])
+            holder = os.path.dirname(os.path.abspath(path))
+            base = _name(os.path.basename(holder))
+            base = base if os.path.basename(holder).startswith(_PARTS) else name
+            faults = []  # type: List[Any]
+            chain = _chain(holder, faults) if is_delta(holder) else [base]
+            only = Checkpoint(base, _step(base), path, [Table(name, path)], None, False, faults,
+                              chain, is_delta(holder))
             return Place(TABLE, path, [only], [])
-        if name.startswith(SPARSE_PREFIX) or _tables(path):
+        if name.startswith(_PARTS) or _tables(path):
             return Place(CHECKPOINT, path, [_checkpoint(path)], [])
         found = _directory(path)
         if found is not None:
@@ -104,7 +120,7 @@ def find_place(path: str) -> Place:
         raise ValueError("{}: no checkpoint: neither a table's directory, nor {}<base>-<step>, nor "
                          "a directory with checkpoints".format(path, SPARSE_PREFIX))
     if path and not path.endswith(os.sep):
-        directory = sparse_directory(path)
+        directory = tables_directory(path)
         if os.path.isdir(directory) or os.path.isfile(path + ".index"):
             return Place(CHECKPOINT, path, [_checkpoint(directory)], [])
     if os.path.lexists(path):
@@ -130,14 +146,18 @@ def _checkpoint(directory: str, newest: bool = False) -> Checkpoint:
     """Describes the checkpoint whose tables are, or would be, in `directory`."""
     parent, name = os.path.split(os.path.abspath(directory))
     has_dense = None  # type: Optional[bool]
-    if name.startswith(SPARSE_PREFIX):
-        name = name[len(SPARSE_PREFIX):]
-        has_dense = os.path.isfile(os.path.join(parent, name + ".index"))
     tables = []  # type: List[Table]
     faults = []  # type: List[Any]
+    delta = is_delta(name)
+    if name.startswith(_PARTS):
+        name = _name(name)
+        has_dense = os.path.isfile(os.path.join(parent, name + ".index"))
+    chain = [name]
     if os.path.isdir(directory):
         tables = _tables(directory)
         listed = _listed(directory, faults)
+        if delta and not faults:
+            chain = _chain(os.path.abspath(directory), faults)
         have = [table.name for table in tables]
         for missing in [one for one in listed or [] if one not in have]:
             faults.append((os.path.join(directory, missing),
@@ -152,16 +172,31 @@ def _checkpoint(directory: str, newest: bool = False) -> Checkpoint:
             if extra not in listed:
                 faults.append((os.path.join(directory, extra),
                                "the manifest of the checkpoint does not list this table"))
-    return Checkpoint(name, _step(name), directory, tables, has_dense, newest, faults)
+    return Checkpoint(name, _step(name), directory, tables, has_dense, newest, faults, chain,
+                      delta)
+
+
+def _chain(directory: str, faults: List[Any]) -> List[str]:
+    """Returns the names of what a restore of the delta in `directory` takes, in order."""
+    links = [directory]
+    try:
+        links = chain_of(directory)
+    except (OSError, ValueError) as error:
+        faults.append((directory, str(error)))
+    return [_name(os.path.basename(link)) for link in links]
+
+
+def _name(directory: str) -> str:
+    """Returns the base name, with the step, of the checkpoint that a directory of tables is of."""
+    return dense_of(directory) if directory.startswith(_PARTS) else directory
 
 
 def _listed(directory: str, faults: List[Any]) -> Optional[List[str]]:
     """Returns the names of the tables that the manifest of the sparse part lists."""
-    path = os.path.join(directory, _MANIFEST)
+    path = os.path.join(directory, MANIFEST)
     try:
         with open(path, "rb") as file:
-            content = json.loads(file.read().decode("utf-8"))
-        tables = content["tables"]
+            tables = sealed.loads(file.read().decode("utf-8"))["tables"]
         names = [one if isinstance(one, str) else one["name"] for one in tables]
         if not all(isinstance(name, str) for name in names):
             raise TypeError("a table's name is no text")
@@ -178,23 +213,26 @@ def _listed(directory: str, faults: List[Any]) -> Optional[List[str]]:
 
 def _directory(path: str) -> Optional[Place]:
     names = os.listdir(path)
-    bases = {name[len(SPARSE_PREFIX):] for name in names if name.startswith(SPARSE_PREFIX)
-             and os.path.isdir(os.path.join(path, name))}
-    bases |= {name[:-len(".index")] for name in names if name.endswith(".index")}
-    if not bases:
+    directories = {name for name in names if name.startswith(_PARTS)
+                   and os.path.isdir(os.path.join(path, name))}
+    have = {_name(name) for name in directories}
+    directories |= {SPARSE_PREFIX + name[:-len(".index")] for name in names
+                    if name.endswith(".index") and name[:-len(".index")] not in have}
+    if not directories:
         return None
-    found = [_checkpoint(os.path.join(path, SPARSE_PREFIX + base)) for base in bases]
+    found = [_checkpoint(os.path.join(path, name)) for name in directories]
     found.sort(key=lambda one: (-1 if one.step is None else one.step, one.name))
     newest = _newest(path, found)
-    leftovers = sorted(name for name in names if name.startswith("." + SPARSE_PREFIX)
-                       and re.search(r"\.(saving|old)-\d+-\d+$", name))
+    leftovers = sorted(name for name in names if re.match(
+        r"\.(delta-)?sparse-.*\.(saving|old|undo|gone)-\d+-\d+$", name))
     return Place(DIRECTORY, path, [one._replace(newest=one is newest) for one in found], leftovers)
 
 
 def _newest(path: str, found: List[Checkpoint]) -> Checkpoint:
     """The one that TensorFlow's state file names, else the last that has both parts."""
     for named in _named_by_state(os.path.join(path, _STATE_FILE))[:1]:
-        for one in found:
+        # A whole save goes before a delta of the same step.
+        for one in sorted(found, key=lambda one: one.delta):
             if one.name == named:
                 return one
     complete = [one for one in found if one.has_dense and one.tables]

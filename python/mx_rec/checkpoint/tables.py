@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import struct
 from typing import Any, Callable, List, Optional
 
 from mx_rec import plugin
@@ -11,6 +12,9 @@ from mx_rec import plugin
 Tell = Callable[[int, int], None]
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
+
+# An attribute file of keys: how many there are, and the bytes of one.
+_COUNT = struct.Struct("<qq")
 
 
 class TableError(Exception):
@@ -33,6 +37,19 @@ def describe(directory: str) -> Any:
     """
     path = os.fsencode(directory)
     return _call("mx_rec_checkpoint_describe", [path, len(path)])
+
+
+def removed(directory: str) -> Optional[int]:
+    """Returns how many keys a table of a delta takes out; None if its files do not say.
+
+    Args:
+        directory: The table's directory.
+    """
+    try:
+        with open(os.path.join(directory, "removed", "slice.attribute"), "rb") as file:
+            return int(_COUNT.unpack(file.read())[0])
+    except (OSError, struct.error):
+        return None
 
 
 def verify(directory: str, tell: Optional[Tell] = None) -> Any:

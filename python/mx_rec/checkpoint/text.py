@@ -14,27 +14,35 @@ def listing_text(listing: Dict[str, Any]) -> str:
     Args:
         listing: What `--json` prints.
     """
-    lines = [["", "checkpoint", "step", "table", "rows", "dim", "bytes", "format", "slots"]]
+    lines = [["", "checkpoint", "step", "base", "table", "rows", "removed", "dim", "bytes",
+              "format", "slots"]]
     notes = []  # type: List[str]
     for one in listing["checkpoints"]:
         mark = "*" if one["newest"] else ""
-        head = [mark, one["name"], _or_dash(one["step"])]
+        head = [mark, one["name"], _or_dash(one["step"]),
+                (one["base"] or "?") if one["delta"] else "-"]
         for table in one["tables"]:
             slots = ", ".join(slot["name"] + (
                 "" if slot["initial"] is None else "={}".format(_number(slot["initial"])))
                 for slot in table["slots"])
             lines.append(head + [
-                table["name"], _or_dash(table["rows"]), _or_dash(table["dim"]),
-                size(table["bytes"]), _format(table["version"]), slots or "none"])
-            head = ["", "", ""]
+                table["name"], _or_dash(table["rows"]), _or_dash(table["removed"]),
+                _or_dash(table["dim"]), size(table["bytes"]), _format(table["version"]),
+                slots or "none"])
+            head = [""] * 4
             notes += _faults(table["faults"])
         if not one["tables"]:
-            lines.append(head + ["no tables", "-", "-", "-", "-", "-"])
+            lines.append(head + ["no tables"] + ["-"] * 6)
         if one["has_dense"] is False and not one["faults"]:
             notes.append(_tables_alone(one))
         notes += _faults(one["faults"])
+    if any(one["delta"] for one in listing["checkpoints"]):
+        notes.append("rows of a delta: those that changed; removed: keys that lost their rows")
     notes += ["{}: left by a save that did not end".format(name) for name in listing["leftovers"]]
-    text = _columns(lines, right=(2, 4, 5, 6))
+    if not any(one["delta"] for one in listing["checkpoints"]):
+        lines = [line[:3] + line[4:6] + line[7:] for line in lines]
+    right = [lines[0].index(name) for name in ("step", "rows", "dim", "bytes")]
+    text = _columns(lines, right)
     if any(one["newest"] for one in listing["checkpoints"]):
         text += "\n* the newest\n"
     return text + ("\n" + "".join(note + "\n" for note in notes) if notes else "")
@@ -77,7 +85,8 @@ def row_text(result: Dict[str, Any]) -> str:
     lines = []
     for table in result["tables"]:
         if table["row"] is None:
-            lines.append("{}: the key {} has no row".format(table["path"], result["key"]))
+            lines.append("{}: the key {} has no row{}".format(
+                table["path"], result["key"], " in this delta" if result["delta"] else ""))
             continue
         lines.append("{}: the key {} is row {}".format(
             table["path"], result["key"], table["row"]["position"]))
