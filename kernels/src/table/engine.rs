@@ -131,12 +131,10 @@ impl Table {
     /// # Errors
     /// `ResourceExhausted` without memory for the list of removed rows; then nothing changed.
     pub fn remove(&self, ids: Ids<'_>) -> Result<u64> {
-        let removed = self.remove_where(ids, &|_| true)?;
+        let removed = self.remove_where(ids, &|_| true, true)?;
         self.forget_history((0..ids.len()).map(|at| ids.get(at)), &[]);
         if removed > 0 {
             self.index.write().shrink();
-            let _flight = self.flight.lock();
-            self.content.write().tidy();
         }
         Ok(removed)
     }

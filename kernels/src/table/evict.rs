@@ -58,8 +58,14 @@ impl Table {
         Ok((gone, self.known()))
     }
 
-    /// [`Table::remove`] of those of `ids` whose rows `wanted` accepts; gives no memory back.
-    pub(super) fn remove_where(&self, ids: Ids<'_>, wanted: &dyn Fn(u32) -> bool) -> Result<u64> {
+    /// [`Table::remove`] of those of `ids` whose rows `wanted` accepts. `tidy` says whether the rows' memory is given back now, if many
+    /// are free; else the caller does it.
+    pub(super) fn remove_where(
+        &self,
+        ids: Ids<'_>,
+        wanted: &dyn Fn(u32) -> bool,
+        tidy: bool,
+    ) -> Result<u64> {
         let mut rows = Vec::new();
         rows.try_reserve(ids.len()).map_err(|_| {
             Error::new(Kind::ResourceExhausted, "no memory to remove rows")
@@ -90,7 +96,10 @@ impl Table {
         if flight.has_loose() {
             let mut content = self.content().write();
             flight.settle(&mut content);
-            content.leave_untidy();
+            match tidy {
+                true => content.tidy(),
+                false => content.leave_untidy(),
+            }
         }
         drop(flight);
         self.forget_history(std::iter::empty(), &rows);
@@ -133,7 +142,7 @@ impl Table {
         let mut gone = 0;
         self.each_entry(&is_stale, PIECE, &mut |entries| {
             let keys: Vec<i64> = entries.iter().map(|&(key, _)| key).collect();
-            let removed = self.remove_where(Ids::I64(&keys), &still_stale)?;
+            let removed = self.remove_where(Ids::I64(&keys), &still_stale, false)?;
             self.counters().evicted.fetch_add(removed, Relaxed);
             gone += removed;
             Ok(())
