@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set
 import tensorflow as tf
 
 if TYPE_CHECKING:
+    from mx_rec.core.admission import Admission
     from mx_rec.core.asc.feature_spec import FeatureSpec
     from mx_rec.core.asc.helper import Insertion
     from mx_rec.core.table import Table
@@ -21,6 +22,9 @@ class GraphState:
         merged: Physical tables of `create_table(enable_merge=True)`, by configuration.
         insertions: What each traced insert function put into its batch, by marker name.
         timestamp_spec: The training feature that carries the timestamp, if there is one.
+        admissions: Admission to tables, by the name of the physical table.
+        timestamp: What stands for the timestamp of the collection ASCEND_TIMESTAMP, once needed.
+        has_timestamp: Whether the collection's tensor was connected to it.
         frozen: Whether `start_asc_pipeline` was called.
         lookups: Number of lookups made, for default names.
         movable: Number of lookups made with modify_graph=True.
@@ -39,6 +43,9 @@ class GraphState:
         self.merged = {}  # type: Dict[str, Any]
         self.insertions = {}  # type: Dict[str, Insertion]
         self.timestamp_spec = None  # type: Optional[FeatureSpec]
+        self.admissions = {}  # type: Dict[str, Admission]
+        self.timestamp = None  # type: Optional[tf.Tensor]
+        self.has_timestamp = False
         self.frozen = False
         self.lookups = 0
         self.movable = 0

@@ -9,9 +9,11 @@ from tensorflow.core.framework import attr_value_pb2
 from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ENTRANCE,
                                         ASCEND_SPARSE_LOOKUP_ID_OFFSET,
                                         ASCEND_SPARSE_LOOKUP_LOCAL_EMB, MAX_INT32,
-                                        MULTI_LOOKUP_TIMES, All2allGradientsOp)
+                                        MULTI_LOOKUP_TIMES, PADDING_KEY, All2allGradientsOp)
+from mx_rec.core.admission import (OFF, as_int64, check_thresholds, check_timestamp,
+                                   count_and_admit)
 from mx_rec.core.asc.feature_spec import FeatureSpec, normal_thresholds
-from mx_rec.core.asc.source import ids_of_spec
+from mx_rec.core.asc.source import ids_of_spec, timestamp_of_spec
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table import Table
 from mx_rec.ops import library
@@ -36,6 +38,9 @@ class _Request(NamedTuple):
     is_grad: bool
     limit: int
     absent: Optional[tf.Tensor]
+    thresholds: Tuple[int, int]
+    coefficient: int
+    timestamp: Optional[tf.Tensor]
 
 
 @checked(hashtable=Type(Table), is_train=Bool(), name=Text(1, 255, optional=True),
@@ -51,8 +56,10 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
                   **kwargs: Any) -> tf.Tensor:
     """Looks up the embeddings of a batch of ids.
 
-    In training, an id that has no row gets one; in evaluation and prediction no row is ever made.
-    Id -1 is padding: its embedding is zeros and its gradient is dropped.
+    In training, an id that has no row gets one, at once or, with an access threshold, when it has
+    occurred often enough; until then its embedding is zeros and its gradient is dropped. In
+    evaluation and prediction nothing is counted and no row is ever made. Id -1 is padding: its
+    embedding is zeros and its gradient is dropped.
 
     Args:
         hashtable: A table made by `create_table` in the same graph.
@@ -68,12 +75,13 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
         batch: The element of the dataset that the ids come from: dict, tuple or list. Required
             with a FeatureSpec in dynamic shape.
         access_and_evict_config: For tensor ids: dict with `access_threshold`,
-            `eviction_threshold` (each None or an int in [-1, 2147483647]) and `faae_coefficient`
-            (an int in [1, 2147483647]). Thresholds that switch admission or eviction on are not
-            supported yet.
+            `eviction_threshold` (each None or an int in [-1, 2147483647], see FeatureSpec) and
+            `faae_coefficient` (an int in [1, 2147483647]), the factor of the ids' occurrences.
+            Eviction needs a timestamp in the collection ASCEND_TIMESTAMP.
         is_grad: Whether the result has gradients.
-        serving_default_value: In evaluation and prediction, the rows of ids that have none:
-            float32, broadcastable to (number of ids, dim). None is zeros.
+        serving_default_value: In evaluation and prediction, and in training with an access
+            threshold, the rows of ids that have none: float32, broadcastable to (number of ids,
+            dim). None is zeros.
         **kwargs: Internal arguments of the original, ignored.
 
     Returns:
@@ -83,12 +91,12 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
         ValueError: If an argument is out of its range or of a wrong type, ids are a SparseTensor,
             a RaggedTensor or Keras tensors, tensor ids come without modify_graph, the FeatureSpec
             belongs to another table, send_count is missing in static shape, thresholds of one
-            table differ, or serving_default_value does not fit.
+            table differ, an eviction threshold comes without an access threshold or with dynamic
+            expansion, or serving_default_value does not fit.
         RuntimeError: If the table has 128 lookups of this mode, a FeatureSpec comes without batch
             in dynamic shape or was not read by an insert function of this mode, or a training
             lookup is made after `start_asc_pipeline`.
         KeyError: If the batch has no entry for the FeatureSpec.
-        NotImplementedError: If a threshold switches admission or eviction on.
         EnvironmentError: If `init` was not called.
     """
     config = ConfigInitializer.get_instance()
@@ -106,13 +114,15 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
                            "built. (table {!r})".format(table.table_name))
     limit = _check_send_count(table, send_count, config.use_static)
     if spec is not None:
-        thresholds = spec.thresholds
+        thresholds, coefficient = spec.thresholds, spec.faae_coefficient
         if access_and_evict_config is not None:
             logger.warning("'access_and_evict_config' is for tensor ids; that of the lookup by %r "
                            "is ignored.", spec.name)
     else:
-        thresholds = _check_config(access_and_evict_config)
-    _check_thresholds(table, is_train, thresholds)
+        thresholds, coefficient = _check_config(access_and_evict_config)
+    check_thresholds(table, is_train, thresholds)
+    is_counted = is_train and thresholds[0] >= 0
+    timestamp = None  # type: Optional[tf.Tensor]
 
     if spec is not None:
         if spec.table_name != table.table_name:
@@ -123,6 +133,8 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
         key = (spec.name, is_train, tensor.name)
         if key in table.lookups:
             return table.lookups[key]
+        if is_counted:
+            timestamp = timestamp_of_spec(spec, batch, config.use_static)
     else:
         key = None
         config.modify_graph = True
@@ -134,10 +146,15 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
                                               "training" if is_train else "evaluation"))
     if name is None:
         name = "sparse_lookup_{}".format(state.lookups)
-    request = _Request(table, tensor, is_train, is_grad, limit, absent)
+    if timestamp is not None:
+        check_timestamp(timestamp, "the timestamp of the batch")
+    request = _Request(table, tensor, is_train, is_grad, limit, absent, thresholds, coefficient,
+                       timestamp)
     with tf.name_scope("{}//{}".format(table.table_name, name)):
         result = _build(request, modify_graph)
     state.lookups += 1
+    if is_train or thresholds != OFF:
+        table.thresholds[is_train] = thresholds
     table.multi_lookup_times[is_train] += 1
     if is_train:
         table.is_grad = table.is_grad or is_grad
@@ -163,11 +180,18 @@ def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
             found = library().mx_rec_find(table.handle, table.variable, ids, absent, name="find")
             _mark(found.op, modify_graph)
             return tf.stop_gradient(found)
-        offsets, restore = library().mx_rec_id_offset(
-            table.handle, ids, create=1, limit=request.limit, name="id_offset")
-        _mark(offsets.op, modify_graph)
+        if request.thresholds[0] >= 0:
+            stamp = None if request.timestamp is None else as_int64(request.timestamp)
+            offsets, restore = count_and_admit(table, ids, request.thresholds,
+                                               request.coefficient, stamp, request.limit)
+            _mark(offsets.op.inputs[1].op, modify_graph)
+        else:
+            offsets, restore = library().mx_rec_id_offset(
+                table.handle, ids, create=1, limit=request.limit, name="id_offset")
+            _mark(offsets.op, modify_graph)
         if not request.is_grad:
-            return tf.stop_gradient(_embed(table, offsets, restore))
+            return tf.stop_gradient(
+                _with_default(request, ids, restore, _embed(table, offsets, restore)))
         if ConfigInitializer.get_instance().use_dynamic_expansion or _ranks_to_divide_by(table):
             looked_up = library().mx_rec_lookup(table.handle, table.variable, offsets, name="rows")
             rows = _divide_gradient(table, looked_up)
@@ -178,7 +202,23 @@ def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
         # then the collection holds what the lookup returns.
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, looked_up)
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
+        return _with_default(request, ids, restore, embedding)
+
+
+def _with_default(request: _Request, ids: tf.Tensor, restore: tf.Tensor,
+                  embedding: tf.Tensor) -> tf.Tensor:
+    """Returns a training lookup's result with the default rows of ids that are not admitted."""
+    if request.absent is None or request.thresholds[0] < 0:
         return embedding
+    dim = request.table.emb_size
+    padding = tf.constant(PADDING_KEY, ids.dtype)
+    refused = tf.logical_and(tf.less(restore, 0), tf.not_equal(ids, padding))
+    rows = tf.reshape(embedding, [-1, dim])
+    default = tf.broadcast_to(tf.stop_gradient(request.absent), tf.shape(rows))
+    chosen = tf.compat.v1.where(tf.reshape(refused, [-1]), default, rows)
+    result = tf.reshape(chosen, tf.shape(embedding), name="embedding_or_default")
+    result.set_shape(embedding.shape)
+    return result
 
 
 def _embed(table: Table, offsets: tf.Tensor, restore: tf.Tensor) -> tf.Tensor:
@@ -279,8 +319,8 @@ def _check_send_count(table: Table, send_count: Optional[int], use_static: bool)
     return min(limit, MAX_INT32)
 
 
-def _check_config(config: Optional[Dict[str, Optional[int]]]) -> Tuple[int, int]:
-    """Returns the (access, eviction) thresholds, -1 for none."""
+def _check_config(config: Optional[Dict[str, Optional[int]]]) -> Tuple[Tuple[int, int], int]:
+    """Returns the (access, eviction) thresholds, -1 for none, and the coefficient."""
     config = config or {}
     unknown = [key for key in config if key not in _CONFIG_KEYS]
     if unknown:
@@ -290,22 +330,9 @@ def _check_config(config: Optional[Dict[str, Optional[int]]]) -> Tuple[int, int]
     eviction = config.get("eviction_threshold")
     Int(-1, MAX_INT32, optional=True)("access_threshold", access)
     Int(-1, MAX_INT32, optional=True)("eviction_threshold", eviction)
-    Int(1, MAX_INT32, optional=True)("faae_coefficient", config.get("faae_coefficient"))
-    return normal_thresholds(access, eviction)
-
-
-def _check_thresholds(table: Table, is_train: bool, thresholds: Tuple[int, int]) -> None:
-    """Checks that all lookups of the table agree, and that nothing is switched on."""
-    if table.thresholds.get(is_train, thresholds) != thresholds:
-        raise ValueError("the access and evict threshold param must be same in one table when "
-                         "multi lookup. (table {!r} has {}, this lookup {})".format(
-                             table.table_name, table.thresholds[is_train], thresholds))
-    if thresholds != (-1, -1):
-        raise NotImplementedError(
-            "admission and eviction are not supported yet: leave 'access_threshold' and "
-            "'eviction_threshold' of lookups of the table {!r} at None or -1.".format(
-                table.table_name))
-    table.thresholds[is_train] = thresholds
+    coefficient = config.get("faae_coefficient")
+    Int(1, MAX_INT32, optional=True)("faae_coefficient", coefficient)
+    return normal_thresholds(access, eviction), 1 if coefficient is None else int(coefficient)
 
 
 def _check_default(value: Any, table: Table, ids: tf.Tensor) -> Optional[tf.Tensor]:

@@ -6,10 +6,11 @@ from typing import Any, Dict, List, Optional
 import tensorflow as tf
 
 from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER
+from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.asc.manager import start_asc_pipeline
 from mx_rec.core.graph_state import GraphState, graph_state
 from mx_rec.graph.iterators import nested_batch
-from mx_rec.graph.plan import EVAL, ONE_SHOT, TRAIN, Plan, make_plan
+from mx_rec.graph.plan import ADMIT, EVAL, ONE_SHOT, TRAIN, Plan, make_plan
 from mx_rec.graph.rewrite import Rewritten, rewrite
 from mx_rec.graph.sessions import has_run, start_iterators
 from mx_rec.util.initialize import ConfigInitializer
@@ -18,7 +19,7 @@ from mx_rec.validator.validator import Bool, Type, checked
 
 DUMP_DIRECTORY = "./export_graph"
 
-_MODES = {TRAIN: True, EVAL: False}
+_MODES = {TRAIN: True, ADMIT: True, EVAL: False}
 
 
 @checked(full_graph=Type(tf.Graph, optional=True), dump_graph=Bool())
@@ -70,6 +71,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
         logger.warning("a session has run this graph already, and would not see a change: the "
                        "graph stays as it is. Modify it before the first session.run.")
         return
+    settle_timestamp(graph)
     before = graph.as_graph_def()
     plan = make_plan(before.SerializeToString())
     for lookup in plan.lookups:
@@ -92,10 +94,10 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
     with graph.as_default(), graph.control_dependencies(None):
         for mode, found in by_mode.items():
             _set_mode(state, mode, found, by_mode[not mode])
-        for kind, mode in _MODES.items():
-            if not by_mode[mode]:
-                _set_unmoved(state, graph, mode,
-                             [lookup.ids for lookup in plan.lookups if lookup.kind == kind])
+        for mode, moved_there in by_mode.items():
+            if not moved_there:
+                _set_unmoved(state, graph, mode, [lookup.ids for lookup in plan.lookups
+                                                  if _MODES[lookup.kind] == mode])
     moved = sum(lookup.moves for lookup in plan.lookups)
     logger.info("graph modification: %d of %d lookups moved into %d input pipelines.", moved,
                 len(plan.lookups), len(plan.iterators))

@@ -4,6 +4,7 @@ from typing import Any, Callable, List
 
 import tensorflow as tf
 
+from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.graph_state import GraphState, graph_state
 from mx_rec.util.log import warn_once
 
@@ -51,6 +52,7 @@ def start_iterators(session: Any) -> None:
 def _before_run(session: Any, fetches: Any, run: Callable[[tf.Operation], Any]) -> None:
     state = graph_state(session.graph)
     if _RAN not in session.__dict__:
+        settle_timestamp(session.graph)
         setattr(session, _RAN, set())
         _first_run(session, state, run)
     ran = getattr(session, _RAN)

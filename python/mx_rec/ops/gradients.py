@@ -15,6 +15,8 @@ _NOT_DIFFERENTIABLE = (
     "MxRecIdOffset",
     "MxRecPrepare",
     "MxRecClaim",
+    "MxRecObserve",
+    "MxRecAdmit",
     "MxRecFind",
     "MxRecSize",
     "MxRecCapacity",
@@ -27,6 +29,9 @@ _NOT_DIFFERENTIABLE = (
     "MxRecSaveDelta",
     "MxRecLoad",
     "MxRecWarmStart",
+    "MxRecSetThreshold",
+    "MxRecEvict",
+    "MxRecTableStats",
 )
 
 

@@ -33,6 +33,10 @@ _SHAPES = {
     "MxRecIdOffset": lambda op: [_VECTOR, op.inputs[1].shape],
     "MxRecPrepare": lambda op: [_VECTOR] * op.get_attr("N") + [op.inputs[-1].shape],
     "MxRecClaim": lambda op: [_VECTOR, op.inputs[1].shape],
+    "MxRecObserve": lambda op: [_VECTOR, _VECTOR, op.inputs[1].shape],
+    "MxRecAdmit": lambda op: [_VECTOR, op.inputs[3].shape],
+    "MxRecEvict": lambda op: [_VECTOR],
+    "MxRecTableStats": lambda op: [_VECTOR],
     "MxRecLookup": lambda op: [_of_ids(op, 2, 1)],
     "MxRecRestore": lambda op: [_of_ids(op, 1, 0)],
     "MxRecEmbed": lambda op: [_of_ids(op, 3, 1)],
@@ -50,6 +54,9 @@ _SHAPES = {
 _RANKS = {
     "MxRecTable": {0: 1, 1: 2},
     "MxRecClaim": {0: 0, 2: 1},
+    "MxRecObserve": {0: 0, 2: 0},
+    "MxRecAdmit": {0: 0, 1: 1, 2: 1},
+    "MxRecSetThreshold": {0: 0, 1: 0},
     "MxRecLookup": {0: 0, 1: 2, 2: 1},
     "MxRecRestore": {0: 2},
     "MxRecEmbed": {0: 0, 1: 2, 2: 1},
@@ -144,3 +151,22 @@ class Library:
         make.__doc__ = made.__doc__
         setattr(self, name, make)
         return make
+
+    def set_threshold(self, input: Any,  # pylint: disable=redefined-builtin
+                      emb_name: Any = "", ids_name: str = "") -> tf.Tensor:
+        """Makes an op that changes the admission threshold of tables.
+
+        Args:
+            input: int32 scalar tensor: the new threshold, or 0, which stops the counting.
+            emb_name: A table's name, or a list of names; empty is all tables with admission.
+            ids_name: Of the original, without effect.
+
+        Returns:
+            int32 scalar, the value, once it is set.
+
+        Raises:
+            ValueError: If there is no such table in the present graph, or it has no admission.
+        """
+        from mx_rec.core.admission import set_threshold_op
+
+        return set_threshold_op(input, emb_name, ids_name)

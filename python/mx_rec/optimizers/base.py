@@ -11,7 +11,8 @@ from mx_rec.ops import library
 from mx_rec.optimizers.fusion import Reductions, reductions
 from mx_rec.util.initialize import ConfigInitializer
 
-_ID_OFFSET_OP = "MxRecIdOffset"
+# The ops whose first output is the rows of a training lookup.
+_OFFSET_OPS = ("MxRecIdOffset", "MxRecAdmit")
 
 _Pair = Tuple[Any, Any]
 # (handle, offsets, gradient) of one table.
@@ -144,7 +145,7 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
                                 "tf.gradients makes it, but is {}".format(variable.op.name, grad))
             self._adopt(variable)
             return variable.op.outputs[1], grad.indices, grad.values
-        if isinstance(variable, tf.Tensor) and variable.op.type == _ID_OFFSET_OP \
+        if isinstance(variable, tf.Tensor) and variable.op.type in _OFFSET_OPS \
                 and variable.value_index == 0:
             if not self.by_address:
                 raise ValueError("The dynamic expansion mode is not compatible with the optimizer "

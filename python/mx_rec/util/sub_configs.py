@@ -114,6 +114,17 @@ class HybridManagerConfig:
     def freeze(self, value: bool) -> None:
         graph_state().frozen = bool(value)
 
+    def trigger_evict(self) -> bool:
+        """Evicts stale keys of all tables in the present session; see mx_rec.core.admission.evict.
+
+        Returns:
+            True: it is done.
+        """
+        from mx_rec.core.admission import evict
+
+        evict()
+        return True
+
     def get_table_size(self, table_name: str) -> int:
         """Returns the number of rows of a table of the present graph."""
         return SparseEmbedConfig().get_table_instance_by_name(table_name).size()

@@ -36,6 +36,7 @@ def insert_func(*args, **kwargs):
     ({"access_threshold": 2 ** 31}, "'access_threshold' is bigger than"),
     ({"eviction_threshold": -2}, "'eviction_threshold' is less than -1"),
     ({"eviction_threshold": 0}, "needs an 'access_threshold'"),
+    ({"eviction_threshold": 9, "access_threshold": -1}, "access_threshold=1 admits every key"),
     ({"is_timestamp": 1}, "type of 'is_timestamp' is not bool"),
     ({"batch_size": 0}, "'batch_size' is less than 1"),
     ({"faae_coefficient": 0}, "'faae_coefficient' is less than 1"),
@@ -193,12 +194,6 @@ class TestLookup:
         assert self.lookup([spec], batch=batch) is first
         insert_func(spec, is_training=False)({"ids": ids()})
         assert self.lookup(spec, batch=batch, is_train=False) is not first
-
-    def test_with_thresholds_is_not_there_yet(self, dynamic):
-        spec = spec_of("ids", table_name="t", access_threshold=1)
-        batch = insert_func(spec)({"ids": ids()})
-        with pytest.raises(NotImplementedError, match="not supported yet"):
-            self.lookup(spec, batch=batch)
 
     def test_without_batch_in_static_shape_says_why_it_finds_nothing(self, mx):
         mx(use_dynamic=False)

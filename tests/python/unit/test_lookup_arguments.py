@@ -111,14 +111,6 @@ def test_a_started_pipeline_takes_evaluation_lookups_only(dynamic):
     lookup(table, ids, is_train=False)
 
 
-@pytest.mark.parametrize("config", [{"access_threshold": 0},
-                                    {"access_threshold": 5, "eviction_threshold": 10}])
-def test_admission_and_eviction_are_not_there_yet(dynamic, config):
-    table = table_of()
-    with pytest.raises(NotImplementedError, match="not supported yet"):
-        lookup(table, ids_of(), access_and_evict_config=config)
-
-
 @pytest.mark.parametrize("config", [None, {}, {"access_threshold": None}, {"access_threshold": -1},
                                     {"access_threshold": -1, "eviction_threshold": -1, "faae_coefficient": 2}])
 def test_thresholds_that_switch_nothing_on_are_fine(dynamic, config):

@@ -32,9 +32,13 @@ class FeatureSpec:
         table_name: 1-255 characters; default: `name`. Cleaned as names of tables are.
         index_key: Where the ids are: a key of a dict batch (1-255 characters) or a position in a
             tuple or list batch (0-255). Default: `name`.
-        access_threshold: None or an int in [-1, 2147483647]; from 0 on admission is on.
-        eviction_threshold: None or an int in [-1, 2147483647], seconds; needs access_threshold.
-        is_timestamp: Whether the entry is the batch's timestamp, a scalar.
+        access_threshold: None or an int in [-1, 2147483647]. A key gets a row once it has
+            occurred so often in training. 0: keys are not counted, earlier counts decide. -1 and
+            None: every key gets a row.
+        eviction_threshold: None or an int in [-1, 2147483647], seconds after which a key that did
+            not occur may be evicted; needs access_threshold. -1 and None: never.
+        is_timestamp: Whether the entry is the batch's timestamp: an int64 scalar, seconds greater
+            than 0.
         batch_size: None or an int in [1, 2147483647].
         faae_coefficient: Factor of the feature's occurrences, an int in [1, 2147483647].
         feat_count: Of older releases; without effect.
@@ -92,5 +96,6 @@ def normal_thresholds(access: Optional[int], eviction: Optional[int]) -> Tuple[i
     eviction = -1 if eviction is None else int(eviction)
     if eviction >= 0 and access < 0:
         raise ValueError("'eviction_threshold' needs an 'access_threshold': eviction forgets keys "
-                         "that admission counts")
+                         "that admission counts. access_threshold=1 admits every key at once, "
+                         "which is eviction alone.")
     return access, eviction

@@ -148,6 +148,9 @@ def _check_entry(spec: FeatureSpec, entry: tf.Tensor, is_training: bool,
         if entry.shape.rank not in (None, 0):
             raise ValueError("the timestamp {!r} should be a scalar, but has the shape {}".format(
                 spec.name, entry.shape))
+        if entry.dtype not in (tf.int32, tf.int64):
+            raise ValueError("the timestamp {!r} should be int64 seconds, but is {}".format(
+                spec.name, entry.dtype.name))
         if is_training:
             if state.timestamp_spec not in (None, spec):
                 raise EnvironmentError("there is a training timestamp already, {!r}; {!r} cannot "

@@ -1,5 +1,6 @@
 """`start_asc_pipeline`: the point after which no table and no training lookup is added."""
 
+from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.graph_state import GraphState, graph_state
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
@@ -14,6 +15,7 @@ def start_asc_pipeline() -> None:
     Raises:
         RuntimeError: If the graph has no table ("table_info_list is empty!"), or a table with
             padding keys is data-parallel or has no training lookup with is_grad=True.
+        ValueError: If a table has an eviction threshold and training batches no timestamp.
         EnvironmentError: If `init` was not called.
     """
     ConfigInitializer.get_instance()
@@ -24,6 +26,7 @@ def start_asc_pipeline() -> None:
         raise RuntimeError("table_info_list is empty! Create a table with create_table before the "
                            "pipeline is started.")
     _check_padding(state)
+    settle_timestamp()
     state.frozen = True
     logger.info("the pipeline of %d tables is built: %s.", len(state.tables),
                 ", ".join(state.tables))

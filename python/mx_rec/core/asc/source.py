@@ -4,7 +4,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import tensorflow as tf
 
-from mx_rec.core.asc.batches import entry_of
+from mx_rec.core.asc.batches import entry_of, holder_of
 from mx_rec.core.asc.feature_spec import FeatureSpec
 from mx_rec.core.graph_state import GraphState, graph_state, outermost_graph
 
@@ -84,6 +84,31 @@ def ids_of_spec(spec: FeatureSpec, is_training: bool, batch: Any, use_static: bo
         raise RuntimeError("the lookup of the feature {!r} needs batch= in dynamic shape: pass the "
                            "element of the dataset that it belongs to.".format(spec.name))
     return _search(spec, is_training, state)
+
+
+def timestamp_of_spec(spec: FeatureSpec, batch: Any, use_static: bool) -> Optional[tf.Tensor]:
+    """Finds the timestamp of the training batch that a feature is part of.
+
+    Args:
+        spec: The feature, not the timestamp's.
+        batch: As `ids_of_spec`.
+        use_static: As `ids_of_spec`.
+
+    Returns:
+        The timestamp's tensor; None if no insert function read it together with the feature, or
+        the batch does not hold it any more.
+
+    Raises:
+        RuntimeError: As `ids_of_spec`.
+    """
+    state = graph_state()
+    stamp = state.timestamp_spec
+    if stamp is None or not any(stamp.name in insertion.components
+                                for insertion in state.insertions_of(spec, True)):
+        return None
+    if batch is not None and holder_of(batch, stamp.index_key) is None:
+        return None
+    return ids_of_spec(stamp, True, batch, use_static)
 
 
 def _search(spec: FeatureSpec, is_training: bool, state: GraphState) -> tf.Tensor:

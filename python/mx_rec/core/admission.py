@@ -1,0 +1,419 @@
+"""Admission and eviction: the ops that count keys before they get rows, and calls that evict.
+
+A training lookup of a table with a threshold is two ops: MxRecObserve counts the keys of its batch,
+MxRecAdmit gives rows to those that have been seen often enough. All lookups of one table in one
+step are counted before any of them decides, so that it does not matter which runs first.
+"""
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
+
+import tensorflow as tf
+
+from mx_rec.constants.constants import ASCEND_TIMESTAMP, MAX_INT32
+from mx_rec.core.graph_state import GraphState, find_session, graph_state, outermost_graph
+from mx_rec.core.table import Table
+from mx_rec.ops import library
+from mx_rec.util.global_env_conf import global_env
+from mx_rec.util.initialize import ConfigInitializer
+from mx_rec.util.log import logger, warn_once
+from mx_rec.validator.validator import Int, Text, Type, checked
+
+# No threshold at all.
+OFF = (-1, -1)
+
+
+class Evicted(NamedTuple):
+    """What an eviction did to a table.
+
+    Attributes:
+        evicted: Keys that lost their row, slots and history, or their history alone.
+        kept: Keys that the table still knows.
+    """
+
+    evicted: int
+    kept: int
+
+
+class Counted(NamedTuple):
+    """The two ops of one training lookup."""
+
+    observe: tf.Operation
+    admit: tf.Operation
+
+
+class Admission:
+    """Admission to one physical table in one graph.
+
+    Attributes:
+        name: Name of the table that switched it on.
+        thresholds: (access, eviction); -1 is none.
+        lookups: The training lookups that count, in the order in which they were made.
+        waits: Whether one of them takes its timestamp from the collection.
+        value: Placeholder of a new access threshold, int32 scalar.
+        set_threshold: The op that sets it, int32 scalar.
+        evict: (evicted, kept), int64 (2); None without an eviction threshold.
+    """
+
+    def __init__(self, table: Table, thresholds: Tuple[int, int]) -> None:
+        self.name = table.table_name
+        self.thresholds = thresholds
+        self.lookups = []  # type: List[Counted]
+        self.waits = False
+        self.evict = None  # type: Optional[tf.Tensor]
+        # Made here, so that they exist when the graph is finalised.
+        with tf.init_scope(), tf.name_scope(None), tf.device("/cpu:0"), \
+                tf.name_scope(table.variable.op.name + "//admission"):
+            self.value = tf.compat.v1.placeholder(tf.int32, [], name="threshold")
+            self.set_threshold = library().mx_rec_set_threshold(table.handle, self.value,
+                                                                name="set_threshold")
+            if thresholds[1] >= 0:
+                self.evict = library().mx_rec_evict(table.handle, name="evict")
+
+
+def check_thresholds(table: Table, is_train: bool, thresholds: Tuple[int, int]) -> None:
+    """Checks the thresholds of a lookup that is about to be made.
+
+    Args:
+        table: Its table.
+        is_train: Its mode.
+        thresholds: (access, eviction) threshold, -1 for none.
+
+    Raises:
+        ValueError: If other lookups of the table have other thresholds (a lookup for evaluation,
+            which only reads, may have none), or there is an eviction threshold with dynamic
+            expansion.
+    """
+    if thresholds == OFF and not is_train:
+        return
+    others = table.thresholds.get(is_train)
+    if others is None and thresholds != OFF:
+        others = table.thresholds.get(not is_train, OFF)
+        others = None if others == OFF else others
+    if others is None and is_train and thresholds != OFF:
+        shared = graph_state().admissions.get(table.physical_name)
+        others = None if shared is None else shared.thresholds
+    if others not in (None, thresholds):
+        raise ValueError("the access and evict threshold param must be same in one table when "
+                         "multi lookup. (table {!r} has {}, this lookup {})".format(
+                             table.table_name, others, thresholds))
+    if thresholds[1] >= 0 and ConfigInitializer.get_instance().use_dynamic_expansion:
+        raise ValueError(
+            "the lookup of the table {!r} has an 'eviction_threshold', which is not possible with "
+            "dynamic expansion: offsets that a script holds would name rows that are gone. Leave "
+            "the threshold out, or give tables a size and use init without "
+            "use_dynamic_expansion.".format(table.table_name))
+
+
+def count_and_admit(table: Table, ids: tf.Tensor, thresholds: Tuple[int, int], coefficient: int,
+                    timestamp: Optional[tf.Tensor], limit: int) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Adds the ops of a training lookup with admission, in the present name scope.
+
+    Args:
+        table: The table.
+        ids: int32 or int64 of any shape.
+        thresholds: (access, eviction); the access threshold is at least 0.
+        coefficient: Factor of the occurrences of the ids.
+        timestamp: The batch's time, int64 scalar; None takes that of ASCEND_TIMESTAMP.
+        limit: Most distinct keys of a batch, 0 for any number.
+
+    Returns:
+        offsets (v) int64, the rows of the admitted keys, and restore, int32 in the shape of ids:
+        places in offsets, -1 for padding and for keys that are not admitted.
+    """
+    state = graph_state()
+    admission = state.admissions.get(table.physical_name)
+    if admission is None:
+        admission = Admission(table, thresholds)
+        state.admissions[table.physical_name] = admission
+        if global_env.use_combine_faae:
+            warn_once("USE_COMBINE_FAAE has no effect: every table counts its own keys.")
+    if timestamp is None:
+        timestamp = _later(state)
+        admission.waits = True
+    weight = tf.constant(coefficient, tf.int32, name="coefficient")
+    keys, offsets, restore = library().mx_rec_observe(
+        table.handle, ids, weight, timestamp, access_threshold=thresholds[0],
+        eviction_threshold=thresholds[1], name="observe")
+    offsets, restore = library().mx_rec_admit(table.handle, keys, offsets, restore, limit=limit,
+                                              name="admit")
+    made = Counted(keys.op, offsets.op)
+    _count_first(table, admission.lookups, made)
+    admission.lookups.append(made)
+    settle_timestamp(is_last_call=False)
+    return offsets, restore
+
+
+def _count_first(table: Table, others: Sequence[Counted], made: Counted) -> None:
+    """Makes every lookup of a table decide after all of them have counted."""
+    above = _above(made.observe, {other.admit for other in others})
+    for other in others:
+        if not _in_one_place(made.admit, other.admit):
+            logger.info("the lookups %s and %s of the table %r are in different branches, loops "
+                        "or functions: they do not wait for each other's counts.",
+                        made.observe.name, other.observe.name, table.table_name)
+            continue
+        # pylint: disable=protected-access
+        made.admit._add_control_input(other.observe)
+        if other.admit in above:
+            logger.info("the ids of %s depend on the result of %s, which therefore decides before "
+                        "they are counted (table %r).", made.observe.name, other.admit.name,
+                        table.table_name)
+        else:
+            other.admit._add_control_input(made.observe)
+
+
+def _in_one_place(one: tf.Operation, other: tf.Operation) -> bool:
+    """Whether two ops are in one graph, and in one branch or loop of it."""
+    # pylint: disable=protected-access
+    return one.graph is other.graph \
+        and one._get_control_flow_context() is other._get_control_flow_context()
+
+
+def _above(op: tf.Operation, wanted: Set[tf.Operation]) -> Set[tf.Operation]:
+    """Returns those of `wanted` that have to run before `op` does."""
+    found = set()  # type: Set[tf.Operation]
+    seen = {op}
+    waiting = [op] if wanted else []
+    while waiting:
+        op = waiting.pop()
+        for source in [tensor.op for tensor in op.inputs] + op.control_inputs:
+            if source not in seen:
+                seen.add(source)
+                waiting.append(source)
+                if source in wanted:
+                    found.add(source)
+    return found
+
+
+# Timestamps ----------------------------------------------------------------------------------
+
+
+def check_timestamp(value: Any, what: str) -> tf.Tensor:
+    """Returns `value` if it can be a timestamp.
+
+    Args:
+        value: What was given.
+        what: What it is, for the message.
+
+    Returns:
+        An int32 or int64 tensor of rank 0 or of unknown rank.
+
+    Raises:
+        ValueError: If it is anything else.
+    """
+    if not isinstance(value, tf.Tensor):
+        raise ValueError("{} should be a Tensor, but is a {}".format(what, type(value).__name__))
+    if value.dtype not in (tf.int32, tf.int64):
+        raise ValueError("{} should be int64 seconds, but is {}".format(what, value.dtype.name))
+    if value.shape.rank not in (None, 0):
+        raise ValueError("{} should be a scalar, one for the batch, but has the shape {}".format(
+            what, value.shape))
+    return value
+
+
+def as_int64(value: tf.Tensor) -> tf.Tensor:
+    """Returns an integer tensor as int64."""
+    return value if value.dtype == tf.int64 else tf.cast(value, tf.int64)
+
+
+def _later(state: GraphState) -> tf.Tensor:
+    """Returns what stands for the timestamp of the collection, which scripts may fill later.
+
+    Without one it is an empty vector: no time is noted.
+    """
+    if state.timestamp is None:
+        with tf.init_scope(), tf.name_scope(None), tf.device("/cpu:0"), \
+                tf.name_scope("mx_rec_timestamp"):
+            # Of unknown shape, so that a scalar can take its place.
+            none = tf.compat.v1.placeholder_with_default(tf.zeros([0], tf.int64), None, "none")
+            state.timestamp = tf.identity(none, name="timestamp")
+    return state.timestamp
+
+
+def settle_timestamp(graph: Optional[tf.Graph] = None, is_last_call: bool = True) -> None:
+    """Connects the timestamp of the collection to the lookups that wait for it.
+
+    Called when a lookup is made, when the building of the graph ends, and before the first run.
+
+    Args:
+        graph: The graph; None is the present default graph.
+        is_last_call: Whether a timestamp that is needed has to be there.
+
+    Raises:
+        ValueError: If there are several timestamps, it is no int64 scalar, or a table has an
+            eviction threshold and there is none.
+    """
+    graph = outermost_graph(graph)
+    state = graph_state(graph)
+    if state.timestamp is None or state.has_timestamp:
+        return
+    given = []  # type: List[Any]
+    for value in graph.get_collection(ASCEND_TIMESTAMP):
+        if not any(value is other for other in given):
+            given.append(value)
+    if len(given) > 1:
+        raise ValueError("the collection {} holds {} timestamps; a training graph has one.".format(
+            ASCEND_TIMESTAMP, len(given)))
+    if given:
+        value = check_timestamp(given[0], "the timestamp in the collection " + ASCEND_TIMESTAMP)
+        if value.graph is not graph:
+            raise ValueError("the timestamp {} in the collection {} belongs to another graph or to "
+                             "a function.".format(value.name, ASCEND_TIMESTAMP))
+        if value.dtype != tf.int64:
+            if graph.finalized:
+                raise ValueError("the timestamp {} is {}: put tf.cast(..., tf.int64) of it into "
+                                 "the collection {}.".format(value.name, value.dtype.name,
+                                                             ASCEND_TIMESTAMP))
+            with graph.as_default(), tf.init_scope(), tf.device("/cpu:0"):
+                value = tf.cast(value, tf.int64, name="mx_rec_timestamp/cast")
+        state.timestamp.op._update_input(0, value)  # pylint: disable=protected-access
+        state.has_timestamp = True
+        return
+    if not is_last_call:
+        return
+    for admission in state.admissions.values():
+        if admission.waits and admission.thresholds[1] >= 0:
+            raise ValueError(
+                "the lookups of the table {!r} have an 'eviction_threshold', but there is no "
+                "timestamp to tell how old a key is. Give each training batch one, an int64 scalar "
+                "of seconds: as FeatureSpec(..., is_timestamp=True), or by "
+                "tf.compat.v1.add_to_collection({!r}, tensor).".format(
+                    admission.name, ASCEND_TIMESTAMP))
+
+
+# Thresholds and evictions while training -----------------------------------------------------
+
+
+def set_threshold_op(value: Any, emb_name: Union[str, Sequence[str]] = "",
+                     ids_name: str = "") -> tf.Tensor:
+    """Makes an op that changes the admission threshold of tables, `set_threshold` of the original.
+
+    Args:
+        value: int32 scalar tensor, or an int: the new threshold, greater than 0; or 0, which stops
+            the counting of keys. The op fails for less.
+        emb_name: A table's name, or a list of names; empty is all tables with admission.
+        ids_name: Of the original, without effect.
+
+    Returns:
+        int32 scalar, the value, once it is set.
+
+    Raises:
+        ValueError: If there is no such table in the present graph, or it has no admission.
+    """
+    del ids_name
+    names = [emb_name] if isinstance(emb_name, str) else list(emb_name)
+    for name in names:
+        Text(0, 255)("emb_name", name)
+    admissions = _admissions([name for name in names if name])
+    value = tf.convert_to_tensor(value, tf.int32, name="threshold")
+    handles = [admission.set_threshold.op.inputs[0] for admission in admissions]
+    with tf.device("/cpu:0"):
+        done = [library().mx_rec_set_threshold(handle, value, name="set_threshold")
+                for handle in handles]
+        if len(done) == 1:
+            return done[0]
+        with tf.control_dependencies(done):
+            return tf.identity(value, name="thresholds")
+
+
+@checked(threshold=Int(0, MAX_INT32), table=Type(Table, str, optional=True))
+def set_threshold(threshold: int, table: Union[None, str, Table] = None) -> None:
+    """Changes the admission threshold of a table in the present session.
+
+    The session is found as `table.size()` finds it. Keys that have a row keep it; while their count
+    is below the new threshold, lookups treat them as not admitted.
+
+    Args:
+        threshold: The new threshold in [1, 2147483647]; or 0: keys are not counted any more.
+        table: A table or its name; None is all tables with admission.
+
+    Raises:
+        ValueError: If the threshold is out of its range, or there is no such table, or it has no
+            admission.
+        RuntimeError: If no session was opened on the graph.
+    """
+    graph = outermost_graph(None if not isinstance(table, Table) else table.variable.graph)
+    admissions = _admissions(_names(table), graph)
+    find_session(graph).run([admission.set_threshold for admission in admissions],
+                            {admission.value: threshold for admission in admissions})
+
+
+@checked(table=Type(Table, str, optional=True))
+def evict(table: Union[None, str, Table] = None) -> Dict[str, Evicted]:
+    """Evicts stale keys in the present session, as EvictHook does, and waits for the end.
+
+    Stale are keys whose last timestamp lies at least the table's eviction threshold behind the
+    latest one. The session is found as `table.size()` finds it.
+
+    Args:
+        table: A table or its name; None is all tables with an eviction threshold.
+
+    Returns:
+        What was done, by the name of the table.
+
+    Raises:
+        ValueError: If there is no such table, or it has no eviction threshold.
+        RuntimeError: If no session was opened on the graph.
+    """
+    graph = outermost_graph(None if not isinstance(table, Table) else table.variable.graph)
+    evicting = evicting_tables(graph, _names(table))
+    numbers = find_session(graph).run({name: one.evict for name, one in evicting.items()})
+    return {name: Evicted(*(int(number) for number in pair)) for name, pair in numbers.items()}
+
+
+def evicting_tables(graph: tf.Graph, names: Sequence[str] = ()) -> Dict[str, Admission]:
+    """Finds the tables of a graph that evict.
+
+    Args:
+        graph: The graph.
+        names: Names of tables; none is all that have an eviction threshold.
+
+    Returns:
+        Their admissions by name.
+
+    Raises:
+        ValueError: If one of `names` has no eviction threshold, or no table at all has one.
+    """
+    config = ConfigInitializer.get_instance()
+    if config.use_dynamic_expansion:
+        raise ValueError("tables with dynamic expansion cannot evict: offsets that a script holds "
+                         "would name rows that are gone. Give tables a size and use init without "
+                         "use_dynamic_expansion.")
+    found = _admissions(names, graph) if names else graph_state(graph).admissions.values()
+    evicting = {one.name: one for one in found if one.evict is not None}
+    for one in found:
+        if names and one.evict is None:
+            raise ValueError("the lookups of the table {!r} have no 'eviction_threshold': nothing "
+                             "of it is ever stale. Give them one, in seconds.".format(one.name))
+    if not evicting:
+        raise ValueError("no training lookup of this graph has an 'eviction_threshold': there is "
+                         "nothing to evict. Give lookups an access_threshold (1 admits every key, "
+                         "which is eviction alone) and an eviction_threshold in seconds.")
+    return evicting
+
+
+def _names(table: Union[None, str, Table]) -> List[str]:
+    if table is None:
+        return []
+    return [table.table_name if isinstance(table, Table) else table]
+
+
+def _admissions(names: Sequence[str], graph: Optional[tf.Graph] = None) -> List[Admission]:
+    """Finds the admissions of tables by name, all of them without names."""
+    state = graph_state(graph)
+    if not names:
+        if not state.admissions:
+            raise ValueError("no training lookup of this graph has an 'access_threshold': there is "
+                             "no admission whose threshold could be set.")
+        return list(state.admissions.values())
+    found = []
+    for name in names:
+        if name not in state.tables:
+            raise ValueError("threshold set error: there is no table {!r} in this graph; tables "
+                             "are {}.".format(name, sorted(state.tables)))
+        physical = state.tables[name].physical_name
+        if physical not in state.admissions:
+            raise ValueError("threshold set error: no training lookup of the table {!r} has an "
+                             "'access_threshold', so that it admits every key.".format(name))
+        found.append(state.admissions[physical])
+    return found
