@@ -23,6 +23,7 @@ class PhysicalTable(NamedTuple):
             by the op that owns the table.
         handle: int64 scalar by which the other ops find the table in their session.
         size: int64 scalar, the number of rows.
+        stats: int64 vector, the numbers of mx_rec.util.stats.TableStats.
         capacity: The row budget.
     """
 
@@ -30,6 +31,7 @@ class PhysicalTable(NamedTuple):
     variable: tf.Tensor
     handle: tf.Tensor
     size: tf.Tensor
+    stats: tf.Tensor
     capacity: int
 
 
@@ -115,6 +117,11 @@ class Table:
         """Name of the engine's table: `table_name`, unless the table was merged with others."""
         return self._physical.name
 
+    @property
+    def stats(self) -> tf.Tensor:
+        """int64 vector of the table's numbers; mx_rec.util.stats.table_stats names them."""
+        return self._physical.stats
+
     def size(self) -> int:
         """Returns the number of rows in the present session.
 
@@ -189,6 +196,7 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
         variable, handle = library().mx_rec_table(config_tensor, like, name=op_name)
         with tf.name_scope(scope):
             size = library().mx_rec_size(handle, name="size")
+            stats = library().mx_rec_table_stats(handle, name="stats")
             if options.is_save:
                 path = tf.compat.v1.placeholder(tf.uint8, [None], name="path")
                 library().mx_rec_save(handle, path, name="save")
@@ -197,7 +205,7 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
                     since, least = [tf.compat.v1.placeholder(tf.int64, [], name=name)
                                     for name in ("since", "least")]
                     library().mx_rec_save_delta(handle, path, since, least, name="save_delta")
-    return PhysicalTable(name, variable, handle, size, capacity)
+    return PhysicalTable(name, variable, handle, size, stats, capacity)
 
 
 def is_table_variable(value: Any) -> bool:

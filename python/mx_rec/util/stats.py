@@ -1,0 +1,166 @@
+"""Numbers about tables: `table_stats`, and `TableStatsHook`, which writes them for TensorBoard."""
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
+
+import numpy as np
+import tensorflow as tf
+
+from mx_rec.constants.constants import MAX_INT32
+from mx_rec.core.graph_state import find_session, graph_state, outermost_graph
+from mx_rec.core.table import Table
+from mx_rec.validator.validator import Int, Text, Type, checked
+
+
+class TableStats(NamedTuple):
+    """What a table holds, and what it did since it was made in its session.
+
+    Attributes:
+        rows: Rows in use.
+        capacity: The row budget.
+        bytes_rows: Memory of rows and slots, in bytes.
+        bytes_index: Memory of the index from keys to rows.
+        bytes_history: Memory of the counts and times of keys.
+        load: Share of the budget that is in use, in [0, 1].
+        hits: Keys of training batches that had a row, each once a batch.
+        new: Keys that got a row.
+        refused: Keys that were not admitted, each once a batch.
+        evicted: Keys that were evicted.
+    """
+
+    rows: int
+    capacity: int
+    bytes_rows: int
+    bytes_index: int
+    bytes_history: int
+    load: float
+    hits: int
+    new: int
+    refused: int
+    evicted: int
+
+
+@checked(table=Type(Table, str, optional=True))
+def table_stats(table: Union[None, str, Table] = None) -> Union[TableStats, Dict[str, TableStats]]:
+    """Returns the numbers of one table, or of all, in the present session.
+
+    The session is found as `table.size()` finds it. It costs microseconds, whatever the size of the
+    table.
+
+    Args:
+        table: A table or its name; None is all tables of the present graph.
+
+    Returns:
+        The numbers of the table; for None a dict of them by name.
+
+    Raises:
+        ValueError: If there is no table of that name.
+        RuntimeError: If no session was opened on the graph.
+    """
+    graph = outermost_graph(None if not isinstance(table, Table) else table.variable.graph)
+    if table is None:
+        fetches = {one.table_name: one.stats for one in graph_state(graph).tables.values()}
+        numbers = find_session(graph).run(fetches) if fetches else {}
+        return {name: _named(values) for name, values in numbers.items()}
+    if isinstance(table, str):
+        table = _find(table, graph)
+    return _named(find_session(graph).run(table.stats))
+
+
+class TableStatsHook(tf.compat.v1.train.SessionRunHook):
+    """Writes the numbers of tables for TensorBoard every so many steps, and after the last one.
+
+    Each number of TableStats becomes a scalar `<table>/<number>`.
+
+    Args:
+        output_dir: Directory of the event files, the model_dir of an Estimator for one: hooks that
+            write to one directory share its writer.
+        every_n_steps: Steps between two writings, in [1, 2147483647].
+        tables: Names of tables; None is all.
+
+    Raises:
+        ValueError: If an argument is out of its range or of a wrong type.
+    """
+
+    @checked(output_dir=Text(1, 1024), every_n_steps=Int(1, MAX_INT32),
+             tables=Type(list, tuple, optional=True))
+    def __init__(self, output_dir: str, every_n_steps: int = 100,
+                 tables: Optional[Sequence[str]] = None) -> None:
+        super().__init__()
+        self._output_dir = output_dir
+        self._interval = every_n_steps
+        self._tables = None if tables is None else list(tables)
+        self._fetches = {}  # type: Dict[str, tf.Tensor]
+        self._step = None  # type: Any
+        self._writer = None  # type: Any
+        self._written = None  # type: Optional[int]
+
+    def begin(self) -> None:
+        """Finds the tables.
+
+        Raises:
+            ValueError: If the graph has no table of one of the names.
+            RuntimeError: If the graph has no global step.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        names = list(graph_state(graph).tables) if self._tables is None else self._tables
+        self._fetches = {name: _find(name, graph).stats for name in names}
+        self._step = tf.compat.v1.train.get_global_step(graph)
+        if self._step is None:
+            raise RuntimeError("TableStatsHook needs a global step: call "
+                               "tf.compat.v1.train.get_or_create_global_step() and give it to the "
+                               "training op.")
+        self._writer = tf.compat.v1.summary.FileWriterCache.get(self._output_dir)
+        self._written = None
+
+    def before_run(self, run_context: Any) -> tf.estimator.SessionRunArgs:
+        """Asks for the global step."""
+        return tf.estimator.SessionRunArgs(self._step)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Writes if it is time to."""
+        # The step may have been read before the training op advanced it.
+        if self._is_due(int(run_values.results) + 1):
+            step = int(run_context.session.run(self._step))
+            if self._is_due(step):
+                self._write(run_context.session, step)
+
+    def end(self, session: tf.compat.v1.Session) -> None:
+        """Writes once more."""
+        step = int(session.run(self._step))
+        if self._written != step:
+            self._write(session, step)
+        self._writer.flush()
+
+    def _is_due(self, step: int) -> bool:
+        """Whether a multiple of the interval lies between the last writing and `step`."""
+        return self._written is None or step // self._interval > self._written // self._interval
+
+    def _write(self, session: tf.compat.v1.Session, step: int) -> None:
+        numbers = session.run(self._fetches)
+        values = [tf.compat.v1.Summary.Value(tag="{}/{}".format(name, field),
+                                             simple_value=float(value))
+                  for name, found in sorted(numbers.items())
+                  for field, value in _named(found)._asdict().items()]
+        self._writer.add_summary(tf.compat.v1.Summary(value=values), step)
+        self._written = step
+
+
+def _find(name: str, graph: tf.Graph) -> Table:
+    tables = graph_state(graph).tables
+    if name not in tables:
+        raise ValueError("there is no table {!r} in this graph; tables are {}.".format(
+            name, sorted(tables)))
+    return tables[name]
+
+
+def _named(values: np.ndarray) -> TableStats:
+    """Names the numbers of MxRecTableStats, in whose order they come."""
+    numbers = TableStats(*values.tolist())
+    return numbers._replace(load=numbers.load / 1000.0)
+
+
+__all__ = [
+    "TableStats",
+    "TableStatsHook",
+    "table_stats",
+]  # type: List[str]
