@@ -158,7 +158,7 @@ def make_hooks(mode, dump_graph):
     """Makes the hooks of one mode: what changes the graph first, what looks at tables behind it."""
     is_train = mode == ModeKeys.TRAIN
     hooks = [GraphModifierHook(dump_graph=dump_graph and is_train, modify_graph=USE_MODIFY_GRAPH)]
-    # In training an EvictHook is appended here, behind the hook that changes the graph.
+    # In training an EvictHook may be appended here, behind the hook that changes the graph.
     return hooks
 
 

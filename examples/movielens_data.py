@@ -124,6 +124,41 @@ def load(directory: str) -> Ratings:
                    np.array(stars, np.float32), None)
 
 
+def load_times(directory: str) -> np.ndarray:
+    """Reads when MovieLens' ratings were given.
+
+    Args:
+        directory: As `load`; ratings.csv has the column timestamp as well.
+
+    Returns:
+        (n) int64, seconds since 1970, in the file's order, which is that of `load`.
+
+    Raises:
+        DataError: As `load`.
+    """
+    return np.array([time for time, in _columns(directory, "ratings.csv", (("timestamp", int),))],
+                    np.int64)
+
+
+def generate_times(ratings: Ratings, years: float = 10.0, seed: int = 1) -> np.ndarray:
+    """Makes times for generated ratings: users come one after another, and few stay long.
+
+    Args:
+        ratings: The ratings.
+        years: From the first user to the last.
+        seed: The same seed gives the same times.
+
+    Returns:
+        (n) int64, seconds.
+    """
+    random = np.random.RandomState(seed)
+    day = 24 * 60 * 60
+    users, user = np.unique(ratings.user, return_inverse=True)
+    comes = random.uniform(1.0, years * 365.0, len(users))
+    stays = random.lognormal(1.5, 1.5, len(users))
+    return ((comes[user] + stays[user] * random.exponential(1.0, len(user))) * day).astype(np.int64)
+
+
 def _columns(directory: str, name: str, wanted: Tuple[Tuple[str, type], ...]) -> List[tuple]:
     """Returns the wanted columns of a CSV file, one tuple per row."""
     path = os.path.join(directory, name)

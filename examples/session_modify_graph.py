@@ -167,8 +167,8 @@ class Script:
                 losses.append(sess.run([self._loss, self._train])[0])
             except tf.errors.OutOfRangeError:
                 return float(np.mean(losses)), len(losses)
-            # Here, between two steps, is where a script without hooks evicts. In a
-            # MonitoredTrainingSession it would be the turn of an EvictHook.
+            # Here, between two steps, is where a script without hooks evicts, by
+            # mx_rec.core.admission.evict; admission_eviction.py does it by an EvictHook.
 
     def evaluate(self, sess):
         """Predicts the held-out ratings; returns predictions and labels in the data's order."""

@@ -52,6 +52,23 @@ def test_files_become_one_rating_per_line(tmp_path):
     assert ratings.expected is None
 
 
+def test_times_stand_beside_the_ratings(tmp_path):
+    times = data.load_times(write(tmp_path))
+    assert times.tolist() == [100, 200, 300, 400] and times.dtype == np.int64
+    with pytest.raises(data.DataError, match="lacks the column timestamp"):
+        data.load_times(write(tmp_path, ratings="userId,movieId,rating\n1,10,2.5\n"))
+
+
+def test_generated_times_are_repeatable_and_users_come_one_after_another():
+    ratings = data.generate(count=2000, users=50, movies=300)
+    times = data.generate_times(ratings, years=4.0)
+    assert times.dtype == np.int64 and times.min() > 0
+    assert np.array_equal(times, data.generate_times(ratings, years=4.0))
+    assert not np.array_equal(times, data.generate_times(ratings, years=4.0, seed=2))
+    lengths = [np.ptp(times[ratings.user == user]) for user in np.unique(ratings.user)]
+    assert np.median(lengths) < 0.1 * np.ptp(times)
+
+
 def test_genres_are_numbered_by_name_and_padded_with_minus_one(tmp_path):
     ratings = data.load(write(tmp_path))
     # Action 0, Comedy 1, Drama 2; no genres; a movie that movies.csv does not know.
