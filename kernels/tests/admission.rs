@@ -39,10 +39,9 @@ fn look(
     limits: Thresholds,
 ) -> (Lease, Vec<bool>) {
     let mut places = vec![0; ids.len()];
-    let (keys, offsets) = table
+    let keys = table
         .observe(pool, Ids::I64(ids), weight, time, limits, &mut places)
         .unwrap();
-    assert_eq!(keys.len(), offsets.len());
     let mut restore = vec![0; ids.len()];
     let lease = table
         .admit(pool, &keys, None, &places, &mut restore)
@@ -96,7 +95,7 @@ fn all_lookups_of_a_batch_count_before_any_is_admitted_and_weights_multiply() {
     let mut keys = Vec::new();
     for (places, ids) in places.iter_mut().zip([[7, 8], [7, 9]]) {
         let observed = table.observe(&pool, Ids::I64(&ids), 3, None, limits, places);
-        keys.push(observed.unwrap().0);
+        keys.push(observed.unwrap());
     }
     for (keys, places) in keys.iter().zip(&places) {
         let mut restore = [0; 2];
@@ -263,8 +262,7 @@ fn refusals_name_the_table_and_change_nothing() {
     }
     let error = observe(None, thresholds(1, Some(5))).unwrap_err();
     assert!(error.to_string().contains("timestamp"), "{error}");
-    let error = table.evict().unwrap_err().to_string();
-    assert!(error.contains("no eviction threshold"), "{error}");
+    assert_eq!(table.evict().unwrap(), (0, 0));
     assert_eq!(table.stats().history_bytes, 0);
     let keys = [1, 2, 3, 4];
     let admit = |keys: &[i64], limit, places: &[i32]| {

@@ -180,7 +180,10 @@ impl Shard {
             .filter(|entry| entry.key != PADDING && keep(entry.seen()));
         let kept: Vec<Entry> = kept.copied().collect();
         if kept.len() < before {
-            self.entries = vec![FREE; places(kept.len())];
+            self.entries = match kept.len() {
+                0 => Vec::new(),
+                len => vec![FREE; places(len)],
+            };
             self.len = 0;
             kept.into_iter().for_each(|entry| self.put(entry));
         }
@@ -189,7 +192,9 @@ impl Shard {
 
     /// Gives memory back where the array has become far too long.
     fn shrink(&mut self) {
-        if self.entries.len() > 4 * LEAST && self.len * 3 < self.entries.len() {
+        if self.len == 0 {
+            self.entries = Vec::new();
+        } else if self.entries.len() > 4 * LEAST && self.len * 3 < self.entries.len() {
             self.rebuild(places(self.len));
         }
     }

@@ -74,8 +74,11 @@ impl Counters {
 impl Table {
     /// Counts the keys of one lookup, `weight` for each occurrence, and notes when they were seen.
     ///
-    /// Returns the distinct keys in order of first occurrence and their row numbers, -1 without a row; `restore[i]` is the position
-    /// of `ids[i]` among them, -1 for padding. No key gets a row: [`Table::admit`] comes next. `thresholds` hold from the first call on.
+    /// Returns the distinct keys in order of first occurrence; `restore[i]` is the position of `ids[i]` among them, -1 for padding.
+    /// No key gets a row: [`Table::admit`] comes next.
+    ///
+    /// `thresholds.access` holds from the first call on, unless [`Table::set_access_threshold`] has been there before;
+    /// `thresholds.eviction` is that of the latest call.
     ///
     /// # Errors
     /// `InvalidArgument` for a wrong length, a time outside of 1..=4294967294 seconds since 1970, or an eviction threshold without
@@ -88,7 +91,7 @@ impl Table {
         time: Option<i64>,
         thresholds: Thresholds,
         restore: &mut [i32],
-    ) -> Result<(Vec<i64>, Vec<i64>)> {
+    ) -> Result<Vec<i64>> {
         self.length("restore", restore.len(), ids.len())?;
         if i32::try_from(ids.len()).is_err() {
             return Err(self
@@ -124,7 +127,7 @@ impl Table {
                 see(history, range, &keys, offsets, now, &count);
             });
         }
-        Ok((keys, found.offsets))
+        Ok(keys)
     }
 
     /// Gives rows to those of distinct `keys` that were counted often enough; `places` says for each id which of them it is.

@@ -24,20 +24,21 @@ type Visit<'f> = dyn FnMut(&[(i64, u32)]) -> Result<()> + 'f;
 
 impl Table {
     /// Lets go of the keys that were not seen for the eviction threshold, counted from the latest time that was told: rows, slots and
-    /// history. Returns how many keys went and how many are still known. A key without a time never goes.
+    /// history. Returns how many keys went and how many are still known. A key without a time never goes,
+    /// and none at all as long as there is no eviction threshold.
     ///
     /// It works in pieces: other verbs get their turn between any two. Keys that are seen meanwhile stay. Rows that a live lease
     /// holds wait for its end, as in [`Table::remove`]. When half of the rows are free afterwards, the others move together, and
     /// the system gets the memory back: numbers from [`Table::id_offset`] are good no longer, those of a lease are.
     ///
     /// # Errors
-    /// `InvalidArgument` without an eviction threshold; `ResourceExhausted` without memory for a list of rows. Keys that went before
-    /// an error stay gone.
+    /// `ResourceExhausted` without memory for a list of rows. Keys that went before the error stay gone.
     pub fn evict(&self) -> Result<(u64, u64)> {
         let threshold = |history: &History| history.eviction().map(|_| history.latest());
         let history = self.history().read();
         let Some(latest) = history.as_deref().and_then(threshold) else {
-            return Err(self.refuse("the table has no eviction threshold"));
+            drop(history);
+            return Ok((0, self.known()));
         };
         let pieces = history.as_deref().map_or(0, |one| one.waiting.pieces());
         drop(history);

@@ -131,11 +131,10 @@ def count_and_admit(table: Table, ids: tf.Tensor, thresholds: Tuple[int, int], c
         timestamp = _later(state)
         admission.waits = True
     weight = tf.constant(coefficient, tf.int32, name="coefficient")
-    keys, offsets, restore = library().mx_rec_observe(
+    keys, places = library().mx_rec_observe(
         table.handle, ids, weight, timestamp, access_threshold=thresholds[0],
         eviction_threshold=thresholds[1], name="observe")
-    offsets, restore = library().mx_rec_admit(table.handle, keys, offsets, restore, limit=limit,
-                                              name="admit")
+    offsets, restore = library().mx_rec_admit(table.handle, keys, places, limit=limit, name="admit")
     made = Counted(keys.op, offsets.op)
     _count_first(table, admission.lookups, made)
     admission.lookups.append(made)

@@ -1,6 +1,7 @@
 //! The ops, one file for each family. An op's names, types and documentation are data ([`OpDef`]), from which both its
 //! registration and docs/ops.md are made.
 
+mod admission;
 mod ahead;
 mod apply;
 mod definition;
@@ -24,6 +25,10 @@ macro_rules! for_each_op {
             keys::IdOffset,
             ahead::Prepare,
             ahead::Claim,
+            admission::Observe,
+            admission::Admit,
+            admission::SetThreshold,
+            admission::Evict,
             rows::Lookup,
             rows::Restore,
             rows::Embed,
@@ -46,6 +51,7 @@ macro_rules! for_each_op {
             apply::ById<apply::Ftrl>,
             inspect::Size,
             inspect::Capacity,
+            admission::Stats,
             inspect::Export,
             inspect::ExportSlot,
             keys::Assign,

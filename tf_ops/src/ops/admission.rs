@@ -1,0 +1,282 @@
+//! Ops of admission and eviction: `MxRecObserve`, `MxRecAdmit`, `MxRecSetThreshold`, `MxRecEvict`, `MxRecTableStats`.
+
+use super::definition::{Arg, Attr, OpDef};
+use super::support::{
+    expect_rank, handle_to_scalar, ids, limit, on, table, HANDLE, IDS, KEY_TYPE, LIMIT,
+};
+use crate::tf::{Construction, Context, Input, Kernel, ShapeContext};
+use crate::threads::pool;
+use mx_rec_kernels::{Error, Result, Thresholds};
+
+/// The keys of one lookup, counted.
+pub(crate) struct Observe {
+    thresholds: Thresholds,
+}
+
+/// A threshold that an attribute gives; -1 for none.
+fn threshold(construction: &Construction, name: &'static str) -> Result<Option<u32>> {
+    match construction.int(name)? {
+        -1 => Ok(None),
+        value => match u32::try_from(value) {
+            Ok(value) => Ok(Some(value)),
+            Err(_) => Err(Error::invalid("a threshold must be -1 or more").with(name, value)),
+        },
+    }
+}
+
+/// The time of a batch, if it has one.
+fn time(input: &Input) -> Result<Option<i64>> {
+    if input.rank() > 1 || (input.rank() == 1 && input.dim(0) > 1) {
+        return Err(Error::invalid("timestamp must be one number or none")
+            .with("shape", format_args!("{:?}", input.dims())));
+    }
+    Ok(input.values::<i64>()?.first().copied())
+}
+
+impl Kernel for Observe {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecObserve",
+        doc: "Makes the keys of a batch distinct, counts each `weight` times its occurrences and notes when it was seen. No key gets a \
+              row: MxRecAdmit is to follow, after all lookups of the table in this step have been observed. From the first call on the \
+              table has a history, of 8 bytes a row and at most 24 bytes a key without one.",
+        inputs: &[
+            HANDLE,
+            IDS,
+            Arg { name: "weight", dtype: "int32", shape: "()", doc: "Factor of the occurrences, 0 or more." },
+            Arg { name: "timestamp", dtype: "int64", shape: "() or (0)", doc: "When the batch was made, in seconds since 1970 and 1..=4294967294; without a number it is not noted." },
+        ],
+        outputs: &[
+            Arg { name: "keys", dtype: "int64", shape: "(u)", doc: "The distinct keys, in order of first occurrence." },
+            Arg { name: "places", dtype: "int32", shape: "(s...)", doc: "For each id its place in keys; -1 for padding." },
+        ],
+        attrs: &[
+            KEY_TYPE,
+            Attr { spec: "access_threshold: int", doc: "How often a key must be counted to get a row; 0: every key gets one and unknown keys are not counted. It holds for a table without a history; MxRecSetThreshold changes it." },
+            Attr { spec: "eviction_threshold: int", doc: "After how many seconds without being seen MxRecEvict lets a key go; -1: never." },
+        ],
+        errors: "`INVALID_ARGUMENT` for a negative weight, a timestamp out of its range, or none with an eviction threshold. Nothing is \
+                 counted then.",
+        stateful: true,
+    };
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        context.expect_rank(0, "handle", 0)?;
+        context.expect_rank(2, "weight", 0)?;
+        context.set(0, &context.unknown_vector())?;
+        context.set(1, &context.input(1)?)
+    }
+
+    fn create(construction: &Construction) -> Result<Self> {
+        let access = threshold(construction, "access_threshold")?.ok_or_else(|| {
+            Error::invalid("access_threshold must not be negative").with("access_threshold", -1)
+        })?;
+        let eviction = threshold(construction, "eviction_threshold")?;
+        let thresholds = Thresholds { access, eviction };
+        Ok(Self { thresholds })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (table, input) = (table(context)?, context.input(1)?);
+        on(&table, || {
+            let weight = context.input(2)?.scalar::<i32>()?;
+            let weight = u32::try_from(weight).map_err(|_| {
+                Error::invalid("weight must not be negative").with("weight", weight)
+            })?;
+            let time = time(&context.input(3)?)?;
+            let mut places = context.allocate::<i32>(&input.dims())?;
+            let ids = ids(&input)?;
+            let found =
+                table.observe(pool()?, ids, weight, time, self.thresholds, places.values())?;
+            let mut keys = context.allocate::<i64>(&[found.len() as i64])?;
+            keys.values().copy_from_slice(&found);
+            context.set(0, keys)?;
+            context.set(1, places)
+        })
+    }
+}
+
+/// Rows for those keys of a batch that were counted often enough.
+pub(crate) struct Admit {
+    limit: Option<usize>,
+}
+
+impl Kernel for Admit {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecAdmit",
+        doc: "Gives rows to those keys of MxRecObserve that were counted often enough, with what other lookups of this step counted. The \
+              offsets are a lease, as those of MxRecIdOffset are.",
+        inputs: &[
+            HANDLE,
+            Arg { name: "keys", dtype: "int64", shape: "(v)", doc: "Distinct keys from MxRecObserve." },
+            Arg { name: "places", dtype: "int32", shape: "(s...)", doc: "For each id its place in keys; -1 for padding." },
+        ],
+        outputs: &[
+            Arg { name: "offsets", dtype: "int64", shape: "(u)", doc: "Row numbers of the admitted keys, in the order of keys." },
+            Arg { name: "restore", dtype: "int32", shape: "(s...)", doc: "For each id its place in offsets; -1 for padding and for keys that are not admitted." },
+        ],
+        attrs: &[LIMIT],
+        errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, `INVALID_ARGUMENT` for more admitted keys than \
+                 `limit`, for a place that is none, and for a new key that comes twice or is padding. No row is made then.",
+        stateful: true,
+    };
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        context.expect_rank(0, "handle", 0)?;
+        context.expect_rank(1, "keys", 1)?;
+        context.set(0, &context.unknown_vector())?;
+        context.set(1, &context.input(2)?)
+    }
+
+    fn create(construction: &Construction) -> Result<Self> {
+        let limit = limit(construction)?;
+        Ok(Self { limit })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (table, keys, places) = (table(context)?, context.input(1)?, context.input(2)?);
+        on(&table, || {
+            expect_rank(&keys, 1)?;
+            let mut restore = context.allocate::<i32>(&places.dims())?;
+            let (given, places) = (keys.values::<i64>()?, places.values::<i32>()?);
+            let lease = table.admit(pool()?, given, self.limit, places, restore.values())?;
+            let offsets = context.lend(lease)?;
+            context.set(0, offsets)?;
+            context.set(1, restore)
+        })
+    }
+}
+
+/// Another threshold of admission.
+pub(crate) struct SetThreshold;
+
+impl Kernel for SetThreshold {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecSetThreshold",
+        doc: "Changes how often a key must be counted to get a row. Keys below the threshold that have a row keep it, and are treated as \
+              not admitted. Before the first MxRecObserve it takes the place of its `access_threshold`.",
+        inputs: &[
+            HANDLE,
+            Arg { name: "value", dtype: "int32", shape: "()", doc: "The new threshold; 0: the threshold stays, and keys are not counted any more." },
+        ],
+        outputs: &[Arg { name: "output", dtype: "int32", shape: "()", doc: "The value." }],
+        attrs: &[],
+        errors: "`INVALID_ARGUMENT` for a negative value.",
+        stateful: true,
+    };
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        context.expect_rank(1, "value", 0)?;
+        handle_to_scalar(context)
+    }
+
+    fn create(_: &Construction) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let table = table(context)?;
+        on(&table, || {
+            let value = context.input(1)?.scalar::<i32>()?;
+            let access = u32::try_from(value).map_err(|_| {
+                Error::invalid("the access threshold must not be negative").with("value", value)
+            })?;
+            table.set_access_threshold(access);
+            context.set_scalar(0, value)
+        })
+    }
+}
+
+/// States a vector of a known length as output 0.
+macro_rules! vector {
+    ($context:expr, $values:expr) => {{
+        let values = $values;
+        let mut output = $context.allocate::<i64>(&[values.len() as i64])?;
+        output.values().copy_from_slice(&values);
+        $context.set(0, output)
+    }};
+}
+
+/// Stale keys go.
+pub(crate) struct Evict;
+
+impl Kernel for Evict {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecEvict",
+        doc: "Lets go of the keys that were not seen for the eviction threshold, counted from the latest timestamp: rows, slots and \
+              history; none before an MxRecObserve has given the table an eviction threshold. Other ops get their turn meanwhile. If half of \
+              the rows are free then, the system gets their memory back.",
+        inputs: &[HANDLE],
+        outputs: &[Arg { name: "counts", dtype: "int64", shape: "(2)", doc: "Keys that went, and keys that are still known; both with those that never had a row." }],
+        attrs: &[],
+        errors: "`RESOURCE_EXHAUSTED` without memory for a list of rows. Keys that went before the error stay gone.",
+        stateful: true,
+    };
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        context.expect_rank(0, "handle", 0)?;
+        context.set(0, &context.unknown_vector())
+    }
+
+    fn create(_: &Construction) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let table = table(context)?;
+        on(&table, || {
+            let (gone, known) = table.evict()?;
+            vector!(context, [gone as i64, known as i64])
+        })
+    }
+}
+
+/// Numbers of a table.
+pub(crate) struct Stats;
+
+impl Kernel for Stats {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecTableStats",
+        doc: "What a table holds, and what has happened to it since it was made.",
+        inputs: &[HANDLE],
+        outputs: &[Arg {
+            name: "stats",
+            dtype: "int64",
+            shape: "(10)",
+            doc: "Rows in use; the row budget; bytes of rows, of the index, of the history; rows for each thousand of the budget; distinct \
+                  keys of training batches that had a row, that got one, and that were refused; keys that were evicted.",
+        }],
+        attrs: &[],
+        errors: "none of its own.",
+        stateful: true,
+    };
+
+    fn shape(context: &ShapeContext) -> Result<()> {
+        context.expect_rank(0, "handle", 0)?;
+        context.set(0, &context.unknown_vector())
+    }
+
+    fn create(_: &Construction) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let table = table(context)?;
+        on(&table, || {
+            let stats = table.stats();
+            let load = stats.rows.saturating_mul(1000) / stats.capacity.max(1);
+            let values = [
+                stats.rows,
+                stats.capacity,
+                stats.rows_bytes,
+                stats.index_bytes,
+                stats.history_bytes,
+                load,
+                stats.hits,
+                stats.new,
+                stats.refused,
+                stats.evicted,
+            ];
+            vector!(context, values.map(|value| value as i64))
+        })
+    }
+}
