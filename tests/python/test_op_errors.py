@@ -28,6 +28,7 @@ class Arguments:
             "accumulator": (0.1, np.float32), "wide": (np.ones([3, DIM]), np.float32),
             "beta": (0.9, np.float32), "name": (np.frombuffer(b"Adagrad_accumulator", np.uint8), np.uint8),
             "path": (np.frombuffer(b"/nowhere/at/all", np.uint8), np.uint8), "since": (0, np.int64),
+            "weight": (1, np.int32), "timestamp": (1000, np.int64), "keys": ([1, 2], np.int64),
         }
         values.update(replaced)
         for name, (value, dtype) in values.items():
@@ -60,6 +61,12 @@ CALLS = {
         a.handle, [a.offsets], [a.restore], [a.wide], a.lr, a.power, a.accumulator, a.zero, a.zero, a.zero),
     "MxRecApplySgdByIds": lambda o, a: o.mx_rec_apply_sgd_by_ids(a.handle, a.ids, a.grad, a.lr, a.zero),
     "MxRecApplyAdagradByIds": lambda o, a: o.mx_rec_apply_adagrad_by_ids(a.handle, a.ids, a.grad, a.lr, a.accumulator),
+    "MxRecObserve": lambda o, a: o.mx_rec_observe(
+        a.handle, a.ids, a.weight, a.timestamp, access_threshold=1, eviction_threshold=60).keys,
+    "MxRecAdmit": lambda o, a: o.mx_rec_admit(a.handle, a.keys, a.restore).offsets,
+    "MxRecSetThreshold": lambda o, a: o.mx_rec_set_threshold(a.handle, a.weight),
+    "MxRecEvict": lambda o, a: o.mx_rec_evict(a.handle),
+    "MxRecTableStats": lambda o, a: o.mx_rec_table_stats(a.handle),
     "MxRecSize": lambda o, a: o.mx_rec_size(a.handle),
     "MxRecCapacity": lambda o, a: o.mx_rec_capacity(a.handle),
     "MxRecExport": lambda o, a: o.mx_rec_export(a.handle).keys,
@@ -108,6 +115,11 @@ WRONG = (
     + [("MxRecApplyFtrl", "zero", value, F) for value in (NAN, INF, -1.0)]
     + [("MxRecApplyFtrl", "accumulator", value, F) for value in (NAN, -1.0)]
     + [("MxRecAssign", "rows", value, F) for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]))]
+    + [("MxRecObserve", "weight", value, N) for value in (-1, -2 ** 31, [1, 1])]
+    + [("MxRecObserve", "timestamp", value, I) for value in (0, -1, 2 ** 32 - 1, 2 ** 62, [1, 2], [[1]], [])]
+    + [("MxRecAdmit", "keys", value, I) for value in ([1], [-1, 2], [7, 7], [[1, 2]], 1)]
+    + [("MxRecAdmit", "restore", value, N) for value in ([2], [-2], [2 ** 31 - 1])]
+    + [("MxRecSetThreshold", "weight", value, N) for value in (-1, -2 ** 31, [1])]
     + [("MxRecExportSlot", "name", np.frombuffer(value, np.uint8), np.uint8) for value in (b"no_such_slot", b"", b"\xff")]
     + [(op, "path", np.frombuffer(value, np.uint8), np.uint8) for op in ("MxRecLoad", "MxRecWarmStart") for value in (
         b"/nowhere/at/all", b"", b"\xff\xfe", b"a\x00b")]
