@@ -122,6 +122,55 @@ def test_each_version_is_restored_bit_for_bit(graph, session, incremental, place
         assert json.load(file)["global_step"] == 7
 
 
+def test_an_export_after_a_delta_holds_the_whole_table(graph, session, incremental, place):
+    from mx_rec.saver.sparse import export
+
+    incremental()
+    model = Model()
+    with support.new_session() as sess:
+        sess.run(model.init)
+        for step in range(3):
+            sess.run(model.train, {model.ids: np.arange(step, 30, step + 1)})
+            if step:
+                model.raws[0].remove(sess, [4, 6, 100])
+            model.save(sess, place + "/m", step, delta=step > 0)
+        expected = model.raws[0].rows(sess)
+    assert export() == 2
+    exported = np.load(place + "/delta-sparse-m-2/users/key-emb.npy", allow_pickle=True).item()
+    support.assert_same_tables(exported, expected)
+
+
+def test_the_saver_of_tables_restores_deltas(graph, session, incremental, place):
+    from mx_rec.saver.saver import Saver
+
+    incremental()
+    model = Model()
+    with support.new_session() as sess:
+        sess.run(model.init)
+        for step in range(2):
+            sess.run(model.train, {model.ids: np.arange(step, 30, step + 1)})
+            model.save(sess, place + "/m", step, delta=step > 0)
+        expected = model.state(sess)[0]
+        sess.run(model.train, {model.ids: np.arange(50)})
+        Saver().restore(sess, place + "/m-1")
+        support.assert_same_tables(model.state(sess)[0][0], expected[0])
+
+
+def test_a_base_that_a_killed_save_had_taken_away_is_put_back_for_its_delta(graph, session, incremental, place):
+    incremental()
+    model = Model()
+    with support.new_session() as sess:
+        sess.run(model.init)
+        for step in range(2):
+            sess.run(model.train, {model.ids: np.arange(step, 30, step + 1)})
+            model.save(sess, place + "/m", step, delta=step > 0)
+        expected = model.state(sess)
+        # What a save over the base leaves where directories cannot be exchanged, of a process that is gone.
+        os.rename(place + "/sparse-m-0", place + "/.sparse-m-0.old-999999999-0")
+        model.saver.restore(sess, place + "/m-1")
+        assert_same(model.state(sess), expected)
+
+
 def test_a_delta_is_as_large_as_what_changed(graph, session, incremental, place):
     incremental()
     model = Model()

@@ -12,7 +12,7 @@ from typing import Any, List, Optional, Set
 
 from mx_rec.constants.constants import DIRECTORY_MODE
 from mx_rec.saver import sealed
-from mx_rec.saver.chains import MANIFEST, base_of, dense_of, needed
+from mx_rec.saver.chains import MANIFEST, base_of, dense_of, is_delta, needed, read_manifest
 from mx_rec.util.log import logger
 
 _HIDDEN = re.compile(r"^\.((?:delta-)?sparse-.+)\.(saving|old|undo|gone)-((\d+)-\d+)$")
@@ -179,6 +179,22 @@ def recover(directory: str, token: Optional[str] = None) -> None:
         elif match.group(2) == "old" and not os.path.lexists(directory):
             os.rename(path, directory)
             logger.warning("put %s back, which an interrupted save had renamed.", directory)
+
+
+def recover_chain(directory: str) -> None:
+    """`recover` of a directory of tables and, if it is a delta, of all that it follows."""
+    parent = os.path.dirname(os.path.abspath(directory))
+    done = set()  # type: Set[str]
+    while directory not in done:
+        done.add(directory)
+        recover(directory)
+        try:
+            previous = read_manifest(directory).get("previous") if is_delta(directory) else None
+        except ValueError:
+            # Whoever reads the chain says so.
+            return
+        if isinstance(previous, dict):
+            directory = os.path.join(parent, os.path.basename(str(previous.get("directory"))))
 
 
 def discard(directory: str) -> None:

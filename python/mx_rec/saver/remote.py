@@ -123,7 +123,7 @@ def local_copy(directory: str) -> Iterator[str]:
         OSError: If the file system refuses.
     """
     if not is_remote(directory):
-        commit.recover(directory)
+        commit.recover_chain(directory)
         yield directory
         return
     with tempfile.TemporaryDirectory(prefix="mx_rec.restoring-") as scratch:

@@ -101,7 +101,7 @@ class Saver:
         Raises:
             FileExistsError: If the checkpoint has no directory for the tables, or for one of them.
         """
-        directory = sparse_directory(save_path)
+        directory = tables_directory(save_path)
         with local_copy(directory) as here:
             operations = _check_tables(_table_ops(sess.graph, self._names()), here)
             _restore_tables(sess, operations, here)

@@ -3,12 +3,13 @@
 import os
 import shutil
 import tempfile
-from typing import List, Optional
+from typing import Dict, List, Optional
 
 import numpy as np
 
 from mx_rec.checkpoint import tables
 from mx_rec.constants.constants import MAX_INT32
+from mx_rec.saver import chains
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Text, Type, checked
@@ -19,6 +20,8 @@ EXPORT_FILE = "key-emb.npy"
 @checked(table_list=Type(list, optional=True))
 def export(table_list: Optional[List[str]] = None) -> int:
     """Writes `key-emb.npy` into each table's directory of the last save.
+
+    After a delta it holds what a restore of it gives: the whole table, not the delta alone.
 
     The file holds one pickled dict, int key -> float32 vector of shape (dim):
     `numpy.load(path, allow_pickle=True).item()`. It is written beside an earlier one and replaces
@@ -53,6 +56,7 @@ def export(table_list: Optional[List[str]] = None) -> int:
             return 0
         raise RuntimeError("nothing was saved yet: call tf.compat.v1.train.Saver().save before "
                            "export.")
+    chain = chains.chain_of(directory)
     saved = sorted(name for name in os.listdir(directory)
                    if os.path.isdir(os.path.join(directory, name, "key")))
     wanted = saved if table_list is None else table_list
@@ -61,7 +65,7 @@ def export(table_list: Optional[List[str]] = None) -> int:
         if name not in saved:
             logger.warning("the table %r is not in %s; it is not exported.", name, directory)
             continue
-        rows = _export_table(name, os.path.join(directory, name))
+        rows = _export_table(name, [os.path.join(link, name) for link in chain])
         logger.info("exported the table %r, %d rows (%d of %d).", name, rows, number + 1,
                     len(wanted))
         written += 1
@@ -70,20 +74,25 @@ def export(table_list: Optional[List[str]] = None) -> int:
     return written
 
 
-def _export_table(name: str, directory: str) -> int:
-    """Writes one table's file and returns the number of its rows."""
-    try:
-        found = tables.describe(directory)
-        faults = ["{}: {}".format(os.path.join(directory, fault["file"]), fault["message"])
-                  for fault in found["faults"]]
-    except tables.TableError as error:
-        faults = [str(error)]
-    if faults:
-        raise ValueError("the table {!r} cannot be exported: {}".format(name, "; ".join(faults)))
-    logger.info("exporting the table %r, %d rows.", name, found["rows"])
-    keys = np.fromfile(os.path.join(directory, "key", "slice.data"), "<i8")
-    rows = np.fromfile(os.path.join(directory, "embedding", "slice.data"), "<f4")
-    content = dict(zip(keys.tolist(), rows.reshape(found["rows"], found["dim"])))
+def _export_table(name: str, links: List[str]) -> int:
+    """Writes the file of one table, a whole save and its deltas in order; returns its rows."""
+    content = {}  # type: Dict[int, np.ndarray]
+    for directory in links:
+        try:
+            found = tables.describe(directory)
+            faults = ["{}: {}".format(os.path.join(directory, fault["file"]), fault["message"])
+                      for fault in found["faults"]]
+        except tables.TableError as error:
+            faults = [str(error)]
+        if faults:
+            raise ValueError("the table {!r} cannot be exported: {}".format(name,
+                                                                            "; ".join(faults)))
+        logger.info("exporting the table %r, %d rows.", name, found["rows"])
+        for key in _keys(os.path.join(directory, "removed")):
+            content.pop(key, None)
+        rows = np.fromfile(os.path.join(directory, "embedding", "slice.data"), "<f4")
+        content.update(zip(_keys(os.path.join(directory, "key")),
+                           rows.reshape(found["rows"], found["dim"])))
     # numpy.save adds no ending to the name of an open file.
     handle, scratch = tempfile.mkstemp(prefix="." + EXPORT_FILE + ".", dir=directory)
     try:
@@ -94,4 +103,10 @@ def _export_table(name: str, directory: str) -> int:
     except BaseException:
         os.remove(scratch)
         raise
-    return len(keys)
+    return len(content)
+
+
+def _keys(directory: str) -> List[int]:
+    """Reads a file of keys; none where there is no such directory."""
+    path = os.path.join(directory, "slice.data")
+    return np.fromfile(path, "<i8").tolist() if os.path.isfile(path) else []
