@@ -1,5 +1,7 @@
 """Eviction: what goes, what stays, timestamps of all kinds, and what is refused."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -137,6 +139,27 @@ def test_a_time_that_is_not_greater_than_0_changes_nothing(graph, session, dynam
     with pytest.raises(support.tf().errors.InvalidArgumentError, match="timestamp"):
         one.step(sess, [2], time)
     assert sorted(one.raw.rows(sess)) == [1]
+
+
+def test_steps_go_on_during_an_eviction_in_a_session_of_one_thread(graph, dynamic):
+    from mx_rec.core.admission import evict
+
+    tf = support.tf()
+    one = Trained(capacity=2 * 10 ** 6)
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=1, intra_op_parallelism_threads=1)
+    with tf.compat.v1.Session(config=config) as sess:
+        one.step(sess, np.arange(10 ** 6), 1)
+        one.step(sess, [10 ** 6], 100)
+        evicted = []
+        thread = threading.Thread(target=lambda: evicted.append(evict(one.table)))
+        thread.start()
+        steps = 0
+        while thread.is_alive():
+            one.step(sess, [10 ** 6], 100)
+            steps += 1
+        thread.join()
+        assert evicted == [{"table": (10 ** 6, 1)}]
+    assert steps > 8
 
 
 def test_tables_evict_on_their_own(graph, session, dynamic):

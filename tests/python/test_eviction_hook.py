@@ -255,7 +255,7 @@ class Slow:
 
         monkeypatch.setattr(feature_process, "_Eviction", Eviction)
 
-    def run(self, fetches):
+    def run(self, fetches, **options):
         raise self.error
 
 

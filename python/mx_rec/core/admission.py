@@ -356,8 +356,21 @@ def evict(table: Union[None, str, Table] = None) -> Dict[str, Evicted]:
     """
     graph = outermost_graph(None if not isinstance(table, Table) else table.variable.graph)
     evicting = evicting_tables(graph, _names(table))
-    numbers = find_session(graph).run({name: one.evict for name, one in evicting.items()})
+    numbers = run_beside(find_session(graph), {name: one.evict for name, one in evicting.items()})
     return {name: Evicted(*(int(number) for number in pair)) for name, pair in numbers.items()}
+
+
+def run_beside(session: tf.compat.v1.Session, fetches: Any) -> Any:
+    """Runs ops that take long on the calling thread, so that steps have all of the session's threads.
+
+    Args:
+        session: A session.
+        fetches: As for `session.run`.
+
+    Returns:
+        What `session.run` gives.
+    """
+    return session.run(fetches, options=tf.compat.v1.RunOptions(inter_op_thread_pool=-1))
 
 
 def evicting_tables(graph: tf.Graph, names: Sequence[str] = ()) -> Dict[str, Admission]:

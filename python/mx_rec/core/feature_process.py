@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import tensorflow as tf
 
 from mx_rec.constants.constants import DEFAULT_EVICT_TIME_INTERVAL, MAX_INT32
-from mx_rec.core.admission import Evicted, evict, evicting_tables, settle_timestamp
+from mx_rec.core.admission import Evicted, evict, evicting_tables, run_beside, settle_timestamp
 from mx_rec.core.graph_state import graph_state
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Int, checked
@@ -208,7 +208,7 @@ class _Eviction(threading.Thread):
         """Evicts, and says in the log what became of it."""
         began = time.time()
         try:
-            numbers = self._session.run(self._fetches)
+            numbers = run_beside(self._session, self._fetches)
         except Exception as error:  # pylint: disable=broad-except
             logger.error("the eviction at step %d failed: %s", self._step, error)
             self.error = error
