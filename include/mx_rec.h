@@ -34,6 +34,9 @@ int mx_rec_load_status(void);
 /* What the status means and what to do, for a person. */
 const char* mx_rec_load_message(void);
 
+/* Frees a result of one of the functions below; null is allowed. */
+void mx_rec_free(unsigned char* result, size_t result_size);
+
 /* Decides which lookups of a graph can move into its input pipelines. Needs no TensorFlow.
  *
  * graph: a serialized GraphDef. ops: a serialized OpList of the op types that the caller knows; only their names and
@@ -41,13 +44,10 @@ const char* mx_rec_load_message(void);
  *
  * Returns 0, and *result is the plan: 8 bytes, the length n of the JSON, little-endian; n bytes of JSON, UTF-8; the
  * GraphDefs that the JSON points into. Returns 1, and *result is the text of an error, UTF-8; it does not end with a zero byte.
- * In both cases *result has *result_size bytes and goes back to mx_rec_plan_free. Never aborts.
+ * In both cases *result has *result_size bytes and goes back to mx_rec_free. Never aborts.
  */
 int mx_rec_plan(const unsigned char* graph, size_t graph_size, const unsigned char* ops, size_t ops_size,
                 unsigned char** result, size_t* result_size);
-
-/* Frees a result of mx_rec_plan; null is allowed. */
-void mx_rec_plan_free(unsigned char* result, size_t result_size);
 
 /* Begins to record the runs of our ops, those in input pipelines included; TensorFlow's RunMetadata lacks these. What was
  * recorded before and not fetched is dropped. Off until the first call; while it is off, an op run pays one load for it.
@@ -60,12 +60,9 @@ void mx_rec_trace_start(void);
  * "thread": 1, "start": microseconds since the Unix epoch as in RunMetadata, "duration": microseconds}, ...]}, in the order in which the
  * runs ended. Threads have numbers from 1. At most 262,144 spans are kept; dropped says how many more there were. Returns 1,
  * and *result is the text of an error, UTF-8. In both cases it does not end with a zero byte, has *result_size bytes and goes back to
- * mx_rec_trace_free. Never aborts.
+ * mx_rec_free. Never aborts.
  */
 int mx_rec_trace_stop(unsigned char** result, size_t* result_size);
-
-/* Frees a result of mx_rec_trace_stop; null is allowed. */
-void mx_rec_trace_free(unsigned char* result, size_t result_size);
 
 /* Look at the directory of one saved table, without a table in memory. None needs TensorFlow.
  *
@@ -73,7 +70,7 @@ void mx_rec_trace_free(unsigned char* result, size_t result_size);
  * on the calling thread, and returns 0 to stop the work, which then returns 1; may be null.
  *
  * Each returns 0, and *result is JSON, UTF-8; or 1, and *result is the text of an error, UTF-8, that names the file. In both cases it
- * does not end with a zero byte, has *result_size bytes and goes back to mx_rec_checkpoint_free. None aborts.
+ * does not end with a zero byte, has *result_size bytes and goes back to mx_rec_free. None aborts.
  */
 typedef int (*mx_rec_progress)(uint64_t done, uint64_t total, void* context);
 
@@ -102,9 +99,6 @@ int mx_rec_checkpoint_row(const unsigned char* path, size_t path_size, int64_t k
  */
 int mx_rec_checkpoint_diff(const unsigned char* here, size_t here_size, const unsigned char* there, size_t there_size,
                            mx_rec_progress progress, void* context, unsigned char** result, size_t* result_size);
-
-/* Frees a result of the functions above; null is allowed. */
-void mx_rec_checkpoint_free(unsigned char* result, size_t result_size);
 
 #ifdef __cplusplus
 }

@@ -1,11 +1,11 @@
 //! Looking at saved tables for Python: paths in, JSON out, through ctypes (include/mx_rec.h).
 
+use crate::answer::{bytes, give};
 use mx_rec_kernels::checkpoint::inspect;
 use mx_rec_kernels::Result;
 use serde::Serialize;
 use std::ffi::{c_int, c_void, OsStr};
 use std::os::unix::ffi::OsStrExt;
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 
 /// Is told bytes done and bytes in all; 0 stops the work. Null is allowed.
@@ -105,18 +105,6 @@ pub(crate) unsafe extern "C" fn mx_rec_checkpoint_diff(
     }
 }
 
-/// Frees what the functions above gave out; null is allowed.
-///
-/// # Safety
-/// `result` is null, or what one of them wrote together with `result_size`, and is freed once.
-#[no_mangle]
-pub(crate) unsafe extern "C" fn mx_rec_checkpoint_free(result: *mut u8, result_size: usize) {
-    if !result.is_null() {
-        // SAFETY: the pointer and the length are those of the boxed slice that `answer` let go of.
-        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(result, result_size)) });
-    }
-}
-
 /// Does the work and gives out its JSON with 0, or an error text with 1.
 ///
 /// # Safety
@@ -126,27 +114,10 @@ unsafe fn answer<T: Serialize>(
     result_size: *mut usize,
     work: impl FnOnce() -> Result<T>,
 ) -> c_int {
-    if result.is_null() || result_size.is_null() {
-        return 1;
-    }
-    let (status, answer) = match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(Ok(found)) => match serde_json::to_vec(&found) {
-            Ok(json) => (0, json),
-            Err(error) => (1, error.to_string().into_bytes()),
-        },
-        Ok(Err(error)) => (1, error.to_string().into_bytes()),
-        Err(_) => (
-            1,
-            b"a defect of the plugin: reading the checkpoint panicked".to_vec(),
-        ),
-    };
-    let answer = answer.into_boxed_slice();
-    // SAFETY: the caller says that both places can be written.
-    unsafe {
-        result_size.write(answer.len());
-        result.write(Box::into_raw(answer).cast());
-    }
-    status
+    let json =
+        || -> Result<Vec<u8>, Box<dyn std::error::Error>> { Ok(serde_json::to_vec(&work()?)?) };
+    // SAFETY: the caller says so.
+    unsafe { give(result, result_size, "reading the checkpoint", json) }
 }
 
 /// The caller's function as ours; without one the work goes on.
@@ -163,11 +134,6 @@ fn teller(progress: Progress, context: *mut c_void) -> impl FnMut(u64, u64) -> b
 /// # Safety
 /// `path` is null or points to `size` readable bytes, which stay as they are for `'a`.
 unsafe fn as_path<'a>(path: *const u8, size: usize) -> &'a Path {
-    if path.is_null() || size > isize::MAX as usize {
-        return Path::new("");
-    }
-    // SAFETY: not null, readable for `size` bytes, of any alignment.
-    Path::new(OsStr::from_bytes(unsafe {
-        std::slice::from_raw_parts(path, size)
-    }))
+    // SAFETY: the caller says so.
+    Path::new(OsStr::from_bytes(unsafe { bytes(path, size) }))
 }

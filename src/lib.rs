@@ -14,6 +14,7 @@
     )
 )]
 
+mod answer;
 mod checkpoint;
 mod plan;
 mod trace;

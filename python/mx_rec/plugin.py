@@ -4,7 +4,7 @@ import ctypes
 import os
 import struct
 from types import ModuleType
-from typing import Optional, Tuple
+from typing import Any, Optional, Tuple
 
 from mx_rec._version import VERSION
 
@@ -46,6 +46,37 @@ def check_tensorflow() -> None:
             "protobuf==3.20.3` in a Python 3.7 environment, or run this script in one that has "
             "it.".format(TENSORFLOW_VERSION, found,
                          os.path.dirname(getattr(tf, "__file__", "") or "an unknown place")))
+
+
+def call(name: str, *arguments: Any) -> Tuple[int, bytes]:
+    """Calls a function of the plugin that gives bytes (include/mx_rec.h). TensorFlow need not be there.
+
+    Args:
+        name: The function.
+        arguments: Its arguments but for the last two; int is a size.
+
+    Returns:
+        0 and its answer, or 1 and the text of an error.
+
+    Raises:
+        ImportError: If the plugin cannot be loaded or has no such function.
+    """
+    path = plugin_path()
+    try:
+        library = ctypes.CDLL(path)
+        function, free = getattr(library, name), library.mx_rec_free
+    except (AttributeError, OSError) as error:
+        raise ImportError("mx_rec's plugin {} cannot be loaded: {}".format(path, error)) from error
+    function.restype = ctypes.c_int
+    free.restype = None
+    free.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    result, size = ctypes.c_void_p(), ctypes.c_size_t()
+    passed = [ctypes.c_size_t(one) if isinstance(one, int) else one for one in arguments]
+    status = function(*passed, ctypes.byref(result), ctypes.byref(size))
+    try:
+        return int(status), ctypes.string_at(result, size.value) if size.value else b""
+    finally:
+        free(result, size)
 
 
 def load() -> ModuleType:

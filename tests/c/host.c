@@ -15,7 +15,7 @@ static const char* plans(void* library) {
   int (*plan)(const unsigned char*, size_t, const unsigned char*, size_t, unsigned char**, size_t*) =
       (int (*)(const unsigned char*, size_t, const unsigned char*, size_t, unsigned char**, size_t*))dlsym(
           library, "mx_rec_plan");
-  void (*release)(unsigned char*, size_t) = (void (*)(unsigned char*, size_t))dlsym(library, "mx_rec_plan_free");
+  void (*release)(unsigned char*, size_t) = (void (*)(unsigned char*, size_t))dlsym(library, "mx_rec_free");
   if (plan == NULL || release == NULL) return "a function of the graph pass is missing";
   unsigned char* result = NULL;
   size_t size = 0;
@@ -38,7 +38,7 @@ static const char* plans(void* library) {
 static const char* traces(void* library) {
   void (*start)(void) = (void (*)(void))dlsym(library, "mx_rec_trace_start");
   int (*stop)(unsigned char**, size_t*) = (int (*)(unsigned char**, size_t*))dlsym(library, "mx_rec_trace_stop");
-  void (*release)(unsigned char*, size_t) = (void (*)(unsigned char*, size_t))dlsym(library, "mx_rec_trace_free");
+  void (*release)(unsigned char*, size_t) = (void (*)(unsigned char*, size_t))dlsym(library, "mx_rec_free");
   if (start == NULL || stop == NULL || release == NULL) return "a function of the recorder is missing";
   const char* json = "{\"version\":1,\"dropped\":0,\"spans\":[]}";
   unsigned char* result = NULL;
@@ -73,7 +73,7 @@ static const char* checkpoints(void* library) {
               size_t*) =
       (int (*)(const unsigned char*, size_t, const unsigned char*, size_t, mx_rec_progress, void*, unsigned char**,
                size_t*))dlsym(library, "mx_rec_checkpoint_diff");
-  void (*release)(unsigned char*, size_t) = (void (*)(unsigned char*, size_t))dlsym(library, "mx_rec_checkpoint_free");
+  void (*release)(unsigned char*, size_t) = (void (*)(unsigned char*, size_t))dlsym(library, "mx_rec_free");
   if (!describe || !verify || !row || !diff || !release) return "a function for checkpoints is missing";
   const unsigned char path[] = "no such directory";
   const char* error = "cannot find the checkpoint (path=no such directory";

@@ -112,15 +112,6 @@ def diff(here: str, there: str, tell: Optional[Tell] = None) -> Any:
 def _call(name: str, arguments: List[Any], tell: Optional[Tell] = None,
           has_progress: bool = False) -> Any:
     """Calls a function of the plugin and returns what its JSON says."""
-    path = plugin.plugin_path()
-    try:
-        library = ctypes.CDLL(path)
-        function, free = getattr(library, name), library.mx_rec_checkpoint_free
-    except (AttributeError, OSError) as error:
-        raise ImportError("mx_rec's plugin {} cannot be loaded: {}".format(path, error)) from error
-    free.restype = None
-    free.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    function.restype = ctypes.c_int
     raised = []  # type: List[BaseException]
 
     def progress(done: int, total: int, _: Any) -> int:
@@ -135,17 +126,9 @@ def _call(name: str, arguments: List[Any], tell: Optional[Tell] = None,
 
     # Held until the function has returned; it also lets Ctrl-C through.
     callback = _CALLBACK(progress)
-    result, size = ctypes.c_void_p(), ctypes.c_size_t()
-    passed = [ctypes.c_size_t(one) if isinstance(one, int) else one for one in arguments]
-    if has_progress:
-        passed += [callback, None]
-    status = function(*passed, ctypes.byref(result), ctypes.byref(size))
-    try:
-        answer = ctypes.string_at(result, size.value).decode("utf-8", "replace")
-    finally:
-        free(result, size)
+    status, answer = plugin.call(name, *arguments, *([callback, None] if has_progress else []))
     if raised:
         raise raised[0]
     if status != 0:
-        raise TableError(answer)
-    return json.loads(answer)
+        raise TableError(answer.decode("utf-8", "replace"))
+    return json.loads(answer.decode("utf-8", "replace"))

@@ -1,6 +1,5 @@
 """The plan of a graph modification: what the pass of the plugin decided, in words and data."""
 
-import ctypes
 import json
 import struct
 from typing import Any, Dict, List, NamedTuple, Optional
@@ -170,21 +169,7 @@ def _iterator(entry: Dict[str, Any], raw: bytes) -> Iterator:
 
 def _call(graph_def: bytes, op_list: bytes) -> bytes:
     """Calls the pass of the plugin."""
-    library = ctypes.CDLL(plugin.plugin_path())
-    result = ctypes.POINTER(ctypes.c_ubyte)()
-    size = ctypes.c_size_t()
-    library.mx_rec_plan.restype = ctypes.c_int
-    library.mx_rec_plan.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p,
-                                    ctypes.c_size_t, ctypes.POINTER(type(result)),
-                                    ctypes.POINTER(ctypes.c_size_t)]
-    library.mx_rec_plan_free.restype = None
-    library.mx_rec_plan_free.argtypes = [type(result), ctypes.c_size_t]
-    status = library.mx_rec_plan(graph_def, len(graph_def), op_list, len(op_list),
-                                 ctypes.byref(result), ctypes.byref(size))
-    try:
-        answer = ctypes.string_at(result, size.value) if size.value else b""
-    finally:
-        library.mx_rec_plan_free(result, size)
+    status, answer = plugin.call("mx_rec_plan", graph_def, len(graph_def), op_list, len(op_list))
     if status != 0:
         raise ValueError("the graph cannot be read: {}".format(answer.decode("utf-8", "replace")))
     return answer

@@ -84,7 +84,7 @@ class Recording:
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
                  trace: Optional[TracebackType]) -> None:
         del kind, error, trace
-        answer = json.loads(_stop(self._library).decode("utf-8"))
+        answer = json.loads(_stop().decode("utf-8"))
         self.dropped = answer["dropped"]
         self.spans = [Span(**span) for span in answer["spans"]]
 
@@ -181,19 +181,8 @@ def _lanes(events: List[Dict[str, Any]]) -> List[Tuple[Dict[str, Any], int]]:
     return placed
 
 
-def _stop(library: Any) -> bytes:
-    result = ctypes.POINTER(ctypes.c_ubyte)()
-    size = ctypes.c_size_t()
-    library.mx_rec_trace_stop.restype = ctypes.c_int
-    library.mx_rec_trace_stop.argtypes = [ctypes.POINTER(type(result)),
-                                          ctypes.POINTER(ctypes.c_size_t)]
-    library.mx_rec_trace_free.restype = None
-    library.mx_rec_trace_free.argtypes = [type(result), ctypes.c_size_t]
-    status = library.mx_rec_trace_stop(ctypes.byref(result), ctypes.byref(size))
-    try:
-        answer = ctypes.string_at(result, size.value) if size.value else b""
-    finally:
-        library.mx_rec_trace_free(result, size)
+def _stop() -> bytes:
+    status, answer = plugin.call("mx_rec_trace_stop")
     if status != 0:
         raise RuntimeError("the recording cannot be read: {}".format(
             answer.decode("utf-8", "replace")))
