@@ -16,7 +16,6 @@ a table of promises and exits with 0 only if all were kept.
 import argparse
 import os
 import sys
-import tempfile
 import time
 import warnings
 from typing import Any, Dict, List, NamedTuple, Tuple
@@ -31,6 +30,7 @@ import tensorflow as tf  # noqa: E402
 
 import movielens_data as data  # noqa: E402
 import movielens_model as model  # noqa: E402
+import outcome  # noqa: E402
 from mx_rec.constants.constants import ASCEND_TIMESTAMP  # noqa: E402
 from mx_rec.core.admission import evict  # noqa: E402
 from mx_rec.core.embedding import create_table, sparse_lookup  # noqa: E402
@@ -305,10 +305,7 @@ def run(args, out):
         ("both: the RMSE is at most 0.02 above that of all rows ({:+.4f})".format(
             error["both"] - error["all"]), error["both"] < error["all"] + 0.02),
     ]
-    say("\npromises")
-    for text, is_kept in promises:
-        say("  {:8s}{}".format("kept" if is_kept else "BROKEN", text))
-    return 0 if all(is_kept for _, is_kept in promises) else 1
+    return outcome.show(promises)
 
 
 def total(one, number):
@@ -325,16 +322,7 @@ def mean_error(one, edges):
 def main():
     """Runs the example; returns the exit code."""
     args = parse()
-    tf1.logging.set_verbosity(tf1.logging.ERROR)
-    try:
-        if args.out:
-            os.makedirs(args.out, exist_ok=True)
-            return run(args, os.path.realpath(args.out))
-        with tempfile.TemporaryDirectory() as directory:
-            return run(args, os.path.realpath(directory))
-    except data.DataError as error:
-        print("error: {}".format(error), file=sys.stderr)
-        return 2
+    return outcome.run(run, args, args.out or "")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ key work into the input pipeline; with USE_MODIFY_GRAPH=0 FeatureSpecs do. The n
 import argparse
 import os
 import sys
-import tempfile
 import time
 import warnings
 
@@ -23,6 +22,7 @@ import tensorflow as tf  # noqa: E402
 
 import movielens_data as data  # noqa: E402
 import movielens_model as model  # noqa: E402
+import outcome  # noqa: E402
 from mx_rec.core.asc.helper import FeatureSpec, get_asc_insert_func  # noqa: E402
 from mx_rec.core.embedding import create_table, sparse_lookup  # noqa: E402
 from mx_rec.graph.modifier import GraphModifierHook  # noqa: E402
@@ -238,25 +238,14 @@ def judge(errors, constant, rounds, predicted, in_order, took):
          abs(predicted - last) < 1e-3),
         ("each prediction came beside its own user", in_order),
     ]
-    say("\npromises")
-    for text, is_kept in promises:
-        say("  {:8s}{}".format("kept" if is_kept else "BROKEN", text))
     say("\n{:.0f} seconds of training and evaluation".format(took))
-    return 0 if all(is_kept for _, is_kept in promises) else 1
+    return outcome.show(promises)
 
 
 def main():
     """Runs the example; returns the exit code."""
     args = parse()
-    tf1.logging.set_verbosity(tf1.logging.ERROR)
-    try:
-        if args.model_dir:
-            return run(args, os.path.realpath(args.model_dir))
-        with tempfile.TemporaryDirectory() as directory:
-            return run(args, os.path.realpath(directory))
-    except data.DataError as error:
-        print("error: {}".format(error), file=sys.stderr)
-        return 2
+    return outcome.run(run, args, args.model_dir or "")
 
 
 if __name__ == "__main__":

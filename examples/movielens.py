@@ -23,6 +23,7 @@ import tensorflow as tf  # noqa: E402
 
 import movielens_data as data  # noqa: E402
 import movielens_model as model  # noqa: E402
+import outcome  # noqa: E402
 from mx_rec.util.initialize import init, terminate_config_initializer  # noqa: E402
 
 tf1 = tf.compat.v1
@@ -238,12 +239,9 @@ def main():
         ("a new session restores the checkpoint and predicts the same bits",
          prediction.tobytes() == again.tobytes()),
     ]
-    say("\npromises")
-    for text, is_kept in promises:
-        say("  {:8s}{}".format("kept" if is_kept else "BROKEN", text))
     say("\nloss curves: {}\ncheckpoint:  {}\n{:.0f} seconds".format(
         os.path.relpath(plot), os.path.relpath(checkpoint), time.time() - began))
-    return 0 if all(is_kept for _, is_kept in promises) else 1
+    return outcome.show(promises)
 
 
 if __name__ == "__main__":

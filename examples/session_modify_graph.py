@@ -13,7 +13,6 @@ read the ids. The saved tables are the same, byte for byte.
 import argparse
 import os
 import sys
-import tempfile
 import time
 import warnings
 
@@ -25,6 +24,7 @@ import tensorflow as tf  # noqa: E402
 
 import movielens_data as data  # noqa: E402
 import movielens_model as model  # noqa: E402
+import outcome  # noqa: E402
 from mx_rec.core.asc.helper import FeatureSpec, get_asc_insert_func  # noqa: E402
 from mx_rec.core.asc.manager import start_asc_pipeline  # noqa: E402
 from mx_rec.core.embedding import create_table, sparse_lookup  # noqa: E402
@@ -227,26 +227,14 @@ def run(args, out):
         ("a new session restores the checkpoint and predicts the same bits",
          again.tobytes() == prediction.tobytes()),
     ]
-    say("\npromises")
-    for text, is_kept in promises:
-        say("  {:8s}{}".format("kept" if is_kept else "BROKEN", text))
     say("\nmedian speed: {:,.0f} ratings/s".format(np.median(speeds)))
-    return 0 if all(is_kept for _, is_kept in promises) else 1
+    return outcome.show(promises)
 
 
 def main():
     """Runs the example; returns the exit code."""
     args = parse()
-    tf1.logging.set_verbosity(tf1.logging.ERROR)
-    try:
-        if args.out:
-            os.makedirs(args.out, exist_ok=True)
-            return run(args, os.path.realpath(args.out))
-        with tempfile.TemporaryDirectory() as directory:
-            return run(args, os.path.realpath(directory))
-    except data.DataError as error:
-        print("error: {}".format(error), file=sys.stderr)
-        return 2
+    return outcome.run(run, args, args.out or "")
 
 
 if __name__ == "__main__":

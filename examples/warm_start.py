@@ -16,7 +16,6 @@ saved. Ends with a table of promises and exits with 0 only if all were kept.
 import argparse
 import os
 import sys
-import tempfile
 import time
 import warnings
 
@@ -28,6 +27,7 @@ import tensorflow as tf  # noqa: E402
 
 import movielens_data as data  # noqa: E402
 import movielens_model as model  # noqa: E402
+import outcome  # noqa: E402
 from estimator_train_and_evaluate import make_hooks, make_input_fn, model_fn, say  # noqa: E402
 from mx_rec.util.initialize import init, terminate_config_initializer  # noqa: E402
 
@@ -170,22 +170,12 @@ def judge(earlier, cold, warm, start, mixed_error):
          mixed_error not in (earlier.errors[-1], warm.errors[-1])
          and mixed_error < cold.errors[0]),
     ]
-    say("\npromises")
-    for text, is_kept in promises:
-        say("  {:8s}{}".format("kept" if is_kept else "BROKEN", text))
-    return 0 if all(is_kept for _, is_kept in promises) else 1
+    return outcome.show(promises)
 
 
 def main():
     """Runs the example; returns the exit code."""
-    args = parse()
-    tf1.logging.set_verbosity(tf1.logging.ERROR)
-    try:
-        with tempfile.TemporaryDirectory() as directory:
-            return run(args, os.path.realpath(directory))
-    except data.DataError as error:
-        print("error: {}".format(error), file=sys.stderr)
-        return 2
+    return outcome.run(run, parse())
 
 
 if __name__ == "__main__":
