@@ -1,6 +1,8 @@
 //! Saving and loading need little memory beside the table; alone in its process, because it looks at the whole of it.
 
-use mx_rec_kernels::{checkpoint, Ids, Initializer, LazyAdam, Pool, Table, TableConfig, Target};
+use mx_rec_kernels::{
+    checkpoint, Ids, Initializer, LazyAdam, Pool, Table, TableConfig, Target, Thresholds,
+};
 use std::fs;
 
 const MOST: u64 = 64 << 20;
@@ -47,6 +49,18 @@ fn saving_and_loading_need_at_most_64_mib() {
             .apply(&pool, Target::Ids(Ids::I64(&ids)), &grads, &adam)
             .unwrap();
     }
+    // Every row has a history, and so have three times as many keys without a row.
+    let thresholds = Thresholds {
+        access: 2,
+        eviction: None,
+    };
+    for first in (0..4_000_000).step_by(50_000) {
+        let ids: Vec<i64> = (first..first + 50_000).collect();
+        let mut places = vec![0; ids.len()];
+        table
+            .observe(&pool, Ids::I64(&ids), 1, None, thresholds, &mut places)
+            .unwrap();
+    }
     let memory = table.memory();
     let size = memory.rows_bytes + memory.index_bytes;
     assert!(size > 5 * MOST, "the table is too small to tell");
@@ -60,7 +74,8 @@ fn saving_and_loading_need_at_most_64_mib() {
         checkpoint::load(&table, &pool, &dir).unwrap();
     });
     let memory = table.memory();
-    let loaded = memory.rows_bytes + memory.index_bytes;
+    let loaded = memory.rows_bytes + memory.index_bytes + table.stats().history_bytes;
+    assert!(table.stats().history_bytes > MOST, "all keys came back");
     assert!(
         loading < loaded + MOST,
         "loading: {} MiB",

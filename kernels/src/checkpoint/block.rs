@@ -31,11 +31,17 @@ impl<'m> Verdicts<'m> {
         Self { dir, files }
     }
 
+    /// Whether the manifest lists the file `name`; `None` if it lists none.
+    pub(super) fn lists(&self, name: &str) -> Option<bool> {
+        let files = self.files.as_ref()?;
+        Some(files.iter().any(|file| file.path == name))
+    }
+
     /// What the manifest says of the file `name`; `None` if it has no checksums.
     ///
     /// # Errors
     /// `DataLoss` if it has some, but not of this file.
-    fn take(&mut self, name: &str) -> Result<Option<&'m Recorded>> {
+    pub(super) fn take(&mut self, name: &str) -> Result<Option<&'m Recorded>> {
         let Some(files) = &mut self.files else {
             return Ok(None);
         };
@@ -82,7 +88,7 @@ impl<'m> Verdicts<'m> {
 }
 
 /// Reads a whole file and compares it with what the manifest says.
-fn check(path: &Path, recorded: &Recorded) -> Result<()> {
+pub(super) fn check(path: &Path, recorded: &Recorded) -> Result<()> {
     let (mut file, size) = open(path)?;
     check_size(path, recorded, size)?;
     let mut crc = 0;
@@ -100,7 +106,7 @@ fn check(path: &Path, recorded: &Recorded) -> Result<()> {
     check_sum(path, recorded, crc)
 }
 
-fn check_size(path: &Path, recorded: &Recorded, size: u64) -> Result<()> {
+pub(super) fn check_size(path: &Path, recorded: &Recorded, size: u64) -> Result<()> {
     if size == recorded.bytes {
         return Ok(());
     }
@@ -111,7 +117,7 @@ fn check_size(path: &Path, recorded: &Recorded, size: u64) -> Result<()> {
     )
 }
 
-fn check_sum(path: &Path, recorded: &Recorded, crc: u32) -> Result<()> {
+pub(super) fn check_sum(path: &Path, recorded: &Recorded, crc: u32) -> Result<()> {
     if crc == recorded.crc32c {
         return Ok(());
     }

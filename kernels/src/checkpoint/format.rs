@@ -18,13 +18,17 @@ pub(super) const ATTRIBUTE: &str = "slice.attribute";
 pub(super) const MANIFEST: &str = "manifest.json";
 /// The same in version 1.
 pub(super) const TEXT_MANIFEST: &str = "manifest";
-/// Directories that are no slots; the original writes the last three for its admission counts.
+/// File of the thresholds of admission and eviction.
+pub(super) const THRESHOLDS: &str = "table_2_thresh";
+/// File of how often and when keys were seen. Who loads a table says by this name whether it wants the history.
+pub(super) const RECORDS: &str = "hist_rec";
+/// Names that are no slots; the original writes the last one for statistics.
 pub(super) const NOT_SLOTS: [&str; 6] = [
     KEY,
     EMBEDDING,
     REMOVED,
-    "table_2_thresh",
-    "hist_rec",
+    THRESHOLDS,
+    RECORDS,
     "key_count_map",
 ];
 

@@ -50,6 +50,8 @@ pub(super) struct Manifest {
     pub(super) files: Option<Vec<Recorded>>,
     /// The table's configuration, from version 2 on.
     pub(super) config: Option<Value>,
+    /// What it says of the history: the configured access threshold, if there was one.
+    pub(super) configured: Option<Option<u32>>,
 }
 
 impl Manifest {
@@ -82,6 +84,7 @@ impl Manifest {
             is_delta: false,
             files: None,
             config: None,
+            configured: None,
         }))
     }
 
@@ -126,10 +129,11 @@ impl Manifest {
             is_delta: json.delta,
             files: Some(json.files),
             config: Some(json.table),
+            configured: json.history.map(|history| history.configured_access),
         })
     }
 
-    /// The bytes of the manifest of version 2 of a table with these files.
+    /// The bytes of the manifest of version 2 of a table with these files. `configured` is of its history, if it has one.
     ///
     /// # Errors
     /// `Internal` if it would be longer than a reader reads.
@@ -138,11 +142,12 @@ impl Manifest {
         rows: u64,
         slots: &[SlotSpec],
         is_delta: bool,
+        configured: Option<Option<u32>>,
         files: &[Recorded],
     ) -> Result<Vec<u8>> {
         let slot = |slot: &SlotSpec| json!({"name": slot.name, "initial": slot.initial});
         let slots: Vec<Value> = slots.iter().map(slot).collect();
-        let body = json!({
+        let mut body = json!({
             "version": 2,
             "table": described(config),
             "rows": rows,
@@ -150,6 +155,9 @@ impl Manifest {
             "delta": is_delta,
             "files": files,
         });
+        if let (Some(access), Some(body)) = (configured, body.as_object_mut()) {
+            body.insert("history".into(), json!({"configured_access": access}));
+        }
         let failed = |cause: &dyn Display| {
             Error::new(Kind::Internal, "the manifest cannot be written").with("cause", cause)
         };
@@ -217,8 +225,15 @@ struct Json {
     #[serde(default)]
     delta: bool,
     files: Vec<Recorded>,
+    #[serde(default)]
+    history: Option<JsonHistory>,
     #[serde(deserialize_with = "read_digits")]
     manifest_crc32c: u32,
+}
+
+#[derive(Deserialize)]
+struct JsonHistory {
+    configured_access: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -320,7 +335,7 @@ mod tests {
             bytes: 24,
             crc32c: 0xab,
         }];
-        Manifest::bytes(&config(), 3, &slots, false, &files).unwrap()
+        Manifest::bytes(&config(), 3, &slots, false, Some(Some(7)), &files).unwrap()
     }
 
     fn read(bytes: &[u8]) -> Result<Manifest> {
@@ -332,6 +347,7 @@ mod tests {
         let manifest = read(&bytes()).unwrap();
         assert_eq!((manifest.version, manifest.rows, manifest.dim), (2, 3, 2));
         assert_eq!(manifest.slots[0].initial.to_bits(), 0.1_f32.to_bits());
+        assert_eq!(manifest.configured, Some(Some(7)));
         let file = &manifest.files.unwrap()[0];
         assert_eq!(
             (file.path.as_str(), file.bytes, file.crc32c),

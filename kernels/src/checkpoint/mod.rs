@@ -1,10 +1,11 @@
 //! A table on disk: one directory with its keys, its embeddings and its optimizer slots.
 //!
 //! `docs/checkpoint-format.md` has the bytes. `format` says what the files are, `writer` makes them beside their
-//! destination and renames them into place, `reader` believes nothing it has not checked.
+//! destination and renames them into place, `reader` believes nothing it has not checked. `history` has the files of admission.
 
 mod block;
 mod format;
+mod history;
 pub mod inspect;
 mod manifest;
 mod reader;
@@ -14,6 +15,8 @@ mod writer;
 
 #[cfg(test)]
 mod chain_tests;
+#[cfg(test)]
+mod history_tests;
 #[cfg(test)]
 mod tests;
 

@@ -11,8 +11,9 @@
 use super::block::{read, Column, Verdicts};
 use super::format::{
     damaged, is_slot_name, named, ATTRIBUTE, DATA, EMBEDDING, FLOAT_BYTES, KEY, KEY_BYTES,
-    MAX_SLOTS, REMOVED,
+    MAX_SLOTS, RECORDS, REMOVED, THRESHOLDS,
 };
+use super::history::History;
 use super::manifest::Manifest;
 use crate::{Error, Kind, Loading, Pool, Result, SlotSpec, Table};
 use std::fs::{self, File};
@@ -35,19 +36,23 @@ const INITIAL: [(&str, f32); 2] = [("Adagrad_accumulator", 0.9), ("Ftrl_accum", 
 /// the table that are not on disk start at their initial values. A slot's value for new rows is the table's own, else the
 /// manifest's. Without a manifest every subdirectory with an attribute file of a row's shape is a slot.
 ///
+/// The history of admission comes with the rows; without one on disk, rows count as admitted. Thresholds that the running program has
+/// set come before those on disk; docs/checkpoint-format.md has the rule.
+///
 /// The content is made beside the one in use, which it replaces when every checksum of the manifest was found right. All threads
 /// of the pool read. Memory beside both contents: about 32 MiB.
 ///
 /// # Errors
 /// The table is as it was, and the message names the file: `NotFound` for a missing file; `DataLoss` for an attribute, a size,
-/// a checksum or a manifest that does not fit the rest, for a padding key and for one that occurs twice; `InvalidArgument` for
-/// another dim than the table's, and for a delta; `ResourceExhausted` for more rows than its capacity; `Io` for what the system
+/// a checksum or a manifest that does not fit the rest, for a padding key and for one that occurs twice, for a count, a time or a
+/// threshold that cannot be; `InvalidArgument` for another dim than the table's, and for a delta; `ResourceExhausted` for more rows than its capacity; `Io` for what the system
 /// refuses.
 pub fn load(table: &Table, pool: &Pool, dir: &Path) -> Result<u64> {
     load_slots(table, pool, dir, &|_| true)
 }
 
-/// [`load`] of the embeddings and of the slots whose names `wanted` accepts; the files of others are not looked at.
+/// [`load`] of the embeddings and of the slots whose names `wanted` accepts; the files of others are not looked at. `hist_rec` is the
+/// name of the history.
 ///
 /// # Errors
 /// As [`load`].
@@ -109,7 +114,12 @@ pub fn load_chain(
     let (rows, epoch) = table.load_closing(pool, &specs, &mut |loading| {
         links
             .iter_mut()
-            .try_for_each(|link| link.push(pool, &specs, loading))
+            .try_for_each(|link| link.push(pool, &specs, loading))?;
+        // Each is complete, so that the newest counts.
+        match links.last_mut().and_then(|link| link.history.as_mut()) {
+            Some(history) => history.push(pool, loading),
+            None => Ok(()),
+        }
     })?;
     Ok(Loaded { rows, epoch })
 }
@@ -127,6 +137,8 @@ struct Link<'m> {
     columns: Vec<Column<'m>>,
     /// Keys that a delta takes out.
     removed: Option<(u64, Column<'m>)>,
+    /// How often and when keys were seen, if the directory has it and somebody wants it.
+    history: Option<History<'m>>,
 }
 
 impl<'m> Link<'m> {
@@ -180,11 +192,19 @@ impl<'m> Link<'m> {
         } else {
             None
         };
+        let wants_history = wanted(RECORDS);
+        let history = if wants_history {
+            let configured = manifest.and_then(|manifest| manifest.configured);
+            History::open(dir, configured, &mut verdicts)?
+        } else {
+            None
+        };
         verdicts.rest(&|file| {
             let file = Path::new(file);
             unwanted
                 .iter()
                 .any(|slot| file.starts_with(slot.name.as_ref()))
+                || (!wants_history && [RECORDS, THRESHOLDS].map(Path::new).contains(&file))
         })?;
         Ok(Self {
             dir,
@@ -194,6 +214,7 @@ impl<'m> Link<'m> {
             keys,
             columns,
             removed,
+            history,
         })
     }
 

@@ -43,6 +43,21 @@ impl Written {
             file,
         })
     }
+
+    /// Makes the empty file `name` below `table`.
+    pub(super) fn empty(table: &Path, name: &str) -> Result<Written> {
+        Written::whole(table, name, &[])
+    }
+
+    /// Appends to the file and its checksum.
+    pub(super) fn append(&mut self, content: &[u8]) -> Result<()> {
+        named(self.file.write_all(content), "write a file", &self.path)?;
+        let bytes = content.len() as u64;
+        start_writeback(&self.file, self.recorded.bytes, bytes);
+        self.recorded.bytes += bytes;
+        self.recorded.crc32c = crc32c::crc32c_append(self.recorded.crc32c, content);
+        Ok(())
+    }
 }
 
 /// Flushes files to the disk, then the directories they are in.

@@ -3,6 +3,7 @@
 use super::format::{
     is_slot_name, key_attribute, named, refused, ATTRIBUTE, DATA, KEY, MANIFEST, MAX_SLOTS, REMOVED,
 };
+use super::history::write_history;
 use super::manifest::{Manifest, Recorded};
 use super::rows::{flush, make_dir, sync_dir, write_rows, Written, DIR_MODE};
 use crate::{Error, Kind, Pool, Result, Table};
@@ -20,6 +21,8 @@ const ATTEMPTS: u32 = 10_000;
 /// they are flushed to the disk and renamed, so `dir` holds all of the new content or all of the old. An earlier checkpoint of
 /// that name is replaced; anything else of that name is left alone. Memory beside the table: what [`Table::for_each_row`] needs,
 /// and about 1 MiB a thread.
+///
+/// Batches may be observed meanwhile: every key is in the history once, with what was known of it at some moment of the save.
 ///
 /// # Errors
 /// `InvalidArgument` if `dir` has no name, exists and is no checkpoint, or a slot's name cannot be a directory; `Io` or
@@ -40,7 +43,8 @@ pub struct Saved {
 }
 
 /// [`save`] of the rows only that changed after epoch `since`, at least `least` times since they were last written, and of the
-/// keys that lost their rows after it. A row that is left out for `least` is a candidate of the next delta, and counts on.
+/// keys that lost their rows after it. A row that is left out for `least` is a candidate of the next delta, and counts on. The history
+/// is all there.
 ///
 /// [`Table::track_changes`] must be on, and `since` the epoch of a [`Saved`] or of a load of this table. How often a row changed is
 /// how many gradients reached it: one for each lookup and step in which its key occurred.
@@ -123,6 +127,7 @@ fn write(table: &Table, pool: &Pool, dir: &Path, since: Option<Since>) -> Result
         None => true,
     };
     let (rows, mut files) = write_rows(&snapshot, table.dim(), pool, dir, &keep)?;
+    let configured = write_history(&snapshot, pool, dir, &mut files)?;
     let mut removed = 0;
     if let Some(since) = since {
         let keys = snapshot.removed_since(since.epoch);
@@ -145,7 +150,14 @@ fn write(table: &Table, pool: &Pool, dir: &Path, since: Option<Since>) -> Result
     snapshot.written(written.epoch, written.least);
     drop(snapshot);
     let recorded: Vec<Recorded> = files.iter().map(|file| file.recorded.clone()).collect();
-    let manifest = Manifest::bytes(table.config(), rows, &slots, since.is_some(), &recorded)?;
+    let manifest = Manifest::bytes(
+        table.config(),
+        rows,
+        &slots,
+        since.is_some(),
+        configured,
+        &recorded,
+    )?;
     files.push(Written::whole(dir, MANIFEST, &manifest)?);
     flush(pool, dir, files)?;
     Ok(Saved {

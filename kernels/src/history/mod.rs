@@ -3,9 +3,11 @@
 //! A key with a row has its history in an array beside the rows, any other in [`waiting`]. Both take additions from several
 //! threads at once; every addition is to one key of one batch, so that the result does not depend on their order.
 
+mod stored;
 mod waiting;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+pub(crate) use stored::Settings;
 pub(crate) use waiting::Waiting;
 
 /// Rows whose histories lie together, as a power of two.
@@ -56,6 +58,12 @@ pub(crate) struct History {
     counting: AtomicBool,
     /// The latest time that was told.
     latest: AtomicU32,
+    /// The access threshold of the program's configuration, which `access` was first; -1 before there is one.
+    configured: AtomicI64,
+    /// Whether this came from files and no configuration has been given since.
+    awaits: AtomicBool,
+    /// Whether this process has set `access` otherwise than by a configuration.
+    by_hand: AtomicBool,
     /// No row was admitted below this count.
     least: AtomicU32,
     /// By row number, [`Seen::pack`], in pieces of [`PIECE`], so that no growth moves them; empty pieces are zeros.
@@ -75,6 +83,9 @@ impl History {
             eviction: AtomicU32::new(eviction.unwrap_or(u32::MAX)),
             counting: AtomicBool::new(access > 0),
             latest: AtomicU32::new(now),
+            configured: AtomicI64::new(access.into()),
+            awaits: AtomicBool::new(false),
+            by_hand: AtomicBool::new(false),
             least: AtomicU32::new(access),
             rows: Vec::new(),
             waiting: Waiting::default(),
@@ -97,7 +108,7 @@ impl History {
     }
 
     /// Another time after which a key goes.
-    pub(crate) fn set_eviction(&self, eviction: Option<u32>) {
+    fn set_eviction(&self, eviction: Option<u32>) {
         self.eviction.store(eviction.unwrap_or(u32::MAX), Relaxed);
     }
 
@@ -107,6 +118,8 @@ impl History {
             self.access.store(access, Relaxed);
         }
         self.counting.store(access > 0, Relaxed);
+        self.by_hand.store(true, Relaxed);
+        self.awaits.store(false, Relaxed);
     }
 
     /// Whether occurrences are counted.

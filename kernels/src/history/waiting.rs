@@ -68,6 +68,25 @@ impl Waiting {
         Some(shard.entries[at].seen())
     }
 
+    /// Makes a key's counter; false, and nothing happens, if there is one.
+    pub(crate) fn put(&self, key: i64, seen: Seen) -> bool {
+        let mut shard = self.shard(key).lock();
+        let is_new = shard.find(key).is_err();
+        if is_new {
+            shard.add(key, seen);
+        }
+        is_new
+    }
+
+    /// Appends all keys of one of [`Waiting::pieces`] pieces.
+    pub(crate) fn list(&self, piece: usize, found: &mut Vec<(i64, Seen)>) {
+        if let Some(shard) = self.shards.get(piece) {
+            let shard = shard.lock();
+            let used = shard.entries.iter().filter(|entry| entry.key != PADDING);
+            found.extend(used.map(|entry| (entry.key, entry.seen())));
+        }
+    }
+
     /// Takes a key out.
     pub(crate) fn take(&self, key: i64) -> Option<Seen> {
         self.shard(key).lock().take(key)

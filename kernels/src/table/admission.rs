@@ -78,7 +78,8 @@ impl Table {
     /// No key gets a row: [`Table::admit`] comes next.
     ///
     /// `thresholds.access` holds from the first call on, unless [`Table::set_access_threshold`] has been there before;
-    /// `thresholds.eviction` is that of the latest call.
+    /// `thresholds.eviction` is that of the latest call. After a load of files with a history, an access threshold that is still what
+    /// the program had configured that saved them leaves the one in force as it was saved.
     ///
     /// # Errors
     /// `InvalidArgument` for a wrong length, a time outside of 1..=4294967294 seconds since 1970, or an eviction threshold without
@@ -221,6 +222,7 @@ impl Table {
     }
 
     /// Another number of occurrences from which on keys get rows; 0: what is known decides, and nothing is counted any more.
+    /// It is saved with the table, and lasts until this is called again or a restored program configures another.
     pub fn set_access_threshold(&self, access: u32) {
         if let Some(history) = self.history().read().as_deref() {
             history.set_access(access);
@@ -229,7 +231,7 @@ impl Table {
         let _index = self.index().read();
         let rows = self.content().read().slab.rows();
         let mut history = self.history().write();
-        let history = history.get_or_insert_with(|| Box::new(History::new(access, None, 0, rows)));
+        let history = history.get_or_insert_with(|| Box::new(History::unconfigured(access, rows)));
         history.set_access(access);
     }
 
@@ -301,14 +303,14 @@ impl Table {
         }
         let Thresholds { access, eviction } = thresholds;
         if let Some(history) = self.history().read().as_deref() {
-            history.set_eviction(eviction);
+            history.configure(access, eviction);
             return Ok(());
         }
         let _index = self.index().read();
         let rows = self.content().read().slab.rows();
         let mut history = self.history().write();
         match history.as_deref() {
-            Some(history) => history.set_eviction(eviction),
+            Some(history) => history.configure(access, eviction),
             None => *history = Some(Box::new(History::new(access, eviction, now, rows))),
         }
         Ok(())

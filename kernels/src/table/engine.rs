@@ -248,13 +248,8 @@ impl Table {
     /// The content has been replaced by one with `rows` rows: what was known of keys is gone, and these count as admitted.
     fn renew_history(&self, rows: usize) {
         let mut history = self.history.write();
-        if let Some(old) = history.as_deref() {
-            let fresh = History::new(old.access(), old.eviction(), old.latest(), rows);
-            if !old.counts() {
-                fresh.set_access(0);
-            }
-            *history = Some(Box::new(fresh));
-        }
+        let renewed = history.as_deref().and_then(|old| old.renewed(rows));
+        *history = renewed.map(Box::new);
     }
 
     pub(super) fn kept(&self) -> &Mutex<Vec<Lines>> {
@@ -266,8 +261,14 @@ impl Table {
         self.rows.store(index.len(), Ordering::Release);
     }
 
-    /// Puts a new content in the place of the old one; returns the epoch that ends with it, 0 if changes are not tracked.
-    pub(super) fn replace(&self, index: Index, mut content: Content) -> u32 {
+    /// Puts a new content in the place of the old one, with the history that came with it; returns the epoch that ends with it,
+    /// 0 if changes are not tracked.
+    pub(super) fn replace(
+        &self,
+        index: Index,
+        mut content: Content,
+        history: Option<Box<History>>,
+    ) -> u32 {
         let rows = index.len();
         let mut old_index = self.index.write();
         let mut flight = self.flight.lock();
@@ -278,7 +279,16 @@ impl Table {
         old_index.follow(version);
         let (changes, closed) = old_content.changes.replaced();
         content.changes = changes;
-        self.renew_history(content.slab.rows());
+        match history {
+            Some(history) => {
+                let mut old = self.history.write();
+                if let Some(old) = old.as_deref() {
+                    history.follow(old);
+                }
+                *old = Some(history);
+            }
+            None => self.renew_history(content.slab.rows()),
+        }
         *old_content = content;
         self.rows.store(rows, Ordering::Release);
         closed

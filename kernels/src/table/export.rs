@@ -16,8 +16,8 @@ const PASSES: usize = 128;
 
 /// A table held still: while it lives, no verb changes the table, and the thread that has it must call none.
 pub struct Snapshot<'t> {
-    table: &'t Table,
-    index: RwLockReadGuard<'t, Index>,
+    pub(super) table: &'t Table,
+    pub(super) index: RwLockReadGuard<'t, Index>,
     content: RwLockReadGuard<'t, Content>,
 }
 

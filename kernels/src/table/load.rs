@@ -2,6 +2,7 @@
 
 use super::content::Content;
 use super::Table;
+use crate::history::History;
 use crate::index::Index;
 use crate::mem::NONE;
 use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
@@ -11,10 +12,12 @@ const LEAST: usize = 512;
 
 /// The content that [`Table::load`] builds beside the one in use.
 pub struct Loading<'t> {
-    table: &'t Table,
+    pub(super) table: &'t Table,
     pool: &'t Pool,
-    index: Index,
-    content: Content,
+    pub(super) index: Index,
+    pub(super) content: Content,
+    /// What is known of keys, if the files say it.
+    pub(super) history: Option<Box<History>>,
 }
 
 impl Loading<'_> {
@@ -79,7 +82,7 @@ impl Loading<'_> {
         Ok(())
     }
 
-    fn damaged(&self, message: &str, key: i64) -> Error {
+    pub(super) fn damaged(&self, message: &str, key: i64) -> Error {
         Error::new(Kind::DataLoss, message)
             .with("table", &self.table.config().name)
             .with("key", key)
@@ -125,11 +128,17 @@ impl Table {
             pool,
             index,
             content,
+            history: None,
         };
         fill(&mut loading)?;
-        let Loading { index, content, .. } = loading;
+        let Loading {
+            index,
+            content,
+            history,
+            ..
+        } = loading;
         let rows = index.len();
-        let closed = self.replace(index, content);
+        let closed = self.replace(index, content, history);
         Ok((rows, closed))
     }
 }

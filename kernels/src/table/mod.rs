@@ -10,7 +10,7 @@
 //! | `read` | lookup and find |
 //! | `admission`, `evict` | which keys get rows, and which lose them |
 //! | `apply` | updates and assignment |
-//! | `export`, `load` | the whole content, out and in |
+//! | `export`, `load`, `recall` | the whole content, out and in; `recall`: its history |
 
 mod admission;
 mod apply;
@@ -24,6 +24,7 @@ mod flight;
 mod lease;
 mod load;
 mod read;
+mod recall;
 mod verbs;
 
 pub use admission::{Stats, Thresholds};

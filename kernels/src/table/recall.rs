@@ -1,0 +1,127 @@
+//! The history of a table out to files and in from them, key by key.
+
+use super::{Loading, Snapshot};
+use crate::history::{History, Seen, Settings};
+use crate::pool::ranges;
+use crate::{Error, Pool, Result, PADDING};
+use parking_lot::Mutex;
+
+/// Entries of a shard of the index that are listed at once.
+const LOOK: usize = 16 << 10;
+
+/// Shards that are listed at once, whatever the number of threads: the order of keys depends on it.
+const SHARDS: usize = 16;
+
+/// A thread should take in at least so many keys.
+const LEAST: usize = 4096;
+
+/// Keys with what is known of them.
+type Known = [(i64, Seen)];
+
+impl Snapshot<'_> {
+    /// What the table's history has beside its keys; None if there is no history.
+    pub(crate) fn settings(&self) -> Option<Settings> {
+        let history = self.table.history().read();
+        history.as_deref().map(History::settings)
+    }
+
+    /// Calls `f` with every key that something is known of, once each, those with rows first. The order depends on the table alone.
+    ///
+    /// No key gets a row or loses one meanwhile. Batches may still be observed: each key comes with what was known of it at some moment
+    /// of the call, and of a batch that is observed meanwhile some keys may have been counted. Waiting keys that are evicted or
+    /// removed meanwhile come or not. Memory: 4 MiB, and 16 bytes for each of a 1024th of the waiting keys.
+    ///
+    /// # Errors
+    /// The first error of `f`.
+    pub(crate) fn each_known(
+        &self,
+        pool: &Pool,
+        f: &mut dyn FnMut(&Known) -> Result<()>,
+    ) -> Result<()> {
+        let shards: Vec<usize> = (0..self.index.shards()).collect();
+        let mut lists: Vec<Vec<(i64, Seen)>> = vec![Vec::new(); SHARDS];
+        for group in shards.chunks(SHARDS) {
+            let mut from: Vec<Option<usize>> = vec![Some(0); group.len()];
+            while from.iter().any(Option::is_some) {
+                let work = group.iter().zip(&mut from).zip(&mut lists).collect();
+                pool.each(work, |((&shard, from), list)| {
+                    list.clear();
+                    if let Some(start) = *from {
+                        *from = self.list(shard, start, list);
+                    }
+                });
+                let listed = lists.iter().take(group.len());
+                listed.into_iter().try_for_each(|list| f(list))?;
+            }
+        }
+        let pieces = self.with_history(0, |history| history.waiting.pieces());
+        let mut list = lists.pop().unwrap_or_default();
+        drop(lists);
+        for piece in 0..pieces {
+            list.clear();
+            self.with_history((), |history| history.waiting.list(piece, &mut list));
+            f(&list)?;
+        }
+        Ok(())
+    }
+
+    /// Lists what is known of keys in some buckets of a shard of the index; returns where to go on.
+    fn list(&self, shard: usize, from: usize, list: &mut Vec<(i64, Seen)>) -> Option<usize> {
+        let mut rows = Vec::with_capacity(LOOK);
+        let next = self
+            .index
+            .look(shard, from, LOOK, |key, row| rows.push((key, row)));
+        // For a while at a time: whoever waits to change the history would keep all readers waiting.
+        self.with_history((), |history| {
+            let known = rows.iter().map(|&(key, row)| (key, history.of_row(row)));
+            list.extend(known.filter(|(_, seen)| !seen.is_nothing()));
+        });
+        next
+    }
+
+    /// The snapshot keeps others from replacing the history, once there is one.
+    fn with_history<T>(&self, without: T, f: impl FnOnce(&History) -> T) -> T {
+        self.table.history().read().as_deref().map_or(without, f)
+    }
+}
+
+impl Loading<'_> {
+    /// Starts the history of the rows that were pushed: the last of them.
+    pub(crate) fn start_history(&mut self, settings: Settings) {
+        let rows = self.content.slab.rows();
+        self.history = Some(Box::new(History::from_files(settings, rows)));
+    }
+
+    /// Takes in what is known of keys, with rows or without. An entry that tells nothing is passed over.
+    ///
+    /// # Errors
+    /// `DataLoss` for the padding key and for a key that came before. After an error the load cannot succeed.
+    pub(crate) fn recall(&self, pool: &Pool, known: &Known) -> Result<()> {
+        let Some(history) = self.history.as_deref() else {
+            return Ok(());
+        };
+        let failed: Mutex<Option<Error>> = Mutex::new(None);
+        let parts = pool.parts(known.len(), LEAST);
+        pool.each(ranges(known.len(), parts), |range| {
+            for &(key, seen) in known.get(range).unwrap_or_default() {
+                let error = if key == PADDING {
+                    self.damaged("the history has the padding key", key)
+                } else if seen.is_nothing() || history.put(key, self.index.row(key), seen) {
+                    continue;
+                } else {
+                    self.damaged("a key occurs twice in the history", key)
+                };
+                failed.lock().get_or_insert(error);
+            }
+        });
+        failed.into_inner().map_or(Ok(()), Err)
+    }
+
+    /// After the last [`Loading::recall`].
+    pub(crate) fn complete_history(&mut self) {
+        let rows = self.index.len();
+        if let Some(history) = self.history.as_deref_mut() {
+            history.complete(rows);
+        }
+    }
+}
