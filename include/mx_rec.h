@@ -75,27 +75,30 @@ int mx_rec_trace_stop(unsigned char** result, size_t* result_size);
 typedef int (*mx_rec_progress)(uint64_t done, uint64_t total, void* context);
 
 /* {"version": 0 (the original's), 1 or 2, "rows": n or null, "dim": n or null, "slots": [{"name": s, "initial": x or null}],
- * "parts": [{"name": "key", "bytes": n}, ...], "bytes": n of all files, "config": {...} or null, "faults": FAULTS}. Reads no data file:
- * faults are those of manifest, attribute files and sizes. FAULTS is [{"file": path below the directory, "message": s}, ...].
+ * "parts": [{"name": "key", "bytes": n}, ...], "bytes": n of all files, "history": HISTORY or null, "config": {...} or null, "faults":
+ * FAULTS}. Reads no data file: faults are those of manifest, attribute files, thresholds and sizes. HISTORY is {"keys": n, "access": n,
+ * "configured_access": n or null, "eviction": seconds or null, "counting": b, "latest": seconds since 1970}. FAULTS is [{"file": path below the directory, "message": s}, ...].
  */
 int mx_rec_checkpoint_describe(const unsigned char* path, size_t path_size, unsigned char** result, size_t* result_size);
 
 /* {"version": n, "rows": n or null, "files": n that were read, "bytes": n of them, "checksums": n of files whose checksum was
- * compared, "faults": FAULTS}: all of them. Needs 8 bytes a key and a few MiB.
+ * compared, "faults": FAULTS}: all of them. Needs 8 bytes a key, with a row or in the history, and a few MiB.
  */
 int mx_rec_checkpoint_verify(const unsigned char* path, size_t path_size, mx_rec_progress progress, void* context,
                              unsigned char** result, size_t* result_size);
 
-/* null if the key has no row, else {"position": n, "parts": [{"name": "embedding" or a slot, "values": [x, ...]}, ...]}. What is
- * not finite is "NaN", "Infinity" or "-Infinity".
+/* null if the key has no row and nothing is known of it, else {"position": n, "parts": [{"name": "embedding" or a slot, "values":
+ * [x, ...]}, ...], "seen": {"count": n, "last": seconds since 1970} or null}. Without a row the position is null and there are no parts.
+ * What is not finite is "NaN", "Infinity" or "-Infinity".
  */
 int mx_rec_checkpoint_row(const unsigned char* path, size_t path_size, int64_t key, mx_rec_progress progress,
                           void* context, unsigned char** result, size_t* result_size);
 
 /* {"equal": b, "rows": [n, n], "dims": [n, n], "only_here": KEYS, "only_there": KEYS, "differing": KEYS, "parts": [{"name": s,
  * "rows": n that differ in a bit, "largest": largest absolute difference or null if that is not finite, "key": where, or null}],
- * "parts_only_here": [s], "parts_only_there": [s]}. KEYS is {"count": n, "first": [the ten smallest]}. Rows are matched by key.
- * Needs 16 bytes for each key of the second table and at most 32 MiB.
+ * "parts_only_here": [s], "parts_only_there": [s], "history": null if neither has one, else {"here": HISTORY or null, "there": HISTORY
+ * or null, "only_here": KEYS, "only_there": KEYS, "differing": KEYS}}. KEYS is {"count": n, "first": [the ten smallest]}. Rows are matched by key.
+ * Needs 16 bytes for each key of the second table and at most 32 MiB; or 16 bytes for each key of both histories, if that is more.
  */
 int mx_rec_checkpoint_diff(const unsigned char* here, size_t here_size, const unsigned char* there, size_t there_size,
                            mx_rec_progress progress, void* context, unsigned char** result, size_t* result_size);

@@ -1,7 +1,8 @@
 //! Tables in every version of the checkpoint format load, and hold what they held when they were saved.
 
-use mx_rec_kernels::{checkpoint, Initializer, Pool, Table, TableConfig};
+use mx_rec_kernels::{checkpoint, Ids, Initializer, Pool, Table, TableConfig, Thresholds};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 fn table() -> Table {
     Table::new(TableConfig {
@@ -30,10 +31,16 @@ fn fixture(version: &str) -> PathBuf {
 #[test]
 fn every_version_loads_with_its_values() {
     let floats = || (0..15).map(|at| at as f32);
-    for (at, version) in ["original", "version_1", "version_2"].iter().enumerate() {
+    for (number, version) in [
+        (0, "original"),
+        (1, "version_1"),
+        (2, "version_2"),
+        (0, "original_history"),
+        (2, "version_2_history"),
+    ] {
         let dir = fixture(version);
         let described = checkpoint::inspect::describe(&dir).unwrap();
-        assert_eq!(described.version as usize, at);
+        assert_eq!(described.version, number);
         assert_eq!(described.faults, [], "{version}");
         let table = table();
         let pool = Pool::new(2).unwrap();
@@ -52,6 +59,43 @@ fn every_version_loads_with_its_values() {
         assert_eq!(found.slots[0].1, momentum, "{version}");
         let velocity: Vec<f32> = floats().map(|value| value * value * 1e-6).collect();
         assert_eq!(found.slots[1].1, velocity, "{version}");
+    }
+}
+
+#[test]
+fn a_history_decides_about_keys_as_it_did_when_it_was_saved() {
+    let pool = Pool::new(1).unwrap();
+    for (version, has_history) in [
+        ("original", false),
+        ("version_2", false),
+        ("original_history", true),
+        ("version_2_history", true),
+    ] {
+        let table = Arc::new(table());
+        checkpoint::load(&table, &pool, &fixture(version)).unwrap();
+        let admit = |time, ids: &[i64]| {
+            // What was configured when it was saved; the original does not tell, and its threshold stands for it.
+            let access = if version == "original_history" { 3 } else { 2 };
+            let thresholds = Thresholds {
+                access,
+                eviction: Some(3600),
+            };
+            let mut places = vec![0; ids.len()];
+            let (keys, _) = table
+                .observe(&pool, Ids::I64(ids), 1, Some(time), thresholds, &mut places)
+                .unwrap();
+            let mut restore = vec![0; ids.len()];
+            table
+                .admit(&pool, &keys, None, &places, &mut restore)
+                .unwrap();
+            restore.iter().map(|&at| at >= 0).collect::<Vec<bool>>()
+        };
+        let admitted = admit(1_700_003_600, &[41, 42, -3, 7]);
+        assert_eq!(admitted, [false, has_history, true, true], "{version}");
+        // 0, 41 and 42 were seen 50 s after the others.
+        let (gone, known) = table.evict().unwrap();
+        let expected = if has_history { (2, 5) } else { (0, 7) };
+        assert_eq!((gone, known), expected, "{version}");
     }
 }
 

@@ -180,6 +180,11 @@ impl Records {
         })
     }
 
+    /// Bytes of the records that were not read yet.
+    pub(super) fn bytes(&self) -> u64 {
+        self.left.saturating_mul(RECORD)
+    }
+
     /// The next records, none at the end. Counts and times of more than 32 bits become the greatest.
     ///
     /// # Errors

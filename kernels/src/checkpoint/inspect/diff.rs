@@ -2,6 +2,7 @@
 
 use super::super::format::damaged;
 use super::super::reader::open;
+use super::history::{compare, HistoryDifference};
 use super::layout::{Layout, Part};
 use super::stream::{cut, floats, keys, Progress, Stream};
 use crate::{Error, Kind, Result};
@@ -33,7 +34,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    fn add(&mut self, key: i64) {
+    pub(super) fn add(&mut self, key: i64) {
         self.count += 1;
         let at = self.first.partition_point(|earlier| *earlier < key);
         if at < NAMED {
@@ -77,11 +78,14 @@ pub struct Difference {
     pub parts_only_here: Vec<String>,
     /// Slots that only the second has.
     pub parts_only_there: Vec<String>,
+    /// How what admission and eviction know differs; none if neither table has a history.
+    pub history: Option<HistoryDifference>,
 }
 
 /// Compares the tables in the directories `here` and `there`. `tell` as for [`super::verify`].
 ///
-/// Memory: 16 bytes for each key of the second table, and at most 32 MiB beside them.
+/// Memory: 16 bytes for each key of the second table, and at most 32 MiB beside them; or 16 bytes for each key of both histories, if
+/// that is more.
 ///
 /// # Errors
 /// `NotFound`, `DataLoss` or `Io` with the file's path for a table that is not sound; `ResourceExhausted` if there is no
@@ -95,7 +99,10 @@ pub fn diff(
     let size = |layout: &Layout| layout.parts.iter().map(|part| part.bytes).sum::<u64>();
     // The second table's rows are read where they are needed: its keys count here.
     let key_bytes = second.parts.first().map_or(0, |part| part.bytes);
-    let mut progress = Progress::new(size(&first).saturating_add(key_bytes), tell);
+    let known = |layout: &Layout| layout.history.as_ref().map_or(0, |found| found.bytes);
+    let total = size(&first).saturating_add(key_bytes);
+    let known = known(&first).saturating_add(known(&second));
+    let mut progress = Progress::new(total.saturating_add(known), tell);
     let mut index = Index::read(&second, &mut progress)?;
 
     let dims = (first.dim.unwrap_or(0), second.dim.unwrap_or(0));
@@ -114,6 +121,7 @@ pub fn diff(
         parts: Vec::new(),
         parts_only_here: names(&first, &second),
         parts_only_there: names(&second, &first),
+        history: None,
     };
     let mut pairs = Vec::new();
     if dims.0 == dims.1 {
@@ -153,12 +161,22 @@ pub fn diff(
             difference.only_there.add(*key);
         }
     }
+    drop(index);
     difference.parts = pairs.into_iter().map(|pair| pair.found).collect();
+    difference.history = compare(
+        first.history.as_ref(),
+        second.history.as_ref(),
+        &mut progress,
+    )?;
     difference.equal = dims.0 == dims.1
         && difference.only_here.count + difference.only_there.count + difference.differing.count
             == 0
         && difference.parts_only_here.is_empty()
-        && difference.parts_only_there.is_empty();
+        && difference.parts_only_there.is_empty()
+        && difference
+            .history
+            .as_ref()
+            .is_none_or(HistoryDifference::is_none);
     Ok(difference)
 }
 

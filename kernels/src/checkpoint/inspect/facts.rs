@@ -20,6 +20,8 @@ pub(super) struct Facts {
     pub(super) files: Option<Vec<Recorded>>,
     /// The table's configuration, from version 2 on.
     pub(super) config: Option<serde_json::Value>,
+    /// What it says of the history: the configured access threshold, if there was one.
+    pub(super) configured: Option<Option<u32>>,
 }
 
 /// Reads the manifest in `dir`.
@@ -43,5 +45,6 @@ pub(super) fn facts(dir: &Path) -> Result<Facts> {
         lists_slots: true,
         files: manifest.files,
         config: manifest.config,
+        configured: manifest.configured,
     })
 }

@@ -5,6 +5,7 @@ use super::super::format::{
 };
 use super::super::reader::{attribute, check_size, find_slots, open};
 use super::facts::{facts, Facts};
+use super::history::{find, Found, History};
 use crate::{Error, Result, MAX_DIM};
 use serde::Serialize;
 use std::fs;
@@ -78,6 +79,8 @@ pub struct Description {
     pub parts: Vec<PartSize>,
     /// Bytes of all files in the directory, whatever they are.
     pub bytes: u64,
+    /// What admission and eviction know, if the table has a history.
+    pub history: Option<History>,
     /// What the manifest says of the table's configuration, if it does.
     pub config: Option<serde_json::Value>,
     /// What is wrong with manifest, attribute files and sizes; data files are not read.
@@ -101,6 +104,7 @@ pub fn describe(dir: &Path) -> Result<Description> {
         parts: layout.parts.iter().map(part).collect(),
         bytes: size_below(dir, 4),
         slots: layout.facts.slots,
+        history: layout.history.map(|found| found.history),
         config: layout.facts.config,
         faults: layout.faults,
     })
@@ -125,6 +129,8 @@ pub(super) struct Layout {
     pub(super) dim: Option<u64>,
     /// The first is the keys.
     pub(super) parts: Vec<Part>,
+    /// What admission and eviction know, if it is there and sound.
+    pub(super) history: Option<Found>,
     pub(super) faults: Vec<Fault>,
 }
 
@@ -178,11 +184,13 @@ impl Layout {
             let width = shape.ok().map(|dim| dim.saturating_mul(FLOAT_BYTES));
             parts.push(part(&path, name, width, rows, &mut fault));
         }
+        let history = find(dir, &facts, &mut fault);
         Ok(Layout {
             facts,
             rows,
             dim,
             parts,
+            history,
             faults,
         })
     }

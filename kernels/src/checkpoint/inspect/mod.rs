@@ -1,7 +1,7 @@
 //! Looks at a saved table without a table in memory: what is there, whether it is whole, one row, and what differs from another.
 //!
 //! `facts` reads the manifest, `layout` finds the parts and checks their shapes, `verify` reads them all, `row` finds one key,
-//! `diff` compares by key; `stream` has what reads in blocks and says how far it is. Every file is untrusted.
+//! `diff` compares by key, `history` is what admission knows; `stream` has what reads in blocks and says how far it is. Every file is untrusted.
 
 #![cfg_attr(
     not(test),
@@ -15,15 +15,19 @@
 
 mod diff;
 mod facts;
+mod history;
 mod layout;
 mod row;
 mod stream;
 mod verify;
 
 #[cfg(test)]
+mod history_tests;
+#[cfg(test)]
 mod tests;
 
 pub use diff::{diff, Difference, Keys, PartDifference};
+pub use history::{History, HistoryDifference, Seen};
 pub use layout::{describe, Description, Fault, PartSize, Slot};
 pub use row::{row, Number, PartValues, Row};
 pub use verify::{verify, Report};

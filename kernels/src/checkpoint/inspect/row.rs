@@ -1,6 +1,7 @@
 //! Finds the row of one key.
 
 use super::super::reader::open;
+use super::history::Seen;
 use super::layout::{Layout, Part};
 use super::stream::{cut, floats, keys, Progress, Stream};
 use crate::Result;
@@ -32,16 +33,18 @@ pub struct PartValues {
     pub values: Vec<Number>,
 }
 
-/// The row of a key.
+/// The row of a key and what is known of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Its place in the files, from 0.
-    pub position: u64,
-    /// The embedding, then the slots.
+    /// Its place in the files, from 0; none without a row.
+    pub position: Option<u64>,
+    /// The embedding, then the slots; empty without a row.
     pub parts: Vec<PartValues>,
+    /// What admission and eviction know of it, if they do.
+    pub seen: Option<Seen>,
 }
 
-/// The row of `key` in the table in `dir`, or none. `tell` as for [`super::verify`]. Memory: a few MiB.
+/// The row of `key` in the table in `dir` and what its history knows of it, or none if it has neither. `tell` as for [`super::verify`]. Memory: a few MiB.
 ///
 /// # Errors
 /// `NotFound`, `DataLoss` or `Io` with the file's path.
@@ -51,8 +54,31 @@ pub fn row(dir: &Path, key: i64, tell: &mut dyn FnMut(u64, u64) -> bool) -> Resu
         return Ok(None);
     };
     let (file, bytes) = open(&key_part.path)?;
-    let mut progress = Progress::new(bytes, tell);
+    let known = layout.history.as_ref().map_or(0, |found| found.bytes);
+    let mut progress = Progress::new(bytes.saturating_add(known), tell);
     let mut stream = Stream::new(&key_part.path, file);
+    let position = position(&mut stream, key, &mut progress)?;
+    let parts = match position {
+        Some(position) => {
+            let parts = float_parts.iter().map(|part| values(part, position));
+            parts.collect::<Result<_>>()?
+        }
+        None => Vec::new(),
+    };
+    let seen = match &layout.history {
+        Some(found) => found.seen(key, &mut progress)?,
+        None => None,
+    };
+    let row = Row {
+        position,
+        parts,
+        seen,
+    };
+    Ok(Some(row).filter(|row| row.position.is_some() || row.seen.is_some()))
+}
+
+/// The place of a key among all keys, if it is there.
+fn position(stream: &mut Stream, key: i64, progress: &mut Progress) -> Result<Option<u64>> {
     let mut before: u64 = 0;
     loop {
         let block = stream.next()?;
@@ -60,10 +86,7 @@ pub fn row(dir: &Path, key: i64, tell: &mut dyn FnMut(u64, u64) -> bool) -> Resu
             return Ok(None);
         }
         if let Some(at) = keys(block).position(|found| found == key) {
-            let position = before.saturating_add(at as u64);
-            let parts = float_parts.iter().map(|part| values(part, position));
-            let parts = parts.collect::<Result<_>>()?;
-            return Ok(Some(Row { position, parts }));
+            return Ok(Some(before.saturating_add(at as u64)));
         }
         let bytes = block.len();
         before = before.saturating_add(bytes as u64 / 8);

@@ -227,7 +227,7 @@ fn a_row_is_found_with_all_its_values() {
     let temp = Temp::new();
     write(&temp.0, 2, &["LazyAdam_m"], &two_rows());
     let found = row(&temp.0, i64::MIN, &mut go_on).unwrap().unwrap();
-    assert_eq!(found.position, 1);
+    assert_eq!((found.position, found.seen), (Some(1), None));
     let values: Vec<Vec<u32>> = found
         .parts
         .iter()
@@ -308,7 +308,7 @@ fn a_row_far_behind_is_found_where_it_is() {
     write(&temp.0, 1, &[], &rows);
     for at in [0, 131_071, 131_072, 299_999] {
         let found = row(&temp.0, -2 - at, &mut go_on).unwrap().unwrap();
-        assert_eq!(found.position, at as u64);
+        assert_eq!(found.position, Some(at as u64));
         assert_eq!(found.parts[0].values, [Number(at as f32)]);
     }
     assert_eq!(row(&temp.0, 0, &mut go_on).unwrap(), None);

@@ -82,7 +82,18 @@ pub fn verify(dir: &Path, tell: &mut dyn FnMut(u64, u64) -> bool) -> Result<Repo
 struct Wanted<'a> {
     path: PathBuf,
     recorded: Option<&'a Recorded>,
-    holds_keys: bool,
+    holds: Holds,
+}
+
+/// What is checked in a file beside its size and checksum.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    /// Nothing.
+    Other,
+    /// Keys, one after the other.
+    Keys,
+    /// A time, then keys with counts and times.
+    Records,
 }
 
 /// The data files of the layout, then what else the manifest lists.
@@ -101,7 +112,15 @@ fn files<'a>(dir: &Path, layout: &'a Layout, faults: &mut Vec<Fault>) -> Vec<Wan
         files.push(Wanted {
             path: part.path.clone(),
             recorded,
-            holds_keys: at == 0,
+            holds: if at == 0 { Holds::Keys } else { Holds::Other },
+        });
+    }
+    if let Some(found) = &layout.history {
+        let is_it = |recorded: &&Recorded| dir.join(&recorded.path) == found.records;
+        files.push(Wanted {
+            path: found.records.clone(),
+            recorded: listed.unwrap_or_default().iter().find(is_it),
+            holds: Holds::Records,
         });
     }
     for recorded in listed.unwrap_or_default() {
@@ -121,7 +140,7 @@ fn files<'a>(dir: &Path, layout: &'a Layout, faults: &mut Vec<Fault>) -> Vec<Wan
         files.push(Wanted {
             path,
             recorded: Some(recorded),
-            holds_keys: false,
+            holds: Holds::Other,
         });
     }
     files
@@ -145,8 +164,14 @@ fn check(
     let mut crc = 0;
     let mut length: u64 = 0;
     let mut found = Vec::new();
-    if file.holds_keys {
-        let count = usize::try_from(size / 8).unwrap_or(usize::MAX);
+    let mut negative: u64 = 0;
+    let per_key = match file.holds {
+        Holds::Other => None,
+        Holds::Keys => Some(8),
+        Holds::Records => Some(24),
+    };
+    if let Some(bytes) = per_key {
+        let count = usize::try_from(size / bytes).unwrap_or(usize::MAX);
         found.try_reserve_exact(count).map_err(|_| {
             Error::new(Kind::ResourceExhausted, "there is no memory for its keys")
                 .with("keys", count)
@@ -161,10 +186,22 @@ fn check(
         if file.recorded.is_some() {
             crc = crc32c::crc32c_append(crc, block);
         }
-        length = length.saturating_add(block.len() as u64);
-        if file.holds_keys {
-            found.extend(keys(block));
+        match file.holds {
+            Holds::Other => {}
+            Holds::Keys => found.extend(keys(block)),
+            Holds::Records => {
+                // Every third word behind the first is a key.
+                let words = keys(block).zip(length / 8..);
+                for (word, at) in words.filter(|(_, at)| *at > 0) {
+                    if at % 3 == 1 {
+                        found.push(word);
+                    } else if word < 0 {
+                        negative += 1;
+                    }
+                }
+            }
         }
+        length = length.saturating_add(block.len() as u64);
         let bytes = block.len();
         progress.advance(bytes)?;
     }
@@ -180,6 +217,10 @@ fn check(
                     .with("manifest", format_args!("{:08x}", recorded.crc32c)),
             );
         }
+    }
+    if negative > 0 {
+        let error = damaged("counts or times are negative", &file.path);
+        faults.push(error.with("times", negative));
     }
     key_faults(&mut found, &file.path, &mut faults);
     Ok(faults)
