@@ -81,7 +81,7 @@ fn a_history_decides_about_keys_as_it_did_when_it_was_saved() {
                 eviction: Some(3600),
             };
             let mut places = vec![0; ids.len()];
-            let (keys, _) = table
+            let keys = table
                 .observe(&pool, Ids::I64(ids), 1, Some(time), thresholds, &mut places)
                 .unwrap();
             let mut restore = vec![0; ids.len()];
