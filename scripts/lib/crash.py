@@ -17,9 +17,11 @@ import numpy as np
 import tensorflow as tf
 
 import mx_rec  # noqa: F401
+from mx_rec.constants.constants import ASCEND_TIMESTAMP
 from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.ops import library
 from mx_rec.optimizers import adagrad, ftrl, lazy_adam
+from mx_rec.saver import chains
 from mx_rec.util.initialize import init
 
 KEEP = 3
@@ -59,11 +61,13 @@ class Journal:
 
 
 class Model:
-    """Tables with slots beside variables; step n trains the batch n."""
+    """Tables with slots beside variables, one of them with admission; step n trains the batch n."""
 
     def __init__(self):
         tf.compat.v1.set_random_seed(1)
-        init()
+        # Deltas are saved where they are asked for, and not by a clock.
+        init(is_incremental_checkpoint=True, save_checkpoint_due_time=10 ** 6,
+             save_delta_checkpoints_secs=10 ** 6)
         self._ids = tf.compat.v1.placeholder(tf.int64, [None])
         self.step = tf.compat.v1.train.get_or_create_global_step()
         optimizers = [("adam", lazy_adam), ("adagrad", adagrad), ("ftrl", ftrl)]
@@ -71,8 +75,12 @@ class Model:
             key_dtype=tf.int64, dim=8, name=name, device_vocabulary_size=2 * ROWS,
             emb_initializer=tf.compat.v1.random_normal_initializer(seed=3))
             for name, _ in optimizers]
-        looked = tf.concat([sparse_lookup(table, self._ids, modify_graph=True)
-                            for table in tables], 1)
+        tf.compat.v1.add_to_collection(ASCEND_TIMESTAMP, tf.cast(self.step, tf.int64) + 1)
+        admission = {"access_threshold": 2, "eviction_threshold": 100}
+        looked = tf.concat([sparse_lookup(
+            table, self._ids, modify_graph=True,
+            access_and_evict_config=admission if table is tables[0] else None)
+            for table in tables], 1)
         output = tf.compat.v1.layers.dense(looked, 64)
         loss = tf.reduce_mean(tf.square(tf.compat.v1.layers.dense(output, 1) - 1.0))
         variables = tf.compat.v1.trainable_variables()
@@ -133,13 +141,18 @@ class Calls:
 def leftovers(directory):
     """Returns the files and directories that belong to no complete checkpoint."""
     found = []
+    chained = chains.needed(directory, "model.ckpt")
     for name in sorted(os.listdir(directory)):
-        base = name[len("sparse-"):] if name.startswith("sparse-") else os.path.splitext(name)[0]
-        if name == "checkpoint":
+        path = os.path.join(directory, name)
+        if name in ("checkpoint", "model_index.json", "delta_export_time_ms.json") \
+                or path in chained:
             continue
+        base = name if "sparse-" in name else os.path.splitext(name)[0]
+        base = base[base.rfind("sparse-") + len("sparse-"):] if "sparse-" in base else base
+        checkpoint = os.path.join(directory, base)
         if name.startswith(".") or "temp" in name or ".tmp" in name \
-                or not os.path.isfile(os.path.join(directory, base + ".index")) \
-                or not os.path.isdir(os.path.join(directory, "sparse-" + base)):
+                or not os.path.isfile(checkpoint + ".index") \
+                or not os.path.isdir(chains.tables_directory(checkpoint)):
             found.append(name)
     return found
 
@@ -151,7 +164,7 @@ def run(directory, journal, plan, tell):
         directory: Of the checkpoints.
         journal: What this and earlier trainings did.
         plan: `save`, the number of the save at which it is killed; `call`, before which call, or
-            None; `over`, which saves replace the one before.
+            None; `over`, which saves replace the one before; `delta`, which are deltas.
         tell: Is called with a word and numbers: found STEP, saving NUMBER, saved NUMBER CALLS.
     """
     np.random.seed(plan["seed"])
@@ -188,7 +201,8 @@ def run(directory, journal, plan, tell):
             journal.add("at", step, model.digest(sess))
             tell("saving", number)
             with Calls(plan["call"] if number == plan["save"] else None) as calls:
-                path = saver.save(sess, directory + "/model.ckpt", global_step=step)
+                path = saver.save(sess, directory + "/model.ckpt", global_step=step,
+                                  save_delta=number in plan["delta"])
             journal.add("saved", step)
             assert path == tf.train.latest_checkpoint(directory)
             left = leftovers(directory)
@@ -299,6 +313,7 @@ def main():
     for number in range(args.count + 1):
         plan = {"seed": number, "save": choose.randrange(4), "sharded": choose.random() < 0.3,
                 "over": [save for save in range(8) if choose.random() < 0.3],
+                "delta": [save for save in range(8) if choose.random() < 0.6],
                 "moment": 1.2 * choose.random(),
                 "call": choose.randrange(1, known["calls"] + 2) if choose.random() < 0.5 else None}
         last = one_kill(directory + "/checkpoints", journal, plan, known)

@@ -171,6 +171,50 @@ def test_a_base_that_a_killed_save_had_taken_away_is_put_back_for_its_delta(grap
         assert_same(model.state(sess), expected)
 
 
+@pytest.mark.parametrize("kinds", [(False, True), (True, False), (True, True)])
+def test_saves_of_one_step_leave_one_checkpoint_whatever_their_kinds(graph, session, incremental, place, kinds):
+    incremental()
+    model = Model()
+    with support.new_session() as sess:
+        sess.run(model.init)
+        sess.run(model.train, {model.ids: np.arange(20)})
+        model.save(sess, place + "/m", 1, delta=False)
+        for delta in kinds:
+            sess.run(model.train, {model.ids: np.arange(5, 30)})
+            model.save(sess, place + "/m", 2, delta=delta)
+        expected = model.state(sess)
+        sess.run(model.train, {model.ids: np.arange(40)})
+        model.saver.restore(sess, place + "/m-2")
+        assert_same(model.state(sess), expected)
+    # A delta cannot follow what it takes the place of.
+    assert directories(place) == ["sparse-m-1", "sparse-m-2"]
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_failed_save_of_the_other_kind_leaves_the_step_as_it_was(graph, session, incremental, place, first,
+                                                                   monkeypatch):
+    incremental()
+    model = Model()
+    with support.new_session() as sess:
+        sess.run(model.init)
+        for step in (1, 2):
+            sess.run(model.train, {model.ids: np.arange(20 * step)})
+            model.save(sess, place + "/m", step, delta=step == 2 and first)
+        expected, before = model.state(sess), directories(place)
+        sess.run(model.train, {model.ids: np.arange(9)})
+        if not first:
+            # So that a delta of step 2 has something to follow.
+            model.saver.restore(sess, place + "/m-1")
+        with monkeypatch.context() as patch:
+            patch.setattr("mx_rec.saver.saver.sync_dense", lambda path: (_ for _ in ()).throw(OSError("no disk")))
+            patch.setattr("mx_rec.saver.saver._has_fresh_index", lambda path, stamp: False)
+            with pytest.raises(OSError, match="no disk"):
+                model.save(sess, place + "/m", 2, delta=not first)
+        assert directories(place) == before
+        model.saver.restore(sess, place + "/m-2")
+        assert_same(model.state(sess), expected)
+
+
 def test_a_delta_is_as_large_as_what_changed(graph, session, incremental, place):
     incremental()
     model = Model()

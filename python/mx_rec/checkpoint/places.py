@@ -224,7 +224,7 @@ def _directory(path: str) -> Optional[Place]:
     found.sort(key=lambda one: (-1 if one.step is None else one.step, one.name))
     newest = _newest(path, found)
     leftovers = sorted(name for name in names if re.match(
-        r"\.(delta-)?sparse-.*\.(saving|old|undo|gone)-\d+-\d+$", name))
+        r"\.(delta-)?sparse-.*\.(saving|old|other|undo|gone)-\d+-\d+$", name))
     return Place(DIRECTORY, path, [one._replace(newest=one is newest) for one in found], leftovers)
 
 

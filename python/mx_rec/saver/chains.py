@@ -44,6 +44,13 @@ def is_delta(directory: str) -> bool:
     return os.path.basename(directory).startswith(DELTA_PREFIX)
 
 
+def other_kind(directory: str) -> str:
+    """Returns the directory of a whole save of the step of a delta, and the other way round."""
+    parent, name = os.path.split(directory)
+    return os.path.join(parent, name[len(DELTA_PREFIX):] if is_delta(directory)
+                        else DELTA_PREFIX + name)
+
+
 def dense_of(directory: str) -> str:
     """Returns the prefix of the variables' files that belong to a directory of tables."""
     parent, name = os.path.split(directory)

@@ -12,10 +12,11 @@ from typing import Any, List, Optional, Set
 
 from mx_rec.constants.constants import DIRECTORY_MODE
 from mx_rec.saver import sealed
-from mx_rec.saver.chains import MANIFEST, base_of, dense_of, is_delta, needed, read_manifest
+from mx_rec.saver.chains import (MANIFEST, base_of, dense_of, is_delta, needed, other_kind,
+                                 read_manifest)
 from mx_rec.util.log import logger
 
-_HIDDEN = re.compile(r"^\.((?:delta-)?sparse-.+)\.(saving|old|undo|gone)-((\d+)-\d+)$")
+_HIDDEN = re.compile(r"^\.((?:delta-)?sparse-.+)\.(saving|old|other|undo|gone)-((\d+)-\d+)$")
 _FILE_MODE = 0o640
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -80,8 +81,13 @@ class Staging:
             os.fsync(file.fileno())
         sync(self.path)
         exists = os.path.isdir(self._directory)
-        if dense and (exists or os.path.lexists(dense_of(self._directory) + ".index")):
+        # A delta takes the place of a whole save of its step, and the other way round.
+        other = other_kind(self._directory)
+        if dense and (exists or os.path.isdir(other)
+                      or os.path.lexists(dense_of(self._directory) + ".index")):
             _keep_dense(self._directory, _hidden(self._directory, "undo", self._token))
+        if os.path.isdir(other):
+            os.rename(other, _hidden(self._directory, "other", self._token))
         if not exists:
             os.rename(self.path, self._directory)
         elif not _exchange(self.path, self._directory):
@@ -103,7 +109,7 @@ class Staging:
         self._drop()
 
     def _drop(self) -> None:
-        for kind in ("undo", "saving", "old"):
+        for kind in ("undo", "saving", "old", "other"):
             _discard(_hidden(self._directory, kind, self._token), self._directory)
         self._release()
 
@@ -163,7 +169,7 @@ def recover(directory: str, token: Optional[str] = None) -> None:
     for entry in sorted(os.listdir(parent)):
         match = _HIDDEN.match(entry)
         path = os.path.join(parent, entry)
-        if not match or match.group(1) != name or match.group(2) not in ("old", "undo"):
+        if not match or match.group(1) != name or match.group(2) not in ("old", "other", "undo"):
             continue
         if token != match.group(3) and _in_use(path, match):
             continue
@@ -176,9 +182,20 @@ def recover(directory: str, token: Optional[str] = None) -> None:
                 logger.warning("put %s and its variables back, which an interrupted save was "
                                "replacing.", directory)
             _discard(path, directory)
-        elif match.group(2) == "old" and not os.path.lexists(directory):
-            os.rename(path, directory)
-            logger.warning("put %s back, which an interrupted save had renamed.", directory)
+        elif match.group(2) == "old":
+            _put_back(path, directory)
+        elif match.group(2) == "other" and _token_of(directory) != match.group(3):
+            _put_back(path, other_kind(directory))
+        elif match.group(2) == "other" and not os.path.isdir(_hidden(directory, "undo",
+                                                                     match.group(3))):
+            _discard(path, directory)
+
+
+def _put_back(path: str, directory: str) -> None:
+    """Renames a directory that an interrupted save had taken away, if there is no other."""
+    if not os.path.lexists(directory):
+        os.rename(path, directory)
+        logger.warning("put %s back, which an interrupted save had renamed.", directory)
 
 
 def recover_chain(directory: str) -> None:
@@ -188,6 +205,7 @@ def recover_chain(directory: str) -> None:
     while directory not in done:
         done.add(directory)
         recover(directory)
+        recover(other_kind(directory))
         try:
             previous = read_manifest(directory).get("previous") if is_delta(directory) else None
         except ValueError:
@@ -218,9 +236,9 @@ def _discard(path: str, directory: str) -> None:
 
 
 def _clean(parent: str, name: str) -> None:
-    """Removes what dead processes left of saves with the prefix of `name`."""
-    prefix = re.sub(r"-\d+$", "", name)
-    mine = re.compile(re.escape(prefix) + r"(-\d+)?$")
+    """Removes what dead processes left of saves with the prefix of `name`, deltas or not."""
+    prefix = re.sub(r"^delta-|-\d+$", "", name)
+    mine = re.compile(r"(delta-)?{}(-\d+)?$".format(re.escape(prefix)))
     hidden = [match for match in map(_HIDDEN.match, sorted(os.listdir(parent)))
               if match and mine.match(match.group(1))
               and not _in_use(os.path.join(parent, match.group(0)), match)]
@@ -230,11 +248,13 @@ def _clean(parent: str, name: str) -> None:
         _remove_leftover(os.path.join(parent, match.group(0)))
     for entry in sorted(os.listdir(parent)):
         path = os.path.join(parent, entry)
-        if mine.match(entry) and entry != name and _is_orphan(path):
-            logger.info("removing %s, which an interrupted save left.", path)
-            discard(path)
+        if mine.match(entry) and entry != name and _lacks_dense(path):
             for file in _dense_files(parent, os.path.basename(dense_of(path))):
                 _remove_leftover(os.path.join(parent, file))
+            # Without variables, tables may still be what deltas of other checkpoints follow.
+            if path not in needed(parent, base_of(path)):
+                logger.info("removing %s, which an interrupted save left.", path)
+                discard(path)
     _clean_dense(parent, os.path.basename(dense_of(os.path.join(parent, prefix))))
 
 
@@ -266,13 +286,9 @@ def _remove_file(path: str) -> None:
         pass
 
 
-def _is_orphan(path: str) -> bool:
-    """Returns whether the variables that a directory of tables was saved with are not there.
-
-    They may have been removed on purpose: no delta of another checkpoint needs its tables then.
-    """
-    if os.path.isfile(dense_of(path) + ".index") \
-            or path in needed(os.path.dirname(path), base_of(path)):
+def _lacks_dense(path: str) -> bool:
+    """Returns whether the variables are gone that a dead process saved with a directory."""
+    if os.path.isfile(dense_of(path) + ".index"):
         return False
     manifest = os.path.join(path, MANIFEST)
     try:
@@ -312,8 +328,15 @@ def _roll_back(directory: str, token: str) -> None:
                 os.replace(scratch, os.path.join(parent, name))
                 _remove_file(scratch)
         sync(parent)
-    if _token_of(directory) != token:
-        return
+    if _token_of(directory) == token:
+        _take_back(directory, token)
+    other = _hidden(directory, "other", token)
+    if os.path.isdir(other):
+        _put_back(other, other_kind(directory))
+
+
+def _take_back(directory: str, token: str) -> None:
+    """Puts back the directory of tables that the save with `token` replaced, if there was one."""
     for kind in ("saving", "old"):
         earlier = _hidden(directory, kind, token)
         if os.path.isdir(earlier):
@@ -364,7 +387,7 @@ def _new_token(directory: str) -> str:
     while True:
         token = "{}-{}".format(os.getpid(), next(_numbers))
         if not any(os.path.lexists(_hidden(directory, kind, token))
-                   for kind in ("saving", "old", "undo", "gone")) \
+                   for kind in ("saving", "old", "other", "undo", "gone")) \
                 and _token_of(directory) != token:
             return token
 

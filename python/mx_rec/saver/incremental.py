@@ -97,7 +97,8 @@ def link_of(sess: Any, checkpoint: str, names: List[str]) -> Optional[Chain]:
         reason = "{} is gone".format(chain.directory)
     elif any(not chain.epochs.get(name) for name in names):
         reason = "not all of its tables are in {}".format(chain.directory)
-    elif os.path.basename(chain.directory) == os.path.basename(delta_directory(checkpoint)):
+    elif dense_of(chain.directory) == os.path.abspath(checkpoint):
+        # The delta would take the place of what it follows.
         reason = "{} is of the same step".format(chain.directory)
     else:
         return chain
@@ -168,8 +169,6 @@ def tidy_after(saver: Any, checkpoint: str, directory: str, latest_filename: Opt
     checkpoint, directory = os.path.abspath(checkpoint), os.path.abspath(directory)
     parent, base = os.path.dirname(directory), base_of(directory)
     _saved.add(_place(checkpoint))
-    other = sparse_directory(checkpoint) if is_delta(directory) else delta_directory(checkpoint)
-    discard(other)
     if config() is not None and not is_delta(directory):
         _remove_deltas(saver, checkpoint, latest_filename)
     keep = needed(parent, base) | {directory}
@@ -231,7 +230,8 @@ def record(checkpoint: str, kind: str, seconds: float) -> None:
 
 
 def _write(path: str, content: Any) -> None:
-    scratch = "{}.tmp-{}".format(path, os.getpid())
+    # One name, so that what a killed save leaves of it is the next one's.
+    scratch = path + ".tmp"
     with open(scratch, "w") as file:
         json.dump(content, file, indent=1, sort_keys=True)
         file.write("\n")

@@ -16,7 +16,8 @@ from typing import Any, Iterator, List, Optional, Union
 import tensorflow as tf
 
 from mx_rec.saver import commit, sealed
-from mx_rec.saver.paths import is_remote
+from mx_rec.saver.chains import tables_directory
+from mx_rec.saver.paths import is_remote, sparse_directory
 from mx_rec.util.log import logger
 
 _HIDDEN = re.compile(r"^\.((?:delta-)?sparse-.+)\.(saving|old)-[0-9a-f]{32}$")
@@ -109,21 +110,32 @@ def discard(directory: str) -> None:
         commit.discard(directory)
 
 
+def directory_of(checkpoint: str) -> str:
+    """Returns the directory of a checkpoint's tables; what interrupted saves left is put right.
+
+    Args:
+        checkpoint: `<dir>/<base>-<step>`.
+    """
+    if not is_remote(checkpoint):
+        commit.recover_chain(sparse_directory(checkpoint))
+        commit.recover_chain(tables_directory(checkpoint))
+    return tables_directory(checkpoint)
+
+
 @contextlib.contextmanager
 def local_copy(directory: str) -> Iterator[str]:
     """Gives the tables of a checkpoint as a local directory.
 
-    What an interrupted save left is put right before. Errors inside that name the local copy name
-    the remote directory instead.
+    What an interrupted save left in a remote one is put right before. Errors inside that name the
+    local copy name the remote directory instead.
 
     Args:
-        directory: `<dir>/sparse-<base>-<step>`, which need not be there.
+        directory: From `directory_of`; it need not be there.
 
     Raises:
         OSError: If the file system refuses.
     """
     if not is_remote(directory):
-        commit.recover_chain(directory)
         yield directory
         return
     with tempfile.TemporaryDirectory(prefix="mx_rec.restoring-") as scratch:

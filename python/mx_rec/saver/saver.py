@@ -20,7 +20,7 @@ from mx_rec.saver.chains import (MANIFEST, base_of, chain_of, delta_directory, i
                                  tables_directory)
 from mx_rec.saver.commit import listed_tables, sync_dense
 from mx_rec.saver.paths import check_save_path, is_remote, sparse_directory
-from mx_rec.saver.remote import discard, index_stamp, local_copy, staging_of
+from mx_rec.saver.remote import directory_of, discard, index_stamp, local_copy, staging_of
 from mx_rec.saver.serving import restores_tables
 from mx_rec.saver.slots import log_other_slots
 from mx_rec.util.initialize import ConfigInitializer
@@ -101,7 +101,7 @@ class Saver:
         Raises:
             FileExistsError: If the checkpoint has no directory for the tables, or for one of them.
         """
-        directory = tables_directory(save_path)
+        directory = directory_of(save_path)
         with local_copy(directory) as here:
             operations = _check_tables(_table_ops(sess.graph, self._names()), here)
             _restore_tables(sess, operations, here)
@@ -268,7 +268,7 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
             stock(self, sess, save_path)
             return
         save_path = incremental.version_to_restore(tf.compat.as_text(save_path))
-        directory = tables_directory(save_path)
+        directory = directory_of(save_path)
         with local_copy(directory) as here:
             if getattr(self, _EXPLICIT, False) and getattr(self, _TABLES, None) is None \
                     and not os.path.isdir(here):

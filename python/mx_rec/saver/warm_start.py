@@ -17,9 +17,9 @@ import tensorflow as tf
 from mx_rec.checkpoint import tables
 from mx_rec.core.table import TABLE_OP, Table, is_table_variable, table_config_of
 from mx_rec.ops import library
-from mx_rec.saver.chains import chain_of, tables_directory
+from mx_rec.saver.chains import chain_of
 from mx_rec.saver.commit import listed_tables
-from mx_rec.saver.remote import local_copy
+from mx_rec.saver.remote import directory_of, local_copy
 from mx_rec.util.log import logger
 
 _KEYS = "key"
@@ -189,7 +189,7 @@ def _table_directories(graph: tf.Graph, checkpoint: str) -> Dict[str, str]:
         ValueError: If the manifest is damaged.
     """
     copies = contextlib.ExitStack()
-    directory = copies.enter_context(local_copy(tables_directory(checkpoint)))
+    directory = copies.enter_context(local_copy(directory_of(checkpoint)))
     weakref.finalize(graph, copies.close)
     if not os.path.isdir(directory):
         return {}
