@@ -99,7 +99,13 @@ impl History {
         match old.configured() {
             _ if old.awaits() => {}
             Some(access) if !old.by_hand.load(Relaxed) => self.configure(access, old.eviction()),
-            _ => self.take_thresholds(old),
+            before => {
+                let eviction = self.eviction();
+                self.take_thresholds(old);
+                if before.is_none() {
+                    self.set_eviction(eviction);
+                }
+            }
         }
     }
 

@@ -14,7 +14,8 @@ const WINDOW: usize = 4 << 20;
 /// About so many passes are made over the index of a larger table.
 const PASSES: usize = 128;
 
-/// A table held still: while it lives, no verb changes the table, and the thread that has it must call none.
+/// A table held still: while it lives, no verb changes the table, but that batches are observed and waiting keys evicted. The thread that
+/// has it must call none.
 pub struct Snapshot<'t> {
     pub(super) table: &'t Table,
     pub(super) index: RwLockReadGuard<'t, Index>,
