@@ -122,7 +122,10 @@ def _find(place: Place, key: int, table: Optional[str], meter: Meter) -> Any:
     for each in one.tables:
         row = tables.find_row(each.directory, key, meter.of("searching " + each.directory))
         meter.end()
-        found.append({"name": each.name, "path": each.directory, "row": row})
+        seen = row.pop("seen") if row is not None else None
+        if row is not None and row["position"] is None:
+            row = None
+        found.append({"name": each.name, "path": each.directory, "row": row, "seen": seen})
     has_row = any(entry["row"] is not None for entry in found)
     return ({"key": key, "checkpoint": one.name, "step": one.step, "delta": one.delta,
              "base": one.base, "tables": found},
@@ -201,7 +204,7 @@ def _described(table: Table, delta: bool) -> Dict[str, Any]:
         found = tables.describe(table.directory)
     except tables.TableError as error:
         found = {"version": None, "rows": None, "dim": None, "slots": [], "parts": [], "bytes": 0,
-                 "config": None, "faults": [{"file": ".", "message": str(error)}]}
+                 "history": None, "config": None, "faults": [{"file": ".", "message": str(error)}]}
     for fault in found["faults"]:
         fault["path"] = os.path.normpath(os.path.join(table.directory, fault.pop("file")))
     removed = tables.removed(table.directory) if delta else None

@@ -28,8 +28,8 @@ def describe(directory: str) -> Any:
         directory: The table's directory.
 
     Returns:
-        A dict of version, rows, dim, slots, parts, bytes, config and faults, as include/mx_rec.h
-        has it.
+        A dict of version, rows, dim, slots, parts, bytes, history, config and faults, as
+        include/mx_rec.h has it.
 
     Raises:
         TableError: If it is no directory, or cannot be read.
@@ -71,7 +71,7 @@ def verify(directory: str, tell: Optional[Tell] = None) -> Any:
 
 
 def find_row(directory: str, key: int, tell: Optional[Tell] = None) -> Any:
-    """Finds the row of a key.
+    """Finds the row of a key, and what the table's history knows of it.
 
     Args:
         directory: The table's directory.
@@ -79,7 +79,7 @@ def find_row(directory: str, key: int, tell: Optional[Tell] = None) -> Any:
         tell: Is told how far it is, or None.
 
     Returns:
-        None, or a dict of position and parts, as include/mx_rec.h has it.
+        None if there is neither, or a dict of position, parts and seen, as include/mx_rec.h has it.
 
     Raises:
         TableError: If the table is not sound.
@@ -98,8 +98,8 @@ def diff(here: str, there: str, tell: Optional[Tell] = None) -> Any:
         tell: Is told how far it is, or None.
 
     Returns:
-        A dict of equal, rows, dims, only_here, only_there, differing, parts, parts_only_here and
-        parts_only_there, as include/mx_rec.h has it.
+        A dict of equal, rows, dims, only_here, only_there, differing, parts, parts_only_here,
+        parts_only_there and history, as include/mx_rec.h has it.
 
     Raises:
         TableError: If one of them is not sound.

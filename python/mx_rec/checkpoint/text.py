@@ -1,5 +1,7 @@
 """What the command prints, for a person to read."""
 
+import json
+import time
 from typing import Any, Dict, List, Optional, Sequence
 
 from mx_rec.checkpoint.progress import size
@@ -14,8 +16,8 @@ def listing_text(listing: Dict[str, Any]) -> str:
     Args:
         listing: What `--json` prints.
     """
-    lines = [["", "checkpoint", "step", "base", "table", "rows", "removed", "dim", "bytes",
-              "format", "slots"]]
+    lines = [["", "checkpoint", "step", "base", "table", "rows", "removed", "history", "dim",
+              "bytes", "format", "slots"]]
     notes = []  # type: List[str]
     for one in listing["checkpoints"]:
         mark = "*" if one["newest"] else ""
@@ -27,21 +29,28 @@ def listing_text(listing: Dict[str, Any]) -> str:
                 for slot in table["slots"])
             lines.append(head + [
                 table["name"], _or_dash(table["rows"]), _or_dash(table["removed"]),
-                _or_dash(table["dim"]), size(table["bytes"]), _format(table["version"]),
+                _or_dash(table["history"] and table["history"]["keys"]), _or_dash(table["dim"]),
+                size(table["bytes"]), _format(table["version"]),
                 slots or "none"])
             head = [""] * 4
             notes += _faults(table["faults"])
         if not one["tables"]:
-            lines.append(head + ["no tables"] + ["-"] * 6)
+            lines.append(head + ["no tables"] + ["-"] * 7)
         if one["has_dense"] is False and not one["faults"]:
             notes.append(_tables_alone(one))
         notes += _faults(one["faults"])
     if any(one["delta"] for one in listing["checkpoints"]):
         notes.append("rows of a delta: those that changed; removed: keys that lost their rows")
     notes += ["{}: left by a save that did not end".format(name) for name in listing["leftovers"]]
-    if not any(one["delta"] for one in listing["checkpoints"]):
-        lines = [line[:3] + line[4:6] + line[7:] for line in lines]
-    right = [lines[0].index(name) for name in ("step", "rows", "dim", "bytes")]
+    unused = [] if any(one["delta"] for one in listing["checkpoints"]) else ["base", "removed"]
+    if any(table["history"] for one in listing["checkpoints"] for table in one["tables"]):
+        notes.insert(0, "history: keys with a count or a time, with rows and without")
+    else:
+        unused.append("history")
+    shown = [at for at, name in enumerate(lines[0]) if name not in unused]
+    lines = [[line[at] for at in shown] for line in lines]
+    right = [lines[0].index(name) for name in ("step", "rows", "history", "dim", "bytes")
+             if name in lines[0]]
     text = _columns(lines, right)
     if any(one["newest"] for one in listing["checkpoints"]):
         text += "\n* the newest\n"
@@ -87,9 +96,11 @@ def row_text(result: Dict[str, Any]) -> str:
         if table["row"] is None:
             lines.append("{}: the key {} has no row{}".format(
                 table["path"], result["key"], " in this delta" if result["delta"] else ""))
+            lines += _seen(table["seen"])
             continue
         lines.append("{}: the key {} is row {}".format(
             table["path"], result["key"], table["row"]["position"]))
+        lines += _seen(table["seen"])
         for part in table["row"]["parts"]:
             lines.append("  {}".format(part["name"]))
             values = [_number(value) for value in part["values"]]
@@ -133,8 +144,41 @@ def diff_text(result: Dict[str, Any]) -> str:
         lines += ["  {}: new rows start at {} here, {} there".format(
             slot["name"], _number(slot["here"]), _number(slot["there"]))
             for slot in table["initials"]]
+        lines += _history_difference(table["history"])
     lines.append("equal" if result["equal"] else "different")
     return "\n".join(lines) + "\n"
+
+
+def _seen(seen: Optional[Dict[str, int]]) -> List[str]:
+    """Returns what a history knows of a key, as lines."""
+    if seen is None:
+        return []
+    return ["  counted {}, {}".format(
+        "once" if seen["count"] == 1 else "{} times".format(seen["count"]), _time(seen["last"]))]
+
+
+def _time(seconds: int) -> str:
+    if not seconds:
+        return "without a time"
+    return "last seen at {} ({} UTC)".format(
+        seconds, time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds)))
+
+
+def _history_difference(found: Optional[Dict[str, Any]]) -> List[str]:
+    """Returns how two histories differ, as lines; none if there are none."""
+    if found is None:
+        return []
+    here, there = found["here"], found["there"]
+    if here is None or there is None:
+        return ["  history: only {}".format("there" if here is None else "here")]
+    lines = ["  history: {} {} here, {} there".format(
+        name.replace("_", " "), *[json.dumps(one[name]) for one in (here, there)])
+        for name in ("access", "configured_access", "eviction", "counting", "latest")
+        if here[name] != there[name]]
+    return lines + ["  history: {} {}: {}".format(
+        _count(found[name]["count"], "key"), words, _first(found[name])) for name, words in (
+            ("only_here", "only here"), ("only_there", "only there"),
+            ("differing", "with another count or time")) if found[name]["count"]]
 
 
 def _first(keys: Dict[str, Any]) -> str:

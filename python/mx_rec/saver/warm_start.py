@@ -23,6 +23,8 @@ from mx_rec.saver.remote import directory_of, local_copy
 from mx_rec.util.log import logger
 
 _KEYS = "key"
+# As the engine calls the admission history of a table among what comes with its rows.
+_HISTORY = "hist_rec"
 
 
 class _Source(NamedTuple):
@@ -299,14 +301,16 @@ def _without_tables(source: _Source, found: Dict[str, tf.Operation]) -> Any:
 
 
 def _saved_slots(name: str, directory: Optional[str]) -> List[str]:
-    """Returns the names of the slots on disk.
+    """Returns the names of the slots on disk, and that of the history if there is one.
 
     Raises:
         tf.errors.DataLossError: If the table's files do not fit together.
     """
     if directory is None:
         return []
-    return [str(slot["name"]) for slot in _described(name, directory)["slots"]]
+    described = _described(name, directory)
+    history = [] if described["history"] is None else [_HISTORY]
+    return [str(slot["name"]) for slot in described["slots"]] + history
 
 
 def _checked_rows(op: tf.Operation, directory: str) -> int:

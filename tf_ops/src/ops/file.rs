@@ -61,7 +61,8 @@ pub(crate) struct Save;
 impl Kernel for Save {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecSave",
-        doc: "Writes all keys, embeddings and slots into a directory ([checkpoint-format.md](checkpoint-format.md)).",
+        doc: "Writes all keys, embeddings and slots, and the admission history if there is one, into a directory \
+              ([checkpoint-format.md](checkpoint-format.md)).",
         inputs: &[HANDLE, PATH],
         outputs: &[Arg { name: "rows", dtype: "int64", shape: "()", doc: "Rows that were written." }, EPOCH],
         attrs: &[],
@@ -93,8 +94,8 @@ pub(crate) struct SaveDelta;
 impl Kernel for SaveDelta {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecSaveDelta",
-        doc: "Writes the rows that changed after an earlier save or load, and the keys that lost their rows after it, into a directory \
-              ([incremental-checkpoints.md](incremental-checkpoints.md)). The table's configuration must say `track_changes`.",
+        doc: "Writes the rows that changed after an earlier save or load, the keys that lost their rows after it, and the whole admission \
+              history into a directory ([incremental-checkpoints.md](incremental-checkpoints.md)). The table's configuration must say `track_changes`.",
         inputs: &[
             HANDLE,
             PATH,
@@ -192,7 +193,7 @@ impl Kernel for WarmStart {
                 dtype: "uint8",
                 shape: "(c)",
                 doc: "Names of the slots to read, with a zero byte between two; empty for none. Names that the directory has \
-                      not are passed over.",
+                      not are passed over. `hist_rec` is the admission history; without it, rows count as admitted.",
             },
         ],
         outputs: &[Arg { name: "rows", dtype: "int64", shape: "()", doc: "Rows that were read." }],
