@@ -314,6 +314,7 @@ fn table(dim: usize, rows: u64) -> Result<Table> {
         },
         init_param: 1.0,
         frozen_keys: Vec::new(),
+        admission_sketch_bytes: 0,
     })
 }
 

@@ -20,6 +20,7 @@ fn table(capacity: u64) -> Arc<Table> {
             initializer: Initializer::RandomUniform { min: 1.0, max: 2.0 },
             init_param: 1.0,
             frozen_keys: Vec::new(),
+            admission_sketch_bytes: 0,
         })
         .unwrap(),
     )
@@ -112,14 +113,14 @@ fn thresholds_change_while_training_and_0_stops_counting() {
     let limits = thresholds(3, None);
     let has = |ids: &[i64]| look(&table, &pool, ids, 1, None, limits).1;
     assert_eq!(has(&[1, 1, 2]), [false; 3]);
-    table.set_access_threshold(2);
+    table.set_access_threshold(2).unwrap();
     assert_eq!(has(&[2]), [true]);
-    table.set_access_threshold(0);
+    table.set_access_threshold(0).unwrap();
     // Known: 1 counted twice. Unknown keys are not counted, however often they come.
     assert_eq!(has(&[1, 5, 5, 5]), [true, false, false, false]);
     assert_eq!(has(&[5]), [false]);
     // A higher one hides rows that were admitted under a lower one, and shows them again.
-    table.set_access_threshold(4);
+    table.set_access_threshold(4).unwrap();
     let hidden = find(&table, &pool, &[2]);
     assert!(hidden.iter().all(|&value| value == 0.0));
     assert_eq!(has(&[2]), [false]);
@@ -130,7 +131,7 @@ fn thresholds_change_while_training_and_0_stops_counting() {
 #[test]
 fn a_threshold_may_be_set_before_the_first_batch_and_wins() {
     let (table, pool) = (table(100), Pool::new(1).unwrap());
-    table.set_access_threshold(2);
+    table.set_access_threshold(2).unwrap();
     let limits = thresholds(50, Some(10));
     assert_eq!(
         look(&table, &pool, &[1, 1], 1, Some(1), limits).1,
@@ -271,7 +272,7 @@ fn refusals_name_the_table_and_change_nothing() {
         admitted.map(|_| ()).unwrap_err().to_string()
     };
     observe(None, thresholds(1, None)).unwrap();
-    table.set_access_threshold(1);
+    table.set_access_threshold(1).unwrap();
     drop(look(
         &table,
         &pool,
@@ -454,7 +455,7 @@ proptest! {
                     });
                 }
                 Verb::SetThreshold(access) => {
-                    table.set_access_threshold(access);
+                    table.set_access_threshold(access).unwrap();
                     model.access = if access > 0 { access } else { model.access };
                     model.counting = access > 0;
                 }

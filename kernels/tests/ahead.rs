@@ -26,6 +26,7 @@ fn table(capacity: u64, frozen_keys: &[i64]) -> Arc<Table> {
         initializer: initializer(),
         init_param: 1.0,
         frozen_keys: frozen_keys.to_vec(),
+        admission_sketch_bytes: 0,
     };
     Arc::new(Table::new(config).unwrap())
 }

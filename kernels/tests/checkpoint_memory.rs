@@ -37,6 +37,7 @@ fn saving_and_loading_need_at_most_64_mib() {
             initializer: Initializer::Ones,
             init_param: 1.0,
             frozen_keys: Vec::new(),
+            admission_sketch_bytes: 0,
         })
         .unwrap()
     };

@@ -13,6 +13,7 @@ fn table() -> Table {
         initializer: Initializer::Ones,
         init_param: 1.0,
         frozen_keys: Vec::new(),
+        admission_sketch_bytes: 0,
     })
     .unwrap()
 }

@@ -28,6 +28,7 @@ fn memory_is_given_back_when_rows_go_and_when_the_table_does() {
         initializer: Initializer::Ones,
         init_param: 1.0,
         frozen_keys: Vec::new(),
+        admission_sketch_bytes: 0,
     })
     .unwrap();
     let ids: Vec<i64> = (0..600_000).collect();

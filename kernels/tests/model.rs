@@ -32,6 +32,7 @@ fn table(capacity: u64) -> Arc<Table> {
         initializer: initializer(),
         init_param: 0.5,
         frozen_keys: FROZEN.to_vec(),
+        admission_sketch_bytes: 0,
     };
     Arc::new(Table::new(config).unwrap())
 }

@@ -101,6 +101,10 @@ pub(crate) fn parse(json: &[u8]) -> Result<Parsed> {
         initializer: take::<Init>(&mut fields, "initializer")?.into(),
         init_param: take(&mut fields, "init_param")?,
         frozen_keys: take(&mut fields, "padding_keys")?,
+        admission_sketch_bytes: match fields.contains_key("admission_sketch_bytes") {
+            true => take(&mut fields, "admission_sketch_bytes")?,
+            false => 0,
+        },
     };
     let track_changes = match fields.contains_key("track_changes") {
         true => take(&mut fields, "track_changes")?,
@@ -156,6 +160,12 @@ mod tests {
         let parsed = parse(&text(scaling, ", \"track_changes\": true"))?;
         assert!(parsed.track_changes && !parse(&text(scaling, ""))?.track_changes);
         let config = parsed.config;
+        let sketch = parse(&text(
+            scaling,
+            ", \"admission_sketch_bytes\": 1099511627776",
+        ))?;
+        let bytes = sketch.config.admission_sketch_bytes;
+        assert_eq!((config.admission_sketch_bytes, bytes), (0, 1 << 40));
         assert_eq!(
             (config.seed, config.frozen_keys.as_slice()),
             (u64::MAX, &[i64::MIN][..])
@@ -185,6 +195,10 @@ mod tests {
             (
                 text("{\"kind\": \"zeros\"}", ", \"track_changes\": 1"),
                 "track_changes",
+            ),
+            (
+                text("{\"kind\": \"zeros\"}", ", \"admission_sketch_bytes\": -1"),
+                "admission_sketch_bytes",
             ),
             (b"{\"name\": \"t\"}".to_vec(), "\"dim\""),
             (b"{\"name\": \"t\", \"dim\": -1}".to_vec(), "\"dim\""),

@@ -65,6 +65,7 @@ mod tests {
             initializer: Initializer::Zeros,
             init_param: 1.0,
             frozen_keys: Vec::new(),
+            admission_sketch_bytes: 0,
         })?))
     }
 

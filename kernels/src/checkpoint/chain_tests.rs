@@ -51,6 +51,7 @@ fn table() -> Arc<Table> {
         },
         init_param: 1.0,
         frozen_keys: vec![],
+        admission_sketch_bytes: 0,
     })
     .unwrap();
     Arc::new(table)

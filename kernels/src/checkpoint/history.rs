@@ -273,7 +273,7 @@ impl<'m> History<'m> {
     pub(super) fn push(&mut self, pool: &Pool, loading: &mut Loading<'_>) -> Result<()> {
         let path = self.records.path.clone();
         let named = |error: Error| error.with("path", path.display());
-        loading.start_history(self.settings);
+        loading.start_history(self.settings)?;
         let mut known = Vec::new();
         while self.records.left > 0 {
             self.records.next(&mut known)?;

@@ -47,6 +47,7 @@ fn table() -> Arc<Table> {
         initializer: Initializer::RandomUniform { min: 1.0, max: 2.0 },
         init_param: 1.0,
         frozen_keys: vec![],
+        admission_sketch_bytes: 0,
     });
     Arc::new(table.unwrap())
 }
@@ -416,11 +417,11 @@ fn a_threshold_changed_while_training_survives_until_the_configuration_changes()
     let changed = |access: u32, to: u32| {
         move |table: &Arc<Table>| {
             step(table, &[1, 2, 2], 40, limits(access, 90));
-            table.set_access_threshold(to);
+            table.set_access_threshold(to).unwrap();
         }
     };
     let nothing = |_: &Arc<Table>| ();
-    let by_hand = |table: &Arc<Table>| table.set_access_threshold(9);
+    let by_hand = |table: &Arc<Table>| table.set_access_threshold(9).unwrap();
     assert_eq!(threshold_after(configured(3), nothing, 3), (3, true));
     assert_eq!(threshold_after(configured(3), nothing, 4), (4, true));
     assert_eq!(threshold_after(changed(3, 6), nothing, 3), (6, true));
@@ -445,7 +446,7 @@ fn a_table_that_is_restored_twice_follows_the_files_each_time() {
     step(&table, &[1, 2, 2], 40, limits(2, 90));
     save(&table, &pool(), &temp.at("early")).unwrap();
     let early = state(&table);
-    table.set_access_threshold(5);
+    table.set_access_threshold(5).unwrap();
     step(&table, &[1, 3, 2], 41, limits(2, 90));
     save(&table, &pool(), &temp.at("late")).unwrap();
     let late = state(&table);
@@ -557,7 +558,7 @@ fn act(table: &Arc<Table>, verb: &Verb, now: &mut i64, limits: Thresholds) -> Re
         },
         Verb::Remove(ids) => vec![table.remove(Ids::I64(ids))?],
         Verb::SetThreshold(access) => {
-            table.set_access_threshold(*access);
+            table.set_access_threshold(*access).unwrap();
             Vec::new()
         }
         Verb::Assign(key) => {

@@ -322,6 +322,7 @@ mod tests {
             },
             init_param: 0.5,
             frozen_keys: vec![i64::MIN, 3],
+            admission_sketch_bytes: 0,
         }
     }
 

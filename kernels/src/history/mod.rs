@@ -1,14 +1,17 @@
 //! How often and when keys were seen: what decides which get rows, and which lose them again.
 //!
-//! A key with a row has its history in an array beside the rows, any other in [`waiting`]. Both take additions from several
-//! threads at once; every addition is to one key of one batch, so that the result does not depend on their order.
+//! A key with a row has its history in an array beside the rows, any other in [`candidates`]. Both take additions from several
+//! threads at once, and the result does not depend on their order.
 
+mod candidates;
+mod sketch;
 mod stored;
 mod waiting;
 
+pub(crate) use candidates::Candidates;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub(crate) use stored::Settings;
-pub(crate) use waiting::Waiting;
+use waiting::Waiting;
 
 /// Rows whose histories lie together, as a power of two.
 const SHIFT: u32 = 13;
@@ -68,7 +71,7 @@ pub(crate) struct History {
     least: AtomicU32,
     /// By row number, [`Seen::pack`], in pieces of [`PIECE`], so that no growth moves them; empty pieces are zeros.
     rows: Vec<Box<[AtomicU64]>>,
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: Candidates,
 }
 
 impl History {
@@ -88,13 +91,18 @@ impl History {
             by_hand: AtomicBool::new(false),
             least: AtomicU32::new(access),
             rows: Vec::new(),
-            waiting: Waiting::default(),
+            waiting: Candidates::Exact(Waiting::default()),
         };
         for row in 0..rows as u32 {
             history.fit(row);
             history.set_row(row, known);
         }
         history
+    }
+
+    /// The same, with other counters of keys without a row.
+    pub(crate) fn with_waiting(self, waiting: Candidates) -> History {
+        History { waiting, ..self }
     }
 
     /// The count from which on keys get rows.

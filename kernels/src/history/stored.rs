@@ -46,7 +46,8 @@ impl History {
         history
     }
 
-    /// What is known of a key and of its row, [`NONE`] if it has none. False, and nothing happens, if something was known already.
+    /// What is known of a key and of its row, [`NONE`] if it has none. False, and nothing happens, if something was known already;
+    /// a sketch cannot tell, and adds.
     pub(crate) fn put(&self, key: i64, row: u32, seen: Seen) -> bool {
         if row == NONE {
             return self.waiting.put(key, seen);
@@ -111,13 +112,13 @@ impl History {
 
     /// The history with these thresholds after the content was replaced by `rows` rows that nothing is known of: they count as
     /// admitted. None if the thresholds are of the files whose rows went, and nobody has asked for a history since.
-    pub(crate) fn renewed(&self, rows: usize) -> Option<History> {
+    pub(crate) fn renewed(self, rows: usize) -> Option<History> {
         if self.awaits() && rows > 0 {
             return None;
         }
         let history = History::new(self.access(), self.eviction(), self.latest(), rows);
-        history.take_thresholds(self);
-        Some(history)
+        history.take_thresholds(&self);
+        Some(history.with_waiting(self.waiting.emptied()))
     }
 
     fn take_thresholds(&self, other: &History) {

@@ -4,5 +4,5 @@ mod hash;
 mod shard;
 mod sharded;
 
-pub(crate) use hash::{hash, top};
+pub(crate) use hash::{hash, scale, top};
 pub(crate) use sharded::Index;

@@ -14,5 +14,6 @@ pub(crate) use lines::Lines;
 pub(crate) use pages::Pages;
 use pages::Zeroable;
 pub(crate) use prefetch::prefetch;
+pub(crate) use room::check as check_room;
 pub(crate) use slab::{Part, Slab};
 pub(crate) use writeback::start_writeback;

@@ -29,7 +29,7 @@ struct Places<'p> {
 ///
 /// # Errors
 /// `ResourceExhausted` with the bytes that are left.
-pub(super) fn check(bytes: u64) -> Result<()> {
+pub(crate) fn check(bytes: u64) -> Result<()> {
     if bytes < ASKED {
         return Ok(());
     }

@@ -7,7 +7,7 @@ use super::engine::zeros;
 use super::flight::Source;
 use super::lease::distinct_keys;
 use super::{Lease, Table};
-use crate::history::{History, Seen};
+use crate::history::{Candidates, History, Seen};
 use crate::index::Index;
 use crate::mem::{prefetch, NONE};
 use crate::pool::ranges;
@@ -83,7 +83,7 @@ impl Table {
     ///
     /// # Errors
     /// `InvalidArgument` for a wrong length, a time outside of 1..=4294967294 seconds since 1970, or an eviction threshold without
-    /// a time. A failed call changes nothing.
+    /// a time; `ResourceExhausted` without memory for the sketch of a table that has one, in the first call. A failed call changes nothing.
     pub fn observe(
         &self,
         pool: &Pool,
@@ -223,16 +223,25 @@ impl Table {
 
     /// Another number of occurrences from which on keys get rows; 0: what is known decides, and nothing is counted any more.
     /// It is saved with the table, and lasts until this is called again or a restored program configures another.
-    pub fn set_access_threshold(&self, access: u32) {
+    ///
+    /// # Errors
+    /// `ResourceExhausted` without memory for the sketch of a table that has one and no history yet; then nothing changed.
+    pub fn set_access_threshold(&self, access: u32) -> Result<()> {
         if let Some(history) = self.history().read().as_deref() {
             history.set_access(access);
-            return;
+            return Ok(());
         }
         let _index = self.index().read();
         let rows = self.content().read().slab.rows();
         let mut history = self.history().write();
-        let history = history.get_or_insert_with(|| Box::new(History::unconfigured(access, rows)));
-        history.set_access(access);
+        if history.is_none() {
+            let new = History::unconfigured(access, rows);
+            *history = Some(Box::new(new.with_waiting(self.candidates()?)));
+        }
+        if let Some(history) = history.as_deref() {
+            history.set_access(access);
+        }
+        Ok(())
     }
 
     /// Rows, memory and what has happened; cheap enough for every step.
@@ -271,6 +280,9 @@ impl Table {
         let mut rows = Vec::with_capacity(keys.len());
         for (at, (&key, &offset)) in keys.iter().zip(found.offsets.iter()).enumerate() {
             let row = offset as u32;
+            if let (Some(&key), Some(-1)) = (keys.get(at + AHEAD), found.offsets.get(at + AHEAD)) {
+                history.waiting.prefetch(key);
+            }
             let count = || {
                 if row == NONE {
                     history.waiting.get(key).unwrap_or_default().count
@@ -311,9 +323,18 @@ impl Table {
         let mut history = self.history().write();
         match history.as_deref() {
             Some(history) => history.configure(access, eviction),
-            None => *history = Some(Box::new(History::new(access, eviction, now, rows))),
+            None => {
+                let new = History::new(access, eviction, now, rows);
+                *history = Some(Box::new(new.with_waiting(self.candidates()?)));
+            }
         }
         Ok(())
+    }
+
+    /// New counters of keys without a row, as the table's settings want them.
+    pub(super) fn candidates(&self) -> Result<Candidates> {
+        let bytes = self.config().admission_sketch_bytes;
+        Candidates::new(bytes).map_err(|error| error.with("table", &self.config().name))
     }
 
     /// In a batch of new rows: takes over what was known of their keys.
@@ -360,8 +381,9 @@ fn see(
     let end = range.end;
     for at in range {
         if let Some(&offset) = offsets[..end].get(at + AHEAD) {
-            if let Some(place) = history.place(offset as u32) {
-                prefetch(place);
+            match history.place(offset as u32) {
+                Some(place) => prefetch(place),
+                None => history.waiting.prefetch(keys[at + AHEAD]),
             }
         }
         match offsets[at] {

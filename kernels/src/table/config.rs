@@ -1,12 +1,16 @@
 //! What a table is told once, when it is made.
 
 use crate::{Error, Initializer, Result, PADDING};
+use std::ops::RangeInclusive;
 
 /// The largest embedding, in floats.
 pub const MAX_DIM: usize = 8192;
 
 /// The largest row budget of one table.
 pub const MAX_CAPACITY: u64 = 2_000_000_000;
+
+/// The sizes of a sketch, in bytes.
+const SKETCH_BYTES: RangeInclusive<u64> = 1 << 10..=1 << 40;
 
 /// The settings of a [`Table`](crate::Table); they do not change during its life.
 #[derive(Clone, Debug)]
@@ -25,6 +29,9 @@ pub struct TableConfig {
     pub init_param: f32,
     /// Keys whose rows are looked up like others but never changed by an optimizer.
     pub frozen_keys: Vec<i64>,
+    /// 0: keys that are counted before they get rows have a counter each, of at most 24 bytes. Otherwise they share so many bytes,
+    /// 1024..=2^40, in a sketch that counts some of them too high, and so admits some too early. Nothing is taken before keys are counted.
+    pub admission_sketch_bytes: u64,
 }
 
 impl TableConfig {
@@ -40,6 +47,13 @@ impl TableConfig {
         if !(1..=MAX_CAPACITY).contains(&self.capacity) {
             return Err(
                 refuse("capacity must be 1 to 2000000000 rows").with("capacity", self.capacity)
+            );
+        }
+        let bytes = self.admission_sketch_bytes;
+        if bytes != 0 && !SKETCH_BYTES.contains(&bytes) {
+            return Err(
+                refuse("admission_sketch_bytes must be 0 or 1024 to 1099511627776")
+                    .with("admission_sketch_bytes", bytes),
             );
         }
         if !self.init_param.is_finite() {

@@ -123,7 +123,8 @@ impl Table {
         Ok(self.resolve(pool, ids, create, limit, restore, zeros)?.1)
     }
 
-    /// Removes the rows of `ids`; unknown keys are no error. Returns how many rows went.
+    /// Removes the rows of `ids`, and what was counted of them; unknown keys are no error. Returns how many rows went. A sketch cannot
+    /// forget one key: there it has afterwards what it was counted before it had its row.
     ///
     /// The numbers of removed rows are refused until new keys reuse them. A row that a live [`Lease`](super::Lease) holds
     /// stays good as a number, out of reach of its key, until the lease ends.
@@ -248,7 +249,7 @@ impl Table {
     /// The content has been replaced by one with `rows` rows: what was known of keys is gone, and these count as admitted.
     fn renew_history(&self, rows: usize) {
         let mut history = self.history.write();
-        let renewed = history.as_deref().and_then(|old| old.renewed(rows));
+        let renewed = history.take().and_then(|old| old.renewed(rows));
         *history = renewed.map(Box::new);
     }
 

@@ -25,7 +25,8 @@ type Visit<'f> = dyn FnMut(&[(i64, u32)]) -> Result<()> + 'f;
 impl Table {
     /// Lets go of the keys that were not seen for the eviction threshold, counted from the latest time that was told: rows, slots and
     /// history. Returns how many keys went and how many are still known. A key without a time never goes,
-    /// and none at all as long as there is no eviction threshold.
+    /// and none at all as long as there is no eviction threshold. Of a table with a sketch both are keys with rows: stale cells are
+    /// emptied, but how many keys were in them is not known.
     ///
     /// It works in pieces: other verbs get their turn between any two. Keys that are seen meanwhile stay. Rows that a live lease
     /// holds wait for its end, as in [`Table::remove`]. When half of the rows are free afterwards, the others move together, and
@@ -238,7 +239,7 @@ impl Table {
         }
     }
 
-    /// Keys that something is known of.
+    /// Keys that something is known of; with a sketch, those that have rows.
     fn known(&self) -> u64 {
         let pieces = self.history().read().as_deref().map_or(0, History::pieces);
         let mut known = 0;

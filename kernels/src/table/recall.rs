@@ -86,10 +86,15 @@ impl Snapshot<'_> {
 }
 
 impl Loading<'_> {
-    /// Starts the history of the rows that were pushed: the last of them.
-    pub(crate) fn start_history(&mut self, settings: Settings) {
-        let rows = self.content.slab.rows();
-        self.history = Some(Box::new(History::from_files(settings, rows)));
+    /// Starts the history of the rows that were pushed: the last of them. A sketch exists twice until the load ends.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` without memory for the sketch of a table that has one.
+    pub(crate) fn start_history(&mut self, settings: Settings) -> Result<()> {
+        let history = History::from_files(settings, self.content.slab.rows());
+        let history = history.with_waiting(self.table.candidates()?);
+        self.history = Some(Box::new(history));
+        Ok(())
     }
 
     /// Takes in what is known of keys, with rows or without. An entry that tells nothing is passed over.

@@ -38,7 +38,8 @@ impl Kernel for Observe {
         name: "MxRecObserve",
         doc: "Makes the keys of a batch distinct, counts each `weight` times its occurrences and notes when it was seen. No key gets a \
               row: MxRecAdmit is to follow, after all lookups of the table in this step have been observed. From the first call on the \
-              table has a history, of 8 bytes a row and at most 24 bytes a key without one.",
+              table has a history, of 8 bytes a row and at most 24 bytes a key without one, or of \
+              admission_sketch_bytes for all of these.",
         inputs: &[
             HANDLE,
             IDS,
@@ -54,8 +55,8 @@ impl Kernel for Observe {
             Attr { spec: "access_threshold: int", doc: "How often a key must be counted to get a row; 0: every key gets one and unknown keys are not counted. It holds for a table without a history; MxRecSetThreshold changes it." },
             Attr { spec: "eviction_threshold: int", doc: "After how many seconds without being seen MxRecEvict lets a key go; -1: never." },
         ],
-        errors: "`INVALID_ARGUMENT` for a negative weight, a timestamp out of its range, or none with an eviction threshold. Nothing is \
-                 counted then.",
+        errors: "`INVALID_ARGUMENT` for a negative weight, a timestamp out of its range, or none with an eviction threshold; \
+                 `RESOURCE_EXHAUSTED` without memory for admission_sketch_bytes. Nothing is counted then.",
         stateful: true,
     };
 
@@ -160,7 +161,7 @@ impl Kernel for SetThreshold {
         ],
         outputs: &[Arg { name: "output", dtype: "int32", shape: "()", doc: "The value." }],
         attrs: &[],
-        errors: "`INVALID_ARGUMENT` for a negative value.",
+        errors: "`INVALID_ARGUMENT` for a negative value; `RESOURCE_EXHAUSTED` without memory for admission_sketch_bytes, before the first MxRecObserve.",
         stateful: true,
     };
 
@@ -180,7 +181,7 @@ impl Kernel for SetThreshold {
             let access = u32::try_from(value).map_err(|_| {
                 Error::invalid("the access threshold must not be negative").with("value", value)
             })?;
-            table.set_access_threshold(access);
+            table.set_access_threshold(access)?;
             context.set_scalar(0, value)
         })
     }
@@ -206,7 +207,7 @@ impl Kernel for Evict {
               history; none before an MxRecObserve has given the table an eviction threshold. Other ops get their turn meanwhile. If half of \
               the rows are free then, the system gets their memory back.",
         inputs: &[HANDLE],
-        outputs: &[Arg { name: "counts", dtype: "int64", shape: "(2)", doc: "Keys that went, and keys that are still known; both with those that never had a row." }],
+        outputs: &[Arg { name: "counts", dtype: "int64", shape: "(2)", doc: "Keys that went, and keys that are still known; both with those that never had a row, except in a table with admission_sketch_bytes." }],
         attrs: &[],
         errors: "`RESOURCE_EXHAUSTED` without memory for a list of rows. Keys that went before the error stay gone.",
         stateful: true,

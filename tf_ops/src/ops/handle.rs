@@ -33,7 +33,9 @@ impl Kernel for Table {
               2000000000), seed (0 to 2^64 - 1), init_param (factor of new rows), padding_keys (keys whose rows are never updated) and \
               initializer: an object with `kind` zeros, ones, constant (value), random_uniform (min, max), random_normal (mean, \
               stddev), truncated_normal (mean, stddev) or variance_scaling (scale, mode: fan_in, fan_out, fan_avg; distribution: \
-              uniform, untruncated_normal, truncated_normal; fan_in; fan_out). It may have track_changes: true, for MxRecSaveDelta.",
+              uniform, untruncated_normal, truncated_normal; fan_in; fan_out). It may have track_changes: true, for MxRecSaveDelta, and \
+              admission_sketch_bytes (0, or 1024 to 2^40): keys that are counted before they get rows then share so many bytes, in which some \
+              are counted too high; with 0 each has an exact counter.",
         inputs: &[
             Arg { name: "config", dtype: "uint8", shape: "(n)", doc: "The configuration, JSON in UTF-8." },
             Arg { name: "like", dtype: "float", shape: "(0, dim)", doc: "No row; its shape states dim." },
