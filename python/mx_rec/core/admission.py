@@ -26,8 +26,9 @@ class Evicted(NamedTuple):
     """What an eviction did to a table.
 
     Attributes:
-        evicted: Keys that lost their row, slots and history, or their history alone.
-        kept: Keys that the table still knows.
+        evicted: Keys that lost their row, slots and history, or their history alone. With
+            admission_sketch_bytes those that had a row: others are not known one by one.
+        kept: Keys that the table still knows; with admission_sketch_bytes those with a row.
     """
 
     evicted: int

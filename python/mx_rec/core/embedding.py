@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from mx_rec.constants import constants
 from mx_rec.constants.constants import (MAX_DEVICE_VOCABULARY_SIZE, MAX_EMBEDDING_SIZE, MAX_INT32,
-                                        MAX_INT64, MAX_VOCABULARY_SIZE, MIN_INT64)
+                                        MAX_INT64, MAX_SKETCH_BYTES, MAX_VOCABULARY_SIZE, MIN_INT64,
+                                        MIN_SKETCH_BYTES)
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.initializers import describe_initializer, table_seed
 from mx_rec.core.lookup import sparse_lookup
@@ -61,7 +62,8 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
                  padding_keys: Union[None, int, List[int]] = None,
                  padding_keys_mask: bool = False, padding_keys_len: Optional[int] = None,
                  value_dtype: tf.DType = tf.float32, shard_num: int = 1,
-                 fusion_optimizer_var: bool = True, hashtable_threshold: int = 0) -> Table:
+                 fusion_optimizer_var: bool = True, hashtable_threshold: int = 0,
+                 admission_sketch_bytes: int = 0) -> Table:
     """Creates a table of embeddings in the present default graph.
 
     The table itself comes to life in each session that runs the graph, and goes with it.
@@ -97,6 +99,11 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
         shard_num: In [1, 8192]; without effect.
         fusion_optimizer_var: Without effect.
         hashtable_threshold: In [0, 2147483647]; without effect.
+        admission_sketch_bytes: 0, or in [1024, 2**40]. Of a table whose lookups have an
+            access_threshold: with 0, keys that have no row yet are counted exactly, in at most 24
+            bytes each. Otherwise they share so many bytes, a multiple of 32 after rounding down; a
+            key is never admitted later than with exact counters, but may be admitted earlier, and
+            evictions report keys with rows only. docs/admission-eviction.md has the error.
 
     Returns:
         The table.
@@ -124,7 +131,8 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
         ssd_vocabulary_size=ssd_vocabulary_size, is_save=is_save, is_dp=is_dp,
         init_param=init_param, all2all_gradients_op=all2all_gradients_op,
         padding_keys=_check_padding(padding_keys, padding_keys_mask, padding_keys_len),
-        padding_keys_mask=padding_keys_mask, padding_keys_len=padding_keys_len)
+        padding_keys_mask=padding_keys_mask, padding_keys_len=padding_keys_len,
+        admission_sketch_bytes=_check_sketch(table_name, admission_sketch_bytes))
     _check_storage(options, ssd_data_path, config.use_dynamic_expansion)
     if enable_merge and not config.use_dynamic_expansion:
         raise RuntimeError("merge table function requires dynamic expansion mode: call "
@@ -194,6 +202,15 @@ def _check_padding(keys: Any, mask: bool, length: Optional[int]) -> Optional[Lis
     return list(dict.fromkeys(int(key) for key in keys))
 
 
+def _check_sketch(table_name: str, size: Any) -> int:
+    """Returns the bytes of the counting sketch, 0 for exact counters."""
+    if not is_int(size) or (size != 0 and not MIN_SKETCH_BYTES <= size <= MAX_SKETCH_BYTES):
+        raise ValueError("'admission_sketch_bytes' of the table {!r} should be 0, for exact "
+                         "counters, or an int between {} and {}, but is {!r}".format(
+                             table_name, MIN_SKETCH_BYTES, MAX_SKETCH_BYTES, size))
+    return int(size)
+
+
 def _check_storage(options: TableOptions, ssd_data_path: Union[str, Sequence[str]],
                    use_dynamic_expansion: bool) -> None:
     """Checks that the sizes go together."""
@@ -234,7 +251,8 @@ def _merged_table(options: TableOptions, initializer: Any, capacity: int) -> Any
     configuration = json.dumps([
         options.key_dtype.name, options.dim, initializer,
         getattr(options.initializer, "seed", None), options.is_save, options.is_dp,
-        options.init_param, options.all2all_gradients_op, options.padding_keys], sort_keys=True)
+        options.init_param, options.all2all_gradients_op, options.padding_keys,
+        options.admission_sketch_bytes], sort_keys=True)
     merged = graph_state().merged
     if configuration in merged:
         physical = merged[configuration]  # type: PhysicalTable

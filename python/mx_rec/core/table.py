@@ -52,6 +52,7 @@ class TableOptions(NamedTuple):
     padding_keys: Optional[List[int]]
     padding_keys_mask: bool
     padding_keys_len: Optional[int]
+    admission_sketch_bytes: int
 
 
 class Table:
@@ -73,7 +74,7 @@ class Table:
         slice_device_vocabulary_size, slice_host_vocabulary_size, slice_ssd_vocabulary_size: The
             sizes divided by the rank count, rounded up.
         padding_keys: Keys whose rows are never updated, without duplicates, or None.
-        padding_keys_mask, padding_keys_len: As given to `create_table`.
+        padding_keys_mask, padding_keys_len, admission_sketch_bytes: As given to `create_table`.
         optimizer: The optimizer that updates the table, once there is one.
         ext_emb_size: Floats per row with the optimizer's slots.
         thresholds: (access, eviction) threshold of the lookups of each mode.
@@ -106,6 +107,7 @@ class Table:
         self.padding_keys = options.padding_keys
         self.padding_keys_mask = options.padding_keys_mask
         self.padding_keys_len = options.padding_keys_len
+        self.admission_sketch_bytes = options.admission_sketch_bytes
         self.optimizer = None  # type: Optional[tf.compat.v1.train.Optimizer]
         self.ext_emb_size = options.dim
         self.thresholds = {}  # type: Dict[bool, Tuple[int, int]]
@@ -184,6 +186,8 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
         "padding_keys": [key for key in options.padding_keys or () if key != PADDING_KEY],
         "initializer": initializer,
     }
+    if options.admission_sketch_bytes:
+        config["admission_sketch_bytes"] = options.admission_sketch_bytes
     track_changes = track_changes and options.is_save
     if track_changes:
         config["track_changes"] = True
