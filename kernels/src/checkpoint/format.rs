@@ -22,13 +22,16 @@ pub(super) const TEXT_MANIFEST: &str = "manifest";
 pub(super) const THRESHOLDS: &str = "table_2_thresh";
 /// File of how often and when keys were seen. Who loads a table says by this name whether it wants the history.
 pub(super) const RECORDS: &str = "hist_rec";
+/// File of the counters of keys without rows, of a table that counts them in a sketch.
+pub(super) const SKETCH: &str = "hist_sketch";
 /// Names that are no slots; the original writes the last one for statistics.
-pub(super) const NOT_SLOTS: [&str; 6] = [
+pub(super) const NOT_SLOTS: [&str; 7] = [
     KEY,
     EMBEDDING,
     REMOVED,
     THRESHOLDS,
     RECORDS,
+    SKETCH,
     "key_count_map",
 ];
 
@@ -120,6 +123,7 @@ mod tests {
             "manifest",
             "manifest.json",
             "hist_rec",
+            "hist_sketch",
             "a b",
         ] {
             assert!(!is_slot_name(bad), "{bad}");

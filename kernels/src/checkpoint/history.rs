@@ -13,8 +13,9 @@ use super::format::{damaged, named, refused, BLOCK_BYTES, DATA, RECORDS, THRESHO
 use super::manifest::Recorded;
 use super::reader::open;
 use super::rows::Written;
+use super::sketch::{write_sketch, Sketch};
 use crate::history::{Seen, Settings};
-use crate::{Error, Loading, Pool, Result, Snapshot};
+use crate::{Error, Loading, Pool, Result, Snapshot, Table};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -72,6 +73,7 @@ pub(super) fn write_history(
     })?;
     file.append(&buffer)?;
     files.push(file);
+    write_sketch(snapshot, dir, files)?;
     Ok(Some(settings.configured))
 }
 
@@ -229,15 +231,18 @@ pub(super) struct History<'m> {
     settings: Settings,
     records: Records,
     recorded: Option<&'m Recorded>,
+    /// The counters of keys without rows, if they are a sketch that the table can take.
+    sketch: Option<Sketch<'m>>,
 }
 
 impl<'m> History<'m> {
-    /// Opens the history in the directory of a table; None if it has none. `configured` is what the manifest says of it: without one,
+    /// Opens the history in the directory of `table`; None if it has none. `configured` is what the manifest says of it: without one,
     /// the threshold in force stands for the configured one.
     ///
     /// # Errors
     /// `DataLoss`, `NotFound` or `Io` with the file.
     pub(super) fn open(
+        table: &Table,
         dir: &Path,
         configured: Option<Option<u32>>,
         verdicts: &mut Verdicts<'m>,
@@ -266,6 +271,7 @@ impl<'m> History<'m> {
             settings,
             records,
             recorded,
+            sketch: Sketch::open(table, dir, verdicts)?,
         }))
     }
 
@@ -274,6 +280,9 @@ impl<'m> History<'m> {
         let path = self.records.path.clone();
         let named = |error: Error| error.with("path", path.display());
         loading.start_history(self.settings)?;
+        if let Some(sketch) = &mut self.sketch {
+            sketch.push(loading)?;
+        }
         let mut known = Vec::new();
         while self.records.left > 0 {
             self.records.next(&mut known)?;

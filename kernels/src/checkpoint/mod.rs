@@ -1,7 +1,7 @@
 //! A table on disk: one directory with its keys, its embeddings and its optimizer slots.
 //!
 //! `docs/checkpoint-format.md` has the bytes. `format` says what the files are, `writer` makes them beside their
-//! destination and renames them into place, `reader` believes nothing it has not checked. `history` has the files of admission.
+//! destination and renames them into place, `reader` believes nothing it has not checked. `history` and `sketch` have the files of admission.
 
 mod block;
 mod format;
@@ -10,6 +10,7 @@ pub mod inspect;
 mod manifest;
 mod reader;
 mod rows;
+mod sketch;
 mod text;
 mod writer;
 

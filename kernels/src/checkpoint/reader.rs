@@ -11,7 +11,7 @@
 use super::block::{read, Column, Verdicts};
 use super::format::{
     damaged, is_slot_name, named, ATTRIBUTE, DATA, EMBEDDING, FLOAT_BYTES, KEY, KEY_BYTES,
-    MAX_SLOTS, RECORDS, REMOVED, THRESHOLDS,
+    MAX_SLOTS, RECORDS, REMOVED, SKETCH, THRESHOLDS,
 };
 use super::history::History;
 use super::manifest::Manifest;
@@ -195,7 +195,7 @@ impl<'m> Link<'m> {
         let wants_history = wanted(RECORDS);
         let history = if wants_history {
             let configured = manifest.and_then(|manifest| manifest.configured);
-            History::open(dir, configured, &mut verdicts)?
+            History::open(table, dir, configured, &mut verdicts)?
         } else {
             None
         };
@@ -204,7 +204,7 @@ impl<'m> Link<'m> {
             unwanted
                 .iter()
                 .any(|slot| file.starts_with(slot.name.as_ref()))
-                || (!wants_history && [RECORDS, THRESHOLDS].map(Path::new).contains(&file))
+                || (!wants_history && [RECORDS, THRESHOLDS, SKETCH].map(Path::new).contains(&file))
         })?;
         Ok(Self {
             dir,

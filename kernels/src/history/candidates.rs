@@ -1,7 +1,6 @@
 //! What is known of keys that have no row: counted one by one, or in a sketch of fixed size.
 
-use super::sketch::Sketch;
-use super::{Seen, Waiting};
+use super::{Seen, Sketch, Waiting};
 use crate::Result;
 
 /// Counters of keys without a row.
@@ -27,6 +26,14 @@ impl Candidates {
             0 => Candidates::Exact(Waiting::default()),
             bytes => Candidates::Sketch(Sketch::new(bytes)?),
         })
+    }
+
+    /// The sketch, if it is one.
+    pub(crate) fn sketch(&self) -> Option<&Sketch> {
+        match self {
+            Candidates::Exact(_) => None,
+            Candidates::Sketch(sketch) => Some(sketch),
+        }
     }
 
     /// The same without a key. A sketch keeps its memory.

@@ -9,6 +9,7 @@ mod stored;
 mod waiting;
 
 pub(crate) use candidates::Candidates;
+pub(crate) use sketch::Sketch;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub(crate) use stored::Settings;
 use waiting::Waiting;

@@ -61,15 +61,37 @@ impl Sketch {
     /// # Errors
     /// `ResourceExhausted` if the system has not got the memory.
     pub(crate) fn new(bytes: u64) -> Result<Sketch> {
-        let row = (DEPTH * size_of::<AtomicU64>()) as u64;
         let refused = || Error::new(Kind::ResourceExhausted, "no memory for counters of keys");
-        let width = usize::try_from(bytes / row).map_err(|_| refused())?.max(1);
+        let width = usize::try_from(Sketch::shape_of(bytes).0).map_err(|_| refused())?;
         check_room(bytes)?;
         let mut cells = Vec::new();
         let reserved = cells.try_reserve_exact(width.saturating_mul(DEPTH));
         reserved.map_err(|cause| refused().with("cause", cause))?;
         cells.resize_with(width * DEPTH, AtomicU64::default);
         Ok(Sketch { cells, width })
+    }
+
+    /// Width and depth, in cells, of a sketch of at most so many bytes, 32 at least.
+    pub(crate) fn shape_of(bytes: u64) -> (u64, u64) {
+        let column = (DEPTH * size_of::<AtomicU64>()) as u64;
+        ((bytes / column).max(1), DEPTH as u64)
+    }
+
+    /// Width and depth, in cells.
+    pub(crate) fn shape(&self) -> (u64, u64) {
+        (self.width as u64, DEPTH as u64)
+    }
+
+    /// The cells from number `from` on, row after row.
+    pub(crate) fn cells(&self, from: usize) -> impl Iterator<Item = u64> + '_ {
+        self.cells.iter().skip(from).map(|cell| cell.load(Relaxed))
+    }
+
+    /// Sets cells from number `from` on, as [`Sketch::cells`] gave them; what is behind the last cell is passed over.
+    pub(crate) fn fill(&self, from: usize, cells: impl Iterator<Item = u64>) {
+        for (cell, word) in self.cells.iter().skip(from).zip(cells) {
+            cell.store(word, Relaxed);
+        }
     }
 
     /// Adds to the cells of a key. Padding has none.
@@ -175,7 +197,7 @@ mod tests {
     }
 
     fn words(sketch: &Sketch) -> Vec<u64> {
-        sketch.cells.iter().map(|cell| cell.load(Relaxed)).collect()
+        sketch.cells(0).collect()
     }
 
     /// Evenly distributed numbers in 0..1, the same in every run.

@@ -1,7 +1,7 @@
 //! The history of a table out to files and in from them, key by key.
 
-use super::{Loading, Snapshot};
-use crate::history::{History, Seen, Settings};
+use super::{Loading, Snapshot, Table};
+use crate::history::{History, Seen, Settings, Sketch};
 use crate::pool::ranges;
 use crate::{Error, Pool, Result, PADDING};
 use parking_lot::Mutex;
@@ -17,6 +17,16 @@ const LEAST: usize = 4096;
 
 /// Keys with what is known of them.
 type Known = [(i64, Seen)];
+
+impl Table {
+    /// Width and depth of the sketch that the settings ask for; None for exact counters.
+    pub(crate) fn sketch_shape(&self) -> Option<(u64, u64)> {
+        match self.config().admission_sketch_bytes {
+            0 => None,
+            bytes => Some(Sketch::shape_of(bytes)),
+        }
+    }
+}
 
 impl Snapshot<'_> {
     /// What the table's history has beside its keys; None if there is no history.
@@ -65,6 +75,21 @@ impl Snapshot<'_> {
         Ok(())
     }
 
+    /// Width and depth of the sketch that counts keys without a row; None if there is none.
+    pub(crate) fn sketch_shape(&self) -> Option<(u64, u64)> {
+        let sketch = |history: &History| history.waiting.sketch().map(Sketch::shape);
+        self.with_history(None, sketch)
+    }
+
+    /// Calls `f` with the cells `from..from + most` of the sketch, as far as there are so many.
+    pub(crate) fn each_cell(&self, from: usize, most: usize, f: &mut dyn FnMut(u64)) {
+        self.with_history((), |history| {
+            if let Some(sketch) = history.waiting.sketch() {
+                sketch.cells(from).take(most).for_each(f);
+            }
+        });
+    }
+
     /// Lists what is known of keys in some buckets of a shard of the index; returns where to go on.
     fn list(&self, shard: usize, from: usize, list: &mut Vec<(i64, Seen)>) -> Option<usize> {
         let mut rows = Vec::with_capacity(LOOK);
@@ -95,6 +120,14 @@ impl Loading<'_> {
         let history = history.with_waiting(self.table.candidates()?);
         self.history = Some(Box::new(history));
         Ok(())
+    }
+
+    /// Sets cells of the sketch, from number `from` on; those it has not got are passed over.
+    pub(crate) fn fill_cells(&self, from: usize, cells: impl Iterator<Item = u64>) {
+        let history = self.history.as_deref();
+        if let Some(sketch) = history.and_then(|history| history.waiting.sketch()) {
+            sketch.fill(from, cells);
+        }
     }
 
     /// Takes in what is known of keys, with rows or without. An entry that tells nothing is passed over.
