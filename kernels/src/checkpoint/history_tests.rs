@@ -470,7 +470,7 @@ fn eviction_after_a_restore_needs_no_batch_before() {
     assert_eq!(other.evict().unwrap(), (2, 1));
     // Neither does one of a program that has only said how often a key must come.
     let third = self::table();
-    third.set_access_threshold(9);
+    third.set_access_threshold(9).unwrap();
     load(&third, &pool(), &temp.at("t")).unwrap();
     assert_eq!(third.evict().unwrap(), (2, 1));
     assert_eq!(table.evict().unwrap(), (2, 1));

@@ -167,16 +167,12 @@ impl History {
         }
     }
 
-    /// Gives the memory of pieces back in which nothing is known.
-    pub(crate) fn shrink(&mut self) {
-        for piece in &mut self.rows {
-            if piece.iter_mut().all(|word| *word.get_mut() == 0) {
-                *piece = Box::default();
-            }
-        }
-        let used = self.rows.iter().rposition(|piece| !piece.is_empty());
-        self.rows.truncate(used.map_or(0, |last| last + 1));
+    /// Forgets rows from `rows` on, as far as whole pieces go. What is returned holds their memory.
+    pub(crate) fn truncate(&mut self, rows: usize) -> impl Sized + use<> {
+        let kept = rows.div_ceil(PIECE).min(self.rows.len());
+        let gone = self.rows.split_off(kept);
         self.rows.shrink_to_fit();
+        gone
     }
 
     /// What is known of the key of a row.

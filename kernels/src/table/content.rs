@@ -1,8 +1,10 @@
 //! The rows of a table, and which of them are in use.
 
 use super::changes::Changes;
+use super::vacant::Vacant;
 use crate::mem::{Slab, NONE};
 use crate::{Error, Kind, Result, SlotSpec};
+use std::ops::Range;
 
 /// Below this many free rows memory is not given back piece by piece.
 const SWEEP: usize = 4096;
@@ -18,12 +20,10 @@ pub(crate) struct Content {
     pub(crate) slots: Vec<SlotSpec>,
     dim: usize,
     capacity: u64,
-    /// Removed rows, reused from the end. Those that are in use again, or listed before, are passed over: `removed` is the truth.
-    free: Vec<u32>,
-    /// One bit a row, set where it is removed; shorter than the rows when the last bits are 0.
-    removed: Vec<u64>,
-    /// How many rows are removed.
-    unused: usize,
+    /// Removed rows; the lowest are used again first, so that rows in use lie close together.
+    removed: Vacant,
+    /// No row below this one is removed.
+    lowest: usize,
     /// Rows that no optimizer changes, ascending.
     frozen: Vec<u32>,
     /// How many rows were free when memory was last given back.
@@ -38,16 +38,14 @@ impl Content {
     /// No rows.
     pub(crate) fn new(dim: usize, capacity: u64, slots: Vec<SlotSpec>) -> Content {
         let slab = Slab::new(dim * (1 + slots.len()), capacity);
-        let (free, removed, frozen) = (Vec::new(), Vec::new(), Vec::new());
         Content {
             slab,
             slots,
             dim,
             capacity,
-            free,
-            removed,
-            unused: 0,
-            frozen,
+            removed: Vacant::default(),
+            lowest: 0,
+            frozen: Vec::new(),
             swept: 0,
             initials: 0,
             changes: Changes::default(),
@@ -59,7 +57,7 @@ impl Content {
     pub(crate) fn check(&self, offset: i64) -> Option<u32> {
         if (offset as u64) < self.slab.rows() as u64 {
             let row = offset as u32;
-            return (self.unused == 0 || !self.is_removed(row)).then_some(row);
+            return (self.removed.len() == 0 || !self.removed.contains(row)).then_some(row);
         }
         (offset == -1).then_some(NONE)
     }
@@ -73,112 +71,102 @@ impl Content {
         rows.try_reserve_exact(n).map_err(|_| {
             Error::new(Kind::ResourceExhausted, "no memory for new row numbers").with("rows", n)
         })?;
-        while rows.len() < n && self.unused > 0 {
-            match self.free.pop() {
-                Some(row) if self.is_removed(row) => {
-                    self.mark_used(row);
-                    rows.push(row);
-                }
-                Some(_) => {}
-                None => break,
-            }
+        while rows.len() < n {
+            let Some(row) = self.first_removed() else {
+                break;
+            };
+            self.removed.remove(row);
+            rows.push(row);
         }
         let reused = rows.len();
         let first = self.slab.rows();
         if let Err(error) = self.slab.grow(first + (n - reused)) {
-            rows.reverse();
             self.free(&rows);
             return Err(error);
         }
         rows.extend((first..first + (n - reused)).map(|row| row as u32));
-        self.swept = self.swept.min(self.unused);
+        self.swept = self.swept.min(self.removed.len());
         Ok(rows)
     }
 
     /// Takes rows out of use.
     pub(crate) fn free(&mut self, rows: &[u32]) {
-        self.removed.resize(self.slab.rows().div_ceil(64), 0);
         for &row in rows {
-            self.removed[row as usize / 64] |= 1 << (row % 64);
+            self.removed.insert(row);
+            self.lowest = self.lowest.min(row as usize);
         }
-        self.unused += rows.len();
-        self.free.extend_from_slice(rows);
         if !self.frozen.is_empty() {
             let removed = &self.removed;
-            self.frozen
-                .retain(|&row| removed[row as usize / 64] >> (row % 64) & 1 == 0);
+            self.frozen.retain(|&row| !removed.contains(row));
         }
     }
 
     /// Gives memory of removed rows back, if many are.
     pub(crate) fn tidy(&mut self) {
-        if self.unused == self.slab.rows() {
-            if self.unused > 0 {
+        let unused = self.removed.len();
+        if unused == self.slab.rows() {
+            if unused > 0 {
                 let changes = std::mem::take(&mut self.changes);
                 *self = Content::new(self.dim, self.capacity, std::mem::take(&mut self.slots));
                 self.changes = changes;
             }
-        } else if self.is_sparse() && self.unused >= self.swept + self.swept / 4 {
+        } else if self.is_sparse() && unused >= self.swept + self.swept / 4 {
             self.sweep();
         }
     }
 
     /// Whether half of the rows are removed, and many.
     pub(crate) fn is_sparse(&self) -> bool {
-        self.unused >= SWEEP && self.unused * 2 >= self.slab.rows()
+        self.removed.len() >= SWEEP && self.removed.len() * 2 >= self.slab.rows()
     }
 
     /// Rows in use, staged and retired ones among them.
     pub(crate) fn used(&self) -> usize {
-        self.slab.rows() - self.unused
+        self.slab.rows() - self.removed.len()
     }
 
     /// [`Content::tidy`] is to wait until many more rows are removed: somebody else gives their memory back.
     pub(crate) fn leave_untidy(&mut self) {
-        self.swept = self.unused;
+        self.swept = self.removed.len();
     }
 
-    /// Moves a row in use into a removed one below it, the first from `*from` on, which is set behind it. `None`: there is none,
-    /// or the row is frozen and stays.
-    pub(crate) fn move_down(
-        &mut self,
-        row: u32,
-        from: &mut usize,
-        scratch: &mut Vec<f32>,
-    ) -> Option<u32> {
+    /// Moves a row in use into the first removed one, if that is below it. `None`: it is not, or the row is frozen and stays.
+    pub(crate) fn move_down(&mut self, row: u32, scratch: &mut Vec<f32>) -> Option<u32> {
         if self.frozen.binary_search(&row).is_ok() {
             return None;
         }
-        let to = self.first_removed(*from, row as usize)?;
+        let to = self.first_removed().filter(|&to| to < row)?;
         scratch.clear();
         scratch.extend_from_slice(self.slab.row(row)?);
         self.slab.row_mut(to)?.copy_from_slice(scratch);
-        *from = to as usize + 1;
         self.changes.moved(row, to);
-        self.mark_used(to);
-        self.removed.resize(self.slab.rows().div_ceil(64), 0);
-        self.removed[row as usize / 64] |= 1 << (row % 64);
-        self.unused += 1;
+        self.removed.remove(to);
+        self.removed.insert(row);
         Some(to)
     }
 
     /// Forgets removed rows at the end. What is returned holds their memory: to be dropped when no lock is held, which takes time.
     pub(crate) fn trim(&mut self) -> impl Sized + use<> {
-        let rows = self.end();
-        self.unused -= self.slab.rows() - rows;
+        let rows = self.removed.end(self.slab.rows());
         let memory = self.slab.truncate(rows);
-        self.removed.truncate(rows.div_ceil(64));
-        if let Some(last) = self.removed.last_mut().filter(|_| !rows.is_multiple_of(64)) {
-            *last &= (1 << (rows % 64)) - 1;
-        }
-        let removed = &self.removed;
-        self.free.retain(|&row| {
-            let word = removed.get(row as usize / 64);
-            word.is_some_and(|bits| bits >> (row % 64) & 1 == 1)
-        });
-        self.free.shrink_to_fit();
-        self.swept = self.unused;
+        self.removed.truncate(rows);
+        self.swept = self.removed.len();
         memory
+    }
+
+    /// Gives the memory of long runs of removed rows in `rows` back.
+    pub(crate) fn release(&mut self, rows: Range<usize>) {
+        let long = RUN_BYTES / (self.slab.width() * size_of::<f32>()).max(1);
+        let end = rows.end.min(self.slab.rows());
+        let mut start = rows.start;
+        for row in rows.start..=end {
+            if row == end || !self.removed.contains(row as u32) {
+                if row - start > long {
+                    self.slab.release(start, row);
+                }
+                start = row + 1;
+            }
+        }
     }
 
     /// Marks a row that no optimizer may change.
@@ -266,61 +254,21 @@ impl Content {
 
     /// Bytes of the bookkeeping.
     pub(crate) fn other_bytes(&self) -> u64 {
-        let rows =
-            self.free.capacity() * 4 + self.removed.capacity() * 8 + self.frozen.capacity() * 4;
+        let rows = self.removed.bytes() + self.frozen.capacity() * 4;
         (rows + self.changes.bytes()) as u64
     }
 
-    fn is_removed(&self, row: u32) -> bool {
-        self.removed
-            .get(row as usize / 64)
-            .is_some_and(|bits| bits >> (row % 64) & 1 == 1)
-    }
-
-    fn mark_used(&mut self, row: u32) {
-        if let Some(bits) = self.removed.get_mut(row as usize / 64) {
-            *bits &= !(1 << (row % 64));
-            self.unused -= 1;
-        }
-    }
-
-    /// The first removed row from `from` on and below `end`.
-    fn first_removed(&self, from: usize, end: usize) -> Option<u32> {
-        let mut bits = self.removed.get(from / 64)? & (u64::MAX << (from % 64));
-        let mut word = from / 64;
-        while bits == 0 {
-            word += 1;
-            bits = *self.removed.get(word).filter(|_| word * 64 < end)?;
-        }
-        let row = word * 64 + bits.trailing_zeros() as usize;
-        (row < end).then_some(row as u32)
-    }
-
-    /// The end of the rows in use.
-    fn end(&self) -> usize {
-        let mut rows = self.slab.rows();
-        while rows > 0 && self.is_removed(rows as u32 - 1) {
-            let whole = rows.is_multiple_of(64) && self.removed[rows / 64 - 1] == u64::MAX;
-            rows -= if whole { 64 } else { 1 };
-        }
-        rows
+    /// The first removed row.
+    fn first_removed(&mut self) -> Option<u32> {
+        let row = self.removed.first(self.lowest);
+        self.lowest = row.map_or(self.slab.rows(), |row| row as usize);
+        row
     }
 
     /// Forgets removed rows at the end and gives back the memory of long runs of removed rows.
     fn sweep(&mut self) {
         drop(self.trim());
-        let rows = self.slab.rows();
-        let long = RUN_BYTES / (self.slab.width() * size_of::<f32>()).max(1);
-        let mut start = 0;
-        for row in 0..=rows {
-            if row == rows || !self.is_removed(row as u32) {
-                if row - start > long {
-                    self.slab.release(start, row);
-                }
-                start = row + 1;
-            }
-        }
-        self.swept = self.unused;
+        self.release(0..self.slab.rows());
     }
 }
 

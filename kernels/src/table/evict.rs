@@ -2,22 +2,29 @@
 
 use super::Table;
 use crate::history::History;
-use crate::index::Index;
 use crate::mem::NONE;
 use crate::{Error, Ids, Kind, Result};
+use parking_lot::RwLockWriteGuard;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// Keys that are removed, or rows that are moved, under one lock: no other verb waits much longer than for a batch.
-const PIECE: usize = 2048;
+const PIECE: usize = 1024;
 
 /// Rows of at most so many floats in all are moved under one lock.
 const PIECE_FLOATS: usize = 512 << 10;
 
 /// Entries of the index that are looked through under one lock.
-const LOOK: usize = 64 << 10;
+const LOOK: usize = 32 << 10;
 
-/// Rows whose histories are looked through under one lock.
-const ROWS: usize = 1 << 18;
+/// Rows whose histories are looked through, or whose memory is given back, under one lock.
+const ROWS: usize = 1 << 16;
+
+/// How often, and after which pauses, rows are tried again that a lease held when they were to move: steps end meanwhile.
+const AGAIN: (usize, Duration) = (32, Duration::from_millis(1));
+
+/// How often all rows behind the end are looked for: those that were staged have keys later.
+const ROUNDS: usize = 3;
 
 /// What is called with some entries of the index: keys and rows.
 type Visit<'f> = dyn FnMut(&[(i64, u32)]) -> Result<()> + 'f;
@@ -54,9 +61,9 @@ impl Table {
         let stale = self.stale_rows(latest)?;
         if stale.iter().any(|&bits| bits != 0) {
             gone += self.evict_rows(&stale, latest)?;
-            drop(stale);
-            self.compact()?;
         }
+        drop(stale);
+        self.compact()?;
         Ok((gone, self.known()))
     }
 
@@ -106,6 +113,8 @@ impl Table {
         drop(flight);
         self.forget_history(std::iter::empty(), &rows);
         self.count(&index);
+        // Whoever waits comes next, even if this thread is back before the other is awake.
+        RwLockWriteGuard::unlock_fair(index);
         Ok(rows.len() as u64)
     }
 
@@ -151,7 +160,9 @@ impl Table {
         })?;
         let shards = self.index().read().shards();
         for shard in 0..shards {
-            self.index().write().shrink_shard(shard);
+            let mut index = self.index().write();
+            index.shrink_shard(shard);
+            RwLockWriteGuard::unlock_fair(index);
         }
         Ok(gone)
     }
@@ -184,50 +195,70 @@ impl Table {
 
     /// If half of the rows are free: moves those at the end into free places before them, and gives the memory at the end back.
     fn compact(&self) -> Result<()> {
-        let (end, width) = {
-            let content = self.content().read();
-            if !content.is_sparse() {
-                return Ok(());
+        for _ in 0..ROUNDS {
+            let (end, width) = {
+                let content = self.content().read();
+                if !content.is_sparse() {
+                    return Ok(());
+                }
+                (content.used(), content.slab.width())
+            };
+            let most = (PIECE_FLOATS / width).clamp(1, PIECE);
+            let mut held = Vec::new();
+            self.each_entry(&|row| row as usize >= end, most, &mut |entries| {
+                self.move_down(entries, &mut held);
+                Ok(())
+            })?;
+            for _ in 0..AGAIN.0 {
+                if held.is_empty() {
+                    break;
+                }
+                std::thread::sleep(AGAIN.1);
+                let entries = std::mem::take(&mut held);
+                let pieces = entries.chunks(most);
+                pieces.for_each(|entries| self.move_down(entries, &mut held));
             }
-            (content.used(), content.slab.width())
-        };
-        let mut from = 0;
-        let mut scratch = Vec::new();
-        let most = (PIECE_FLOATS / width).clamp(1, PIECE);
-        self.each_entry(&|row| row as usize >= end, most, &mut |entries| {
-            let mut index = self.index().write();
-            self.move_down(&mut index, entries, &mut from, &mut scratch);
-            Ok(())
-        })?;
-        let trimmed = {
             let _flight = self.flight().lock();
-            self.content().write().trim()
-        };
-        drop(trimmed);
-        if let Some(history) = self.history().write().as_deref_mut() {
-            history.shrink();
+            let mut content = self.content().write();
+            let mut history = self.history().write();
+            let rows = content.trim();
+            let words = history
+                .as_deref_mut()
+                .map(|one| one.truncate(content.slab.rows()));
+            drop((history, content, _flight));
+            drop((rows, words));
+        }
+        // What is still in use there stays; the memory between is given back.
+        let rows = self.content().read().slab.rows();
+        for start in (0..rows).step_by(ROWS) {
+            let mut content = self.content().write();
+            if !content.is_sparse() {
+                break;
+            }
+            content.release(start..start + ROWS);
+            RwLockWriteGuard::unlock_fair(content);
         }
         Ok(())
     }
 
-    /// Moves the rows of entries that are in the index as they are given here, and that no lease holds, into free places from
-    /// `*from` on, which moves on.
-    fn move_down(
-        &self,
-        index: &mut Index,
-        entries: &[(i64, u32)],
-        from: &mut usize,
-        scratch: &mut Vec<f32>,
-    ) {
+    /// Moves the rows of entries that are in the index as they are given here into free places before them; those that a lease holds
+    /// become `staying`.
+    fn move_down(&self, entries: &[(i64, u32)], staying: &mut Vec<(i64, u32)>) {
+        let mut scratch = Vec::new();
+        let mut index = self.index().write();
         let flight = self.flight().lock();
         let mut content = self.content().write();
         let mut history = self.history().write();
         let held = flight.held(entries);
         for &(key, row) in entries {
-            if held(row) || index.row(key) != row {
+            if index.row(key) != row {
                 continue;
             }
-            let Some(to) = content.move_down(row, from, scratch) else {
+            if held(row) {
+                staying.push((key, row));
+                continue;
+            }
+            let Some(to) = content.move_down(row, &mut scratch) else {
                 continue;
             };
             index.renumber(key, to);
@@ -237,6 +268,9 @@ impl Table {
                 history.set_row(row, Default::default());
             }
         }
+        drop((history, flight));
+        RwLockWriteGuard::unlock_fair(content);
+        RwLockWriteGuard::unlock_fair(index);
     }
 
     /// Keys that something is known of; with a sketch, those that have rows.

@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `config`, `verbs` | settings, arguments and results |
-//! | `content` | rows in use, removed, frozen; the slots of a row |
+//! | `content`, `vacant` | rows in use, removed, frozen; the slots of a row |
 //! | `changes` | which rows changed since which save |
 //! | `engine` | the table: locks, new rows, removal |
 //! | `lease`, `flight` | batches ahead: staged rows, and offsets that outlive a removal |
@@ -25,6 +25,7 @@ mod lease;
 mod load;
 mod read;
 mod recall;
+mod vacant;
 mod verbs;
 
 pub use admission::{Stats, Thresholds};
