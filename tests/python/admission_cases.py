@@ -102,9 +102,11 @@ class Script:
         coefficients: Of the two lookups.
         has_time: Whether batches carry their timestamp.
         time_first: Whether the collection is filled before the lookups are made.
+        capacity, more: Rows of the table, and further arguments of create_table.
     """
 
-    def __init__(self, run, data, config, coefficients=(1, 3), has_time=True, time_first=False, capacity=1000):
+    def __init__(self, run, data, config, coefficients=(1, 3), has_time=True, time_first=False, capacity=1000,
+                 **more):
         from mx_rec.constants.constants import ASCEND_TIMESTAMP
         from mx_rec.core.asc.feature_spec import FeatureSpec
         from mx_rec.core.asc.helper import get_asc_insert_func
@@ -128,7 +130,7 @@ class Script:
         batch = self.iterator.get_next()
         self.table = run.tables["table"] = create_table(
             key_dtype=tf.int64, dim=DIM, name="table", device_vocabulary_size=capacity,
-            emb_initializer=tf1.constant_initializer(FIRST))
+            emb_initializer=tf1.constant_initializer(FIRST), **more)
 
         def add_time():
             if has_time and not specs:
