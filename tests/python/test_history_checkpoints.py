@@ -7,7 +7,9 @@ import struct
 
 import pytest
 
+import admission_cases
 import estimator_cases as cases
+import modify_cases
 import support
 
 USER, ITEM = cases.TABLES
@@ -168,6 +170,83 @@ def test_a_history_starts_warm_where_slots_would(mx, tmp_path, wanted, comes):
     assert (described(saved + USER) is not None) == comes
     if comes:
         assert KEYS.items() <= read_history(saved + USER).items()
+
+
+# Training that goes on -----------------------------------------------------------------------
+
+
+def run_steps(script, sess, rules, steps, evictions, thresholds):
+    """Trains steps against the rules, with evictions and new thresholds after some of them."""
+    from mx_rec.core.admission import evict, set_threshold
+
+    with sess.as_default():
+        for step in steps:
+            script.step(sess, step, rules)
+            if step in thresholds:
+                set_threshold(thresholds[step])
+                rules.set_threshold(thresholds[step])
+            if step in evictions:
+                expected = rules.evict()
+                assert tuple(evict()["table"]) == expected
+
+
+@pytest.mark.parametrize("thresholds", [{}, {3: 1, 14: 5}, {5: 4, 9: 0}])
+@pytest.mark.parametrize("delta", [False, True])
+@pytest.mark.parametrize("stop", [4, 11])
+def test_a_resumed_training_admits_refuses_and_evicts_as_if_it_had_not_stopped(mx, tmp_path, stop, delta, thresholds):
+    """Against the rules, which know nothing of a stop."""
+    tf1 = support.tf().compat.v1
+    mx(**(dict(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
+          if delta else {}))
+    data = admission_cases.batches(3)
+    rules = admission_cases.Rules(2, 10)
+    config = {"access_threshold": 2, "eviction_threshold": 10}
+    evictions = (2, 7, 12, 13, 20)
+    place = os.path.realpath(str(tmp_path)) + "/m"
+    path, first = None, 0
+    for last in (stop, admission_cases.STEPS):
+        tf1.reset_default_graph()
+        script = admission_cases.Script(modify_cases.Run(modify_cases.AHEAD), data, config)
+        with support.new_session() as sess:
+            sess.run(tf1.global_variables_initializer())
+            if path is not None:
+                script.saver.restore(sess, path)
+            script.start(sess, first)
+            half = (first + last) // 2
+            run_steps(script, sess, rules, range(first, half), evictions, thresholds)
+            script.saver.save(sess, place, global_step=half)
+            run_steps(script, sess, rules, range(half, last), evictions, thresholds)
+            script.compare(sess, rules)
+            path = script.saver.save(sess, place, global_step=last, save_delta=delta)
+            assert os.path.isdir(place[:-1] + "delta-sparse-m-{}".format(last)) == delta
+        first = last
+    assert rules.evicted > 3 and rules.refused > 0
+
+
+@pytest.mark.parametrize("configured, threshold, counts", [(2, 4, True), (3, 3, True), (0, 4, False)])
+def test_a_new_configuration_comes_before_a_threshold_that_was_set_while_training(
+        mx, tmp_path, configured, threshold, counts):
+    from mx_rec.core.admission import set_threshold
+
+    tf1 = support.tf().compat.v1
+    mx()
+    data = admission_cases.batches(4)
+    rules = admission_cases.Rules(2)
+    place = os.path.realpath(str(tmp_path)) + "/m"
+    for last, access in ((8, 2), (16, configured)):
+        tf1.reset_default_graph()
+        script = admission_cases.Script(modify_cases.Run(modify_cases.STEP), data, {"access_threshold": access},
+                                        has_time=False)
+        with support.new_session() as sess, sess.as_default():
+            sess.run(tf1.global_variables_initializer())
+            if last > 8:
+                script.saver.restore(sess, place + "-8")
+                rules.threshold, rules.is_counting = threshold, counts
+            script.start(sess, last - 8)
+            run_steps(script, sess, rules, range(last - 8, last), (), {})
+            if last == 8:
+                set_threshold(4)
+            script.saver.save(sess, place, global_step=last)
 
 
 # The command, on tables that were saved with a history ------------------------------------------

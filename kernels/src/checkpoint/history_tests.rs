@@ -426,7 +426,12 @@ fn a_threshold_changed_while_training_survives_until_the_configuration_changes()
     assert_eq!(threshold_after(configured(3), nothing, 4), (4, true));
     assert_eq!(threshold_after(changed(3, 6), nothing, 3), (6, true));
     assert_eq!(threshold_after(changed(3, 6), nothing, 4), (4, true));
-    assert_eq!(threshold_after(changed(3, 6), nothing, 0), (0, false));
+    // 0 uses the counts there are, and counts nothing more.
+    assert_eq!(threshold_after(changed(3, 6), nothing, 0), (6, false));
+    assert_eq!(threshold_after(configured(3), nothing, 0), (3, false));
+    assert_eq!(threshold_after(configured(3), configured(0), 0), (3, false));
+    assert_eq!(threshold_after(configured(0), nothing, 0), (0, false));
+    assert_eq!(threshold_after(configured(0), nothing, 2), (2, true));
     assert_eq!(threshold_after(changed(3, 0), nothing, 3), (3, false));
     assert_eq!(threshold_after(changed(3, 0), nothing, 4), (4, true));
     // What a process says of thresholds by itself comes before what the files say.

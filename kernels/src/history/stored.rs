@@ -79,14 +79,17 @@ impl History {
     }
 
     /// The program's configuration, given with every batch. The first one after a load of files decides about their access threshold:
-    /// it stays if the configuration is that of the program that saved them, or if that had none.
+    /// it stays if the configuration is that of the program that saved them, if that had none, or if this one is 0: then what is known
+    /// decides, and nothing is counted any more.
     pub(crate) fn configure(&self, access: u32, eviction: Option<u32>) {
         self.set_eviction(eviction);
         match self.configured() {
             Some(before) if before == access || !self.awaits() => {}
             before => {
                 if before.is_some() {
-                    self.access.store(access, Relaxed);
+                    if access > 0 {
+                        self.access.store(access, Relaxed);
+                    }
                     self.counting.store(access > 0, Relaxed);
                 }
                 self.configured.store(access.into(), Relaxed);

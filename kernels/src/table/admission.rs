@@ -25,7 +25,8 @@ const AHEAD: usize = 16;
 /// When keys get rows and lose them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Occurrences from which on a key gets a row, this batch included. 0: every key gets one, and nothing is counted.
+    /// Occurrences from which on a key gets a row, this batch included. 0: every key gets one, and nothing is counted; in a table that
+    /// has loaded a history, a key gets one that the loaded threshold admits.
     pub access: u32,
     /// Seconds without being seen after which [`Table::evict`] lets a key go; `None` for never.
     pub eviction: Option<u32>,
