@@ -4,7 +4,7 @@ use mx_rec_kernels::{
     Absent, Adagrad, Ids, Initializer, Kind, Lease, Pool, Result, Sgd, SlotSpec, Table,
     TableConfig, Target,
 };
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 const DIM: usize = 4;
@@ -475,36 +475,10 @@ fn threads_lose_no_row_and_share_none() {
             .apply(&pool, Target::Offsets(offsets), &zeros, &sgd)
             .unwrap();
     };
+    let (done, began) = (AtomicBool::new(false), std::time::Instant::now());
     std::thread::scope(|scope| {
-        for worker in 0..3 {
-            let (table, pool, check) = (&table, &pool, &check);
-            let (good, stale) = (&good, &stale);
-            scope.spawn(move || {
-                let mut ahead = std::collections::VecDeque::new();
-                for round in 0..rounds {
-                    let (ids, mut restore) = (draw(round * 3 + worker), vec![0; 60]);
-                    let lease = table.prepare(pool, Ids::I64(&ids), None, &mut restore);
-                    ahead.push_back((ids, restore, lease));
-                    if ahead.len() < 4 {
-                        continue;
-                    }
-                    let (ids, mut restore, lease) = ahead.pop_front().unwrap();
-                    if round % 5 == 0 {
-                        continue;
-                    }
-                    let (keys, offsets) = (Ids::I64(&ids), lease.offsets());
-                    if table.claim(pool, keys, offsets, None, &restore).unwrap() {
-                        good.fetch_add(1, Ordering::Relaxed);
-                        check(&ids, offsets, &restore);
-                    } else if let Ok(lease) = table.lease(pool, keys, None, &mut restore) {
-                        stale.fetch_add(1, Ordering::Relaxed);
-                        check(&ids, lease.offsets(), &restore);
-                    }
-                }
-            });
-        }
-        scope.spawn(|| {
-            for round in 0..rounds {
+        let remover = |done: &AtomicBool| {
+            for round in (0..).take_while(|_| !done.load(Ordering::Relaxed)) {
                 table
                     .remove(Ids::I64(&draw(round * 5 + 1)[..round % 60]))
                     .unwrap();
@@ -517,7 +491,48 @@ fn threads_lose_no_row_and_share_none() {
                     keys(&table);
                 }
             }
-        });
+        };
+        let done = &done;
+        scope.spawn(move || remover(done));
+        let workers: Vec<_> = (0..3)
+            .map(|worker| {
+                let (table, pool, check) = (&table, &pool, &check);
+                let (good, stale) = (&good, &stale);
+                scope.spawn(move || {
+                    let mut ahead = std::collections::VecDeque::new();
+                    // On a busy machine the remover may get its first turn late.
+                    let seen = || {
+                        good.load(Ordering::Relaxed)
+                            .min(stale.load(Ordering::Relaxed))
+                    };
+                    for round in (0..).take_while(|&round| {
+                        round < rounds || (seen() <= 50 && began.elapsed().as_secs() < 60)
+                    }) {
+                        let (ids, mut restore) = (draw(round * 3 + worker), vec![0; 60]);
+                        let lease = table.prepare(pool, Ids::I64(&ids), None, &mut restore);
+                        ahead.push_back((ids, restore, lease));
+                        if ahead.len() < 4 {
+                            continue;
+                        }
+                        let (ids, mut restore, lease) = ahead.pop_front().unwrap();
+                        if round % 5 == 0 {
+                            continue;
+                        }
+                        let (keys, offsets) = (Ids::I64(&ids), lease.offsets());
+                        if table.claim(pool, keys, offsets, None, &restore).unwrap() {
+                            good.fetch_add(1, Ordering::Relaxed);
+                            check(&ids, offsets, &restore);
+                        } else if let Ok(lease) = table.lease(pool, keys, None, &mut restore) {
+                            stale.fetch_add(1, Ordering::Relaxed);
+                            check(&ids, lease.offsets(), &restore);
+                        }
+                    }
+                })
+            })
+            .collect();
+        let ends: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        ends.into_iter().for_each(|end| end.unwrap());
     });
     let (good, stale) = (good.into_inner(), stale.into_inner());
     assert!(good > 50 && stale > 50, "{good} good, {stale} stale");
