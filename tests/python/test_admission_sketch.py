@@ -105,7 +105,7 @@ def test_100000_rare_ids_take_the_bytes_that_were_given(graph, session, dynamic)
 
 @pytest.mark.parametrize("saved, restored, keeps", [
     (WIDE, WIDE, True), (0, WIDE, True), (WIDE, 0, False), (WIDE, 2 * WIDE, False)])
-def test_a_checkpoint_restores_into_a_table_with_another_setting(graph, mx, tmp_path, saved, restored, keeps):
+def test_a_checkpoint_restores_into_a_table_with_another_setting(graph, mx, tmp_path, caplog, saved, restored, keeps):
     tf1 = support.tf().compat.v1
     mx()
     path = None
@@ -123,6 +123,7 @@ def test_a_checkpoint_restores_into_a_table_with_another_setting(graph, mx, tmp_
                 # 1 has its row in any case; 2 was seen twice.
                 found = sess.run(embedding, {ids: [1, 2]})
     assert found.any(axis=1).tolist() == [True, keeps]
+    assert ("the counts of keys without rows are not restored" in caplog.text) == (not keeps)
 
 
 def test_tables_with_other_sketches_are_not_merged(graph, mx):

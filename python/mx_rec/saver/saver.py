@@ -22,7 +22,7 @@ from mx_rec.saver.commit import listed_tables, sync_dense
 from mx_rec.saver.paths import check_save_path, is_remote, sparse_directory
 from mx_rec.saver.remote import directory_of, discard, index_stamp, local_copy, staging_of
 from mx_rec.saver.serving import restores_tables
-from mx_rec.saver.slots import log_other_slots
+from mx_rec.saver.slots import log_other_sketch, log_other_slots
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Int, Text, checked, is_int
@@ -525,6 +525,7 @@ def _check_table(operation: _TableOps, path: str, has_manifest: bool) -> None:
             None, None, "the table {!r} has room for {} rows, and {} has {}.".format(
                 operation.name, config["capacity"], path, described["rows"]))
     log_other_slots(operation.load, [slot["name"] for slot in described["slots"]])
+    log_other_sketch(operation.load, path)
 
 
 def _missing(path: str) -> FileExistsError:

@@ -1,11 +1,12 @@
-"""What becomes of optimizer slots when a table is restored under another optimizer."""
+"""What another script does not take of a saved table, in the log: slots, and sketches."""
 
+import os
 import re
 from typing import List
 
 import tensorflow as tf
 
-from mx_rec.core.table import table_name_of
+from mx_rec.core.table import table_config_of, table_name_of
 from mx_rec.util.log import logger
 
 _APPLY = re.compile(r"^MxRecApply(LazyAdam|Adagrad|Ftrl|Momentum)(By[A-Z][a-z]+)?$")
@@ -39,3 +40,23 @@ def log_other_slots(load: tf.Operation, saved: List[str]) -> None:
     if others:
         logger.warning("the table %r was saved with the slots %s, which no optimizer of this "
                        "graph uses: they are ignored.", table_name_of(table), ", ".join(others))
+
+
+def log_other_sketch(load: tf.Operation, directory: str) -> None:
+    """Logs that counts of keys without rows are not restored: the table has no such sketch.
+
+    Args:
+        load: The load op of a table.
+        directory: What the table is loaded from.
+    """
+    path = os.path.join(directory, "hist_sketch")
+    if not os.path.isfile(path):
+        return
+    table = load.inputs[0].op
+    # 16 bytes say how wide and deep it is; cells come in fours of 8 bytes.
+    saved = os.path.getsize(path) - 16
+    wanted = table_config_of(table).get("admission_sketch_bytes", 0) // 32 * 32
+    if saved != wanted:
+        logger.warning("the table %r was saved with a sketch of %d bytes and has %s: the counts of "
+                       "keys without rows are not restored.", table_name_of(table), saved,
+                       "one of {} bytes".format(wanted) if wanted else "exact counters")
