@@ -1,7 +1,7 @@
 //! What is known of keys that have no row: counted one by one, or in a sketch of fixed size.
 
 use super::{Seen, Sketch, Waiting};
-use crate::Result;
+use crate::{Pool, Result};
 
 /// Counters of keys without a row.
 ///
@@ -47,11 +47,46 @@ impl Candidates {
         }
     }
 
-    /// Adds to a key's counter, which is made if there is none. Padding has none.
-    pub(crate) fn add(&self, key: i64, seen: Seen) {
+    /// Adds to the counters of distinct keys, `count(at)` to that of `keys[at]`, which are made where there are none. With
+    /// `counting == false` only notes when those were seen of which something is known. The result is what [`Candidates::counts`]
+    /// would give as long as [`Candidates::moment`] is 2 more than before.
+    pub(crate) fn add(
+        &self,
+        pool: &Pool,
+        keys: &[i64],
+        counting: bool,
+        count: impl Fn(usize) -> u32 + Sync,
+        last: u32,
+    ) -> Vec<u32> {
         match self {
-            Candidates::Exact(waiting) => waiting.add(key, seen),
-            Candidates::Sketch(sketch) => sketch.add(key, seen),
+            Candidates::Exact(waiting) => waiting.add(pool, keys, counting, count, last),
+            Candidates::Sketch(sketch) => {
+                sketch.visit(pool, keys, |at, key| {
+                    if counting {
+                        let count = count(at);
+                        sketch.add(key, Seen { count, last });
+                    } else {
+                        sketch.touch(key, last);
+                    }
+                });
+                Vec::new()
+            }
+        }
+    }
+
+    /// The counters of distinct keys.
+    pub(crate) fn counts(&self, pool: &Pool, keys: &[i64]) -> Vec<u32> {
+        match self {
+            Candidates::Exact(waiting) => waiting.counts(pool, keys),
+            Candidates::Sketch(sketch) => sketch.counts(pool, keys),
+        }
+    }
+
+    /// [`Waiting::moment`]; a sketch stays at 0: keys that were added share cells, so that their counts are known only then.
+    pub(crate) fn moment(&self) -> u64 {
+        match self {
+            Candidates::Exact(waiting) => waiting.moment(),
+            Candidates::Sketch(_) => 0,
         }
     }
 
@@ -73,35 +108,11 @@ impl Candidates {
         }
     }
 
-    /// Notes when a key was last seen, if there is anything about it.
-    pub(crate) fn touch(&self, key: i64, last: u32) {
-        match self {
-            Candidates::Exact(waiting) => waiting.touch(key, last),
-            Candidates::Sketch(sketch) => sketch.touch(key, last),
-        }
-    }
-
-    /// What is known of a key.
-    pub(crate) fn get(&self, key: i64) -> Option<Seen> {
-        match self {
-            Candidates::Exact(waiting) => waiting.get(key),
-            Candidates::Sketch(sketch) => sketch.get(key),
-        }
-    }
-
     /// What is known of a key, which is forgotten here, except by a sketch.
     pub(crate) fn take(&self, key: i64) -> Option<Seen> {
         match self {
             Candidates::Exact(waiting) => waiting.take(key),
             Candidates::Sketch(sketch) => sketch.get(key),
-        }
-    }
-
-    /// Starts to bring what is known of a key into the cache, where that can be done without a lock.
-    #[inline]
-    pub(crate) fn prefetch(&self, key: i64) {
-        if let Candidates::Sketch(sketch) = self {
-            sketch.prefetch(key);
         }
     }
 

@@ -209,15 +209,6 @@ impl History {
         piece.get(row as usize & (PIECE - 1))
     }
 
-    /// Adds to what is known of a key without a row.
-    pub(crate) fn see_key(&self, key: i64, count: u32, last: u32) {
-        if self.counts() {
-            self.waiting.add(key, Seen { count, last });
-        } else {
-            self.waiting.touch(key, last);
-        }
-    }
-
     /// Whether something seen so long ago goes at the time `latest`.
     pub(crate) fn is_stale(&self, seen: Seen, latest: u32) -> bool {
         let eviction = self.eviction();

@@ -8,12 +8,19 @@
 use super::Seen;
 use crate::index::{hash, scale};
 use crate::mem::{check_room, prefetch};
-use crate::{Error, Kind, Result, PADDING};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::pool::ranges;
+use crate::{Error, Kind, Pool, Result, PADDING};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Rows of cells. One more makes the probability of a large error e times smaller, but takes a cache miss more a key and, of the
 /// same memory, its part of the width.
 const DEPTH: usize = 4;
+
+/// A thread should have at least so many keys.
+const KEYS: usize = 4096;
+
+/// Keys whose cells are on their way ahead of the one that is looked at.
+const AHEAD: usize = 16;
 
 /// Cells that are looked through at once by [`Sketch::drop_stale`].
 const PIECE: usize = 64 << 10;
@@ -131,6 +138,29 @@ impl Sketch {
         self.places(key)
             .into_iter()
             .for_each(|at| prefetch(&self.cells[at]));
+    }
+
+    /// Calls `f` with the place of every key and the key, on all threads of the pool, with the cells of later keys on their way.
+    pub(crate) fn visit(&self, pool: &Pool, keys: &[i64], f: impl Fn(usize, i64) + Sync) {
+        let parts = ranges(keys.len(), pool.parts(keys.len(), KEYS));
+        pool.each(parts, |range| {
+            for at in range {
+                if let Some(&key) = keys.get(at + AHEAD) {
+                    self.prefetch(key);
+                }
+                f(at, keys[at]);
+            }
+        });
+    }
+
+    /// The counts of keys, 0 of those that have none.
+    pub(crate) fn counts(&self, pool: &Pool, keys: &[i64]) -> Vec<u32> {
+        let counts: Vec<AtomicU32> = keys.iter().map(|_| AtomicU32::new(0)).collect();
+        self.visit(pool, keys, |at, key| {
+            let count = self.get(key).unwrap_or_default().count;
+            counts[at].store(count, Relaxed);
+        });
+        counts.into_iter().map(AtomicU32::into_inner).collect()
     }
 
     /// Empties those cells of one of [`Sketch::pieces`] pieces that `stale` names.

@@ -2,8 +2,11 @@
 
 use super::Seen;
 use crate::index::hash;
+use crate::mem::{prefetch, Counter, Pages};
+use crate::pool::{ranges, split_mut, Pool};
 use crate::PADDING;
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Shards, as a power of two.
 const BITS: u32 = 10;
@@ -17,55 +20,62 @@ const GROWTH: (usize, usize) = (6, 5);
 /// Places of the smallest array.
 const LEAST: usize = 8;
 
-/// One key; padding for a free place.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    key: i64,
-    count: u32,
-    last: u32,
-}
+/// A thread should have at least so many keys.
+const KEYS: usize = 4096;
 
-const FREE: Entry = Entry {
-    key: PADDING,
-    count: 0,
-    last: 0,
-};
-
-const _: () = assert!(size_of::<Entry>() == 16);
+/// Places on their way ahead of the one that is looked at.
+const AHEAD: usize = 12;
 
 /// Counters by key.
 pub(crate) struct Waiting {
     shards: Vec<Mutex<Shard>>,
+    /// See [`Waiting::moment`].
+    moment: AtomicU64,
 }
 
 impl Default for Waiting {
     fn default() -> Waiting {
-        let shards = (0..1_usize << BITS).map(|_| Mutex::default()).collect();
-        Waiting { shards }
+        Waiting {
+            shards: (0..1_usize << BITS).map(|_| Mutex::default()).collect(),
+            moment: AtomicU64::new(0),
+        }
     }
 }
 
 impl Waiting {
-    /// Adds to a key's counter, which is made if there is none. Padding has none.
-    pub(crate) fn add(&self, key: i64, seen: Seen) {
-        if key != PADDING {
-            self.shard(key).lock().add(key, seen);
-        }
+    /// Adds to the counters of distinct keys, `count(at)` to that of `keys[at]`, which are made where there are none; returns what they
+    /// are then. With `counting == false` only notes when those were seen of which something is known.
+    pub(crate) fn add(
+        &self,
+        pool: &Pool,
+        keys: &[i64],
+        counting: bool,
+        count: impl Fn(usize) -> u32 + Sync,
+        last: u32,
+    ) -> Vec<u32> {
+        self.change(|| {
+            self.visit(pool, keys, |shard, at| {
+                if counting {
+                    let count = count(at);
+                    shard.add(keys[at], Seen { count, last }).count
+                } else {
+                    shard.touch(keys[at], last).count
+                }
+            })
+        })
     }
 
-    /// Notes when a key was last seen, if there is anything about it.
-    pub(crate) fn touch(&self, key: i64, last: u32) {
-        let mut shard = self.shard(key).lock();
-        if let Ok(at) = shard.find(key) {
-            shard.entries[at].last = shard.entries[at].last.max(last);
-        }
+    /// The counters of distinct keys.
+    pub(crate) fn counts(&self, pool: &Pool, keys: &[i64]) -> Vec<u32> {
+        self.visit(pool, keys, |shard, at| {
+            shard.get(keys[at]).unwrap_or_default().count
+        })
     }
 
     /// What is known of a key.
+    #[cfg(test)]
     pub(crate) fn get(&self, key: i64) -> Option<Seen> {
-        let shard = self.shard(key).lock();
-        let at = shard.find(key).ok()?;
-        Some(shard.entries[at].seen())
+        self.shard(key).lock().get(key)
     }
 
     /// Makes a key's counter; false, and nothing happens, if there is one.
@@ -82,14 +92,20 @@ impl Waiting {
     pub(crate) fn list(&self, piece: usize, found: &mut Vec<(i64, Seen)>) {
         if let Some(shard) = self.shards.get(piece) {
             let shard = shard.lock();
-            let used = shard.entries.iter().filter(|entry| entry.key != PADDING);
-            found.extend(used.map(|entry| (entry.key, entry.seen())));
+            let used = shard.entries().iter().filter(|entry| !entry.is_free());
+            found.extend(used.map(|entry| (entry.key(), seen(entry))));
         }
     }
 
     /// Takes a key out.
     pub(crate) fn take(&self, key: i64) -> Option<Seen> {
         self.shard(key).lock().take(key)
+    }
+
+    /// A number that changes at the begin and at the end of every call that changes counters, [`Waiting::take`] apart: counters are what
+    /// [`Waiting::add`] said if it is 2 more now than before that call.
+    pub(crate) fn moment(&self) -> u64 {
+        self.moment.load(SeqCst)
     }
 
     /// Keys.
@@ -102,9 +118,11 @@ impl Waiting {
 
     /// Drops the keys of one of [`Waiting::pieces`] pieces that `stale` names; returns how many.
     pub(crate) fn drop_stale(&self, piece: usize, stale: impl Fn(Seen) -> bool) -> u64 {
-        self.shards
-            .get(piece)
-            .map_or(0, |shard| shard.lock().retain(|seen| !stale(seen)))
+        self.change(|| {
+            self.shards
+                .get(piece)
+                .map_or(0, |shard| shard.lock().retain(|seen| !stale(seen)))
+        })
     }
 
     /// Into how many pieces the keys are divided.
@@ -114,136 +132,260 @@ impl Waiting {
 
     /// Bytes held.
     pub(crate) fn bytes(&self) -> u64 {
-        let of = |shard: &Mutex<Shard>| shard.lock().entries.capacity() * size_of::<Entry>();
+        let of = |shard: &Mutex<Shard>| shard.lock().bytes();
         let entries: usize = self.shards.iter().map(of).sum();
         (entries + self.shards.len() * size_of::<Mutex<Shard>>()) as u64
     }
 
     fn shard(&self, key: i64) -> &Mutex<Shard> {
-        &self.shards[(hash(key) >> (u64::BITS - BITS)) as usize]
+        &self.shards[number(key)]
+    }
+
+    fn change<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.moment.fetch_add(1, SeqCst);
+        let result = f();
+        self.moment.fetch_add(1, SeqCst);
+        result
+    }
+
+    /// Calls `f` with the shard and the place of every key, shard by shard with later places on their way; returns what it gave, in the
+    /// order of the keys. The keys of a shard come in their order, on any number of threads.
+    fn visit(
+        &self,
+        pool: &Pool,
+        keys: &[i64],
+        f: impl Fn(&mut Shard, usize) -> u32 + Sync,
+    ) -> Vec<u32> {
+        if keys.len() < 1 << BITS {
+            let of = |at: usize| f(&mut self.shard(keys[at]).lock(), at);
+            return (0..keys.len()).map(of).collect();
+        }
+        // Places of keys, by shard.
+        let mut starts = vec![0_u32; self.shards.len() + 1];
+        keys.iter().for_each(|&key| starts[number(key) + 1] += 1);
+        for at in 1..starts.len() {
+            starts[at] += starts[at - 1];
+        }
+        let mut next = starts.clone();
+        let mut order = vec![0_u32; keys.len()];
+        for (at, &key) in keys.iter().enumerate() {
+            let place = &mut next[number(key)];
+            order[*place as usize] = at as u32;
+            *place += 1;
+        }
+        let mut given = vec![0_u32; keys.len()];
+        let parts = ranges(self.shards.len(), pool.parts(keys.len(), KEYS));
+        let bounds: Vec<_> = parts
+            .iter()
+            .map(|part| starts[part.start] as usize..starts[part.end] as usize)
+            .collect();
+        let work = parts.into_iter().zip(split_mut(&mut given, 1, &bounds));
+        pool.each(work.collect(), |(shards, given): (_, &mut [u32])| {
+            let mut given = given.iter_mut();
+            for number in shards {
+                let order = &order[starts[number] as usize..starts[number + 1] as usize];
+                if order.is_empty() {
+                    continue;
+                }
+                let mut shard = self.shards[number].lock();
+                let ahead = |shard: &Shard, at: u32| shard.prefetch(keys[at as usize]);
+                order.iter().take(AHEAD).for_each(|&at| ahead(&shard, at));
+                for (step, (&at, given)) in order.iter().zip(&mut given).enumerate() {
+                    if let Some(&at) = order.get(step + AHEAD) {
+                        ahead(&shard, at);
+                    }
+                    *given = f(&mut shard, at as usize);
+                }
+            }
+        });
+        let mut result = vec![0_u32; keys.len()];
+        for (&at, &given) in order.iter().zip(&given) {
+            result[at as usize] = given;
+        }
+        result
     }
 }
 
 /// Open addressing in the order of the hash: a key lies at its home or behind it, before the next free place.
 #[derive(Default)]
 struct Shard {
-    entries: Vec<Entry>,
+    /// At least one place is free.
+    entries: Option<Pages<Counter>>,
     len: usize,
 }
 
 impl Shard {
+    fn entries(&self) -> &[Counter] {
+        self.entries.as_deref().unwrap_or_default()
+    }
+
+    fn bytes(&self) -> usize {
+        self.entries.as_ref().map_or(0, Pages::bytes)
+    }
+
     /// Where a key is, or the free place where it would be. Padding, which marks free places, is nowhere.
+    #[inline]
     fn find(&self, key: i64) -> Result<usize, usize> {
-        if self.entries.is_empty() || key == PADDING {
+        let entries = self.entries();
+        if entries.is_empty() || key == PADDING {
             return Err(0);
         }
-        let mut at = home(key, self.entries.len());
+        let mut at = home(key, entries.len());
         loop {
-            match self.entries[at].key {
-                found if found == key => return Ok(at),
-                PADDING => return Err(at),
-                _ => at = (at + 1) % self.entries.len(),
+            let found = &entries[at];
+            if found.is_free() {
+                return Err(at);
             }
+            if found.key() == key {
+                return Ok(at);
+            }
+            at = after(at, entries.len());
         }
     }
 
-    fn add(&mut self, key: i64, seen: Seen) {
+    /// Starts to bring the place where the search for a key begins.
+    #[inline]
+    fn prefetch(&self, key: i64) {
+        let entries = self.entries();
+        if let Some(place) = entries.get(home(key, entries.len())) {
+            prefetch(place);
+        }
+    }
+
+    fn get(&self, key: i64) -> Option<Seen> {
+        let at = self.find(key).ok()?;
+        self.entries().get(at).map(seen)
+    }
+
+    /// Adds to a counter; returns it. Without memory for a new one it stays what it is, nothing.
+    fn add(&mut self, key: i64, more: Seen) -> Seen {
         match self.find(key) {
-            Ok(at) => {
-                let sum = self.entries[at].seen().add(seen.count, seen.last);
-                self.entries[at] = Entry::new(key, sum);
-            }
-            Err(_) => {
-                if (self.len + 1) * FULL.1 > self.entries.len() * FULL.0 {
-                    let len = self.entries.len() * GROWTH.0 / GROWTH.1;
-                    self.rebuild(len.max(LEAST).max(self.entries.len() + 1));
+            Ok(at) => self.set(at, key, |old| old.add(more.count, more.last)),
+            Err(_) if key == PADDING => Seen::default(),
+            Err(free) => {
+                let places = self.entries().len();
+                if (self.len + 1) * FULL.1 <= places * FULL.0 {
+                    self.len += 1;
+                    return self.set(free, key, |_| more);
                 }
-                self.put(Entry::new(key, seen));
+                let wanted = places * GROWTH.0 / GROWTH.1;
+                self.rebuild(wanted.max(LEAST).max(places + 1), |_| true);
+                if self.len + 1 >= self.entries().len() {
+                    return Seen::default();
+                }
+                self.put(Counter::new(key, more.count, more.last));
+                more
             }
         }
     }
 
-    fn put(&mut self, entry: Entry) {
-        if let Err(at) = self.find(entry.key) {
-            self.entries[at] = entry;
-            self.len += 1;
+    /// Notes when a key was seen, if there is anything about it; returns that.
+    fn touch(&mut self, key: i64, last: u32) -> Seen {
+        match self.find(key) {
+            Ok(at) => self.set(at, key, |old| old.add(0, last)),
+            Err(_) => Seen::default(),
+        }
+    }
+
+    fn set(&mut self, at: usize, key: i64, f: impl FnOnce(Seen) -> Seen) -> Seen {
+        let Some(place) = self.entries.as_mut().and_then(|all| all.get_mut(at)) else {
+            return Seen::default();
+        };
+        let new = f(seen(place));
+        *place = Counter::new(key, new.count, new.last);
+        new
+    }
+
+    fn put(&mut self, entry: Counter) {
+        if let Err(at) = self.find(entry.key()) {
+            if let Some(place) = self.entries.as_mut().and_then(|all| all.get_mut(at)) {
+                *place = entry;
+                self.len += 1;
+            }
         }
     }
 
     fn take(&mut self, key: i64) -> Option<Seen> {
         let mut free = self.find(key).ok()?;
-        let seen = self.entries[free].seen();
-        let len = self.entries.len();
-        self.entries[free] = FREE;
+        let entries = self.entries.as_mut()?;
+        let taken = seen(&entries[free]);
+        let len = entries.len();
+        entries[free] = Counter::FREE;
         self.len -= 1;
         // What went past the place that is free now, and may go there, moves there.
-        let mut at = (free + 1) % len;
-        while self.entries[at].key != PADDING {
-            let home = home(self.entries[at].key, len);
+        let mut at = after(free, len);
+        while !entries[at].is_free() {
+            let home = home(entries[at].key(), len);
             let distance = |from: usize, to: usize| (to + len - from) % len;
             if distance(home, at) >= distance(free, at) {
-                self.entries[free] = std::mem::replace(&mut self.entries[at], FREE);
+                entries[free] = std::mem::replace(&mut entries[at], Counter::FREE);
                 free = at;
             }
-            at = (at + 1) % len;
+            at = after(at, len);
         }
-        self.shrink();
-        Some(seen)
+        // Gives memory back where the array has become far too long.
+        if self.len == 0 {
+            self.entries = None;
+        } else if len > 4 * LEAST && self.len * 3 < len {
+            self.rebuild(places(self.len), |_| true);
+        }
+        Some(taken)
     }
 
     fn retain(&mut self, keep: impl Fn(Seen) -> bool) -> u64 {
-        let before = self.len;
-        let kept = self
-            .entries
-            .iter()
-            .filter(|entry| entry.key != PADDING && keep(entry.seen()));
-        let kept: Vec<Entry> = kept.copied().collect();
-        if kept.len() < before {
-            self.entries = match kept.len() {
-                0 => Vec::new(),
-                len => vec![FREE; places(len)],
-            };
-            self.len = 0;
-            kept.into_iter().for_each(|entry| self.put(entry));
+        let kept = |entry: &&Counter| !entry.is_free() && keep(seen(entry));
+        let (before, len) = (self.len, self.entries().iter().filter(kept).count());
+        if len == 0 {
+            *self = Shard::default();
+        } else if len < before {
+            self.rebuild(places(len), keep);
         }
         (before - self.len) as u64
     }
 
-    /// Gives memory back where the array has become far too long.
-    fn shrink(&mut self) {
-        if self.len == 0 {
-            self.entries = Vec::new();
-        } else if self.entries.len() > 4 * LEAST && self.len * 3 < self.entries.len() {
-            self.rebuild(places(self.len));
-        }
-    }
-
-    fn rebuild(&mut self, len: usize) {
-        let old = std::mem::replace(&mut self.entries, vec![FREE; len]);
+    /// Moves what is to be kept to an array of `len` places. Without memory for it nothing changes.
+    fn rebuild(&mut self, len: usize, keep: impl Fn(Seen) -> bool) {
+        let Ok(pages) = Pages::new(len) else {
+            return;
+        };
+        let old = self.entries.replace(pages);
         self.len = 0;
-        let entries = old.into_iter().filter(|entry| entry.key != PADDING);
-        entries.for_each(|entry| self.put(entry));
+        for entry in old.as_deref().unwrap_or_default() {
+            if !entry.is_free() && keep(seen(entry)) {
+                self.put(*entry);
+            }
+        }
     }
 }
 
-impl Entry {
-    fn new(key: i64, seen: Seen) -> Entry {
-        let Seen { count, last } = seen;
-        Entry { key, count, last }
+fn seen(entry: &Counter) -> Seen {
+    Seen {
+        count: entry.count,
+        last: entry.last,
     }
+}
 
-    fn seen(self) -> Seen {
-        Seen {
-            count: self.count,
-            last: self.last,
-        }
-    }
+/// The shard of a key.
+#[inline(always)]
+fn number(key: i64) -> usize {
+    (hash(key) >> (u64::BITS - BITS)) as usize
 }
 
 /// The place of a key in an array of `len` places.
+#[inline(always)]
 fn home(key: i64, len: usize) -> usize {
     let local = hash(key) << BITS;
     ((u128::from(local) * len as u128) >> u64::BITS) as usize
+}
+
+/// The next place.
+#[inline(always)]
+fn after(at: usize, len: usize) -> usize {
+    if at + 1 == len {
+        0
+    } else {
+        at + 1
+    }
 }
 
 /// Places for `len` keys, with a little room.
@@ -259,20 +401,16 @@ mod tests {
 
     #[test]
     fn a_key_takes_at_most_24_bytes_whenever_one_looks() {
-        let waiting = Waiting::default();
-        let seen = Seen { count: 1, last: 2 };
-        for key in 0..3_000_000_i64 {
-            waiting.add(key * 7919, seen);
-            if key % 50_021 == 50_020 {
-                let bytes = waiting.bytes();
-                // Below this the empty shards are most of it.
-                let most = 24 * (key as u64 + 1) + 200_000;
-                assert!(
-                    bytes <= most,
-                    "{} bytes a key at {key}",
-                    bytes / (key as u64 + 1)
-                );
-            }
+        let (waiting, pool) = (Waiting::default(), Pool::new(1).unwrap());
+        let keys: Vec<i64> = (0..3_000_000_i64).map(|key| key * 7919).collect();
+        let mut len = 0;
+        for keys in keys.chunks(50_021) {
+            waiting.add(&pool, keys, true, |_| 1, 2);
+            len += keys.len() as u64;
+            let bytes = waiting.bytes();
+            // Below this the empty shards are most of it.
+            let most = 24 * len + 200_000;
+            assert!(bytes <= most, "{} bytes a key at {len}", bytes / len);
         }
         assert_eq!(waiting.len(), 3_000_000);
         let dropped: u64 = (0..waiting.pieces())
@@ -282,19 +420,49 @@ mod tests {
         assert!(waiting.bytes() < 400_000);
     }
 
+    #[test]
+    fn many_keys_at_once_are_counted_as_one_by_one_on_any_number_of_threads() {
+        let keys: Vec<i64> = (0..20_000).map(|at| at * 31 - 9_000).collect();
+        let one = Waiting::default();
+        let alone = Pool::new(1).unwrap();
+        for round in 0..2 {
+            for (at, &key) in keys.iter().enumerate() {
+                one.add(&alone, &[key], true, |_| at as u32 % 7 + 1, round);
+            }
+        }
+        for threads in [1, 3] {
+            let (many, pool) = (Waiting::default(), Pool::new(threads).unwrap());
+            for round in 0..2 {
+                let moment = many.moment();
+                let counts = many.add(&pool, &keys, true, |at| at as u32 % 7 + 1, round);
+                assert_eq!(many.moment(), moment + 2);
+                assert_eq!(counts, many.counts(&pool, &keys));
+            }
+            assert!(keys.iter().all(|&key| many.get(key) == one.get(key)));
+            assert_eq!((many.len(), many.bytes()), (one.len(), one.bytes()));
+        }
+    }
+
     proptest! {
         #[test]
         fn the_counters_are_a_map(verbs in proptest::collection::vec((0..4_u8, -40..40_i64, 1..9_u32), 1..400)) {
-            let waiting = Waiting::default();
+            let (waiting, pool) = (Waiting::default(), Pool::new(1).unwrap());
             let mut map: HashMap<i64, Seen> = HashMap::new();
             for (verb, key, number) in verbs {
                 // One shard, so that keys meet.
                 let key = if key == PADDING { 50 } else { key };
                 match verb {
-                    0 | 1 => {
-                        waiting.add(key, Seen { count: number, last: number });
+                    0 => {
+                        let counts = waiting.add(&pool, &[key], true, |_| number, number);
                         let seen = map.entry(key).or_default();
                         *seen = seen.add(number, number);
+                        prop_assert_eq!(counts, [seen.count]);
+                    }
+                    1 => {
+                        let counts = waiting.add(&pool, &[key], false, |_| number, number);
+                        let seen = map.get_mut(&key);
+                        prop_assert_eq!(counts, [seen.as_ref().map_or(0, |seen| seen.count)]);
+                        seen.into_iter().for_each(|seen| *seen = seen.add(0, number));
                     }
                     2 => prop_assert_eq!(waiting.take(key), map.remove(&key)),
                     _ => {
@@ -326,7 +494,7 @@ mod tests {
                     prop_assert_eq!(shard.take(key).map(|seen| seen.count), map.remove(&key));
                 }
                 for key in 0..60 {
-                    let found = shard.find(key).ok().map(|at| shard.entries[at].count);
+                    let found = shard.get(key).map(|seen| seen.count);
                     prop_assert_eq!(found, map.get(&key).copied());
                 }
             }

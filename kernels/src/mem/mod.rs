@@ -1,6 +1,7 @@
 //! Memory taken from the system by the page, and the only place of the table that may touch raw pointers.
 
 mod bucket;
+mod counter;
 mod lines;
 mod pages;
 mod prefetch;
@@ -10,6 +11,7 @@ mod slab;
 mod writeback;
 
 pub(crate) use bucket::{Bucket, NONE};
+pub(crate) use counter::Counter;
 pub(crate) use lines::Lines;
 pub(crate) use pages::Pages;
 use pages::Zeroable;

@@ -3,13 +3,12 @@
 //! A training step counts the keys of all its lookups of a table first ([`Table::observe`]) and gives rows then
 //! ([`Table::admit`]): so every occurrence of the batch counts, whatever the order of the lookups.
 
-use super::engine::zeros;
 use super::flight::Source;
-use super::lease::distinct_keys;
+use super::observed::Observed;
 use super::{Lease, Table};
 use crate::history::{Candidates, History, Seen};
 use crate::index::Index;
-use crate::mem::{prefetch, NONE};
+use crate::mem::{prefetch, Lines};
 use crate::pool::ranges;
 use crate::{Ids, Pool, Result, PADDING};
 use std::ops::Range;
@@ -112,21 +111,32 @@ impl Table {
         };
         self.start_history(thresholds, now)?;
         let index = self.index().read();
-        let found = self.distinct(pool, &index, ids, true, restore, zeros);
-        let keys = distinct_keys(ids, restore, found.keys);
-        let mut times = vec![0_u32; keys.len()];
-        for &position in restore.iter() {
-            if let Some(times) = times.get_mut(position as usize) {
-                *times += 1;
-            }
-        }
+        let found = self.distinct(pool, &index, ids, true, restore, |n| self.room(n));
+        let (keys, times) = distinct_keys(ids, restore, found.keys);
         let history = self.history().read();
         if let Some(history) = history.as_deref() {
             history.tell(now);
             let count = |at: usize| times[at].saturating_mul(weight);
             let offsets = &found.offsets;
             pool.each(ranges(keys.len(), pool.parts(keys.len(), LEAST)), |range| {
-                see(history, range, &keys, offsets, now, &count);
+                see_rows(history, range, offsets, now, &count);
+            });
+            let moment = history.waiting.moment() + 2;
+            let mut counts = Vec::new();
+            if !found.missing.is_empty() {
+                let missing: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
+                let count = |at: usize| count(found.missing[at].0 as usize);
+                let waiting = &history.waiting;
+                counts = waiting.add(pool, &missing, history.counts(), count, now);
+            }
+            self.observed().lock().keep(Observed {
+                keys: keys.clone(),
+                offsets: found.offsets,
+                missing: found.missing,
+                counts,
+                version: index.version(),
+                losses: index.losses(),
+                moment,
             });
         }
         Ok(keys)
@@ -156,61 +166,54 @@ impl Table {
                 .with("place", place)
                 .with("keys", keys.len()));
         }
-        if keys.contains(&PADDING) {
+        let observed = self.observed().lock().take(keys);
+        // Keys that were observed are distinct, and none is padding.
+        let given = observed.is_none();
+        if given && keys.contains(&PADDING) {
             return Err(self.refuse("the padding key cannot have a row"));
         }
         let index = self.index().read();
         let version = index.version();
-        let (admitted, rows) = self.decide(pool, &index, keys);
-        if let Some(limit) = limit.filter(|&limit| admitted.len() > limit) {
+        let mut decided = self.decide(pool, &index, keys, observed);
+        if let Some(limit) = limit.filter(|&limit| decided.offsets.len() > limit) {
             return Err(self
                 .refuse("the batch has more distinct keys than its limit")
-                .with("distinct", admitted.len())
+                .with("distinct", decided.offsets.len())
                 .with("limit", limit));
         }
-        let (index, admitted, rows) = if rows.contains(&NONE) {
+        let index = if decided.missing.is_empty() {
+            index
+        } else {
             drop(index);
             let mut index = self.index().write();
-            let (admitted, mut rows) = if index.version() == version {
-                (admitted, rows)
-            } else {
-                self.decide(pool, &index, keys)
-            };
-            let missing: Vec<i64> = admitted
-                .iter()
-                .zip(&rows)
-                .filter(|(_, &row)| row == NONE)
-                .map(|(&at, _)| keys[at as usize])
-                .collect();
-            self.differ(&missing)?;
+            if index.version() != version {
+                decided = self.decide(pool, &index, keys, None);
+            }
+            let missing: Vec<i64> = decided.missing.iter().map(|&(_, key)| key).collect();
+            if given {
+                self.differ(&missing)?;
+            }
             let made = self.create(pool, &mut index, &missing)?;
-            super::engine::fill_in(&mut rows, &made);
-            self.counters().batch(rows.len(), made.len());
-            (
-                parking_lot::RwLockWriteGuard::downgrade(index),
-                admitted,
-                rows,
-            )
-        } else {
-            self.counters().batch(rows.len(), 0);
-            (index, admitted, rows)
+            for (&(at, _), &row) in decided.missing.iter().zip(&made) {
+                decided.offsets[at as usize] = i64::from(row);
+            }
+            parking_lot::RwLockWriteGuard::downgrade(index)
         };
-        let refused = keys.len() - admitted.len();
+        let Decided {
+            offsets,
+            position,
+            missing,
+        } = decided;
+        let refused = keys.len() - offsets.len();
+        self.counters().batch(offsets.len(), missing.len());
         self.counters().refused.fetch_add(refused as u64, Relaxed);
-        if refused == 0 {
-            restore.copy_from_slice(places);
-        } else {
-            let mut position = vec![-1; keys.len()];
-            for (new, &old) in admitted.iter().enumerate() {
-                position[old as usize] = new as i32;
+        match position {
+            None => restore.copy_from_slice(places),
+            Some(position) => {
+                for (restore, &place) in restore.iter_mut().zip(places) {
+                    *restore = position.get(place as usize).copied().unwrap_or(-1);
+                }
             }
-            for (restore, &place) in restore.iter_mut().zip(places) {
-                *restore = position.get(place as usize).copied().unwrap_or(-1);
-            }
-        }
-        let mut offsets = self.room(rows.len());
-        for (offset, &row) in offsets.iter_mut().zip(&rows) {
-            *offset = i64::from(row);
         }
         let offsets = Arc::new(offsets);
         let source = Source {
@@ -267,36 +270,92 @@ impl Table {
         self.history().read().as_deref().map_or(0, History::bytes)
     }
 
-    /// Which of distinct keys are admitted now, as positions, and their rows; [`NONE`] for those that are to be made.
-    fn decide(&self, pool: &Pool, index: &Index, keys: &[i64]) -> (Vec<u32>, Vec<u32>) {
-        let found = self.rows_of(pool, index, keys);
+    /// Which of distinct keys are admitted now, with what was found when they were observed.
+    fn decide(
+        &self,
+        pool: &Pool,
+        index: &Index,
+        keys: &[i64],
+        observed: Option<Observed>,
+    ) -> Decided {
+        let current = observed.filter(|found| found.losses == index.losses());
+        let (mut offsets, mut missing, counted) = match current {
+            Some(mut found) if found.version != index.version() => {
+                // Rows have come meanwhile.
+                let keys: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
+                let again = self.rows_of(pool, index, &keys);
+                for (&(at, _), &offset) in found.missing.iter().zip(again.offsets.iter()) {
+                    found.offsets[at as usize] = offset;
+                }
+                found
+                    .missing
+                    .retain(|&(at, _)| found.offsets[at as usize] == -1);
+                self.keep(again.offsets);
+                (found.offsets, found.missing, None)
+            }
+            Some(found) => (
+                found.offsets,
+                found.missing,
+                Some((found.counts, found.moment)),
+            ),
+            None => {
+                let found = self.rows_of(pool, index, keys);
+                (found.offsets, found.missing, None)
+            }
+        };
         let history = self.history().read();
-        let Some(history) = history.as_deref() else {
-            let rows = found.offsets.iter().map(|&offset| offset as u32).collect();
-            return ((0..keys.len() as u32).collect(), rows);
+        let Some(history) = history.as_deref().filter(|one| one.access() > 0) else {
+            return Decided::all(offsets, missing);
         };
         let access = history.access();
-        let all = !history.may_refuse();
-        let mut admitted = Vec::with_capacity(keys.len());
-        let mut rows = Vec::with_capacity(keys.len());
-        for (at, (&key, &offset)) in keys.iter().zip(found.offsets.iter()).enumerate() {
-            let row = offset as u32;
-            if let (Some(&key), Some(-1)) = (keys.get(at + AHEAD), found.offsets.get(at + AHEAD)) {
-                history.waiting.prefetch(key);
-            }
-            let count = || {
-                if row == NONE {
-                    history.waiting.get(key).unwrap_or_default().count
-                } else {
-                    history.of_row(row).count
+        let mut refused: Vec<u32> = Vec::new();
+        if history.may_refuse() {
+            for at in 0..offsets.len() {
+                prefetch_history(history, &offsets, at + AHEAD);
+                let row = offsets[at];
+                if row != -1 && history.of_row(row as u32).count < access {
+                    refused.push(at as u32);
                 }
-            };
-            if (row != NONE && all) || access == 0 || count() >= access {
-                admitted.push(at as u32);
-                rows.push(row);
             }
         }
-        (admitted, rows)
+        if !missing.is_empty() {
+            let counts = match counted {
+                Some((counts, moment)) if moment == history.waiting.moment() => counts,
+                _ => {
+                    let keys: Vec<i64> = missing.iter().map(|&(_, key)| key).collect();
+                    history.waiting.counts(pool, &keys)
+                }
+            };
+            let below = missing.iter().zip(&counts);
+            let below = below.filter(|(_, &count)| count < access);
+            refused.extend(below.map(|(&(at, _), _)| at));
+        }
+        if refused.is_empty() {
+            return Decided::all(offsets, missing);
+        }
+        let mut position = vec![0; keys.len()];
+        for at in refused {
+            position[at as usize] = -1;
+        }
+        let mut admitted = 0;
+        for (at, position) in position.iter_mut().enumerate() {
+            if *position == 0 {
+                *position = admitted as i32;
+                offsets[admitted] = offsets[at];
+                admitted += 1;
+            }
+        }
+        offsets.fit(admitted);
+        missing.retain_mut(|(at, _)| {
+            let new = position[*at as usize];
+            *at = new as u32;
+            new != -1
+        });
+        Decided {
+            offsets,
+            position: Some(position),
+            missing,
+        }
     }
 
     /// Refuses keys of which one comes twice.
@@ -370,26 +429,61 @@ impl Table {
     }
 }
 
-/// Adds the counts of some distinct keys of a batch to what is known of them.
-fn see(
+/// Which of some keys are admitted.
+struct Decided {
+    /// The rows of those that are, -1 where one is to be made.
+    offsets: Lines,
+    /// For each key its place in `offsets`, -1 if it is refused; `None` if none is.
+    position: Option<Vec<i32>>,
+    /// The places in `offsets` of rows that are to be made, in order, each with its key.
+    missing: Vec<(u32, i64)>,
+}
+
+impl Decided {
+    fn all(offsets: Lines, missing: Vec<(u32, i64)>) -> Decided {
+        Decided {
+            offsets,
+            position: None,
+            missing,
+        }
+    }
+}
+
+/// The `count` keys behind the positions of `restore`, which are in order of first occurrence, and how often each occurs.
+fn distinct_keys(ids: Ids<'_>, restore: &[i32], count: usize) -> (Vec<i64>, Vec<u32>) {
+    let (mut keys, mut times) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    for (at, &position) in restore.iter().enumerate() {
+        if position as usize == keys.len() {
+            keys.push(ids.get(at));
+            times.push(1);
+        } else if let Some(times) = times.get_mut(position as usize) {
+            *times += 1;
+        }
+    }
+    (keys, times)
+}
+
+/// Starts to bring the history of the row at a place.
+#[inline(always)]
+fn prefetch_history(history: &History, offsets: &[i64], at: usize) {
+    if let Some(place) = offsets.get(at).and_then(|&row| history.place(row as u32)) {
+        prefetch(place);
+    }
+}
+
+/// Adds the counts of some distinct keys of a batch to what is known of those that have rows.
+fn see_rows(
     history: &History,
     range: Range<usize>,
-    keys: &[i64],
     offsets: &[i64],
     now: u32,
     count: &(impl Fn(usize) -> u32 + Sync),
 ) {
-    let end = range.end;
+    let offsets = &offsets[..range.end];
     for at in range {
-        if let Some(&offset) = offsets[..end].get(at + AHEAD) {
-            match history.place(offset as u32) {
-                Some(place) => prefetch(place),
-                None => history.waiting.prefetch(keys[at + AHEAD]),
-            }
-        }
-        match offsets[at] {
-            -1 => history.see_key(keys[at], count(at), now),
-            row => history.see_row(row as u32, count(at), now),
+        prefetch_history(history, offsets, at + AHEAD);
+        if offsets[at] != -1 {
+            history.see_row(offsets[at] as u32, count(at), now);
         }
     }
 }

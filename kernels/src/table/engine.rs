@@ -3,6 +3,7 @@
 use super::admission::Counters;
 use super::content::Content;
 use super::flight::{divide, Flight};
+use super::observed::Observations;
 use super::verbs::Memory;
 use super::TableConfig;
 use crate::batch::distinct::{distinct, Distinct, Scratch};
@@ -38,6 +39,8 @@ pub struct Table {
     /// Boxed, because most tables have none.
     history: RwLock<Option<Box<History>>>,
     counters: Counters,
+    /// What lookups have found that are to be decided yet.
+    observed: Mutex<Observations>,
     scratch: Mutex<Vec<Scratch>>,
     /// Buffers of offsets for later batches.
     kept: Mutex<Vec<Lines>>,
@@ -73,6 +76,7 @@ impl Table {
             tracking: AtomicBool::new(false),
             history: RwLock::default(),
             counters: Counters::default(),
+            observed: Mutex::default(),
             scratch: Mutex::default(),
             kept: Mutex::default(),
         })
@@ -154,6 +158,7 @@ impl Table {
         content.changes = changes;
         self.renew_history(0);
         self.rows.store(0, Ordering::Release);
+        *self.observed.lock() = Observations::default();
         self.scratch.lock().clear();
         self.kept.lock().clear();
         removed
@@ -170,8 +175,9 @@ impl Table {
         let flight = self.flight.lock().bytes();
         let scratch: usize = self.scratch.lock().iter().map(Scratch::bytes).sum();
         let kept: usize = self.kept.lock().iter().map(Lines::bytes).sum();
+        let observed = self.observed.lock().bytes();
         let content = self.content.read();
-        let other_bytes = content.other_bytes() + (flight + scratch + kept) as u64;
+        let other_bytes = content.other_bytes() + (flight + scratch + kept + observed) as u64;
         let rows_bytes = content.slab.bytes();
         drop(content);
         Memory {
@@ -246,6 +252,10 @@ impl Table {
         &self.counters
     }
 
+    pub(super) fn observed(&self) -> &Mutex<Observations> {
+        &self.observed
+    }
+
     /// The content has been replaced by one with `rows` rows: what was known of keys is gone, and these count as admitted.
     fn renew_history(&self, rows: usize) {
         let mut history = self.history.write();
@@ -275,9 +285,8 @@ impl Table {
         let mut flight = self.flight.lock();
         let mut old_content = self.content.write();
         flight.forget();
-        let version = old_index.version();
-        *old_index = index;
-        old_index.follow(version);
+        let old = std::mem::replace(&mut *old_index, index);
+        old_index.follow(&old);
         let (changes, closed) = old_content.changes.replaced();
         content.changes = changes;
         match history {

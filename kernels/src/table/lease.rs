@@ -308,7 +308,7 @@ impl Table {
     }
 
     /// Takes a buffer back, in place of the oldest ones beyond what is kept.
-    fn keep(&self, lines: Lines) {
+    pub(super) fn keep(&self, lines: Lines) {
         if lines.bytes() > KEPT.1 {
             return;
         }

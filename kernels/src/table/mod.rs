@@ -8,7 +8,7 @@
 //! | `engine` | the table: locks, new rows, removal |
 //! | `lease`, `flight` | batches ahead: staged rows, and offsets that outlive a removal |
 //! | `read` | lookup and find |
-//! | `admission`, `evict` | which keys get rows, and which lose them |
+//! | `admission`, `observed`, `evict` | which keys get rows, and which lose them |
 //! | `apply` | updates and assignment |
 //! | `export`, `load`, `recall` | the whole content, out and in; `recall`: its history |
 
@@ -23,6 +23,7 @@ mod export;
 mod flight;
 mod lease;
 mod load;
+mod observed;
 mod read;
 mod recall;
 mod vacant;
