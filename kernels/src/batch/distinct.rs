@@ -223,8 +223,15 @@ impl Group<'_> {
             }
             ends.push(keys.len());
         }
-        for (&key, row) in keys.iter().zip(self.rows.iter_mut()) {
-            *row = index.row(key);
+        let mut beyond = Vec::new();
+        for (at, (&key, row)) in keys.iter().zip(self.rows.iter_mut()).enumerate() {
+            match index.row_at_home(key) {
+                Some(found) => *row = found,
+                None => beyond.push(at),
+            }
+        }
+        for at in beyond {
+            self.rows[at] = index.row(keys[at]);
         }
         let mut start = 0;
         for end in ends {

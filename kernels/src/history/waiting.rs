@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Shards, as a power of two.
-const BITS: u32 = 10;
+const BITS: u32 = 8;
 
 /// A shard is at most this full: 5 of 6 places.
 const FULL: (usize, usize) = (5, 6);
 
-/// A shard that is full becomes so much longer, and is then 2/3 full at least.
-const GROWTH: (usize, usize) = (6, 5);
+/// A shard that is full becomes so much longer, and is then 20/27 full at least.
+const GROWTH: (usize, usize) = (9, 8);
 
 /// Places of the smallest array.
 const LEAST: usize = 8;
@@ -24,7 +24,7 @@ const LEAST: usize = 8;
 const KEYS: usize = 4096;
 
 /// Places on their way ahead of the one that is looked at.
-const AHEAD: usize = 12;
+const AHEAD: usize = 16;
 
 /// Counters by key.
 pub(crate) struct Waiting {
@@ -50,26 +50,24 @@ impl Waiting {
         pool: &Pool,
         keys: &[i64],
         counting: bool,
-        count: impl Fn(usize) -> u32 + Sync,
+        count: impl Fn(usize) -> u32,
         last: u32,
     ) -> Vec<u32> {
-        self.change(|| {
-            self.visit(pool, keys, |shard, at| {
-                if counting {
-                    let count = count(at);
-                    shard.add(keys[at], Seen { count, last }).count
-                } else {
-                    shard.touch(keys[at], last).count
-                }
-            })
+        self.change(|| match counting {
+            true => self.visit(pool, keys, count, |shard, item| {
+                let count = item.count;
+                shard.add(item.key, Seen { count, last }).count
+            }),
+            false => self.visit(pool, keys, count, |shard, item| {
+                shard.touch(item.key, last).count
+            }),
         })
     }
 
     /// The counters of distinct keys.
     pub(crate) fn counts(&self, pool: &Pool, keys: &[i64]) -> Vec<u32> {
-        self.visit(pool, keys, |shard, at| {
-            shard.get(keys[at]).unwrap_or_default().count
-        })
+        let count = |shard: &mut Shard, item: &Item| shard.get(item.key).unwrap_or_default().count;
+        self.visit(pool, keys, |_| 0, count)
     }
 
     /// What is known of a key.
@@ -148,62 +146,77 @@ impl Waiting {
         result
     }
 
-    /// Calls `f` with the shard and the place of every key, shard by shard with later places on their way; returns what it gave, in the
-    /// order of the keys. The keys of a shard come in their order, on any number of threads.
+    /// Calls `f` with every key and its shard, shard by shard with later counters on their way; returns what it gave, in the order of
+    /// the keys. The keys of a shard come in their order, on any number of threads.
     fn visit(
         &self,
         pool: &Pool,
         keys: &[i64],
-        f: impl Fn(&mut Shard, usize) -> u32 + Sync,
+        count: impl Fn(usize) -> u32,
+        f: impl Fn(&mut Shard, &Item) -> u32 + Sync,
     ) -> Vec<u32> {
+        let item = |at: usize| Item {
+            key: keys[at],
+            at: at as u32,
+            count: count(at),
+        };
         if keys.len() < 1 << BITS {
-            let of = |at: usize| f(&mut self.shard(keys[at]).lock(), at);
+            let of = |at: usize| f(&mut self.shard(keys[at]).lock(), &item(at));
             return (0..keys.len()).map(of).collect();
         }
-        // Places of keys, by shard.
+        // By shard; what a shard needs lies together.
         let mut starts = vec![0_u32; self.shards.len() + 1];
         keys.iter().for_each(|&key| starts[number(key) + 1] += 1);
         for at in 1..starts.len() {
             starts[at] += starts[at - 1];
         }
         let mut next = starts.clone();
-        let mut order = vec![0_u32; keys.len()];
+        let mut items = vec![Item::default(); keys.len()];
         for (at, &key) in keys.iter().enumerate() {
             let place = &mut next[number(key)];
-            order[*place as usize] = at as u32;
+            items[*place as usize] = item(at);
             *place += 1;
         }
-        let mut given = vec![0_u32; keys.len()];
         let parts = ranges(self.shards.len(), pool.parts(keys.len(), KEYS));
         let bounds: Vec<_> = parts
             .iter()
             .map(|part| starts[part.start] as usize..starts[part.end] as usize)
             .collect();
-        let work = parts.into_iter().zip(split_mut(&mut given, 1, &bounds));
-        pool.each(work.collect(), |(shards, given): (_, &mut [u32])| {
-            let mut given = given.iter_mut();
+        let work = parts.into_iter().zip(split_mut(&mut items, 1, &bounds));
+        pool.each(work.collect(), |(shards, mut items): (_, &mut [Item])| {
             for number in shards {
-                let order = &order[starts[number] as usize..starts[number + 1] as usize];
-                if order.is_empty() {
+                let count = (starts[number + 1] - starts[number]) as usize;
+                let (own, rest) = std::mem::take(&mut items).split_at_mut(count);
+                items = rest;
+                if own.is_empty() {
                     continue;
                 }
                 let mut shard = self.shards[number].lock();
-                let ahead = |shard: &Shard, at: u32| shard.prefetch(keys[at as usize]);
-                order.iter().take(AHEAD).for_each(|&at| ahead(&shard, at));
-                for (step, (&at, given)) in order.iter().zip(&mut given).enumerate() {
-                    if let Some(&at) = order.get(step + AHEAD) {
-                        ahead(&shard, at);
+                own.iter()
+                    .take(AHEAD)
+                    .for_each(|item| shard.prefetch(item.key));
+                for at in 0..own.len() {
+                    if let Some(later) = own.get(at + AHEAD) {
+                        shard.prefetch(later.key);
                     }
-                    *given = f(&mut shard, at as usize);
+                    own[at].count = f(&mut shard, &own[at]);
                 }
             }
         });
-        let mut result = vec![0_u32; keys.len()];
-        for (&at, &given) in order.iter().zip(&given) {
-            result[at as usize] = given;
+        let mut given = vec![0; keys.len()];
+        for item in &items {
+            given[item.at as usize] = item.count;
         }
-        result
+        given
     }
+}
+
+/// One key of a batch, the place it has there, and what is to be added to its counter, then what this has become.
+#[derive(Clone, Copy, Default)]
+struct Item {
+    key: i64,
+    at: u32,
+    count: u32,
 }
 
 /// Open addressing in the order of the hash: a key lies at its home or behind it, before the next free place.

@@ -2,7 +2,7 @@
 
 use super::hash::{hash, top};
 use super::shard::Shard;
-use crate::mem::{Bucket, NONE};
+use crate::mem::{prefetch_behind, Bucket, NONE};
 use crate::{Error, Pool, Result, PADDING};
 use parking_lot::Mutex;
 
@@ -90,6 +90,19 @@ impl Index {
             return self.row_beyond(key, hash);
         }
         row
+    }
+
+    /// The row of `key`, or [`NONE`], if its home tells; else `None`, and the bucket behind is on its way for [`Index::row`].
+    #[inline(always)]
+    pub(crate) fn row_at_home(&self, key: i64) -> Option<u32> {
+        let hash = hash(key);
+        let home = self.home(hash);
+        let row = home.row(key);
+        if row == NONE && home.is_passed() {
+            prefetch_behind(home);
+            return None;
+        }
+        Some(row)
     }
 
     /// The row of `key`, or [`NONE`].

@@ -15,7 +15,7 @@ pub(crate) use counter::Counter;
 pub(crate) use lines::Lines;
 pub(crate) use pages::Pages;
 use pages::Zeroable;
-pub(crate) use prefetch::prefetch;
+pub(crate) use prefetch::{prefetch, prefetch_behind};
 pub(crate) use room::check as check_room;
 pub(crate) use slab::{Part, Slab};
 pub(crate) use writeback::start_writeback;

@@ -10,6 +10,12 @@ pub(crate) fn prefetch<T>(place: &T) {
     fetch(std::ptr::from_ref(place).cast());
 }
 
+/// [`prefetch`] of what would lie behind `place` in an array.
+#[inline(always)]
+pub(crate) fn prefetch_behind<T>(place: &T) {
+    fetch(std::ptr::from_ref(place).wrapping_add(1).cast());
+}
+
 /// Starts to bring the line of any address into the cache. The address need not be mapped: a prefetch never faults.
 #[inline(always)]
 pub(super) fn fetch(address: *const u8) {
