@@ -68,7 +68,7 @@ impl Table {
     }
 
     /// [`Table::remove`] of those of `ids` whose rows `wanted` accepts. `tidy` says whether the rows' memory is given back now, if many
-    /// are free; else the caller does it.
+    /// are free; else this is a piece of something longer, which does it in the end.
     pub(super) fn remove_where(
         &self,
         ids: Ids<'_>,
@@ -113,8 +113,10 @@ impl Table {
         drop(flight);
         self.forget_history(std::iter::empty(), &rows);
         self.count(&index);
-        // Whoever waits comes next, even if this thread is back before the other is awake.
-        RwLockWriteGuard::unlock_fair(index);
+        if !tidy {
+            // Between pieces whoever waits comes next, even if this thread is back before the other is awake.
+            RwLockWriteGuard::unlock_fair(index);
+        }
         Ok(rows.len() as u64)
     }
 
