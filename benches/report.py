@@ -11,6 +11,12 @@ import sys
 
 # What stands beside the engine's figures; its lines carry the rest.
 ENGINE = {
+    "A1 u e": "lease + embed",
+    "A1 z e": "lease + embed",
+    "A2": "",
+    "A3": "",
+    "A4": "all rows in use",
+    "A5": "a training lookup",
     "P6": "prefetched copy of known rows",
     "P7": "read-modify-write of known rows",
     "P8": "one thread",
@@ -88,9 +94,9 @@ def complete(item):
 
 
 def order(number):
-    """Sort key of a target's number: P2 before P10, what follows it as text."""
-    found = re.match(r"P(\d+)(.*)", number)
-    return (int(found.group(1)), found.group(2)) if found else (99, number)
+    """Sort key of a target's number: P2 before P10 before A1, what follows it as text."""
+    found = re.match(r"([AP])(\d+)(.*)", number)
+    return (found.group(1) == "A", int(found.group(2)), found.group(3)) if found else (2, 0, number)
 
 
 def machine():

@@ -11,6 +11,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # target -> benches "module.function.draw" (the model: form); each runs in a process of its own, ours
 # and the peer together, so that memory and table names of one never meet another's.
 BENCHES = {
+    "A1": ["admission.counting.u", "admission.counting.z"],
     "P1": ["lookup.dense.u", "lookup.dense.z"],
     "P2": ["lookup.hash_table.u"],
     "P3": ["update.lazy_adam.u", "update.lazy_adam.z"],

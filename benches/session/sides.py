@@ -1,5 +1,7 @@
 """What both sides of a session bench are made of: held arrays, a dense variable, a table of ours."""
 
+import functools
+
 import tensorflow as tf
 
 CHUNK = 65536
@@ -46,10 +48,9 @@ class Ours:
 
     def __init__(self, sizes, name):
         from mx_rec.core.embedding import create_table
-        from mx_rec.util.initialize import init
         from mx_rec.util.ops import import_host_pipeline_ops
 
-        init(use_dynamic=True)
+        _start()
         self.ops = import_host_pipeline_ops()
         self.table = create_table(
             key_dtype=tf.int64,
@@ -61,12 +62,17 @@ class Ours:
         self.variable = self.table.variable
         self.handle = self.table.variable.op.outputs[1]
 
-    def lookup(self, ids, is_train, name):
-        """The package's sparse_lookup on a plain tensor of ids."""
+    def lookup(self, ids, is_train, name, **admission):
+        """The package's sparse_lookup on a plain tensor of ids, with thresholds if there are any."""
         from mx_rec.core.embedding import sparse_lookup
 
         return sparse_lookup(
-            self.table, ids, is_train=is_train, name=name, modify_graph=True
+            self.table,
+            ids,
+            is_train=is_train,
+            name=name,
+            modify_graph=True,
+            access_and_evict_config=admission or None,
         )
 
     def assign(self, ids, rows):
@@ -77,6 +83,14 @@ class Ours:
         """Rows of ids, zeros where there is none; never creates."""
         nothing = tf.zeros([0, int(self.table.emb_size)])
         return self.ops.mx_rec_find(self.handle, self.variable, ids, nothing)
+
+
+@functools.lru_cache(maxsize=None)
+def _start():
+    """Initialises the package, once a process."""
+    from mx_rec.util.initialize import init
+
+    init(use_dynamic=True)
 
 
 class Filling:

@@ -7,11 +7,12 @@
 //! Every repetition measures ours and its peer one after the other on the same ids; `ours`, `peer` and `ratio` come from
 //! the medians, `best_ratio` from the minima. Times are milliseconds for one batch.
 
-use mx_rec_kernels::{
-    Absent, Ids, Initializer, LazyAdam, Pool, Result, RowOptimizer, Table, TableConfig, Target,
-};
+mod support;
+
+use mx_rec_kernels::{Absent, Ids, LazyAdam, Pool, Result, RowOptimizer, Table, Target};
 use std::hint::black_box;
 use std::time::Instant;
+use support::{draw, fill, interleave, key, line, median, report, resident, table, time, Better};
 
 fn main() -> Result<()> {
     let sizes = Sizes::from_arguments();
@@ -302,64 +303,6 @@ fn scaling(sizes: &Sizes) -> Result<()> {
     Ok(())
 }
 
-fn table(dim: usize, rows: u64) -> Result<Table> {
-    Table::new(TableConfig {
-        name: "bench".into(),
-        dim,
-        capacity: rows,
-        seed: 1,
-        initializer: Initializer::RandomUniform {
-            min: -0.05,
-            max: 0.05,
-        },
-        init_param: 1.0,
-        frozen_keys: Vec::new(),
-        admission_sketch_bytes: 0,
-    })
-}
-
-/// The key of a row: scattered over all integers, the same in every run.
-fn key(row: i64) -> i64 {
-    row.wrapping_mul(0x5851_F42D_4C95_7F2D) ^ 0x1234_5678
-}
-
-/// Enters the keys of rows `from..to` in order, batch by batch, so that row numbers are known.
-fn fill(
-    table: &Table,
-    pool: &Pool,
-    from: usize,
-    to: usize,
-    batch: usize,
-    mut after: impl FnMut(&Table),
-) -> Result<()> {
-    let mut ids = Vec::with_capacity(batch);
-    let mut restore = vec![0; batch];
-    for start in (from..to).step_by(batch) {
-        ids.clear();
-        ids.extend((start..to.min(start + batch)).map(|row| key(row as i64)));
-        table.id_offset(pool, Ids::I64(&ids), true, None, &mut restore[..ids.len()])?;
-        after(table);
-    }
-    Ok(())
-}
-
-/// Uniform row numbers, the same for the same `seed`.
-fn draw(seed: u64, n: usize, rows: usize) -> Vec<i64> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    (0..8).for_each(|_| {
-        next();
-    });
-    (0..n)
-        .map(|_| ((u128::from(next()) * rows as u128) >> 64) as i64)
-        .collect()
-}
-
 fn without_repeats(batch: &[i64]) -> Vec<i64> {
     let mut seen = std::collections::HashSet::new();
     batch
@@ -432,81 +375,4 @@ impl Plain {
             }
         }
     }
-}
-
-/// Milliseconds that `f` takes.
-fn time(f: impl FnOnce() -> Result<()>) -> f64 {
-    let start = Instant::now();
-    let result = f();
-    let time = start.elapsed().as_secs_f64() * 1e3;
-    if let Err(error) = result {
-        eprintln!("{error}");
-        std::process::exit(1);
-    }
-    time
-}
-
-/// Warms up, then collects pairs of times.
-fn interleave(reps: usize, mut f: impl FnMut(usize) -> (f64, f64)) -> Vec<(f64, f64)> {
-    (0..7).for_each(|rep| {
-        f(rep);
-    });
-    (0..reps.max(1)).map(f).collect()
-}
-
-enum Better {
-    /// `ours / peer` should be at most the target.
-    Less,
-    /// `peer / ours` should be at least the target.
-    Faster,
-}
-
-fn report(id: &str, what: &str, pairs: &[(f64, f64)], target: f64, better: Better) {
-    let (mut ours, mut peer): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
-    let best = |times: &[f64]| times.iter().copied().fold(f64::INFINITY, f64::min);
-    let (low_ours, low_peer) = (best(&ours), best(&peer));
-    let (ours, peer) = (median(&mut ours), median(&mut peer));
-    let (ratio, low) = match better {
-        Better::Less => (ours / peer, low_ours / low_peer),
-        Better::Faster => (peer / ours, low_peer / low_ours),
-    };
-    let met = match better {
-        Better::Less => ratio <= target,
-        Better::Faster => ratio >= target,
-    };
-    println!(
-        "{{\"id\":\"{id}\",\"what\":\"{what}\",\"ours\":{ours:.4},\"peer\":{peer:.4},\"ratio\":{ratio:.3},\
-         \"best_ratio\":{low:.3},\"target\":{target},\"met\":{met}}}"
-    );
-}
-
-fn line(id: &str, what: &str, ours: f64, peer: f64, ratio: f64, target: f64, met: bool) {
-    let peer = if peer.is_nan() {
-        "null".into()
-    } else {
-        format!("{peer:.4}")
-    };
-    println!(
-        "{{\"id\":\"{id}\",\"what\":\"{what}\",\"ours\":{ours:.4},\"peer\":{peer},\"ratio\":{ratio:.3},\
-         \"target\":{target},\"met\":{met}}}"
-    );
-}
-
-fn median(times: &mut [f64]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// A line of /proc/self/status in bytes, 0 where there is none.
-fn resident(name: &str) -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with(name))
-        .unwrap_or_default();
-    line.split_whitespace()
-        .nth(1)
-        .and_then(|kib| kib.parse::<u64>().ok())
-        .unwrap_or(0)
-        * 1024
 }

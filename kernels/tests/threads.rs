@@ -34,6 +34,7 @@ fn made() -> Arc<Table> {
             initializer: Initializer::Zeros,
             init_param: 1.0,
             frozen_keys: Vec::new(),
+            admission_sketch_bytes: 0,
         })
         .unwrap(),
     )
@@ -230,7 +231,9 @@ fn every_verb_at_once_mixes_no_rows_up_and_loses_no_update() {
                 let mut ids = shared.ids(draw);
                 ids.retain(|&id| id >= HOT);
                 table.remove(Ids::I64(&ids[..50])).unwrap();
-                table.set_access_threshold(draw.below(3) as u32 + 1);
+                table
+                    .set_access_threshold(draw.below(3) as u32 + 1)
+                    .unwrap();
                 table.stats();
                 std::thread::sleep(Duration::from_millis(3));
             });
@@ -254,7 +257,7 @@ fn every_verb_at_once_mixes_no_rows_up_and_loses_no_update() {
     assert!(evicted > 1000, "only {evicted} keys were evicted");
     expect_sound(table, "the end");
     let keys: Vec<i64> = (0..HOT).collect();
-    table.set_access_threshold(1);
+    table.set_access_threshold(1).unwrap();
     let mut rows = vec![9.0; keys.len() * DIM];
     table
         .find(&pool, Ids::I64(&keys), Absent::Zeros, &mut rows)
