@@ -29,7 +29,7 @@ fn made() -> Arc<Table> {
         Table::new(TableConfig {
             name: "threads".into(),
             dim: DIM,
-            capacity: 1 << 17,
+            capacity: 1 << 22,
             seed: 5,
             initializer: Initializer::Zeros,
             init_param: 1.0,
