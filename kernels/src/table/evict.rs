@@ -137,6 +137,7 @@ impl Table {
                     }
                 }
             }
+            give_way();
         }
         Ok(stale)
     }
@@ -158,6 +159,7 @@ impl Table {
             let removed = self.remove_where(Ids::I64(&keys), &still_stale, false)?;
             self.counters().evicted.fetch_add(removed, Relaxed);
             gone += removed;
+            give_way();
             Ok(())
         })?;
         let shards = self.index().read().shards();
@@ -165,6 +167,7 @@ impl Table {
             let mut index = self.index().write();
             index.shrink_shard(shard);
             RwLockWriteGuard::unlock_fair(index);
+            give_way();
         }
         Ok(gone)
     }
@@ -189,6 +192,7 @@ impl Table {
                     }
                 };
                 from = self.index().read().look(shard, start, LOOK, enter);
+                give_way();
                 entries.chunks(most).try_for_each(&mut *f)?;
             }
         }
@@ -239,6 +243,7 @@ impl Table {
             }
             content.release(start..start + ROWS);
             RwLockWriteGuard::unlock_fair(content);
+            give_way();
         }
         Ok(())
     }
@@ -273,6 +278,7 @@ impl Table {
         drop((history, flight));
         RwLockWriteGuard::unlock_fair(content);
         RwLockWriteGuard::unlock_fair(index);
+        give_way();
     }
 
     /// Keys that something is known of; with a sketch, those that have rows.
@@ -286,4 +292,9 @@ impl Table {
         let history = self.history().read();
         known + history.as_deref().map_or(0, |one| one.waiting.len())
     }
+}
+
+/// Between two pieces: lets threads run that wait for a processor. A step needs several of them, and would wait for the last.
+fn give_way() {
+    std::thread::yield_now();
 }
