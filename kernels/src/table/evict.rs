@@ -23,6 +23,9 @@ const ROWS: usize = 1 << 16;
 /// How often, and after which pauses, rows are tried again that a lease held when they were to move: steps end meanwhile.
 const AGAIN: (usize, Duration) = (32, Duration::from_millis(1));
 
+/// Bytes of free rows for which it is worth while to move others and to wait for leases.
+const WORTH: usize = 1 << 20;
+
 /// How often all rows behind the end are looked for: those that were staged have keys later.
 const ROUNDS: usize = 3;
 
@@ -204,10 +207,12 @@ impl Table {
         for _ in 0..ROUNDS {
             let (end, width) = {
                 let content = self.content().read();
-                if !content.is_sparse() {
+                let (rows, width) = (content.slab.rows(), content.slab.width());
+                let free = (rows - content.used()) * width * size_of::<f32>();
+                if !content.is_sparse() || free < WORTH {
                     return Ok(());
                 }
-                (content.used(), content.slab.width())
+                (content.used(), width)
             };
             let most = (PIECE_FLOATS / width).clamp(1, PIECE);
             let mut held = Vec::new();
