@@ -5,7 +5,7 @@ use crate::index::{hash, Index};
 use crate::mem::{prefetch, NONE};
 use crate::pool::{split_mut, Pool};
 use crate::{Ids, PADDING};
-use std::ops::DerefMut;
+use std::ops::{DerefMut, Range};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// In `found`: this id is the first of its key.
@@ -14,20 +14,32 @@ const FIRST: u32 = 1 << 31;
 /// In `found`: this id is padding.
 const NOTHING: u32 = u32::MAX;
 
+/// What a batch is asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Keys that have rows; the others get no position.
+    Rows,
+    /// All keys.
+    Keys,
+    /// All keys, and a list of them with their occurrences.
+    Occurrences,
+}
+
 /// Memory that outlives a batch, so that the next one needs no new pages.
 #[derive(Default)]
 pub(crate) struct Scratch {
     grouped: Buffers,
     found: Vec<u32>,
     rows: Vec<u32>,
+    times: Vec<u32>,
     ranks: Vec<AtomicU32>,
 }
 
 impl Scratch {
     /// Bytes held.
     pub(crate) fn bytes(&self) -> usize {
-        self.grouped.bytes()
-            + 4 * (self.found.capacity() + self.rows.capacity() + self.ranks.capacity())
+        let numbers = [&self.found, &self.rows, &self.times].map(Vec::capacity);
+        self.grouped.bytes() + 4 * (numbers.iter().sum::<usize>() + self.ranks.capacity())
     }
 }
 
@@ -39,17 +51,18 @@ pub(crate) struct Distinct<O> {
     pub(crate) offsets: O,
     /// The positions in `offsets` that hold -1, in order, each with its key.
     pub(crate) missing: Vec<(u32, i64)>,
+    /// With [`Wanted::Occurrences`]: the distinct keys in order of first occurrence, and how often each occurs. Else empty.
+    pub(crate) list: (Vec<i64>, Vec<u32>),
 }
 
 /// De-duplicates `ids`, fewer than 2^31, and looks the distinct keys up in `index`.
 ///
-/// `restore[i]` becomes the position in `offsets` of `ids[i]`, or -1 for padding. Keys without a row get a position only
-/// with `keep_missing`; else their `restore` is -1 as well. `room` makes the buffer for the offsets from their number.
+/// `restore[i]` becomes the position in `offsets` of `ids[i]`, or -1 for padding and keys that get no position. `room` makes the buffer for the offsets from their number.
 pub(crate) fn distinct<O: DerefMut<Target = [i64]>>(
     pool: &Pool,
     index: &Index,
     ids: Ids<'_>,
-    keep_missing: bool,
+    wanted: Wanted,
     scratch: &mut Scratch,
     restore: &mut [i32],
     room: impl FnOnce(usize) -> O,
@@ -59,82 +72,124 @@ pub(crate) fn distinct<O: DerefMut<Target = [i64]>>(
         grouped,
         found,
         rows,
+        times,
         ranks,
     } = scratch;
     let grouped = Grouped::new(pool, ids, grouped);
     for_len(found, n, 0);
     for_len(rows, n, 0);
+    let counted = if wanted == Wanted::Occurrences { n } else { 0 };
+    for_len(times, counted, 0);
     if ranks.len() < n {
         ranks.resize_with(n.next_multiple_of(4096), AtomicU32::default);
     }
 
     // Each group alone: which ids repeat, and the rows of its distinct keys.
-    let mut groups: Vec<Group<'_>> = by_group(&grouped, &mut found[..n], &mut rows[..n]);
+    let mut groups: Vec<Group<'_>> = by_group(
+        &grouped,
+        &mut found[..n],
+        &mut rows[..n],
+        &mut times[..counted],
+    );
     pool.each(groups.iter_mut().collect(), |group: &mut Group<'_>| {
-        group.look_up(index, keep_missing);
+        group.look_up(index, wanted);
     });
     let keys = groups.iter().map(|group| group.distinct).sum();
-    let mut sizes = vec![0; grouped.ranges.len()];
+    let mut firsts = vec![First::default(); grouped.ranges.len()];
     for group in &groups {
-        sizes
-            .iter_mut()
-            .zip(&group.firsts)
-            .for_each(|(size, first)| *size += first);
+        for (sum, first) in firsts.iter_mut().zip(&group.firsts) {
+            sum.kept += first.kept;
+            sum.missing += first.missing;
+        }
     }
     drop(groups);
 
     // Each range alone: positions in order of first occurrence, then `restore`.
-    let (found, rows, ranks) = (&found[..n], &rows[..n], &ranks[..n]);
-    let mut offsets = room(sizes.iter().sum());
-    let mut start = 0;
-    let bounds: Vec<_> = sizes
-        .iter()
-        .map(|size| {
-            start += size;
-            start - size..start
-        })
-        .collect();
-    let mut missing = vec![Vec::new(); sizes.len()];
-    let alone = sizes.len() == 1;
+    let groups = Groups {
+        grouped: &grouped,
+        found: &found[..n],
+        rows: &rows[..n],
+        times: &times[..counted],
+        ranks: &ranks[..n],
+    };
+    let bounds = following(firsts.iter().map(|first| first.kept));
+    let absent = following(firsts.iter().map(|first| first.missing));
+    let end = |bounds: &[Range<usize>]| bounds.last().map_or(0, |last| last.end);
+    let mut offsets = room(end(&bounds));
+    let mut missing = vec![(0, 0); end(&absent)];
+    let listed = if counted > 0 { end(&bounds) } else { 0 };
+    let mut list = (vec![0; listed], vec![0; listed]);
+    let parts = match listed {
+        0 => vec![0..0; bounds.len()],
+        _ => bounds.clone(),
+    };
+    let alone = firsts.len() == 1;
     let work: Vec<_> = grouped
         .ranges
         .iter()
         .cloned()
         .zip(&bounds)
         .zip(split_mut(&mut offsets, 1, &bounds))
-        .zip(&mut missing)
+        .zip(split_mut(&mut missing, 1, &absent))
+        .zip(split_mut(&mut list.0, 1, &parts))
+        .zip(split_mut(&mut list.1, 1, &parts))
         .zip(split_mut(restore, 1, &grouped.ranges))
-        .map(|((((range, bound), offsets), missing), restore)| {
-            let range = Ranking {
+        .map(|work| {
+            let ((((((range, bound), offsets), missing), keys), times), restore) = work;
+            Ranking {
                 range,
                 rank: bound.start,
                 offsets,
                 missing,
+                keys,
+                times,
                 restore,
-            };
-            (range, &grouped, found, rows, ranks)
+            }
         })
         .collect();
     if alone {
-        for (mut range, grouped, found, rows, ranks) in work {
-            range.rank(grouped, found, rows, ranks, keep_missing);
-            range.restore(grouped.place, found, ranks);
+        for mut range in work {
+            range.rank(&groups, wanted);
+            range.restore(&groups);
         }
     } else {
         let ranked = parking_lot::Mutex::new(Vec::with_capacity(work.len()));
-        pool.each(work, |(mut range, grouped, found, rows, ranks)| {
-            range.rank(grouped, found, rows, ranks, keep_missing);
+        pool.each(work, |mut range| {
+            range.rank(&groups, wanted);
             ranked.lock().push(range);
         });
-        pool.each(ranked.into_inner(), |mut range| {
-            range.restore(grouped.place, found, ranks);
-        });
+        pool.each(ranked.into_inner(), |mut range| range.restore(&groups));
     }
     Distinct {
         keys,
         offsets,
-        missing: missing.concat(),
+        missing,
+        list,
     }
+}
+
+/// What is known when all groups have been looked at.
+struct Groups<'a> {
+    grouped: &'a Grouped<'a>,
+    /// By the place of an id in `grouped`: the number of its key, [`FIRST`] or [`NOTHING`].
+    found: &'a [u32],
+    /// By the number of a key: its row.
+    rows: &'a [u32],
+    /// By the number of a key: how often it occurs. Empty if nobody asks.
+    times: &'a [u32],
+    /// By the number of a key: its position.
+    ranks: &'a [AtomicU32],
+}
+
+/// Ranges of these sizes, one behind the other.
+fn following(sizes: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
+    sizes
+        .scan(0, |end, size| {
+            let start = *end;
+            *end += size;
+            Some(start..*end)
+        })
+        .collect()
 }
 
 /// One group of a batch.
@@ -143,12 +198,21 @@ struct Group<'a> {
     pieces: Vec<(&'a [i64], &'a mut [u32])>,
     /// Rows of the distinct keys; as long as the group, because it may have no duplicates.
     rows: &'a mut [u32],
+    /// How often the distinct keys occur. Empty if nobody asks.
+    times: &'a mut [u32],
     /// Where `rows` starts among the rows of all groups.
     base: u32,
     /// Distinct keys.
     distinct: usize,
-    /// For every range how many keys occur in it first and get a position.
-    firsts: Vec<usize>,
+    /// For every range the keys that occur in it first.
+    firsts: Vec<First>,
+}
+
+/// How many keys that occur first in a range get a position, and how many of these have no row.
+#[derive(Clone, Copy, Default)]
+struct First {
+    kept: usize,
+    missing: usize,
 }
 
 /// Cuts the buffers of a batch along its groups.
@@ -156,6 +220,7 @@ fn by_group<'a>(
     grouped: &Grouped<'a>,
     mut found: &'a mut [u32],
     mut rows: &'a mut [u32],
+    mut times: &'a mut [u32],
 ) -> Vec<Group<'a>> {
     let count = grouped.groups();
     let mut groups: Vec<Group<'a>> = Vec::with_capacity(count);
@@ -168,10 +233,14 @@ fn by_group<'a>(
             .sum::<usize>();
         let (own, rest) = std::mem::take(&mut rows).split_at_mut(size);
         rows = rest;
+        let counted = if times.is_empty() { 0 } else { size };
+        let (counts, rest) = std::mem::take(&mut times).split_at_mut(counted);
+        times = rest;
         let pieces = Vec::with_capacity(grouped.starts.len());
         groups.push(Group {
             pieces,
             rows: own,
+            times: counts,
             base,
             distinct: 0,
             firsts: Vec::new(),
@@ -192,7 +261,8 @@ fn by_group<'a>(
 
 impl Group<'_> {
     /// Finds duplicates and rows. Buckets are prefetched as distinct keys appear and read when all have appeared.
-    fn look_up(&mut self, index: &Index, keep_missing: bool) {
+    fn look_up(&mut self, index: &Index, wanted: Wanted) {
+        self.times.fill(0);
         let size = self.rows.len();
         let slots = (size * 2).next_power_of_two();
         // 0 = free, else 1 + the number of a distinct key.
@@ -208,42 +278,51 @@ impl Group<'_> {
                 let hash = hash(key);
                 // The upper bits are the same for the whole group; the lower ones are as good.
                 let mut at = hash as usize & (slots - 1);
-                *found = loop {
+                let (number, first) = loop {
                     match table[at] {
                         0 => {
                             prefetch(index.home(hash));
                             keys.push(key);
                             table[at] = keys.len() as u32;
-                            break FIRST | (self.base + keys.len() as u32 - 1);
+                            break (keys.len() as u32 - 1, FIRST);
                         }
-                        entry if keys[entry as usize - 1] == key => break self.base + entry - 1,
+                        entry if keys[entry as usize - 1] == key => break (entry - 1, 0),
                         _ => at = (at + 1) & (slots - 1),
                     }
                 };
+                *found = first | (self.base + number);
+                if let Some(times) = self.times.get_mut(number as usize) {
+                    *times += 1;
+                }
             }
             ends.push(keys.len());
         }
-        let mut beyond = Vec::new();
+        // From here on the list of those that may lie behind their homes.
+        let mut beyond = table;
+        let mut count = 0;
         for (at, (&key, row)) in keys.iter().zip(self.rows.iter_mut()).enumerate() {
-            match index.row_at_home(key) {
-                Some(found) => *row = found,
-                None => beyond.push(at),
-            }
+            let (found, further) = index.row_at_home(key);
+            *row = found;
+            beyond[count] = at as u32;
+            count += usize::from(further);
         }
-        for at in beyond {
-            self.rows[at] = index.row(keys[at]);
+        for &at in &beyond[..count] {
+            self.rows[at as usize] = index.row(keys[at as usize]);
         }
         let mut start = 0;
         for end in ends {
-            let kept = if keep_missing {
-                end - start
-            } else {
-                self.rows[start..end]
-                    .iter()
-                    .filter(|&&row| row != NONE)
-                    .count()
-            };
-            self.firsts.push(kept);
+            let rows = &self.rows[start..end];
+            let missing = rows.iter().filter(|&&row| row == NONE).count();
+            self.firsts.push(match wanted {
+                Wanted::Rows => First {
+                    kept: end - start - missing,
+                    missing: 0,
+                },
+                Wanted::Keys | Wanted::Occurrences => First {
+                    kept: end - start,
+                    missing,
+                },
+            });
             start = end;
         }
         self.distinct = keys.len();
@@ -252,25 +331,29 @@ impl Group<'_> {
 
 /// One range of a batch while positions are given out.
 struct Ranking<'a> {
-    range: std::ops::Range<usize>,
+    range: Range<usize>,
     /// The position of the first key that occurs first in this range.
     rank: usize,
     offsets: &'a mut [i64],
-    missing: &'a mut Vec<(u32, i64)>,
+    missing: &'a mut [(u32, i64)],
+    /// Empty if nobody asks.
+    keys: &'a mut [i64],
+    /// Empty if nobody asks.
+    times: &'a mut [u32],
     restore: &'a mut [i32],
 }
 
 impl Ranking<'_> {
     /// Gives the keys that occur first in this range their positions.
-    fn rank(
-        &mut self,
-        grouped: &Grouped<'_>,
-        found: &[u32],
-        rows: &[u32],
-        ranks: &[AtomicU32],
-        keep_missing: bool,
-    ) {
-        let mut rank = 0;
+    fn rank(&mut self, groups: &Groups<'_>, wanted: Wanted) {
+        let Groups {
+            grouped,
+            found,
+            rows,
+            times,
+            ranks,
+        } = groups;
+        let (mut rank, mut absent) = (0, 0);
         for &place in &grouped.place[self.range.clone()] {
             let id = found[place as usize];
             if id & FIRST == 0 || id == NOTHING {
@@ -279,28 +362,110 @@ impl Ranking<'_> {
             let number = (id ^ FIRST) as usize;
             let row = rows[number];
             let position = (self.rank + rank) as u32;
-            if row == NONE {
-                if !keep_missing {
-                    ranks[number].store(NONE, Relaxed);
-                    continue;
-                }
-                self.missing.push((position, grouped.keys[place as usize]));
+            if row == NONE && wanted == Wanted::Rows {
+                ranks[number].store(NONE, Relaxed);
+                continue;
             }
+            // Written for every key, kept for those without a row: no branch that cannot be foreseen.
+            if let Some(missing) = self.missing.get_mut(absent) {
+                *missing = (position, grouped.keys[place as usize]);
+            }
+            absent += usize::from(row == NONE);
             ranks[number].store(position, Relaxed);
             self.offsets[rank] = if row == NONE { -1 } else { i64::from(row) };
+            if let (Some(key), Some(times)) = (self.keys.get_mut(rank), times.get(number)) {
+                *key = grouped.keys[place as usize];
+                self.times[rank] = *times;
+            }
             rank += 1;
         }
     }
 
     /// Writes the position of every id of the range.
-    fn restore(&mut self, place: &[u32], found: &[u32], ranks: &[AtomicU32]) {
-        for (restore, &place) in self.restore.iter_mut().zip(&place[self.range.clone()]) {
-            let id = found[place as usize];
+    fn restore(&mut self, groups: &Groups<'_>) {
+        let places = &groups.grouped.place[self.range.clone()];
+        for (restore, &place) in self.restore.iter_mut().zip(places) {
+            let id = groups.found[place as usize];
             *restore = match id {
                 NOTHING => -1,
                 // A key left out has the rank NONE, which is -1 here.
-                _ => ranks[(id & !FIRST) as usize].load(Relaxed) as i32,
+                _ => groups.ranks[(id & !FIRST) as usize].load(Relaxed) as i32,
             };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    /// 50,000 ids of 7,000 keys, some of them padding; every third key has a row.
+    fn batch() -> (Index, Vec<i64>) {
+        let key = |at: i64| at * 7919 % 7_001 - 1;
+        let ids: Vec<i64> = (0..50_000).map(|at| key(at * at % 9_973)).collect();
+        let known: Vec<i64> = (0..7_000).filter(|key| key % 3 == 0).collect();
+        let rows: Vec<u32> = (0..known.len() as u32).map(|row| row * 5).collect();
+        let pool = Pool::new(1).unwrap();
+        let mut index = Index::new(1 << 20).unwrap();
+        index.reserve(&pool, &known).unwrap();
+        index.insert(&pool, &known, &rows);
+        (index, ids)
+    }
+
+    #[test]
+    fn every_question_is_answered_in_order_of_first_occurrence() {
+        let (index, ids) = batch();
+        for (threads, wanted) in [1, 2, 5].into_iter().flat_map(|threads| {
+            [Wanted::Rows, Wanted::Keys, Wanted::Occurrences].map(|wanted| (threads, wanted))
+        }) {
+            let mut position: HashMap<i64, usize> = HashMap::new();
+            let (mut keys, mut times, mut restore) = (Vec::new(), Vec::new(), Vec::new());
+            for &id in &ids {
+                if id == PADDING || (wanted == Wanted::Rows && index.row(id) == NONE) {
+                    restore.push(-1);
+                    continue;
+                }
+                let at = *position.entry(id).or_insert_with(|| {
+                    keys.push(id);
+                    times.push(0);
+                    keys.len() - 1
+                });
+                times[at] += 1;
+                restore.push(at as i32);
+            }
+            let row = |&key: &i64| match index.row(key) {
+                NONE => -1,
+                row => i64::from(row),
+            };
+            let offsets: Vec<i64> = keys.iter().map(row).collect();
+            let missing: Vec<(u32, i64)> = (0..)
+                .zip(&keys)
+                .filter(|(_, key)| row(key) == -1)
+                .map(|(at, &key)| (at, key))
+                .collect();
+            assert!(!keys.is_empty() && missing.is_empty() == (wanted == Wanted::Rows));
+
+            let mut scratch = Scratch::default();
+            let mut given = vec![7; ids.len()];
+            let pool = Pool::new(threads).unwrap();
+            let found = distinct(
+                &pool,
+                &index,
+                Ids::I64(&ids),
+                wanted,
+                &mut scratch,
+                &mut given,
+                |n| vec![0; n],
+            );
+            assert_eq!(given, restore);
+            assert_eq!(found.offsets, offsets);
+            assert_eq!(found.missing, missing);
+            let list = match wanted {
+                Wanted::Occurrences => (keys, times),
+                _ => Default::default(),
+            };
+            assert_eq!(found.list, list);
         }
     }
 }

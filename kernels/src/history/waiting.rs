@@ -2,11 +2,15 @@
 
 use super::Seen;
 use crate::index::hash;
-use crate::mem::{prefetch, Counter, Pages};
-use crate::pool::{ranges, split_mut, Pool};
+use crate::mem::{prefetch, prefetch_behind, Counter, Pages};
+use crate::pool::{ranges as cut, split_mut, Pool};
 use crate::PADDING;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::ops::Range;
+use std::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 
 /// Shards, as a power of two.
 const BITS: u32 = 8;
@@ -26,9 +30,17 @@ const KEYS: usize = 4096;
 /// Places on their way ahead of the one that is looked at.
 const AHEAD: usize = 16;
 
+/// A search ends this far behind its home at most, more often than not.
+const NEAR: usize = 3;
+
+/// Bytes of a batch's items that are kept for the next one at most.
+const ITEMS: usize = 4 << 20;
+
 /// Counters by key.
 pub(crate) struct Waiting {
     shards: Vec<Mutex<Shard>>,
+    /// Memory that outlives a batch.
+    items: Mutex<Vec<Item>>,
     /// See [`Waiting::moment`].
     moment: AtomicU64,
 }
@@ -37,6 +49,7 @@ impl Default for Waiting {
     fn default() -> Waiting {
         Waiting {
             shards: (0..1_usize << BITS).map(|_| Mutex::default()).collect(),
+            items: Mutex::default(),
             moment: AtomicU64::new(0),
         }
     }
@@ -50,24 +63,27 @@ impl Waiting {
         pool: &Pool,
         keys: &[i64],
         counting: bool,
-        count: impl Fn(usize) -> u32,
+        count: impl Fn(usize) -> u32 + Sync,
         last: u32,
     ) -> Vec<u32> {
         self.change(|| match counting {
-            true => self.visit(pool, keys, count, |shard, item| {
-                let count = item.count;
-                shard.add(item.key, Seen { count, last }).count
+            true => self.visit(pool, keys, count, |shard, key, count| {
+                shard.add(key, Seen { count, last }).count
             }),
-            false => self.visit(pool, keys, count, |shard, item| {
-                shard.touch(item.key, last).count
+            false => self.visit(pool, keys, count, |shard, key, _| {
+                shard.touch(key, last).count
             }),
         })
     }
 
     /// The counters of distinct keys.
     pub(crate) fn counts(&self, pool: &Pool, keys: &[i64]) -> Vec<u32> {
-        let count = |shard: &mut Shard, item: &Item| shard.get(item.key).unwrap_or_default().count;
-        self.visit(pool, keys, |_| 0, count)
+        self.visit(
+            pool,
+            keys,
+            |_| 0,
+            |shard, key, _| shard.get(key).unwrap_or_default().count,
+        )
     }
 
     /// What is known of a key.
@@ -146,77 +162,94 @@ impl Waiting {
         result
     }
 
-    /// Calls `f` with every key and its shard, shard by shard with later counters on their way; returns what it gave, in the order of
-    /// the keys. The keys of a shard come in their order, on any number of threads.
+    /// Calls `f` with every key, the count given for it and its shard, shard by shard with later counters on their way; returns what it
+    /// gave, in the order of the keys. The keys of a shard come in their order, on any number of threads.
     fn visit(
         &self,
         pool: &Pool,
         keys: &[i64],
-        count: impl Fn(usize) -> u32,
-        f: impl Fn(&mut Shard, &Item) -> u32 + Sync,
+        count: impl Fn(usize) -> u32 + Sync,
+        f: impl Fn(&mut Shard, i64, u32) -> u32 + Sync,
     ) -> Vec<u32> {
-        let item = |at: usize| Item {
-            key: keys[at],
-            at: at as u32,
-            count: count(at),
-        };
         if keys.len() < 1 << BITS {
-            let of = |at: usize| f(&mut self.shard(keys[at]).lock(), &item(at));
-            return (0..keys.len()).map(of).collect();
+            let of = |(at, &key): (usize, &i64)| f(&mut self.shard(key).lock(), key, count(at));
+            return keys.iter().enumerate().map(of).collect();
         }
-        // By shard; what a shard needs lies together.
-        let mut starts = vec![0_u32; self.shards.len() + 1];
-        keys.iter().for_each(|&key| starts[number(key) + 1] += 1);
-        for at in 1..starts.len() {
-            starts[at] += starts[at - 1];
-        }
-        let mut next = starts.clone();
-        let mut items = vec![Item::default(); keys.len()];
-        for (at, &key) in keys.iter().enumerate() {
-            let place = &mut next[number(key)];
-            items[*place as usize] = item(at);
-            *place += 1;
-        }
-        let parts = ranges(self.shards.len(), pool.parts(keys.len(), KEYS));
-        let bounds: Vec<_> = parts
+        let mut items = std::mem::take(&mut *self.items.lock());
+        items.resize(keys.len().max(items.len()), Item::default());
+        let parts = pool.parts(keys.len(), KEYS);
+        let ranges = cut(keys.len(), parts);
+        // Each range alone, by shard; what a shard needs lies together.
+        let mut starts = vec![Vec::new(); parts];
+        let work = ranges
             .iter()
-            .map(|part| starts[part.start] as usize..starts[part.end] as usize)
-            .collect();
-        let work = parts.into_iter().zip(split_mut(&mut items, 1, &bounds));
-        pool.each(work.collect(), |(shards, mut items): (_, &mut [Item])| {
+            .zip(split_mut(&mut items[..keys.len()], 1, &ranges))
+            .zip(&mut starts);
+        pool.each(work.collect(), |((range, items), starts)| {
+            *starts = sort(keys, range.clone(), &count, items);
+        });
+        let given: Vec<AtomicU32> = keys.iter().map(|_| AtomicU32::new(0)).collect();
+        pool.each(cut(self.shards.len(), parts), |shards| {
             for number in shards {
-                let count = (starts[number + 1] - starts[number]) as usize;
-                let (own, rest) = std::mem::take(&mut items).split_at_mut(count);
-                items = rest;
-                if own.is_empty() {
-                    continue;
-                }
+                let of = |(range, starts): (&Range<usize>, &Vec<u32>)| {
+                    let (start, end) = (starts[number] as usize, starts[number + 1] as usize);
+                    &items[range.start + start..range.start + end]
+                };
+                let own = || ranges.iter().zip(&starts).flat_map(of);
                 let mut shard = self.shards[number].lock();
-                own.iter()
-                    .take(AHEAD)
-                    .for_each(|item| shard.prefetch(item.key));
-                for at in 0..own.len() {
-                    if let Some(later) = own.get(at + AHEAD) {
-                        shard.prefetch(later.key);
+                let mut later = own();
+                let first = later.by_ref().take(AHEAD);
+                first.for_each(|item| shard.prefetch(item.key));
+                for item in own() {
+                    if let Some(item) = later.next() {
+                        shard.prefetch(item.key);
                     }
-                    own[at].count = f(&mut shard, &own[at]);
+                    let count = f(&mut shard, item.key, item.count);
+                    given[item.at as usize].store(count, Relaxed);
                 }
             }
         });
-        let mut given = vec![0; keys.len()];
-        for item in &items {
-            given[item.at as usize] = item.count;
+        if items.len() * size_of::<Item>() <= ITEMS {
+            *self.items.lock() = items;
         }
-        given
+        given.into_iter().map(AtomicU32::into_inner).collect()
     }
 }
 
-/// One key of a batch, the place it has there, and what is to be added to its counter, then what this has become.
+/// One key of a batch, the place it has there, and what is to be added to its counter.
 #[derive(Clone, Copy, Default)]
 struct Item {
     key: i64,
     at: u32,
     count: u32,
+}
+
+/// Writes a range of keys to `items`, in their order by shard; returns where each shard starts, and the end of the last.
+fn sort(
+    keys: &[i64],
+    range: Range<usize>,
+    count: impl Fn(usize) -> u32,
+    items: &mut [Item],
+) -> Vec<u32> {
+    let mut starts = vec![0_u32; (1 << BITS) + 1];
+    for &key in &keys[range.clone()] {
+        starts[number(key) + 1] += 1;
+    }
+    for at in 1..starts.len() {
+        starts[at] += starts[at - 1];
+    }
+    let mut next = starts.clone();
+    for at in range {
+        let key = keys[at];
+        let place = &mut next[number(key)];
+        items[*place as usize] = Item {
+            key,
+            at: at as u32,
+            count: count(at),
+        };
+        *place += 1;
+    }
+    starts
 }
 
 /// Open addressing in the order of the hash: a key lies at its home or behind it, before the next free place.
@@ -256,12 +289,13 @@ impl Shard {
         }
     }
 
-    /// Starts to bring the place where the search for a key begins.
+    /// Starts to bring the place where the search for a key begins, and those where it ends most often.
     #[inline]
     fn prefetch(&self, key: i64) {
         let entries = self.entries();
         if let Some(place) = entries.get(home(key, entries.len())) {
             prefetch(place);
+            prefetch_behind(place, NEAR);
         }
     }
 

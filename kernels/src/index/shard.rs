@@ -52,10 +52,16 @@ impl Shard {
     /// The row of `key`, or [`NONE`].
     #[inline]
     pub(crate) fn row(&self, key: i64, local: u64) -> u32 {
-        match self.find(key, local) {
-            Some((at, entry)) => !self.buckets[at].rows[entry],
-            None => NONE,
+        let mut at = scale(local, self.buckets.len());
+        for _ in 0..self.buckets.len() {
+            let bucket = &self.buckets[at];
+            let row = bucket.row(key);
+            if row != NONE || !bucket.is_passed() {
+                return row;
+            }
+            at = next(at, self.buckets.len());
         }
+        NONE
     }
 
     /// Makes room for `more` entries.

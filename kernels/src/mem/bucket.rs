@@ -52,9 +52,13 @@ impl Bucket {
         for (at, &word) in words.iter().enumerate() {
             equal |= u32::from(word == wanted) << at;
         }
-        match equal & ((1 << ENTRIES) - 1) {
-            0 => NONE,
-            equal => !self.rows[equal.trailing_zeros() as usize],
+        let equal = equal & ((1 << ENTRIES) - 1);
+        // Without a branch: which keys have entries cannot be foreseen. For 0 the row of any entry is read and not used.
+        let row = !self.rows[(equal.trailing_zeros() as usize).min(ENTRIES - 1)];
+        if equal == 0 {
+            NONE
+        } else {
+            row
         }
     }
 

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 /// Arrays from this size on are mapped; below, the heap serves better.
-const MAPPED: usize = 64 << 10;
+const MAPPED: usize = 32 << 10;
 
 /// Types for which zero bytes are a value.
 ///
@@ -55,7 +55,8 @@ impl<T: Zeroable> Pages<T> {
                 owner: Owner::Heap { _values: values },
             });
         }
-        let region = Region::new(bytes, 0)?;
+        let mut region = Region::new(bytes, 0)?;
+        region.touch();
         Ok(Pages {
             start: region.start().cast(),
             len,

@@ -10,10 +10,10 @@ pub(crate) fn prefetch<T>(place: &T) {
     fetch(std::ptr::from_ref(place).cast());
 }
 
-/// [`prefetch`] of what would lie behind `place` in an array.
+/// [`prefetch`] of what would lie `count` places behind `place` in an array.
 #[inline(always)]
-pub(crate) fn prefetch_behind<T>(place: &T) {
-    fetch(std::ptr::from_ref(place).wrapping_add(1).cast());
+pub(crate) fn prefetch_behind<T>(place: &T, count: usize) {
+    fetch(std::ptr::from_ref(place).wrapping_add(count).cast());
 }
 
 /// Starts to bring the line of any address into the cache. The address need not be mapped: a prefetch never faults.

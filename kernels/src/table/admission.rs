@@ -6,6 +6,7 @@
 use super::flight::Source;
 use super::observed::Observed;
 use super::{Lease, Table};
+use crate::batch::distinct::Wanted;
 use crate::history::{Candidates, History, Seen};
 use crate::index::Index;
 use crate::mem::{prefetch, Lines};
@@ -111,8 +112,10 @@ impl Table {
         };
         self.start_history(thresholds, now)?;
         let index = self.index().read();
-        let found = self.distinct(pool, &index, ids, true, restore, |n| self.room(n));
-        let (keys, times) = distinct_keys(ids, restore, found.keys);
+        let found = self.distinct(pool, &index, ids, Wanted::Occurrences, restore, |n| {
+            self.room(n)
+        });
+        let (keys, times) = found.list;
         let history = self.history().read();
         if let Some(history) = history.as_deref() {
             history.tell(now);
@@ -338,12 +341,12 @@ impl Table {
             position[at as usize] = -1;
         }
         let mut admitted = 0;
+        // Without a branch: which keys are refused cannot be foreseen.
         for (at, position) in position.iter_mut().enumerate() {
-            if *position == 0 {
-                *position = admitted as i32;
-                offsets[admitted] = offsets[at];
-                admitted += 1;
-            }
+            let is_in = *position == 0;
+            offsets[admitted] = offsets[at];
+            *position = if is_in { admitted as i32 } else { -1 };
+            admitted += usize::from(is_in);
         }
         offsets.fit(admitted);
         missing.retain_mut(|(at, _)| {
@@ -447,20 +450,6 @@ impl Decided {
             missing,
         }
     }
-}
-
-/// The `count` keys behind the positions of `restore`, which are in order of first occurrence, and how often each occurs.
-fn distinct_keys(ids: Ids<'_>, restore: &[i32], count: usize) -> (Vec<i64>, Vec<u32>) {
-    let (mut keys, mut times) = (Vec::with_capacity(count), Vec::with_capacity(count));
-    for (at, &position) in restore.iter().enumerate() {
-        if position as usize == keys.len() {
-            keys.push(ids.get(at));
-            times.push(1);
-        } else if let Some(times) = times.get_mut(position as usize) {
-            *times += 1;
-        }
-    }
-    (keys, times)
 }
 
 /// Starts to bring the history of the row at a place.

@@ -6,7 +6,7 @@ use super::flight::{divide, Flight};
 use super::observed::Observations;
 use super::verbs::Memory;
 use super::TableConfig;
-use crate::batch::distinct::{distinct, Distinct, Scratch};
+use crate::batch::distinct::{distinct, Distinct, Scratch, Wanted};
 use crate::history::History;
 use crate::index::Index;
 use crate::mem::{Lines, NONE};
@@ -202,9 +202,10 @@ impl Table {
                 .refuse("a batch must have fewer than 2^31 ids")
                 .with("ids", ids.len()));
         }
+        let wanted = if create { Wanted::Keys } else { Wanted::Rows };
         let index = self.index.read();
         let version = index.version();
-        let found = self.distinct(pool, &index, ids, create, restore, &room);
+        let found = self.distinct(pool, &index, ids, wanted, restore, &room);
         if let Some(limit) = limit.filter(|&limit| found.keys > limit) {
             return Err(self
                 .refuse("the batch has more distinct keys than its limit")
@@ -222,7 +223,7 @@ impl Table {
         let mut found = if index.version() == version {
             found
         } else {
-            self.distinct(pool, &index, ids, create, restore, &room)
+            self.distinct(pool, &index, ids, wanted, restore, &room)
         };
         let keys: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
         let rows = self.create(pool, &mut index, &keys)?;
@@ -386,12 +387,12 @@ impl Table {
         pool: &Pool,
         index: &Index,
         ids: Ids<'_>,
-        create: bool,
+        wanted: Wanted,
         restore: &mut [i32],
         room: impl FnOnce(usize) -> O,
     ) -> Distinct<O> {
         let mut scratch = self.scratch.lock().pop().unwrap_or_default();
-        let found = distinct(pool, index, ids, create, &mut scratch, restore, room);
+        let found = distinct(pool, index, ids, wanted, &mut scratch, restore, room);
         if scratch.bytes() <= KEPT.1 {
             let mut kept = self.scratch.lock();
             if kept.len() < KEPT.0 {

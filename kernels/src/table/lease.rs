@@ -2,7 +2,7 @@
 
 use super::flight::{divide, Claim, Source};
 use super::Table;
-use crate::batch::distinct::Distinct;
+use crate::batch::distinct::{Distinct, Wanted};
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, Lines, NONE};
 use crate::pool::{ranges, split_mut};
@@ -120,11 +120,12 @@ impl Table {
         {
             // Each index is held until its rows are staged: no key can be entered or removed before the lease is known.
             let index = first.index().read();
-            let found = first.distinct(pool, &index, ids, true, restore, |n| first.room(n));
-            let keys = match others {
-                [] => Vec::new(),
-                _ => distinct_keys(ids, restore, found.keys),
+            let wanted = match others {
+                [] => Wanted::Keys,
+                _ => Wanted::Occurrences,
             };
+            let mut found = first.distinct(pool, &index, ids, wanted, restore, |n| first.room(n));
+            let (keys, _) = std::mem::take(&mut found.list);
             leases.push(first.stage(pool, &index, found, limit, source(ids, restore)));
             drop(index);
             for table in others {
@@ -269,6 +270,7 @@ impl Table {
             keys: keys.len(),
             offsets,
             missing,
+            list: Default::default(),
         }
     }
 
@@ -335,15 +337,4 @@ fn source(ids: Ids<'_>, restore: &[i32]) -> Source {
         ids,
         restore: (restore.as_ptr().addr(), restore.len()),
     }
-}
-
-/// The `count` keys behind the positions of `restore`, which are in order of first occurrence.
-pub(super) fn distinct_keys(ids: Ids<'_>, restore: &[i32], count: usize) -> Vec<i64> {
-    let mut keys = Vec::with_capacity(count);
-    for (at, &position) in restore.iter().enumerate() {
-        if position as usize == keys.len() {
-            keys.push(ids.get(at));
-        }
-    }
-    keys
 }
