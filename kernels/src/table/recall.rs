@@ -133,7 +133,8 @@ impl Loading<'_> {
     /// Takes in what is known of keys, with rows or without. An entry that tells nothing is passed over.
     ///
     /// # Errors
-    /// `DataLoss` for the padding key and for a key that came before. After an error the load cannot succeed.
+    /// `DataLoss` for the padding key and for a key that came before, except into a sketch, which cannot tell. After an error the load
+    /// cannot succeed.
     pub(crate) fn recall(&self, pool: &Pool, known: &Known) -> Result<()> {
         let Some(history) = self.history.as_deref() else {
             return Ok(());
