@@ -231,8 +231,8 @@ def plot(record, path):
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     groups = [
-        ("speed, times the peer's: to the right of the mark is better", True),
-        ("cost, times the limit's: to the left of the mark is better", False),
+        ("speed, times the peer's or else the target: right of the mark is better", True),
+        ("cost, times the peer's or else the limit: left of the mark is better", False),
     ]
     groups = [
         (title, [item for item in record["figures"] if item["at_least"] == side])
@@ -247,20 +247,21 @@ def plot(record, path):
     for axis, (title, items) in zip(axes[:, 0], groups):
         places = list(range(len(items)))[::-1]
         colors = ["#2a7f62" if item["met"] else "#c0504d" for item in items]
-        axis.barh(places, [item["ratio"] for item in items], color=colors, height=0.62, left=0)
-        for place, item in zip(places, items):
-            axis.plot([item["target"]] * 2, [place - 0.42, place + 0.42], color="black", lw=2)
+        bars = [_bar(item) for item in items]
+        axis.barh(places, [value for value, _ in bars], color=colors, height=0.62, left=0)
+        for place, item, (value, target) in zip(places, items, bars):
+            axis.plot([target] * 2, [place - 0.42, place + 0.42], color="black", lw=2)
             axis.annotate(
                 "%.3g" % item["ratio"],
-                (max(item["ratio"], item["target"]), place),
+                (max(value, target), place),
                 xytext=(6, 0),
                 textcoords="offset points",
                 va="center",
                 fontsize=8,
             )
         axis.set_xscale("log")
-        values = [v for item in items for v in (item["ratio"], item["target"])]
-        axis.set_xlim(min(0.5, min(values) * 0.7), max(values) * 1.6)
+        values = [v for bar in bars for v in bar if v > 0]
+        axis.set_xlim(max(0.05, min(0.5, min(values) * 0.7)), max(values) * 1.6)
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: "%g" % value))
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.axvline(1.0, color="gray", lw=0.8, ls=":")
@@ -283,6 +284,13 @@ def plot(record, path):
     )
     figure.tight_layout(rect=(0, 0, 1, 0.96))
     figure.savefig(path, dpi=110)
+
+
+def _bar(item):
+    """The length of a figure's bar and the place of its mark; one without a peer is drawn in units of its target."""
+    if item["peer"] is None:
+        return item["ratio"] / item["target"], 1.0
+    return item["ratio"], item["target"]
 
 
 if __name__ == "__main__":
