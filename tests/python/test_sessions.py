@@ -125,9 +125,9 @@ def test_closing_a_session_gives_the_memory_of_its_tables_back(graph):
         del sess
         gc.collect()
         used.append(support.resident_bytes())
-    # TensorFlow's own buffers of the step come and go; minima leave them out. A leak would be a table a round.
+    # TensorFlow's own buffers of the step come and go, half a table each. A leak would be a table a round: seven.
     growth = min(used[8:]) - min(used[1:5])
-    assert growth < 2 * rows * dim * 4, "grew by %d MB: %s" % (growth >> 20, [number >> 20 for number in used])
+    assert growth < 3 * (2 * rows * dim * 4), "grew by %d MB: %s" % (growth >> 20, [number >> 20 for number in used])
 
 
 def test_an_error_in_a_run_leaves_the_session_and_its_tables_usable(graph, session):
