@@ -15,6 +15,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
 use std::time::Instant;
+use support::arguments::Arguments;
 use support::{draw, fill, interleave, key, line, median, report, resident, table, time, Better};
 
 /// No key is counted so often.
@@ -54,16 +55,9 @@ struct Sizes {
 
 impl Sizes {
     fn from_arguments() -> Sizes {
-        let arguments: Vec<String> = std::env::args().skip(1).collect();
-        let quick = arguments.iter().any(|argument| argument == "--quick");
-        let text = |name: &str| {
-            let at = arguments.iter().position(|argument| argument == name)?;
-            arguments.get(at + 1)
-        };
-        let number = |name: &str, full: usize, small: usize| {
-            let given = text(name).and_then(|value| value.parse().ok());
-            given.unwrap_or(if quick { small } else { full })
-        };
+        let arguments = Arguments::of_process();
+        let number = |name: &str, full, small| arguments.number(name, full, small);
+        let only = arguments.text("--only").unwrap_or_default();
         Sizes {
             rows: number("--rows", 4_194_304, 131_072),
             dim: number("--dim", 64, 64),
@@ -72,8 +66,7 @@ impl Sizes {
             keys: number("--keys", 10_000_000, 200_000),
             train: number("--train", 26_000, 2_600),
             waiting: number("--waiting", 10_000_000, 200_000),
-            only: text("--only")
-                .map_or(Vec::new(), |only| only.split(',').map(Into::into).collect()),
+            only: only.split_terminator(',').map(Into::into).collect(),
         }
     }
 }

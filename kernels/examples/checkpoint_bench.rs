@@ -7,6 +7,10 @@
 //! in the page cache, with `conv=fsync`; a save ends when everything is flushed. `--dir` (default: out/bench) decides the disk, and
 //! needs four times the table's size. Repetitions take turns; ratios come from the medians. Times are seconds.
 
+#[path = "support/arguments.rs"]
+mod arguments;
+
+use arguments::Arguments;
 use mx_rec_kernels::{checkpoint, Ids, Initializer, Momentum, Pool, Table, TableConfig, Target};
 use std::error::Error;
 use std::fs;
@@ -18,18 +22,12 @@ const DIM: usize = 64;
 const BATCH: i64 = 65_536;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let text = |name: &str| {
-        let at = arguments.iter().position(|argument| argument == name)?;
-        arguments.get(at + 1).cloned()
-    };
-    let quick = arguments.iter().any(|argument| argument == "--quick");
-    let number = |name: &str, full: usize, small: usize| {
-        let given = text(name).and_then(|value| value.parse().ok());
-        given.unwrap_or(if quick { small } else { full })
-    };
-    let (mib, reps) = (number("--mib", 4096, 64), number("--reps", 7, 3));
-    let root = PathBuf::from(text("--dir").unwrap_or_else(|| "out/bench".into()));
+    let arguments = Arguments::of_process();
+    let (mib, reps) = (
+        arguments.number("--mib", 4096, 64),
+        arguments.number("--reps", 7, 3),
+    );
+    let root = PathBuf::from(arguments.text("--dir").unwrap_or("out/bench"));
     let dir = root.join(format!("checkpoint-{}", std::process::id()));
     fs::create_dir_all(&dir)?;
     let measured = measure(&dir, mib, reps);

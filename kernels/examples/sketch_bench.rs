@@ -7,6 +7,10 @@
 //! counters and the sketch in turns on the same ids; the sketch has 32 bytes for each of `--keys` keys. `S2`: `--keys` keys are seen
 //! once each; the share of them that the sketch admits at a threshold all the same, for its bytes by number of keys.
 
+#[path = "support/arguments.rs"]
+mod arguments;
+
+use arguments::Arguments;
 use mx_rec_kernels::{Ids, Initializer, Pool, Result, Table, TableConfig, Thresholds};
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,17 +19,10 @@ use std::time::Instant;
 const NEVER: u32 = 1 << 30;
 
 fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let quick = arguments.iter().any(|argument| argument == "--quick");
-    let number = |name: &str, full: usize, small: usize| {
-        let at = arguments.iter().position(|argument| argument == name);
-        let text = at.and_then(|at| arguments.get(at + 1));
-        let given = text.and_then(|text| text.parse().ok());
-        given.unwrap_or(if quick { small } else { full })
-    };
-    let keys = number("--keys", 10_000_000, 100_000);
-    let batch = number("--batch", 65_536, 8_192);
-    costs(keys, batch, number("--reps", 41, 5))?;
+    let arguments = Arguments::of_process();
+    let keys = arguments.number("--keys", 10_000_000, 100_000);
+    let batch = arguments.number("--batch", 65_536, 8_192);
+    costs(keys, batch, arguments.number("--reps", 41, 5))?;
     errors(keys, batch)
 }
 

@@ -1,5 +1,7 @@
 //! What the benches of the engine share: a table to fill, ids to draw, times to take, figures to print.
 
+pub(crate) mod arguments;
+
 use mx_rec_kernels::{Ids, Initializer, Pool, Result, Table, TableConfig};
 use std::time::Instant;
 
