@@ -8,7 +8,7 @@
     clippy::arithmetic_side_effects
 )]
 
-use super::format::{damaged, named, refused, ATTRIBUTE, BLOCK_BYTES, DATA};
+use super::format::{damaged, named, refused, ATTRIBUTE, BLOCK_BYTES, DATA, MANIFEST};
 use super::manifest::Recorded;
 use super::reader::open;
 use crate::{Error, Pool, Result};
@@ -72,13 +72,12 @@ impl<'m> Verdicts<'m> {
     pub(super) fn rest(&mut self, passed_over: &dyn Fn(&str) -> bool) -> Result<()> {
         for recorded in self.files.take().unwrap_or_default() {
             let inside = |part: Component| matches!(part, Component::Normal(_));
-            let path = self.dir.join(&recorded.path);
             if !Path::new(&recorded.path).components().all(inside) {
-                return Err(damaged(
-                    "the manifest lists a file outside of the table",
-                    &path,
-                ));
+                let message = "the manifest lists a file outside of the table";
+                let error = damaged(message, &self.dir.join(MANIFEST));
+                return Err(error.with("file", &recorded.path));
             }
+            let path = self.dir.join(&recorded.path);
             if !passed_over(&recorded.path) {
                 check(&path, recorded)?;
             }

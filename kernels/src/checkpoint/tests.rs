@@ -623,6 +623,23 @@ fn slots_that_nobody_wants_start_again() {
     assert!(found.slots.len() == 2 && found.slots.iter().all(zero));
 }
 
+#[test]
+fn a_file_outside_of_the_table_is_refused_by_the_name_of_its_manifest() {
+    let temp = Temp::new();
+    let (dir, path) = (temp.0.join("t"), temp.0.join("t/manifest.json"));
+    save(&trained(2, 3), &pool(), &dir).unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    for name in ["/dev/zero", "../u/key/slice.data"] {
+        let file = format!(r#""files": [{{"path": "{name}", "bytes": 0, "crc32c": "00000000"}},"#);
+        let mut bytes = text.replacen(r#""files": ["#, &file, 1).into_bytes();
+        sign(&mut bytes);
+        fs::write(&path, bytes).unwrap();
+        let message = load(&table(2, 10), &pool(), &dir).unwrap_err().to_string();
+        assert!(message.contains(path.to_str().unwrap()), "{message}");
+        assert!(message.contains("outside") && message.contains(name));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 

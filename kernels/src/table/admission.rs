@@ -93,7 +93,7 @@ impl Table {
         time: Option<i64>,
         thresholds: Thresholds,
         restore: &mut [i32],
-    ) -> Result<Vec<i64>> {
+    ) -> Result<Arc<Vec<i64>>> {
         self.length("restore", restore.len(), ids.len())?;
         if i32::try_from(ids.len()).is_err() {
             return Err(self
@@ -116,6 +116,7 @@ impl Table {
             self.room(n)
         });
         let (keys, times) = found.list;
+        let keys = Arc::new(keys);
         let history = self.history().read();
         if let Some(history) = history.as_deref() {
             history.tell(now);
@@ -133,7 +134,7 @@ impl Table {
                 counts = waiting.add(pool, &missing, history.counts(), count, now);
             }
             self.observed().lock().keep(Observed {
-                keys: keys.clone(),
+                keys: Arc::clone(&keys),
                 offsets: found.offsets,
                 missing: found.missing,
                 counts,
@@ -311,13 +312,20 @@ impl Table {
             return Decided::all(offsets, missing);
         };
         let access = history.access();
-        let mut refused: Vec<u32> = Vec::new();
+        // Empty as long as no key is refused; -1 for those that are.
+        let mut position = Vec::new();
+        let mut refuse = |at: u32| {
+            if position.is_empty() {
+                position = vec![0; keys.len()];
+            }
+            position[at as usize] = -1;
+        };
         if history.may_refuse() {
             for at in 0..offsets.len() {
                 prefetch_history(history, &offsets, at + AHEAD);
                 let row = offsets[at];
                 if row != -1 && history.of_row(row as u32).count < access {
-                    refused.push(at as u32);
+                    refuse(at as u32);
                 }
             }
         }
@@ -331,14 +339,10 @@ impl Table {
             };
             let below = missing.iter().zip(&counts);
             let below = below.filter(|(_, &count)| count < access);
-            refused.extend(below.map(|(&(at, _), _)| at));
+            below.for_each(|(&(at, _), _)| refuse(at));
         }
-        if refused.is_empty() {
+        if position.is_empty() {
             return Decided::all(offsets, missing);
-        }
-        let mut position = vec![0; keys.len()];
-        for at in refused {
-            position[at as usize] = -1;
         }
         let mut admitted = 0;
         // Without a branch: which keys are refused cannot be foreseen.

@@ -1,14 +1,15 @@
 //! What a lookup found when its keys were counted, kept for a moment: it is asked next which of them get rows.
 
 use crate::mem::Lines;
+use std::sync::Arc;
 
 /// Lookups whose findings are kept, at most so many of at most so many bytes in all.
 const KEPT: (usize, usize) = (32, 64 << 20);
 
 /// The findings of one lookup.
 pub(super) struct Observed {
-    /// The distinct keys.
-    pub(super) keys: Vec<i64>,
+    /// The distinct keys, which the caller has as well.
+    pub(super) keys: Arc<Vec<i64>>,
     /// Their rows, -1 where there was none.
     pub(super) offsets: Lines,
     /// The places of those without a row, in order, each with its key.
@@ -48,7 +49,7 @@ impl Observations {
 
     /// Hands out what was found of the very `keys`, if it is still there.
     pub(super) fn take(&mut self, keys: &[i64]) -> Option<Observed> {
-        let at = self.0.iter().rposition(|found| found.keys == keys)?;
+        let at = self.0.iter().rposition(|found| found.keys[..] == *keys)?;
         Some(self.0.remove(at))
     }
 
