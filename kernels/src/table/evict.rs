@@ -23,7 +23,7 @@ const ROWS: usize = 1 << 16;
 /// How often, and after which pauses, rows are tried again that a lease held when they were to move: steps end meanwhile.
 const AGAIN: (usize, Duration) = (32, Duration::from_millis(1));
 
-/// Bytes of free rows for which it is worth while to move others and to wait for leases.
+/// Bytes of free rows for which it is worth while to move others, if there are any, and to wait for leases.
 const WORTH: usize = 1 << 20;
 
 /// How often all rows behind the end are looked for: those that were staged have keys later.
@@ -209,7 +209,8 @@ impl Table {
                 let content = self.content().read();
                 let (rows, width) = (content.slab.rows(), content.slab.width());
                 let free = (rows - content.used()) * width * size_of::<f32>();
-                if !content.is_sparse() || free < WORTH {
+                let is_worth_it = free >= WORTH || content.used() == 0;
+                if !content.is_sparse() || !is_worth_it {
                     return Ok(());
                 }
                 (content.used(), width)
