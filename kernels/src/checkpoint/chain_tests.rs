@@ -1,39 +1,15 @@
 //! A whole save and the deltas after it are the table, whatever happened between them.
 
+use super::temp::Temp;
 use super::{load, load_chain, save, save_delta};
 use crate::{Ids, Initializer, Kind, LazyAdam, Pool, Sgd, Table, TableConfig, Target};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 const DIM: usize = 3;
-
-struct Temp(PathBuf);
-
-impl Temp {
-    fn new() -> Temp {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("mx_rec-chain-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Temp(path)
-    }
-
-    fn at(&self, name: impl std::fmt::Display) -> PathBuf {
-        self.0.join(name.to_string())
-    }
-}
-
-impl Drop for Temp {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn pool() -> Pool {
     Pool::new(2).unwrap()

@@ -1,5 +1,6 @@
 //! A history is saved and restored with its table: training goes on as if it had not stopped.
 
+use super::temp::Temp;
 use super::{load, load_chain, load_slots, save, save_delta};
 use crate::history::{Seen, Settings};
 use crate::{Ids, Initializer, Kind, Pool, Result, Sgd, Table, TableConfig, Target, Thresholds};
@@ -9,30 +10,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
-
-struct Temp(PathBuf);
-
-impl Temp {
-    fn new() -> Temp {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("mx_rec-history-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Temp(path)
-    }
-
-    fn at(&self, name: impl std::fmt::Display) -> PathBuf {
-        self.0.join(name.to_string())
-    }
-}
-
-impl Drop for Temp {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn pool() -> Pool {
     Pool::new(2).unwrap()

@@ -19,6 +19,8 @@ mod chain_tests;
 #[cfg(test)]
 mod history_tests;
 #[cfg(test)]
+mod temp;
+#[cfg(test)]
 mod tests;
 
 pub use reader::{load, load_chain, load_slots, Loaded};

@@ -2,6 +2,7 @@
 
 use super::format::{float_attribute, key_attribute};
 use super::manifest::sign;
+use super::temp::Temp;
 use super::{load, load_slots, save};
 use crate::{
     Ids, Initializer, Kind, LazyAdam, Pool, Result, Sgd, SlotSpec, Table, TableConfig, Target,
@@ -9,34 +10,6 @@ use crate::{
 use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// A directory of its own for one test, removed at the end.
-struct Temp(PathBuf);
-
-impl Temp {
-    fn new() -> Temp {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("mx_rec-checkpoint-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Temp(path)
-    }
-
-    fn entries(&self) -> Vec<String> {
-        let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
-        let names = fs::read_dir(&self.0).unwrap().map(name);
-        names.map(|name| name.into_string().unwrap()).collect()
-    }
-}
-
-impl Drop for Temp {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn pool() -> Pool {
     Pool::new(1).unwrap()

@@ -100,7 +100,6 @@ impl Index {
         let row = home.row(key);
         let beyond = (row == NONE) & home.is_passed();
         prefetch_behind(home, usize::from(beyond));
-        prefetch_behind(home, 2 * usize::from(beyond));
         (row, beyond)
     }
 

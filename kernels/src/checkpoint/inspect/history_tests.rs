@@ -1,31 +1,26 @@
 //! Looks at histories as they were saved, and as something damaged them.
 
 use super::{describe, diff, row, verify, History, Keys, Report, Seen};
+use crate::checkpoint::temp::Temp;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A copy of the tables that were saved with a history, removed at the end.
-struct Temp(PathBuf);
+struct Saved(Temp);
 
-impl Temp {
-    fn new() -> Temp {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("mx_rec-inspect-history-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = fs::remove_dir_all(&path);
-        let temp = Temp(path);
+impl Saved {
+    fn new() -> Saved {
+        let saved = Saved(Temp::new());
         for name in ["original_history", "version_2_history"] {
             let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
             let from = fixtures.join("checkpoints").join(name).join("users");
-            copy(&from, &temp.at(name));
+            copy(&from, &saved.at(name));
         }
-        temp
+        saved
     }
 
     fn at(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.0.at(name)
     }
 
     /// What `verify` says of the original's table with these records.
@@ -33,12 +28,6 @@ impl Temp {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         fs::write(self.at("original_history/hist_rec"), bytes).unwrap();
         verify(&self.at("original_history"), &mut go_on).unwrap()
-    }
-}
-
-impl Drop for Temp {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -70,7 +59,7 @@ const FIXTURE: History = History {
 
 #[test]
 fn a_history_is_described_and_verified() {
-    let temp = Temp::new();
+    let temp = Saved::new();
     let found = describe(&temp.at("version_2_history")).unwrap();
     assert_eq!((found.faults, found.history), (vec![], Some(FIXTURE)));
     let found = describe(&temp.at("original_history")).unwrap();
@@ -91,7 +80,7 @@ fn a_history_is_described_and_verified() {
 
 #[test]
 fn a_key_is_shown_with_its_count_whether_it_has_a_row_or_waits() {
-    let temp = Temp::new();
+    let temp = Saved::new();
     for name in ["version_2_history", "original_history"] {
         let find = |key| row(&temp.at(name), key, &mut go_on).unwrap();
         let seen = |count, last| Some(Seen { count, last });
@@ -111,7 +100,7 @@ fn a_key_is_shown_with_its_count_whether_it_has_a_row_or_waits() {
 
 #[test]
 fn histories_differ_by_keys_counts_and_thresholds() {
-    let temp = Temp::new();
+    let temp = Saved::new();
     let (here, there) = (temp.at("version_2_history"), temp.at("original_history"));
     let compare = || diff(&here, &there, &mut go_on).unwrap();
     let found = compare();
@@ -142,7 +131,7 @@ fn histories_differ_by_keys_counts_and_thresholds() {
 
 #[test]
 fn faults_of_a_history_are_told_with_their_files() {
-    let temp = Temp::new();
+    let temp = Saved::new();
     let told = |report: &Report, message: &str| {
         let found = (report.faults.iter())
             .filter(|fault| fault.file == "hist_rec" && fault.message.contains(message));

@@ -3,6 +3,7 @@
 use super::{describe, diff, row, verify, Fault, Keys, Number, Report};
 use crate::checkpoint::manifest::sign;
 use crate::checkpoint::save;
+use crate::checkpoint::temp::Temp;
 use crate::{
     Ids, Initializer, LazyAdam, Pool, Result, RowOptimizer, Sgd, Table, TableConfig, Target,
 };
@@ -10,32 +11,6 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// A directory of its own for one test, removed at the end.
-struct Temp(PathBuf);
-
-impl Temp {
-    fn new() -> Temp {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("mx_rec-inspect-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Temp(path)
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Temp {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Rows by key: embedding, then slots.
 type Rows = [(i64, Vec<Vec<f32>>)];

@@ -1,0 +1,39 @@
+//! Directories for tests.
+
+use std::fmt::Display;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// A directory of its own for one test, removed at the end.
+pub(super) struct Temp(pub(super) PathBuf);
+
+impl Temp {
+    pub(super) fn new() -> Temp {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Relaxed);
+        let name = format!("mx_rec-checkpoint-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Temp(path)
+    }
+
+    /// A path in it.
+    pub(super) fn at(&self, name: impl Display) -> PathBuf {
+        self.0.join(name.to_string())
+    }
+
+    /// The names of what is in it.
+    pub(super) fn entries(&self) -> Vec<String> {
+        let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
+        let names = fs::read_dir(&self.0).unwrap().map(name);
+        names.map(|name| name.into_string().unwrap()).collect()
+    }
+}
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
