@@ -1,8 +1,8 @@
 //! What belongs to a table's directory, as its manifest says: of version 2 in JSON with checksums, of version 1 in lines of text.
 
 use super::format::{damaged, is_slot_name, named, MANIFEST, MAX_SLOTS, TEXT_MANIFEST};
-use super::reader::open;
-use super::text::Text;
+use super::manifest_v1::ManifestV1;
+use super::parts::open;
 use crate::{Distribution, Error, Initializer, Kind, Mode, Result, SlotSpec, TableConfig};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -74,7 +74,7 @@ impl Manifest {
         };
         let text =
             String::from_utf8(bytes).map_err(|_| damaged("the manifest is no text", &path))?;
-        let text = Text::parse(&text).map_err(|message| damaged(message, &path))?;
+        let text = ManifestV1::parse(&text).map_err(|message| damaged(message, &path))?;
         Ok(Some(Manifest {
             version: 1,
             path,

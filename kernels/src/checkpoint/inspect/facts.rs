@@ -1,9 +1,18 @@
 //! What a table's manifest says, whatever its version, in the form in which it is told.
 
 use super::super::manifest::{Manifest, Recorded};
-use super::layout::Slot;
 use crate::{Result, SlotSpec};
+use serde::Serialize;
 use std::path::{Path, PathBuf};
+
+/// A slot as the manifest names it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Slot {
+    /// Its name, which is that of its directory.
+    pub name: String,
+    /// Where new rows start; none if no manifest says it.
+    pub initial: Option<f32>,
+}
 
 /// A manifest of any version; without one, nothing but version 0.
 #[derive(Clone, Debug, Default)]

@@ -3,8 +3,8 @@
 use super::super::format::{
     damaged, named, ATTRIBUTE, DATA, EMBEDDING, FLOAT_BYTES, KEY, KEY_BYTES,
 };
-use super::super::reader::{attribute, check_size, find_slots, open};
-use super::facts::{facts, Facts};
+use super::super::parts::{attribute, check_width, find_slots, open};
+use super::facts::{facts, Facts, Slot};
 use super::history::{find, Found, History};
 use crate::{Error, Result, MAX_DIM};
 use serde::Serialize;
@@ -44,15 +44,6 @@ impl Fault {
             message,
         }
     }
-}
-
-/// A slot as the manifest names it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Slot {
-    /// Its name, which is that of its directory.
-    pub name: String,
-    /// Where new rows start; none if no manifest says it.
-    pub initial: Option<f32>,
 }
 
 /// The size of one part.
@@ -157,7 +148,7 @@ impl Layout {
         }
         let keys = dir.join(KEY);
         let shape = attribute(&keys).and_then(|[rows, size]| {
-            check_size(size, KEY_BYTES, &keys.join(ATTRIBUTE))?;
+            check_width(size, KEY_BYTES, &keys.join(ATTRIBUTE))?;
             Ok(rows)
         });
         let counted = shape.map_err(|error| fault(&error)).ok();
@@ -212,7 +203,7 @@ impl Layout {
 fn float_shape(dir: &Path, rows: Option<u64>, dim: Option<u64>) -> Result<u64> {
     let [found, width, size] = attribute(dir)?;
     let path = dir.join(ATTRIBUTE);
-    check_size(size, FLOAT_BYTES, &path)?;
+    check_width(size, FLOAT_BYTES, &path)?;
     if !(1..=MAX_DIM as u64).contains(&width) {
         return Err(damaged("no table has such a dim", &path)
             .with("dim", width)
