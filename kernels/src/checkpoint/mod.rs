@@ -13,7 +13,7 @@ mod parts;
 mod reader;
 mod rows;
 mod sketch;
-
+mod whole;
 mod writer;
 
 #[cfg(test)]

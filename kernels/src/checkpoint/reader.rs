@@ -16,6 +16,7 @@ use super::format::{
 use super::history::History;
 use super::manifest::Manifest;
 use super::parts::{attribute, check_width, find_slots};
+use super::whole::check_membership;
 use crate::{Error, Kind, Loading, Pool, Result, SlotSpec, Table};
 use std::path::Path;
 
@@ -143,6 +144,7 @@ impl<'m> Link<'m> {
         manifest: Option<&'m Manifest>,
         wanted: &dyn Fn(&str) -> bool,
     ) -> Result<Self> {
+        check_membership(dir, manifest.and_then(|manifest| manifest.seal))?;
         let mut verdicts =
             Verdicts::new(dir, manifest.and_then(|manifest| manifest.files.as_deref()));
         verdicts.attribute(KEY)?;

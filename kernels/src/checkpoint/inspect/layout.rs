@@ -4,6 +4,7 @@ use super::super::format::{
     damaged, named, ATTRIBUTE, DATA, EMBEDDING, FLOAT_BYTES, KEY, KEY_BYTES,
 };
 use super::super::parts::{attribute, check_width, find_slots, open};
+use super::super::whole::check_membership;
 use super::facts::{facts, Facts, Slot};
 use super::history::{find, Found, History};
 use crate::{Error, Result, MAX_DIM};
@@ -132,11 +133,18 @@ impl Layout {
         }
         let mut faults = Vec::new();
         let mut fault = |error: &Error| faults.push(Fault::of(dir, error));
-        let facts = facts(dir).unwrap_or_else(|error| {
-            fault(&error);
-            Facts::default()
-        });
-        let mut facts = facts;
+        let mut facts = match facts(dir) {
+            Ok(facts) => {
+                if let Err(error) = check_membership(dir, facts.seal) {
+                    fault(&error);
+                }
+                facts
+            }
+            Err(error) => {
+                fault(&error);
+                Facts::default()
+            }
+        };
         if !facts.lists_slots {
             facts.slots = find_slots(dir)?
                 .iter()
