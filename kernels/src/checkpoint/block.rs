@@ -10,7 +10,7 @@
 
 use super::format::{damaged, named, refused, ATTRIBUTE, BLOCK_BYTES, DATA, MANIFEST};
 use super::manifest::Recorded;
-use super::reader::open;
+use super::parts::open;
 use crate::{Error, Pool, Result};
 use parking_lot::Mutex;
 use std::fs::File;

@@ -11,7 +11,7 @@
 use super::block::{check, check_size, check_sum, Verdicts};
 use super::format::{damaged, named, refused, BLOCK_BYTES, DATA, RECORDS, THRESHOLDS};
 use super::manifest::Recorded;
-use super::reader::open;
+use super::parts::open;
 use super::rows::Written;
 use super::sketch::{write_sketch, Sketch};
 use crate::history::{Seen, Settings};

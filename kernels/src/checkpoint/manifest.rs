@@ -1,8 +1,9 @@
 //! What belongs to a table's directory, as its manifest says: of version 2 in JSON with checksums, of version 1 in lines of text.
 
 use super::format::{damaged, is_slot_name, named, MANIFEST, MAX_SLOTS, TEXT_MANIFEST};
-use super::reader::open;
-use super::text::Text;
+use super::manifest_v1::ManifestV1;
+use super::parts::open;
+use super::whole::Seal;
 use crate::{Distribution, Error, Initializer, Kind, Mode, Result, SlotSpec, TableConfig};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -52,6 +53,8 @@ pub(super) struct Manifest {
     pub(super) config: Option<Value>,
     /// What it says of the history: the configured access threshold, if there was one.
     pub(super) configured: Option<Option<u32>>,
+    /// Its own size and checksum, from version 2 on.
+    pub(super) seal: Option<Seal>,
 }
 
 impl Manifest {
@@ -74,7 +77,7 @@ impl Manifest {
         };
         let text =
             String::from_utf8(bytes).map_err(|_| damaged("the manifest is no text", &path))?;
-        let text = Text::parse(&text).map_err(|message| damaged(message, &path))?;
+        let text = ManifestV1::parse(&text).map_err(|message| damaged(message, &path))?;
         Ok(Some(Manifest {
             version: 1,
             path,
@@ -85,6 +88,7 @@ impl Manifest {
             files: None,
             config: None,
             configured: None,
+            seal: None,
         }))
     }
 
@@ -130,6 +134,10 @@ impl Manifest {
             files: Some(json.files),
             config: Some(json.table),
             configured: json.history.map(|history| history.configured_access),
+            seal: Some(Seal {
+                bytes: bytes.len() as u64,
+                crc32c: crc,
+            }),
         })
     }
 

@@ -8,10 +8,12 @@ mod format;
 mod history;
 pub mod inspect;
 mod manifest;
+mod manifest_v1;
+mod parts;
 mod reader;
 mod rows;
 mod sketch;
-mod text;
+mod whole;
 mod writer;
 
 #[cfg(test)]

@@ -10,14 +10,14 @@
 
 use super::block::{read, Column, Verdicts};
 use super::format::{
-    damaged, is_slot_name, named, ATTRIBUTE, DATA, EMBEDDING, FLOAT_BYTES, KEY, KEY_BYTES,
-    MAX_SLOTS, RECORDS, REMOVED, SKETCH, THRESHOLDS,
+    damaged, ATTRIBUTE, DATA, EMBEDDING, FLOAT_BYTES, KEY, KEY_BYTES, MAX_SLOTS, RECORDS, REMOVED,
+    SKETCH, THRESHOLDS,
 };
 use super::history::History;
 use super::manifest::Manifest;
+use super::parts::{attribute, check_width, find_slots};
+use super::whole::check_membership;
 use crate::{Error, Kind, Loading, Pool, Result, SlotSpec, Table};
-use std::fs::{self, File};
-use std::io::Read;
 use std::path::Path;
 
 /// About so many bytes of a table are read at once.
@@ -25,10 +25,6 @@ const LOAD_BYTES: u64 = 16 << 20;
 
 /// So many keys that a delta takes out are read at once.
 const LOAD_KEYS: usize = 1 << 20;
-
-/// Slots that start elsewhere than at 0 when nothing says so: the defaults of the Python package's optimizers. Matters only for
-/// files without a manifest in a table that has not seen its optimizer yet.
-const INITIAL: [(&str, f32); 2] = [("Adagrad_accumulator", 0.9), ("Ftrl_accum", 0.1)];
 
 /// Replaces the content of `table` by that of the directory `dir`, all or nothing, and returns the number of rows.
 ///
@@ -148,6 +144,7 @@ impl<'m> Link<'m> {
         manifest: Option<&'m Manifest>,
         wanted: &dyn Fn(&str) -> bool,
     ) -> Result<Self> {
+        check_membership(dir, manifest.and_then(|manifest| manifest.seal))?;
         let mut verdicts =
             Verdicts::new(dir, manifest.and_then(|manifest| manifest.files.as_deref()));
         verdicts.attribute(KEY)?;
@@ -186,7 +183,7 @@ impl<'m> Link<'m> {
         let removed = if manifest.is_some_and(|manifest| manifest.is_delta) {
             verdicts.attribute(REMOVED)?;
             let [count, size] = attribute(&dir.join(REMOVED))?;
-            check_size(size, KEY_BYTES, &dir.join(REMOVED).join(ATTRIBUTE))?;
+            check_width(size, KEY_BYTES, &dir.join(REMOVED).join(ATTRIBUTE))?;
             let column = Column::open(dir, REMOVED, count, KEY_BYTES, &mut verdicts)?;
             Some((count, column))
         } else {
@@ -284,46 +281,12 @@ impl<'m> Link<'m> {
     }
 }
 
-/// Opens a plain file for reading and asks for its size.
-pub(super) fn open(path: &Path) -> Result<(File, u64)> {
-    // Before the file is opened: a pipe would wait for its other end.
-    let found = named(fs::metadata(path), "find a file of the checkpoint", path)?;
-    if !found.is_file() {
-        return Err(damaged("a part of the checkpoint is no plain file", path));
-    }
-    let file = named(File::open(path), "open a file", path)?;
-    let size = named(file.metadata(), "look at a file", path)?.len();
-    Ok((file, size))
-}
-
-/// The words of the attribute file in `dir`, of which there must be `N`, none negative.
-pub(super) fn attribute<const N: usize>(dir: &Path) -> Result<[u64; N]> {
-    let path = dir.join(ATTRIBUTE);
-    let (mut file, size) = open(&path)?;
-    let mut words = [[0; 8]; N];
-    if size != size_of_val(&words) as u64 {
-        return Err(damaged("an attribute file has a wrong size", &path)
-            .with("bytes", size)
-            .with("expected", size_of_val(&words)));
-    }
-    named(
-        file.read_exact(words.as_flattened_mut()),
-        "read a file",
-        &path,
-    )?;
-    let words = words.map(i64::from_le_bytes);
-    if words.iter().any(|&word| word < 0) {
-        return Err(damaged("an attribute file has a negative number", &path));
-    }
-    Ok(words.map(i64::unsigned_abs))
-}
-
 /// Checks the attribute of the keys and returns the number of rows.
 fn check_keys(table: &Table, dir: &Path) -> Result<u64> {
     let dir = dir.join(KEY);
     let [rows, size] = attribute(&dir)?;
     let path = dir.join(ATTRIBUTE);
-    check_size(size, KEY_BYTES, &path)?;
+    check_width(size, KEY_BYTES, &path)?;
     if rows > table.capacity() {
         return Err(Error::new(
             Kind::ResourceExhausted,
@@ -341,7 +304,7 @@ fn check_keys(table: &Table, dir: &Path) -> Result<u64> {
 fn check_floats(table: &Table, dir: &Path, rows: u64) -> Result<()> {
     let [found, dim, size] = attribute(dir)?;
     let path = dir.join(ATTRIBUTE);
-    check_size(size, FLOAT_BYTES, &path)?;
+    check_width(size, FLOAT_BYTES, &path)?;
     check_dim(table, dim, &path)?;
     if found != rows {
         return Err(damaged(
@@ -365,38 +328,4 @@ fn check_dim(table: &Table, dim: u64, path: &Path) -> Result<()> {
             .with("table_dim", table.dim())
             .with("path", path.display()),
     )
-}
-
-pub(super) fn check_size(size: u64, expected: u64, path: &Path) -> Result<()> {
-    if size == expected {
-        return Ok(());
-    }
-    Err(damaged(
-        "an attribute file names another number of bytes a value",
-        path,
-    )
-    .with("bytes", size)
-    .with("expected", expected))
-}
-
-/// The slots in a directory without a manifest, by name.
-pub(super) fn find_slots(dir: &Path) -> Result<Vec<SlotSpec>> {
-    let mut slots: Vec<SlotSpec> = Vec::new();
-    for entry in named(fs::read_dir(dir), "read a directory", dir)? {
-        let entry = named(entry, "read a directory", dir)?;
-        let Ok(name) = entry.file_name().into_string() else {
-            continue;
-        };
-        if !is_slot_name(&name) || !entry.path().join(ATTRIBUTE).is_file() {
-            continue;
-        }
-        let known = INITIAL.iter().find(|(slot, _)| *slot == name);
-        let initial = known.map_or(0.0, |&(_, initial)| initial);
-        slots.push(SlotSpec {
-            name: name.into(),
-            initial,
-        });
-    }
-    slots.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(slots)
 }

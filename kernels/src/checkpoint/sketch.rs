@@ -11,7 +11,7 @@
 use super::block::{check_size, check_sum, Verdicts};
 use super::format::{damaged, named, BLOCK_BYTES, SKETCH};
 use super::manifest::Recorded;
-use super::reader::open;
+use super::parts::open;
 use super::rows::Written;
 use crate::{Loading, Result, Snapshot, Table};
 use std::fs::File;

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional
 from mx_rec.checkpoint import tables
 from mx_rec.checkpoint.places import CHECKPOINT, TABLE, Checkpoint, Place, Table, find_place
 from mx_rec.checkpoint.progress import Meter
-from mx_rec.checkpoint.text import (diff_text, listing_text, row_text, verify_text)
+from mx_rec.checkpoint.report import diff_text, listing_text, row_text, verify_text
 
 _PROGRAM = "python -m mx_rec.checkpoint"
 _FAULTY = 1

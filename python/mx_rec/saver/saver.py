@@ -21,6 +21,7 @@ from mx_rec.saver.chains import (MANIFEST, base_of, chain_of, delta_directory, i
 from mx_rec.saver.commit import listed_tables, sync_dense
 from mx_rec.saver.paths import check_save_path, is_remote, sparse_directory
 from mx_rec.saver.remote import directory_of, discard, index_stamp, local_copy, staging_of
+from mx_rec.saver.sealed import seal_of
 from mx_rec.saver.serving import restores_tables
 from mx_rec.saver.slots import log_other_sketch, log_other_slots
 from mx_rec.util.initialize import ConfigInitializer
@@ -397,7 +398,8 @@ def _save_tables(sess: Any, operations: List[_TableOps], checkpoint: str, dense:
                 fetches.append([op.delta.outputs[0], op.delta.outputs[2], op.delta.outputs[1]])
                 feed.update({op.delta.inputs[2]: link.epochs[op.name], op.delta.inputs[3]: least})
         counts = sess.run(fetches, feed)
-        staging.commit([{"name": op.name, "rows": int(count[0])}
+        staging.commit([{"name": op.name, "rows": int(count[0]),
+                         "manifest": seal_of(os.path.join(staging.path, op.name))}
                         for op, count in zip(operations, counts)], dense, **more)
     except BaseException as error:
         staging.undo()

@@ -1,8 +1,9 @@
 //! Compares two tables by key: the order of rows does not matter.
 
 use super::super::format::damaged;
-use super::super::reader::open;
+use super::super::parts::open;
 use super::history::{compare, HistoryDifference};
+use super::keys::Keys;
 use super::layout::{Layout, Part};
 use super::stream::{cut, floats, keys, Progress, Stream};
 use crate::{Error, Kind, Result};
@@ -11,8 +12,6 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Keys that are named one by one.
-const NAMED: usize = 10;
 /// Bytes of each part of the first table that are compared at a time.
 const WINDOW_BYTES: u64 = 8 << 20;
 /// Rows that are compared at a time at most.
@@ -23,26 +22,6 @@ const RUN_BYTES: u64 = 4 << 20;
 const GAP_BYTES: u64 = 64 << 10;
 /// Marks a row of the second table whose key the first has, too.
 const SEEN: u64 = 1 << 63;
-
-/// Some keys: how many, and the smallest of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Keys {
-    /// How many there are.
-    pub count: u64,
-    /// The ten smallest, in order.
-    pub first: Vec<i64>,
-}
-
-impl Keys {
-    pub(super) fn add(&mut self, key: i64) {
-        self.count += 1;
-        let at = self.first.partition_point(|earlier| *earlier < key);
-        if at < NAMED {
-            self.first.insert(at, key);
-            self.first.truncate(NAMED);
-        }
-    }
-}
 
 /// A part that both tables have.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -2,8 +2,8 @@
 
 use super::super::format::{damaged, RECORDS, THRESHOLDS};
 use super::super::history::{read_thresholds, Files, Records};
-use super::diff::Keys;
 use super::facts::Facts;
+use super::keys::Keys;
 use super::stream::Progress;
 use crate::{Error, Kind, Result};
 use serde::Serialize;

@@ -3,8 +3,9 @@
 use super::super::format::{
     damaged, named, ATTRIBUTE, DATA, EMBEDDING, FLOAT_BYTES, KEY, KEY_BYTES,
 };
-use super::super::reader::{attribute, check_size, find_slots, open};
-use super::facts::{facts, Facts};
+use super::super::parts::{attribute, check_width, find_slots, open};
+use super::super::whole::check_membership;
+use super::facts::{facts, Facts, Slot};
 use super::history::{find, Found, History};
 use crate::{Error, Result, MAX_DIM};
 use serde::Serialize;
@@ -44,15 +45,6 @@ impl Fault {
             message,
         }
     }
-}
-
-/// A slot as the manifest names it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Slot {
-    /// Its name, which is that of its directory.
-    pub name: String,
-    /// Where new rows start; none if no manifest says it.
-    pub initial: Option<f32>,
 }
 
 /// The size of one part.
@@ -141,11 +133,18 @@ impl Layout {
         }
         let mut faults = Vec::new();
         let mut fault = |error: &Error| faults.push(Fault::of(dir, error));
-        let facts = facts(dir).unwrap_or_else(|error| {
-            fault(&error);
-            Facts::default()
-        });
-        let mut facts = facts;
+        let mut facts = match facts(dir) {
+            Ok(facts) => {
+                if let Err(error) = check_membership(dir, facts.seal) {
+                    fault(&error);
+                }
+                facts
+            }
+            Err(error) => {
+                fault(&error);
+                Facts::default()
+            }
+        };
         if !facts.lists_slots {
             facts.slots = find_slots(dir)?
                 .iter()
@@ -157,7 +156,7 @@ impl Layout {
         }
         let keys = dir.join(KEY);
         let shape = attribute(&keys).and_then(|[rows, size]| {
-            check_size(size, KEY_BYTES, &keys.join(ATTRIBUTE))?;
+            check_width(size, KEY_BYTES, &keys.join(ATTRIBUTE))?;
             Ok(rows)
         });
         let counted = shape.map_err(|error| fault(&error)).ok();
@@ -212,7 +211,7 @@ impl Layout {
 fn float_shape(dir: &Path, rows: Option<u64>, dim: Option<u64>) -> Result<u64> {
     let [found, width, size] = attribute(dir)?;
     let path = dir.join(ATTRIBUTE);
-    check_size(size, FLOAT_BYTES, &path)?;
+    check_width(size, FLOAT_BYTES, &path)?;
     if !(1..=MAX_DIM as u64).contains(&width) {
         return Err(damaged("no table has such a dim", &path)
             .with("dim", width)

@@ -16,6 +16,7 @@
 mod diff;
 mod facts;
 mod history;
+mod keys;
 mod layout;
 mod row;
 mod stream;
@@ -26,8 +27,10 @@ mod history_tests;
 #[cfg(test)]
 mod tests;
 
-pub use diff::{diff, Difference, Keys, PartDifference};
+pub use diff::{diff, Difference, PartDifference};
+pub use facts::Slot;
 pub use history::{History, HistoryDifference, Seen};
-pub use layout::{describe, Description, Fault, PartSize, Slot};
+pub use keys::Keys;
+pub use layout::{describe, Description, Fault, PartSize};
 pub use row::{row, Number, PartValues, Row};
 pub use verify::{verify, Report};

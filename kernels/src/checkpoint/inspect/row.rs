@@ -1,6 +1,6 @@
 //! Finds the row of one key.
 
-use super::super::reader::open;
+use super::super::parts::open;
 use super::history::Seen;
 use super::layout::{Layout, Part};
 use super::stream::{cut, floats, keys, Progress, Stream};

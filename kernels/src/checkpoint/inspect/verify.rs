@@ -2,7 +2,7 @@
 
 use super::super::format::damaged;
 use super::super::manifest::Recorded;
-use super::super::reader::open;
+use super::super::parts::open;
 use super::layout::{Fault, Layout};
 use super::stream::{keys, Progress, Stream};
 use crate::{Error, Kind, Result, PADDING};
