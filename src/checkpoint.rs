@@ -1,6 +1,6 @@
 //! Looking at saved tables for Python: paths in, JSON out, through ctypes (include/mx_rec.h).
 
-use crate::answer::{bytes, give};
+use crate::ffi_buffer::{bytes, give};
 use mx_rec_kernels::checkpoint::inspect;
 use mx_rec_kernels::Result;
 use serde::Serialize;
@@ -45,7 +45,8 @@ pub(crate) unsafe extern "C" fn mx_rec_checkpoint_verify(
     result: *mut *mut u8,
     result_size: *mut usize,
 ) -> c_int {
-    let mut tell = teller(progress, context);
+    // SAFETY: the caller says so of both.
+    let mut tell = unsafe { teller(progress, context) };
     // SAFETY: the caller says so of all four.
     unsafe {
         answer(result, result_size, || {
@@ -68,7 +69,8 @@ pub(crate) unsafe extern "C" fn mx_rec_checkpoint_row(
     result: *mut *mut u8,
     result_size: *mut usize,
 ) -> c_int {
-    let mut tell = teller(progress, context);
+    // SAFETY: the caller says so of both.
+    let mut tell = unsafe { teller(progress, context) };
     // SAFETY: the caller says so of all four.
     unsafe {
         answer(result, result_size, || {
@@ -92,7 +94,8 @@ pub(crate) unsafe extern "C" fn mx_rec_checkpoint_diff(
     result: *mut *mut u8,
     result_size: *mut usize,
 ) -> c_int {
-    let mut tell = teller(progress, context);
+    // SAFETY: the caller says so of both.
+    let mut tell = unsafe { teller(progress, context) };
     // SAFETY: the caller says so of all six.
     unsafe {
         answer(result, result_size, || {
@@ -121,9 +124,12 @@ unsafe fn answer<T: Serialize>(
 }
 
 /// The caller's function as ours; without one the work goes on.
-fn teller(progress: Progress, context: *mut c_void) -> impl FnMut(u64, u64) -> bool {
+///
+/// # Safety
+/// `progress` is null or may be called with `context` from any thread that calls what is returned, as long as that lives.
+unsafe fn teller(progress: Progress, context: *mut c_void) -> impl FnMut(u64, u64) -> bool {
     move |done, total| match progress {
-        // SAFETY: the callers of this module promise that it may be called with its context while they wait.
+        // SAFETY: the caller says so.
         Some(progress) => unsafe { progress(done, total, context) != 0 },
         None => true,
     }

@@ -14,8 +14,8 @@
     )
 )]
 
-mod answer;
 mod checkpoint;
+mod ffi_buffer;
 mod plan;
 mod trace;
 
@@ -49,10 +49,11 @@ extern "C" fn on_load() {
             format!("the ops are registered with TensorFlow {version}"),
         ),
         Ok(Err(error)) => (error.code(), error.to_string()),
-        Err(_) => (
-            PANICKED,
-            "a defect of the plugin: registering the ops panicked".to_owned(),
-        ),
+        Err(cause) => {
+            let text = mx_rec_tf_ops::panic_text(cause.as_ref());
+            let text = format!("a defect of the plugin: registering the ops panicked: {text}");
+            (PANICKED, text)
+        }
     };
     let (code, message) = outcome;
     let message = CString::new(message.replace('\0', " ")).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! The recorder of op runs for Python: through ctypes (include/mx_rec.h).
 
-use crate::answer::give;
+use crate::ffi_buffer::give;
 use std::ffi::c_int;
 use std::panic::catch_unwind;
 

@@ -17,10 +17,21 @@
 mod config;
 pub mod graph;
 mod guard;
+mod kept;
+#[cfg(test)]
+mod kept_tests;
 pub mod ops;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "no op makes a table that sessions share yet")
+)]
 mod registry;
+#[cfg(test)]
+mod registry_tests;
+mod sync;
 #[expect(unsafe_code, reason = "the C API is called here and wrapped in tf")]
 mod sys;
+mod tables;
 #[expect(
     unsafe_code,
     reason = "what TensorFlow hands out gets safe owners here"
@@ -29,4 +40,6 @@ mod tf;
 mod threads;
 pub mod trace;
 
+pub use config::check as check_table;
+pub use guard::panic_text;
 pub use sys::{load, LoadError};

@@ -4,7 +4,7 @@ use super::format::{damaged, is_slot_name, named, MANIFEST, MAX_SLOTS, TEXT_MANI
 use super::manifest_v1::ManifestV1;
 use super::parts::open;
 use super::whole::Seal;
-use crate::{Distribution, Error, Initializer, Kind, Mode, Result, SlotSpec, TableConfig};
+use crate::{Error, Kind, Result, SlotSpec, TableConfig};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{json, Value};
@@ -157,7 +157,7 @@ impl Manifest {
         let slots: Vec<Value> = slots.iter().map(slot).collect();
         let mut body = json!({
             "version": 2,
-            "table": described(config),
+            "table": config,
             "rows": rows,
             "slots": slots,
             "delta": is_delta,
@@ -250,58 +250,6 @@ struct JsonSlot {
     initial: f32,
 }
 
-/// A table's configuration, in the words with which Python gives it.
-fn described(config: &TableConfig) -> Value {
-    json!({
-        "name": config.name,
-        "dim": config.dim,
-        "capacity": config.capacity,
-        "seed": config.seed,
-        "init_param": config.init_param,
-        "initializer": initializer(&config.initializer),
-        "padding_keys": config.frozen_keys,
-    })
-}
-
-fn initializer(initializer: &Initializer) -> Value {
-    match *initializer {
-        Initializer::Zeros => json!({"kind": "zeros"}),
-        Initializer::Ones => json!({"kind": "ones"}),
-        Initializer::Constant(value) => json!({"kind": "constant", "value": value}),
-        Initializer::RandomUniform { min, max } => {
-            json!({"kind": "random_uniform", "min": min, "max": max})
-        }
-        Initializer::RandomNormal { mean, stddev } => {
-            json!({"kind": "random_normal", "mean": mean, "stddev": stddev})
-        }
-        Initializer::TruncatedNormal { mean, stddev } => {
-            json!({"kind": "truncated_normal", "mean": mean, "stddev": stddev})
-        }
-        Initializer::VarianceScaling {
-            scale,
-            mode,
-            distribution,
-            fan_in,
-            fan_out,
-        } => json!({
-            "kind": "variance_scaling",
-            "scale": scale,
-            "mode": match mode {
-                Mode::FanIn => "fan_in",
-                Mode::FanOut => "fan_out",
-                Mode::FanAvg => "fan_avg",
-            },
-            "distribution": match distribution {
-                Distribution::Uniform => "uniform",
-                Distribution::UntruncatedNormal => "untruncated_normal",
-                Distribution::TruncatedNormal => "truncated_normal",
-            },
-            "fan_in": fan_in,
-            "fan_out": fan_out,
-        }),
-    }
-}
-
 fn read_digits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let text = String::deserialize(deserializer)?;
     let plain = text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -316,6 +264,7 @@ fn write_digits<S: serde::Serializer>(value: &u32, serializer: S) -> Result<S::O
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Initializer;
     use proptest::prelude::*;
 
     fn config() -> TableConfig {

@@ -1,6 +1,7 @@
 //! What a table is told once, when it is made.
 
 use crate::{Error, Initializer, Result, PADDING};
+use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 
 /// The largest embedding, in floats.
@@ -12,8 +13,10 @@ pub const MAX_CAPACITY: u64 = 2_000_000_000;
 /// The sizes of a sketch, in bytes.
 const SKETCH_BYTES: RangeInclusive<u64> = 1 << 10..=1 << 40;
 
-/// The settings of a [`Table`](crate::Table); they do not change during its life.
-#[derive(Clone, Debug)]
+/// The settings of a [`Table`](crate::Table); they do not change during its life. This is also their form in JSON: as Python gives
+/// them, and as a checkpoint's manifest keeps them.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct TableConfig {
     /// The name that errors carry.
     pub name: String,
@@ -28,9 +31,11 @@ pub struct TableConfig {
     /// Factor on what the initializer gives.
     pub init_param: f32,
     /// Keys whose rows are looked up like others but never changed by an optimizer.
+    #[serde(rename = "padding_keys")]
     pub frozen_keys: Vec<i64>,
     /// 0: keys that are counted before they get rows have a counter each, of at most 24 bytes. Otherwise they share so many bytes,
     /// 1024..=2^40, in a sketch that counts some of them too high, and so admits some too early. Nothing is taken before keys are counted.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub admission_sketch_bytes: u64,
 }
 
@@ -66,6 +71,19 @@ impl TableConfig {
         }
         self.initializer
             .validate()
-            .map_err(|cause| cause.with("table", &self.name))
+            .map_err(|cause| cause.with("table", &self.name))?;
+        if self.initializer.bound() * f64::from(self.init_param).abs() > f64::from(f32::MAX) {
+            return Err(refuse("the initializer times init_param must fit float32")
+                .with("init_param", self.init_param));
+        }
+        Ok(())
     }
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }

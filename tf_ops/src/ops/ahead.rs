@@ -6,7 +6,7 @@ use super::support::{
 };
 use crate::tf::{Construction, Context, Kernel, ShapeContext};
 use crate::threads::pool;
-use crate::{registry, trace};
+use crate::{tables, trace};
 use mx_rec_kernels::{Error, Result, Table};
 
 /// Distinct keys and their rows in one or several tables, some steps early.
@@ -63,7 +63,7 @@ impl Kernel for Prepare {
 
     fn compute(&self, context: &Context) -> Result<()> {
         let tables = (0..self.tables)
-            .map(|at| registry::get(context.tensor(at, 0)?.scalar::<i64>()?))
+            .map(|at| tables::get(context.tensor(at, 0)?.scalar::<i64>()?))
             .collect::<Result<Vec<_>>>()?;
         tables.iter().for_each(trace::note);
         let input = context.tensor(self.tables, 1)?;
@@ -121,8 +121,8 @@ impl Kernel for Claim {
             let same_shape = offsets.rank() == 1 && restore.dims() == input.dims();
             let (given, places) = (offsets.values::<i64>()?, restore.values::<i32>()?);
             if same_shape && table.claim(pool()?, ids(&input)?, given, self.limit, places)? {
-                context.forward(0, &offsets)?;
-                return context.forward(1, &restore);
+                context.set(0, &offsets)?;
+                return context.set(1, &restore);
             }
             resolve(context, &table, &input, self.limit)
         })

@@ -1,28 +1,20 @@
 //! `MxRecTable`: the op that owns a table.
 
 use super::definition::{Arg, OpDef};
+use crate::config::Settings;
+use crate::tables::{self, Reference};
 use crate::tf::{Construction, Context, Kernel, ShapeContext};
-use crate::{config, registry};
 use mx_rec_kernels::{Error, Result};
 use parking_lot::Mutex;
-use std::sync::Arc;
 
-/// One node of `MxRecTable` in one session; the table goes with it.
+/// One node of `MxRecTable` in one session; its table goes with the reference.
 pub(crate) struct Table {
     made: Mutex<Option<Made>>,
 }
 
 struct Made {
     config: Vec<u8>,
-    number: i64,
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        if let Some(made) = self.made.get_mut() {
-            registry::remove(made.number);
-        }
-    }
+    table: Reference,
 }
 
 impl Kernel for Table {
@@ -70,31 +62,25 @@ impl Kernel for Table {
         let json = config.values::<u8>()?;
         let mut made = self.made.lock();
         let number = match &*made {
-            Some(made) if made.config == json => made.number,
+            Some(made) if made.config == json => made.table.number(),
             Some(_) => {
                 return Err(Error::invalid(
                     "the table was made with another configuration in this session",
                 ));
             }
             None => {
-                let config::Parsed {
-                    config: settings,
-                    track_changes,
-                } = config::parse(json)?;
-                if like.dims() != [0, settings.dim as i64] {
+                let settings = Settings::parse(json)?;
+                if like.dims() != [0, settings.table.dim as i64] {
                     return Err(Error::invalid("like must have shape (0, dim)")
-                        .with("table", &settings.name)
+                        .with("table", &settings.table.name)
                         .with("shape", format_args!("{:?}", like.dims()))
-                        .with("dim", settings.dim));
+                        .with("dim", settings.table.dim));
                 }
-                let table = mx_rec_kernels::Table::new(settings)?;
-                if track_changes {
-                    table.track_changes();
-                }
-                let number = registry::insert(Arc::new(table));
+                let table = tables::own(settings)?;
+                let number = table.number();
                 *made = Some(Made {
                     config: json.to_vec(),
-                    number,
+                    table,
                 });
                 number
             }

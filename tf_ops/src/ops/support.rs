@@ -1,7 +1,7 @@
 //! What the ops share: common arguments, reading inputs, words for errors.
 
 use super::definition::{Arg, Attr};
-use crate::registry;
+use crate::tables;
 use crate::tf::{Construction, Context, Input, ShapeContext};
 use crate::threads::pool;
 use crate::trace;
@@ -83,7 +83,7 @@ pub(super) fn resolve(
 
 /// The table that input 0 names.
 pub(super) fn table(context: &Context) -> Result<Arc<Table>> {
-    let table = registry::get(context.input(0)?.scalar::<i64>()?)?;
+    let table = tables::get(context.input(0)?.scalar::<i64>()?)?;
     trace::note(&table);
     Ok(table)
 }

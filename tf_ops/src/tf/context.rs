@@ -1,6 +1,6 @@
 //! What a kernel sees of TensorFlow while it is made and while it runs.
 
-use super::tensor::{Element, Input, Output};
+use super::tensor::{Element, Input, Lent, Output, Settable};
 use super::Status;
 use crate::sys::{self, TensorFlow};
 use mx_rec_kernels::{Error, Kind, Lease, Result};
@@ -114,36 +114,28 @@ impl Context {
         Output::new(self.api, dims)
     }
 
-    /// Gives `output` to TensorFlow as output number `at`. Kernels call it last, when nothing can fail any more.
-    ///
-    /// # Errors
-    /// `Internal` with TensorFlow's words.
-    pub(crate) fn set<T: Element>(&self, at: usize, output: Output<T>) -> Result<()> {
-        self.set_raw(at, output.raw())
-    }
-
-    /// Gives `input` itself to TensorFlow as output number `at`: no copy.
-    ///
-    /// # Errors
-    /// As [`Context::set`].
-    pub(crate) fn forward(&self, at: usize, input: &Input) -> Result<()> {
-        self.set_raw(at, input.raw())
-    }
-
     /// A tensor that is the offsets of `lease`; it becomes an output by [`Context::set`].
     ///
     /// # Errors
-    /// As [`Output::lent`].
-    pub(crate) fn lend(&self, lease: Lease) -> Result<Output<i64>> {
-        Output::lent(self.api, lease)
+    /// As [`Lent::new`].
+    pub(crate) fn lend(&self, lease: Lease) -> Result<Lent> {
+        Lent::new(self.api, lease)
     }
 
-    fn set_raw(&self, at: usize, tensor: *const sys::TF_Tensor) -> Result<()> {
+    /// Gives a tensor to TensorFlow as output number `at`, without a copy: a new one, or a reference to an input. Kernels call
+    /// it last, when nothing can fail any more.
+    ///
+    /// # Errors
+    /// `Internal` with TensorFlow's words.
+    pub(crate) fn set(&self, at: usize, tensor: impl Settable) -> Result<()> {
         let index = c_int::try_from(at)
             .map_err(|_| Error::new(Kind::Internal, "an op has too many outputs"))?;
         let status = Status::new(self.api);
         // SAFETY: the context is valid and the tensor alive; TensorFlow takes a reference of its own to its memory.
-        unsafe { self.api.TF_SetOutput(self.raw, index, tensor, status.raw()) }
+        unsafe {
+            self.api
+                .TF_SetOutput(self.raw, index, tensor.raw(), status.raw())
+        }
         status.check()
     }
 

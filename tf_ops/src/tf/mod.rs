@@ -10,7 +10,7 @@ mod shape;
 mod status;
 mod tensor;
 
-pub(crate) use buffers::release_all as release_buffers;
+pub(crate) use buffers::Hold as HoldBuffers;
 pub(crate) use context::{Construction, Context};
 pub(crate) use register::{has_kernel, register, Kernel};
 pub(crate) use shape::ShapeContext;

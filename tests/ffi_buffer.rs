@@ -1,0 +1,41 @@
+//! What C callers get from a function of the library: its result, its error, or the message of its panic.
+
+#[expect(dead_code, reason = "this test passes no bytes in")]
+#[path = "../src/ffi_buffer.rs"]
+mod ffi_buffer;
+
+/// Status and bytes of a call.
+fn given(work: impl FnOnce() -> Result<Vec<u8>, String>) -> (i32, String) {
+    let (mut data, mut size) = (std::ptr::null_mut(), 0);
+    // SAFETY: both places are ours; the buffer is read while it lives, and freed once.
+    unsafe {
+        let status = ffi_buffer::give(&mut data, &mut size, "the work", work);
+        let bytes = std::slice::from_raw_parts(data, size).to_vec();
+        ffi_buffer::mx_rec_free(data, size);
+        (status, String::from_utf8(bytes).expect("text"))
+    }
+}
+
+#[test]
+fn the_message_of_a_panic_reaches_the_caller() {
+    let row = 7;
+    assert_eq!(given(|| Ok(b"bytes".to_vec())), (0, "bytes".to_owned()));
+    assert_eq!(
+        given(|| Err("an error".to_owned())),
+        (1, "an error".to_owned())
+    );
+    for (work, message) in [
+        (
+            Box::new(|| panic!("a plain text")) as Box<dyn FnOnce() -> _>,
+            "a plain text",
+        ),
+        (
+            Box::new(move || panic!("row {row} is gone")),
+            "row 7 is gone",
+        ),
+        (Box::new(|| std::panic::panic_any(5)), "without a message"),
+    ] {
+        let expected = format!("a defect of the plugin: the work panicked: {message}");
+        assert_eq!(given(work), (1, expected));
+    }
+}
