@@ -12,9 +12,12 @@
 | Iterator.__init__ | get_target_batch gives batches in the nesting of the user's dataset |
 | warm_starting_util.warm_start | tables are warm-started with the variables, from several paths |
 | Estimator's reading of warm_start_from | lists that do not fit each other are refused at once |
+| meta_graph.import_scoped_meta_graph_* | imported collections hold variables of tables, not tensors |
+| Graph._add_new_tf_operations | an imported graph refuses values for what fused updates leave out |
 | DatasetV2.eos_map | a new method, which scripts of the original call |
 
-A graph without tables behaves as without them.
+A graph without tables behaves as without them. Apart from them, mx_rec.core.table_variable tells
+TensorFlow's registries of conversions how a table's variable is converted, fetched and fed.
 """
 
 import functools
@@ -23,11 +26,13 @@ from typing import Any, Callable
 import tensorflow as tf
 from tensorflow.python.client import session as session_module
 from tensorflow.python.data.ops import dataset_ops, iterator_ops
+from tensorflow.python.framework import meta_graph
 from tensorflow.python.saved_model import builder_impl
 from tensorflow.python.training import warm_starting_util
 from tensorflow_estimator.python.estimator import estimator
 
 from mx_rec.core.graph_state import remember_session
+from mx_rec.core.imported import patched_import, patched_new_operations
 from mx_rec.graph.eos import eos_map
 from mx_rec.graph.iterators import remembering_elements
 from mx_rec.graph.sessions import starting_iterators
@@ -58,6 +63,8 @@ def apply() -> None:
     _patch(session_module.BaseSession, "__init__", _remembering)
     _patch(session_module.BaseSession, "run", starting_iterators)
     _patch(iterator_ops.Iterator, "__init__", remembering_elements)
+    _patch(meta_graph, "import_scoped_meta_graph_with_return_elements", patched_import)
+    _patch(tf.Graph, "_add_new_tf_operations", patched_new_operations)
     dataset_ops.DatasetV2.eos_map = eos_map
 
 

@@ -69,6 +69,11 @@ def prepared(result):
     return tuple(result.offsets) + (result.restore,)
 
 
+def raw_variable(table):
+    """The tensor that raw ops take for a table's variable."""
+    return table.variable.op.outputs[0]
+
+
 class Raw:
     """A table reached by its ops alone: made by MxRecTable, or taken from a table's variable."""
 

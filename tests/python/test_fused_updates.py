@@ -334,8 +334,8 @@ def test_one_op_embeds_what_lookup_and_restore_do(graph, session):
     table = support.Raw.new(5, capacity=10000, initializer={"kind": "random_normal", "mean": 0.0, "stddev": 1.0})
     ids = tf.compat.v1.placeholder(tf.int64)
     offsets, restore = ops.mx_rec_id_offset(table.handle, ids, create=1)
-    rows = ops.mx_rec_lookup(table.handle, table.variable, offsets)
-    both = [ops.mx_rec_embed(table.handle, table.variable, offsets, restore), ops.mx_rec_restore(rows, restore)]
+    rows = ops.mx_rec_lookup(table.handle, support.raw_variable(table), offsets)
+    both = [ops.mx_rec_embed(table.handle, support.raw_variable(table), offsets, restore), ops.mx_rec_restore(rows, restore)]
     sess = session()
     for batch in (7, [], [-1, -1], [[1, 2, 1], [-1, 1, 9]], np.zeros([3, 0, 2]), np.arange(40000) % 7001 - 1):
         one, two = sess.run(both, {ids: np.asarray(batch, np.int64)})

@@ -70,7 +70,7 @@ def test_the_padding_key_never_gets_a_row_by_any_verb(graph, session):
     minus = tf.constant([-1, -1], tf.int64)
     offsets, restore = support.ops().mx_rec_id_offset(table.handle, minus, create=1)
     update = support.ops().mx_rec_apply_sgd_by_ids(table.handle, minus, tf.ones([2, 2]), 1.0, 0.0)
-    absent = support.ops().mx_rec_find(table.handle, table.variable, minus, tf.fill([1, 2], 9.0))
+    absent = support.ops().mx_rec_find(table.handle, support.raw_variable(table), minus, tf.fill([1, 2], 9.0))
     sess = session()
     got = sess.run([offsets, restore])
     assert got[0].size == 0 and got[1].tolist() == [-1, -1]
@@ -111,7 +111,7 @@ def test_every_op_with_ids_takes_int32(graph, session, op):
     ids = tf.constant([-5, 3], tf.int32)
     made = {
         "id_offset": lambda: ops.mx_rec_id_offset(table.handle, ids, create=0).offsets,
-        "find": lambda: ops.mx_rec_find(table.handle, table.variable, ids, tf.zeros([0, 2])),
+        "find": lambda: ops.mx_rec_find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 2])),
         "apply": lambda: ops.mx_rec_apply_sgd_by_ids(table.handle, ids, tf.ones([2, 2]), 1.0, 0.0),
         "remove": lambda: ops.mx_rec_remove(table.handle, ids),
         "assign": lambda: ops.mx_rec_assign(table.handle, ids, tf.ones([2, 2])),
@@ -215,14 +215,14 @@ def test_shapes_of_the_raw_ops_are_inferred(graph):
     table = support.Raw.new(4, ops=ops)
     ids = tf.compat.v1.placeholder(tf.int64, [None, 3])
     offsets, restore = ops.mx_rec_id_offset(table.handle, ids, create=1)
-    rows = ops.mx_rec_lookup(table.handle, table.variable, offsets)
+    rows = ops.mx_rec_lookup(table.handle, support.raw_variable(table), offsets)
     embedding = ops.mx_rec_restore(rows, restore)
     keys, exported = ops.mx_rec_export(table.handle)
     expected = [
         (table.variable, [0, 4]), (table.handle, []), (offsets, [None]), (restore, [None, 3]), (rows, [None, 4]),
         (embedding, [None, 3, 4]), (ops.mx_rec_reduce(embedding, restore, offsets), [None, 4]),
-        (ops.mx_rec_embed(table.handle, table.variable, offsets, restore), [None, 3, 4]),
-        (ops.mx_rec_find(table.handle, table.variable, ids, tf.zeros([0, 4])), [None, 3, 4]),
+        (ops.mx_rec_embed(table.handle, support.raw_variable(table), offsets, restore), [None, 3, 4]),
+        (ops.mx_rec_find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 4])), [None, 3, 4]),
         (ops.mx_rec_apply_sgd_by_restore(table.handle, [offsets], [restore], [embedding], 0.1, 0.0), []),
         (ops.mx_rec_size(table.handle), []), (ops.mx_rec_capacity(table.handle), []), (keys, [None]),
         (ops.mx_rec_apply_sgd(table.handle, offsets, rows, 0.1, 0.0), []), (ops.mx_rec_clear(table.handle), []),
@@ -243,10 +243,10 @@ def wrong_shapes():
 
     return [
         ("handle of rank 1", of(lambda tf, ops, t: ops.mx_rec_size(tf.zeros([1], tf.int64)))),
-        ("offsets of rank 2", of(lambda tf, ops, t: ops.mx_rec_lookup(t.handle, t.variable, tf.zeros([1, 1], tf.int64)))),
+        ("offsets of rank 2", of(lambda tf, ops, t: ops.mx_rec_lookup(t.handle, support.raw_variable(t), tf.zeros([1, 1], tf.int64)))),
         ("variable of rank 1", of(lambda tf, ops, t: ops.mx_rec_lookup(t.handle, tf.zeros([4]), tf.zeros([1], tf.int64)))),
         ("offsets of rank 0", of(lambda tf, ops, t: ops.mx_rec_embed(
-            t.handle, t.variable, tf.zeros([], tf.int64), tf.zeros([1], tf.int32)))),
+            t.handle, support.raw_variable(t), tf.zeros([], tf.int64), tf.zeros([1], tf.int32)))),
         ("second offsets of rank 2", of(lambda tf, ops, t: ops.mx_rec_apply_sgd_by_restore(
             t.handle, [tf.zeros([1], tf.int64), tf.zeros([1, 1], tf.int64)], [tf.zeros([1], tf.int32)] * 2,
             [tf.zeros([1, 4])] * 2, 0.1, 0.0))),
@@ -259,7 +259,7 @@ def wrong_shapes():
         ("learning rate of rank 1", of(lambda tf, ops, t: ops.mx_rec_apply_sgd(
             t.handle, tf.zeros([1], tf.int64), tf.zeros([1, 4]), [0.1], 0.0))),
         ("absent of rank 1", of(lambda tf, ops, t: ops.mx_rec_find(
-            t.handle, t.variable, tf.zeros([1], tf.int64), tf.zeros([4])))),
+            t.handle, support.raw_variable(t), tf.zeros([1], tf.int64), tf.zeros([4])))),
         ("config of rank 0", of(lambda tf, ops, t: ops.mx_rec_table(tf.constant(1, tf.uint8), tf.zeros([0, 4])))),
         ("ids of floats", of(lambda tf, ops, t: ops.mx_rec_id_offset(t.handle, tf.zeros([1]), create=1))),
         ("handle of int32", of(lambda tf, ops, t: ops.mx_rec_size(tf.constant(1, tf.int32)))),

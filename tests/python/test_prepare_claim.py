@@ -39,7 +39,7 @@ class Ahead:
 
     def _embedding(self, table, found):
         ops = support.shaped_ops()
-        rows = ops.mx_rec_lookup(table.handle, table.variable, found[0])
+        rows = ops.mx_rec_lookup(table.handle, support.raw_variable(table), found[0])
         return ops.mx_rec_restore(rows, found[1])
 
     def _train(self, table, found, embedding):
@@ -197,7 +197,7 @@ def test_a_removal_during_a_step_does_not_touch_its_rows(graph, session):
     with tf.control_dependencies([removed]):
         new = ops.mx_rec_id_offset(table.handle, tf.constant([3, 2], tf.int64), create=1)
     with tf.control_dependencies([new.offsets]):
-        rows = ops.mx_rec_lookup(table.handle, table.variable, found.offsets)
+        rows = ops.mx_rec_lookup(table.handle, support.raw_variable(table), found.offsets)
         update = ops.mx_rec_apply_sgd(table.handle, found.offsets, tf.ones_like(rows), 1.0, 0.0)
     sess = session()
     before, _ = sess.run([rows, update])

@@ -16,6 +16,7 @@ from mx_rec.core.asc.feature_spec import FeatureSpec, normal_thresholds
 from mx_rec.core.asc.source import ids_of_spec, timestamp_of_spec
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table import Table
+from mx_rec.core.table_variable import raw_tensor
 from mx_rec.ops import library
 from mx_rec.ops.gradients import DIVIDE_GRADIENT, RANK_SIZE_ATTRIBUTE
 from mx_rec.util.communication.hccl_ops import get_rank_size
@@ -177,7 +178,8 @@ def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
             absent = request.absent
             if absent is None:
                 absent = tf.zeros([0, table.emb_size], name="absent")
-            found = library().mx_rec_find(table.handle, table.variable, ids, absent, name="find")
+            found = library().mx_rec_find(
+                table.handle, raw_tensor(table.variable), ids, absent, name="find")
             _mark(found.op, modify_graph)
             return tf.stop_gradient(found)
         if request.thresholds[0] >= 0:
@@ -193,7 +195,8 @@ def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
             return tf.stop_gradient(
                 _with_default(request, ids, restore, _embed(table, offsets, restore)))
         if ConfigInitializer.get_instance().use_dynamic_expansion or _ranks_to_divide_by(table):
-            looked_up = library().mx_rec_lookup(table.handle, table.variable, offsets, name="rows")
+            looked_up = library().mx_rec_lookup(
+                table.handle, raw_tensor(table.variable), offsets, name="rows")
             rows = _divide_gradient(table, looked_up)
             embedding = library().mx_rec_restore(rows, restore, name="embedding")
         else:
@@ -223,7 +226,8 @@ def _with_default(request: _Request, ids: tf.Tensor, restore: tf.Tensor,
 
 def _embed(table: Table, offsets: tf.Tensor, restore: tf.Tensor) -> tf.Tensor:
     """Returns a row for each id."""
-    return library().mx_rec_embed(table.handle, table.variable, offsets, restore, name="embedding")
+    return library().mx_rec_embed(
+        table.handle, raw_tensor(table.variable), offsets, restore, name="embedding")
 
 
 def _mark(op: tf.Operation, modify_graph: bool) -> None:

@@ -6,9 +6,9 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 import tensorflow as tf
 
 from mx_rec.core.graph_state import graph_state
-from mx_rec.core.table import TABLE_OP, is_table_variable
+from mx_rec.core.table_variable import TABLE_OP, is_table_variable, own_variables
 from mx_rec.ops import library
-from mx_rec.optimizers.fusion import Reductions, reductions
+from mx_rec.optimizers.fusion import Reductions, forbid_feeding, reductions
 from mx_rec.util.initialize import ConfigInitializer
 
 # The ops whose first output is the rows of a training lookup.
@@ -64,7 +64,7 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
         if var_list is None:
             name = ConfigInitializer.get_instance().train_params_config \
                 .ascend_global_hashtable_collection
-            var_list = tf.compat.v1.get_collection(name)
+            var_list = own_variables(tf.compat.v1.get_collection(name))
             if not var_list:
                 raise ValueError("No variables to optimize: the graph has no table.")
         return super().compute_gradients(loss, var_list, *args, **kwargs)
@@ -143,7 +143,7 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
             if not isinstance(grad, tf.IndexedSlices):
                 raise TypeError("the gradient of the table {!r} should be an IndexedSlices, as "
                                 "tf.gradients makes it, but is {}".format(variable.op.name, grad))
-            self._adopt(variable)
+            self._adopt(variable.op)
             return variable.op.outputs[1], grad.indices, grad.values
         if isinstance(variable, tf.Tensor) and variable.op.type in _OFFSET_OPS \
                 and variable.value_index == 0:
@@ -156,14 +156,14 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
                                 "{}".format(grad))
             handle = variable.op.inputs[0]
             if handle.op.type == TABLE_OP:
-                self._adopt(handle.op.outputs[0])
+                self._adopt(handle.op)
             return handle, variable, tf.convert_to_tensor(grad)
         return None
 
-    def _adopt(self, variable: tf.Tensor) -> None:
-        """Notes at the table objects that this optimizer updates them."""
-        for table in graph_state(variable.graph).tables.values():
-            if table.variable is variable:
+    def _adopt(self, op: tf.Operation) -> None:
+        """Notes at the objects of the table that `op` makes that this optimizer updates them."""
+        for table in graph_state(op.graph).tables.values():
+            if table.variable.op is op:
                 table.optimizer = self
                 table.ext_emb_size = table.emb_size * (1 + len(self.slot_names))
 
@@ -194,10 +194,12 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
             return getattr(library(), self.apply_op)(
                 handle, offsets, grad, *self._tensors, **self.apply_attributes).op
         with tf.control_dependencies(found.control_inputs):
-            return getattr(library(), self.apply_op + "_by_restore")(
+            update = getattr(library(), self.apply_op + "_by_restore")(
                 handle, [part.offsets for part in found.parts],
                 [part.restore for part in found.parts], [part.grad for part in found.parts],
                 *self._tensors, **self.apply_attributes).op
+        forbid_feeding(update)
+        return update
 
     def _advance(self, updates: List[tf.Operation]) -> List[tf.Operation]:
         """Adds ops that run once, after `updates`."""

@@ -7,6 +7,7 @@ import tensorflow as tf
 from mx_rec.constants.constants import (ASCEND_GLOBAL_HASHTABLE_COLLECTION, EVAL_CHANNEL_ID,
                                         TRAIN_CHANNEL_ID)
 from mx_rec.core.graph_state import graph_state
+from mx_rec.core.table_variable import is_table_variable
 from mx_rec.validator.validator import Bool, Text, checked
 
 
@@ -43,7 +44,7 @@ class SparseEmbedConfig:
             KeyError: If `key` is not the variable of a table of the present graph.
         """
         for table in graph_state().tables.values():
-            if table.variable is key:
+            if is_table_variable(key) and table.variable.op is key.op:
                 return table
         raise KeyError("{} is not the variable of a table of this graph; tables are {}.".format(
             key, sorted(self.table_name_set)))
