@@ -7,7 +7,7 @@
 | tf.compat.v1.train.Saver.restore | tables are restored with the variables |
 | CheckpointSaverHook's four methods | incremental checkpoints are saved by two clocks |
 | SavedModelBuilder._maybe_create_saver | a model loaded without this package has its tables |
-| BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides |
+| BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides; clusters |
 | BaseSession.run | a rewritten one-shot iterator starts by itself; a warning if none is rewritten |
 | Iterator.__init__ | get_target_batch gives batches in the nesting of the user's dataset |
 | warm_starting_util.warm_start | tables are warm-started with the variables, from several paths |
@@ -31,6 +31,7 @@ from tensorflow.python.saved_model import builder_impl
 from tensorflow.python.training import warm_starting_util
 from tensorflow_estimator.python.estimator import estimator
 
+from mx_rec.core.clusters import check_session
 from mx_rec.core.graph_state import remember_session
 from mx_rec.core.imported import patched_import, patched_new_operations
 from mx_rec.graph.eos import eos_map
@@ -80,10 +81,18 @@ def _patch(owner: Any, name: str,
 
 
 def _remembering(stock: Callable[..., None]) -> Callable[..., None]:
-    """Makes BaseSession.__init__, which notes the session at its graph."""
+    """Makes BaseSession.__init__, which notes the session at its graph.
+
+    A session that would run tables in a cluster of several tasks is closed again and refused.
+    """
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         stock(self, *args, **kwargs)
+        try:
+            check_session(self)
+        except Exception:
+            session_module.BaseSession.close(self)
+            raise
         remember_session(self)
 
     return __init__

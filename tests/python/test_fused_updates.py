@@ -344,7 +344,7 @@ def test_one_op_embeds_what_lookup_and_restore_do(graph, session):
 
 
 def test_the_distinct_rows_are_a_tensor_where_they_are_asked_for(graph, mx):
-    """With dynamic expansion gradients are taken of them, and dividing by the rank count acts on their gradient."""
+    """With dynamic expansion gradients are taken of them."""
     from mx_rec.util.initialize import terminate_config_initializer
 
     tf = support.tf()
@@ -356,15 +356,3 @@ def test_the_distinct_rows_are_a_tensor_where_they_are_asked_for(graph, mx):
         assert ("MxRecEmbed" in found) != expansion and ("MxRecLookup" in found) == expansion
         found = needed(lookup(make_table("still_%d" % expansion), ids, is_grad=False).op)
         assert "MxRecEmbed" in found and "MxRecLookup" not in found
-
-
-def test_gradients_divided_by_the_rank_count_are_not_fused(graph, dynamic, monkeypatch):
-    from mx_rec.constants.constants import All2allGradientsOp
-    from mx_rec.core import lookup as module
-
-    tf = support.tf()
-    table = make_table("table", all2all_gradients_op=All2allGradientsOp.SUM_GRADIENTS_AND_DIV_BY_RANKSIZE.value)
-    monkeypatch.setattr(module, "get_rank_size", lambda: 2)
-    embedding = lookup(table, tf.constant([1, 2], tf.int64))
-    train = sgd().minimize(tf.reduce_sum(embedding), var_list=[table.variable])
-    assert is_plain(train) and "MxRecLookup" in needed(embedding.op)

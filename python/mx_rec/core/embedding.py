@@ -11,6 +11,7 @@ from mx_rec.constants import constants
 from mx_rec.constants.constants import (MAX_DEVICE_VOCABULARY_SIZE, MAX_EMBEDDING_SIZE, MAX_INT32,
                                         MAX_INT64, MAX_SKETCH_BYTES, MAX_VOCABULARY_SIZE, MIN_INT64,
                                         MIN_SKETCH_BYTES)
+from mx_rec.core.clusters import check_graph
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.initializers import describe_initializer, table_seed
 from mx_rec.core.lookup import sparse_lookup
@@ -86,8 +87,8 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
         is_save: Whether checkpoints contain the table.
         is_dp: Whether every rank holds the whole table.
         init_param: Factor of new rows, a float in [-10, 10].
-        all2all_gradients_op: "sum_gradients", or "sum_gradients_and_div_by_ranksize", which divides
-            gradients by the rank count.
+        all2all_gradients_op: "sum_gradients" or "sum_gradients_and_div_by_ranksize". A table is
+            trained by one process, so that both are the sum of its own gradients.
         enable_merge: Whether the table shares one physical table, `mergeable_table_<n>`, with all
             others that have equal configuration. Their ids must be disjoint. Needs dynamic
             expansion.
@@ -114,7 +115,8 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
         TypeError: If padding_keys is neither an int nor a list of int.
         EnvironmentError: If `init` was not called, or the pipeline of this graph was started.
         RuntimeError: If enable_merge is True without dynamic expansion, or eager execution is on.
-        NotImplementedError: If ssd_vocabulary_size is greater than 0.
+        NotImplementedError: If ssd_vocabulary_size is greater than 0, or the table would be made in
+            a job of several tasks (TF_CONFIG, parameter servers).
     """
     config = ConfigInitializer.get_instance()
     if tf.executing_eagerly():
@@ -125,6 +127,7 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
     if table_name.startswith(MERGED_PREFIX):
         raise ValueError("the table name {!r} starts with {!r}, which is kept for merged "
                          "tables".format(table_name, MERGED_PREFIX))
+    check_graph(table_name)
     options = TableOptions(
         table_name=table_name, key_dtype=key_dtype, dim=size, initializer=emb_initializer,
         device_vocabulary_size=device_vocabulary_size, host_vocabulary_size=host_vocabulary_size,

@@ -9,7 +9,7 @@ from tensorflow.core.framework import attr_value_pb2
 from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ENTRANCE,
                                         ASCEND_SPARSE_LOOKUP_ID_OFFSET,
                                         ASCEND_SPARSE_LOOKUP_LOCAL_EMB, MAX_INT32,
-                                        MULTI_LOOKUP_TIMES, PADDING_KEY, All2allGradientsOp)
+                                        MULTI_LOOKUP_TIMES, PADDING_KEY)
 from mx_rec.core.admission import (OFF, as_int64, check_thresholds, check_timestamp,
                                    count_and_admit)
 from mx_rec.core.asc.feature_spec import FeatureSpec, normal_thresholds
@@ -18,7 +18,6 @@ from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table import Table
 from mx_rec.core.table_variable import raw_tensor
 from mx_rec.ops import library
-from mx_rec.ops.gradients import DIVIDE_GRADIENT, RANK_SIZE_ATTRIBUTE
 from mx_rec.util.communication.hccl_ops import get_rank_size
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
@@ -194,11 +193,10 @@ def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
         if not request.is_grad:
             return tf.stop_gradient(
                 _with_default(request, ids, restore, _embed(table, offsets, restore)))
-        if ConfigInitializer.get_instance().use_dynamic_expansion or _ranks_to_divide_by(table):
+        if ConfigInitializer.get_instance().use_dynamic_expansion:
             looked_up = library().mx_rec_lookup(
                 table.handle, raw_tensor(table.variable), offsets, name="rows")
-            rows = _divide_gradient(table, looked_up)
-            embedding = library().mx_rec_restore(rows, restore, name="embedding")
+            embedding = library().mx_rec_restore(looked_up, restore, name="embedding")
         else:
             looked_up = embedding = _embed(table, offsets, restore)
         # With dynamic expansion gradients are taken of the distinct rows, else of the variable;
@@ -235,26 +233,6 @@ def _mark(op: tf.Operation, modify_graph: bool) -> None:
     if modify_graph:
         op._set_attr(  # pylint: disable=protected-access
             MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=True))
-
-
-def _ranks_to_divide_by(table: Table) -> int:
-    """Returns the rank count if the table's gradients are divided by it, 0 if they are not."""
-    if table.all2all_gradients_op != All2allGradientsOp.SUM_GRADIENTS_AND_DIV_BY_RANKSIZE:
-        return 0
-    ranks = get_rank_size()
-    return 0 if ranks == 1 else ranks
-
-
-def _divide_gradient(table: Table, rows: tf.Tensor) -> tf.Tensor:
-    """Returns `rows`, whose gradient is divided by the rank count if the table asks for it."""
-    ranks = _ranks_to_divide_by(table)
-    if not ranks:
-        return rows
-    with tf.compat.v1.get_default_graph().gradient_override_map({"Identity": DIVIDE_GRADIENT}):
-        divided = tf.identity(rows, name="divide_by_rank_size")
-    divided.op._set_attr(  # pylint: disable=protected-access
-        RANK_SIZE_ATTRIBUTE, attr_value_pb2.AttrValue(i=ranks))
-    return divided
 
 
 def _check_ids(ids: Any,

@@ -5,6 +5,7 @@ from typing import Any, Callable, List
 import tensorflow as tf
 
 from mx_rec.core.admission import settle_timestamp
+from mx_rec.core.clusters import check_session
 from mx_rec.core.graph_state import GraphState, graph_state
 from mx_rec.util.log import warn_once
 
@@ -16,6 +17,8 @@ _SETTLED = "_mx_rec_settled"
 def starting_iterators(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Makes BaseSession.run, which starts rewritten one-shot iterators before anything else.
 
+    Before that it refuses a cluster of several tasks, if the graph has tables now.
+
     Args:
         stock: TensorFlow's own.
 
@@ -25,6 +28,7 @@ def starting_iterators(stock: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(self: Any, fetches: Any, feed_dict: Any = None, options: Any = None,
             run_metadata: Any = None) -> Any:
+        check_session(self)
         if _SETTLED not in self.__dict__:
             _before_run(self, fetches, lambda op: stock(self, op))
         return stock(self, fetches, feed_dict, options, run_metadata)

@@ -6,10 +6,6 @@ import tensorflow as tf
 
 from mx_rec.ops import library
 
-# An identity that carries this attribute divides its gradient by the attribute's value.
-RANK_SIZE_ATTRIBUTE = "_mx_rec_rank_size"
-DIVIDE_GRADIENT = "MxRecDivideByRankSize"
-
 _NOT_DIFFERENTIABLE = (
     "MxRecTable",
     "MxRecIdOffset",
@@ -103,11 +99,6 @@ def _embed_gradient(op: tf.Operation,
     return [None, tf.IndexedSlices(summed, offsets), None, None]
 
 
-def _divide_gradient(op: tf.Operation, grad: tf.Tensor) -> tf.Tensor:
-    """Gradient of an identity in a table whose gradients are divided by the rank count."""
-    return _as_tensor(grad) / float(op.get_attr(RANK_SIZE_ATTRIBUTE))
-
-
 def _as_tensor(grad: tf.Tensor) -> tf.Tensor:
     return tf.convert_to_tensor(grad)
 
@@ -120,8 +111,7 @@ def _register() -> None:
     for name, function in (("MxRecRestore", _restore_gradient),
                            ("MxRecReduce", _reduce_gradient),
                            ("MxRecLookup", _lookup_gradient),
-                           ("MxRecEmbed", _embed_gradient),
-                           (DIVIDE_GRADIENT, _divide_gradient)):
+                           ("MxRecEmbed", _embed_gradient)):
         if name not in known:
             tf.RegisterGradient(name)(function)
     for name in _NOT_DIFFERENTIABLE:

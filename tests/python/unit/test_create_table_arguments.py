@@ -213,8 +213,9 @@ def test_the_table_has_its_documented_attributes(dynamic):
 
 
 def test_slices_are_the_sizes_divided_by_the_rank_count(dynamic, monkeypatch):
+    """Of a job of several workers only its evaluator has tables."""
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"]}, '
-                                    '"task": {"type": "worker", "index": 1}}')
+                                    '"task": {"type": "evaluator", "index": 0}}')
     table = create(device_vocabulary_size=10, host_vocabulary_size=7)
     assert (table.slice_device_vocabulary_size, table.slice_host_vocabulary_size) == (4, 3)
     shared = create(name="shared", device_vocabulary_size=10, is_dp=True)
