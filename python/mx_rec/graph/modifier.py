@@ -200,14 +200,14 @@ def _get_next_above(op: tf.Operation) -> Optional[tf.Operation]:
 
 
 def _dump(before: Any, graph: tf.Graph, plan: Plan) -> None:
-    from mx_rec.graph.drawing import draw_svg
+    from mx_rec.graph.drawing import draw_dot
 
     os.makedirs(DUMP_DIRECTORY, exist_ok=True)
     tf.io.write_graph(before, DUMP_DIRECTORY, "old_graph.pbtxt")
     for number, iterator in enumerate(plan.iterators):
         tf.io.write_graph(iterator.graph, DUMP_DIRECTORY, "moved_graph_{}.pbtxt".format(number))
     tf.io.write_graph(graph, DUMP_DIRECTORY, "new_graph.pbtxt")
-    for name, text in (("plan.txt", plan.text()), ("plan.svg", draw_svg(plan))):
+    for name, text in (("plan.txt", plan.text()), ("plan.dot", draw_dot(plan))):
         with open(os.path.join(DUMP_DIRECTORY, name), "w", encoding="utf-8") as file:
             file.write(text)
     logger.info("the graphs and the plan are in %s.", os.path.abspath(DUMP_DIRECTORY))
