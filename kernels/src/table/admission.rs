@@ -53,6 +53,8 @@ pub struct Stats {
     pub refused: u64,
     /// Keys that were evicted.
     pub evicted: u64,
+    /// Gradients that were dropped because their keys had been removed since the lookup, each offset once an update.
+    pub stale: u64,
 }
 
 /// The counters behind [`Stats`].
@@ -62,6 +64,7 @@ pub(super) struct Counters {
     pub(super) new: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) evicted: AtomicU64,
+    pub(super) stale: AtomicU64,
 }
 
 impl Counters {
@@ -112,9 +115,9 @@ impl Table {
         };
         self.start_history(thresholds, now)?;
         let index = self.index().read();
-        let found = self.distinct(pool, &index, ids, Wanted::Occurrences, restore, |n| {
-            self.room(n)
-        });
+        // Row numbers without a stamp: they are of this moment, and nobody is given them.
+        let room = |n| self.room(n);
+        let found = self.distinct(pool, &index, ids, Wanted::Occurrences, 0, restore, room);
         let (keys, times) = found.list;
         let keys = Arc::new(keys);
         let history = self.history().read();
@@ -204,10 +207,12 @@ impl Table {
             parking_lot::RwLockWriteGuard::downgrade(index)
         };
         let Decided {
-            offsets,
+            mut offsets,
             position,
             missing,
         } = decided;
+        let stamp = self.stamp();
+        offsets.iter_mut().for_each(|row| *row |= stamp);
         let refused = keys.len() - offsets.len();
         self.counters().batch(offsets.len(), missing.len());
         self.counters().refused.fetch_add(refused as u64, Relaxed);
@@ -266,6 +271,7 @@ impl Table {
             new: counters.new.load(Relaxed),
             refused: counters.refused.load(Relaxed),
             evicted: counters.evicted.load(Relaxed),
+            stale: counters.stale.load(Relaxed),
         }
     }
 
@@ -287,7 +293,7 @@ impl Table {
             Some(mut found) if found.version != index.version() => {
                 // Rows have come meanwhile.
                 let keys: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
-                let again = self.rows_of(pool, index, &keys);
+                let again = self.rows_of(pool, index, &keys, 0);
                 for (&(at, _), &offset) in found.missing.iter().zip(again.offsets.iter()) {
                     found.offsets[at as usize] = offset;
                 }
@@ -303,7 +309,7 @@ impl Table {
                 Some((found.counts, found.moment)),
             ),
             None => {
-                let found = self.rows_of(pool, index, keys);
+                let found = self.rows_of(pool, index, keys, 0);
                 (found.offsets, found.missing, None)
             }
         };

@@ -2,13 +2,13 @@
 
 use super::content::Content;
 use super::engine::zeros;
+use super::offset::Unfit;
 use super::{Lookup, Table, Target};
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
 use crate::mem::{Part, NONE};
 use crate::pool::ranges;
 use crate::{Ids, Pool, Result, RowOptimizer};
-use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,11 +26,13 @@ impl Table {
     /// One step of `optimizer` with gradients `(n, dim)`; returns how many rows changed.
     ///
     /// Gradients of one row are summed in order of occurrence and the row is updated once. Slots that the optimizer needs
-    /// and rows lack are added first. Rows of frozen keys do not change.
+    /// and rows lack are added first. Rows of frozen keys do not change. Gradients whose key was removed since its offset was given
+    /// out are dropped and counted in [`Stats`](super::Stats).
     ///
     /// # Errors
-    /// `InvalidArgument` for a wrong length or row number, `ResourceExhausted` if new rows exceed the budget or the system
-    /// gives no memory. A failed call changes no row.
+    /// `InvalidArgument` for a wrong length or an offset that this table has not given out, `Aborted` for an offset from before the
+    /// content was replaced, `ResourceExhausted` if new rows exceed the budget or the system gives no memory. A failed call changes
+    /// no row.
     pub fn apply(
         &self,
         pool: &Pool,
@@ -159,7 +161,7 @@ impl Table {
         Ok(Keyed { lookups, ends })
     }
 
-    /// Deals the entries of a batch to owners of rows; padding is dropped.
+    /// Deals the entries of a batch to owners of rows; padding is dropped, and what is stale is dropped and counted.
     fn deal(
         &self,
         pool: &Pool,
@@ -170,34 +172,34 @@ impl Table {
         let threads = pool.parts(n, LEAST);
         let owners = threads * n.div_ceil(threads * MOST).max(1);
         let mut lists: Vec<Vec<Vec<(u32, u32)>>> = vec![Vec::new(); threads];
-        let bad = Mutex::new(None);
-        let work: Vec<(Range<usize>, &mut Vec<_>)> =
-            ranges(n, threads).into_iter().zip(&mut lists).collect();
-        pool.each(work, |(range, lists)| {
+        let mut stale: Vec<Vec<i64>> = vec![Vec::new(); threads];
+        let rows = content.offsets();
+        let work = ranges(n, threads)
+            .into_iter()
+            .zip(lists.iter_mut().zip(&mut stale))
+            .collect();
+        pool.try_each(work, |(range, (lists, stale)): (Range<usize>, _)| {
             let size = range.len() / owners;
             *lists = vec![Vec::with_capacity(size + size / 8 + 16); owners];
             for at in range {
                 let offset = offset(at);
-                match content.check(offset) {
-                    Some(NONE) => {}
-                    Some(row) => {
+                match rows.row(offset) {
+                    Ok(NONE) => {}
+                    Ok(row) => {
                         lists[Part::owner(row, owners as u32) as usize].push((row, at as u32));
                     }
-                    None => {
-                        *bad.lock() = Some(offset);
-                        return;
-                    }
+                    Err(Unfit::Stale | Unfit::Retired(_)) => stale.push(offset),
+                    Err(why) => return Err(self.bad_offset("offsets", offset, why)),
                 }
             }
-        });
-        match bad.into_inner() {
-            Some(offset) => Err(self.bad_offset("offsets", offset, content.slab.rows())),
-            None => Ok(Dealt {
-                lists,
-                owners,
-                distinct: false,
-            }),
-        }
+            Ok(())
+        })?;
+        Ok(Dealt {
+            lists,
+            owners,
+            distinct: false,
+            stale: distinct(stale.concat()),
+        })
     }
 
     /// Sums the gradients of every row and updates it.
@@ -212,6 +214,9 @@ impl Table {
         let starts = content
             .slots_for(&optimizer.slots())
             .map_err(|error| error.with("table", &self.config().name))?;
+        self.counters()
+            .stale
+            .fetch_add(dealt.stale, Ordering::Relaxed);
         let frozen = content.frozen().to_vec();
         let updated = AtomicU64::new(0);
         let parts = content.slab.split(dealt.owners);
@@ -242,6 +247,15 @@ struct Dealt {
     owners: usize,
     /// Whether no row occurs twice.
     distinct: bool,
+    /// How many distinct offsets are stale.
+    stale: u64,
+}
+
+/// How many different ones there are.
+fn distinct(mut offsets: Vec<i64>) -> u64 {
+    offsets.sort_unstable();
+    offsets.dedup();
+    offsets.len() as u64
 }
 
 impl Dealt {

@@ -1,10 +1,12 @@
 //! The rows of a table, and which of them are in use.
 
 use super::changes::Changes;
+use super::offset::{Births, Generation, Unfit, MAX_ROWS};
 use super::vacant::Vacant;
 use crate::mem::{Slab, NONE};
 use crate::{Error, Kind, Result, SlotSpec};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Below this many free rows memory is not given back piece by piece.
 const SWEEP: usize = 4096;
@@ -32,6 +34,40 @@ pub(crate) struct Content {
     initials: u64,
     /// Which rows changed since which save.
     pub(super) changes: Changes,
+    /// That of the table, as soon as this is its content.
+    generation: Arc<Generation>,
+    births: Births,
+}
+
+/// Tells which row an offset is for. The content stays as it is meanwhile.
+pub(super) struct Offsets<'c> {
+    content: &'c Content,
+    rows: u64,
+    /// The present generation in its place in an offset.
+    present: i64,
+}
+
+impl Offsets<'_> {
+    /// The row that an offset may change: [`NONE`] for -1 and for 0, which is nobody's.
+    ///
+    /// An offset of the present generation is good, because no row has left its key since.
+    #[inline(always)]
+    pub(super) fn row(&self, offset: i64) -> Result<u32, Unfit> {
+        let row = (offset ^ self.present) as u64;
+        if row < self.rows {
+            return Ok(row as u32);
+        }
+        self.content.judge(offset)
+    }
+
+    /// The row that may be read with an offset: [`Offsets::row`], or that of a removed key as long as a lease holds it.
+    #[inline(always)]
+    pub(super) fn readable(&self, offset: i64) -> Result<u32, Unfit> {
+        match self.row(offset) {
+            Err(Unfit::Retired(row)) => Ok(row),
+            found => found,
+        }
+    }
 }
 
 impl Content {
@@ -49,17 +85,45 @@ impl Content {
             swept: 0,
             initials: 0,
             changes: Changes::default(),
+            generation: Arc::default(),
+            births: Births::default(),
         }
     }
 
-    /// The row of an offset: [`NONE`] for -1, `None` if it is no row in use.
-    #[inline(always)]
-    pub(crate) fn check(&self, offset: i64) -> Option<u32> {
-        if (offset as u64) < self.slab.rows() as u64 {
-            let row = offset as u32;
-            return (self.removed.len() == 0 || !self.removed.contains(row)).then_some(row);
+    /// The generation of the offsets of these rows.
+    pub(super) fn generation(&self) -> &Arc<Generation> {
+        &self.generation
+    }
+
+    /// What tells the rows of offsets.
+    pub(super) fn offsets(&self) -> Offsets<'_> {
+        Offsets {
+            content: self,
+            rows: self.slab.rows() as u64,
+            present: self.generation.present(),
         }
-        (offset == -1).then_some(NONE)
+    }
+
+    /// [`Offsets::row`] of an offset that is not of the present generation.
+    #[inline(never)]
+    fn judge(&self, offset: i64) -> Result<u32, Unfit> {
+        if offset == -1 || offset == 0 {
+            return Ok(NONE);
+        }
+        let is_used = |row| (row as usize) < self.slab.rows() && !self.removed.contains(row);
+        self.births.judge(&self.generation, offset, is_used)
+    }
+
+    /// Takes the place of `old`, whose offsets are good no longer.
+    pub(super) fn follow(&mut self, old: &Content) {
+        self.generation = Arc::clone(&old.generation);
+        self.births = Births::renewed(&self.generation, self.slab.rows());
+    }
+
+    /// Rows leave their keys: from now on the offsets that were given out for them are stale. Rows that leases hold are `held`.
+    pub(super) fn leave(&mut self, held: impl Iterator<Item = u32>) {
+        self.births.advance(&self.generation);
+        held.for_each(|row| self.births.retire(&self.generation, row));
     }
 
     /// Numbers for `n` new rows: removed ones first, then behind the last. Their contents are unspecified.
@@ -80,17 +144,23 @@ impl Content {
         }
         let reused = rows.len();
         let first = self.slab.rows();
-        if let Err(error) = self.slab.grow(first + (n - reused)) {
+        let end = first + (n - reused);
+        if let Err(error) = numbered(end).and_then(|()| self.slab.grow(end)) {
             self.free(&rows);
             return Err(error);
         }
-        rows.extend((first..first + (n - reused)).map(|row| row as u32));
+        rows.extend((first..end).map(|row| row as u32));
+        let taken = rows.iter().map(|&row| row as usize);
+        self.births.renew(&self.generation, taken);
+        self.births.grown(end);
         self.swept = self.swept.min(self.removed.len());
         Ok(rows)
     }
 
     /// Takes rows out of use.
     pub(crate) fn free(&mut self, rows: &[u32]) {
+        self.births.advance(&self.generation);
+        self.births.release(rows);
         for &row in rows {
             self.removed.insert(row);
             self.lowest = self.lowest.min(row as usize);
@@ -106,9 +176,13 @@ impl Content {
         let unused = self.removed.len();
         if unused == self.slab.rows() {
             if unused > 0 {
-                let changes = std::mem::take(&mut self.changes);
-                *self = Content::new(self.dim, self.capacity, std::mem::take(&mut self.slots));
-                self.changes = changes;
+                let mut old =
+                    Content::new(self.dim, self.capacity, std::mem::take(&mut self.slots));
+                std::mem::swap(self, &mut old);
+                self.changes = old.changes;
+                self.generation = old.generation;
+                self.births = old.births;
+                self.births.truncate(0);
             }
         } else if self.is_sparse() && unused >= self.swept + self.swept / 4 {
             self.sweep();
@@ -140,6 +214,9 @@ impl Content {
         scratch.extend_from_slice(self.slab.row(row)?);
         self.slab.row_mut(to)?.copy_from_slice(scratch);
         self.changes.moved(row, to);
+        self.births.advance(&self.generation);
+        self.births
+            .renew(&self.generation, std::iter::once(to as usize));
         self.removed.remove(to);
         self.removed.insert(row);
         Some(to)
@@ -150,6 +227,7 @@ impl Content {
         let rows = self.removed.end(self.slab.rows());
         let memory = self.slab.truncate(rows);
         self.removed.truncate(rows);
+        self.births.truncate(rows);
         self.swept = self.removed.len();
         memory
     }
@@ -255,7 +333,7 @@ impl Content {
     /// Bytes of the bookkeeping.
     pub(crate) fn other_bytes(&self) -> u64 {
         let rows = self.removed.bytes() + self.frozen.capacity() * 4;
-        (rows + self.changes.bytes()) as u64
+        (rows + self.changes.bytes() + self.births.bytes()) as u64
     }
 
     /// The first removed row.
@@ -270,6 +348,18 @@ impl Content {
         drop(self.trim());
         self.release(0..self.slab.rows());
     }
+}
+
+/// Refuses so many rows if their numbers do not fit in an offset.
+fn numbered(rows: usize) -> Result<()> {
+    if rows <= MAX_ROWS {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::ResourceExhausted,
+        "a table has at most 2147483648 rows, those of batches in flight included",
+    )
+    .with("rows", rows))
 }
 
 fn fill_slots(values: &mut [f32], dim: usize, slots: &[SlotSpec]) {

@@ -4,6 +4,7 @@ use super::admission::Counters;
 use super::content::Content;
 use super::flight::{divide, Flight};
 use super::observed::Observations;
+use super::offset::{Generation, Unfit};
 use super::verbs::Memory;
 use super::TableConfig;
 use crate::batch::distinct::{distinct, Distinct, Scratch, Wanted};
@@ -14,6 +15,7 @@ use crate::{Error, Ids, Kind, Pool, Result, SlotSpec};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::ops::DerefMut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
 
 /// Working memory that is kept for later batches, at most so many pieces of at most so many bytes.
 const KEPT: (usize, usize) = (4, 64 << 20);
@@ -33,6 +35,8 @@ pub struct Table {
     index: RwLock<Index>,
     flight: Mutex<Flight>,
     content: RwLock<Content>,
+    /// That of the content's offsets.
+    generation: Arc<Generation>,
     rows: AtomicU64,
     /// Whether `content.changes` is on; once on, it stays.
     tracking: AtomicBool,
@@ -71,6 +75,7 @@ impl Table {
             frozen_keys,
             index: RwLock::new(index),
             flight: Mutex::default(),
+            generation: Arc::clone(content.generation()),
             content: RwLock::new(content),
             rows: AtomicU64::new(0),
             tracking: AtomicBool::new(false),
@@ -107,10 +112,11 @@ impl Table {
         self.config.dim
     }
 
-    /// De-duplicates `ids` and gives each distinct key its row number.
+    /// De-duplicates `ids` and gives each distinct key its offset.
     ///
-    /// Returns the row numbers in order of first occurrence; `restore[i]` is the position in them of `ids[i]`, or -1 for
-    /// padding and, with `create == false`, for unknown keys.
+    /// Returns the offsets in order of first occurrence; `restore[i]` is the position in them of `ids[i]`, or -1 for
+    /// padding and, with `create == false`, for unknown keys. An offset is greater than 0; it is good for its key, in as many copies as
+    /// one likes, until the key's row is removed or moved or the content is replaced.
     ///
     /// # Errors
     /// `InvalidArgument` if `restore` is not as long as `ids`, there are 2^31 ids or more, or more distinct keys than
@@ -130,8 +136,8 @@ impl Table {
     /// Removes the rows of `ids`, and what was counted of them; unknown keys are no error. Returns how many rows went. A sketch cannot
     /// forget one key: there it has afterwards what it was counted before it had its row.
     ///
-    /// The numbers of removed rows are refused until new keys reuse them. A row that a live [`Lease`](super::Lease) holds
-    /// stays good as a number, out of reach of its key, until the lease ends.
+    /// What is updated with the offsets of removed keys is dropped and counted, and reading with them is refused; a row that a live
+    /// [`Lease`](super::Lease) holds can be read until the lease ends.
     ///
     /// # Errors
     /// `ResourceExhausted` without memory for the list of removed rows; then nothing changed.
@@ -154,8 +160,10 @@ impl Table {
         index.clear();
         let slots = std::mem::take(&mut content.slots);
         let (changes, _) = content.changes.replaced();
-        *content = Content::new(self.dim(), self.capacity(), slots);
-        content.changes = changes;
+        let mut empty = Content::new(self.dim(), self.capacity(), slots);
+        empty.follow(&content);
+        empty.changes = changes;
+        *content = empty;
         self.renew_history(0);
         self.rows.store(0, Ordering::Release);
         *self.observed.lock() = Observations::default();
@@ -205,17 +213,18 @@ impl Table {
         let wanted = if create { Wanted::Keys } else { Wanted::Rows };
         let index = self.index.read();
         let version = index.version();
-        let found = self.distinct(pool, &index, ids, wanted, restore, &room);
+        let stamp = self.stamp();
+        let found = self.distinct(pool, &index, ids, wanted, stamp, restore, &room);
         if let Some(limit) = limit.filter(|&limit| found.keys > limit) {
             return Err(self
                 .refuse("the batch has more distinct keys than its limit")
                 .with("distinct", found.keys)
                 .with("limit", limit));
         }
-        if create {
-            self.counters.batch(found.keys, found.missing.len());
-        }
         if found.missing.is_empty() {
+            if create {
+                self.counters.batch(found.keys, 0);
+            }
             return Ok((index, found.offsets));
         }
         drop(index);
@@ -223,14 +232,23 @@ impl Table {
         let mut found = if index.version() == version {
             found
         } else {
-            self.distinct(pool, &index, ids, wanted, restore, &room)
+            let stamp = self.stamp();
+            self.distinct(pool, &index, ids, wanted, stamp, restore, &room)
         };
         let keys: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
         let rows = self.create(pool, &mut index, &keys)?;
+        self.counters.batch(found.keys, keys.len());
+        let stamp = self.stamp();
         for (&(position, _), row) in found.missing.iter().zip(rows) {
-            found.offsets[position as usize] = i64::from(row);
+            found.offsets[position as usize] = stamp | i64::from(row);
         }
         Ok((RwLockWriteGuard::downgrade(index), found.offsets))
+    }
+
+    /// The present generation, for offsets of rows that belong to their keys now: `stamp() | row`. The caller holds the index, so that
+    /// no row leaves its key before the offset is made.
+    pub(super) fn stamp(&self) -> i64 {
+        self.generation.give()
     }
 
     pub(super) fn index(&self) -> &RwLock<Index> {
@@ -290,6 +308,7 @@ impl Table {
         old_index.follow(&old);
         let (changes, closed) = old_content.changes.replaced();
         content.changes = changes;
+        content.follow(&old_content);
         match history {
             Some(history) => {
                 let mut old = self.history.write();
@@ -341,12 +360,27 @@ impl Table {
         self.length(argument, len, n.saturating_mul(self.dim()))
     }
 
-    /// Refuses an offset that is no row in use.
-    pub(super) fn bad_offset(&self, argument: &'static str, offset: i64, rows: usize) -> Error {
-        self.refuse("an offset is no row in use")
+    /// Refuses an offset with which nothing can be read or changed.
+    pub(super) fn bad_offset(&self, argument: &'static str, offset: i64, why: Unfit) -> Error {
+        let (kind, message) = match why {
+            Unfit::Unknown => (
+                Kind::InvalidArgument,
+                "an offset was never given out by this table",
+            ),
+            Unfit::Stale | Unfit::Retired(_) => (
+                Kind::InvalidArgument,
+                "the key of an offset was removed, or its row moved, since the offset was given out",
+            ),
+            Unfit::Replaced => (
+                Kind::Aborted,
+                "the table was replaced (restored or cleared) after this step looked its keys up; nothing was changed, and the step can \
+                 be run again",
+            ),
+        };
+        Error::new(kind, message)
+            .with("table", &self.config.name)
             .with("argument", argument)
             .with("offset", offset)
-            .with("rows", rows)
     }
 
     /// An `InvalidArgument` with the table's name.
@@ -388,11 +422,12 @@ impl Table {
         index: &Index,
         ids: Ids<'_>,
         wanted: Wanted,
+        stamp: i64,
         restore: &mut [i32],
         room: impl FnOnce(usize) -> O,
     ) -> Distinct<O> {
         let mut scratch = self.scratch.lock().pop().unwrap_or_default();
-        let found = distinct(pool, index, ids, wanted, &mut scratch, restore, room);
+        let found = distinct(pool, index, ids, wanted, stamp, &mut scratch, restore, room);
         if scratch.bytes() <= KEPT.1 {
             let mut kept = self.scratch.lock();
             if kept.len() < KEPT.0 {

@@ -40,7 +40,7 @@ impl Table {
     ///
     /// It works in pieces: other verbs get their turn between any two. Keys that are seen meanwhile stay. Rows that a live lease
     /// holds wait for its end, as in [`Table::remove`]. When half of the rows are free afterwards, the others move together, and
-    /// the system gets the memory back: numbers from [`Table::id_offset`] are good no longer, those of a lease are.
+    /// the system gets the memory back: offsets of the rows that moved are stale then; those of a lease do not move.
     ///
     /// # Errors
     /// `ResourceExhausted` without memory for a list of rows. Keys that went before the error stay gone.
@@ -101,19 +101,14 @@ impl Table {
             return Ok(0);
         }
         let mut flight = self.flight().lock();
-        if !gone.is_empty() {
-            self.content().write().changes.remove(gone.into_iter());
+        let mut content = self.content().write();
+        content.changes.remove(gone.into_iter());
+        flight.retire(&rows, &mut content);
+        match tidy {
+            true => content.tidy(),
+            false => content.leave_untidy(),
         }
-        flight.retire(&rows);
-        if flight.has_loose() {
-            let mut content = self.content().write();
-            flight.settle(&mut content);
-            match tidy {
-                true => content.tidy(),
-                false => content.leave_untidy(),
-            }
-        }
-        drop(flight);
+        drop((flight, content));
         self.forget_history(std::iter::empty(), &rows);
         self.count(&index);
         if !tidy {

@@ -1,6 +1,7 @@
 //! What batches hold on their way from being prepared to the end of their step: staged, leased and retired rows.
 
 use super::content::Content;
+use super::offset::row_of;
 use crate::index::hash;
 use crate::mem::{Lines, NONE};
 use std::collections::HashMap;
@@ -26,7 +27,7 @@ pub(super) struct Flight {
     loose: Vec<u32>,
 }
 
-type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mixer>>;
+pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<KeyHasher>>;
 
 /// The buffers a batch was prepared from and into, by which its lease is known again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,7 +203,7 @@ impl Flight {
         }
         for lease in self.leases.values() {
             for &offset in lease.offsets.iter() {
-                if let Some(held) = held.get_mut(&(offset as u32)) {
+                if let Some(held) = held.get_mut(&row_of(offset)) {
                     *held = true;
                 }
             }
@@ -210,18 +211,16 @@ impl Flight {
         move |row| held.get(&row) == Some(&true)
     }
 
-    /// Takes in rows whose keys have left the index: those that a live lease holds wait for its end.
-    pub(super) fn retire(&mut self, rows: &[u32]) {
+    /// Takes in rows whose keys have left the index: those that a live lease holds wait for its end, the others are freed.
+    pub(super) fn retire(&mut self, rows: &[u32], content: &mut Content) {
         if self.leases.is_empty() {
             self.loose.extend_from_slice(rows);
-            return;
+            return self.settle(content);
         }
         let mut found: Map<u32, u32> = rows.iter().map(|&row| (row, 0)).collect();
         for held in self.leases.values_mut() {
             for &offset in held.offsets.iter() {
-                let Ok(row) = u32::try_from(offset) else {
-                    continue;
-                };
+                let row = row_of(offset);
                 if let Some(leases) = found.get_mut(&row) {
                     *leases += 1;
                     held.retired.push(row);
@@ -238,6 +237,12 @@ impl Flight {
                 _ => self.loose.push(row),
             }
         }
+        content.leave(
+            rows.iter()
+                .copied()
+                .filter(|row| self.retired.contains_key(row)),
+        );
+        self.settle(content);
     }
 
     /// Gives up all staged rows. The leases that name them end now: their batches will be resolved again.
@@ -306,9 +311,9 @@ pub(super) fn divide(flight: &Flight, keys: &[i64]) -> (Vec<u32>, Vec<i64>) {
 
 /// The index's hash for maps of keys, rows and addresses.
 #[derive(Default)]
-struct Mixer(u64);
+pub(super) struct KeyHasher(u64);
 
-impl Hasher for Mixer {
+impl Hasher for KeyHasher {
     fn finish(&self) -> u64 {
         self.0
     }

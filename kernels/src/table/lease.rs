@@ -18,7 +18,8 @@ const LEAST: usize = 4096;
 /// Buckets on their way ahead of the one that is read.
 const BUCKETS: usize = 16;
 
-/// The offsets of one batch. While it lives, none of its rows becomes the row of another key, whatever is removed.
+/// The offsets of one batch. While it lives, none of its rows becomes the row of another key, whatever is removed, and each of them can be
+/// read.
 ///
 /// Its offsets start at a cache line, and their address is that of no other live lease. It does not keep the table alive.
 pub struct Lease {
@@ -36,7 +37,7 @@ impl std::fmt::Debug for Lease {
 }
 
 impl Lease {
-    /// Row numbers of the distinct keys, in order of first occurrence; none if the batch could not be prepared.
+    /// Those of the distinct keys, in order of first occurrence; none if the batch could not be prepared.
     pub fn offsets(&self) -> &[i64] {
         self.offsets.as_ref().map_or(&[], |offsets| offsets)
     }
@@ -124,13 +125,15 @@ impl Table {
                 [] => Wanted::Keys,
                 _ => Wanted::Occurrences,
             };
-            let mut found = first.distinct(pool, &index, ids, wanted, restore, |n| first.room(n));
+            let room = |n| first.room(n);
+            let stamp = first.stamp();
+            let mut found = first.distinct(pool, &index, ids, wanted, stamp, restore, room);
             let (keys, _) = std::mem::take(&mut found.list);
             leases.push(first.stage(pool, &index, found, limit, source(ids, restore)));
             drop(index);
             for table in others {
                 let index = table.index().read();
-                let found = table.rows_of(pool, &index, &keys);
+                let found = table.rows_of(pool, &index, &keys, table.stamp());
                 leases.push(table.stage(pool, &index, found, limit, source(ids, restore)));
             }
         }
@@ -172,7 +175,10 @@ impl Table {
         // Others may have been faster in the meantime.
         match flight.claim(offsets, source) {
             Claim::Stale => return Ok(false),
-            Claim::Good => return Ok(true),
+            Claim::Good => {
+                self.counters().batch(offsets.len(), 0);
+                return Ok(true);
+            }
             Claim::Enter => {}
         }
         let (keys, rows) = flight.named(offsets);
@@ -227,8 +233,9 @@ impl Table {
             flight.stage(key, row, content.initials());
         }
         super::engine::fill_in(&mut rows, &taken);
+        let stamp = self.stamp();
         for (&(position, _), &row) in found.missing.iter().zip(&rows) {
-            found.offsets[position as usize] = i64::from(row);
+            found.offsets[position as usize] = stamp | i64::from(row);
         }
         let offsets = Arc::new(found.offsets);
         flight.register(&offsets, source, keys.into_iter().zip(rows).collect());
@@ -239,8 +246,14 @@ impl Table {
         self.leased(offsets)
     }
 
-    /// Looks distinct keys up, with the buckets of later ones on their way.
-    pub(super) fn rows_of(&self, pool: &Pool, index: &Index, keys: &[i64]) -> Distinct<Lines> {
+    /// Looks distinct keys up, with the buckets of later ones on their way; `stamp` is set in the row numbers.
+    pub(super) fn rows_of(
+        &self,
+        pool: &Pool,
+        index: &Index,
+        keys: &[i64],
+        stamp: i64,
+    ) -> Distinct<Lines> {
         let mut offsets = self.room(keys.len());
         let bounds = ranges(keys.len(), pool.parts(keys.len(), LEAST));
         let work: Vec<_> = bounds
@@ -255,7 +268,7 @@ impl Table {
                 }
                 *offset = match index.row(keys[at]) {
                     NONE => -1,
-                    row => i64::from(row),
+                    row => stamp | i64::from(row),
                 };
             }
         });

@@ -5,6 +5,7 @@
 //! | `config`, `verbs` | settings, arguments and results |
 //! | `content`, `vacant` | rows in use, removed, frozen; the slots of a row |
 //! | `changes` | which rows changed since which save |
+//! | `offset` | row numbers that tell their generation |
 //! | `engine` | the table: locks, new rows, removal |
 //! | `lease`, `flight` | batches ahead: staged rows, and offsets that outlive a removal |
 //! | `read` | lookup and find |
@@ -24,6 +25,7 @@ mod flight;
 mod lease;
 mod load;
 mod observed;
+mod offset;
 mod read;
 mod recall;
 mod vacant;

@@ -242,9 +242,10 @@ impl Kernel for Stats {
         outputs: &[Arg {
             name: "stats",
             dtype: "int64",
-            shape: "(10)",
+            shape: "(11)",
             doc: "Rows in use; the row budget; bytes of rows, of the index, of the history; rows for each thousand of the budget; distinct \
-                  keys of training batches that had a row, that got one, and that were refused; keys that were evicted.",
+                  keys of training batches that had a row, that got one, and that were refused; keys that were evicted; gradients that were \
+                  dropped because their keys were removed after the lookup, each offset once an update.",
         }],
         attrs: &[],
         errors: "none of its own.",
@@ -276,6 +277,7 @@ impl Kernel for Stats {
                 stats.new,
                 stats.refused,
                 stats.evicted,
+                stats.stale,
             ];
             vector!(context, values.map(|value| value as i64))
         })

@@ -62,6 +62,7 @@ fn code(kind: Kind) -> sys::TF_Code {
         Kind::InvalidArgument => sys::TF_INVALID_ARGUMENT,
         Kind::NotFound => sys::TF_NOT_FOUND,
         Kind::ResourceExhausted => sys::TF_RESOURCE_EXHAUSTED,
+        Kind::Aborted => sys::TF_ABORTED,
         Kind::DataLoss => sys::TF_DATA_LOSS,
         Kind::Io => sys::TF_UNKNOWN,
         Kind::Internal => sys::TF_INTERNAL,
