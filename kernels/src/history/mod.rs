@@ -117,18 +117,18 @@ impl History {
     }
 
     /// Another time after which a key goes.
-    fn set_eviction(&self, eviction: Option<u32>) {
+    pub(crate) fn set_eviction(&self, eviction: Option<u32>) {
         self.eviction.store(eviction.unwrap_or(u32::MAX), Relaxed);
     }
 
     /// Another count from which on keys get rows; 0 stops counting and leaves the threshold.
-    pub(crate) fn set_access(&self, access: u32) {
+    pub(crate) fn set_access(&mut self, access: u32) {
         if access > 0 {
-            self.access.store(access, Relaxed);
+            *self.access.get_mut() = access;
         }
-        self.counting.store(access > 0, Relaxed);
-        self.by_hand.store(true, Relaxed);
-        self.awaits.store(false, Relaxed);
+        *self.counting.get_mut() = access > 0;
+        *self.by_hand.get_mut() = true;
+        *self.awaits.get_mut() = false;
     }
 
     /// Whether occurrences are counted.
@@ -189,17 +189,24 @@ impl History {
         }
     }
 
-    /// Adds to what is known of the key of a row. Nobody else may add to the same row meanwhile.
+    /// Adds to what is known of the key of a row. Any number of threads may add to the same row.
     #[inline]
     pub(crate) fn see_row(&self, row: u32, count: u32, last: u32) {
-        if let Some(word) = self.place(row) {
-            let seen = Seen::unpack(word.load(Relaxed));
-            if self.counts() {
-                word.store(seen.add(count, last).pack(), Relaxed);
-            } else if !seen.is_nothing() {
-                word.store(seen.add(0, last).pack(), Relaxed);
-            }
-        }
+        let Some(word) = self.place(row) else {
+            return;
+        };
+        let counting = self.counts();
+        let added = |old| {
+            let seen = Seen::unpack(old);
+            let new = match counting {
+                true => seen.add(count, last).pack(),
+                false if seen.is_nothing() => old,
+                false => seen.add(0, last).pack(),
+            };
+            // What stays as it is costs no exclusive access.
+            (new != old).then_some(new)
+        };
+        word.fetch_update(Relaxed, Relaxed, added).ok();
     }
 
     /// The word of a row, to be prefetched.

@@ -110,8 +110,13 @@ impl Sketch {
 
     /// Notes when a key was last seen, if it may have been counted: if none of its cells is empty.
     pub(crate) fn touch(&self, key: i64, last: u32) {
+        // A cell that is emptied meanwhile stays so: without a count a time would say that something is known.
+        let noted = |cell: Seen| match cell.is_nothing() {
+            true => cell,
+            false => cell.add(0, last),
+        };
         if self.get(key).is_some() {
-            self.change(key, |cell| cell.add(0, last));
+            self.change(key, noted);
         }
     }
 

@@ -78,10 +78,20 @@ impl History {
         }
     }
 
+    /// Whether [`History::configure`] would change nothing but the eviction threshold.
+    pub(crate) fn is_configured(&self) -> bool {
+        self.configured().is_some() && !self.awaits()
+    }
+
     /// The program's configuration, given with every batch. The first one after a load of files decides about their access threshold:
     /// it stays if the configuration is that of the program that saved them, if that had none, or if this one is 0: then what is known
     /// decides, and nothing is counted any more.
-    pub(crate) fn configure(&self, access: u32, eviction: Option<u32>) {
+    pub(crate) fn configure(&mut self, access: u32, eviction: Option<u32>) {
+        self.take_configuration(access, eviction);
+    }
+
+    /// [`History::configure`] of a history that nobody else has yet.
+    fn take_configuration(&self, access: u32, eviction: Option<u32>) {
         self.set_eviction(eviction);
         match self.configured() {
             Some(before) if before == access || !self.awaits() => {}
@@ -102,7 +112,9 @@ impl History {
     pub(crate) fn follow(&self, old: &History) {
         match old.configured() {
             _ if old.awaits() => {}
-            Some(access) if !old.by_hand.load(Relaxed) => self.configure(access, old.eviction()),
+            Some(access) if !old.by_hand.load(Relaxed) => {
+                self.take_configuration(access, old.eviction());
+            }
             before => {
                 let eviction = self.eviction();
                 self.take_thresholds(old);

@@ -182,19 +182,15 @@ impl Table {
         let index = self.index().read();
         let version = index.version();
         let mut decided = self.decide(pool, &index, keys, observed);
-        if let Some(limit) = limit.filter(|&limit| decided.offsets.len() > limit) {
-            return Err(self
-                .refuse("the batch has more distinct keys than its limit")
-                .with("distinct", decided.offsets.len())
-                .with("limit", limit));
-        }
+        self.check_limit(&decided, limit)?;
         let index = if decided.missing.is_empty() {
             index
         } else {
             drop(index);
             let mut index = self.index().write();
-            if index.version() != version {
+            if index.version() != version || decided.access != self.access() {
                 decided = self.decide(pool, &index, keys, None);
+                self.check_limit(&decided, limit)?;
             }
             let missing: Vec<i64> = decided.missing.iter().map(|&(_, key)| key).collect();
             if given {
@@ -210,6 +206,7 @@ impl Table {
             mut offsets,
             position,
             missing,
+            access: _,
         } = decided;
         let stamp = self.stamp();
         offsets.iter_mut().for_each(|row| *row |= stamp);
@@ -240,10 +237,7 @@ impl Table {
     /// # Errors
     /// `ResourceExhausted` without memory for the sketch of a table that has one and no history yet; then nothing changed.
     pub fn set_access_threshold(&self, access: u32) -> Result<()> {
-        if let Some(history) = self.history().read().as_deref() {
-            history.set_access(access);
-            return Ok(());
-        }
+        // While somebody has the index for writing, the threshold stays: rows are given by the one that was asked about.
         let _index = self.index().read();
         let rows = self.content().read().slab.rows();
         let mut history = self.history().write();
@@ -251,7 +245,7 @@ impl Table {
             let new = History::unconfigured(access, rows);
             *history = Some(Box::new(new.with_waiting(self.candidates()?)));
         }
-        if let Some(history) = history.as_deref() {
+        if let Some(history) = history.as_deref_mut() {
             history.set_access(access);
         }
         Ok(())
@@ -314,10 +308,10 @@ impl Table {
             }
         };
         let history = self.history().read();
-        let Some(history) = history.as_deref().filter(|one| one.access() > 0) else {
-            return Decided::all(offsets, missing);
+        let access = history.as_deref().map_or(0, History::access);
+        let Some(history) = history.as_deref().filter(|_| access > 0) else {
+            return Decided::all(offsets, missing, access);
         };
-        let access = history.access();
         // Empty as long as no key is refused; -1 for those that are.
         let mut position = Vec::new();
         let mut refuse = |at: u32| {
@@ -348,7 +342,7 @@ impl Table {
             below.for_each(|(&(at, _), _)| refuse(at));
         }
         if position.is_empty() {
-            return Decided::all(offsets, missing);
+            return Decided::all(offsets, missing, access);
         }
         let mut admitted = 0;
         // Without a branch: which keys are refused cannot be foreseen.
@@ -368,6 +362,23 @@ impl Table {
             offsets,
             position: Some(position),
             missing,
+            access,
+        }
+    }
+
+    /// The count from which on keys get rows; 0 without a history.
+    fn access(&self) -> u32 {
+        self.history().read().as_deref().map_or(0, History::access)
+    }
+
+    /// Refuses more admitted keys than `limit`.
+    fn check_limit(&self, decided: &Decided, limit: Option<usize>) -> Result<()> {
+        match limit.filter(|&limit| decided.offsets.len() > limit) {
+            None => Ok(()),
+            Some(limit) => Err(self
+                .refuse("the batch has more distinct keys than its limit")
+                .with("distinct", decided.offsets.len())
+                .with("limit", limit)),
         }
     }
 
@@ -387,14 +398,16 @@ impl Table {
             return Err(self.refuse("an eviction threshold needs a timestamp in every batch"));
         }
         let Thresholds { access, eviction } = thresholds;
-        if let Some(history) = self.history().read().as_deref() {
-            history.configure(access, eviction);
+        let history = self.history().read();
+        if let Some(history) = history.as_deref().filter(|one| one.is_configured()) {
+            history.set_eviction(eviction);
             return Ok(());
         }
+        drop(history);
         let _index = self.index().read();
         let rows = self.content().read().slab.rows();
         let mut history = self.history().write();
-        match history.as_deref() {
+        match history.as_deref_mut() {
             Some(history) => history.configure(access, eviction),
             None => {
                 let new = History::new(access, eviction, now, rows);
@@ -450,14 +463,17 @@ struct Decided {
     position: Option<Vec<i32>>,
     /// The places in `offsets` of rows that are to be made, in order, each with its key.
     missing: Vec<(u32, i64)>,
+    /// The count from which on keys were admitted; 0 if there was none.
+    access: u32,
 }
 
 impl Decided {
-    fn all(offsets: Lines, missing: Vec<(u32, i64)>) -> Decided {
+    fn all(offsets: Lines, missing: Vec<(u32, i64)>, access: u32) -> Decided {
         Decided {
             offsets,
             position: None,
             missing,
+            access,
         }
     }
 }

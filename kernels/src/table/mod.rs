@@ -14,6 +14,8 @@
 //! | `export`, `load`, `recall` | the whole content, out and in; `recall`: its history |
 
 mod admission;
+#[cfg(test)]
+mod admission_tests;
 mod apply;
 mod changes;
 mod config;
