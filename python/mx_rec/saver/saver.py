@@ -18,7 +18,7 @@ from mx_rec.saver import incremental
 from mx_rec.saver.chains import (MANIFEST, base_of, chain_of, delta_directory, is_delta, needed,
                                  tables_directory)
 from mx_rec.saver.commit import listed_tables, sync_dense
-from mx_rec.saver.paths import check_save_path, is_remote, sparse_directory
+from mx_rec.saver.paths import check_free, check_save_path, is_remote, single_slashes, sparse_directory
 from mx_rec.saver.remote import directory_of, discard, index_stamp, local_copy, staging_of
 from mx_rec.saver.sealed import seal_of
 from mx_rec.saver.serving import restores_tables
@@ -70,7 +70,7 @@ class Saver:
         Raises:
             ValueError: If the path or the step is not valid, or two of the tables have one name.
         """
-        check_save_path(save_path)
+        save_path = check_save_path(save_path)
         operations = distinct(table_ops(sess.graph, self._names()), "saved")
         if save_path.endswith(os.sep):
             save_path = os.path.join(save_path, self._prefix_name)
@@ -184,11 +184,14 @@ def patched_save(stock: Callable[..., Optional[str]]) -> Callable[..., Optional[
         started = time.time()
         operations = _saver_ops(self, sess, "saved")
         if operations:
-            check_save_path(save_path)
+            save_path = check_save_path(save_path)
             Text(1, 50, optional=True)("latest_filename", latest_filename)
             Text(1, 50)("meta_graph_suffix", meta_graph_suffix)
             global_step = _step_number(sess, global_step)
             checkpoint = _checkpoint_name(sess, save_path, global_step, self._pad_step_number)
+            _check_free(operations, checkpoint, [
+                meta_graph_suffix if write_meta_graph else None,
+                (latest_filename or "checkpoint") if write_state else None])
             index = index_stamp(checkpoint)
             link = None
             if save_delta or incremental.asked_kind() == incremental.DELTA:
@@ -216,6 +219,28 @@ def patched_save(stock: Callable[..., Optional[str]]) -> Callable[..., Optional[
         return path
 
     return save
+
+
+def _check_free(operations: List[TableOps], checkpoint: str, names: List[Optional[str]]) -> None:
+    """Checks that nothing is in the way of the files that come after the tables.
+
+    Args:
+        operations: Of the tables.
+        checkpoint: `<dir>/<base>-<step>`.
+        names: Suffix of the meta graph, and name of the state file, None for what is not written.
+    """
+    if is_remote(checkpoint):
+        return
+    suffix, state = names
+    files = [checkpoint + ".index", checkpoint + ".data-00000-of-00001"]
+    files += [] if suffix is None else ["{}.{}".format(checkpoint, suffix)]
+    files += [] if state is None else [os.path.join(os.path.dirname(checkpoint), state)]
+    if incremental.config() is not None:
+        files += incremental.notes_beside(checkpoint)
+    try:
+        check_free(checkpoint, files)
+    except OSError as error:
+        raise _named_error(error, operations) from error
 
 
 def _after_save(saver: Any, sess: Any, checkpoint: str, saved: "_Saved",
@@ -254,11 +279,13 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
             FileExistsError: If the checkpoint has no directory for the tables, or for one of them.
         """
         operations = _saver_ops(self, sess, "restored")
-        if not operations or not save_path or not _is_checkpoint(tf.compat.as_text(save_path)):
+        if operations and save_path:
+            save_path = single_slashes(tf.compat.as_text(save_path))
+        if not operations or not save_path or not _is_checkpoint(save_path):
             # Without tables it is TensorFlow's alone, and so is the error of a wrong path.
             stock(self, sess, save_path)
             return
-        save_path = incremental.version_to_restore(tf.compat.as_text(save_path))
+        save_path = incremental.version_to_restore(save_path)
         directory = directory_of(save_path)
         with local_copy(directory) as here:
             if getattr(self, _EXPLICIT, False) and getattr(self, _TABLES, None) is None \

@@ -19,6 +19,7 @@ from mx_rec.core.table import TABLE_OP, Table, is_table_variable, table_config_o
 from mx_rec.ops import library
 from mx_rec.saver.chains import chain_of
 from mx_rec.saver.commit import listed_tables
+from mx_rec.saver.paths import single_slashes
 from mx_rec.saver.remote import directory_of, local_copy
 from mx_rec.saver.table_ops import refuse_namesake
 from mx_rec.util.log import logger
@@ -165,6 +166,7 @@ def _open(graph: tf.Graph, path: str, variables: Any, vocabulary: Dict[str, Any]
         OSError: If its file system refuses.
         ValueError: If its manifest is damaged.
     """
+    path = single_slashes(path)
     checkpoint = path  # type: Optional[str]
     if tf.io.gfile.isdir(path):
         checkpoint = tf.train.latest_checkpoint(path)
