@@ -10,7 +10,9 @@
 | BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides; clusters |
 | BaseSession.run | a rewritten one-shot iterator starts by itself; a warning if none is rewritten |
 | Iterator.__init__ | get_target_batch gives batches in the nesting of the user's dataset |
+| TrackableSaver.save, restore | tf.train.Checkpoint would leave tables out: it refuses |
 | warm_starting_util.warm_start | tables are warm-started with the variables, from several paths |
+| tf.compat.v1.train.warm_start | the same, called by hand |
 | Estimator's reading of warm_start_from | lists that do not fit each other are refused at once |
 | meta_graph.import_scoped_meta_graph_* | imported collections hold variables of tables, not tensors |
 | Graph._add_new_tf_operations | an imported graph refuses values for what fused updates leave out |
@@ -29,6 +31,7 @@ from tensorflow.python.data.ops import dataset_ops, iterator_ops
 from tensorflow.python.framework import meta_graph
 from tensorflow.python.saved_model import builder_impl
 from tensorflow.python.training import warm_starting_util
+from tensorflow.python.training.tracking import util as tracking_util
 from tensorflow_estimator.python.estimator import estimator
 
 from mx_rec.core.clusters import check_session
@@ -39,6 +42,7 @@ from mx_rec.graph.iterators import remembering_elements
 from mx_rec.graph.sessions import starting_iterators
 from mx_rec.saver.incremental import (patched_hook_after_run, patched_hook_begin,
                                       patched_hook_created, patched_hook_end)
+from mx_rec.saver.objects import patched_object_restore, patched_object_save
 from mx_rec.saver.saver import patched_init, patched_restore, patched_save
 from mx_rec.saver.serving import patched_saver_of_builder
 from mx_rec.saver.warm_start import patched_settings, patched_warm_start
@@ -59,7 +63,10 @@ def apply() -> None:
     _patch(hook, "end", patched_hook_end)
     _patch(builder_impl._SavedModelBuilder,  # pylint: disable=protected-access
            "_maybe_create_saver", patched_saver_of_builder)
-    _patch(warm_starting_util, "warm_start", patched_warm_start)
+    _patch(tracking_util.TrackableSaver, "save", patched_object_save)
+    _patch(tracking_util.TrackableSaver, "restore", patched_object_restore)
+    for module in (warm_starting_util, tf.compat.v1.train, tf.train):
+        _patch(module, "warm_start", patched_warm_start)
     _patch(estimator, "_get_default_warm_start_settings", patched_settings)
     _patch(session_module.BaseSession, "__init__", _remembering)
     _patch(session_module.BaseSession, "run", starting_iterators)

@@ -232,7 +232,11 @@ def _discard(path: str, directory: str) -> None:
         os.rename(path, gone)
     except OSError:
         gone = path
-    shutil.rmtree(gone, ignore_errors=True)
+    if os.path.islink(gone):
+        # What it leads to is not the checkpoint's.
+        _remove_file(gone)
+    else:
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _clean(parent: str, name: str) -> None:

@@ -3,9 +3,8 @@
 import contextlib
 import os
 import time
-from typing import (Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple, Union)
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Union
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import variables
 from tensorflow.python.training import checkpoint_management, training_util
@@ -14,32 +13,23 @@ from tensorflow.python.training.saving import saveable_object
 from mx_rec.checkpoint import tables
 from mx_rec.constants.constants import MAX_INT32
 from mx_rec.core.graph_state import remember_session
-from mx_rec.core.table import is_table_variable, table_config_of, table_name_of
+from mx_rec.core.table import is_table_variable, table_config_of
 from mx_rec.saver import incremental
 from mx_rec.saver.chains import (MANIFEST, base_of, chain_of, delta_directory, is_delta, needed,
                                  tables_directory)
 from mx_rec.saver.commit import listed_tables, sync_dense
-from mx_rec.saver.paths import check_save_path, is_remote, sparse_directory
+from mx_rec.saver.paths import check_free, check_save_path, is_remote, single_slashes, sparse_directory
 from mx_rec.saver.remote import directory_of, discard, index_stamp, local_copy, staging_of
 from mx_rec.saver.sealed import seal_of
 from mx_rec.saver.serving import restores_tables
 from mx_rec.saver.slots import log_other_sketch, log_other_slots
+from mx_rec.saver.table_ops import TableOps, distinct, paths_of, table_ops
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Int, Text, checked, is_int
 
 _TABLES = "_mx_rec_tables"
 _EXPLICIT = "_mx_rec_explicit"
-
-
-class _TableOps(NamedTuple):
-    """The ops that save and load one table."""
-
-    name: str
-    path: tf.Tensor
-    save: tf.Operation
-    load: tf.Operation
-    delta: Optional[tf.Operation]
 
 
 class Saver:
@@ -78,15 +68,15 @@ class Saver:
             The directory that was written.
 
         Raises:
-            ValueError: If the path or the step is not valid.
+            ValueError: If the path or the step is not valid, or two of the tables have one name.
         """
-        check_save_path(save_path)
+        save_path = check_save_path(save_path)
+        operations = distinct(table_ops(sess.graph, self._names()), "saved")
         if save_path.endswith(os.sep):
             save_path = os.path.join(save_path, self._prefix_name)
         checkpoint = _checkpoint_name(sess, save_path, global_step, False)
         directory = sparse_directory(checkpoint)
-        _save_tables(sess, _table_ops(sess.graph, self._names()), checkpoint,
-                     False).staging.finish()
+        _save_tables(sess, operations, checkpoint, False).staging.finish()
         self._kept = [kept for kept in self._kept if kept != directory] + [directory]
         while self._max_to_keep and len(self._kept) > self._max_to_keep:
             discard(self._kept.pop(0))
@@ -102,10 +92,10 @@ class Saver:
         Raises:
             FileExistsError: If the checkpoint has no directory for the tables, or for one of them.
         """
+        operations = distinct(table_ops(sess.graph, self._names()), "restored")
         directory = directory_of(save_path)
         with local_copy(directory) as here:
-            operations = _check_tables(_table_ops(sess.graph, self._names()), here)
-            _restore_tables(sess, operations, here)
+            _restore_tables(sess, _check_tables(operations, here), here)
 
     def _names(self) -> Optional[List[str]]:
         if self._var_list is None:
@@ -192,13 +182,16 @@ def patched_save(stock: Callable[..., Optional[str]]) -> Callable[..., Optional[
                              "init(is_incremental_checkpoint=True, save_checkpoint_due_time=..., "
                              "save_delta_checkpoints_secs=...)")
         started = time.time()
-        operations = _saver_ops(self, sess)
+        operations = _saver_ops(self, sess, "saved")
         if operations:
-            check_save_path(save_path)
+            save_path = check_save_path(save_path)
             Text(1, 50, optional=True)("latest_filename", latest_filename)
             Text(1, 50)("meta_graph_suffix", meta_graph_suffix)
             global_step = _step_number(sess, global_step)
             checkpoint = _checkpoint_name(sess, save_path, global_step, self._pad_step_number)
+            _check_free(operations, checkpoint, [
+                meta_graph_suffix if write_meta_graph else None,
+                (latest_filename or "checkpoint") if write_state else None])
             index = index_stamp(checkpoint)
             link = None
             if save_delta or incremental.asked_kind() == incremental.DELTA:
@@ -226,6 +219,28 @@ def patched_save(stock: Callable[..., Optional[str]]) -> Callable[..., Optional[
         return path
 
     return save
+
+
+def _check_free(operations: List[TableOps], checkpoint: str, names: List[Optional[str]]) -> None:
+    """Checks that nothing is in the way of the files that come after the tables.
+
+    Args:
+        operations: Of the tables.
+        checkpoint: `<dir>/<base>-<step>`.
+        names: Suffix of the meta graph, and name of the state file, None for what is not written.
+    """
+    if is_remote(checkpoint):
+        return
+    suffix, state = names
+    files = [checkpoint + ".index", checkpoint + ".data-00000-of-00001"]
+    files += [] if suffix is None else ["{}.{}".format(checkpoint, suffix)]
+    files += [] if state is None else [os.path.join(os.path.dirname(checkpoint), state)]
+    if incremental.config() is not None:
+        files += incremental.notes_beside(checkpoint)
+    try:
+        check_free(checkpoint, files)
+    except OSError as error:
+        raise _named_error(error, operations) from error
 
 
 def _after_save(saver: Any, sess: Any, checkpoint: str, saved: "_Saved",
@@ -263,12 +278,14 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
             ValueError: If it is not a checkpoint.
             FileExistsError: If the checkpoint has no directory for the tables, or for one of them.
         """
-        operations = _saver_ops(self, sess)
-        if not operations or not save_path or not _is_checkpoint(tf.compat.as_text(save_path)):
+        operations = _saver_ops(self, sess, "restored")
+        if operations and save_path:
+            save_path = single_slashes(tf.compat.as_text(save_path))
+        if not operations or not save_path or not _is_checkpoint(save_path):
             # Without tables it is TensorFlow's alone, and so is the error of a wrong path.
             stock(self, sess, save_path)
             return
-        save_path = incremental.version_to_restore(tf.compat.as_text(save_path))
+        save_path = incremental.version_to_restore(save_path)
         directory = directory_of(save_path)
         with local_copy(directory) as here:
             if getattr(self, _EXPLICIT, False) and getattr(self, _TABLES, None) is None \
@@ -314,49 +331,23 @@ def _split(var_list: Any) -> Any:
     return dense, (tables or None)
 
 
-def _saver_ops(saver: Any, sess: Any) -> List[_TableOps]:
-    """Returns the ops of the tables that a tf.train.Saver is for."""
+def _saver_ops(saver: Any, sess: Any, use: str) -> List[TableOps]:
+    """Returns the ops of the tables that a tf.train.Saver is for, to be "saved" or "restored".
+
+    Raises:
+        ValueError: If two of the tables have one name.
+    """
     graph = getattr(sess, "graph", None)
     if graph is None or tf.executing_eagerly():
         return []
-    operations = _table_ops(graph, getattr(saver, _TABLES, None))
+    operations = distinct(table_ops(graph, getattr(saver, _TABLES, None)), use)
     if operations:
         remember_session(sess)
     return operations
 
 
 def _has_tables() -> bool:
-    return bool(_table_ops(tf.compat.v1.get_default_graph(), None))
-
-
-def _table_ops(graph: tf.Graph, names: Optional[List[str]]) -> List[_TableOps]:
-    """Finds the save and load ops of a graph, which may be an imported one.
-
-    Args:
-        graph: The graph.
-        names: Names of the table ops to take, None for all.
-
-    Returns:
-        The ops by table; tables without is_save have none.
-    """
-    loads = {}  # type: Dict[Tuple[str, str], tf.Operation]
-    deltas = {}  # type: Dict[Tuple[str, str], tf.Operation]
-    saves = []  # type: List[tf.Operation]
-    for op in graph.get_operations():
-        if op.type == "MxRecLoad":
-            loads[op.inputs[0].op.name, op.inputs[1].name] = op
-        elif op.type == "MxRecSaveDelta":
-            deltas[op.inputs[0].op.name, op.inputs[1].name] = op
-        elif op.type == "MxRecSave":
-            saves.append(op)
-    found = []  # type: List[_TableOps]
-    for save in saves:
-        table = save.inputs[0].op
-        place = table.name, save.inputs[1].name
-        if place in loads and (names is None or table.name in names):
-            found.append(_TableOps(table_name_of(table), save.inputs[1], save, loads[place],
-                                   deltas.get(place)))
-    return found
+    return bool(table_ops(tf.compat.v1.get_default_graph(), None))
 
 
 class _Saved(NamedTuple):
@@ -373,7 +364,7 @@ class _Saved(NamedTuple):
     epochs: Dict[str, int]
 
 
-def _save_tables(sess: Any, operations: List[_TableOps], checkpoint: str, dense: bool,
+def _save_tables(sess: Any, operations: List[TableOps], checkpoint: str, dense: bool,
                  link: Optional[incremental.Chain] = None) -> _Saved:
     """Saves tables, all or none, as a delta that follows `link` or whole.
 
@@ -386,7 +377,7 @@ def _save_tables(sess: Any, operations: List[_TableOps], checkpoint: str, dense:
         raise _named_error(error, operations) from error
     more = {"id": incremental.new_identity()}  # type: Dict[str, Any]
     try:
-        feed = _paths(operations, [staging.path])
+        feed = paths_of(operations, [staging.path])
         if link is None:
             fetches = [op.save.outputs for op in operations]
         else:
@@ -419,7 +410,7 @@ def _save_tables(sess: Any, operations: List[_TableOps], checkpoint: str, dense:
                   {op.name: int(count[1]) for op, count in zip(operations, counts)})
 
 
-def _named_error(error: OSError, operations: List[_TableOps]) -> OSError:
+def _named_error(error: OSError, operations: List[TableOps]) -> OSError:
     """Returns an error of the system with the names of the tables that were to be saved."""
     names = ", ".join(repr(op.name) for op in operations)
     if error.errno is None:
@@ -454,7 +445,7 @@ def _has_fresh_index(checkpoint: str, before: Any) -> bool:
     return now is not None and now != before
 
 
-def _check_tables(operations: List[_TableOps], directory: str) -> List[_TableOps]:
+def _check_tables(operations: List[TableOps], directory: str) -> List[TableOps]:
     """Checks every file of the tables that `directory` should hold, before any is loaded.
 
     Returns:
@@ -470,7 +461,7 @@ def _check_tables(operations: List[_TableOps], directory: str) -> List[_TableOps
         raise _missing(directory)
     chain = _chain(directory)
     listed = listed_tables(directory)
-    found = []  # type: List[_TableOps]
+    found = []  # type: List[TableOps]
     for op in operations:
         path = os.path.join(directory, op.name)
         if listed is not None and op.name not in listed:
@@ -501,7 +492,7 @@ def _chain(directory: str) -> List[str]:
         raise tf.errors.DataLossError(None, None, str(error))
 
 
-def _check_table(operation: _TableOps, path: str, has_manifest: bool) -> None:
+def _check_table(operation: TableOps, path: str, has_manifest: bool) -> None:
     """Checks one table; `has_manifest` is whether it was saved with a manifest of its own."""
     config = table_config_of(operation.load.inputs[0].op)
     manifest = os.path.join(path, MANIFEST)
@@ -536,21 +527,14 @@ def _missing(path: str) -> FileExistsError:
         "was saved with these tables, or give Saver a var_list of variables only.".format(path))
 
 
-def _restore_tables(sess: Any, operations: List[_TableOps], directory: str) -> Dict[str, int]:
+def _restore_tables(sess: Any, operations: List[TableOps], directory: str) -> Dict[str, int]:
     """Loads checked tables; returns for each what the engine calls that moment."""
     counts = sess.run([op.load.outputs for op in operations],
-                      _paths(operations, _chain(directory)))
+                      paths_of(operations, _chain(directory)))
     logger.info("restored %s from %s.", ", ".join(
         "{} ({} rows)".format(op.name, count[0]) for op, count in zip(operations, counts)),
         directory)
     return {op.name: int(count[1]) for op, count in zip(operations, counts) if len(count) > 1}
-
-
-def _paths(operations: List[_TableOps], directories: List[str]) -> Dict[tf.Tensor, Any]:
-    """Feeds `<directory>/<table>` of each directory, with a zero byte between two."""
-    return {op.path: np.frombuffer(b"\0".join(
-        os.fsencode(os.path.abspath(os.path.join(directory, op.name)))
-        for directory in directories), np.uint8) for op in operations}
 
 
 def _checkpoint_name(sess: Any, save_path: str, global_step: Any, pad: bool) -> str:
