@@ -18,6 +18,9 @@ from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger, warn_once
 from mx_rec.validator.validator import Int, Text, Type, checked
 
+# Name scope of what stands for the timestamp.
+_SCOPE = "mx_rec_timestamp"
+
 # No threshold at all.
 OFF = (-1, -1)
 
@@ -223,7 +226,7 @@ def _later(state: GraphState) -> tf.Tensor:
     """
     if state.timestamp is None:
         with tf.init_scope(), tf.name_scope(None), tf.device("/cpu:0"), \
-                tf.name_scope("mx_rec_timestamp"):
+                tf.name_scope(_SCOPE):
             # Of unknown shape, so that a scalar can take its place.
             none = tf.compat.v1.placeholder_with_default(tf.zeros([0], tf.int64), None, "none")
             state.timestamp = tf.identity(none, name="timestamp")
@@ -245,7 +248,12 @@ def settle_timestamp(graph: Optional[tf.Graph] = None, is_last_call: bool = True
     """
     graph = outermost_graph(graph)
     state = graph_state(graph)
-    if state.timestamp is None or state.has_timestamp:
+    if state.has_timestamp:
+        return
+    waiting = [] if state.timestamp is None else [state.timestamp.op]
+    if is_last_call:
+        waiting += [op for op in _imported_timestamps(graph) if op not in waiting]
+    if not waiting:
         return
     given = []  # type: List[Any]
     for value in graph.get_collection(ASCEND_TIMESTAMP):
@@ -265,20 +273,30 @@ def settle_timestamp(graph: Optional[tf.Graph] = None, is_last_call: bool = True
                                  "the collection {}.".format(value.name, value.dtype.name,
                                                              ASCEND_TIMESTAMP))
             with graph.as_default(), tf.init_scope(), tf.device("/cpu:0"):
-                value = tf.cast(value, tf.int64, name="mx_rec_timestamp/cast")
-        state.timestamp.op._update_input(0, value)  # pylint: disable=protected-access
+                value = tf.cast(value, tf.int64, name=_SCOPE + "/cast")
+        for op in waiting:
+            op._update_input(0, value)  # pylint: disable=protected-access
         state.has_timestamp = True
         return
     if not is_last_call:
         return
-    for admission in state.admissions.values():
-        if admission.waits and admission.thresholds[1] >= 0:
-            raise ValueError(
-                "the lookups of the table {!r} have an 'eviction_threshold', but there is no "
-                "timestamp to tell how old a key is. Give each training batch one, an int64 scalar "
-                "of seconds: as FeatureSpec(..., is_timestamp=True), or by "
-                "tf.compat.v1.add_to_collection({!r}, tensor).".format(
-                    admission.name, ASCEND_TIMESTAMP))
+    needing = [one.name for one in state.admissions.values()
+               if one.waits and one.thresholds[1] >= 0]
+    needing += [reader.inputs[0].op.name for op in waiting for reader in op.outputs[0].consumers()
+                if reader.type == "MxRecObserve" and reader.get_attr("eviction_threshold") >= 0]
+    if needing:
+        raise ValueError(
+            "the lookups of the table {!r} have an 'eviction_threshold', but there is no "
+            "timestamp to tell how old a key is. Give each training batch one, an int64 scalar "
+            "of seconds: as FeatureSpec(..., is_timestamp=True), or by "
+            "tf.compat.v1.add_to_collection({!r}, tensor).".format(needing[0], ASCEND_TIMESTAMP))
+
+
+def _imported_timestamps(graph: tf.Graph) -> List[tf.Operation]:
+    """Returns the stand-ins that `_later` made, also before an export, and that still stand in."""
+    return [op for op in graph.get_operations()
+            if op.type == "Identity" and op.name.endswith(_SCOPE + "/timestamp")
+            and op.inputs[0].op.type == "PlaceholderWithDefault"]
 
 
 # Thresholds and evictions while training -----------------------------------------------------

@@ -10,9 +10,9 @@ from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.asc.manager import start_asc_pipeline
 from mx_rec.core.graph_state import GraphState, graph_state
 from mx_rec.graph.iterators import nested_batch
-from mx_rec.graph.plan import ADMIT, EVAL, ONE_SHOT, TRAIN, Plan, make_plan
+from mx_rec.graph.plan import ADMIT, EVAL, ONE_SHOT, TRAIN, Plan, is_movable, make_plan
 from mx_rec.graph.rewrite import Rewritten, rewrite
-from mx_rec.graph.sessions import has_run, start_iterators
+from mx_rec.graph.sessions import adopt_initializers, has_run, start_iterators
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Type, checked
@@ -28,8 +28,10 @@ def modify_graph_and_start_emb_cache(full_graph: Optional[tf.Graph] = None,
     """Moves the key work of lookups by tensor into the input pipelines, and closes the building.
 
     To be called in session mode, once the whole graph (gradients, evaluation) is there and before
-    the first session runs it. Lookups whose ids cannot be computed in the input pipeline stay in
-    the step and work as before; the log says why. Results do not change.
+    the first session runs it. The graph may be one that was imported (`import_meta_graph`,
+    `import_graph_def`); of its batches `get_target_batch` then gives a flat tuple. Lookups whose
+    ids cannot be computed in the input pipeline stay in the step and work as before; the log says
+    why. Results do not change.
 
     Args:
         full_graph: The graph; None is the present default graph.
@@ -64,8 +66,12 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
     graph = full_graph or tf.compat.v1.get_default_graph()
     state = graph_state(graph)
     state.is_planned = True
-    if not state.movable:
-        logger.warning("the graph has no lookup with modify_graph=True: nothing to modify.")
+    adopt_initializers(graph)
+    if not any(is_movable(op) for op in graph.get_operations()):
+        if state.started_by:
+            logger.info("the graph was modified before: nothing to modify.")
+        else:
+            logger.warning("the graph has no lookup with modify_graph=True: nothing to modify.")
         return
     if any(has_run(session) for session in list(state.sessions)):
         logger.warning("a session has run this graph already, and would not see a change: the "

@@ -4,15 +4,19 @@ import json
 import struct
 from typing import Any, Dict, List, NamedTuple, Optional
 
+import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.python import pywrap_tensorflow
 
 from mx_rec import plugin
+from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 
 TRAIN = "train"
 EVAL = "eval"
 ADMIT = "admit"
 ONE_SHOT = "one_shot"
+
+_LOOKUPS = ("MxRecIdOffset", "MxRecObserve", "MxRecFind")
 
 # So many moved ops are named in the text of a plan.
 _SHOWN = 20
@@ -148,6 +152,15 @@ def make_plan(graph_def: bytes, op_list: Optional[bytes] = None) -> Plan:
                for entry in described["lookups"]]
     iterators = [_iterator(entry, raw) for entry in described["iterators"]]
     return Plan(described["nodes"], lookups, iterators)
+
+
+def is_movable(op: tf.Operation) -> bool:
+    """Returns whether an op is a lookup that a graph modification may move.
+
+    Lookups of an imported graph count as well: the mark is an attribute of the op.
+    """
+    return op.type in _LOOKUPS and MOVABLE_ATTRIBUTE in op.node_def.attr \
+        and op.get_attr(MOVABLE_ATTRIBUTE)
 
 
 def registered_ops() -> bytes:

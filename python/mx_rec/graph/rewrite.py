@@ -10,6 +10,7 @@ from tensorflow.python.ops import gen_dataset_ops
 
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.graph.plan import ONE_SHOT, TRAIN, Iterator, Lookup
+from mx_rec.graph.sessions import PIPELINE_SCOPE
 from mx_rec.ops import library
 
 # Batches that are prepared ahead of the step. One hides the key work; more smooth out jitter.
@@ -56,7 +57,7 @@ def rewrite(graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
     spec = tuple(tf.TensorSpec(output.shape, output.dtype) for output in get_next.outputs)
     extension = _Extension(graph, iterator, lookups)
     with graph.as_default(), graph.control_dependencies(None), tf.device("/cpu:0"), \
-            tf.name_scope("mx_rec_pipeline/" + iterator.iterator + "/"):
+            tf.name_scope(PIPELINE_SCOPE + iterator.iterator + "/"):
         if iterator.kind == ONE_SHOT:
             sources = [_repeat(get_next)]
         else:

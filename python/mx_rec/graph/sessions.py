@@ -4,10 +4,14 @@ from typing import Any, Callable, List
 
 import tensorflow as tf
 
+from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER
 from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.clusters import check_session
 from mx_rec.core.graph_state import GraphState, graph_state
 from mx_rec.util.log import warn_once
+
+# Name scope of what a rewrite adds.
+PIPELINE_SCOPE = "mx_rec_pipeline/"
 
 # Attributes of a session: the rewritten iterators' initializers that it ran, and that all is done.
 _RAN = "_mx_rec_initializers"
@@ -53,9 +57,27 @@ def start_iterators(session: Any) -> None:
             session.run(op)
 
 
+def adopt_initializers(graph: tf.Graph) -> None:
+    """Finds the initializers of rewritten iterators in an imported graph that was modified.
+
+    Args:
+        graph: Any graph; one that was modified here is left alone.
+    """
+    state = graph_state(graph)
+    if state.started_by:
+        return
+    for op in graph.get_collection(ASCEND_CUTTING_POINT_INITIALIZER):
+        if isinstance(op, tf.Operation):
+            state.started_by.append(op)
+            # Those of one-shot iterators are made by the rewrite; others are the script's own.
+            if PIPELINE_SCOPE in op.name:
+                state.started_first.append(op)
+
+
 def _before_run(session: Any, fetches: Any, run: Callable[[tf.Operation], Any]) -> None:
     state = graph_state(session.graph)
     if _RAN not in session.__dict__:
+        adopt_initializers(session.graph)
         settle_timestamp(session.graph)
         setattr(session, _RAN, set())
         _first_run(session, state, run)
