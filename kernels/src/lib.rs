@@ -2,6 +2,8 @@
 //!
 //! It knows nothing of TensorFlow or Python, keeps no global state and reads neither clock nor environment.
 
+#![deny(unsafe_code)]
+
 mod batch;
 pub mod checkpoint;
 mod error;
@@ -9,9 +11,17 @@ mod history;
 mod ids;
 mod index;
 mod init;
+#[expect(
+    unsafe_code,
+    reason = "memory of rows and of the index, by the page, gets safe owners here"
+)]
 mod mem;
 mod optim;
 mod pool;
+#[expect(
+    unsafe_code,
+    reason = "functions compiled for more instructions are entered here, after a look at the machine"
+)]
 mod simd;
 mod table;
 
