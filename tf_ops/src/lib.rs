@@ -17,6 +17,7 @@
 mod config;
 pub mod graph;
 mod guard;
+pub mod loads;
 pub mod ops;
 mod registry;
 #[expect(unsafe_code, reason = "the C API is called here and wrapped in tf")]
