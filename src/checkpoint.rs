@@ -1,9 +1,11 @@
-//! Looking at saved tables for Python: paths in, JSON out, through ctypes (include/mx_rec.h).
+//! Saved tables for Python: looking at them, and loading several together; paths in, JSON out, through ctypes (include/mx_rec.h).
 
 use crate::ffi_buffer::{bytes, give};
 use mx_rec_kernels::checkpoint::inspect;
-use mx_rec_kernels::Result;
+use mx_rec_kernels::{Error, Result};
+use mx_rec_tf_ops::loads;
 use serde::Serialize;
+use serde_json::json;
 use std::ffi::{c_int, c_void, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -106,6 +108,109 @@ pub(crate) unsafe extern "C" fn mx_rec_checkpoint_diff(
             )
         })
     }
+}
+
+/// Reads and checks the files of several tables; none changes. include/mx_rec.h has the JSON.
+///
+/// # Safety
+/// `handles` points to `tables` numbers and `paths` to that many readable bytes. `result` and `result_size` as of
+/// `mx_rec_checkpoint_describe`.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn mx_rec_checkpoint_stage(
+    handles: *const i64,
+    tables: usize,
+    paths: *const u8,
+    paths_size: usize,
+    result: *mut *mut u8,
+    result_size: *mut usize,
+) -> c_int {
+    // SAFETY: the caller says so of both places.
+    unsafe {
+        answer(result, result_size, || {
+            let chains = chains(bytes(paths, paths_size));
+            let handles = numbers(handles, tables);
+            if chains.len() != handles.len() {
+                return Err(Error::invalid("every table needs its paths")
+                    .with("tables", handles.len())
+                    .with("paths", chains.len()));
+            }
+            let requests: Vec<(i64, Vec<&Path>)> = handles.iter().copied().zip(chains).collect();
+            Ok(match loads::stage(&requests) {
+                Ok(Some((group, rows))) => json!({"group": group, "rows": rows}),
+                Ok(None) => json!({"group": null}),
+                Err(error) => json!({
+                    "kind": format!("{:?}", error.kind()),
+                    "message": error.to_string(),
+                }),
+            })
+        })
+    }
+}
+
+/// Replaces the contents of the tables of a group that was staged. include/mx_rec.h has the JSON.
+///
+/// # Safety
+/// As of `mx_rec_checkpoint_describe` for `result` and `result_size`.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn mx_rec_checkpoint_publish(
+    group: u64,
+    result: *mut *mut u8,
+    result_size: *mut usize,
+) -> c_int {
+    // SAFETY: the caller says so of both places.
+    unsafe {
+        answer(result, result_size, || {
+            let loaded = loads::publish(group)?;
+            let told = loaded
+                .iter()
+                .map(|one| json!({"rows": one.rows, "epoch": one.epoch}));
+            Ok(told.collect::<Vec<_>>())
+        })
+    }
+}
+
+/// Forgets a group that was staged. include/mx_rec.h has the JSON.
+///
+/// # Safety
+/// As of `mx_rec_checkpoint_describe` for `result` and `result_size`.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn mx_rec_checkpoint_discard(
+    group: u64,
+    result: *mut *mut u8,
+    result_size: *mut usize,
+) -> c_int {
+    // SAFETY: the caller says so of both places.
+    unsafe {
+        answer(result, result_size, || {
+            loads::discard(group);
+            Ok(())
+        })
+    }
+}
+
+/// The paths of each table: a zero byte stands between two paths, and two of them between two tables.
+fn chains(paths: &[u8]) -> Vec<Vec<&Path>> {
+    let mut chains = vec![Vec::new()];
+    for path in paths.split(|byte| *byte == 0) {
+        if path.is_empty() {
+            chains.push(Vec::new());
+        } else if let Some(chain) = chains.last_mut() {
+            chain.push(Path::new(OsStr::from_bytes(path)));
+        }
+    }
+    chains
+}
+
+/// The numbers, none if the pointer is null or not aligned.
+///
+/// # Safety
+/// `data` is null or points to `count` readable numbers, which stay as they are for `'a`.
+unsafe fn numbers<'a>(data: *const i64, count: usize) -> &'a [i64] {
+    if data.is_null() || !data.is_aligned() || count > isize::MAX as usize / size_of::<i64>() {
+        return &[];
+    }
+    // SAFETY: not null, aligned, and readable for `count` numbers, as the caller says.
+    unsafe { std::slice::from_raw_parts(data, count) }
 }
 
 /// Does the work and gives out its JSON with 0, or an error text with 1.

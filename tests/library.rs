@@ -52,7 +52,10 @@ fn the_library_exports_its_eleven_functions_and_nothing_else() {
         [
             "mx_rec_checkpoint_describe",
             "mx_rec_checkpoint_diff",
+            "mx_rec_checkpoint_discard",
+            "mx_rec_checkpoint_publish",
             "mx_rec_checkpoint_row",
+            "mx_rec_checkpoint_stage",
             "mx_rec_checkpoint_verify",
             "mx_rec_free",
             "mx_rec_load_message",

@@ -20,6 +20,7 @@ mod guard;
 mod kept;
 #[cfg(test)]
 mod kept_tests;
+pub mod loads;
 pub mod ops;
 #[cfg_attr(
     not(test),

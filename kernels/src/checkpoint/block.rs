@@ -11,7 +11,7 @@
 use super::format::{damaged, named, refused, ATTRIBUTE, BLOCK_BYTES, DATA, MANIFEST};
 use super::manifest::Recorded;
 use super::parts::open;
-use crate::{Error, Pool, Result};
+use crate::{Pool, Result};
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io::{self, Read};
@@ -270,26 +270,16 @@ pub(super) fn read<'m>(
         let places = values.chunks_mut(BLOCK_BYTES / 4).map(Place::Floats);
         cut(column, first, places, sums, &mut pieces);
     }
-    let failed: Mutex<Option<Error>> = Mutex::new(None);
     let buffers: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
-    pool.each(pieces, |mut piece| {
-        if failed.lock().is_some() {
-            return;
-        }
+    pool.try_each(pieces, |mut piece| {
         let mut buffer = buffers.lock().pop().unwrap_or_default();
         buffer.resize(piece.place.bytes(), 0);
-        match piece.column.read(piece.start, &mut buffer) {
-            Ok(crc) => {
-                piece.place.fill(&buffer);
-                *piece.sum = (crc, buffer.len());
-            }
-            Err(error) => {
-                failed.lock().get_or_insert(error);
-            }
-        }
+        let crc = piece.column.read(piece.start, &mut buffer)?;
+        piece.place.fill(&buffer);
+        *piece.sum = (crc, buffer.len());
         buffers.lock().push(buffer);
-    });
-    failed.into_inner().map_or(Ok(()), Err)?;
+        Ok(())
+    })?;
     for (column, sums) in std::iter::once(keys).chain(columns).zip(&sums) {
         column.append(sums);
     }

@@ -286,7 +286,7 @@ impl<'m> History<'m> {
         let mut known = Vec::new();
         while self.records.left > 0 {
             self.records.next(&mut known)?;
-            loading.recall(pool, &known).map_err(named)?;
+            loading.import_history(pool, &known).map_err(named)?;
         }
         loading.complete_history();
         match self.recorded {

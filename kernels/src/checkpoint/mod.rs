@@ -25,5 +25,5 @@ mod temp;
 #[cfg(test)]
 mod tests;
 
-pub use reader::{load, load_chain, load_slots, Loaded};
+pub use reader::{load, load_chain, load_slots, Loaded, StagedLoad};
 pub use writer::{save, save_delta, Saved};

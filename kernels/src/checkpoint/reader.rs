@@ -17,8 +17,11 @@ use super::history::History;
 use super::manifest::Manifest;
 use super::parts::{attribute, check_width, find_slots};
 use super::whole::check_membership;
+use crate::table::BuiltContent;
 use crate::{Error, Kind, Loading, Pool, Result, SlotSpec, Table};
+use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// About so many bytes of a table are read at once.
 const LOAD_BYTES: u64 = 16 << 20;
@@ -70,6 +73,12 @@ pub struct Loaded {
     pub epoch: u32,
 }
 
+impl Loaded {
+    fn of((rows, epoch): (u64, u32)) -> Loaded {
+        Loaded { rows, epoch }
+    }
+}
+
 /// [`load_slots`] of a directory and of the deltas that were saved after it, in their order: keys that a delta removes go, its rows
 /// take the place of earlier ones.
 ///
@@ -81,6 +90,65 @@ pub fn load_chain(
     dirs: &[&Path],
     wanted: &dyn Fn(&str) -> bool,
 ) -> Result<Loaded> {
+    let built = build(table, pool, dirs, wanted)?;
+    Ok(Loaded::of(table.swap_content(built)))
+}
+
+/// A load that has read and checked everything, and has changed nothing yet.
+///
+/// So several tables can be loaded all or none: stage each of them, then publish each. Dropping it gives its memory back.
+pub struct StagedLoad {
+    table: Arc<Table>,
+    built: BuiltContent,
+}
+
+impl StagedLoad {
+    /// The first half of [`load_chain`]: reads and checks all files. The table does not change, and may be used meanwhile.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn new(
+        table: Arc<Table>,
+        pool: &Pool,
+        dirs: &[&Path],
+        wanted: &dyn Fn(&str) -> bool,
+    ) -> Result<StagedLoad> {
+        let built = build(&table, pool, dirs, wanted)?;
+        Ok(StagedLoad { table, built })
+    }
+
+    /// The table that the load is for.
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
+    /// Rows that the table will have.
+    pub fn rows(&self) -> u64 {
+        self.built.rows()
+    }
+
+    /// The second half: replaces the content of the table. It cannot fail.
+    pub fn publish(self) -> Loaded {
+        Loaded::of(self.table.swap_content(self.built))
+    }
+}
+
+impl fmt::Debug for StagedLoad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StagedLoad")
+            .field("table", &self.table.config().name)
+            .field("rows", &self.rows())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads and checks a directory and its deltas, and builds the content that they hold.
+fn build(
+    table: &Table,
+    pool: &Pool,
+    dirs: &[&Path],
+    wanted: &dyn Fn(&str) -> bool,
+) -> Result<BuiltContent> {
     let manifests = dirs
         .iter()
         .map(|dir| Manifest::read(dir))
@@ -107,7 +175,7 @@ pub fn load_chain(
             specs.push(slot.clone());
         }
     }
-    let (rows, epoch) = table.load_closing(pool, &specs, &mut |loading| {
+    table.build_content(pool, &specs, &mut |loading| {
         links
             .iter_mut()
             .try_for_each(|link| link.push(pool, &specs, loading))?;
@@ -116,8 +184,7 @@ pub fn load_chain(
             Some(history) => history.push(pool, loading),
             None => Ok(()),
         }
-    })?;
-    Ok(Loaded { rows, epoch })
+    })
 }
 
 /// One directory of a chain, with its files open and their sizes checked.

@@ -7,7 +7,7 @@ use super::format::{
 use super::manifest::Recorded;
 use crate::mem::start_writeback;
 use crate::table::Window;
-use crate::{Error, Pool, Result, Snapshot};
+use crate::{Pool, Result, Snapshot};
 use parking_lot::Mutex;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Write;
@@ -68,14 +68,10 @@ pub(super) fn flush(pool: &Pool, table: &Path, files: Vec<Written>) -> Result<()
             dirs.push(dir.to_owned());
         }
     }
-    let failed = Mutex::new(None);
-    pool.each(files, |file| {
+    pool.try_each(files, |file| {
         let flushed = file.file.sync_all();
-        if let Err(error) = named(flushed, "flush a file to the disk", &file.path) {
-            failed.lock().get_or_insert(error);
-        }
-    });
-    failed.into_inner().map_or(Ok(()), Err)?;
+        named(flushed, "flush a file to the disk", &file.path)
+    })?;
     dirs.iter().try_for_each(|dir| sync_dir(dir))?;
     sync_dir(table)
 }
@@ -146,22 +142,14 @@ fn sum_and_write(
     buffers: &Mutex<Vec<Vec<u8>>>,
     write: impl Fn(&Block, &mut Vec<u8>) -> Result<Sums> + Sync,
 ) -> Result<Vec<Sums>> {
-    let failed: Mutex<Option<Error>> = Mutex::new(None);
     let mut sums: Vec<Sums> = vec![Vec::new(); blocks.len()];
-    pool.each(blocks.iter().zip(&mut sums).collect(), |(block, sums)| {
-        if failed.lock().is_some() {
-            return;
-        }
+    pool.try_each(blocks.iter().zip(&mut sums).collect(), |(block, sums)| {
         let mut buffer = buffers.lock().pop().unwrap_or_default();
-        match write(block, &mut buffer) {
-            Ok(made) => *sums = made,
-            Err(error) => {
-                failed.lock().get_or_insert(error);
-            }
-        }
+        *sums = write(block, &mut buffer)?;
         buffers.lock().push(buffer);
-    });
-    failed.into_inner().map_or(Ok(sums), Err)
+        Ok(())
+    })?;
+    Ok(sums)
 }
 
 /// Rows that are written at once.

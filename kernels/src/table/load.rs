@@ -1,4 +1,4 @@
-//! Replacing the whole content of a table, all or nothing.
+//! Replacing the whole content of a table, all or nothing: built and checked beside the one in use, then swapped in.
 
 use super::content::Content;
 use super::Table;
@@ -18,6 +18,20 @@ pub struct Loading<'t> {
     pub(super) content: Content,
     /// What is known of keys, if the files say it.
     pub(super) history: Option<Box<History>>,
+}
+
+/// A complete content that no table has yet.
+pub(crate) struct BuiltContent {
+    index: Index,
+    content: Content,
+    history: Option<Box<History>>,
+}
+
+impl BuiltContent {
+    /// Rows in it.
+    pub(crate) fn rows(&self) -> u64 {
+        self.index.len()
+    }
 }
 
 impl Loading<'_> {
@@ -103,17 +117,20 @@ impl Table {
         slots: &[SlotSpec],
         fill: &mut dyn FnMut(&mut Loading<'_>) -> Result<()>,
     ) -> Result<u64> {
-        Ok(self.load_closing(pool, slots, fill)?.0)
+        let built = self.build_content(pool, slots, fill)?;
+        Ok(self.swap_content(built).0)
     }
 
-    /// [`Table::load`], and the epoch that ends with it: a delta since then tells what changed after the load. 0 if changes are
-    /// not tracked.
-    pub(crate) fn load_closing(
+    /// The first half of [`Table::load`]: builds the content. The table does not change.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn build_content(
         &self,
         pool: &Pool,
         slots: &[SlotSpec],
         fill: &mut dyn FnMut(&mut Loading<'_>) -> Result<()>,
-    ) -> Result<(u64, u32)> {
+    ) -> Result<BuiltContent> {
         for (at, slot) in slots.iter().enumerate() {
             if slots[..at].iter().any(|earlier| earlier.name == slot.name) {
                 return Err(self
@@ -137,8 +154,20 @@ impl Table {
             history,
             ..
         } = loading;
-        let rows = index.len();
-        let closed = self.replace(index, content, history);
-        Ok((rows, closed))
+        Ok(BuiltContent {
+            index,
+            content,
+            history,
+        })
+    }
+
+    /// The second half of [`Table::load`]: swaps in a content that was built for this table. It cannot fail.
+    ///
+    /// Returns the number of rows, and the epoch that ends with it: a delta since then tells what changed after the load. 0 if changes
+    /// are not tracked.
+    pub(crate) fn swap_content(&self, built: BuiltContent) -> (u64, u32) {
+        let rows = built.rows();
+        let closed = self.replace(built.index, built.content, built.history);
+        (rows, closed)
     }
 }

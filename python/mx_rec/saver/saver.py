@@ -10,19 +10,17 @@ from tensorflow.python.ops import variables
 from tensorflow.python.training import checkpoint_management, training_util
 from tensorflow.python.training.saving import saveable_object
 
-from mx_rec.checkpoint import tables
 from mx_rec.constants.constants import MAX_INT32
 from mx_rec.core.graph_state import remember_session
-from mx_rec.core.table import is_table_variable, table_config_of
+from mx_rec.core.table import is_table_variable
 from mx_rec.saver import incremental
-from mx_rec.saver.chains import (MANIFEST, base_of, chain_of, delta_directory, is_delta, needed,
-                                 tables_directory)
-from mx_rec.saver.commit import listed_tables, sync_dense
+from mx_rec.saver.chains import base_of, delta_directory, is_delta, needed, tables_directory
+from mx_rec.saver.commit import sync_dense
+from mx_rec.saver.loads import StagedLoads, tables_to_load, verify_tables
 from mx_rec.saver.paths import check_free, check_save_path, is_remote, single_slashes, sparse_directory
 from mx_rec.saver.remote import directory_of, discard, index_stamp, local_copy, staging_of
 from mx_rec.saver.sealed import seal_of
 from mx_rec.saver.serving import restores_tables
-from mx_rec.saver.slots import log_other_sketch, log_other_slots
 from mx_rec.saver.table_ops import TableOps, distinct, paths_of, table_ops
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
@@ -95,7 +93,8 @@ class Saver:
         operations = distinct(table_ops(sess.graph, self._names()), "restored")
         directory = directory_of(save_path)
         with local_copy(directory) as here:
-            _restore_tables(sess, _check_tables(operations, here), here)
+            with StagedLoads(sess, tables_to_load(operations, here), here) as loads:
+                loads.publish()
 
     def _names(self) -> Optional[List[str]]:
         if self._var_list is None:
@@ -294,15 +293,18 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
                             "tables are not restored.", directory)
                 stock(self, sess, save_path)
                 return
-            operations = _check_tables(operations, here)
-            stock(self, sess, save_path)
+            operations = tables_to_load(operations, here)
             if restores_tables(sess.graph, self.saver_def):
+                verify_tables(operations, here)
+                stock(self, sess, save_path)
                 logger.info("restored %s from %s.", ", ".join(op.name for op in operations),
                             directory)
-            else:
-                epochs = _restore_tables(sess, operations, here)
-                if here == directory:
-                    incremental.note(sess, directory, epochs)
+                return
+            with StagedLoads(sess, operations, here) as loads:
+                stock(self, sess, save_path)
+                epochs = loads.publish()
+            if here == directory:
+                incremental.note(sess, directory, epochs)
 
     return restore
 
@@ -443,98 +445,6 @@ def _has_fresh_index(checkpoint: str, before: Any) -> bool:
     """Returns whether the variables were written after `before` was taken by `index_stamp`."""
     now = index_stamp(checkpoint)
     return now is not None and now != before
-
-
-def _check_tables(operations: List[TableOps], directory: str) -> List[TableOps]:
-    """Checks every file of the tables that `directory` should hold, before any is loaded.
-
-    Returns:
-        The tables to load: without those that were not there when the checkpoint was saved.
-
-    Raises:
-        FileExistsError: If the directory, or that of a table, does not exist.
-        tf.errors.DataLossError: If a file is damaged; the text names it and the table.
-        tf.errors.InvalidArgumentError: If a table has another dim.
-        tf.errors.ResourceExhaustedError: If a table has more rows than its budget.
-    """
-    if not os.path.isdir(directory):
-        raise _missing(directory)
-    chain = _chain(directory)
-    listed = listed_tables(directory)
-    found = []  # type: List[TableOps]
-    for op in operations:
-        path = os.path.join(directory, op.name)
-        if listed is not None and op.name not in listed:
-            logger.warning("the table %r is not in %s: it was made later, and starts without the "
-                           "checkpoint's rows.", op.name, directory)
-            continue
-        if not os.path.isdir(path):
-            raise _missing(path)
-        found.append(op)
-    names = [op.name for op in operations]
-    for name in [name for name in listed or [] if name not in names]:
-        logger.info("the table %r of %s is not restored: the graph, or the Saver, has it not.",
-                    name, directory)
-    for link in chain:
-        for op in found:
-            path = os.path.join(link, op.name)
-            if not os.path.isdir(path):
-                raise _missing(path)
-            _check_table(op, path, has_manifest=listed_tables(link) is not None)
-    return found
-
-
-def _chain(directory: str) -> List[str]:
-    """Returns the directories that make up the tables, in order."""
-    try:
-        return chain_of(directory)
-    except ValueError as error:
-        raise tf.errors.DataLossError(None, None, str(error))
-
-
-def _check_table(operation: TableOps, path: str, has_manifest: bool) -> None:
-    """Checks one table; `has_manifest` is whether it was saved with a manifest of its own."""
-    config = table_config_of(operation.load.inputs[0].op)
-    manifest = os.path.join(path, MANIFEST)
-    if has_manifest and not os.path.isfile(manifest):
-        raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored: {} is "
-                                      "missing".format(operation.name, manifest))
-    try:
-        described = tables.describe(path)
-        faults = described["faults"] or tables.verify(path)["faults"]
-    except tables.TableError as error:
-        raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored: {}".format(
-            operation.name, error))
-    if faults:
-        raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored: {}".format(
-            operation.name, "; ".join("{}: {}".format(
-                os.path.join(path, fault["file"]), fault["message"]) for fault in faults)))
-    if described["dim"] != config["dim"]:
-        raise tf.errors.InvalidArgumentError(
-            None, None, "the table {!r} has dim {}, and {} has {}.".format(
-                operation.name, config["dim"], path, described["dim"]))
-    if described["rows"] > config["capacity"]:
-        raise tf.errors.ResourceExhaustedError(
-            None, None, "the table {!r} has room for {} rows, and {} has {}.".format(
-                operation.name, config["capacity"], path, described["rows"]))
-    log_other_slots(operation.load, [slot["name"] for slot in described["slots"]])
-    log_other_sketch(operation.load, path)
-
-
-def _missing(path: str) -> FileExistsError:
-    return FileExistsError(
-        "the checkpoint's directory of tables {} does not exist. Restore a checkpoint that "
-        "was saved with these tables, or give Saver a var_list of variables only.".format(path))
-
-
-def _restore_tables(sess: Any, operations: List[TableOps], directory: str) -> Dict[str, int]:
-    """Loads checked tables; returns for each what the engine calls that moment."""
-    counts = sess.run([op.load.outputs for op in operations],
-                      paths_of(operations, _chain(directory)))
-    logger.info("restored %s from %s.", ", ".join(
-        "{} ({} rows)".format(op.name, count[0]) for op, count in zip(operations, counts)),
-        directory)
-    return {op.name: int(count[1]) for op, count in zip(operations, counts) if len(count) > 1}
 
 
 def _checkpoint_name(sess: Any, save_path: str, global_step: Any, pad: bool) -> str:

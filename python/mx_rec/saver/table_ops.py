@@ -28,6 +28,11 @@ class TableOps(NamedTuple):
     load: tf.Operation
     delta: Optional[tf.Operation]
 
+    @property
+    def handle(self) -> tf.Tensor:
+        """int64 scalar by which the engine finds the table."""
+        return self.table.outputs[1]
+
 
 def table_ops(graph: tf.Graph, names: Optional[List[str]]) -> List[TableOps]:
     """Finds the save and load ops of a graph, which may be an imported one.
@@ -91,7 +96,11 @@ def refuse_namesake(name: str, one: tf.Operation, other: tf.Operation, use: str)
 
 
 def paths_of(operations: List[TableOps], directories: List[str]) -> Dict[tf.Tensor, Any]:
-    """Feeds `<directory>/<table>` of each directory, with a zero byte between two."""
-    return {op.path: np.frombuffer(b"\0".join(
-        os.fsencode(os.path.abspath(os.path.join(directory, op.name)))
-        for directory in directories), np.uint8) for op in operations}
+    """Feeds what `path_of` gives for each table."""
+    return {op.path: np.frombuffer(path_of(op, directories), np.uint8) for op in operations}
+
+
+def path_of(operation: TableOps, directories: List[str]) -> bytes:
+    """Returns `<directory>/<table>` of each directory, with a zero byte between two."""
+    return b"\0".join(os.fsencode(os.path.abspath(os.path.join(directory, operation.name)))
+                      for directory in directories)

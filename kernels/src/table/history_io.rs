@@ -1,10 +1,9 @@
-//! The history of a table out to files and in from them, key by key.
+//! Export and import of admission history, key by key.
 
 use super::{Loading, Snapshot, Table};
 use crate::history::{History, Seen, Settings, Sketch};
 use crate::pool::ranges;
-use crate::{Error, Pool, Result, PADDING};
-use parking_lot::Mutex;
+use crate::{Pool, Result, PADDING};
 
 /// Entries of a shard of the index that are listed at once.
 const LOOK: usize = 16 << 10;
@@ -122,7 +121,7 @@ impl Loading<'_> {
         Ok(())
     }
 
-    /// Sets cells of the sketch, from number `from` on; those it has not got are passed over.
+    /// Sets cells of the sketch, from number `from` on; out-of-range cells are ignored.
     pub(crate) fn fill_cells(&self, from: usize, cells: impl Iterator<Item = u64>) {
         let history = self.history.as_deref();
         if let Some(sketch) = history.and_then(|history| history.waiting.sketch()) {
@@ -130,33 +129,30 @@ impl Loading<'_> {
         }
     }
 
-    /// Takes in what is known of keys, with rows or without. An entry that tells nothing is passed over.
+    /// Takes in what is known of keys, with rows or without. Entries without a count and a time are ignored.
     ///
     /// # Errors
     /// `DataLoss` for the padding key and for a key that came before, except into a sketch, which cannot tell. After an error the load
     /// cannot succeed.
-    pub(crate) fn recall(&self, pool: &Pool, known: &Known) -> Result<()> {
+    pub(crate) fn import_history(&self, pool: &Pool, known: &Known) -> Result<()> {
         let Some(history) = self.history.as_deref() else {
             return Ok(());
         };
-        let failed: Mutex<Option<Error>> = Mutex::new(None);
         let parts = pool.parts(known.len(), LEAST);
-        pool.each(ranges(known.len(), parts), |range| {
+        pool.try_each(ranges(known.len(), parts), |range| {
             for &(key, seen) in known.get(range).unwrap_or_default() {
-                let error = if key == PADDING {
-                    self.damaged("the history has the padding key", key)
-                } else if seen.is_nothing() || history.put(key, self.index.row(key), seen) {
-                    continue;
-                } else {
-                    self.damaged("a key occurs twice in the history", key)
-                };
-                failed.lock().get_or_insert(error);
+                if key == PADDING {
+                    return Err(self.damaged("the history has the padding key", key));
+                }
+                if !seen.is_nothing() && !history.put(key, self.index.row(key), seen) {
+                    return Err(self.damaged("a key occurs twice in the history", key));
+                }
             }
-        });
-        failed.into_inner().map_or(Ok(()), Err)
+            Ok(())
+        })
     }
 
-    /// After the last [`Loading::recall`].
+    /// After the last [`Loading::import_history`].
     pub(crate) fn complete_history(&mut self) {
         let rows = self.index.len();
         if let Some(history) = self.history.as_deref_mut() {
