@@ -14,8 +14,8 @@
 | warm_starting_util.warm_start | tables are warm-started with the variables, from several paths |
 | tf.compat.v1.train.warm_start | the same, called by hand |
 | Estimator's reading of warm_start_from | lists that do not fit each other are refused at once |
-| meta_graph.import_scoped_meta_graph_* | imported collections hold variables of tables, not tensors |
-| Graph._add_new_tf_operations | an imported graph refuses values for what fused updates leave out |
+| meta_graph.import_scoped_meta_graph_* | imported collections hold variables of tables |
+| Graph._add_new_tf_operations | imported graphs refuse to be fed what fused updates leave out |
 | DatasetV2.eos_map | a new method, which scripts of the original call |
 
 A graph without tables behaves as without them. Apart from them, mx_rec.core.table_variable tells

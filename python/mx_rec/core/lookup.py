@@ -16,7 +16,7 @@ from mx_rec.core.asc.feature_spec import FeatureSpec, normal_thresholds
 from mx_rec.core.asc.source import ids_of_spec, timestamp_of_spec
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table import Table
-from mx_rec.core.table_variable import raw_tensor
+from mx_rec.core.table_variable import raw_tensor, row_shape
 from mx_rec.ops import library
 from mx_rec.util.communication.hccl_ops import get_rank_size
 from mx_rec.util.initialize import ConfigInitializer
@@ -178,7 +178,7 @@ def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
             if absent is None:
                 absent = tf.zeros([0, table.emb_size], name="absent")
             found = library().mx_rec_find(
-                table.handle, raw_tensor(table.variable), ids, absent, name="find")
+                table.handle, row_shape(table.variable), ids, absent, name="find")
             _mark(found.op, modify_graph)
             return tf.stop_gradient(found)
         if request.thresholds[0] >= 0:
@@ -191,14 +191,14 @@ def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
                 table.handle, ids, create=1, limit=request.limit, name="id_offset")
             _mark(offsets.op, modify_graph)
         if not request.is_grad:
-            return tf.stop_gradient(
-                _with_default(request, ids, restore, _embed(table, offsets, restore)))
+            embedding = _embed(table, row_shape(table.variable), offsets, restore)
+            return tf.stop_gradient(_with_default(request, ids, restore, embedding))
         if ConfigInitializer.get_instance().use_dynamic_expansion:
             looked_up = library().mx_rec_lookup(
                 table.handle, raw_tensor(table.variable), offsets, name="rows")
             embedding = library().mx_rec_restore(looked_up, restore, name="embedding")
         else:
-            looked_up = embedding = _embed(table, offsets, restore)
+            looked_up = embedding = _embed(table, raw_tensor(table.variable), offsets, restore)
         # With dynamic expansion gradients are taken of the distinct rows, else of the variable;
         # then the collection holds what the lookup returns.
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, looked_up)
@@ -222,10 +222,9 @@ def _with_default(request: _Request, ids: tf.Tensor, restore: tf.Tensor,
     return result
 
 
-def _embed(table: Table, offsets: tf.Tensor, restore: tf.Tensor) -> tf.Tensor:
-    """Returns a row for each id."""
-    return library().mx_rec_embed(
-        table.handle, raw_tensor(table.variable), offsets, restore, name="embedding")
+def _embed(table: Table, like: tf.Tensor, offsets: tf.Tensor, restore: tf.Tensor) -> tf.Tensor:
+    """Returns a row for each id; gradients go to `like`."""
+    return library().mx_rec_embed(table.handle, like, offsets, restore, name="embedding")
 
 
 def _mark(op: tf.Operation, modify_graph: bool) -> None:

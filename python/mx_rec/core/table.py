@@ -13,12 +13,13 @@ from mx_rec.core.table_variable import (TABLE_OP, TableVariable, is_table_variab
 from mx_rec.ops import library
 from mx_rec.util.communication.hccl_ops import get_rank_size
 
+
 class PhysicalTable(NamedTuple):
     """One table of the engine, as the graph knows it.
 
     Attributes:
         name: Name of the table and of its checkpoint directory.
-        variable: What gradients are taken with respect to; it stands for the op that owns the table.
+        variable: What gradients are taken with respect to, made by the op that owns the table.
         handle: int64 scalar by which the other ops find the table in their session.
         size: int64 scalar, the number of rows.
         stats: int64 vector, the numbers of mx_rec.util.stats.TableStats.

@@ -1,4 +1,4 @@
-"""The variable of a table: what gradients are taken of and optimizers update, without a dense value."""
+"""The variable of a table: what optimizers update, without a dense value."""
 
 import json
 from typing import Any, Callable, List, NoReturn, Optional
@@ -17,9 +17,9 @@ class TableVariable(tf.compat.v1.Variable):
     """Stands for all rows of a table in tf.gradients, optimizers and collections.
 
     It is equal to itself alone. It has no dense value: whatever reads or assigns the value, such as
-    arithmetic, tf.nn.l2_loss, tf.convert_to_tensor or session.run, raises a NotImplementedError that
-    names the table. Each op that makes a table has one such object, also in an imported graph; see
-    `table_variable`.
+    arithmetic, tf.nn.l2_loss, tf.convert_to_tensor or session.run, raises a NotImplementedError
+    that names the table. Each op that makes a table has one such object, also in an imported graph;
+    see `table_variable`.
     """
 
     def __init__(self, op: tf.Operation) -> None:
@@ -128,6 +128,37 @@ def raw_tensor(value: Any) -> Any:
     return value.op.outputs[0] if isinstance(value, TableVariable) else value
 
 
+def row_shape(variable: TableVariable) -> tf.Tensor:
+    """Returns a tensor of the variable's shape by which no gradient reaches the variable.
+
+    For lookups without gradient: in a loop of control flow v2 those that read the variable itself
+    would have gradients of zeros, in a dense tensor.
+    """
+    return variable.op.inputs[1]
+
+
+def table_op_of(tensor: tf.Tensor) -> tf.Operation:
+    """Returns the op that makes the table whose output comes as `tensor` into a branch or function.
+
+    Args:
+        tensor: An output of the op, or what stands for it inside of control flow or functions.
+
+    Returns:
+        The op, or that of `tensor` if it comes from anywhere else.
+    """
+    op = tensor.op
+    while op.type != TABLE_OP:
+        captured = dict(zip(map(id, getattr(op.graph, "internal_captures", ())),
+                            getattr(op.graph, "external_captures", ())))
+        if op.outputs and id(op.outputs[0]) in captured:
+            op = captured[id(op.outputs[0])].op
+        elif op.type in ("Switch", "Enter", "Identity"):
+            op = op.inputs[0].op
+        else:
+            return tensor.op
+    return op
+
+
 def own_variables(values: List[Any]) -> List[Any]:
     """Returns `values` with the variable of a table in the place of its raw tensor.
 
@@ -159,7 +190,7 @@ def table_config_of(op: tf.Operation) -> Any:
 def described_name(op: tf.Operation) -> str:
     """Returns the name of a table for an error message, or the op's where that is not known."""
     try:
-        return table_name_of(op)
+        return table_name_of(op) if op.type == TABLE_OP else op.name
     except ValueError:
         return op.name
 
@@ -214,8 +245,8 @@ def _feed(variable: TableVariable, value: Any = None) -> NoReturn:
 
 _METHODS = (
     "assign", "assign_add", "assign_sub", "batch_scatter_update", "count_up_to", "eval",
-    "gather_nd", "initialized_value", "is_initialized", "load", "read_value", "scatter_add", "scatter_div",
-    "scatter_max", "scatter_min", "scatter_mul", "scatter_nd_add", "scatter_nd_sub",
+    "gather_nd", "initialized_value", "is_initialized", "load", "read_value", "scatter_add",
+    "scatter_div", "scatter_max", "scatter_min", "scatter_mul", "scatter_nd_add", "scatter_nd_sub",
     "scatter_nd_update", "scatter_sub", "scatter_update", "set_shape", "sparse_read", "to_proto",
     "value", "__array__", "__iter__", "__len__", "_gather_saveables_for_checkpoint")
 
@@ -227,7 +258,8 @@ for _name in _METHODS:
 for _name in _PROPERTIES:
     setattr(TableVariable, _name, property(_refusing(_name)))
 tf.register_tensor_conversion_function(TableVariable, _convert)
-tf_ops.register_dense_tensor_like_type(TableVariable)  # Else lists of it are converted by NumPy.
+# Without this, lists of it are converted by NumPy.
+tf_ops.register_dense_tensor_like_type(TableVariable)
 session_module.register_session_run_conversion_functions(TableVariable, _fetch, _feed, _feed)
 
 __all__ = [
@@ -238,7 +270,9 @@ __all__ = [
     "own_variables",
     "raw_tensor",
     "refuse_value",
+    "row_shape",
     "table_config_of",
     "table_name_of",
+    "table_op_of",
     "table_variable",
 ]

@@ -82,6 +82,7 @@ def rewrite(graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
     computed, prepared = extension.split(values[len(components):])
     for lookup in lookups:
         _take_over(graph.get_operation_by_name(lookup.node), lookup, computed, prepared)
+    _forbid_feeding(graph, iterator, components)
     return Rewritten(initializers, components)
 
 
@@ -206,6 +207,20 @@ def _take_over(op: tf.Operation, lookup: Lookup, computed: Dict[str, tf.Tensor],
         claimed = library().mx_rec_claim(handle, computed.get(lookup.ids, ids), offsets, restore,
                                          limit=op.get_attr("limit"), name="claim")
     replace_outputs(op, claimed)
+
+
+def _forbid_feeding(graph: tf.Graph, iterator: Iterator, components: Sequence[tf.Tensor]) -> None:
+    """Makes session.run refuse values for tensors from which the pipeline has computed ids.
+
+    Lookups would not see such a value, while the rest of the step would.
+    """
+    for name in iterator.nodes:
+        for output in graph.get_operation_by_name(name).outputs:
+            graph.prevent_feeding(output)
+    read = {_full_name(source) for node in iterator.graph.node for source in node.input}
+    for position, component in enumerate(components):
+        if "{}:{}".format(iterator.get_next, position) in read:
+            graph.prevent_feeding(component)
 
 
 def _ahead(source: Any, extension: _Extension, max_steps: int) -> Any:

@@ -3,6 +3,7 @@
 from typing import List, Optional
 
 import tensorflow as tf
+from tensorflow.python.ops import array_ops, while_v2
 
 from mx_rec.ops import library
 
@@ -76,10 +77,12 @@ def _lookup_gradient(op: tf.Operation,
 
     Returns:
         IndexedSlices(values (u, dim) float32, indices = offsets (u) int64) for the variable, and
-        None for the handle and the offsets. The slices have no dense shape: a table's rows
-        are not a dense tensor, and turning the gradient into one is refused by TensorFlow.
+        None for the handle and the offsets.
+
+    Raises:
+        NotImplementedError: If the lookup is inside a tf.while_loop with control flow v2.
     """
-    return [None, tf.IndexedSlices(_as_tensor(grad), op.inputs[2]), None]
+    return [None, _slices(op, _as_tensor(grad), op.inputs[2]), None]
 
 
 def _embed_gradient(op: tf.Operation,
@@ -92,11 +95,50 @@ def _embed_gradient(op: tf.Operation,
 
     Returns:
         IndexedSlices(values (u, dim) float32, summed over the ids of each row, indices = offsets)
-        for the variable, and None for the others. As that of MxRecLookup it has no dense shape.
+        for the variable, and None for the others.
+
+    Raises:
+        NotImplementedError: If the lookup is inside a tf.while_loop with control flow v2.
     """
     _, _, offsets, restore = op.inputs
     summed = library().mx_rec_reduce(_as_tensor(grad), restore, offsets)
-    return [None, tf.IndexedSlices(summed, offsets), None, None]
+    return [None, _slices(op, summed, offsets), None, None]
+
+
+def _slices(op: tf.Operation, values: tf.Tensor, offsets: tf.Tensor) -> tf.IndexedSlices:
+    """Returns the gradient of a table's variable, by the second input of a lookup.
+
+    The slices have no dense shape: a table's rows are not a dense tensor, and TensorFlow refuses to
+    turn the gradient into one. In a branch it joins them with the zeros of the other branch, which
+    have the shape of the variable, (0, dim); so have the slices there. Turned into a dense tensor
+    they would be an error of the session: no index is below 0 rows.
+    """
+    op = op.outputs[0].op  # A tf.GradientTape gives less than an op.
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        if isinstance(graph, while_v2._WhileBodyGradFuncGraph):  # pylint: disable=protected-access
+            raise NotImplementedError(
+                "the lookup {!r} has no gradient: it is inside a tf.while_loop (tf.map_fn, "
+                "tf.scan) with control flow v2, as tf.function makes it, where TensorFlow turns "
+                "gradients into dense tensors, and a table has no dense value. Look the rows up "
+                "before the loop, or make the loop with control flow v1, outside of tf.function: "
+                "tf.compat.v1.disable_control_flow_v2().".format(op.name))
+        graph = getattr(graph, "outer_graph", None)
+    dense_shape = None
+    if op.graph.building_function or _is_in_branch(op):
+        # Computed from the values, so that it exists only in the branch that is taken.
+        dense_shape = array_ops.shape_internal(values, optimize=False) * [0, 1]
+    return tf.IndexedSlices(values, offsets, dense_shape)
+
+
+def _is_in_branch(op: tf.Operation) -> bool:
+    """Returns whether an op of an outermost graph is in a branch of a tf.cond or tf.case."""
+    context = op._get_control_flow_context()  # pylint: disable=protected-access
+    while context is not None:
+        if context.IsCondContext():
+            return True
+        context = context.outer_context
+    return False
 
 
 def _as_tensor(grad: tf.Tensor) -> tf.Tensor:

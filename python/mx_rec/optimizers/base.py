@@ -4,9 +4,11 @@ from collections import OrderedDict
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 from mx_rec.core.graph_state import graph_state
-from mx_rec.core.table_variable import TABLE_OP, is_table_variable, own_variables
+from mx_rec.core.table_variable import (TABLE_OP, described_name, is_table_variable,
+                                        own_variables, table_op_of)
 from mx_rec.ops import library
 from mx_rec.optimizers.fusion import Reductions, forbid_feeding, reductions
 from mx_rec.util.initialize import ConfigInitializer
@@ -85,8 +87,9 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
             The op that does all of it.
 
         Raises:
-            ValueError: If there are no pairs, no gradients, or pairs of a table with dynamic
-                expansion meet an optimizer without, or the other way round.
+            ValueError: If there are no pairs, no gradients, pairs of a table with dynamic
+                expansion meet an optimizer without, or the other way round, or offsets exist only
+                inside of a branch, loop or function that this call is outside of.
             TypeError: If a table's gradient is not what it should be.
             NotImplementedError: If the optimizer does not support ordinary variables.
         """
@@ -144,6 +147,7 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
                 raise TypeError("the gradient of the table {!r} should be an IndexedSlices, as "
                                 "tf.gradients makes it, but is {}".format(variable.op.name, grad))
             self._adopt(variable.op)
+            _check_place(variable.op, grad.indices)
             return variable.op.outputs[1], grad.indices, grad.values
         if isinstance(variable, tf.Tensor) and variable.op.type in _OFFSET_OPS \
                 and variable.value_index == 0:
@@ -155,8 +159,10 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
                 raise TypeError("the gradient of looked-up rows should be a Tensor, but is "
                                 "{}".format(grad))
             handle = variable.op.inputs[0]
-            if handle.op.type == TABLE_OP:
-                self._adopt(handle.op)
+            table = table_op_of(handle)
+            if table.type == TABLE_OP:
+                self._adopt(table)
+            _check_place(table, variable)
             return handle, variable, tf.convert_to_tensor(grad)
         return None
 
@@ -205,6 +211,32 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
         """Adds ops that run once, after `updates`."""
         del updates
         return []
+
+
+def _check_place(table: tf.Operation, offsets: tf.Tensor) -> None:
+    """Refuses offsets that exist only inside of a branch, a loop or a function.
+
+    Args:
+        table: The op that makes the table, or the op of its handle.
+        offsets: The rows that an update is to be made for, in the present graph.
+
+    Raises:
+        ValueError: If the update would stand outside of where the offsets are.
+    """
+    # pylint: disable=protected-access
+    graph = tf.compat.v1.get_default_graph()
+    context = graph._get_control_flow_context()
+    while graph is not None and graph is not offsets.graph:
+        graph = getattr(graph, "outer_graph", None)
+        context = graph and graph._get_control_flow_context()
+    inside = control_flow_util.GetOutputContext(offsets.op)
+    while context is not None and context is not inside:
+        context = context.outer_context
+    if graph is None or context is not inside:
+        raise ValueError(
+            "the gradient of the table {!r} cannot be applied here: its offsets {} exist only "
+            "inside of a tf.cond, tf.while_loop or tf.function. Look the rows up outside of it, or "
+            "apply their gradients inside of it too.".format(described_name(table), offsets.name))
 
 
 def _by_table(tables: List[_Rows]) -> List[List[_Rows]]:
