@@ -181,8 +181,7 @@ class ConfigInitializer:
         return ops.library()
 
     def _set_number(self, name: str, value: int) -> None:
-        Int(-1, MAX_INT32)(name, value)
-        self._numbers[name] = value
+        self._numbers[name] = Int(-1, MAX_INT32)(name, value)
 
 
 @checked(use_mpi=Bool(), max_steps=Int(-1, MAX_INT32), train_steps=Int(-1, MAX_INT32),

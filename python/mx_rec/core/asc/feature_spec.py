@@ -13,6 +13,8 @@ _numbers = itertools.count()
 class _IndexKey(Check):
     """A str of 1-255 characters, or an int in [0, 255]."""
 
+    takes_numbers = True
+
     def check(self, name: str, value: Union[str, int]) -> None:
         """Checks type, then bounds."""
         if isinstance(value, str):
