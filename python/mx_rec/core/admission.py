@@ -14,8 +14,8 @@ from mx_rec.core.graph_state import GraphState, find_session, graph_state, outer
 from mx_rec.core.table import Table
 from mx_rec.ops import library
 from mx_rec.util.global_env_conf import global_env
-from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger, warn_once
+from mx_rec.util.settings import Settings
 from mx_rec.validator.validator import Int, Text, Type, checked
 
 # Name scope of what stands for the timestamp.
@@ -100,7 +100,7 @@ def check_thresholds(table: Table, is_train: bool, thresholds: Tuple[int, int]) 
         raise ValueError("the access and evict threshold param must be same in one table when "
                          "multi lookup. (table {!r} has {}, this lookup {})".format(
                              table.table_name, others, thresholds))
-    if thresholds[1] >= 0 and ConfigInitializer.get_instance().use_dynamic_expansion:
+    if thresholds[1] >= 0 and Settings.get_instance().use_dynamic_expansion:
         raise ValueError(
             "the lookup of the table {!r} has an 'eviction_threshold', which is not possible with "
             "dynamic expansion: offsets that a script holds would name rows that are gone. Leave "
@@ -405,7 +405,7 @@ def evicting_tables(graph: tf.Graph, names: Sequence[str] = ()) -> Dict[str, Adm
     Raises:
         ValueError: If one of `names` has no eviction threshold, or no table at all has one.
     """
-    config = ConfigInitializer.get_instance()
+    config = Settings.get_instance()
     if config.use_dynamic_expansion:
         raise ValueError("tables with dynamic expansion cannot evict: offsets that a script holds "
                          "would name rows that are gone. Give tables a size and use init without "

@@ -9,6 +9,7 @@ from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER
 from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.asc.manager import start_asc_pipeline
 from mx_rec.core.graph_state import GraphState, graph_state
+from mx_rec.graph.drawing import draw_svg
 from mx_rec.graph.iterators import nested_batch
 from mx_rec.graph.plan import ADMIT, EVAL, ONE_SHOT, TRAIN, Plan, is_movable, make_plan
 from mx_rec.graph.rewrite import Rewritten, rewrite
@@ -206,8 +207,6 @@ def _get_next_above(op: tf.Operation) -> Optional[tf.Operation]:
 
 
 def _dump(before: Any, graph: tf.Graph, plan: Plan) -> None:
-    from mx_rec.graph.drawing import draw_svg
-
     os.makedirs(DUMP_DIRECTORY, exist_ok=True)
     tf.io.write_graph(before, DUMP_DIRECTORY, "old_graph.pbtxt")
     for number, iterator in enumerate(plan.iterators):
