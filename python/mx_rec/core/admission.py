@@ -5,17 +5,18 @@ MxRecAdmit gives rows to those that have been seen often enough. All lookups of 
 step are counted before any of them decides, so that it does not matter which runs first.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
 
 from mx_rec.constants.constants import ASCEND_TIMESTAMP, MAX_INT32
 from mx_rec.core.graph_state import GraphState, find_session, graph_state, outermost_graph
 from mx_rec.core.table import Table
+from mx_rec.core.upstream import upstream
 from mx_rec.ops import library
 from mx_rec.util.global_env_conf import global_env
-from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger, warn_once
+from mx_rec.util.settings import Settings
 from mx_rec.validator.validator import Int, Text, Type, checked
 
 # Name scope of what stands for the timestamp.
@@ -100,7 +101,7 @@ def check_thresholds(table: Table, is_train: bool, thresholds: Tuple[int, int]) 
         raise ValueError("the access and evict threshold param must be same in one table when "
                          "multi lookup. (table {!r} has {}, this lookup {})".format(
                              table.table_name, others, thresholds))
-    if thresholds[1] >= 0 and ConfigInitializer.get_instance().use_dynamic_expansion:
+    if thresholds[1] >= 0 and Settings.get_instance().use_dynamic_expansion:
         raise ValueError(
             "the lookup of the table {!r} has an 'eviction_threshold', which is not possible with "
             "dynamic expansion: offsets that a script holds would name rows that are gone. Leave "
@@ -148,7 +149,9 @@ def count_and_admit(table: Table, ids: tf.Tensor, thresholds: Tuple[int, int], c
 
 def _count_first(table: Table, others: Sequence[Counted], made: Counted) -> None:
     """Makes every lookup of a table decide after all of them have counted."""
-    above = _above(made.observe, {other.admit for other in others})
+    decisions = {other.admit for other in others}
+    # Those of them that have to run before the new lookup counts.
+    above = decisions.intersection(upstream([made.observe] if others else (), control_inputs=True))
     for other in others:
         if not _in_one_place(made.admit, other.admit):
             logger.info("the lookups %s and %s of the table %r are in different branches, loops "
@@ -170,22 +173,6 @@ def _in_one_place(one: tf.Operation, other: tf.Operation) -> bool:
     # pylint: disable=protected-access
     return one.graph is other.graph \
         and one._get_control_flow_context() is other._get_control_flow_context()
-
-
-def _above(op: tf.Operation, wanted: Set[tf.Operation]) -> Set[tf.Operation]:
-    """Returns those of `wanted` that have to run before `op` does."""
-    found = set()  # type: Set[tf.Operation]
-    seen = {op}
-    waiting = [op] if wanted else []
-    while waiting:
-        op = waiting.pop()
-        for source in [tensor.op for tensor in op.inputs] + op.control_inputs:
-            if source not in seen:
-                seen.add(source)
-                waiting.append(source)
-                if source in wanted:
-                    found.add(source)
-    return found
 
 
 # Timestamps ----------------------------------------------------------------------------------
@@ -405,7 +392,7 @@ def evicting_tables(graph: tf.Graph, names: Sequence[str] = ()) -> Dict[str, Adm
     Raises:
         ValueError: If one of `names` has no eviction threshold, or no table at all has one.
     """
-    config = ConfigInitializer.get_instance()
+    config = Settings.get_instance()
     if config.use_dynamic_expansion:
         raise ValueError("tables with dynamic expansion cannot evict: offsets that a script holds "
                          "would name rows that are gone. Give tables a size and use init without "

@@ -1,15 +1,11 @@
 """What mx_rec knows of one TensorFlow graph; it lives and dies with that graph."""
 
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set
 
 import tensorflow as tf
 
-if TYPE_CHECKING:
-    from mx_rec.core.admission import Admission
-    from mx_rec.core.asc.feature_spec import FeatureSpec
-    from mx_rec.core.asc.helper import Insertion
-    from mx_rec.core.table import Table
+from mx_rec.core.asc.feature_spec import FeatureSpec, Insertion
 
 _ATTRIBUTE = "_mx_rec_state"
 
@@ -18,11 +14,12 @@ class GraphState:
     """Tables, lookups and input pipelines of one graph.
 
     Attributes:
-        tables: Tables by name, in order of creation.
+        tables: Tables (mx_rec.core.table.Table) by name, in order of creation.
         merged: Physical tables of `create_table(enable_merge=True)`, by configuration.
         insertions: What each traced insert function put into its batch, by marker name.
         timestamp_spec: The training feature that carries the timestamp, if there is one.
-        admissions: Admission to tables, by the name of the physical table.
+        admissions: Admission to tables (mx_rec.core.admission.Admission), by the name of the
+            physical table.
         timestamp: What stands for the timestamp of the collection ASCEND_TIMESTAMP, once needed.
         has_timestamp: Whether the collection's tensor was connected to it.
         frozen: Whether `start_asc_pipeline` was called.
@@ -39,11 +36,11 @@ class GraphState:
     """
 
     def __init__(self) -> None:
-        self.tables = {}  # type: Dict[str, Table]
+        self.tables = {}  # type: Dict[str, Any]
         self.merged = {}  # type: Dict[str, Any]
         self.insertions = {}  # type: Dict[str, Insertion]
         self.timestamp_spec = None  # type: Optional[FeatureSpec]
-        self.admissions = {}  # type: Dict[str, Admission]
+        self.admissions = {}  # type: Dict[str, Any]
         self.timestamp = None  # type: Optional[tf.Tensor]
         self.has_timestamp = False
         self.frozen = False
@@ -58,12 +55,12 @@ class GraphState:
         self.session = None  # type: Optional[weakref.ReferenceType]
         self.sessions = weakref.WeakSet()  # type: Any
 
-    def insertions_of(self, spec: "FeatureSpec", is_training: bool) -> List["Insertion"]:
+    def insertions_of(self, spec: FeatureSpec, is_training: bool) -> List[Insertion]:
         """Returns the insertions of one mode that read `spec`."""
         return [insertion for insertion in self.insertions.values()
                 if insertion.is_training == is_training and spec.name in insertion.components]
 
-    def modes_of(self, spec: "FeatureSpec") -> Set[bool]:
+    def modes_of(self, spec: FeatureSpec) -> Set[bool]:
         """Returns the modes (True: training) in which an insert function read `spec`."""
         return {insertion.is_training for insertion in self.insertions.values()
                 if spec.name in insertion.components}

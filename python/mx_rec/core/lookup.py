@@ -21,7 +21,7 @@ from mx_rec.ops import library
 from mx_rec.util.communication.hccl_ops import get_rank_size
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
-from mx_rec.validator.validator import Bool, Int, Text, Type, checked
+from mx_rec.validator.validator import Bool, Int, Text, Type, checked, is_int
 
 # The op of a lookup that carries this attribute, with the value true, may move to the pipeline.
 MOVABLE_ATTRIBUTE = "_mx_rec_movable"
@@ -159,7 +159,7 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
     if is_train:
         table.is_grad = table.is_grad or is_grad
         if send_count is not None:
-            table.send_count = (table.send_count or 0) + send_count
+            table.send_count = (table.send_count or 0) + int(send_count)
     if key is not None:
         table.lookups[key] = result
     return result
@@ -278,16 +278,14 @@ def _check_tensor(ids: Any) -> None:
 def _check_send_count(table: Table, send_count: Optional[int], use_static: bool) -> int:
     """Returns the most distinct keys that the lookup's batch may have, 0 for no limit."""
     if not use_static:
-        if send_count is not None:
-            Int(1, MAX_INT32)("send_count", send_count)
+        Int(1, MAX_INT32, optional=True)("send_count", send_count)
         return 0
     if table.padding_keys_len is not None and table.padding_keys is not None:
         send_count = table.padding_keys_len
-    if send_count is None or isinstance(send_count, bool) or not isinstance(send_count, int) \
-            or send_count <= 0:
+    if send_count is None or not is_int(send_count) or send_count <= 0:
         raise ValueError("Send count must be a integer which is larger than 0. (table {!r}, "
                          "send_count {!r})".format(table.table_name, send_count))
-    Int(1, MAX_INT32)("send_count", send_count)
+    send_count = Int(1, MAX_INT32)("send_count", send_count)
     limit = send_count * get_rank_size()
     if not table.is_hbm:
         for kind, size in (("device", table.slice_device_vocabulary_size),

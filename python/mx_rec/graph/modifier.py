@@ -9,6 +9,8 @@ from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER
 from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.asc.manager import start_asc_pipeline
 from mx_rec.core.graph_state import GraphState, graph_state
+from mx_rec.core.upstream import upstream
+from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.iterators import nested_batch
 from mx_rec.graph.plan import ADMIT, EVAL, ONE_SHOT, TRAIN, Plan, is_movable, make_plan
 from mx_rec.graph.rewrite import Rewritten, rewrite
@@ -179,7 +181,8 @@ def _set_mode(state: GraphState, mode: bool, found: List[Any], others: List[Any]
 def _set_unmoved(state: GraphState, graph: tf.Graph, mode: bool, ids: List[str]) -> None:
     """The same for a mode whose lookups all stay, so that a script need not tell them apart."""
     for name in ids:
-        get_next = _get_next_above(graph.get_tensor_by_name(name).op)
+        above = upstream([graph.get_tensor_by_name(name)])
+        get_next = next((op for op in above if op.type.startswith("IteratorGetNext")), None)
         if get_next is None:
             continue
         resource = get_next.inputs[0]
@@ -190,24 +193,7 @@ def _set_unmoved(state: GraphState, graph: tf.Graph, mode: bool, ids: List[str])
         return
 
 
-def _get_next_above(op: tf.Operation) -> Optional[tf.Operation]:
-    """Finds a get_next that an op depends on."""
-    seen = {op}
-    waiting = [op]
-    while waiting:
-        op = waiting.pop()
-        if op.type.startswith("IteratorGetNext"):
-            return op
-        for source in [tensor.op for tensor in op.inputs]:
-            if source not in seen:
-                seen.add(source)
-                waiting.append(source)
-    return None
-
-
 def _dump(before: Any, graph: tf.Graph, plan: Plan) -> None:
-    from mx_rec.graph.drawing import draw_dot
-
     os.makedirs(DUMP_DIRECTORY, exist_ok=True)
     tf.io.write_graph(before, DUMP_DIRECTORY, "old_graph.pbtxt")
     for number, iterator in enumerate(plan.iterators):

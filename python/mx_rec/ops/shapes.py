@@ -151,22 +151,3 @@ class Library:
         make.__doc__ = made.__doc__
         setattr(self, name, make)
         return make
-
-    def set_threshold(self, input: Any,  # pylint: disable=redefined-builtin
-                      emb_name: Any = "", ids_name: str = "") -> tf.Tensor:
-        """Makes an op that changes the admission threshold of tables.
-
-        Args:
-            input: int32 scalar tensor: the new threshold, or 0, which stops the counting.
-            emb_name: A table's name, or a list of names; empty is all tables with admission.
-            ids_name: Of the original, without effect.
-
-        Returns:
-            int32 scalar, the value, once it is set.
-
-        Raises:
-            ValueError: If there is no such table in the present graph, or it has no admission.
-        """
-        from mx_rec.core.admission import set_threshold_op
-
-        return set_threshold_op(input, emb_name, ids_name)

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from mx_rec.constants.constants import (ASCEND_GLOBAL_HASHTABLE_COLLECTION, EVAL_CHANNEL_ID,
                                         TRAIN_CHANNEL_ID)
+from mx_rec.core.admission import evict
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table_variable import is_table_variable
 from mx_rec.validator.validator import Bool, Text, checked
@@ -121,8 +122,6 @@ class HybridManagerConfig:
         Returns:
             True: it is done.
         """
-        from mx_rec.core.admission import evict
-
         evict()
         return True
 

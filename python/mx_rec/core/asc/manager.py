@@ -7,8 +7,8 @@ import tensorflow as tf
 from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.graph_state import GraphState, graph_state, outermost_graph
 from mx_rec.core.table import TABLE_OP
-from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
+from mx_rec.util.settings import Settings
 
 
 def start_asc_pipeline() -> None:
@@ -23,7 +23,7 @@ def start_asc_pipeline() -> None:
         ValueError: If a table has an eviction threshold and training batches no timestamp.
         EnvironmentError: If `init` was not called.
     """
-    ConfigInitializer.get_instance()
+    Settings.get_instance()
     state = graph_state()
     if state.frozen:
         return
