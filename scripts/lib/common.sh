@@ -41,6 +41,47 @@ TEXT
     fi
 }
 
+# --- parts of a verb --------------------------------------------------------------------------
+
+# run_parts VERB PART...: runs the functions VERB_PART in turn, whether or not one fails; fails if one
+# did. Each gets what the caller has put into `arguments`.
+arguments=()
+run_parts() {
+    local verb="$1" part failed=""
+    shift
+    for part in "$@"; do
+        say "$verb: $part"
+        "${verb}_$part" ${arguments[@]+"${arguments[@]}"} || failed="$failed $part"
+    done
+    if [ -n "$failed" ]; then
+        say "failed:$failed"
+        return 1
+    fi
+    say "passed: $*"
+}
+
+# start_beside LOG COMMAND...: runs a command beside what follows; its output goes to a file. The
+# command is a process group of its own (set -m), which ends with this script.
+start_beside() {
+    beside_log="$root/.cache/log/$1"
+    shift
+    mkdir -p "$(dirname "$beside_log")"
+    set -m
+    "$@" >"$beside_log" 2>&1 </dev/null &
+    beside_pid=$!
+    set +m
+    trap 'kill -- "-$beside_pid" 2>/dev/null || true' EXIT
+}
+
+# wait_beside: waits for that command, shows its output and fails if it failed.
+wait_beside() {
+    local code=0
+    wait "$beside_pid" || code=$?
+    trap - EXIT
+    cat "$beside_log"
+    return "$code"
+}
+
 # --- tools ------------------------------------------------------------------------------------
 
 is_python37() {
