@@ -1,6 +1,6 @@
 //! Loads of several tables that take effect together: all files are read and checked first, then all contents are swapped in.
 
-use crate::registry;
+use crate::tables;
 use crate::threads::pool;
 use mx_rec_kernels::checkpoint::{Loaded, StagedLoad};
 use mx_rec_kernels::{Error, Kind, Result, Table};
@@ -26,7 +26,7 @@ static PUBLISHING: Mutex<()> = Mutex::new(());
 /// # Errors
 /// As [`StagedLoad::new`], with the table; nothing stays in memory then.
 pub fn stage(requests: &[(i64, Vec<&Path>)]) -> Result<Option<(u64, Vec<u64>)>> {
-    let found = requests.iter().map(|(handle, _)| registry::get(*handle));
+    let found = requests.iter().map(|(handle, _)| tables::get(*handle));
     let Ok(tables) = found.collect::<Result<Vec<Arc<Table>>>>() else {
         return Ok(None);
     };
