@@ -1,8 +1,8 @@
 //! The door: what TensorFlow and Python find in the shared library.
 //!
 //! TensorFlow loads the library with `tf.load_op_library`; the hook below then registers every op. Python asks through
-//! ctypes (include/mx_rec.h) whether that worked, what the graph pass decides on a graph (`plan`), what the ops did when
-//! (`trace`), and what saved tables hold (`checkpoint`).
+//! ctypes (include/mx_rec.h) whether that worked, how ops and tables are defined (`definitions`), what the graph pass
+//! decides on a graph (`plan`), what the ops did when (`trace`), and what saved tables hold (`checkpoint`).
 
 #![cfg_attr(
     not(test),
@@ -15,6 +15,7 @@
 )]
 
 mod checkpoint;
+mod definitions;
 mod ffi_buffer;
 mod plan;
 mod trace;

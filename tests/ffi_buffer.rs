@@ -18,23 +18,22 @@ fn given(work: impl FnOnce() -> Result<Vec<u8>, String>) -> (i32, String) {
 
 #[test]
 fn the_message_of_a_panic_reaches_the_caller() {
+    type Work = Box<dyn FnOnce() -> Result<Vec<u8>, String>>;
     let row = 7;
     assert_eq!(given(|| Ok(b"bytes".to_vec())), (0, "bytes".to_owned()));
     assert_eq!(
         given(|| Err("an error".to_owned())),
         (1, "an error".to_owned())
     );
-    for (work, message) in [
-        (
-            Box::new(|| panic!("a plain text")) as Box<dyn FnOnce() -> _>,
-            "a plain text",
-        ),
+    let cases: [(Work, &str); 3] = [
+        (Box::new(|| panic!("a plain text")), "a plain text"),
         (
             Box::new(move || panic!("row {row} is gone")),
             "row 7 is gone",
         ),
         (Box::new(|| std::panic::panic_any(5)), "without a message"),
-    ] {
+    ];
+    for (work, message) in cases {
         let expected = format!("a defect of the plugin: the work panicked: {message}");
         assert_eq!(given(work), (1, expected));
     }

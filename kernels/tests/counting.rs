@@ -12,7 +12,7 @@ fn table(admission_sketch_bytes: u64) -> Arc<Table> {
         dim: 1,
         capacity: 1 << 20,
         seed: 5,
-        initializer: Initializer::Constant(1.0),
+        initializer: Initializer::Constant { value: 1.0 },
         init_param: 1.0,
         frozen_keys: Vec::new(),
         admission_sketch_bytes,

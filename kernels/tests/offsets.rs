@@ -14,7 +14,7 @@ fn table(capacity: u64) -> Arc<Table> {
         dim: DIM,
         capacity,
         seed: 1,
-        initializer: Initializer::Constant(0.0),
+        initializer: Initializer::Constant { value: 0.0 },
         init_param: 1.0,
         frozen_keys: vec![],
         admission_sketch_bytes: 0,

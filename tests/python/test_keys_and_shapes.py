@@ -261,6 +261,12 @@ def wrong_shapes():
         ("absent of rank 1", of(lambda tf, ops, t: ops.mx_rec_find(
             t.handle, support.raw_variable(t), tf.zeros([1], tf.int64), tf.zeros([4])))),
         ("config of rank 0", of(lambda tf, ops, t: ops.mx_rec_table(tf.constant(1, tf.uint8), tf.zeros([0, 4])))),
+        ("dims that differ", of(lambda tf, ops, t: ops.mx_rec_find(
+            t.handle, tf.zeros([0, 4]), tf.zeros([1], tf.int64), tf.zeros([1, 5])))),
+        ("gradients of another shape than the ids", of(lambda tf, ops, t: ops.mx_rec_reduce(
+            tf.zeros([2, 3, 4]), tf.zeros([3, 2], tf.int32), tf.zeros([1], tf.int64)))),
+        ("two timestamps", of(lambda tf, ops, t: ops.mx_rec_observe(
+            t.handle, [1], 1, [1, 2], access_threshold=1, eviction_threshold=-1))),
         ("ids of floats", of(lambda tf, ops, t: ops.mx_rec_id_offset(t.handle, tf.zeros([1]), create=1))),
         ("handle of int32", of(lambda tf, ops, t: ops.mx_rec_size(tf.constant(1, tf.int32)))),
         ("gradient of doubles", of(lambda tf, ops, t: ops.mx_rec_apply_sgd(
@@ -272,6 +278,31 @@ def wrong_shapes():
 def test_wrong_ranks_and_types_are_refused_while_the_graph_is_built(graph, make):
     with pytest.raises((ValueError, TypeError)):
         make(support.tf(), support.shaped_ops(), support.Raw.new(4))
+
+
+def test_gradients_are_registered_as_the_definitions_say(graph):
+    from tensorflow.python.framework import ops as tf_ops
+
+    from mx_rec.ops.shapes import definitions
+
+    with_gradient = {name for name, one in definitions().items() if one["differentiable"]}
+    assert with_gradient == {"MxRecLookup", "MxRecRestore", "MxRecEmbed", "MxRecReduce"}
+    for name in definitions():
+        # TensorFlow keeps None for an op that has no gradient, and knows nothing of others.
+        assert (tf_ops._gradient_registry.lookup(name) is not None) == (name in with_gradient), name
+
+
+def test_registered_ops_are_what_the_definitions_say(graph):
+    from tensorflow.python.framework import op_def_registry
+
+    from mx_rec.ops.shapes import definitions
+
+    registered = {name: op for name, op in op_def_registry.get_registered_ops().items() if name.startswith("MxRec")}
+    assert set(registered) == set(definitions())
+    for name, one in definitions().items():
+        assert [arg.name for arg in registered[name].input_arg] == [arg["name"] for arg in one["inputs"]]
+        assert [arg.name for arg in registered[name].output_arg] == [arg["name"] for arg in one["outputs"]]
+        assert registered[name].is_stateful == one["stateful"], name
 
 
 def test_ops_on_tables_are_stateful_and_pure_ones_are_not(graph):
@@ -287,4 +318,4 @@ def test_ops_on_tables_are_stateful_and_pure_ones_are_not(graph):
         "Save", "Load")} | {"MxRecApply" + name for name in appliers} | {
             "MxRecApply%s%s" % (name, form) for name in appliers for form in ("ByIds", "ByRestore")}
     assert expected <= set(registered)
-    assert {name for name in expected if not registered[name].is_stateful} <= pure
+    assert {name for name in registered if not registered[name].is_stateful} == pure

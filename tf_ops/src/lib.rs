@@ -21,6 +21,7 @@ mod kept;
 #[cfg(test)]
 mod kept_tests;
 pub mod loads;
+mod op_def;
 pub mod ops;
 #[cfg_attr(
     not(test),
@@ -29,6 +30,7 @@ pub mod ops;
 mod registry;
 #[cfg(test)]
 mod registry_tests;
+mod shapes;
 mod sync;
 #[expect(unsafe_code, reason = "the C API is called here and wrapped in tf")]
 mod sys;
@@ -43,4 +45,6 @@ pub mod trace;
 
 pub use config::check as check_table;
 pub use guard::panic_text;
+pub use op_def::{Arg, Attr, OpDef};
+pub use shapes::{infer as infer_shapes, Shape};
 pub use sys::{load, LoadError};

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from mx_rec.constants.constants import PADDING_KEY, All2allGradientsOp
 from mx_rec.core.graph_state import find_session
+from mx_rec.core.initializers import check_table
 from mx_rec.core.table_variable import (TABLE_OP, TableVariable, is_table_variable,
                                         table_config_of, table_name_of, table_variable)
 from mx_rec.ops import library
@@ -175,6 +176,9 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
 
     Returns:
         The table's tensors.
+
+    Raises:
+        ValueError: If the engine cannot make a table by these settings.
     """
     config = {
         "name": name,
@@ -191,6 +195,7 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
     if track_changes:
         config["track_changes"] = True
     text = json.dumps(config, sort_keys=True).encode("utf-8")
+    check_table(name, initializer, text)
     op_name = name if name[0].isalnum() else "table" + name
     with tf.init_scope(), tf.name_scope(None), tf.device("/cpu:0"):
         with tf.name_scope(op_name + "//table") as scope:

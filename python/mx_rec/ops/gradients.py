@@ -1,35 +1,12 @@
 """Gradients of the plugin's ops."""
 
-from typing import List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 import tensorflow as tf
 from tensorflow.python.ops import array_ops, while_v2
 
 from mx_rec.ops import library
-
-_NOT_DIFFERENTIABLE = (
-    "MxRecTable",
-    "MxRecIdOffset",
-    "MxRecPrepare",
-    "MxRecClaim",
-    "MxRecObserve",
-    "MxRecAdmit",
-    "MxRecFind",
-    "MxRecSize",
-    "MxRecCapacity",
-    "MxRecExport",
-    "MxRecExportSlot",
-    "MxRecAssign",
-    "MxRecRemove",
-    "MxRecClear",
-    "MxRecSave",
-    "MxRecSaveDelta",
-    "MxRecLoad",
-    "MxRecWarmStart",
-    "MxRecSetThreshold",
-    "MxRecEvict",
-    "MxRecTableStats",
-)
+from mx_rec.ops.shapes import definitions
 
 
 def _restore_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:
@@ -145,19 +122,26 @@ def _as_tensor(grad: tf.Tensor) -> tf.Tensor:
     return tf.convert_to_tensor(grad)
 
 
+# The gradient of each op that has one, by its definition; no gradient goes through the others.
+_GRADIENTS = {
+    "MxRecRestore": _restore_gradient,
+    "MxRecReduce": _reduce_gradient,
+    "MxRecLookup": _lookup_gradient,
+    "MxRecEmbed": _embed_gradient,
+}  # type: Dict[str, Callable[[tf.Operation, tf.Tensor], List[Any]]]
+
+
 def _register() -> None:
     """Registers all gradients; TensorFlow refuses a second registration of a name."""
     from tensorflow.python.framework import ops as tf_ops
 
     known = tf_ops._gradient_registry.list()  # pylint: disable=protected-access
-    for name, function in (("MxRecRestore", _restore_gradient),
-                           ("MxRecReduce", _reduce_gradient),
-                           ("MxRecLookup", _lookup_gradient),
-                           ("MxRecEmbed", _embed_gradient)):
-        if name not in known:
-            tf.RegisterGradient(name)(function)
-    for name in _NOT_DIFFERENTIABLE:
-        if name not in known:
+    for name, definition in definitions().items():
+        if name in known:
+            continue
+        if definition["differentiable"]:
+            tf.RegisterGradient(name)(_GRADIENTS[name])
+        else:
             tf.no_gradient(name)
 
 

@@ -101,6 +101,60 @@ def test_a_wrong_argument_is_a_value_error_that_names_it(dynamic, changes, messa
                 if op.type.startswith("MxRec")]
 
 
+V1 = tf.compat.v1.initializers
+
+
+@pytest.mark.parametrize("make, values", [
+    (lambda: V1.random_normal(0.0, -1.0), ["stddev", "-1"]),
+    (lambda: V1.truncated_normal(0.5, -0.25), ["stddev", "-0.25"]),
+    (lambda: tf.random_normal_initializer(stddev=-2.0), ["stddev", "-2"]),
+    (lambda: tf.keras.initializers.TruncatedNormal(stddev=-3.0), ["stddev", "-3"]),
+    (lambda: V1.random_normal(1e39, 1.0), ["mean", "1e+39"]),
+    (lambda: V1.random_uniform(2.0, 1.0), ["min=2", "max=1"]),
+    (lambda: V1.random_uniform(-3e38, 3e38), ["max - min", "3e+38"]),
+    (lambda: V1.random_uniform(0.0, 1e300), ["max", "1e+300"]),
+    (lambda: V1.constant(1e39), ["value", "1e+39"]),
+    (lambda: V1.constant(-1e39), ["value", "-1e+39"]),
+    (lambda: V1.constant(np.float64(1e39)), ["value", "1e+39"]),
+    (lambda: V1.constant(10 ** 39), ["value", "1e+39"]),
+    (lambda: V1.constant(10 ** 400), ["value", "1" + 400 * "0"]),
+    (lambda: V1.constant(float("nan")), ["value", "nan"]),
+    (lambda: V1.constant(-float("inf")), ["value", "-inf"]),
+    (lambda: V1.variance_scaling(1e39), ["scale", "1e+39"]),
+    (lambda: V1.random_normal(0.0, float("nan")), ["stddev", "nan"]),
+])
+@pytest.mark.parametrize("enable_merge", [False, True])
+def test_an_impossible_initializer_is_refused_at_the_call(mx, make, values, enable_merge):
+    """They were accepted; the first step failed, or rows were infinite."""
+    from mx_rec.core.graph_state import graph_state
+
+    mx(use_dynamic_expansion=enable_merge)
+    with pytest.raises(ValueError) as caught:
+        create(emb_initializer=make(), enable_merge=enable_merge)
+    message = str(caught.value)
+    for part in ["'emb_initializer'"] + values:
+        assert part in message, message
+    assert not tf.compat.v1.get_default_graph().get_operations()
+    assert not graph_state().tables and not graph_state().merged
+    create(enable_merge=enable_merge)
+
+
+def test_a_constant_that_init_param_carries_beyond_float32_is_refused(dynamic):
+    create(emb_initializer=V1.constant(3e38), init_param=1.0)
+    with pytest.raises(ValueError, match="'table2'.*init_param must fit float32.*init_param=10"):
+        create(name="table2", emb_initializer=V1.constant(3e38), init_param=10.0)
+
+
+@pytest.mark.parametrize("of", [np.float16, np.float32, np.float64, np.int32, np.int64, np.uint8])
+def test_numbers_of_numpy_are_taken_in_initializers(dynamic, of):
+    one, two, seed = of(1), of(2), np.int64(3)
+    for at, initializer in enumerate([
+            V1.constant(one), V1.random_uniform(one, two, seed=seed), V1.random_normal(one, two, seed=seed),
+            V1.truncated_normal(one, two, seed=seed), V1.variance_scaling(two, seed=seed),
+            tf.keras.initializers.Constant(one), tf.constant_initializer(two)]):
+        create(name="numpy_{}".format(at), emb_initializer=initializer)
+
+
 def test_a_user_s_subclass_of_an_initializer_is_refused(dynamic):
     class Mine(type(tf.compat.v1.zeros_initializer())):
         pass

@@ -1,12 +1,10 @@
 //! Ops of admission and eviction: `MxRecObserve`, `MxRecAdmit`, `MxRecSetThreshold`, `MxRecEvict`, `MxRecTableStats`.
 
-use super::definition::{Arg, Attr, OpDef};
-use super::support::{
-    expect_rank, handle_to_scalar, ids, limit, on, table, HANDLE, IDS, KEY_TYPE, LIMIT,
-};
-use crate::tf::{Construction, Context, Input, Kernel, ShapeContext};
+use super::support::{expect_rank, ids, limit, on, table, TableOp, HANDLE, IDS, KEY_TYPE, LIMIT};
+use crate::op_def::{Arg, Attr, OpDef};
+use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{Error, Result, Thresholds};
+use mx_rec_kernels::{Error, Result, Table, Thresholds};
 
 /// The keys of one lookup, counted.
 pub(crate) struct Observe {
@@ -33,7 +31,7 @@ fn time(input: &Input) -> Result<Option<i64>> {
     Ok(input.values::<i64>()?.first().copied())
 }
 
-impl Kernel for Observe {
+impl OpKernel for Observe {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecObserve",
         doc: "Makes the keys of a batch distinct, counts each `weight` times its occurrences and notes when it was seen. No key gets a \
@@ -44,7 +42,7 @@ impl Kernel for Observe {
             HANDLE,
             IDS,
             Arg { name: "weight", dtype: "int32", shape: "()", doc: "Factor of the occurrences, 0 or more." },
-            Arg { name: "timestamp", dtype: "int64", shape: "() or (0)", doc: "When the batch was made, in seconds since 1970 and 1..=4294967294; without a number it is not noted." },
+            Arg { name: "timestamp", dtype: "int64", shape: "() or (0) or (1)", doc: "When the batch was made, in seconds since 1970 and 1..=4294967294; without a number it is not noted." },
         ],
         outputs: &[
             Arg { name: "keys", dtype: "int64", shape: "(u)", doc: "The distinct keys, in order of first occurrence." },
@@ -58,14 +56,8 @@ impl Kernel for Observe {
         errors: "`INVALID_ARGUMENT` for a negative weight, a timestamp out of its range, or none with an eviction threshold; \
                  `RESOURCE_EXHAUSTED` without memory for admission_sketch_bytes. Nothing is counted then.",
         stateful: true,
+        differentiable: false,
     };
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        context.expect_rank(0, "handle", 0)?;
-        context.expect_rank(2, "weight", 0)?;
-        context.set(0, &context.unknown_vector())?;
-        context.set(1, &context.input(1)?)
-    }
 
     fn create(construction: &Construction) -> Result<Self> {
         let access = threshold(construction, "access_threshold")?.ok_or_else(|| {
@@ -101,7 +93,7 @@ pub(crate) struct Admit {
     limit: Option<usize>,
 }
 
-impl Kernel for Admit {
+impl OpKernel for Admit {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecAdmit",
         doc: "Gives rows to those keys of MxRecObserve that were counted often enough, with what other lookups of this step counted. The \
@@ -119,14 +111,8 @@ impl Kernel for Admit {
         errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, `INVALID_ARGUMENT` for more admitted keys than \
                  `limit`, for a place that is none, and for a new key that comes twice or is padding. No row is made then.",
         stateful: true,
+        differentiable: false,
     };
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        context.expect_rank(0, "handle", 0)?;
-        context.expect_rank(1, "keys", 1)?;
-        context.set(0, &context.unknown_vector())?;
-        context.set(1, &context.input(2)?)
-    }
 
     fn create(construction: &Construction) -> Result<Self> {
         let limit = limit(construction)?;
@@ -148,9 +134,10 @@ impl Kernel for Admit {
 }
 
 /// Another threshold of admission.
+#[derive(Default)]
 pub(crate) struct SetThreshold;
 
-impl Kernel for SetThreshold {
+impl TableOp for SetThreshold {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecSetThreshold",
         doc: "Changes how often a key must be counted to get a row. Keys below the threshold that have a row keep it, and are treated as \
@@ -163,27 +150,16 @@ impl Kernel for SetThreshold {
         attrs: &[],
         errors: "`INVALID_ARGUMENT` for a negative value; `RESOURCE_EXHAUSTED` without memory for admission_sketch_bytes, before the first MxRecObserve.",
         stateful: true,
+        differentiable: false,
     };
 
-    fn shape(context: &ShapeContext) -> Result<()> {
-        context.expect_rank(1, "value", 0)?;
-        handle_to_scalar(context)
-    }
-
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
-        let table = table(context)?;
-        on(&table, || {
-            let value = context.input(1)?.scalar::<i32>()?;
-            let access = u32::try_from(value).map_err(|_| {
-                Error::invalid("the access threshold must not be negative").with("value", value)
-            })?;
-            table.set_access_threshold(access)?;
-            context.set_scalar(0, value)
-        })
+    fn run(context: &Context, table: &Table) -> Result<()> {
+        let value = context.input(1)?.scalar::<i32>()?;
+        let access = u32::try_from(value).map_err(|_| {
+            Error::invalid("the access threshold must not be negative").with("value", value)
+        })?;
+        table.set_access_threshold(access)?;
+        context.set_scalar(0, value)
     }
 }
 
@@ -198,9 +174,10 @@ macro_rules! vector {
 }
 
 /// Stale keys go.
+#[derive(Default)]
 pub(crate) struct Evict;
 
-impl Kernel for Evict {
+impl TableOp for Evict {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecEvict",
         doc: "Lets go of the keys that were not seen for the eviction threshold, counted from the latest timestamp: rows, slots and \
@@ -211,30 +188,20 @@ impl Kernel for Evict {
         attrs: &[],
         errors: "`RESOURCE_EXHAUSTED` without memory for a list of rows. Keys that went before the error stay gone.",
         stateful: true,
+        differentiable: false,
     };
 
-    fn shape(context: &ShapeContext) -> Result<()> {
-        context.expect_rank(0, "handle", 0)?;
-        context.set(0, &context.unknown_vector())
-    }
-
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
-        let table = table(context)?;
-        on(&table, || {
-            let (gone, known) = table.evict()?;
-            vector!(context, [gone as i64, known as i64])
-        })
+    fn run(context: &Context, table: &Table) -> Result<()> {
+        let (gone, known) = table.evict()?;
+        vector!(context, [gone as i64, known as i64])
     }
 }
 
 /// Numbers of a table.
+#[derive(Default)]
 pub(crate) struct Stats;
 
-impl Kernel for Stats {
+impl TableOp for Stats {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecTableStats",
         doc: "What a table holds, and what has happened to it since it was made.",
@@ -250,36 +217,25 @@ impl Kernel for Stats {
         attrs: &[],
         errors: "none of its own.",
         stateful: true,
+        differentiable: false,
     };
 
-    fn shape(context: &ShapeContext) -> Result<()> {
-        context.expect_rank(0, "handle", 0)?;
-        context.set(0, &context.unknown_vector())
-    }
-
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
-        let table = table(context)?;
-        on(&table, || {
-            let stats = table.stats();
-            let load = stats.rows.saturating_mul(1000) / stats.capacity.max(1);
-            let values = [
-                stats.rows,
-                stats.capacity,
-                stats.rows_bytes,
-                stats.index_bytes,
-                stats.history_bytes,
-                load,
-                stats.hits,
-                stats.new,
-                stats.refused,
-                stats.evicted,
-                stats.stale,
-            ];
-            vector!(context, values.map(|value| value as i64))
-        })
+    fn run(context: &Context, table: &Table) -> Result<()> {
+        let stats = table.stats();
+        let load = stats.rows.saturating_mul(1000) / stats.capacity.max(1);
+        let values = [
+            stats.rows,
+            stats.capacity,
+            stats.rows_bytes,
+            stats.index_bytes,
+            stats.history_bytes,
+            load,
+            stats.hits,
+            stats.new,
+            stats.refused,
+            stats.evicted,
+            stats.stale,
+        ];
+        vector!(context, values.map(|value| value as i64))
     }
 }

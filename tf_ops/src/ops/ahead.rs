@@ -1,10 +1,8 @@
 //! Ops that resolve keys before their step: `MxRecPrepare` in the input pipeline, `MxRecClaim` in the step.
 
-use super::definition::{Arg, Attr, OpDef};
-use super::support::{
-    ids, limit, on, resolve, resolved_shape, table, HANDLE, IDS, KEY_TYPE, LIMIT, RESOLVED,
-};
-use crate::tf::{Construction, Context, Kernel, ShapeContext};
+use super::support::{ids, limit, on, resolve, table, HANDLE, IDS, KEY_TYPE, LIMIT, RESOLVED};
+use crate::op_def::{Arg, Attr, OpDef};
+use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
 use crate::{tables, trace};
 use mx_rec_kernels::{Error, Result, Table};
@@ -15,7 +13,7 @@ pub(crate) struct Prepare {
     limit: Option<usize>,
 }
 
-impl Kernel for Prepare {
+impl OpKernel for Prepare {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecPrepare",
         doc: "Does ahead of the step, in an input pipeline, what MxRecIdOffset with `create` 1 does in it, for all tables that are looked \
@@ -47,12 +45,8 @@ impl Kernel for Prepare {
         ],
         errors: "none of its own.",
         stateful: true,
+        differentiable: false,
     };
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        context.expect_rank(0, "handles", 0)?;
-        context.set(0, &context.unknown_vector())
-    }
 
     fn create(construction: &Construction) -> Result<Self> {
         let tables = usize::try_from(construction.int("N")?)
@@ -86,7 +80,7 @@ pub(crate) struct Claim {
     limit: Option<usize>,
 }
 
-impl Kernel for Claim {
+impl OpKernel for Claim {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecClaim",
         doc: "In the step that uses a batch from MxRecPrepare: enters its new keys into the table and passes offsets and restore on. If \
@@ -103,11 +97,8 @@ impl Kernel for Claim {
         attrs: &[KEY_TYPE, LIMIT],
         errors: "those of MxRecIdOffset.",
         stateful: true,
+        differentiable: false,
     };
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        resolved_shape(context)
-    }
 
     fn create(construction: &Construction) -> Result<Self> {
         let limit = limit(construction)?;

@@ -1,12 +1,11 @@
 //! One step of an optimizer: `MxRecApply<Optimizer>` by offset, `MxRecApply<Optimizer>ByRestore` by offset with gradients that are not
 //! yet summed, `MxRecApply<Optimizer>ByIds` by key.
 
-use super::definition::{Arg, Attr, OpDef};
 use super::support::{
-    expect_last, expect_rank, expect_row_each, handle_to_scalar, ids, on, table, HANDLE, IDS,
-    KEY_TYPE,
+    expect_last, expect_rank, expect_row_each, ids, on, table, HANDLE, IDS, KEY_TYPE,
 };
-use crate::tf::{Construction, Context, Input, Kernel, ShapeContext};
+use crate::op_def::{Arg, Attr, OpDef};
+use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{self as kernels, Error, Lookup, Result, RowOptimizer, Target};
 use std::marker::PhantomData;
@@ -56,19 +55,8 @@ pub(crate) struct ByRestore<R> {
 /// The op that takes keys.
 pub(crate) struct ById<R>(R, PhantomData<R>);
 
-impl<R: Rule> Kernel for ByOffset<R> {
+impl<R: Rule> OpKernel for ByOffset<R> {
     const DEF: &'static OpDef = R::BY_OFFSET;
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        let offsets = context.expect_rank(1, "offsets", 1)?;
-        let grad = context.expect_rank(2, "grad", 2)?;
-        context.expect_equal(
-            "the numbers of offsets and of gradients",
-            context.dim(&offsets, 0),
-            context.dim(&grad, 0),
-        )?;
-        scalars(context, Self::DEF)
-    }
 
     fn create(construction: &Construction) -> Result<Self> {
         Ok(Self(R::read(construction)?, PhantomData))
@@ -92,13 +80,8 @@ impl<R: Rule> Kernel for ByOffset<R> {
     }
 }
 
-impl<R: Rule> Kernel for ByRestore<R> {
+impl<R: Rule> OpKernel for ByRestore<R> {
     const DEF: &'static OpDef = R::BY_RESTORE;
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        // Where the lists end depends on the node; mx_rec/ops/shapes.py checks their tensors.
-        handle_to_scalar(context)
-    }
 
     fn create(construction: &Construction) -> Result<Self> {
         let lookups = usize::try_from(construction.int("N")?)
@@ -137,18 +120,8 @@ impl<R: Rule> Kernel for ByRestore<R> {
     }
 }
 
-impl<R: Rule> Kernel for ById<R> {
+impl<R: Rule> OpKernel for ById<R> {
     const DEF: &'static OpDef = R::BY_ID;
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        let (ids, grad) = (context.input(1)?, context.input(2)?);
-        context.expect_equal(
-            "ranks of grad and of ids + 1",
-            context.rank(&grad),
-            context.rank(&ids).map(|rank| rank + 1),
-        )?;
-        scalars(context, Self::DEF)
-    }
 
     fn create(construction: &Construction) -> Result<Self> {
         Ok(Self(R::read(construction)?, PhantomData))
@@ -168,14 +141,6 @@ impl<R: Rule> Kernel for ById<R> {
             context.set_scalar(0, updated as i64)
         })
     }
-}
-
-/// Every input after the gradient is a scalar, and so is the output.
-fn scalars(context: &ShapeContext, def: &OpDef) -> Result<()> {
-    for (at, arg) in (0i32..).zip(def.inputs).skip(3) {
-        context.expect_rank(at, arg.name, 0)?;
-    }
-    handle_to_scalar(context)
 }
 
 const fn scalar(name: &'static str, doc: &'static str) -> Arg {
@@ -252,6 +217,7 @@ macro_rules! definitions {
             attrs: &[$($attr),*],
             errors: ERRORS,
             stateful: true,
+            differentiable: false,
         };
         const BY_RESTORE: &'static OpDef = &OpDef {
             name: concat!("MxRecApply", $name, "ByRestore"),
@@ -264,6 +230,7 @@ macro_rules! definitions {
             attrs: &[LOOKUPS, $($attr),*],
             errors: RESTORE_ERRORS,
             stateful: true,
+            differentiable: false,
         };
         const BY_ID: &'static OpDef = &OpDef {
             name: concat!("MxRecApply", $name, "ByIds"),
@@ -273,6 +240,7 @@ macro_rules! definitions {
             attrs: &[KEY_TYPE, $($attr),*],
             errors: ID_ERRORS,
             stateful: true,
+            differentiable: false,
         };
     };
 }

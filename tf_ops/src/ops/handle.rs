@@ -1,14 +1,14 @@
 //! `MxRecTable`: the op that owns a table.
 
-use super::definition::{Arg, OpDef};
 use crate::config::Settings;
+use crate::op_def::{Arg, OpDef};
 use crate::tables::{self, Reference};
-use crate::tf::{Construction, Context, Kernel, ShapeContext};
+use crate::tf::{Construction, Context, OpKernel};
 use mx_rec_kernels::{Error, Result};
 use parking_lot::Mutex;
 
 /// One node of `MxRecTable` in one session; its table goes with the reference.
-pub(crate) struct Table {
+pub(crate) struct MakeTable {
     made: Mutex<Option<Made>>,
 }
 
@@ -17,7 +17,7 @@ struct Made {
     table: Reference,
 }
 
-impl Kernel for Table {
+impl OpKernel for MakeTable {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecTable",
         doc: "A table of embeddings. It is made when the node first runs in a session, stays the same at every later run, and is \
@@ -40,15 +40,8 @@ impl Kernel for Table {
         errors: "`INVALID_ARGUMENT` for a configuration that is not valid, that differs from the one the table was made with, or \
                  whose dim is not that of `like`.",
         stateful: true,
+        differentiable: false,
     };
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        let config = context.expect_rank(0, "config", 1)?;
-        let like = context.expect_rank(1, "like", 2)?;
-        context.expect_equal("the rows of like and 0", context.dim(&like, 0), Some(0))?;
-        context.set(0, &like)?;
-        context.set(1, &context.part(&config, 0, 0)?)
-    }
 
     fn create(_: &Construction) -> Result<Self> {
         Ok(Self {

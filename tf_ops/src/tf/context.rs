@@ -60,7 +60,7 @@ impl Construction {
 pub(crate) struct Context {
     api: &'static TensorFlow,
     raw: *mut sys::TF_OpKernelContext,
-    inputs: &'static [crate::ops::Arg],
+    inputs: &'static [crate::op_def::Arg],
 }
 
 impl Context {
@@ -69,7 +69,7 @@ impl Context {
     pub(super) unsafe fn new(
         api: &'static TensorFlow,
         raw: *mut sys::TF_OpKernelContext,
-        inputs: &'static [crate::ops::Arg],
+        inputs: &'static [crate::op_def::Arg],
     ) -> Self {
         Self { api, raw, inputs }
     }

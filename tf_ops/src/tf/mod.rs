@@ -12,7 +12,6 @@ mod tensor;
 
 pub(crate) use buffers::Hold as HoldBuffers;
 pub(crate) use context::{Construction, Context};
-pub(crate) use register::{has_kernel, register, Kernel};
-pub(crate) use shape::ShapeContext;
+pub(crate) use register::{has_kernel, register, OpKernel};
 pub(crate) use status::Status;
 pub(crate) use tensor::Input;

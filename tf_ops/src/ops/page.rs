@@ -1,47 +1,7 @@
-//! What an op is, as data, and how it reads as documentation.
+//! The definitions of all ops for people (docs/ops.md), and as JSON for Python.
 
+use mx_rec_kernels::{Error, Kind, Result};
 use std::fmt::Write;
-
-/// An input or an output.
-#[derive(Clone, Copy, Debug)]
-pub struct Arg {
-    /// Its name.
-    pub name: &'static str,
-    /// TensorFlow's word for its type, or the name of a type attribute.
-    pub dtype: &'static str,
-    /// Its shape.
-    pub shape: &'static str,
-    /// What it holds.
-    pub doc: &'static str,
-}
-
-/// An attribute.
-#[derive(Clone, Copy, Debug)]
-pub struct Attr {
-    /// TensorFlow's notation: name, type, default.
-    pub spec: &'static str,
-    /// What it decides.
-    pub doc: &'static str,
-}
-
-/// An op.
-#[derive(Clone, Copy, Debug)]
-pub struct OpDef {
-    /// Its name in a graph.
-    pub name: &'static str,
-    /// What it does.
-    pub doc: &'static str,
-    /// Its inputs, in order.
-    pub inputs: &'static [Arg],
-    /// Its outputs, in order.
-    pub outputs: &'static [Arg],
-    /// Its attributes.
-    pub attrs: &'static [Attr],
-    /// When it fails, beyond wrong types and shapes.
-    pub errors: &'static str,
-    /// Whether TensorFlow must run it once for each step that asks for it, and fold or merge nothing.
-    pub stateful: bool,
-}
 
 const HEAD: &str = "# Ops
 
@@ -76,10 +36,25 @@ pub fn render() -> String {
         }
         let _ = write!(
             page,
-            "\n{}. Errors: {}\n",
+            "\n{}, {}. Errors: {}\n",
             if op.stateful { "Stateful" } else { "Stateless" },
+            if op.differentiable {
+                "differentiable"
+            } else {
+                "not differentiable"
+            },
             op.errors
         );
     }
     page
+}
+
+/// The definitions as JSON in UTF-8; include/mx_rec.h has its fields.
+///
+/// # Errors
+/// `Internal` if they cannot be written as JSON.
+pub fn json() -> Result<Vec<u8>> {
+    serde_json::to_vec(&super::definitions()).map_err(|error| {
+        Error::new(Kind::Internal, "the definitions cannot be written as JSON").with("cause", error)
+    })
 }
