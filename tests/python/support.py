@@ -69,6 +69,11 @@ def prepared(result):
     return tuple(result.offsets) + (result.restore,)
 
 
+def row_of(offset):
+    """The row number in an offset, or in each of an array of them; the rest of it is the generation."""
+    return offset & (2 ** 31 - 1)
+
+
 class Raw:
     """A table reached by its ops alone: made by MxRecTable, or taken from a table's variable."""
 

@@ -115,9 +115,8 @@ impl Table {
         };
         self.start_history(thresholds, now)?;
         let index = self.index().read();
-        // Row numbers without a stamp: they are of this moment, and nobody is given them.
         let room = |n| self.room(n);
-        let found = self.distinct(pool, &index, ids, Wanted::Occurrences, 0, restore, room);
+        let found = self.distinct(pool, &index, ids, Wanted::Occurrences, restore, room);
         let (keys, times) = found.list;
         let keys = Arc::new(keys);
         let history = self.history().read();
@@ -211,8 +210,7 @@ impl Table {
             position,
             missing,
         } = decided;
-        let stamp = self.stamp();
-        offsets.iter_mut().for_each(|row| *row |= stamp);
+        self.stamp(&mut offsets);
         let refused = keys.len() - offsets.len();
         self.counters().batch(offsets.len(), missing.len());
         self.counters().refused.fetch_add(refused as u64, Relaxed);
@@ -293,7 +291,7 @@ impl Table {
             Some(mut found) if found.version != index.version() => {
                 // Rows have come meanwhile.
                 let keys: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
-                let again = self.rows_of(pool, index, &keys, 0);
+                let again = self.rows_of(pool, index, &keys);
                 for (&(at, _), &offset) in found.missing.iter().zip(again.offsets.iter()) {
                     found.offsets[at as usize] = offset;
                 }
@@ -309,7 +307,7 @@ impl Table {
                 Some((found.counts, found.moment)),
             ),
             None => {
-                let found = self.rows_of(pool, index, keys, 0);
+                let found = self.rows_of(pool, index, keys);
                 (found.offsets, found.missing, None)
             }
         };

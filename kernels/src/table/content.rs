@@ -1,10 +1,11 @@
 //! The rows of a table, and which of them are in use.
 
 use super::changes::Changes;
-use super::offset::{Births, Generation, Unfit, MAX_ROWS};
+use super::offset::{Births, Unfit, MAX_ROWS};
 use super::vacant::Vacant;
-use crate::mem::{Slab, NONE};
+use crate::mem::Slab;
 use crate::{Error, Kind, Result, SlotSpec};
+use parking_lot::{RwLock, RwLockReadGuard};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -34,30 +35,21 @@ pub(crate) struct Content {
     initials: u64,
     /// Which rows changed since which save.
     pub(super) changes: Changes,
-    /// That of the table, as soon as this is its content.
-    generation: Arc<Generation>,
-    births: Births,
+    /// Those of the table, as soon as this is its content.
+    births: Arc<RwLock<Births>>,
 }
 
 /// Tells which row an offset is for. The content stays as it is meanwhile.
 pub(super) struct Offsets<'c> {
-    content: &'c Content,
+    births: RwLockReadGuard<'c, Births>,
     rows: u64,
-    /// The present generation in its place in an offset.
-    present: i64,
 }
 
 impl Offsets<'_> {
-    /// The row that an offset may change: [`NONE`] for -1 and for 0, which is nobody's.
-    ///
-    /// An offset of the present generation is good, because no row has left its key since.
+    /// The row that an offset may change: [`NONE`](crate::mem::NONE) for -1 and for 0, which is nobody's.
     #[inline(always)]
     pub(super) fn row(&self, offset: i64) -> Result<u32, Unfit> {
-        let row = (offset ^ self.present) as u64;
-        if row < self.rows {
-            return Ok(row as u32);
-        }
-        self.content.judge(offset)
+        self.births.row(offset, self.rows)
     }
 
     /// The row that may be read with an offset: [`Offsets::row`], or that of a removed key as long as a lease holds it.
@@ -85,45 +77,32 @@ impl Content {
             swept: 0,
             initials: 0,
             changes: Changes::default(),
-            generation: Arc::default(),
-            births: Births::default(),
+            births: Arc::default(),
         }
     }
 
-    /// The generation of the offsets of these rows.
-    pub(super) fn generation(&self) -> &Arc<Generation> {
-        &self.generation
+    /// Since when each row belongs to its key.
+    pub(super) fn births(&self) -> &Arc<RwLock<Births>> {
+        &self.births
     }
 
     /// What tells the rows of offsets.
     pub(super) fn offsets(&self) -> Offsets<'_> {
         Offsets {
-            content: self,
+            births: self.births.read(),
             rows: self.slab.rows() as u64,
-            present: self.generation.present(),
         }
-    }
-
-    /// [`Offsets::row`] of an offset that is not of the present generation.
-    #[inline(never)]
-    fn judge(&self, offset: i64) -> Result<u32, Unfit> {
-        if offset == -1 || offset == 0 {
-            return Ok(NONE);
-        }
-        let is_used = |row| (row as usize) < self.slab.rows() && !self.removed.contains(row);
-        self.births.judge(&self.generation, offset, is_used)
     }
 
     /// Takes the place of `old`, whose offsets are good no longer.
     pub(super) fn follow(&mut self, old: &Content) {
-        self.generation = Arc::clone(&old.generation);
-        self.births = Births::renewed(&self.generation, self.slab.rows());
+        self.births = Arc::clone(&old.births);
+        self.births.write().replaced(self.slab.rows());
     }
 
-    /// Rows leave their keys: from now on the offsets that were given out for them are stale. Rows that leases hold are `held`.
-    pub(super) fn leave(&mut self, held: impl Iterator<Item = u32>) {
-        self.births.advance(&self.generation);
-        held.for_each(|row| self.births.retire(&self.generation, row));
+    /// A row that a lease holds has lost its key: it can be read with the offsets there are, and not changed.
+    pub(super) fn retire(&mut self, row: u32) {
+        self.births.write().retire(row);
     }
 
     /// Numbers for `n` new rows: removed ones first, then behind the last. Their contents are unspecified.
@@ -150,17 +129,14 @@ impl Content {
             return Err(error);
         }
         rows.extend((first..end).map(|row| row as u32));
-        let taken = rows.iter().map(|&row| row as usize);
-        self.births.renew(&self.generation, taken);
-        self.births.grown(end);
+        self.births.write().take(&rows, end);
         self.swept = self.swept.min(self.removed.len());
         Ok(rows)
     }
 
     /// Takes rows out of use.
     pub(crate) fn free(&mut self, rows: &[u32]) {
-        self.births.advance(&self.generation);
-        self.births.release(rows);
+        self.births.write().free(rows);
         for &row in rows {
             self.removed.insert(row);
             self.lowest = self.lowest.min(row as usize);
@@ -180,9 +156,8 @@ impl Content {
                     Content::new(self.dim, self.capacity, std::mem::take(&mut self.slots));
                 std::mem::swap(self, &mut old);
                 self.changes = old.changes;
-                self.generation = old.generation;
                 self.births = old.births;
-                self.births.truncate(0);
+                self.births.write().truncate(0);
             }
         } else if self.is_sparse() && unused >= self.swept + self.swept / 4 {
             self.sweep();
@@ -214,9 +189,7 @@ impl Content {
         scratch.extend_from_slice(self.slab.row(row)?);
         self.slab.row_mut(to)?.copy_from_slice(scratch);
         self.changes.moved(row, to);
-        self.births.advance(&self.generation);
-        self.births
-            .renew(&self.generation, std::iter::once(to as usize));
+        self.births.write().moved(row, to);
         self.removed.remove(to);
         self.removed.insert(row);
         Some(to)
@@ -227,7 +200,7 @@ impl Content {
         let rows = self.removed.end(self.slab.rows());
         let memory = self.slab.truncate(rows);
         self.removed.truncate(rows);
-        self.births.truncate(rows);
+        self.births.write().truncate(rows);
         self.swept = self.removed.len();
         memory
     }
@@ -333,7 +306,7 @@ impl Content {
     /// Bytes of the bookkeeping.
     pub(crate) fn other_bytes(&self) -> u64 {
         let rows = self.removed.bytes() + self.frozen.capacity() * 4;
-        (rows + self.changes.bytes() + self.births.bytes()) as u64
+        (rows + self.changes.bytes() + self.births.read().bytes()) as u64
     }
 
     /// The first removed row.

@@ -4,7 +4,7 @@ use super::admission::Counters;
 use super::content::Content;
 use super::flight::{divide, Flight};
 use super::observed::Observations;
-use super::offset::{Generation, Unfit};
+use super::offset::{row_of, Births, Unfit};
 use super::verbs::Memory;
 use super::TableConfig;
 use crate::batch::distinct::{distinct, Distinct, Scratch, Wanted};
@@ -35,8 +35,8 @@ pub struct Table {
     index: RwLock<Index>,
     flight: Mutex<Flight>,
     content: RwLock<Content>,
-    /// That of the content's offsets.
-    generation: Arc<Generation>,
+    /// Those of the content's rows.
+    births: Arc<RwLock<Births>>,
     rows: AtomicU64,
     /// Whether `content.changes` is on; once on, it stays.
     tracking: AtomicBool,
@@ -75,7 +75,7 @@ impl Table {
             frozen_keys,
             index: RwLock::new(index),
             flight: Mutex::default(),
-            generation: Arc::clone(content.generation()),
+            births: Arc::clone(content.births()),
             content: RwLock::new(content),
             rows: AtomicU64::new(0),
             tracking: AtomicBool::new(false),
@@ -115,8 +115,8 @@ impl Table {
     /// De-duplicates `ids` and gives each distinct key its offset.
     ///
     /// Returns the offsets in order of first occurrence; `restore[i]` is the position in them of `ids[i]`, or -1 for
-    /// padding and, with `create == false`, for unknown keys. An offset is greater than 0; it is good for its key, in as many copies as
-    /// one likes, until the key's row is removed or moved or the content is replaced.
+    /// padding and, with `create == false`, for unknown keys. An offset is greater than 0. A key has the same offset, good in any number
+    /// of copies, until its row is removed or moved or the content is replaced.
     ///
     /// # Errors
     /// `InvalidArgument` if `restore` is not as long as `ids`, there are 2^31 ids or more, or more distinct keys than
@@ -213,8 +213,7 @@ impl Table {
         let wanted = if create { Wanted::Keys } else { Wanted::Rows };
         let index = self.index.read();
         let version = index.version();
-        let stamp = self.stamp();
-        let found = self.distinct(pool, &index, ids, wanted, stamp, restore, &room);
+        let mut found = self.distinct(pool, &index, ids, wanted, restore, &room);
         if let Some(limit) = limit.filter(|&limit| found.keys > limit) {
             return Err(self
                 .refuse("the batch has more distinct keys than its limit")
@@ -225,6 +224,7 @@ impl Table {
             if create {
                 self.counters.batch(found.keys, 0);
             }
+            self.stamp(&mut found.offsets);
             return Ok((index, found.offsets));
         }
         drop(index);
@@ -232,23 +232,29 @@ impl Table {
         let mut found = if index.version() == version {
             found
         } else {
-            let stamp = self.stamp();
-            self.distinct(pool, &index, ids, wanted, stamp, restore, &room)
+            self.distinct(pool, &index, ids, wanted, restore, &room)
         };
         let keys: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
         let rows = self.create(pool, &mut index, &keys)?;
         self.counters.batch(found.keys, keys.len());
-        let stamp = self.stamp();
         for (&(position, _), row) in found.missing.iter().zip(rows) {
-            found.offsets[position as usize] = stamp | i64::from(row);
+            found.offsets[position as usize] = i64::from(row);
         }
+        self.stamp(&mut found.offsets);
         Ok((RwLockWriteGuard::downgrade(index), found.offsets))
     }
 
-    /// The present generation, for offsets of rows that belong to their keys now: `stamp() | row`. The caller holds the index, so that
-    /// no row leaves its key before the offset is made.
-    pub(super) fn stamp(&self) -> i64 {
-        self.generation.give()
+    /// Makes offsets of row numbers, and leaves -1. The rows belong to their keys, and the caller holds the index, so that it stays so
+    /// meanwhile. Whatever else is in a number is written over.
+    pub(super) fn stamp(&self, rows: &mut [i64]) {
+        let births = self.births.read();
+        if births.is_plain() {
+            let plain = births.plain();
+            rows.iter_mut().for_each(|row| *row |= plain);
+        } else {
+            let rows = rows.iter_mut().filter(|row| **row != -1);
+            rows.for_each(|row| *row = births.offset(row_of(*row)));
+        }
     }
 
     pub(super) fn index(&self) -> &RwLock<Index> {
@@ -422,12 +428,11 @@ impl Table {
         index: &Index,
         ids: Ids<'_>,
         wanted: Wanted,
-        stamp: i64,
         restore: &mut [i32],
         room: impl FnOnce(usize) -> O,
     ) -> Distinct<O> {
         let mut scratch = self.scratch.lock().pop().unwrap_or_default();
-        let found = distinct(pool, index, ids, wanted, stamp, &mut scratch, restore, room);
+        let found = distinct(pool, index, ids, wanted, &mut scratch, restore, room);
         if scratch.bytes() <= KEPT.1 {
             let mut kept = self.scratch.lock();
             if kept.len() < KEPT.0 {

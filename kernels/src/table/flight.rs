@@ -232,16 +232,12 @@ impl Flight {
         for &row in rows {
             match found.get(&row) {
                 Some(&leases) if leases > 0 => {
+                    content.retire(row);
                     self.retired.insert(row, leases);
                 }
                 _ => self.loose.push(row),
             }
         }
-        content.leave(
-            rows.iter()
-                .copied()
-                .filter(|row| self.retired.contains_key(row)),
-        );
         self.settle(content);
     }
 

@@ -126,14 +126,13 @@ impl Table {
                 _ => Wanted::Occurrences,
             };
             let room = |n| first.room(n);
-            let stamp = first.stamp();
-            let mut found = first.distinct(pool, &index, ids, wanted, stamp, restore, room);
+            let mut found = first.distinct(pool, &index, ids, wanted, restore, room);
             let (keys, _) = std::mem::take(&mut found.list);
             leases.push(first.stage(pool, &index, found, limit, source(ids, restore)));
             drop(index);
             for table in others {
                 let index = table.index().read();
-                let found = table.rows_of(pool, &index, &keys, table.stamp());
+                let found = table.rows_of(pool, &index, &keys);
                 leases.push(table.stage(pool, &index, found, limit, source(ids, restore)));
             }
         }
@@ -213,6 +212,7 @@ impl Table {
             return Lease::empty();
         }
         if found.missing.is_empty() {
+            self.stamp(&mut found.offsets);
             let offsets = Arc::new(found.offsets);
             self.flight().lock().register(&offsets, source, Vec::new());
             return self.leased(offsets);
@@ -233,10 +233,10 @@ impl Table {
             flight.stage(key, row, content.initials());
         }
         super::engine::fill_in(&mut rows, &taken);
-        let stamp = self.stamp();
         for (&(position, _), &row) in found.missing.iter().zip(&rows) {
-            found.offsets[position as usize] = stamp | i64::from(row);
+            found.offsets[position as usize] = i64::from(row);
         }
+        self.stamp(&mut found.offsets);
         let offsets = Arc::new(found.offsets);
         flight.register(&offsets, source, keys.into_iter().zip(rows).collect());
         drop(flight);
@@ -246,14 +246,8 @@ impl Table {
         self.leased(offsets)
     }
 
-    /// Looks distinct keys up, with the buckets of later ones on their way; `stamp` is set in the row numbers.
-    pub(super) fn rows_of(
-        &self,
-        pool: &Pool,
-        index: &Index,
-        keys: &[i64],
-        stamp: i64,
-    ) -> Distinct<Lines> {
+    /// Looks distinct keys up, with the buckets of later ones on their way: `offsets` are row numbers.
+    pub(super) fn rows_of(&self, pool: &Pool, index: &Index, keys: &[i64]) -> Distinct<Lines> {
         let mut offsets = self.room(keys.len());
         let bounds = ranges(keys.len(), pool.parts(keys.len(), LEAST));
         let work: Vec<_> = bounds
@@ -268,7 +262,7 @@ impl Table {
                 }
                 *offset = match index.row(keys[at]) {
                     NONE => -1,
-                    row => stamp | i64::from(row),
+                    row => i64::from(row),
                 };
             }
         });
