@@ -32,7 +32,7 @@ def optimizer(kind="sgd"):
     from mx_rec.optimizers import gradient_descent, lazy_adam, momentum
 
     return {"sgd": lambda: gradient_descent.create_hash_optimizer(1.0),
-            "momentum": lambda: momentum.create_hash_optimizer(1.0, momentum=0.5),
+            "momentum": lambda: momentum.create_hash_optimizer(1.0, 0.5),
             "adam": lambda: lazy_adam.create_hash_optimizer(0.1)}[kind]()
 
 
@@ -47,9 +47,9 @@ def after(first, make):
 
 
 def between(embedding, disturb):
-    """The embedding, after the ops of `disturb`, which run after the lookup: so the update comes after both."""
+    """The embedding, after the ops of `disturb`, which run after the lookup; its gradient comes after them, too."""
     done = after(embedding, disturb)
-    return after(done, lambda: tf().identity(embedding))
+    return embedding * after(done, lambda: tf().compat.v1.placeholder_with_default(1.0, []) + 0.0)
 
 
 def checkpoint(tmp_path, order):
@@ -84,7 +84,7 @@ def test_a_step_whose_table_was_replaced_after_its_lookup_is_aborted(graph, sess
     rule = optimizer(rule)
     first = rule.minimize(tf().reduce_sum(lookup(table, keys(20, 10))), var_list=[table.variable])
     embedding = between(lookup(table, keys(20)), replace(kind, raw, tmp_path))
-    loss = tf().reduce_sum(embedding * 0.5)
+    loss = tf().reduce_sum(embedding)
     if how == "fused":
         step = rule.minimize(loss, var_list=[table.variable])
         graph_ops = [op.type for op in graph.get_operations()]
@@ -115,7 +115,7 @@ def test_a_claimed_batch_whose_table_was_replaced_is_aborted(tmp_path, kind):
             "ids": np.array([[20, 10], [20, 20], [20, 10]], np.int64), "replace": [False, True, False]})
         iterator = cases.initializable(data)
         batch = iterator.get_next()
-        table = run.table()
+        table = run.table(dim=DIM)
         raw = support.Raw.of(table)
         found = run.lookup(table, batch["ids"])
         disturb = replace(kind, raw, tmp_path)
@@ -158,7 +158,8 @@ def test_a_monitored_session_recovers_from_a_replaced_table(graph, dynamic, tmp_
             save_summaries_secs=None, log_step_count_steps=None) as sess:
         for _ in range(6):
             sess.run(step)
-        rows, steps = sess.run_step_fn(lambda context: (raw.rows(context.session), context.session.run(count)))
+        rows, steps = sess.run_step_fn(lambda step_context: (
+            raw.rows(step_context.session), step_context.session.run(count)))
     assert (len(calls), steps) == (7, 6)
     support.assert_same_tables(rows, {1: np.full(DIM, -6), 2: np.full(DIM, -12)})
 

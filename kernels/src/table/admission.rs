@@ -3,7 +3,6 @@
 //! A training step counts the keys of all its lookups of a table first ([`Table::observe`]) and gives rows then
 //! ([`Table::admit`]): so every occurrence of the batch counts, whatever the order of the lookups.
 
-use super::flight::Source;
 use super::observed::Observed;
 use super::{Lease, Table};
 use crate::batch::distinct::Wanted;
@@ -223,11 +222,7 @@ impl Table {
             }
         }
         let offsets = Arc::new(offsets);
-        let source = Source {
-            ids: (0, 0),
-            restore: (restore.as_ptr().addr(), restore.len()),
-        };
-        self.flight().lock().register(&offsets, source, Vec::new());
+        self.flight().lock().register(&offsets, None, Vec::new());
         drop(index);
         Ok(self.leased(offsets))
     }

@@ -1,6 +1,7 @@
 //! What batches hold on their way from being prepared to the end of their step: staged, leased and retired rows.
 
 use super::content::Content;
+use super::fingerprint::Fingerprint;
 use super::offset::row_of;
 use crate::index::hash;
 use crate::mem::{Lines, NONE};
@@ -29,19 +30,11 @@ pub(super) struct Flight {
 
 pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<KeyHasher>>;
 
-/// The buffers a batch was prepared from and into, by which its lease is known again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Source {
-    /// Address and bytes of the ids.
-    pub(super) ids: (usize, usize),
-    /// Address and length of `restore`.
-    pub(super) restore: (usize, usize),
-}
-
 /// What one live lease holds.
 struct Held {
     offsets: Arc<Lines>,
-    source: Source,
+    /// Of the ids and the inverse, if the lease was prepared: it may be claimed.
+    source: Option<Fingerprint>,
     /// The keys it staged or found staged, until it is claimed.
     staged: Vec<(i64, u32)>,
     /// The rows of its offsets that were removed since.
@@ -74,7 +67,7 @@ impl Flight {
     pub(super) fn register(
         &mut self,
         offsets: &Arc<Lines>,
-        source: Source,
+        source: Option<Fingerprint>,
         staged: Vec<(i64, u32)>,
     ) {
         for (key, _) in &staged {
@@ -117,15 +110,25 @@ impl Flight {
         }
     }
 
+    /// Whether these are the offsets of a lease that may be good for something.
+    pub(super) fn may_be_claimed(&self, offsets: &[i64]) -> bool {
+        self.claimable(offsets).is_some()
+    }
+
+    /// The lease of these offsets, if it was prepared and none of its keys was removed since.
+    fn claimable(&self, offsets: &[i64]) -> Option<&Held> {
+        let held = self.leases.get(&offsets.as_ptr().addr())?;
+        let good = !held.stale && held.source.is_some() && held.offsets.len() == offsets.len();
+        good.then_some(held)
+    }
+
     /// What the lease of these offsets is good for.
-    pub(super) fn claim(&self, offsets: &[i64], source: Source) -> Claim {
-        let held = match self.leases.get(&offsets.as_ptr().addr()) {
-            Some(held)
-                if !held.stale && held.source == source && held.offsets.len() == offsets.len() =>
-            {
-                held
-            }
-            _ => return Claim::Stale,
+    pub(super) fn claim(&self, offsets: &[i64], source: Fingerprint) -> Claim {
+        let Some(held) = self
+            .claimable(offsets)
+            .filter(|held| held.source == Some(source))
+        else {
+            return Claim::Stale;
         };
         let named = |(key, row): &(i64, u32)| self.staged(*key) == Some(*row);
         if held.staged.iter().any(named) {

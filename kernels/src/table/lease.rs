@@ -1,6 +1,7 @@
 //! Batches ahead: rows for a batch before its step, and offsets that stay good until the last one who has them is done.
 
-use super::flight::{divide, Claim, Source};
+use super::fingerprint::Fingerprint;
+use super::flight::{divide, Claim};
 use super::Table;
 use crate::batch::distinct::{Distinct, Wanted};
 use crate::index::{hash, Index};
@@ -82,8 +83,7 @@ impl Table {
         let room = |n| self.room(n);
         let (index, offsets) = self.resolve(pool, ids, true, limit, restore, room)?;
         let offsets = Arc::new(offsets);
-        let source = source(ids, restore);
-        self.flight().lock().register(&offsets, source, Vec::new());
+        self.flight().lock().register(&offsets, None, Vec::new());
         drop(index);
         Ok(self.leased(offsets))
     }
@@ -128,12 +128,13 @@ impl Table {
             let room = |n| first.room(n);
             let mut found = first.distinct(pool, &index, ids, wanted, restore, room);
             let (keys, _) = std::mem::take(&mut found.list);
-            leases.push(first.stage(pool, &index, found, limit, source(ids, restore)));
+            let source = Fingerprint::of(pool, ids, restore);
+            leases.push(first.stage(pool, &index, found, limit, source));
             drop(index);
             for table in others {
                 let index = table.index().read();
                 let found = table.rows_of(pool, &index, &keys);
-                leases.push(table.stage(pool, &index, found, limit, source(ids, restore)));
+                leases.push(table.stage(pool, &index, found, limit, source));
             }
         }
         leases.resize_with(tables.len(), Lease::empty);
@@ -143,9 +144,9 @@ impl Table {
         leases
     }
 
-    /// In the step: whether `offsets` and `restore`, the very buffers of a live lease of this table that was prepared from
-    /// the very buffer `ids`, are what [`Table::lease`] would give now. If so, the batch's new keys are now in the table. If
-    /// not, nothing changed, and the step calls [`Table::lease`].
+    /// In the step: whether `offsets`, the very buffer of a live lease that was prepared for this table, and `restore` are what
+    /// [`Table::lease`] would give for `ids` now. `ids` and `restore` must hold what they held when the lease was prepared, wherever
+    /// they lie. If so, the batch's new keys are now in the table. If not, nothing changed, and the step calls [`Table::lease`].
     ///
     /// # Errors
     /// `ResourceExhausted` if the system gives no memory for the new keys; then nothing changed.
@@ -160,7 +161,10 @@ impl Table {
         if limit.is_some_and(|limit| offsets.len() > limit) {
             return Ok(false);
         }
-        let source = source(ids, restore);
+        if !self.flight().lock().may_be_claimed(offsets) {
+            return Ok(false);
+        }
+        let source = Fingerprint::of(pool, ids, restore);
         match self.flight().lock().claim(offsets, source) {
             Claim::Stale => return Ok(false),
             Claim::Good => {
@@ -206,7 +210,7 @@ impl Table {
         index: &Index,
         mut found: Distinct<Lines>,
         limit: Option<usize>,
-        source: Source,
+        source: Fingerprint,
     ) -> Lease {
         if limit.is_some_and(|limit| found.keys > limit) {
             return Lease::empty();
@@ -214,7 +218,9 @@ impl Table {
         if found.missing.is_empty() {
             self.stamp(&mut found.offsets);
             let offsets = Arc::new(found.offsets);
-            self.flight().lock().register(&offsets, source, Vec::new());
+            self.flight()
+                .lock()
+                .register(&offsets, Some(source), Vec::new());
             return self.leased(offsets);
         }
         let keys: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
@@ -238,7 +244,7 @@ impl Table {
         }
         self.stamp(&mut found.offsets);
         let offsets = Arc::new(found.offsets);
-        flight.register(&offsets, source, keys.into_iter().zip(rows).collect());
+        flight.register(&offsets, Some(source), keys.into_iter().zip(rows).collect());
         drop(flight);
         // Whoever enters the new keys waits for the index, and whoever reads their rows for the content.
         self.initialise(pool, &mut content, &fresh, &taken);
@@ -331,17 +337,5 @@ impl Table {
             old.push(lines);
         }
         drop(kept);
-    }
-}
-
-/// The buffers of a batch.
-fn source(ids: Ids<'_>, restore: &[i32]) -> Source {
-    let ids = match ids {
-        Ids::I64(ids) => (ids.as_ptr().addr(), size_of_val(ids)),
-        Ids::I32(ids) => (ids.as_ptr().addr(), size_of_val(ids)),
-    };
-    Source {
-        ids,
-        restore: (restore.as_ptr().addr(), restore.len()),
     }
 }

@@ -7,7 +7,7 @@
 //! | `changes` | which rows changed since which save |
 //! | `offset` | row numbers that tell their generation |
 //! | `engine` | the table: locks, new rows, removal |
-//! | `lease`, `flight` | batches ahead: staged rows, and offsets that outlive a removal |
+//! | `lease`, `flight`, `fingerprint` | batches ahead: staged rows, and offsets that outlive a removal |
 //! | `read` | lookup and find |
 //! | `admission`, `observed`, `evict` | which keys get rows, and which lose them |
 //! | `apply` | updates and assignment |
@@ -21,6 +21,7 @@ mod content;
 mod engine;
 mod evict;
 mod export;
+mod fingerprint;
 mod flight;
 mod lease;
 mod load;
