@@ -1,8 +1,8 @@
 //! An offset reaches the row of its own key or none: whatever was removed, moved, restored or cleared since it was given out.
 
 use mx_rec_kernels::{
-    checkpoint, Ids, Initializer, Kind, LazyAdam, Lookup, Momentum, Pool, Result, RowOptimizer,
-    Sgd, SlotSpec, Table, TableConfig, Target, Thresholds,
+    checkpoint, Ids, Initializer, Kind, LazyAdam, LookupGradients, Momentum, Pool, Result,
+    RowOptimizer, Sgd, SlotSpec, Table, TableConfig, Target, Thresholds,
 };
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ fn apply_fused(table: &Table, offsets: &[i64], optimizer: &dyn RowOptimizer) -> 
         vec![1.0; offsets.len() * DIM],
         (0..).take(offsets.len()).collect::<Vec<i32>>(),
     );
-    let lookup = Lookup {
+    let lookup = LookupGradients {
         offsets,
         restore: &restore,
         grads: &grads,

@@ -3,7 +3,7 @@
 use super::content::Content;
 use super::engine::zeros;
 use super::offset::Unfit;
-use super::{Lookup, Table, Target};
+use super::{LookupGradients, Table, Target};
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
 use crate::mem::{Part, NONE};
@@ -53,7 +53,7 @@ impl Table {
             Target::Ids(ids) => {
                 let mut restore = vec![0; n];
                 let (index, offsets) = self.resolve(pool, ids, true, None, &mut restore, zeros)?;
-                let lookup = Lookup {
+                let lookup = LookupGradients {
                     offsets: &offsets,
                     restore: &restore,
                     grads,
@@ -79,7 +79,7 @@ impl Table {
     pub fn apply_lookups(
         &self,
         pool: &Pool,
-        lookups: &[Lookup<'_>],
+        lookups: &[LookupGradients<'_>],
         optimizer: &dyn RowOptimizer,
     ) -> Result<u64> {
         for lookup in lookups {
@@ -145,7 +145,7 @@ impl Table {
     }
 
     /// Sums the gradients of every distinct key of every lookup.
-    fn keyed<'a>(&self, pool: &Pool, lookups: &[Lookup<'a>]) -> Result<Keyed<'a>> {
+    fn keyed<'a>(&self, pool: &Pool, lookups: &[LookupGradients<'a>]) -> Result<Keyed<'a>> {
         let spread: Vec<Spread<'a>> = lookups
             .iter()
             .map(|lookup| (lookup.restore, lookup.grads, lookup.offsets.len()))

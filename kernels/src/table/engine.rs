@@ -1,11 +1,11 @@
 //! The table itself: its locks, the way from ids to rows, new rows, removal.
 
 use super::admission::Counters;
+use super::args::Memory;
 use super::content::Content;
 use super::flight::{divide, Flight};
 use super::observed::Observations;
 use super::offset::{row_of, Births, Unfit};
-use super::verbs::Memory;
 use super::TableConfig;
 use crate::batch::distinct::{distinct, Distinct, Scratch, Wanted};
 use crate::history::History;

@@ -2,8 +2,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `config`, `verbs` | settings, arguments and results |
-//! | `content`, `vacant` | rows in use, removed, frozen; the slots of a row |
+//! | `config`, `args` | settings, arguments and results |
+//! | `content`, `free_rows` | rows in use, free, frozen; the slots of a row |
 //! | `changes` | which rows changed since which save |
 //! | `offset` | row numbers that tell their generation |
 //! | `engine` | the table: locks, new rows, removal |
@@ -15,6 +15,7 @@
 
 mod admission;
 mod apply;
+mod args;
 mod changes;
 mod config;
 mod content;
@@ -23,20 +24,19 @@ mod evict;
 mod export;
 mod fingerprint;
 mod flight;
+mod free_rows;
 mod lease;
 mod load;
 mod observed;
 mod offset;
 mod read;
 mod recall;
-mod vacant;
-mod verbs;
 
 pub use admission::{Stats, Thresholds};
+pub use args::{Absent, Export, LookupGradients, Memory, Target};
 pub use config::{TableConfig, MAX_CAPACITY, MAX_DIM};
 pub use engine::Table;
 pub use export::Snapshot;
 pub(crate) use export::Window;
 pub use lease::Lease;
 pub use load::Loading;
-pub use verbs::{Absent, Export, Lookup, Memory, Target};

@@ -28,7 +28,7 @@ impl Target<'_> {
 
 /// The gradients of one lookup, one for each of its ids.
 #[derive(Clone, Copy, Debug)]
-pub struct Lookup<'a> {
+pub struct LookupGradients<'a> {
     /// Those of its distinct keys `(u)`, as [`Table::id_offset`](crate::Table::id_offset) gave them; they may repeat, -1 and 0 are
     /// skipped.
     pub offsets: &'a [i64],
