@@ -1,4 +1,5 @@
-//! An offset reaches the row of its own key or none: whatever was removed, moved, restored or cleared since it was given out.
+//! An offset reaches the row of its own key or none: whatever was removed, moved, restored or
+//! cleared since it was given out.
 
 use mx_rec_kernels::{
     checkpoint, Ids, Initializer, Kind, LazyAdam, LookupGradients, Momentum, Pool, Result,
@@ -124,7 +125,8 @@ fn a_step_over_a_replaced_table_is_aborted_and_changes_nothing() {
     }
 }
 
-/// Copies of offsets are no leases: a removed key's row was given away, and its gradient moved the new key.
+/// Copies of offsets are no leases: a removed key's row was given away, and its gradient moved the
+/// new key.
 #[test]
 fn the_gradient_of_a_removed_key_reaches_nobody_and_is_counted() {
     let table = table(3);

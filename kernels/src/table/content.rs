@@ -46,13 +46,15 @@ pub(super) struct Offsets<'c> {
 }
 
 impl Offsets<'_> {
-    /// The row that an offset may change: [`NONE`](crate::mem::NONE) for -1 and for 0, which is nobody's.
+    /// The row that an offset may change: [`NONE`](crate::mem::NONE) for -1 and for 0, which is
+    /// nobody's.
     #[inline(always)]
     pub(super) fn row(&self, offset: i64) -> Result<u32, Unfit> {
         self.births.row(offset, self.rows)
     }
 
-    /// The row that may be read with an offset: [`Offsets::row`], or that of a removed key as long as a lease holds it.
+    /// The row that may be read with an offset: [`Offsets::row`], or that of a removed key as long
+    /// as a lease holds it.
     #[inline(always)]
     pub(super) fn readable(&self, offset: i64) -> Result<u32, Unfit> {
         match self.row(offset) {
@@ -100,12 +102,14 @@ impl Content {
         self.births.write().replaced(self.slab.rows());
     }
 
-    /// A row that a lease holds has lost its key: it can be read with the offsets there are, and not changed.
+    /// A row that a lease holds has lost its key: it can be read with the offsets there are, and
+    /// not changed.
     pub(super) fn retire(&mut self, row: u32) {
         self.births.write().retire(row);
     }
 
-    /// Numbers for `n` new rows: free ones first, then behind the last. Their contents are unspecified.
+    /// Numbers for `n` new rows: free ones first, then behind the last. Their contents are
+    /// unspecified.
     ///
     /// # Errors
     /// `ResourceExhausted`; nothing changed.
@@ -174,12 +178,14 @@ impl Content {
         self.slab.rows() - self.free_rows.len()
     }
 
-    /// [`Content::tidy`] is to wait until many more rows are removed: somebody else gives their memory back.
+    /// [`Content::tidy`] is to wait until many more rows are removed: somebody else gives their
+    /// memory back.
     pub(crate) fn leave_untidy(&mut self) {
         self.swept = self.free_rows.len();
     }
 
-    /// Moves a row in use into the first free one, if that is below it. `None`: it is not, or the row is frozen and stays.
+    /// Moves a row in use into the first free one, if that is below it. `None`: it is not, or the
+    /// row is frozen and stays.
     pub(crate) fn move_down(&mut self, row: u32, scratch: &mut Vec<f32>) -> Option<u32> {
         if self.frozen.binary_search(&row).is_ok() {
             return None;
@@ -195,7 +201,8 @@ impl Content {
         Some(to)
     }
 
-    /// Forgets free rows at the end. What is returned holds their memory: to be dropped when no lock is held, which takes time.
+    /// Forgets free rows at the end. What is returned holds their memory: to be dropped when no
+    /// lock is held, which takes time.
     pub(crate) fn trim(&mut self) -> impl Sized + use<> {
         let rows = self.free_rows.end(self.slab.rows());
         let memory = self.slab.truncate(rows);
@@ -232,7 +239,8 @@ impl Content {
         &self.frozen
     }
 
-    /// Where each of `wanted` starts in a row, in floats. Slots that the rows lack are added: all rows move once.
+    /// Where each of `wanted` starts in a row, in floats. Slots that the rows lack are added: all
+    /// rows move once.
     ///
     /// # Errors
     /// `ResourceExhausted`; nothing changed.
@@ -243,8 +251,8 @@ impl Content {
         let mut starts = Vec::with_capacity(wanted.len());
         for spec in wanted {
             let at = match slots.iter_mut().position(|slot| slot.name == spec.name) {
-                // Files may have brought the slot, without what the optimizer starts it at or with another
-                // setting: rows that are made from now on follow the optimizer.
+                // Files may have brought the slot, without what the optimizer starts it at or with
+                // another setting: rows that are made from now on follow the optimizer.
                 Some(at) => {
                     changed |= slots[at].initial.to_bits() != spec.initial.to_bits();
                     slots[at].initial = spec.initial;
@@ -282,7 +290,8 @@ impl Content {
         Ok(starts)
     }
 
-    /// Changes whenever a slot that rows have gets another initial value. Rows made before hold the old one.
+    /// Changes whenever a slot that rows have gets another initial value. Rows made before hold the
+    /// old one.
     pub(crate) fn initials(&self) -> u64 {
         self.initials
     }

@@ -1,11 +1,13 @@
-//! What a lease remembers of the ids it was prepared from and of the inverse it was prepared into: buffers that are not its own, so that
-//! neither their addresses nor their contents can be relied on later.
+//! What a lease remembers of the ids it was prepared from and of the inverse it was prepared into:
+//! buffers that are not its own, so that neither their addresses nor their contents can be relied
+//! on later.
 
 use crate::pool::Pool;
 use crate::Ids;
 use std::ops::Range;
 
-/// Numbers that one thread reads at a time; a multiple of those of a step. The value depends on it, and not on the number of threads.
+/// Numbers that one thread reads at a time; a multiple of those of a step. The value depends on it,
+/// and not on the number of threads.
 const BLOCK: usize = 16 << 10;
 
 /// Sums that do not wait for each other.
@@ -19,7 +21,8 @@ const FACTORS: [u64; LANES] = [
     0xA076_1D64_78BD_642F,
 ];
 
-/// The lengths of ids and inverse, and 64 bits of their contents: other contents have other bits, but for one in 2^64.
+/// The lengths of ids and inverse, and 64 bits of their contents: other contents have other bits,
+/// but for one in 2^64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     ids: usize,

@@ -1,4 +1,5 @@
-//! What batches hold on their way from being prepared to the end of their step: staged, leased and retired rows.
+//! What batches hold on their way from being prepared to the end of their step: staged, leased and
+//! retired rows.
 
 use super::content::Content;
 use super::fingerprint::Fingerprint;
@@ -14,8 +15,8 @@ const ENTRY: usize = 32;
 
 /// The state behind the flight lock, which is taken after the index's and before the content's.
 ///
-/// A row in use is in one of four places: in the index (under its key), in `staging` (under its key), in `retired`, or in
-/// `loose`. Only the first is visible to verbs that take keys.
+/// A row in use is in one of four places: in the index (under its key), in `staging` (under its
+/// key), in `retired`, or in `loose`. Only the first is visible to verbs that take keys.
 #[derive(Default)]
 pub(super) struct Flight {
     /// Live leases by the address of their offsets.
@@ -171,8 +172,9 @@ impl Flight {
         self.staging.insert(key, staged);
     }
 
-    /// Takes keys out of staging because they enter the index. Returns the rows whose slots hold older initial values than
-    /// those of `initials`: they must be reset, because such a row is to be as if it were made now.
+    /// Takes keys out of staging because they enter the index. Returns the rows whose slots hold
+    /// older initial values than those of `initials`: they must be reset, because such a row is to
+    /// be as if it were made now.
     pub(super) fn enter(&mut self, keys: &[i64], initials: u64) -> Vec<u32> {
         keys.iter()
             .filter_map(|key| self.staging.remove(key))
@@ -214,7 +216,8 @@ impl Flight {
         move |row| held.get(&row) == Some(&true)
     }
 
-    /// Takes in rows whose keys have left the index: those that a live lease holds wait for its end, the others are freed.
+    /// Takes in rows whose keys have left the index: those that a live lease holds wait for its
+    /// end, the others are freed.
     pub(super) fn retire(&mut self, rows: &[u32], content: &mut Content) {
         if self.leases.is_empty() {
             self.loose.extend_from_slice(rows);
@@ -231,7 +234,8 @@ impl Flight {
                 }
             }
         }
-        // In the order of removal, so that row numbers are used again in the same order in every run.
+        // In the order of removal, so that row numbers are used again in the same order in every
+        // run.
         for &row in rows {
             match found.get(&row) {
                 Some(&leases) if leases > 0 => {
@@ -244,7 +248,8 @@ impl Flight {
         self.settle(content);
     }
 
-    /// Gives up all staged rows. The leases that name them end now: their batches will be resolved again.
+    /// Gives up all staged rows. The leases that name them end now: their batches will be resolved
+    /// again.
     pub(super) fn unstage(&mut self) {
         let start = self.loose.len();
         let named = |(key, row): &(i64, u32)| self.staged(*key) == Some(*row);

@@ -1,12 +1,13 @@
-//! Offsets: a row number with the generation since which the row belongs to its key, so that a copy of an offset is as safe as the
-//! original.
+//! Offsets: a row number with the generation since which the row belongs to its key, so that a copy
+//! of an offset is as safe as the original.
 //!
 //! ```text
 //! bit 63  62 .. 31      30 .. 0
 //!     0   generation    row            generation is never 0
 //! ```
-//! A key has one and the same offset as long as it has its row. -1 is padding, and 0 is nobody's: TensorFlow starts the accumulators
-//! of gradients in loops with index 0 and value 0. Every other number that is not positive was never given out.
+//! A key has one and the same offset as long as it has its row. -1 is padding, and 0 is nobody's:
+//! TensorFlow starts the accumulators of gradients in loops with index 0 and value 0. Every other
+//! number that is not positive was never given out.
 
 use super::flight::Map;
 use crate::mem::NONE;
@@ -18,8 +19,8 @@ const ROW_BITS: u32 = 31;
 /// The most rows of a table, those that wait to be used again included.
 pub(super) const MAX_ROWS: usize = 1 << ROW_BITS;
 
-/// After so many births all offsets there are count as those of a replaced content. So no generation comes twice among those that are
-/// accepted.
+/// After so many births all offsets there are count as those of a replaced content. So no
+/// generation comes twice among those that are accepted.
 const MOST: u32 = 1 << 31;
 
 /// The row number in an offset that this table has given out.
@@ -31,7 +32,8 @@ pub(super) fn row_of(offset: i64) -> u32 {
 /// Why an offset is not that of a key and its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unfit {
-    /// The key was removed. The row is still its own, because a lease holds it: it may be read, and must not be changed.
+    /// The key was removed. The row is still its own, because a lease holds it: it may be read, and
+    /// must not be changed.
     Retired(u32),
     /// The key was removed or its row moved; the row is free or another key's.
     Stale,
@@ -43,11 +45,13 @@ pub(super) enum Unfit {
 
 /// Since when each row belongs to its key.
 ///
-/// Generations count from the birth of the content. A row that no key ever left has generation 0, and no memory. A row that is freed gets
-/// the next generation at once, which nobody was given: so all offsets of it become stale. It has its own lock, the last of all, because
-/// offsets are made under the index's lock and judged under the content's.
+/// Generations count from the birth of the content. A row that no key ever left has generation 0,
+/// and no memory. A row that is freed gets the next generation at once, which nobody was given: so
+/// all offsets of it become stale. It has its own lock, the last of all, because offsets are made
+/// under the index's lock and judged under the content's.
 pub(super) struct Births {
-    /// Generation 0 in its place in an offset; it starts anywhere, so that the offset of another table is recognised.
+    /// Generation 0 in its place in an offset; it starts anywhere, so that the offset of another
+    /// table is recognised.
     base: u32,
     /// How many generations the table had before this content.
     before: u64,
@@ -116,7 +120,8 @@ impl Births {
         }
     }
 
-    /// Rows get keys: those of `rows` that others had before get a new generation. There are `end` rows now.
+    /// Rows get keys: those of `rows` that others had before get a new generation. There are `end`
+    /// rows now.
     pub(super) fn take(&mut self, rows: &[u32], end: usize) {
         for &row in rows {
             if (row as usize) < self.high {
@@ -207,7 +212,8 @@ impl Births {
         stamp + u32::from(wraps)
     }
 
-    /// How many generations after the first stamp of this content another one is, and how many before.
+    /// How many generations after the first stamp of this content another one is, and how many
+    /// before.
     fn distances(&self, stamp: u32) -> (u32, u32) {
         let after = stamp.wrapping_sub(self.base) - u32::from(stamp < self.base);
         let before = self.base.wrapping_sub(stamp) - u32::from(stamp > self.base);
