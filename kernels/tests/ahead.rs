@@ -174,21 +174,21 @@ fn batches_that_share_new_keys_share_their_rows() {
 }
 
 #[test]
-fn only_the_very_buffers_are_taken_for_the_batch() {
+fn only_the_very_offsets_with_the_ids_of_the_batch_are_claimed() {
     let (table, other) = (table(100, &[]), table(100, &[]));
     let batch = prepare(&table, &[1, 2]);
     let offsets = batch.lease.offsets();
-    let (ids, copy, restore) = (batch.ids.clone(), offsets.to_vec(), batch.restore.clone());
+    let copy = offsets.to_vec();
     let claim = |table: &Table, ids: &[i64], offsets: &[i64], restore: &[i32]| {
         table
             .claim(&pool(), Ids::I64(ids), offsets, None, restore)
             .unwrap()
     };
-    assert!(!claim(&table, &ids, offsets, &batch.restore));
     assert!(!claim(&table, &batch.ids[..1], offsets, &batch.restore));
     assert!(!claim(&table, &batch.ids, &copy, &batch.restore));
     assert!(!claim(&table, &batch.ids, &offsets[..1], &batch.restore));
-    assert!(!claim(&table, &batch.ids, offsets, &restore));
+    assert!(!claim(&table, &[2, 1], offsets, &batch.restore));
+    assert!(!claim(&table, &batch.ids, offsets, &[1, 0]));
     assert!(!claim(&table, &batch.ids, &[], &batch.restore));
     assert!(!claim(&other, &batch.ids, offsets, &batch.restore));
     let limited = |limit| {
@@ -201,6 +201,44 @@ fn only_the_very_buffers_are_taken_for_the_batch() {
     assert!(table.is_empty() && other.is_empty());
     assert!(limited(2));
     assert_eq!(table.len(), 2);
+    assert!(
+        claim(&table, &[1, 2], offsets, &[0, 1]),
+        "wherever they lie"
+    );
+    let plain = lease(&table, &[1, 2]).unwrap();
+    assert!(!claim(&table, &[1, 2], plain.offsets(), &[0, 1]));
+}
+
+/// The ids' memory was freed, and other ids came to lie there; or they were changed where they lie.
+#[test]
+fn other_ids_at_the_same_address_are_not_those_of_the_batch() {
+    let table = table(100, &[]);
+    let mut batch = prepare(&table, &[1, 2, 3]);
+    batch.ids.copy_from_slice(&[4, 5, 6]);
+    assert!(!batch.claim(&table));
+    batch.ids.copy_from_slice(&[1, 2, 4]);
+    assert!(!batch.claim(&table));
+    batch.ids.copy_from_slice(&[1, 2, 3]);
+    batch.restore.copy_from_slice(&[0, 1, 1]);
+    assert!(!batch.claim(&table));
+    assert!(table.is_empty());
+    batch.restore.copy_from_slice(&[0, 1, 2]);
+    assert!(batch.claim(&table));
+    assert_eq!(keys(&table), [1, 2, 3]);
+    assert_eq!((table.stats().new, table.stats().hits), (3, 0));
+}
+
+/// Only what happens counts: nothing if the rows cannot be made, and a key once if several batches bring it.
+#[test]
+fn what_fails_or_was_done_by_another_is_not_counted_as_new() {
+    let table = table(3, &[]);
+    let (one, two) = (prepare(&table, &[1, 2]), prepare(&table, &[2, 1]));
+    assert!(one.claim(&table) && two.claim(&table));
+    assert_eq!((table.stats().new, table.stats().hits), (2, 2));
+    assert!(lease(&table, &[1, 5, 6]).is_err());
+    assert_eq!((table.stats().new, table.stats().hits), (2, 2));
+    lease(&table, &[1, 5]).unwrap();
+    assert_eq!((table.stats().new, table.stats().hits), (3, 3));
 }
 
 #[test]

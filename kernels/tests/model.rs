@@ -1,8 +1,8 @@
 //! Random histories of all verbs leave a table in the state of a map that does the same one key at a time.
 
 use mx_rec_kernels::{
-    Absent, Ids, Initializer, Kind, LazyAdam, Lease, Lookup, Momentum, Pool, Result, RowOptimizer,
-    Sgd, SlotSpec, Table, TableConfig, Target,
+    Absent, Ids, Initializer, Kind, LazyAdam, Lease, LookupGradients, Momentum, Pool, Result,
+    RowOptimizer, Sgd, SlotSpec, Table, TableConfig, Target,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -410,7 +410,7 @@ fn step(verb: &Verb, table: &Table, model: &mut Model, pool: &Pool, by: &[Box<dy
                 return;
             };
             let (optimizer, grads) = (&*by[*optimizer], floats(ids.len(), *seed));
-            let lookup = Lookup {
+            let lookup = LookupGradients {
                 offsets: &offsets,
                 restore: &restore,
                 grads: &grads,

@@ -1,7 +1,8 @@
 //! Claims about a table that no single history shows: threads, index size, limits, refusals.
 
 use mx_rec_kernels::{
-    Absent, Export, Ids, Initializer, Kind, LazyAdam, Lookup, Pool, Sgd, Table, TableConfig, Target,
+    Absent, Export, Ids, Initializer, Kind, LazyAdam, LookupGradients, Pool, Sgd, Table,
+    TableConfig, Target,
 };
 
 fn table(dim: usize, capacity: u64) -> Table {
@@ -250,8 +251,8 @@ fn places_outside_of_the_offsets_are_refused_and_change_nothing() {
 }
 
 /// The gradients of one lookup.
-fn of<'a>(offsets: &'a [i64], restore: &'a [i32], grads: &'a [f32]) -> Lookup<'a> {
-    Lookup {
+fn of<'a>(offsets: &'a [i64], restore: &'a [i32], grads: &'a [f32]) -> LookupGradients<'a> {
+    LookupGradients {
         offsets,
         restore,
         grads,
@@ -287,7 +288,8 @@ fn lookups_are_applied_as_if_each_were_reduced_and_the_sums_joined() {
                 joined.extend(offsets);
                 sums.extend(sum);
             }
-            let parts: Vec<Lookup<'_>> = lookups.iter().map(|(o, _, r, g)| of(o, r, g)).collect();
+            let parts: Vec<LookupGradients<'_>> =
+                lookups.iter().map(|(o, _, r, g)| of(o, r, g)).collect();
             assert_eq!(
                 fused.apply_lookups(&pool, &parts, &adam).unwrap(),
                 plain

@@ -74,6 +74,11 @@ def raw_variable(table):
     return table.variable.op.outputs[0]
 
 
+def row_of(offset):
+    """The row number in an offset, or in each of an array of them; the rest of it is the generation."""
+    return offset & (2 ** 31 - 1)
+
+
 class Raw:
     """A table reached by its ops alone: made by MxRecTable, or taken from a table's variable."""
 

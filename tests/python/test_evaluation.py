@@ -149,7 +149,7 @@ def test_id_offset_without_create_gives_unknown_keys_no_offset(graph, session, c
     table.assign(sess, [4], [[5]])
     got = sess.run([offsets, restore])
     if create:
-        assert got[0].tolist() == [1, 0, 2] and got[1].tolist() == [[0, 1], [0, -1], [2, 1]]
+        assert support.row_of(got[0]).tolist() == [1, 0, 2] and got[1].tolist() == [[0, 1], [0, -1], [2, 1]]
     else:
-        assert got[0].tolist() == [0] and got[1].tolist() == [[-1, 0], [-1, -1], [-1, 0]]
+        assert support.row_of(got[0]).tolist() == [0] and got[1].tolist() == [[-1, 0], [-1, -1], [-1, 0]]
     assert table.size(sess) == (3 if create else 1)

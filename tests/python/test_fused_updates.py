@@ -215,7 +215,7 @@ def test_a_gradient_that_something_changes_is_not_fused(graph, session, dynamic,
     keys = raw.export(sess)[0]
     expected = {}
     for offset, value in zip(got.indices, got.values):
-        key = int(keys[offset])
+        key = int(keys[support.row_of(offset)])
         expected[key] = expected.get(key, np.float32(0)) + value
     support.assert_same_tables(raw.rows(sess), {key: 0 - value for key, value in expected.items()})
 

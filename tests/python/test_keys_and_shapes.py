@@ -148,7 +148,7 @@ def test_ids_of_rank_0_to_4_give_embeddings_of_one_rank_more(graph, session, dyn
     if train:
         gradient = tf.gradients(tf.reduce_sum(embedding), table.variable)[0]
         got = sess.run(gradient)
-        counts = {int(offset): value for offset, value in zip(got.indices, got.values)}
+        counts = {support.row_of(int(offset)): value for offset, value in zip(got.indices, got.values)}
         for key, count in zip(*np.unique(values, return_counts=True)):
             assert counts[int(key)].tolist() == [count, count]
 

@@ -57,13 +57,12 @@ pub(crate) struct Distinct<O> {
 
 /// De-duplicates `ids`, fewer than 2^31, and looks the distinct keys up in `index`.
 ///
-/// `stamp` is set in the row numbers that are given out; it must have no bit in common with one. `restore[i]` becomes the position in `offsets` of `ids[i]`, or -1 for padding and keys that get no position. `room` makes the buffer for the offsets from their number.
+/// `restore[i]` becomes the position in `offsets` of `ids[i]`, or -1 for padding and keys that get no position. `room` makes the buffer for the offsets from their number.
 pub(crate) fn distinct<O: DerefMut<Target = [i64]>>(
     pool: &Pool,
     index: &Index,
     ids: Ids<'_>,
     wanted: Wanted,
-    stamp: i64,
     scratch: &mut Scratch,
     restore: &mut [i32],
     room: impl FnOnce(usize) -> O,
@@ -112,7 +111,6 @@ pub(crate) fn distinct<O: DerefMut<Target = [i64]>>(
         rows: &rows[..n],
         times: &times[..counted],
         ranks: &ranks[..n],
-        stamp,
     };
     let bounds = following(firsts.iter().map(|first| first.kept));
     let absent = following(firsts.iter().map(|first| first.missing));
@@ -181,7 +179,6 @@ struct Groups<'a> {
     times: &'a [u32],
     /// By the number of a key: its position.
     ranks: &'a [AtomicU32],
-    stamp: i64,
 }
 
 /// Ranges of these sizes, one behind the other.
@@ -355,7 +352,6 @@ impl Ranking<'_> {
             rows,
             times,
             ranks,
-            stamp,
         } = groups;
         let (mut rank, mut absent) = (0, 0);
         for &place in &grouped.place[self.range.clone()] {
@@ -376,11 +372,7 @@ impl Ranking<'_> {
             }
             absent += usize::from(row == NONE);
             ranks[number].store(position, Relaxed);
-            self.offsets[rank] = if row == NONE {
-                -1
-            } else {
-                stamp | i64::from(row)
-            };
+            self.offsets[rank] = if row == NONE { -1 } else { i64::from(row) };
             if let (Some(key), Some(times)) = (self.keys.get_mut(rank), times.get(number)) {
                 *key = grouped.keys[place as usize];
                 self.times[rank] = *times;
@@ -462,14 +454,12 @@ mod tests {
                 &index,
                 Ids::I64(&ids),
                 wanted,
-                1 << 40,
                 &mut scratch,
                 &mut given,
                 |n| vec![0; n],
             );
             assert_eq!(given, restore);
-            let stamped: Vec<i64> = offsets.iter().map(|&row| row | 1 << 40).collect();
-            assert_eq!(found.offsets, stamped);
+            assert_eq!(found.offsets, offsets);
             assert_eq!(found.missing, missing);
             let list = match wanted {
                 Wanted::Occurrences => (keys, times),

@@ -3,7 +3,6 @@
 //! A training step counts the keys of all its lookups of a table first ([`Table::observe`]) and gives rows then
 //! ([`Table::admit`]): so every occurrence of the batch counts, whatever the order of the lookups.
 
-use super::flight::Source;
 use super::observed::Observed;
 use super::{Lease, Table};
 use crate::batch::distinct::Wanted;
@@ -115,9 +114,8 @@ impl Table {
         };
         self.start_history(thresholds, now)?;
         let index = self.index().read();
-        // Row numbers without a stamp: they are of this moment, and nobody is given them.
         let room = |n| self.room(n);
-        let found = self.distinct(pool, &index, ids, Wanted::Occurrences, 0, restore, room);
+        let found = self.distinct(pool, &index, ids, Wanted::Occurrences, restore, room);
         let (keys, times) = found.list;
         let keys = Arc::new(keys);
         let history = self.history().read();
@@ -208,8 +206,7 @@ impl Table {
             missing,
             access: _,
         } = decided;
-        let stamp = self.stamp();
-        offsets.iter_mut().for_each(|row| *row |= stamp);
+        self.stamp(&mut offsets);
         let refused = keys.len() - offsets.len();
         self.counters().batch(offsets.len(), missing.len());
         self.counters().refused.fetch_add(refused as u64, Relaxed);
@@ -222,11 +219,7 @@ impl Table {
             }
         }
         let offsets = Arc::new(offsets);
-        let source = Source {
-            ids: (0, 0),
-            restore: (restore.as_ptr().addr(), restore.len()),
-        };
-        self.flight().lock().register(&offsets, source, Vec::new());
+        self.flight().lock().register(&offsets, None, Vec::new());
         drop(index);
         Ok(self.leased(offsets))
     }
@@ -287,7 +280,7 @@ impl Table {
             Some(mut found) if found.version != index.version() => {
                 // Rows have come meanwhile.
                 let keys: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
-                let again = self.rows_of(pool, index, &keys, 0);
+                let again = self.rows_of(pool, index, &keys);
                 for (&(at, _), &offset) in found.missing.iter().zip(again.offsets.iter()) {
                     found.offsets[at as usize] = offset;
                 }
@@ -303,7 +296,7 @@ impl Table {
                 Some((found.counts, found.moment)),
             ),
             None => {
-                let found = self.rows_of(pool, index, keys, 0);
+                let found = self.rows_of(pool, index, keys);
                 (found.offsets, found.missing, None)
             }
         };

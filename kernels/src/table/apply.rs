@@ -3,7 +3,7 @@
 use super::content::Content;
 use super::engine::zeros;
 use super::offset::Unfit;
-use super::{Lookup, Table, Target};
+use super::{LookupGradients, Table, Target};
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
 use crate::mem::{Part, NONE};
@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A thread should have at least so many gradients.
 const LEAST: usize = 512;
 
-/// One owner should have at most about so many gradients, so that its lists stay in the second cache.
+/// One owner should have at most about so many gradients, so that its lists stay in the second
+/// cache.
 const MOST: usize = 128 << 10;
 
 /// Rows on their way ahead of the one that is updated.
@@ -25,14 +26,15 @@ const AHEAD: usize = 8;
 impl Table {
     /// One step of `optimizer` with gradients `(n, dim)`; returns how many rows changed.
     ///
-    /// Gradients of one row are summed in order of occurrence and the row is updated once. Slots that the optimizer needs
-    /// and rows lack are added first. Rows of frozen keys do not change. Gradients whose key was removed since its offset was given
-    /// out are dropped and counted in [`Stats`](super::Stats).
+    /// Gradients of one row are summed in order of occurrence and the row is updated once. Slots
+    /// that the optimizer needs and rows lack are added first. Rows of frozen keys do not change.
+    /// Gradients whose key was removed since its offset was given out are dropped and counted in
+    /// [`Stats`](super::Stats).
     ///
     /// # Errors
-    /// `InvalidArgument` for a wrong length or an offset that this table has not given out, `Aborted` for an offset from before the
-    /// content was replaced, `ResourceExhausted` if new rows exceed the budget or the system gives no memory. A failed call changes
-    /// no row.
+    /// `InvalidArgument` for a wrong length or an offset that this table has not given out,
+    /// `Aborted` for an offset from before the content was replaced, `ResourceExhausted` if new
+    /// rows exceed the budget or the system gives no memory. A failed call changes no row.
     pub fn apply(
         &self,
         pool: &Pool,
@@ -53,7 +55,7 @@ impl Table {
             Target::Ids(ids) => {
                 let mut restore = vec![0; n];
                 let (index, offsets) = self.resolve(pool, ids, true, None, &mut restore, zeros)?;
-                let lookup = Lookup {
+                let lookup = LookupGradients {
                     offsets: &offsets,
                     restore: &restore,
                     grads,
@@ -70,16 +72,17 @@ impl Table {
 
     /// One step of `optimizer` with the gradients of `lookups`; returns how many rows changed.
     ///
-    /// As if the gradients of each lookup were summed over its ids with [`reduce`](crate::reduce), and [`Table::apply`]
-    /// were called with the sums of all lookups, one after the other: the same bits without the tensors between.
+    /// As if the gradients of each lookup were summed over its ids with [`reduce`](crate::reduce),
+    /// and [`Table::apply`] were called with the sums of all lookups, one after the other: the same
+    /// bits without the tensors between.
     ///
     /// # Errors
-    /// As [`Table::apply`], and `InvalidArgument` for an entry of `restore` that is no place in its `offsets`. A failed call
-    /// changes no row.
+    /// As [`Table::apply`], and `InvalidArgument` for an entry of `restore` that is no place in its
+    /// `offsets`. A failed call changes no row.
     pub fn apply_lookups(
         &self,
         pool: &Pool,
-        lookups: &[Lookup<'_>],
+        lookups: &[LookupGradients<'_>],
         optimizer: &dyn RowOptimizer,
     ) -> Result<u64> {
         for lookup in lookups {
@@ -102,11 +105,12 @@ impl Table {
         self.update(pool, &mut content, &dealt, &keyed, optimizer)
     }
 
-    /// Creates or overwrites embeddings, `(n)` ids and `(n, dim)` rows; the last occurrence of a key wins and its slots
-    /// start again at their initial values. Padding is skipped.
+    /// Creates or overwrites embeddings, `(n)` ids and `(n, dim)` rows; the last occurrence of a
+    /// key wins and its slots start again at their initial values. Padding is skipped.
     ///
     /// # Errors
-    /// `InvalidArgument` for a wrong length, `ResourceExhausted` over the budget; a failed call changes nothing.
+    /// `InvalidArgument` for a wrong length, `ResourceExhausted` over the budget; a failed call
+    /// changes nothing.
     pub fn assign(&self, pool: &Pool, ids: Ids<'_>, rows: &[f32]) -> Result<()> {
         let dim = self.dim();
         self.floats("rows", rows.len(), ids.len())?;
@@ -145,7 +149,7 @@ impl Table {
     }
 
     /// Sums the gradients of every distinct key of every lookup.
-    fn keyed<'a>(&self, pool: &Pool, lookups: &[Lookup<'a>]) -> Result<Keyed<'a>> {
+    fn keyed<'a>(&self, pool: &Pool, lookups: &[LookupGradients<'a>]) -> Result<Keyed<'a>> {
         let spread: Vec<Spread<'a>> = lookups
             .iter()
             .map(|lookup| (lookup.restore, lookup.grads, lookup.offsets.len()))
@@ -161,7 +165,8 @@ impl Table {
         Ok(Keyed { lookups, ends })
     }
 
-    /// Deals the entries of a batch to owners of rows; padding is dropped, and what is stale is dropped and counted.
+    /// Deals the entries of a batch to owners of rows; padding is dropped, and what is stale is
+    /// dropped and counted.
     fn deal(
         &self,
         pool: &Pool,
@@ -295,7 +300,8 @@ impl Gradients for Rows<'_> {
     }
 }
 
-/// The gradients of several lookups; a position is a distinct key of one of them, and counts on from lookup to lookup.
+/// The gradients of several lookups; a position is a distinct key of one of them, and counts on
+/// from lookup to lookup.
 struct Keyed<'a> {
     lookups: Vec<Summed<'a>>,
     /// Where the positions of each lookup end.

@@ -22,7 +22,8 @@ pub struct TableConfig {
     pub name: String,
     /// Floats of one embedding, 1..=8192.
     pub dim: usize,
-    /// The most rows the table may hold, 1..=2e9. Memory is taken as rows appear, not for the whole budget.
+    /// The most rows the table may hold, 1..=2e9. Memory is taken as rows appear, not for the whole
+    /// budget.
     pub capacity: u64,
     /// With the key and the column it decides the first values of a row.
     pub seed: u64,
@@ -33,8 +34,9 @@ pub struct TableConfig {
     /// Keys whose rows are looked up like others but never changed by an optimizer.
     #[serde(rename = "padding_keys")]
     pub frozen_keys: Vec<i64>,
-    /// 0: keys that are counted before they get rows have a counter each, of at most 24 bytes. Otherwise they share so many bytes,
-    /// 1024..=2^40, in a sketch that counts some of them too high, and so admits some too early. Nothing is taken before keys are counted.
+    /// 0: keys that are counted before they get rows have a counter each, of at most 24 bytes.
+    /// Otherwise they share so many bytes, 1024..=2^40, in a sketch that counts some of them too
+    /// high, and so admits some too early. Nothing is taken before keys are counted.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub admission_sketch_bytes: u64,
 }

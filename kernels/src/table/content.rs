@@ -1,10 +1,11 @@
 //! The rows of a table, and which of them are in use.
 
 use super::changes::Changes;
-use super::offset::{Births, Generation, Unfit, MAX_ROWS};
-use super::vacant::Vacant;
-use crate::mem::{Slab, NONE};
+use super::free_rows::FreeRows;
+use super::offset::{Births, Unfit, MAX_ROWS};
+use crate::mem::Slab;
 use crate::{Error, Kind, Result, SlotSpec};
+use parking_lot::{RwLock, RwLockReadGuard};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,17 +15,17 @@ const SWEEP: usize = 4096;
 /// Runs of free rows of at least this many bytes are given back.
 const RUN_BYTES: usize = 256 << 10;
 
-/// Rows `[embedding | slot 1 | slot 2 ..]` with the bookkeeping of removed ones.
+/// Rows `[embedding | slot 1 | slot 2 ..]` with the bookkeeping of free ones.
 pub(crate) struct Content {
-    /// The rows; all below `slab.rows()` that are not removed are in use.
+    /// The rows; all below `slab.rows()` that are not free are in use.
     pub(crate) slab: Slab,
     /// The slots, in the order in which they lie behind the embedding.
     pub(crate) slots: Vec<SlotSpec>,
     dim: usize,
     capacity: u64,
-    /// Removed rows; the lowest are used again first, so that rows in use lie close together.
-    removed: Vacant,
-    /// No row below this one is removed.
+    /// Free rows; the lowest are used again first, so that rows in use lie close together.
+    free_rows: FreeRows,
+    /// No row below this one is free.
     lowest: usize,
     /// Rows that no optimizer changes, ascending.
     frozen: Vec<u32>,
@@ -34,33 +35,26 @@ pub(crate) struct Content {
     initials: u64,
     /// Which rows changed since which save.
     pub(super) changes: Changes,
-    /// That of the table, as soon as this is its content.
-    generation: Arc<Generation>,
-    births: Births,
+    /// Those of the table, as soon as this is its content.
+    births: Arc<RwLock<Births>>,
 }
 
 /// Tells which row an offset is for. The content stays as it is meanwhile.
 pub(super) struct Offsets<'c> {
-    content: &'c Content,
+    births: RwLockReadGuard<'c, Births>,
     rows: u64,
-    /// The present generation in its place in an offset.
-    present: i64,
 }
 
 impl Offsets<'_> {
-    /// The row that an offset may change: [`NONE`] for -1 and for 0, which is nobody's.
-    ///
-    /// An offset of the present generation is good, because no row has left its key since.
+    /// The row that an offset may change: [`NONE`](crate::mem::NONE) for -1 and for 0, which is
+    /// nobody's.
     #[inline(always)]
     pub(super) fn row(&self, offset: i64) -> Result<u32, Unfit> {
-        let row = (offset ^ self.present) as u64;
-        if row < self.rows {
-            return Ok(row as u32);
-        }
-        self.content.judge(offset)
+        self.births.row(offset, self.rows)
     }
 
-    /// The row that may be read with an offset: [`Offsets::row`], or that of a removed key as long as a lease holds it.
+    /// The row that may be read with an offset: [`Offsets::row`], or that of a removed key as long
+    /// as a lease holds it.
     #[inline(always)]
     pub(super) fn readable(&self, offset: i64) -> Result<u32, Unfit> {
         match self.row(offset) {
@@ -79,54 +73,43 @@ impl Content {
             slots,
             dim,
             capacity,
-            removed: Vacant::default(),
+            free_rows: FreeRows::default(),
             lowest: 0,
             frozen: Vec::new(),
             swept: 0,
             initials: 0,
             changes: Changes::default(),
-            generation: Arc::default(),
-            births: Births::default(),
+            births: Arc::default(),
         }
     }
 
-    /// The generation of the offsets of these rows.
-    pub(super) fn generation(&self) -> &Arc<Generation> {
-        &self.generation
+    /// Since when each row belongs to its key.
+    pub(super) fn births(&self) -> &Arc<RwLock<Births>> {
+        &self.births
     }
 
     /// What tells the rows of offsets.
     pub(super) fn offsets(&self) -> Offsets<'_> {
         Offsets {
-            content: self,
+            births: self.births.read(),
             rows: self.slab.rows() as u64,
-            present: self.generation.present(),
         }
-    }
-
-    /// [`Offsets::row`] of an offset that is not of the present generation.
-    #[inline(never)]
-    fn judge(&self, offset: i64) -> Result<u32, Unfit> {
-        if offset == -1 || offset == 0 {
-            return Ok(NONE);
-        }
-        let is_used = |row| (row as usize) < self.slab.rows() && !self.removed.contains(row);
-        self.births.judge(&self.generation, offset, is_used)
     }
 
     /// Takes the place of `old`, whose offsets are good no longer.
     pub(super) fn follow(&mut self, old: &Content) {
-        self.generation = Arc::clone(&old.generation);
-        self.births = Births::renewed(&self.generation, self.slab.rows());
+        self.births = Arc::clone(&old.births);
+        self.births.write().replaced(self.slab.rows());
     }
 
-    /// Rows leave their keys: from now on the offsets that were given out for them are stale. Rows that leases hold are `held`.
-    pub(super) fn leave(&mut self, held: impl Iterator<Item = u32>) {
-        self.births.advance(&self.generation);
-        held.for_each(|row| self.births.retire(&self.generation, row));
+    /// A row that a lease holds has lost its key: it can be read with the offsets there are, and
+    /// not changed.
+    pub(super) fn retire(&mut self, row: u32) {
+        self.births.write().retire(row);
     }
 
-    /// Numbers for `n` new rows: removed ones first, then behind the last. Their contents are unspecified.
+    /// Numbers for `n` new rows: free ones first, then behind the last. Their contents are
+    /// unspecified.
     ///
     /// # Errors
     /// `ResourceExhausted`; nothing changed.
@@ -136,10 +119,10 @@ impl Content {
             Error::new(Kind::ResourceExhausted, "no memory for new row numbers").with("rows", n)
         })?;
         while rows.len() < n {
-            let Some(row) = self.first_removed() else {
+            let Some(row) = self.first_free() else {
                 break;
             };
-            self.removed.remove(row);
+            self.free_rows.remove(row);
             rows.push(row);
         }
         let reused = rows.len();
@@ -150,95 +133,92 @@ impl Content {
             return Err(error);
         }
         rows.extend((first..end).map(|row| row as u32));
-        let taken = rows.iter().map(|&row| row as usize);
-        self.births.renew(&self.generation, taken);
-        self.births.grown(end);
-        self.swept = self.swept.min(self.removed.len());
+        self.births.write().take(&rows, end);
+        self.swept = self.swept.min(self.free_rows.len());
         Ok(rows)
     }
 
     /// Takes rows out of use.
     pub(crate) fn free(&mut self, rows: &[u32]) {
-        self.births.advance(&self.generation);
-        self.births.release(rows);
+        self.births.write().free(rows);
         for &row in rows {
-            self.removed.insert(row);
+            self.free_rows.insert(row);
             self.lowest = self.lowest.min(row as usize);
         }
         if !self.frozen.is_empty() {
-            let removed = &self.removed;
-            self.frozen.retain(|&row| !removed.contains(row));
+            let free_rows = &self.free_rows;
+            self.frozen.retain(|&row| !free_rows.contains(row));
         }
     }
 
-    /// Gives memory of removed rows back, if many are.
+    /// Gives memory of free rows back, if many are.
     pub(crate) fn tidy(&mut self) {
-        let unused = self.removed.len();
+        let unused = self.free_rows.len();
         if unused == self.slab.rows() {
             if unused > 0 {
                 let mut old =
                     Content::new(self.dim, self.capacity, std::mem::take(&mut self.slots));
                 std::mem::swap(self, &mut old);
                 self.changes = old.changes;
-                self.generation = old.generation;
                 self.births = old.births;
-                self.births.truncate(0);
+                self.births.write().truncate(0);
             }
         } else if self.is_sparse() && unused >= self.swept + self.swept / 4 {
             self.sweep();
         }
     }
 
-    /// Whether half of the rows are removed, and many.
+    /// Whether half of the rows are free, and many.
     pub(crate) fn is_sparse(&self) -> bool {
-        self.removed.len() >= SWEEP && self.removed.len() * 2 >= self.slab.rows()
+        self.free_rows.len() >= SWEEP && self.free_rows.len() * 2 >= self.slab.rows()
     }
 
     /// Rows in use, staged and retired ones among them.
     pub(crate) fn used(&self) -> usize {
-        self.slab.rows() - self.removed.len()
+        self.slab.rows() - self.free_rows.len()
     }
 
-    /// [`Content::tidy`] is to wait until many more rows are removed: somebody else gives their memory back.
+    /// [`Content::tidy`] is to wait until many more rows are removed: somebody else gives their
+    /// memory back.
     pub(crate) fn leave_untidy(&mut self) {
-        self.swept = self.removed.len();
+        self.swept = self.free_rows.len();
     }
 
-    /// Moves a row in use into the first removed one, if that is below it. `None`: it is not, or the row is frozen and stays.
+    /// Moves a row in use into the first free one, if that is below it. `None`: it is not, or the
+    /// row is frozen and stays.
     pub(crate) fn move_down(&mut self, row: u32, scratch: &mut Vec<f32>) -> Option<u32> {
         if self.frozen.binary_search(&row).is_ok() {
             return None;
         }
-        let to = self.first_removed().filter(|&to| to < row)?;
+        let to = self.first_free().filter(|&to| to < row)?;
         scratch.clear();
         scratch.extend_from_slice(self.slab.row(row)?);
         self.slab.row_mut(to)?.copy_from_slice(scratch);
         self.changes.moved(row, to);
-        self.births.advance(&self.generation);
-        self.births
-            .renew(&self.generation, std::iter::once(to as usize));
-        self.removed.remove(to);
-        self.removed.insert(row);
+        self.births.write().moved(row, to);
+        self.free_rows.remove(to);
+        self.free_rows.insert(row);
         Some(to)
     }
 
-    /// Forgets removed rows at the end. What is returned holds their memory: to be dropped when no lock is held, which takes time.
+    /// Forgets free rows at the end. What is returned holds their memory: to be dropped when no
+    /// lock is held, which takes time.
     pub(crate) fn trim(&mut self) -> impl Sized + use<> {
-        let rows = self.removed.end(self.slab.rows());
+        let rows = self.free_rows.end(self.slab.rows());
         let memory = self.slab.truncate(rows);
-        self.removed.truncate(rows);
-        self.births.truncate(rows);
-        self.swept = self.removed.len();
+        self.free_rows.truncate(rows);
+        self.births.write().truncate(rows);
+        self.swept = self.free_rows.len();
         memory
     }
 
-    /// Gives the memory of long runs of removed rows in `rows` back.
+    /// Gives the memory of long runs of free rows in `rows` back.
     pub(crate) fn release(&mut self, rows: Range<usize>) {
         let long = RUN_BYTES / (self.slab.width() * size_of::<f32>()).max(1);
         let end = rows.end.min(self.slab.rows());
         let mut start = rows.start;
         for row in rows.start..=end {
-            if row == end || !self.removed.contains(row as u32) {
+            if row == end || !self.free_rows.contains(row as u32) {
                 if row - start > long {
                     self.slab.release(start, row);
                 }
@@ -259,7 +239,8 @@ impl Content {
         &self.frozen
     }
 
-    /// Where each of `wanted` starts in a row, in floats. Slots that the rows lack are added: all rows move once.
+    /// Where each of `wanted` starts in a row, in floats. Slots that the rows lack are added: all
+    /// rows move once.
     ///
     /// # Errors
     /// `ResourceExhausted`; nothing changed.
@@ -270,8 +251,8 @@ impl Content {
         let mut starts = Vec::with_capacity(wanted.len());
         for spec in wanted {
             let at = match slots.iter_mut().position(|slot| slot.name == spec.name) {
-                // Files may have brought the slot, without what the optimizer starts it at or with another
-                // setting: rows that are made from now on follow the optimizer.
+                // Files may have brought the slot, without what the optimizer starts it at or with
+                // another setting: rows that are made from now on follow the optimizer.
                 Some(at) => {
                     changed |= slots[at].initial.to_bits() != spec.initial.to_bits();
                     slots[at].initial = spec.initial;
@@ -309,7 +290,8 @@ impl Content {
         Ok(starts)
     }
 
-    /// Changes whenever a slot that rows have gets another initial value. Rows made before hold the old one.
+    /// Changes whenever a slot that rows have gets another initial value. Rows made before hold the
+    /// old one.
     pub(crate) fn initials(&self) -> u64 {
         self.initials
     }
@@ -332,18 +314,18 @@ impl Content {
 
     /// Bytes of the bookkeeping.
     pub(crate) fn other_bytes(&self) -> u64 {
-        let rows = self.removed.bytes() + self.frozen.capacity() * 4;
-        (rows + self.changes.bytes() + self.births.bytes()) as u64
+        let rows = self.free_rows.bytes() + self.frozen.capacity() * 4;
+        (rows + self.changes.bytes() + self.births.read().bytes()) as u64
     }
 
-    /// The first removed row.
-    fn first_removed(&mut self) -> Option<u32> {
-        let row = self.removed.first(self.lowest);
+    /// The first free row.
+    fn first_free(&mut self) -> Option<u32> {
+        let row = self.free_rows.first(self.lowest);
         self.lowest = row.map_or(self.slab.rows(), |row| row as usize);
         row
     }
 
-    /// Forgets removed rows at the end and gives back the memory of long runs of removed rows.
+    /// Forgets free rows at the end and gives back the memory of long runs of free rows.
     fn sweep(&mut self) {
         drop(self.trim());
         self.release(0..self.slab.rows());

@@ -1,11 +1,11 @@
 //! The table itself: its locks, the way from ids to rows, new rows, removal.
 
 use super::admission::Counters;
+use super::args::Memory;
 use super::content::Content;
 use super::flight::{divide, Flight};
 use super::observed::Observations;
-use super::offset::{Generation, Unfit};
-use super::verbs::Memory;
+use super::offset::{row_of, Births, Unfit};
 use super::TableConfig;
 use crate::batch::distinct::{distinct, Distinct, Scratch, Wanted};
 use crate::history::History;
@@ -25,9 +25,10 @@ const LEAST: usize = 512;
 
 /// An embedding table. All verbs take `&self`; any thread may call any verb at any time.
 ///
-/// Four locks, always taken in this order: `index` (which key has which row), `flight` (what batches on their way hold), `content`
-/// (what the rows hold) and `history` (how often keys were seen). Index and content are held for a whole batch, so the key work
-/// of one batch overlaps the update of another. Work handed to a [`Pool`] takes no lock but one of a shard of counters.
+/// Four locks, always taken in this order: `index` (which key has which row), `flight` (what
+/// batches on their way hold), `content` (what the rows hold) and `history` (how often keys were
+/// seen). Index and content are held for a whole batch, so the key work of one batch overlaps the
+/// update of another. Work handed to a [`Pool`] takes no lock but one of a shard of counters.
 pub struct Table {
     config: TableConfig,
     /// `config.frozen_keys`, ascending.
@@ -35,8 +36,8 @@ pub struct Table {
     index: RwLock<Index>,
     flight: Mutex<Flight>,
     content: RwLock<Content>,
-    /// That of the content's offsets.
-    generation: Arc<Generation>,
+    /// Those of the content's rows.
+    births: Arc<RwLock<Births>>,
     rows: AtomicU64,
     /// Whether `content.changes` is on; once on, it stays.
     tracking: AtomicBool,
@@ -75,7 +76,7 @@ impl Table {
             frozen_keys,
             index: RwLock::new(index),
             flight: Mutex::default(),
-            generation: Arc::clone(content.generation()),
+            births: Arc::clone(content.births()),
             content: RwLock::new(content),
             rows: AtomicU64::new(0),
             tracking: AtomicBool::new(false),
@@ -114,13 +115,15 @@ impl Table {
 
     /// De-duplicates `ids` and gives each distinct key its offset.
     ///
-    /// Returns the offsets in order of first occurrence; `restore[i]` is the position in them of `ids[i]`, or -1 for
-    /// padding and, with `create == false`, for unknown keys. An offset is greater than 0; it is good for its key, in as many copies as
-    /// one likes, until the key's row is removed or moved or the content is replaced.
+    /// Returns the offsets in order of first occurrence; `restore[i]` is the position in them of
+    /// `ids[i]`, or -1 for padding and, with `create == false`, for unknown keys. An offset is
+    /// greater than 0. A key has the same offset, good in any number of copies, until its row is
+    /// removed or moved or the content is replaced.
     ///
     /// # Errors
-    /// `InvalidArgument` if `restore` is not as long as `ids`, there are 2^31 ids or more, or more distinct keys than
-    /// `limit`; `ResourceExhausted` if new rows would exceed the budget. A failed call leaves the table as it was.
+    /// `InvalidArgument` if `restore` is not as long as `ids`, there are 2^31 ids or more, or more
+    /// distinct keys than `limit`; `ResourceExhausted` if new rows would exceed the budget. A
+    /// failed call leaves the table as it was.
     pub fn id_offset(
         &self,
         pool: &Pool,
@@ -133,11 +136,13 @@ impl Table {
         Ok(self.resolve(pool, ids, create, limit, restore, zeros)?.1)
     }
 
-    /// Removes the rows of `ids`, and what was counted of them; unknown keys are no error. Returns how many rows went. A sketch cannot
-    /// forget one key: there it has afterwards what it was counted before it had its row.
+    /// Removes the rows of `ids`, and what was counted of them; unknown keys are no error. Returns
+    /// how many rows went. A sketch cannot forget one key: there it has afterwards what it was
+    /// counted before it had its row.
     ///
-    /// What is updated with the offsets of removed keys is dropped and counted, and reading with them is refused; a row that a live
-    /// [`Lease`](super::Lease) holds can be read until the lease ends.
+    /// What is updated with the offsets of removed keys is dropped and counted, and reading with
+    /// them is refused; a row that a live [`Lease`](super::Lease) holds can be read until the lease
+    /// ends.
     ///
     /// # Errors
     /// `ResourceExhausted` without memory for the list of removed rows; then nothing changed.
@@ -150,7 +155,8 @@ impl Table {
         Ok(removed)
     }
 
-    /// Removes every row, gives the memory back, and returns how many rows went. The slots stay known.
+    /// Removes every row, gives the memory back, and returns how many rows went. The slots stay
+    /// known.
     pub fn clear(&self) -> u64 {
         let mut index = self.index.write();
         let mut flight = self.flight.lock();
@@ -195,7 +201,8 @@ impl Table {
         }
     }
 
-    /// [`Table::id_offset`] into a buffer that `room` makes, and the lock under which the rows belong to their keys.
+    /// [`Table::id_offset`] into a buffer that `room` makes, and the lock under which the rows
+    /// belong to their keys.
     pub(super) fn resolve<O: DerefMut<Target = [i64]>>(
         &self,
         pool: &Pool,
@@ -213,8 +220,7 @@ impl Table {
         let wanted = if create { Wanted::Keys } else { Wanted::Rows };
         let index = self.index.read();
         let version = index.version();
-        let stamp = self.stamp();
-        let found = self.distinct(pool, &index, ids, wanted, stamp, restore, &room);
+        let mut found = self.distinct(pool, &index, ids, wanted, restore, &room);
         if let Some(limit) = limit.filter(|&limit| found.keys > limit) {
             return Err(self
                 .refuse("the batch has more distinct keys than its limit")
@@ -225,6 +231,7 @@ impl Table {
             if create {
                 self.counters.batch(found.keys, 0);
             }
+            self.stamp(&mut found.offsets);
             return Ok((index, found.offsets));
         }
         drop(index);
@@ -232,23 +239,30 @@ impl Table {
         let mut found = if index.version() == version {
             found
         } else {
-            let stamp = self.stamp();
-            self.distinct(pool, &index, ids, wanted, stamp, restore, &room)
+            self.distinct(pool, &index, ids, wanted, restore, &room)
         };
         let keys: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
         let rows = self.create(pool, &mut index, &keys)?;
         self.counters.batch(found.keys, keys.len());
-        let stamp = self.stamp();
         for (&(position, _), row) in found.missing.iter().zip(rows) {
-            found.offsets[position as usize] = stamp | i64::from(row);
+            found.offsets[position as usize] = i64::from(row);
         }
+        self.stamp(&mut found.offsets);
         Ok((RwLockWriteGuard::downgrade(index), found.offsets))
     }
 
-    /// The present generation, for offsets of rows that belong to their keys now: `stamp() | row`. The caller holds the index, so that
-    /// no row leaves its key before the offset is made.
-    pub(super) fn stamp(&self) -> i64 {
-        self.generation.give()
+    /// Makes offsets of row numbers, and leaves -1. The rows belong to their keys, and the caller
+    /// holds the index, so that it stays so meanwhile. Whatever else is in a number is written
+    /// over.
+    pub(super) fn stamp(&self, rows: &mut [i64]) {
+        let births = self.births.read();
+        if births.is_plain() {
+            let plain = births.plain();
+            rows.iter_mut().for_each(|row| *row |= plain);
+        } else {
+            let rows = rows.iter_mut().filter(|row| **row != -1);
+            rows.for_each(|row| *row = births.offset(row_of(*row)));
+        }
     }
 
     pub(super) fn index(&self) -> &RwLock<Index> {
@@ -275,7 +289,8 @@ impl Table {
         &self.observed
     }
 
-    /// The content has been replaced by one with `rows` rows: what was known of keys is gone, and these count as admitted.
+    /// The content has been replaced by one with `rows` rows: what was known of keys is gone, and
+    /// these count as admitted.
     fn renew_history(&self, rows: usize) {
         let mut history = self.history.write();
         let renewed = history.take().and_then(|old| old.renewed(rows));
@@ -291,8 +306,8 @@ impl Table {
         self.rows.store(index.len(), Ordering::Release);
     }
 
-    /// Puts a new content in the place of the old one, with the history that came with it; returns the epoch that ends with it,
-    /// 0 if changes are not tracked.
+    /// Puts a new content in the place of the old one, with the history that came with it; returns
+    /// the epoch that ends with it, 0 if changes are not tracked.
     pub(super) fn replace(
         &self,
         index: Index,
@@ -324,8 +339,8 @@ impl Table {
         closed
     }
 
-    /// From now on notes which rows change, for incremental checkpoints: 8 bytes a row, and 16 or so for each removed key until
-    /// the next save.
+    /// From now on notes which rows change, for incremental checkpoints: 8 bytes a row, and 16 or
+    /// so for each removed key until the next save.
     pub fn track_changes(&self) {
         self.content.write().changes.start();
         self.tracking.store(true, Ordering::Release);
@@ -422,12 +437,11 @@ impl Table {
         index: &Index,
         ids: Ids<'_>,
         wanted: Wanted,
-        stamp: i64,
         restore: &mut [i32],
         room: impl FnOnce(usize) -> O,
     ) -> Distinct<O> {
         let mut scratch = self.scratch.lock().pop().unwrap_or_default();
-        let found = distinct(pool, index, ids, wanted, stamp, &mut scratch, restore, room);
+        let found = distinct(pool, index, ids, wanted, &mut scratch, restore, room);
         if scratch.bytes() <= KEPT.1 {
             let mut kept = self.scratch.lock();
             if kept.len() < KEPT.0 {
@@ -437,7 +451,8 @@ impl Table {
         found
     }
 
-    /// Makes initialised rows for distinct new keys, or takes those that are staged, and enters them; all or nothing.
+    /// Makes initialised rows for distinct new keys, or takes those that are staged, and enters
+    /// them; all or nothing.
     pub(super) fn create(&self, pool: &Pool, index: &mut Index, keys: &[i64]) -> Result<Vec<u32>> {
         let named = |error: Error| error.with("table", &self.config.name);
         self.budget(index.len(), keys.len() as u64)?;

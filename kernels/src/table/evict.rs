@@ -1,4 +1,5 @@
-//! Eviction: stale keys go in small pieces, between which training goes on, and the memory of their rows is given back.
+//! Eviction: stale keys go in small pieces, between which training goes on, and the memory of their
+//! rows is given back.
 
 use super::Table;
 use crate::history::History;
@@ -8,7 +9,8 @@ use parking_lot::RwLockWriteGuard;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Keys that are removed, or rows that are moved, under one lock: no other verb waits much longer than for a batch.
+/// Keys that are removed, or rows that are moved, under one lock: no other verb waits much longer
+/// than for a batch.
 const PIECE: usize = 1024;
 
 /// Rows of at most so many floats in all are moved under one lock.
@@ -20,10 +22,12 @@ const LOOK: usize = 32 << 10;
 /// Rows whose histories are looked through, or whose memory is given back, under one lock.
 const ROWS: usize = 1 << 16;
 
-/// How often, and after which pauses, rows are tried again that a lease held when they were to move: steps end meanwhile.
+/// How often, and after which pauses, rows are tried again that a lease held when they were to
+/// move: steps end meanwhile.
 const AGAIN: (usize, Duration) = (32, Duration::from_millis(1));
 
-/// Bytes of free rows for which it is worth while to move others, if there are any, and to wait for leases.
+/// Bytes of free rows for which it is worth while to move others, if there are any, and to wait for
+/// leases.
 const WORTH: usize = 1 << 20;
 
 /// How often all rows behind the end are looked for: those that were staged have keys later.
@@ -33,17 +37,20 @@ const ROUNDS: usize = 3;
 type Visit<'f> = dyn FnMut(&[(i64, u32)]) -> Result<()> + 'f;
 
 impl Table {
-    /// Lets go of the keys that were not seen for the eviction threshold, counted from the latest time that was told: rows, slots and
-    /// history. Returns how many keys went and how many are still known. A key without a time never goes,
-    /// and none at all as long as there is no eviction threshold. Of a table with a sketch both are keys with rows: stale cells are
+    /// Lets go of the keys that were not seen for the eviction threshold, counted from the latest
+    /// time that was told: rows, slots and history. Returns how many keys went and how many are
+    /// still known. A key without a time never goes, and none at all as long as there is no
+    /// eviction threshold. Of a table with a sketch both are keys with rows: stale cells are
     /// emptied, but how many keys were in them is not known.
     ///
-    /// It works in pieces: other verbs get their turn between any two. Keys that are seen meanwhile stay. Rows that a live lease
-    /// holds wait for its end, as in [`Table::remove`]. When half of the rows are free afterwards, the others move together, and
-    /// the system gets the memory back: offsets of the rows that moved are stale then; those of a lease do not move.
+    /// It works in pieces: other verbs get their turn between any two. Keys that are seen meanwhile
+    /// stay. Rows that a live lease holds wait for its end, as in [`Table::remove`]. When half of
+    /// the rows are free afterwards, the others move together, and the system gets the memory back:
+    /// offsets of the rows that moved are stale then; those of a lease do not move.
     ///
     /// # Errors
-    /// `ResourceExhausted` without memory for a list of rows. Keys that went before the error stay gone.
+    /// `ResourceExhausted` without memory for a list of rows. Keys that went before the error stay
+    /// gone.
     pub fn evict(&self) -> Result<(u64, u64)> {
         let threshold = |history: &History| history.eviction().map(|_| history.latest());
         let history = self.history().read();
@@ -70,8 +77,9 @@ impl Table {
         Ok((gone, self.known()))
     }
 
-    /// [`Table::remove`] of those of `ids` whose rows `wanted` accepts. `tidy` says whether the rows' memory is given back now, if many
-    /// are free; else this is a piece of something longer, which does it in the end.
+    /// [`Table::remove`] of those of `ids` whose rows `wanted` accepts. `tidy` says whether the
+    /// rows' memory is given back now, if many are free; else this is a piece of something longer,
+    /// which does it in the end.
     pub(super) fn remove_where(
         &self,
         ids: Ids<'_>,
@@ -112,7 +120,8 @@ impl Table {
         self.forget_history(std::iter::empty(), &rows);
         self.count(&index);
         if !tidy {
-            // Between pieces whoever waits comes next, even if this thread is back before the other is awake.
+            // Between pieces whoever waits comes next, even if this thread is back before the other
+            // is awake.
             RwLockWriteGuard::unlock_fair(index);
         }
         Ok(rows.len() as u64)
@@ -170,8 +179,8 @@ impl Table {
         Ok(gone)
     }
 
-    /// Calls `f` with the entries of the index whose rows are `wanted`, at most `most` at a time. The table is not held still: an entry
-    /// may be another by then.
+    /// Calls `f` with the entries of the index whose rows are `wanted`, at most `most` at a time.
+    /// The table is not held still: an entry may be another by then.
     fn each_entry(
         &self,
         wanted: &dyn Fn(u32) -> bool,
@@ -197,7 +206,8 @@ impl Table {
         Ok(())
     }
 
-    /// If half of the rows are free: moves those at the end into free places before them, and gives the memory at the end back.
+    /// If half of the rows are free: moves those at the end into free places before them, and gives
+    /// the memory at the end back.
     fn compact(&self) -> Result<()> {
         for _ in 0..ROUNDS {
             let (end, width) = {
@@ -249,8 +259,8 @@ impl Table {
         Ok(())
     }
 
-    /// Moves the rows of entries that are in the index as they are given here into free places before them; those that a lease holds
-    /// become `staying`.
+    /// Moves the rows of entries that are in the index as they are given here into free places
+    /// before them; those that a lease holds become `staying`.
     fn move_down(&self, entries: &[(i64, u32)], staying: &mut Vec<(i64, u32)>) {
         let mut scratch = Vec::new();
         let mut index = self.index().write();
@@ -295,7 +305,8 @@ impl Table {
     }
 }
 
-/// Between two pieces: lets threads run that wait for a processor. A step needs several of them, and would wait for the last.
+/// Between two pieces: lets threads run that wait for a processor. A step needs several of them,
+/// and would wait for the last.
 fn give_way() {
     std::thread::yield_now();
 }

@@ -1,19 +1,17 @@
-//! Offsets: a row number with the generation in which it was given out, so that a copy of an offset is as safe as the original.
+//! Offsets: a row number with the generation since which the row belongs to its key, so that a copy
+//! of an offset is as safe as the original.
 //!
 //! ```text
 //! bit 63  62 .. 31      30 .. 0
 //!     0   generation    row            generation is never 0
 //! ```
-//! -1 is padding, and 0 is nobody's: TensorFlow starts the accumulators of gradients in loops with index 0 and value 0. Every other
+//! A key has one and the same offset as long as it has its row. -1 is padding, and 0 is nobody's:
+//! TensorFlow starts the accumulators of gradients in loops with index 0 and value 0. Every other
 //! number that is not positive was never given out.
-//!
-//! The generation of a table moves on whenever a row leaves its key. [`Births`] notes for rows that are used again since when
-//! they belong to their present key: an offset that is older is *stale*. A table whose rows never leave their keys stays in its
-//! first generation and notes nothing.
 
 use super::flight::Map;
+use crate::mem::NONE;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bits of a row number.
 const ROW_BITS: u32 = 31;
@@ -21,15 +19,9 @@ const ROW_BITS: u32 = 31;
 /// The most rows of a table, those that wait to be used again included.
 pub(super) const MAX_ROWS: usize = 1 << ROW_BITS;
 
-/// How many stamps there are: all 32-bit numbers but 0.
-const STAMPS: u32 = u32::MAX;
-
-/// After so many generations offsets from before them are refused as those of a replaced content, so that births fit in 32 bits and no
-/// stamp comes twice among those that are accepted.
-const WINDOW: u64 = 1 << 31;
-
-/// In the state of a [`Generation`]: an offset of it may have been given out.
-const GIVEN: u64 = 1;
+/// After so many births all offsets there are count as those of a replaced content. So no
+/// generation comes twice among those that are accepted.
+const MOST: u32 = 1 << 31;
 
 /// The row number in an offset that this table has given out.
 #[inline(always)]
@@ -37,81 +29,11 @@ pub(super) fn row_of(offset: i64) -> u32 {
     offset as u32 & (MAX_ROWS as u32 - 1)
 }
 
-/// The generation of a table: a count that starts at 0, and its stamps, which start anywhere, so that the offset of another table
-/// is recognised.
-///
-/// It moves on only if an offset may have been given out since it last did. Who gives offsets out holds the index, who moves it on has
-/// the content for writing.
-pub(super) struct Generation {
-    /// `count << 1 | given`.
-    state: AtomicU64,
-    /// The first stamp, less 1.
-    start: u32,
-}
-
-impl Default for Generation {
-    fn default() -> Self {
-        let start = RandomState::new().hash_one(0_u8) % u64::from(STAMPS);
-        Generation {
-            state: AtomicU64::new(0),
-            start: start as u32,
-        }
-    }
-}
-
-impl Generation {
-    /// The present generation in its place in an offset, to be given out with rows that belong to their keys now: `give() | row`.
-    #[inline]
-    pub(super) fn give(&self) -> i64 {
-        let mut state = self.state.load(Ordering::Acquire);
-        if state & GIVEN == 0 {
-            state = self.state.fetch_or(GIVEN, Ordering::AcqRel);
-        }
-        self.stamp(state >> 1)
-    }
-
-    /// The present generation in its place in an offset.
-    pub(super) fn present(&self) -> i64 {
-        self.stamp(self.count())
-    }
-
-    /// How often it has moved on.
-    fn count(&self) -> u64 {
-        self.state.load(Ordering::Acquire) >> 1
-    }
-
-    /// Moves on, so that all offsets there are become those of an older generation. Returns the count.
-    fn advance(&self) -> u64 {
-        let state = self.state.load(Ordering::Acquire);
-        let count = (state >> 1) + (state & GIVEN);
-        if state & GIVEN != 0 {
-            self.state.store(count << 1, Ordering::Release);
-        }
-        count
-    }
-
-    /// The generation of a count, in its place in an offset.
-    #[inline]
-    fn stamp(&self, count: u64) -> i64 {
-        let turned = (u64::from(self.start) + count) % u64::from(STAMPS);
-        ((turned + 1) << ROW_BITS) as i64
-    }
-
-    /// The count in which an offset was given out; `None` if this table cannot have done it.
-    fn count_of(&self, offset: i64) -> Option<u64> {
-        let stamp = u64::try_from(offset >> ROW_BITS).ok()?.checked_sub(1)?;
-        let count = self.count();
-        let now = (u64::from(self.start) + count) % u64::from(STAMPS);
-        let turn = if now < stamp { u64::from(STAMPS) } else { 0 };
-        let age = now + turn - stamp;
-        count.checked_sub(age)
-    }
-}
-
-/// Why an offset is not that of a row and its key.
+/// Why an offset is not that of a key and its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unfit {
-    /// The key was removed. The row is still its own, because a lease holds it: it may be read, and must not be changed.
+    /// The key was removed. The row is still its own, because a lease holds it: it may be read, and
+    /// must not be changed.
     Retired(u32),
     /// The key was removed or its row moved; the row is free or another key's.
     Stale,
@@ -121,105 +43,130 @@ pub(super) enum Unfit {
     Unknown,
 }
 
-/// Since when rows belong to their keys; the state behind the content's lock.
-#[derive(Default)]
+/// Since when each row belongs to its key.
+///
+/// Generations count from the birth of the content. A row that no key ever left has generation 0,
+/// and no memory. A row that is freed gets the next generation at once, which nobody was given: so
+/// all offsets of it become stale. It has its own lock, the last of all, because offsets are made
+/// under the index's lock and judged under the content's.
 pub(super) struct Births {
-    /// The count when the content was made: births count from here.
-    floor: u64,
-    /// By row: the generation since which it belongs to its key. 0, also beyond the end: it never left its first one.
+    /// Generation 0 in its place in an offset; it starts anywhere, so that the offset of another
+    /// table is recognised.
+    base: u32,
+    /// How many generations the table had before this content.
+    before: u64,
+    /// The greatest generation that a row of a key has.
+    latest: u32,
+    /// By row: its generation. Beyond the end it is 0.
     births: Vec<u32>,
+    /// The least generation for rows beyond the end that come again.
+    cut: u32,
     /// How many rows there ever were.
     high: usize,
-    /// Rows whose keys were removed while leases hold them, with the births that the keys' offsets have.
+    /// Rows whose keys were removed while leases hold them, with the generation that they had.
     retired: Map<u32, u32>,
 }
 
+impl Default for Births {
+    fn default() -> Self {
+        let base = RandomState::new().hash_one(0_u8) % u64::from(u32::MAX);
+        Births::new(base as u32 + 1)
+    }
+}
+
 impl Births {
-    /// Those of a content that takes the place of another one, with so many rows.
-    pub(super) fn renewed(generation: &Generation, rows: usize) -> Births {
+    /// No rows, and a first generation other than 0.
+    fn new(base: u32) -> Births {
         Births {
-            floor: generation.advance(),
-            high: rows,
-            ..Births::default()
+            base,
+            before: 0,
+            latest: 0,
+            births: Vec::new(),
+            cut: 0,
+            high: 0,
+            retired: Map::default(),
         }
     }
 
-    /// Rows leave their keys: offsets that were given out until now are older than all that follow.
-    pub(super) fn advance(&mut self, generation: &Generation) {
-        let count = generation.advance();
-        if count - self.floor >= WINDOW {
-            *self = Births {
-                floor: count,
-                high: self.high,
-                ..Births::default()
-            };
+    /// The offset of a row that belongs to a key.
+    #[inline(always)]
+    pub(super) fn offset(&self, row: u32) -> i64 {
+        let born = self.births.get(row as usize).copied().unwrap_or(0);
+        self.numbered(row, born)
+    }
+
+    /// What offsets have beside their rows as long as no row was freed.
+    pub(super) fn plain(&self) -> i64 {
+        i64::from(self.base) << ROW_BITS
+    }
+
+    /// Whether that holds: no row was freed.
+    pub(super) fn is_plain(&self) -> bool {
+        self.births.is_empty()
+    }
+
+    /// The row of an offset: [`NONE`] for -1 and for 0. `rows` is how many rows there are.
+    #[inline(always)]
+    pub(super) fn row(&self, offset: i64, rows: u64) -> Result<u32, Unfit> {
+        // As long as no row was freed, and for rows that never were.
+        let plain = (offset ^ self.plain()) as u64;
+        if plain < rows && plain >= self.births.len() as u64 {
+            return Ok(plain as u32);
+        }
+        let row = row_of(offset);
+        match self.births.get(row as usize) {
+            Some(&born) if offset == self.numbered(row, born) && u64::from(row) < rows => Ok(row),
+            _ => self.judge(offset, rows),
         }
     }
 
-    /// Rows `rows` have become those of other keys. Rows behind the end that never were are left out.
-    pub(super) fn renew(&mut self, generation: &Generation, rows: impl Iterator<Item = usize>) {
-        let born = self.since_floor(generation);
-        for row in rows {
-            if row < self.high {
-                if row >= self.births.len() {
-                    self.births.resize(row + 1, 0);
-                }
-                self.births[row] = born;
+    /// Rows get keys: those of `rows` that others had before get a new generation. There are `end`
+    /// rows now.
+    pub(super) fn take(&mut self, rows: &[u32], end: usize) {
+        for &row in rows {
+            if (row as usize) < self.high {
+                self.born(row);
             }
         }
+        self.high = self.high.max(end);
     }
 
-    /// There are `rows` rows.
-    pub(super) fn grown(&mut self, rows: usize) {
-        self.high = self.high.max(rows);
+    /// Rows are free: nobody was given the generation that they have from now on.
+    pub(super) fn free(&mut self, rows: &[u32]) {
+        for &row in rows {
+            *self.of(row) = self.latest + 1;
+            self.retired.remove(&row);
+        }
     }
 
-    /// Rows from `rows` on are gone; should they come again, [`Births::renew`] notes it.
-    pub(super) fn truncate(&mut self, rows: usize) {
-        self.births.truncate(rows);
-        self.births.shrink_to_fit();
+    /// A key moves from one row to another one, which is free.
+    pub(super) fn moved(&mut self, from: u32, to: u32) {
+        self.born(to);
+        *self.of(from) = self.latest + 1;
     }
 
-    /// A row that a lease holds has left its key, just after [`Births::advance`].
-    pub(super) fn retire(&mut self, generation: &Generation, row: u32) {
-        let before = self.births.get(row as usize).copied().unwrap_or(0);
-        self.renew(generation, std::iter::once(row as usize));
+    /// A row that a lease holds has lost its key.
+    pub(super) fn retire(&mut self, row: u32) {
+        let next = self.latest + 1;
+        let before = std::mem::replace(self.of(row), next);
         self.retired.insert(row, before);
     }
 
-    /// No lease holds these rows any more.
-    pub(super) fn release(&mut self, rows: &[u32]) {
-        if !self.retired.is_empty() {
-            for row in rows {
-                self.retired.remove(row);
-            }
-        }
+    /// The rows from `rows` on, all of them free, are gone.
+    pub(super) fn truncate(&mut self, rows: usize) {
+        self.births.truncate(rows);
+        self.births.shrink_to_fit();
+        self.cut = self.latest + 1;
     }
 
-    /// What an offset stands for that is not of the present generation; `is_used` says which rows are there and not free.
-    pub(super) fn judge(
-        &self,
-        generation: &Generation,
-        offset: i64,
-        is_used: impl Fn(u32) -> bool,
-    ) -> Result<u32, Unfit> {
-        let given = generation.count_of(offset).ok_or(Unfit::Unknown)?;
-        let given = given.checked_sub(self.floor).ok_or(Unfit::Replaced)?;
-        let row = row_of(offset);
-        if row as usize >= self.high {
-            return Err(Unfit::Unknown);
-        }
-        if !is_used(row) {
-            return Err(Unfit::Stale);
-        }
-        let born = self.births.get(row as usize).copied().unwrap_or(0);
-        if given >= u64::from(born) {
-            return Ok(row);
-        }
-        match self.retired.get(&row) {
-            Some(&before) if given >= u64::from(before) => Err(Unfit::Retired(row)),
-            _ => Err(Unfit::Stale),
-        }
+    /// Another content with so many rows takes the place of this one.
+    pub(super) fn replaced(&mut self, rows: usize) {
+        let next = self.latest + 1;
+        *self = Births {
+            before: self.before + u64::from(next),
+            high: rows,
+            ..Births::new(self.stamp(next))
+        };
     }
 
     /// Bytes held, about.
@@ -227,9 +174,75 @@ impl Births {
         4 * self.births.capacity() + 16 * self.retired.capacity()
     }
 
-    /// The present count from the floor on, which [`WINDOW`] keeps small.
-    fn since_floor(&self, generation: &Generation) -> u32 {
-        u32::try_from(generation.count() - self.floor).unwrap_or(u32::MAX)
+    /// A row that others had before gets a key.
+    fn born(&mut self, row: u32) {
+        let least = match self.births.get(row as usize) {
+            Some(&least) => least,
+            None => self.cut,
+        };
+        if least > self.latest {
+            if self.latest >= MOST {
+                self.replaced(self.high);
+            } else {
+                self.latest += 1;
+            }
+        }
+        let latest = self.latest;
+        *self.of(row) = latest;
+    }
+
+    /// The generation of a row.
+    fn of(&mut self, row: u32) -> &mut u32 {
+        let row = row as usize;
+        if row >= self.births.len() {
+            self.births.resize(row + 1, 0);
+        }
+        &mut self.births[row]
+    }
+
+    #[inline(always)]
+    fn numbered(&self, row: u32, born: u32) -> i64 {
+        i64::from(self.stamp(born)) << ROW_BITS | i64::from(row)
+    }
+
+    /// A generation in an offset: they wrap, and leave 0 out.
+    #[inline(always)]
+    fn stamp(&self, born: u32) -> u32 {
+        let (stamp, wraps) = self.base.overflowing_add(born);
+        stamp + u32::from(wraps)
+    }
+
+    /// How many generations after the first stamp of this content another one is, and how many
+    /// before.
+    fn distances(&self, stamp: u32) -> (u32, u32) {
+        let after = stamp.wrapping_sub(self.base) - u32::from(stamp < self.base);
+        let before = self.base.wrapping_sub(stamp) - u32::from(stamp > self.base);
+        (after, before)
+    }
+
+    /// [`Births::row`] of any offset.
+    fn judge(&self, offset: i64, rows: u64) -> Result<u32, Unfit> {
+        if offset == -1 || offset == 0 {
+            return Ok(NONE);
+        }
+        let stamp = u32::try_from(offset >> ROW_BITS).unwrap_or(0);
+        let row = row_of(offset);
+        if stamp == 0 {
+            return Err(Unfit::Unknown);
+        }
+        let (born, before) = self.distances(stamp);
+        match self.births.get(row as usize).copied().unwrap_or(0) {
+            present if present == born && u64::from(row) < rows => return Ok(row),
+            _ if born > self.latest && u64::from(before) <= self.before => {
+                return Err(Unfit::Replaced);
+            }
+            _ if born > self.latest || row as usize >= self.high => return Err(Unfit::Unknown),
+            _ => {}
+        }
+        match self.retired.get(&row) {
+            Some(&before) if before == born => Err(Unfit::Retired(row)),
+            _ => Err(Unfit::Stale),
+        }
     }
 }
 
@@ -237,90 +250,156 @@ impl Births {
 mod tests {
     use super::*;
 
-    fn at(start: u32, count: u64) -> Generation {
-        Generation {
-            state: AtomicU64::new(count << 1),
-            start,
-        }
+    fn births(base: u32, rows: usize) -> Births {
+        let mut births = Births::new(base);
+        births.take(&[], rows);
+        births
     }
 
     #[test]
-    fn a_generation_moves_on_only_after_it_was_given_out() {
-        let generation = at(7, 0);
-        assert_eq!((generation.advance(), generation.advance()), (0, 0));
-        let first = generation.give();
-        assert_eq!(first, 8 << ROW_BITS);
-        assert_eq!(generation.give(), first);
-        assert_eq!((generation.advance(), generation.advance()), (1, 1));
-        assert_eq!(generation.give(), 9 << ROW_BITS);
+    fn a_row_has_one_offset_until_it_is_freed() {
+        let mut births = births(7, 10);
+        let first = births.offset(4);
+        assert_eq!(first, 7 << ROW_BITS | 4);
+        assert_eq!(births.row(first, 10), Ok(4));
+        assert!(births.is_plain() && births.plain() | 4 == first);
+        births.free(&[2]);
+        assert_eq!(births.offset(4), first);
+        births.free(&[4]);
+        assert_eq!(births.row(first, 10), Err(Unfit::Stale));
+        births.take(&[4], 10);
+        let second = births.offset(4);
+        assert_eq!(births.row(first, 10), Err(Unfit::Stale));
+        assert_eq!(births.row(second, 10), Ok(4));
+        // Freed long ago, used now: no generation is spent on it.
+        births.take(&[2], 10);
+        assert_eq!(births.latest, 1);
+        assert_eq!(births.offset(2) >> ROW_BITS, second >> ROW_BITS);
+        assert_eq!(births.row(first ^ 4 ^ 2, 10), Err(Unfit::Stale));
+        assert_eq!(births.row(births.offset(9), 10), Ok(9));
     }
 
     #[test]
-    fn stamps_wrap_without_0_and_tell_their_count() {
-        let generation = at(u32::MAX - 2, 0);
-        let mut stamps = Vec::new();
-        for count in 0..4 {
-            stamps.push(generation.give() >> ROW_BITS);
-            for (count, stamp) in stamps.iter().enumerate() {
-                let offset = stamp << ROW_BITS | 5;
-                assert_eq!(generation.count_of(offset), Some(count as u64));
-            }
-            assert_eq!(generation.advance(), count + 1);
+    fn numbers_that_were_never_given_out_are_unknown() {
+        let mut births = births(7, 10);
+        let first = births.offset(0);
+        for offset in [
+            5,
+            -2,
+            i64::MIN,
+            i64::MAX,
+            first + 10,
+            first + (1 << ROW_BITS),
+        ] {
+            assert_eq!(births.row(offset, 10), Err(Unfit::Unknown), "{offset}");
         }
+        let before = first - (1 << ROW_BITS);
+        assert_eq!(births.row(before, 10), Err(Unfit::Unknown));
+        births.free(&[3]);
+        births.take(&[3], 10);
+        assert_eq!(
+            births.row(first + 3 + (2 << ROW_BITS), 10),
+            Err(Unfit::Unknown)
+        );
+        assert_eq!(
+            (births.row(0, 10), births.row(-1, 10)),
+            (Ok(NONE), Ok(NONE))
+        );
+    }
+
+    #[test]
+    fn a_replaced_content_is_told_from_a_removed_key() {
+        let mut births = births(7, 10);
+        let mut given = vec![births.offset(3)];
+        births.free(&[3]);
+        births.take(&[3], 10);
+        given.push(births.offset(3));
+        births.replaced(5);
+        births.replaced(8);
+        for &offset in &given {
+            assert_eq!(births.row(offset, 8), Err(Unfit::Replaced));
+        }
+        assert_eq!(births.row(births.offset(7), 8), Ok(7));
+        assert_eq!(births.row(6 << ROW_BITS, 8), Err(Unfit::Unknown));
+    }
+
+    #[test]
+    fn generations_wrap_without_0() {
+        let mut births = births(u32::MAX - 1, 3);
+        let mut given = Vec::new();
+        for _ in 0..4 {
+            given.push(births.offset(1));
+            births.free(&[1]);
+            births.take(&[1], 3);
+        }
+        let stamps: Vec<i64> = given.iter().map(|offset| offset >> ROW_BITS).collect();
         let last = i64::from(u32::MAX);
         assert_eq!(stamps, [last - 1, last, 1, 2]);
-        // Those of the future and of the time before the table.
-        for stamp in [4, last - 2] {
-            assert_eq!(generation.count_of(stamp << ROW_BITS), None);
+        assert!(given
+            .iter()
+            .all(|&old| births.row(old, 3) == Err(Unfit::Stale)));
+        assert_eq!(births.row(births.offset(1), 3), Ok(1));
+        births.replaced(3);
+        assert!(given
+            .iter()
+            .all(|&old| births.row(old, 3) == Err(Unfit::Replaced)));
+        assert_eq!(births.row((last - 2) << ROW_BITS, 3), Err(Unfit::Unknown));
+    }
+
+    #[test]
+    fn when_generations_run_out_the_old_offsets_are_those_of_a_replaced_content() {
+        let mut births = births(7, 3);
+        births.free(&[0, 1]);
+        births.latest = MOST;
+        births.take(&[0], 3);
+        let old = [births.offset(2), births.offset(0)];
+        births.free(&[0]);
+        births.take(&[0], 3);
+        assert_eq!(births.latest, 0);
+        assert!(old
+            .iter()
+            .all(|&old| births.row(old, 3) == Err(Unfit::Replaced)));
+        births.take(&[1], 3);
+        for row in 0..3 {
+            assert_eq!(births.row(births.offset(row), 3), Ok(row));
         }
-        for offset in [5, -2, i64::MIN] {
-            assert_eq!(generation.count_of(offset), None);
+    }
+
+    #[test]
+    fn a_retired_row_is_still_its_own_until_it_is_freed() {
+        let mut births = births(7, 10);
+        let first = births.offset(4);
+        births.free(&[4]);
+        births.take(&[4], 10);
+        let second = births.offset(4);
+        births.retire(4);
+        assert_eq!(births.row(first, 10), Err(Unfit::Stale));
+        assert_eq!(births.row(second, 10), Err(Unfit::Retired(4)));
+        births.free(&[4]);
+        assert_eq!(births.row(second, 10), Err(Unfit::Stale));
+    }
+
+    #[test]
+    fn rows_that_were_cut_off_come_again_as_new_ones() {
+        let mut births = births(7, 10);
+        let (first, kept) = (births.offset(8), births.offset(3));
+        births.free(&[7, 8, 9]);
+        births.truncate(7);
+        assert_eq!(births.row(first, 7), Err(Unfit::Stale));
+        births.take(&[7, 8], 9);
+        assert_eq!(births.row(first, 9), Err(Unfit::Stale));
+        assert_eq!(births.row(births.offset(8), 9), Ok(8));
+        assert_eq!(births.row(kept, 9), Ok(3));
+        births.take(&[9, 10], 11);
+        for row in [9, 10] {
+            assert_eq!(births.row(births.offset(row), 11), Ok(row));
         }
     }
 
     #[test]
-    fn two_generations_start_apart() {
-        let starts: Vec<u32> = (0..4).map(|_| Generation::default().start).collect();
-        assert!(starts.windows(2).any(|pair| pair[0] != pair[1]));
-    }
-
-    #[test]
-    fn after_very_many_generations_the_old_offsets_are_those_of_a_replaced_content() {
-        let generation = at(3, WINDOW - 2);
-        let mut births = Births::default();
-        births.grown(10);
-        let old = generation.give() | 4;
-        let judge = |births: &Births, offset| births.judge(&generation, offset, |_| true);
-        births.advance(&generation);
-        births.renew(&generation, [2].into_iter());
-        assert_eq!(judge(&births, old), Ok(4));
-        assert_eq!(judge(&births, old ^ 4 ^ 2), Err(Unfit::Stale));
-        let last = generation.give() | 2;
-        assert_eq!(judge(&births, last), Ok(2));
-        births.advance(&generation);
-        assert_eq!(judge(&births, old), Err(Unfit::Replaced));
-        assert_eq!(judge(&births, last), Err(Unfit::Replaced));
-        let new = generation.give() | 2;
-        births.renew(&generation, [3].into_iter());
-        assert_eq!(judge(&births, new), Ok(2));
-        assert_eq!(judge(&births, new | 1), Ok(3));
-    }
-
-    #[test]
-    fn a_retired_row_is_still_its_own_until_it_is_released() {
-        let generation = at(3, 0);
-        let mut births = Births::default();
-        births.grown(10);
-        let judge = |births: &Births, offset| births.judge(&generation, offset, |_| true);
-        let first = generation.give() | 4;
-        births.advance(&generation);
-        births.renew(&generation, [4].into_iter());
-        let second = generation.give() | 4;
-        births.advance(&generation);
-        births.retire(&generation, 4);
-        assert_eq!(judge(&births, first), Err(Unfit::Stale));
-        assert_eq!(judge(&births, second), Err(Unfit::Retired(4)));
-        births.release(&[4]);
-        assert_eq!(judge(&births, second), Err(Unfit::Stale));
+    fn tables_start_apart() {
+        let bases: Vec<u32> = (0..4).map(|_| Births::default().base).collect();
+        assert!(bases.windows(2).any(|pair| pair[0] != pair[1]));
+        assert!(!bases.contains(&0));
     }
 }

@@ -1,4 +1,5 @@
-//! Reading rows, by number and by key, with the cache lines of later ids on their way while earlier ones are copied.
+//! Reading rows, by number and by key, with the cache lines of later ids on their way while earlier
+//! ones are copied.
 
 use super::content::Content;
 use super::offset::Unfit;
@@ -24,8 +25,9 @@ impl Table {
     /// Copies rows, `(n)` offsets to `(n, dim)` floats; -1 and 0 give zeros.
     ///
     /// # Errors
-    /// `InvalidArgument` for a wrong length, an offset that this table has not given out and one whose key was removed since, unless a
-    /// lease holds the row; `Aborted` for an offset from before the content was replaced. `out` is then unspecified.
+    /// `InvalidArgument` for a wrong length, an offset that this table has not given out and one
+    /// whose key was removed since, unless a lease holds the row; `Aborted` for an offset from
+    /// before the content was replaced. `out` is then unspecified.
     pub fn lookup(&self, pool: &Pool, offsets: &[i64], out: &mut [f32]) -> Result<()> {
         self.floats("out", out.len(), offsets.len())?;
         let content = self.content().read();
@@ -38,8 +40,8 @@ impl Table {
         })
     }
 
-    /// Copies the rows of ids, `(u)` offsets and for each of `(n)` ids its place among them, to `(n, dim)` floats; -1 in
-    /// either, and offset 0, give zeros.
+    /// Copies the rows of ids, `(u)` offsets and for each of `(n)` ids its place among them, to
+    /// `(n, dim)` floats; -1 in either, and offset 0, give zeros.
     ///
     /// # Errors
     /// As [`Table::lookup`], and `InvalidArgument` for a place outside of `offsets`.
@@ -124,7 +126,8 @@ impl Table {
         Ok(())
     }
 
-    /// Gives keys that have a row and are below the threshold of admission what keys without a row get.
+    /// Gives keys that have a row and are below the threshold of admission what keys without a row
+    /// get.
     fn hide_refused(&self, index: &Index, ids: Ids<'_>, absent: Absent<'_>, out: &mut [f32]) {
         let history = self.history().read();
         let Some(history) = history.as_deref().filter(|one| one.may_refuse()) else {
@@ -171,7 +174,8 @@ impl Table {
     }
 }
 
-/// Copies `n` rows, those that `row` names, or returns the position of the first for which it names none, and why.
+/// Copies `n` rows, those that `row` names, or returns the position of the first for which it names
+/// none, and why.
 #[inline(always)]
 fn copy_rows(
     content: &Content,
@@ -202,8 +206,8 @@ fn copy_rows(
     Ok(())
 }
 
-/// Copies rows by key in three stages: ask for the bucket; `BUCKETS` ids later read it and ask for the row; `AHEAD` ids later
-/// copy the row.
+/// Copies rows by key in three stages: ask for the bucket; `BUCKETS` ids later read it and ask for
+/// the row; `AHEAD` ids later copy the row.
 struct Find<'a, T> {
     index: &'a Index,
     content: &'a Content,

@@ -25,6 +25,8 @@ class TableStats(NamedTuple):
         new: Keys that got a row.
         refused: Keys that were not admitted, each once a batch.
         evicted: Keys that were evicted.
+        stale: Gradients that were dropped because their keys were removed between lookup and
+            update, each offset once an update.
     """
 
     rows: int
@@ -37,6 +39,7 @@ class TableStats(NamedTuple):
     new: int
     refused: int
     evicted: int
+    stale: int
 
 
 @checked(table=Type(Table, str, optional=True))

@@ -7,7 +7,7 @@ use super::support::{
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{self as kernels, Error, Lookup, Result, RowOptimizer, Target};
+use mx_rec_kernels::{self as kernels, Error, LookupGradients, Result, RowOptimizer, Target};
 use std::marker::PhantomData;
 
 /// An optimizer's side of the three ops.
@@ -104,7 +104,7 @@ impl<R: Rule> OpKernel for ByRestore<R> {
             for ((offsets, restore), grad) in offsets.iter().zip(&restore).zip(&grad) {
                 expect_rank(offsets, 1)?;
                 expect_row_each(grad, restore, table.dim())?;
-                lookups.push(Lookup {
+                lookups.push(LookupGradients {
                     offsets: offsets.values::<i64>()?,
                     restore: restore.values::<i32>()?,
                     grads: grad.values::<f32>()?,
