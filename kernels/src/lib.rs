@@ -23,6 +23,7 @@ mod pool;
     reason = "functions compiled for more instructions are entered here, after a look at the machine"
 )]
 mod simd;
+mod sort;
 mod table;
 
 pub use batch::{reduce, restore};

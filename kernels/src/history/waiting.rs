@@ -4,6 +4,7 @@ use super::Seen;
 use crate::index::hash;
 use crate::mem::{prefetch, prefetch_behind, Counter, Pages};
 use crate::pool::{ranges as cut, split_mut, Pool};
+use crate::sort::Sizes;
 use crate::PADDING;
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -235,23 +236,19 @@ fn sort(
     count: impl Fn(usize) -> u32,
     items: &mut [Item],
 ) -> Vec<u32> {
-    let mut starts = vec![0_u32; (1 << BITS) + 1];
+    let mut sizes = Sizes::new([0_u32; 1 << BITS]);
     for &key in &keys[range.clone()] {
-        starts[number(key) + 1] += 1;
+        sizes.count(number(key));
     }
-    for at in 1..starts.len() {
-        starts[at] += starts[at - 1];
-    }
-    let mut next = starts.clone();
+    let mut places = sizes.places();
+    let starts = places.starts(1 << BITS, range.len());
     for at in range {
         let key = keys[at];
-        let place = &mut next[number(key)];
-        items[*place as usize] = Item {
+        items[places.next(number(key))] = Item {
             key,
             at: at as u32,
             count: count(at),
         };
-        *place += 1;
     }
     starts
 }

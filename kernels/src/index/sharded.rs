@@ -3,7 +3,8 @@
 use super::hash::{hash, top};
 use super::shard::Shard;
 use crate::mem::{prefetch_behind, Bucket, NONE};
-use crate::{Error, Pool, Result, PADDING};
+use crate::sort::Sizes;
+use crate::{Pool, Result, PADDING};
 use parking_lot::Mutex;
 
 /// Entries that a full table should have in one shard: large enough for huge pages, small enough to grow quickly.
@@ -118,7 +119,6 @@ impl Index {
         let bits = self.bits;
         let mut more = vec![0_usize; self.shards.len()];
         keys.iter().for_each(|&key| more[top(hash(key), bits)] += 1);
-        let failed: Mutex<Option<Error>> = Mutex::new(None);
         let work: Vec<_> = self
             .shards
             .iter_mut()
@@ -133,14 +133,10 @@ impl Index {
                 pool.threads() * 4
             },
         );
-        pool.each(work, |shards| {
-            for (shard, more) in shards {
-                if let Err(error) = shard.reserve(more, bits) {
-                    *failed.lock() = Some(error);
-                }
-            }
-        });
-        failed.into_inner().map_or(Ok(()), Err)
+        pool.try_each(work, |shards| {
+            let mut shards = shards.into_iter();
+            shards.try_for_each(|(shard, more)| shard.reserve(more, bits))
+        })
     }
 
     /// Adds entries, after [`Index::reserve`] with the same keys. Of keys that have an entry already, in the index or
@@ -154,18 +150,14 @@ impl Index {
             (pool.threads() * 4).min(self.shards.len())
         };
         // Positions of `keys`, grouped by shard in order of occurrence.
-        let mut starts = vec![0_u32; self.shards.len() + 1];
+        let mut sizes = Sizes::new(vec![0_u32; self.shards.len()]);
         keys.iter()
-            .for_each(|&key| starts[top(hash(key), bits) + 1] += 1);
-        for at in 1..starts.len() {
-            starts[at] += starts[at - 1];
-        }
+            .for_each(|&key| sizes.count(top(hash(key), bits)));
+        let mut places = sizes.places();
+        let starts = places.starts(self.shards.len(), keys.len());
         let mut order = vec![0_u32; keys.len()];
-        let mut next = starts.clone();
         for (at, &key) in keys.iter().enumerate() {
-            let place = &mut next[top(hash(key), bits)];
-            order[*place as usize] = at as u32;
-            *place += 1;
+            order[places.next(top(hash(key), bits))] = at as u32;
         }
         let twice = Mutex::new(None);
         let work: Vec<_> = self
