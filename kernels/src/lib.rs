@@ -24,6 +24,7 @@ mod pool;
 )]
 mod simd;
 mod sort;
+mod sync;
 mod table;
 
 pub use batch::{reduce, restore};

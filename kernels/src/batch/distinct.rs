@@ -5,9 +5,9 @@ use super::numbering::Numbering;
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, NONE};
 use crate::pool::{split_mut, Pool};
+use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use crate::{Ids, PADDING};
 use std::ops::{DerefMut, Range};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// In `found`: this id is the first of its key.
 const FIRST: u32 = 1 << 31;
@@ -154,7 +154,7 @@ pub(crate) fn distinct<O: DerefMut<Target = [i64]>>(
             range.restore(&groups);
         }
     } else {
-        let ranked = parking_lot::Mutex::new(Vec::with_capacity(work.len()));
+        let ranked = crate::sync::Mutex::new(Vec::with_capacity(work.len()));
         pool.each(work, |mut range| {
             range.rank(&groups, wanted);
             ranked.lock().push(range);

@@ -8,9 +8,9 @@ mod sketch;
 mod stored;
 mod waiting;
 
+use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub(crate) use candidates::Candidates;
 pub(crate) use sketch::Sketch;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub(crate) use stored::Settings;
 use waiting::Waiting;
 

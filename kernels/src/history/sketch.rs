@@ -9,8 +9,8 @@ use super::Seen;
 use crate::index::{hash, scale};
 use crate::mem::{check_room, prefetch};
 use crate::pool::ranges;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::{Error, Kind, Pool, Result, PADDING};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Rows of cells. One more makes the probability of a large error e times smaller, but takes a cache miss more a key and, of the
 /// same memory, its part of the width.

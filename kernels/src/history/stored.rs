@@ -6,7 +6,7 @@
 
 use super::{History, Seen};
 use crate::mem::NONE;
-use std::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::Ordering::Relaxed;
 
 /// What a file holds of a history beside its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,13 +5,13 @@ use crate::index::hash;
 use crate::mem::{prefetch, prefetch_behind, Counter, Pages};
 use crate::pool::{ranges as cut, split_mut, Pool};
 use crate::sort::Sizes;
-use crate::PADDING;
-use parking_lot::Mutex;
-use std::ops::Range;
-use std::sync::atomic::{
+use crate::sync::atomic::{
     AtomicU32, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
+use crate::sync::Mutex;
+use crate::PADDING;
+use std::ops::Range;
 
 /// Shards, as a power of two.
 const BITS: u32 = 8;

@@ -4,8 +4,8 @@ use super::hash::{hash, top};
 use super::shard::Shard;
 use crate::mem::{prefetch_behind, Bucket, NONE};
 use crate::sort::Sizes;
+use crate::sync::Mutex;
 use crate::{Pool, Result, PADDING};
-use parking_lot::Mutex;
 
 /// Entries that a full table should have in one shard: large enough for huge pages, small enough to grow quickly.
 const SHARD: u64 = 512 << 10;

@@ -11,9 +11,9 @@ use crate::history::{Candidates, History, Seen};
 use crate::index::Index;
 use crate::mem::{prefetch, Lines};
 use crate::pool::ranges;
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::{Ids, Pool, Result, PADDING};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
 /// A thread should count at least so many keys.
@@ -197,7 +197,7 @@ impl Table {
             for (&(at, _), &row) in decided.missing.iter().zip(&made) {
                 decided.offsets[at as usize] = i64::from(row);
             }
-            parking_lot::RwLockWriteGuard::downgrade(index)
+            crate::sync::RwLockWriteGuard::downgrade(index)
         };
         let Decided {
             offsets,

@@ -7,11 +7,11 @@ use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
 use crate::mem::{Part, NONE};
 use crate::pool::ranges;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::Mutex;
 use crate::{Ids, Pool, Result, RowOptimizer};
-use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A thread should have at least so many gradients.
 const LEAST: usize = 512;

@@ -10,10 +10,10 @@ use crate::batch::distinct::{distinct, Distinct, Scratch, Wanted};
 use crate::history::History;
 use crate::index::Index;
 use crate::mem::{Lines, NONE};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::{Error, Ids, Kind, Pool, Result, SlotSpec};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::ops::DerefMut;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Working memory that is kept for later batches, at most so many pieces of at most so many bytes.
 const KEPT: (usize, usize) = (4, 64 << 20);

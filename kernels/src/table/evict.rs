@@ -3,8 +3,8 @@
 use super::Table;
 use crate::history::History;
 use crate::mem::NONE;
+use crate::sync::RwLockWriteGuard;
 use crate::{Error, Ids, Kind, Result};
-use parking_lot::RwLockWriteGuard;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 

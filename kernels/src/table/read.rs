@@ -7,8 +7,8 @@ use crate::index::{hash, Index};
 use crate::mem::{prefetch, Bucket, NONE};
 use crate::pool::{ranges, split_mut};
 use crate::simd::{Kernel, Level};
+use crate::sync::Mutex;
 use crate::{Ids, Pool, Result, PADDING};
-use parking_lot::Mutex;
 use std::ops::Range;
 
 /// A part of a batch should copy at least so many floats.

@@ -3,8 +3,8 @@
 use super::{Loading, Snapshot, Table};
 use crate::history::{History, Seen, Settings, Sketch};
 use crate::pool::ranges;
+use crate::sync::Mutex;
 use crate::{Error, Pool, Result, PADDING};
-use parking_lot::Mutex;
 
 /// Entries of a shard of the index that are listed at once.
 const LOOK: usize = 16 << 10;
