@@ -11,6 +11,7 @@ mod history;
 mod ids;
 mod index;
 mod init;
+mod keeper;
 #[expect(
     unsafe_code,
     reason = "memory of rows and of the index, by the page, gets safe owners here"

@@ -3,6 +3,7 @@
 use super::grouped::{for_len, Buffers, Grouped};
 use super::numbering::Numbering;
 use crate::index::{hash, Index};
+use crate::keeper::Keep;
 use crate::mem::{prefetch, NONE};
 use crate::pool::{split_mut, Pool};
 use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -36,9 +37,8 @@ pub(crate) struct Scratch {
     ranks: Vec<AtomicU32>,
 }
 
-impl Scratch {
-    /// Bytes held.
-    pub(crate) fn bytes(&self) -> usize {
+impl Keep for Scratch {
+    fn bytes(&self) -> usize {
         let numbers = [&self.found, &self.rows, &self.times].map(Vec::capacity);
         self.grouped.bytes() + 4 * (numbers.iter().sum::<usize>() + self.ranks.capacity())
     }

@@ -21,7 +21,7 @@ pub(crate) struct Index {
     shards: Vec<Shard>,
     bits: u32,
     version: u64,
-    losses: u64,
+    removals: u64,
 }
 
 impl Index {
@@ -46,7 +46,7 @@ impl Index {
             shards,
             bits,
             version: 0,
-            losses: 0,
+            removals: 0,
         })
     }
 
@@ -67,14 +67,14 @@ impl Index {
     }
 
     /// Changes whenever an entry goes or gets another row.
-    pub(crate) fn losses(&self) -> u64 {
-        self.losses
+    pub(crate) fn removals(&self) -> u64 {
+        self.removals
     }
 
     /// Continues the counts of the index that this one replaces.
     pub(crate) fn follow(&mut self, old: &Index) {
         self.version = self.version.max(old.version) + 1;
-        self.losses = self.losses.max(old.losses) + 1;
+        self.removals = self.removals.max(old.removals) + 1;
     }
 
     /// The bucket where the search for a hash begins: prefetch it, then ask [`Index::row_from`].
@@ -180,7 +180,7 @@ impl Index {
     /// Gives the entry of `key` another row; returns whether there is one.
     pub(crate) fn renumber(&mut self, key: i64, row: u32) -> bool {
         self.version += 1;
-        self.losses += 1;
+        self.removals += 1;
         let hash = hash(key);
         self.shards[top(hash, self.bits)].renumber(key, hash << self.bits, row)
     }
@@ -191,7 +191,7 @@ impl Index {
             return NONE;
         }
         self.version += 1;
-        self.losses += 1;
+        self.removals += 1;
         let hash = hash(key);
         self.shards[top(hash, self.bits)].remove(key, hash << self.bits)
     }
@@ -199,7 +199,7 @@ impl Index {
     /// Removes all entries and gives the memory back.
     pub(crate) fn clear(&mut self) {
         self.version += 1;
-        self.losses += 1;
+        self.removals += 1;
         self.shards.iter_mut().for_each(Shard::clear);
     }
 

@@ -2,7 +2,7 @@
 
 use super::normal::{normal, truncated_normal};
 use super::philox::{words, COLUMNS};
-use crate::simd::{Kernel, Level};
+use crate::simd::{Level, Vectorized};
 use crate::{Error, Result};
 
 /// Standard deviation of a standard normal variable cut at two standard deviations; TensorFlow divides by it.
@@ -241,7 +241,7 @@ struct Fill<'a, F> {
     value: F,
 }
 
-impl<F: Fn(u32) -> f32> Kernel for Fill<'_, F> {
+impl<F: Fn(u32) -> f32> Vectorized for Fill<'_, F> {
     type Output = ();
 
     #[inline(always)]

@@ -5,7 +5,7 @@ use super::engine::zeros;
 use super::{Lookup, Table, Target};
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
-use crate::mem::{Part, NONE};
+use crate::mem::{OwnedRows, NONE};
 use crate::pool::ranges;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::Mutex;
@@ -181,7 +181,7 @@ impl Table {
                 match content.check(offset) {
                     Some(NONE) => {}
                     Some(row) => {
-                        lists[Part::owner(row, owners as u32) as usize].push((row, at as u32));
+                        lists[OwnedRows::owner(row, owners as u32) as usize].push((row, at as u32));
                     }
                     None => {
                         *bad.lock() = Some(offset);
@@ -312,7 +312,7 @@ struct Job<'a, G> {
 
 impl<G: Gradients> Job<'_, G> {
     /// Updates the rows of one owner, which may write all of them, and returns how many changed.
-    fn run(&self, mut part: Part<'_>, found: &Occurrences) -> u64 {
+    fn run(&self, mut part: OwnedRows<'_>, found: &Occurrences) -> u64 {
         let rows = found.rows();
         let mut sum = vec![0.0; self.dim];
         let mut updated = 0;
