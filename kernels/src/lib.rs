@@ -11,6 +11,7 @@ mod history;
 mod ids;
 mod index;
 mod init;
+mod keeper;
 #[expect(
     unsafe_code,
     reason = "memory of rows and of the index, by the page, gets safe owners here"
@@ -23,6 +24,8 @@ mod pool;
     reason = "functions compiled for more instructions are entered here, after a look at the machine"
 )]
 mod simd;
+mod sort;
+mod sync;
 mod table;
 
 pub use batch::{reduce, restore};

@@ -1,7 +1,7 @@
 //! The threads that share the work of one batch; small work stays on the caller.
 
+use crate::sync::Mutex;
 use crate::{Error, Kind, Result};
-use parking_lot::Mutex;
 use std::ops::Range;
 
 /// A fixed number of threads, the caller's among them.
@@ -10,6 +10,10 @@ use std::ops::Range;
 /// every value is made by one thread in an order that the batch alone decides.
 pub struct Pool {
     threads: usize,
+    #[cfg_attr(
+        feature = "model",
+        expect(dead_code, reason = "the model has threads of its own")
+    )]
     helpers: Option<rayon::ThreadPool>,
 }
 
@@ -30,7 +34,8 @@ impl Pool {
         if !(1..=1024).contains(&threads) {
             return Err(Error::invalid("a pool has 1 to 1024 threads").with("threads", threads));
         }
-        if threads == 1 {
+        // The model has threads of its own.
+        if threads == 1 || cfg!(feature = "model") {
             return Ok(Pool {
                 threads,
                 helpers: None,
@@ -85,10 +90,9 @@ impl Pool {
         work: Vec<T>,
         f: impl Fn(T) -> Result<()> + Sync,
     ) -> Result<()> {
-        let helpers = match &self.helpers {
-            Some(helpers) if work.len() > 1 => helpers,
-            _ => return work.into_iter().try_for_each(f),
-        };
+        if self.threads == 1 || work.len() <= 1 {
+            return work.into_iter().try_for_each(f);
+        }
         let wanted = self.threads.min(work.len()) - 1;
         let queue = Mutex::new(Some(work.into_iter().enumerate()));
         let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
@@ -107,14 +111,36 @@ impl Pool {
                 drop((failed, rest));
             }
         };
-        let run = &run;
+        self.everywhere(wanted, &run);
+        failed.into_inner().map_or(Ok(()), |(_, error)| Err(error))
+    }
+}
+
+#[cfg(not(feature = "model"))]
+impl Pool {
+    /// Calls `run` on the caller's thread and on so many helpers; returns when all calls have.
+    fn everywhere(&self, wanted: usize, run: &(impl Fn() + Sync)) {
+        let Some(helpers) = &self.helpers else {
+            return run();
+        };
         helpers.in_place_scope(|scope| {
             for _ in 0..wanted {
                 scope.spawn(move |_| run());
             }
             run();
         });
-        failed.into_inner().map_or(Ok(()), |(_, error)| Err(error))
+    }
+}
+
+#[cfg(feature = "model")]
+impl Pool {
+    fn everywhere(&self, wanted: usize, run: &(impl Fn() + Sync)) {
+        shuttle::thread::scope(|scope| {
+            for _ in 0..wanted {
+                scope.spawn(run);
+            }
+            run();
+        });
     }
 }
 

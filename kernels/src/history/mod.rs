@@ -1,18 +1,18 @@
-//! How often and when keys were seen: what decides which get rows, and which lose them again.
+//! How often and when keys were seen: admission and eviction are decided by it.
 //!
 //! A key with a row has its history in an array beside the rows, any other in [`candidates`]. Both take additions from several
 //! threads at once, and the result does not depend on their order.
 
 mod candidates;
+mod counters;
 mod sketch;
 mod stored;
-mod waiting;
 
+use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub(crate) use candidates::Candidates;
+use counters::KeyCounters;
 pub(crate) use sketch::Sketch;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub(crate) use stored::Settings;
-use waiting::Waiting;
 
 /// Rows whose histories lie together, as a power of two.
 const SHIFT: u32 = 13;
@@ -60,7 +60,7 @@ pub(crate) struct History {
     eviction: AtomicU32,
     /// Whether occurrences are counted.
     counting: AtomicBool,
-    /// The latest time that was told.
+    /// The greatest batch timestamp seen.
     latest: AtomicU32,
     /// The access threshold of the program's configuration, which `access` was first; -1 before there is one.
     configured: AtomicI64,
@@ -72,7 +72,7 @@ pub(crate) struct History {
     least: AtomicU32,
     /// By row number, [`Seen::pack`], in pieces of [`PIECE`], so that no growth moves them; empty pieces are zeros.
     rows: Vec<Box<[AtomicU64]>>,
-    pub(crate) waiting: Candidates,
+    pub(crate) candidates: Candidates,
 }
 
 impl History {
@@ -92,7 +92,7 @@ impl History {
             by_hand: AtomicBool::new(false),
             least: AtomicU32::new(access),
             rows: Vec::new(),
-            waiting: Candidates::Exact(Waiting::default()),
+            candidates: Candidates::Exact(KeyCounters::default()),
         };
         for row in 0..rows as u32 {
             history.fit(row);
@@ -102,8 +102,8 @@ impl History {
     }
 
     /// The same, with other counters of keys without a row.
-    pub(crate) fn with_waiting(self, waiting: Candidates) -> History {
-        History { waiting, ..self }
+    pub(crate) fn with_candidates(self, candidates: Candidates) -> History {
+        History { candidates, ..self }
     }
 
     /// The count from which on keys get rows.
@@ -141,7 +141,7 @@ impl History {
         self.latest.fetch_max(now, Relaxed).max(now)
     }
 
-    /// The latest time that was told.
+    /// The greatest batch timestamp seen.
     pub(crate) fn latest(&self) -> u32 {
         self.latest.load(Relaxed)
     }
@@ -238,6 +238,6 @@ impl History {
     pub(crate) fn bytes(&self) -> u64 {
         let heads = self.rows.capacity() * size_of::<Box<[AtomicU64]>>();
         let words: usize = self.rows.iter().map(|piece| piece.len() * 8).sum();
-        (heads + words) as u64 + self.waiting.bytes()
+        (heads + words) as u64 + self.candidates.bytes()
     }
 }

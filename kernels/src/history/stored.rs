@@ -6,7 +6,7 @@
 
 use super::{History, Seen};
 use crate::mem::NONE;
-use std::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::Ordering::Relaxed;
 
 /// What a file holds of a history beside its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(crate) struct Settings {
     pub(crate) counting: bool,
     /// The access threshold of the program's configuration, if it gave one.
     pub(crate) configured: Option<u32>,
-    /// The latest time that was told, in seconds since 1970; 0 for none.
+    /// The greatest batch timestamp seen, in seconds since 1970; 0 for none.
     pub(crate) latest: u32,
 }
 
@@ -50,7 +50,7 @@ impl History {
     /// a sketch cannot tell, and adds.
     pub(crate) fn put(&self, key: i64, row: u32, seen: Seen) -> bool {
         if row == NONE {
-            return self.waiting.put(key, seen);
+            return self.candidates.put(key, seen);
         }
         self.least.fetch_min(seen.count, Relaxed);
         self.place(row).is_some_and(|word| {
@@ -133,7 +133,7 @@ impl History {
         }
         let history = History::new(self.access(), self.eviction(), self.latest(), rows);
         history.take_thresholds(&self);
-        Some(history.with_waiting(self.waiting.emptied()))
+        Some(history.with_candidates(self.candidates.emptied()))
     }
 
     fn take_thresholds(&self, other: &History) {

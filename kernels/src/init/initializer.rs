@@ -2,7 +2,7 @@
 
 use super::normal::{normal, truncated_normal};
 use super::philox::{words, COLUMNS};
-use crate::simd::{Kernel, Level};
+use crate::simd::{Level, Vectorized};
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -264,7 +264,7 @@ struct Fill<'a, F> {
     value: F,
 }
 
-impl<F: Fn(u32) -> f32> Kernel for Fill<'_, F> {
+impl<F: Fn(u32) -> f32> Vectorized for Fill<'_, F> {
     type Output = ();
 
     #[inline(always)]

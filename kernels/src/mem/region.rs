@@ -1,6 +1,6 @@
 //! A piece of anonymous address space: zeros, committed as it is touched, given back when dropped.
 
-use super::room;
+use super::available_memory;
 use crate::{Error, Kind, Result};
 use std::ptr::NonNull;
 
@@ -36,7 +36,7 @@ impl Region {
             .max(1)
             .checked_next_multiple_of(PAGE)
             .ok_or_else(|| refused("the size overflows".into()))?;
-        room::check(len as u64)?;
+        available_memory::check(len as u64)?;
         let spare = if len >= HUGE { HUGE } else { 0 };
         let mapped = len
             .checked_add(spare)

@@ -10,9 +10,9 @@ use crate::history::{Candidates, History, Seen};
 use crate::index::Index;
 use crate::mem::{prefetch, Lines};
 use crate::pool::ranges;
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::{Ids, Pool, Result, PADDING};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
 /// A thread should count at least so many keys.
@@ -126,22 +126,22 @@ impl Table {
             pool.each(ranges(keys.len(), pool.parts(keys.len(), LEAST)), |range| {
                 see_rows(history, range, offsets, now, &count);
             });
-            let moment = history.waiting.moment() + 2;
+            let counted_at = history.candidates.version() + 2;
             let mut counts = Vec::new();
             if !found.missing.is_empty() {
                 let missing: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
                 let count = |at: usize| count(found.missing[at].0 as usize);
-                let waiting = &history.waiting;
-                counts = waiting.add(pool, &missing, history.counts(), count, now);
+                let candidates = &history.candidates;
+                counts = candidates.add(pool, &missing, history.counts(), count, now);
             }
-            self.observed().lock().keep(Observed {
+            self.observed().keep(Observed {
                 keys: Arc::clone(&keys),
                 offsets: found.offsets,
                 missing: found.missing,
                 counts,
                 version: index.version(),
-                losses: index.losses(),
-                moment,
+                removals: index.removals(),
+                counted_at,
             });
         }
         Ok(keys)
@@ -171,7 +171,7 @@ impl Table {
                 .with("place", place)
                 .with("keys", keys.len()));
         }
-        let observed = self.observed().lock().take(keys);
+        let observed = self.observed().take(|found| found.keys[..] == *keys);
         // Keys that were observed are distinct, and none is padding.
         let given = observed.is_none();
         if given && keys.contains(&PADDING) {
@@ -198,7 +198,7 @@ impl Table {
             for (&(at, _), &row) in decided.missing.iter().zip(&made) {
                 decided.offsets[at as usize] = i64::from(row);
             }
-            parking_lot::RwLockWriteGuard::downgrade(index)
+            crate::sync::RwLockWriteGuard::downgrade(index)
         };
         let Decided {
             mut offsets,
@@ -236,7 +236,7 @@ impl Table {
         let mut history = self.history().write();
         if history.is_none() {
             let new = History::unconfigured(access, rows);
-            *history = Some(Box::new(new.with_waiting(self.candidates()?)));
+            *history = Some(Box::new(new.with_candidates(self.candidates()?)));
         }
         if let Some(history) = history.as_deref_mut() {
             history.set_access(access);
@@ -275,7 +275,7 @@ impl Table {
         keys: &[i64],
         observed: Option<Observed>,
     ) -> Decided {
-        let current = observed.filter(|found| found.losses == index.losses());
+        let current = observed.filter(|found| found.removals == index.removals());
         let (mut offsets, mut missing, counted) = match current {
             Some(mut found) if found.version != index.version() => {
                 // Rows have come meanwhile.
@@ -293,7 +293,7 @@ impl Table {
             Some(found) => (
                 found.offsets,
                 found.missing,
-                Some((found.counts, found.moment)),
+                Some((found.counts, found.counted_at)),
             ),
             None => {
                 let found = self.rows_of(pool, index, keys);
@@ -324,10 +324,10 @@ impl Table {
         }
         if !missing.is_empty() {
             let counts = match counted {
-                Some((counts, moment)) if moment == history.waiting.moment() => counts,
+                Some((counts, counted_at)) if counted_at == history.candidates.version() => counts,
                 _ => {
                     let keys: Vec<i64> = missing.iter().map(|&(_, key)| key).collect();
-                    history.waiting.counts(pool, &keys)
+                    history.candidates.counts(pool, &keys)
                 }
             };
             let below = missing.iter().zip(&counts);
@@ -404,7 +404,7 @@ impl Table {
             Some(history) => history.configure(access, eviction),
             None => {
                 let new = History::new(access, eviction, now, rows);
-                *history = Some(Box::new(new.with_waiting(self.candidates()?)));
+                *history = Some(Box::new(new.with_candidates(self.candidates()?)));
             }
         }
         Ok(())
@@ -425,7 +425,7 @@ impl Table {
         let access = history.access();
         for (&key, &row) in keys.iter().zip(rows) {
             // Whoever gives a key its row by hand has admitted it.
-            let mut seen = history.waiting.take(key).unwrap_or(Seen {
+            let mut seen = history.candidates.take(key).unwrap_or(Seen {
                 count: 0,
                 last: if access == 0 { 0 } else { history.latest() },
             });
@@ -440,7 +440,7 @@ impl Table {
     pub(super) fn forget_history(&self, keys: impl Iterator<Item = i64>, rows: &[u32]) {
         if let Some(history) = self.history().read().as_deref() {
             keys.for_each(|key| {
-                history.waiting.take(key);
+                history.candidates.take(key);
             });
             rows.iter()
                 .for_each(|&row| history.set_row(row, Seen::default()));

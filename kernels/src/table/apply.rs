@@ -6,12 +6,12 @@ use super::offset::Unfit;
 use super::{LookupGradients, Table, Target};
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
-use crate::mem::{Part, NONE};
+use crate::mem::{OwnedRows, NONE};
 use crate::pool::ranges;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Ids, Pool, Result, RowOptimizer};
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A thread should have at least so many gradients.
 const LEAST: usize = 512;
@@ -191,7 +191,7 @@ impl Table {
                 match rows.row(offset) {
                     Ok(NONE) => {}
                     Ok(row) => {
-                        lists[Part::owner(row, owners as u32) as usize].push((row, at as u32));
+                        lists[OwnedRows::owner(row, owners as u32) as usize].push((row, at as u32));
                     }
                     Err(Unfit::Stale | Unfit::Retired(_)) => stale.push(offset),
                     Err(why) => return Err(self.bad_offset("offsets", offset, why)),
@@ -332,7 +332,7 @@ struct Job<'a, G> {
 
 impl<G: Gradients> Job<'_, G> {
     /// Updates the rows of one owner, which may write all of them, and returns how many changed.
-    fn run(&self, mut part: Part<'_>, found: &Occurrences) -> u64 {
+    fn run(&self, mut part: OwnedRows<'_>, found: &Occurrences) -> u64 {
         let rows = found.rows();
         let mut sum = vec![0.0; self.dim];
         let mut updated = 0;

@@ -4,21 +4,25 @@ use super::admission::Counters;
 use super::args::Memory;
 use super::content::Content;
 use super::flight::{divide, Flight};
-use super::observed::Observations;
+use super::observed::{observations, Observed};
 use super::offset::{row_of, Births, Unfit};
 use super::TableConfig;
 use crate::batch::distinct::{distinct, Distinct, Scratch, Wanted};
 use crate::history::History;
 use crate::index::Index;
+use crate::keeper::Keeper;
 use crate::mem::{Lines, NONE};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::{Error, Ids, Kind, Pool, Result, SlotSpec};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::ops::DerefMut;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Working memory that is kept for later batches, at most so many pieces of at most so many bytes.
-const KEPT: (usize, usize) = (4, 64 << 20);
+/// Working memory that is kept for later batches, at most so many pieces of at most so many bytes in all.
+const KEPT: (usize, usize) = (4, 256 << 20);
+
+/// Buffers of offsets that are kept for later batches, at most so many of at most so many bytes in all.
+const KEPT_OFFSETS: (usize, usize) = (16, 64 << 20);
 
 /// Below this many new rows the caller initialises them alone.
 const LEAST: usize = 512;
@@ -45,10 +49,10 @@ pub struct Table {
     history: RwLock<Option<Box<History>>>,
     counters: Counters,
     /// What lookups have found that are to be decided yet.
-    observed: Mutex<Observations>,
-    scratch: Mutex<Vec<Scratch>>,
+    observed: Keeper<Observed>,
+    scratch: Keeper<Scratch>,
     /// Buffers of offsets for later batches.
-    kept: Mutex<Vec<Lines>>,
+    kept: Keeper<Lines>,
 }
 
 impl std::fmt::Debug for Table {
@@ -82,9 +86,9 @@ impl Table {
             tracking: AtomicBool::new(false),
             history: RwLock::default(),
             counters: Counters::default(),
-            observed: Mutex::default(),
-            scratch: Mutex::default(),
-            kept: Mutex::default(),
+            observed: observations(),
+            scratch: Keeper::new(KEPT.0, KEPT.1),
+            kept: Keeper::new(KEPT_OFFSETS.0, KEPT_OFFSETS.1),
         })
     }
 
@@ -172,9 +176,9 @@ impl Table {
         *content = empty;
         self.renew_history(0);
         self.rows.store(0, Ordering::Release);
-        *self.observed.lock() = Observations::default();
-        self.scratch.lock().clear();
-        self.kept.lock().clear();
+        self.observed.clear();
+        self.scratch.clear();
+        self.kept.clear();
         removed
     }
 
@@ -187,9 +191,8 @@ impl Table {
     pub fn memory(&self) -> Memory {
         let index_bytes = self.index.read().bytes();
         let flight = self.flight.lock().bytes();
-        let scratch: usize = self.scratch.lock().iter().map(Scratch::bytes).sum();
-        let kept: usize = self.kept.lock().iter().map(Lines::bytes).sum();
-        let observed = self.observed.lock().bytes();
+        let (scratch, kept) = (self.scratch.bytes(), self.kept.bytes());
+        let observed = self.observed.bytes();
         let content = self.content.read();
         let other_bytes = content.other_bytes() + (flight + scratch + kept + observed) as u64;
         let rows_bytes = content.slab.bytes();
@@ -285,7 +288,7 @@ impl Table {
         &self.counters
     }
 
-    pub(super) fn observed(&self) -> &Mutex<Observations> {
+    pub(super) fn observed(&self) -> &Keeper<Observed> {
         &self.observed
     }
 
@@ -297,7 +300,7 @@ impl Table {
         *history = renewed.map(Box::new);
     }
 
-    pub(super) fn kept(&self) -> &Mutex<Vec<Lines>> {
+    pub(super) fn kept(&self) -> &Keeper<Lines> {
         &self.kept
     }
 
@@ -440,14 +443,9 @@ impl Table {
         restore: &mut [i32],
         room: impl FnOnce(usize) -> O,
     ) -> Distinct<O> {
-        let mut scratch = self.scratch.lock().pop().unwrap_or_default();
+        let mut scratch = self.scratch.take(|_| true).unwrap_or_default();
         let found = distinct(pool, index, ids, wanted, &mut scratch, restore, room);
-        if scratch.bytes() <= KEPT.1 {
-            let mut kept = self.scratch.lock();
-            if kept.len() < KEPT.0 {
-                kept.push(scratch);
-            }
-        }
+        self.scratch.keep(scratch);
         found
     }
 

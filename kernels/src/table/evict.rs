@@ -4,8 +4,8 @@
 use super::Table;
 use crate::history::History;
 use crate::mem::NONE;
+use crate::sync::RwLockWriteGuard;
 use crate::{Error, Ids, Kind, Result};
-use parking_lot::RwLockWriteGuard;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -58,13 +58,13 @@ impl Table {
             drop(history);
             return Ok((0, self.known()));
         };
-        let pieces = history.as_deref().map_or(0, |one| one.waiting.pieces());
+        let pieces = history.as_deref().map_or(0, |one| one.candidates.pieces());
         drop(history);
         let mut gone = 0;
         for piece in 0..pieces {
             if let Some(history) = self.history().read().as_deref() {
                 let stale = |seen| history.is_stale(seen, latest);
-                gone += history.waiting.drop_stale(piece, stale);
+                gone += history.candidates.drop_stale(piece, stale);
             }
         }
         self.counters().evicted.fetch_add(gone, Relaxed);
@@ -301,7 +301,7 @@ impl Table {
             known += history.as_deref().map_or(0, |one| one.known_rows(piece));
         }
         let history = self.history().read();
-        known + history.as_deref().map_or(0, |one| one.waiting.len())
+        known + history.as_deref().map_or(0, |one| one.candidates.len())
     }
 }
 

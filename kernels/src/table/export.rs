@@ -3,8 +3,8 @@
 use super::content::Content;
 use super::{Export, Table};
 use crate::index::Index;
+use crate::sync::RwLockReadGuard;
 use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
-use parking_lot::RwLockReadGuard;
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 

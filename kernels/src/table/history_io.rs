@@ -63,12 +63,12 @@ impl Snapshot<'_> {
                 listed.into_iter().try_for_each(|list| f(list))?;
             }
         }
-        let pieces = self.with_history(0, |history| history.waiting.pieces());
+        let pieces = self.with_history(0, |history| history.candidates.pieces());
         let mut list = lists.pop().unwrap_or_default();
         drop(lists);
         for piece in 0..pieces {
             list.clear();
-            self.with_history((), |history| history.waiting.list(piece, &mut list));
+            self.with_history((), |history| history.candidates.list(piece, &mut list));
             f(&list)?;
         }
         Ok(())
@@ -76,14 +76,14 @@ impl Snapshot<'_> {
 
     /// Width and depth of the sketch that counts keys without a row; None if there is none.
     pub(crate) fn sketch_shape(&self) -> Option<(u64, u64)> {
-        let sketch = |history: &History| history.waiting.sketch().map(Sketch::shape);
+        let sketch = |history: &History| history.candidates.sketch().map(Sketch::shape);
         self.with_history(None, sketch)
     }
 
     /// Calls `f` with the cells `from..from + most` of the sketch, as far as there are so many.
     pub(crate) fn each_cell(&self, from: usize, most: usize, f: &mut dyn FnMut(u64)) {
         self.with_history((), |history| {
-            if let Some(sketch) = history.waiting.sketch() {
+            if let Some(sketch) = history.candidates.sketch() {
                 sketch.cells(from).take(most).for_each(f);
             }
         });
@@ -116,7 +116,7 @@ impl Loading<'_> {
     /// `ResourceExhausted` without memory for the sketch of a table that has one.
     pub(crate) fn start_history(&mut self, settings: Settings) -> Result<()> {
         let history = History::from_files(settings, self.content.slab.rows());
-        let history = history.with_waiting(self.table.candidates()?);
+        let history = history.with_candidates(self.table.candidates()?);
         self.history = Some(Box::new(history));
         Ok(())
     }
@@ -124,7 +124,7 @@ impl Loading<'_> {
     /// Sets cells of the sketch, from number `from` on; out-of-range cells are ignored.
     pub(crate) fn fill_cells(&self, from: usize, cells: impl Iterator<Item = u64>) {
         let history = self.history.as_deref();
-        if let Some(sketch) = history.and_then(|history| history.waiting.sketch()) {
+        if let Some(sketch) = history.and_then(|history| history.candidates.sketch()) {
             sketch.fill(from, cells);
         }
     }

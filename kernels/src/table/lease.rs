@@ -11,10 +11,6 @@ use crate::pool::{ranges, split_mut};
 use crate::{Ids, Pool, Result};
 use std::sync::{Arc, Weak};
 
-/// Buffers of offsets that are kept for later batches, at most so many of at most so many bytes in
-/// all.
-const KEPT: (usize, usize) = (16, 64 << 20);
-
 /// A thread should look up at least so many keys.
 const LEAST: usize = 4096;
 
@@ -319,14 +315,11 @@ impl Table {
 
     /// A buffer for `n` offsets with unspecified contents.
     pub(super) fn room(&self, n: usize) -> Lines {
-        let mut kept = self.kept().lock();
         let fits = |lines: &Lines| (n..=n.saturating_mul(4).max(4096)).contains(&lines.room());
-        if let Some(at) = kept.iter().rposition(fits) {
-            let mut lines = kept.remove(at);
+        if let Some(mut lines) = self.kept().take(fits) {
             lines.fit(n);
             return lines;
         }
-        drop(kept);
         // The next batch may be a little longer.
         let mut lines = Lines::new(n + n / 8);
         lines.fit(n);
@@ -335,18 +328,6 @@ impl Table {
 
     /// Takes a buffer back, in place of the oldest ones beyond what is kept.
     pub(super) fn keep(&self, lines: Lines) {
-        if lines.bytes() > KEPT.1 {
-            return;
-        }
-        let mut old = Vec::new();
-        let mut kept = self.kept().lock();
-        kept.push(lines);
-        let mut bytes: usize = kept.iter().map(Lines::bytes).sum();
-        while kept.len() > KEPT.0 || bytes > KEPT.1 {
-            let lines = kept.remove(0);
-            bytes -= lines.bytes();
-            old.push(lines);
-        }
-        drop(kept);
+        self.kept().keep(lines);
     }
 }

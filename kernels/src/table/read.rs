@@ -8,7 +8,7 @@ use crate::batch::out_of_range;
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, Bucket, NONE};
 use crate::pool::{ranges, split_mut};
-use crate::simd::{Kernel, Level};
+use crate::simd::{Level, Vectorized};
 use crate::{Ids, Pool, Result, PADDING};
 use std::ops::Range;
 
@@ -217,7 +217,7 @@ struct Find<'a, T> {
     out: &'a mut [f32],
 }
 
-impl<T: Copy + Into<i64>> Kernel for Find<'_, T> {
+impl<T: Copy + Into<i64>> Vectorized for Find<'_, T> {
     type Output = ();
 
     #[inline(always)]
