@@ -6,7 +6,7 @@
 //! good.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// The state behind the content's lock. Rows are stamped by whoever has the content for writing;
 /// epochs are closed by whoever has it for reading, when nobody writes.

@@ -5,7 +5,7 @@ use super::free_rows::FreeRows;
 use super::offset::{Births, Unfit, MAX_ROWS};
 use crate::mem::Slab;
 use crate::{Error, Kind, Result, SlotSpec};
-use parking_lot::{RwLock, RwLockReadGuard};
+use crate::sync::{RwLock, RwLockReadGuard};
 use std::ops::Range;
 use std::sync::Arc;
 
