@@ -240,7 +240,8 @@ struct Piece<'p, 'm> {
     sum: &'p mut (u32, usize),
 }
 
-/// Reads `count` rows from row `first` on: keys, and every column of floats. Blocks must be read in order, for the checksums.
+/// Reads `count` rows from row `first` on: keys, and every column of floats. Blocks must be read in
+/// order, for the checksums.
 ///
 /// # Errors
 /// `DataLoss` for a file that became shorter, `Io`.
