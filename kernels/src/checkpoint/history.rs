@@ -152,7 +152,7 @@ pub(super) struct Records {
     file: File,
     /// Records that were not read yet.
     pub(super) left: u64,
-    /// The latest time that was told, in seconds since 1970.
+    /// Greatest batch timestamp seen, in seconds since 1970.
     pub(super) latest: u32,
     bytes: Vec<u8>,
     /// The checksum of what was read.

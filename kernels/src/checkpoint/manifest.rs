@@ -226,7 +226,7 @@ fn content(path: &Path) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// The JSON; other members are passed over.
+/// The JSON; other members are ignored.
 #[derive(Deserialize)]
 struct Json {
     version: u32,

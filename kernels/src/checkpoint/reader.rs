@@ -207,7 +207,7 @@ struct Link<'m> {
     columns: Vec<Column<'m>>,
     /// Keys that a delta takes out.
     removed: Option<(u64, Column<'m>)>,
-    /// How often and when keys were seen, if the directory has it and somebody wants it.
+    /// The admission history, if the directory has one and it is wanted.
     history: Option<HistoryReader<'m>>,
 }
 

@@ -69,8 +69,7 @@ pub(super) struct SketchReader<'m> {
 
 impl<'m> SketchReader<'m> {
     /// Opens the sketch in the directory of a table whose manifest lists one. None without, and if
-    /// `table` has exact counters or a sketch of another shape: cells cannot be told apart into
-    /// keys.
+    /// `table` has exact counters or a sketch of another shape: a cell is of several keys.
     ///
     /// # Errors
     /// `DataLoss`, `NotFound` or `Io` with the file.

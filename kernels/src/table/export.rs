@@ -14,8 +14,8 @@ const WINDOW: usize = 4 << 20;
 /// About so many passes are made over the index of a larger table.
 const PASSES: usize = 128;
 
-/// A table held still: while it lives, no verb changes the table, but that batches are observed and
-/// waiting keys evicted. The thread that has it must call none.
+/// A read lock on a whole table: blocks every verb except observe, and eviction of keys without
+/// rows. The thread that holds it must call no verb of the table.
 pub struct Snapshot<'t> {
     pub(super) table: &'t Table,
     pub(super) index: RwLockReadGuard<'t, Index>,

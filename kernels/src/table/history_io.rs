@@ -39,8 +39,8 @@ impl Snapshot<'_> {
     ///
     /// No key gets a row or loses one meanwhile. Batches may still be observed: each key comes with
     /// what was known of it at some moment of the call, and of a batch that is observed meanwhile
-    /// some keys may have been counted. Waiting keys that are evicted or removed meanwhile come or
-    /// not. Memory: 4 MiB, and 16 bytes for each of a 1024th of the waiting keys.
+    /// some keys may have been counted. Keys without rows that are evicted or removed meanwhile may
+    /// come. Memory: 4 MiB, and 16 bytes for each of a 1024th of the keys without rows.
     ///
     /// # Errors
     /// The first error of `f`.
@@ -97,8 +97,7 @@ impl Snapshot<'_> {
         let next = self
             .index
             .look(shard, from, LOOK, |key, row| rows.push((key, row)));
-        // For a while at a time: whoever waits to change the history would keep all readers
-        // waiting.
+        // The lock is taken anew for each group: a waiting writer blocks all new readers.
         self.with_history((), |history| {
             let known = rows.iter().map(|&(key, row)| (key, history.of_row(row)));
             list.extend(known.filter(|(_, seen)| !seen.is_nothing()));

@@ -37,7 +37,7 @@ class Checkpoint(NamedTuple):
         step: The step, None if the name has none.
         directory: The directory of its tables; it need not exist.
         tables: The tables in it, by name.
-        has_dense: Whether TensorFlow's part is there; None if nobody can tell.
+        has_dense: Whether TensorFlow's part is there; None if it is unknown.
         newest: Whether it is the newest of its directory.
         faults: What is wrong with it as a whole, as (path, text).
         chain: Names of what a restore takes, in order: for a delta the whole save, the deltas

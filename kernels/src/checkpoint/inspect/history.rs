@@ -23,7 +23,7 @@ pub struct HistoryFacts {
     pub eviction: Option<u32>,
     /// Whether occurrences are counted.
     pub counting: bool,
-    /// The latest time that was told, in seconds since 1970; 0 for none.
+    /// Greatest batch timestamp seen, in seconds since 1970; 0 for none.
     pub latest: u32,
 }
 
