@@ -107,8 +107,8 @@ def find_place(path: str) -> Place:
             base = base if os.path.basename(holder).startswith(_PARTS) else name
             faults = []  # type: List[Any]
             chain = _chain(holder, faults) if is_delta(holder) else [base]
-            only = Checkpoint(base, _step(base), path, [SavedTable(name, path)], None, False, faults,
-                              chain, is_delta(holder))
+            only = Checkpoint(base, _step(base), path, [SavedTable(name, path)], None, False,
+                              faults, chain, is_delta(holder))
             return Place(TABLE, path, [only], [])
         if name.startswith(_PARTS) or _tables(path):
             return Place(CHECKPOINT, path, [_checkpoint(path)], [])
