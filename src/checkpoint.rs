@@ -1,4 +1,5 @@
-//! Saved tables for Python: looking at them, and loading several together; paths in, JSON out, through ctypes (include/mx_rec.h).
+//! Saved tables for Python: looking at them, and loading several together; paths in, JSON out,
+//! through ctypes (include/mx_rec.h).
 
 use crate::ffi_buffer::{bytes, give};
 use mx_rec_kernels::checkpoint::inspect;
@@ -16,8 +17,8 @@ type Progress = Option<unsafe extern "C" fn(done: u64, total: u64, context: *mut
 /// What the directory of a table holds; data files are not read. include/mx_rec.h has the JSON.
 ///
 /// # Safety
-/// `path` points to that many readable bytes. `result` and `result_size` point to places that can be written, or are
-/// null, and then nothing is done.
+/// `path` points to that many readable bytes. `result` and `result_size` point to places that can
+/// be written, or are null, and then nothing is done.
 #[no_mangle]
 pub(crate) unsafe extern "C" fn mx_rec_checkpoint_describe(
     path: *const u8,
@@ -36,8 +37,8 @@ pub(crate) unsafe extern "C" fn mx_rec_checkpoint_describe(
 /// Reads every file of a table and tells all that is wrong. include/mx_rec.h has the JSON.
 ///
 /// # Safety
-/// As of `mx_rec_checkpoint_describe`; `progress` is null or may be called with `context`, from this thread, until this function
-/// returns.
+/// As of `mx_rec_checkpoint_describe`; `progress` is null or may be called with `context`, from
+/// this thread, until this function returns.
 #[no_mangle]
 pub(crate) unsafe extern "C" fn mx_rec_checkpoint_verify(
     path: *const u8,
@@ -113,8 +114,8 @@ pub(crate) unsafe extern "C" fn mx_rec_checkpoint_diff(
 /// Reads and checks the files of several tables; none changes. include/mx_rec.h has the JSON.
 ///
 /// # Safety
-/// `handles` points to `tables` numbers and `paths` to that many readable bytes. `result` and `result_size` as of
-/// `mx_rec_checkpoint_describe`.
+/// `handles` points to `tables` numbers and `paths` to that many readable bytes. `result` and
+/// `result_size` as of `mx_rec_checkpoint_describe`.
 #[no_mangle]
 pub(crate) unsafe extern "C" fn mx_rec_checkpoint_stage(
     handles: *const i64,
@@ -188,7 +189,8 @@ pub(crate) unsafe extern "C" fn mx_rec_checkpoint_discard(
     }
 }
 
-/// The paths of each table: a zero byte stands between two paths, and two of them between two tables.
+/// The paths of each table: a zero byte stands between two paths, and two of them between two
+/// tables.
 fn chains(paths: &[u8]) -> Vec<Vec<&Path>> {
     let mut chains = vec![Vec::new()];
     for path in paths.split(|byte| *byte == 0) {

@@ -65,8 +65,9 @@ def apply() -> None:
            "_maybe_create_saver", patched_saver_of_builder)
     _patch(tracking_util.TrackableSaver, "save", patched_object_save)
     _patch(tracking_util.TrackableSaver, "restore", patched_object_restore)
-    for module in (warm_starting_util, tf.compat.v1.train, tf.train):
-        _patch(module, "warm_start", patched_warm_start)
+    _patch(warm_starting_util, "warm_start", patched_warm_start)
+    # Set and not read: TensorFlow logs that the second name is deprecated when it is read.
+    tf.compat.v1.train.warm_start = tf.train.warm_start = warm_starting_util.warm_start
     _patch(estimator, "_get_default_warm_start_settings", patched_settings)
     _patch(session_module.BaseSession, "__init__", _remembering)
     _patch(session_module.BaseSession, "run", starting_iterators)

@@ -1,7 +1,7 @@
-"""The tables of a checkpoint belong to it: those of another save are refused wherever they are read.
+"""The tables of a checkpoint belong to it: those of another save are refused where they are read.
 
-A table's directory of another step, copied into a checkpoint, was sound by itself. It was loaded beside the variables and tables of
-that checkpoint, and training went on from a mixture that never was.
+A table's directory of another step, copied into a checkpoint, was sound by itself. It was loaded
+beside the variables and tables of that checkpoint, and training went on from a mixture.
 """
 
 import os

@@ -33,7 +33,7 @@ class Model:
         sess.run(self.fill_dense, {self.value: value})
 
     def values(self, sess):
-        """The values that the tables and the variable are filled with, each of which must be one."""
+        """The value of each table and of the variable, which have one each."""
         found = [set(raw.export(sess)[1].ravel().tolist()) for raw in self.raws] + [set(sess.run(self.dense).tolist())]
         assert all(len(one) == 1 for one in found), found
         return [one.pop() for one in found]

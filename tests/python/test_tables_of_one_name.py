@@ -1,7 +1,7 @@
-"""Two tables of one name in a graph: whatever would give them one directory is refused before anything is written.
+"""Two tables of one name in a graph: they cannot share a directory of a checkpoint.
 
-A graph that was imported twice has them. One Saver wrote both into one directory, where the later one stayed, and a restore gave both
-tables its rows.
+A graph that was imported twice has them. One Saver wrote both into one directory, where the later
+one stayed, and a restore gave both tables its rows. Now that is refused before anything is written.
 """
 
 import os

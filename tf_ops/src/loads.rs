@@ -1,4 +1,5 @@
-//! Loads of several tables that take effect together: all files are read and checked first, then all contents are swapped in.
+//! Loads of several tables that take effect together: all files are read and checked first, then
+//! all contents are swapped in.
 
 use crate::tables;
 use crate::threads::pool;
@@ -15,13 +16,15 @@ static STAGED: LazyLock<Mutex<HashMap<u64, Vec<StagedLoad>>>> = LazyLock::new(Mu
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Held while a group is published: of two restores at once, all tables end with the content of one.
+/// Held while a group is published: of two restores at once, all tables end with the content of
+/// one.
 static PUBLISHING: Mutex<()> = Mutex::new(());
 
-/// Reads and checks the directories of every table, a whole save and its deltas each. No table changes.
+/// Reads and checks the directories of every table, a whole save and its deltas each. No table
+/// changes.
 ///
-/// Returns the group, and the rows of each table; `None` if a handle is of no table of this process. The contents stay in memory until
-/// [`publish`] or [`discard`].
+/// Returns the group, and the rows of each table; `None` if a handle is of no table of this
+/// process. The contents stay in memory until [`publish`] or [`discard`].
 ///
 /// # Errors
 /// As [`StagedLoad::new`], with the table; nothing stays in memory then.
@@ -50,7 +53,8 @@ fn named(error: Error, table: String) -> Error {
     error.with("table", table)
 }
 
-/// Replaces the contents of all tables of a group; returns what each has now, in the order in which they were staged.
+/// Replaces the contents of all tables of a group; returns what each has now, in the order in which
+/// they were staged.
 ///
 /// # Errors
 /// `NotFound` for a group that is not staged.

@@ -1,4 +1,5 @@
-//! What belongs to a table's directory, as its manifest says: of version 2 in JSON with checksums, of version 1 in lines of text.
+//! What belongs to a table's directory, as its manifest says: of version 2 in JSON with checksums,
+//! of version 1 in lines of text.
 
 use super::format::{damaged, is_slot_name, named, MANIFEST, MAX_SLOTS, TEXT_MANIFEST};
 use super::manifest_v1::ManifestV1;
@@ -61,8 +62,8 @@ impl Manifest {
     /// The manifest in `dir`; `None` for files of the original, which have none.
     ///
     /// # Errors
-    /// `NotFound` or `DataLoss` if `dir` is missing or no directory; `DataLoss` for a manifest that is damaged or of an unknown
-    /// version; `Io`.
+    /// `NotFound` or `DataLoss` if `dir` is missing or no directory; `DataLoss` for a manifest that
+    /// is damaged or of an unknown version; `Io`.
     pub(super) fn read(dir: &Path) -> Result<Option<Manifest>> {
         if !named(std::fs::metadata(dir), "find the checkpoint", dir)?.is_dir() {
             return Err(damaged("the checkpoint is no directory", dir));
@@ -141,7 +142,8 @@ impl Manifest {
         })
     }
 
-    /// The bytes of the manifest of version 2 of a table with these files. `configured` is of its history, if it has one.
+    /// The bytes of the manifest of version 2 of a table with these files. `configured` is of its
+    /// history, if it has one.
     ///
     /// # Errors
     /// `Internal` if it would be longer than a reader reads.
@@ -193,7 +195,8 @@ pub(super) fn sign(bytes: &mut [u8]) {
     }
 }
 
-/// The checksum of a manifest's bytes with zeros in the place of its own; `None` if that is not the last member.
+/// The checksum of a manifest's bytes with zeros in the place of its own; `None` if that is not the
+/// last member.
 fn own_checksum(bytes: &[u8]) -> Option<u32> {
     let at = digits(bytes)?;
     let rest = bytes.get(at + NO_DIGITS.len()..)?;
@@ -223,7 +226,7 @@ fn content(path: &Path) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// The JSON; other members are passed over.
+/// The JSON; other members are ignored.
 #[derive(Deserialize)]
 struct Json {
     version: u32,

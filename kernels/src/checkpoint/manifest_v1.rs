@@ -1,4 +1,5 @@
-//! The manifest of version 1, a few lines of text. It is read for as long as there are such files; none is written any more.
+//! The manifest of version 1, a few lines of text. It is read for as long as there are such files;
+//! none is written any more.
 
 use crate::SlotSpec;
 

@@ -1,7 +1,8 @@
 //! A table on disk: one directory with its keys, its embeddings and its optimizer slots.
 //!
-//! `docs/checkpoint-format.md` has the bytes. `format` says what the files are, `writer` makes them beside their
-//! destination and renames them into place, `reader` believes nothing it has not checked. `history` and `sketch` have the files of admission.
+//! `docs/checkpoint-format.md` has the bytes. `format` says what the files are, `writer` makes them
+//! beside their destination and renames them into place, `reader` believes nothing it has not
+//! checked. `history` and `sketch` have the files of admission.
 
 mod block;
 mod format;

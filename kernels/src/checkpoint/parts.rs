@@ -1,4 +1,5 @@
-//! Opens the parts of a saved table: plain files, their attributes, and the slots of a directory without a manifest.
+//! Opens the parts of a saved table: plain files, their attributes, and the slots of a directory
+//! without a manifest.
 
 #![deny(
     clippy::unwrap_used,
@@ -14,8 +15,9 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
-/// Slots that start elsewhere than at 0 when nothing says so: the defaults of the Python package's optimizers. Matters only for
-/// files without a manifest in a table that has not seen its optimizer yet.
+/// Slots that start elsewhere than at 0 when nothing says so: the defaults of the Python package's
+/// optimizers. Matters only for files without a manifest in a table that has not seen its optimizer
+/// yet.
 const INITIAL: [(&str, f32); 2] = [("Adagrad_accumulator", 0.9), ("Ftrl_accum", 0.1)];
 
 /// Opens a plain file for reading and asks for its size.

@@ -13,7 +13,7 @@ use super::format::{
     damaged, ATTRIBUTE, DATA, EMBEDDING, FLOAT_BYTES, KEY, KEY_BYTES, MAX_SLOTS, RECORDS, REMOVED,
     SKETCH, THRESHOLDS,
 };
-use super::history::History;
+use super::history::HistoryReader;
 use super::manifest::Manifest;
 use super::parts::{attribute, check_width, find_slots};
 use super::whole::check_membership;
@@ -29,29 +29,33 @@ const LOAD_BYTES: u64 = 16 << 20;
 /// So many keys that a delta takes out are read at once.
 const LOAD_KEYS: usize = 1 << 20;
 
-/// Replaces the content of `table` by that of the directory `dir`, all or nothing, and returns the number of rows.
+/// Replaces the content of `table` by that of the directory `dir`, all or nothing, and returns the
+/// number of rows.
 ///
-/// Slots on disk are restored, also those the table does not have yet: a table learns its optimizer at the first step. Slots of
-/// the table that are not on disk start at their initial values. A slot's value for new rows is the table's own, else the
-/// manifest's. Without a manifest every subdirectory with an attribute file of a row's shape is a slot.
+/// Slots on disk are restored, also those the table does not have yet: a table learns its optimizer
+/// at the first step. Slots of the table that are not on disk start at their initial values. A
+/// slot's value for new rows is the table's own, else the manifest's. Without a manifest every
+/// subdirectory with an attribute file of a row's shape is a slot.
 ///
-/// The history of admission comes with the rows; without one on disk, rows count as admitted. Thresholds that the running program has
-/// set come before those on disk; docs/checkpoint-format.md has the rule.
+/// The history of admission comes with the rows; without one on disk, rows count as admitted.
+/// Thresholds that the running program has set come before those on disk; docs/checkpoint-format.md
+/// has the rule.
 ///
-/// The content is made beside the one in use, which it replaces when every checksum of the manifest was found right. All threads
-/// of the pool read. Memory beside both contents: about 32 MiB.
+/// The content is made beside the one in use, which it replaces when every checksum of the manifest
+/// was found right. All threads of the pool read. Memory beside both contents: about 32 MiB.
 ///
 /// # Errors
-/// The table is as it was, and the message names the file: `NotFound` for a missing file; `DataLoss` for an attribute, a size,
-/// a checksum or a manifest that does not fit the rest, for a padding key and for one that occurs twice, for a count, a time or a
-/// threshold that cannot be; `InvalidArgument` for another dim than the table's, and for a delta; `ResourceExhausted` for more rows than its capacity; `Io` for what the system
-/// refuses.
+/// The table is as it was, and the message names the file: `NotFound` for a missing file;
+/// `DataLoss` for an attribute, a size, a checksum or a manifest that does not fit the rest, for a
+/// padding key and for one that occurs twice, for a count, a time or a threshold that cannot be;
+/// `InvalidArgument` for another dim than the table's, and for a delta; `ResourceExhausted` for
+/// more rows than its capacity; `Io` for what the system refuses.
 pub fn load(table: &Table, pool: &Pool, dir: &Path) -> Result<u64> {
     load_slots(table, pool, dir, &|_| true)
 }
 
-/// [`load`] of the embeddings and of the slots whose names `wanted` accepts; the files of others are not looked at. `hist_rec` is the
-/// name of the history.
+/// [`load`] of the embeddings and of the slots whose names `wanted` accepts; the files of others
+/// are not looked at. `hist_rec` is the name of the history.
 ///
 /// # Errors
 /// As [`load`].
@@ -69,7 +73,8 @@ pub fn load_slots(
 pub struct Loaded {
     /// Rows of the table.
     pub rows: u64,
-    /// The epoch that ended with the load, for [`super::save_delta`]; 0 if the table does not track changes.
+    /// The epoch that ended with the load, for [`super::save_delta`]; 0 if the table does not track
+    /// changes.
     pub epoch: u32,
 }
 
@@ -79,8 +84,8 @@ impl Loaded {
     }
 }
 
-/// [`load_slots`] of a directory and of the deltas that were saved after it, in their order: keys that a delta removes go, its rows
-/// take the place of earlier ones.
+/// [`load_slots`] of a directory and of the deltas that were saved after it, in their order: keys
+/// that a delta removes go, its rows take the place of earlier ones.
 ///
 /// # Errors
 /// As [`load`]; `InvalidArgument` if the first is a delta, or a later one is none.
@@ -96,14 +101,16 @@ pub fn load_chain(
 
 /// A load that has read and checked everything, and has changed nothing yet.
 ///
-/// So several tables can be loaded all or none: stage each of them, then publish each. Dropping it gives its memory back.
+/// So several tables can be loaded all or none: stage each of them, then publish each. Dropping it
+/// gives its memory back.
 pub struct StagedLoad {
     table: Arc<Table>,
     built: BuiltContent,
 }
 
 impl StagedLoad {
-    /// The first half of [`load_chain`]: reads and checks all files. The table does not change, and may be used meanwhile.
+    /// The first half of [`load_chain`]: reads and checks all files. The table does not change, and
+    /// may be used meanwhile.
     ///
     /// # Errors
     /// As there.
@@ -200,8 +207,8 @@ struct Link<'m> {
     columns: Vec<Column<'m>>,
     /// Keys that a delta takes out.
     removed: Option<(u64, Column<'m>)>,
-    /// How often and when keys were seen, if the directory has it and somebody wants it.
-    history: Option<History<'m>>,
+    /// The admission history, if the directory has one and it is wanted.
+    history: Option<HistoryReader<'m>>,
 }
 
 impl<'m> Link<'m> {
@@ -259,7 +266,7 @@ impl<'m> Link<'m> {
         let wants_history = wanted(RECORDS);
         let history = if wants_history {
             let configured = manifest.and_then(|manifest| manifest.configured);
-            History::open(table, dir, configured, &mut verdicts)?
+            HistoryReader::open(table, dir, configured, &mut verdicts)?
         } else {
             None
         };
@@ -282,7 +289,8 @@ impl<'m> Link<'m> {
         })
     }
 
-    /// Puts the rows into a content with the slots `specs`, block by block, then compares the checksums.
+    /// Puts the rows into a content with the slots `specs`, block by block, then compares the
+    /// checksums.
     fn push(&mut self, pool: &Pool, specs: &[SlotSpec], loading: &mut Loading<'_>) -> Result<()> {
         let key_file = self.dir.join(KEY).join(DATA);
         let named = |error: Error| error.with("path", key_file.display());

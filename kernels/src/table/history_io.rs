@@ -34,11 +34,13 @@ impl Snapshot<'_> {
         history.as_deref().map(History::settings)
     }
 
-    /// Calls `f` with every key that something is known of, once each, those with rows first. The order depends on the table alone.
+    /// Calls `f` with every key that something is known of, once each, those with rows first. The
+    /// order depends on the table alone.
     ///
-    /// No key gets a row or loses one meanwhile. Batches may still be observed: each key comes with what was known of it at some moment
-    /// of the call, and of a batch that is observed meanwhile some keys may have been counted. Waiting keys that are evicted or
-    /// removed meanwhile come or not. Memory: 4 MiB, and 16 bytes for each of a 1024th of the waiting keys.
+    /// No key gets a row or loses one meanwhile. Batches may still be observed: each key comes with
+    /// what was known of it at some moment of the call, and of a batch that is observed meanwhile
+    /// some keys may have been counted. Keys without rows that are evicted or removed meanwhile may
+    /// come. Memory: 4 MiB, and 16 bytes for each of a 1024th of the keys without rows.
     ///
     /// # Errors
     /// The first error of `f`.
@@ -95,7 +97,7 @@ impl Snapshot<'_> {
         let next = self
             .index
             .look(shard, from, LOOK, |key, row| rows.push((key, row)));
-        // For a while at a time: whoever waits to change the history would keep all readers waiting.
+        // The lock is taken anew for each group: a waiting writer blocks all new readers.
         self.with_history((), |history| {
             let known = rows.iter().map(|&(key, row)| (key, history.of_row(row)));
             list.extend(known.filter(|(_, seen)| !seen.is_nothing()));
@@ -110,7 +112,8 @@ impl Snapshot<'_> {
 }
 
 impl Loading<'_> {
-    /// Starts the history of the rows that were pushed: the last of them. A sketch exists twice until the load ends.
+    /// Starts the history of the rows that were pushed: the last of them. A sketch exists twice
+    /// until the load ends.
     ///
     /// # Errors
     /// `ResourceExhausted` without memory for the sketch of a table that has one.
@@ -129,11 +132,12 @@ impl Loading<'_> {
         }
     }
 
-    /// Takes in what is known of keys, with rows or without. Entries without a count and a time are ignored.
+    /// Takes in what is known of keys, with rows or without. Entries without a count and a time are
+    /// ignored.
     ///
     /// # Errors
-    /// `DataLoss` for the padding key and for a key that came before, except into a sketch, which cannot tell. After an error the load
-    /// cannot succeed.
+    /// `DataLoss` for the padding key and for a key that came before, except into a sketch, which
+    /// cannot tell. After an error the load cannot succeed.
     pub(crate) fn import_history(&self, pool: &Pool, known: &Known) -> Result<()> {
         let Some(history) = self.history.as_deref() else {
             return Ok(());

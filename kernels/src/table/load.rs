@@ -1,4 +1,5 @@
-//! Replacing the whole content of a table, all or nothing: built and checked beside the one in use, then swapped in.
+//! Replacing the whole content of a table, all or nothing: built and checked beside the one in use,
+//! then swapped in.
 
 use super::content::Content;
 use super::Table;
@@ -35,13 +36,15 @@ impl BuiltContent {
 }
 
 impl Loading<'_> {
-    /// Appends rows: `keys (n)`, `embedding (n, dim)`, and for every slot given to [`Table::load`] its values `(n, dim)`.
+    /// Appends rows: `keys (n)`, `embedding (n, dim)`, and for every slot given to [`Table::load`]
+    /// its values `(n, dim)`.
     ///
     /// Row numbers follow the order of the pushes. Blocks of some thousand rows are best.
     ///
     /// # Errors
-    /// `InvalidArgument` for a wrong length, `DataLoss` for a key that is padding or came before, `ResourceExhausted`
-    /// over the table's capacity or without memory. After an error the load cannot succeed.
+    /// `InvalidArgument` for a wrong length, `DataLoss` for a key that is padding or came before,
+    /// `ResourceExhausted` over the table's capacity or without memory. After an error the load
+    /// cannot succeed.
     pub fn push(&mut self, keys: &[i64], embedding: &[f32], slots: &[&[f32]]) -> Result<()> {
         let (table, pool) = (self.table, self.pool);
         table.floats("embedding", embedding.len(), keys.len())?;
@@ -104,10 +107,12 @@ impl Loading<'_> {
 }
 
 impl Table {
-    /// Replaces the whole content, all or nothing: `fill` pushes blocks of rows into a fresh content that is swapped in
-    /// when it returns `Ok`; until then, and on any error, the table stays as it was. Returns the number of rows.
+    /// Replaces the whole content, all or nothing: `fill` pushes blocks of rows into a fresh
+    /// content that is swapped in when it returns `Ok`; until then, and on any error, the table
+    /// stays as it was. Returns the number of rows.
     ///
-    /// `slots` become the slots of every row, in this order. Old and new content exist together until the swap.
+    /// `slots` become the slots of every row, in this order. Old and new content exist together
+    /// until the swap.
     ///
     /// # Errors
     /// Those of `fill` and of [`Loading::push`]; `InvalidArgument` if two slots have one name.
@@ -161,10 +166,11 @@ impl Table {
         })
     }
 
-    /// The second half of [`Table::load`]: swaps in a content that was built for this table. It cannot fail.
+    /// The second half of [`Table::load`]: swaps in a content that was built for this table. It
+    /// cannot fail.
     ///
-    /// Returns the number of rows, and the epoch that ends with it: a delta since then tells what changed after the load. 0 if changes
-    /// are not tracked.
+    /// Returns the number of rows, and the epoch that ends with it: a delta since then tells what
+    /// changed after the load. 0 if changes are not tracked.
     pub(crate) fn swap_content(&self, built: BuiltContent) -> (u64, u32) {
         let rows = built.rows();
         let closed = self.replace(built.index, built.content, built.history);

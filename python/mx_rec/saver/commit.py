@@ -209,7 +209,7 @@ def recover_chain(directory: str) -> None:
         try:
             previous = read_manifest(directory).get("previous") if is_delta(directory) else None
         except ValueError:
-            # Whoever reads the chain says so.
+            # Reading the chain raises it, with both names.
             return
         if isinstance(previous, dict):
             directory = os.path.join(parent, os.path.basename(str(previous.get("directory"))))

@@ -1,4 +1,4 @@
-"""What tf.train.Checkpoint does in a graph with tables: it refuses, since it knows only variables."""
+"""tf.train.Checkpoint in a graph with tables: it knows only variables, and so it refuses."""
 
 import os
 from typing import Any, Callable

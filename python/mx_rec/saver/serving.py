@@ -1,4 +1,4 @@
-"""SavedModels whose tables are loaded by whoever restores their variables, without this package."""
+"""SavedModels that load their tables where their variables are restored, without this package."""
 
 import os
 from typing import Any, Callable

@@ -97,10 +97,9 @@ def patched_warm_start(stock: Callable[..., None]) -> Callable[..., None]:
         """
         graph = tf.compat.v1.get_default_graph()
         found = {}  # type: Dict[str, tf.Operation]
-        for op in graph.get_operations():
-            if op.type == TABLE_OP:
-                name = table_config_of(op)["name"]
-                refuse_namesake(name, found.setdefault(name, op), op, "warm-started")
+        owners = [op for op in graph.get_operations() if op.type == TABLE_OP]
+        for op in owners:
+            found.setdefault(table_config_of(op)["name"], op)
         if not found and not isinstance(ckpt_to_initialize_from, (list, tuple)):
             stock(ckpt_to_initialize_from, vars_to_warm_start, var_name_to_vocab_info,
                   var_name_to_prev_var_name)
@@ -109,6 +108,10 @@ def patched_warm_start(stock: Callable[..., None]) -> Callable[..., None]:
             ckpt_to_initialize_from, vars_to_warm_start, var_name_to_vocab_info,
             var_name_to_prev_var_name)]
         starts = _plan(graph, found, sources)
+        for op in owners:
+            name = table_config_of(op)["name"]
+            if name in starts:
+                refuse_namesake(name, found[name], op, "warm-started")
         for source in sources:
             dense = _without_tables(source, found)
             if dense or source.vocabulary or source.previous:

@@ -4,7 +4,7 @@ use super::super::format::damaged;
 use super::super::parts::open;
 use super::history::{compare, HistoryDifference};
 use super::keys::Keys;
-use super::layout::{Layout, Part};
+use super::layout::{Layout, PartFile};
 use super::stream::{cut, floats, keys, Progress, Stream};
 use crate::{Error, Kind, Result};
 use serde::Serialize;
@@ -63,12 +63,12 @@ pub struct Difference {
 
 /// Compares the tables in the directories `here` and `there`. `tell` as for [`super::verify`].
 ///
-/// Memory: 16 bytes for each key of the second table, and at most 32 MiB beside them; or 16 bytes for each key of both histories, if
-/// that is more.
+/// Memory: 16 bytes for each key of the second table, and at most 32 MiB beside them; or 16 bytes
+/// for each key of both histories, if that is more.
 ///
 /// # Errors
-/// `NotFound`, `DataLoss` or `Io` with the file's path for a table that is not sound; `ResourceExhausted` if there is no
-/// memory for the keys.
+/// `NotFound`, `DataLoss` or `Io` with the file's path for a table that is not sound;
+/// `ResourceExhausted` if there is no memory for the keys.
 pub fn diff(
     here: &Path,
     there: &Path,
@@ -86,7 +86,7 @@ pub fn diff(
 
     let dims = (first.dim.unwrap_or(0), second.dim.unwrap_or(0));
     let names = |layout: &Layout, other: &Layout| -> Vec<String> {
-        let lacks = |part: &&Part| other.parts.iter().all(|has| has.name != part.name);
+        let lacks = |part: &&PartFile| other.parts.iter().all(|has| has.name != part.name);
         let parts = layout.parts.iter().filter(lacks);
         parts.map(|part| part.name.clone()).collect()
     };
@@ -165,7 +165,7 @@ fn first_stream(layout: &Layout) -> Result<Stream> {
     Ok(Stream::new(&part.path, file))
 }
 
-fn key_part(layout: &Layout) -> Result<&Part> {
+fn key_part(layout: &Layout) -> Result<&PartFile> {
     let none = || Error::new(Kind::Internal, "a table has no keys");
     layout.parts.first().ok_or_else(none)
 }
@@ -207,7 +207,8 @@ impl Index {
         }
     }
 
-    /// `(position there, place in keys)` of the keys that are in the index, by position; the others go to `absent`.
+    /// `(position there, place in keys)` of the keys that are in the index, by position; the others
+    /// go to `absent`.
     fn find(&mut self, keys: &[i64], dir: &Path, absent: &mut Keys) -> Result<Vec<(u64, usize)>> {
         let mut sorted: Vec<(i64, usize)> = keys
             .iter()
@@ -249,7 +250,7 @@ struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    fn open(here: &Part, there: &'a Part) -> Result<Pair<'a>> {
+    fn open(here: &PartFile, there: &'a PartFile) -> Result<Pair<'a>> {
         Ok(Pair {
             here: Stream::new(&here.path, open(&here.path)?.0),
             there: open(&there.path)?.0,
@@ -266,7 +267,8 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// Reads the next rows of the first table, one for each key, and compares those that are in the second.
+    /// Reads the next rows of the first table, one for each key, and compares those that are in the
+    /// second.
     fn compare(
         &mut self,
         keys: &[i64],

@@ -1,4 +1,5 @@
-//! What a table's directory holds, by its manifest, its attribute files and the sizes of its data files.
+//! What a table's directory holds, by its manifest, its attribute files and the sizes of its data
+//! files.
 
 use super::super::format::{
     damaged, named, ATTRIBUTE, DATA, EMBEDDING, FLOAT_BYTES, KEY, KEY_BYTES,
@@ -6,7 +7,7 @@ use super::super::format::{
 use super::super::parts::{attribute, check_width, find_slots, open};
 use super::super::whole::check_membership;
 use super::facts::{facts, Facts, Slot};
-use super::history::{find, Found, History};
+use super::history::{find, Found, HistoryFacts};
 use crate::{Error, Result, MAX_DIM};
 use serde::Serialize;
 use std::fs;
@@ -72,7 +73,7 @@ pub struct Description {
     /// Bytes of all files in the directory, whatever they are.
     pub bytes: u64,
     /// What admission and eviction know, if the table has a history.
-    pub history: Option<History>,
+    pub history: Option<HistoryFacts>,
     /// What the manifest says of the table's configuration, if it does.
     pub config: Option<serde_json::Value>,
     /// What is wrong with manifest, attribute files and sizes; data files are not read.
@@ -82,10 +83,11 @@ pub struct Description {
 /// Looks at the directory of a table; nothing but small files is read.
 ///
 /// # Errors
-/// `NotFound`, `DataLoss` or `Io` if `dir` is no directory that can be read. What is wrong inside is in `faults`.
+/// `NotFound`, `DataLoss` or `Io` if `dir` is no directory that can be read. What is wrong inside
+/// is in `faults`.
 pub fn describe(dir: &Path) -> Result<Description> {
     let layout = Layout::read(dir)?;
-    let part = |part: &Part| PartSize {
+    let part = |part: &PartFile| PartSize {
         name: part.name.clone(),
         bytes: part.bytes,
     };
@@ -104,7 +106,7 @@ pub fn describe(dir: &Path) -> Result<Description> {
 
 /// A data file.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct PartFile {
     pub(super) name: String,
     pub(super) path: PathBuf,
     /// Bytes of a record, if its attribute is good.
@@ -120,7 +122,7 @@ pub(super) struct Layout {
     pub(super) rows: Option<u64>,
     pub(super) dim: Option<u64>,
     /// The first is the keys.
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<PartFile>,
     /// What admission and eviction know, if it is there and sound.
     pub(super) history: Option<Found>,
     pub(super) faults: Vec<Fault>,
@@ -240,7 +242,7 @@ fn part(
     width: Option<u64>,
     rows: Option<u64>,
     fault: &mut dyn FnMut(&Error),
-) -> Part {
+) -> PartFile {
     let path = dir.join(DATA);
     let bytes = match open(&path) {
         Ok((_, bytes)) => {
@@ -261,7 +263,7 @@ fn part(
             0
         }
     };
-    Part {
+    PartFile {
         name: name.to_owned(),
         path,
         width,
@@ -269,7 +271,8 @@ fn part(
     }
 }
 
-/// Bytes of the plain files in a directory and, to a depth, below; what cannot be read counts nothing.
+/// Bytes of the plain files in a directory and, to a depth, below; what cannot be read counts
+/// nothing.
 fn size_below(dir: &Path, depth: u32) -> u64 {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let size = |entry: fs::DirEntry| match entry.metadata() {
