@@ -20,6 +20,7 @@ mod guard;
 mod kept;
 #[cfg(test)]
 mod kept_tests;
+mod load;
 mod op_def;
 pub mod ops;
 #[cfg_attr(
@@ -44,6 +45,7 @@ pub mod trace;
 
 pub use config::check as check_table;
 pub use guard::panic_text;
+pub use load::load;
 pub use op_def::{Arg, Attr, OpDef};
 pub use shapes::{infer as infer_shapes, Shape};
-pub use sys::{load, LoadError};
+pub use sys::LoadError;

@@ -2,7 +2,6 @@
 
 use super::bindings::TensorFlow;
 use libloading::os::unix::Library;
-use std::ffi::CStr;
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -63,7 +62,7 @@ impl std::error::Error for LoadError {}
 
 static API: OnceLock<TensorFlow> = OnceLock::new();
 
-/// The C API, if [`load`] found one.
+/// The C API, if [`find`] found one.
 pub(crate) fn loaded() -> Option<&'static TensorFlow> {
     API.get()
 }
@@ -89,23 +88,6 @@ pub(crate) fn find() -> Result<&'static TensorFlow, LoadError> {
         }
     }
     Err(missing.map_or(LoadError::NoTensorFlow, LoadError::MissingFunction))
-}
-
-/// Finds TensorFlow and registers every op with it; returns the version of that TensorFlow. Called once, while
-/// TensorFlow loads the plugin.
-///
-/// # Errors
-/// As [`LoadError`] says; ops that were registered before the refusal stay registered.
-pub fn load() -> Result<String, LoadError> {
-    let api = find()?;
-    // A second kernel for an op would make TensorFlow refuse to run either.
-    if crate::ops::registered(api).map_err(LoadError::Refused)? {
-        return Err(LoadError::OtherCopy);
-    }
-    crate::ops::register_all(api).map_err(LoadError::Refused)?;
-    // SAFETY: takes no argument and gives a string that lives as long as TensorFlow.
-    let version = unsafe { CStr::from_ptr(api.TF_Version()) };
-    Ok(version.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]

@@ -13,5 +13,5 @@ mod tensor;
 pub(crate) use buffers::Hold as HoldBuffers;
 pub(crate) use context::{Construction, Context};
 pub(crate) use register::{has_kernel, register, OpKernel};
-pub(crate) use status::Status;
+pub(crate) use status::{version, Status};
 pub(crate) use tensor::Input;
