@@ -1,12 +1,13 @@
-//! Bytes that C callers get: a result or the text of an error, in a buffer that goes back to `mx_rec_free`.
+//! Bytes that C callers get: a result or the text of an error, in a buffer that goes back to
+//! `mx_rec_free`.
 
 use mx_rec_tf_ops::panic_text;
 use std::ffi::c_int;
 use std::fmt::Display;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-/// Gives out what `work` makes with 0, or the text of its error with 1; `what` names the work if it panics. Without a place for
-/// the result nothing is done, and 1 is returned.
+/// Gives out what `work` makes with 0, or the text of its error with 1; `what` names the work if it
+/// panics. Without a place for the result nothing is done, and 1 is returned.
 ///
 /// # Safety
 /// `result` and `result_size` are null or can be written.

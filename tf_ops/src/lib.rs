@@ -1,7 +1,7 @@
 //! The adapter: everything that knows TensorFlow.
 //!
-//! `sys` finds TensorFlow's C API in the process, `tf` makes it safe, `ops` is one file for each family of ops. A kernel
-//! never sees a raw pointer; a panic never leaves `guard`.
+//! `sys` finds TensorFlow's C API in the process, `tf` makes it safe, `ops` is one file for each
+//! family of ops. A kernel never sees a raw pointer; a panic never leaves `guard`.
 
 #![deny(unsafe_code)]
 #![cfg_attr(

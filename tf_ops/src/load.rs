@@ -3,8 +3,8 @@
 use crate::sys::{self, LoadError};
 use crate::{ops, tf};
 
-/// Finds TensorFlow and registers every op with it; returns the version of that TensorFlow. Called once, while
-/// TensorFlow loads the plugin.
+/// Finds TensorFlow and registers every op with it; returns the version of that TensorFlow. Called
+/// once, while TensorFlow loads the plugin.
 ///
 /// # Errors
 /// As [`LoadError`] says; ops that were registered before the refusal stay registered.

@@ -24,7 +24,8 @@ impl Status {
 
     /// What the last call reported.
     pub(crate) fn check(&self) -> Result<()> {
-        // SAFETY: `raw` is owned and not yet deleted; the message lives until the status is set again.
+        // SAFETY: `raw` is owned and not yet deleted; the message lives until the status is set
+        // again.
         let (code, message) = unsafe {
             let code = self.api.TF_GetCode(self.raw);
             (code, CStr::from_ptr(self.api.TF_Message(self.raw)))
