@@ -81,6 +81,10 @@ def call(name: str, *arguments: Any) -> Tuple[int, bytes]:
         free(result, size)
 
 
+# AutoGraph, which goes into what a map function calls, would read the result after it is freed.
+setattr(call, "__ag_compiled", True)
+
+
 def load() -> ModuleType:
     """Loads the plugin once per process.
 

@@ -76,6 +76,7 @@ class Library:
         if not name.startswith("mx_rec_") or not callable(made):
             return made
 
+        @tf.autograph.experimental.do_not_convert
         def make(*args: Any, **kwargs: Any) -> Any:
             with_copies = [copies_of_variables(arg) for arg in args]
             named_copies = {key: copies_of_variables(arg) for key, arg in kwargs.items()}
