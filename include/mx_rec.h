@@ -39,25 +39,30 @@ void mx_rec_free(unsigned char* result, size_t result_size);
 
 /* How ops and tables are defined. None needs TensorFlow.
  *
- * Each returns 0, and *result is JSON, UTF-8; or 1, and *result is the text of an error, UTF-8. In both cases it does not end with a
- * zero byte, has *result_size bytes and goes back to mx_rec_free. None aborts.
+ * Each returns 0, and *result is JSON, UTF-8; or 1, and *result is the text of an error, UTF-8. In
+ * both cases it does not end with a zero byte, has *result_size bytes and goes back to mx_rec_free.
+ * None aborts.
  */
 
-/* [{"name": s, "doc": s, "inputs": [ARG, ...], "outputs": [ARG, ...], "attrs": [{"spec": s, "doc": s}, ...], "errors": s, "stateful":
- * b, "differentiable": b}, ...], in the order of docs/ops.md. ARG is {"name": s, "type": s, "shape": s, "doc": s}.
+/* [{"name": s, "doc": s, "inputs": [ARG, ...], "outputs": [ARG, ...], "attrs": [{"spec": s, "doc":
+ * s}, ...], "errors": s, "stateful": b, "differentiable": b}, ...], in the order of docs/ops.md. ARG
+ * is {"name": s, "type": s, "shape": s, "doc": s}.
  */
 int mx_rec_op_definitions(unsigned char** result, size_t* result_size);
 
-/* question: {"op": s, "inputs": [SHAPE, ...], "list": n}: the shapes of all tensors that go in, and how many of these each list has,
- * 0 without a list. *result is [SHAPE, ...], one for each tensor that comes out. SHAPE is null, or a list of sizes, of which those
- * that are not known are null. The error names the input whose shape contradicts the op's definition.
+/* question: {"op": s, "inputs": [SHAPE, ...], "list": n}: the shapes of all tensors that go in, and
+ * how many of these each list has, 0 without a list. *result is [SHAPE, ...], one for each tensor
+ * that comes out. SHAPE is null, or a list of sizes, of which those that are not known are null. The
+ * error names the input whose shape contradicts the op's definition.
  */
-int mx_rec_infer_shapes(const unsigned char* question, size_t question_size, unsigned char** result, size_t* result_size);
+int mx_rec_infer_shapes(const unsigned char* question, size_t question_size,
+                        unsigned char** result, size_t* result_size);
 
-/* config: the configuration of a table, as the op MxRecTable takes it. *result is empty if a table can be made by it; the error names
- * the table, the setting and its value.
+/* config: the configuration of a table, as the op MxRecTable takes it. *result is empty if a table
+ * can be made by it; the error names the table, the setting and its value.
  */
-int mx_rec_check_table(const unsigned char* config, size_t config_size, unsigned char** result, size_t* result_size);
+int mx_rec_check_table(const unsigned char* config, size_t config_size, unsigned char** result,
+                       size_t* result_size);
 
 /* Decides which lookups of a graph can move into its input pipelines. Needs no TensorFlow.
  *

@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn mx_rec_checkpoint_verify(
     result_size: *mut usize,
 ) -> c_int {
     // SAFETY: the caller says so of both.
-    let mut tell = unsafe { teller(progress, context) };
+    let mut tell = unsafe { progress_callback(progress, context) };
     // SAFETY: the caller says so of all four.
     unsafe {
         answer(result, result_size, || {
@@ -73,7 +73,7 @@ pub(crate) unsafe extern "C" fn mx_rec_checkpoint_row(
     result_size: *mut usize,
 ) -> c_int {
     // SAFETY: the caller says so of both.
-    let mut tell = unsafe { teller(progress, context) };
+    let mut tell = unsafe { progress_callback(progress, context) };
     // SAFETY: the caller says so of all four.
     unsafe {
         answer(result, result_size, || {
@@ -98,7 +98,7 @@ pub(crate) unsafe extern "C" fn mx_rec_checkpoint_diff(
     result_size: *mut usize,
 ) -> c_int {
     // SAFETY: the caller says so of both.
-    let mut tell = unsafe { teller(progress, context) };
+    let mut tell = unsafe { progress_callback(progress, context) };
     // SAFETY: the caller says so of all six.
     unsafe {
         answer(result, result_size, || {
@@ -234,7 +234,10 @@ unsafe fn answer<T: Serialize>(
 ///
 /// # Safety
 /// `progress` is null or may be called with `context` from any thread that calls what is returned, as long as that lives.
-unsafe fn teller(progress: Progress, context: *mut c_void) -> impl FnMut(u64, u64) -> bool {
+unsafe fn progress_callback(
+    progress: Progress,
+    context: *mut c_void,
+) -> impl FnMut(u64, u64) -> bool {
     move |done, total| match progress {
         // SAFETY: the caller says so.
         Some(progress) => unsafe { progress(done, total, context) != 0 },

@@ -1,4 +1,5 @@
-//! The definitions of ops and of a table's configuration for Python: JSON in and out, through ctypes (include/mx_rec.h).
+//! The definitions of ops and of a table's configuration for Python: JSON in and out, through
+//! ctypes (include/mx_rec.h).
 
 use crate::ffi_buffer::{bytes, give};
 use mx_rec_tf_ops::{check_table, infer_shapes, ops, Shape};
@@ -8,7 +9,8 @@ use std::ffi::c_int;
 /// The definitions of all ops. include/mx_rec.h has the JSON.
 ///
 /// # Safety
-/// `result` and `result_size` point to places that can be written, or are null, and then nothing is done.
+/// `result` and `result_size` point to places that can be written, or are null, and then nothing is
+/// done.
 #[no_mangle]
 pub(crate) unsafe extern "C" fn mx_rec_op_definitions(
     result: *mut *mut u8,
@@ -30,8 +32,8 @@ struct Question {
 /// The shapes of an op's outputs by those of its inputs. include/mx_rec.h has the JSON.
 ///
 /// # Safety
-/// `question` points to that many readable bytes, or is null. `result` and `result_size` point to places that can be written, or
-/// are null, and then nothing is done.
+/// `question` points to that many readable bytes, or is null. `result` and `result_size` point to
+/// places that can be written, or are null, and then nothing is done.
 #[no_mangle]
 pub(crate) unsafe extern "C" fn mx_rec_infer_shapes(
     question: *const u8,

@@ -65,8 +65,8 @@ def table_config(name, dim, capacity=1000, seed=7, initializer=None, init_param=
 
 
 def prepared(result):
-    """What MxRecPrepare gives, as one tuple: offsets for each table, then restore."""
-    return tuple(result.offsets) + (result.restore,)
+    """What MxRecPrepare gives, as one tuple: offsets for each table, then the inverse index."""
+    return tuple(result.offsets) + (result.inverse,)
 
 
 def raw_variable(table):

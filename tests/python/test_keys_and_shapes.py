@@ -280,6 +280,26 @@ def test_wrong_ranks_and_types_are_refused_while_the_graph_is_built(graph, make)
         make(support.tf(), support.shaped_ops(), support.Raw.new(4))
 
 
+@pytest.mark.parametrize("way", ["op", "question"])
+def test_a_map_function_that_autograph_converts_makes_ops(graph, session, way):
+    """AutoGraph went into the calls of the plugin and read a result that was freed: the process ended."""
+    from mx_rec import plugin
+
+    tf = support.tf()
+    inverse = tf.constant([0, 0, -1], tf.int32)
+
+    def rows(value):
+        if way == "question":
+            status, answer = plugin.call("mx_rec_op_definitions")
+            assert status == 0 and answer.startswith(b"[{"), answer[:80]
+        return support.shaped_ops().mx_rec_restore(tf.fill([1, 2], value), inverse)
+
+    data = tf.data.Dataset.from_tensors(np.float32(3)).map(rows)
+    assert tf.compat.v1.data.get_output_shapes(data).as_list() == [3, 2]
+    found = tf.compat.v1.data.make_one_shot_iterator(data).get_next()
+    assert session().run(found).tolist() == [[3, 3], [3, 3], [0, 0]]
+
+
 def test_gradients_are_registered_as_the_definitions_say(graph):
     from tensorflow.python.framework import ops as tf_ops
 

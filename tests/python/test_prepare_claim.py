@@ -92,7 +92,7 @@ def test_nobody_sees_what_was_only_prepared(graph, session):
     assert np.all(ahead.table.find(sess, [1, 4]) == 0.0)
     assert ahead.table.remove(sess, [1]) == 0
     offsets, restore, claimed, places = sess.run(
-        [ahead.offsets, ahead.restore, ahead.claimed.offsets, ahead.claimed.restore])
+        [ahead.offsets, ahead.restore, ahead.claimed.offsets, ahead.claimed.inverse])
     assert offsets.tolist() == claimed.tolist() and support.row_of(offsets).tolist() == [0, 1, 2]
     assert restore.tolist() == places.tolist() == [0, 1, 2]
     assert sorted(ahead.table.rows(sess)) == [1, 2, 3]
@@ -215,7 +215,7 @@ def test_a_wrong_rank_is_refused_when_the_graph_is_built(graph):
     (offsets,), restore = ops.mx_rec_prepare([table.handle], ids)
     assert offsets.shape.as_list() == [None] and restore.shape.as_list() == [2, 3]
     claimed = ops.mx_rec_claim(table.handle, ids, offsets, restore)
-    assert claimed.offsets.shape.as_list() == [None] and claimed.restore.shape.as_list() == [2, 3]
+    assert claimed.offsets.shape.as_list() == [None] and claimed.inverse.shape.as_list() == [2, 3]
     with pytest.raises(ValueError, match="prepared_offsets must have rank 1"):
         ops.mx_rec_claim(table.handle, ids, ids, restore)
     assert tf.gradients(tf.cast(claimed.offsets, tf.float32), table.variable) == [None]

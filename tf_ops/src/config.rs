@@ -1,4 +1,5 @@
-//! The configuration of a table as it arrives from Python: the engine's own, as JSON, and what is to be done with the table.
+//! The configuration of a table as it arrives from Python: the engine's own, as JSON, and what is
+//! to be done with the table.
 
 use crate::registry;
 use mx_rec_kernels::{Error, Result, Table, TableConfig};
@@ -14,11 +15,12 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Reads a configuration: a [`TableConfig`], which may have `track_changes` beside its own fields. No other field may be
-    /// there.
+    /// Reads a configuration: a [`TableConfig`], which may have `track_changes` beside its own
+    /// fields. No other field may be there.
     ///
     /// # Errors
-    /// `InvalidArgument` that names the field, for another form, and for values out of their ranges.
+    /// `InvalidArgument` that names the field, for another form, and for values out of their
+    /// ranges.
     pub(crate) fn parse(json: &[u8]) -> Result<Self> {
         let mut fields: Map<String, Value> = serde_json::from_slice(json)
             .map_err(|cause| invalid(format_args!("it must be a JSON object: {cause}")))?;
@@ -113,15 +115,20 @@ mod tests {
     fn text(initializer: &str, more: &str) -> Vec<u8> {
         format!(
             "{{\"name\": \"t\", \"dim\": 4, \"capacity\": 10, \"seed\": 18446744073709551615, \
-             \"init_param\": 0.5, \"padding_keys\": [-9223372036854775808], \
-             \"initializer\": {initializer}{more}}}"
+                                                                      \"init_param\": 0.5, \
+                                                                      \"padding_keys\": \
+                                                                      [-9223372036854775808], \
+                                                                      \"initializer\": \
+                                                                      {initializer}{more}}}"
         )
         .into_bytes()
     }
 
     const SCALING: &str =
-        "{\"kind\": \"variance_scaling\", \"scale\": 2.0, \"mode\": \"fan_avg\", \
-                           \"distribution\": \"uniform\", \"fan_in\": 10, \"fan_out\": 4}";
+        "{\"kind\": \"variance_scaling\", \"scale\": 2.0, \"mode\": \"fan_avg\", \"distribution\": \
+                                                                               \"uniform\", \
+                                                                               \"fan_in\": 10, \
+                                                                               \"fan_out\": 4}";
 
     #[test]
     fn a_whole_configuration_is_read_with_its_extremes() -> Result<()> {
@@ -193,6 +200,29 @@ mod tests {
                 .unwrap_or_default();
             assert!(message.contains(named), "{message}");
         }
+    }
+
+    /// The names in backticks of an error.
+    fn names(message: &str) -> Vec<&str> {
+        message.split('`').skip(1).step_by(2).collect()
+    }
+
+    #[test]
+    fn the_op_s_documentation_names_every_setting_and_every_initializer() {
+        let doc = crate::ops::definition("MxRecTable").map_or("", |def| def.doc);
+        for (json, least) in [
+            (text("{\"kind\": \"zeros\"}", ", \"colour\": 1"), 8),
+            (text("{\"kind\": \"orthogonal\"}", ""), 7),
+        ] {
+            // What the engine expects is what it lists when it meets something else.
+            let message = check(&json).map_or_else(|error| error.to_string(), |()| String::new());
+            let known = names(&message);
+            assert!(known.len() > least, "{message}");
+            for name in &known[1..] {
+                assert!(doc.contains(name), "{name} is not in: {doc}");
+            }
+        }
+        assert!(doc.contains(TRACK_CHANGES));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The border that no panic crosses, and the words in which an error leaves.
+//! The border that no panic crosses, and how an error reads.
 
 use mx_rec_kernels::{Error, Kind, Result};
 use std::any::Any;
@@ -6,7 +6,8 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// Runs `work`; a panic becomes an `Internal` error that carries the panic's message.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    // What a panic leaves half done is owned by the call (and dropped) or guarded by a lock of the engine.
+    // What a panic leaves half done is owned by the call (and dropped) or guarded by a lock of the
+    // engine.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|cause| {
         Err(
             Error::new(Kind::Internal, "a defect of the plugin: the op panicked")

@@ -17,10 +17,11 @@ pub(crate) struct Limits {
     pub(crate) buffers: usize,
 }
 
-/// Buffers that wait to be used again. Nothing is kept unless somebody [holds](Kept::hold) the buffers open.
+/// Buffers that wait to be used again. Nothing is kept unless somebody [holds](Kept::hold) the
+/// buffers open.
 ///
-/// The count of holders and the buffers are under one lock: a buffer that comes back after the last holder left is dropped,
-/// whichever of the two comes first.
+/// The count of holders and the buffers are under one lock: a buffer that comes back after the last
+/// holder left is dropped, whichever of the two comes first.
 pub(crate) struct Kept<B> {
     limits: Limits,
     state: Mutex<State<B>>,
@@ -75,7 +76,8 @@ impl<B: Bytes> Kept<B> {
         Some(buffer)
     }
 
-    /// Takes a buffer back, to be used again. Drops it without a holder, and the oldest ones beyond the limits.
+    /// Takes a buffer back, to be used again. Drops it without a holder, and the oldest ones beyond
+    /// the limits.
     pub(crate) fn give_back(&self, buffer: B) {
         let mut state = self.state.lock();
         if state.holders == 0 || buffer.bytes() > self.limits.bytes {

@@ -1,7 +1,7 @@
 //! The adapter: everything that knows TensorFlow.
 //!
-//! `sys` finds TensorFlow's C API in the process, `tf` makes it safe, `ops` is one file for each family of ops. A kernel
-//! never sees a raw pointer; a panic never leaves `guard`.
+//! `sys` finds TensorFlow's C API in the process, `tf` makes it safe, `ops` is one file for each
+//! family of ops. A kernel never sees a raw pointer; a panic never leaves `guard`.
 
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -20,6 +20,7 @@ mod guard;
 mod kept;
 #[cfg(test)]
 mod kept_tests;
+mod load;
 pub mod loads;
 mod op_def;
 pub mod ops;
@@ -45,6 +46,7 @@ pub mod trace;
 
 pub use config::check as check_table;
 pub use guard::panic_text;
+pub use load::load;
 pub use op_def::{Arg, Attr, OpDef};
 pub use shapes::{infer as infer_shapes, Shape};
-pub use sys::{load, LoadError};
+pub use sys::LoadError;

@@ -1,4 +1,5 @@
-//! What an op is, as data: registration, shape functions, Python's static shapes and gradients, and docs/ops.md follow from it.
+//! What an op is, as data: registration, shape functions, Python's static shapes and gradients, and
+//! docs/ops.md follow from it.
 
 use serde::Serialize;
 
@@ -40,8 +41,10 @@ pub struct OpDef {
     pub attrs: &'static [Attr],
     /// When it fails, beyond wrong types and shapes.
     pub errors: &'static str,
-    /// Whether TensorFlow must run it once for each step that asks for it, and fold or merge nothing.
+    /// Whether TensorFlow must run it once for each step that asks for it, and fold or merge
+    /// nothing.
     pub stateful: bool,
-    /// Whether it has a gradient (python/mx_rec/ops/gradients.py); without one, no gradient goes through it.
+    /// Whether it has a gradient (python/mx_rec/ops/gradients.py); without one, no gradient goes
+    /// through it.
     pub differentiable: bool,
 }

@@ -7,8 +7,9 @@
 //! | a session's own | [`Registry::own`] | the one [`Reference`] | with that reference |
 //! | shared by name in this process | [`Registry::open`] | the process | with [`Registry::end`] |
 //!
-//! References to a shared table are counted, but the count ends nothing: the kernels of a worker that was killed are never
-//! deleted, so a count of kernels neither reaches 0 when it should nor says that a table is in use.
+//! References to a shared table are counted, but the count ends nothing: the kernels of a worker
+//! that was killed are never deleted, so a count of kernels neither reaches 0 when it should nor
+//! says that a table is in use.
 
 use crate::sync::{AtomicI64, Mutex, Ordering, RwLock};
 use mx_rec_kernels::{Error, Kind, Result};
@@ -24,8 +25,8 @@ pub(crate) trait Settings {
     fn difference(&self, other: &Self) -> Option<(String, String, String)>;
 }
 
-/// Tables of type `T` by number, and by name those that are shared, which are made by settings of type `S`. A `G` is held for
-/// each table while it is registered.
+/// Tables of type `T` by number, and by name those that are shared, which are made by settings of
+/// type `S`. A `G` is held for each table while it is registered.
 ///
 /// Lock order: the names, then one part of the numbers.
 pub(crate) struct Registry<T, S, G> {
@@ -74,10 +75,12 @@ impl<T, S: Settings, G> Registry<T, S, G> {
         }
     }
 
-    /// The shared table `name`: the one that is there, or a new one by `make`. It stays when the reference is gone.
+    /// The shared table `name`: the one that is there, or a new one by `make`. It stays when the
+    /// reference is gone.
     ///
     /// # Errors
-    /// `InvalidArgument` if the table was made by other settings, with the first that differs; the errors of `make`.
+    /// `InvalidArgument` if the table was made by other settings, with the first that differs; the
+    /// errors of `make`.
     pub(crate) fn open(
         &self,
         name: &str,
@@ -119,7 +122,8 @@ impl<T, S: Settings, G> Registry<T, S, G> {
         })
     }
 
-    /// Ends the shared table `name`, whoever refers to it: its number is then of no table, and the name can be opened afresh.
+    /// Ends the shared table `name`, whoever refers to it: its number is then of no table, and the
+    /// name can be opened afresh.
     ///
     /// # Errors
     /// `NotFound` if there is none.
@@ -145,7 +149,8 @@ impl<T, S: Settings, G> Registry<T, S, G> {
 }
 
 impl<T, S, G> Registry<T, S, G> {
-    /// The table with that number. It stays alive while the caller holds it, also if it ends meanwhile.
+    /// The table with that number. It stays alive while the caller holds it, also if it ends
+    /// meanwhile.
     ///
     /// # Errors
     /// `NotFound` if there is none.
@@ -158,8 +163,8 @@ impl<T, S, G> Registry<T, S, G> {
         found.ok_or_else(|| {
             Error::new(
                 Kind::NotFound,
-                "the handle is of no table: its session was closed, or it was not made by MxRecTable in \
-                 this process",
+                "the handle is of no table: its session was closed, or it was not made by \
+                 MxRecTable in this process",
             )
             .with("handle", number)
         })

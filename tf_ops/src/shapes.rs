@@ -1,8 +1,9 @@
 //! Shape inference from the shapes that a definition states.
 //!
-//! A shape reads `(s..., 3, dim)`: sizes by number or by name, and at the front, if there is one, a group of any number of
-//! sizes. A name has one value in all inputs and outputs of an op. `N times (u)` is the shape of each tensor of a list, whose
-//! names have a value for each place in the list; `() or (0)` are alternatives, which are checked and bind no name.
+//! A shape reads `(s..., 3, dim)`: sizes by number or by name, and at the front, if there is one, a
+//! group of any number of sizes. A name has one value in all inputs and outputs of an op. `N times
+//! (u)` is the shape of each tensor of a list, whose names have a value for each place in the list;
+//! `() or (0)` are alternatives, which are checked and bind no name.
 
 use crate::op_def::{Arg, OpDef};
 use mx_rec_kernels::{Error, Result};
@@ -19,7 +20,8 @@ const TIMES: &str = "N times ";
 /// # Errors
 /// `InvalidArgument` that names the input and its shape, and for another number of inputs.
 pub fn infer(def: &OpDef, inputs: &[Shape], list: usize) -> Result<Vec<Shape>> {
-    // Counted before any list is gone through: nothing here takes time beyond the inputs that there are.
+    // Counted before any list is gone through: nothing here takes time beyond the inputs that there
+    // are.
     let lists = def.inputs.iter().filter(|arg| arg.is_list()).count();
     let expected = (def.inputs.len() - lists).saturating_add(lists.saturating_mul(list));
     if expected != inputs.len() {
@@ -102,7 +104,8 @@ impl Pattern {
         pattern
     }
 
-    /// The sizes that belong to the group, and the others, each with what the definition says of it. `None`: another rank.
+    /// The sizes that belong to the group, and the others, each with what the definition says of
+    /// it. `None`: another rank.
     #[expect(clippy::type_complexity, reason = "two halves of one shape")]
     fn split<'a>(
         &'a self,
@@ -334,7 +337,7 @@ mod tests {
                 "MxRecReduce",
                 vec![dims(&[2, 3, 4]), dims(&[2, -1, 3]), None],
                 0,
-                "s must agree, but is (2, 3) in grad and (2, ?, 3) in restore",
+                "s must agree, but is (2, 3) in grad and (2, ?, 3) in inverse",
             ),
             (
                 "MxRecObserve",

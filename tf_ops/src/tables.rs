@@ -25,7 +25,8 @@ pub(crate) fn own(settings: Settings) -> Result<Reference> {
     Ok(TABLES.own(settings.make()?))
 }
 
-/// The table with that number. It stays alive while the caller holds it, also if its session closes meanwhile.
+/// The table with that number. It stays alive while the caller holds it, also if its session closes
+/// meanwhile.
 ///
 /// # Errors
 /// `NotFound` if there is none.

@@ -5,8 +5,8 @@
 //! save that fails loses nothing: the next one asks for what changed since the last save that is
 //! good.
 
-use std::collections::HashMap;
 use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::collections::HashMap;
 
 /// The state behind the content's lock. Rows are stamped by whoever has the content for writing;
 /// epochs are closed by whoever has it for reading, when nobody writes.

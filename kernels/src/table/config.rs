@@ -89,3 +89,73 @@ impl TableConfig {
 fn is_zero(value: &u64) -> bool {
     *value == 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_values_that_float32_cannot_hold_are_refused() {
+        let config = |initializer, init_param| TableConfig {
+            name: "users".to_owned(),
+            dim: 1,
+            capacity: 1,
+            seed: 0,
+            initializer,
+            init_param,
+            frozen_keys: Vec::new(),
+            admission_sketch_bytes: 0,
+        };
+        let value = 3e38;
+        for (initializer, most) in [
+            (Initializer::Constant { value }, 1.0),
+            (Initializer::Constant { value: -value }, -1.0),
+            (
+                Initializer::RandomUniform {
+                    min: -1e38,
+                    max: 1e38,
+                },
+                3.0,
+            ),
+            (
+                Initializer::RandomNormal {
+                    mean: 1e38,
+                    stddev: 1e37,
+                },
+                2.0,
+            ),
+            (Initializer::Zeros, f32::MAX),
+        ] {
+            let good = config(initializer.clone(), most);
+            assert!(good.validate().is_ok(), "{good:?}");
+            let error = config(initializer.clone(), most * 2.0).validate();
+            let text = error.err().map(|error| error.to_string());
+            let text = text.unwrap_or_default();
+            if initializer == Initializer::Zeros {
+                assert!(text.contains("init_param must be finite"), "{text}");
+            } else {
+                assert!(
+                    text.contains("must fit float32 (table=users, init_param="),
+                    "{text}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_configuration_reads_what_it_writes() {
+        let text = r#"{"name":"users","dim":2,"capacity":3,"seed":18446744073709551615,
+            "initializer":{"kind":"truncated_normal","mean":0.5,"stddev":2.0},"init_param":0.5,
+            "padding_keys":[-9223372036854775808,7]}"#;
+        let config: TableConfig = serde_json::from_str(text).unwrap();
+        assert_eq!((config.seed, config.frozen_keys[0]), (u64::MAX, i64::MIN));
+        let written = serde_json::to_string(&config).unwrap();
+        assert_eq!(
+            serde_json::from_str::<TableConfig>(&written).unwrap(),
+            config
+        );
+        assert!(!written.contains("admission_sketch_bytes"));
+        let more = text.replace("\"dim\"", "\"colour\":1,\"dim\"");
+        assert!(serde_json::from_str::<TableConfig>(&more).is_err());
+    }
+}

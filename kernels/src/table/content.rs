@@ -4,8 +4,8 @@ use super::changes::Changes;
 use super::free_rows::FreeRows;
 use super::offset::{Births, Unfit, MAX_ROWS};
 use crate::mem::Slab;
-use crate::{Error, Kind, Result, SlotSpec};
 use crate::sync::{RwLock, RwLockReadGuard};
+use crate::{Error, Kind, Result, SlotSpec};
 use std::ops::Range;
 use std::sync::Arc;
 

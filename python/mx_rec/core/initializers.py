@@ -79,10 +79,10 @@ def check_table(name: str, initializer: Dict[str, Any], config: bytes) -> None:
             min above max, numbers that do not fit float32.
     """
     library()  # TensorFlow has to be the first to open the plugin.
-    status, answer = plugin.call("mx_rec_check_table", config, len(config))
+    status, result = plugin.call("mx_rec_check_table", config, len(config))
     if status == 0:
         return
-    text = answer.decode("utf-8", "replace")
+    text = result.decode("utf-8", "replace")
     if text.startswith("initializer") or text.startswith("the initializer"):
         raise ValueError("'emb_initializer' of the table {!r} is {}, of which rows cannot be "
                          "made: {}".format(name, json.dumps(initializer, sort_keys=True), text))

@@ -7,8 +7,8 @@ plugin's ops need memory that stays as it is, so such an input is copied when it
 op of TensorFlow's. Scalars need none: the plugin copies them itself, at once. Resource variables
 need none: while somebody reads their memory, an assignment takes other memory.
 
-A copy that is made beside an assignment holds, element by element, the old value or the new one. Not
-seen are variables whose tensor a dataset, a queue or a feed hands on.
+A copy that is made beside an assignment holds, element by element, the old value or the new one.
+Not seen are variables whose tensor a dataset, a queue or a feed hands on.
 """
 
 from typing import Any, Iterable
@@ -22,18 +22,19 @@ _GRADIENT = "MxRecCopyOfVariable"
 
 # Ops whose output may be the memory of an input: always, or for some shapes and attributes.
 _PASS_ON = frozenset((
-    "AddN", "Bitcast", "BroadcastTo", "Cast", "CheckNumerics", "Concat", "ConcatV2", "DebugIdentity",
-    "Enter", "Exit", "ExpandDims", "Identity", "IdentityN", "Merge", "NextIteration", "Pack", "Pad",
-    "PadV2", "PlaceholderWithDefault", "PreventGradient", "Print", "Reshape", "Reverse", "ReverseV2",
-    "Slice", "Snapshot", "Split", "SplitV", "Squeeze", "StopGradient", "StridedSlice", "Switch",
-    "TensorArrayReadV3", "TensorArrayWriteV3", "Tile", "Transpose", "Unpack"))
+    "AddN", "Bitcast", "BroadcastTo", "Cast", "CheckNumerics", "Concat", "ConcatV2",
+    "DebugIdentity", "Enter", "Exit", "ExpandDims", "Identity", "IdentityN", "Merge",
+    "NextIteration", "Pack", "Pad", "PadV2", "PlaceholderWithDefault", "PreventGradient", "Print",
+    "Reshape", "Reverse", "ReverseV2", "Slice", "Snapshot", "Split", "SplitV", "Squeeze",
+    "StopGradient", "StridedSlice", "Switch", "TensorArrayReadV3", "TensorArrayWriteV3", "Tile",
+    "Transpose", "Unpack"))
 
 
 def copies_of_variables(value: Any) -> Any:
     """Returns `value` with copies in place of tensors that may be the memory of a variable.
 
     Args:
-        value: An argument of one of the plugin's ops; the elements of a list or tuple are looked at.
+        value: An argument of one of the plugin's ops, or a list or tuple of such.
     """
     if isinstance(value, (list, tuple)):
         is_ours = (tf.Tensor, variables.RefVariable)
@@ -67,7 +68,7 @@ def may_be_a_variable(tensor: tf.Tensor) -> bool:
 
 
 def _captured(tensor: tf.Tensor) -> Iterable[tf.Tensor]:
-    """The tensor outside that a placeholder of a function stands for, none for other placeholders."""
+    """The tensors outside that a placeholder of a function stands for; none of others."""
     captures = getattr(tensor.graph, "captures", None)
     pairs = captures.items() if hasattr(captures, "items") else captures or ()
     return [outer for outer, inner in pairs if inner is tensor and isinstance(outer, tf.Tensor)]

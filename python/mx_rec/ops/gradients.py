@@ -10,16 +10,16 @@ from mx_rec.ops.shapes import definitions
 
 
 def _restore_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:
-    """Gradient of MxRecRestore (rows, restore -> embedding): sums the duplicates per row.
+    """Gradient of MxRecRestore (rows, inverse -> embedding): sums the duplicates per row.
 
     Args:
-        op: The forward op; inputs rows (u, dim) float32 and restore (s...) int32.
+        op: The forward op; inputs rows (u, dim) float32 and inverse (s...) int32.
         grad: Gradient of the embedding, (s..., dim) float32.
 
     Returns:
-        The gradient of rows, (u, dim) float32, and None for restore.
+        The gradient of rows, (u, dim) float32, and None for inverse.
     """
-    rows, restore = op.inputs
+    rows, inverse = op.inputs
     # The op that looked the rows up knows their number without waiting for their values.
     source = rows.op
     while source.type == "Identity":
@@ -28,11 +28,11 @@ def _restore_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Ten
         counted = source.inputs[2]
     else:
         counted = tf.range(tf.shape(rows, out_type=tf.int64)[0])
-    return [library().mx_rec_reduce(_as_tensor(grad), restore, counted), None]
+    return [library().mx_rec_reduce(_as_tensor(grad), inverse, counted), None]
 
 
 def _reduce_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:
-    """Gradient of MxRecReduce (grad, restore, offsets -> rows): spreads each row again.
+    """Gradient of MxRecReduce (grad, inverse, offsets -> rows): spreads each row again.
 
     Args:
         op: The forward op.
@@ -64,10 +64,10 @@ def _lookup_gradient(op: tf.Operation,
 
 def _embed_gradient(op: tf.Operation,
                     grad: tf.Tensor) -> List[Optional[tf.IndexedSlices]]:
-    """Gradient of MxRecEmbed (handle, variable, offsets, restore -> embedding).
+    """Gradient of MxRecEmbed (handle, variable, offsets, inverse -> embedding).
 
     Args:
-        op: The forward op; its third input is offsets (u) int64, its fourth restore (s...) int32.
+        op: The forward op; its third input is offsets (u) int64, its fourth inverse (s...) int32.
         grad: Gradient of the embedding, (s..., dim) float32.
 
     Returns:
@@ -77,8 +77,8 @@ def _embed_gradient(op: tf.Operation,
     Raises:
         NotImplementedError: If the lookup is inside a tf.while_loop with control flow v2.
     """
-    _, _, offsets, restore = op.inputs
-    summed = library().mx_rec_reduce(_as_tensor(grad), restore, offsets)
+    _, _, offsets, inverse = op.inputs
+    summed = library().mx_rec_reduce(_as_tensor(grad), inverse, offsets)
     return [None, _slices(op, summed, offsets), None, None]
 
 

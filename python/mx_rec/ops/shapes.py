@@ -24,10 +24,10 @@ def definitions() -> Dict[str, Dict[str, Any]]:
         ImportError: If the plugin cannot be loaded.
     """
     if not _definitions:
-        status, answer = plugin.call("mx_rec_op_definitions")
+        status, result = plugin.call("mx_rec_op_definitions")
         if status != 0:
-            raise ImportError(answer.decode("utf-8", "replace"))
-        _definitions.update({one["name"]: one for one in json.loads(answer.decode("utf-8"))})
+            raise ImportError(result.decode("utf-8", "replace"))
+        _definitions.update({one["name"]: one for one in json.loads(result.decode("utf-8"))})
     return _definitions
 
 
@@ -57,8 +57,8 @@ def state_shapes(op: Optional[tf.Operation]) -> None:
         return
     question = json.dumps({"op": op.type, "inputs": [_dims(one.shape) for one in op.inputs],
                            "list": _list_length(op)}).encode("utf-8")
-    status, answer = plugin.call("mx_rec_infer_shapes", question, len(question))
-    text = answer.decode("utf-8", "replace")
+    status, result = plugin.call("mx_rec_infer_shapes", question, len(question))
+    text = result.decode("utf-8", "replace")
     if status != 0:
         raise ValueError("{} {!r}: {}".format(op.type, op.name, text))
     for output, dims in zip(op.outputs, json.loads(text)):
@@ -76,6 +76,7 @@ class Library:
         if not name.startswith("mx_rec_") or not callable(made):
             return made
 
+        @tf.autograph.experimental.do_not_convert
         def make(*args: Any, **kwargs: Any) -> Any:
             with_copies = [copies_of_variables(arg) for arg in args]
             named_copies = {key: copies_of_variables(arg) for key, arg in kwargs.items()}

@@ -20,25 +20,48 @@ struct Made {
 impl OpKernel for MakeTable {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecTable",
-        doc: "A table of embeddings. It is made when the node first runs in a session, stays the same at every later run, and is \
-              freed when the session closes. `config` is a JSON object with name (str), dim (1 to 8192), capacity (rows, 1 to \
-              2000000000), seed (0 to 2^64 - 1), init_param (factor of new rows), padding_keys (keys whose rows are never updated) and \
-              initializer: an object with `kind` zeros, ones, constant (value), random_uniform (min, max), random_normal (mean, \
-              stddev), truncated_normal (mean, stddev) or variance_scaling (scale, mode: fan_in, fan_out, fan_avg; distribution: \
-              uniform, untruncated_normal, truncated_normal; fan_in; fan_out). It may have track_changes: true, for MxRecSaveDelta, and \
-              admission_sketch_bytes (0, or 1024 to 2^40): keys that are counted before they get rows then share so many bytes, in which some \
-              are counted too high; with 0 each has an exact counter.",
+        doc: "A table of embeddings. It is made when the node first runs in a session, stays the \
+              same at every later run, and is freed when the session closes. `config` is a JSON \
+              object with name (str), dim (1 to 8192), capacity (rows, 1 to 2000000000), seed (0 \
+              to 2^64 - 1), init_param (factor of new rows), padding_keys (keys whose rows are \
+              never updated) and initializer: an object with `kind` zeros, ones, constant (value), \
+              random_uniform (min, max), random_normal (mean, stddev), truncated_normal (mean, \
+              stddev) or variance_scaling (scale, mode: fan_in, fan_out, fan_avg; distribution: \
+              uniform, untruncated_normal, truncated_normal; fan_in; fan_out). It may have \
+              track_changes: true, for MxRecSaveDelta, and admission_sketch_bytes (0, or 1024 to \
+              2^40): keys that are counted before they get rows then share so many bytes, in which \
+              some are counted too high; with 0 each has an exact counter.",
         inputs: &[
-            Arg { name: "config", dtype: "uint8", shape: "(n)", doc: "The configuration, JSON in UTF-8." },
-            Arg { name: "like", dtype: "float", shape: "(0, dim)", doc: "No row; its shape states dim." },
+            Arg {
+                name: "config",
+                dtype: "uint8",
+                shape: "(n)",
+                doc: "The configuration, JSON in UTF-8.",
+            },
+            Arg {
+                name: "like",
+                dtype: "float",
+                shape: "(0, dim)",
+                doc: "No row; its shape states dim.",
+            },
         ],
         outputs: &[
-            Arg { name: "variable", dtype: "float", shape: "(0, dim)", doc: "What lookups take and gradients are taken of." },
-            Arg { name: "handle", dtype: "int64", shape: "()", doc: "The table's number, never that of another table of the process." },
+            Arg {
+                name: "variable",
+                dtype: "float",
+                shape: "(0, dim)",
+                doc: "What lookups take and gradients are taken of.",
+            },
+            Arg {
+                name: "handle",
+                dtype: "int64",
+                shape: "()",
+                doc: "The table's number, never that of another table of the process.",
+            },
         ],
         attrs: &[],
-        errors: "`INVALID_ARGUMENT` for a configuration that is not valid, that differs from the one the table was made with, or \
-                 whose dim is not that of `like`.",
+        errors: "`INVALID_ARGUMENT` for a configuration that is not valid, that differs from the \
+                 one the table was made with, or whose dim is not that of `like`.",
         stateful: true,
         differentiable: false,
     };

@@ -1,4 +1,5 @@
-//! Ops that tell of a table or empty it: `MxRecSize`, `MxRecCapacity`, `MxRecExport`, `MxRecExportSlot`, `MxRecClear`.
+//! Ops that tell of a table or empty it: `MxRecSize`, `MxRecCapacity`, `MxRecExport`,
+//! `MxRecExportSlot`, `MxRecClear`.
 
 use super::support::{TableOp, HANDLE};
 use crate::op_def::{Arg, OpDef};
@@ -79,8 +80,8 @@ const KEYS: Arg = Arg {
     doc: "All keys, in the order of their rows.",
 };
 
-/// Gives all keys and one part of their rows, number `part`: 0 is the embedding, 1 the first slot. Rows go from the table
-/// into the outputs, with no copy between.
+/// Gives all keys and one part of their rows, number `part`: 0 is the embedding, 1 the first slot.
+/// Rows go from the table into the outputs, with no copy between.
 fn set_export(context: &Context, snapshot: &Snapshot<'_>, dim: usize, part: usize) -> Result<()> {
     let n = snapshot.rows() as i64;
     let mut keys = context.allocate::<i64>(&[n])?;
@@ -150,14 +151,26 @@ impl TableOp for ExportSlot {
         doc: "All keys and the values of one optimizer slot at one moment.",
         inputs: &[
             HANDLE,
-            Arg { name: "slot", dtype: "uint8", shape: "(b)", doc: "Name of the slot in UTF-8, LazyAdam_momentum for one." },
+            Arg {
+                name: "slot",
+                dtype: "uint8",
+                shape: "(b)",
+                doc: "Name of the slot in UTF-8, LazyAdam_momentum for one.",
+            },
         ],
         outputs: &[
             KEYS,
-            Arg { name: "values", dtype: "float", shape: "(n, dim)", doc: "The slot's values." },
+            Arg {
+                name: "values",
+                dtype: "float",
+                shape: "(n, dim)",
+                doc: "The slot's values.",
+            },
         ],
         attrs: &[],
-        errors: "`NOT_FOUND` if the table has no such slot: no optimizer that keeps it has updated the table yet.",
+        errors:
+            "`NOT_FOUND` if the table has no such slot: no optimizer that keeps it has updated the \
+             table yet.",
         stateful: true,
         differentiable: false,
     };

@@ -18,17 +18,22 @@ pub(crate) struct IdOffset {
 impl OpKernel for IdOffset {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecIdOffset",
-        doc: "Makes the keys of a batch distinct and gives each its row. New keys get rows if `create` is 1; the offsets are then a \
-              *lease*: while they are in use, none of their rows becomes the row of another key, whatever is removed.",
+        doc: "Makes the keys of a batch distinct and gives each its row. New keys get rows if \
+              `create` is 1; the offsets are then a *lease*: while they are in use, none of their \
+              rows becomes the row of another key, whatever is removed.",
         inputs: &[HANDLE, IDS],
         outputs: RESOLVED,
         attrs: &[
             KEY_TYPE,
-            Attr { spec: "create: int", doc: "1: unknown keys get rows; 0: they have none." },
+            Attr {
+                spec: "create: int",
+                doc: "1: unknown keys get rows; 0: they have none.",
+            },
             LIMIT,
         ],
-        errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, `INVALID_ARGUMENT` for more distinct keys \
-                 than `limit`. The batch then changes nothing.",
+        errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, \
+                 `INVALID_ARGUMENT` for more distinct keys than `limit`. The batch then changes \
+                 nothing.",
         stateful: true,
         differentiable: false,
     };
@@ -49,13 +54,13 @@ impl OpKernel for IdOffset {
             if self.create {
                 return resolve(context, &table, &input, self.limit);
             }
-            let mut restore = context.allocate::<i32>(&input.dims())?;
+            let mut inverse = context.allocate::<i32>(&input.dims())?;
             let found =
-                table.id_offset(pool()?, ids(&input)?, false, self.limit, restore.values())?;
+                table.id_offset(pool()?, ids(&input)?, false, self.limit, inverse.values())?;
             let mut offsets = context.allocate::<i64>(&[found.len() as i64])?;
             offsets.values().copy_from_slice(&found);
             context.set(0, offsets)?;
-            context.set(1, restore)
+            context.set(1, inverse)
         })
     }
 }
@@ -72,9 +77,20 @@ impl TableOp for Find {
             HANDLE,
             VARIABLE,
             IDS,
-            Arg { name: "absent", dtype: "float", shape: "(k, dim)", doc: "What keys without a row get: k = 0 zeros, k = 1 this row, k = number of ids a row each. Padding always gets zeros." },
+            Arg {
+                name: "absent",
+                dtype: "float",
+                shape: "(k, dim)",
+                doc: "What keys without a row get: k = 0 zeros, k = 1 this row, k = number of ids \
+                      a row each. Padding always gets zeros.",
+            },
         ],
-        outputs: &[Arg { name: "embedding", dtype: "float", shape: "(s..., dim)", doc: "The rows." }],
+        outputs: &[Arg {
+            name: "embedding",
+            dtype: "float",
+            shape: "(s..., dim)",
+            doc: "The rows.",
+        }],
         attrs: &[KEY_TYPE],
         errors: "`INVALID_ARGUMENT` for another k.",
         stateful: true,
@@ -118,14 +134,25 @@ pub(crate) struct Assign;
 impl TableOp for Assign {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecAssign",
-        doc: "Sets the embeddings of keys and makes rows for unknown ones; the optimizer's slots of these rows start afresh. Of a key that \
-              occurs twice the last row counts; padding is skipped.",
+        doc: "Sets the embeddings of keys and makes rows for unknown ones; the optimizer's slots \
+              of these rows start afresh. Of a key that occurs twice the last row counts; padding \
+              is skipped.",
         inputs: &[
             HANDLE,
             IDS,
-            Arg { name: "rows", dtype: "float", shape: "(s..., dim)", doc: "The embeddings." },
+            Arg {
+                name: "rows",
+                dtype: "float",
+                shape: "(s..., dim)",
+                doc: "The embeddings.",
+            },
         ],
-        outputs: &[Arg { name: "size", dtype: "int64", shape: "()", doc: "Rows of the table afterwards." }],
+        outputs: &[Arg {
+            name: "size",
+            dtype: "int64",
+            shape: "()",
+            doc: "Rows of the table afterwards.",
+        }],
         attrs: &[KEY_TYPE],
         errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity.",
         stateful: true,
@@ -147,9 +174,16 @@ pub(crate) struct Remove;
 impl TableOp for Remove {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecRemove",
-        doc: "Removes keys with their rows and slots; the memory is used again, at once or when the last offsets that name a row are no longer in use. A key that comes back starts from its initial values.",
+        doc: "Removes keys with their rows and slots; the memory is used again, at once or when \
+              the last offsets that name a row are no longer in use. A key that comes back starts \
+              from its initial values.",
         inputs: &[HANDLE, IDS],
-        outputs: &[Arg { name: "removed", dtype: "int64", shape: "()", doc: "How many keys had a row." }],
+        outputs: &[Arg {
+            name: "removed",
+            dtype: "int64",
+            shape: "()",
+            doc: "How many keys had a row.",
+        }],
         attrs: &[KEY_TYPE],
         errors: "none of its own.",
         stateful: true,

@@ -69,7 +69,7 @@ macro_rules! for_each_op {
 /// Whether the TensorFlow of this process has our ops already: from another copy of the plugin.
 ///
 /// # Errors
-/// TensorFlow's words.
+/// TensorFlow's message.
 pub(crate) fn registered(api: &'static TensorFlow) -> Result<bool, String> {
     has_kernel(api, handle::MakeTable::DEF.name)
 }
@@ -77,7 +77,7 @@ pub(crate) fn registered(api: &'static TensorFlow) -> Result<bool, String> {
 /// Registers every op.
 ///
 /// # Errors
-/// TensorFlow's words for the first op it refuses.
+/// TensorFlow's message for the first op it refuses.
 pub(crate) fn register_all(api: &'static TensorFlow) -> Result<(), String> {
     macro_rules! all {
         ($($op:ty),*) => { $(register::<$op>(api)?;)* };

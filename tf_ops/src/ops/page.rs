@@ -5,14 +5,18 @@ use std::fmt::Write;
 
 const HEAD: &str = "# Ops
 
-The ops that `libmx_rec.so` adds to TensorFlow. This page is made from their definitions: `cargo run -p mx_rec_tf_ops
---example ops_doc > docs/ops.md`; a test compares the two.
+The ops that `libmx_rec.so` adds to TensorFlow. This page is made from their definitions:
+`cargo run -p mx_rec_tf_ops --example ops_doc > docs/ops.md`; a test compares the two.
 
-`handle` is the number of a table, made by `MxRecTable`. Key -1 is padding: it never has a row, its embedding is zeros,
-its gradient is dropped. An *offset* is the number of a row in its table. Every error names the op and the table; an op
-that fails sets no output and leaves the table as it was. Wrong types are refused by TensorFlow, wrong shapes with
-`INVALID_ARGUMENT`, when the graph is built if they are known there and when the op runs otherwise. A handle of no
-table (its session was closed) is `NOT_FOUND`.
+`handle` is the number of a table, made by `MxRecTable`. Key -1 is padding: it never has a row, its
+embedding is zeros, its gradient is dropped. An *offset* is the number of a row in its table. Every
+error names the op and the table; an op that fails sets no output and leaves the table as it was.
+Wrong types are refused by TensorFlow, wrong shapes with `INVALID_ARGUMENT`, when the graph is built
+if they are known there and when the op runs otherwise. A handle of no table (its session was
+closed) is `NOT_FOUND`.
+
+In shapes, a name is a size that is the same wherever it occurs in an op; `s...` is any number of
+sizes; `N times (u)` is a list of N tensors, with a `u` for each of them.
 ";
 
 /// docs/ops.md.

@@ -12,8 +12,8 @@ const OFFSETS: Arg = Arg {
     shape: "(u)",
     doc: "Row numbers from MxRecIdOffset.",
 };
-const RESTORE: Arg = Arg {
-    name: "restore",
+const INVERSE: Arg = Arg {
+    name: "inverse",
     dtype: "int32",
     shape: "(s...)",
     doc: "For each id its row, from MxRecIdOffset; -1: none.",
@@ -26,10 +26,15 @@ pub(crate) struct Lookup;
 impl TableOp for Lookup {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecLookup",
-        doc: "Copies rows out of the table. Its gradient with respect to `variable` is an IndexedSlices of the rows' gradient and the \
-              offsets.",
+        doc: "Copies rows out of the table. Its gradient with respect to `variable` is an \
+              IndexedSlices of the rows' gradient and the offsets.",
         inputs: &[HANDLE, VARIABLE, OFFSETS],
-        outputs: &[Arg { name: "rows", dtype: "float", shape: "(u, dim)", doc: "The embeddings; zeros for offset -1." }],
+        outputs: &[Arg {
+            name: "rows",
+            dtype: "float",
+            shape: "(u, dim)",
+            doc: "The embeddings; zeros for offset -1.",
+        }],
         attrs: &[],
         errors: "`INVALID_ARGUMENT` for an offset that is no row in use.",
         stateful: true,
@@ -62,12 +67,23 @@ pub(crate) struct Restore;
 impl OpKernel for Restore {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecRestore",
-        doc: "Spreads the rows of distinct keys over the ids of the batch. Its gradient is MxRecReduce.",
+        doc: "Spreads the rows of distinct keys over the ids of the batch. Its gradient is \
+              MxRecReduce.",
         inputs: &[
-            Arg { name: "rows", dtype: "float", shape: "(u, dim)", doc: "Rows of distinct keys." },
-            RESTORE,
+            Arg {
+                name: "rows",
+                dtype: "float",
+                shape: "(u, dim)",
+                doc: "Rows of distinct keys.",
+            },
+            INVERSE,
         ],
-        outputs: &[Arg { name: "embedding", dtype: "float", shape: "(s..., dim)", doc: "A row for each id; zeros for -1." }],
+        outputs: &[Arg {
+            name: "embedding",
+            dtype: "float",
+            shape: "(s..., dim)",
+            doc: "A row for each id; zeros for -1.",
+        }],
         attrs: &[],
         errors: "`INVALID_ARGUMENT` for a place outside of rows.",
         stateful: false,
@@ -79,17 +95,17 @@ impl OpKernel for Restore {
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
-        let (rows, restore) = (context.input(0)?, context.input(1)?);
+        let (rows, inverse) = (context.input(0)?, context.input(1)?);
         expect_rank(&rows, 2)?;
         let dim = last(&rows)?;
-        let mut dims = restore.dims();
+        let mut dims = inverse.dims();
         dims.push(dim);
         let mut embedding = context.allocate::<f32>(&dims)?;
         mx_rec_kernels::restore(
             pool()?,
             rows.values::<f32>()?,
             dim as usize,
-            restore.values::<i32>()?,
+            inverse.values::<i32>()?,
             embedding.values(),
         )?;
         context.set(0, embedding)
@@ -103,27 +119,34 @@ pub(crate) struct Embed;
 impl TableOp for Embed {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecEmbed",
-        doc: "Copies a row out of the table for each id: MxRecLookup and MxRecRestore without the tensor between them. Its gradient with \
-              respect to `variable` is an IndexedSlices of MxRecReduce and the offsets.",
-        inputs: &[HANDLE, VARIABLE, OFFSETS, RESTORE],
-        outputs: &[Arg { name: "embedding", dtype: "float", shape: "(s..., dim)", doc: "A row for each id; zeros for -1." }],
+        doc: "Copies a row out of the table for each id: MxRecLookup and MxRecRestore without the \
+              tensor between them. Its gradient with respect to `variable` is an IndexedSlices of \
+              MxRecReduce and the offsets.",
+        inputs: &[HANDLE, VARIABLE, OFFSETS, INVERSE],
+        outputs: &[Arg {
+            name: "embedding",
+            dtype: "float",
+            shape: "(s..., dim)",
+            doc: "A row for each id; zeros for -1.",
+        }],
         attrs: &[],
-        errors: "`INVALID_ARGUMENT` for an offset that is no row in use, and for a place outside of offsets.",
+        errors: "`INVALID_ARGUMENT` for an offset that is no row in use, and for a place outside \
+                 of offsets.",
         stateful: true,
         differentiable: true,
     };
 
     fn run(context: &Context, table: &Table) -> Result<()> {
-        let (offsets, restore) = (context.input(2)?, context.input(3)?);
+        let (offsets, inverse) = (context.input(2)?, context.input(3)?);
         expect_variable(&context.input(1)?, table)?;
         expect_rank(&offsets, 1)?;
-        let mut dims = restore.dims();
+        let mut dims = inverse.dims();
         dims.push(table.dim() as i64);
         let mut embedding = context.allocate::<f32>(&dims)?;
         table.embed(
             pool()?,
             offsets.values::<i64>()?,
-            restore.values::<i32>()?,
+            inverse.values::<i32>()?,
             embedding.values(),
         )?;
         context.set(0, embedding)
@@ -136,13 +159,29 @@ pub(crate) struct Reduce;
 impl OpKernel for Reduce {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecReduce",
-        doc: "Sums the gradients of ids that share a row, in the order in which they occur. Its gradient is MxRecRestore.",
+        doc: "Sums the gradients of ids that share a row, in the order in which they occur. Its \
+              gradient is MxRecRestore.",
         inputs: &[
-            Arg { name: "grad", dtype: "float", shape: "(s..., dim)", doc: "Gradient of the embeddings." },
-            RESTORE,
-            Arg { name: "offsets", dtype: "int64", shape: "(u)", doc: "Only its length counts." },
+            Arg {
+                name: "grad",
+                dtype: "float",
+                shape: "(s..., dim)",
+                doc: "Gradient of the embeddings.",
+            },
+            INVERSE,
+            Arg {
+                name: "offsets",
+                dtype: "int64",
+                shape: "(u)",
+                doc: "Only its length counts.",
+            },
         ],
-        outputs: &[Arg { name: "rows", dtype: "float", shape: "(u, dim)", doc: "Gradient of the rows." }],
+        outputs: &[Arg {
+            name: "rows",
+            dtype: "float",
+            shape: "(u, dim)",
+            doc: "Gradient of the rows.",
+        }],
         attrs: &[],
         errors: "`INVALID_ARGUMENT` for a place outside of rows.",
         stateful: false,
@@ -154,14 +193,14 @@ impl OpKernel for Reduce {
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
-        let (grad, restore, offsets) = (context.input(0)?, context.input(1)?, context.input(2)?);
+        let (grad, inverse, offsets) = (context.input(0)?, context.input(1)?, context.input(2)?);
         let dim = last(&grad)?;
         let of_ids = grad.dims();
-        if of_ids.split_last().map(|(_, ids)| ids) != Some(&restore.dims()) {
+        if of_ids.split_last().map(|(_, ids)| ids) != Some(&inverse.dims()) {
             return Err(
-                Error::invalid("grad must have the shape of restore and dim behind it")
+                Error::invalid("grad must have the shape of inverse and dim behind it")
                     .with("grad", format_args!("{of_ids:?}"))
-                    .with("restore", format_args!("{:?}", restore.dims())),
+                    .with("inverse", format_args!("{:?}", inverse.dims())),
             );
         }
         expect_rank(&offsets, 1)?;
@@ -171,7 +210,7 @@ impl OpKernel for Reduce {
             pool()?,
             grad.values::<f32>()?,
             dim as usize,
-            restore.values::<i32>()?,
+            inverse.values::<i32>()?,
             summed.values(),
         )?;
         context.set(0, summed)

@@ -1,4 +1,4 @@
-//! What the ops share: common arguments, reading inputs, words for errors.
+//! What the ops share: common arguments, reading inputs, naming the table in errors.
 
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tables;
@@ -18,7 +18,8 @@ pub(super) const VARIABLE: Arg = Arg {
     name: "variable",
     dtype: "float",
     shape: "(0, dim)",
-    doc: "The table's variable; it carries dim to shape inference and is what gradients are taken of.",
+    doc: "The table's variable; it carries dim to shape inference and is what gradients are taken \
+          of.",
 };
 pub(super) const IDS: Arg = Arg {
     name: "ids",
@@ -44,7 +45,7 @@ pub(super) const RESOLVED: &[Arg] = &[
         doc: "Row numbers of the distinct keys, in order of first occurrence.",
     },
     Arg {
-        name: "restore",
+        name: "inverse",
         dtype: "int32",
         shape: "(s...)",
         doc: "For each id its place in offsets; -1 for padding and for keys without a row.",
@@ -67,14 +68,15 @@ pub(super) fn resolve(
     input: &Input,
     limit: Option<usize>,
 ) -> Result<()> {
-    let mut restore = context.allocate::<i32>(&input.dims())?;
-    let lease = table.lease(pool()?, ids(input)?, limit, restore.values())?;
+    let mut inverse = context.allocate::<i32>(&input.dims())?;
+    let lease = table.lease(pool()?, ids(input)?, limit, inverse.values())?;
     let offsets = context.lend(lease)?;
     context.set(0, offsets)?;
-    context.set(1, restore)
+    context.set(1, inverse)
 }
 
-/// An op that keeps nothing between two runs and works on the table that input 0 names. Its errors name the table.
+/// An op that keeps nothing between two runs and works on the table that input 0 names. Its errors
+/// name the table.
 pub(crate) trait TableOp: Default + Send + Sync + 'static {
     /// What it is.
     const DEF: &'static OpDef;

@@ -1,16 +1,19 @@
 //! Memory of outputs beyond a few pages, which is used again from one step to the next.
 //!
-//! A step's embeddings are tens of megabytes. Fresh from the system, each page of them costs a fault, which takes longer
-//! than writing it; and small pages cost address translation. Kept buffers on huge pages have neither cost.
+//! A step's embeddings are tens of megabytes. Fresh from the system, each page of them costs a
+//! fault, which takes longer than writing it; and small pages cost address translation. Kept
+//! buffers on huge pages have neither cost.
 //!
-//! Every byte of a buffer is initialised at all times: it comes as a zero page from the system, and whoever had the buffer
-//! before wrote numbers. So an output hands out `&mut [T]` without an unwritten element in it, and no page is filled for that.
+//! Every byte of a buffer is initialised at all times: it comes as a zero page from the system, and
+//! whoever had the buffer before wrote numbers. So an output hands out `&mut [T]` without an
+//! unwritten element in it, and no page is filled for that.
 
 use crate::kept::{self, Kept, Limits};
 use std::ptr::NonNull;
 use std::sync::LazyLock;
 
-/// Outputs of so many bytes or more get a buffer from here. Below it, filling with zeros takes a microsecond.
+/// Outputs of so many bytes or more get a buffer from here. Below it, filling with zeros takes a
+/// microsecond.
 pub(super) const LARGE: usize = 64 << 10;
 
 /// Size of a page; small buffers are multiples of it.
@@ -63,7 +66,8 @@ impl kept::Bytes for Buffer {
 }
 
 impl Buffer {
-    /// `size` zeros (more than 0, a multiple of [`PAGE`], and of [`HUGE`] if they are to lie on huge pages).
+    /// `size` zeros (more than 0, a multiple of [`PAGE`], and of [`HUGE`] if they are to lie on
+    /// huge pages).
     fn new(size: usize) -> Option<Buffer> {
         if size < ON_HUGE_PAGES {
             return Some(Buffer {
@@ -74,8 +78,9 @@ impl Buffer {
         let room = size.checked_add(HUGE)?;
         let first = map(room)?;
         let before = first.as_ptr().align_offset(HUGE);
-        // SAFETY: `before + size <= room`: both parts around the buffer lie in the mapping made above, start and end at pages,
-        // and nobody refers to them. The advice changes no contents; a system without huge pages refuses it.
+        // SAFETY: `before + size <= room`: both parts around the buffer lie in the mapping made
+        // above, start and end at pages, and nobody refers to them. The advice changes no contents;
+        // a system without huge pages refuses it.
         unsafe {
             let start = first.add(before);
             unmap(first, before);
@@ -85,7 +90,8 @@ impl Buffer {
         }
     }
 
-    /// Gives the memory up to be carried by two raw values; [`Buffer::from_raw`] takes it over again.
+    /// Gives the memory up to be carried by two raw values; [`Buffer::from_raw`] takes it over
+    /// again.
     pub(super) fn into_raw(self) -> (*mut u8, usize) {
         let raw = (self.start.as_ptr(), self.size);
         std::mem::forget(self);
@@ -111,7 +117,8 @@ impl Drop for Buffer {
 
 /// `size` bytes of zero pages.
 fn map(size: usize) -> Option<NonNull<u8>> {
-    // SAFETY: a new private mapping, at an address that the system chooses, touches no other memory.
+    // SAFETY: a new private mapping, at an address that the system chooses, touches no other
+    // memory.
     let start = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -139,7 +146,8 @@ unsafe fn unmap(start: NonNull<u8>, size: usize) {
     }
 }
 
-/// An initialised buffer of at least `bytes` (more than 0) with unspecified contents, or `None` if there is no memory.
+/// An initialised buffer of at least `bytes` (more than 0) with unspecified contents, or `None` if
+/// there is no memory.
 pub(super) fn take(bytes: usize) -> Option<Buffer> {
     let step = if bytes < ON_HUGE_PAGES { PAGE } else { HUGE };
     let size = bytes.checked_next_multiple_of(step)?;

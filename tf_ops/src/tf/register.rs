@@ -25,7 +25,7 @@ pub(crate) trait OpKernel: Send + Sync + Sized + 'static {
 /// Registers op and CPU kernel `K`.
 ///
 /// # Errors
-/// TensorFlow's words.
+/// TensorFlow's message.
 pub(crate) fn register<K: OpKernel>(api: &'static TensorFlow) -> Result<(), String> {
     let def = K::DEF;
     let text = |text: &str| CString::new(text).map_err(|error| error.to_string());
@@ -56,8 +56,8 @@ pub(crate) fn register<K: OpKernel>(api: &'static TensorFlow) -> Result<(), Stri
         .check()
         .map_err(|error| format!("{}: {error}", def.name))?;
     let device = text("CPU")?;
-    // SAFETY: the texts are copied, the callbacks live as long as the library, which TensorFlow never unloads;
-    // registering takes over the builder.
+    // SAFETY: the texts are copied, the callbacks live as long as the library, which TensorFlow
+    // never unloads; registering takes over the builder.
     unsafe {
         let builder = api.TF_NewKernelBuilder(
             name.as_ptr(),
@@ -76,12 +76,12 @@ pub(crate) fn register<K: OpKernel>(api: &'static TensorFlow) -> Result<(), Stri
 /// Whether TensorFlow has a kernel for the op `name` already.
 ///
 /// # Errors
-/// TensorFlow's words.
+/// TensorFlow's message.
 pub(crate) fn has_kernel(api: &'static TensorFlow, name: &str) -> Result<bool, String> {
     let name = CString::new(name).map_err(|error| error.to_string())?;
     let status = Status::new(api);
-    // SAFETY: the name ends with a zero and is copied; the buffer is null or ours, read while it lives and deleted
-    // once.
+    // SAFETY: the name ends with a zero and is copied; the buffer is null or ours, read while it
+    // lives and deleted once.
     let bytes = unsafe {
         let buffer = api.TF_GetRegisteredKernelsForOp(name.as_ptr(), status.raw());
         let bytes = buffer.as_ref().map_or(0, |buffer| buffer.length);
@@ -142,8 +142,9 @@ unsafe extern "C" fn compute<K: OpKernel>(kernel: *mut c_void, raw: *mut sys::TF
     let Some(api) = sys::loaded() else { return };
     // SAFETY: TensorFlow passed this context to this callback.
     let context = unsafe { Context::new(api, raw, K::DEF.inputs) };
-    // SAFETY: the pointer is null or what `create::<K>` gave, and `delete::<K>` has not been called. TensorFlow may
-    // run a kernel on several threads at once: K is Sync and only shared references are made.
+    // SAFETY: the pointer is null or what `create::<K>` gave, and `delete::<K>` has not been
+    // called. TensorFlow may run a kernel on several threads at once: K is Sync and only shared
+    // references are made.
     let kernel = unsafe { kernel.cast::<K>().as_ref() };
     if let Err(error) = guarded(|| {
         let _span = trace::span(K::DEF.name);

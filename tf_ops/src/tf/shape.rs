@@ -43,8 +43,9 @@ impl ShapeContext {
         Self { api, raw }
     }
 
-    /// The shape of input number `at`. Nothing is known if TensorFlow does not show it: the C API of 1.15 refuses every input
-    /// but the first. mx_rec/ops/shapes.py states what is missed for that reason.
+    /// The shape of input number `at`. Nothing is known if TensorFlow does not show it: the C API
+    /// of 1.15 refuses every input but the first. mx_rec/ops/shapes.py states what is missed for
+    /// that reason.
     pub(super) fn input(&self, at: usize) -> Shape {
         let (shape, status) = (Handle::new(self.api), Status::new(self.api));
         let index = c_int::try_from(at).ok()?;
@@ -67,7 +68,8 @@ impl ShapeContext {
 
     /// The size of dimension `at`, which lies within the rank of `shape`, if it is known.
     fn size(&self, shape: &Handle, at: i64) -> Option<i64> {
-        // SAFETY: the context is valid and the shape ours; TensorFlow checks `at`. The dimension is ours and deleted once.
+        // SAFETY: the context is valid and the shape ours; TensorFlow checks `at`. The dimension is
+        // ours and deleted once.
         unsafe {
             let dim = self.api.TF_NewDimensionHandle();
             self.api
@@ -81,8 +83,8 @@ impl ShapeContext {
 
     /// A vector of this length.
     fn vector(&self, length: Option<i64>) -> Handle {
-        // The largest size is -1 as a signed number, TensorFlow's mark of an unknown dimension; the C API of 1.15
-        // has no other way to make one.
+        // The largest size is -1 as a signed number, TensorFlow's mark of an unknown dimension; the
+        // C API of 1.15 has no other way to make one.
         let size = length.and_then(|length| usize::try_from(length).ok());
         // SAFETY: the context is valid; the handle that comes back is ours.
         let raw = unsafe {
@@ -97,7 +99,8 @@ impl ShapeContext {
         let status = Status::new(self.api);
         let mut made = Handle::new(self.api);
         let vector = self.vector(None);
-        // SAFETY: the context is valid, shapes and status are ours. A part of no dimension is a scalar.
+        // SAFETY: the context is valid, shapes and status are ours. A part of no dimension is a
+        // scalar.
         unsafe {
             self.api.TF_ShapeInferenceContextSubshape(
                 self.raw,
@@ -138,8 +141,8 @@ impl ShapeContext {
         status.check()
     }
 
-    /// States the shape of output number `at`. Where TensorFlow does not take it (1.15 takes the first output only), the
-    /// output stays unknown.
+    /// States the shape of output number `at`. Where TensorFlow does not take it (1.15 takes the
+    /// first output only), the output stays unknown.
     pub(super) fn set(&self, at: usize, shape: &Shape) -> Result<()> {
         let (Some(dims), Ok(index)) = (shape, c_int::try_from(at)) else {
             return Ok(());

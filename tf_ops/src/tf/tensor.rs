@@ -10,7 +10,8 @@ use std::marker::PhantomData;
 /// A type that a tensor's elements have in memory.
 ///
 /// # Safety
-/// `DTYPE` must be TensorFlow's number of a type with this layout, for which every bit pattern is a value.
+/// `DTYPE` must be TensorFlow's number of a type with this layout, for which every bit pattern is a
+/// value.
 pub(crate) unsafe trait Element: Copy + 'static {
     /// TensorFlow's number.
     const DTYPE: sys::TF_DataType;
@@ -118,9 +119,10 @@ impl Input {
         if len == 0 {
             return Ok(&[]);
         }
-        // SAFETY: `len` elements of type T lie at `data`, which is aligned and not null, and the tensor lives as long as
-        // `self`. Nobody writes to them meanwhile: TensorFlow changes no input of a running op but the memory of a
-        // variable of the old kind, of which ops get copies (python/mx_rec/ops/copies.py).
+        // SAFETY: `len` elements of type T lie at `data`, which is aligned and not null, and the
+        // tensor lives as long as `self`. Nobody writes to them meanwhile: TensorFlow changes no
+        // input of a running op but the memory of a variable of the old kind, of which ops get
+        // copies (python/mx_rec/ops/copies.py).
         Ok(unsafe { std::slice::from_raw_parts(data, len) })
     }
 
@@ -160,13 +162,15 @@ impl Input {
             return Err(Error::invalid(format!("{} must be a scalar", self.name))
                 .with("shape", format_args!("{:?}", self.dims())));
         }
-        // SAFETY: one element of type T lies at `data`, which is aligned and not null. It is copied by one volatile read and no
-        // reference to it is made: if it is the memory of a variable, a step beside this one may assign it.
+        // SAFETY: one element of type T lies at `data`, which is aligned and not null. It is copied
+        // by one volatile read and no reference to it is made: if it is the memory of a variable, a
+        // step beside this one may assign it.
         Ok(unsafe { data.read_volatile() })
     }
 }
 
-/// Takes the memory of a large output back when the last tensor that refers to it is gone; `size` is a number.
+/// Takes the memory of a large output back when the last tensor that refers to it is gone; `size`
+/// is a number.
 unsafe extern "C" fn give_back(data: *mut c_void, _: usize, size: *mut c_void) {
     // SAFETY: `Output::new` gave these two values to TensorFlow, which calls this once.
     let buffer = unsafe { Buffer::from_raw(data.cast(), size.addr()) };
@@ -212,10 +216,11 @@ impl Settable for Lent {
     }
 }
 
-/// A new tensor for an output of the running op. TensorFlow sees it when [`super::Context::set`] is called with it.
+/// A new tensor for an output of the running op. TensorFlow sees it when [`super::Context::set`] is
+/// called with it.
 ///
-/// Its elements are initialised from the start, as zeros or as numbers of an earlier output: safe code may read what it has
-/// not written.
+/// Its elements are initialised from the start, as zeros or as numbers of an earlier output: safe
+/// code may read what it has not written.
 pub(crate) struct Output<T> {
     tensor: Owned,
     len: usize,
@@ -246,8 +251,9 @@ impl<T: Element> Output<T> {
             unsafe { api.TF_AllocateTensor(T::DTYPE, dims.as_ptr(), rank, bytes) }
         } else {
             let (data, size) = buffers::take(bytes).ok_or_else(exhausted)?.into_raw();
-            // SAFETY: as above; `data` has at least `bytes` bytes and is aligned far beyond what TensorFlow asks for, so
-            // that it is not copied. TensorFlow calls `give_back` once, with the pointer and the size given here.
+            // SAFETY: as above; `data` has at least `bytes` bytes and is aligned far beyond what
+            // TensorFlow asks for, so that it is not copied. TensorFlow calls `give_back` once,
+            // with the pointer and the size given here.
             unsafe {
                 api.TF_NewTensor(
                     T::DTYPE,
@@ -270,8 +276,9 @@ impl<T: Element> Output<T> {
             return Err(exhausted());
         }
         if len > 0 && bytes < buffers::LARGE {
-            // SAFETY: `len` elements of type T have room at `data`, nobody else has seen them, and zero bytes are a value of T.
-            // What is not initialised must not be handed out as `&mut [T]`; larger outputs lie in initialised memory.
+            // SAFETY: `len` elements of type T have room at `data`, nobody else has seen them, and
+            // zero bytes are a value of T. What is not initialised must not be handed out as `&mut
+            // [T]`; larger outputs lie in initialised memory.
             unsafe { data.write_bytes(0, len) };
         }
         Ok(Self {
@@ -286,8 +293,8 @@ impl<T: Element> Output<T> {
         if self.len == 0 {
             return &mut [];
         }
-        // SAFETY: `new` checked that the data is there and aligned, and saw to it that it is initialised; nobody else has seen
-        // the tensor, and `&mut self` makes this the only access.
+        // SAFETY: `new` checked that the data is there and aligned, and saw to it that it is
+        // initialised; nobody else has seen the tensor, and `&mut self` makes this the only access.
         unsafe {
             let data = self.tensor.api.TF_TensorData(self.tensor.raw).cast::<T>();
             std::slice::from_raw_parts_mut(data, self.len)
@@ -295,8 +302,9 @@ impl<T: Element> Output<T> {
     }
 }
 
-/// A tensor that is the offsets of a lease, in the lease's own memory. The lease ends when the last tensor that refers to it is
-/// gone. Others read the memory meanwhile, so there is no access to it here.
+/// A tensor that is the offsets of a lease, in the lease's own memory. The lease ends when the last
+/// tensor that refers to it is gone. Others read the memory meanwhile, so there is no access to it
+/// here.
 pub(crate) struct Lent {
     tensor: Owned,
 }
@@ -310,15 +318,17 @@ impl Lent {
         let len = lease.offsets().len();
         let dims = [len as i64];
         if len == 0 {
-            // TensorFlow gives an empty tensor other memory at every turn: it could never be known again.
+            // TensorFlow gives an empty tensor other memory at every turn: it could never be known
+            // again.
             let Output { tensor, .. } = Output::<i64>::new(api, &dims)?;
             return Ok(Self { tensor });
         }
         let (data, bytes) = (lease.offsets().as_ptr(), size_of_val(lease.offsets()));
         let lease = Box::into_raw(Box::new(lease));
-        // SAFETY: `data` has `len` numbers, is aligned to a cache line, so that it is not copied, and lives until
-        // TensorFlow calls `end_lease`, which it does once. TensorFlow 1.15 never writes to the memory of such a tensor:
-        // it takes it as not its own and does not reuse it for outputs.
+        // SAFETY: `data` has `len` numbers, is aligned to a cache line, so that it is not copied,
+        // and lives until TensorFlow calls `end_lease`, which it does once. TensorFlow 1.15 never
+        // writes to the memory of such a tensor: it takes it as not its own and does not reuse it
+        // for outputs.
         let raw = unsafe {
             api.TF_NewTensor(
                 i64::DTYPE,

@@ -1,6 +1,7 @@
 //! Every interleaving of the steps of the registry and of the kept buffers, by loom.
 //!
-//! The modules are those of the crate, compiled here with loom's locks and atomics: `cargo test -p mx_rec_tf_ops --test loom`.
+//! The modules are those of the crate, compiled here with loom's locks and atomics: `cargo test -p
+//! mx_rec_tf_ops --test loom`.
 
 #[path = "../../src/kept.rs"]
 mod kept;
@@ -56,7 +57,8 @@ impl Settings for Number {
 
 type Tables = Registry<Memory, Number, Hold>;
 
-/// What one model works on: a registry, the buffers that it holds open, and counts of live tables and buffers.
+/// What one model works on: a registry, the buffers that it holds open, and counts of live tables
+/// and buffers.
 struct World {
     registry: Tables,
     kept: Arc<Kept<Memory>>,
