@@ -13,7 +13,7 @@
 | warm_starting_util.warm_start | tables are warm-started with the variables, from several paths |
 | Estimator's reading of warm_start_from | lists that do not fit each other are refused at once |
 | meta_graph.import_scoped_meta_graph_* | imported collections hold variables of tables |
-| Graph._add_new_tf_operations | imported graphs refuse to be fed what fused updates leave out |
+| Graph._add_new_tf_operations | imported graphs: no feeding past fused updates, no empty tables |
 | graph_util_impl.extract_sub_graph | freezing (its only caller by that name) refuses tables |
 | convert_to_constants._run_inline_* | freezing of functions refuses tables |
 | optimize_for_inference | it refuses tables: it leaves out what would load them |
@@ -35,7 +35,7 @@ from tensorflow.python.tools import optimize_for_inference_lib
 from tensorflow.python.training import warm_starting_util
 from tensorflow_estimator.python.estimator import estimator
 
-from mx_rec.core.frozen import patched_tool
+from mx_rec.core.frozen import patched_function_tool, patched_tool
 from mx_rec.core.graph_state import remember_session
 from mx_rec.core.imported import patched_import, patched_new_operations
 from mx_rec.graph.eos import eos_map
@@ -71,7 +71,8 @@ def apply() -> None:
     _patch(meta_graph, "import_scoped_meta_graph_with_return_elements", patched_import)
     _patch(tf.Graph, "_add_new_tf_operations", patched_new_operations)
     _patch(graph_util_impl, "extract_sub_graph", patched_tool)
-    _patch(convert_to_constants, "_run_inline_graph_optimization", patched_tool)
+    _patch(convert_to_constants, "_run_inline_graph_optimization",
+           patched_function_tool)
     _patch(optimize_for_inference_lib, "optimize_for_inference", patched_tool)
     dataset_ops.DatasetV2.eos_map = eos_map
 

@@ -115,10 +115,7 @@ def test_an_imported_graph_whose_tables_nothing_fills_warns(graph, session, dyna
     assert "the table 'left_alone'" in caplog.text and "every lookup gives zeros" in caplog.text
 
 
-def test_a_loaded_model_of_version_1_cannot_be_frozen_as_a_function(tmp_path):
-    """tf.saved_model.load gives functions, which convert_variables_to_constants_v2 takes; eager execution is on."""
-    directory = os.path.join(os.path.realpath(str(tmp_path)), "saved")
-    support.run_python("""
+SAVE = """
 import sys
 import tensorflow as tf
 import test_freezing
@@ -128,21 +125,49 @@ test_freezing.make_model()
 graph = tf.compat.v1.get_default_graph()
 with tf.compat.v1.Session() as sess:
     sess.run(tf.compat.v1.global_variables_initializer())
+    sess.run("items//train_items/embedding:0", {"ids:0": [1, 2]})
     tf.compat.v1.saved_model.simple_save(sess, sys.argv[1], {"ids": graph.get_tensor_by_name("ids:0")},
                                          {"score": graph.get_tensor_by_name("score:0")})
-""", directory)
-    code = """
+"""
+
+EAGER = """
 import sys
 import tensorflow as tf
 tf.compat.v1.enable_eager_execution()
 import mx_rec
 from mx_rec.ops import library
-from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 library()
-model = tf.compat.v2.saved_model.load(sys.argv[1], tags=["serve"])
 try:
-    convert_variables_to_constants_v2(model.signatures["serving_default"])
-except ValueError as error:
+    tf.compat.v2.saved_model.load(sys.argv[1], tags=["serve"])
+except NotImplementedError as error:
     print(error)
+with tf.Graph().as_default(), tf.compat.v1.Session() as sess:
+    tf.compat.v1.saved_model.load(sess, ["serve"], sys.argv[1])
+    print(sess.run("score:0", {"ids:0": [1, 2, 3]}).tolist())
 """
-    assert "the rows of the table 'items' are no variables" in support.run_python(code, directory)
+
+
+def test_eager_execution_cannot_load_a_model_with_tables(tmp_path):
+    """The function that restores and the function that serves had a table each: all rows were zeros."""
+    directory = os.path.join(os.path.realpath(str(tmp_path)), "saved")
+    support.run_python(SAVE, directory)
+    said, scores = support.run_python(EAGER, directory).splitlines()
+    assert "the table 'items' cannot be imported" in said and "tf.compat.v1.saved_model.load" in said
+    assert scores == "[[6.0], [6.0], [0.0]]"
+
+
+def test_a_function_with_a_table_cannot_be_frozen(graph, session, dynamic):
+    """convert_variables_to_constants_v2 takes functions."""
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    tf = support.tf()
+    make_model()
+    graph_def = graph.as_graph_def()
+
+    def serve(ids):
+        return tf.import_graph_def(graph_def, {"ids:0": ids}, ["score:0", "dense_score:0"], name="")
+
+    with tf.Graph().as_default():
+        function = tf.compat.v1.wrap_function(serve, [tf.TensorSpec([None], tf.int64)])
+        with pytest.raises(ValueError, match="the rows of the table 'items' are no variables"):
+            convert_variables_to_constants_v2(function)

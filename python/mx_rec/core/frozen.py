@@ -1,10 +1,11 @@
 """Tools that cut a model out of its graph: tables do not go with it, and the tools say so."""
 
 import json
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Set
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.framework import tensor_util
 
 from mx_rec.core.table_variable import TABLE_OP
@@ -28,47 +29,78 @@ def patched_tool(stock: Callable[..., graph_pb2.GraphDef]) -> Callable[..., grap
 
     def tool(*args: Any, **kwargs: Any) -> graph_pb2.GraphDef:
         result = stock(*args, **kwargs)
-        refuse_tables(result)
+        loaded = {node.input[0].split(":")[0] for node in result.node
+                  if node.op == _LOAD_OP and node.input}
+        _refuse_tables(result, loaded)
         return result
 
     return tool
 
 
-def refuse_tables(graph_def: graph_pb2.GraphDef) -> None:
+def patched_function_tool(stock: Callable[..., graph_pb2.GraphDef]
+                          ) -> Callable[..., graph_pb2.GraphDef]:
+    """The same for a function that is given a function: nobody can run the ops that load.
+
+    Args:
+        stock: TensorFlow's own.
+
+    Returns:
+        Its replacement.
+    """
+
+    def tool(*args: Any, **kwargs: Any) -> graph_pb2.GraphDef:
+        result = stock(*args, **kwargs)
+        _refuse_tables(result, set())
+        return result
+
+    return tool
+
+
+def _refuse_tables(graph_def: graph_pb2.GraphDef, loaded: Set[str]) -> None:
     """Refuses a graph with tables whose rows could not be loaded any more.
 
     Args:
         graph_def: What is left of a graph.
+        loaded: Names of the ops of tables that can be loaded.
 
     Raises:
-        ValueError: If it holds a table without the op that loads it.
+        ValueError: If it holds any other table.
     """
     nodes = {node.name: node for node in graph_def.node}
-    loaded = {node.input[0].split(":")[0] for node in graph_def.node
-              if node.op == _LOAD_OP and node.input}
     tables = [_name(node, nodes) for node in graph_def.node
               if node.op == TABLE_OP and node.name not in loaded]
     if tables:
         raise ValueError(
-            "the graph cannot be frozen: the rows of the table{} {} are no variables, cannot become "
-            "constants, and every lookup in the frozen graph would give zeros. Export the model "
-            "with its tables (tf.compat.v1.saved_model.simple_save, or export_saved_model of an "
-            "Estimator), or restore its checkpoint with tf.compat.v1.train.Saver; or freeze only "
-            "what follows the embeddings, with these as its inputs.".format(
+            "the graph cannot be frozen: the rows of the table{} {} are no variables and cannot "
+            "become constants, and every lookup in the frozen graph would give zeros. Export the "
+            "model with its tables (tf.compat.v1.saved_model.simple_save, or the Estimator's "
+            "export_saved_model), or restore its checkpoint with tf.compat.v1.train.Saver; or "
+            "freeze only what follows the embeddings, with these as its inputs.".format(
                 "s" if len(tables) > 1 else "", ", ".join(map(repr, sorted(tables)))))
 
 
-def warn_of_empty_tables(operations: List[tf.Operation]) -> None:
-    """Warns of tables in an imported graph that are looked up, but that nothing can fill.
+def check_imported(operations: List[tf.Operation]) -> None:
+    """Looks at the tables of an imported graph: whether they can be filled.
 
-    A graph that trains from scratch begins with empty tables too; these are never anything else.
+    Warns of tables that are looked up, but that nothing fills. A graph that trains from scratch
+    begins with empty tables too; these are never anything else.
 
     Args:
         operations: The imported ops.
+
+    Raises:
+        NotImplementedError: If they are in a function of eager execution, which has no session for
+            its tables: each function would have empty ones of its own.
     """
     for op in operations:
         if op.type != TABLE_OP:
             continue
+        if tf_ops.executing_eagerly_outside_functions():
+            raise NotImplementedError(
+                "the table {!r} cannot be imported into a function of eager execution: a table "
+                "lives in a session. Load the model with tf.compat.v1.saved_model.load in a "
+                "tf.compat.v1.Session(graph=tf.Graph()), or with tf.contrib.predictor.".format(
+                    _table_name(tensor_util.constant_value(op.inputs[0]), op.name)))
         users = {consumer.type for consumer in op.outputs[1].consumers()}
         if "MxRecFind" in users and users <= _READERS:
             warn_once("the imported graph looks the table %r up, but holds no op that loads or "

@@ -4,7 +4,7 @@ from typing import Any, Callable, List
 
 import tensorflow as tf
 
-from mx_rec.core.frozen import warn_of_empty_tables
+from mx_rec.core.frozen import check_imported
 from mx_rec.core.table_variable import is_table_variable, table_variable
 from mx_rec.optimizers.fusion import forbid_feeding, is_fused
 
@@ -53,7 +53,7 @@ def patched_new_operations(stock: Callable[..., Any]) -> Callable[..., Any]:
         for op in operations:
             if is_fused(op):
                 forbid_feeding(op)
-        warn_of_empty_tables(operations)
+        check_imported(operations)
         return operations
 
     return _add_new_tf_operations

@@ -15,14 +15,14 @@ from mx_rec.core.admission import (OFF, as_int64, check_thresholds, check_timest
 from mx_rec.core.asc.feature_spec import FeatureSpec, normal_thresholds
 from mx_rec.core.asc.source import ids_of_spec, timestamp_of_spec
 from mx_rec.core.graph_state import graph_state
-from mx_rec.core.table import Table
+from mx_rec.core.table import Table, scope_of
 from mx_rec.core.table_variable import raw_tensor, row_shape
 from mx_rec.ops import library
 from mx_rec.ops.gradients import DIVIDE_GRADIENT, RANK_SIZE_ATTRIBUTE
 from mx_rec.util.communication.hccl_ops import get_rank_size
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
-from mx_rec.validator.validator import Bool, Int, Text, Type, checked
+from mx_rec.validator.validator import Bool, Int, Text, Type, checked, is_int
 
 # The op of a lookup that carries this attribute, with the value true, may move to the pipeline.
 MOVABLE_ATTRIBUTE = "_mx_rec_movable"
@@ -151,7 +151,7 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
         check_timestamp(timestamp, "the timestamp of the batch")
     request = _Request(table, tensor, is_train, is_grad, limit, absent, thresholds, coefficient,
                        timestamp)
-    with tf.name_scope("{}//{}".format(table.table_name, name)):
+    with tf.name_scope("{}//{}".format(scope_of(table.table_name), name)):
         result = _build(request, modify_graph)
     state.lookups += 1
     if is_train or thresholds != OFF:
@@ -160,7 +160,7 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
     if is_train:
         table.is_grad = table.is_grad or is_grad
         if send_count is not None:
-            table.send_count = (table.send_count or 0) + send_count
+            table.send_count = (table.send_count or 0) + int(send_count)
     if key is not None:
         table.lookups[key] = result
     return result
@@ -305,12 +305,11 @@ def _check_send_count(table: Table, send_count: Optional[int], use_static: bool)
         return 0
     if table.padding_keys_len is not None and table.padding_keys is not None:
         send_count = table.padding_keys_len
-    if send_count is None or isinstance(send_count, bool) or not isinstance(send_count, int) \
-            or send_count <= 0:
+    if not is_int(send_count) or send_count <= 0:
         raise ValueError("Send count must be a integer which is larger than 0. (table {!r}, "
                          "send_count {!r})".format(table.table_name, send_count))
     Int(1, MAX_INT32)("send_count", send_count)
-    limit = send_count * get_rank_size()
+    limit = int(send_count) * get_rank_size()
     if not table.is_hbm:
         for kind, size in (("device", table.slice_device_vocabulary_size),
                            ("host", table.slice_host_vocabulary_size)):
