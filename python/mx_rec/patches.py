@@ -37,8 +37,8 @@ from tensorflow_estimator.python.estimator import estimator
 
 from mx_rec.core.frozen import patched_function_tool, patched_tool
 from mx_rec.core.graph_state import remember_session
-from mx_rec.core.imported import patched_import, patched_new_operations
 from mx_rec.graph.eos import eos_map
+from mx_rec.graph.imported import patched_import, patched_new_operations
 from mx_rec.graph.iterators import remembering_elements
 from mx_rec.graph.sessions import starting_iterators
 from mx_rec.saver.incremental import (patched_hook_after_run, patched_hook_begin,
