@@ -15,7 +15,10 @@
 | tf.compat.v1.train.warm_start | the same, called by hand |
 | Estimator's reading of warm_start_from | lists that do not fit each other are refused at once |
 | meta_graph.import_scoped_meta_graph_* | imported collections hold variables of tables |
-| Graph._add_new_tf_operations | imported graphs refuse to be fed what fused updates leave out |
+| Graph._add_new_tf_operations | imported graphs: no feeding past fused updates, no empty tables |
+| graph_util_impl.extract_sub_graph | freezing (its only caller by that name) refuses tables |
+| convert_to_constants._run_inline_* | freezing of functions refuses tables |
+| optimize_for_inference | it refuses tables: it leaves out what would load them |
 | DatasetV2.eos_map | a new method, which scripts of the original call |
 
 A graph without tables behaves as without them. Apart from them, mx_rec.core.table_variable tells
@@ -28,16 +31,18 @@ from typing import Any, Callable
 import tensorflow as tf
 from tensorflow.python.client import session as session_module
 from tensorflow.python.data.ops import dataset_ops, iterator_ops
-from tensorflow.python.framework import meta_graph
+from tensorflow.python.framework import convert_to_constants, graph_util_impl, meta_graph
 from tensorflow.python.saved_model import builder_impl
+from tensorflow.python.tools import optimize_for_inference_lib
 from tensorflow.python.training import warm_starting_util
 from tensorflow.python.training.tracking import util as tracking_util
 from tensorflow_estimator.python.estimator import estimator
 
 from mx_rec.core.clusters import check_session
+from mx_rec.core.frozen import patched_function_tool, patched_tool
 from mx_rec.core.graph_state import remember_session
-from mx_rec.core.imported import patched_import, patched_new_operations
 from mx_rec.graph.eos import eos_map
+from mx_rec.graph.imported import patched_import, patched_new_operations
 from mx_rec.graph.iterators import remembering_elements
 from mx_rec.graph.sessions import starting_iterators
 from mx_rec.saver.incremental import (patched_hook_after_run, patched_hook_begin,
@@ -74,6 +79,10 @@ def apply() -> None:
     _patch(iterator_ops.Iterator, "__init__", remembering_elements)
     _patch(meta_graph, "import_scoped_meta_graph_with_return_elements", patched_import)
     _patch(tf.Graph, "_add_new_tf_operations", patched_new_operations)
+    _patch(graph_util_impl, "extract_sub_graph", patched_tool)
+    _patch(convert_to_constants, "_run_inline_graph_optimization",
+           patched_function_tool)
+    _patch(optimize_for_inference_lib, "optimize_for_inference", patched_tool)
     dataset_ops.DatasetV2.eos_map = eos_map
 
 

@@ -257,6 +257,16 @@ def test_an_imported_graph_has_the_variables_of_its_tables(graph, session, mx, t
             assert tf.compat.v1.train.export_meta_graph().collection_def[name].node_list.value == [prefix + "items:0"]
 
 
+def test_a_collection_of_variables_that_holds_it_does_not_stop_an_export(graph, dynamic, caplog):
+    """TensorFlow leaves the collection out with a warning, as it did when the variable was a tensor."""
+    tf = support.tf()
+    table = make_table()
+    ordinary(tf)
+    tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES, table.variable)
+    meta = tf.compat.v1.train.export_meta_graph()
+    assert "trainable_variables" not in meta.collection_def and "variables" in meta.collection_def
+
+
 def test_tensorflow_keeps_its_own_conversions_of_ordinary_variables(graph, session, dynamic):
     tf = support.tf()
     make_table()

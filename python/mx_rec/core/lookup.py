@@ -15,7 +15,7 @@ from mx_rec.core.admission import (OFF, as_int64, check_thresholds, check_timest
 from mx_rec.core.asc.feature_spec import FeatureSpec, normal_thresholds
 from mx_rec.core.asc.source import ids_of_spec, timestamp_of_spec
 from mx_rec.core.graph_state import graph_state
-from mx_rec.core.table import Table
+from mx_rec.core.table import Table, scope_of
 from mx_rec.core.table_variable import raw_tensor, row_shape
 from mx_rec.ops import library
 from mx_rec.util.communication.hccl_ops import get_rank_size
@@ -150,7 +150,7 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
         check_timestamp(timestamp, "the timestamp of the batch")
     request = _Request(table, tensor, is_train, is_grad, limit, absent, thresholds, coefficient,
                        timestamp)
-    with tf.name_scope("{}//{}".format(table.table_name, name)):
+    with tf.name_scope("{}//{}".format(scope_of(table.table_name), name)):
         result = _build(request, modify_graph)
     state.lookups += 1
     if is_train or thresholds != OFF:

@@ -160,6 +160,18 @@ class Table:
         return "<mx_rec table {!r}, {} floats per row>".format(self.table_name, self.emb_size)
 
 
+def scope_of(name: str) -> str:
+    """Returns the scope of a table's ops: its name, with `table` before a leading underscore.
+
+    Args:
+        name: Name of a table.
+
+    Returns:
+        A name that begins with a letter or digit.
+    """
+    return name if name[0].isalnum() else "table" + name
+
+
 def build_physical_table(name: str, options: TableOptions, initializer: Dict[str, Any],
                          seed: int, capacity: int, track_changes: bool) -> PhysicalTable:
     """Adds the ops of one table to the outermost graph.
@@ -196,7 +208,7 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
         config["track_changes"] = True
     text = json.dumps(config, sort_keys=True).encode("utf-8")
     check_table(name, initializer, text)
-    op_name = name if name[0].isalnum() else "table" + name
+    op_name = scope_of(name)
     with tf.init_scope(), tf.name_scope(None), tf.device("/cpu:0"):
         with tf.name_scope(op_name + "//table") as scope:
             config_tensor = tf.constant(np.frombuffer(text, np.uint8), name="config")
@@ -224,6 +236,7 @@ __all__ = [
     "TableVariable",
     "build_physical_table",
     "is_table_variable",
+    "scope_of",
     "table_config_of",
     "table_name_of",
 ]

@@ -89,6 +89,11 @@ class TableVariable(tf.compat.v1.Variable):
         # For control dependencies, and to find the graph. Session.run does not come here.
         return self._op
 
+    def to_proto(self, export_scope: Optional[str] = None) -> NoReturn:
+        """Raises TypeError, upon which export_meta_graph leaves a collection of variables out."""
+        del export_scope
+        raise TypeError("{!r} is no VariableDef".format(self))
+
     def __repr__(self) -> str:
         return "<mx_rec variable {!r} of the table {!r}, {} floats per row>".format(
             self.name, described_name(self._op), self.shape[-1])
@@ -247,8 +252,8 @@ _METHODS = (
     "assign", "assign_add", "assign_sub", "batch_scatter_update", "count_up_to", "eval",
     "gather_nd", "initialized_value", "is_initialized", "load", "read_value", "scatter_add",
     "scatter_div", "scatter_max", "scatter_min", "scatter_mul", "scatter_nd_add", "scatter_nd_sub",
-    "scatter_nd_update", "scatter_sub", "scatter_update", "set_shape", "sparse_read", "to_proto",
-    "value", "__array__", "__iter__", "__len__", "_gather_saveables_for_checkpoint")
+    "scatter_nd_update", "scatter_sub", "scatter_update", "set_shape", "sparse_read", "value",
+    "__array__", "__iter__", "__len__", "_gather_saveables_for_checkpoint")
 
 # TensorFlow's optimizers ask a variable for the last two.
 _PROPERTIES = ("initial_value", "initializer", "_lazy_read", "constraint", "_save_slice_info")

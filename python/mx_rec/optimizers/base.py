@@ -213,6 +213,16 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
         return []
 
 
+class ByAddress:
+    """The form of an optimizer for tables with dynamic expansion; it computes what the other does.
+
+    It is given pairs (gradient of looked-up rows, their offsets). The rows are in the collection
+    ASCEND_SPARSE_LOOKUP_LOCAL_EMB, the offsets in ASCEND_SPARSE_LOOKUP_ID_OFFSET.
+    """
+
+    by_address = True
+
+
 def _check_place(table: tf.Operation, offsets: tf.Tensor) -> None:
     """Refuses offsets that exist only inside of a branch, a loop or a function.
 

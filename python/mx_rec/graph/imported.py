@@ -4,6 +4,7 @@ from typing import Any, Callable, List
 
 import tensorflow as tf
 
+from mx_rec.core.frozen import check_imported
 from mx_rec.core.table_variable import is_table_variable, table_variable
 from mx_rec.optimizers.fusion import forbid_feeding, is_fused
 
@@ -38,7 +39,7 @@ def patched_import(stock: Callable[..., Any]) -> Callable[..., Any]:
 def patched_new_operations(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Makes Graph._add_new_tf_operations, which every import of a graph calls.
 
-    A GraphDef does not say what may not be fed.
+    A GraphDef does not say what may not be fed, nor that its tables were filled elsewhere.
 
     Args:
         stock: TensorFlow's own.
@@ -52,6 +53,7 @@ def patched_new_operations(stock: Callable[..., Any]) -> Callable[..., Any]:
         for op in operations:
             if is_fused(op):
                 forbid_feeding(op)
+        check_imported(operations)
         return operations
 
     return _add_new_tf_operations
