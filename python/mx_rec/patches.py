@@ -9,6 +9,7 @@
 | SavedModelBuilder._maybe_create_saver | a model loaded without this package has its tables |
 | BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides; clusters |
 | BaseSession.run | a rewritten one-shot iterator starts by itself; a warning if none is rewritten |
+| BaseSession.make_callable, partial_run_setup | the same for steps that do not go through run |
 | Iterator.__init__ | get_target_batch gives batches in the nesting of the user's dataset |
 | warm_starting_util.warm_start | tables are warm-started with the variables, from several paths |
 | Estimator's reading of warm_start_from | lists that do not fit each other are refused at once |
@@ -31,7 +32,7 @@ from mx_rec.core.clusters import check_session
 from mx_rec.core.graph_state import remember_session
 from mx_rec.graph.eos import eos_map
 from mx_rec.graph.iterators import remembering_elements
-from mx_rec.graph.sessions import starting_iterators
+from mx_rec.graph.sessions import preparing, starting_iterators
 from mx_rec.saver.incremental import (patched_hook_after_run, patched_hook_begin,
                                       patched_hook_created, patched_hook_end)
 from mx_rec.saver.saver import patched_init, patched_restore, patched_save
@@ -58,6 +59,8 @@ def apply() -> None:
     _patch(estimator, "_get_default_warm_start_settings", patched_settings)
     _patch(session_module.BaseSession, "__init__", _remembering)
     _patch(session_module.BaseSession, "run", starting_iterators)
+    _patch(session_module.BaseSession, "make_callable", preparing)
+    _patch(session_module.BaseSession, "partial_run_setup", preparing)
     _patch(iterator_ops.Iterator, "__init__", remembering_elements)
     dataset_ops.DatasetV2.eos_map = eos_map
 

@@ -91,9 +91,16 @@ class EvictHook(tf.compat.v1.train.SessionRunHook):
         Args:
             session: The new session.
             coord: Its coordinator, which waits for an eviction before the session is closed.
+
+        Raises:
+            RuntimeError: If the hook serves another session that is still open.
         """
         if self._fetches is None:
             return
+        if self._session is not None and self._session is not session \
+                and not getattr(self._session, "_closed", True):
+            raise RuntimeError("this EvictHook serves a session that is still open: only one of "
+                               "them would evict. Make an EvictHook for each session.")
         self._session = session
         self._eviction = None
         if coord is not None:
