@@ -1,4 +1,4 @@
-"""`EvictHook`: lets go of stale keys while a model trains."""
+"""`EvictHook`: evicts stale keys while a model trains."""
 
 import threading
 import time
@@ -180,9 +180,9 @@ class EvictHook(tf.compat.v1.train.SessionRunHook):
 
 
 class _Latest:
-    """What a coordinator takes for a thread: whichever eviction of a hook runs.
+    """Stands for the running eviction of a hook where a coordinator expects a thread.
 
-    Coordinators keep what they are given; a thread for each eviction would pile up there.
+    A coordinator keeps every thread that it is given, so that one for each eviction would pile up.
     """
 
     name = "mx_rec_evict"
