@@ -9,6 +9,7 @@
 | SavedModelBuilder._maybe_create_saver | a model loaded without this package has its tables |
 | BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides; clusters |
 | BaseSession.run | a rewritten one-shot iterator starts by itself; a warning if none is rewritten |
+| BaseSession.make_callable, partial_run_setup | the same for steps that do not go through run |
 | Iterator.__init__ | get_target_batch gives batches in the nesting of the user's dataset |
 | TrackableSaver.save, restore | tf.train.Checkpoint would leave tables out: it refuses |
 | warm_starting_util.warm_start | tables are warm-started with the variables, from several paths |
@@ -44,7 +45,7 @@ from mx_rec.core.graph_state import remember_session
 from mx_rec.graph.eos import eos_map
 from mx_rec.graph.imported import patched_import, patched_new_operations
 from mx_rec.graph.iterators import remembering_elements
-from mx_rec.graph.sessions import starting_iterators
+from mx_rec.graph.sessions import preparing, starting_iterators
 from mx_rec.saver.incremental import (patched_hook_after_run, patched_hook_begin,
                                       patched_hook_created, patched_hook_end)
 from mx_rec.saver.objects import patched_object_restore, patched_object_save
@@ -76,6 +77,8 @@ def apply() -> None:
     _patch(estimator, "_get_default_warm_start_settings", patched_settings)
     _patch(session_module.BaseSession, "__init__", _remembering)
     _patch(session_module.BaseSession, "run", starting_iterators)
+    _patch(session_module.BaseSession, "make_callable", preparing)
+    _patch(session_module.BaseSession, "partial_run_setup", preparing)
     _patch(iterator_ops.Iterator, "__init__", remembering_elements)
     _patch(meta_graph, "import_scoped_meta_graph_with_return_elements", patched_import)
     _patch(tf.Graph, "_add_new_tf_operations", patched_new_operations)

@@ -239,6 +239,7 @@ ESTIMATOR = """
 import sys, warnings
 import support
 tf = support.tf()
+import estimator_cases
 from mx_rec.util.initialize import init
 init()
 case = estimator_cases.Case("step", sys.argv[1])

@@ -2,7 +2,7 @@
 
 A training lookup of a table with a threshold is two ops: MxRecObserve counts the keys of its batch,
 MxRecAdmit gives rows to those that have been seen often enough. All lookups of one table in one
-step are counted before any of them decides, so that it does not matter which runs first.
+step are counted before any of them decides, so that their order does not matter.
 """
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -19,8 +19,8 @@ from mx_rec.util.log import logger, warn_once
 from mx_rec.util.settings import Settings
 from mx_rec.validator.validator import Int, Text, Type, checked
 
-# Name scope of what stands for the timestamp.
-_SCOPE = "mx_rec_timestamp"
+# Name scope of the stand-in for the timestamp of the collection.
+_TIMESTAMP_SCOPE = "mx_rec_timestamp"
 
 # No threshold at all.
 OFF = (-1, -1)
@@ -122,8 +122,8 @@ def count_and_admit(table: Table, ids: tf.Tensor, thresholds: Tuple[int, int], c
         limit: Most distinct keys of a batch, 0 for any number.
 
     Returns:
-        offsets (v) int64, the rows of the admitted keys, and restore, int32 in the shape of ids:
-        places in offsets, -1 for padding and for keys that are not admitted.
+        offsets (v) int64, the rows of the admitted keys, and their inverse index, int32 in the
+        shape of ids: positions in offsets, -1 for padding and for keys that are not admitted.
     """
     state = graph_state()
     admission = state.admissions.get(table.physical_name)
@@ -133,18 +133,18 @@ def count_and_admit(table: Table, ids: tf.Tensor, thresholds: Tuple[int, int], c
         if global_env.use_combine_faae:
             warn_once("USE_COMBINE_FAAE has no effect: every table counts its own keys.")
     if timestamp is None:
-        timestamp = _later(state)
+        timestamp = _stand_in(state)
         admission.waits = True
     weight = tf.constant(coefficient, tf.int32, name="coefficient")
     keys, places = library().mx_rec_observe(
         table.handle, ids, weight, timestamp, access_threshold=thresholds[0],
         eviction_threshold=thresholds[1], name="observe")
-    offsets, restore = library().mx_rec_admit(table.handle, keys, places, limit=limit, name="admit")
+    offsets, inverse = library().mx_rec_admit(table.handle, keys, places, limit=limit, name="admit")
     made = Counted(keys.op, offsets.op)
     _count_first(table, admission.lookups, made)
     admission.lookups.append(made)
     settle_timestamp(is_last_call=False)
-    return offsets, restore
+    return offsets, inverse
 
 
 def _count_first(table: Table, others: Sequence[Counted], made: Counted) -> None:
@@ -206,14 +206,14 @@ def as_int64(value: tf.Tensor) -> tf.Tensor:
     return value if value.dtype == tf.int64 else tf.cast(value, tf.int64)
 
 
-def _later(state: GraphState) -> tf.Tensor:
-    """Returns what stands for the timestamp of the collection, which scripts may fill later.
+def _stand_in(state: GraphState) -> tf.Tensor:
+    """Returns a tensor that stands for the timestamp of the collection, which may come later.
 
-    Without one it is an empty vector: no time is noted.
+    Until `settle_timestamp` connects the timestamp it is an empty vector, which notes no time.
     """
     if state.timestamp is None:
         with tf.init_scope(), tf.name_scope(None), tf.device("/cpu:0"), \
-                tf.name_scope(_SCOPE):
+                tf.name_scope(_TIMESTAMP_SCOPE):
             # Of unknown shape, so that a scalar can take its place.
             none = tf.compat.v1.placeholder_with_default(tf.zeros([0], tf.int64), None, "none")
             state.timestamp = tf.identity(none, name="timestamp")
@@ -260,7 +260,7 @@ def settle_timestamp(graph: Optional[tf.Graph] = None, is_last_call: bool = True
                                  "the collection {}.".format(value.name, value.dtype.name,
                                                              ASCEND_TIMESTAMP))
             with graph.as_default(), tf.init_scope(), tf.device("/cpu:0"):
-                value = tf.cast(value, tf.int64, name=_SCOPE + "/cast")
+                value = tf.cast(value, tf.int64, name=_TIMESTAMP_SCOPE + "/cast")
         for op in waiting:
             op._update_input(0, value)  # pylint: disable=protected-access
         state.has_timestamp = True
@@ -280,9 +280,9 @@ def settle_timestamp(graph: Optional[tf.Graph] = None, is_last_call: bool = True
 
 
 def _imported_timestamps(graph: tf.Graph) -> List[tf.Operation]:
-    """Returns the stand-ins that `_later` made, also before an export, and that still stand in."""
+    """Returns the stand-ins, also of imported graphs, that no timestamp was connected to."""
     return [op for op in graph.get_operations()
-            if op.type == "Identity" and op.name.endswith(_SCOPE + "/timestamp")
+            if op.type == "Identity" and op.name.endswith(_TIMESTAMP_SCOPE + "/timestamp")
             and op.inputs[0].op.type == "PlaceholderWithDefault"]
 
 

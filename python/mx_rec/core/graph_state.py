@@ -1,5 +1,6 @@
 """What mx_rec knows of one TensorFlow graph; it lives and dies with that graph."""
 
+import threading
 import weakref
 from typing import Any, Dict, List, Optional, Set
 
@@ -32,7 +33,6 @@ class GraphState:
         started_by: Initialisation ops of all rewritten iterators.
         started_first: Those of them that every session runs by itself before anything else.
         session: The session that was opened last on this graph.
-        sessions: All sessions opened on this graph that are still referred to.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,19 @@ class GraphState:
         self.started_by = []  # type: List[tf.Operation]
         self.started_first = []  # type: List[tf.Operation]
         self.session = None  # type: Optional[weakref.ReferenceType]
-        self.sessions = weakref.WeakSet()  # type: Any
+        self._sessions = weakref.WeakSet()  # type: Any
+        self._lock = threading.Lock()
+
+    def add_session(self, session: Any) -> None:
+        """Notes that a session was opened, without keeping it alive. Threads may open several."""
+        with self._lock:
+            self.session = weakref.ref(session)
+            self._sessions.add(session)
+
+    def sessions(self) -> List[Any]:
+        """Returns the sessions opened on this graph that somebody still refers to."""
+        with self._lock:
+            return list(self._sessions)
 
     def insertions_of(self, spec: FeatureSpec, is_training: bool) -> List[Insertion]:
         """Returns the insertions of one mode that read `spec`."""
@@ -95,8 +107,8 @@ def graph_state(graph: Optional[tf.Graph] = None) -> GraphState:
     graph = outermost_graph(graph)
     state = getattr(graph, _ATTRIBUTE, None)
     if state is None:
-        state = GraphState()
-        setattr(graph, _ATTRIBUTE, state)
+        # Of two threads that come first, such as by opening sessions, both get the same one.
+        state = graph.__dict__.setdefault(_ATTRIBUTE, GraphState())
     return state
 
 
@@ -104,9 +116,7 @@ def remember_session(session: Any) -> None:
     """Notes that `session` is the latest one of its graph, without keeping it alive."""
     graph = getattr(session, "graph", None)
     if graph is not None:
-        state = graph_state(graph)
-        state.session = weakref.ref(session)
-        state.sessions.add(session)
+        graph_state(graph).add_session(session)
 
 
 def find_session(graph: tf.Graph) -> Any:

@@ -75,7 +75,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
         else:
             logger.warning("the graph has no lookup with modify_graph=True: nothing to modify.")
         return
-    if any(has_run(session) for session in list(state.sessions)):
+    if any(has_run(session) for session in state.sessions()):
         logger.warning("a session has run this graph already, and would not see a change: the "
                        "graph stays as it is. Modify it before the first session.run.")
         return

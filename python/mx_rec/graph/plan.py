@@ -182,10 +182,10 @@ def _iterator(entry: Dict[str, Any], raw: bytes) -> Iterator:
 
 def _call(graph_def: bytes, op_list: bytes) -> bytes:
     """Calls the pass of the plugin."""
-    status, answer = plugin.call("mx_rec_plan", graph_def, len(graph_def), op_list, len(op_list))
+    status, result = plugin.call("mx_rec_plan", graph_def, len(graph_def), op_list, len(op_list))
     if status != 0:
-        raise ValueError("the graph cannot be read: {}".format(answer.decode("utf-8", "replace")))
-    return answer
+        raise ValueError("the graph cannot be read: {}".format(result.decode("utf-8", "replace")))
+    return result
 
 
 def _line(lookup: Lookup) -> str:
