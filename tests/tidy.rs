@@ -21,7 +21,7 @@ const LONGEST_FILE: usize = 700;
 const LONGEST_LINE: usize = 100;
 
 /// So many lines are longer still. Nothing may be added.
-const LONG_LINES_LEFT: usize = 719;
+const LONG_LINES_LEFT: usize = 661;
 
 /// Names that are never part of the project, wherever they are.
 const SKIPPED: [&str; 9] = [
@@ -48,8 +48,8 @@ const UNSAFE_ROOMS: [&str; 7] = [
     "kernels/examples/engine_bench.rs",
 ];
 
-/// What no file says: paths of one machine, and hosts of package registries. In pieces, so that this
-/// file passes.
+/// What no file says: paths of one machine, and hosts of package registries. In pieces, so that
+/// this file passes.
 const NOWHERE: [&str; 8] = [
     concat!("/wo", "rk/"),
     concat!("/ro", "ot/"),
