@@ -21,7 +21,7 @@ const LONGEST_FILE: usize = 700;
 const LONGEST_LINE: usize = 100;
 
 /// So many lines are longer still. Nothing may be added.
-const LONG_LINES_LEFT: usize = 719;
+const LONG_LINES_LEFT: usize = 661;
 
 /// Names that are never part of the project, wherever they are.
 const SKIPPED: [&str; 9] = [
@@ -48,8 +48,8 @@ const UNSAFE_ROOMS: [&str; 7] = [
     "kernels/examples/engine_bench.rs",
 ];
 
-/// What no file says: paths of one machine, and hosts of package registries. In pieces, so that this
-/// file passes.
+/// What no file says: paths of one machine, and hosts of package registries. In pieces, so that
+/// this file passes.
 const NOWHERE: [&str; 8] = [
     concat!("/wo", "rk/"),
     concat!("/ro", "ot/"),
@@ -61,12 +61,13 @@ const NOWHERE: [&str; 8] = [
     concat!("npm", "js.org"),
 ];
 
-/// Folders whose files and folders may not use each other in a circle, crate by crate.
+/// Where nothing may use each other in a circle: crates, file by file and folder by folder, and
+/// packages of Python, file by file.
 const RUST_SOURCES: [&str; 3] = ["kernels/src/", "tf_ops/src/", "src/"];
 const PYTHON_SOURCES: [&str; 1] = ["python/mx_rec/"];
 
 /// Circles that are left, each with its folder, its members and the reason. Nothing may be added.
-const ACCEPTED_CIRCLES: [Accepted; 9] = [
+const ACCEPTED_CIRCLES: [Accepted; 7] = [
     (
         "kernels/src/checkpoint",
         "block.rs history.rs manifest.rs reader.rs rows.rs sketch.rs",
@@ -100,18 +101,9 @@ const ACCEPTED_CIRCLES: [Accepted; 9] = [
     ),
     (
         "python/mx_rec",
-        "checkpoint saver",
-        "the command reads what the Saver names, and the Saver asks for facts of saved tables",
-    ),
-    (
-        "python/mx_rec",
-        "core ops util validator",
+        "core/admission.py core/asc/helper.py core/graph_state.py core/table.py ops/shapes.py \
+         util/initialize.py util/sub_configs.py",
         "state of a graph, wrappers of ops and the configuration know each other",
-    ),
-    (
-        "python/mx_rec/core",
-        "admission.py asc graph_state.py table.py",
-        "the state of a graph holds tables, which look their session up in it",
     ),
 ];
 
@@ -291,11 +283,10 @@ fn no_files_use_each_other_in_a_circle() {
         .map(|folder| rust_uses::rust_uses(&sources, folder));
     let python = PYTHON_SOURCES
         .iter()
-        .map(|folder| python_uses::python_uses(&sources, folder));
-    let circles: Vec<Circle> = rust
-        .chain(python)
-        .flat_map(|uses| circles::circles(&uses))
-        .collect();
+        .map(|folder| (folder, python_uses::python_uses(&sources, folder)))
+        .flat_map(|(folder, uses)| circles::circles_of_files(&uses, folder));
+    let rust = rust.flat_map(|uses| circles::circles_of_folders(&uses));
+    let circles: Vec<Circle> = rust.chain(python).collect();
     expect_none(
         "these use each other",
         misjudged(&circles, &ACCEPTED_CIRCLES),
@@ -334,7 +325,7 @@ fn a_new_circle_and_an_accepted_one_that_is_gone_are_both_told() {
     };
     let edges = [("a.rs", "b.rs"), ("b.rs", "a.rs"), ("b.rs", "c.rs")];
     let edges = edges.map(|(from, to)| edge(from, to)).into();
-    let found = circles::circles(&edges);
+    let found = circles::circles_of_folders(&edges);
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(misjudged(&found, &[("k", "a.rs b.rs", "why")]), [""; 0]);
     assert_eq!(

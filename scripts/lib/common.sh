@@ -1,5 +1,6 @@
-# Shared by the verbs in scripts/: finds the tools, keeps the environment in the checkout up to date.
-# Sourced, never run. Everything is made below $root: .venv (Python), target (cargo), .cache, out.
+# Shared by the verbs in scripts/: finds the tools, keeps the environment in the checkout up to
+# date. Sourced, never run. Everything is made below $root: .venv (Python), target (cargo), .cache
+# and out.
 # shellcheck shell=bash
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)"
@@ -43,8 +44,8 @@ TEXT
 
 # --- parts of a verb --------------------------------------------------------------------------
 
-# run_parts VERB PART...: runs the functions VERB_PART in turn, whether or not one fails; fails if one
-# did. Each gets what the caller has put into `arguments`.
+# run_parts VERB PART...: runs the functions VERB_PART in turn, whether or not one fails; fails if
+# one did. Each gets what the caller has put into `arguments`.
 arguments=()
 run_parts() {
     local verb="$1" part failed=""
@@ -119,7 +120,8 @@ TEXT
             return
         fi
     done
-    die "found no Python 3.7 (looked at \$PYTHON, PATH and ${PYENV_ROOT:-$HOME/.pyenv}/versions)" <<'TEXT'
+    local pyenv="${PYENV_ROOT:-$HOME/.pyenv}"
+    die "found no Python 3.7 (looked at \$PYTHON, PATH and $pyenv/versions)" <<'TEXT'
 TensorFlow 1.15 has wheels for Python 3.7 and older only. Install one, for example with pyenv:
     apt-get install build-essential libssl-dev zlib1g-dev libbz2-dev libreadline-dev \
         libsqlite3-dev libffi-dev liblzma-dev
@@ -182,8 +184,11 @@ venv_works() { [ -x "$python" ] && is_python37 "$python"; }
 
 # What the packages of requirements/$1.txt in this environment depend on.
 stamp_of() {
-    { printf '%s\n' "$root"; "$python" --version; cat requirements/runtime.txt "requirements/$1.txt"; } \
-        | sha256sum | cut -d ' ' -f 1
+    {
+        printf '%s\n' "$root"
+        "$python" --version
+        cat requirements/runtime.txt "requirements/$1.txt"
+    } | sha256sum | cut -d ' ' -f 1
 }
 
 # Installs requirements/$1.txt unless the stamp says that it is installed.

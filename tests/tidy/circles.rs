@@ -1,7 +1,8 @@
 //! Which file uses which, and the circles among them.
 //!
-//! In each folder, its files and folders are the nodes. One uses another if a file in it names
-//! something that a file in the other defines. Doors (`mod.rs`, `lib.rs`, `__init__.py`) pass names
+//! In Rust the files and folders of each folder are the nodes: one uses another if a file in it
+//! names something that a file in the other defines. In Python, where the API fixes the folder of
+//! many modules, files alone are the nodes. Doors (`mod.rs`, `lib.rs`, `__init__.py`) pass names
 //! on: who uses such a name uses the file that defines it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -42,10 +43,12 @@ impl std::fmt::Display for Circle {
     }
 }
 
-/// All circles among these uses, in the order of their folders.
-pub(super) fn circles(edges: &BTreeSet<Edge>) -> Vec<Circle> {
-    // Folder -> uses between its members.
-    let mut folders: BTreeMap<String, Vec<(String, String, &Edge)>> = BTreeMap::new();
+/// Folder -> uses between its members: from, to, and what it is.
+type Uses<'e> = BTreeMap<String, Vec<(String, String, &'e Edge)>>;
+
+/// All circles of files and folders in one folder, in the order of the folders.
+pub(super) fn circles_of_folders(edges: &BTreeSet<Edge>) -> Vec<Circle> {
+    let mut folders = Uses::new();
     for edge in edges {
         let (from, to): (Vec<&str>, Vec<&str>) =
             (edge.from.split('/').collect(), edge.to.split('/').collect());
@@ -55,6 +58,23 @@ pub(super) fn circles(edges: &BTreeSet<Edge>) -> Vec<Circle> {
         let uses = folders.entry(from[..at].join("/")).or_default();
         uses.push((from[at].to_owned(), to[at].to_owned(), edge));
     }
+    circles(folders)
+}
+
+/// All circles of files below one folder, wherever in it they are.
+pub(super) fn circles_of_files(edges: &BTreeSet<Edge>, folder: &str) -> Vec<Circle> {
+    let name = |path: &str| path.strip_prefix(folder).unwrap_or(path).to_owned();
+    let uses = edges
+        .iter()
+        .map(|edge| (name(&edge.from), name(&edge.to), edge))
+        .collect();
+    circles(Uses::from([(
+        folder.trim_end_matches('/').to_owned(),
+        uses,
+    )]))
+}
+
+fn circles(folders: Uses<'_>) -> Vec<Circle> {
     let mut found = Vec::new();
     for (folder, uses) in folders {
         let names: BTreeSet<&str> = uses

@@ -187,7 +187,7 @@ fn without_python_strings(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::circles::circles;
+    use crate::circles::circles_of_files;
 
     /// The circles of a package of these files: folder and members.
     fn found(files: &[(&str, &str)]) -> Vec<String> {
@@ -198,7 +198,7 @@ mod tests {
                 text: (*text).to_owned(),
             })
             .collect();
-        let circles = circles(&python_uses(&sources, "python/m/"));
+        let circles = circles_of_files(&python_uses(&sources, "python/m/"), "python/m/");
         let shown = circles.iter().map(ToString::to_string);
         shown
             .map(|text| text.lines().next().unwrap_or_default().to_owned())
@@ -231,7 +231,7 @@ mod tests {
                 ("a/x.py", x),
                 ("a/y.py", Y),
             ];
-            assert_eq!(found(&files), ["python/m/a: x.py y.py"], "{x}");
+            assert_eq!(found(&files), ["python/m: a/x.py a/y.py"], "{x}");
         }
     }
 
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_that_import_each_other_are_a_circle_and_a_door_alone_is_none() {
+    fn files_of_different_packages_are_a_circle_and_neither_doors_nor_packages_alone_are() {
         let files = [
             ("__init__.py", "from m.a.x import X\nfrom m.b.y import Y\n"),
             ("a/__init__.py", "from m.a.x import X\n"),
@@ -260,7 +260,11 @@ mod tests {
                 "class Y:\n    def f(self):\n        from m.a import X\n",
             ),
         ];
-        assert_eq!(found(&files), ["python/m: a b"]);
+        assert_eq!(found(&files), ["python/m: a/x.py b/y.py"]);
         assert_eq!(found(&files[..4]), [""; 0]);
+        let mut apart = files;
+        apart[4].1 = "class Y:\n    pass\n";
+        let apart = [&apart[..], &[("b/z.py", "from m.a import X\n")]].concat();
+        assert_eq!(found(&apart), [""; 0]);
     }
 }

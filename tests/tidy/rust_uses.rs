@@ -204,7 +204,7 @@ fn absolute(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::circles::circles;
+    use crate::circles::circles_of_folders;
 
     /// The circles of a crate of these files: folder and members.
     fn found(files: &[(&str, &str)]) -> Vec<String> {
@@ -215,7 +215,7 @@ mod tests {
                 text: (*text).to_owned(),
             })
             .collect();
-        let circles = circles(&rust_uses(&sources, "k/src/"));
+        let circles = circles_of_folders(&rust_uses(&sources, "k/src/"));
         let shown = circles.iter().map(ToString::to_string);
         shown
             .map(|text| text.lines().next().unwrap_or_default().to_owned())
