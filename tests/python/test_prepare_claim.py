@@ -130,7 +130,7 @@ def test_a_claim_of_other_buffers_resolves_the_ids_again(graph, session):
         assert sess.run(ahead.claimed, feed)[1].tolist() == [0, 1, 0, -1]
     # Prepared for one table, claimed for another.
     other = support.shaped_ops().mx_rec_claim(ahead.peer.handle, ahead.ids, ahead.offsets, ahead.restore)
-    assert sess.run(other.restore).tolist() == [0, 0, -1, 1]
+    assert sess.run(other.inverse).tolist() == [0, 0, -1, 1]
     assert sorted(ahead.peer.rows(sess)) == [4, 9] and sorted(ahead.table.rows(sess)) == [7, 8]
 
 
