@@ -11,10 +11,6 @@ use crate::pool::{ranges, split_mut};
 use crate::{Ids, Pool, Result};
 use std::sync::{Arc, Weak};
 
-/// Buffers of offsets that are kept for later batches, at most so many of at most so many bytes in
-/// all.
-const KEPT: (usize, usize) = (16, 64 << 20);
-
 /// A thread should look up at least so many keys.
 const LEAST: usize = 4096;
 
@@ -64,9 +60,9 @@ impl Drop for Lease {
         let Some(table) = self.table.upgrade() else {
             return;
         };
-        table.end(&offsets);
+        table.rows().end(&offsets);
         if let Some(offsets) = Arc::into_inner(offsets) {
-            table.keep(offsets);
+            table.rows().keep(offsets);
         }
     }
 }
@@ -84,7 +80,7 @@ impl Table {
         restore: &mut [i32],
     ) -> Result<Lease> {
         self.length("restore", restore.len(), ids.len())?;
-        let room = |n| self.room(n);
+        let room = |n| self.rows().buffer(n);
         let (index, offsets) = self.resolve(pool, ids, true, limit, restore, room)?;
         let offsets = Arc::new(offsets);
         self.flight().lock().register(&offsets, None, Vec::new());
@@ -131,7 +127,7 @@ impl Table {
                 [] => Wanted::Keys,
                 _ => Wanted::Occurrences,
             };
-            let room = |n| first.room(n);
+            let room = |n| first.rows().buffer(n);
             let mut found = first.distinct(pool, &index, ids, wanted, restore, room);
             let (keys, _) = std::mem::take(&mut found.list);
             let source = Fingerprint::of(pool, ids, restore);
@@ -224,7 +220,7 @@ impl Table {
             return Lease::empty();
         }
         if found.missing.is_empty() {
-            self.stamp(&mut found.offsets);
+            self.rows().stamp(&mut found.offsets);
             let offsets = Arc::new(found.offsets);
             self.flight()
                 .lock()
@@ -250,7 +246,7 @@ impl Table {
         for (&(position, _), &row) in found.missing.iter().zip(&rows) {
             found.offsets[position as usize] = i64::from(row);
         }
-        self.stamp(&mut found.offsets);
+        self.rows().stamp(&mut found.offsets);
         let offsets = Arc::new(found.offsets);
         flight.register(&offsets, Some(source), keys.into_iter().zip(rows).collect());
         drop(flight);
@@ -264,7 +260,7 @@ impl Table {
     /// Looks distinct keys up, with the buckets of later ones on their way: `offsets` are row
     /// numbers.
     pub(super) fn rows_of(&self, pool: &Pool, index: &Index, keys: &[i64]) -> Distinct<Lines> {
-        let mut offsets = self.room(keys.len());
+        let mut offsets = self.rows().buffer(keys.len());
         let bounds = ranges(keys.len(), pool.parts(keys.len(), LEAST));
         let work: Vec<_> = bounds
             .iter()
@@ -302,51 +298,5 @@ impl Table {
             table: Arc::downgrade(self),
             offsets: Some(offsets),
         }
-    }
-
-    /// Ends a lease. The content is not waited for: who has it may be the thread that drops the
-    /// lease.
-    fn end(&self, offsets: &Lines) {
-        let mut flight = self.flight().lock();
-        flight.end(offsets.as_ptr().addr());
-        if flight.has_loose() {
-            if let Some(mut content) = self.content().try_write() {
-                flight.settle(&mut content);
-                content.tidy();
-            }
-        }
-    }
-
-    /// A buffer for `n` offsets with unspecified contents.
-    pub(super) fn room(&self, n: usize) -> Lines {
-        let mut kept = self.kept().lock();
-        let fits = |lines: &Lines| (n..=n.saturating_mul(4).max(4096)).contains(&lines.room());
-        if let Some(at) = kept.iter().rposition(fits) {
-            let mut lines = kept.remove(at);
-            lines.fit(n);
-            return lines;
-        }
-        drop(kept);
-        // The next batch may be a little longer.
-        let mut lines = Lines::new(n + n / 8);
-        lines.fit(n);
-        lines
-    }
-
-    /// Takes a buffer back, in place of the oldest ones beyond what is kept.
-    pub(super) fn keep(&self, lines: Lines) {
-        if lines.bytes() > KEPT.1 {
-            return;
-        }
-        let mut old = Vec::new();
-        let mut kept = self.kept().lock();
-        kept.push(lines);
-        let mut bytes: usize = kept.iter().map(Lines::bytes).sum();
-        while kept.len() > KEPT.0 || bytes > KEPT.1 {
-            let lines = kept.remove(0);
-            bytes -= lines.bytes();
-            old.push(lines);
-        }
-        drop(kept);
     }
 }
