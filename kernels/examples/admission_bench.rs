@@ -4,9 +4,10 @@
 //! cargo run --release -p mx_rec_kernels --example admission_bench -- [--quick] [--only A1,A3] [--rows N] [--dim N]
 //!     [--batch N] [--reps N] [--keys N] [--train N] [--waiting N]
 //! ```
-//! A1 is the standard work: `observe + admit + embed` beside `lease + embed` of the same ids, in turns. A2 counts `--waiting` keys of
-//! which none is admitted. A3 and A4 have a table of `--keys` rows of 16 floats with LazyAdam's slots: one thread trains batches of
-//! `--train` Zipf ids while another evicts half of the rows, or 90%, in random order. Times are milliseconds.
+//! A1 is the standard work: `observe + admit + embed` beside `lease + embed` of the same ids, in
+//! turns. A2 counts `--waiting` keys of which none is admitted. A3 and A4 have a table of `--keys`
+//! rows of 16 floats with LazyAdam's slots: one thread trains batches of `--train` Zipf ids while
+//! another evicts half of the rows, or 90%, in random order. Times are milliseconds.
 
 mod support;
 

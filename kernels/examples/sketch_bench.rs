@@ -1,11 +1,13 @@
-//! Measures admission by a sketch beside exact counters: what a batch of rare keys costs, and how many keys are admitted too early.
+//! Measures admission by a sketch beside exact counters: what a batch of rare keys costs, and how
+//! many keys are admitted too early.
 //!
 //! ```text
 //! cargo run --release -p mx_rec_kernels --example sketch_bench -- [--quick] [--keys N] [--batch N] [--reps N]
 //! ```
-//! One JSON line per measurement. `S1`: milliseconds of `observe + admit` of a batch of which no key is admitted, medians, the exact
-//! counters and the sketch in turns on the same ids; the sketch has 32 bytes for each of `--keys` keys. `S2`: `--keys` keys are seen
-//! once each; the share of them that the sketch admits at a threshold all the same, for its bytes by number of keys.
+//! One JSON line per measurement. `S1`: milliseconds of `observe + admit` of a batch of which no
+//! key is admitted, medians, the exact counters and the sketch in turns on the same ids; the sketch
+//! has 32 bytes for each of `--keys` keys. `S2`: `--keys` keys are seen once each; the share of
+//! them that the sketch admits at a threshold all the same, for its bytes by number of keys.
 
 #[path = "support/arguments.rs"]
 mod arguments;

@@ -1,4 +1,5 @@
-//! Ops that write a table to files and read it back: `MxRecSave`, `MxRecSaveDelta`, `MxRecLoad`, `MxRecWarmStart`.
+//! Ops that write a table to files and read it back: `MxRecSave`, `MxRecSaveDelta`, `MxRecLoad`,
+//! `MxRecWarmStart`.
 
 use super::support::{on, table, HANDLE};
 use crate::op_def::{Arg, OpDef};
