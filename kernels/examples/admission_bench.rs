@@ -348,7 +348,8 @@ fn evicting(sizes: &Sizes, share: u64, what: &str) -> Result<()> {
     let slower = median(&mut during);
     let wait = worst - usual;
     eprintln!(
-        "evicting {what}: {gone} keys in {seconds:.2} s beside {} steps; a step took {usual:.2} ms ({worst_alone:.2} at most) before, \
+        "evicting {what}: {gone} keys in {seconds:.2} s beside {} steps; a step took {usual:.2} ms \
+         ({worst_alone:.2} at most) before, \
          {slower:.2} ({worst:.2} at most) meanwhile; {} MiB before, {} after, {} without rows",
         during.len(),
         before >> 20,

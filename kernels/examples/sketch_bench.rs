@@ -102,8 +102,10 @@ fn costs(keys: usize, batch: usize, reps: usize) -> Result<()> {
             times[times.len() / 2]
         });
         println!(
-            "{{\"id\": \"S1\", \"threads\": {threads}, \"batch\": {batch}, \"keys\": {keys}, \"exact_ms\": {exact:.3}, \
-             \"sketch_ms\": {sketch:.3}, \"ratio\": {:.3}, \"exact_bytes\": {exact_bytes}, \"sketch_bytes\": {sketch_bytes}}}",
+            "{{\"id\": \"S1\", \"threads\": {threads}, \"batch\": {batch}, \"keys\": {keys}, \
+             \"exact_ms\": {exact:.3}, \
+             \"sketch_ms\": {sketch:.3}, \"ratio\": {:.3}, \"exact_bytes\": {exact_bytes}, \
+             \"sketch_bytes\": {sketch_bytes}}}",
             sketch / exact
         );
     }
@@ -128,7 +130,8 @@ fn errors(keys: usize, batch: usize) -> Result<()> {
                 early += lease.offsets().len();
             }
             println!(
-                "{{\"id\": \"S2\", \"keys\": {keys}, \"bytes_per_key\": {bytes}, \"threshold\": {threshold}, \
+                "{{\"id\": \"S2\", \"keys\": {keys}, \"bytes_per_key\": {bytes}, \"threshold\": \
+                 {threshold}, \
                  \"too_early\": {:.7}}}",
                 early as f64 / keys as f64
             );

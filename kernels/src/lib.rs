@@ -22,7 +22,8 @@ mod optim;
 mod pool;
 #[expect(
     unsafe_code,
-    reason = "functions compiled for more instructions are entered here, after a look at the machine"
+    reason = "functions compiled for more instructions are entered here, after a look at the \
+              machine"
 )]
 mod simd;
 mod sort;

@@ -367,7 +367,8 @@ mod tests {
                 }
                 for (&key, one) in &truth {
                     let estimate = sketch.get(key).unwrap_or_default();
-                    prop_assert!(estimate.count >= one.count && estimate.last >= one.last, "{key}: {estimate:?} of {one:?}");
+                    prop_assert!(estimate.count >= one.count && estimate.last >= one.last, "{key}: \
+                        {estimate:?} of {one:?}");
                     prop_assert!(estimate.last <= latest);
                 }
             }
