@@ -1,12 +1,12 @@
 //! The table itself: its locks, the way from ids to rows, new rows, removal.
 
-use super::admission::Counters;
 use super::args::Memory;
 use super::content::Content;
 use super::flight::{divide, Flight};
 use super::observed::{observations, Observed};
 use super::offset::Unfit;
 use super::rows::Rows;
+use super::stats::Counters;
 use super::TableConfig;
 use crate::batch::distinct::{distinct, Distinct, Scratch, Wanted};
 use crate::history::History;

@@ -9,7 +9,7 @@
 //! TensorFlow starts the accumulators of gradients in loops with index 0 and value 0. Every other
 //! number that is not positive was never given out.
 
-use super::flight::Map;
+use super::key_map::KeyMap;
 use crate::mem::NONE;
 use std::hash::{BuildHasher, RandomState};
 
@@ -64,7 +64,7 @@ pub(super) struct Births {
     /// How many rows there ever were.
     high: usize,
     /// Rows whose keys were removed while leases hold them, with the generation that they had.
-    retired: Map<u32, u32>,
+    retired: KeyMap<u32, u32>,
 }
 
 impl Default for Births {
@@ -84,7 +84,7 @@ impl Births {
             births: Vec::new(),
             cut: 0,
             high: 0,
-            retired: Map::default(),
+            retired: KeyMap::default(),
         }
     }
 
