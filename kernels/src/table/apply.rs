@@ -6,8 +6,9 @@ use super::offset::Unfit;
 use super::{LookupGradients, Table, Target};
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
-use crate::mem::{OwnedRows, NONE};
+use crate::mem::NONE;
 use crate::pool::ranges;
+use crate::rows::{RowPart, RowStore, Store};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Ids, Pool, Result, RowOptimizer};
 use std::borrow::Cow;
@@ -121,7 +122,7 @@ impl Table {
         let offset = |at: usize| offsets.get(restore[at] as usize).copied().unwrap_or(-1);
         let dealt = self.deal(pool, &content, ids.len(), offset)?;
         let reset_slots = content.reset_slots();
-        let parts = content.slab.split(dealt.owners);
+        let parts = content.store.split(dealt.owners);
         pool.each(
             parts.into_iter().enumerate().collect(),
             |(owner, mut part)| {
@@ -191,7 +192,8 @@ impl Table {
                 match rows.row(offset) {
                     Ok(NONE) => {}
                     Ok(row) => {
-                        lists[OwnedRows::owner(row, owners as u32) as usize].push((row, at as u32));
+                        let owner = Store::owner(row, owners as u32) as usize;
+                        lists[owner].push((row, at as u32));
                     }
                     Err(Unfit::Stale | Unfit::Retired(_)) => stale.push(offset),
                     Err(why) => return Err(self.bad_offset("offsets", offset, why)),
@@ -219,12 +221,13 @@ impl Table {
         let starts = content
             .slots_for(&optimizer.slots())
             .map_err(|error| error.with("table", &self.config().name))?;
-        self.counters()
+        self.keys()
+            .counters
             .stale
             .fetch_add(dealt.stale, Ordering::Relaxed);
         let frozen = content.frozen().to_vec();
         let updated = AtomicU64::new(0);
-        let parts = content.slab.split(dealt.owners);
+        let parts = content.store.split(dealt.owners);
         pool.each(parts.into_iter().enumerate().collect(), |(owner, part)| {
             let size = dealt.lists.iter().map(|lists| lists[owner].len()).sum();
             let rows = if dealt.distinct {
@@ -332,7 +335,7 @@ struct Job<'a, G> {
 
 impl<G: Gradients> Job<'_, G> {
     /// Updates the rows of one owner, which may write all of them, and returns how many changed.
-    fn run(&self, mut part: OwnedRows<'_>, found: &Occurrences) -> u64 {
+    fn run(&self, mut part: impl RowPart, found: &Occurrences) -> u64 {
         let rows = found.rows();
         let mut sum = vec![0.0; self.dim];
         let mut updated = 0;

@@ -3,19 +3,13 @@
 
 use super::fingerprint::Fingerprint;
 use super::flight::{divide, Claim};
+use super::keys::Keys;
 use super::Table;
 use crate::batch::distinct::{Distinct, Wanted};
-use crate::index::{hash, Index};
-use crate::mem::{prefetch, Lines, NONE};
-use crate::pool::{ranges, split_mut};
+use crate::index::Index;
+use crate::mem::Lines;
 use crate::{Ids, Pool, Result};
 use std::sync::{Arc, Weak};
-
-/// A thread should look up at least so many keys.
-const LEAST: usize = 4096;
-
-/// Buckets on their way ahead of the one that is read.
-const BUCKETS: usize = 16;
 
 /// The offsets of one batch. While it lives, none of its rows becomes the row of another key,
 /// whatever is removed, and each of them can be read.
@@ -62,7 +56,7 @@ impl Drop for Lease {
         };
         table.rows().end(&offsets);
         if let Some(offsets) = Arc::into_inner(offsets) {
-            table.rows().keep(offsets);
+            table.rows().buffers().keep(offsets);
         }
     }
 }
@@ -80,7 +74,7 @@ impl Table {
         restore: &mut [i32],
     ) -> Result<Lease> {
         self.length("restore", restore.len(), ids.len())?;
-        let room = |n| self.rows().buffer(n);
+        let room = |n| self.rows().buffers().take(n);
         let (index, offsets) = self.resolve(pool, ids, true, limit, restore, room)?;
         let offsets = Arc::new(offsets);
         self.flight().lock().register(&offsets, None, Vec::new());
@@ -127,15 +121,18 @@ impl Table {
                 [] => Wanted::Keys,
                 _ => Wanted::Occurrences,
             };
-            let room = |n| first.rows().buffer(n);
-            let mut found = first.distinct(pool, &index, ids, wanted, restore, room);
+            let room = |n| first.rows().buffers().take(n);
+            let mut found = first
+                .keys()
+                .distinct(pool, &index, ids, wanted, restore, room);
             let (keys, _) = std::mem::take(&mut found.list);
             let source = Fingerprint::of(pool, ids, restore);
             leases.push(first.stage(pool, &index, found, limit, source));
             drop(index);
             for table in others {
                 let index = table.index().read();
-                let found = table.rows_of(pool, &index, &keys);
+                let buffer = table.rows().buffers().take(keys.len());
+                let found = Keys::rows_of(pool, &index, &keys, buffer);
                 leases.push(table.stage(pool, &index, found, limit, source));
             }
         }
@@ -171,7 +168,7 @@ impl Table {
         match self.flight().lock().claim(offsets, source) {
             Claim::Stale => return Ok(false),
             Claim::Good => {
-                self.counters().batch(offsets.len(), 0);
+                self.keys().counters.batch(offsets.len(), 0);
                 return Ok(true);
             }
             Claim::Enter => {}
@@ -182,7 +179,7 @@ impl Table {
         match flight.claim(offsets, source) {
             Claim::Stale => return Ok(false),
             Claim::Good => {
-                self.counters().batch(offsets.len(), 0);
+                self.keys().counters.batch(offsets.len(), 0);
                 return Ok(true);
             }
             Claim::Enter => {}
@@ -199,10 +196,10 @@ impl Table {
             content.changes.renew(&rows);
         }
         drop(flight);
-        self.move_history(&keys, &rows);
+        self.keys().move_history(&keys, &rows);
         index.insert(pool, &keys, &rows);
-        self.count(&index);
-        self.counters().batch(offsets.len(), keys.len());
+        self.keys().count(&index);
+        self.keys().counters.batch(offsets.len(), keys.len());
         Ok(true)
     }
 
@@ -242,7 +239,7 @@ impl Table {
         for (&key, &row) in fresh.iter().zip(&taken) {
             flight.stage(key, row, content.initials());
         }
-        super::engine::fill_in(&mut rows, &taken);
+        super::rows::fill_in(&mut rows, &taken);
         for (&(position, _), &row) in found.missing.iter().zip(&rows) {
             found.offsets[position as usize] = i64::from(row);
         }
@@ -255,42 +252,6 @@ impl Table {
         self.initialise(pool, &mut content, &fresh, &taken);
         drop(content);
         self.leased(offsets)
-    }
-
-    /// Looks distinct keys up, with the buckets of later ones on their way: `offsets` are row
-    /// numbers.
-    pub(super) fn rows_of(&self, pool: &Pool, index: &Index, keys: &[i64]) -> Distinct<Lines> {
-        let mut offsets = self.rows().buffer(keys.len());
-        let bounds = ranges(keys.len(), pool.parts(keys.len(), LEAST));
-        let work: Vec<_> = bounds
-            .iter()
-            .map(|bound| &keys[bound.clone()])
-            .zip(split_mut(&mut offsets, 1, &bounds))
-            .collect();
-        pool.each(work, |(keys, offsets)| {
-            for (at, offset) in offsets.iter_mut().enumerate() {
-                if let Some(&later) = keys.get(at + BUCKETS) {
-                    prefetch(index.home(hash(later)));
-                }
-                *offset = match index.row(keys[at]) {
-                    NONE => -1,
-                    row => i64::from(row),
-                };
-            }
-        });
-        let missing = offsets
-            .iter()
-            .zip(keys)
-            .enumerate()
-            .filter(|(_, (&offset, _))| offset == -1)
-            .map(|(at, (_, &key))| (at as u32, key))
-            .collect();
-        Distinct {
-            keys: keys.len(),
-            offsets,
-            missing,
-            list: Default::default(),
-        }
     }
 
     pub(super) fn leased(self: &Arc<Self>, offsets: Arc<Lines>) -> Lease {

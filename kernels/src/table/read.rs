@@ -8,6 +8,7 @@ use crate::batch::out_of_range;
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, Bucket, NONE};
 use crate::pool::{ranges, split_mut};
+use crate::rows::RowStore;
 use crate::simd::{Level, Vectorized};
 use crate::{Ids, Pool, Result, PADDING};
 use std::ops::Range;
@@ -186,7 +187,7 @@ fn copy_rows(
 ) -> Result<(), (usize, Unfit)> {
     let ask = |at: usize| -> Result<u32, (usize, Unfit)> {
         let row = row(at).map_err(|why| (at, why))?;
-        content.slab.prefetch(row, dim);
+        content.store.prefetch(row, dim);
         Ok(row)
     };
     let mut rows = [NONE; AHEAD];
@@ -198,7 +199,7 @@ fn copy_rows(
         if at + AHEAD < n {
             rows[at % AHEAD] = ask(at + AHEAD)?;
         }
-        match content.slab.row(row) {
+        match content.store.row(row) {
             Some(row) => out.copy_from_slice(&row[..dim]),
             None => out.fill(0.0),
         }
@@ -251,7 +252,7 @@ fn find_rows<T: Copy + Into<i64>>(
     for at in 0..ids.len() + BUCKETS + AHEAD {
         if let Some(at) = at.checked_sub(BUCKETS + AHEAD) {
             let Some(out) = outs.next() else { return };
-            match content.slab.row(rows[at % AHEAD]) {
+            match content.store.row(rows[at % AHEAD]) {
                 Some(row) => out.copy_from_slice(&row[..dim]),
                 None => fill_absent(absent, ids[at].into(), at, out),
             }
@@ -262,7 +263,7 @@ fn find_rows<T: Copy + Into<i64>>(
         {
             let key = id.into();
             let row = index.row_from(homes[at % BUCKETS], key, hash(key));
-            content.slab.prefetch(row, dim);
+            content.store.prefetch(row, dim);
             rows[at % AHEAD] = row;
         }
         if let Some(&id) = ids.get(at) {
