@@ -1,18 +1,19 @@
 //! What a table needs of whatever holds the floats of its rows.
 //!
-//! Nobody but an implementor knows where a row is: a table names rows by number, and asks anew under
-//! each lock. Calls are dispatched statically, one implementor a build.
+//! Nobody but an implementor knows where a row is: a table names rows by number, and asks anew
+//! under each lock. Calls are dispatched statically, one implementor a build.
 //!
 //! # What a tier on disk will need
 //!
-//! Every row is in memory today, so that [`RowStore::row`] answers for all of them. With some of the
-//! rows on disk:
+//! Every row is in memory today, so that [`RowStore::row`] answers for all of them. With some of
+//! the rows on disk:
 //!
 //! - Row numbers stay. Whether a row is in memory or on disk is the store's business alone, and
 //!   changes under its exclusive lock only: `&self` keeps every row where it is.
-//! - A batch asks first, `bring_in(rows)`, with the rows of a whole batch at once, so that the reads
-//!   from disk overlap. It reads and writes afterwards, under one lock with the check that all of
-//!   its rows are there. [`RowStore::prefetch`] is for the cache of the processor and stays so.
+//! - A batch asks first, `bring_in(rows)`, with the rows of a whole batch at once, so that the
+//!   reads from disk overlap. It reads and writes afterwards, under one lock with the check that
+//!   all of its rows are there. [`RowStore::prefetch`] is for the cache of the processor and stays
+//!   so.
 //! - A row that a batch has asked for is pinned until the batch is through, and those of a live
 //!   lease until its end: neither goes to disk meanwhile.
 //! - [`RowStore::row`] gives `None` for a row past the end. A row on disk needs an answer of its

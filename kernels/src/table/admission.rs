@@ -1,7 +1,8 @@
 //! Rows for keys that come often enough, and none any more for keys that have not come for long.
 //!
-//! A training step counts the keys of all its lookups of a table first ([`Table::observe`]) and gives rows then
-//! ([`Table::admit`]): so every occurrence of the batch counts, whatever the order of the lookups.
+//! A training step first counts the keys of all its lookups of a table ([`Table::observe`]), then
+//! gives them rows ([`Table::admit`]): so every occurrence of the batch counts, whatever the order
+//! of the lookups.
 
 use super::decision::Decided;
 use super::{Lease, Stats, Table};
@@ -14,8 +15,9 @@ use std::sync::Arc;
 /// When keys get rows and lose them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Occurrences from which on a key gets a row, this batch included. 0: every key gets one, and nothing is counted; in a table that
-    /// has loaded a history, a key gets one that the loaded threshold admits.
+    /// Occurrences from which on a key gets a row, this batch included. With 0 every key gets one,
+    /// and nothing is counted; in a table that has loaded a history, a key gets one if the loaded
+    /// threshold admits it.
     pub access: u32,
     /// Seconds without being seen after which [`Table::evict`] lets a key go; `None` for never.
     pub eviction: Option<u32>,
@@ -24,16 +26,18 @@ pub struct Thresholds {
 impl Table {
     /// Counts the keys of one lookup, `weight` for each occurrence, and notes when they were seen.
     ///
-    /// Returns the distinct keys in order of first occurrence; `restore[i]` is the position of `ids[i]` among them, -1 for padding.
-    /// No key gets a row: [`Table::admit`] comes next.
+    /// Returns the distinct keys in order of first occurrence; `inverse[i]` is the position of
+    /// `ids[i]` among them, -1 for padding. No key gets a row: [`Table::admit`] does that.
     ///
-    /// `thresholds.access` holds from the first call on, unless [`Table::set_access_threshold`] has been there before;
-    /// `thresholds.eviction` is that of the latest call. After a load of files with a history, an access threshold that is still what
-    /// the program had configured that saved them leaves the one in force as it was saved.
+    /// `thresholds.access` of the first call holds from then on, unless
+    /// [`Table::set_access_threshold`] was called before; `thresholds.eviction` is that of the
+    /// latest call. After a load of files with a history, the saved access threshold stays in force
+    /// if `thresholds.access` equals the configuration of the program that saved the files.
     ///
     /// # Errors
-    /// `InvalidArgument` for a wrong length, a time outside of 1..=4294967294 seconds since 1970, or an eviction threshold without
-    /// a time; `ResourceExhausted` without memory for the sketch of a table that has one, in the first call. A failed call changes nothing.
+    /// `InvalidArgument` for a wrong length, a time outside of 1..=4294967294 seconds since 1970,
+    /// or an eviction threshold without a time; `ResourceExhausted` without memory for the sketch
+    /// of a table that has one, in the first call. A failed call changes nothing.
     pub fn observe(
         &self,
         pool: &Pool,
@@ -41,9 +45,9 @@ impl Table {
         weight: u32,
         time: Option<i64>,
         thresholds: Thresholds,
-        restore: &mut [i32],
+        inverse: &mut [i32],
     ) -> Result<Arc<Vec<i64>>> {
-        self.length("restore", restore.len(), ids.len())?;
+        self.length("inverse", inverse.len(), ids.len())?;
         if i32::try_from(ids.len()).is_err() {
             return Err(self
                 .refuse("a batch must have fewer than 2^31 ids")
@@ -63,27 +67,29 @@ impl Table {
         let index = self.index().read();
         let room = |n| self.rows().buffers().take(n);
         let keys = self.keys();
-        let found = keys.distinct(pool, &index, ids, Wanted::Occurrences, restore, room);
+        let found = keys.distinct(pool, &index, ids, Wanted::Occurrences, inverse, room);
         Ok(keys.observe(pool, &index, found, weight, now))
     }
 
-    /// Gives rows to those of distinct `keys` that were counted often enough; `places` says for each id which of them it is.
+    /// Gives rows to those of distinct `keys` that were counted often enough; `places` has for each
+    /// id its position in `keys`.
     ///
-    /// The lease has the rows of the admitted keys in their order, `restore[i]` the position of the id's row in it, -1 for padding and
-    /// for keys that were not admitted.
+    /// The lease has the rows of the admitted keys in their order, `inverse[i]` the position of the
+    /// id's row in it, -1 for padding and for keys that were not admitted.
     ///
     /// # Errors
-    /// `InvalidArgument` for a wrong length, a place that is none, a key that is padding or comes twice, or more admitted keys than
-    /// `limit`; `ResourceExhausted` over the budget. A failed call changes nothing.
+    /// `InvalidArgument` for a wrong length, a place outside of `keys`, a key that is padding or
+    /// comes twice, or more admitted keys than `limit`; `ResourceExhausted` over the budget. A
+    /// failed call changes nothing.
     pub fn admit(
         self: &Arc<Self>,
         pool: &Pool,
         keys: &[i64],
         limit: Option<usize>,
         places: &[i32],
-        restore: &mut [i32],
+        inverse: &mut [i32],
     ) -> Result<Lease> {
-        self.length("restore", restore.len(), places.len())?;
+        self.length("inverse", inverse.len(), places.len())?;
         let within = |place: i32| place == -1 || (place as usize) < keys.len();
         if let Some(&place) = places.iter().find(|&&place| !within(place)) {
             return Err(self
@@ -135,10 +141,10 @@ impl Table {
             .refused
             .fetch_add(refused as u64, Relaxed);
         match position {
-            None => restore.copy_from_slice(places),
+            None => inverse.copy_from_slice(places),
             Some(position) => {
-                for (restore, &place) in restore.iter_mut().zip(places) {
-                    *restore = position.get(place as usize).copied().unwrap_or(-1);
+                for (inverse, &place) in inverse.iter_mut().zip(places) {
+                    *inverse = position.get(place as usize).copied().unwrap_or(-1);
                 }
             }
         }
@@ -148,13 +154,15 @@ impl Table {
         Ok(self.leased(offsets))
     }
 
-    /// Another number of occurrences from which on keys get rows; 0: what is known decides, and nothing is counted any more.
-    /// It is saved with the table, and lasts until this is called again or a restored program configures another.
+    /// Sets the number of occurrences from which on keys get rows. With 0 nothing is counted any
+    /// more, and the threshold before decides. It is saved with the table, and lasts until the next
+    /// call or until a restored program configures another one.
     ///
     /// # Errors
-    /// `ResourceExhausted` without memory for the sketch of a table that has one and no history yet; then nothing changed.
+    /// `ResourceExhausted` without memory for the sketch of a table that has one and no history
+    /// yet; then nothing changed.
     pub fn set_access_threshold(&self, access: u32) -> Result<()> {
-        // While somebody has the index for writing, the threshold stays: rows are given by the one that was asked about.
+        // An admission that has the index for writing gives rows by the threshold it decided with.
         let _index = self.index().read();
         let rows = self.content().read().store.rows();
         self.keys()

@@ -84,13 +84,13 @@ impl Table {
 
     /// De-duplicates `ids` and gives each distinct key its offset.
     ///
-    /// Returns the offsets in order of first occurrence; `restore[i]` is the position in them of
+    /// Returns the offsets in order of first occurrence; `inverse[i]` is the position in them of
     /// `ids[i]`, or -1 for padding and, with `create == false`, for unknown keys. An offset is
     /// greater than 0. A key has the same offset, good in any number of copies, until its row is
     /// removed or moved or the content is replaced.
     ///
     /// # Errors
-    /// `InvalidArgument` if `restore` is not as long as `ids`, there are 2^31 ids or more, or more
+    /// `InvalidArgument` if `inverse` is not as long as `ids`, there are 2^31 ids or more, or more
     /// distinct keys than `limit`; `ResourceExhausted` if new rows would exceed the budget. A
     /// failed call leaves the table as it was.
     pub fn id_offset(
@@ -99,10 +99,10 @@ impl Table {
         ids: Ids<'_>,
         create: bool,
         limit: Option<usize>,
-        restore: &mut [i32],
+        inverse: &mut [i32],
     ) -> Result<Vec<i64>> {
-        self.length("restore", restore.len(), ids.len())?;
-        Ok(self.resolve(pool, ids, create, limit, restore, zeros)?.1)
+        self.length("inverse", inverse.len(), ids.len())?;
+        Ok(self.resolve(pool, ids, create, limit, inverse, zeros)?.1)
     }
 
     /// Removes the rows of `ids`, and what was counted of them; unknown keys are no error. Returns
@@ -164,7 +164,7 @@ impl Table {
         ids: Ids<'_>,
         create: bool,
         limit: Option<usize>,
-        restore: &mut [i32],
+        inverse: &mut [i32],
         room: impl Fn(usize) -> O,
     ) -> Result<(RwLockReadGuard<'_, Index>, O)> {
         if i32::try_from(ids.len()).is_err() {
@@ -177,7 +177,7 @@ impl Table {
         let version = index.version();
         let mut found = self
             .keys
-            .distinct(pool, &index, ids, wanted, restore, &room);
+            .distinct(pool, &index, ids, wanted, inverse, &room);
         if let Some(limit) = limit.filter(|&limit| found.keys > limit) {
             return Err(self
                 .refuse("the batch has more distinct keys than its limit")
@@ -197,7 +197,7 @@ impl Table {
             found
         } else {
             self.keys
-                .distinct(pool, &index, ids, wanted, restore, &room)
+                .distinct(pool, &index, ids, wanted, inverse, &room)
         };
         let keys: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
         let rows = self.create(pool, &mut index, &keys)?;
@@ -275,7 +275,8 @@ impl Table {
             ),
             Unfit::Stale | Unfit::Retired(_) => (
                 Kind::InvalidArgument,
-                "the key of an offset was removed, or its row moved, since the offset was given out",
+                "the key of an offset was removed, or its row moved, since the offset was given \
+                 out",
             ),
             Unfit::Replaced => (
                 Kind::Aborted,

@@ -9,8 +9,8 @@ use crate::{Error, Ids, Kind, Result};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Keys that are removed, or rows that are moved, under one lock: no other verb waits much longer
-/// than for a batch.
+/// Keys that are removed, or rows that are moved, under one lock: other verbs wait about as long as
+/// for a batch.
 const PIECE: usize = 1024;
 
 /// Rows of at most so many floats in all are moved under one lock.
@@ -22,25 +22,23 @@ const LOOK: usize = 32 << 10;
 /// Rows whose histories are looked through, or whose memory is given back, under one lock.
 const ROWS: usize = 1 << 16;
 
-/// How often, and after which pauses, rows are tried again that a lease held when they were to
-/// move: steps end meanwhile.
+/// How often, and after which pauses, rows are tried again that a lease kept from moving.
 const AGAIN: (usize, Duration) = (32, Duration::from_millis(1));
 
-/// Bytes of free rows for which it is worth while to move others, if there are any, and to wait for
-/// leases.
+/// Other rows are moved, and leases waited for, only if the free rows have so many bytes.
 const WORTH: usize = 1 << 20;
 
-/// How often all rows behind the end are looked for: those that were staged have keys later.
+/// How often rows behind the end are searched: rows that were staged get their keys later.
 const ROUNDS: usize = 3;
 
 /// What is called with some entries of the index: keys and rows.
 type Visit<'f> = dyn FnMut(&[(i64, u32)]) -> Result<()> + 'f;
 
 impl Table {
-    /// Lets go of the keys that were not seen for the eviction threshold, counted from the latest
-    /// time that was told: rows, slots and history. Returns how many keys went and how many are
-    /// still known. A key without a time never goes, and none at all as long as there is no
-    /// eviction threshold. Of a table with a sketch both are keys with rows: stale cells are
+    /// Removes the keys that were not seen for as long as the eviction threshold, counted from the
+    /// greatest batch timestamp: their rows, slots and history. Returns how many keys went and how
+    /// many are still known. A key without a time never goes, and none at all as long as there is
+    /// no eviction threshold. Of a table with a sketch both are keys with rows: stale cells are
     /// emptied, but how many keys were in them is not known.
     ///
     /// It works in pieces: other verbs get their turn between any two. Keys that are seen meanwhile

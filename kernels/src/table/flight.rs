@@ -1,5 +1,5 @@
-//! What batches hold on their way from being prepared to the end of their step: staged, leased and
-//! retired rows.
+//! Staged, leased and retired rows: what a batch holds between its preparation and the end of its
+//! step.
 
 use super::content::Content;
 use super::fingerprint::Fingerprint;

@@ -1,5 +1,5 @@
-//! The keys of a table: which row each has, how often and when they were seen, and what has happened
-//! to them.
+//! The keys of a table: which row each has, how often and when they were seen, and counters of what
+//! has happened to them.
 
 use super::observed::{observations, Observed};
 use super::stats::Counters;

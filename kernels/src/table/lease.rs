@@ -1,5 +1,5 @@
-//! Batches ahead: rows for a batch before its step, and offsets that stay good until the last one
-//! who has them is done.
+//! Leases: the offsets of a batch, whose rows stay readable while the lease lives; and batches that
+//! get their rows ahead of their step.
 
 use super::fingerprint::Fingerprint;
 use super::flight::{divide, Claim};
@@ -31,8 +31,8 @@ impl std::fmt::Debug for Lease {
 }
 
 impl Lease {
-    /// Those of the distinct keys, in order of first occurrence; none if the batch could not be
-    /// prepared.
+    /// The offsets of the distinct keys, in order of first occurrence; none if the batch could not
+    /// be prepared.
     pub fn offsets(&self) -> &[i64] {
         self.offsets.as_ref().map_or(&[], |offsets| offsets)
     }
@@ -71,11 +71,11 @@ impl Table {
         pool: &Pool,
         ids: Ids<'_>,
         limit: Option<usize>,
-        restore: &mut [i32],
+        inverse: &mut [i32],
     ) -> Result<Lease> {
-        self.length("restore", restore.len(), ids.len())?;
+        self.length("inverse", inverse.len(), ids.len())?;
         let room = |n| self.rows().buffers().take(n);
-        let (index, offsets) = self.resolve(pool, ids, true, limit, restore, room)?;
+        let (index, offsets) = self.resolve(pool, ids, true, limit, inverse, room)?;
         let offsets = Arc::new(offsets);
         self.flight().lock().register(&offsets, None, Vec::new());
         drop(index);
@@ -87,32 +87,32 @@ impl Table {
     /// last lease that names them ends.
     ///
     /// Where that is not possible (more keys than `limit`, no room in the budget, no memory) the
-    /// lease is empty and `restore` is -1: the claim says so, and the step does it all.
+    /// lease is empty and `inverse` is -1: the claim says so, and the step does it all.
     pub fn prepare(
         self: &Arc<Self>,
         pool: &Pool,
         ids: Ids<'_>,
         limit: Option<usize>,
-        restore: &mut [i32],
+        inverse: &mut [i32],
     ) -> Lease {
-        Table::prepare_all(std::slice::from_ref(self), pool, ids, limit, restore)
+        Table::prepare_all(std::slice::from_ref(self), pool, ids, limit, inverse)
             .pop()
             .unwrap_or_else(Lease::empty)
     }
 
     /// [`Table::prepare`] of the same ids in several tables, a lease for each. They share
-    /// `restore`, which is -1 if all leases are empty, and the ids are de-duplicated once.
+    /// `inverse`, which is -1 if all leases are empty, and the ids are de-duplicated once.
     pub fn prepare_all(
         tables: &[Arc<Table>],
         pool: &Pool,
         ids: Ids<'_>,
         limit: Option<usize>,
-        restore: &mut [i32],
+        inverse: &mut [i32],
     ) -> Vec<Lease> {
         let mut leases = Vec::with_capacity(tables.len());
         if let Some((first, others)) = tables
             .split_first()
-            .filter(|_| restore.len() == ids.len() && i32::try_from(ids.len()).is_ok())
+            .filter(|_| inverse.len() == ids.len() && i32::try_from(ids.len()).is_ok())
         {
             // Each index is held until its rows are staged: no key can be entered or removed before
             // the lease is known.
@@ -124,9 +124,9 @@ impl Table {
             let room = |n| first.rows().buffers().take(n);
             let mut found = first
                 .keys()
-                .distinct(pool, &index, ids, wanted, restore, room);
+                .distinct(pool, &index, ids, wanted, inverse, room);
             let (keys, _) = std::mem::take(&mut found.list);
-            let source = Fingerprint::of(pool, ids, restore);
+            let source = Fingerprint::of(pool, ids, inverse);
             leases.push(first.stage(pool, &index, found, limit, source));
             drop(index);
             for table in others {
@@ -138,13 +138,13 @@ impl Table {
         }
         leases.resize_with(tables.len(), Lease::empty);
         if leases.iter().all(|lease| lease.offsets.is_none()) {
-            restore.fill(-1);
+            inverse.fill(-1);
         }
         leases
     }
 
     /// In the step: whether `offsets`, the very buffer of a live lease that was prepared for this
-    /// table, and `restore` are what [`Table::lease`] would give for `ids` now. `ids` and `restore`
+    /// table, and `inverse` are what [`Table::lease`] would give for `ids` now. `ids` and `inverse`
     /// must hold what they held when the lease was prepared, wherever they lie. If so, the batch's
     /// new keys are now in the table. If not, nothing changed, and the step calls [`Table::lease`].
     ///
@@ -156,7 +156,7 @@ impl Table {
         ids: Ids<'_>,
         offsets: &[i64],
         limit: Option<usize>,
-        restore: &[i32],
+        inverse: &[i32],
     ) -> Result<bool> {
         if limit.is_some_and(|limit| offsets.len() > limit) {
             return Ok(false);
@@ -164,7 +164,7 @@ impl Table {
         if !self.flight().lock().may_be_claimed(offsets) {
             return Ok(false);
         }
-        let source = Fingerprint::of(pool, ids, restore);
+        let source = Fingerprint::of(pool, ids, inverse);
         match self.flight().lock().claim(offsets, source) {
             Claim::Stale => return Ok(false),
             Claim::Good => {

@@ -1,5 +1,5 @@
-//! Offsets: a row number with the generation since which the row belongs to its key, so that a copy
-//! of an offset is as safe as the original.
+//! Offsets: a row number with the generation since which the row belongs to its key. A copy of an
+//! offset is as safe as the original.
 //!
 //! ```text
 //! bit 63  62 .. 31      30 .. 0
@@ -43,7 +43,7 @@ pub(super) enum Unfit {
     Unknown,
 }
 
-/// Since when each row belongs to its key.
+/// The generation since which each row belongs to its key.
 ///
 /// Generations count from the birth of the content. A row that no key ever left has generation 0,
 /// and no memory. A row that is freed gets the next generation at once, which nobody was given: so

@@ -1,5 +1,5 @@
-//! What a table has by row number: the rows' floats, who holds them, and since when they belong to
-//! their keys.
+//! The rows of a table, by number: their floats, the leases that hold them, and the generations
+//! since which they belong to their keys.
 
 use super::content::Content;
 use super::flight::{divide, Flight};
@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 /// The rows of a table. The locks are to be taken in the order of the fields.
 pub(super) struct Rows {
-    /// What batches on their way hold.
+    /// Staged, leased and retired rows.
     pub(super) flight: Mutex<Flight>,
     /// What the rows hold.
     pub(super) content: RwLock<Content>,
-    /// Those of the content's rows.
+    /// The generations of the content's rows.
     births: Arc<RwLock<Births>>,
     /// Whether `content.changes` is on; once on, it stays.
     tracking: AtomicBool,
@@ -56,7 +56,7 @@ pub(super) struct ReplacedContent {
 }
 
 impl Rows {
-    /// Those of a content, none of them in flight.
+    /// The rows of a content, none of them staged, leased or retired.
     pub(super) fn new(content: Content) -> Rows {
         Rows {
             flight: Mutex::default(),
@@ -67,8 +67,8 @@ impl Rows {
         }
     }
 
-    /// Makes offsets of row numbers, and leaves -1. The rows belong to their keys, and the caller
-    /// holds the index, so that it stays so meanwhile. Whatever else is in a number is written over.
+    /// Turns row numbers into offsets, and leaves -1. The caller holds the index, so that the rows
+    /// stay those of their keys meanwhile.
     pub(super) fn stamp(&self, rows: &mut [i64]) {
         let births = self.births.read();
         if births.is_plain() {
@@ -80,8 +80,8 @@ impl Rows {
         }
     }
 
-    /// Takes in rows whose `keys` have left the index, which the caller holds: those that live leases
-    /// hold wait for the leases' end, the others are free. `keys` may be left out if changes are not
+    /// Retires rows whose `keys` have left the index, which the caller holds: rows of live leases
+    /// wait for the leases' end, the others are free. `keys` may be empty if changes are not
     /// tracked. `tidy` says whether the memory of free rows is given back now, if there are many.
     pub(super) fn retire(&self, rows: &[u32], keys: Vec<i64>, tidy: bool) {
         let mut flight = self.flight.lock();

@@ -23,7 +23,8 @@ pub struct Stats {
     pub refused: u64,
     /// Keys that were evicted.
     pub evicted: u64,
-    /// Gradients that were dropped because their keys had been removed since the lookup, each offset once an update.
+    /// Gradients that were dropped because their keys had been removed since the lookup; each
+    /// distinct offset of an update counts once.
     pub stale: u64,
 }
 
