@@ -16,7 +16,7 @@ const WINDOW: usize = 4 << 20;
 const PASSES: usize = 128;
 
 /// A read lock on a whole table: blocks every verb except observe, and eviction of keys without
-/// rows. The thread that holds it must call no verb of the table.
+/// rows. The thread that holds it must call no verb of any table, and drop no lease.
 pub struct Snapshot<'t> {
     pub(super) table: &'t Table,
     pub(super) index: RwLockReadGuard<'t, Index>,
@@ -158,7 +158,7 @@ impl Table {
         }
     }
 
-    /// [`Snapshot::for_each_row`] on a snapshot of this moment; `f` must not call a verb of this
+    /// [`Snapshot::for_each_row`] on a snapshot of this moment; `f` must not call a verb of any
     /// table.
     ///
     /// Beside the table it needs 8 bytes for each of 4,194,304 rows, or of a 128th of the rows if
