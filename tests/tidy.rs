@@ -67,45 +67,7 @@ const RUST_SOURCES: [&str; 3] = ["kernels/src/", "tf_ops/src/", "src/"];
 const PYTHON_SOURCES: [&str; 1] = ["python/mx_rec/"];
 
 /// Circles that are left, each with its folder, its members and the reason. Nothing may be added.
-const ACCEPTED_CIRCLES: [Accepted; 7] = [
-    (
-        "kernels/src/checkpoint",
-        "block.rs history.rs manifest.rs reader.rs rows.rs sketch.rs",
-        "open, attribute and find_slots lie in the reader, and belong to the format",
-    ),
-    (
-        "kernels/src/checkpoint/inspect",
-        "diff.rs facts.rs history.rs layout.rs",
-        "what is found and how it is compared name each other",
-    ),
-    (
-        "kernels/src/history",
-        "mod.rs waiting.rs",
-        "the folder's mod.rs holds code",
-    ),
-    (
-        "kernels/src/table",
-        "admission.rs engine.rs lease.rs",
-        "the counters of a table lie with its verbs",
-    ),
-    (
-        "tf_ops/src",
-        "ops registry.rs sys tf",
-        "OpDef lies in ops, the last table's end empties the buffers of tf, and loading registers",
-    ),
-    (
-        "tf_ops/src/ops",
-        "admission.rs ahead.rs apply.rs definition.rs file.rs handle.rs inspect.rs keys.rs mod.rs \
-         rows.rs support.rs",
-        "the list of all ops lies where OpDef is made whole",
-    ),
-    (
-        "python/mx_rec",
-        "core/admission.py core/asc/helper.py core/graph_state.py core/table.py ops/shapes.py \
-         util/initialize.py util/sub_configs.py",
-        "state of a graph, wrappers of ops and the configuration know each other",
-    ),
-];
+const ACCEPTED_CIRCLES: [Accepted; 0] = [];
 
 /// A file of the project.
 struct Source {

@@ -113,20 +113,20 @@ fn look(
 ) -> Result<()> {
     let Buffers {
         places,
-        restore,
+        inverse,
         out,
     } = buffers;
     let keys = table.observe(pool, Ids::I64(ids), 1, time, limits, places)?;
-    let lease = table.admit(pool, &keys, None, places, restore)?;
-    table.embed(pool, lease.offsets(), restore, out)?;
+    let lease = table.admit(pool, &keys, None, places, inverse)?;
+    table.embed(pool, lease.offsets(), inverse, out)?;
     black_box(out);
     Ok(())
 }
 
 /// The same without.
 fn lease(table: &Arc<Table>, pool: &Pool, ids: &[i64], buffers: &mut Buffers) -> Result<()> {
-    let lease = table.lease(pool, Ids::I64(ids), None, &mut buffers.restore)?;
-    table.embed(pool, lease.offsets(), &buffers.restore, &mut buffers.out)?;
+    let lease = table.lease(pool, Ids::I64(ids), None, &mut buffers.inverse)?;
+    table.embed(pool, lease.offsets(), &buffers.inverse, &mut buffers.out)?;
     black_box(&buffers.out);
     Ok(())
 }
@@ -134,7 +134,7 @@ fn lease(table: &Arc<Table>, pool: &Pool, ids: &[i64], buffers: &mut Buffers) ->
 /// What a lookup writes, made once.
 struct Buffers {
     places: Vec<i32>,
-    restore: Vec<i32>,
+    inverse: Vec<i32>,
     out: Vec<f32>,
 }
 
@@ -142,7 +142,7 @@ impl Buffers {
     fn new(batch: usize, dim: usize) -> Buffers {
         Buffers {
             places: vec![0; batch],
-            restore: vec![0; batch],
+            inverse: vec![0; batch],
             out: vec![0.0; batch * dim],
         }
     }
@@ -262,8 +262,8 @@ fn evicting(sizes: &Sizes, share: u64, what: &str) -> Result<()> {
     let see = |pool: &Pool, ids: &[i64], time: i64| -> Result<()> {
         let mut places = vec![0; ids.len()];
         let keys = table.observe(pool, Ids::I64(ids), 1, Some(time), old_and_new, &mut places)?;
-        let mut restore = vec![0; ids.len()];
-        let lease = table.admit(pool, &keys, None, &places, &mut restore)?;
+        let mut inverse = vec![0; ids.len()];
+        let lease = table.admit(pool, &keys, None, &places, &mut inverse)?;
         let grads = vec![0.01; lease.offsets().len() * DIM];
         let rows = Target::Offsets(lease.offsets());
         table.apply(pool, rows, &grads, &adam).map(drop)
@@ -294,16 +294,16 @@ fn evicting(sizes: &Sizes, share: u64, what: &str) -> Result<()> {
             let ids = &batches[number % batches.len()];
             let Buffers {
                 places,
-                restore,
+                inverse,
                 out,
             } = &mut buffers;
             let now = Some(now);
             let keys = table.observe(&pool, Ids::I64(ids), 1, now, old_and_new, places)?;
-            let lease = table.admit(&pool, &keys, None, places, restore)?;
-            table.embed(&pool, lease.offsets(), restore, out)?;
+            let lease = table.admit(&pool, &keys, None, places, inverse)?;
+            table.embed(&pool, lease.offsets(), inverse, out)?;
             let lookup = mx_rec_kernels::LookupGradients {
                 offsets: lease.offsets(),
-                restore,
+                inverse,
                 grads: &grads,
             };
             table.apply_lookups(&pool, &[lookup], &adam).map(drop)

@@ -73,7 +73,7 @@ fn standard_work(sizes: &Sizes, wanted: &dyn Fn(&str) -> bool) -> Result<()> {
         .map(|rows| rows.iter().map(|&row| key(row)).collect())
         .collect();
     let mut out = vec![0.0_f32; n * dim];
-    let mut restore = vec![0_i32; n];
+    let mut inverse = vec![0_i32; n];
 
     if wanted("P6") {
         let known = Plain::new(rows, dim);
@@ -102,7 +102,7 @@ fn standard_work(sizes: &Sizes, wanted: &dyn Fn(&str) -> bool) -> Result<()> {
                 time(|| match what {
                     "find" => table.find(pool, ids, Absent::Zeros, &mut out),
                     _ => {
-                        let offsets = table.id_offset(pool, ids, true, None, &mut restore)?;
+                        let offsets = table.id_offset(pool, ids, true, None, &mut inverse)?;
                         let floats = offsets.len() * dim;
                         table.lookup(pool, &offsets, &mut out[..floats])
                     }
@@ -150,7 +150,7 @@ fn standard_work(sizes: &Sizes, wanted: &dyn Fn(&str) -> bool) -> Result<()> {
             );
             let offsets: Vec<Vec<i64>> = keyed
                 .iter()
-                .map(|ids| table.id_offset(&one, Ids::I64(ids), false, None, &mut restore))
+                .map(|ids| table.id_offset(&one, Ids::I64(ids), false, None, &mut inverse))
                 .collect::<Result<_>>()?;
             let pairs = interleave(sizes.reps, |rep| {
                 let target = Target::Offsets(&offsets[rep % 7]);
@@ -257,7 +257,7 @@ fn scaling(sizes: &Sizes) -> Result<()> {
     fill(&small, &two, 0, sizes.small, n, |_| {})?;
     fill(&large, &two, 0, sizes.large, n, |_| {})?;
     let mut out = vec![0.0_f32; n * dim];
-    let mut restore = vec![0; n];
+    let mut inverse = vec![0; n];
     let ids = |rep: usize, rows: usize| -> Vec<i64> {
         draw(rep as u64 + 100, n, rows)
             .iter()
@@ -282,7 +282,7 @@ fn scaling(sizes: &Sizes) -> Result<()> {
         let mut run = |table: &Table, rows: usize| {
             let ids = ids(rep, rows);
             time(|| {
-                let offsets = table.id_offset(&one, Ids::I64(&ids), true, None, &mut restore)?;
+                let offsets = table.id_offset(&one, Ids::I64(&ids), true, None, &mut inverse)?;
                 let floats = offsets.len() * dim;
                 table.lookup(&one, &offsets, &mut out[..floats])
             })

@@ -68,9 +68,9 @@ fn look(table: &Arc<Table>, pool: &Pool, ids: &[i64], access: u32) -> Result<usi
         access,
         eviction: None,
     };
-    let (mut places, mut restore) = (vec![0; ids.len()], vec![0; ids.len()]);
+    let (mut places, mut inverse) = (vec![0; ids.len()], vec![0; ids.len()]);
     let keys = table.observe(pool, Ids::I64(ids), 1, None, limits, &mut places)?;
-    let lease = table.admit(pool, &keys, None, &places, &mut restore)?;
+    let lease = table.admit(pool, &keys, None, &places, &mut inverse)?;
     Ok(lease.offsets().len())
 }
 
@@ -125,8 +125,8 @@ fn errors(keys: usize, batch: usize) -> Result<()> {
             let mut early = 0;
             for ids in all(keys).chunks(batch) {
                 let places: Vec<i32> = (0..ids.len() as i32).collect();
-                let mut restore = vec![0; ids.len()];
-                let lease = table.admit(&pool, ids, None, &places, &mut restore)?;
+                let mut inverse = vec![0; ids.len()];
+                let lease = table.admit(&pool, ids, None, &places, &mut inverse)?;
                 early += lease.offsets().len();
             }
             println!(

@@ -20,6 +20,7 @@ mod keeper;
 mod mem;
 mod optim;
 mod pool;
+mod rows;
 #[expect(
     unsafe_code,
     reason = "functions compiled for more instructions are entered here, after a look at the \

@@ -43,11 +43,11 @@ fn look(
     let keys = table
         .observe(pool, Ids::I64(ids), weight, time, limits, &mut places)
         .unwrap();
-    let mut restore = vec![0; ids.len()];
+    let mut inverse = vec![0; ids.len()];
     let lease = table
-        .admit(pool, &keys, None, &places, &mut restore)
+        .admit(pool, &keys, None, &places, &mut inverse)
         .unwrap();
-    (lease, restore.iter().map(|&at| at >= 0).collect())
+    (lease, inverse.iter().map(|&at| at >= 0).collect())
 }
 
 fn find(table: &Table, pool: &Pool, ids: &[i64]) -> Vec<f32> {
@@ -99,11 +99,11 @@ fn all_lookups_of_a_batch_count_before_any_is_admitted_and_weights_multiply() {
         keys.push(observed.unwrap());
     }
     for (keys, places) in keys.iter().zip(&places) {
-        let mut restore = [0; 2];
+        let mut inverse = [0; 2];
         let lease = table
-            .admit(&pool, keys, None, places, &mut restore)
+            .admit(&pool, keys, None, places, &mut inverse)
             .unwrap();
-        assert_eq!((restore, lease.offsets().len()), ([0, -1], 1));
+        assert_eq!((inverse, lease.offsets().len()), ([0, -1], 1));
     }
 }
 
@@ -185,11 +185,11 @@ fn most_rows_go_the_others_move_together_and_those_in_flight_stay() {
     // Two batches on their way: one of keys that stay, one of keys that go.
     let (staying, _) = look(&table, &pool, &kept[20_000..], 1, Some(1100), limits);
     drop(look(&table, &pool, &kept, 1, Some(1100), limits));
-    let mut restore = vec![0; 50];
+    let mut inverse = vec![0; 50];
     let going: Vec<i64> = (150_001..150_051).filter(|key| key % 9 != 0).collect();
-    restore.truncate(going.len());
+    inverse.truncate(going.len());
     let leaving = table
-        .lease(&pool, Ids::I64(&going), None, &mut restore)
+        .lease(&pool, Ids::I64(&going), None, &mut inverse)
         .unwrap();
     let rows = |offsets: &[i64]| {
         let mut out = vec![0.0; offsets.len() * DIM];
@@ -267,8 +267,8 @@ fn refusals_name_the_table_and_change_nothing() {
     assert_eq!(table.stats().history_bytes, 0);
     let keys = [1, 2, 3, 4];
     let admit = |keys: &[i64], limit, places: &[i32]| {
-        let mut restore = vec![0; places.len()];
-        let admitted = table.admit(&pool, keys, limit, places, &mut restore);
+        let mut inverse = vec![0; places.len()];
+        let admitted = table.admit(&pool, keys, limit, places, &mut inverse);
         admitted.map(|_| ()).unwrap_err().to_string()
     };
     observe(None, thresholds(1, None)).unwrap();
@@ -424,8 +424,8 @@ proptest! {
         let base = {
             let other = self::table(1000);
             let keys: Vec<i64> = (-3..24).filter(|&key| key != -1).collect();
-            let mut restore = vec![0; keys.len()];
-            other.id_offset(&pool, Ids::I64(&keys), true, None, &mut restore).unwrap();
+            let mut inverse = vec![0; keys.len()];
+            other.id_offset(&pool, Ids::I64(&keys), true, None, &mut inverse).unwrap();
             find(&other, &pool, &(-3..24).collect::<Vec<_>>())
         };
         for verb in verbs {

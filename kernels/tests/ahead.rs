@@ -46,16 +46,16 @@ fn first(key: i64) -> Vec<f32> {
 /// A batch from its preparation on; ids and restore keep their places in memory.
 struct Batch {
     ids: Vec<i64>,
-    restore: Vec<i32>,
+    inverse: Vec<i32>,
     lease: Lease,
 }
 
 fn prepare(table: &Arc<Table>, ids: &[i64]) -> Batch {
-    let (ids, mut restore) = (ids.to_vec(), vec![7; ids.len()]);
-    let lease = table.prepare(&pool(), Ids::I64(&ids), None, &mut restore);
+    let (ids, mut inverse) = (ids.to_vec(), vec![7; ids.len()]);
+    let lease = table.prepare(&pool(), Ids::I64(&ids), None, &mut inverse);
     Batch {
         ids,
-        restore,
+        inverse,
         lease,
     }
 }
@@ -65,7 +65,7 @@ impl Batch {
     fn claim(&self, table: &Table) -> bool {
         let (ids, offsets) = (Ids::I64(&self.ids), self.lease.offsets());
         table
-            .claim(&pool(), ids, offsets, None, &self.restore)
+            .claim(&pool(), ids, offsets, None, &self.inverse)
             .unwrap()
     }
 }
@@ -103,9 +103,9 @@ fn expect_no_row_lost(table: &Table, slots: usize) {
     let rows = slab_rows(table, slots);
     let free = rows.min(table.capacity()) - table.len();
     let new: Vec<i64> = (0..free as i64).map(|at| i64::MIN + at).collect();
-    let mut restore = vec![0; new.len()];
+    let mut inverse = vec![0; new.len()];
     table
-        .id_offset(&pool(), Ids::I64(&new), true, None, &mut restore)
+        .id_offset(&pool(), Ids::I64(&new), true, None, &mut inverse)
         .unwrap();
     assert_eq!(slab_rows(table, slots), rows, "rows are lost");
     table.remove(Ids::I64(&new)).unwrap();
@@ -117,7 +117,7 @@ fn a_prepared_batch_is_seen_by_nobody_until_it_is_claimed() {
     lease(&table, &[1, 2]).unwrap();
     let batch = prepare(&table, &[5, 2, 5, -1, 6]);
     assert_eq!(
-        (rows(batch.lease.offsets()), &batch.restore[..]),
+        (rows(batch.lease.offsets()), &batch.inverse[..]),
         (vec![2, 1, 3], &[0, 1, 0, -1, 2][..])
     );
     assert_eq!(keys(&table), [1, 2]);
@@ -181,22 +181,22 @@ fn only_the_very_offsets_with_the_ids_of_the_batch_are_claimed() {
     let batch = prepare(&table, &[1, 2]);
     let offsets = batch.lease.offsets();
     let copy = offsets.to_vec();
-    let claim = |table: &Table, ids: &[i64], offsets: &[i64], restore: &[i32]| {
+    let claim = |table: &Table, ids: &[i64], offsets: &[i64], inverse: &[i32]| {
         table
-            .claim(&pool(), Ids::I64(ids), offsets, None, restore)
+            .claim(&pool(), Ids::I64(ids), offsets, None, inverse)
             .unwrap()
     };
-    assert!(!claim(&table, &batch.ids[..1], offsets, &batch.restore));
-    assert!(!claim(&table, &batch.ids, &copy, &batch.restore));
-    assert!(!claim(&table, &batch.ids, &offsets[..1], &batch.restore));
-    assert!(!claim(&table, &[2, 1], offsets, &batch.restore));
+    assert!(!claim(&table, &batch.ids[..1], offsets, &batch.inverse));
+    assert!(!claim(&table, &batch.ids, &copy, &batch.inverse));
+    assert!(!claim(&table, &batch.ids, &offsets[..1], &batch.inverse));
+    assert!(!claim(&table, &[2, 1], offsets, &batch.inverse));
     assert!(!claim(&table, &batch.ids, offsets, &[1, 0]));
-    assert!(!claim(&table, &batch.ids, &[], &batch.restore));
-    assert!(!claim(&other, &batch.ids, offsets, &batch.restore));
+    assert!(!claim(&table, &batch.ids, &[], &batch.inverse));
+    assert!(!claim(&other, &batch.ids, offsets, &batch.inverse));
     let limited = |limit| {
         let ids = Ids::I64(&batch.ids);
         table
-            .claim(&pool(), ids, offsets, Some(limit), &batch.restore)
+            .claim(&pool(), ids, offsets, Some(limit), &batch.inverse)
             .unwrap()
     };
     assert!(!limited(1));
@@ -221,10 +221,10 @@ fn other_ids_at_the_same_address_are_not_those_of_the_batch() {
     batch.ids.copy_from_slice(&[1, 2, 4]);
     assert!(!batch.claim(&table));
     batch.ids.copy_from_slice(&[1, 2, 3]);
-    batch.restore.copy_from_slice(&[0, 1, 1]);
+    batch.inverse.copy_from_slice(&[0, 1, 1]);
     assert!(!batch.claim(&table));
     assert!(table.is_empty());
-    batch.restore.copy_from_slice(&[0, 1, 2]);
+    batch.inverse.copy_from_slice(&[0, 1, 2]);
     assert!(batch.claim(&table));
     assert_eq!(keys(&table), [1, 2, 3]);
     assert_eq!((table.stats().new, table.stats().hits), (3, 0));
@@ -248,12 +248,12 @@ fn what_fails_or_was_done_by_another_is_not_counted_as_new() {
 fn what_cannot_be_prepared_gives_an_empty_lease_and_an_error_only_in_the_step() {
     let table = table(3, &[]);
     lease(&table, &[1, 2]).unwrap();
-    let mut restore = [7; 3];
-    let limited = table.prepare(&pool(), Ids::I64(&[1, 2, 3]), Some(2), &mut restore);
-    assert_eq!((limited.offsets(), restore), (&[][..], [-1; 3]));
+    let mut inverse = [7; 3];
+    let limited = table.prepare(&pool(), Ids::I64(&[1, 2, 3]), Some(2), &mut inverse);
+    assert_eq!((limited.offsets(), inverse), (&[][..], [-1; 3]));
     let batch = prepare(&table, &[1, 8, 9]);
     assert_eq!(
-        (batch.lease.offsets(), &batch.restore[..]),
+        (batch.lease.offsets(), &batch.inverse[..]),
         (&[][..], &[-1; 3][..])
     );
     assert!(!batch.claim(&table));
@@ -513,10 +513,10 @@ fn threads_lose_no_row_and_share_none() {
             .collect()
     };
     // Nothing changes a row's values: so a row that shows another key's values is that key's.
-    let check = |ids: &[i64], offsets: &[i64], restore: &[i32]| {
+    let check = |ids: &[i64], offsets: &[i64], inverse: &[i32]| {
         let mut rows = vec![0.0; offsets.len() * DIM];
         table.lookup(&pool, offsets, &mut rows).unwrap();
-        for (&id, &at) in ids.iter().zip(restore) {
+        for (&id, &at) in ids.iter().zip(inverse) {
             let at = at as usize * DIM;
             assert_eq!(rows[at..at + DIM], first(id), "key {id}");
         }
@@ -532,10 +532,10 @@ fn threads_lose_no_row_and_share_none() {
                 table
                     .remove(Ids::I64(&draw(round * 5 + 1)[..round % 60]))
                     .unwrap();
-                let mut restore = vec![0; 60];
+                let mut inverse = vec![0; 60];
                 let new = draw(round * 11 + 2);
-                if let Ok(lease) = table.lease(&pool, Ids::I64(&new), None, &mut restore) {
-                    check(&new, lease.offsets(), &restore);
+                if let Ok(lease) = table.lease(&pool, Ids::I64(&new), None, &mut inverse) {
+                    check(&new, lease.offsets(), &inverse);
                 }
                 if round % 100 == 0 {
                     keys(&table);
@@ -558,23 +558,23 @@ fn threads_lose_no_row_and_share_none() {
                     for round in (0..).take_while(|&round| {
                         round < rounds || (seen() <= 50 && began.elapsed().as_secs() < 60)
                     }) {
-                        let (ids, mut restore) = (draw(round * 3 + worker), vec![0; 60]);
-                        let lease = table.prepare(pool, Ids::I64(&ids), None, &mut restore);
-                        ahead.push_back((ids, restore, lease));
+                        let (ids, mut inverse) = (draw(round * 3 + worker), vec![0; 60]);
+                        let lease = table.prepare(pool, Ids::I64(&ids), None, &mut inverse);
+                        ahead.push_back((ids, inverse, lease));
                         if ahead.len() < 4 {
                             continue;
                         }
-                        let (ids, mut restore, lease) = ahead.pop_front().unwrap();
+                        let (ids, mut inverse, lease) = ahead.pop_front().unwrap();
                         if round % 5 == 0 {
                             continue;
                         }
                         let (keys, offsets) = (Ids::I64(&ids), lease.offsets());
-                        if table.claim(pool, keys, offsets, None, &restore).unwrap() {
+                        if table.claim(pool, keys, offsets, None, &inverse).unwrap() {
                             good.fetch_add(1, Ordering::Relaxed);
-                            check(&ids, offsets, &restore);
-                        } else if let Ok(lease) = table.lease(pool, keys, None, &mut restore) {
+                            check(&ids, offsets, &inverse);
+                        } else if let Ok(lease) = table.lease(pool, keys, None, &mut inverse) {
                             stale.fetch_add(1, Ordering::Relaxed);
-                            check(&ids, lease.offsets(), &restore);
+                            check(&ids, lease.offsets(), &inverse);
                         }
                     }
                 })
@@ -609,8 +609,8 @@ fn several_tables_share_one_pass_over_the_ids() {
     let ids: Vec<i64> = (0..20_000).map(|at| (at * at * 31) % 301 - 1).collect();
     for threads in [1, 2] {
         let pool = Pool::new(threads).unwrap();
-        let mut restore = vec![7; ids.len()];
-        let leases = Table::prepare_all(&tables, &pool, Ids::I64(&ids), None, &mut restore);
+        let mut inverse = vec![7; ids.len()];
+        let leases = Table::prepare_all(&tables, &pool, Ids::I64(&ids), None, &mut inverse);
         for (at, table) in tables.iter().enumerate() {
             let alone = prepare(table, &ids);
             assert_eq!(
@@ -620,10 +620,10 @@ fn several_tables_share_one_pass_over_the_ids() {
             );
             let fits = at < 2;
             assert_eq!(leases[at].offsets().is_empty(), !fits);
-            assert_eq!(alone.restore == restore, fits, "table {at}");
+            assert_eq!(alone.inverse == inverse, fits, "table {at}");
             let offsets = leases[at].offsets();
             let claimed = table
-                .claim(&pool, Ids::I64(&ids), offsets, None, &restore)
+                .claim(&pool, Ids::I64(&ids), offsets, None, &inverse)
                 .unwrap();
             assert_eq!(claimed, fits);
         }
@@ -640,21 +640,21 @@ fn several_tables_share_one_pass_over_the_ids() {
 #[test]
 fn two_lookups_of_one_table_by_the_same_ids_share_staged_rows() {
     let table = table(4, &[]);
-    let (ids, mut restore) = (vec![8, 9, 8], vec![0; 3]);
+    let (ids, mut inverse) = (vec![8, 9, 8], vec![0; 3]);
     let both = [Arc::clone(&table), Arc::clone(&table)];
-    let leases = Table::prepare_all(&both, &pool(), Ids::I64(&ids), Some(2), &mut restore);
+    let leases = Table::prepare_all(&both, &pool(), Ids::I64(&ids), Some(2), &mut inverse);
     assert_eq!(leases[0].offsets(), leases[1].offsets());
     for lease in &leases {
         let offsets = lease.offsets();
-        let claimed = table.claim(&pool(), Ids::I64(&ids), offsets, Some(2), &restore);
+        let claimed = table.claim(&pool(), Ids::I64(&ids), offsets, Some(2), &inverse);
         assert!(claimed.unwrap());
     }
     assert_eq!(keys(&table), [8, 9]);
     drop(leases);
     expect_no_row_lost(&table, 0);
-    let mut restore = vec![0; 3];
-    let none = Table::prepare_all(&both, &pool(), Ids::I64(&ids), Some(1), &mut restore);
+    let mut inverse = vec![0; 3];
+    let none = Table::prepare_all(&both, &pool(), Ids::I64(&ids), Some(1), &mut inverse);
     assert!(none.iter().all(|lease| lease.offsets().is_empty()));
-    assert_eq!(restore, [-1; 3]);
-    assert!(Table::prepare_all(&[], &pool(), Ids::I64(&ids), None, &mut restore).is_empty());
+    assert_eq!(inverse, [-1; 3]);
+    assert!(Table::prepare_all(&[], &pool(), Ids::I64(&ids), None, &mut inverse).is_empty());
 }

@@ -37,9 +37,9 @@ fn observe(
 
 /// Decides about an observed batch; returns which ids have a row.
 fn admit(table: &Arc<Table>, pool: &Pool, found: &(Arc<Vec<i64>>, Vec<i32>)) -> (Lease, Vec<bool>) {
-    let mut restore = vec![0; found.1.len()];
-    let lease = table.admit(pool, &found.0, None, &found.1, &mut restore);
-    (lease.unwrap(), restore.iter().map(|&at| at >= 0).collect())
+    let mut inverse = vec![0; found.1.len()];
+    let lease = table.admit(pool, &found.0, None, &found.1, &mut inverse);
+    (lease.unwrap(), inverse.iter().map(|&at| at >= 0).collect())
 }
 
 /// How many of `keys` with rows were counted `access` times or more.

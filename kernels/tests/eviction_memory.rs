@@ -22,13 +22,13 @@ fn look(table: &Arc<Table>, pool: &Pool, ids: &[i64], time: i64) -> Lease {
         access: 1,
         eviction: Some(100),
     };
-    let (mut places, mut restore) = (vec![0; ids.len()], vec![0; ids.len()]);
+    let (mut places, mut inverse) = (vec![0; ids.len()], vec![0; ids.len()]);
     let ids = Ids::I64(ids);
     let keys = table
         .observe(pool, ids, 1, Some(time), limits, &mut places)
         .unwrap();
     table
-        .admit(pool, &keys, None, &places, &mut restore)
+        .admit(pool, &keys, None, &places, &mut inverse)
         .unwrap()
 }
 

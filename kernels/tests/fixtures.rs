@@ -87,11 +87,11 @@ fn a_history_decides_about_keys_as_it_did_when_it_was_saved() {
             let keys = table
                 .observe(&pool, Ids::I64(ids), 1, Some(time), thresholds, &mut places)
                 .unwrap();
-            let mut restore = vec![0; ids.len()];
+            let mut inverse = vec![0; ids.len()];
             table
-                .admit(&pool, &keys, None, &places, &mut restore)
+                .admit(&pool, &keys, None, &places, &mut inverse)
                 .unwrap();
-            restore.iter().map(|&at| at >= 0).collect::<Vec<bool>>()
+            inverse.iter().map(|&at| at >= 0).collect::<Vec<bool>>()
         };
         let admitted = admit(1_700_003_600, &[41, 42, -3, 7]);
         assert_eq!(admitted, [false, has_history, true, true], "{version}");

@@ -437,8 +437,8 @@ fn step(table: &Arc<Table>, pool: &Pool, ids: &[i64], time: i64) -> Result<()> {
     };
     let mut places = vec![0; ids.len()];
     let keys = table.observe(pool, Ids::I64(ids), 1, Some(time), limits, &mut places)?;
-    let mut restore = vec![0; ids.len()];
-    let lease = table.admit(pool, &keys, None, &places, &mut restore)?;
+    let mut inverse = vec![0; ids.len()];
+    let lease = table.admit(pool, &keys, None, &places, &mut inverse)?;
     let grads = vec![0.25; lease.offsets().len() * table.dim()];
     let rows = Target::Offsets(lease.offsets());
     table.apply(pool, rows, &grads, &adam()).map(drop)

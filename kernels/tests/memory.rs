@@ -3,9 +3,9 @@
 use mx_rec_kernels::{Ids, Initializer, Pool, Table, TableConfig};
 
 fn create(table: &Table, pool: &Pool, ids: &[i64]) {
-    let mut restore = vec![0; ids.len()];
+    let mut inverse = vec![0; ids.len()];
     table
-        .id_offset(pool, Ids::I64(ids), true, None, &mut restore)
+        .id_offset(pool, Ids::I64(ids), true, None, &mut inverse)
         .unwrap();
 }
 

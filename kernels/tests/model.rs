@@ -138,7 +138,7 @@ impl Model {
 struct Batch {
     ids: Vec<i64>,
     limit: Option<usize>,
-    restore: Vec<i32>,
+    inverse: Vec<i32>,
     lease: Lease,
     /// Distinct keys, each in the place of its offset, once the step has them; none if the table
     /// was replaced since.
@@ -236,13 +236,13 @@ fn replay(history: &[Verb], pool: &Pool, capacity: u64) {
     for verb in history {
         match verb {
             Verb::Prepare(ids, limit) => {
-                let (ids, mut restore) = (ids.clone(), vec![7; ids.len()]);
-                let lease = table.prepare(pool, Ids::I64(&ids), *limit, &mut restore);
+                let (ids, mut inverse) = (ids.clone(), vec![7; ids.len()]);
+                let lease = table.prepare(pool, Ids::I64(&ids), *limit, &mut inverse);
                 let (limit, keys) = (*limit, Vec::new());
                 flight.ahead.push(Batch {
                     ids,
                     limit,
-                    restore,
+                    inverse,
                     lease,
                     keys,
                 });
@@ -297,10 +297,10 @@ fn claim(table: &Arc<Table>, model: &mut Model, pool: &Pool, mut batch: Batch) -
     };
     let (ids, limit) = (Ids::I64(&batch.ids), batch.limit);
     if !table
-        .claim(pool, ids, batch.lease.offsets(), limit, &batch.restore)
+        .claim(pool, ids, batch.lease.offsets(), limit, &batch.inverse)
         .unwrap()
     {
-        let result = table.lease(pool, ids, limit, &mut batch.restore);
+        let result = table.lease(pool, ids, limit, &mut batch.inverse);
         if limit.is_some_and(|limit| keys.len() > limit) {
             assert_eq!(result.unwrap_err().kind(), Kind::InvalidArgument);
             return None;
@@ -317,7 +317,7 @@ fn claim(table: &Arc<Table>, model: &mut Model, pool: &Pool, mut batch: Batch) -
     for (key, row) in keys.iter().zip(rows.chunks_exact(DIM)) {
         assert_eq!(row, &model.create(*key)[..DIM], "key {key}");
     }
-    for (id, &at) in batch.ids.iter().zip(&batch.restore) {
+    for (id, &at) in batch.ids.iter().zip(&batch.inverse) {
         assert_eq!(usize::try_from(at).map_or(-1, |at| keys[at]), *id);
     }
     batch.keys = keys;
@@ -330,9 +330,9 @@ fn keep_apart(table: &Table, model: &Model, pool: &Pool, steps: &[Batch]) {
         return;
     }
     let keys: Vec<i64> = model.rows.keys().copied().collect();
-    let mut restore = vec![0; keys.len()];
+    let mut inverse = vec![0; keys.len()];
     let offsets = table
-        .id_offset(pool, Ids::I64(&keys), false, None, &mut restore)
+        .id_offset(pool, Ids::I64(&keys), false, None, &mut inverse)
         .unwrap();
     let row = |offset: &i64| offset & 0x7fff_ffff;
     let owner: HashMap<i64, i64> = offsets.iter().map(row).zip(keys.iter().copied()).collect();
@@ -356,9 +356,9 @@ fn expect_no_row_lost(table: &Table, pool: &Pool) {
     let rows = bytes / (4 * stride) as u64;
     let free = rows.min(table.capacity()) - table.len();
     let new: Vec<i64> = (0..free as i64).map(|at| (1 << 40) + at).collect();
-    let mut restore = vec![0; new.len()];
+    let mut inverse = vec![0; new.len()];
     table
-        .id_offset(pool, Ids::I64(&new), true, None, &mut restore)
+        .id_offset(pool, Ids::I64(&new), true, None, &mut inverse)
         .unwrap();
     assert_eq!(table.memory().rows_bytes, bytes, "rows are lost");
 }
@@ -395,11 +395,11 @@ fn step(verb: &Verb, table: &Table, model: &mut Model, pool: &Pool, by: &[Box<dy
             }
         }
         Verb::ApplyOffsets(optimizer, ids, seed) => {
-            let Some((offsets, restore)) = offsets(table, model, pool, ids) else {
+            let Some((offsets, inverse)) = offsets(table, model, pool, ids) else {
                 return;
             };
             let (optimizer, grads) = (&*by[*optimizer], floats(ids.len(), *seed));
-            let repeated: Vec<i64> = restore
+            let repeated: Vec<i64> = inverse
                 .iter()
                 .map(|&at| usize::try_from(at).map_or(-1, |at| offsets[at]))
                 .collect();
@@ -409,13 +409,13 @@ fn step(verb: &Verb, table: &Table, model: &mut Model, pool: &Pool, by: &[Box<dy
             assert_eq!(updated, model.apply(ids, &grads, optimizer));
         }
         Verb::ApplyLookup(optimizer, ids, seed) => {
-            let Some((offsets, restore)) = offsets(table, model, pool, ids) else {
+            let Some((offsets, inverse)) = offsets(table, model, pool, ids) else {
                 return;
             };
             let (optimizer, grads) = (&*by[*optimizer], floats(ids.len(), *seed));
             let lookup = LookupGradients {
                 offsets: &offsets,
-                restore: &restore,
+                inverse: &inverse,
                 grads: &grads,
             };
             let updated = table.apply_lookups(pool, &[lookup], optimizer).unwrap();
@@ -450,8 +450,8 @@ fn step(verb: &Verb, table: &Table, model: &mut Model, pool: &Pool, by: &[Box<dy
         }
         Verb::Limit(ids, limit) => {
             let distinct: HashSet<_> = ids.iter().filter(|&&id| id != -1).collect();
-            let mut restore = vec![0; ids.len()];
-            let result = table.id_offset(pool, Ids::I64(ids), true, Some(*limit), &mut restore);
+            let mut inverse = vec![0; ids.len()];
+            let result = table.id_offset(pool, Ids::I64(ids), true, Some(*limit), &mut inverse);
             if distinct.len() > *limit {
                 assert_eq!(result.unwrap_err().kind(), Kind::InvalidArgument);
             } else if !over_budget(&result, table, model, ids) {
@@ -472,10 +472,10 @@ fn step(verb: &Verb, table: &Table, model: &mut Model, pool: &Pool, by: &[Box<dy
 
 /// Keeps copies of the offsets of keys.
 fn copy(table: &Table, model: &mut Model, pool: &Pool, ids: &[i64], copies: &mut Vec<Copy>) {
-    let Some((offsets, restore)) = offsets(table, model, pool, ids) else {
+    let Some((offsets, inverse)) = offsets(table, model, pool, ids) else {
         return;
     };
-    for (&key, &at) in ids.iter().zip(&restore).filter(|(&id, _)| id != -1) {
+    for (&key, &at) in ids.iter().zip(&inverse).filter(|(&id, _)| id != -1) {
         copies.push(Copy {
             offset: offsets[at as usize],
             key,
@@ -534,17 +534,17 @@ fn read_copies(table: &Table, model: &Model, pool: &Pool, copies: &[Copy]) {
 }
 
 fn known(table: &Table, model: &Model, pool: &Pool, ids: &[i64]) {
-    let mut restore = vec![7; ids.len()];
+    let mut inverse = vec![7; ids.len()];
     let offsets = table
-        .id_offset(pool, Ids::I64(ids), false, None, &mut restore)
+        .id_offset(pool, Ids::I64(ids), false, None, &mut inverse)
         .unwrap();
     let mut rows = vec![9.0; offsets.len() * DIM];
     table.lookup(pool, &offsets, &mut rows).unwrap();
     let mut embedded = vec![9.0; ids.len() * DIM];
     table
-        .embed(pool, &offsets, &restore, &mut embedded)
+        .embed(pool, &offsets, &inverse, &mut embedded)
         .unwrap();
-    for ((id, at), embedded) in ids.iter().zip(restore).zip(embedded.chunks_exact(DIM)) {
+    for ((id, at), embedded) in ids.iter().zip(inverse).zip(embedded.chunks_exact(DIM)) {
         assert_eq!(at == -1, !model.rows.contains_key(id));
         if let Ok(at) = usize::try_from(at) {
             assert_eq!(rows[at * DIM..(at + 1) * DIM], model.rows[id][..DIM]);
@@ -595,21 +595,21 @@ fn reload(table: &Table, pool: &Pool) {
     assert_eq!(table.export().unwrap(), copy);
 }
 
-/// Creates rows in both; the offsets with their `restore`, unless the budget forbids.
+/// Creates rows in both; the offsets with their `inverse`, unless the budget forbids.
 fn offsets(
     table: &Table,
     model: &mut Model,
     pool: &Pool,
     ids: &[i64],
 ) -> Option<(Vec<i64>, Vec<i32>)> {
-    let mut restore = vec![7; ids.len()];
-    let result = table.id_offset(pool, Ids::I64(ids), true, None, &mut restore);
+    let mut inverse = vec![7; ids.len()];
+    let result = table.id_offset(pool, Ids::I64(ids), true, None, &mut inverse);
     if over_budget(&result, table, model, ids) {
         return None;
     }
     let offsets = result.unwrap();
     let mut order: HashMap<i64, usize> = HashMap::new();
-    for (&id, &at) in ids.iter().zip(&restore) {
+    for (&id, &at) in ids.iter().zip(&inverse) {
         if id == -1 {
             assert_eq!(at, -1);
             continue;
@@ -619,7 +619,7 @@ fn offsets(
         model.create(id);
     }
     assert_eq!(offsets.len(), order.len());
-    Some((offsets, restore))
+    Some((offsets, inverse))
 }
 
 fn same(table: &Table, model: &Model) {

@@ -7,13 +7,15 @@
 //! `MX_REC_MODEL_SCHEDULES` sets how many schedules each test tries. A failure prints the schedule
 //! that `shuttle::replay` repeats.
 
+use mx_rec_kernels::checkpoint::{save, StagedLoad};
 use mx_rec_kernels::{
     Absent, Error, Ids, Initializer, Pool, Sgd, Table, TableConfig, Target, Thresholds,
 };
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{thread, Config, Runner};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 const DIM: usize = 2;
 
@@ -133,6 +135,67 @@ fn a_threshold_set_by_hand_is_not_lost_to_a_first_batch() {
         table.admit(&pool, &[1], None, &[0], &mut inverse).unwrap();
         assert_eq!(inverse, [0]);
     });
+}
+
+/// Two saved tables: in both key 1 has a row, of ones and of twos. Made once, by the first schedule.
+fn saved() -> &'static [PathBuf; 2] {
+    static SAVED: OnceLock<[PathBuf; 2]> = OnceLock::new();
+    SAVED.get_or_init(|| {
+        let pool = Pool::new(1).unwrap();
+        [1.0, 2.0].map(|value| {
+            let name = format!("mx_rec_model_{}_{value}", std::process::id());
+            let dir = std::env::temp_dir().join(name);
+            let table = table();
+            table.assign(&pool, Ids::I64(&[1]), &[value; DIM]).unwrap();
+            save(&table, &pool, &dir).unwrap();
+            dir
+        })
+    })
+}
+
+#[test]
+fn tables_that_are_restored_together_are_never_seen_apart() {
+    try_schedules(|| {
+        let (pool, tables) = (Pool::new(1).unwrap(), [table(), table()]);
+        let restores = [([0, 1], 0), ([1, 0], 1)].map(|(order, at)| {
+            let dirs = [saved()[at].as_path()];
+            let stage = |table: &Arc<Table>| {
+                StagedLoad::new(Arc::clone(table), &pool, &dirs, &|_| true).unwrap()
+            };
+            let loads: Vec<StagedLoad> = order.map(|at| stage(&tables[at])).into();
+            thread::spawn(move || {
+                StagedLoad::publish_all(loads).unwrap();
+            })
+        });
+        let step = Arc::clone(&tables[1]);
+        let step = thread::spawn(move || {
+            let pool = Pool::new(1).unwrap();
+            let lease = step.lease(&pool, Ids::I64(&[2]), None, &mut [0]).unwrap();
+            let mut row = [0.0; DIM];
+            step.lookup(&pool, lease.offsets(), &mut row).ok();
+        });
+        let read = |table: &Table| {
+            let mut row = [9.0; DIM];
+            table
+                .find(&pool, Ids::I64(&[1]), Absent::Zeros, &mut row)
+                .unwrap();
+            row
+        };
+        for order in [[0, 1], [1, 0]] {
+            let [one, other] = order.map(|at| &tables[at]);
+            let (first, between) = (read(one), read(other));
+            // Each content comes once: what was there before and after was there between.
+            if read(one) == first {
+                assert_eq!(between, first);
+            }
+        }
+        restores.into_iter().for_each(|one| one.join().unwrap());
+        step.join().unwrap();
+        assert_eq!(read(&tables[0]), read(&tables[1]));
+    });
+    for dir in saved() {
+        std::fs::remove_dir_all(dir).unwrap();
+    }
 }
 
 #[test]

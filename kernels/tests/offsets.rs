@@ -29,10 +29,10 @@ fn pool() -> Pool {
 
 /// Offsets of distinct keys in their order, as numbers that hold nothing.
 fn offsets(table: &Table, keys: &[i64]) -> Vec<i64> {
-    let mut restore = vec![0; keys.len()];
+    let mut inverse = vec![0; keys.len()];
     let ids = Ids::I64(keys);
     table
-        .id_offset(&pool(), ids, true, None, &mut restore)
+        .id_offset(&pool(), ids, true, None, &mut inverse)
         .unwrap()
 }
 
@@ -52,13 +52,13 @@ fn apply(table: &Table, offsets: &[i64], optimizer: &dyn RowOptimizer) -> Result
 
 /// The same through the fused update.
 fn apply_fused(table: &Table, offsets: &[i64], optimizer: &dyn RowOptimizer) -> Result<u64> {
-    let (grads, restore) = (
+    let (grads, inverse) = (
         vec![1.0; offsets.len() * DIM],
         (0..).take(offsets.len()).collect::<Vec<i32>>(),
     );
     let lookup = LookupGradients {
         offsets,
-        restore: &restore,
+        inverse: &inverse,
         grads: &grads,
     };
     table.apply_lookups(&pool(), &[lookup], optimizer)
@@ -100,13 +100,13 @@ fn a_step_over_a_replaced_table_is_aborted_and_changes_nothing() {
             }
             let before = table.export().unwrap();
             for old in [&given[..1], lease.offsets()] {
-                let restore: Vec<i32> = (0..).take(old.len()).collect();
+                let inverse: Vec<i32> = (0..).take(old.len()).collect();
                 let mut out = vec![0.0; old.len() * DIM];
                 let errors = [
                     apply(&table, old, optimizer).unwrap_err(),
                     apply_fused(&table, old, optimizer).unwrap_err(),
                     read(&table, old).unwrap_err(),
-                    table.embed(&pool(), old, &restore, &mut out).unwrap_err(),
+                    table.embed(&pool(), old, &inverse, &mut out).unwrap_err(),
                 ];
                 for error in errors {
                     assert_eq!(error.kind(), Kind::Aborted, "{error}");
@@ -255,12 +255,12 @@ fn offsets_of_rows_that_an_eviction_moved_are_stale_on_both_ends() {
             access: 1,
             eviction: Some(10),
         };
-        let (mut places, mut restore) = (vec![0; keys.len()], vec![0; keys.len()]);
+        let (mut places, mut inverse) = (vec![0; keys.len()], vec![0; keys.len()]);
         let ids = Ids::I64(keys);
         let found = table
             .observe(&pool(), ids, 1, Some(now), thresholds, &mut places)
             .unwrap();
-        let lease = table.admit(&pool(), &found, None, &places, &mut restore);
+        let lease = table.admit(&pool(), &found, None, &places, &mut inverse);
         lease.unwrap().offsets().to_vec()
     };
     let all: Vec<i64> = (0..300_000).collect();

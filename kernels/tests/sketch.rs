@@ -43,11 +43,11 @@ fn look(
     let keys = table
         .observe(pool, Ids::I64(ids), weight, time, limits, &mut places)
         .unwrap();
-    let mut restore = vec![0; ids.len()];
+    let mut inverse = vec![0; ids.len()];
     let lease = table
-        .admit(pool, &keys, None, &places, &mut restore)
+        .admit(pool, &keys, None, &places, &mut inverse)
         .unwrap();
-    (lease, restore.iter().map(|&at| at >= 0).collect())
+    (lease, inverse.iter().map(|&at| at >= 0).collect())
 }
 
 #[test]

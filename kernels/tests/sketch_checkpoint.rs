@@ -64,10 +64,10 @@ fn look(table: &Arc<Table>, ids: &[i64], time: i64) -> Vec<bool> {
     let mut places = vec![0; ids.len()];
     let observed = table.observe(&pool(), Ids::I64(ids), 1, Some(time), LIMITS, &mut places);
     let keys = observed.unwrap();
-    let mut restore = vec![0; ids.len()];
-    let lease = table.admit(&pool(), &keys, None, &places, &mut restore);
+    let mut inverse = vec![0; ids.len()];
+    let lease = table.admit(&pool(), &keys, None, &places, &mut inverse);
     lease.unwrap();
-    restore.iter().map(|&at| at >= 0).collect()
+    inverse.iter().map(|&at| at >= 0).collect()
 }
 
 /// Of keys 0..3000 a third was seen once, twice and thrice: the last have rows.

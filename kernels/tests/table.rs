@@ -29,11 +29,11 @@ fn scattered(n: usize, seed: i64, range: i64) -> Vec<i64> {
 }
 
 fn create(table: &Table, pool: &Pool, ids: &[i64]) -> (Vec<i64>, Vec<i32>) {
-    let mut restore = vec![0; ids.len()];
+    let mut inverse = vec![0; ids.len()];
     let offsets = table
-        .id_offset(pool, Ids::I64(ids), true, None, &mut restore)
+        .id_offset(pool, Ids::I64(ids), true, None, &mut inverse)
         .unwrap();
-    (offsets, restore)
+    (offsets, inverse)
 }
 
 /// The row numbers in offsets, which hold generations too.
@@ -52,17 +52,17 @@ fn many_steps_on_any_number_of_threads_give_the_same_bits() {
                 .map(|at| (at as f32 * 0.1).sin())
                 .collect();
             let adam = LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap();
-            let (offsets, restore) = create(&table, &pool, &ids);
+            let (offsets, inverse) = create(&table, &pool, &ids);
             table
                 .apply(&pool, Target::Ids(Ids::I64(&ids)), &grads, &adam)
                 .unwrap();
-            let repeated: Vec<i64> = restore.iter().map(|&at| offsets[at as usize]).collect();
+            let repeated: Vec<i64> = inverse.iter().map(|&at| offsets[at as usize]).collect();
             table
                 .apply(&pool, Target::Offsets(&repeated), &grads, &adam)
                 .unwrap();
             table.remove(Ids::I64(&ids[..100])).unwrap();
             all_offsets.extend(rows(&offsets));
-            all_restores.extend(restore);
+            all_restores.extend(inverse);
         }
         (table.export().unwrap(), all_offsets, all_restores)
     };
@@ -88,9 +88,9 @@ fn threads_at_once_lose_no_update() {
                 let grads = vec![-1.0; ids.len() * 8];
                 for _ in 0..steps {
                     if worker == 0 {
-                        let (offsets, restore) = create(table, pool, ids);
+                        let (offsets, inverse) = create(table, pool, ids);
                         let repeated: Vec<i64> =
-                            restore.iter().map(|&at| offsets[at as usize]).collect();
+                            inverse.iter().map(|&at| offsets[at as usize]).collect();
                         table
                             .apply(pool, Target::Offsets(&repeated), &grads, sgd)
                             .unwrap();
@@ -152,11 +152,11 @@ fn a_batch_over_the_budget_changes_nothing() {
     create(&table, &pool, &ids);
     let before = table.export().unwrap();
     let (more, rows) = ((800..1100).collect::<Vec<i64>>(), vec![7.0; 900]);
-    let mut restore = vec![0; 300];
+    let mut inverse = vec![0; 300];
     let sgd = Sgd::new(1.0, 0.0).unwrap();
     let errors = [
         table
-            .id_offset(&pool, Ids::I64(&more), true, None, &mut restore)
+            .id_offset(&pool, Ids::I64(&more), true, None, &mut inverse)
             .map(drop),
         table.assign(&pool, Ids::I64(&more), &rows),
         table
@@ -251,10 +251,10 @@ fn places_outside_of_the_offsets_are_refused_and_change_nothing() {
 }
 
 /// The gradients of one lookup.
-fn of<'a>(offsets: &'a [i64], restore: &'a [i32], grads: &'a [f32]) -> LookupGradients<'a> {
+fn of<'a>(offsets: &'a [i64], inverse: &'a [i32], grads: &'a [f32]) -> LookupGradients<'a> {
     LookupGradients {
         offsets,
-        restore,
+        inverse,
         grads,
     }
 }
@@ -272,19 +272,19 @@ fn lookups_are_applied_as_if_each_were_reduced_and_the_sums_joined() {
                 .map(|(number, &n)| {
                     let mut ids = scattered(n, step * 500 + number * 100, 900);
                     ids.iter_mut().step_by(7).for_each(|id| *id = -1);
-                    let (offsets, restore) = create(&fused, &pool, &ids);
+                    let (offsets, inverse) = create(&fused, &pool, &ids);
                     let others = create(&plain, &pool, &ids).0;
                     assert_eq!(rows(&others), rows(&offsets));
                     let grads: Vec<f32> = (0..n * DIM)
                         .map(|at| ((at as f32 + number as f32) * 0.1).sin() * 1e3)
                         .collect();
-                    (offsets, others, restore, grads)
+                    (offsets, others, inverse, grads)
                 })
                 .collect();
             let (mut joined, mut sums) = (Vec::new(), Vec::new());
-            for (_, offsets, restore, grads) in &lookups {
+            for (_, offsets, inverse, grads) in &lookups {
                 let mut sum = vec![0.0; offsets.len() * DIM];
-                mx_rec_kernels::reduce(&pool, grads, DIM, restore, &mut sum).unwrap();
+                mx_rec_kernels::reduce(&pool, grads, DIM, inverse, &mut sum).unwrap();
                 joined.extend(offsets);
                 sums.extend(sum);
             }
@@ -310,8 +310,8 @@ fn offsets_that_repeat_or_are_missing_count_as_in_apply() {
     });
     let adam = LazyAdam::new(0.1, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap();
     let sums = [1.0 + 4.0, 2.0, 3.0, 0.0, 6.0];
-    let restore = [0, 1, 2, 0, -1, 4];
-    let lookup = of(&of_fused, &restore, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let inverse = [0, 1, 2, 0, -1, 4];
+    let lookup = of(&of_fused, &inverse, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     assert_eq!(fused.apply_lookups(&pool, &[lookup], &adam).unwrap(), 2);
     plain
         .apply(&pool, Target::Offsets(&of_plain), &sums, &adam)
@@ -326,7 +326,7 @@ fn arguments_of_the_wrong_length_are_refused_by_name() {
     let sgd = Sgd::new(1.0, 0.0).unwrap();
     let errors = [
         (
-            "restore",
+            "inverse",
             table.id_offset(&pool, ids, true, None, &mut [0]).map(drop),
         ),
         ("out", table.lookup(&pool, &[-1], &mut [0.0; 3])),
@@ -368,21 +368,21 @@ fn arguments_of_the_wrong_length_are_refused_by_name() {
 #[test]
 fn extreme_keys_narrow_ids_and_empty_batches_are_ordinary() {
     let (table, pool) = (table(4, 100), Pool::new(2).unwrap());
-    let (offsets, restore) = create(&table, &pool, &[-1, 0, i64::MIN, i64::MAX, 0, -1, i64::MIN]);
+    let (offsets, inverse) = create(&table, &pool, &[-1, 0, i64::MIN, i64::MAX, 0, -1, i64::MIN]);
     assert_eq!(
-        (rows(&offsets), restore),
+        (rows(&offsets), inverse),
         (vec![0, 1, 2], vec![-1, 0, 1, 2, 0, -1, 1])
     );
     assert!(create(&table, &pool, &[]).0.is_empty());
-    let mut restore = [7; 3];
+    let mut inverse = [7; 3];
     let narrow = table.id_offset(
         &pool,
         Ids::I32(&[i32::MIN, -1, 0]),
         true,
         None,
-        &mut restore,
+        &mut inverse,
     );
-    assert_eq!((rows(&narrow.unwrap()), restore), (vec![3, 0], [0, -1, 1]));
+    assert_eq!((rows(&narrow.unwrap()), inverse), (vec![3, 0], [0, -1, 1]));
     let wide = create(&table, &pool, &[i64::from(i32::MIN)]).0;
     assert_eq!(rows(&wide), [3]);
     table.lookup(&pool, &[], &mut []).unwrap();

@@ -100,9 +100,9 @@ impl Shared {
     }
 
     /// Looks at rows and updates each once.
-    fn train(&self, pool: &Pool, ids: &[i64], offsets: &[i64], restore: &[i32], who: &str) {
+    fn train(&self, pool: &Pool, ids: &[i64], offsets: &[i64], inverse: &[i32], who: &str) {
         let mut keys = vec![None; offsets.len()];
-        for (&id, &at) in ids.iter().zip(restore) {
+        for (&id, &at) in ids.iter().zip(inverse) {
             if at >= 0 {
                 keys[at as usize] = Some(id);
             }
@@ -131,7 +131,7 @@ impl Shared {
             access,
             eviction: Some(STALE),
         };
-        let (mut places, mut restore) = (vec![0; ids.len()], vec![0; ids.len()]);
+        let (mut places, mut inverse) = (vec![0; ids.len()], vec![0; ids.len()]);
         let batch = Ids::I64(&ids);
         let keys = self
             .table
@@ -139,9 +139,9 @@ impl Shared {
             .unwrap();
         let lease = self
             .table
-            .admit(pool, &keys, None, &places, &mut restore)
+            .admit(pool, &keys, None, &places, &mut inverse)
             .unwrap();
-        self.train(pool, &ids, lease.offsets(), &restore, "step");
+        self.train(pool, &ids, lease.offsets(), &inverse, "step");
     }
 }
 
@@ -190,23 +190,23 @@ fn every_verb_at_once_mixes_no_rows_up_and_loses_no_update() {
         scope.spawn(|| {
             let (pool, mut ahead) = (two(), VecDeque::new());
             shared.run(|draw| {
-                let (ids, mut restore) = (shared.ids(draw), vec![0; BATCH]);
-                let lease = table.prepare(&pool, Ids::I64(&ids), None, &mut restore);
-                ahead.push_back((ids, restore, lease));
+                let (ids, mut inverse) = (shared.ids(draw), vec![0; BATCH]);
+                let lease = table.prepare(&pool, Ids::I64(&ids), None, &mut inverse);
+                ahead.push_back((ids, inverse, lease));
                 if ahead.len() < 3 {
                     return;
                 }
-                let Some((ids, mut restore, lease)) = ahead.pop_front() else {
+                let Some((ids, mut inverse, lease)) = ahead.pop_front() else {
                     return;
                 };
                 let (batch, offsets) = (Ids::I64(&ids), lease.offsets());
                 if draw.below(6) == 0 {
                     // Dropped.
-                } else if table.claim(&pool, batch, offsets, None, &restore).unwrap() {
-                    shared.train(&pool, &ids, offsets, &restore, "claim");
+                } else if table.claim(&pool, batch, offsets, None, &inverse).unwrap() {
+                    shared.train(&pool, &ids, offsets, &inverse, "claim");
                 } else {
-                    let lease = table.lease(&pool, batch, None, &mut restore).unwrap();
-                    shared.train(&pool, &ids, lease.offsets(), &restore, "lease");
+                    let lease = table.lease(&pool, batch, None, &mut inverse).unwrap();
+                    shared.train(&pool, &ids, lease.offsets(), &inverse, "lease");
                 }
             });
         });
@@ -295,11 +295,11 @@ fn expect_sound(table: &Table, who: &str) {
     let export = table.export().unwrap();
     expect_rows(&export, who);
     assert_eq!(export.keys.len() as u64, table.len(), "{who}: rows");
-    let mut restore = vec![0; export.keys.len()];
+    let mut inverse = vec![0; export.keys.len()];
     let ids = Ids::I64(&export.keys);
     let pool = Pool::new(1).unwrap();
     let offsets = table
-        .id_offset(&pool, ids, false, None, &mut restore)
+        .id_offset(&pool, ids, false, None, &mut inverse)
         .unwrap();
     let different: HashSet<i64> = offsets.iter().copied().collect();
     assert_eq!(different.len(), export.keys.len(), "{who}: shared rows");

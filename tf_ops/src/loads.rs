@@ -16,10 +16,6 @@ static STAGED: LazyLock<Mutex<HashMap<u64, Vec<StagedLoad>>>> = LazyLock::new(Mu
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// Held while a group is published: of two restores at once, all tables end with the content of
-/// one.
-static PUBLISHING: Mutex<()> = Mutex::new(());
-
 /// Reads and checks the directories of every table, a whole save and its deltas each. No table
 /// changes.
 ///
@@ -27,12 +23,19 @@ static PUBLISHING: Mutex<()> = Mutex::new(());
 /// process. The contents stay in memory until [`publish`] or [`discard`].
 ///
 /// # Errors
-/// As [`StagedLoad::new`], with the table; nothing stays in memory then.
+/// As [`StagedLoad::new`], with the table; `InvalidArgument` if a table comes twice. Nothing stays
+/// in memory then.
 pub fn stage(requests: &[(i64, Vec<&Path>)]) -> Result<Option<(u64, Vec<u64>)>> {
     let found = requests.iter().map(|(handle, _)| tables::get(*handle));
     let Ok(tables) = found.collect::<Result<Vec<Arc<Table>>>>() else {
         return Ok(None);
     };
+    for (at, table) in tables.iter().enumerate() {
+        if tables.iter().take(at).any(|one| Arc::ptr_eq(one, table)) {
+            let error = Error::invalid("a table cannot be restored twice at once");
+            return Err(error.with("table", &table.config().name));
+        }
+    }
     let mut staged = Vec::with_capacity(tables.len());
     for (table, (_, dirs)) in tables.into_iter().zip(requests) {
         let name = table.config().name.clone();
@@ -53,8 +56,8 @@ fn named(error: Error, table: String) -> Error {
     error.with("table", table)
 }
 
-/// Replaces the contents of all tables of a group; returns what each has now, in the order in which
-/// they were staged.
+/// Replaces the contents of all tables of a group at once, so that no step finds one restored and
+/// then another one as it was. Returns what each has now, in the order in which they were staged.
 ///
 /// # Errors
 /// `NotFound` for a group that is not staged.
@@ -62,8 +65,7 @@ pub fn publish(group: u64) -> Result<Vec<Loaded>> {
     let staged = STAGED.lock().remove(&group).ok_or_else(|| {
         Error::new(Kind::NotFound, "no load of that group is staged").with("group", group)
     })?;
-    let _alone = PUBLISHING.lock();
-    Ok(staged.into_iter().map(StagedLoad::publish).collect())
+    StagedLoad::publish_all(staged)
 }
 
 /// Forgets a group, if it is staged. No table changes.

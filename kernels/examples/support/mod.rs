@@ -38,11 +38,11 @@ pub(crate) fn fill(
     mut after: impl FnMut(&Table),
 ) -> Result<()> {
     let mut ids = Vec::with_capacity(batch);
-    let mut restore = vec![0; batch];
+    let mut inverse = vec![0; batch];
     for start in (from..to).step_by(batch) {
         ids.clear();
         ids.extend((start..to.min(start + batch)).map(|row| key(row as i64)));
-        table.id_offset(pool, Ids::I64(&ids), true, None, &mut restore[..ids.len()])?;
+        table.id_offset(pool, Ids::I64(&ids), true, None, &mut inverse[..ids.len()])?;
         after(table);
     }
     Ok(())

@@ -60,7 +60,7 @@ pub(crate) struct Distinct<O> {
 
 /// De-duplicates `ids`, fewer than 2^31, and looks the distinct keys up in `index`.
 ///
-/// `restore[i]` becomes the position in `offsets` of `ids[i]`, or -1 for padding and keys that get
+/// `inverse[i]` becomes the position in `offsets` of `ids[i]`, or -1 for padding and keys that get
 /// no position. `room` makes the buffer for the offsets from their number.
 pub(crate) fn distinct<O: DerefMut<Target = [i64]>>(
     pool: &Pool,
@@ -68,7 +68,7 @@ pub(crate) fn distinct<O: DerefMut<Target = [i64]>>(
     ids: Ids<'_>,
     wanted: Wanted,
     scratch: &mut Scratch,
-    restore: &mut [i32],
+    inverse: &mut [i32],
     room: impl FnOnce(usize) -> O,
 ) -> Distinct<O> {
     let n = ids.len();
@@ -108,7 +108,7 @@ pub(crate) fn distinct<O: DerefMut<Target = [i64]>>(
     }
     drop(groups);
 
-    // Each range alone: positions in order of first occurrence, then `restore`.
+    // Each range alone: positions in order of first occurrence, then `inverse`.
     let groups = Groups {
         grouped: &grouped,
         found: &found[..n],
@@ -137,9 +137,9 @@ pub(crate) fn distinct<O: DerefMut<Target = [i64]>>(
         .zip(split_mut(&mut missing, 1, &absent))
         .zip(split_mut(&mut list.0, 1, &parts))
         .zip(split_mut(&mut list.1, 1, &parts))
-        .zip(split_mut(restore, 1, &grouped.ranges))
+        .zip(split_mut(inverse, 1, &grouped.ranges))
         .map(|work| {
-            let ((((((range, bound), offsets), missing), keys), times), restore) = work;
+            let ((((((range, bound), offsets), missing), keys), times), inverse) = work;
             Ranking {
                 range,
                 rank: bound.start,
@@ -147,14 +147,14 @@ pub(crate) fn distinct<O: DerefMut<Target = [i64]>>(
                 missing,
                 keys,
                 times,
-                restore,
+                inverse,
             }
         })
         .collect();
     if alone {
         for mut range in work {
             range.rank(&groups, wanted);
-            range.restore(&groups);
+            range.invert(&groups);
         }
     } else {
         let ranked = crate::sync::Mutex::new(Vec::with_capacity(work.len()));
@@ -162,7 +162,7 @@ pub(crate) fn distinct<O: DerefMut<Target = [i64]>>(
             range.rank(&groups, wanted);
             ranked.lock().push(range);
         });
-        pool.each(ranked.into_inner(), |mut range| range.restore(&groups));
+        pool.each(ranked.into_inner(), |mut range| range.invert(&groups));
     }
     Distinct {
         keys,
@@ -329,7 +329,7 @@ struct Ranking<'a> {
     keys: &'a mut [i64],
     /// Empty if nobody asks.
     times: &'a mut [u32],
-    restore: &'a mut [i32],
+    inverse: &'a mut [i32],
 }
 
 impl Ranking<'_> {
@@ -372,11 +372,11 @@ impl Ranking<'_> {
     }
 
     /// Writes the position of every id of the range.
-    fn restore(&mut self, groups: &Groups<'_>) {
+    fn invert(&mut self, groups: &Groups<'_>) {
         let places = &groups.grouped.place[self.range.clone()];
-        for (restore, &place) in self.restore.iter_mut().zip(places) {
+        for (inverse, &place) in self.inverse.iter_mut().zip(places) {
             let id = groups.found[place as usize];
-            *restore = match id {
+            *inverse = match id {
                 NOTHING => -1,
                 // A key left out has the rank NONE, which is -1 here.
                 _ => groups.ranks[(id & !FIRST) as usize].load(Relaxed) as i32,
@@ -410,10 +410,10 @@ mod tests {
             [Wanted::Rows, Wanted::Keys, Wanted::Occurrences].map(|wanted| (threads, wanted))
         }) {
             let mut position: HashMap<i64, usize> = HashMap::new();
-            let (mut keys, mut times, mut restore) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut keys, mut times, mut inverse) = (Vec::new(), Vec::new(), Vec::new());
             for &id in &ids {
                 if id == PADDING || (wanted == Wanted::Rows && index.row(id) == NONE) {
-                    restore.push(-1);
+                    inverse.push(-1);
                     continue;
                 }
                 let at = *position.entry(id).or_insert_with(|| {
@@ -422,7 +422,7 @@ mod tests {
                     keys.len() - 1
                 });
                 times[at] += 1;
-                restore.push(at as i32);
+                inverse.push(at as i32);
             }
             let row = |&key: &i64| match index.row(key) {
                 NONE => -1,
@@ -448,7 +448,7 @@ mod tests {
                 &mut given,
                 |n| vec![0; n],
             );
-            assert_eq!(given, restore);
+            assert_eq!(given, inverse);
             assert_eq!(found.offsets, offsets);
             assert_eq!(found.missing, missing);
             let list = match wanted {

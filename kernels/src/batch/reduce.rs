@@ -67,7 +67,7 @@ mod tests {
     fn any_number_of_threads_gives_the_same_bits() {
         let (dim, n, distinct) = (24, 20_000, 777);
         let grads: Vec<f32> = (0..n * dim).map(|at| (at as f32 * 0.37).sin()).collect();
-        let restore: Vec<i32> = (0..n)
+        let inverse: Vec<i32> = (0..n)
             .map(|at| (at * at % (distinct + 1)) as i32 - 1)
             .collect();
         let run = |threads| {
@@ -76,7 +76,7 @@ mod tests {
                 &Pool::new(threads).unwrap(),
                 &grads,
                 dim,
-                &restore,
+                &inverse,
                 &mut out,
             )
             .unwrap();

@@ -54,8 +54,8 @@ pub(super) fn shapes(rows: usize, dim: usize, ids: usize, wide: usize) -> Result
     }
     if ids.checked_mul(dim) != Some(wide) {
         return Err(
-            Error::invalid("restore needs one entry per row of dim floats")
-                .with("restore", ids)
+            Error::invalid("inverse needs one entry per row of dim floats")
+                .with("inverse", ids)
                 .with("floats", wide)
                 .with("dim", dim),
         );
@@ -63,9 +63,9 @@ pub(super) fn shapes(rows: usize, dim: usize, ids: usize, wide: usize) -> Result
     Ok(rows / dim)
 }
 
-/// The error for an entry of `restore` that names no row.
+/// The error for an entry of `inverse` that names no row.
 pub(crate) fn out_of_range(at: i32, distinct: usize) -> Error {
-    Error::invalid("an entry of restore is no row")
+    Error::invalid("an entry of inverse is no row")
         .with("entry", at)
         .with("rows", distinct)
 }

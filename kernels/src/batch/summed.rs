@@ -149,9 +149,9 @@ mod tests {
         for threads in [1, 2, 5] {
             let pool = Pool::new(threads).unwrap();
             let summed = Summed::all(&pool, dim, &lookups).unwrap();
-            for ((restore, grads, distinct), summed) in lookups.into_iter().zip(summed) {
+            for ((inverse, grads, distinct), summed) in lookups.into_iter().zip(summed) {
                 let mut expected = vec![7.0; distinct * dim];
-                super::super::reduce(&pool, grads, dim, restore, &mut expected).unwrap();
+                super::super::reduce(&pool, grads, dim, inverse, &mut expected).unwrap();
                 for (number, expected) in expected.chunks_exact(dim).enumerate() {
                     let same = summed.gradient(number).iter().zip(expected);
                     assert!(same.into_iter().all(|(a, b)| a.to_bits() == b.to_bits()));
@@ -163,9 +163,9 @@ mod tests {
     #[test]
     fn entries_that_are_no_number_are_refused() {
         let pool = Pool::new(1).unwrap();
-        let made = |restore: &[i32], distinct| {
-            let grads = vec![1.0; restore.len()];
-            Summed::all(&pool, 1, &[(restore, &grads, distinct)]).is_ok()
+        let made = |inverse: &[i32], distinct| {
+            let grads = vec![1.0; inverse.len()];
+            Summed::all(&pool, 1, &[(inverse, &grads, distinct)]).is_ok()
         };
         for bad in [2, -2, i32::MIN, i32::MAX] {
             assert!(!made(&[0, bad, -1], 2), "{bad}");

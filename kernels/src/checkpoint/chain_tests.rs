@@ -112,19 +112,19 @@ proptest! {
             match verb {
                 Verb::Update(keys) => update(&table, keys, step),
                 Verb::Create(keys) => {
-                    let mut restore = vec![0; keys.len()];
-                    table.id_offset(&pool(), Ids::I64(keys), true, None, &mut restore).unwrap();
+                    let mut inverse = vec![0; keys.len()];
+                    table.id_offset(&pool(), Ids::I64(keys), true, None, &mut inverse).unwrap();
                 }
                 Verb::Ahead(keys, claimed) => {
                     // Prepared before a save, claimed behind it.
-                    let mut restore = vec![0; keys.len()];
-                    let lease = table.prepare(&pool(), Ids::I64(keys), None, &mut restore);
+                    let mut inverse = vec![0; keys.len()];
+                    let lease = table.prepare(&pool(), Ids::I64(keys), None, &mut inverse);
                     let dir = temp.at(step);
                     since = save_delta(&table, &pool(), &dir, since, 0).unwrap().epoch;
                     chain.push(dir);
                     if *claimed {
                         let offsets = lease.offsets();
-                        table.claim(&pool(), Ids::I64(keys), offsets, None, &restore).unwrap();
+                        table.claim(&pool(), Ids::I64(keys), offsets, None, &inverse).unwrap();
                     }
                 }
                 Verb::Assign(keys) => {

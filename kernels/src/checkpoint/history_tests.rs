@@ -43,10 +43,10 @@ fn step(table: &Arc<Table>, ids: &[i64], time: i64, limits: Thresholds) -> Vec<b
     let mut places = vec![0; ids.len()];
     let observed = table.observe(&pool, Ids::I64(ids), 1, Some(time), limits, &mut places);
     let keys = observed.unwrap();
-    let mut restore = vec![0; ids.len()];
-    let lease = table.admit(&pool, &keys, None, &places, &mut restore);
+    let mut inverse = vec![0; ids.len()];
+    let lease = table.admit(&pool, &keys, None, &places, &mut inverse);
     let lease = lease.unwrap();
-    let admitted: Vec<bool> = restore.iter().map(|&at| at >= 0).collect();
+    let admitted: Vec<bool> = inverse.iter().map(|&at| at >= 0).collect();
     let with_rows = ids.iter().zip(&admitted).filter(|(_, &admitted)| admitted);
     let sums: Vec<i64> = with_rows.map(|(&id, _)| id).collect();
     let target = Target::Ids(Ids::I64(&sums));
@@ -117,9 +117,9 @@ fn write_files(dir: &Path, thresholds: &[i32], records: &[i64]) {
 /// them.
 fn write_rows(dir: &Path, keys: &[i64]) {
     let table = table();
-    let mut restore = vec![0; keys.len()];
+    let mut inverse = vec![0; keys.len()];
     table
-        .id_offset(&pool(), Ids::I64(keys), true, None, &mut restore)
+        .id_offset(&pool(), Ids::I64(keys), true, None, &mut inverse)
         .unwrap();
     save(&table, &pool(), dir).unwrap();
     fs::remove_file(dir.join("manifest.json")).unwrap();

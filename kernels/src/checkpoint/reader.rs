@@ -101,7 +101,7 @@ pub fn load_chain(
 
 /// A load that has read and checked everything, and has changed nothing yet.
 ///
-/// So several tables can be loaded all or none: stage each of them, then publish each. Dropping it
+/// So several tables can be loaded all or none: stage each of them, then publish all. Dropping it
 /// gives its memory back.
 pub struct StagedLoad {
     table: Arc<Table>,
@@ -137,6 +137,22 @@ impl StagedLoad {
     /// The second half: replaces the content of the table. It cannot fail.
     pub fn publish(self) -> Loaded {
         Loaded::of(self.table.swap_content(self.built))
+    }
+
+    /// The second half for several tables, whose contents are replaced at once: whoever reads two of
+    /// the tables, one after the other, and finds the first one restored finds the other restored as
+    /// well. Returns what each table has now, in the order of `loads`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if two loads are for one table; then no table changed.
+    pub fn publish_all(loads: Vec<StagedLoad>) -> Result<Vec<Loaded>> {
+        let (tables, contents): (Vec<_>, Vec<_>) = loads
+            .into_iter()
+            .map(|load| (load.table, load.built))
+            .unzip();
+        let contents = tables.iter().map(|table| &**table).zip(contents);
+        let swapped = Table::swap_contents(contents.collect())?;
+        Ok(swapped.into_iter().map(Loaded::of).collect())
     }
 }
 

@@ -5,12 +5,14 @@
 
 mod candidates;
 mod counters;
+mod seen;
 mod sketch;
 mod stored;
 
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub(crate) use candidates::Candidates;
 use counters::KeyCounters;
+pub(crate) use seen::Seen;
 pub(crate) use sketch::Sketch;
 pub(crate) use stored::Settings;
 
@@ -19,38 +21,6 @@ const SHIFT: u32 = 13;
 
 /// See [`SHIFT`].
 const PIECE: usize = 1 << SHIFT;
-
-/// What is known of one key: how often it was counted, and when it was last seen (seconds since 1970; 0 = without a time).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
-    pub(crate) count: u32,
-    pub(crate) last: u32,
-}
-
-impl Seen {
-    /// Whether nothing is known.
-    pub(crate) fn is_nothing(self) -> bool {
-        self == Seen::default()
-    }
-
-    fn add(self, count: u32, last: u32) -> Seen {
-        Seen {
-            count: self.count.saturating_add(count),
-            last: self.last.max(last),
-        }
-    }
-
-    fn pack(self) -> u64 {
-        u64::from(self.count) << 32 | u64::from(self.last)
-    }
-
-    fn unpack(word: u64) -> Seen {
-        Seen {
-            count: (word >> 32) as u32,
-            last: word as u32,
-        }
-    }
-}
 
 /// The history of a table; there is none before somebody asks for admission or eviction.
 pub(crate) struct History {

@@ -8,11 +8,11 @@
 mod model;
 
 #[cfg(feature = "model")]
-pub(crate) use model::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub(crate) use model::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(feature = "model")]
 pub(crate) use shuttle::sync::atomic;
 
 #[cfg(not(feature = "model"))]
-pub(crate) use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(not(feature = "model"))]
 pub(crate) use std::sync::atomic;

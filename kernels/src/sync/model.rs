@@ -3,7 +3,8 @@
 //! A lock's value lies in a lock of the standard library, which nobody ever waits for: who may have
 //! it is decided in the model.
 
-use shuttle::sync::{Condvar, Mutex as State, MutexGuard};
+pub(crate) use shuttle::sync::MutexGuard;
+use shuttle::sync::{Condvar, Mutex as State};
 use std::ops::{Deref, DerefMut};
 use std::sync::{PoisonError, RwLock as Value, RwLockReadGuard as Shared, RwLockWriteGuard as Own};
 

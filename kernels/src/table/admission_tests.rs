@@ -25,7 +25,8 @@ fn wait(done: impl Fn() -> bool) {
     }
 }
 
-/// Admits `keys` with `limit`, where `change` waits for the index before the admission has it for writing: it decides, `change` comes,
+/// Admits `keys` with `limit`, where `change` waits for the index before the admission has it for
+/// writing: it decides, `change` comes,
 /// it decides again. Returns the rows of the keys, -1 for none, or the error.
 fn admit_around(
     table: &Arc<Table>,
@@ -37,13 +38,14 @@ fn admit_around(
         let held = table.history().write();
         let admitted = scope.spawn(|| {
             let places: Vec<i32> = (0..keys.len() as i32).collect();
-            let mut restore = vec![0; keys.len()];
+            let mut inverse = vec![0; keys.len()];
             let pool = Pool::new(1).unwrap();
-            let lease = table.admit(&pool, keys, limit, &places, &mut restore)?;
+            let lease = table.admit(&pool, keys, limit, &places, &mut inverse)?;
             let row = |&at: &i32| lease.offsets().get(at as usize).copied().unwrap_or(-1);
-            Ok(restore.iter().map(row).collect())
+            Ok(inverse.iter().map(row).collect())
         });
-        // It has looked the keys up, or will, and waits for the history with the index in its hands.
+        // It has looked the keys up, or will, and waits for the history with the index in its
+        // hands.
         wait(|| table.index().is_locked());
         let changed = scope.spawn(change);
         wait(|| table.index().try_read().is_none());
@@ -66,8 +68,8 @@ fn observe(table: &Table, ids: &[i64], access: u32) {
 
 fn enter(table: &Table, ids: &[i64]) {
     let pool = Pool::new(1).unwrap();
-    let mut restore = vec![0; ids.len()];
-    let entered = table.id_offset(&pool, Ids::I64(ids), true, None, &mut restore);
+    let mut inverse = vec![0; ids.len()];
+    let entered = table.id_offset(&pool, Ids::I64(ids), true, None, &mut inverse);
     entered.unwrap();
 }
 
@@ -79,7 +81,8 @@ fn row(table: &Table, key: i64) -> i64 {
 
 #[test]
 fn the_limit_holds_for_what_is_decided_last_and_nothing_is_counted_beyond_it() {
-    // The limit was compared before the second decision only: a lease had more rows than the graph has room for.
+    // The limit was compared before the second decision only: a lease had more rows than the graph
+    // has room for.
     let table = table();
     observe(&table, &[1, 1, 2, 3], 2);
     let before = table.stats();
@@ -141,14 +144,15 @@ fn keys_that_are_removed_while_they_are_admitted_are_refused() {
 
 #[test]
 fn a_key_admitted_below_a_threshold_that_rises_meanwhile_keeps_its_count() {
-    // It got its row by the old threshold, and the new one for its count, without having been seen so often.
+    // It got its row by the old threshold, and the new one for its count, without having been seen
+    // so often.
     let table = table();
     observe(&table, &[1, 1, 2], 2);
     std::thread::scope(|scope| {
         let history = table.history().write();
         let admitted = scope.spawn(|| {
-            let (pool, mut restore) = (Pool::new(1).unwrap(), [0; 2]);
-            let lease = table.admit(&pool, &[1, 2], None, &[0, 1], &mut restore);
+            let (pool, mut inverse) = (Pool::new(1).unwrap(), [0; 2]);
+            let lease = table.admit(&pool, &[1, 2], None, &[0, 1], &mut inverse);
             lease.map(|lease| lease.offsets().len()).unwrap()
         });
         wait(|| table.index().is_locked());
@@ -165,11 +169,11 @@ fn a_key_admitted_below_a_threshold_that_rises_meanwhile_keeps_its_count() {
         raised.join().unwrap();
     });
     assert!(row(&table, 1) >= 0);
-    let (pool, mut restore) = (Pool::new(1).unwrap(), [0]);
+    let (pool, mut inverse) = (Pool::new(1).unwrap(), [0]);
     for (more, expected) in [(2, -1), (1, 0)] {
         observe(&table, &[1, 1][..more], 2);
-        let lease = table.admit(&pool, &[1], None, &[0], &mut restore);
+        let lease = table.admit(&pool, &[1], None, &[0], &mut inverse);
         assert_eq!(lease.unwrap().offsets().len() as i32, expected + 1);
-        assert_eq!(restore, [expected], "counted 4 times, then 5 times");
+        assert_eq!(inverse, [expected], "counted 4 times, then 5 times");
     }
 }

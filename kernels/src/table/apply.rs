@@ -6,8 +6,9 @@ use super::offset::Unfit;
 use super::{LookupGradients, Table, Target};
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
-use crate::mem::{OwnedRows, NONE};
+use crate::mem::NONE;
 use crate::pool::ranges;
+use crate::rows::{RowPart, RowStore, Store};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Ids, Pool, Result, RowOptimizer};
 use std::borrow::Cow;
@@ -20,7 +21,7 @@ const LEAST: usize = 512;
 /// cache.
 const MOST: usize = 128 << 10;
 
-/// Rows on their way ahead of the one that is updated.
+/// Rows that are prefetched ahead of the one that is updated.
 const AHEAD: usize = 8;
 
 impl Table {
@@ -53,11 +54,11 @@ impl Table {
                 self.update(pool, &mut content, &dealt, &Rows { dim, grads }, optimizer)
             }
             Target::Ids(ids) => {
-                let mut restore = vec![0; n];
-                let (index, offsets) = self.resolve(pool, ids, true, None, &mut restore, zeros)?;
+                let mut inverse = vec![0; n];
+                let (index, offsets) = self.resolve(pool, ids, true, None, &mut inverse, zeros)?;
                 let lookup = LookupGradients {
                     offsets: &offsets,
-                    restore: &restore,
+                    inverse: &inverse,
                     grads,
                 };
                 let keyed = self.keyed(pool, &[lookup])?;
@@ -77,7 +78,7 @@ impl Table {
     /// bits without the tensors between.
     ///
     /// # Errors
-    /// As [`Table::apply`], and `InvalidArgument` for an entry of `restore` that is no place in its
+    /// As [`Table::apply`], and `InvalidArgument` for an entry of `inverse` that is no place in its
     /// `offsets`. A failed call changes no row.
     pub fn apply_lookups(
         &self,
@@ -86,8 +87,8 @@ impl Table {
         optimizer: &dyn RowOptimizer,
     ) -> Result<u64> {
         for lookup in lookups {
-            self.floats("grads", lookup.grads.len(), lookup.restore.len())?;
-            self.expect_numbers(lookup.restore.len())?;
+            self.floats("grads", lookup.grads.len(), lookup.inverse.len())?;
+            self.expect_numbers(lookup.inverse.len())?;
         }
         self.expect_numbers(lookups.iter().map(|lookup| lookup.offsets.len()).sum())?;
         let keyed = self.keyed(pool, lookups)?;
@@ -114,14 +115,14 @@ impl Table {
     pub fn assign(&self, pool: &Pool, ids: Ids<'_>, rows: &[f32]) -> Result<()> {
         let dim = self.dim();
         self.floats("rows", rows.len(), ids.len())?;
-        let mut restore = vec![0; ids.len()];
-        let (index, offsets) = self.resolve(pool, ids, true, None, &mut restore, zeros)?;
+        let mut inverse = vec![0; ids.len()];
+        let (index, offsets) = self.resolve(pool, ids, true, None, &mut inverse, zeros)?;
         let mut content = self.content().write();
         drop(index);
-        let offset = |at: usize| offsets.get(restore[at] as usize).copied().unwrap_or(-1);
+        let offset = |at: usize| offsets.get(inverse[at] as usize).copied().unwrap_or(-1);
         let dealt = self.deal(pool, &content, ids.len(), offset)?;
         let reset_slots = content.reset_slots();
-        let parts = content.slab.split(dealt.owners);
+        let parts = content.store.split(dealt.owners);
         pool.each(
             parts.into_iter().enumerate().collect(),
             |(owner, mut part)| {
@@ -152,7 +153,7 @@ impl Table {
     fn keyed<'a>(&self, pool: &Pool, lookups: &[LookupGradients<'a>]) -> Result<Keyed<'a>> {
         let spread: Vec<Spread<'a>> = lookups
             .iter()
-            .map(|lookup| (lookup.restore, lookup.grads, lookup.offsets.len()))
+            .map(|lookup| (lookup.inverse, lookup.grads, lookup.offsets.len()))
             .collect();
         let lookups = Summed::all(pool, self.dim(), &spread)
             .map_err(|error| error.with("table", &self.config().name))?;
@@ -191,7 +192,8 @@ impl Table {
                 match rows.row(offset) {
                     Ok(NONE) => {}
                     Ok(row) => {
-                        lists[OwnedRows::owner(row, owners as u32) as usize].push((row, at as u32));
+                        let owner = Store::owner(row, owners as u32) as usize;
+                        lists[owner].push((row, at as u32));
                     }
                     Err(Unfit::Stale | Unfit::Retired(_)) => stale.push(offset),
                     Err(why) => return Err(self.bad_offset("offsets", offset, why)),
@@ -219,12 +221,13 @@ impl Table {
         let starts = content
             .slots_for(&optimizer.slots())
             .map_err(|error| error.with("table", &self.config().name))?;
-        self.counters()
+        self.keys()
+            .counters
             .stale
             .fetch_add(dealt.stale, Ordering::Relaxed);
         let frozen = content.frozen().to_vec();
         let updated = AtomicU64::new(0);
-        let parts = content.slab.split(dealt.owners);
+        let parts = content.store.split(dealt.owners);
         pool.each(parts.into_iter().enumerate().collect(), |(owner, part)| {
             let size = dealt.lists.iter().map(|lists| lists[owner].len()).sum();
             let rows = if dealt.distinct {
@@ -256,7 +259,7 @@ struct Dealt {
     stale: u64,
 }
 
-/// How many different ones there are.
+/// How many distinct offsets there are.
 fn distinct(mut offsets: Vec<i64>) -> u64 {
     offsets.sort_unstable();
     offsets.dedup();
@@ -332,7 +335,7 @@ struct Job<'a, G> {
 
 impl<G: Gradients> Job<'_, G> {
     /// Updates the rows of one owner, which may write all of them, and returns how many changed.
-    fn run(&self, mut part: OwnedRows<'_>, found: &Occurrences) -> u64 {
+    fn run(&self, mut part: impl RowPart, found: &Occurrences) -> u64 {
         let rows = found.rows();
         let mut sum = vec![0.0; self.dim];
         let mut updated = 0;

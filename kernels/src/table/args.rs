@@ -34,7 +34,7 @@ pub struct LookupGradients<'a> {
     /// them; they may repeat, -1 and 0 are skipped.
     pub offsets: &'a [i64],
     /// For each id its place in `offsets`, `(n)`; -1 is skipped.
-    pub restore: &'a [i32],
+    pub inverse: &'a [i32],
     /// The gradients `(n, dim)`.
     pub grads: &'a [f32],
 }

@@ -13,8 +13,8 @@ pub const MAX_CAPACITY: u64 = 2_000_000_000;
 /// The sizes of a sketch, in bytes.
 const SKETCH_BYTES: RangeInclusive<u64> = 1 << 10..=1 << 40;
 
-/// The settings of a [`Table`](crate::Table); they do not change during its life. This is also their form in JSON: as Python gives
-/// them, and as a checkpoint's manifest keeps them.
+/// The settings of a [`Table`](crate::Table); they do not change during its life. This is also
+/// their form in JSON: as Python gives them, and as a checkpoint's manifest keeps them.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TableConfig {

@@ -3,7 +3,7 @@
 use super::changes::Changes;
 use super::free_rows::FreeRows;
 use super::offset::{Births, Unfit, MAX_ROWS};
-use crate::mem::Slab;
+use crate::rows::{RowStore, Store};
 use crate::sync::{RwLock, RwLockReadGuard};
 use crate::{Error, Kind, Result, SlotSpec};
 use std::ops::Range;
@@ -17,8 +17,8 @@ const RUN_BYTES: usize = 256 << 10;
 
 /// Rows `[embedding | slot 1 | slot 2 ..]` with the bookkeeping of free ones.
 pub(crate) struct Content {
-    /// The rows; all below `slab.rows()` that are not free are in use.
-    pub(crate) slab: Slab,
+    /// The rows' floats; all rows of it that are not free are in use.
+    pub(crate) store: Store,
     /// The slots, in the order in which they lie behind the embedding.
     pub(crate) slots: Vec<SlotSpec>,
     dim: usize,
@@ -67,9 +67,9 @@ impl Offsets<'_> {
 impl Content {
     /// No rows.
     pub(crate) fn new(dim: usize, capacity: u64, slots: Vec<SlotSpec>) -> Content {
-        let slab = Slab::new(dim * (1 + slots.len()), capacity);
+        let store = Store::new(dim * (1 + slots.len()), capacity);
         Content {
-            slab,
+            store,
             slots,
             dim,
             capacity,
@@ -92,14 +92,14 @@ impl Content {
     pub(super) fn offsets(&self) -> Offsets<'_> {
         Offsets {
             births: self.births.read(),
-            rows: self.slab.rows() as u64,
+            rows: self.store.rows() as u64,
         }
     }
 
     /// Takes the place of `old`, whose offsets are good no longer.
     pub(super) fn follow(&mut self, old: &Content) {
         self.births = Arc::clone(&old.births);
-        self.births.write().replaced(self.slab.rows());
+        self.births.write().replaced(self.store.rows());
     }
 
     /// A row that a lease holds has lost its key: it can be read with the offsets there are, and
@@ -126,9 +126,9 @@ impl Content {
             rows.push(row);
         }
         let reused = rows.len();
-        let first = self.slab.rows();
+        let first = self.store.rows();
         let end = first + (n - reused);
-        if let Err(error) = numbered(end).and_then(|()| self.slab.grow(end)) {
+        if let Err(error) = numbered(end).and_then(|()| self.store.grow(end)) {
             self.free(&rows);
             return Err(error);
         }
@@ -154,7 +154,7 @@ impl Content {
     /// Gives memory of free rows back, if many are.
     pub(crate) fn tidy(&mut self) {
         let unused = self.free_rows.len();
-        if unused == self.slab.rows() {
+        if unused == self.store.rows() {
             if unused > 0 {
                 let mut old =
                     Content::new(self.dim, self.capacity, std::mem::take(&mut self.slots));
@@ -170,12 +170,12 @@ impl Content {
 
     /// Whether half of the rows are free, and many.
     pub(crate) fn is_sparse(&self) -> bool {
-        self.free_rows.len() >= SWEEP && self.free_rows.len() * 2 >= self.slab.rows()
+        self.free_rows.len() >= SWEEP && self.free_rows.len() * 2 >= self.store.rows()
     }
 
     /// Rows in use, staged and retired ones among them.
     pub(crate) fn used(&self) -> usize {
-        self.slab.rows() - self.free_rows.len()
+        self.store.rows() - self.free_rows.len()
     }
 
     /// [`Content::tidy`] is to wait until many more rows are removed: somebody else gives their
@@ -192,8 +192,8 @@ impl Content {
         }
         let to = self.first_free().filter(|&to| to < row)?;
         scratch.clear();
-        scratch.extend_from_slice(self.slab.row(row)?);
-        self.slab.row_mut(to)?.copy_from_slice(scratch);
+        scratch.extend_from_slice(self.store.row(row)?);
+        self.store.row_mut(to)?.copy_from_slice(scratch);
         self.changes.moved(row, to);
         self.births.write().moved(row, to);
         self.free_rows.remove(to);
@@ -204,8 +204,8 @@ impl Content {
     /// Forgets free rows at the end. What is returned holds their memory: to be dropped when no
     /// lock is held, which takes time.
     pub(crate) fn trim(&mut self) -> impl Sized + use<> {
-        let rows = self.free_rows.end(self.slab.rows());
-        let memory = self.slab.truncate(rows);
+        let rows = self.free_rows.end(self.store.rows());
+        let memory = self.store.truncate(rows);
         self.free_rows.truncate(rows);
         self.births.write().truncate(rows);
         self.swept = self.free_rows.len();
@@ -214,13 +214,13 @@ impl Content {
 
     /// Gives the memory of long runs of free rows in `rows` back.
     pub(crate) fn release(&mut self, rows: Range<usize>) {
-        let long = RUN_BYTES / (self.slab.width() * size_of::<f32>()).max(1);
-        let end = rows.end.min(self.slab.rows());
+        let long = RUN_BYTES / (self.store.width() * size_of::<f32>()).max(1);
+        let end = rows.end.min(self.store.rows());
         let mut start = rows.start;
         for row in rows.start..=end {
             if row == end || !self.free_rows.contains(row as u32) {
                 if row - start > long {
-                    self.slab.release(start, row);
+                    self.store.release(start, row);
                 }
                 start = row + 1;
             }
@@ -266,24 +266,24 @@ impl Content {
             starts.push(self.dim * (1 + at));
         }
         if slots.len() > known {
-            let width = self.slab.width();
-            let wider = Slab::new(self.dim * (1 + slots.len()), self.capacity);
-            let narrow = std::mem::replace(&mut self.slab, Slab::new(width, self.capacity));
-            let dim = self.dim;
-            let moved = narrow.move_into(wider, |row| {
-                fill_slots(&mut row[width..], dim, &slots[known..])
+            let (dim, width) = (self.dim, self.store.width());
+            let none = Store::new(width, self.capacity);
+            let narrow = std::mem::replace(&mut self.store, none);
+            let wider = dim * (1 + slots.len());
+            let widened = narrow.widen(wider, self.capacity, |row| {
+                fill_slots(&mut row[width..], dim, &slots[known..]);
             });
-            match moved {
-                Ok(wider) => self.slab = wider,
+            match widened {
+                Ok(wide) => self.store = wide,
                 Err((narrow, error)) => {
-                    self.slab = narrow;
+                    self.store = narrow;
                     return Err(error);
                 }
             }
         }
         if slots.len() > known {
             // Every row has more than it had.
-            self.changes.touch(0..self.slab.rows() as u32);
+            self.changes.touch(0..self.store.rows() as u32);
         }
         self.slots = slots;
         self.initials += u64::from(changed);
@@ -306,7 +306,7 @@ impl Content {
     pub(crate) fn reset(&mut self, rows: &[u32]) {
         let reset_slots = self.reset_slots();
         for &row in rows {
-            if let Some(row) = self.slab.row_mut(row) {
+            if let Some(row) = self.store.row_mut(row) {
                 reset_slots(row);
             }
         }
@@ -321,14 +321,14 @@ impl Content {
     /// The first free row.
     fn first_free(&mut self) -> Option<u32> {
         let row = self.free_rows.first(self.lowest);
-        self.lowest = row.map_or(self.slab.rows(), |row| row as usize);
+        self.lowest = row.map_or(self.store.rows(), |row| row as usize);
         row
     }
 
     /// Forgets free rows at the end and gives back the memory of long runs of free rows.
     fn sweep(&mut self) {
         drop(self.trim());
-        self.release(0..self.slab.rows());
+        self.release(0..self.store.rows());
     }
 }
 

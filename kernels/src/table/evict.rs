@@ -1,16 +1,16 @@
 //! Eviction: stale keys go in small pieces, between which training goes on, and the memory of their
 //! rows is given back.
 
+use super::keys::{Keys, Removed};
 use super::Table;
-use crate::history::History;
-use crate::mem::NONE;
+use crate::rows::RowStore;
 use crate::sync::RwLockWriteGuard;
 use crate::{Error, Ids, Kind, Result};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Keys that are removed, or rows that are moved, under one lock: no other verb waits much longer
-/// than for a batch.
+/// Keys that are removed, or rows that are moved, under one lock: other verbs wait about as long as
+/// for a batch.
 const PIECE: usize = 1024;
 
 /// Rows of at most so many floats in all are moved under one lock.
@@ -22,25 +22,23 @@ const LOOK: usize = 32 << 10;
 /// Rows whose histories are looked through, or whose memory is given back, under one lock.
 const ROWS: usize = 1 << 16;
 
-/// How often, and after which pauses, rows are tried again that a lease held when they were to
-/// move: steps end meanwhile.
+/// How often, and after which pauses, rows are tried again that a lease kept from moving.
 const AGAIN: (usize, Duration) = (32, Duration::from_millis(1));
 
-/// Bytes of free rows for which it is worth while to move others, if there are any, and to wait for
-/// leases.
+/// Other rows are moved, and leases waited for, only if the free rows have so many bytes.
 const WORTH: usize = 1 << 20;
 
-/// How often all rows behind the end are looked for: those that were staged have keys later.
+/// How often rows behind the end are searched: rows that were staged get their keys later.
 const ROUNDS: usize = 3;
 
 /// What is called with some entries of the index: keys and rows.
 type Visit<'f> = dyn FnMut(&[(i64, u32)]) -> Result<()> + 'f;
 
 impl Table {
-    /// Lets go of the keys that were not seen for the eviction threshold, counted from the latest
-    /// time that was told: rows, slots and history. Returns how many keys went and how many are
-    /// still known. A key without a time never goes, and none at all as long as there is no
-    /// eviction threshold. Of a table with a sketch both are keys with rows: stale cells are
+    /// Removes the keys that were not seen for as long as the eviction threshold, counted from the
+    /// greatest batch timestamp: their rows, slots and history. Returns how many keys went and how
+    /// many are still known. A key without a time never goes, and none at all as long as there is
+    /// no eviction threshold. Of a table with a sketch both are keys with rows: stale cells are
     /// emptied, but how many keys were in them is not known.
     ///
     /// It works in pieces: other verbs get their turn between any two. Keys that are seen meanwhile
@@ -52,29 +50,21 @@ impl Table {
     /// `ResourceExhausted` without memory for a list of rows. Keys that went before the error stay
     /// gone.
     pub fn evict(&self) -> Result<(u64, u64)> {
-        let threshold = |history: &History| history.eviction().map(|_| history.latest());
-        let history = self.history().read();
-        let Some(latest) = history.as_deref().and_then(threshold) else {
-            drop(history);
-            return Ok((0, self.known()));
+        let Some((latest, pieces)) = self.keys().eviction() else {
+            return Ok((0, self.keys().known()));
         };
-        let pieces = history.as_deref().map_or(0, |one| one.candidates.pieces());
-        drop(history);
-        let mut gone = 0;
-        for piece in 0..pieces {
-            if let Some(history) = self.history().read().as_deref() {
-                let stale = |seen| history.is_stale(seen, latest);
-                gone += history.candidates.drop_stale(piece, stale);
-            }
-        }
-        self.counters().evicted.fetch_add(gone, Relaxed);
+        let pieces = 0..pieces;
+        let mut gone = pieces
+            .map(|piece| self.keys().drop_stale(piece, latest))
+            .sum();
+        self.keys().counters.evicted.fetch_add(gone, Relaxed);
         let stale = self.stale_rows(latest)?;
         if stale.iter().any(|&bits| bits != 0) {
             gone += self.evict_rows(&stale, latest)?;
         }
         drop(stale);
         self.compact()?;
-        Ok((gone, self.known()))
+        Ok((gone, self.keys().known()))
     }
 
     /// [`Table::remove`] of those of `ids` whose rows `wanted` accepts. `tidy` says whether the
@@ -86,31 +76,20 @@ impl Table {
         wanted: &dyn Fn(u32) -> bool,
         tidy: bool,
     ) -> Result<u64> {
-        let mut rows = Vec::new();
-        rows.try_reserve(ids.len()).map_err(|_| {
+        let mut removed = Removed::with_room(ids.len()).map_err(|_| {
             Error::new(Kind::ResourceExhausted, "no memory to remove rows")
                 .with("table", &self.config().name)
                 .with("ids", ids.len())
         })?;
         let mut index = self.index().write();
-        let mut gone = Vec::new();
-        for at in 0..ids.len() {
-            let key = ids.get(at);
-            let row = index.row(key);
-            if row != NONE && wanted(row) {
-                index.remove(key);
-                rows.push(row);
-                if self.tracks() {
-                    gone.push(key);
-                }
-            }
-        }
+        Keys::take_out(&mut index, ids, wanted, self.tracks(), &mut removed);
+        let Removed { rows, keys } = removed;
         if rows.is_empty() {
             return Ok(0);
         }
-        self.rows().retire(&rows, gone, tidy);
-        self.forget_history(std::iter::empty(), &rows);
-        self.count(&index);
+        self.rows().retire(&rows, keys, tidy);
+        self.keys().forget_history(std::iter::empty(), &rows);
+        self.keys().count(&index);
         if !tidy {
             // Between pieces whoever waits comes next, even if this thread is back before the other
             // is awake.
@@ -121,7 +100,7 @@ impl Table {
 
     /// One bit a row, set where its key has not been seen for long.
     fn stale_rows(&self, latest: u32) -> Result<Vec<u64>> {
-        let rows = self.content().read().slab.rows();
+        let rows = self.content().read().store.rows();
         let mut stale = Vec::new();
         let words = rows.div_ceil(64);
         stale
@@ -147,16 +126,12 @@ impl Table {
             let word = stale.get(row as usize / 64);
             word.is_some_and(|word| word >> (row % 64) & 1 == 1)
         };
-        let still_stale = |row: u32| {
-            let history = self.history().read();
-            let stale = |one: &History| one.is_stale(one.of_row(row), latest);
-            history.as_deref().is_some_and(stale)
-        };
+        let still_stale = |row: u32| self.keys().is_stale(row, latest);
         let mut gone = 0;
         self.each_entry(&is_stale, PIECE, &mut |entries| {
             let keys: Vec<i64> = entries.iter().map(|&(key, _)| key).collect();
             let removed = self.remove_where(Ids::I64(&keys), &still_stale, false)?;
-            self.counters().evicted.fetch_add(removed, Relaxed);
+            self.keys().counters.evicted.fetch_add(removed, Relaxed);
             gone += removed;
             give_way();
             Ok(())
@@ -204,7 +179,7 @@ impl Table {
         for _ in 0..ROUNDS {
             let (end, width) = {
                 let content = self.content().read();
-                let (rows, width) = (content.slab.rows(), content.slab.width());
+                let (rows, width) = (content.store.rows(), content.store.width());
                 let free = (rows - content.used()) * width * size_of::<f32>();
                 let is_worth_it = free >= WORTH || content.used() == 0;
                 if !content.is_sparse() || !is_worth_it {
@@ -233,12 +208,12 @@ impl Table {
             let rows = content.trim();
             let words = history
                 .as_deref_mut()
-                .map(|one| one.truncate(content.slab.rows()));
+                .map(|one| one.truncate(content.store.rows()));
             drop((history, content, _flight));
             drop((rows, words));
         }
         // What is still in use there stays; the memory between is given back.
-        let rows = self.content().read().slab.rows();
+        let rows = self.content().read().store.rows();
         for start in (0..rows).step_by(ROWS) {
             let mut content = self.content().write();
             if !content.is_sparse() {
@@ -282,18 +257,6 @@ impl Table {
         RwLockWriteGuard::unlock_fair(content);
         RwLockWriteGuard::unlock_fair(index);
         give_way();
-    }
-
-    /// Keys that something is known of; with a sketch, those that have rows.
-    fn known(&self) -> u64 {
-        let pieces = self.history().read().as_deref().map_or(0, History::pieces);
-        let mut known = 0;
-        for piece in 0..pieces {
-            let history = self.history().read();
-            known += history.as_deref().map_or(0, |one| one.known_rows(piece));
-        }
-        let history = self.history().read();
-        known + history.as_deref().map_or(0, |one| one.candidates.len())
     }
 }
 

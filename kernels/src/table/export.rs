@@ -3,6 +3,7 @@
 use super::content::Content;
 use super::{Export, Table};
 use crate::index::Index;
+use crate::rows::RowStore;
 use crate::sync::RwLockReadGuard;
 use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
 use std::ops::Range;
@@ -15,7 +16,7 @@ const WINDOW: usize = 4 << 20;
 const PASSES: usize = 128;
 
 /// A read lock on a whole table: blocks every verb except observe, and eviction of keys without
-/// rows. The thread that holds it must call no verb of the table.
+/// rows. The thread that holds it must call no verb of any table, and drop no lease.
 pub struct Snapshot<'t> {
     pub(super) table: &'t Table,
     pub(super) index: RwLockReadGuard<'t, Index>,
@@ -36,7 +37,7 @@ impl Snapshot<'_> {
     /// The row `[embedding | slot ..]` of a number, `dim * (1 + slots)` floats; `None` past the
     /// end.
     pub(crate) fn row(&self, row: u32) -> Option<&[f32]> {
-        self.content.slab.row(row)
+        self.content.store.row(row)
     }
 
     /// Ends the epoch of changes and returns its number, 0 if changes are not tracked: what changes
@@ -58,7 +59,7 @@ impl Snapshot<'_> {
 
     /// Notes what a save since epoch `since`, which closed an epoch, has written.
     pub(crate) fn written(&self, since: u32, least: u32) {
-        let rows = self.content.slab.rows() as u32;
+        let rows = self.content.store.rows() as u32;
         self.content.changes.written(rows, since, least);
     }
 
@@ -81,7 +82,7 @@ impl Snapshot<'_> {
         keep: &(dyn Fn(u32) -> bool + Sync),
         f: &mut dyn FnMut(&Window<'_>) -> Result<()>,
     ) -> Result<()> {
-        let rows = self.content.slab.rows();
+        let rows = self.content.store.rows();
         let size = WINDOW.max(rows.div_ceil(PASSES)).min(rows);
         let mut keys = Vec::new();
         keys.try_reserve_exact(size)
@@ -157,7 +158,7 @@ impl Table {
         }
     }
 
-    /// [`Snapshot::for_each_row`] on a snapshot of this moment; `f` must not call a verb of this
+    /// [`Snapshot::for_each_row`] on a snapshot of this moment; `f` must not call a verb of any
     /// table.
     ///
     /// Beside the table it needs 8 bytes for each of 4,194,304 rows, or of a 128th of the rows if

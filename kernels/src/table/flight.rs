@@ -1,13 +1,11 @@
-//! What batches hold on their way from being prepared to the end of their step: staged, leased and
-//! retired rows.
+//! Staged, leased and retired rows: what a batch holds between its preparation and the end of its
+//! step.
 
 use super::content::Content;
 use super::fingerprint::Fingerprint;
+use super::key_map::KeyMap;
 use super::offset::row_of;
-use crate::index::hash;
 use crate::mem::{Lines, NONE};
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 /// Bytes of one entry of the maps, about.
@@ -20,16 +18,14 @@ const ENTRY: usize = 32;
 #[derive(Default)]
 pub(super) struct Flight {
     /// Live leases by the address of their offsets.
-    leases: Map<usize, Held>,
+    leases: KeyMap<usize, Held>,
     /// Rows made for batches that are still to come.
-    staging: Map<i64, Staged>,
+    staging: KeyMap<i64, Staged>,
     /// Rows whose keys were removed, with the number of leases that hold them.
-    retired: Map<u32, u32>,
+    retired: KeyMap<u32, u32>,
     /// Rows that nobody holds any more, to be freed by whoever has the content next.
     loose: Vec<u32>,
 }
-
-pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<KeyHasher>>;
 
 /// What one live lease holds.
 struct Held {
@@ -202,7 +198,7 @@ impl Flight {
 
     /// Which rows of some entries live leases hold.
     pub(super) fn held(&self, entries: &[(i64, u32)]) -> impl Fn(u32) -> bool + use<> {
-        let mut held: Map<u32, bool> = Map::default();
+        let mut held: KeyMap<u32, bool> = KeyMap::default();
         if !self.leases.is_empty() {
             held.extend(entries.iter().map(|&(_, row)| (row, false)));
         }
@@ -223,7 +219,7 @@ impl Flight {
             self.loose.extend_from_slice(rows);
             return self.settle(content);
         }
-        let mut found: Map<u32, u32> = rows.iter().map(|&row| (row, 0)).collect();
+        let mut found: KeyMap<u32, u32> = rows.iter().map(|&row| (row, 0)).collect();
         for held in self.leases.values_mut() {
             for &offset in held.offsets.iter() {
                 let row = row_of(offset);
@@ -311,34 +307,4 @@ pub(super) fn divide(flight: &Flight, keys: &[i64]) -> (Vec<u32>, Vec<i64>) {
         })
         .collect();
     (rows, fresh)
-}
-
-/// The index's hash for maps of keys, rows and addresses.
-#[derive(Default)]
-pub(super) struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        self.write_u64(value.into());
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = hash((self.0 ^ value) as i64);
-    }
-
-    fn write_i64(&mut self, value: i64) {
-        self.write_u64(value as u64);
-    }
-
-    fn write_usize(&mut self, value: usize) {
-        self.write_u64(value as u64);
-    }
 }

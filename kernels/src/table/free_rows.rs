@@ -77,7 +77,7 @@ impl FreeRows {
         None
     }
 
-    /// The end of the rows below `rows` that are not in it: all from there on are.
+    /// The least number from which on all rows below `rows` are free.
     pub(super) fn end(&self, mut rows: usize) -> usize {
         while rows > 0 && self.contains(rows as u32 - 1) {
             let whole = rows.is_multiple_of(BITS) && self.words[rows / BITS - 1] == u64::MAX;

@@ -3,6 +3,7 @@
 use super::{Loading, Snapshot, Table};
 use crate::history::{History, Seen, Settings, Sketch};
 use crate::pool::ranges;
+use crate::rows::RowStore;
 use crate::{Pool, Result, PADDING};
 
 /// Entries of a shard of the index that are listed at once.
@@ -118,8 +119,11 @@ impl Loading<'_> {
     /// # Errors
     /// `ResourceExhausted` without memory for the sketch of a table that has one.
     pub(crate) fn start_history(&mut self, settings: Settings) -> Result<()> {
-        let history = History::from_files(settings, self.content.slab.rows());
-        let history = history.with_candidates(self.table.candidates()?);
+        let history = History::from_files(settings, self.content.store.rows());
+        let candidates = self.table.keys().candidates();
+        let name = &self.table.config().name;
+        let candidates = candidates.map_err(|error| error.with("table", name))?;
+        let history = history.with_candidates(candidates);
         self.history = Some(Box::new(history));
         Ok(())
     }

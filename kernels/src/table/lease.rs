@@ -1,21 +1,15 @@
-//! Batches ahead: rows for a batch before its step, and offsets that stay good until the last one
-//! who has them is done.
+//! Leases: the offsets of a batch, whose rows stay readable while the lease lives; and batches that
+//! get their rows ahead of their step.
 
 use super::fingerprint::Fingerprint;
 use super::flight::{divide, Claim};
+use super::keys::Keys;
 use super::Table;
 use crate::batch::distinct::{Distinct, Wanted};
-use crate::index::{hash, Index};
-use crate::mem::{prefetch, Lines, NONE};
-use crate::pool::{ranges, split_mut};
+use crate::index::Index;
+use crate::mem::Lines;
 use crate::{Ids, Pool, Result};
 use std::sync::{Arc, Weak};
-
-/// A thread should look up at least so many keys.
-const LEAST: usize = 4096;
-
-/// Buckets on their way ahead of the one that is read.
-const BUCKETS: usize = 16;
 
 /// The offsets of one batch. While it lives, none of its rows becomes the row of another key,
 /// whatever is removed, and each of them can be read.
@@ -37,8 +31,8 @@ impl std::fmt::Debug for Lease {
 }
 
 impl Lease {
-    /// Those of the distinct keys, in order of first occurrence; none if the batch could not be
-    /// prepared.
+    /// The offsets of the distinct keys, in order of first occurrence; none if the batch could not
+    /// be prepared.
     pub fn offsets(&self) -> &[i64] {
         self.offsets.as_ref().map_or(&[], |offsets| offsets)
     }
@@ -62,7 +56,7 @@ impl Drop for Lease {
         };
         table.rows().end(&offsets);
         if let Some(offsets) = Arc::into_inner(offsets) {
-            table.rows().keep(offsets);
+            table.rows().buffers().keep(offsets);
         }
     }
 }
@@ -77,11 +71,11 @@ impl Table {
         pool: &Pool,
         ids: Ids<'_>,
         limit: Option<usize>,
-        restore: &mut [i32],
+        inverse: &mut [i32],
     ) -> Result<Lease> {
-        self.length("restore", restore.len(), ids.len())?;
-        let room = |n| self.rows().buffer(n);
-        let (index, offsets) = self.resolve(pool, ids, true, limit, restore, room)?;
+        self.length("inverse", inverse.len(), ids.len())?;
+        let room = |n| self.rows().buffers().take(n);
+        let (index, offsets) = self.resolve(pool, ids, true, limit, inverse, room)?;
         let offsets = Arc::new(offsets);
         self.flight().lock().register(&offsets, None, Vec::new());
         drop(index);
@@ -93,32 +87,32 @@ impl Table {
     /// last lease that names them ends.
     ///
     /// Where that is not possible (more keys than `limit`, no room in the budget, no memory) the
-    /// lease is empty and `restore` is -1: the claim says so, and the step does it all.
+    /// lease is empty and `inverse` is -1: the claim says so, and the step does it all.
     pub fn prepare(
         self: &Arc<Self>,
         pool: &Pool,
         ids: Ids<'_>,
         limit: Option<usize>,
-        restore: &mut [i32],
+        inverse: &mut [i32],
     ) -> Lease {
-        Table::prepare_all(std::slice::from_ref(self), pool, ids, limit, restore)
+        Table::prepare_all(std::slice::from_ref(self), pool, ids, limit, inverse)
             .pop()
             .unwrap_or_else(Lease::empty)
     }
 
     /// [`Table::prepare`] of the same ids in several tables, a lease for each. They share
-    /// `restore`, which is -1 if all leases are empty, and the ids are de-duplicated once.
+    /// `inverse`, which is -1 if all leases are empty, and the ids are de-duplicated once.
     pub fn prepare_all(
         tables: &[Arc<Table>],
         pool: &Pool,
         ids: Ids<'_>,
         limit: Option<usize>,
-        restore: &mut [i32],
+        inverse: &mut [i32],
     ) -> Vec<Lease> {
         let mut leases = Vec::with_capacity(tables.len());
         if let Some((first, others)) = tables
             .split_first()
-            .filter(|_| restore.len() == ids.len() && i32::try_from(ids.len()).is_ok())
+            .filter(|_| inverse.len() == ids.len() && i32::try_from(ids.len()).is_ok())
         {
             // Each index is held until its rows are staged: no key can be entered or removed before
             // the lease is known.
@@ -127,27 +121,30 @@ impl Table {
                 [] => Wanted::Keys,
                 _ => Wanted::Occurrences,
             };
-            let room = |n| first.rows().buffer(n);
-            let mut found = first.distinct(pool, &index, ids, wanted, restore, room);
+            let room = |n| first.rows().buffers().take(n);
+            let mut found = first
+                .keys()
+                .distinct(pool, &index, ids, wanted, inverse, room);
             let (keys, _) = std::mem::take(&mut found.list);
-            let source = Fingerprint::of(pool, ids, restore);
+            let source = Fingerprint::of(pool, ids, inverse);
             leases.push(first.stage(pool, &index, found, limit, source));
             drop(index);
             for table in others {
                 let index = table.index().read();
-                let found = table.rows_of(pool, &index, &keys);
+                let buffer = table.rows().buffers().take(keys.len());
+                let found = Keys::rows_of(pool, &index, &keys, buffer);
                 leases.push(table.stage(pool, &index, found, limit, source));
             }
         }
         leases.resize_with(tables.len(), Lease::empty);
         if leases.iter().all(|lease| lease.offsets.is_none()) {
-            restore.fill(-1);
+            inverse.fill(-1);
         }
         leases
     }
 
     /// In the step: whether `offsets`, the very buffer of a live lease that was prepared for this
-    /// table, and `restore` are what [`Table::lease`] would give for `ids` now. `ids` and `restore`
+    /// table, and `inverse` are what [`Table::lease`] would give for `ids` now. `ids` and `inverse`
     /// must hold what they held when the lease was prepared, wherever they lie. If so, the batch's
     /// new keys are now in the table. If not, nothing changed, and the step calls [`Table::lease`].
     ///
@@ -159,7 +156,7 @@ impl Table {
         ids: Ids<'_>,
         offsets: &[i64],
         limit: Option<usize>,
-        restore: &[i32],
+        inverse: &[i32],
     ) -> Result<bool> {
         if limit.is_some_and(|limit| offsets.len() > limit) {
             return Ok(false);
@@ -167,11 +164,11 @@ impl Table {
         if !self.flight().lock().may_be_claimed(offsets) {
             return Ok(false);
         }
-        let source = Fingerprint::of(pool, ids, restore);
+        let source = Fingerprint::of(pool, ids, inverse);
         match self.flight().lock().claim(offsets, source) {
             Claim::Stale => return Ok(false),
             Claim::Good => {
-                self.counters().batch(offsets.len(), 0);
+                self.keys().counters.batch(offsets.len(), 0);
                 return Ok(true);
             }
             Claim::Enter => {}
@@ -182,7 +179,7 @@ impl Table {
         match flight.claim(offsets, source) {
             Claim::Stale => return Ok(false),
             Claim::Good => {
-                self.counters().batch(offsets.len(), 0);
+                self.keys().counters.batch(offsets.len(), 0);
                 return Ok(true);
             }
             Claim::Enter => {}
@@ -199,10 +196,10 @@ impl Table {
             content.changes.renew(&rows);
         }
         drop(flight);
-        self.move_history(&keys, &rows);
+        self.keys().move_history(&keys, &rows);
         index.insert(pool, &keys, &rows);
-        self.count(&index);
-        self.counters().batch(offsets.len(), keys.len());
+        self.keys().count(&index);
+        self.keys().counters.batch(offsets.len(), keys.len());
         Ok(true)
     }
 
@@ -242,7 +239,7 @@ impl Table {
         for (&key, &row) in fresh.iter().zip(&taken) {
             flight.stage(key, row, content.initials());
         }
-        super::engine::fill_in(&mut rows, &taken);
+        super::rows::fill_in(&mut rows, &taken);
         for (&(position, _), &row) in found.missing.iter().zip(&rows) {
             found.offsets[position as usize] = i64::from(row);
         }
@@ -255,42 +252,6 @@ impl Table {
         self.initialise(pool, &mut content, &fresh, &taken);
         drop(content);
         self.leased(offsets)
-    }
-
-    /// Looks distinct keys up, with the buckets of later ones on their way: `offsets` are row
-    /// numbers.
-    pub(super) fn rows_of(&self, pool: &Pool, index: &Index, keys: &[i64]) -> Distinct<Lines> {
-        let mut offsets = self.rows().buffer(keys.len());
-        let bounds = ranges(keys.len(), pool.parts(keys.len(), LEAST));
-        let work: Vec<_> = bounds
-            .iter()
-            .map(|bound| &keys[bound.clone()])
-            .zip(split_mut(&mut offsets, 1, &bounds))
-            .collect();
-        pool.each(work, |(keys, offsets)| {
-            for (at, offset) in offsets.iter_mut().enumerate() {
-                if let Some(&later) = keys.get(at + BUCKETS) {
-                    prefetch(index.home(hash(later)));
-                }
-                *offset = match index.row(keys[at]) {
-                    NONE => -1,
-                    row => i64::from(row),
-                };
-            }
-        });
-        let missing = offsets
-            .iter()
-            .zip(keys)
-            .enumerate()
-            .filter(|(_, (&offset, _))| offset == -1)
-            .map(|(at, (_, &key))| (at as u32, key))
-            .collect();
-        Distinct {
-            keys: keys.len(),
-            offsets,
-            missing,
-            list: Default::default(),
-        }
     }
 
     pub(super) fn leased(self: &Arc<Self>, offsets: Arc<Lines>) -> Lease {

@@ -6,6 +6,7 @@ use super::Table;
 use crate::history::History;
 use crate::index::Index;
 use crate::mem::NONE;
+use crate::rows::{RowPart, RowStore};
 use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
 
 /// A thread should copy at least so many rows.
@@ -23,9 +24,9 @@ pub struct Loading<'t> {
 
 /// A complete content that no table has yet.
 pub(crate) struct BuiltContent {
-    index: Index,
-    content: Content,
-    history: Option<Box<History>>,
+    pub(super) index: Index,
+    pub(super) content: Content,
+    pub(super) history: Option<Box<History>>,
 }
 
 impl BuiltContent {
@@ -63,7 +64,7 @@ impl Loading<'_> {
             return Err(self.damaged("a key occurs twice", key));
         }
         let dim = table.dim();
-        let parts = self.content.slab.split(pool.parts(keys.len(), LEAST));
+        let parts = self.content.store.split(pool.parts(keys.len(), LEAST));
         pool.each(parts, |mut part| {
             for (at, &row) in rows.iter().enumerate() {
                 let Some(row) = part.row_mut(row) else {
@@ -123,7 +124,9 @@ impl Table {
         fill: &mut dyn FnMut(&mut Loading<'_>) -> Result<()>,
     ) -> Result<u64> {
         let built = self.build_content(pool, slots, fill)?;
-        Ok(self.swap_content(built).0)
+        let rows = built.rows();
+        self.swap_content(built);
+        Ok(rows)
     }
 
     /// The first half of [`Table::load`]: builds the content. The table does not change.
@@ -164,16 +167,5 @@ impl Table {
             content,
             history,
         })
-    }
-
-    /// The second half of [`Table::load`]: swaps in a content that was built for this table. It
-    /// cannot fail.
-    ///
-    /// Returns the number of rows, and the epoch that ends with it: a delta since then tells what
-    /// changed after the load. 0 if changes are not tracked.
-    pub(crate) fn swap_content(&self, built: BuiltContent) -> (u64, u32) {
-        let rows = built.rows();
-        let closed = self.replace(built.index, built.content, built.history);
-        (rows, closed)
     }
 }

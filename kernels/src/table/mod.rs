@@ -1,36 +1,49 @@
 //! One embedding table: keys, rows, and every verb on them.
 //!
+//! A [`Table`] is its configuration, its keys and its rows. Each of the two has its data, its locks
+//! and the functions on them; the verbs of the table order the locks.
+//!
 //! | file | what |
 //! |---|---|
-//! | `config`, `args` | settings, arguments and results |
+//! | `config`, `args`, `stats` | settings, arguments, results, counters |
+//! | `engine` | the table, new rows, removal |
+//! | `keys` | by key: the index, the history, counters |
+//! | `decision`, `observed` | which observed keys are admitted |
+//! | `rows` | by row number: content, leases, offsets |
 //! | `content`, `free_rows` | rows in use, free, frozen; the slots of a row |
 //! | `changes` | which rows changed since which save |
-//! | `offset` | row numbers that tell their generation |
-//! | `rows` | what a table has by row number: content, flight, offsets |
-//! | `engine` | the table: locks, new rows, removal |
-//! | `lease`, `flight`, `fingerprint` | batches ahead: staged rows, and offsets that outlive a removal |
+//! | `offset`, `offset_buffers` | row numbers with their generation; memory for them |
+//! | `flight`, `fingerprint`, `key_map` | staged, leased and retired rows |
+//! | `lease` | batches that are prepared ahead of their step |
 //! | `read` | lookup and find |
-//! | `admission`, `observed`, `evict` | which keys get rows, and which lose them |
+//! | `admission`, `evict` | which keys get rows, and which lose them |
 //! | `apply` | updates and assignment |
-//! | `export`, `load`, `history_io` | the whole content, out and in; its history |
+//! | `export`, `load`, `swap`, `history_io` | the whole content, out and in; its history |
+//!
+//! Where the floats of a row are is [`RowStore`](crate::rows::RowStore)'s business: here rows have
+//! numbers.
 //!
 //! # Locks
 //!
-//! Who needs several takes them in this order, and gives them back in any:
+//! A thread that needs several locks takes them in this order, and releases them in any:
 //!
-//! | lock | guards |
-//! |---|---|
-//! | `index` | which key has which row |
-//! | `flight` | what batches on their way hold |
-//! | `content` | the rows' floats, and which rows are used |
-//! | `births` | since when rows belong to their keys; taken inside of `Content` and `Rows` alone |
-//! | `history` | how often keys were seen |
+//! | lock | of | guards |
+//! |---|---|---|
+//! | `index` | keys | which key has which row |
+//! | `flight` | rows | staged, leased and retired rows |
+//! | `content` | rows | the rows' floats, and which rows are used |
+//! | `births` | rows | the generations of rows; taken inside of `Content` and `Rows` alone |
+//! | `history` | keys | how often and when keys were seen |
 //!
-//! `observed`, `scratch` and the kept buffers are taken for a moment, and no other lock while they are
-//! held. Index and content are held for a whole batch, so that the key work of one batch overlaps the
-//! update of another. Work handed to a [`Pool`](crate::Pool) takes no lock but one of a shard of
-//! counters. Generations of rows change only under the content's write lock; rows leave their keys
-//! only under the index's as well.
+//! Only [`Table::swap_contents`] takes locks of several tables: first `index` of all, then `flight`
+//! and `content` of each, both times in the order of the tables' addresses. It waits for another
+//! table while it holds locks, and nobody else does.
+//!
+//! `observed`, `scratch` and the offset buffers have locks that are held for a moment, with no
+//! other lock taken under them. `index` and `content` are held for a whole batch each, so that the
+//! key work of one batch overlaps the update of another. Work handed to a [`Pool`](crate::Pool)
+//! takes no lock but one of a shard of counters. Generations of rows change only under the write
+//! lock of `content`; rows leave their keys only under that of `index` as well.
 
 mod admission;
 #[cfg(test)]
@@ -40,6 +53,7 @@ mod args;
 mod changes;
 mod config;
 mod content;
+mod decision;
 mod engine;
 mod evict;
 mod export;
@@ -47,14 +61,19 @@ mod fingerprint;
 mod flight;
 mod free_rows;
 mod history_io;
+mod key_map;
+mod keys;
 mod lease;
 mod load;
 mod observed;
 mod offset;
+mod offset_buffers;
 mod read;
 mod rows;
+mod stats;
+mod swap;
 
-pub use admission::{Stats, Thresholds};
+pub use admission::Thresholds;
 pub use args::{Absent, Export, LookupGradients, Memory, Target};
 pub use config::{TableConfig, MAX_CAPACITY, MAX_DIM};
 pub use engine::Table;
@@ -63,3 +82,4 @@ pub(crate) use export::Window;
 pub use lease::Lease;
 pub(crate) use load::BuiltContent;
 pub use load::Loading;
+pub use stats::Stats;

@@ -1,10 +1,10 @@
-//! What a lookup found when its keys were counted, kept until admission asks which of them get rows.
+//! What a lookup found when its keys were counted, kept until its keys are admitted.
 
 use crate::keeper::{Keep, Keeper};
 use crate::mem::Lines;
 use std::sync::Arc;
 
-/// Lookups whose findings are kept, at most so many of at most so many bytes in all.
+/// The findings of at most so many lookups are kept, at most so many bytes in all.
 const KEPT: (usize, usize) = (32, 64 << 20);
 
 /// The findings of one lookup.
@@ -32,7 +32,7 @@ impl Keep for Observed {
     }
 }
 
-/// The findings of the latest lookups that were not asked for yet.
+/// The findings of the latest lookups whose keys are not admitted yet.
 pub(super) fn observations() -> Keeper<Observed> {
     Keeper::new(KEPT.0, KEPT.1)
 }

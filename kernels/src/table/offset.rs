@@ -1,5 +1,5 @@
-//! Offsets: a row number with the generation since which the row belongs to its key, so that a copy
-//! of an offset is as safe as the original.
+//! Offsets: a row number with the generation since which the row belongs to its key. A copy of an
+//! offset is as safe as the original.
 //!
 //! ```text
 //! bit 63  62 .. 31      30 .. 0
@@ -9,7 +9,7 @@
 //! TensorFlow starts the accumulators of gradients in loops with index 0 and value 0. Every other
 //! number that is not positive was never given out.
 
-use super::flight::Map;
+use super::key_map::KeyMap;
 use crate::mem::NONE;
 use std::hash::{BuildHasher, RandomState};
 
@@ -43,7 +43,7 @@ pub(super) enum Unfit {
     Unknown,
 }
 
-/// Since when each row belongs to its key.
+/// The generation since which each row belongs to its key.
 ///
 /// Generations count from the birth of the content. A row that no key ever left has generation 0,
 /// and no memory. A row that is freed gets the next generation at once, which nobody was given: so
@@ -64,7 +64,7 @@ pub(super) struct Births {
     /// How many rows there ever were.
     high: usize,
     /// Rows whose keys were removed while leases hold them, with the generation that they had.
-    retired: Map<u32, u32>,
+    retired: KeyMap<u32, u32>,
 }
 
 impl Default for Births {
@@ -84,7 +84,7 @@ impl Births {
             births: Vec::new(),
             cut: 0,
             high: 0,
-            retired: Map::default(),
+            retired: KeyMap::default(),
         }
     }
 

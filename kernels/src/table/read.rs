@@ -1,5 +1,4 @@
-//! Reading rows, by number and by key, with the cache lines of later ids on their way while earlier
-//! ones are copied.
+//! Reads rows by offset and by key, and prefetches later rows while earlier ones are copied.
 
 use super::content::Content;
 use super::offset::Unfit;
@@ -8,6 +7,7 @@ use crate::batch::out_of_range;
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, Bucket, NONE};
 use crate::pool::{ranges, split_mut};
+use crate::rows::RowStore;
 use crate::simd::{Level, Vectorized};
 use crate::{Ids, Pool, Result, PADDING};
 use std::ops::Range;
@@ -15,10 +15,10 @@ use std::ops::Range;
 /// A part of a batch should copy at least so many floats.
 const LEAST_FLOATS: usize = 1 << 15;
 
-/// Rows on their way ahead of the one that is copied.
+/// Rows that are prefetched ahead of the one that is copied.
 const AHEAD: usize = 8;
 
-/// Buckets on their way ahead of the one that is read.
+/// Buckets that are prefetched ahead of the one that is read.
 const BUCKETS: usize = 16;
 
 impl Table {
@@ -49,21 +49,21 @@ impl Table {
         &self,
         pool: &Pool,
         offsets: &[i64],
-        restore: &[i32],
+        inverse: &[i32],
         out: &mut [f32],
     ) -> Result<()> {
-        self.floats("out", out.len(), restore.len())?;
+        self.floats("out", out.len(), inverse.len())?;
         let content = self.content().read();
         let rows = content.offsets();
-        self.parts(pool, restore.len(), out, |range, out| {
-            let restore = &restore[range];
-            let row = |at: usize| match offsets.get(restore[at] as usize) {
+        self.parts(pool, inverse.len(), out, |range, out| {
+            let inverse = &inverse[range];
+            let row = |at: usize| match offsets.get(inverse[at] as usize) {
                 Some(&offset) => rows.readable(offset),
-                None if restore[at] == -1 => Ok(NONE),
+                None if inverse[at] == -1 => Ok(NONE),
                 None => Err(Unfit::Unknown),
             };
-            copy_rows(&content, restore.len(), row, self.dim(), out).map_err(|(at, why)| {
-                let place = restore[at];
+            copy_rows(&content, inverse.len(), row, self.dim(), out).map_err(|(at, why)| {
+                let place = inverse[at];
                 match offsets.get(place as usize) {
                     Some(&offset) => self.bad_offset("offsets", offset, why),
                     None => out_of_range(place, offsets.len()).with("table", &self.config().name),
@@ -186,7 +186,7 @@ fn copy_rows(
 ) -> Result<(), (usize, Unfit)> {
     let ask = |at: usize| -> Result<u32, (usize, Unfit)> {
         let row = row(at).map_err(|why| (at, why))?;
-        content.slab.prefetch(row, dim);
+        content.store.prefetch(row, dim);
         Ok(row)
     };
     let mut rows = [NONE; AHEAD];
@@ -198,7 +198,7 @@ fn copy_rows(
         if at + AHEAD < n {
             rows[at % AHEAD] = ask(at + AHEAD)?;
         }
-        match content.slab.row(row) {
+        match content.store.row(row) {
             Some(row) => out.copy_from_slice(&row[..dim]),
             None => out.fill(0.0),
         }
@@ -244,14 +244,14 @@ fn find_rows<T: Copy + Into<i64>>(
     out: &mut [f32],
 ) {
     let Some(&first) = ids.first() else { return };
-    // What is on its way, in rings: bucket references and row numbers.
+    // Rings of what was prefetched: bucket references and row numbers.
     let mut homes: [&Bucket; BUCKETS] = [index.home(hash(first.into())); BUCKETS];
     let mut rows = [NONE; AHEAD];
     let mut outs = out.chunks_exact_mut(dim);
     for at in 0..ids.len() + BUCKETS + AHEAD {
         if let Some(at) = at.checked_sub(BUCKETS + AHEAD) {
             let Some(out) = outs.next() else { return };
-            match content.slab.row(rows[at % AHEAD]) {
+            match content.store.row(rows[at % AHEAD]) {
                 Some(row) => out.copy_from_slice(&row[..dim]),
                 None => fill_absent(absent, ids[at].into(), at, out),
             }
@@ -262,7 +262,7 @@ fn find_rows<T: Copy + Into<i64>>(
         {
             let key = id.into();
             let row = index.row_from(homes[at % BUCKETS], key, hash(key));
-            content.slab.prefetch(row, dim);
+            content.store.prefetch(row, dim);
             rows[at % AHEAD] = row;
         }
         if let Some(&id) = ids.get(at) {

@@ -1,43 +1,74 @@
-//! What a table has by row number: the rows' floats, who holds them, and since when they belong to
-//! their keys.
+//! The rows of a table, by number: their floats, the leases that hold them, and the generations
+//! since which they belong to their keys.
 
 use super::content::Content;
-use super::flight::Flight;
+use super::flight::{divide, Flight};
 use super::offset::{row_of, Births};
-use crate::keeper::Keeper;
-use crate::mem::Lines;
-use crate::sync::{Mutex, RwLock};
+use super::offset_buffers::OffsetBuffers;
+use crate::mem::{Lines, NONE};
+use crate::rows::RowStore;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
+use crate::Result;
 use std::sync::Arc;
-
-/// Buffers of offsets that are kept for later batches, at most so many of at most so many bytes in
-/// all.
-const KEPT: (usize, usize) = (16, 64 << 20);
 
 /// The rows of a table. The locks are to be taken in the order of the fields.
 pub(super) struct Rows {
-    /// What batches on their way hold.
+    /// Staged, leased and retired rows.
     pub(super) flight: Mutex<Flight>,
     /// What the rows hold.
     pub(super) content: RwLock<Content>,
-    /// Those of the content's rows.
+    /// The generations of the content's rows.
     births: Arc<RwLock<Births>>,
-    /// Buffers of offsets for later batches.
-    kept: Keeper<Lines>,
+    /// Whether `content.changes` is on; once on, it stays.
+    tracking: AtomicBool,
+    buffers: OffsetBuffers,
+}
+
+/// Both locks on the rows of a table.
+pub(super) struct LockedRows<'r> {
+    flight: MutexGuard<'r, Flight>,
+    pub(super) content: RwLockWriteGuard<'r, Content>,
+}
+
+impl LockedRows<'_> {
+    /// Puts a new content in the place of the old one: offsets of the old one are good no longer,
+    /// and nothing is in flight.
+    pub(super) fn replace(&mut self, mut new: Content) -> ReplacedContent {
+        self.flight.forget();
+        let old = &mut *self.content;
+        let (changes, epoch) = old.changes.replaced();
+        new.changes = changes;
+        new.follow(old);
+        let content = std::mem::replace(old, new);
+        ReplacedContent {
+            epoch,
+            _content: content,
+        }
+    }
+}
+
+/// A content that is no table's any more. To drop it takes time: no lock should be held then.
+pub(super) struct ReplacedContent {
+    /// The epoch of changes that ended with it, 0 if they are not tracked.
+    pub(super) epoch: u32,
+    _content: Content,
 }
 
 impl Rows {
-    /// Those of a content, none of them in flight.
+    /// The rows of a content, none of them staged, leased or retired.
     pub(super) fn new(content: Content) -> Rows {
         Rows {
             flight: Mutex::default(),
             births: Arc::clone(content.births()),
             content: RwLock::new(content),
-            kept: Keeper::new(KEPT.0, KEPT.1),
+            tracking: AtomicBool::new(false),
+            buffers: OffsetBuffers::default(),
         }
     }
 
-    /// Makes offsets of row numbers, and leaves -1. The rows belong to their keys, and the caller
-    /// holds the index, so that it stays so meanwhile. Whatever else is in a number is written over.
+    /// Turns row numbers into offsets, and leaves -1. The caller holds the index, so that the rows
+    /// stay those of their keys meanwhile.
     pub(super) fn stamp(&self, rows: &mut [i64]) {
         let births = self.births.read();
         if births.is_plain() {
@@ -49,8 +80,8 @@ impl Rows {
         }
     }
 
-    /// Takes in rows whose `keys` have left the index, which the caller holds: those that live leases
-    /// hold wait for the leases' end, the others are free. `keys` may be left out if changes are not
+    /// Retires rows whose `keys` have left the index, which the caller holds: rows of live leases
+    /// wait for the leases' end, the others are free. `keys` may be empty if changes are not
     /// tracked. `tidy` says whether the memory of free rows is given back now, if there are many.
     pub(super) fn retire(&self, rows: &[u32], keys: Vec<i64>, tidy: bool) {
         let mut flight = self.flight.lock();
@@ -76,51 +107,86 @@ impl Rows {
         }
     }
 
-    /// Puts a new content in the place of the old one: offsets of the old one are good no longer,
-    /// and nothing is in flight. Returns the epoch of changes that ends with it, 0 if they are not
-    /// tracked.
-    pub(super) fn replace(&self, make: impl FnOnce(&mut Content) -> Content) -> u32 {
+    /// Takes both locks.
+    pub(super) fn lock(&self) -> LockedRows<'_> {
+        let flight = self.flight.lock();
+        let content = self.content.write();
+        LockedRows { flight, content }
+    }
+
+    /// Rows for distinct keys that are not in the index, which the caller holds: staged ones where
+    /// there are any, and new ones, which `initialise` gets with their keys. Staged rows of other
+    /// keys are given up if staged, retired and new ones together are more than `room`.
+    ///
+    /// # Errors
+    /// `ResourceExhausted`; then no key has got a row.
+    pub(super) fn make(
+        &self,
+        keys: &[i64],
+        room: u64,
+        initialise: impl FnOnce(&mut Content, &[i64], &[u32]),
+    ) -> Result<Vec<u32>> {
         let mut flight = self.flight.lock();
-        let mut old = self.content.write();
-        flight.forget();
-        let mut new = make(&mut old);
-        let (changes, closed) = old.changes.replaced();
-        new.changes = changes;
-        new.follow(&old);
-        *old = new;
-        closed
+        let (mut rows, mut fresh) = divide(&flight, keys);
+        let wanted = flight.staging() + flight.retired() + fresh.len() as u64;
+        if wanted > room && flight.staging() > 0 {
+            // This batch comes before those that are prepared ahead.
+            flight.unstage();
+            (rows, fresh) = divide(&flight, keys);
+        }
+        let mut content = self.content.write();
+        flight.settle(&mut content);
+        let taken = content.take(fresh.len())?;
+        if fresh.len() < keys.len() {
+            let staged = keys.iter().zip(&rows).filter(|(_, &row)| row != NONE);
+            let keys: Vec<i64> = staged.map(|(&key, _)| key).collect();
+            let old = flight.enter(&keys, content.initials());
+            content.reset(&old);
+        }
+        drop(flight);
+        fill_in(&mut rows, &taken);
+        initialise(&mut content, &fresh, &taken);
+        content.changes.renew(&rows);
+        Ok(rows)
     }
 
-    /// A buffer for `n` offsets with unspecified contents.
-    pub(super) fn buffer(&self, n: usize) -> Lines {
-        let fits = |lines: &Lines| (n..=n.saturating_mul(4).max(4096)).contains(&lines.room());
-        // The next batch may be a little longer.
-        let mut lines = self
-            .kept
-            .take(fits)
-            .unwrap_or_else(|| Lines::new(n + n / 8));
-        lines.fit(n);
-        lines
+    /// Starts to track changes.
+    pub(super) fn track_changes(&self) {
+        self.content.write().changes.start();
+        self.tracking.store(true, Ordering::Release);
     }
 
-    /// Takes a buffer back, in place of the oldest ones beyond what is kept.
-    pub(super) fn keep(&self, lines: Lines) {
-        self.kept.keep(lines);
+    /// Whether changes are tracked.
+    pub(super) fn tracks(&self) -> bool {
+        self.tracking.load(Ordering::Acquire)
     }
 
-    /// Gives the buffers up.
-    pub(super) fn drop_buffers(&self) {
-        self.kept.clear();
+    /// A good save has told of the keys that lost their rows up to epoch `since`.
+    pub(super) fn forget_removed(&self, since: u32) {
+        if self.tracks() {
+            self.content.write().changes.forget_removed(since);
+        }
+    }
+
+    /// Buffers for offsets.
+    pub(super) fn buffers(&self) -> &OffsetBuffers {
+        &self.buffers
     }
 
     /// Bytes of the rows, and of what is kept beside them.
     pub(super) fn bytes(&self) -> (u64, u64) {
         let flight = self.flight.lock().bytes();
-        let kept = self.kept.bytes();
+        let kept = self.buffers.bytes();
         let content = self.content.read();
         (
-            content.slab.bytes(),
+            content.store.bytes(),
             content.other_bytes() + (flight + kept) as u64,
         )
     }
+}
+
+/// Puts `taken` in the places of `rows` that are empty.
+pub(super) fn fill_in(rows: &mut [u32], taken: &[u32]) {
+    let empty = rows.iter_mut().filter(|row| **row == NONE);
+    empty.zip(taken).for_each(|(row, &taken)| *row = taken);
 }

@@ -105,7 +105,7 @@ impl<O: Optimizer> OpKernel for ByRestore<O> {
                 expect_row_each(grad, inverse, table.dim())?;
                 lookups.push(LookupGradients {
                     offsets: offsets.values::<i64>()?,
-                    restore: inverse.values::<i32>()?,
+                    inverse: inverse.values::<i32>()?,
                     grads: grad.values::<f32>()?,
                 });
             }
