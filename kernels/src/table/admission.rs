@@ -114,7 +114,7 @@ impl Table {
         };
         self.start_history(thresholds, now)?;
         let index = self.index().read();
-        let room = |n| self.room(n);
+        let room = |n| self.rows().buffer(n);
         let found = self.distinct(pool, &index, ids, Wanted::Occurrences, restore, room);
         let (keys, times) = found.list;
         let keys = Arc::new(keys);
@@ -206,7 +206,7 @@ impl Table {
             missing,
             access: _,
         } = decided;
-        self.stamp(&mut offsets);
+        self.rows().stamp(&mut offsets);
         let refused = keys.len() - offsets.len();
         self.counters().batch(offsets.len(), missing.len());
         self.counters().refused.fetch_add(refused as u64, Relaxed);
@@ -287,7 +287,7 @@ impl Table {
                 found
                     .missing
                     .retain(|&(at, _)| found.offsets[at as usize] == -1);
-                self.keep(again.offsets);
+                self.rows().keep(again.offsets);
                 (found.offsets, found.missing, None)
             }
             Some(found) => (

@@ -5,44 +5,36 @@ use super::args::Memory;
 use super::content::Content;
 use super::flight::{divide, Flight};
 use super::observed::{observations, Observed};
-use super::offset::{row_of, Births, Unfit};
+use super::offset::Unfit;
+use super::rows::Rows;
 use super::TableConfig;
 use crate::batch::distinct::{distinct, Distinct, Scratch, Wanted};
 use crate::history::History;
 use crate::index::Index;
 use crate::keeper::Keeper;
-use crate::mem::{Lines, NONE};
+use crate::mem::NONE;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::{Error, Ids, Kind, Pool, Result, SlotSpec};
 use std::ops::DerefMut;
-use std::sync::Arc;
 
 /// Working memory that is kept for later batches, at most so many pieces of at most so many bytes in all.
 const KEPT: (usize, usize) = (4, 256 << 20);
-
-/// Buffers of offsets that are kept for later batches, at most so many of at most so many bytes in all.
-const KEPT_OFFSETS: (usize, usize) = (16, 64 << 20);
 
 /// Below this many new rows the caller initialises them alone.
 const LEAST: usize = 512;
 
 /// An embedding table. All verbs take `&self`; any thread may call any verb at any time.
 ///
-/// Four locks, always taken in this order: `index` (which key has which row), `flight` (what
-/// batches on their way hold), `content` (what the rows hold) and `history` (how often keys were
-/// seen). Index and content are held for a whole batch, so the key work of one batch overlaps the
-/// update of another. Work handed to a [`Pool`] takes no lock but one of a shard of counters.
+/// The order of its locks is in the module's documentation.
 pub struct Table {
     config: TableConfig,
     /// `config.frozen_keys`, ascending.
     frozen_keys: Vec<i64>,
     index: RwLock<Index>,
-    flight: Mutex<Flight>,
-    content: RwLock<Content>,
-    /// Those of the content's rows.
-    births: Arc<RwLock<Births>>,
-    rows: AtomicU64,
+    rows: Rows,
+    /// How many keys have a row.
+    len: AtomicU64,
     /// Whether `content.changes` is on; once on, it stays.
     tracking: AtomicBool,
     /// Boxed, because most tables have none.
@@ -51,8 +43,6 @@ pub struct Table {
     /// What lookups have found that are to be decided yet.
     observed: Keeper<Observed>,
     scratch: Keeper<Scratch>,
-    /// Buffers of offsets for later batches.
-    kept: Keeper<Lines>,
 }
 
 impl std::fmt::Debug for Table {
@@ -79,16 +69,13 @@ impl Table {
             config,
             frozen_keys,
             index: RwLock::new(index),
-            flight: Mutex::default(),
-            births: Arc::clone(content.births()),
-            content: RwLock::new(content),
-            rows: AtomicU64::new(0),
+            rows: Rows::new(content),
+            len: AtomicU64::new(0),
             tracking: AtomicBool::new(false),
             history: RwLock::default(),
             counters: Counters::default(),
             observed: observations(),
             scratch: Keeper::new(KEPT.0, KEPT.1),
-            kept: Keeper::new(KEPT_OFFSETS.0, KEPT_OFFSETS.1),
         })
     }
 
@@ -99,7 +86,7 @@ impl Table {
 
     /// Rows in use.
     pub fn len(&self) -> u64 {
-        self.rows.load(Ordering::Acquire)
+        self.len.load(Ordering::Acquire)
     }
 
     /// Whether no row is in use.
@@ -163,40 +150,30 @@ impl Table {
     /// known.
     pub fn clear(&self) -> u64 {
         let mut index = self.index.write();
-        let mut flight = self.flight.lock();
-        let mut content = self.content.write();
-        flight.forget();
         let removed = index.len();
-        index.clear();
-        let slots = std::mem::take(&mut content.slots);
-        let (changes, _) = content.changes.replaced();
-        let mut empty = Content::new(self.dim(), self.capacity(), slots);
-        empty.follow(&content);
-        empty.changes = changes;
-        *content = empty;
-        self.renew_history(0);
-        self.rows.store(0, Ordering::Release);
+        self.rows.replace(|old| {
+            index.clear();
+            self.renew_history(0);
+            Content::new(self.dim(), self.capacity(), std::mem::take(&mut old.slots))
+        });
+        self.len.store(0, Ordering::Release);
         self.observed.clear();
         self.scratch.clear();
-        self.kept.clear();
+        self.rows.drop_buffers();
         removed
     }
 
     /// The slots of a row, in the order in which they lie behind the embedding.
     pub fn slots(&self) -> Vec<SlotSpec> {
-        self.content.read().slots.clone()
+        self.rows.content.read().slots.clone()
     }
 
     /// How much memory the table holds.
     pub fn memory(&self) -> Memory {
         let index_bytes = self.index.read().bytes();
-        let flight = self.flight.lock().bytes();
-        let (scratch, kept) = (self.scratch.bytes(), self.kept.bytes());
-        let observed = self.observed.bytes();
-        let content = self.content.read();
-        let other_bytes = content.other_bytes() + (flight + scratch + kept + observed) as u64;
-        let rows_bytes = content.slab.bytes();
-        drop(content);
+        let (scratch, observed) = (self.scratch.bytes(), self.observed.bytes());
+        let (rows_bytes, beside) = self.rows.bytes();
+        let other_bytes = beside + (scratch + observed) as u64;
         Memory {
             rows_bytes,
             index_bytes,
@@ -234,7 +211,7 @@ impl Table {
             if create {
                 self.counters.batch(found.keys, 0);
             }
-            self.stamp(&mut found.offsets);
+            self.rows.stamp(&mut found.offsets);
             return Ok((index, found.offsets));
         }
         drop(index);
@@ -250,22 +227,12 @@ impl Table {
         for (&(position, _), row) in found.missing.iter().zip(rows) {
             found.offsets[position as usize] = i64::from(row);
         }
-        self.stamp(&mut found.offsets);
+        self.rows.stamp(&mut found.offsets);
         Ok((RwLockWriteGuard::downgrade(index), found.offsets))
     }
 
-    /// Makes offsets of row numbers, and leaves -1. The rows belong to their keys, and the caller
-    /// holds the index, so that it stays so meanwhile. Whatever else is in a number is written
-    /// over.
-    pub(super) fn stamp(&self, rows: &mut [i64]) {
-        let births = self.births.read();
-        if births.is_plain() {
-            let plain = births.plain();
-            rows.iter_mut().for_each(|row| *row |= plain);
-        } else {
-            let rows = rows.iter_mut().filter(|row| **row != -1);
-            rows.for_each(|row| *row = births.offset(row_of(*row)));
-        }
+    pub(super) fn rows(&self) -> &Rows {
+        &self.rows
     }
 
     pub(super) fn index(&self) -> &RwLock<Index> {
@@ -273,11 +240,11 @@ impl Table {
     }
 
     pub(super) fn flight(&self) -> &Mutex<Flight> {
-        &self.flight
+        &self.rows.flight
     }
 
     pub(super) fn content(&self) -> &RwLock<Content> {
-        &self.content
+        &self.rows.content
     }
 
     pub(super) fn history(&self) -> &RwLock<Option<Box<History>>> {
@@ -300,13 +267,9 @@ impl Table {
         *history = renewed.map(Box::new);
     }
 
-    pub(super) fn kept(&self) -> &Keeper<Lines> {
-        &self.kept
-    }
-
     /// Publishes the number of rows after a change of the index.
     pub(super) fn count(&self, index: &Index) {
-        self.rows.store(index.len(), Ordering::Release);
+        self.len.store(index.len(), Ordering::Release);
     }
 
     /// Puts a new content in the place of the old one, with the history that came with it; returns
@@ -314,45 +277,41 @@ impl Table {
     pub(super) fn replace(
         &self,
         index: Index,
-        mut content: Content,
+        content: Content,
         history: Option<Box<History>>,
     ) -> u32 {
         let rows = index.len();
         let mut old_index = self.index.write();
-        let mut flight = self.flight.lock();
-        let mut old_content = self.content.write();
-        flight.forget();
-        let old = std::mem::replace(&mut *old_index, index);
-        old_index.follow(&old);
-        let (changes, closed) = old_content.changes.replaced();
-        content.changes = changes;
-        content.follow(&old_content);
-        match history {
-            Some(history) => {
-                let mut old = self.history.write();
-                if let Some(old) = old.as_deref() {
-                    history.follow(old);
+        let closed = self.rows.replace(|_| {
+            let old = std::mem::replace(&mut *old_index, index);
+            old_index.follow(&old);
+            match history {
+                Some(history) => {
+                    let mut old = self.history.write();
+                    if let Some(old) = old.as_deref() {
+                        history.follow(old);
+                    }
+                    *old = Some(history);
                 }
-                *old = Some(history);
+                None => self.renew_history(content.slab.rows()),
             }
-            None => self.renew_history(content.slab.rows()),
-        }
-        *old_content = content;
-        self.rows.store(rows, Ordering::Release);
+            content
+        });
+        self.len.store(rows, Ordering::Release);
         closed
     }
 
     /// From now on notes which rows change, for incremental checkpoints: 8 bytes a row, and 16 or
     /// so for each removed key until the next save.
     pub fn track_changes(&self) {
-        self.content.write().changes.start();
+        self.rows.content.write().changes.start();
         self.tracking.store(true, Ordering::Release);
     }
 
     /// A good save has told of the keys that lost their rows up to epoch `since`.
     pub(crate) fn forget_removed(&self, since: u32) {
         if self.tracks() {
-            self.content.write().changes.forget_removed(since);
+            self.rows.content.write().changes.forget_removed(since);
         }
     }
 
@@ -455,7 +414,7 @@ impl Table {
         let named = |error: Error| error.with("table", &self.config.name);
         self.budget(index.len(), keys.len() as u64)?;
         index.reserve(pool, keys).map_err(named)?;
-        let mut flight = self.flight.lock();
+        let mut flight = self.rows.flight.lock();
         let (mut rows, mut fresh) = divide(&flight, keys);
         let used = index.len() + flight.staging() + flight.retired() + fresh.len() as u64;
         if used > self.capacity() && flight.staging() > 0 {
@@ -463,7 +422,7 @@ impl Table {
             flight.unstage();
             (rows, fresh) = divide(&flight, keys);
         }
-        let mut content = self.content.write();
+        let mut content = self.rows.content.write();
         flight.settle(&mut content);
         let taken = content.take(fresh.len()).map_err(named)?;
         if fresh.len() < keys.len() {

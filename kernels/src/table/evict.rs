@@ -108,15 +108,7 @@ impl Table {
         if rows.is_empty() {
             return Ok(0);
         }
-        let mut flight = self.flight().lock();
-        let mut content = self.content().write();
-        content.changes.remove(gone.into_iter());
-        flight.retire(&rows, &mut content);
-        match tidy {
-            true => content.tidy(),
-            false => content.leave_untidy(),
-        }
-        drop((flight, content));
+        self.rows().retire(&rows, gone, tidy);
         self.forget_history(std::iter::empty(), &rows);
         self.count(&index);
         if !tidy {

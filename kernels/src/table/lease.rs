@@ -60,9 +60,9 @@ impl Drop for Lease {
         let Some(table) = self.table.upgrade() else {
             return;
         };
-        table.end(&offsets);
+        table.rows().end(&offsets);
         if let Some(offsets) = Arc::into_inner(offsets) {
-            table.keep(offsets);
+            table.rows().keep(offsets);
         }
     }
 }
@@ -80,7 +80,7 @@ impl Table {
         restore: &mut [i32],
     ) -> Result<Lease> {
         self.length("restore", restore.len(), ids.len())?;
-        let room = |n| self.room(n);
+        let room = |n| self.rows().buffer(n);
         let (index, offsets) = self.resolve(pool, ids, true, limit, restore, room)?;
         let offsets = Arc::new(offsets);
         self.flight().lock().register(&offsets, None, Vec::new());
@@ -127,7 +127,7 @@ impl Table {
                 [] => Wanted::Keys,
                 _ => Wanted::Occurrences,
             };
-            let room = |n| first.room(n);
+            let room = |n| first.rows().buffer(n);
             let mut found = first.distinct(pool, &index, ids, wanted, restore, room);
             let (keys, _) = std::mem::take(&mut found.list);
             let source = Fingerprint::of(pool, ids, restore);
@@ -220,7 +220,7 @@ impl Table {
             return Lease::empty();
         }
         if found.missing.is_empty() {
-            self.stamp(&mut found.offsets);
+            self.rows().stamp(&mut found.offsets);
             let offsets = Arc::new(found.offsets);
             self.flight()
                 .lock()
@@ -246,7 +246,7 @@ impl Table {
         for (&(position, _), &row) in found.missing.iter().zip(&rows) {
             found.offsets[position as usize] = i64::from(row);
         }
-        self.stamp(&mut found.offsets);
+        self.rows().stamp(&mut found.offsets);
         let offsets = Arc::new(found.offsets);
         flight.register(&offsets, Some(source), keys.into_iter().zip(rows).collect());
         drop(flight);
@@ -260,7 +260,7 @@ impl Table {
     /// Looks distinct keys up, with the buckets of later ones on their way: `offsets` are row
     /// numbers.
     pub(super) fn rows_of(&self, pool: &Pool, index: &Index, keys: &[i64]) -> Distinct<Lines> {
-        let mut offsets = self.room(keys.len());
+        let mut offsets = self.rows().buffer(keys.len());
         let bounds = ranges(keys.len(), pool.parts(keys.len(), LEAST));
         let work: Vec<_> = bounds
             .iter()
@@ -298,36 +298,5 @@ impl Table {
             table: Arc::downgrade(self),
             offsets: Some(offsets),
         }
-    }
-
-    /// Ends a lease. The content is not waited for: who has it may be the thread that drops the
-    /// lease.
-    fn end(&self, offsets: &Lines) {
-        let mut flight = self.flight().lock();
-        flight.end(offsets.as_ptr().addr());
-        if flight.has_loose() {
-            if let Some(mut content) = self.content().try_write() {
-                flight.settle(&mut content);
-                content.tidy();
-            }
-        }
-    }
-
-    /// A buffer for `n` offsets with unspecified contents.
-    pub(super) fn room(&self, n: usize) -> Lines {
-        let fits = |lines: &Lines| (n..=n.saturating_mul(4).max(4096)).contains(&lines.room());
-        if let Some(mut lines) = self.kept().take(fits) {
-            lines.fit(n);
-            return lines;
-        }
-        // The next batch may be a little longer.
-        let mut lines = Lines::new(n + n / 8);
-        lines.fit(n);
-        lines
-    }
-
-    /// Takes a buffer back, in place of the oldest ones beyond what is kept.
-    pub(super) fn keep(&self, lines: Lines) {
-        self.kept().keep(lines);
     }
 }
