@@ -154,6 +154,78 @@ int mx_rec_checkpoint_publish(uint64_t group, unsigned char** result, size_t* re
 /* Forgets a group, if it waits; null. */
 int mx_rec_checkpoint_discard(uint64_t group, unsigned char** result, size_t* result_size);
 
+/* Put the tables of a whole checkpoint into place together (docs/checkpoint-format.md). None needs
+ * TensorFlow.
+ *
+ * directory: bytes of the absolute path <dir>/sparse-<base>-<step>, or delta-sparse-..., without a
+ * zero byte. before: is told of each step on the disk before it is taken, on the calling thread: its
+ * name, which is "make", "write", "flush", "link", "copy", "rename", "exchange" or "remove" and ends
+ * with a zero byte, and the path, which does not. It returns 0, or an errno: the step is then not
+ * taken and ends with that error. It may be null, and may end the process.
+ *
+ * Each returns 0, and *result is JSON, UTF-8: {"notes": NOTES, "value": ...}, or {"notes": NOTES,
+ * "error": ERROR}; or 1, and *result is the text of a defect, UTF-8. In both cases it does not end
+ * with a zero byte, has *result_size bytes and goes back to mx_rec_free. None aborts. NOTES is
+ * [["info" or "warning", s], ...], for people. ERROR is {"errno": n, "paths": [one or two]} of a step
+ * that the system refused, else {"kind": s, "message": s}: the kind is NoDirectory if something else
+ * stands where the tables go, or one of those of mx_rec_checkpoint_stage. What is no UTF-8 in a path
+ * is replaced.
+ */
+typedef int (*mx_rec_before)(const char* step, const unsigned char* path, size_t path_size,
+                             void* context);
+
+/* Makes <dir>, puts back what saves of dead processes had replaced, and removes what they left. The
+ * value is the names of the directories beside it that dead processes saved with variables, and whose
+ * variables are gone: what deltas do not follow of these can be discarded.
+ */
+int mx_rec_commit_clean(const unsigned char* directory, size_t directory_size, mx_rec_before before,
+                        void* context, unsigned char** result, size_t* result_size);
+
+/* Makes the hidden directory into which the tables are to be saved. {"commit": n, "staging": its
+ * name, in <dir>}.
+ */
+int mx_rec_commit_begin(const unsigned char* directory, size_t directory_size, mx_rec_before before,
+                        void* context, unsigned char** result, size_t* result_size);
+
+/* Checks the tables, writes the manifest, flushes both and renames the hidden directory; null.
+ * content: a JSON object with at least "tables", a list of objects with a "name"; "dense": true says
+ * that variables are saved after it, and what is there of them is kept. After an error the commit
+ * waits for its undo.
+ */
+int mx_rec_commit_place(uint64_t commit, const unsigned char* content, size_t content_size,
+                        mx_rec_before before, void* context, unsigned char** result,
+                        size_t* result_size);
+
+/* Removes what a commit replaced, and ends it; null. */
+int mx_rec_commit_finish(uint64_t commit, mx_rec_before before, void* context,
+                         unsigned char** result, size_t* result_size);
+
+/* Puts back what a commit replaced, and ends it; null. After an error it may be tried again. */
+int mx_rec_commit_undo(uint64_t commit, mx_rec_before before, void* context, unsigned char** result,
+                       size_t* result_size);
+
+/* Puts back what saves of dead processes over these tables had replaced; null. */
+int mx_rec_commit_recover(const unsigned char* directory, size_t directory_size,
+                          mx_rec_before before, void* context, unsigned char** result,
+                          size_t* result_size);
+
+/* Removes a directory of tables, if it is there; null. */
+int mx_rec_commit_discard(const unsigned char* directory, size_t directory_size,
+                          mx_rec_before before, void* context, unsigned char** result,
+                          size_t* result_size);
+
+/* Flushes the files of the variables of the checkpoint <dir>/<base>-<step>, and <dir>; null. */
+int mx_rec_commit_flush(const unsigned char* checkpoint, size_t checkpoint_size,
+                        mx_rec_before before, void* context, unsigned char** result,
+                        size_t* result_size);
+
+/* The text of the manifest of tables that lie in a directory of any name, without writing it.
+ * content: as of mx_rec_commit_place.
+ */
+int mx_rec_commit_manifest(const unsigned char* directory, size_t directory_size,
+                           const unsigned char* content, size_t content_size, mx_rec_before before,
+                           void* context, unsigned char** result, size_t* result_size);
+
 #ifdef __cplusplus
 }
 #endif

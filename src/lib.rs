@@ -3,7 +3,8 @@
 //! TensorFlow loads the library with `tf.load_op_library`; the hook below then registers every op.
 //! Python asks through ctypes (include/mx_rec.h) whether that worked, how ops and tables are
 //! defined (`definitions`), what the graph pass decides on a graph (`plan`), what the ops did when
-//! (`trace`), and what saved tables hold (`checkpoint`).
+//! (`trace`), what saved tables hold (`checkpoint`), and to put those of a checkpoint into place
+//! (`commit`).
 
 #![cfg_attr(
     not(test),
@@ -16,6 +17,7 @@
 )]
 
 mod checkpoint;
+mod commit;
 mod definitions;
 mod ffi_buffer;
 mod plan;

@@ -21,7 +21,7 @@ from mx_rec.constants.constants import ASCEND_TIMESTAMP
 from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.ops import library
 from mx_rec.optimizers import adagrad, ftrl, lazy_adam
-from mx_rec.saver import chains
+from mx_rec.saver import chains, commit
 from mx_rec.util.initialize import init
 
 KEEP = 3
@@ -117,25 +117,35 @@ class Model:
 
 
 class Calls:
-    """Counts calls of the system and of TensorFlow, and kills this process before a certain one."""
+    """Kills this process before a certain call of the system or TensorFlow, or step of the commit."""
 
     def __init__(self, deadly=None):
         self.count = 0
         self._deadly = deadly
 
     def __enter__(self):
+        commit.before_step = self._stepped
         sys.setprofile(self._called)
         return self
 
     def __exit__(self, *unused):
         sys.setprofile(None)
+        commit.before_step = None
 
     def _called(self, frame, event, function):
         del frame
         if event in ("c_call", "c_return") and getattr(function, "__module__", "") in MODULES:
-            self.count += 1
-            if self.count == self._deadly:
-                os.kill(os.getpid(), signal.SIGKILL)
+            self._count()
+
+    def _stepped(self, step, path):
+        del step, path
+        self._count()
+        return 0
+
+    def _count(self):
+        self.count += 1
+        if self.count == self._deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def leftovers(directory):

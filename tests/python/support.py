@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 
@@ -204,3 +206,17 @@ def resident_bytes():
     """The resident memory of this process."""
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def sealed(content):
+    """Returns the text of a checkpoint's manifest with its checksum, made without the plugin."""
+    def text(content):
+        return json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+    content = dict(content, format_version=3)
+    return text(dict(content, crc32=zlib.crc32(text(content).encode("utf-8"))))
+
+
+def saved_table(path):
+    """Makes the directory of a sound table, with 2 rows or more, at a path."""
+    shutil.copytree(os.path.join(REPO, "tests", "fixtures", "checkpoints", "version_2", "users"), path)

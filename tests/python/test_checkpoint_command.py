@@ -256,7 +256,7 @@ def test_a_delta_that_cannot_be_restored_is_a_fault(deltas, capsys, damage, word
             content = sealed.loads(file.read())
         content.update({"id": "another"} if damage == "other" else {"previous": None})
         with open(middle + "/manifest.json", "w") as file:
-            file.write(sealed.dumps(content))
+            file.write(support.sealed(content))
     assert command(deltas, "--verify") == 1
     said = capsys.readouterr().out
     assert word in said and middle in said

@@ -1,5 +1,6 @@
 """The tables of a checkpoint come into place all at once, and what dead processes left goes at the next save."""
 
+import errno
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ def stage(directory, text, tables=("t",)):
 
     staging = Staging(directory)
     for table in tables:
-        os.mkdir(os.path.join(staging.path, table))
+        support.saved_table(os.path.join(staging.path, table))
         with open(os.path.join(staging.path, table, "content"), "w") as file:
             file.write(text)
     return staging
@@ -33,12 +34,19 @@ def content(directory):
         return file.read()
 
 
-@pytest.mark.parametrize("exchange", [True, False])
-def test_an_earlier_directory_is_replaced_whole_and_comes_back(place, monkeypatch, exchange):
+@pytest.fixture(params=["exchange", "rename"])
+def refused(request, monkeypatch):
+    """Steps that fail, as (step, path) -> errno or 0: none, or the exchange of directories."""
     from mx_rec.saver import commit
 
-    if not exchange:
-        monkeypatch.setattr(commit, "_exchange", lambda one, other: False)
+    def before(step, path):
+        return errno.EINVAL if step == "exchange" and request.param == "rename" else 0
+
+    monkeypatch.setattr(commit, "before_step", before)
+    return before
+
+
+def test_an_earlier_directory_is_replaced_whole_and_comes_back(place, refused):
     target = place + "/sparse-m-1"
     for text in ("one", "two"):
         staging = stage(target, text)
@@ -91,8 +99,10 @@ def dense(place, text):
         os.rename(place + "/m-1" + suffix + ".tempstate1", place + "/m-1" + suffix)
 
 
-def save_over(place, stop):
-    """Saves over sparse-m-1 in a process that ends before its change number `stop` of the directory; returns whether it did."""
+def save_over(place, stop, refused):
+    """Saves over sparse-m-1 in a process that ends before its step number `stop` on the disk; returns whether it did."""
+    from mx_rec.saver import commit
+
     process = os.fork()
     if process:
         return os.waitpid(process, 0)[1] != 0
@@ -108,8 +118,8 @@ def save_over(place, stop):
 
     try:
         staging = stage(place + "/sparse-m-1", "new")
-        for name in ("rename", "replace", "link", "mkdir", "remove", "rmdir", "unlink"):
-            setattr(os, name, counted(getattr(os, name)))
+        # The plugin's steps, and those of the variables.
+        commit.before_step, os.rename = counted(refused), counted(os.rename)
         staging.commit([], True)
         dense(place, "new")
         staging.finish()
@@ -118,13 +128,10 @@ def save_over(place, stop):
         os._exit(4)
 
 
-@pytest.mark.parametrize("exchange", [True, False])
-def test_a_save_over_the_same_step_that_is_cut_off_anywhere_leaves_one_of_both_whole(place, monkeypatch, exchange):
+def test_a_save_over_the_same_step_that_is_cut_off_anywhere_leaves_one_of_both_whole(place, refused):
     """The tables and the variables of one step are never of two saves, wherever the process ends."""
     from mx_rec.saver import commit
 
-    if not exchange:
-        monkeypatch.setattr(commit, "_exchange", lambda one, other: False)
     seen = set()
     for stop in range(1, 100):
         for name in os.listdir(place):
@@ -132,7 +139,7 @@ def test_a_save_over_the_same_step_that_is_cut_off_anywhere_leaves_one_of_both_w
             shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
         stage(place + "/sparse-m-1", "old").commit([], True)
         dense(place, "old")
-        cut_off = save_over(place, stop)
+        cut_off = save_over(place, stop, refused)
         commit.recover(place + "/sparse-m-1")
         found = [content(place + "/sparse-m-1")]
         for suffix in (".index", ".data-00000-of-00001"):
@@ -150,12 +157,21 @@ def test_a_save_over_the_same_step_that_is_cut_off_anywhere_leaves_one_of_both_w
 
 def test_what_a_process_left_whose_number_another_has_now_goes(place):
     """Containers start their processes with the same numbers again and again."""
-    os.mkdir(place + "/.sparse-m-1.saving-%d-0" % os.getppid())
-    from mx_rec.saver import commit
+    from mx_rec.saver.commit import Staging
 
-    started = commit._started(os.getppid())
-    assert started is not None and started < time.time()
-    assert commit._alive(os.getppid(), time.time()) and not commit._alive(os.getppid(), started - 10.0)
+    os.mkdir(place + "/.sparse-m-1.saving-%d-0" % os.getpid())
+    # Half a second more than the clocks may be apart.
+    time.sleep(1.5)
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        before, after = (place + "/.sparse-m-%d.saving-%d-0" % (step, process.pid) for step in (2, 3))
+        os.mkdir(after)
+        # As old as that of this process: a directory's time of change cannot be set.
+        os.rename(place + "/.sparse-m-1.saving-%d-0" % os.getpid(), before)
+        Staging(place + "/sparse-m-6").undo()
+        assert sorted(os.listdir(place)) == sorted(os.path.basename(path) for path in (before, after))
+    finally:
+        process.communicate(b"\n")
 
 
 def test_temporary_files_of_tensorflow_go_if_they_are_older_than_this_process(place):

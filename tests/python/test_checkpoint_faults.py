@@ -1,5 +1,6 @@
 """A disk that is full, and files with a changed bit: the error names file and table, and nothing is lost."""
 
+import errno
 import glob
 import os
 import resource
@@ -171,3 +172,46 @@ def test_a_changed_bit_in_any_file_of_the_tables_is_found_before_anything_change
     model.assert_filled(sess, 2.0)
     model.saver.restore(sess, path)
     model.assert_filled(sess, 1.0, 100)
+
+
+def test_a_save_of_which_any_step_is_refused_leaves_one_checkpoint_whole(model, session, tmp_path, monkeypatch):
+    """The error names the file and the tables; nothing is left over after the next save."""
+    from mx_rec.saver import commit
+
+    tf = support.tf()
+    place = os.path.realpath(str(tmp_path))
+    sess, fresh = session(), session()
+    refused, steps, seen = -1, [], set()
+    while refused < len(steps):
+        model.fill(sess, 1.0, 20)
+        path = model.saver.save(sess, place + "/m", global_step=1)
+        del steps[:]
+
+        def before(step, path):
+            assert path.startswith(place), path
+            steps.append(step)
+            return errno.EIO if len(steps) == refused + 1 else 0
+
+        monkeypatch.setattr(commit, "before_step", before)
+        model.fill(sess, 2.0, 30)
+        failed = False
+        try:
+            model.saver.save(sess, place + "/m", global_step=1)
+        except (OSError, tf.errors.OpError) as error:
+            failed = True
+            assert os.strerror(errno.EIO) in str(error) and place in str(error), str(error)
+        monkeypatch.setattr(commit, "before_step", None)
+        if failed:
+            seen.add(steps[refused])
+        model.saver.restore(fresh, path)
+        if fresh.run(model.dense)[0] == 1.0:
+            assert failed
+            model.assert_filled(fresh, 1.0, 20)
+        else:
+            model.assert_filled(fresh, 2.0, 30)
+        refused += 1
+    assert {"make", "write", "flush", "link", "copy", "rename", "exchange", "remove"} >= seen
+    assert {"make", "write", "flush", "copy"} <= seen, seen
+    assert refused > 12, steps
+    model.saver.save(sess, place + "/m", global_step=2)
+    assert not [name for name in os.listdir(place) if name.startswith(".")]

@@ -187,7 +187,7 @@ def test_a_checkpoint_of_before_is_restored(model, session, place, capsys):
         content = sealed.loads(file.read())
     assert all(len(table.pop("manifest")["crc32c"]) == 8 for table in content["tables"])
     with open(path, "w") as file:
-        file.write(sealed.dumps(content))
+        file.write(support.sealed(content))
     model.saver.restore(sess, place + "/m-1")
     model.assert_filled(sess, 1.0)
     assert main([place, "--verify"]) == 0

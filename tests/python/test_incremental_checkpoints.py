@@ -78,7 +78,7 @@ def change_manifest(directory, **fields):
     with open(directory + "/manifest.json") as file:
         manifest = sealed.loads(file.read())
     with open(directory + "/manifest.json", "w") as file:
-        file.write(sealed.dumps(dict(manifest, **fields)))
+        file.write(support.sealed(dict(manifest, **fields)))
 
 
 def directories(place):

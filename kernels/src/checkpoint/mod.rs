@@ -2,9 +2,11 @@
 //!
 //! `docs/checkpoint-format.md` has the bytes. `format` says what the files are, `writer` makes them
 //! beside their destination and renames them into place, `reader` believes nothing it has not
-//! checked. `history` and `sketch` have the files of admission.
+//! checked. `history` and `sketch` have the files of admission. `commit` puts all tables of a
+//! checkpoint into place at once.
 
 mod block;
+pub mod commit;
 mod format;
 mod history;
 pub mod inspect;

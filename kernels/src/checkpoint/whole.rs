@@ -1,6 +1,6 @@
 //! The manifest of a whole checkpoint, as far as it says which tables belong to it.
 //!
-//! `python/mx_rec/saver/sealed.py` writes it; docs/checkpoint-format.md has its members.
+//! `commit/sealed.rs` writes it; docs/checkpoint-format.md has its members.
 
 #![cfg_attr(
     not(test),
@@ -161,7 +161,7 @@ fn own_checksum(text: &str) -> Option<u32> {
 
 /// CRC-32 of IEEE 802.3, as zlib has it, bit by bit: a manifest is short. Starts with `!0` and is
 /// complemented at the end.
-fn crc32(start: u32, bytes: &[u8]) -> u32 {
+pub(super) fn crc32(start: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(start, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
             (crc >> 1) ^ if crc & 1 == 1 { 0xedb8_8320 } else { 0 }
@@ -176,7 +176,7 @@ mod tests {
     use proptest::prelude::*;
     use std::fs;
 
-    /// As Python writes it; `SUM` stands for the digits of the checksum.
+    /// As it is on disk; `SUM` stands for the digits of the checksum.
     const TEXT: &str = r#"{
  "crc32": SUM,
  "dense": true,

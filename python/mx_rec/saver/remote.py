@@ -15,7 +15,7 @@ from typing import Any, Iterator, List, Optional, Union
 
 import tensorflow as tf
 
-from mx_rec.saver import commit, sealed
+from mx_rec.saver import commit
 from mx_rec.saver.chains import tables_directory
 from mx_rec.saver.paths import is_remote, sparse_directory
 from mx_rec.util.log import logger
@@ -58,18 +58,19 @@ class RemoteStaging:
         """Copies the tables and then the manifest, and renames the directory.
 
         Args:
-            tables: What the manifest says of each table.
+            tables: What the manifest says of each table beside its seal: at least the `name`.
             dense: Whether variables are saved beside the tables.
             **more: Further fields of the manifest.
 
         Raises:
             OSError: If the file system refuses; what stood there before is there still.
+            ValueError: If a table is not sound.
         """
-        content = dict(more, tables=tables, dense=dense)
+        text = commit.manifest_text(self.path, tables, dense, **more)
         with _named(self._directory):
             _copy_tree(self.path, self._hidden)
             with tf.io.gfile.GFile(self._hidden + "/" + commit.MANIFEST, "w") as file:
-                file.write(sealed.dumps(content))
+                file.write(text)
             if tf.io.gfile.isdir(self._directory):
                 tf.io.gfile.rename(self._directory, self._old)
             tf.io.gfile.rename(self._hidden, self._directory)

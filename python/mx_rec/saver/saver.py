@@ -20,7 +20,6 @@ from mx_rec.saver.loads import StagedLoads, tables_to_load, verify_tables
 from mx_rec.saver.paths import (check_free, check_save_path, is_remote, single_slashes,
                                 sparse_directory)
 from mx_rec.saver.remote import directory_of, discard, index_stamp, local_copy, staging_of
-from mx_rec.saver.sealed import seal_of
 from mx_rec.saver.serving import restores_tables
 from mx_rec.saver.table_ops import TableOps, distinct, paths_of, table_ops
 from mx_rec.util.initialize import ConfigInitializer
@@ -392,8 +391,7 @@ def _save_tables(sess: Any, operations: List[TableOps], checkpoint: str, dense: 
                 fetches.append([op.delta.outputs[0], op.delta.outputs[2], op.delta.outputs[1]])
                 feed.update({op.delta.inputs[2]: link.epochs[op.name], op.delta.inputs[3]: least})
         counts = sess.run(fetches, feed)
-        staging.commit([{"name": op.name, "rows": int(count[0]),
-                         "manifest": seal_of(os.path.join(staging.path, op.name))}
+        staging.commit([{"name": op.name, "rows": int(count[0])}
                         for op, count in zip(operations, counts)], dense, **more)
     except BaseException as error:
         staging.undo()

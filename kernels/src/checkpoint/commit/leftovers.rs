@@ -1,0 +1,103 @@
+//! What saves of dead processes left goes when the next save begins.
+
+use super::names::{is_of, is_temporary, variables, Hidden, Place};
+use super::processes::{changed, is_alive, is_in_use, started};
+use super::recovery::put_back_all;
+use super::steps::{exists, list, Level, Outcome, Refused, Steps};
+use crate::checkpoint::format::MANIFEST;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// Makes ready for a save of the tables of `directory`: its parent is made, and what dead processes
+/// left of saves with its base name is put back or removed.
+///
+/// Returns the names of the directories of tables whose variables are gone that dead processes
+/// saved beside them. What deltas do not follow of these can be discarded.
+///
+/// # Errors
+/// What the system says; `NoDirectory` if something else is in the way of the tables, and
+/// `InvalidArgument` if the name is none of a directory of tables.
+pub fn clean(directory: &Path, steps: &mut Steps<'_>) -> Result<Vec<String>, Refused> {
+    let place = Place::new(directory)?;
+    let parent = &place.parent;
+    steps.make_dir(parent, true)?;
+    if exists(directory) && !directory.is_dir() {
+        return Err(Refused::NoDirectory(directory.to_owned()));
+    }
+    let names = || list(parent).map_err(Refused::at(parent));
+    let mut hidden: Vec<Hidden> = names()?
+        .iter()
+        .filter_map(|one| Hidden::parse(one))
+        .collect();
+    hidden
+        .retain(|one| is_of(&one.name, place.base()) && !is_in_use(&parent.join(&one.entry), one));
+    let owners: BTreeSet<&str> = hidden.iter().map(|one| one.name.as_str()).collect();
+    for owner in owners {
+        put_back_all(&place.beside(owner), None, steps)?;
+    }
+    for one in &hidden {
+        remove(&parent.join(&one.entry), steps);
+    }
+    let mut orphans = names()?;
+    orphans.retain(|name| {
+        let is_other = *name != place.name && is_of(name, place.base());
+        is_other && lacks_variables(&place.beside(name))
+    });
+    for name in &orphans {
+        let orphan = place.beside(name);
+        for file in variables(parent, orphan.checkpoint()).map_err(Refused::at(parent))? {
+            remove(&parent.join(file), steps);
+        }
+    }
+    remove_temporary(&place, steps)?;
+    Ok(orphans)
+}
+
+/// Removes temporary files of TensorFlow that are older than this process.
+fn remove_temporary(place: &Place, steps: &mut Steps<'_>) -> Outcome<()> {
+    let parent = &place.parent;
+    let Some(started) = started(std::process::id().into()) else {
+        return Ok(());
+    };
+    for name in list(parent).map_err(Refused::at(parent))? {
+        let path = parent.join(&name);
+        if is_temporary(&name, place.base()) && changed(&path) < started {
+            remove(&path, steps);
+        }
+    }
+    Ok(())
+}
+
+fn remove(path: &Path, steps: &mut Steps<'_>) {
+    if !exists(path) {
+        return;
+    }
+    let text = format!(
+        "removing {}, which an interrupted save left.",
+        path.display()
+    );
+    steps.tell(Level::Info, text);
+    if path.is_dir() && !path.is_symlink() {
+        steps.remove_tree(path);
+    } else {
+        steps.remove_file(path);
+    }
+}
+
+/// Whether the variables are gone that a dead process saved with a directory of tables.
+fn lacks_variables(place: &Place) -> bool {
+    if place.parent.join(place.index()).is_file() {
+        return false;
+    }
+    let manifest = place.path().join(MANIFEST);
+    let content = fs::read(&manifest).ok();
+    let content: Option<Value> = content.and_then(|text| serde_json::from_slice(&text).ok());
+    // Others are of another version, or were saved without variables.
+    content.is_some_and(|content| {
+        let had_variables = content.get("dense").and_then(Value::as_bool) == Some(true);
+        let process = content.get("process").and_then(Value::as_i64);
+        had_variables && process.is_some_and(|process| !is_alive(process, changed(&manifest)))
+    })
+}
