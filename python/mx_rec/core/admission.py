@@ -367,7 +367,7 @@ def evict(table: Union[None, str, Table] = None) -> Dict[str, Evicted]:
 
 
 def run_beside(session: tf.compat.v1.Session, fetches: Any) -> Any:
-    """Runs ops that take long on the calling thread, so that steps have all of the session's threads.
+    """Runs ops that take long on the calling thread: steps have all of the session's threads.
 
     Args:
         session: A session.

@@ -258,7 +258,7 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
     if track_changes:
         config["track_changes"] = True
     text = json.dumps(config, sort_keys=True).encode("utf-8")
-    check_table(name, initializer, text)
+    check_table(options.table_name, initializer, text)
     op_name = scope_of(name)
     with tf.init_scope(), tf.name_scope(None), tf.device("/cpu:0"):
         with tf.name_scope(op_name + "//table") as scope:

@@ -41,7 +41,7 @@ def rewrite(graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
     """Moves the key work of an iterator's lookups into its pipeline.
 
     A new iterator stands in the place of the old one. Its elements are the old ones and, behind
-    them, computed ids and the offsets and restore tensors of training lookups. Whatever read the
+    them, computed ids and the offsets and inverse indices of training lookups. Whatever read the
     old iterator reads the new one: ops of the graph, and the tensors that the script holds.
 
     Args:
@@ -152,7 +152,7 @@ class _Extension:
         return found
 
     def extend(self, *components: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-        """Returns the components, computed ids, and offsets and restore of training lookups."""
+        """Returns the components, computed ids, and offsets and inverse of training lookups."""
         ids = {one.tensor: components[one.component] for one in self._iterator.ids
                if one.component is not None}
         if self._computed:
@@ -165,25 +165,25 @@ class _Extension:
             ids.update(zip(self._computed, values))
         extras = [ids[name] for name in self._computed]
         for together in self._together:
-            offsets, restore = library().mx_rec_prepare(
+            offsets, inverse = library().mx_rec_prepare(
                 [self._handles[lookup.node] for lookup in together], ids[together[0].ids],
                 limit=self._limits[together[0].node], name="prepare")
-            extras.extend(offsets + [restore])
+            extras.extend(offsets + [inverse])
         return tuple(components) + tuple(extras)
 
     def split(self, extras: Sequence[tf.Tensor]) -> Tuple[Dict[str, tf.Tensor], _Prepared]:
         """Names what `extend` put behind the components.
 
         Returns:
-            Computed ids by their name in the graph; (offsets, restore) by the name of the lookup.
+            Computed ids by their name in the graph; (offsets, inverse) by the name of the lookup.
         """
         computed = dict(zip(self._computed, extras))
         rest = list(extras[len(self._computed):])
         prepared = {}  # type: _Prepared
         for together in self._together:
-            restore = rest[len(together)]
+            inverse = rest[len(together)]
             for lookup, offsets in zip(together, rest):
-                prepared[lookup.node] = offsets, restore
+                prepared[lookup.node] = offsets, inverse
             rest = rest[len(together) + 1:]
         return computed, prepared
 
@@ -198,13 +198,13 @@ def _take_over(op: tf.Operation, lookup: Lookup, computed: Dict[str, tf.Tensor],
             position = [tensor.name for tensor in op.inputs].index(lookup.ids)
             op._update_input(position, computed[lookup.ids])  # pylint: disable=protected-access
         return
-    offsets, restore = prepared[lookup.node]
+    offsets, inverse = prepared[lookup.node]
     handle, ids = op.inputs
     graph = op.graph
     with graph.as_default(), graph.control_dependencies(None), \
             graph.control_dependencies(op.control_inputs), tf.device(op.device), \
             tf.name_scope(op.name + "/"):
-        claimed = library().mx_rec_claim(handle, computed.get(lookup.ids, ids), offsets, restore,
+        claimed = library().mx_rec_claim(handle, computed.get(lookup.ids, ids), offsets, inverse,
                                          limit=op.get_attr("limit"), name="claim")
     replace_outputs(op, claimed)
 
