@@ -17,6 +17,9 @@ from mx_rec.ops import library
 # Rows of prepared batches wait in memory, so the number is small.
 AHEAD = 4
 
+# The outputs of an op from which a pipeline computes ids: a list of positions.
+UNFED_ATTRIBUTE = "_mx_rec_unfed"
+
 # tf.data would rewrite the functions that it is given for eager execution.
 _as_it_stands = tf.autograph.experimental.do_not_convert
 
@@ -212,15 +215,39 @@ def _take_over(op: tf.Operation, lookup: Lookup, computed: Dict[str, tf.Tensor],
 def _forbid_feeding(graph: tf.Graph, iterator: Iterator, components: Sequence[tf.Tensor]) -> None:
     """Makes session.run refuse values for tensors from which the pipeline has computed ids.
 
-    Lookups would not see such a value, while the rest of the step would.
+    Lookups would not see such a value, while the rest of the step would. An attribute of the ops
+    tells it to the graphs into which this one is imported.
     """
     for name in iterator.nodes:
-        for output in graph.get_operation_by_name(name).outputs:
-            graph.prevent_feeding(output)
+        op = graph.get_operation_by_name(name)
+        _mark_unfed(op, range(len(op.outputs)))
     read = {_full_name(source) for node in iterator.graph.node for source in node.input}
-    for position, component in enumerate(components):
-        if "{}:{}".format(iterator.get_next, position) in read:
-            graph.prevent_feeding(component)
+    unfed = [component for position, component in enumerate(components)
+             if "{}:{}".format(iterator.get_next, position) in read]
+    if unfed:
+        _mark_unfed(unfed[0].op, [component.value_index for component in unfed])
+
+
+def _mark_unfed(op: tf.Operation, positions: Sequence[int]) -> None:
+    """Makes session.run refuse values for some outputs of an op, also where it is imported."""
+    if not positions:
+        return
+    op._set_attr(  # pylint: disable=protected-access
+        UNFED_ATTRIBUTE, attr_value_pb2.AttrValue(
+            list=attr_value_pb2.AttrValue.ListValue(i=positions)))
+    forbid_marked(op)
+
+
+def forbid_marked(op: tf.Operation) -> None:
+    """Makes session.run refuse values for the outputs that a rewrite has marked.
+
+    Args:
+        op: Any op.
+    """
+    if UNFED_ATTRIBUTE not in op.node_def.attr:
+        return
+    for position in op.get_attr(UNFED_ATTRIBUTE):
+        op.graph.prevent_feeding(op.outputs[position])
 
 
 def _ahead(source: Any, extension: _Extension, max_steps: int) -> Any:
