@@ -5,7 +5,7 @@ MxRecAdmit gives rows to those that have been seen often enough. All lookups of 
 step are counted before any of them decides, so that their order does not matter.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
@@ -13,7 +13,7 @@ import tensorflow as tf
 from mx_rec.constants.constants import ASCEND_TIMESTAMP, MAX_INT32
 from mx_rec.core.graph_state import GraphState, find_session, graph_state, outermost_graph
 from mx_rec.core.table import Table
-from mx_rec.core.table_variable import TABLE_OP, described_name
+from mx_rec.core.table_variable import TABLE_OP, described_name, table_op_of
 from mx_rec.core.upstream import upstream
 from mx_rec.ops import library
 from mx_rec.util.global_env_conf import global_env
@@ -26,6 +26,9 @@ _TIMESTAMP_SCOPE = "mx_rec_timestamp"
 
 # What the name scope of `Controls` has behind the name of the table's op.
 _CONTROLS_SCOPE = "//admission"
+
+# Ops of training lookups, and one that only graphs with a counting lookup have.
+_TRAINING_OPS = ("MxRecIdOffset", "MxRecObserve", "MxRecClaim", "MxRecSetThreshold")
 
 # No threshold at all.
 OFF = (-1, -1)
@@ -350,11 +353,12 @@ def set_threshold(threshold: int, table: Union[None, str, Table] = None) -> None
 
     Args:
         threshold: The new threshold in [1, 2147483647]; or 0: keys are not counted any more.
-        table: A table or its name; None is all tables with admission.
+        table: A table or its name, of an imported graph also the name of the op that makes it;
+            None is all tables with admission.
 
     Raises:
         ValueError: If the threshold is out of its range, or there is no such table, or it has no
-            admission.
+            admission, or several imported tables have the name.
         RuntimeError: If no session was opened on the graph.
     """
     graph = outermost_graph(None if not isinstance(table, Table) else table.variable.graph)
@@ -371,13 +375,16 @@ def evict(table: Union[None, str, Table] = None) -> Dict[str, Evicted]:
     latest one. The session is found as `table.size()` finds it.
 
     Args:
-        table: A table or its name; None is all tables with an eviction threshold.
+        table: A table or its name, of an imported graph also the name of the op that makes it;
+            None is all tables with an eviction threshold.
 
     Returns:
-        What was done, by the name of the table.
+        What was done, by the name of the table; where imported tables have one name, by the names
+        of their ops.
 
     Raises:
-        ValueError: If there is no such table, or it has no eviction threshold.
+        ValueError: If there is no such table, or it has no eviction threshold, or several imported
+            tables have the name.
         RuntimeError: If no session was opened on the graph.
     """
     graph = outermost_graph(None if not isinstance(table, Table) else table.variable.graph)
@@ -407,8 +414,8 @@ def evicting_tables(graph: tf.Graph, names: Sequence[str] = ()) -> Dict[str, Con
         names: Names of tables; none is all that have an eviction threshold.
 
     Returns:
-        The ops that steer them, by name. Of two imported tables of one name, the name is that of
-        the op that makes the table.
+        The ops that steer them, by name; where imported tables have one name, by the names of
+        their ops.
 
     Raises:
         ValueError: If one of `names` has no eviction threshold, or no table at all has one.
@@ -425,6 +432,7 @@ def evicting_tables(graph: tf.Graph, names: Sequence[str] = ()) -> Dict[str, Con
             raise ValueError("the lookups of the table {!r} have no 'eviction_threshold': nothing "
                              "of it is ever stale. Give them one, in seconds.".format(one.name))
     if not evicting:
+        _check_cut([op for op in _table_ops(graph) if op.name not in _all_controls(graph)], graph)
         raise ValueError("no training lookup of this graph has an 'eviction_threshold': there is "
                          "nothing to evict. Give lookups an access_threshold (1 admits every key, "
                          "which is eviction alone) and an eviction_threshold in seconds.")
@@ -443,6 +451,7 @@ def _controls(names: Sequence[str], graph: Optional[tf.Graph] = None) -> List[Co
     known = _all_controls(graph)
     if not names:
         if not known:
+            _check_cut(_table_ops(graph), graph)
             raise ValueError("no training lookup of this graph has an 'access_threshold': there is "
                              "no admission whose threshold could be set.")
         return list(known.values())
@@ -453,7 +462,8 @@ def _controls(names: Sequence[str], graph: Optional[tf.Graph] = None) -> List[Co
         if name in tables:
             ours = [tables[name].variable.op]
         else:
-            ours = [op for op in ops.values() if name in (op.name, described_name(op))]
+            ours = [ops[name]] if name in ops else [op for op in ops.values()
+                                                    if described_name(op) == name]
         if not ours:
             raise ValueError("threshold set error: there is no table {!r} in this graph; tables "
                              "are {}.".format(name, sorted(set(tables).union(
@@ -463,6 +473,7 @@ def _controls(names: Sequence[str], graph: Optional[tf.Graph] = None) -> List[Co
                              "the ops are {}. Give the name of the op instead.".format(
                                  name, sorted(op.name for op in ours)))
         if ours[0].name not in known:
+            _check_cut(ours, graph)
             raise ValueError("threshold set error: no training lookup of the table {!r} has an "
                              "'access_threshold', so that it admits every key.".format(name))
         found.append(known[ours[0].name])
@@ -477,8 +488,10 @@ def _all_controls(graph: tf.Graph) -> Dict[str, Controls]:
     found = OrderedDict()  # type: Dict[str, Controls]
     for admission in graph_state(graph).admissions.values():
         found[admission.controls.handle.op.name] = admission.controls
-    taken = {one.name for one in found.values()}
-    for op in _table_ops(graph):
+    tables = _table_ops(graph)
+    uses = Counter([one.name for one in found.values()] + [described_name(op) for op in tables
+                                                           if op.name not in found])
+    for op in tables:
         handle = op.outputs[1]
         setters = [one for one in handle.consumers() if one.type == "MxRecSetThreshold"
                    and _CONTROLS_SCOPE + "/" in one.name
@@ -486,13 +499,36 @@ def _all_controls(graph: tf.Graph) -> Dict[str, Controls]:
         if op.name in found or not setters:
             continue
         name = described_name(op)
-        name = op.name if name in taken else name
-        taken.add(name)
+        name = op.name if uses[name] > 1 else name
         evicting = [one.outputs[0] for one in handle.consumers() if one.type == "MxRecEvict"
                     and _CONTROLS_SCOPE + "/" in one.name]
         found[op.name] = Controls(name, handle, setters[0].inputs[1], setters[0].outputs[0],
                                   evicting[0] if evicting else None)
     return found
+
+
+def _check_cut(tables: Sequence[tf.Operation], graph: tf.Graph) -> None:
+    """Refuses tables whose lookups count although nothing steers them: their graph was cut."""
+    for op in graph.get_operations():
+        if op.type != "MxRecObserve":
+            continue
+        table = table_op_of(op.inputs[0])
+        if table in tables:
+            raise ValueError(
+                "the lookup {!r} of the table {!r} has thresholds, but the imported graph lacks "
+                "the ops that set and evict: it was cut. Import the whole graph.".format(
+                    op.name, described_name(table)))
+
+
+def has_tables(graph: tf.Graph) -> bool:
+    """Returns whether a graph has tables, made here or imported."""
+    return bool(graph_state(graph).tables or _table_ops(graph))
+
+
+def trains(graph: tf.Graph) -> bool:
+    """Returns whether a graph has training lookups, made here or imported."""
+    return any(table.multi_lookup_times[True] for table in graph_state(graph).tables.values()) \
+        or any(op.type in _TRAINING_OPS for op in graph.get_operations())
 
 
 def _table_ops(graph: tf.Graph) -> List[tf.Operation]:
