@@ -19,6 +19,7 @@
 | Graph._add_new_tf_operations | imported graphs: no feeding past fused updates, no empty tables |
 | graph_util_impl.extract_sub_graph | freezing (its only caller by that name) refuses tables |
 | convert_to_constants._run_inline_* | freezing of functions refuses tables |
+| build_tensor_info_internal | signatures of a SavedModel refuse the variable of a table |
 | optimize_for_inference | it refuses tables: it leaves out what would load them |
 | DatasetV2.eos_map | a new method, which scripts of the original call |
 
@@ -33,14 +34,14 @@ import tensorflow as tf
 from tensorflow.python.client import session as session_module
 from tensorflow.python.data.ops import dataset_ops, iterator_ops
 from tensorflow.python.framework import convert_to_constants, graph_util_impl, meta_graph
-from tensorflow.python.saved_model import builder_impl
+from tensorflow.python.saved_model import builder_impl, utils_impl
 from tensorflow.python.tools import optimize_for_inference_lib
 from tensorflow.python.training import warm_starting_util
 from tensorflow.python.training.tracking import util as tracking_util
 from tensorflow_estimator.python.estimator import estimator
 
 from mx_rec.core.clusters import check_session
-from mx_rec.core.frozen import patched_function_tool, patched_tool
+from mx_rec.core.frozen import patched_function_tool, patched_tensor_info, patched_tool
 from mx_rec.core.graph_state import remember_session
 from mx_rec.graph.eos import eos_map
 from mx_rec.graph.imported import patched_import, patched_new_operations
@@ -85,6 +86,7 @@ def apply() -> None:
     _patch(graph_util_impl, "extract_sub_graph", patched_tool)
     _patch(convert_to_constants, "_run_inline_graph_optimization",
            patched_function_tool)
+    _patch(utils_impl, "build_tensor_info_internal", patched_tensor_info)
     _patch(optimize_for_inference_lib, "optimize_for_inference", patched_tool)
     dataset_ops.DatasetV2.eos_map = eos_map
 

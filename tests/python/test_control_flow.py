@@ -265,7 +265,7 @@ def test_offsets_inside_of_a_branch_cannot_be_applied_outside(graph, mx, enclosi
 
 @pytest.mark.parametrize("optimizer", ["lazy_adam", "adagrad", "ftrl", "momentum", "gradient_descent"])
 def test_a_loop_updates_the_rows_of_its_keys_as_a_lookup_outside_does(graph, session, dynamic, optimizer):
-    """TensorFlow begins the sum of a loop with a gradient of zeros for offset 0: whose row that is must not matter."""
+    """TensorFlow begins the sum of a loop with a gradient of zeros for offset 0, which is no key's row."""
     import importlib
 
     tf = support.tf()
@@ -285,6 +285,43 @@ def test_a_loop_updates_the_rows_of_its_keys_as_a_lookup_outside_does(graph, ses
         sess.run(updates, {keys: batch})
     looped, plain = [raw.rows(sess) for raw in raws]
     assert sorted(looped) == sorted(plain) == [1, 2, 3]
-    # Key 1 was first. LazyAdam moves whatever row is in the batch, so it is compared where it was in all three.
-    for key in (2, 3) if optimizer in ("lazy_adam", "momentum") else (1, 2, 3):
-        support.assert_rounding(looped[key], plain[key], 4)
+    # LazyAdam moves every row of its batch, also by a gradient of zeros, and momentum every row that moved before.
+    for key in (1, 2, 3):
+        support.assert_rounding(looped[key], plain[key], 4, what=str(key))
+
+
+PADDED_LOOPS = {
+    "while_loop": lambda tf, look, keys: loop(lambda i: total(look(keys[i]), weight(i)), 3),
+    "map_fn": lambda tf, look, keys: total(tf.map_fn(look, keys, dtype=tf.float32)),
+    "scan": lambda tf, look, keys: total(tf.scan(lambda so_far, some: so_far + look(some), keys,
+                                                 initializer=tf.zeros([2, DIM]))),
+}
+
+
+@pytest.mark.parametrize("optimizer", ["lazy_adam", "adagrad", "ftrl", "momentum", "gradient_descent"])
+@pytest.mark.parametrize("name", sorted(PADDED_LOOPS))
+def test_a_first_batch_of_padding_in_a_loop_updates_no_row(graph, session, dynamic, name, optimizer):
+    """The gradient of zeros for offset 0 failed while the table had no row: "offset=0, rows=0"."""
+    import importlib
+
+    tf = support.tf()
+    module = importlib.import_module("mx_rec.optimizers." + optimizer)
+    tables = [make_table("looped"), make_table("plain")]
+    keys = tf.compat.v1.placeholder(tf.int64, [3, 2])
+    looped = PADDED_LOOPS[name](tf, lambda ids: lookup(tables[0], ids), keys)
+    factors = {"while_loop": [1.0, 2.0, 3.0], "map_fn": [1.0, 1.0, 1.0], "scan": [3.0, 2.0, 1.0]}[name]
+    plain = total(lookup(tables[1], keys), tf.constant(1.0)) if name == "map_fn" else tf.add_n(
+        [total(lookup(tables[1], keys[i]), factor) for i, factor in enumerate(factors)])
+    updates = [module.create_hash_optimizer(0.1).minimize(loss, var_list=[table.variable])
+               for loss, table in zip((looped, plain), tables)]
+    raws = [support.Raw.of(table) for table in tables]
+    sess = session()
+    sess.run(tf.compat.v1.global_variables_initializer())
+    sess.run(updates, {keys: [[-1, -1]] * 3})
+    assert [raw.rows(sess) for raw in raws] == [{}, {}]
+    for batch in ([[-1, -1], [5, -1], [6, 5]], [[-1, -1]] * 3, [[6, 6], [-1, -1], [7, 5]]):
+        sess.run(updates, {keys: batch})
+    found, expected = [raw.rows(sess) for raw in raws]
+    assert sorted(found) == sorted(expected) == [5, 6, 7]
+    for key in expected:
+        support.assert_rounding(found[key], expected[key], 8, what=str(key))

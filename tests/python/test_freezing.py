@@ -41,8 +41,10 @@ def freeze_from_checkpoint(tf, sess, output, directory):
 
     path = tf.compat.v1.train.Saver().save(sess, os.path.join(directory, "model.ckpt"))
     tf.io.write_graph(sess.graph_def, directory, "graph.pb", as_text=False)
-    freeze_graph.freeze_graph(os.path.join(directory, "graph.pb"), "", True, path, output, "save/restore_all",
-                              "save/Const:0", os.path.join(directory, "frozen.pb"), True, "")
+    # It imports the graph into the default one, as the command of that name does in a process of its own.
+    with tf.Graph().as_default():
+        freeze_graph.freeze_graph(os.path.join(directory, "graph.pb"), "", True, path, output, "save/restore_all",
+                                  "save/Const:0", os.path.join(directory, "frozen.pb"), True, "")
     with open(os.path.join(directory, "frozen.pb"), "rb") as file:
         return tf.compat.v1.GraphDef.FromString(file.read())
 

@@ -230,3 +230,72 @@ def test_two_imports_of_one_graph_are_both_modified(tmp_path):
 
     runs = cases.alike(script, moves=6, tmp_path=tmp_path)
     assert not cases.errors(runs[AHEAD], "one") and not cases.errors(runs[AHEAD], "two")
+
+
+def not_fed(graph):
+    """Names of what a session refuses to be fed; TensorFlow refuses constants whose value it has used."""
+    return {output.name for op in graph.get_operations() if op.type != "Const"
+            for output in op.outputs if not graph.is_feedable(output)}
+
+
+@pytest.mark.parametrize("scope", ["", "again/here"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_pipeline_of_an_imported_graph_computes_cannot_be_fed(mx, tmp_path, kind, scope):
+    """The refusal stayed behind in the process that modified: lookups ignored what was fed."""
+    from mx_rec.graph import modify_graph_and_start_emb_cache
+
+    mx()
+    tf1 = tf().compat.v1
+    run = cases.Run(AHEAD, tmp_path)
+    paths = [str(tmp_path / name) for name in ("one.meta", "two.meta")]
+    with tf().Graph().as_default() as graph:
+        build(run, kind)
+        modify_graph_and_start_emb_cache()
+        tf1.train.export_meta_graph(paths[0])
+        refused = not_fed(graph)
+        # Of the element itself, the ids that are used as they are may still be fed.
+        assert len(refused) >= 3
+    for path, again in zip(paths, (paths[1], None)):
+        with tf().Graph().as_default() as graph:
+            tf1.train.import_meta_graph(path, import_scope=scope or None)
+            prefix = scope + "/" if scope else ""
+            found = not_fed(graph)
+            assert found == {prefix + name for name in refused}
+            name = sorted(name for name in found if "StringToNumber" in name)[0]
+            with support.new_session() as sess:
+                sess.run(tf1.global_variables_initializer())
+                with pytest.raises(ValueError, match="may not be fed"):
+                    sess.run(prefix + "model_loss:0", {name: np.zeros([2, 3], np.int64)})
+            if again:
+                tf1.train.export_meta_graph(again, export_scope=scope or None)
+
+
+@pytest.mark.parametrize("first", ["unmodified", "modified", "evaluation"])
+def test_the_warning_of_slower_steps_is_for_imported_graphs_that_were_not_modified(
+        mx, tmp_path, monkeypatch, first):
+    from mx_rec.graph import modify_graph_and_start_emb_cache, sessions
+
+    mx()
+    said = []
+    monkeypatch.setattr(sessions, "warn_once", lambda text, *args: said.append(text))
+    tf1 = tf().compat.v1
+    run = cases.Run(AHEAD, tmp_path)
+    path = str(tmp_path / "model.meta")
+    with tf().Graph().as_default():
+        if first == "evaluation":
+            run.lookup(run.table(), tf1.placeholder(tf().int64, [2]), is_train=False)
+        else:
+            build(run, "one_shot")
+        if first == "modified":
+            modify_graph_and_start_emb_cache()
+        tf1.train.export_meta_graph(path)
+    for is_modified in (False, True):
+        del said[:]
+        with tf().Graph().as_default():
+            tf1.train.import_meta_graph(path)
+            if is_modified:
+                modify_graph_and_start_emb_cache()
+            with support.new_session() as sess:
+                sess.run(tf1.global_variables_initializer())
+        assert ["slower" in text for text in said] == [True] * (
+            first == "unmodified" and not is_modified)

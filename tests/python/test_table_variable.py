@@ -57,6 +57,9 @@ READS = {
     "convert_to_tensor": lambda tf, v: tf.convert_to_tensor(v),
     "conversion of a list": lambda tf, v: tf.convert_to_tensor([v, v]),
     "concat": lambda tf, v: tf.concat([v, v], 0),
+    "tensor info": lambda tf, v: tf.compat.v1.saved_model.utils.build_tensor_info(v),
+    "output of a SavedModel": lambda tf, v: tf.compat.v1.saved_model.predict_signature_def({"x": tf.ones([1])}, {"rows": v}),
+    "input of a SavedModel": lambda tf, v: tf.compat.v1.saved_model.predict_signature_def({"rows": v}, {"y": tf.ones([1])}),
     "py_func": lambda tf, v: tf.compat.v1.py_func(lambda a: a, [v], tf.float32),
     "stack": lambda tf, v: tf.stack([v, v]),
     "add_n": lambda tf, v: tf.add_n([v, v]),
@@ -81,7 +84,6 @@ READS = {
     "iteration": lambda tf, v: list(v),
     "len": lambda tf, v: len(v),
     "truth": lambda tf, v: bool(v),
-    "tracked object": lambda tf, v: tf.train.Checkpoint(v=v).save("nowhere"),
 }
 
 
@@ -95,6 +97,13 @@ def test_whatever_reads_or_assigns_the_value_names_the_table_and_what_to_use(gra
         READS[read](tf, table.variable)
     for part in (NO_VALUE, "sparse_lookup", "mx_rec.optimizers", "export"):
         assert part in str(error.value)
+
+
+def test_a_checkpoint_of_objects_does_not_take_it(graph, session, dynamic, tmp_path):
+    tf = support.tf()
+    with session().as_default(), pytest.raises(NotImplementedError, match="do not save tables.*'items'.*Saver"):
+        tf.train.Checkpoint(v=make_table().variable).save(str(tmp_path / "nowhere"))
+    assert not os.listdir(str(tmp_path))
 
 
 def test_a_session_neither_fetches_nor_feeds_it(graph, session, dynamic):

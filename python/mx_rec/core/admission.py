@@ -5,6 +5,7 @@ MxRecAdmit gives rows to those that have been seen often enough. All lookups of 
 step are counted before any of them decides, so that their order does not matter.
 """
 
+from collections import Counter, OrderedDict
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
@@ -12,6 +13,7 @@ import tensorflow as tf
 from mx_rec.constants.constants import ASCEND_TIMESTAMP, MAX_INT32
 from mx_rec.core.graph_state import GraphState, find_session, graph_state, outermost_graph
 from mx_rec.core.table import Table
+from mx_rec.core.table_variable import TABLE_OP, described_name, table_op_of
 from mx_rec.core.upstream import upstream
 from mx_rec.ops import library
 from mx_rec.util.global_env_conf import global_env
@@ -21,6 +23,12 @@ from mx_rec.validator.validator import Int, Text, Type, checked
 
 # Name scope of the stand-in for the timestamp of the collection.
 _TIMESTAMP_SCOPE = "mx_rec_timestamp"
+
+# What the name scope of `Controls` has behind the name of the table's op.
+_CONTROLS_SCOPE = "//admission"
+
+# Ops of training lookups, and one that only graphs with a counting lookup have.
+_TRAINING_OPS = ("MxRecIdOffset", "MxRecObserve", "MxRecClaim", "MxRecSetThreshold")
 
 # No threshold at all.
 OFF = (-1, -1)
@@ -46,6 +54,24 @@ class Counted(NamedTuple):
     admit: tf.Operation
 
 
+class Controls(NamedTuple):
+    """The ops by which admission to one physical table is steered.
+
+    Attributes:
+        name: Name of the table.
+        handle: Its handle.
+        value: Placeholder of a new access threshold, int32 scalar.
+        set_threshold: The op that sets it, int32 scalar.
+        evict: (evicted, kept), int64 (2); None without an eviction threshold.
+    """
+
+    name: str
+    handle: tf.Tensor
+    value: tf.Tensor
+    set_threshold: tf.Tensor
+    evict: Optional[tf.Tensor]
+
+
 class Admission:
     """Admission to one physical table in one graph.
 
@@ -54,9 +80,7 @@ class Admission:
         thresholds: (access, eviction); -1 is none.
         lookups: The training lookups that count, in the order in which they were made.
         waits: Whether one of them takes its timestamp from the collection.
-        value: Placeholder of a new access threshold, int32 scalar.
-        set_threshold: The op that sets it, int32 scalar.
-        evict: (evicted, kept), int64 (2); None without an eviction threshold.
+        controls: The ops by which it is steered.
     """
 
     def __init__(self, table: Table, thresholds: Tuple[int, int]) -> None:
@@ -64,15 +88,15 @@ class Admission:
         self.thresholds = thresholds
         self.lookups = []  # type: List[Counted]
         self.waits = False
-        self.evict = None  # type: Optional[tf.Tensor]
+        evicting = None  # type: Optional[tf.Tensor]
         # Made here, so that they exist when the graph is finalised.
         with tf.init_scope(), tf.name_scope(None), tf.device("/cpu:0"), \
-                tf.name_scope(table.variable.op.name + "//admission"):
-            self.value = tf.compat.v1.placeholder(tf.int32, [], name="threshold")
-            self.set_threshold = library().mx_rec_set_threshold(table.handle, self.value,
-                                                                name="set_threshold")
+                tf.name_scope(table.variable.op.name + _CONTROLS_SCOPE):
+            value = tf.compat.v1.placeholder(tf.int32, [], name="threshold")
+            changed = library().mx_rec_set_threshold(table.handle, value, name="set_threshold")
             if thresholds[1] >= 0:
-                self.evict = library().mx_rec_evict(table.handle, name="evict")
+                evicting = library().mx_rec_evict(table.handle, name="evict")
+        self.controls = Controls(table.table_name, table.handle, value, changed, evicting)
 
 
 def check_thresholds(table: Table, is_train: bool, thresholds: Tuple[int, int]) -> None:
@@ -309,12 +333,11 @@ def set_threshold_op(value: Any, emb_name: Union[str, Sequence[str]] = "",
     names = [emb_name] if isinstance(emb_name, str) else list(emb_name)
     for name in names:
         Text(0, 255)("emb_name", name)
-    admissions = _admissions([name for name in names if name])
+    controls = _controls([name for name in names if name])
     value = tf.convert_to_tensor(value, tf.int32, name="threshold")
-    handles = [admission.set_threshold.op.inputs[0] for admission in admissions]
     with tf.device("/cpu:0"):
-        done = [library().mx_rec_set_threshold(handle, value, name="set_threshold")
-                for handle in handles]
+        done = [library().mx_rec_set_threshold(one.handle, value, name="set_threshold")
+                for one in controls]
         if len(done) == 1:
             return done[0]
         with tf.control_dependencies(done):
@@ -330,17 +353,18 @@ def set_threshold(threshold: int, table: Union[None, str, Table] = None) -> None
 
     Args:
         threshold: The new threshold in [1, 2147483647]; or 0: keys are not counted any more.
-        table: A table or its name; None is all tables with admission.
+        table: A table or its name, of an imported graph also the name of the op that makes it;
+            None is all tables with admission.
 
     Raises:
         ValueError: If the threshold is out of its range, or there is no such table, or it has no
-            admission.
+            admission, or several imported tables have the name.
         RuntimeError: If no session was opened on the graph.
     """
     graph = outermost_graph(None if not isinstance(table, Table) else table.variable.graph)
-    admissions = _admissions(_names(table), graph)
-    find_session(graph).run([admission.set_threshold for admission in admissions],
-                            {admission.value: threshold for admission in admissions})
+    controls = _controls(_names(table), graph)
+    find_session(graph).run([one.set_threshold for one in controls],
+                            {one.value: threshold for one in controls})
 
 
 @checked(table=Type(Table, str, optional=True))
@@ -351,13 +375,16 @@ def evict(table: Union[None, str, Table] = None) -> Dict[str, Evicted]:
     latest one. The session is found as `table.size()` finds it.
 
     Args:
-        table: A table or its name; None is all tables with an eviction threshold.
+        table: A table or its name, of an imported graph also the name of the op that makes it;
+            None is all tables with an eviction threshold.
 
     Returns:
-        What was done, by the name of the table.
+        What was done, by the name of the table; where imported tables have one name, by the names
+        of their ops.
 
     Raises:
-        ValueError: If there is no such table, or it has no eviction threshold.
+        ValueError: If there is no such table, or it has no eviction threshold, or several imported
+            tables have the name.
         RuntimeError: If no session was opened on the graph.
     """
     graph = outermost_graph(None if not isinstance(table, Table) else table.variable.graph)
@@ -367,7 +394,7 @@ def evict(table: Union[None, str, Table] = None) -> Dict[str, Evicted]:
 
 
 def run_beside(session: tf.compat.v1.Session, fetches: Any) -> Any:
-    """Runs ops that take long on the calling thread, so that steps have all of the session's threads.
+    """Runs ops that take long on the calling thread: steps have all of the session's threads.
 
     Args:
         session: A session.
@@ -379,15 +406,16 @@ def run_beside(session: tf.compat.v1.Session, fetches: Any) -> Any:
     return session.run(fetches, options=tf.compat.v1.RunOptions(inter_op_thread_pool=-1))
 
 
-def evicting_tables(graph: tf.Graph, names: Sequence[str] = ()) -> Dict[str, Admission]:
-    """Finds the tables of a graph that evict.
+def evicting_tables(graph: tf.Graph, names: Sequence[str] = ()) -> Dict[str, Controls]:
+    """Finds the tables of a graph that evict, also those of imported graphs.
 
     Args:
         graph: The graph.
         names: Names of tables; none is all that have an eviction threshold.
 
     Returns:
-        Their admissions by name.
+        The ops that steer them, by name; where imported tables have one name, by the names of
+        their ops.
 
     Raises:
         ValueError: If one of `names` has no eviction threshold, or no table at all has one.
@@ -397,13 +425,14 @@ def evicting_tables(graph: tf.Graph, names: Sequence[str] = ()) -> Dict[str, Adm
         raise ValueError("tables with dynamic expansion cannot evict: offsets that a script holds "
                          "would name rows that are gone. Give tables a size and use init without "
                          "use_dynamic_expansion.")
-    found = _admissions(names, graph) if names else graph_state(graph).admissions.values()
+    found = _controls(names, graph) if names else list(_all_controls(graph).values())
     evicting = {one.name: one for one in found if one.evict is not None}
     for one in found:
         if names and one.evict is None:
             raise ValueError("the lookups of the table {!r} have no 'eviction_threshold': nothing "
                              "of it is ever stale. Give them one, in seconds.".format(one.name))
     if not evicting:
+        _check_cut([op for op in _table_ops(graph) if op.name not in _all_controls(graph)], graph)
         raise ValueError("no training lookup of this graph has an 'eviction_threshold': there is "
                          "nothing to evict. Give lookups an access_threshold (1 admits every key, "
                          "which is eviction alone) and an eviction_threshold in seconds.")
@@ -416,22 +445,91 @@ def _names(table: Union[None, str, Table]) -> List[str]:
     return [table.table_name if isinstance(table, Table) else table]
 
 
-def _admissions(names: Sequence[str], graph: Optional[tf.Graph] = None) -> List[Admission]:
-    """Finds the admissions of tables by name, all of them without names."""
-    state = graph_state(graph)
+def _controls(names: Sequence[str], graph: Optional[tf.Graph] = None) -> List[Controls]:
+    """Finds the ops that steer admission to tables by name, of all tables without names."""
+    graph = outermost_graph(graph)
+    known = _all_controls(graph)
     if not names:
-        if not state.admissions:
+        if not known:
+            _check_cut(_table_ops(graph), graph)
             raise ValueError("no training lookup of this graph has an 'access_threshold': there is "
                              "no admission whose threshold could be set.")
-        return list(state.admissions.values())
+        return list(known.values())
+    tables = graph_state(graph).tables
+    ops = {op.name: op for op in _table_ops(graph)}
     found = []
     for name in names:
-        if name not in state.tables:
+        if name in tables:
+            ours = [tables[name].variable.op]
+        else:
+            ours = [ops[name]] if name in ops else [op for op in ops.values()
+                                                    if described_name(op) == name]
+        if not ours:
             raise ValueError("threshold set error: there is no table {!r} in this graph; tables "
-                             "are {}.".format(name, sorted(state.tables)))
-        physical = state.tables[name].physical_name
-        if physical not in state.admissions:
+                             "are {}.".format(name, sorted(set(tables).union(
+                                 map(described_name, ops.values())))))
+        if len(ours) > 1:
+            raise ValueError("threshold set error: this graph has several tables {!r}, of which "
+                             "the ops are {}. Give the name of the op instead.".format(
+                                 name, sorted(op.name for op in ours)))
+        if ours[0].name not in known:
+            _check_cut(ours, graph)
             raise ValueError("threshold set error: no training lookup of the table {!r} has an "
                              "'access_threshold', so that it admits every key.".format(name))
-        found.append(state.admissions[physical])
+        found.append(known[ours[0].name])
     return found
+
+
+def _all_controls(graph: tf.Graph) -> Dict[str, Controls]:
+    """Returns the ops that steer admission to the tables of a graph, by the name of the table's op.
+
+    What was made here comes first, then what came with imported graphs.
+    """
+    found = OrderedDict()  # type: Dict[str, Controls]
+    for admission in graph_state(graph).admissions.values():
+        found[admission.controls.handle.op.name] = admission.controls
+    tables = _table_ops(graph)
+    uses = Counter([one.name for one in found.values()] + [described_name(op) for op in tables
+                                                           if op.name not in found])
+    for op in tables:
+        handle = op.outputs[1]
+        setters = [one for one in handle.consumers() if one.type == "MxRecSetThreshold"
+                   and _CONTROLS_SCOPE + "/" in one.name
+                   and one.inputs[1].op.type == "Placeholder"]
+        if op.name in found or not setters:
+            continue
+        name = described_name(op)
+        name = op.name if uses[name] > 1 else name
+        evicting = [one.outputs[0] for one in handle.consumers() if one.type == "MxRecEvict"
+                    and _CONTROLS_SCOPE + "/" in one.name]
+        found[op.name] = Controls(name, handle, setters[0].inputs[1], setters[0].outputs[0],
+                                  evicting[0] if evicting else None)
+    return found
+
+
+def _check_cut(tables: Sequence[tf.Operation], graph: tf.Graph) -> None:
+    """Refuses tables whose lookups count although nothing steers them: their graph was cut."""
+    for op in graph.get_operations():
+        if op.type != "MxRecObserve":
+            continue
+        table = table_op_of(op.inputs[0])
+        if table in tables:
+            raise ValueError(
+                "the lookup {!r} of the table {!r} has thresholds, but the imported graph lacks "
+                "the ops that set and evict: it was cut. Import the whole graph.".format(
+                    op.name, described_name(table)))
+
+
+def has_tables(graph: tf.Graph) -> bool:
+    """Returns whether a graph has tables, made here or imported."""
+    return bool(graph_state(graph).tables or _table_ops(graph))
+
+
+def trains(graph: tf.Graph) -> bool:
+    """Returns whether a graph has training lookups, made here or imported."""
+    return any(table.multi_lookup_times[True] for table in graph_state(graph).tables.values()) \
+        or any(op.type in _TRAINING_OPS for op in graph.get_operations())
+
+
+def _table_ops(graph: tf.Graph) -> List[tf.Operation]:
+    return [op for op in graph.get_operations() if op.type == TABLE_OP]

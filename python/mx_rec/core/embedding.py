@@ -14,7 +14,7 @@ from mx_rec.constants.constants import (MAX_DEVICE_VOCABULARY_SIZE, MAX_EMBEDDIN
                                         MIN_SKETCH_BYTES)
 from mx_rec.core.clusters import check_graph
 from mx_rec.core.graph_state import graph_state
-from mx_rec.core.initializers import describe_initializer, table_seed
+from mx_rec.core.initializers import describe_initializer, seed_of, table_seed
 from mx_rec.core.lookup import sparse_lookup
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
 from mx_rec.util.initialize import ConfigInitializer
@@ -147,7 +147,7 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
         raise RuntimeError("merge table function requires dynamic expansion mode: call "
                            "init(use_dynamic_expansion=True).")
     rows = options.device_vocabulary_size + options.host_vocabulary_size
-    initializer = describe_initializer(emb_initializer, rows, size)
+    initializer = describe_initializer(emb_initializer, rows, size, table_name)
     state = graph_state()
     if table_name in state.tables:
         raise ValueError("Duplicated hashtable name {!r}: this graph has a table of that name "
@@ -257,10 +257,9 @@ def _check_directories(paths: Union[str, Sequence[str]]) -> None:
 
 def _merged_table(options: TableOptions, initializer: Any, capacity: int) -> Any:
     """Returns the physical table for this configuration, and whether it is new."""
-    seed = getattr(options.initializer, "seed", None)
     configuration = json.dumps([
-        options.key_dtype.name, options.dim, initializer, None if seed is None else int(seed),
-        options.is_save, options.is_dp,
+        options.key_dtype.name, options.dim, initializer,
+        seed_of(options.initializer, options.table_name), options.is_save, options.is_dp,
         options.init_param, options.all2all_gradients_op, options.padding_keys,
         options.admission_sketch_bytes], sort_keys=True)
     merged = graph_state().merged

@@ -7,8 +7,8 @@ from typing import Any, Dict, List, Optional, Tuple
 import tensorflow as tf
 
 from mx_rec.constants.constants import DEFAULT_EVICT_TIME_INTERVAL, MAX_INT32
-from mx_rec.core.admission import Evicted, evict, evicting_tables, run_beside, settle_timestamp
-from mx_rec.core.graph_state import graph_state
+from mx_rec.core.admission import (Evicted, evict, evicting_tables, has_tables, run_beside,
+                                   settle_timestamp, trains)
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Int, checked
 
@@ -68,8 +68,7 @@ class EvictHook(tf.compat.v1.train.SessionRunHook):
         if not self._enabled:
             return
         graph = tf.compat.v1.get_default_graph()
-        tables = graph_state(graph).tables.values()
-        if tables and not any(table.multi_lookup_times[True] for table in tables):
+        if has_tables(graph) and not trains(graph):
             logger.warning("EvictHook is for training; this graph has no training lookup, and "
                            "nothing will be evicted.")
             return

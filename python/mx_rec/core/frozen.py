@@ -8,7 +8,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.framework import tensor_util
 
-from mx_rec.core.table_variable import TABLE_OP
+from mx_rec.core.table_variable import TABLE_OP, TableVariable, refuse_value
 from mx_rec.util.log import warn_once
 
 # What reads a table through its handle and never gives it a row.
@@ -35,6 +35,24 @@ def patched_tool(stock: Callable[..., graph_pb2.GraphDef]) -> Callable[..., grap
         return result
 
     return tool
+
+
+def patched_tensor_info(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes saved_model.utils.build_tensor_info, which refuses the variable of a table.
+
+    Args:
+        stock: TensorFlow's own.
+
+    Returns:
+        Its replacement.
+    """
+
+    def build_tensor_info_internal(tensor: Any) -> Any:
+        if isinstance(tensor, TableVariable):
+            refuse_value(tensor)
+        return stock(tensor)
+
+    return build_tensor_info_internal
 
 
 def patched_function_tool(stock: Callable[..., graph_pb2.GraphDef]

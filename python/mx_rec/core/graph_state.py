@@ -25,7 +25,8 @@ class GraphState:
         has_timestamp: Whether the collection's tensor was connected to it.
         frozen: Whether `start_asc_pipeline` was called.
         lookups: Number of lookups made, for default names.
-        movable: Number of lookups made with modify_graph=True.
+        movable: Number of lookups made with modify_graph=True, and of such training lookups that
+            came with imported graphs.
         is_planned: Whether a graph modification has looked at these lookups.
         element_specs: Nesting of the elements of an iterator, by the name of its op.
         initializers: Initialisation op of the rewritten iterator, by is_training.

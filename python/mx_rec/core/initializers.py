@@ -18,7 +18,7 @@ SUPPORTED = ("zeros", "ones", "constant", "random_uniform", "random_normal", "tr
              "variance_scaling (also glorot, he and lecun)")
 
 
-def describe_initializer(initializer: Any, rows: int, dim: int) -> Dict[str, Any]:
+def describe_initializer(initializer: Any, rows: int, dim: int, table: str) -> Dict[str, Any]:
     """Describes an initializer for the engine.
 
     Args:
@@ -26,6 +26,7 @@ def describe_initializer(initializer: Any, rows: int, dim: int) -> Dict[str, Any
         rows: Rows of the table as its creator states them; with `dim` it sets the fans of
             variance_scaling, as the shape (rows, dim) of a variable does.
         dim: Columns of the table.
+        table: Name of the table, for errors.
 
     Returns:
         The engine's JSON object: "kind" and its numbers.
@@ -37,33 +38,37 @@ def describe_initializer(initializer: Any, rows: int, dim: int) -> Dict[str, Any
     if inspect.isclass(initializer) and _is_tensorflow(initializer):
         initializer = initializer()
     if not _is_tensorflow(type(initializer)):
-        raise _unsupported(initializer)
+        raise _unsupported(initializer, table)
+
+    def number(name: str) -> float:
+        return _number(table, name, getattr(initializer, name))
+
     if isinstance(initializer, (init_ops.Zeros, init_ops_v2.Zeros)):
         return {"kind": "zeros"}
     if isinstance(initializer, (init_ops.Ones, init_ops_v2.Ones)):
         return {"kind": "ones"}
     if isinstance(initializer, (init_ops.Constant, init_ops_v2.Constant)):
-        return {"kind": "constant", "value": _number("value", initializer.value)}
+        return {"kind": "constant", "value": number("value")}
     if isinstance(initializer, (init_ops.RandomUniform, init_ops_v2.RandomUniform)):
-        least = 0.0 if initializer.minval is None else _number("minval", initializer.minval)
-        most = 1.0 if initializer.maxval is None else _number("maxval", initializer.maxval)
+        least = 0.0 if initializer.minval is None else number("minval")
+        most = 1.0 if initializer.maxval is None else number("maxval")
         return {"kind": "random_uniform", "min": least, "max": most}
     # TruncatedNormal comes first: some releases derive it from RandomNormal.
     if isinstance(initializer, (init_ops.TruncatedNormal, init_ops_v2.TruncatedNormal)):
-        return dict(_normal(initializer), kind="truncated_normal")
+        return {"kind": "truncated_normal", "mean": number("mean"), "stddev": number("stddev")}
     if isinstance(initializer, (init_ops.RandomNormal, init_ops_v2.RandomNormal)):
-        return dict(_normal(initializer), kind="random_normal")
+        return {"kind": "random_normal", "mean": number("mean"), "stddev": number("stddev")}
     if isinstance(initializer, (init_ops.VarianceScaling, init_ops_v2.VarianceScaling)):
         distribution = initializer.distribution
         return {
             "kind": "variance_scaling",
-            "scale": _number("scale", initializer.scale),
+            "scale": number("scale"),
             "mode": initializer.mode,
             "distribution": "truncated_normal" if distribution == "normal" else distribution,
             "fan_in": float(rows),
             "fan_out": float(dim),
         }
-    raise _unsupported(initializer)
+    raise _unsupported(initializer, table)
 
 
 def check_table(name: str, initializer: Dict[str, Any], config: bytes) -> None:
@@ -99,8 +104,11 @@ def table_seed(initializer: Any, table_name: str) -> int:
     Returns:
         An int in [0, 2**64), the same in every process: made from the initializer's seed, else
         the graph's seed, else 10086, and the name.
+
+    Raises:
+        ValueError: As `seed_of`.
     """
-    seed = getattr(initializer, "seed", None)  # type: Optional[int]
+    seed = seed_of(initializer, table_name)
     if seed is None:
         seed = tf.compat.v1.get_default_graph().seed
     if seed is None:
@@ -109,18 +117,32 @@ def table_seed(initializer: Any, table_name: str) -> int:
     return int.from_bytes(digest[:8], "little")
 
 
+def seed_of(initializer: Any, table: str) -> Optional[int]:
+    """Returns the seed of an initializer as an int of Python, None if it has none.
+
+    Args:
+        initializer: The table's initializer.
+        table: Name of the table, for the error.
+
+    Raises:
+        ValueError: If the seed is no integer that is known when the table is created.
+    """
+    seed = getattr(initializer, "seed", None)
+    try:
+        number = None if seed is None else int(seed)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError("'emb_initializer' of the table {!r}: seed should be an int that is known "
+                         "when the table is created, but is {!r}.".format(table, seed)) from None
+    return number
+
+
 def _is_tensorflow(kind: type) -> bool:
     """Whether the class comes from TensorFlow: a user's subclass may compute anything."""
     module: Tuple[str, ...] = tuple(kind.__module__.split("."))
     return module[0] in ("tensorflow", "tensorflow_core")
 
 
-def _normal(initializer: Any) -> Dict[str, float]:
-    return {"mean": _number("mean", initializer.mean),
-            "stddev": _number("stddev", initializer.stddev)}
-
-
-def _number(name: str, value: Any) -> float:
+def _number(table: str, name: str, value: Any) -> float:
     if isinstance(value, tf.Tensor):
         value = tensor_util.constant_value(value)
     array = np.asarray(value)
@@ -131,13 +153,14 @@ def _number(name: str, value: Any) -> float:
     except OverflowError:
         number = float("inf")
     if not np.isfinite(number):
-        raise ValueError("'emb_initializer': {} should be one finite number that is known when "
-                         "the table is created, but is {!r}.".format(name, value))
+        raise ValueError("'emb_initializer' of the table {!r}: {} should be one finite number that "
+                         "is known when the table is created, but is {!r}.".format(
+                             table, name, value))
     return number
 
 
-def _unsupported(initializer: Any) -> ValueError:
+def _unsupported(initializer: Any, table: str) -> ValueError:
     kind = initializer if inspect.isclass(initializer) else type(initializer)
-    return ValueError("'emb_initializer' is a {}.{}, which tables cannot use; supported are "
-                      "TensorFlow's {}.".format(kind.__module__, kind.__name__,
-                                                ", ".join(SUPPORTED)))
+    return ValueError("'emb_initializer' of the table {!r} is a {}.{}, which tables cannot use; "
+                      "supported are TensorFlow's {}.".format(
+                          table, kind.__module__, kind.__name__, ", ".join(SUPPORTED)))

@@ -15,7 +15,7 @@ from mx_rec.core.admission import (OFF, as_int64, check_thresholds, check_timest
 from mx_rec.core.asc.feature_spec import FeatureSpec, normal_thresholds
 from mx_rec.core.asc.source import ids_of_spec, timestamp_of_spec
 from mx_rec.core.graph_state import graph_state
-from mx_rec.core.table import Table, scope_of
+from mx_rec.core.table import FeatureLookup, Table, scope_of
 from mx_rec.core.table_variable import raw_tensor, row_shape
 from mx_rec.ops import library
 from mx_rec.util.communication.hccl_ops import get_rank_size
@@ -61,6 +61,9 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
     evaluation and prediction nothing is counted and no row is ever made. Id -1 is padding: its
     embedding is zeros and its gradient is dropped.
 
+    A FeatureSpec that is looked up again in the same mode and with the same arguments gives the
+    same tensor; with others it gives a lookup of its own.
+
     Args:
         hashtable: A table made by `create_table` in the same graph.
         ids: int32 or int64 tensor of any shape (with modify_graph=True), or a FeatureSpec that an
@@ -91,7 +94,8 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
         ValueError: If an argument is out of its range or of a wrong type, ids are a SparseTensor,
             a RaggedTensor or Keras tensors, tensor ids come without modify_graph, the FeatureSpec
             belongs to another table, send_count is missing in static shape, thresholds of one
-            table differ, an eviction threshold comes without an access threshold or with dynamic
+            table differ, a feature whose ids are counted for admission is looked up again with
+            other arguments, an eviction threshold comes without an access threshold or with dynamic
             expansion, or serving_default_value does not fit.
         RuntimeError: If the table has 128 lookups of this mode, a FeatureSpec comes without batch
             in dynamic shape or was not read by an insert function of this mode, or a training
@@ -130,13 +134,17 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
                 spec.name, spec.table_name, table.table_name))
         tensor = ids_of_spec(spec, is_train, batch, config.use_static)
         _check_tensor(tensor)
-        key = (spec.name, is_train, tensor.name)
-        if key in table.lookups:
-            return table.lookups[key]
         if is_counted:
             timestamp = timestamp_of_spec(spec, batch, config.use_static)
+        uses_default = serving_default_value is not None and (is_counted or not is_train)
+        made = FeatureLookup(
+            spec.name, is_train, tensor, is_train and is_grad, limit, thresholds, coefficient,
+            timestamp, _frozen(serving_default_value) if uses_default else None)
+        earlier = _earlier_lookup(table, spec, made)
+        if earlier is not None:
+            return earlier
     else:
-        key = None
+        made = None
         config.modify_graph = True
         state.movable += 1
     absent = _check_default(serving_default_value, table, tensor)
@@ -160,9 +168,51 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
         table.is_grad = table.is_grad or is_grad
         if send_count is not None:
             table.send_count = (table.send_count or 0) + int(send_count)
-    if key is not None:
-        table.lookups[key] = result
+    if made is not None:
+        table.lookups.append((made, result))
     return result
+
+
+def _earlier_lookup(table: Table, spec: FeatureSpec, made: FeatureLookup) -> Optional[tf.Tensor]:
+    """Returns the result of an equal lookup of a feature that can be used here, None without one.
+
+    Raises:
+        ValueError: If it would be the second lookup that counts the same ids for admission.
+    """
+    for other, result in table.lookups:
+        if not other.has_ids_of(made) or not _is_usable(result):
+            continue
+        changed = made.differences(other)
+        if not changed:
+            return result
+        if made.is_train and made.thresholds[0] >= 0:
+            raise ValueError(
+                "the feature {!r} of the table {!r} is looked up again with another {}. Its "
+                "lookups count ids for admission, and a second one would count each of them "
+                "twice. Give all lookups of the feature the same arguments (tf.stop_gradient gives "
+                "rows without gradient).".format(
+                    spec.name, table.table_name, " and ".join(map(repr, changed))))
+    return None
+
+
+def _frozen(value: Any) -> Any:
+    """Returns a copy of an array, which its owner may change; anything else as it is."""
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _is_usable(result: tf.Tensor) -> bool:
+    """Whether the present graph, branch or loop is the one of `result`, or is inside of it."""
+    # pylint: disable=protected-access
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None and graph is not result.graph:
+        graph = getattr(graph, "outer_graph", None)
+    if graph is None:
+        return False
+    inside = result.op._get_control_flow_context()
+    context = graph._get_control_flow_context()
+    while context is not None and context is not inside:
+        context = context.outer_context
+    return context is inside
 
 
 def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
@@ -183,37 +233,37 @@ def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
             return tf.stop_gradient(found)
         if request.thresholds[0] >= 0:
             stamp = None if request.timestamp is None else as_int64(request.timestamp)
-            offsets, restore = count_and_admit(table, ids, request.thresholds,
+            offsets, inverse = count_and_admit(table, ids, request.thresholds,
                                                request.coefficient, stamp, request.limit)
             _mark(offsets.op.inputs[1].op, modify_graph)
         else:
-            offsets, restore = library().mx_rec_id_offset(
+            offsets, inverse = library().mx_rec_id_offset(
                 table.handle, ids, create=1, limit=request.limit, name="id_offset")
             _mark(offsets.op, modify_graph)
         if not request.is_grad:
-            embedding = _embed(table, row_shape(table.variable), offsets, restore)
-            return tf.stop_gradient(_with_default(request, ids, restore, embedding))
+            embedding = _embed(table, row_shape(table.variable), offsets, inverse)
+            return tf.stop_gradient(_with_default(request, ids, inverse, embedding))
         if ConfigInitializer.get_instance().use_dynamic_expansion:
             looked_up = library().mx_rec_lookup(
                 table.handle, raw_tensor(table.variable), offsets, name="rows")
-            embedding = library().mx_rec_restore(looked_up, restore, name="embedding")
+            embedding = library().mx_rec_restore(looked_up, inverse, name="embedding")
         else:
-            looked_up = embedding = _embed(table, raw_tensor(table.variable), offsets, restore)
+            looked_up = embedding = _embed(table, raw_tensor(table.variable), offsets, inverse)
         # With dynamic expansion gradients are taken of the distinct rows, else of the variable;
         # then the collection holds what the lookup returns.
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, looked_up)
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
-        return _with_default(request, ids, restore, embedding)
+        return _with_default(request, ids, inverse, embedding)
 
 
-def _with_default(request: _Request, ids: tf.Tensor, restore: tf.Tensor,
+def _with_default(request: _Request, ids: tf.Tensor, inverse: tf.Tensor,
                   embedding: tf.Tensor) -> tf.Tensor:
     """Returns a training lookup's result with the default rows of ids that are not admitted."""
     if request.absent is None or request.thresholds[0] < 0:
         return embedding
     dim = request.table.emb_size
     padding = tf.constant(PADDING_KEY, ids.dtype)
-    refused = tf.logical_and(tf.less(restore, 0), tf.not_equal(ids, padding))
+    refused = tf.logical_and(tf.less(inverse, 0), tf.not_equal(ids, padding))
     rows = tf.reshape(embedding, [-1, dim])
     default = tf.broadcast_to(tf.stop_gradient(request.absent), tf.shape(rows))
     chosen = tf.compat.v1.where(tf.reshape(refused, [-1]), default, rows)
@@ -222,9 +272,9 @@ def _with_default(request: _Request, ids: tf.Tensor, restore: tf.Tensor,
     return result
 
 
-def _embed(table: Table, like: tf.Tensor, offsets: tf.Tensor, restore: tf.Tensor) -> tf.Tensor:
+def _embed(table: Table, like: tf.Tensor, offsets: tf.Tensor, inverse: tf.Tensor) -> tf.Tensor:
     """Returns a row for each id; gradients go to `like`."""
-    return library().mx_rec_embed(table.handle, like, offsets, restore, name="embedding")
+    return library().mx_rec_embed(table.handle, like, offsets, inverse, name="embedding")
 
 
 def _mark(op: tf.Operation, modify_graph: bool) -> None:

@@ -55,6 +55,57 @@ class TableOptions(NamedTuple):
     admission_sketch_bytes: int
 
 
+class FeatureLookup(NamedTuple):
+    """What sets one lookup by FeatureSpec apart from others of the same table.
+
+    Attributes:
+        feature: The feature's unique name.
+        is_train: Its mode.
+        ids: The ids' tensor.
+        is_grad: Whether the result has gradients.
+        limit: Most distinct keys of a batch, 0 for any number.
+        thresholds: (access, eviction), -1 for none.
+        coefficient: Factor of the ids' occurrences.
+        timestamp: The timestamp's tensor, None without one.
+        default: The rows of ids that have none: a tensor, variable or array, None for zeros.
+    """
+
+    feature: str
+    is_train: bool
+    ids: tf.Tensor
+    is_grad: bool
+    limit: int
+    thresholds: Tuple[int, int]
+    coefficient: int
+    timestamp: Optional[tf.Tensor]
+    default: Any
+
+    def has_ids_of(self, other: "FeatureLookup") -> bool:
+        """Whether both look the same ids of one feature up in one mode."""
+        return self.feature == other.feature and self.is_train == other.is_train \
+            and self.ids is other.ids
+
+    def differences(self, other: "FeatureLookup") -> List[str]:
+        """Returns the arguments of sparse_lookup and FeatureSpec in which two lookups differ."""
+        return [name for name, differs in (
+            ("is_grad", self.is_grad != other.is_grad),
+            ("send_count", self.limit != other.limit),
+            ("access_threshold", self.thresholds[0] != other.thresholds[0]),
+            ("eviction_threshold", self.thresholds[1] != other.thresholds[1]),
+            ("faae_coefficient", self.coefficient != other.coefficient),
+            ("timestamp of the batch", self.timestamp is not other.timestamp),
+            ("serving_default_value", not _are_one_value(self.default, other.default)),
+        ) if differs]
+
+
+def _are_one_value(one: Any, other: Any) -> bool:
+    """Whether two default values are one object, or arrays of the same bytes."""
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape \
+            and one.tobytes() == other.tobytes()
+    return one is other
+
+
 class Table:
     """A table of embeddings: keys to rows of `emb_size` floats, made by `create_table`.
 
@@ -78,7 +129,7 @@ class Table:
         optimizer: The optimizer that updates the table, once there is one.
         ext_emb_size: Floats per row with the optimizer's slots.
         thresholds: (access, eviction) threshold of the lookups of each mode.
-        lookups: Results of lookups by FeatureSpec, to be returned again.
+        lookups: Lookups by FeatureSpec and their results, to be returned again.
     """
 
     def __init__(self, options: TableOptions, physical: PhysicalTable) -> None:
@@ -111,7 +162,7 @@ class Table:
         self.optimizer = None  # type: Optional[tf.compat.v1.train.Optimizer]
         self.ext_emb_size = options.dim
         self.thresholds = {}  # type: Dict[bool, Tuple[int, int]]
-        self.lookups = {}  # type: Dict[Tuple[str, bool, str], tf.Tensor]
+        self.lookups = []  # type: List[Tuple[FeatureLookup, tf.Tensor]]
         self._physical = physical
 
     @property
@@ -207,7 +258,7 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
     if track_changes:
         config["track_changes"] = True
     text = json.dumps(config, sort_keys=True).encode("utf-8")
-    check_table(name, initializer, text)
+    check_table(options.table_name, initializer, text)
     op_name = scope_of(name)
     with tf.init_scope(), tf.name_scope(None), tf.device("/cpu:0"):
         with tf.name_scope(op_name + "//table") as scope:
@@ -230,6 +281,7 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
 
 __all__ = [
     "TABLE_OP",
+    "FeatureLookup",
     "PhysicalTable",
     "Table",
     "TableOptions",

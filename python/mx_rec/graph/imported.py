@@ -5,8 +5,15 @@ from typing import Any, Callable, List
 import tensorflow as tf
 
 from mx_rec.core.frozen import check_imported
+from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table_variable import is_table_variable, table_variable
+from mx_rec.graph.plan import TRAINING_LOOKUPS, is_movable
+from mx_rec.graph.rewrite import forbid_marked
+from mx_rec.graph.sessions import PIPELINE_SCOPE
 from mx_rec.optimizers.fusion import forbid_feeding, is_fused
+
+# How the types of all ops of the plugin begin.
+_OUR_OPS = "MxRec"
 
 
 def patched_import(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,7 +46,8 @@ def patched_import(stock: Callable[..., Any]) -> Callable[..., Any]:
 def patched_new_operations(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Makes Graph._add_new_tf_operations, which every import of a graph calls.
 
-    A GraphDef does not say what may not be fed, nor that its tables were filled elsewhere.
+    A GraphDef does not say to TensorFlow what may not be fed, nor that its tables were filled
+    elsewhere. Its training lookups that could move count as those that were made here.
 
     Args:
         stock: TensorFlow's own.
@@ -50,9 +58,17 @@ def patched_new_operations(stock: Callable[..., Any]) -> Callable[..., Any]:
 
     def _add_new_tf_operations(self: tf.Graph, *args: Any, **kwargs: Any) -> List[tf.Operation]:
         operations = stock(self, *args, **kwargs)
+        if not any(op.type.startswith(_OUR_OPS) for op in operations):
+            return operations
+        state = graph_state(self)
+        is_modified = any(PIPELINE_SCOPE in op.name for op in operations)
         for op in operations:
+            if is_modified:
+                forbid_marked(op)
             if is_fused(op):
                 forbid_feeding(op)
+            if op.type in TRAINING_LOOKUPS and is_movable(op):
+                state.movable += 1
         check_imported(operations)
         return operations
 

@@ -16,7 +16,9 @@ EVAL = "eval"
 ADMIT = "admit"
 ONE_SHOT = "one_shot"
 
-_LOOKUPS = ("MxRecIdOffset", "MxRecObserve", "MxRecFind")
+# The ops that look up by ids, of those that graph modification may move.
+TRAINING_LOOKUPS = ("MxRecIdOffset", "MxRecObserve")
+_LOOKUPS = TRAINING_LOOKUPS + ("MxRecFind",)
 
 # So many moved ops are named in the text of a plan.
 _SHOWN = 20

@@ -17,6 +17,9 @@ from mx_rec.ops import library
 # Rows of prepared batches wait in memory, so the number is small.
 AHEAD = 4
 
+# The outputs of an op from which a pipeline computes ids: a list of positions.
+UNFED_ATTRIBUTE = "_mx_rec_unfed"
+
 # tf.data would rewrite the functions that it is given for eager execution.
 _as_it_stands = tf.autograph.experimental.do_not_convert
 
@@ -41,7 +44,7 @@ def rewrite(graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
     """Moves the key work of an iterator's lookups into its pipeline.
 
     A new iterator stands in the place of the old one. Its elements are the old ones and, behind
-    them, computed ids and the offsets and restore tensors of training lookups. Whatever read the
+    them, computed ids and the offsets and inverse indices of training lookups. Whatever read the
     old iterator reads the new one: ops of the graph, and the tensors that the script holds.
 
     Args:
@@ -152,7 +155,7 @@ class _Extension:
         return found
 
     def extend(self, *components: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-        """Returns the components, computed ids, and offsets and restore of training lookups."""
+        """Returns the components, computed ids, and offsets and inverse of training lookups."""
         ids = {one.tensor: components[one.component] for one in self._iterator.ids
                if one.component is not None}
         if self._computed:
@@ -165,25 +168,25 @@ class _Extension:
             ids.update(zip(self._computed, values))
         extras = [ids[name] for name in self._computed]
         for together in self._together:
-            offsets, restore = library().mx_rec_prepare(
+            offsets, inverse = library().mx_rec_prepare(
                 [self._handles[lookup.node] for lookup in together], ids[together[0].ids],
                 limit=self._limits[together[0].node], name="prepare")
-            extras.extend(offsets + [restore])
+            extras.extend(offsets + [inverse])
         return tuple(components) + tuple(extras)
 
     def split(self, extras: Sequence[tf.Tensor]) -> Tuple[Dict[str, tf.Tensor], _Prepared]:
         """Names what `extend` put behind the components.
 
         Returns:
-            Computed ids by their name in the graph; (offsets, restore) by the name of the lookup.
+            Computed ids by their name in the graph; (offsets, inverse) by the name of the lookup.
         """
         computed = dict(zip(self._computed, extras))
         rest = list(extras[len(self._computed):])
         prepared = {}  # type: _Prepared
         for together in self._together:
-            restore = rest[len(together)]
+            inverse = rest[len(together)]
             for lookup, offsets in zip(together, rest):
-                prepared[lookup.node] = offsets, restore
+                prepared[lookup.node] = offsets, inverse
             rest = rest[len(together) + 1:]
         return computed, prepared
 
@@ -198,13 +201,13 @@ def _take_over(op: tf.Operation, lookup: Lookup, computed: Dict[str, tf.Tensor],
             position = [tensor.name for tensor in op.inputs].index(lookup.ids)
             op._update_input(position, computed[lookup.ids])  # pylint: disable=protected-access
         return
-    offsets, restore = prepared[lookup.node]
+    offsets, inverse = prepared[lookup.node]
     handle, ids = op.inputs
     graph = op.graph
     with graph.as_default(), graph.control_dependencies(None), \
             graph.control_dependencies(op.control_inputs), tf.device(op.device), \
             tf.name_scope(op.name + "/"):
-        claimed = library().mx_rec_claim(handle, computed.get(lookup.ids, ids), offsets, restore,
+        claimed = library().mx_rec_claim(handle, computed.get(lookup.ids, ids), offsets, inverse,
                                          limit=op.get_attr("limit"), name="claim")
     replace_outputs(op, claimed)
 
@@ -212,15 +215,39 @@ def _take_over(op: tf.Operation, lookup: Lookup, computed: Dict[str, tf.Tensor],
 def _forbid_feeding(graph: tf.Graph, iterator: Iterator, components: Sequence[tf.Tensor]) -> None:
     """Makes session.run refuse values for tensors from which the pipeline has computed ids.
 
-    Lookups would not see such a value, while the rest of the step would.
+    Lookups would not see such a value, while the rest of the step would. An attribute of the ops
+    tells it to the graphs into which this one is imported.
     """
     for name in iterator.nodes:
-        for output in graph.get_operation_by_name(name).outputs:
-            graph.prevent_feeding(output)
+        op = graph.get_operation_by_name(name)
+        _mark_unfed(op, range(len(op.outputs)))
     read = {_full_name(source) for node in iterator.graph.node for source in node.input}
-    for position, component in enumerate(components):
-        if "{}:{}".format(iterator.get_next, position) in read:
-            graph.prevent_feeding(component)
+    unfed = [component for position, component in enumerate(components)
+             if "{}:{}".format(iterator.get_next, position) in read]
+    if unfed:
+        _mark_unfed(unfed[0].op, [component.value_index for component in unfed])
+
+
+def _mark_unfed(op: tf.Operation, positions: Sequence[int]) -> None:
+    """Makes session.run refuse values for some outputs of an op, also where it is imported."""
+    if not positions:
+        return
+    op._set_attr(  # pylint: disable=protected-access
+        UNFED_ATTRIBUTE, attr_value_pb2.AttrValue(
+            list=attr_value_pb2.AttrValue.ListValue(i=positions)))
+    forbid_marked(op)
+
+
+def forbid_marked(op: tf.Operation) -> None:
+    """Makes session.run refuse values for the outputs that a rewrite has marked.
+
+    Args:
+        op: Any op.
+    """
+    if UNFED_ATTRIBUTE not in op.node_def.attr:
+        return
+    for position in op.get_attr(UNFED_ATTRIBUTE):
+        op.graph.prevent_feeding(op.outputs[position])
 
 
 def _ahead(source: Any, extension: _Extension, max_steps: int) -> Any:

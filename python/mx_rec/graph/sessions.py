@@ -123,7 +123,8 @@ def _prepare(session: Any) -> None:
 
 def _first_run(state: GraphState, session: Any) -> Set[str]:
     """Runs what comes before a session's first run; returns the names of these ops."""
-    if state.movable and not state.is_planned:
+    # An imported graph that was modified elsewhere has initializers of rewritten iterators.
+    if state.movable and not state.is_planned and not state.started_by:
         warn_once("lookups by tensor run inside the training step, because the graph was not "
                   "modified: the numbers are the same, but steps are slower than with key work "
                   "done ahead in the input pipeline. Call modify_graph_and_start_emb_cache, or "

@@ -202,7 +202,7 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
         with tf.control_dependencies(found.control_inputs):
             update = getattr(library(), self.apply_op + "_by_restore")(
                 handle, [part.offsets for part in found.parts],
-                [part.restore for part in found.parts], [part.grad for part in found.parts],
+                [part.inverse for part in found.parts], [part.grad for part in found.parts],
                 *self._tensors, **self.apply_attributes).op
         forbid_feeding(update)
         return update

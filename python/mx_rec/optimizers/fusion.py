@@ -16,12 +16,12 @@ class Reduction(NamedTuple):
 
     Attributes:
         offsets: int64 (u), the rows.
-        restore: int32 (s...), for each id its place in offsets.
+        inverse: int32 (s...), for each id its place in offsets.
         grad: float32 (s..., dim), the gradient of the embeddings.
     """
 
     offsets: tf.Tensor
-    restore: tf.Tensor
+    inverse: tf.Tensor
     grad: tf.Tensor
 
 
@@ -105,10 +105,10 @@ def forbid_feeding(update: tf.Operation) -> None:
         update: An op for which `is_fused` holds.
     """
     lookups = update.get_attr("N")
-    offsets, restores, grads = [list(update.inputs)[1 + part * lookups:1 + (part + 1) * lookups]
+    offsets, inverses, grads = [list(update.inputs)[1 + part * lookups:1 + (part + 1) * lookups]
                                 for part in range(3)]
     left_out = []  # type: List[tf.Tensor]
-    for part in zip(grads, restores, offsets):
+    for part in zip(grads, inverses, offsets):
         left_out.extend(op.outputs[0] for op in part[0].consumers()
                         if op.type == _REDUCE_OP and _are(op.inputs, part))
     for level in (left_out, list(offsets)):

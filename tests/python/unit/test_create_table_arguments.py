@@ -122,6 +122,11 @@ V1 = tf.compat.v1.initializers
     (lambda: V1.constant(-float("inf")), ["value", "-inf"]),
     (lambda: V1.variance_scaling(1e39), ["scale", "1e+39"]),
     (lambda: V1.random_normal(0.0, float("nan")), ["stddev", "nan"]),
+    (lambda: V1.constant([1.0, 2.0]), ["value", "[1.0, 2.0]"]),
+    (lambda: V1.constant("1"), ["value", "'1'"]),
+    (lambda: V1.random_normal(seed=float("nan")), ["seed", "nan"]),
+    (lambda: V1.random_normal(seed="x"), ["seed", "'x'"]),
+    (lambda: V1.orthogonal(), ["Orthogonal"]),
 ])
 @pytest.mark.parametrize("enable_merge", [False, True])
 def test_an_impossible_initializer_is_refused_at_the_call(mx, make, values, enable_merge):
@@ -132,7 +137,7 @@ def test_an_impossible_initializer_is_refused_at_the_call(mx, make, values, enab
     with pytest.raises(ValueError) as caught:
         create(emb_initializer=make(), enable_merge=enable_merge)
     message = str(caught.value)
-    for part in ["'emb_initializer'"] + values:
+    for part in ["'emb_initializer' of the table 'table'"] + values:
         assert part in message, message
     assert not tf.compat.v1.get_default_graph().get_operations()
     assert not graph_state().tables and not graph_state().merged
@@ -326,7 +331,7 @@ def test_the_seed_is_the_initializer_s_or_the_graph_s_or_a_fixed_one(dynamic):
 def test_initializers_are_described_to_the_engine(graph, initializer, expected):
     from mx_rec.core.initializers import describe_initializer
 
-    assert describe_initializer(initializer, 100, 4) == expected
+    assert describe_initializer(initializer, 100, 4, "table") == expected
 
 
 @pytest.mark.parametrize("merged", [False, True])

@@ -276,3 +276,99 @@ def test_a_float_is_still_asked_for_where_an_int_is_none(dynamic):
     for bad in (1, np.int64(1), np.bool_(True), True):
         with pytest.raises(ValueError, match="type of 'init_param' is not float"):
             table_of(init_param=bad)
+
+
+INITIALIZERS = {
+    "constant": dict(value=0.5),
+    "random_uniform": dict(minval=-0.5, maxval=0.25, seed=3),
+    "random_normal": dict(mean=0.5, stddev=0.25, seed=3),
+    "truncated_normal": dict(mean=0.5, stddev=0.25, seed=3),
+    "variance_scaling": dict(scale=0.5, seed=3),
+}
+
+
+def configuration(table):
+    """The bytes that the engine makes a table by."""
+    return tf.contrib.util.constant_value(table.variable.op.inputs[0]).tobytes()
+
+
+@pytest.mark.parametrize("kind", FLOATS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("name", sorted(INITIALIZERS))
+def test_numbers_of_initializers_may_be_of_numpy(mx, name, version, kind):
+    """Merged tables share rows by their configuration, which is JSON and must not depend on it."""
+    module = tf.compat.v1.initializers if version == "v1" else tf.compat.v2.initializers
+    make = {"v1": lambda name: getattr(module, name),
+            "v2": lambda name: getattr(module, {
+                "constant": "Constant", "random_uniform": "RandomUniform",
+                "random_normal": "RandomNormal", "truncated_normal": "TruncatedNormal",
+                "variance_scaling": "VarianceScaling"}[name])}[version](name)
+    numbers = INITIALIZERS[name]
+    given = {key: np.int64(value) if key == "seed" else kind(value)
+             for key, value in numbers.items()}
+    for merged in (False, True):
+        mx(use_dynamic_expansion=merged)
+        tables = []
+        for values in (numbers, given):
+            with tf.Graph().as_default():
+                tables.append(table_of(emb_initializer=make(**values), enable_merge=merged))
+        assert configuration(tables[0]) == configuration(tables[1])
+        if merged:
+            with tf.Graph().as_default():
+                one, other = [table_of(name=key, emb_initializer=make(**values), enable_merge=True)
+                              for key, values in (("one", numbers), ("other", given))]
+                assert one.variable is other.variable
+        from mx_rec.util.initialize import terminate_config_initializer
+
+        terminate_config_initializer()
+
+
+@pytest.mark.parametrize("kind", INTS, ids=lambda kind: kind.__name__)
+def test_seeds_may_be_of_numpy(dynamic, kind):
+    from mx_rec.core.initializers import table_seed
+
+    make = tf.compat.v1.random_normal_initializer
+    assert table_seed(make(seed=kind(3)), "t") == table_seed(make(seed=3), "t")
+    with tf.Graph().as_default():
+        tf.compat.v1.set_random_seed(kind(3))
+        assert table_seed(make(), "t") == table_seed(make(seed=3), "t")
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64, np.array],
+                         ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("module", sorted(OPTIMIZERS))
+def test_a_step_with_numbers_of_numpy_is_that_of_python(mx, module, kind):
+    """The learning rate may also be an integer; the others are floats, of Python or NumPy."""
+    import importlib
+
+    from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ID_OFFSET,
+                                            ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
+    from mx_rec.core.embedding import sparse_lookup
+
+    by_address = module.endswith("addr")
+    mx(use_dynamic_expansion=by_address)
+    function, rate, numbers = OPTIMIZERS[module]
+    make = getattr(importlib.import_module("mx_rec.optimizers." + module), function)
+    as_float = np.float32 if kind is np.int64 else kind
+    given = {name: as_float(value) for name, value in numbers.items()}
+    rows = []
+    for arguments in (dict(numbers, **{rate: 1}), dict(given, **{rate: kind(1)})):
+        with tf.Graph().as_default() as graph:
+            table = table_of(init_param=as_float(0.5))
+            found = sparse_lookup(table, tf.constant([1, 2, 1], tf.int64), modify_graph=True)
+            loss = tf.reduce_sum(found * [1.0, 2.0, 3.0, 4.0])
+            if by_address:
+                [looked_up], [offsets] = [graph.get_collection(key) for key in (
+                    ASCEND_SPARSE_LOOKUP_LOCAL_EMB, ASCEND_SPARSE_LOOKUP_ID_OFFSET)]
+                pairs = [(tf.gradients(loss, looked_up)[0], offsets)]
+                update = make(**arguments).apply_gradients(pairs)
+            else:
+                update = make(**arguments).minimize(loss, var_list=[table.variable])
+            raw = support.Raw.of(table)
+            with support.new_session(graph) as sess:
+                sess.run(tf.compat.v1.global_variables_initializer())
+                for _ in range(2):
+                    sess.run(update)
+                rows.append(raw.rows(sess))
+    assert sorted(rows[0]) == [1, 2]
+    support.assert_same_tables(*rows)
