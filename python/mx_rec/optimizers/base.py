@@ -8,6 +8,7 @@ import tensorflow as tf
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table import TABLE_OP, is_table_variable
 from mx_rec.ops import library
+from mx_rec.optimizers.customized import CustomizedOptimizer  # noqa: F401  scripts import it here
 from mx_rec.optimizers.fusion import Reductions, reductions
 from mx_rec.util.initialize import ConfigInitializer
 

@@ -5,10 +5,10 @@ from typing import Any, Dict, List, Optional
 
 import tensorflow as tf
 
-from mx_rec import ops
 from mx_rec.constants import constants
 from mx_rec.constants.constants import MAX_INT32
-from mx_rec.ops.shapes import Library
+from mx_rec.ops import host_ops
+from mx_rec.ops.host_ops import HostOps
 from mx_rec.util.communication.hccl_ops import get_rank_id, get_rank_size
 from mx_rec.util.log import logger
 from mx_rec.util.sub_configs import (FeatureSpecConfig, HybridManagerConfig, OptimizerConfig,
@@ -176,9 +176,9 @@ class ConfigInitializer:
         self._use_static = value
 
     @property
-    def host_pipeline_ops(self) -> Library:
+    def host_pipeline_ops(self) -> HostOps:
         """The Python functions of the plugin's ops."""
-        return ops.library()
+        return host_ops.library()
 
     def _set_number(self, name: str, value: int) -> None:
         Int(-1, MAX_INT32)(name, value)
@@ -332,9 +332,9 @@ def get_use_dynamic_expansion() -> bool:
     return _config().use_dynamic_expansion
 
 
-def get_host_pipeline_ops() -> Library:
+def get_host_pipeline_ops() -> HostOps:
     """Returns the Python functions of the plugin's ops."""
-    return ops.library()
+    return host_ops.library()
 
 
 @checked(is_train_channel=Bool())

@@ -2,14 +2,14 @@
 
 import os
 
-from mx_rec import ops
-from mx_rec.ops.shapes import Library
+from mx_rec.ops import host_ops
+from mx_rec.ops.host_ops import HostOps
 from mx_rec.plugin import PLUGIN_NAME
 from mx_rec.validator.validator import Text, checked
 
 
 @checked(so_pkg_name=Text(1, 100))
-def import_host_pipeline_ops(so_pkg_name: str = PLUGIN_NAME) -> Library:
+def import_host_pipeline_ops(so_pkg_name: str = PLUGIN_NAME) -> HostOps:
     """Returns the Python functions of the plugin's ops.
 
     Args:
@@ -17,7 +17,8 @@ def import_host_pipeline_ops(so_pkg_name: str = PLUGIN_NAME) -> Library:
             (libasc_ops.so and the like) mean the plugin as well.
 
     Returns:
-        An object with one function per op.
+        An object with one function per op, and with the host ops of the original
+        (mx_rec.ops.host_ops).
 
     Raises:
         ValueError: If the name is not a str of 1-100 characters.
@@ -27,6 +28,6 @@ def import_host_pipeline_ops(so_pkg_name: str = PLUGIN_NAME) -> Library:
         raise RuntimeError("{!r} is not the name of a shared library; the plugin is {}.".format(
             so_pkg_name, PLUGIN_NAME))
     try:
-        return ops.library()
+        return host_ops.library()
     except ImportError as error:
         raise RuntimeError(str(error)) from error

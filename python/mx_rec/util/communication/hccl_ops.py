@@ -33,6 +33,11 @@ def get_rank_size() -> int:
     return _cluster()[1]
 
 
+def get_local_rank_size() -> int:
+    """Returns the number of ranks that share a device: 1, as every process has its own memory."""
+    return 1
+
+
 def _cluster() -> Tuple[int, int]:
     """Reads TF_CONFIG and returns (rank id, rank size)."""
     text = os.environ.get("TF_CONFIG", "")
