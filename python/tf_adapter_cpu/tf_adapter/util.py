@@ -1,6 +1,6 @@
 """Loops of several steps in one `sess.run`, which there are none of here: loops of one only."""
 
-from tf_adapter import _checks
+from . import _checks
 
 
 def set_iteration_per_loop(sess, train_op, iterations_per_loop=1):
