@@ -272,9 +272,10 @@ def _write_records(path: str, count: int, lines: int, sparse: int, dense: int, l
         for _ in range(count):
             ids = random.zipf(1.3, (lines, sparse)) % 900 + np.arange(sparse) * 1000
             if labels == 2:
-                ids = random.randint(0, 20, (lines, sparse)) + np.arange(sparse) * 20
+                ids = random.randint(0, 16, (lines, sparse)) + np.arange(sparse) * 16
             first = (ids[:, :3].sum(axis=1) + random.randint(0, 4, lines)) % 5 < 2
-            label = np.stack([first] + [random.randint(0, 2, lines)] * (labels - 1), axis=1)
+            label = np.stack([first.astype(np.int64)] + [random.randint(0, 2, lines)
+                                                         for _ in range(labels - 1)], axis=1)
             numbers = random.randint(0, 50, lines * dense)
             features = {
                 "label": _integers(label.reshape(-1)),
@@ -373,6 +374,9 @@ def run_program(python: str, where: str, run: Run, data: Switches, timeout: int)
 def outcome(run: Run, code: int, text: str) -> str:
     """Tells how a run went from its exit code and its log."""
     last = (text.strip().splitlines() or ["no output"])[-1]
+    if code != 0:
+        # TensorFlow prints where an op was made behind its error.
+        last = (re.findall(r"(?m)^[A-Za-z_][\w.]*(?:Error|Exception|Exit)\b.*", text) or [last])[-1]
     absent = re.search(r"ModuleNotFoundError: No module named '(sklearn|easydict|mpi4py|pandas)",
                        text)
     if absent:

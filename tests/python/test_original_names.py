@@ -1,10 +1,17 @@
 """Names, host ops and import paths that programs of the original use, apart from tables and optimizers."""
 
+import os
+import sys
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
+
+import support
+
+# At the end, where an installed copy of the stand-in would be, too.
+sys.path.append(os.path.join(support.PACKAGES, "tf_adapter_cpu"))
 
 
 def test_ranks_are_reached_as_attributes_of_the_packages():
