@@ -1,6 +1,7 @@
-"""Runs example programs of Rec SDK TensorFlow that lie in a directory, unchanged, on generated data.
+"""Runs example programs of Rec SDK TensorFlow, unchanged, on generated data.
 
-    usage: scripts/originals DIR [--only PROGRAM] [--full] [--list] [--work DIR] [--python PYTHON]
+    usage: scripts/originals DIR [--only PROGRAM] [--match PATTERN] [--full] [--list] [--work DIR]
+                             [--python PYTHON] [--timeout SECONDS]
 
 DIR holds any of these programs, each in a directory of its name, as their repository has them under
 `examples/` (demo/ and model/ in between may be there or not):
@@ -415,6 +416,15 @@ def copy_of(source: str, where: str, run: Run) -> None:
             file.write(changed)
 
 
+def chosen(runs: List[Run], pattern: str) -> List[Run]:
+    """Returns the runs whose description a pattern finds, and those that they continue."""
+    kept = [bool(re.search(pattern, describe(run))) for run in runs]
+    for place in range(len(runs) - 1, 0, -1):
+        if kept[place] and runs[place].continues:
+            kept[place - 1] = True
+    return [run for run, is_kept in zip(runs, kept) if is_kept]
+
+
 def run_all(options: argparse.Namespace, work: str) -> int:
     """Runs what lies in the directory; returns the number of failures."""
     names = [name for name in PROGRAMS if options.only in (None, name)
@@ -424,7 +434,7 @@ def run_all(options: argparse.Namespace, work: str) -> int:
     failures = 0
     for name in names:
         source = find_program(options.directory, name)
-        runs = PROGRAMS[name].runs(options.full)
+        runs = chosen(PROGRAMS[name].runs(options.full), options.match)
         data = {}  # type: Switches
         base = os.path.join(work, name)
         if not options.list:
@@ -456,6 +466,9 @@ def main() -> int:
         usage=argparse.SUPPRESS, prog="scripts/originals")
     parser.add_argument("directory", metavar="DIR", help="where the programs lie")
     parser.add_argument("--only", choices=sorted(PROGRAMS), help="run one program")
+    parser.add_argument("--match", default="", metavar="PATTERN",
+                        help="run the rows whose switches this regular expression finds, and what "
+                             "they continue")
     parser.add_argument("--full", action="store_true", help="every combination of switches")
     parser.add_argument("--list", action="store_true", help="print the runs without running them")
     parser.add_argument("--work", help="where programs and data are copied to; kept at the end")

@@ -72,6 +72,13 @@ def test_every_combination_is_run_once():
         assert {run.program for run in runs} == {name}
 
 
+def test_a_pattern_chooses_rows_and_what_they_continue():
+    runs = originals.little_demo_runs(False)
+    chosen = originals.chosen(runs, "USE_DYNAMIC_EXPANSION=1 USE_MODE=predict USE_MODIFY_GRAPH=1")
+    assert [run.switches["USE_MODE"] for run in chosen] == ["train", "load_and_train", "predict"]
+    assert originals.chosen(runs, "") == runs and originals.chosen(runs, "nothing") == []
+
+
 def test_generated_records_have_the_input_format(tmp_path):
     prepare = originals.records(4, 2, 3, lines=8, sparse=26, dense=13, labels=1, whole=False)
     environment = prepare(str(tmp_path))

@@ -1,4 +1,4 @@
-"""A stand-in for the vendor's `npu_bridge`: the modules of our `tf_adapter` under the vendor's paths.
+"""A stand-in for the vendor's `npu_bridge`: our `tf_adapter` under the vendor's paths.
 
 Importing it raises ImportError where the vendor's package is present. It does not matter what a
 script calls `tf_adapter`: many have a tf_adapter.py of their own, which imports this package.

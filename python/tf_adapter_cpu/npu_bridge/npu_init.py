@@ -4,15 +4,15 @@ Beside ours there are those of TensorFlow and Python that the vendor's module im
 scripts take from it, too.
 """
 
-import atexit
-import os
+import atexit  # noqa: F401
+import os  # noqa: F401
 
-import tensorflow as tf
-from tensorflow.python.client import session
-from tensorflow.python.training import session_run_hook
+import tensorflow as tf  # noqa: F401
+from tensorflow.python.client import session  # noqa: F401
+from tensorflow.python.training import session_run_hook  # noqa: F401
 
 from npu_bridge._stand_in import shared
-from npu_bridge.estimator.npu import keras_to_npu, npu_strategy
+from npu_bridge.estimator.npu import keras_to_npu, npu_strategy  # noqa: F401
 
 _ALL = shared("")
 

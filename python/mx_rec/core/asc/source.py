@@ -95,7 +95,7 @@ def _is_served(spec: FeatureSpec, is_training: bool, batch: Any, state: GraphSta
     """Whether a lookup for prediction has its ids in a batch that no insert function has read.
 
     So it is in graphs for export, whose batch is placeholders, and in graphs of their own for
-    prediction. Where an insert function has read the feature, it has to be one of the lookup's mode.
+    prediction. An insert function that has read the feature has to be one of the lookup's mode.
     """
     return not is_training and not state.modes_of(spec) \
         and batch is not None and holder_of(batch, spec.index_key) is not None
