@@ -37,6 +37,33 @@ const char* mx_rec_load_message(void);
 /* Frees a result of one of the functions below; null is allowed. */
 void mx_rec_free(unsigned char* result, size_t result_size);
 
+/* How ops and tables are defined. None needs TensorFlow.
+ *
+ * Each returns 0, and *result is JSON, UTF-8; or 1, and *result is the text of an error, UTF-8. In
+ * both cases it does not end with a zero byte, has *result_size bytes and goes back to mx_rec_free.
+ * None aborts.
+ */
+
+/* [{"name": s, "doc": s, "inputs": [ARG, ...], "outputs": [ARG, ...], "attrs": [{"spec": s, "doc":
+ * s}, ...], "errors": s, "stateful": b, "differentiable": b}, ...], in the order of docs/ops.md. ARG
+ * is {"name": s, "type": s, "shape": s, "doc": s}.
+ */
+int mx_rec_op_definitions(unsigned char** result, size_t* result_size);
+
+/* question: {"op": s, "inputs": [SHAPE, ...], "list": n}: the shapes of all tensors that go in, and
+ * how many of these each list has, 0 without a list. *result is [SHAPE, ...], one for each tensor
+ * that comes out. SHAPE is null, or a list of sizes, of which those that are not known are null. The
+ * error names the input whose shape contradicts the op's definition.
+ */
+int mx_rec_infer_shapes(const unsigned char* question, size_t question_size,
+                        unsigned char** result, size_t* result_size);
+
+/* config: the configuration of a table, as the op MxRecTable takes it. *result is empty if a table
+ * can be made by it; the error names the table, the setting and its value.
+ */
+int mx_rec_check_table(const unsigned char* config, size_t config_size, unsigned char** result,
+                       size_t* result_size);
+
 /* Decides which lookups of a graph can move into its input pipelines. Needs no TensorFlow.
  *
  * graph: a serialized GraphDef. ops: a serialized OpList of the op types that the caller knows; only their names and
@@ -102,6 +129,30 @@ int mx_rec_checkpoint_row(const unsigned char* path, size_t path_size, int64_t k
  */
 int mx_rec_checkpoint_diff(const unsigned char* here, size_t here_size, const unsigned char* there, size_t there_size,
                            mx_rec_progress progress, void* context, unsigned char** result, size_t* result_size);
+
+/* Load several tables of this process together: all files are read and checked first, then all contents are replaced.
+ *
+ * Each returns 0, and *result is JSON, UTF-8; or 1, and *result is the text of an error, UTF-8. In both cases it does not end with a
+ * zero byte, has *result_size bytes and goes back to mx_rec_free. None aborts.
+ */
+
+/* Reads every file of every table once and checks it; no table changes. handles: one for each table. paths: for each table the
+ * directory of a whole save and those of its deltas, with a zero byte between two paths and two between two tables.
+ *
+ * {"group": n, "rows": [n, ...]}: all is well, and the contents wait for publish or discard. {"group": null}: a handle is of no table of
+ * this copy of the library. {"kind": s, "message": s}: a table cannot be loaded, and nothing waits; the kind is InvalidArgument, NotFound,
+ * ResourceExhausted, DataLoss, Io or Internal.
+ */
+int mx_rec_checkpoint_stage(const int64_t* handles, size_t tables, const unsigned char* paths, size_t paths_size,
+                            unsigned char** result, size_t* result_size);
+
+/* Replaces the contents of all tables of a group. [{"rows": n, "epoch": n}, ...] in the order of the handles. Of two groups that are
+ * published at once, all tables end with the contents of one.
+ */
+int mx_rec_checkpoint_publish(uint64_t group, unsigned char** result, size_t* result_size);
+
+/* Forgets a group, if it waits; null. */
+int mx_rec_checkpoint_discard(uint64_t group, unsigned char** result, size_t* result_size);
 
 #ifdef __cplusplus
 }

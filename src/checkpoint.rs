@@ -1,9 +1,12 @@
-//! Looking at saved tables for Python: paths in, JSON out, through ctypes (include/mx_rec.h).
+//! Saved tables for Python: looking at them, and loading several together; paths in, JSON out,
+//! through ctypes (include/mx_rec.h).
 
-use crate::answer::{bytes, give};
+use crate::ffi_buffer::{bytes, give};
 use mx_rec_kernels::checkpoint::inspect;
-use mx_rec_kernels::Result;
+use mx_rec_kernels::{Error, Result};
+use mx_rec_tf_ops::loads;
 use serde::Serialize;
+use serde_json::json;
 use std::ffi::{c_int, c_void, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -14,8 +17,8 @@ type Progress = Option<unsafe extern "C" fn(done: u64, total: u64, context: *mut
 /// What the directory of a table holds; data files are not read. include/mx_rec.h has the JSON.
 ///
 /// # Safety
-/// `path` points to that many readable bytes. `result` and `result_size` point to places that can be written, or are
-/// null, and then nothing is done.
+/// `path` points to that many readable bytes. `result` and `result_size` point to places that can
+/// be written, or are null, and then nothing is done.
 #[no_mangle]
 pub(crate) unsafe extern "C" fn mx_rec_checkpoint_describe(
     path: *const u8,
@@ -34,8 +37,8 @@ pub(crate) unsafe extern "C" fn mx_rec_checkpoint_describe(
 /// Reads every file of a table and tells all that is wrong. include/mx_rec.h has the JSON.
 ///
 /// # Safety
-/// As of `mx_rec_checkpoint_describe`; `progress` is null or may be called with `context`, from this thread, until this function
-/// returns.
+/// As of `mx_rec_checkpoint_describe`; `progress` is null or may be called with `context`, from
+/// this thread, until this function returns.
 #[no_mangle]
 pub(crate) unsafe extern "C" fn mx_rec_checkpoint_verify(
     path: *const u8,
@@ -45,7 +48,8 @@ pub(crate) unsafe extern "C" fn mx_rec_checkpoint_verify(
     result: *mut *mut u8,
     result_size: *mut usize,
 ) -> c_int {
-    let mut tell = teller(progress, context);
+    // SAFETY: the caller says so of both.
+    let mut tell = unsafe { progress_callback(progress, context) };
     // SAFETY: the caller says so of all four.
     unsafe {
         answer(result, result_size, || {
@@ -68,7 +72,8 @@ pub(crate) unsafe extern "C" fn mx_rec_checkpoint_row(
     result: *mut *mut u8,
     result_size: *mut usize,
 ) -> c_int {
-    let mut tell = teller(progress, context);
+    // SAFETY: the caller says so of both.
+    let mut tell = unsafe { progress_callback(progress, context) };
     // SAFETY: the caller says so of all four.
     unsafe {
         answer(result, result_size, || {
@@ -92,7 +97,8 @@ pub(crate) unsafe extern "C" fn mx_rec_checkpoint_diff(
     result: *mut *mut u8,
     result_size: *mut usize,
 ) -> c_int {
-    let mut tell = teller(progress, context);
+    // SAFETY: the caller says so of both.
+    let mut tell = unsafe { progress_callback(progress, context) };
     // SAFETY: the caller says so of all six.
     unsafe {
         answer(result, result_size, || {
@@ -103,6 +109,110 @@ pub(crate) unsafe extern "C" fn mx_rec_checkpoint_diff(
             )
         })
     }
+}
+
+/// Reads and checks the files of several tables; none changes. include/mx_rec.h has the JSON.
+///
+/// # Safety
+/// `handles` points to `tables` numbers and `paths` to that many readable bytes. `result` and
+/// `result_size` as of `mx_rec_checkpoint_describe`.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn mx_rec_checkpoint_stage(
+    handles: *const i64,
+    tables: usize,
+    paths: *const u8,
+    paths_size: usize,
+    result: *mut *mut u8,
+    result_size: *mut usize,
+) -> c_int {
+    // SAFETY: the caller says so of both places.
+    unsafe {
+        answer(result, result_size, || {
+            let chains = chains(bytes(paths, paths_size));
+            let handles = numbers(handles, tables);
+            if chains.len() != handles.len() {
+                return Err(Error::invalid("every table needs its paths")
+                    .with("tables", handles.len())
+                    .with("paths", chains.len()));
+            }
+            let requests: Vec<(i64, Vec<&Path>)> = handles.iter().copied().zip(chains).collect();
+            Ok(match loads::stage(&requests) {
+                Ok(Some((group, rows))) => json!({"group": group, "rows": rows}),
+                Ok(None) => json!({"group": null}),
+                Err(error) => json!({
+                    "kind": format!("{:?}", error.kind()),
+                    "message": error.to_string(),
+                }),
+            })
+        })
+    }
+}
+
+/// Replaces the contents of the tables of a group that was staged. include/mx_rec.h has the JSON.
+///
+/// # Safety
+/// As of `mx_rec_checkpoint_describe` for `result` and `result_size`.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn mx_rec_checkpoint_publish(
+    group: u64,
+    result: *mut *mut u8,
+    result_size: *mut usize,
+) -> c_int {
+    // SAFETY: the caller says so of both places.
+    unsafe {
+        answer(result, result_size, || {
+            let loaded = loads::publish(group)?;
+            let told = loaded
+                .iter()
+                .map(|one| json!({"rows": one.rows, "epoch": one.epoch}));
+            Ok(told.collect::<Vec<_>>())
+        })
+    }
+}
+
+/// Forgets a group that was staged. include/mx_rec.h has the JSON.
+///
+/// # Safety
+/// As of `mx_rec_checkpoint_describe` for `result` and `result_size`.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn mx_rec_checkpoint_discard(
+    group: u64,
+    result: *mut *mut u8,
+    result_size: *mut usize,
+) -> c_int {
+    // SAFETY: the caller says so of both places.
+    unsafe {
+        answer(result, result_size, || {
+            loads::discard(group);
+            Ok(())
+        })
+    }
+}
+
+/// The paths of each table: a zero byte stands between two paths, and two of them between two
+/// tables.
+fn chains(paths: &[u8]) -> Vec<Vec<&Path>> {
+    let mut chains = vec![Vec::new()];
+    for path in paths.split(|byte| *byte == 0) {
+        if path.is_empty() {
+            chains.push(Vec::new());
+        } else if let Some(chain) = chains.last_mut() {
+            chain.push(Path::new(OsStr::from_bytes(path)));
+        }
+    }
+    chains
+}
+
+/// The numbers, none if the pointer is null or not aligned.
+///
+/// # Safety
+/// `data` is null or points to `count` readable numbers, which stay as they are for `'a`.
+unsafe fn numbers<'a>(data: *const i64, count: usize) -> &'a [i64] {
+    if data.is_null() || !data.is_aligned() || count > isize::MAX as usize / size_of::<i64>() {
+        return &[];
+    }
+    // SAFETY: not null, aligned, and readable for `count` numbers, as the caller says.
+    unsafe { std::slice::from_raw_parts(data, count) }
 }
 
 /// Does the work and gives out its JSON with 0, or an error text with 1.
@@ -121,9 +231,15 @@ unsafe fn answer<T: Serialize>(
 }
 
 /// The caller's function as ours; without one the work goes on.
-fn teller(progress: Progress, context: *mut c_void) -> impl FnMut(u64, u64) -> bool {
+///
+/// # Safety
+/// `progress` is null or may be called with `context` from any thread that calls what is returned, as long as that lives.
+unsafe fn progress_callback(
+    progress: Progress,
+    context: *mut c_void,
+) -> impl FnMut(u64, u64) -> bool {
     move |done, total| match progress {
-        // SAFETY: the callers of this module promise that it may be called with its context while they wait.
+        // SAFETY: the caller says so.
         Some(progress) => unsafe { progress(done, total, context) != 0 },
         None => true,
     }

@@ -1,7 +1,8 @@
 //! The door: what TensorFlow and Python find in the shared library.
 //!
-//! TensorFlow loads the library with `tf.load_op_library`; the hook below then registers every op. Python asks through
-//! ctypes (include/mx_rec.h) whether that worked, what the graph pass decides on a graph (`plan`), what the ops did when
+//! TensorFlow loads the library with `tf.load_op_library`; the hook below then registers every op.
+//! Python asks through ctypes (include/mx_rec.h) whether that worked, how ops and tables are
+//! defined (`definitions`), what the graph pass decides on a graph (`plan`), what the ops did when
 //! (`trace`), and what saved tables hold (`checkpoint`).
 
 #![cfg_attr(
@@ -14,8 +15,9 @@
     )
 )]
 
-mod answer;
 mod checkpoint;
+mod definitions;
+mod ffi_buffer;
 mod plan;
 mod trace;
 
@@ -23,7 +25,7 @@ use std::ffi::{c_char, c_int, CString};
 use std::panic::catch_unwind;
 use std::sync::OnceLock;
 
-/// What the load hook met: a code that never changes its meaning, and words.
+/// What the load hook met: a code that never changes its meaning, and a message.
 struct Outcome {
     code: c_int,
     message: CString,
@@ -36,8 +38,8 @@ const NOT_RUN: c_int = 4;
 /// The hook panicked.
 const PANICKED: c_int = 5;
 
-// The section makes the dynamic linker call `on_load` when the library is opened. It must stand in the root crate:
-// out of a dependency the linker would drop it.
+// The section makes the dynamic linker call `on_load` when the library is opened. It must stand in
+// the root crate: out of a dependency the linker would drop it.
 #[used]
 #[link_section = ".init_array"]
 static ON_LOAD: extern "C" fn() = on_load;
@@ -49,10 +51,11 @@ extern "C" fn on_load() {
             format!("the ops are registered with TensorFlow {version}"),
         ),
         Ok(Err(error)) => (error.code(), error.to_string()),
-        Err(_) => (
-            PANICKED,
-            "a defect of the plugin: registering the ops panicked".to_owned(),
-        ),
+        Err(cause) => {
+            let text = mx_rec_tf_ops::panic_text(cause.as_ref());
+            let text = format!("a defect of the plugin: registering the ops panicked: {text}");
+            (PANICKED, text)
+        }
     };
     let (code, message) = outcome;
     let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
@@ -66,15 +69,17 @@ pub extern "C" fn mx_rec_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// 0 if the ops are registered with the TensorFlow of this process. Else 1: no TensorFlow is loaded; 2: it lacks a function; 3: it
-/// refused an op; 4: the load hook did not run; 5: it panicked; 6: another copy of the library
-/// has registered them. `mx_rec_load_message` has the words.
+/// 0 if the ops are registered with the TensorFlow of this process. Else 1: no TensorFlow is
+/// loaded; 2: it lacks a function; 3: it refused an op; 4: the load hook did not run; 5: it
+/// panicked; 6: another copy of the library has registered them. `mx_rec_load_message` says it for
+/// people.
 #[no_mangle]
 pub extern "C" fn mx_rec_load_status() -> c_int {
     OUTCOME.get().map_or(NOT_RUN, |outcome| outcome.code)
 }
 
-/// What `mx_rec_load_status` means, for a person; lives as long as the library, ends with a zero byte.
+/// What `mx_rec_load_status` means, for a person; lives as long as the library, ends with a zero
+/// byte.
 #[no_mangle]
 pub extern "C" fn mx_rec_load_message() -> *const c_char {
     OUTCOME

@@ -1,6 +1,6 @@
 //! The graph pass for Python: bytes in, bytes out, through ctypes (include/mx_rec.h).
 
-use crate::answer::{bytes, give};
+use crate::ffi_buffer::{bytes, give};
 use mx_rec_tf_ops::graph::Plan;
 use std::ffi::c_int;
 

@@ -1,6 +1,6 @@
 //! The recorder of op runs for Python: through ctypes (include/mx_rec.h).
 
-use crate::answer::give;
+use crate::ffi_buffer::give;
 use std::ffi::c_int;
 use std::panic::catch_unwind;
 
@@ -13,12 +13,12 @@ pub(crate) extern "C" fn mx_rec_trace_start() {
 
 /// Ends the recording and gives it out as JSON. include/mx_rec.h says what it holds.
 ///
-/// Returns 0 and the JSON, or 1 and an error text in UTF-8; `*result` is then owned by the caller, who gives it back to
-/// `mx_rec_free` with its size. Never panics.
+/// Returns 0 and the JSON, or 1 and an error text in UTF-8; `*result` is then owned by the caller,
+/// who gives it back to `mx_rec_free` with its size. Never panics.
 ///
 /// # Safety
-/// `result` and `result_size` point to places that can be written, or are null: then 1 is returned and the recording
-/// goes on.
+/// `result` and `result_size` point to places that can be written, or are null: then 1 is returned
+/// and the recording goes on.
 #[no_mangle]
 pub(crate) unsafe extern "C" fn mx_rec_trace_stop(
     result: *mut *mut u8,

@@ -40,7 +40,7 @@ fn output(tool: &str, arguments: &[&str], file: &Path) -> String {
 }
 
 #[test]
-fn the_library_exports_its_eleven_functions_and_nothing_else() {
+fn the_library_exports_its_fourteen_functions_and_nothing_else() {
     let symbols = output("nm", &["-D", "--defined-only"], &library());
     let mut names: Vec<&str> = symbols
         .lines()
@@ -50,13 +50,19 @@ fn the_library_exports_its_eleven_functions_and_nothing_else() {
     assert_eq!(
         names,
         [
+            "mx_rec_check_table",
             "mx_rec_checkpoint_describe",
             "mx_rec_checkpoint_diff",
+            "mx_rec_checkpoint_discard",
+            "mx_rec_checkpoint_publish",
             "mx_rec_checkpoint_row",
+            "mx_rec_checkpoint_stage",
             "mx_rec_checkpoint_verify",
             "mx_rec_free",
+            "mx_rec_infer_shapes",
             "mx_rec_load_message",
             "mx_rec_load_status",
+            "mx_rec_op_definitions",
             "mx_rec_plan",
             "mx_rec_trace_start",
             "mx_rec_trace_stop",

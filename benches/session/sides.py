@@ -82,7 +82,7 @@ class Ours:
     def find(self, ids):
         """Rows of ids, zeros where there is none; never creates."""
         nothing = tf.zeros([0, int(self.table.emb_size)])
-        return self.ops.mx_rec_find(self.handle, self.variable, ids, nothing)
+        return self.ops.mx_rec_find(self.handle, self.variable.op.outputs[0], ids, nothing)
 
 
 @functools.lru_cache(maxsize=None)

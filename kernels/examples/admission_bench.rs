@@ -300,7 +300,7 @@ fn evicting(sizes: &Sizes, share: u64, what: &str) -> Result<()> {
             let keys = table.observe(&pool, Ids::I64(ids), 1, now, old_and_new, places)?;
             let lease = table.admit(&pool, &keys, None, places, restore)?;
             table.embed(&pool, lease.offsets(), restore, out)?;
-            let lookup = mx_rec_kernels::Lookup {
+            let lookup = mx_rec_kernels::LookupGradients {
                 offsets: lease.offsets(),
                 restore,
                 grads: &grads,

@@ -11,6 +11,8 @@ pub enum Kind {
     NotFound,
     /// The table's row budget, or the memory of the machine, does not hold what was asked for.
     ResourceExhausted,
+    /// What the call relies on was replaced meanwhile; to begin again helps.
+    Aborted,
     /// Bytes that were read are not what was written.
     DataLoss,
     /// The operating system refused an operation on a file or on memory.

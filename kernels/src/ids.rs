@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-/// The key that stands for "nothing": it never has a row, its embedding is zeros and its gradient is dropped.
+/// The key that stands for "nothing": it never has a row, its embedding is zeros and its gradient
+/// is dropped.
 pub const PADDING: i64 = -1;
 
 /// Borrowed ids, shape `(n)`; 32-bit ids are widened with their sign when they are read.

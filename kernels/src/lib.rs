@@ -2,6 +2,8 @@
 //!
 //! It knows nothing of TensorFlow or Python, keeps no global state and reads neither clock nor environment.
 
+#![deny(unsafe_code)]
+
 mod batch;
 pub mod checkpoint;
 mod error;
@@ -9,10 +11,21 @@ mod history;
 mod ids;
 mod index;
 mod init;
+mod keeper;
+#[expect(
+    unsafe_code,
+    reason = "memory of rows and of the index, by the page, gets safe owners here"
+)]
 mod mem;
 mod optim;
 mod pool;
+#[expect(
+    unsafe_code,
+    reason = "functions compiled for more instructions are entered here, after a look at the machine"
+)]
 mod simd;
+mod sort;
+mod sync;
 mod table;
 
 pub use batch::{reduce, restore};
@@ -22,6 +35,6 @@ pub use init::{Distribution, Initializer, Mode};
 pub use optim::{Adagrad, Ftrl, LazyAdam, Momentum, RowOptimizer, Sgd, SlotSpec};
 pub use pool::Pool;
 pub use table::{
-    Absent, Export, Lease, Loading, Lookup, Memory, Snapshot, Stats, Table, TableConfig, Target,
-    Thresholds, MAX_CAPACITY, MAX_DIM,
+    Absent, Export, Lease, Loading, LookupGradients, Memory, Snapshot, Stats, Table, TableConfig,
+    Target, Thresholds, MAX_CAPACITY, MAX_DIM,
 };

@@ -1,7 +1,7 @@
 //! The threads that share the work of one batch; small work stays on the caller.
 
+use crate::sync::Mutex;
 use crate::{Error, Kind, Result};
-use parking_lot::Mutex;
 use std::ops::Range;
 
 /// A fixed number of threads, the caller's among them.
@@ -10,6 +10,10 @@ use std::ops::Range;
 /// every value is made by one thread in an order that the batch alone decides.
 pub struct Pool {
     threads: usize,
+    #[cfg_attr(
+        feature = "model",
+        expect(dead_code, reason = "the model has threads of its own")
+    )]
     helpers: Option<rayon::ThreadPool>,
 }
 
@@ -30,7 +34,8 @@ impl Pool {
         if !(1..=1024).contains(&threads) {
             return Err(Error::invalid("a pool has 1 to 1024 threads").with("threads", threads));
         }
-        if threads == 1 {
+        // The model has threads of its own.
+        if threads == 1 || cfg!(feature = "model") {
             return Ok(Pool {
                 threads,
                 helpers: None,
@@ -66,24 +71,75 @@ impl Pool {
 
     /// Calls `f` once with every item, on any thread and in any order; returns when all are done.
     pub(crate) fn each<T: Send>(&self, items: Vec<T>, f: impl Fn(T) + Sync) {
-        let helpers = match &self.helpers {
-            Some(helpers) if items.len() > 1 => helpers,
-            _ => return items.into_iter().for_each(f),
-        };
-        let wanted = self.threads.min(items.len()) - 1;
-        let queue = Mutex::new(items.into_iter());
-        let (queue, f) = (&queue, &f);
-        let work = move || {
-            let next = || queue.lock().next();
-            while let Some(item) = next() {
-                f(item);
+        let done = self.try_each(items, |item| {
+            f(item);
+            Ok(())
+        });
+        debug_assert!(done.is_ok());
+    }
+
+    /// Calls `f` with the items, on any thread, until one fails; returns when no call runs any more.
+    ///
+    /// Items are begun in their order, and after a failure no more are begun. So every item before one that fails is
+    /// worked on, and which error is returned does not depend on the threads.
+    ///
+    /// # Errors
+    /// That of the first item, in the order of `work`, for which `f` fails.
+    pub fn try_each<T: Send>(
+        &self,
+        work: Vec<T>,
+        f: impl Fn(T) -> Result<()> + Sync,
+    ) -> Result<()> {
+        if self.threads == 1 || work.len() <= 1 {
+            return work.into_iter().try_for_each(f);
+        }
+        let wanted = self.threads.min(work.len()) - 1;
+        let queue = Mutex::new(Some(work.into_iter().enumerate()));
+        let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
+        let run = || {
+            let next = || queue.lock().as_mut()?.next();
+            while let Some((at, item)) = next() {
+                let Err(error) = f(item) else {
+                    continue;
+                };
+                let rest = queue.lock().take();
+                let mut failed = failed.lock();
+                if failed.as_ref().is_none_or(|&(first, _)| at < first) {
+                    *failed = Some((at, error));
+                }
+                // Items may take long to drop: not under a lock.
+                drop((failed, rest));
             }
+        };
+        self.everywhere(wanted, &run);
+        failed.into_inner().map_or(Ok(()), |(_, error)| Err(error))
+    }
+}
+
+#[cfg(not(feature = "model"))]
+impl Pool {
+    /// Calls `run` on the caller's thread and on so many helpers; returns when all calls have.
+    fn everywhere(&self, wanted: usize, run: &(impl Fn() + Sync)) {
+        let Some(helpers) = &self.helpers else {
+            return run();
         };
         helpers.in_place_scope(|scope| {
             for _ in 0..wanted {
-                scope.spawn(move |_| work());
+                scope.spawn(move |_| run());
             }
-            work();
+            run();
+        });
+    }
+}
+
+#[cfg(feature = "model")]
+impl Pool {
+    fn everywhere(&self, wanted: usize, run: &(impl Fn() + Sync)) {
+        shuttle::thread::scope(|scope| {
+            for _ in 0..wanted {
+                scope.spawn(run);
+            }
+            run();
         });
     }
 }
@@ -132,6 +188,71 @@ mod tests {
                 sum.fetch_add(item, Ordering::Relaxed);
             });
             assert_eq!(sum.into_inner(), 5050);
+        }
+    }
+
+    #[test]
+    fn the_first_item_that_fails_gives_the_error_on_any_number_of_threads() {
+        for threads in [1, 2, 5] {
+            let pool = Pool::new(threads).unwrap();
+            for round in 0..200_usize {
+                let begun = AtomicUsize::new(0);
+                let (first, second) = (round % 7, round % 7 + 1 + round % 3);
+                let error = pool.try_each((0..40).collect(), |at: usize| {
+                    begun.fetch_add(1, Ordering::Relaxed);
+                    if at != first && at != second {
+                        return Ok(());
+                    }
+                    if at == first {
+                        // The later one is often faster.
+                        std::thread::yield_now();
+                    }
+                    Err(Error::invalid("no").with("at", at))
+                });
+                assert!(error
+                    .unwrap_err()
+                    .to_string()
+                    .contains(&format!("at={first}")));
+                assert!(begun.into_inner() > first);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_begun_after_a_failure_and_all_is_where_nothing_fails() {
+        let pool = Pool::new(1).unwrap();
+        let begun = AtomicUsize::new(0);
+        let count = |fails: usize| {
+            begun.store(0, Ordering::Relaxed);
+            let done = pool.try_each((0..10).collect(), |at: usize| {
+                begun.fetch_add(1, Ordering::Relaxed);
+                match at == fails {
+                    true => Err(Error::invalid("no")),
+                    false => Ok(()),
+                }
+            });
+            (done.is_ok(), begun.load(Ordering::Relaxed))
+        };
+        assert_eq!(count(3), (false, 4));
+        assert_eq!(count(10), (true, 10));
+        assert!(Pool::new(3)
+            .unwrap()
+            .try_each(Vec::<u8>::new(), |_| Ok(()))
+            .is_ok());
+    }
+
+    #[test]
+    fn a_panic_of_an_item_reaches_the_caller() {
+        for threads in [1, 3] {
+            let pool = Pool::new(threads).unwrap();
+            let call = || pool.each(vec![1, 2, 3], |at| assert_ne!(at, 2, "item two"));
+            let call = std::panic::AssertUnwindSafe(call);
+            assert!(std::panic::catch_unwind(call).is_err());
+            let sum = AtomicUsize::new(0);
+            pool.each(vec![1, 2, 3], |at| {
+                sum.fetch_add(at, Ordering::Relaxed);
+            });
+            assert_eq!(sum.into_inner(), 6);
         }
     }
 

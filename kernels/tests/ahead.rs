@@ -69,6 +69,11 @@ impl Batch {
     }
 }
 
+/// The row numbers in offsets, which hold generations too.
+fn rows(offsets: &[i64]) -> Vec<i64> {
+    offsets.iter().map(|offset| offset & 0x7fff_ffff).collect()
+}
+
 fn lease(table: &Arc<Table>, ids: &[i64]) -> Result<Lease> {
     table.lease(&pool(), Ids::I64(ids), None, &mut vec![0; ids.len()])
 }
@@ -110,8 +115,8 @@ fn a_prepared_batch_is_seen_by_nobody_until_it_is_claimed() {
     lease(&table, &[1, 2]).unwrap();
     let batch = prepare(&table, &[5, 2, 5, -1, 6]);
     assert_eq!(
-        (batch.lease.offsets(), &batch.restore[..]),
-        (&[2, 1, 3][..], &[0, 1, 0, -1, 2][..])
+        (rows(batch.lease.offsets()), &batch.restore[..]),
+        (vec![2, 1, 3], &[0, 1, 0, -1, 2][..])
     );
     assert_eq!(keys(&table), [1, 2]);
     let mut out = [7.0; DIM];
@@ -125,8 +130,8 @@ fn a_prepared_batch_is_seen_by_nobody_until_it_is_claimed() {
 
     assert!(batch.claim(&table));
     assert_eq!(keys(&table), [1, 2, 5, 6]);
-    let rows = lookup(&table, batch.lease.offsets()).unwrap();
-    assert_eq!(rows, [first(5), first(2), first(6)].concat());
+    let values = lookup(&table, batch.lease.offsets()).unwrap();
+    assert_eq!(values, [first(5), first(2), first(6)].concat());
     assert!(batch.claim(&table), "a second claim is as good");
     drop(batch);
     assert_eq!(keys(&table), [1, 2, 5, 6]);
@@ -151,8 +156,8 @@ fn batches_that_share_new_keys_share_their_rows() {
     let table = table(100, &[]);
     let (one, two) = (prepare(&table, &[1, 2]), prepare(&table, &[2, 3]));
     assert_eq!(
-        (one.lease.offsets(), two.lease.offsets()),
-        (&[0, 1][..], &[1, 2][..])
+        (rows(one.lease.offsets()), rows(two.lease.offsets())),
+        (vec![0, 1], vec![1, 2])
     );
     let three = prepare(&table, &[3, 1]);
     drop(one);
@@ -169,21 +174,21 @@ fn batches_that_share_new_keys_share_their_rows() {
 }
 
 #[test]
-fn only_the_very_buffers_are_taken_for_the_batch() {
+fn only_the_very_offsets_with_the_ids_of_the_batch_are_claimed() {
     let (table, other) = (table(100, &[]), table(100, &[]));
     let batch = prepare(&table, &[1, 2]);
     let offsets = batch.lease.offsets();
-    let (ids, copy, restore) = (batch.ids.clone(), offsets.to_vec(), batch.restore.clone());
+    let copy = offsets.to_vec();
     let claim = |table: &Table, ids: &[i64], offsets: &[i64], restore: &[i32]| {
         table
             .claim(&pool(), Ids::I64(ids), offsets, None, restore)
             .unwrap()
     };
-    assert!(!claim(&table, &ids, offsets, &batch.restore));
     assert!(!claim(&table, &batch.ids[..1], offsets, &batch.restore));
     assert!(!claim(&table, &batch.ids, &copy, &batch.restore));
     assert!(!claim(&table, &batch.ids, &offsets[..1], &batch.restore));
-    assert!(!claim(&table, &batch.ids, offsets, &restore));
+    assert!(!claim(&table, &[2, 1], offsets, &batch.restore));
+    assert!(!claim(&table, &batch.ids, offsets, &[1, 0]));
     assert!(!claim(&table, &batch.ids, &[], &batch.restore));
     assert!(!claim(&other, &batch.ids, offsets, &batch.restore));
     let limited = |limit| {
@@ -196,6 +201,44 @@ fn only_the_very_buffers_are_taken_for_the_batch() {
     assert!(table.is_empty() && other.is_empty());
     assert!(limited(2));
     assert_eq!(table.len(), 2);
+    assert!(
+        claim(&table, &[1, 2], offsets, &[0, 1]),
+        "wherever they lie"
+    );
+    let plain = lease(&table, &[1, 2]).unwrap();
+    assert!(!claim(&table, &[1, 2], plain.offsets(), &[0, 1]));
+}
+
+/// The ids' memory was freed, and other ids came to lie there; or they were changed where they lie.
+#[test]
+fn other_ids_at_the_same_address_are_not_those_of_the_batch() {
+    let table = table(100, &[]);
+    let mut batch = prepare(&table, &[1, 2, 3]);
+    batch.ids.copy_from_slice(&[4, 5, 6]);
+    assert!(!batch.claim(&table));
+    batch.ids.copy_from_slice(&[1, 2, 4]);
+    assert!(!batch.claim(&table));
+    batch.ids.copy_from_slice(&[1, 2, 3]);
+    batch.restore.copy_from_slice(&[0, 1, 1]);
+    assert!(!batch.claim(&table));
+    assert!(table.is_empty());
+    batch.restore.copy_from_slice(&[0, 1, 2]);
+    assert!(batch.claim(&table));
+    assert_eq!(keys(&table), [1, 2, 3]);
+    assert_eq!((table.stats().new, table.stats().hits), (3, 0));
+}
+
+/// Only what happens counts: nothing if the rows cannot be made, and a key once if several batches bring it.
+#[test]
+fn what_fails_or_was_done_by_another_is_not_counted_as_new() {
+    let table = table(3, &[]);
+    let (one, two) = (prepare(&table, &[1, 2]), prepare(&table, &[2, 1]));
+    assert!(one.claim(&table) && two.claim(&table));
+    assert_eq!((table.stats().new, table.stats().hits), (2, 2));
+    assert!(lease(&table, &[1, 5, 6]).is_err());
+    assert_eq!((table.stats().new, table.stats().hits), (2, 2));
+    lease(&table, &[1, 5]).unwrap();
+    assert_eq!((table.stats().new, table.stats().hits), (3, 3));
 }
 
 #[test]
@@ -246,13 +289,13 @@ fn a_stale_batch_does_not_end_what_a_later_one_staged() {
     assert!(!one.claim(&table));
     table.remove(Ids::I64(&[8, 9])).unwrap();
     let two = prepare(&table, &[2, 1]);
-    let rows = two.lease.offsets().to_vec();
+    let offsets = two.lease.offsets().to_vec();
     drop(one);
     let three = lease(&table, &[5]).unwrap();
-    assert!(!rows.contains(&three.offsets()[0]));
+    assert!(!rows(&offsets).contains(&rows(three.offsets())[0]));
     assert!(two.claim(&table));
     assert_eq!(
-        lookup(&table, &rows).unwrap(),
+        lookup(&table, &offsets).unwrap(),
         [first(2), first(1)].concat()
     );
 }
@@ -264,10 +307,10 @@ fn a_batch_that_is_dropped_late_ends_only_what_it_staged_itself() {
     drop(lease(&table, &[1]).unwrap());
     table.remove(Ids::I64(&[1])).unwrap();
     let two = prepare(&table, &[1]);
-    assert_ne!(one.lease.offsets(), two.lease.offsets());
+    assert_ne!(rows(one.lease.offsets()), rows(two.lease.offsets()));
     drop(one);
     drop(prepare(&table, &[1]));
-    assert_eq!(lease(&table, &[2]).unwrap().offsets(), [0]);
+    assert_eq!(rows(lease(&table, &[2]).unwrap().offsets()), [0]);
     assert!(two.claim(&table));
     assert_eq!(lookup(&table, two.lease.offsets()).unwrap(), first(1));
     assert_eq!(keys(&table), [1, 2]);
@@ -282,14 +325,17 @@ fn whoever_makes_a_row_in_the_step_takes_the_staged_one() {
         .apply(&pool(), Target::Ids(Ids::I64(&[1])), &[1.0; DIM], &sgd)
         .unwrap();
     table.assign(&pool(), Ids::I64(&[2]), &[5.0; DIM]).unwrap();
-    assert_eq!(lease(&table, &[9, 3]).unwrap().offsets(), [4, 2]);
+    assert_eq!(rows(lease(&table, &[9, 3]).unwrap().offsets()), [4, 2]);
     assert_eq!(keys(&table), [1, 2, 3, 9]);
     assert!(batch.claim(&table));
     assert_eq!(keys(&table), [1, 2, 3, 4, 9]);
     let mut updated = first(1);
     updated.iter_mut().for_each(|value| *value -= 1.0);
-    let rows = lookup(&table, batch.lease.offsets()).unwrap();
-    assert_eq!(rows, [updated, vec![5.0; DIM], first(3), first(4)].concat());
+    let values = lookup(&table, batch.lease.offsets()).unwrap();
+    assert_eq!(
+        values,
+        [updated, vec![5.0; DIM], first(3), first(4)].concat()
+    );
     drop(batch);
     assert_eq!(slab_rows(&table, 0), 5);
     expect_no_row_lost(&table, 0);
@@ -307,15 +353,16 @@ fn the_row_of_a_batch_in_flight_never_becomes_that_of_another_key() {
     assert!(!ahead.claim(&table) && !claimed.claim(&table));
 
     // The step goes on with its offsets; what it does to removed rows is seen by nobody.
-    let rows = lookup(&table, claimed.lease.offsets()).unwrap();
-    assert_eq!(rows, [first(1), first(2)].concat());
+    let values = lookup(&table, claimed.lease.offsets()).unwrap();
+    assert_eq!(values, [first(1), first(2)].concat());
     let target = Target::Offsets(plain.offsets());
-    table.apply(&pool(), target, &[1.0; 2 * DIM], &sgd).unwrap();
+    let changed = table.apply(&pool(), target, &[1.0; 2 * DIM], &sgd);
+    assert_eq!((changed.unwrap(), table.stats().stale), (0, 2));
     let again = lease(&table, &[2, 4, 5]).unwrap();
-    let held = [claimed.lease.offsets(), plain.offsets()].concat();
-    assert!(again.offsets().iter().all(|row| !held.contains(row)));
-    let rows = lookup(&table, again.offsets()).unwrap();
-    assert_eq!(rows, [first(2), first(4), first(5)].concat());
+    let held = rows(&[claimed.lease.offsets(), plain.offsets()].concat());
+    assert!(rows(again.offsets()).iter().all(|row| !held.contains(row)));
+    let values = lookup(&table, again.offsets()).unwrap();
+    assert_eq!(values, [first(2), first(4), first(5)].concat());
 
     // The last lease frees the row.
     let (shared, own) = (claimed.lease.offsets()[1], plain.offsets()[1]);
@@ -337,10 +384,8 @@ fn removed_rows_that_are_still_leased_take_no_room_from_new_keys() {
     table.remove(Ids::I64(&[1, 2, 3])).unwrap();
     assert!(prepare(&table, &[4]).lease.offsets().is_empty());
     let new = lease(&table, &[4, 5, 6]).unwrap();
-    assert!(new
-        .offsets()
-        .iter()
-        .all(|row| !held.offsets().contains(row)));
+    let taken = rows(held.offsets());
+    assert!(rows(new.offsets()).iter().all(|row| !taken.contains(row)));
     assert_eq!(table.len(), 3);
     drop((held, new));
     table.remove(Ids::I64(&[4, 5, 6])).unwrap();
@@ -356,10 +401,10 @@ fn a_cleared_or_loaded_table_forgets_what_was_ahead() {
         assert!(two.claim(&table));
         table.remove(Ids::I64(&[6])).unwrap();
         if load {
-            let rows = [3.0; 2 * DIM];
+            let values = [3.0; 2 * DIM];
             table
                 .load(&pool(), &[], &mut |loading| {
-                    loading.push(&[5, 7], &rows, &[])
+                    loading.push(&[5, 7], &values, &[])
                 })
                 .unwrap();
         } else {
@@ -371,8 +416,8 @@ fn a_cleared_or_loaded_table_forgets_what_was_ahead() {
         assert_eq!(keys(&table), [5, 7]);
         assert_eq!(slab_rows(&table, 0), 2);
         let offsets = lease(&table, &[5, 7, 1]).unwrap();
-        assert_eq!(offsets.offsets(), [0, 1, 2]);
-        assert_eq!(lookup(&table, &[2]).unwrap(), first(1));
+        assert_eq!(rows(offsets.offsets()), [0, 1, 2]);
+        assert_eq!(lookup(&table, &offsets.offsets()[2..]).unwrap(), first(1));
         expect_no_row_lost(&table, 0);
     }
 }
@@ -410,7 +455,7 @@ fn staged_rows_get_the_slots_they_would_get_in_the_step() {
         let later = prepare(&table, &[4]);
         match way {
             "claim" => assert!(batch.claim(&table)),
-            _ => assert_eq!(lease(&table, &[3, 1]).unwrap().offsets(), [1, 0]),
+            _ => assert_eq!(rows(lease(&table, &[3, 1]).unwrap().offsets()), [1, 0]),
         }
         assert!(later.claim(&table));
         for key in [1, 3, 4] {
@@ -563,7 +608,11 @@ fn several_tables_share_one_pass_over_the_ids() {
         let leases = Table::prepare_all(&tables, &pool, Ids::I64(&ids), None, &mut restore);
         for (at, table) in tables.iter().enumerate() {
             let alone = prepare(table, &ids);
-            assert_eq!(leases[at].offsets(), alone.lease.offsets(), "table {at}");
+            assert_eq!(
+                rows(leases[at].offsets()),
+                rows(alone.lease.offsets()),
+                "table {at}"
+            );
             let fits = at < 2;
             assert_eq!(leases[at].offsets().is_empty(), !fits);
             assert_eq!(alone.restore == restore, fits, "table {at}");

@@ -101,6 +101,25 @@ fn a_history_decides_about_keys_as_it_did_when_it_was_saved() {
 }
 
 #[test]
+fn a_checkpoint_with_seals_and_one_of_before_load() {
+    let holder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/whole");
+    let pool = Pool::new(1).unwrap();
+    for name in ["sparse-without_seals-5", "sparse-with_seals-5"] {
+        let dir = holder.join(name).join("users");
+        assert_eq!(
+            checkpoint::inspect::describe(&dir).unwrap().faults,
+            [],
+            "{name}"
+        );
+        assert_eq!(
+            checkpoint::load(&table(), &pool, &dir).unwrap(),
+            5,
+            "{name}"
+        );
+    }
+}
+
+#[test]
 fn todays_version_is_among_them() {
     let table = table();
     let pool = Pool::new(1).unwrap();

@@ -10,7 +10,8 @@ use mx_rec_kernels::{
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{json, Value};
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::fs;
@@ -140,15 +141,90 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
+/// What happens to the manifest of the checkpoint above the table.
+#[derive(Clone, Debug)]
+enum Holder {
+    /// There is none.
+    None,
+    /// It has the seal of the table as the changes left it.
+    Fits,
+    /// It has the seal of the table as it was.
+    Another,
+    /// It fits, was changed itself, and perhaps got its right checksum again.
+    Changed(Vec<Change>, bool),
+}
+
 /// One table's directories, the later ones deltas, and what was done to one of them.
-fn case() -> impl Strategy<Value = (Index, Index, Vec<Change>, bool)> {
+fn case() -> impl Strategy<Value = (Index, Index, Vec<Change>, bool, Holder)> {
     let changes = prop::collection::vec(change(), 1..5);
+    let holder = prop_oneof![
+        2 => Just(Holder::None),
+        3 => Just(Holder::Fits),
+        1 => Just(Holder::Another),
+        2 => (prop::collection::vec(change(), 1..3), any::<bool>())
+            .prop_map(|(changes, signed)| Holder::Changed(changes, signed)),
+    ];
     (
         any::<Index>(),
         any::<Index>(),
         changes,
         prop::bool::weighted(0.8),
+        holder,
     )
+}
+
+/// Puts the manifest of a checkpoint above the table in `dir`, whose files were those in `whole`.
+fn hold(dir: &Path, whole: &Path, holder: &Holder) {
+    let parent = dir.parent().unwrap();
+    let sealed = match holder {
+        Holder::None => return,
+        Holder::Another => whole,
+        Holder::Fits | Holder::Changed(..) => dir,
+    };
+    let path = sealed.join("manifest.json");
+    let is_file = fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
+    let bytes = is_file.then(|| fs::read(&path).unwrap_or_default());
+    let table = bytes.and_then(|bytes| {
+        let json = serde_json::from_slice::<Value>(&bytes).ok()?;
+        let seal = json!({"bytes": bytes.len(), "crc32c": json.get("manifest_crc32c")?});
+        Some(json!({"name": "users", "rows": 1, "manifest": seal}))
+    });
+    let table = table.unwrap_or(json!({"name": "users", "rows": 1}));
+    let content = json!({"tables": [table], "dense": true, "format_version": 3, "id": "0"});
+    let Holder::Changed(changes, signed) = holder else {
+        fs::write(parent.join("manifest.json"), sign_whole(content)).unwrap();
+        return;
+    };
+    // Alone, so that every change is one of it.
+    let alone = parent.join("alone");
+    fs::create_dir(&alone).unwrap();
+    let file = alone.join("manifest.json");
+    fs::write(&file, sign_whole(content)).unwrap();
+    changes.iter().for_each(|change| apply(&alone, change));
+    if *signed && fs::symlink_metadata(&file).is_ok_and(|found| found.is_file()) {
+        if let Ok(json) = serde_json::from_slice::<Value>(&fs::read(&file).unwrap()) {
+            fs::write(&file, sign_whole(json)).unwrap();
+        }
+    }
+    let _ = fs::rename(&file, parent.join("manifest.json"));
+}
+
+/// The text of a checkpoint's manifest with its right checksum, if it may have one.
+fn sign_whole(mut content: Value) -> String {
+    if let Some(members) = content.as_object_mut() {
+        members.remove("crc32");
+    }
+    let mut bytes = Vec::new();
+    let format = serde_json::ser::PrettyFormatter::with_indent(b" ");
+    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, format);
+    content.serialize(&mut serializer).unwrap();
+    let text = String::from_utf8(bytes).unwrap() + "\n";
+    let sum = !text.bytes().fold(!0_u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
+            (crc >> 1) ^ (0xedb8_8320 * (crc & 1))
+        })
+    });
+    text.replacen("{\n", &format!("{{\n \"crc32\": {sum},\n"), 1)
 }
 
 /// All plain files below a directory, in an order of their own, as paths below it.
@@ -522,12 +598,12 @@ fn run(cases: u32) -> u64 {
         failure_persistence: None,
         ..Config::default()
     };
-    let result = TestRunner::new(config).run(&case(), |(seed, at, changes, signed)| {
+    let result = TestRunner::new(config).run(&case(), |(seed, at, changes, signed, holder)| {
         let (dim, sketch, whole) = seed.get(&seeds.all);
         let at = at.index(whole.len());
         let _ = fs::remove_dir_all(&work);
         let dirs: Vec<PathBuf> = (0..whole.len())
-            .map(|link| work.join(link.to_string()))
+            .map(|link| work.join(format!("sparse-m-{link}/users")))
             .collect();
         whole
             .iter()
@@ -537,6 +613,7 @@ fn run(cases: u32) -> u64 {
         if signed {
             sign(&dirs[at]);
         }
+        hold(&dirs[at], &whole[at], &holder);
         let start = Instant::now();
         loaded.set(loaded.get() + u64::from(question(&pool, whole, &dirs, at, *dim, *sketch)));
         prop_assert!(start.elapsed() < LONG, "it took {:?}", start.elapsed());

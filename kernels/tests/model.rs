@@ -1,8 +1,8 @@
 //! Random histories of all verbs leave a table in the state of a map that does the same one key at a time.
 
 use mx_rec_kernels::{
-    Absent, Ids, Initializer, Kind, LazyAdam, Lease, Lookup, Momentum, Pool, Result, RowOptimizer,
-    Sgd, SlotSpec, Table, TableConfig, Target,
+    Absent, Ids, Initializer, Kind, LazyAdam, Lease, LookupGradients, Momentum, Pool, Result,
+    RowOptimizer, Sgd, SlotSpec, Table, TableConfig, Target,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -50,11 +50,20 @@ fn optimizers() -> Vec<Box<dyn RowOptimizer>> {
 struct Model {
     rows: HashMap<i64, Vec<f32>>,
     slots: Vec<SlotSpec>,
+    /// By key: which of all rows that were ever made it has.
+    stays: HashMap<i64, u64>,
+    made: u64,
+    /// How often the content was replaced.
+    replaced: u64,
 }
 
 impl Model {
     fn create(&mut self, key: i64) -> &mut Vec<f32> {
         let slots = &self.slots;
+        if !self.rows.contains_key(&key) {
+            self.made += 1;
+            self.stays.insert(key, self.made);
+        }
         self.rows.entry(key).or_insert_with(|| {
             let mut row = vec![0.0; DIM];
             initializer().fill(SEED, key, &mut row);
@@ -64,6 +73,11 @@ impl Model {
                 .for_each(|slot| row.extend([slot.initial; DIM]));
             row
         })
+    }
+
+    /// Whether the row of a copied offset is still its own.
+    fn has(&self, copy: &Copy) -> bool {
+        self.rows.contains_key(&copy.key) && self.stays[&copy.key] == copy.stay
     }
 
     fn missing(&self, ids: &[i64]) -> u64 {
@@ -128,11 +142,22 @@ struct Batch {
     keys: Vec<i64>,
 }
 
+/// An offset that outlives its lease.
+#[derive(Clone)]
+struct Copy {
+    offset: i64,
+    key: i64,
+    /// In the model: the row and the content that the offset is for.
+    stay: u64,
+    replaced: u64,
+}
+
 /// Batches ahead and batches whose step is not over, in order.
 #[derive(Default)]
 struct Flight {
     ahead: Vec<Batch>,
     steps: Vec<Batch>,
+    copies: Vec<Copy>,
 }
 
 #[derive(Clone, Debug)]
@@ -141,6 +166,10 @@ enum Verb {
     Claim(u8),
     DropAhead(u8),
     EndStep(u8),
+    Copy(Vec<i64>),
+    ApplyCopies(usize, usize, u8),
+    ReadCopies,
+    ForgetCopies,
     Create(Vec<i64>),
     Known(Vec<i64>),
     Find(Vec<i64>),
@@ -173,6 +202,10 @@ fn verb() -> impl Strategy<Value = Verb> {
         4 => any::<u8>().prop_map(Verb::Claim),
         1 => any::<u8>().prop_map(Verb::DropAhead),
         3 => any::<u8>().prop_map(Verb::EndStep),
+        3 => keys().prop_map(Verb::Copy),
+        4 => (0..3_usize, 0..40_usize, any::<u8>()).prop_map(|(o, n, g)| Verb::ApplyCopies(o, n, g)),
+        3 => Just(Verb::ReadCopies),
+        1 => Just(Verb::ForgetCopies),
         4 => keys().prop_map(Verb::Create),
         2 => keys().prop_map(Verb::Known),
         3 => keys().prop_map(Verb::Find),
@@ -221,10 +254,25 @@ fn replay(history: &[Verb], pool: &Pool, capacity: u64) {
             Verb::EndStep(at) if !flight.steps.is_empty() => {
                 flight.steps.remove(usize::from(*at) % flight.steps.len());
             }
+            Verb::Copy(ids) => copy(&table, &mut model, pool, ids, &mut flight.copies),
+            Verb::ApplyCopies(optimizer, most, seed) => {
+                let copies = &flight.copies[flight.copies.len().saturating_sub(*most)..];
+                apply_copies(
+                    &table,
+                    &mut model,
+                    pool,
+                    copies,
+                    &*optimizers[*optimizer],
+                    *seed,
+                );
+            }
+            Verb::ReadCopies => read_copies(&table, &model, pool, &flight.copies),
+            Verb::ForgetCopies => flight.copies.clear(),
             _ => step(verb, &table, &mut model, pool, &optimizers),
         }
         if matches!(verb, Verb::Clear | Verb::Reload) {
             flight.steps.iter_mut().for_each(|step| step.keys.clear());
+            model.replaced += 1;
         }
         assert_eq!(table.len(), model.rows.len() as u64, "{verb:?}");
         keep_apart(&table, &model, pool, &flight.steps);
@@ -283,11 +331,12 @@ fn keep_apart(table: &Table, model: &Model, pool: &Pool, steps: &[Batch]) {
     let offsets = table
         .id_offset(pool, Ids::I64(&keys), false, None, &mut restore)
         .unwrap();
-    let owner: HashMap<i64, i64> = offsets.iter().copied().zip(keys.iter().copied()).collect();
+    let row = |offset: &i64| offset & 0x7fff_ffff;
+    let owner: HashMap<i64, i64> = offsets.iter().map(row).zip(keys.iter().copied()).collect();
     assert_eq!(owner.len(), model.rows.len());
     for step in steps {
-        for (key, row) in step.keys.iter().zip(step.lease.offsets()) {
-            assert_eq!(owner.get(row).unwrap_or(key), key);
+        for (key, offset) in step.keys.iter().zip(step.lease.offsets()) {
+            assert_eq!(owner.get(&row(offset)).unwrap_or(key), key);
         }
     }
 }
@@ -361,7 +410,7 @@ fn step(verb: &Verb, table: &Table, model: &mut Model, pool: &Pool, by: &[Box<dy
                 return;
             };
             let (optimizer, grads) = (&*by[*optimizer], floats(ids.len(), *seed));
-            let lookup = Lookup {
+            let lookup = LookupGradients {
                 offsets: &offsets,
                 restore: &restore,
                 grads: &grads,
@@ -414,7 +463,69 @@ fn step(verb: &Verb, table: &Table, model: &mut Model, pool: &Pool, by: &[Box<dy
         }
         Verb::Reload => reload(table, pool),
         // Nothing is ahead, or no step is open.
-        Verb::Prepare(..) | Verb::Claim(_) | Verb::DropAhead(_) | Verb::EndStep(_) => {}
+        _ => {}
+    }
+}
+
+/// Keeps copies of the offsets of keys.
+fn copy(table: &Table, model: &mut Model, pool: &Pool, ids: &[i64], copies: &mut Vec<Copy>) {
+    let Some((offsets, restore)) = offsets(table, model, pool, ids) else {
+        return;
+    };
+    for (&key, &at) in ids.iter().zip(&restore).filter(|(&id, _)| id != -1) {
+        copies.push(Copy {
+            offset: offsets[at as usize],
+            key,
+            stay: model.stays[&key],
+            replaced: model.replaced,
+        });
+    }
+}
+
+/// An update changes the rows that are still their keys', drops and counts the others, and does nothing over a replaced content.
+fn apply_copies(
+    table: &Table,
+    model: &mut Model,
+    pool: &Pool,
+    copies: &[Copy],
+    optimizer: &dyn RowOptimizer,
+    seed: u8,
+) {
+    let mut offsets: Vec<i64> = copies.iter().map(|copy| copy.offset).collect();
+    // As TensorFlow's accumulators of gradients begin.
+    offsets.push(0);
+    let (grads, before) = (floats(offsets.len(), seed), table.stats().stale);
+    let result = table.apply(pool, Target::Offsets(&offsets), &grads, optimizer);
+    if copies.iter().any(|copy| copy.replaced != model.replaced) {
+        assert_eq!(result.unwrap_err().kind(), Kind::Aborted);
+        return;
+    }
+    let id = |copy: &Copy| if model.has(copy) { copy.key } else { -1 };
+    let mut ids: Vec<i64> = copies.iter().map(id).collect();
+    ids.push(-1);
+    let stale = copies.iter().filter(|copy| !model.has(copy));
+    let stale: HashSet<i64> = stale.map(|copy| copy.offset).collect();
+    assert_eq!(result.unwrap(), model.apply(&ids, &grads, optimizer));
+    assert_eq!(table.stats().stale - before, stale.len() as u64);
+}
+
+/// What is read is the key's own row.
+fn read_copies(table: &Table, model: &Model, pool: &Pool, copies: &[Copy]) {
+    for copy in copies {
+        let mut row = [9.0; DIM];
+        let result = table.lookup(pool, &[copy.offset], &mut row);
+        match result {
+            _ if copy.replaced != model.replaced => {
+                assert_eq!(result.unwrap_err().kind(), Kind::Aborted);
+            }
+            Ok(()) if model.has(copy) => assert_eq!(row, model.rows[&copy.key][..DIM]),
+            // A lease may hold the row.
+            Ok(()) => {}
+            Err(error) => {
+                assert!(!model.has(copy), "{error}");
+                assert_eq!(error.kind(), Kind::InvalidArgument);
+            }
+        }
     }
 }
 

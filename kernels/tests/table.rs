@@ -1,7 +1,8 @@
 //! Claims about a table that no single history shows: threads, index size, limits, refusals.
 
 use mx_rec_kernels::{
-    Absent, Export, Ids, Initializer, Kind, LazyAdam, Lookup, Pool, Sgd, Table, TableConfig, Target,
+    Absent, Export, Ids, Initializer, Kind, LazyAdam, LookupGradients, Pool, Sgd, Table,
+    TableConfig, Target,
 };
 
 fn table(dim: usize, capacity: u64) -> Table {
@@ -35,6 +36,11 @@ fn create(table: &Table, pool: &Pool, ids: &[i64]) -> (Vec<i64>, Vec<i32>) {
     (offsets, restore)
 }
 
+/// The row numbers in offsets, which hold generations too.
+fn rows(offsets: &[i64]) -> Vec<i64> {
+    offsets.iter().map(|offset| offset & 0x7fff_ffff).collect()
+}
+
 #[test]
 fn many_steps_on_any_number_of_threads_give_the_same_bits() {
     let run = |threads| -> (Export, Vec<i64>, Vec<i32>) {
@@ -55,7 +61,7 @@ fn many_steps_on_any_number_of_threads_give_the_same_bits() {
                 .apply(&pool, Target::Offsets(&repeated), &grads, &adam)
                 .unwrap();
             table.remove(Ids::I64(&ids[..100])).unwrap();
-            all_offsets.extend(offsets);
+            all_offsets.extend(rows(&offsets));
             all_restores.extend(restore);
         }
         (table.export().unwrap(), all_offsets, all_restores)
@@ -172,21 +178,36 @@ fn a_batch_over_the_budget_changes_nothing() {
 
 #[test]
 fn offsets_that_are_no_row_are_refused_by_name_and_value() {
-    let (table, pool) = (table(2, 100), Pool::new(1).unwrap());
-    create(&table, &pool, &[10, 11, 12]);
+    let (table, pool, other) = (table(2, 100), Pool::new(1).unwrap(), table(2, 100));
+    let good = create(&table, &pool, &[10, 11, 12]).0;
+    let foreign = create(&other, &pool, &[10]).0[0];
     table.remove(Ids::I64(&[11])).unwrap();
     let sgd = Sgd::new(1.0, 0.0).unwrap();
     let before = table.export().unwrap();
-    for bad in [-2, 1, 3, i64::MIN, i64::MAX, 1 << 32] {
-        let lookup = table.lookup(&pool, &[0, bad], &mut [0.0; 4]).unwrap_err();
+    let (first, behind) = (good[0], good[0] + 3);
+    let future = first + (5 << 31);
+    for bad in [
+        -2,
+        1,
+        3,
+        i64::MIN,
+        i64::MAX,
+        1 << 32,
+        foreign,
+        behind,
+        future,
+    ] {
+        let lookup = table
+            .lookup(&pool, &[first, bad], &mut [0.0; 4])
+            .unwrap_err();
         let embed = table
-            .embed(&pool, &[0, bad], &[0, 1], &mut [0.0; 4])
+            .embed(&pool, &[first, bad], &[0, 1], &mut [0.0; 4])
             .unwrap_err();
         let apply = table
-            .apply(&pool, Target::Offsets(&[0, bad]), &[1.0; 4], &sgd)
+            .apply(&pool, Target::Offsets(&[first, bad]), &[1.0; 4], &sgd)
             .unwrap_err();
         let fused = table
-            .apply_lookups(&pool, &[of(&[0, bad], &[0, 0], &[1.0; 4])], &sgd)
+            .apply_lookups(&pool, &[of(&[first, bad], &[0, 0], &[1.0; 4])], &sgd)
             .unwrap_err();
         for error in [lookup, embed, apply, fused] {
             assert_eq!(error.kind(), Kind::InvalidArgument);
@@ -198,24 +219,24 @@ fn offsets_that_are_no_row_are_refused_by_name_and_value() {
         }
     }
     assert_eq!(table.export().unwrap(), before);
-    let mut out = [9.0; 4];
-    table.lookup(&pool, &[-1, 2], &mut out).unwrap();
-    assert_eq!(out[..2], [0.0, 0.0]);
+    let mut out = [9.0; 6];
+    table.lookup(&pool, &[-1, good[2], 0], &mut out).unwrap();
+    assert_eq!((&out[..2], &out[4..]), (&[0.0; 2][..], &[0.0; 2][..]));
 }
 
 #[test]
 fn places_outside_of_the_offsets_are_refused_and_change_nothing() {
     let (table, pool) = (table(2, 100), Pool::new(1).unwrap());
-    create(&table, &pool, &[10, 11]);
+    let rows = create(&table, &pool, &[10, 11]).0;
     let sgd = Sgd::new(1.0, 0.0).unwrap();
     let before = table.export().unwrap();
     for bad in [-2, 2, i32::MIN, i32::MAX] {
         let embed = table
-            .embed(&pool, &[0, 1], &[0, bad], &mut [0.0; 4])
+            .embed(&pool, &rows, &[0, bad], &mut [0.0; 4])
             .unwrap_err();
-        let good = of(&[1], &[0], &[1.0; 2]);
+        let good = of(&rows[1..], &[0], &[1.0; 2]);
         let fused = table
-            .apply_lookups(&pool, &[good, of(&[0, 1], &[0, bad], &[1.0; 4])], &sgd)
+            .apply_lookups(&pool, &[good, of(&rows, &[0, bad], &[1.0; 4])], &sgd)
             .unwrap_err();
         for error in [embed, fused] {
             assert_eq!(error.kind(), Kind::InvalidArgument);
@@ -230,8 +251,8 @@ fn places_outside_of_the_offsets_are_refused_and_change_nothing() {
 }
 
 /// The gradients of one lookup.
-fn of<'a>(offsets: &'a [i64], restore: &'a [i32], grads: &'a [f32]) -> Lookup<'a> {
-    Lookup {
+fn of<'a>(offsets: &'a [i64], restore: &'a [i32], grads: &'a [f32]) -> LookupGradients<'a> {
+    LookupGradients {
         offsets,
         restore,
         grads,
@@ -252,21 +273,23 @@ fn lookups_are_applied_as_if_each_were_reduced_and_the_sums_joined() {
                     let mut ids = scattered(n, step * 500 + number * 100, 900);
                     ids.iter_mut().step_by(7).for_each(|id| *id = -1);
                     let (offsets, restore) = create(&fused, &pool, &ids);
-                    assert_eq!(create(&plain, &pool, &ids).0, offsets);
+                    let others = create(&plain, &pool, &ids).0;
+                    assert_eq!(rows(&others), rows(&offsets));
                     let grads: Vec<f32> = (0..n * DIM)
                         .map(|at| ((at as f32 + number as f32) * 0.1).sin() * 1e3)
                         .collect();
-                    (offsets, restore, grads)
+                    (offsets, others, restore, grads)
                 })
                 .collect();
             let (mut joined, mut sums) = (Vec::new(), Vec::new());
-            for (offsets, restore, grads) in &lookups {
+            for (_, offsets, restore, grads) in &lookups {
                 let mut sum = vec![0.0; offsets.len() * DIM];
                 mx_rec_kernels::reduce(&pool, grads, DIM, restore, &mut sum).unwrap();
                 joined.extend(offsets);
                 sums.extend(sum);
             }
-            let parts: Vec<Lookup<'_>> = lookups.iter().map(|(o, r, g)| of(o, r, g)).collect();
+            let parts: Vec<LookupGradients<'_>> =
+                lookups.iter().map(|(o, _, r, g)| of(o, r, g)).collect();
             assert_eq!(
                 fused.apply_lookups(&pool, &parts, &adam).unwrap(),
                 plain
@@ -281,16 +304,17 @@ fn lookups_are_applied_as_if_each_were_reduced_and_the_sums_joined() {
 #[test]
 fn offsets_that_repeat_or_are_missing_count_as_in_apply() {
     let (fused, plain, pool) = (table(1, 100), table(1, 100), Pool::new(1).unwrap());
-    for table in [&fused, &plain] {
-        create(table, &pool, &[10, 11, 12]);
-    }
+    let [of_fused, of_plain] = [&fused, &plain].map(|table| {
+        let rows = create(table, &pool, &[10, 11, 12]).0;
+        [rows[2], -1, rows[2], rows[0], 0]
+    });
     let adam = LazyAdam::new(0.1, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap();
-    let offsets = [2, -1, 2, 0];
-    let sums = [1.0 + 4.0, 2.0, 3.0, 0.0];
-    let lookup = of(&offsets, &[0, 1, 2, 0, -1], &[1.0, 2.0, 3.0, 4.0, 5.0]);
+    let sums = [1.0 + 4.0, 2.0, 3.0, 0.0, 6.0];
+    let restore = [0, 1, 2, 0, -1, 4];
+    let lookup = of(&of_fused, &restore, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     assert_eq!(fused.apply_lookups(&pool, &[lookup], &adam).unwrap(), 2);
     plain
-        .apply(&pool, Target::Offsets(&offsets), &sums, &adam)
+        .apply(&pool, Target::Offsets(&of_plain), &sums, &adam)
         .unwrap();
     assert_eq!(fused.export().unwrap(), plain.export().unwrap());
 }
@@ -346,7 +370,7 @@ fn extreme_keys_narrow_ids_and_empty_batches_are_ordinary() {
     let (table, pool) = (table(4, 100), Pool::new(2).unwrap());
     let (offsets, restore) = create(&table, &pool, &[-1, 0, i64::MIN, i64::MAX, 0, -1, i64::MIN]);
     assert_eq!(
-        (offsets, restore),
+        (rows(&offsets), restore),
         (vec![0, 1, 2], vec![-1, 0, 1, 2, 0, -1, 1])
     );
     assert!(create(&table, &pool, &[]).0.is_empty());
@@ -358,9 +382,9 @@ fn extreme_keys_narrow_ids_and_empty_batches_are_ordinary() {
         None,
         &mut restore,
     );
-    assert_eq!((narrow.unwrap(), restore), (vec![3, 0], [0, -1, 1]));
+    assert_eq!((rows(&narrow.unwrap()), restore), (vec![3, 0], [0, -1, 1]));
     let wide = create(&table, &pool, &[i64::from(i32::MIN)]).0;
-    assert_eq!(wide, [3]);
+    assert_eq!(rows(&wide), [3]);
     table.lookup(&pool, &[], &mut []).unwrap();
     table
         .find(&pool, Ids::I32(&[]), Absent::Zeros, &mut [])

@@ -7,14 +7,23 @@
 | tf.compat.v1.train.Saver.restore | tables are restored with the variables |
 | CheckpointSaverHook's four methods | incremental checkpoints are saved by two clocks |
 | SavedModelBuilder._maybe_create_saver | a model loaded without this package has its tables |
-| BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides |
+| BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides; clusters |
 | BaseSession.run | a rewritten one-shot iterator starts by itself; a warning if none is rewritten |
+| BaseSession.make_callable, partial_run_setup | the same for steps that do not go through run |
 | Iterator.__init__ | get_target_batch gives batches in the nesting of the user's dataset |
+| TrackableSaver.save, restore | tf.train.Checkpoint would leave tables out: it refuses |
 | warm_starting_util.warm_start | tables are warm-started with the variables, from several paths |
+| tf.compat.v1.train.warm_start | the same, called by hand |
 | Estimator's reading of warm_start_from | lists that do not fit each other are refused at once |
+| meta_graph.import_scoped_meta_graph_* | imported collections hold variables of tables |
+| Graph._add_new_tf_operations | imported graphs: no feeding past fused updates, no empty tables |
+| graph_util_impl.extract_sub_graph | freezing (its only caller by that name) refuses tables |
+| convert_to_constants._run_inline_* | freezing of functions refuses tables |
+| optimize_for_inference | it refuses tables: it leaves out what would load them |
 | DatasetV2.eos_map | a new method, which scripts of the original call |
 
-A graph without tables behaves as without them.
+A graph without tables behaves as without them. Apart from them, mx_rec.core.table_variable tells
+TensorFlow's registries of conversions how a table's variable is converted, fetched and fed.
 """
 
 import functools
@@ -23,19 +32,27 @@ from typing import Any, Callable
 import tensorflow as tf
 from tensorflow.python.client import session as session_module
 from tensorflow.python.data.ops import dataset_ops, iterator_ops
+from tensorflow.python.framework import convert_to_constants, graph_util_impl, meta_graph
 from tensorflow.python.saved_model import builder_impl
+from tensorflow.python.tools import optimize_for_inference_lib
 from tensorflow.python.training import warm_starting_util
+from tensorflow.python.training.tracking import util as tracking_util
 from tensorflow_estimator.python.estimator import estimator
 
+from mx_rec.core.clusters import check_session
+from mx_rec.core.frozen import patched_function_tool, patched_tool
 from mx_rec.core.graph_state import remember_session
 from mx_rec.graph.eos import eos_map
+from mx_rec.graph.imported import patched_import, patched_new_operations
 from mx_rec.graph.iterators import remembering_elements
-from mx_rec.graph.sessions import starting_iterators
+from mx_rec.graph.sessions import preparing, starting_iterators
 from mx_rec.saver.incremental import (patched_hook_after_run, patched_hook_begin,
                                       patched_hook_created, patched_hook_end)
-from mx_rec.saver.saver import patched_init, patched_restore, patched_save
+from mx_rec.saver.objects import patched_object_restore, patched_object_save
+from mx_rec.saver.saver import Saver, patched_init, patched_restore, patched_save
 from mx_rec.saver.serving import patched_saver_of_builder
 from mx_rec.saver.warm_start import patched_settings, patched_warm_start
+from mx_rec.util.sub_configs import HybridManagerConfig
 
 _STOCK = "_mx_rec_stock"
 
@@ -53,12 +70,25 @@ def apply() -> None:
     _patch(hook, "end", patched_hook_end)
     _patch(builder_impl._SavedModelBuilder,  # pylint: disable=protected-access
            "_maybe_create_saver", patched_saver_of_builder)
+    _patch(tracking_util.TrackableSaver, "save", patched_object_save)
+    _patch(tracking_util.TrackableSaver, "restore", patched_object_restore)
     _patch(warm_starting_util, "warm_start", patched_warm_start)
+    # Set and not read: TensorFlow logs that the second name is deprecated when it is read.
+    tf.compat.v1.train.warm_start = tf.train.warm_start = warm_starting_util.warm_start
     _patch(estimator, "_get_default_warm_start_settings", patched_settings)
     _patch(session_module.BaseSession, "__init__", _remembering)
     _patch(session_module.BaseSession, "run", starting_iterators)
+    _patch(session_module.BaseSession, "make_callable", preparing)
+    _patch(session_module.BaseSession, "partial_run_setup", preparing)
     _patch(iterator_ops.Iterator, "__init__", remembering_elements)
+    _patch(meta_graph, "import_scoped_meta_graph_with_return_elements", patched_import)
+    _patch(tf.Graph, "_add_new_tf_operations", patched_new_operations)
+    _patch(graph_util_impl, "extract_sub_graph", patched_tool)
+    _patch(convert_to_constants, "_run_inline_graph_optimization",
+           patched_function_tool)
+    _patch(optimize_for_inference_lib, "optimize_for_inference", patched_tool)
     dataset_ops.DatasetV2.eos_map = eos_map
+    HybridManagerConfig.table_saver = Saver
 
 
 def _patch(owner: Any, name: str,
@@ -73,10 +103,18 @@ def _patch(owner: Any, name: str,
 
 
 def _remembering(stock: Callable[..., None]) -> Callable[..., None]:
-    """Makes BaseSession.__init__, which notes the session at its graph."""
+    """Makes BaseSession.__init__, which notes the session at its graph.
+
+    A session that would run tables in a cluster of several tasks is closed again and refused.
+    """
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         stock(self, *args, **kwargs)
+        try:
+            check_session(self)
+        except Exception:
+            session_module.BaseSession.close(self)
+            raise
         remember_session(self)
 
     return __init__

@@ -49,14 +49,16 @@ def check_tensorflow() -> None:
 
 
 def call(name: str, *arguments: Any) -> Tuple[int, bytes]:
-    """Calls a function of the plugin that gives bytes (include/mx_rec.h). TensorFlow need not be there.
+    """Calls a function of the plugin that gives bytes (include/mx_rec.h).
+
+    TensorFlow need not be there; if it is to use the ops, `load` has to come first.
 
     Args:
         name: The function.
         arguments: Its arguments but for the last two; int is a size.
 
     Returns:
-        0 and its answer, or 1 and the text of an error.
+        0 and its result, or 1 and the text of an error.
 
     Raises:
         ImportError: If the plugin cannot be loaded or has no such function.
@@ -77,6 +79,10 @@ def call(name: str, *arguments: Any) -> Tuple[int, bytes]:
         return int(status), ctypes.string_at(result, size.value) if size.value else b""
     finally:
         free(result, size)
+
+
+# AutoGraph, which goes into what a map function calls, would read the result after it is freed.
+setattr(call, "__ag_compiled", True)
 
 
 def load() -> ModuleType:

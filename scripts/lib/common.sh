@@ -1,5 +1,6 @@
-# Shared by the verbs in scripts/: finds the tools, keeps the environment in the checkout up to date.
-# Sourced, never run. Everything is made below $root: .venv (Python), target (cargo), .cache, out.
+# Shared by the verbs in scripts/: finds the tools, keeps the environment in the checkout up to
+# date. Sourced, never run. Everything is made below $root: .venv (Python), target (cargo), .cache
+# and out.
 # shellcheck shell=bash
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)"
@@ -41,6 +42,47 @@ TEXT
     fi
 }
 
+# --- parts of a verb --------------------------------------------------------------------------
+
+# run_parts VERB PART...: runs the functions VERB_PART in turn, whether or not one fails; fails if
+# one did. Each gets what the caller has put into `arguments`.
+arguments=()
+run_parts() {
+    local verb="$1" part failed=""
+    shift
+    for part in "$@"; do
+        say "$verb: $part"
+        "${verb}_$part" ${arguments[@]+"${arguments[@]}"} || failed="$failed $part"
+    done
+    if [ -n "$failed" ]; then
+        say "failed:$failed"
+        return 1
+    fi
+    say "passed: $*"
+}
+
+# start_beside LOG COMMAND...: runs a command beside what follows; its output goes to a file. The
+# command is a process group of its own (set -m), which ends with this script.
+start_beside() {
+    beside_log="$root/.cache/log/$1"
+    shift
+    mkdir -p "$(dirname "$beside_log")"
+    set -m
+    "$@" >"$beside_log" 2>&1 </dev/null &
+    beside_pid=$!
+    set +m
+    trap 'kill -- "-$beside_pid" 2>/dev/null || true' EXIT
+}
+
+# wait_beside: waits for that command, shows its output and fails if it failed.
+wait_beside() {
+    local code=0
+    wait "$beside_pid" || code=$?
+    trap - EXIT
+    cat "$beside_log"
+    return "$code"
+}
+
 # --- tools ------------------------------------------------------------------------------------
 
 is_python37() {
@@ -78,7 +120,8 @@ TEXT
             return
         fi
     done
-    die "found no Python 3.7 (looked at \$PYTHON, PATH and ${PYENV_ROOT:-$HOME/.pyenv}/versions)" <<'TEXT'
+    local pyenv="${PYENV_ROOT:-$HOME/.pyenv}"
+    die "found no Python 3.7 (looked at \$PYTHON, PATH and $pyenv/versions)" <<'TEXT'
 TensorFlow 1.15 has wheels for Python 3.7 and older only. Install one, for example with pyenv:
     apt-get install build-essential libssl-dev zlib1g-dev libbz2-dev libreadline-dev \
         libsqlite3-dev libffi-dev liblzma-dev
@@ -141,8 +184,11 @@ venv_works() { [ -x "$python" ] && is_python37 "$python"; }
 
 # What the packages of requirements/$1.txt in this environment depend on.
 stamp_of() {
-    { printf '%s\n' "$root"; "$python" --version; cat requirements/runtime.txt "requirements/$1.txt"; } \
-        | sha256sum | cut -d ' ' -f 1
+    {
+        printf '%s\n' "$root"
+        "$python" --version
+        cat requirements/runtime.txt "requirements/$1.txt"
+    } | sha256sum | cut -d ' ' -f 1
 }
 
 # Installs requirements/$1.txt unless the stamp says that it is installed.

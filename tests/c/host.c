@@ -34,6 +34,45 @@ static const char* plans(void* library) {
   return NULL;
 }
 
+/* Ops and tables are defined without TensorFlow. */
+static const char* definitions(void* library) {
+  int (*ops)(unsigned char**, size_t*) = (int (*)(unsigned char**, size_t*))dlsym(library, "mx_rec_op_definitions");
+  int (*infer)(const unsigned char*, size_t, unsigned char**, size_t*) =
+      (int (*)(const unsigned char*, size_t, unsigned char**, size_t*))dlsym(library, "mx_rec_infer_shapes");
+  int (*check)(const unsigned char*, size_t, unsigned char**, size_t*) =
+      (int (*)(const unsigned char*, size_t, unsigned char**, size_t*))dlsym(library, "mx_rec_check_table");
+  void (*release)(unsigned char*, size_t) = (void (*)(unsigned char*, size_t))dlsym(library, "mx_rec_free");
+  if (!ops || !infer || !check || !release) return "a function for definitions is missing";
+  unsigned char* result = NULL;
+  size_t size = 0;
+  const char* first = "[{\"name\":\"MxRecTable\",";
+  if (ops(&result, &size) != 0 || size < strlen(first)) return "there are no definitions";
+  if (memcmp(result, first, strlen(first)) != 0) return "the definitions have another text";
+  release(result, size);
+  const char* question = "{\"op\":\"MxRecLookup\",\"inputs\":[[],[0,4],[null]],\"list\":0}";
+  const char* shapes = "[[null,4]]";
+  if (infer((const unsigned char*)question, strlen(question), &result, &size) != 0) return "no shape is inferred";
+  if (size != strlen(shapes) || memcmp(result, shapes, size) != 0) return "another shape is inferred";
+  release(result, size);
+  const char* wrong[] = {"{\"op\":\"MxRecNone\",\"inputs\":[],\"list\":0}", "{}", "", "\xff",
+                         "{\"op\":\"MxRecLookup\",\"inputs\":[[1],null,null],\"list\":0}",
+                         "{\"op\":\"MxRecPrepare\",\"inputs\":[],\"list\":18446744073709551615}"};
+  for (size_t at = 0; at < sizeof wrong / sizeof wrong[0]; ++at) {
+    if (infer((const unsigned char*)wrong[at], strlen(wrong[at]), &result, &size) != 1) return "a wrong question is answered";
+    if (size == 0) return "a wrong question has no error";
+    release(result, size);
+    if (check((const unsigned char*)wrong[at], strlen(wrong[at]), &result, &size) != 1) return "a wrong table is good";
+    release(result, size);
+  }
+  const char* table =
+      "{\"name\":\"t\",\"dim\":4,\"capacity\":1,\"seed\":0,\"init_param\":1,\"padding_keys\":[],"
+      "\"initializer\":{\"kind\":\"zeros\"}}";
+  if (check((const unsigned char*)table, strlen(table), &result, &size) != 0 || size != 0) return "a good table is wrong";
+  release(result, size);
+  if (check(NULL, 0, NULL, NULL) != 1) return "a place for the error is needed";
+  return NULL;
+}
+
 /* The recorder works without TensorFlow: no op has run, so that there is nothing to tell. */
 static const char* traces(void* library) {
   void (*start)(void) = (void (*)(void))dlsym(library, "mx_rec_trace_start");
@@ -108,6 +147,7 @@ int main(int argc, char** argv) {
     if (status() != MX_REC_NO_TENSORFLOW) return fail("the status is not 'no TensorFlow'");
     if (strstr(message(), "import tensorflow") == NULL) return fail("the message does not say what to do");
     const char* wrong = plans(library);
+    if (wrong == NULL) wrong = definitions(library);
     if (wrong == NULL) wrong = traces(library);
     if (wrong == NULL) wrong = checkpoints(library);
     if (wrong != NULL) return fail(wrong);

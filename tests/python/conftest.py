@@ -22,6 +22,11 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(skip)
 
 
+def pytest_make_parametrize_id(config, val, argname):
+    """Gives a set the same id in every process: pytest-xdist wants the same tests in each."""
+    return "-".join(sorted(map(str, val))) if isinstance(val, (set, frozenset)) else None
+
+
 @pytest.fixture
 def graph():
     """A fresh default graph (TensorFlow's global one, which is what mx_rec works on)."""

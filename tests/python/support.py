@@ -65,8 +65,18 @@ def table_config(name, dim, capacity=1000, seed=7, initializer=None, init_param=
 
 
 def prepared(result):
-    """What MxRecPrepare gives, as one tuple: offsets for each table, then restore."""
-    return tuple(result.offsets) + (result.restore,)
+    """What MxRecPrepare gives, as one tuple: offsets for each table, then the inverse index."""
+    return tuple(result.offsets) + (result.inverse,)
+
+
+def raw_variable(table):
+    """The tensor that raw ops take for a table's variable."""
+    return table.variable.op.outputs[0]
+
+
+def row_of(offset):
+    """The row number in an offset, or in each of an array of them; the rest of it is the generation."""
+    return offset & (2 ** 31 - 1)
 
 
 class Raw:

@@ -229,7 +229,7 @@ def test_one_merged_history_with_dynamic_expansion(graph, session, mx):
 def test_the_plan_of_a_modification_tells_that_keys_are_counted_in_the_step(graph, dynamic):
     """Lookups with and without admission share an iterator; of the former only the ids move."""
     from mx_rec.core.embedding import sparse_lookup
-    from mx_rec.graph.drawing import draw_svg
+    from mx_rec.graph.drawing import draw_dot
     from mx_rec.graph.plan import make_plan
 
     tf = support.tf()
@@ -245,7 +245,7 @@ def test_the_plan_of_a_modification_tells_that_keys_are_counted_in_the_step(grap
                                                               ("admit", False)]
     text = plan.text()
     assert "training lookup counted//" in text and "keys are counted in the step" in text
-    drawing = draw_svg(plan)
+    drawing = draw_dot(plan)
     assert "MxRecObserve" in drawing and "MxRecClaim" in drawing and "evaluation" not in drawing
 
 

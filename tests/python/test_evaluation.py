@@ -133,7 +133,7 @@ def test_table_size_and_capacity_are_those_of_the_session(graph, session, dynami
 def test_finding_needs_no_row_even_when_the_table_is_full(graph, session):
     tf = support.tf()
     table = support.Raw.new(1, capacity=2)
-    find = support.ops().mx_rec_find(table.handle, table.variable, tf.constant([1, 2, 3], tf.int64), tf.zeros([0, 1]))
+    find = support.ops().mx_rec_find(table.handle, support.raw_variable(table), tf.constant([1, 2, 3], tf.int64), tf.zeros([0, 1]))
     sess = session()
     table.assign(sess, [1, 2], [[5], [6]])
     support.assert_same_bits(sess.run(find), [[5], [6], [0]])
@@ -149,7 +149,7 @@ def test_id_offset_without_create_gives_unknown_keys_no_offset(graph, session, c
     table.assign(sess, [4], [[5]])
     got = sess.run([offsets, restore])
     if create:
-        assert got[0].tolist() == [1, 0, 2] and got[1].tolist() == [[0, 1], [0, -1], [2, 1]]
+        assert support.row_of(got[0]).tolist() == [1, 0, 2] and got[1].tolist() == [[0, 1], [0, -1], [2, 1]]
     else:
-        assert got[0].tolist() == [0] and got[1].tolist() == [[-1, 0], [-1, -1], [-1, 0]]
+        assert support.row_of(got[0]).tolist() == [0] and got[1].tolist() == [[-1, 0], [-1, -1], [-1, 0]]
     assert table.size(sess) == (3 if create else 1)

@@ -215,7 +215,7 @@ def test_a_gradient_that_something_changes_is_not_fused(graph, session, dynamic,
     keys = raw.export(sess)[0]
     expected = {}
     for offset, value in zip(got.indices, got.values):
-        key = int(keys[offset])
+        key = int(keys[support.row_of(offset)])
         expected[key] = expected.get(key, np.float32(0)) + value
     support.assert_same_tables(raw.rows(sess), {key: 0 - value for key, value in expected.items()})
 
@@ -334,8 +334,8 @@ def test_one_op_embeds_what_lookup_and_restore_do(graph, session):
     table = support.Raw.new(5, capacity=10000, initializer={"kind": "random_normal", "mean": 0.0, "stddev": 1.0})
     ids = tf.compat.v1.placeholder(tf.int64)
     offsets, restore = ops.mx_rec_id_offset(table.handle, ids, create=1)
-    rows = ops.mx_rec_lookup(table.handle, table.variable, offsets)
-    both = [ops.mx_rec_embed(table.handle, table.variable, offsets, restore), ops.mx_rec_restore(rows, restore)]
+    rows = ops.mx_rec_lookup(table.handle, support.raw_variable(table), offsets)
+    both = [ops.mx_rec_embed(table.handle, support.raw_variable(table), offsets, restore), ops.mx_rec_restore(rows, restore)]
     sess = session()
     for batch in (7, [], [-1, -1], [[1, 2, 1], [-1, 1, 9]], np.zeros([3, 0, 2]), np.arange(40000) % 7001 - 1):
         one, two = sess.run(both, {ids: np.asarray(batch, np.int64)})
@@ -344,7 +344,7 @@ def test_one_op_embeds_what_lookup_and_restore_do(graph, session):
 
 
 def test_the_distinct_rows_are_a_tensor_where_they_are_asked_for(graph, mx):
-    """With dynamic expansion gradients are taken of them, and dividing by the rank count acts on their gradient."""
+    """With dynamic expansion gradients are taken of them."""
     from mx_rec.util.initialize import terminate_config_initializer
 
     tf = support.tf()
@@ -358,13 +358,75 @@ def test_the_distinct_rows_are_a_tensor_where_they_are_asked_for(graph, mx):
         assert "MxRecEmbed" in found and "MxRecLookup" not in found
 
 
-def test_gradients_divided_by_the_rank_count_are_not_fused(graph, dynamic, monkeypatch):
-    from mx_rec.constants.constants import All2allGradientsOp
-    from mx_rec.core import lookup as module
+def fed(sess, train, feed):
+    """The error of a step with a fed gradient; None if the step ran."""
+    try:
+        sess.run(train, feed)
+    except ValueError as error:
+        return str(error)
+    return None
 
+
+@pytest.mark.parametrize("imported", [False, True])
+@pytest.mark.parametrize("lookups", [1, 2])
+def test_a_gradient_that_a_fused_update_does_not_read_cannot_be_fed(graph, session, dynamic, lookups, imported):
+    """The fed gradient was ignored: rows moved by the one that the step computed."""
     tf = support.tf()
-    table = make_table("table", all2all_gradients_op=All2allGradientsOp.SUM_GRADIENTS_AND_DIV_BY_RANKSIZE.value)
-    monkeypatch.setattr(module, "get_rank_size", lambda: 2)
-    embedding = lookup(table, tf.constant([1, 2], tf.int64))
-    train = sgd().minimize(tf.reduce_sum(embedding), var_list=[table.variable])
-    assert is_plain(train) and "MxRecLookup" in needed(embedding.op)
+    ids = tf.compat.v1.placeholder(tf.int64, [None], name="ids")
+    table = make_table("table", 2)
+    gradient = tf.gradients(loss_of([lookup(table, ids) for _ in range(lookups)]), table.variable)[0]
+    train = sgd().apply_gradients([(gradient, table.variable)], name="train")
+    assert fused_lookups(train) == [lookups]
+    names = [gradient.values.name] + [gradient.indices.name] * (lookups > 1)
+    if imported:
+        meta = tf.compat.v1.train.export_meta_graph()
+        tf.compat.v1.reset_default_graph()
+        tf.compat.v1.train.import_meta_graph(meta)
+    graph = tf.compat.v1.get_default_graph()
+    raw = support.Raw(*graph.get_operation_by_name("table").outputs, dim=2)
+    train, = [op for op in graph.get_operations() if op.type.endswith("ByRestore")]
+    values, indices = graph.get_tensor_by_name(names[0]), graph.get_tensor_by_name(names[-1])
+    reduced = [op.outputs[0] for op in graph.get_operations() if op.type == "MxRecReduce"]
+    assert len(reduced) == lookups
+    with support.new_session(graph) as sess:
+        sess.run(tf.compat.v1.global_variables_initializer())
+        feeds = [{values: np.full([2, 2], 9.0)}] + [{one: np.full([2, 2], 9.0)} for one in reduced]
+        if lookups > 1:
+            feeds.append({indices: [0, 1, 0, 1]})
+            feeds.extend({tensor.op.inputs[-1]: 1} for tensor in (values, indices))
+        for feed in feeds:
+            assert "may not be fed" in str(fed(sess, train, {**feed, graph.get_tensor_by_name("ids:0"): [3, 4]}))
+        assert raw.rows(sess) == {}
+        # Fetches stay right.
+        found = sess.run([values, train], {graph.get_tensor_by_name("ids:0"): [3, 4]})[0]
+        assert found.shape == (2 * lookups, 2) and found.any()
+
+
+def test_a_gradient_that_is_fed_between_is_the_one_that_is_applied(graph, session, dynamic):
+    """What is read may be fed: values of an update that is not fused, offsets, restore, embeddings, ids."""
+    tf = support.tf()
+    ids = tf.compat.v1.placeholder_with_default(tf.constant([3, 4, 3], tf.int64), [None])
+    tables = [make_table(name, 2) for name in ("fused", "plain")]
+    embeddings = [lookup(table, ids) for table in tables]
+    gradients = [tf.gradients(tf.reduce_sum(tf.square(embedding) + embedding), table.variable)[0]
+                 for embedding, table in zip(embeddings, tables)]
+    gradients[1] = untouched(gradients[1])
+    trains = [sgd().apply_gradients([(gradient, table.variable)]) for gradient, table in zip(gradients, tables)]
+    assert fused_lookups(trains[0]) == [1] and is_plain(trains[1])
+    raws = [support.Raw.of(table) for table in tables]
+    restores = [embedding.op.inputs[3] for embedding in embeddings]
+    sess = session()
+    sess.run(tf.compat.v1.global_variables_initializer())
+    sess.run(trains[1], {gradients[1].values: [[1.0, 2.0], [5.0, 6.0]]})
+    assert raws[1].rows(sess)[3].tolist() == [-1.0, -2.0] and raws[1].rows(sess)[4].tolist() == [-5.0, -6.0]
+    for raw in raws:
+        raw.assign(sess, [3, 4, 5], np.zeros([3, 2]))
+    for kind in range(4):
+        for train, gradient, embedding, restore in zip(trains, gradients, embeddings, restores):
+            offsets = sess.run(gradient.indices)
+            sess.run(train, [{embedding: np.full([3, 2], 2.0)}, {restore: [1, 1, -1]}, {ids: [5, 5, 4]},
+                             {gradient.indices: offsets[::-1].copy()}][kind])
+        rows = [raw.rows(sess) for raw in raws]
+        support.assert_same_tables(*rows)
+    # Embeddings of 2 have gradients of 5; then restore gives two of three to key 4.
+    assert rows[0][5].any() and not np.array_equal(rows[0][3], rows[0][4])

@@ -25,13 +25,13 @@ def summed(slices, offsets_to_keys):
     """IndexedSlices as numpy -> key -> summed gradient."""
     total = {}
     for offset, value in zip(slices.indices, slices.values):
-        key = offsets_to_keys[int(offset)]
+        key = offsets_to_keys[support.row_of(int(offset))]
         total[key] = total.get(key, 0.0) + value.astype(np.float64)
     return total
 
 
 def offsets_to_keys(sess, raw):
-    """Offsets are row numbers, given out in the order of first occurrence."""
+    """Row numbers are given out in the order of first occurrence."""
     return dict(enumerate(raw.export(sess)[0].tolist()))
 
 
@@ -107,7 +107,7 @@ def test_the_gradient_of_one_lookup_has_each_key_once_in_order_of_first_occurren
     sess = session()
     got = sess.run(gradient)
     keys = offsets_to_keys(sess, raw)
-    assert [keys[int(offset)] for offset in got.indices] == [8, 3, 1]
+    assert [keys[support.row_of(int(offset))] for offset in got.indices] == [8, 3, 1]
     support.assert_same_bits(got.values, [[4, 6], [12, 14], [8, 9]])
 
 

@@ -249,3 +249,39 @@ def test_run_metadata_and_options_are_passed_on(full_trace):
         assert bool(metadata.step_stats.dev_stats) == full_trace
 
     cases.alike(script, moves=2)
+
+
+def test_a_fed_tensor_reaches_the_lookups_or_is_refused():
+    """Ids that the pipeline had computed were looked up, whatever was fed for them or for what they are computed of."""
+    def script(run):
+        held = Held(run, ids=lambda batch: batch["ids"] * 3 + 1)
+        sess = run.session()
+        run.start(sess, held.iterator)
+        run.start(sess, held.other, False)
+        for batch, fetch in ((held.batch, held.embedding), (held.evaluation, held.looked)):
+            product = next(op.outputs[0] for op in batch["ids"].consumers() if op.type == "Mul")
+            total = product.consumers()[0].outputs[0]
+            for tensor in (batch["ids"], product, total):
+                value = np.full(sess.run(tensor).shape, 7, np.int64)
+                if not run.is_modified:
+                    sess.run(fetch, {tensor: value})
+                    continue
+                with pytest.raises(ValueError, match="may not be fed"):
+                    sess.run(fetch, {tensor: value})
+            label = sess.run(batch["label"], {batch["label"]: np.full([8], 5.0)})
+            assert label.tolist() == [5.0] * 8
+        run.note("fed", True)
+
+    cases.alike(script, moves=2)
+
+
+def test_ids_that_are_a_tensor_of_the_batch_can_be_fed():
+    def script(run):
+        held = Held(run)
+        sess = run.session()
+        run.start(sess, held.iterator)
+        run.steps(sess, held.model.seen, 2)
+        fed = np.full(cases.arrays()[0][:8].shape, 12345, np.int64)
+        run.step(sess, held.model.seen, {held.batch["ids"]: fed})
+
+    cases.alike(script, moves=2)

@@ -21,7 +21,7 @@ class Arguments:
     def __init__(self, tf, table, **replaced):
         values = {
             "handle": (table.handle, None), "variable": (table.variable, None),
-            "ids": ([1, 2], np.int64), "offsets": ([0, 1], np.int64), "grad": (np.ones([2, DIM]), np.float32),
+            "ids": ([1, 2], np.int64), "offsets": ([0, -1], np.int64), "grad": (np.ones([2, DIM]), np.float32),
             "rows": (np.ones([2, DIM]), np.float32), "restore": ([0, 1, -1], np.int32),
             "absent": (np.zeros([0, DIM]), np.float32), "lr": (0.1, np.float32), "zero": (0.0, np.float32),
             "half": (0.5, np.float32), "power": (-0.5, np.float32), "epsilon": (1e-8, np.float32),

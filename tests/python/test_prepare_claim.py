@@ -39,7 +39,7 @@ class Ahead:
 
     def _embedding(self, table, found):
         ops = support.shaped_ops()
-        rows = ops.mx_rec_lookup(table.handle, table.variable, found[0])
+        rows = ops.mx_rec_lookup(table.handle, support.raw_variable(table), found[0])
         return ops.mx_rec_restore(rows, found[1])
 
     def _train(self, table, found, embedding):
@@ -92,8 +92,9 @@ def test_nobody_sees_what_was_only_prepared(graph, session):
     assert np.all(ahead.table.find(sess, [1, 4]) == 0.0)
     assert ahead.table.remove(sess, [1]) == 0
     offsets, restore, claimed, places = sess.run(
-        [ahead.offsets, ahead.restore, ahead.claimed.offsets, ahead.claimed.restore])
-    assert offsets.tolist() == claimed.tolist() == [0, 1, 2] and restore.tolist() == places.tolist() == [0, 1, 2]
+        [ahead.offsets, ahead.restore, ahead.claimed.offsets, ahead.claimed.inverse])
+    assert offsets.tolist() == claimed.tolist() and support.row_of(offsets).tolist() == [0, 1, 2]
+    assert restore.tolist() == places.tolist() == [0, 1, 2]
     assert sorted(ahead.table.rows(sess)) == [1, 2, 3]
     sess.run(ahead.ids)  # A batch that no step uses.
     sess.run(ahead.claimed)
@@ -110,7 +111,7 @@ def test_initialising_the_iterator_again_frees_what_was_staged(graph, session):
     ids = support.tf().constant(np.arange(5000, 5200))
     offsets = sess.run(support.ops().mx_rec_id_offset(ahead.table.handle, ids, create=1).offsets)
     # Row numbers are used again: without that, 2200 rows would be staged before these. Two pipelines may overlap.
-    assert offsets.max() < 800
+    assert support.row_of(offsets).max() < 800
 
 
 def test_a_claim_of_other_buffers_resolves_the_ids_again(graph, session):
@@ -129,7 +130,7 @@ def test_a_claim_of_other_buffers_resolves_the_ids_again(graph, session):
         assert sess.run(ahead.claimed, feed)[1].tolist() == [0, 1, 0, -1]
     # Prepared for one table, claimed for another.
     other = support.shaped_ops().mx_rec_claim(ahead.peer.handle, ahead.ids, ahead.offsets, ahead.restore)
-    assert sess.run(other.restore).tolist() == [0, 0, -1, 1]
+    assert sess.run(other.inverse).tolist() == [0, 0, -1, 1]
     assert sorted(ahead.peer.rows(sess)) == [4, 9] and sorted(ahead.table.rows(sess)) == [7, 8]
 
 
@@ -197,7 +198,7 @@ def test_a_removal_during_a_step_does_not_touch_its_rows(graph, session):
     with tf.control_dependencies([removed]):
         new = ops.mx_rec_id_offset(table.handle, tf.constant([3, 2], tf.int64), create=1)
     with tf.control_dependencies([new.offsets]):
-        rows = ops.mx_rec_lookup(table.handle, table.variable, found.offsets)
+        rows = ops.mx_rec_lookup(table.handle, support.raw_variable(table), found.offsets)
         update = ops.mx_rec_apply_sgd(table.handle, found.offsets, tf.ones_like(rows), 1.0, 0.0)
     sess = session()
     before, _ = sess.run([rows, update])
@@ -214,7 +215,7 @@ def test_a_wrong_rank_is_refused_when_the_graph_is_built(graph):
     (offsets,), restore = ops.mx_rec_prepare([table.handle], ids)
     assert offsets.shape.as_list() == [None] and restore.shape.as_list() == [2, 3]
     claimed = ops.mx_rec_claim(table.handle, ids, offsets, restore)
-    assert claimed.offsets.shape.as_list() == [None] and claimed.restore.shape.as_list() == [2, 3]
+    assert claimed.offsets.shape.as_list() == [None] and claimed.inverse.shape.as_list() == [2, 3]
     with pytest.raises(ValueError, match="prepared_offsets must have rank 1"):
         ops.mx_rec_claim(table.handle, ids, ids, restore)
     assert tf.gradients(tf.cast(claimed.offsets, tf.float32), table.variable) == [None]

@@ -46,21 +46,44 @@ def place(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("path", [
     "{}/model.ckpt", "./model.ckpt", "sub/model.ckpt", "{}/not/there/yet/model.ckpt", "{}/with some  spaces/my model",
-    "{}/\u00fcbung/\u6a21\u578b", "{}/percent%20and'quote\"/m;$x&y", "{}/.hidden", "{}/model-7", "{}/" + "l" * 150])
+    "{}/\u00fcbung/\u6a21\u578b", "{}/percent%20and'quote\"/m;$x&y", "{}/.hidden", "{}/model-7", "{}/" + "l" * 150,
+    "{}//twice//model.ckpt", "{}/./model", ".//model", "sub//model", "/{}/model", "{}/link/model", "link/model", "./link//model", "{}/through/link/model"])
 def test_a_checkpoint_goes_there_and_comes_back(model, session, place, path):
+    from mx_rec.checkpoint.__main__ import main
+    from tensorflow.python.training import warm_starting_util
+
     tf = support.tf()
+    for link, target in (("link", place + "/real"), ("through", ".")):
+        os.symlink(target, os.path.join(place, link))
+    os.mkdir(place + "/real")
     prefix = path.format(place)
     first = session()
     model.fill(first, 3.0)
     saved = model.saver.save(first, prefix, global_step=4)
-    assert saved == prefix + "-4"
+    assert saved == prefix.replace("//", "/") + "-4"
     directory, base = os.path.split(os.path.join(place, saved))
     assert os.path.isfile("{}/{}.index".format(directory, base))
     assert os.path.isfile("{}/sparse-{}/table/key/slice.data".format(directory, base))
     assert not [name for name in os.listdir(directory) if name.startswith(".sparse")]
     second = session()
-    model.saver.restore(second, tf.train.latest_checkpoint(os.path.dirname(prefix)))
+    model.saver.restore(second, tf.train.latest_checkpoint(os.path.dirname(saved)))
     model.assert_filled(second, 3.0)
+    third = session()
+    model.saver.restore(third, prefix + "-4")
+    model.assert_filled(third, 3.0)
+    assert main([prefix + "-4", "--verify"]) == 0 and main([saved, "--verify"]) == 0 and main([os.path.dirname(saved), "--verify"]) == 0
+    # A save over it, and one beside it, leave nothing behind.
+    model.fill(first, 4.0)
+    for step in (4, 5):
+        model.saver.save(first, prefix, global_step=step)
+    assert not [name for name in os.listdir(directory) if name.startswith(".sparse")]
+    model.saver.restore(third, saved)
+    model.assert_filled(third, 4.0)
+    tf.compat.v1.train.get_or_create_global_step()
+    warm_starting_util.warm_start(prefix + "-4")
+    fourth = session()
+    fourth.run(tf.compat.v1.global_variables_initializer())
+    model.assert_filled(fourth, 4.0)
 
 
 def test_a_bare_name_is_as_in_tensorflow(model, session, place):
@@ -82,7 +105,9 @@ def bad_paths():
         ("a file as parent", "{}/file/model", OSError), ("a file above", "{}/file/sub/model", OSError),
         ("too long a name", "{}/" + "n" * 300, OSError), ("too long in characters of two bytes", "{}/" + "\u00fc" * 130, OSError),
         ("no place to write", "/proc/model", OSError), ("no place to write", "/sys/kernel/model", OSError),
-        ("a file where the tables go", "{}/taken", OSError), ("a link", "{}/link/model", ValueError),
+        ("a file where the tables go", "{}/taken", OSError), ("a file where a delta goes", "{}/whole", OSError),
+        ("a directory where a file goes", "{}/index", OSError), ("a directory where a file goes", "{}/meta", OSError),
+        ("a directory of the system", "{}/system/model", ValueError),
         ("too long", "{}/" + "/".join(["d" * 100] * 11), ValueError), ("parents", "{}/../model", ValueError),
         ("a line feed", "{}/model\n", ValueError), ("nothing", "", ValueError)]
 
@@ -93,8 +118,10 @@ def test_a_path_that_cannot_be_is_named_and_nothing_is_left(model, session, plac
     model.fill(sess, 3.0)
     open(place + "/file", "w").close()
     open(place + "/sparse-taken-1", "w").close()
-    os.mkdir(place + "/real")
-    os.symlink(place + "/real", place + "/link")
+    open(place + "/delta-sparse-whole-1", "w").close()
+    for name in ("real", "index-1.index", "meta-1.meta"):
+        os.mkdir(os.path.join(place, name))
+    os.symlink("/etc", place + "/system")
     before = sorted(os.listdir(place))
     with pytest.raises(kind) as refused:
         model.saver.save(sess, path.format(place), global_step=1)
@@ -106,6 +133,57 @@ def test_a_path_that_cannot_be_is_named_and_nothing_is_left(model, session, plac
     assert sorted(os.listdir(place)) == before and os.listdir(place + "/real") == []
     model.assert_filled(sess, 3.0)
     assert model.saver.last_checkpoints == []
+
+
+@pytest.mark.parametrize("in_the_way, arguments", [
+    ("checkpoint", {}), ("other", {"latest_filename": "other"}), ("model_index.json", {}), ("file", {"latest_filename": "file/state"})])
+def test_what_stands_in_the_way_of_the_last_file_is_refused_before_the_first(mx, session, place, in_the_way, arguments):
+    """The tables and variables were in place before the state file could not be written."""
+    mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
+    model = Model()
+    sess = session()
+    model.fill(sess, 3.0)
+    if in_the_way == "file":
+        open(place + "/file", "w").close()
+    else:
+        os.mkdir(os.path.join(place, in_the_way))
+    with pytest.raises(OSError) as refused:
+        model.saver.save(sess, place + "/model", global_step=1, **arguments)
+    assert os.path.join(place, in_the_way) in str(refused.value) and "'table'" in str(refused.value)
+    assert os.listdir(place) == [in_the_way]
+
+
+def test_a_link_in_the_place_of_the_tables_is_replaced_and_what_it_leads_to_stays(model, session, place):
+    sess = session()
+    model.fill(sess, 3.0)
+    path = model.saver.save(sess, place + "/m", global_step=1)
+    os.rename(place + "/sparse-m-1", place + "/elsewhere")
+    os.symlink(place + "/elsewhere", place + "/sparse-m-1")
+    model.fill(sess, 4.0)
+    model.saver.restore(sess, path)
+    model.assert_filled(sess, 3.0)
+    model.fill(sess, 5.0)
+    model.saver.save(sess, place + "/m", global_step=1)
+    assert not os.path.islink(place + "/sparse-m-1") and os.path.isfile(place + "/elsewhere/table/key/slice.data")
+    assert not [name for name in os.listdir(place) if name.startswith(".")]
+    model.saver.restore(sess, path)
+    model.assert_filled(sess, 5.0)
+
+
+def test_a_delta_follows_a_save_through_a_link(mx, session, place):
+    mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
+    model = Model()
+    os.mkdir(place + "/real")
+    os.symlink(place + "/real", place + "/link")
+    sess = session()
+    model.fill(sess, 1.0)
+    model.saver.save(sess, place + "/link/m", global_step=1)
+    model.fill(sess, 2.0)
+    path = model.saver.save(sess, place + "/real//m", global_step=2, save_delta=True)
+    assert os.path.isdir(place + "/real/delta-sparse-m-2")
+    fresh = session()
+    model.saver.restore(fresh, path)
+    model.assert_filled(fresh, 2.0)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may mount")

@@ -69,6 +69,30 @@ def test_a_table_without_admission_has_numbers_too(graph, session, dynamic):
     assert table_stats.__module__ == "mx_rec.util.stats"
 
 
+def test_tables_of_an_imported_graph_have_numbers(graph, dynamic, tmp_path):
+    """There were none, and the hook wrote nothing, without a word."""
+    from mx_rec.util.stats import TableStatsHook, table_stats
+
+    tf = support.tf()
+    path = str(tmp_path / "model.meta")
+    with tf.Graph().as_default():
+        for name in ("one", "two"):
+            tf.identity(make(name)[1], name + "_rows")
+        tf.compat.v1.train.export_meta_graph(path)
+    own, embedding, ids = make("own")
+    tf.compat.v1.train.import_meta_graph(path, import_scope="again")
+    tf.compat.v1.train.get_or_create_global_step()
+    for names in (None, ["own", "again/two"]):
+        TableStatsHook(str(tmp_path / "events"), tables=names).begin()
+    with pytest.raises(ValueError, match="no table 'two'.*again/one"):
+        TableStatsHook(str(tmp_path / "events"), tables=["two"]).begin()
+    with support.new_session() as sess:
+        sess.run([embedding, "again/one_rows:0"], {ids: [5, 6], "again/Placeholder:0": [1, 2, 3]})
+        found = table_stats()
+        assert {name: one.rows for name, one in found.items()} == {"own": 2, "again/one": 3, "again/two": 0}
+        assert table_stats("again/one") == found["again/one"] and table_stats(own) == found["own"]
+
+
 def test_without_a_session_there_are_no_numbers(graph, dynamic):
     from mx_rec.util.stats import table_stats
 

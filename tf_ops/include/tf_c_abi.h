@@ -25,6 +25,7 @@ typedef enum TF_Code {
   TF_INVALID_ARGUMENT = 3,
   TF_NOT_FOUND = 5,
   TF_RESOURCE_EXHAUSTED = 8,
+  TF_ABORTED = 10,
   TF_INTERNAL = 13,
   TF_DATA_LOSS = 15
 } TF_Code;

@@ -1,139 +1,105 @@
-//! The configuration of a table as it arrives from Python: JSON in a uint8 tensor.
+//! The configuration of a table as it arrives from Python: the engine's own, as JSON, and what is
+//! to be done with the table.
 
-use mx_rec_kernels::{Distribution, Error, Initializer, Mode, Result, TableConfig};
-use serde::de::DeserializeOwned;
-use serde::Deserialize;
+use crate::registry;
+use mx_rec_kernels::{Error, Result, Table, TableConfig};
 use serde_json::{Map, Value};
 
-#[derive(Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-enum Init {
-    Zeros,
-    Ones,
-    Constant {
-        value: f32,
-    },
-    RandomUniform {
-        min: f32,
-        max: f32,
-    },
-    RandomNormal {
-        mean: f32,
-        stddev: f32,
-    },
-    TruncatedNormal {
-        mean: f32,
-        stddev: f32,
-    },
-    VarianceScaling {
-        scale: f32,
-        mode: InitMode,
-        distribution: InitDistribution,
-        fan_in: f64,
-        fan_out: f64,
-    },
+/// A configuration and what is to be done with the table that is made by it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Settings {
+    /// The table's settings, which are valid.
+    pub(crate) table: TableConfig,
+    /// Whether changes are tracked, for incremental checkpoints.
+    track_changes: bool,
 }
 
-#[derive(Deserialize)]
-enum InitMode {
-    #[serde(rename = "fan_in")]
-    In,
-    #[serde(rename = "fan_out")]
-    Out,
-    #[serde(rename = "fan_avg")]
-    Avg,
-}
+impl Settings {
+    /// Reads a configuration: a [`TableConfig`], which may have `track_changes` beside its own
+    /// fields. No other field may be there.
+    ///
+    /// # Errors
+    /// `InvalidArgument` that names the field, for another form, and for values out of their
+    /// ranges.
+    pub(crate) fn parse(json: &[u8]) -> Result<Self> {
+        let mut fields: Map<String, Value> = serde_json::from_slice(json)
+            .map_err(|cause| invalid(format_args!("it must be a JSON object: {cause}")))?;
+        let track_changes = match fields.remove(TRACK_CHANGES) {
+            None => false,
+            Some(Value::Bool(track_changes)) => track_changes,
+            Some(other) => {
+                return Err(invalid(format_args!(
+                    "in the field \"{TRACK_CHANGES}\": {other} is no boolean"
+                )))
+            }
+        };
+        let table: TableConfig =
+            serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| match error
+                .path()
+                .to_string()
+                .as_str()
+            {
+                // What is missing or unknown is named by the cause.
+                "." => invalid(format_args!("{}", error.inner())),
+                field => invalid(format_args!("in the field {field:?}: {}", error.inner())),
+            })?;
+        table.validate()?;
+        Ok(Self {
+            table,
+            track_changes,
+        })
+    }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum InitDistribution {
-    Uniform,
-    UntruncatedNormal,
-    TruncatedNormal,
-}
-
-impl From<Init> for Initializer {
-    fn from(init: Init) -> Self {
-        match init {
-            Init::Zeros => Initializer::Zeros,
-            Init::Ones => Initializer::Ones,
-            Init::Constant { value } => Initializer::Constant(value),
-            Init::RandomUniform { min, max } => Initializer::RandomUniform { min, max },
-            Init::RandomNormal { mean, stddev } => Initializer::RandomNormal { mean, stddev },
-            Init::TruncatedNormal { mean, stddev } => Initializer::TruncatedNormal { mean, stddev },
-            Init::VarianceScaling {
-                scale,
-                mode,
-                distribution,
-                fan_in,
-                fan_out,
-            } => Initializer::VarianceScaling {
-                scale,
-                mode: match mode {
-                    InitMode::In => Mode::FanIn,
-                    InitMode::Out => Mode::FanOut,
-                    InitMode::Avg => Mode::FanAvg,
-                },
-                distribution: match distribution {
-                    InitDistribution::Uniform => Distribution::Uniform,
-                    InitDistribution::UntruncatedNormal => Distribution::UntruncatedNormal,
-                    InitDistribution::TruncatedNormal => Distribution::TruncatedNormal,
-                },
-                fan_in,
-                fan_out,
-            },
+    /// Makes a table by this configuration.
+    ///
+    /// # Errors
+    /// Those of [`Table::new`].
+    pub(crate) fn make(&self) -> Result<Table> {
+        let table = Table::new(self.table.clone())?;
+        if self.track_changes {
+            table.track_changes();
         }
+        Ok(table)
+    }
+
+    /// The JSON that [`Settings::parse`] reads.
+    fn fields(&self) -> Map<String, Value> {
+        let mut fields = match serde_json::to_value(&self.table) {
+            Ok(Value::Object(fields)) => fields,
+            _ => Map::new(),
+        };
+        fields.insert(TRACK_CHANGES.to_owned(), Value::Bool(self.track_changes));
+        fields
     }
 }
 
-/// Reads a configuration. Every field must be there and no other may be.
+const TRACK_CHANGES: &str = "track_changes";
+
+impl registry::Settings for Settings {
+    fn difference(&self, other: &Self) -> Option<(String, String, String)> {
+        if self == other {
+            return None;
+        }
+        let (here, there) = (self.fields(), other.fields());
+        let text = |fields: &Map<String, Value>, name: &str| {
+            fields.get(name).map_or("none".to_owned(), Value::to_string)
+        };
+        let names = here.keys().chain(there.keys());
+        let name = names
+            .into_iter()
+            .find(|name| here.get(*name) != there.get(*name));
+        // Numbers that differ in memory and not as JSON: NaN, which is no valid setting.
+        let name = name.map_or("configuration", String::as_str);
+        Some((name.to_owned(), text(&here, name), text(&there, name)))
+    }
+}
+
+/// Checks the configuration of a table: what Python asks before it makes one.
 ///
 /// # Errors
-/// `InvalidArgument` that names the field.
-pub(crate) fn parse(json: &[u8]) -> Result<Parsed> {
-    let mut fields: Map<String, Value> = serde_json::from_slice(json)
-        .map_err(|cause| invalid(format_args!("it must be a JSON object: {cause}")))?;
-    let config = TableConfig {
-        name: take(&mut fields, "name")?,
-        dim: take(&mut fields, "dim")?,
-        capacity: take(&mut fields, "capacity")?,
-        seed: take(&mut fields, "seed")?,
-        initializer: take::<Init>(&mut fields, "initializer")?.into(),
-        init_param: take(&mut fields, "init_param")?,
-        frozen_keys: take(&mut fields, "padding_keys")?,
-        admission_sketch_bytes: match fields.contains_key("admission_sketch_bytes") {
-            true => take(&mut fields, "admission_sketch_bytes")?,
-            false => 0,
-        },
-    };
-    let track_changes = match fields.contains_key("track_changes") {
-        true => take(&mut fields, "track_changes")?,
-        false => false,
-    };
-    match fields.keys().next() {
-        Some(field) => Err(invalid(format_args!("there is no field {field:?}"))),
-        None => Ok(Parsed {
-            config,
-            track_changes,
-        }),
-    }
-}
-
-/// A configuration and what is to be done with the table that is made by it.
-pub(crate) struct Parsed {
-    /// The table's settings.
-    pub(crate) config: TableConfig,
-    /// Whether changes are tracked, for incremental checkpoints.
-    pub(crate) track_changes: bool,
-}
-
-/// Takes one field out of the object.
-fn take<T: DeserializeOwned>(fields: &mut Map<String, Value>, name: &str) -> Result<T> {
-    let value = fields
-        .remove(name)
-        .ok_or_else(|| invalid(format_args!("the field {name:?} is missing")))?;
-    serde_json::from_value(value)
-        .map_err(|cause| invalid(format_args!("in the field {name:?}: {cause}")))
+/// `InvalidArgument` that names the table or the field, and the value.
+pub fn check(json: &[u8]) -> Result<()> {
+    Settings::parse(json).map(drop)
 }
 
 fn invalid(why: std::fmt::Arguments<'_>) -> Error {
@@ -143,28 +109,34 @@ fn invalid(why: std::fmt::Arguments<'_>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::Settings as _;
+    use mx_rec_kernels::{Distribution, Initializer, Mode};
 
     fn text(initializer: &str, more: &str) -> Vec<u8> {
         format!(
             "{{\"name\": \"t\", \"dim\": 4, \"capacity\": 10, \"seed\": 18446744073709551615, \
-             \"init_param\": 0.5, \"padding_keys\": [-9223372036854775808], \
-             \"initializer\": {initializer}{more}}}"
+                                                                      \"init_param\": 0.5, \
+                                                                      \"padding_keys\": \
+                                                                      [-9223372036854775808], \
+                                                                      \"initializer\": \
+                                                                      {initializer}{more}}}"
         )
         .into_bytes()
     }
 
+    const SCALING: &str =
+        "{\"kind\": \"variance_scaling\", \"scale\": 2.0, \"mode\": \"fan_avg\", \"distribution\": \
+                                                                               \"uniform\", \
+                                                                               \"fan_in\": 10, \
+                                                                               \"fan_out\": 4}";
+
     #[test]
     fn a_whole_configuration_is_read_with_its_extremes() -> Result<()> {
-        let scaling = "{\"kind\": \"variance_scaling\", \"scale\": 2.0, \"mode\": \"fan_avg\", \
-                       \"distribution\": \"uniform\", \"fan_in\": 10, \"fan_out\": 4}";
-        let parsed = parse(&text(scaling, ", \"track_changes\": true"))?;
-        assert!(parsed.track_changes && !parse(&text(scaling, ""))?.track_changes);
-        let config = parsed.config;
-        let sketch = parse(&text(
-            scaling,
-            ", \"admission_sketch_bytes\": 1099511627776",
-        ))?;
-        let bytes = sketch.config.admission_sketch_bytes;
+        let settings = Settings::parse(&text(SCALING, ", \"track_changes\": true"))?;
+        assert!(settings.track_changes && !Settings::parse(&text(SCALING, ""))?.track_changes);
+        let config = settings.table;
+        let sketch = text(SCALING, ", \"admission_sketch_bytes\": 1099511627776");
+        let bytes = Settings::parse(&sketch)?.table.admission_sketch_bytes;
         assert_eq!((config.admission_sketch_bytes, bytes), (0, 1 << 40));
         assert_eq!(
             (config.seed, config.frozen_keys.as_slice()),
@@ -184,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_unknown_is_named() {
+    fn what_is_missing_unknown_or_out_of_range_is_named() {
         for (json, named) in [
             (text("{\"kind\": \"orthogonal\"}", ""), "orthogonal"),
             (text("{\"kind\": \"zeros\"}", ", \"colour\": 1"), "colour"),
@@ -200,22 +172,85 @@ mod tests {
                 text("{\"kind\": \"zeros\"}", ", \"admission_sketch_bytes\": -1"),
                 "admission_sketch_bytes",
             ),
-            (b"{\"name\": \"t\"}".to_vec(), "\"dim\""),
+            (b"{\"name\": \"t\"}".to_vec(), "`dim`"),
             (b"{\"name\": \"t\", \"dim\": -1}".to_vec(), "\"dim\""),
             (b"{\"name\": null}".to_vec(), "\"name\""),
             (
                 text("{\"kind\": \"constant\", \"value\": \"a\"}", ""),
-                "\"initializer\"",
+                "\"initializer",
             ),
             (text("{}", ""), "kind"),
             (b"[]".to_vec(), "JSON object"),
             (b"\xff\x00".to_vec(), "not valid"),
+            (
+                text("{\"kind\": \"constant\", \"value\": 1e39}", ""),
+                "value must be finite (value=inf, table=t)",
+            ),
+            (
+                text(
+                    "{\"kind\": \"random_normal\", \"mean\": 0, \"stddev\": -1}",
+                    "",
+                ),
+                "(stddev=-1, table=t)",
+            ),
         ] {
-            let message = parse(&json)
+            let message = check(&json)
                 .err()
                 .map(|error| error.to_string())
                 .unwrap_or_default();
             assert!(message.contains(named), "{message}");
         }
+    }
+
+    /// The names in backticks of an error.
+    fn names(message: &str) -> Vec<&str> {
+        message.split('`').skip(1).step_by(2).collect()
+    }
+
+    #[test]
+    fn the_op_s_documentation_names_every_setting_and_every_initializer() {
+        let doc = crate::ops::definition("MxRecTable").map_or("", |def| def.doc);
+        for (json, least) in [
+            (text("{\"kind\": \"zeros\"}", ", \"colour\": 1"), 8),
+            (text("{\"kind\": \"orthogonal\"}", ""), 7),
+        ] {
+            // What the engine expects is what it lists when it meets something else.
+            let message = check(&json).map_or_else(|error| error.to_string(), |()| String::new());
+            let known = names(&message);
+            assert!(known.len() > least, "{message}");
+            for name in &known[1..] {
+                assert!(doc.contains(name), "{name} is not in: {doc}");
+            }
+        }
+        assert!(doc.contains(TRACK_CHANGES));
+    }
+
+    #[test]
+    fn the_setting_that_differs_is_named_with_both_values() -> Result<()> {
+        let settings = |json: &[u8]| Settings::parse(json);
+        let one = settings(&text(SCALING, ""))?;
+        assert_eq!(one.difference(&one.clone()), None);
+        let zeros = settings(&text("{\"kind\": \"zeros\"}", ""))?;
+        let found = one.difference(&zeros).unwrap_or_default();
+        assert_eq!(found.0, "initializer");
+        assert!(
+            found.1.contains("fan_avg") && found.2.contains("zeros"),
+            "{found:?}"
+        );
+        let sketch = settings(&text(SCALING, ", \"admission_sketch_bytes\": 2048"))?;
+        let expected = ("admission_sketch_bytes", "none", "2048");
+        let expected = (
+            expected.0.to_owned(),
+            expected.1.to_owned(),
+            expected.2.to_owned(),
+        );
+        assert_eq!(one.difference(&sketch), Some(expected));
+        let tracks = settings(&text(SCALING, ", \"track_changes\": true"))?;
+        let found = tracks.difference(&one).unwrap_or_default();
+        assert_eq!(
+            (found.0.as_str(), found.1.as_str()),
+            ("track_changes", "true")
+        );
+        Ok(())
     }
 }

@@ -1,22 +1,26 @@
-//! The border that no panic crosses, and the words in which an error leaves.
+//! The border that no panic crosses, and how an error reads.
 
 use mx_rec_kernels::{Error, Kind, Result};
+use std::any::Any;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 /// Runs `work`; a panic becomes an `Internal` error that carries the panic's message.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    // What a panic leaves half done is owned by the call (and dropped) or guarded by a lock of the engine.
+    // What a panic leaves half done is owned by the call (and dropped) or guarded by a lock of the
+    // engine.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|cause| {
-        let message = cause
-            .downcast_ref::<&str>()
-            .map(|text| (*text).to_owned())
-            .or_else(|| cause.downcast_ref::<String>().cloned())
-            .unwrap_or_else(|| "without a message".to_owned());
         Err(
             Error::new(Kind::Internal, "a defect of the plugin: the op panicked")
-                .with("panic", message),
+                .with("panic", panic_text(cause.as_ref())),
         )
     })
+}
+
+/// The message of a panic, by what `catch_unwind` gave.
+pub fn panic_text(cause: &(dyn Any + Send)) -> String {
+    let text = cause.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| cause.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "without a message".to_owned())
 }
 
 /// `<op> on table '<name>': <message> (<key>=<value>, ...)`.

@@ -1,7 +1,7 @@
 //! The adapter: everything that knows TensorFlow.
 //!
-//! `sys` finds TensorFlow's C API in the process, `tf` makes it safe, `ops` is one file for each family of ops. A kernel
-//! never sees a raw pointer; a panic never leaves `guard`.
+//! `sys` finds TensorFlow's C API in the process, `tf` makes it safe, `ops` is one file for each
+//! family of ops. A kernel never sees a raw pointer; a panic never leaves `guard`.
 
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -17,10 +17,25 @@
 mod config;
 pub mod graph;
 mod guard;
+mod kept;
+#[cfg(test)]
+mod kept_tests;
+mod load;
+pub mod loads;
+mod op_def;
 pub mod ops;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "no op makes a table that sessions share yet")
+)]
 mod registry;
+#[cfg(test)]
+mod registry_tests;
+mod shapes;
+mod sync;
 #[expect(unsafe_code, reason = "the C API is called here and wrapped in tf")]
 mod sys;
+mod tables;
 #[expect(
     unsafe_code,
     reason = "what TensorFlow hands out gets safe owners here"
@@ -29,4 +44,9 @@ mod tf;
 mod threads;
 pub mod trace;
 
-pub use sys::{load, LoadError};
+pub use config::check as check_table;
+pub use guard::panic_text;
+pub use load::load;
+pub use op_def::{Arg, Attr, OpDef};
+pub use shapes::{infer as infer_shapes, Shape};
+pub use sys::LoadError;

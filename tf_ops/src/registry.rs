@@ -1,86 +1,218 @@
-//! The tables of the process by the numbers under which ops know them.
+//! Which tables there are, who owns them, and the numbers under which ops know them.
+//!
+//! Two policies of ownership:
+//!
+//! | policy | made by | owner | ends |
+//! |---|---|---|---|
+//! | a session's own | [`Registry::own`] | the one [`Reference`] | with that reference |
+//! | shared by name in this process | [`Registry::open`] | the process | with [`Registry::end`] |
+//!
+//! References to a shared table are counted, but the count ends nothing: the kernels of a worker
+//! that was killed are never deleted, so a count of kernels neither reaches 0 when it should nor
+//! says that a table is in use.
 
-use crate::tf::release_buffers;
-use dashmap::DashMap;
-use mx_rec_kernels::{Error, Kind, Result, Table};
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, LazyLock};
+use crate::sync::{AtomicI64, Mutex, Ordering, RwLock};
+use mx_rec_kernels::{Error, Kind, Result};
+use std::collections::{hash_map, HashMap};
+use std::sync::Arc;
 
-static TABLES: LazyLock<DashMap<i64, Arc<Table>>> = LazyLock::new(DashMap::new);
+/// Parts of the map of numbers, each with a lock of its own: every op of every session reads it.
+const PARTS: usize = 16;
 
-/// Numbers start at a random place, so that one that was kept from another process is refused.
-static NEXT: LazyLock<AtomicI64> = LazyLock::new(|| {
-    let random = RandomState::new().build_hasher().finish();
-    AtomicI64::new((random >> 16) as i64 + 1)
-});
-
-/// Takes in a table and gives it a number that no other table of the process has or had.
-pub(crate) fn insert(table: Arc<Table>) -> i64 {
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    TABLES.insert(number, table);
-    number
+/// What a shared table is made by.
+pub(crate) trait Settings {
+    /// The first setting in which `other` differs: its name, the value here and the value there.
+    fn difference(&self, other: &Self) -> Option<(String, String, String)>;
 }
 
-/// The table with that number. It stays alive while the caller holds it, also if its session closes meanwhile.
+/// Tables of type `T` by number, and by name those that are shared, which are made by settings of
+/// type `S`. A `G` is held for each table while it is registered.
 ///
-/// # Errors
-/// `NotFound` if there is none.
-pub(crate) fn get(number: i64) -> Result<Arc<Table>> {
-    let found = TABLES.get(&number).map(|entry| Arc::clone(entry.value()));
-    found.ok_or_else(|| {
-        Error::new(
-            Kind::NotFound,
-            "the handle is of no table: its session was closed, or it was not made by MxRecTable in \
-             this process",
-        )
-        .with("handle", number)
-    })
+/// Lock order: the names, then one part of the numbers.
+pub(crate) struct Registry<T, S, G> {
+    next: AtomicI64,
+    hold: Box<dyn Fn() -> G + Send + Sync>,
+    numbers: [RwLock<HashMap<i64, Entry<T, G>>>; PARTS],
+    names: Mutex<HashMap<String, Shared<S>>>,
 }
 
-/// Forgets the table with that number. With the last table goes the memory that is kept for outputs.
-pub(crate) fn remove(number: i64) {
-    TABLES.remove(&number);
-    if is_empty() {
-        release_buffers();
-    }
+struct Entry<T, G> {
+    table: Arc<T>,
+    _hold: G,
 }
 
-/// Whether there is no table.
-pub(crate) fn is_empty() -> bool {
-    TABLES.is_empty()
+struct Shared<S> {
+    number: i64,
+    settings: S,
+    references: usize,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use mx_rec_kernels::{Initializer, TableConfig};
+/// A kernel's claim on a table, given back when it is dropped.
+pub(crate) struct Reference<'a, T, S, G> {
+    registry: &'a Registry<T, S, G>,
+    number: i64,
+    /// `None`: this reference owns the table.
+    shared: Option<String>,
+}
 
-    fn table(name: &str) -> Result<Arc<Table>> {
-        Ok(Arc::new(Table::new(TableConfig {
-            name: name.to_owned(),
-            dim: 1,
-            capacity: 1,
-            seed: 0,
-            initializer: Initializer::Zeros,
-            init_param: 1.0,
-            frozen_keys: Vec::new(),
-            admission_sketch_bytes: 0,
-        })?))
+impl<T, S: Settings, G> Registry<T, S, G> {
+    /// No tables. Numbers begin at `first`, and `hold` makes what is held for each table.
+    pub(crate) fn new(first: i64, hold: impl Fn() -> G + Send + Sync + 'static) -> Self {
+        Self {
+            next: AtomicI64::new(first),
+            hold: Box::new(hold),
+            numbers: std::array::from_fn(|_| RwLock::new(HashMap::new())),
+            names: Mutex::new(HashMap::new()),
+        }
     }
 
-    #[test]
-    fn a_number_that_was_given_back_is_refused_and_never_given_again() -> Result<()> {
-        let first = insert(table("first")?);
-        assert_eq!(get(first)?.config().name, "first");
-        remove(first);
-        let second = insert(table("second")?);
-        assert_ne!(first, second);
-        assert_eq!(
-            get(first).err().map(|error| error.kind()),
-            Some(Kind::NotFound)
-        );
-        remove(second);
+    /// Takes in a table that ends with the reference.
+    pub(crate) fn own(&self, table: T) -> Reference<'_, T, S, G> {
+        Reference {
+            registry: self,
+            number: self.insert(table),
+            shared: None,
+        }
+    }
+
+    /// The shared table `name`: the one that is there, or a new one by `make`. It stays when the
+    /// reference is gone.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the table was made by other settings, with the first that differs; the
+    /// errors of `make`.
+    pub(crate) fn open(
+        &self,
+        name: &str,
+        settings: S,
+        make: impl FnOnce(&S) -> Result<T>,
+    ) -> Result<Reference<'_, T, S, G>> {
+        // Held while the table is made: whoever opens the name at the same time finds it.
+        let mut names = self.names.lock();
+        let number = match names.entry(name.to_owned()) {
+            hash_map::Entry::Occupied(mut found) => {
+                let found = found.get_mut();
+                if let Some((setting, here, there)) = found.settings.difference(&settings) {
+                    return Err(Error::invalid(
+                        "the table is shared in this process and was made by another configuration",
+                    )
+                    .with("table", name)
+                    .with("setting", setting)
+                    .with("made_by", here)
+                    .with("asked_for", there));
+                }
+                found.references += 1;
+                found.number
+            }
+            hash_map::Entry::Vacant(place) => {
+                let number = self.insert(make(&settings)?);
+                place.insert(Shared {
+                    number,
+                    settings,
+                    references: 1,
+                });
+                number
+            }
+        };
+        drop(names);
+        Ok(Reference {
+            registry: self,
+            number,
+            shared: Some(name.to_owned()),
+        })
+    }
+
+    /// Ends the shared table `name`, whoever refers to it: its number is then of no table, and the
+    /// name can be opened afresh.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    pub(crate) fn end(&self, name: &str) -> Result<()> {
+        let mut names = self.names.lock();
+        let Some(shared) = names.remove(name) else {
+            return Err(Error::new(
+                Kind::NotFound,
+                "no table of this name is shared in this process",
+            )
+            .with("table", name));
+        };
+        let entry = self.remove(shared.number);
+        drop(names);
+        drop(entry);
         Ok(())
+    }
+
+    /// How many references to the shared table `name` there are; `None` without such a table.
+    pub(crate) fn references(&self, name: &str) -> Option<usize> {
+        self.names.lock().get(name).map(|shared| shared.references)
+    }
+}
+
+impl<T, S, G> Registry<T, S, G> {
+    /// The table with that number. It stays alive while the caller holds it, also if it ends
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    pub(crate) fn get(&self, number: i64) -> Result<Arc<T>> {
+        let found = self.part(number).and_then(|part| {
+            part.read()
+                .get(&number)
+                .map(|entry| Arc::clone(&entry.table))
+        });
+        found.ok_or_else(|| {
+            Error::new(
+                Kind::NotFound,
+                "the handle is of no table: its session was closed, or it was not made by \
+                 MxRecTable in this process",
+            )
+            .with("handle", number)
+        })
+    }
+
+    /// Gives a table a number that no other table of the process has or had.
+    fn insert(&self, table: T) -> i64 {
+        let entry = Entry {
+            table: Arc::new(table),
+            _hold: (self.hold)(),
+        };
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        if let Some(part) = self.part(number) {
+            part.write().insert(number, entry);
+        }
+        number
+    }
+
+    /// Takes a table out. The caller drops it, with no lock held: a table's end takes time.
+    fn remove(&self, number: i64) -> Option<Entry<T, G>> {
+        self.part(number)
+            .and_then(|part| part.write().remove(&number))
+    }
+
+    /// The part of the map that a number belongs to; there always is one.
+    fn part(&self, number: i64) -> Option<&RwLock<HashMap<i64, Entry<T, G>>>> {
+        self.numbers.get(number.rem_euclid(PARTS as i64) as usize)
+    }
+}
+
+impl<T, S, G> Reference<'_, T, S, G> {
+    /// The number under which ops know the table.
+    pub(crate) fn number(&self) -> i64 {
+        self.number
+    }
+}
+
+impl<T, S, G> Drop for Reference<'_, T, S, G> {
+    fn drop(&mut self) {
+        match &self.shared {
+            None => drop(self.registry.remove(self.number)),
+            Some(name) => {
+                let mut names = self.registry.names.lock();
+                // A table of this name that was opened after the end of ours is another one's.
+                if let Some(shared) = names.get_mut(name).filter(|one| one.number == self.number) {
+                    shared.references -= 1;
+                }
+            }
+        }
     }
 }

@@ -3,8 +3,8 @@
 use mx_rec_kernels::{Pool, Result};
 use std::sync::OnceLock;
 
-/// The pool that all ops share, made when the first op runs: as many threads as TensorFlow's own setting
-/// `TF_NUM_INTRAOP_THREADS` says, else as there are cores.
+/// The pool that all ops share, made when the first op runs: as many threads as TensorFlow's own
+/// setting `TF_NUM_INTRAOP_THREADS` says, else as there are cores.
 ///
 /// # Errors
 /// If the system starts no threads; the next call tries again.

@@ -1,7 +1,7 @@
 //! A recorder of op runs: which op, on which table, on which thread, from when to when.
 //!
-//! TensorFlow's own trace of a step (RunMetadata) does not contain what input pipelines do; this does. While it is off,
-//! which it is unless somebody asks, an op run pays one relaxed load.
+//! TensorFlow's own trace of a step (RunMetadata) does not contain what input pipelines do; this
+//! does. While it is off, which it is unless somebody asks, an op run pays one relaxed load.
 
 use mx_rec_kernels::{Error, Kind, Result, Table};
 use parking_lot::Mutex;
@@ -178,7 +178,8 @@ impl Drop for Running<'_> {
     }
 }
 
-/// The number of this thread: from 1, in the order in which threads are first recorded; 0 for one that is ending.
+/// The number of this thread: from 1, in the order in which threads are first recorded; 0 for one
+/// that is ending.
 fn thread() -> u64 {
     THREAD
         .try_with(|number| {

@@ -1,12 +1,14 @@
 //! De-duplicates a batch: distinct keys in order of first occurrence, and for each id which of them it is.
 
 use super::grouped::{for_len, Buffers, Grouped};
+use super::numbering::Numbering;
 use crate::index::{hash, Index};
+use crate::keeper::Keep;
 use crate::mem::{prefetch, NONE};
 use crate::pool::{split_mut, Pool};
+use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use crate::{Ids, PADDING};
 use std::ops::{DerefMut, Range};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// In `found`: this id is the first of its key.
 const FIRST: u32 = 1 << 31;
@@ -35,9 +37,8 @@ pub(crate) struct Scratch {
     ranks: Vec<AtomicU32>,
 }
 
-impl Scratch {
-    /// Bytes held.
-    pub(crate) fn bytes(&self) -> usize {
+impl Keep for Scratch {
+    fn bytes(&self) -> usize {
         let numbers = [&self.found, &self.rows, &self.times].map(Vec::capacity);
         self.grouped.bytes() + 4 * (numbers.iter().sum::<usize>() + self.ranks.capacity())
     }
@@ -153,7 +154,7 @@ pub(crate) fn distinct<O: DerefMut<Target = [i64]>>(
             range.restore(&groups);
         }
     } else {
-        let ranked = parking_lot::Mutex::new(Vec::with_capacity(work.len()));
+        let ranked = crate::sync::Mutex::new(Vec::with_capacity(work.len()));
         pool.each(work, |mut range| {
             range.rank(&groups, wanted);
             ranked.lock().push(range);
@@ -263,11 +264,7 @@ impl Group<'_> {
     /// Finds duplicates and rows. Buckets are prefetched as distinct keys appear and read when all have appeared.
     fn look_up(&mut self, index: &Index, wanted: Wanted) {
         self.times.fill(0);
-        let size = self.rows.len();
-        let slots = (size * 2).next_power_of_two();
-        // 0 = free, else 1 + the number of a distinct key.
-        let mut table = vec![0_u32; slots];
-        let mut keys: Vec<i64> = Vec::with_capacity(size);
+        let mut numbering = Numbering::new(self.rows.len());
         let mut ends = Vec::with_capacity(self.pieces.len());
         for (ids, found) in &mut self.pieces {
             for (&key, found) in ids.iter().zip(found.iter_mut()) {
@@ -275,30 +272,18 @@ impl Group<'_> {
                     *found = NOTHING;
                     continue;
                 }
-                let hash = hash(key);
-                // The upper bits are the same for the whole group; the lower ones are as good.
-                let mut at = hash as usize & (slots - 1);
-                let (number, first) = loop {
-                    match table[at] {
-                        0 => {
-                            prefetch(index.home(hash));
-                            keys.push(key);
-                            table[at] = keys.len() as u32;
-                            break (keys.len() as u32 - 1, FIRST);
-                        }
-                        entry if keys[entry as usize - 1] == key => break (entry - 1, 0),
-                        _ => at = (at + 1) & (slots - 1),
-                    }
-                };
+                let ask = || prefetch(index.home(hash(key)));
+                let (number, is_new) = numbering.number(key, ask);
+                let first = if is_new { FIRST } else { 0 };
                 *found = first | (self.base + number);
                 if let Some(times) = self.times.get_mut(number as usize) {
                     *times += 1;
                 }
             }
-            ends.push(keys.len());
+            ends.push(numbering.len());
         }
-        // From here on the list of those that may lie behind their homes.
-        let mut beyond = table;
+        // The second list is of those that may lie behind their homes.
+        let (keys, mut beyond) = numbering.into_parts();
         let mut count = 0;
         for (at, (&key, row)) in keys.iter().zip(self.rows.iter_mut()).enumerate() {
             let (found, further) = index.row_at_home(key);

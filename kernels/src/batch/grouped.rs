@@ -2,6 +2,7 @@
 
 use crate::index::{hash, top};
 use crate::pool::{ranges, split_mut};
+use crate::sort::Sizes;
 use crate::{Ids, Pool};
 use std::ops::Range;
 
@@ -111,25 +112,19 @@ fn sort(
     place: &mut [u32],
     group: &mut [u8],
 ) -> Vec<usize> {
-    let mut next = [0_u32; 1 << MOST_BITS];
+    let mut sizes = Sizes::new([0_u32; 1 << MOST_BITS]);
     for (key, group) in ids.clone().zip(group.iter_mut()) {
         *group = top(hash(key), bits) as u8;
-        next[usize::from(*group)] += 1;
+        sizes.count(usize::from(*group));
     }
-    let mut starts = Vec::with_capacity((1 << bits) + 1);
-    let mut start = 0;
-    for next in next.iter_mut().take(1 << bits) {
-        starts.push(base + start as usize);
-        start += std::mem::replace(next, start);
-    }
-    starts.push(base + keys.len());
+    let mut places = sizes.places();
+    let starts = places.starts(1 << bits, keys.len());
     for ((key, place), &group) in ids.zip(place).zip(&*group) {
-        let at = &mut next[usize::from(group)];
-        keys[*at as usize] = key;
-        *place = base as u32 + *at;
-        *at += 1;
+        let at = places.next(usize::from(group));
+        keys[at] = key;
+        *place = (base + at) as u32;
     }
-    starts
+    starts.iter().map(|&start| base + start as usize).collect()
 }
 
 #[cfg(test)]

@@ -3,17 +3,21 @@
 //! | file | what |
 //! |---|---|
 //! | `grouped` | sorts the keys of a batch into groups that fit the first cache |
+//! | `numbering` | a set that numbers what is distinct |
 //! | `distinct` | distinct keys in order of first occurrence, with their rows |
 //! | `occurrences` | which gradients belong to which row |
 //! | `restore`, `reduce` | the two verbs that need no table |
 //! | `summed` | what `reduce` gives, without a copy of the gradients that are alone |
+//! | `turns` | which thread sums which rows, for both |
 
 pub(crate) mod distinct;
 mod grouped;
+mod numbering;
 pub(crate) mod occurrences;
 mod reduce;
 mod restore;
 pub(crate) mod summed;
+mod turns;
 
 pub use reduce::reduce;
 pub(crate) use restore::out_of_range;

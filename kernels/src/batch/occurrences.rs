@@ -1,5 +1,8 @@
 //! Which gradients of a batch belong to which row, in order of occurrence.
 
+use super::numbering::Numbering;
+use crate::sort::Sizes;
+
 /// The rows of one owner with the positions of their gradients.
 ///
 /// ```text
@@ -17,33 +20,19 @@ pub(crate) struct Occurrences {
 }
 
 impl Occurrences {
-    /// Groups `items`, pairs of a row and the position of a gradient, about `size` of them, by row.
+    /// Groups `items`, pairs of a row and the position of a gradient, at most `size` of them, by row.
     pub(crate) fn new(items: impl Iterator<Item = (u32, u32)>, size: usize) -> Occurrences {
-        let slots = (size * 2).next_power_of_two().max(2);
-        // 0 = free, else 1 + the number of a row.
-        let mut table = vec![0_u32; slots];
-        let mut rows: Vec<u32> = Vec::with_capacity(size);
+        let mut numbering = Numbering::new(size);
         let mut firsts = Vec::with_capacity(size);
         // Number and position of every gradient that is not the first of its row.
         let mut repeats: Vec<(u32, u32)> = Vec::new();
         for (row, position) in items {
-            let mut at = spread(row) & (slots - 1);
-            loop {
-                match table[at] {
-                    0 => {
-                        rows.push(row);
-                        firsts.push(position);
-                        table[at] = rows.len() as u32;
-                        break;
-                    }
-                    entry if rows[entry as usize - 1] == row => {
-                        repeats.push((entry - 1, position));
-                        break;
-                    }
-                    _ => at = (at + 1) & (slots - 1),
-                }
+            match numbering.number(row, || {}) {
+                (_, true) => firsts.push(position),
+                (number, false) => repeats.push((number, position)),
             }
         }
+        let (rows, _) = numbering.into_parts();
         let (ends, later) = by_number(rows.len(), &repeats);
         Occurrences {
             rows,
@@ -95,27 +84,16 @@ fn by_number(numbers: usize, repeats: &[(u32, u32)]) -> (Vec<u32>, Vec<u32>) {
     if repeats.is_empty() {
         return (Vec::new(), Vec::new());
     }
-    let mut ends = vec![0_u32; numbers];
+    let mut sizes = Sizes::new(vec![0_u32; numbers]);
     repeats
         .iter()
-        .for_each(|&(number, _)| ends[number as usize] += 1);
-    let mut start = 0;
-    for end in &mut ends {
-        start += std::mem::replace(end, start);
-    }
+        .for_each(|&(number, _)| sizes.count(number as usize));
+    let mut places = sizes.places();
     let mut later = vec![0_u32; repeats.len()];
     for &(number, position) in repeats {
-        let place = &mut ends[number as usize];
-        later[*place as usize] = position;
-        *place += 1;
+        later[places.next(number as usize)] = position;
     }
-    (ends, later)
-}
-
-/// Spreads row numbers over a table of a power of two.
-#[inline(always)]
-fn spread(row: u32) -> usize {
-    (u64::from(row).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize
+    (places.ends(), later)
 }
 
 #[cfg(test)]

@@ -1,73 +1,46 @@
 //! Sums the gradients of all ids that share a row, in order of occurrence.
 
 use super::restore::{out_of_range, shapes};
+use super::turns::Turns;
 use crate::{Pool, Result};
-use parking_lot::Mutex;
 
 /// Work below this many floats stays on the caller.
 const LEAST_FLOATS: usize = 1 << 16;
 
-/// Rows of `out` that go to one thread together; threads take turns, because popular keys have low numbers.
-const BLOCK: usize = 16;
-
-/// Sums `grads[i]` into `out[restore[i]]`: `grads (n, dim)`, `restore (n)`, `out (u, dim)`.
+/// Sums `grads[i]` into `out[inverse[i]]`: `grads (n, dim)`, `inverse (n)`, `out (u, dim)`.
 ///
 /// A row is the sum of its gradients in order of occurrence, the same bits for any pool; a row without any is zeros, and
 /// entries of -1 are dropped.
 ///
 /// # Errors
-/// `InvalidArgument` for a wrong length, `dim == 0`, or an entry of `restore` that is neither -1 nor a row.
+/// `InvalidArgument` for a wrong length, `dim == 0`, or an entry of `inverse` that is neither -1 nor a row.
 pub fn reduce(
     pool: &Pool,
     grads: &[f32],
     dim: usize,
-    restore: &[i32],
+    inverse: &[i32],
     out: &mut [f32],
 ) -> Result<()> {
-    let distinct = shapes(out.len(), dim, restore.len(), grads.len())?;
+    let distinct = shapes(out.len(), dim, inverse.len(), grads.len())?;
     let parts = pool.parts(grads.len(), LEAST_FLOATS);
-    let mut owned: Vec<Vec<&mut [f32]>> = (0..parts).map(|_| Vec::new()).collect();
-    for (block, rows) in out.chunks_mut(BLOCK * dim).enumerate() {
-        owned[block % parts].push(rows);
-    }
-    let bad = Mutex::new(None);
-    pool.each(
-        owned.into_iter().enumerate().collect(),
-        |(part, mut blocks)| {
-            let mut fresh = vec![true; blocks.iter().map(|rows| rows.len()).sum::<usize>() / dim];
-            for (&at, grad) in restore.iter().zip(grads.chunks_exact(dim)) {
-                let row = match usize::try_from(at) {
-                    Ok(row) if row < distinct => row,
-                    Err(_) if at == -1 => continue,
-                    _ => {
-                        *bad.lock() = Some(at);
-                        return;
-                    }
-                };
-                let (block, within) = (row / BLOCK, row % BLOCK);
-                if block % parts != part {
-                    continue;
-                }
-                let sum = &mut blocks[block / parts][within * dim..(within + 1) * dim];
-                let first = &mut fresh[block / parts * BLOCK + within];
-                if std::mem::take(first) {
-                    sum.copy_from_slice(grad);
-                } else {
-                    sum.iter_mut()
-                        .zip(grad)
-                        .for_each(|(sum, grad)| *sum += grad);
-                }
+    pool.try_each(Turns::deal(out, dim, parts), |mut sums| {
+        let mut fresh = vec![true; sums.len()];
+        for (&at, grad) in inverse.iter().zip(grads.chunks_exact(dim)) {
+            let row = match usize::try_from(at) {
+                Ok(row) if row < distinct => row,
+                Err(_) if at == -1 => continue,
+                _ => return Err(out_of_range(at, distinct)),
+            };
+            if let Some(own) = sums.own(row) {
+                let is_first = std::mem::take(&mut fresh[own]);
+                sums.add(own, grad, is_first);
             }
-            let rows = blocks
-                .iter_mut()
-                .flat_map(|rows| rows.chunks_exact_mut(dim));
-            rows.zip(&fresh)
-                .filter(|(_, &fresh)| fresh)
-                .for_each(|(row, _)| row.fill(0.0));
-        },
-    );
-    bad.into_inner()
-        .map_or(Ok(()), |at| Err(out_of_range(at, distinct)))
+        }
+        let rows = sums.rows().zip(&fresh);
+        rows.filter(|(_, &fresh)| fresh)
+            .for_each(|(row, _)| row.fill(0.0));
+        Ok(())
+    })
 }
 
 #[cfg(test)]

@@ -2,50 +2,42 @@
 
 use crate::pool::{ranges, split_mut};
 use crate::{Error, Pool, Result};
-use parking_lot::Mutex;
+use std::ops::Range;
 
 /// Work below this many floats stays on the caller.
 const LEAST_FLOATS: usize = 1 << 16;
 
-/// Copies `rows[restore[i]]` to `out[i]`: `rows (u, dim)`, `restore (n)`, `out (n, dim)`; zeros where `restore` is -1.
+/// Copies `rows[inverse[i]]` to `out[i]`: `rows (u, dim)`, `inverse (n)`, `out (n, dim)`; zeros where `inverse` is -1.
 ///
 /// # Errors
-/// `InvalidArgument` for a wrong length, `dim == 0`, or an entry of `restore` that is neither -1 nor a row.
+/// `InvalidArgument` for a wrong length, `dim == 0`, or an entry of `inverse` that is neither -1 nor a row.
 pub fn restore(
     pool: &Pool,
     rows: &[f32],
     dim: usize,
-    restore: &[i32],
+    inverse: &[i32],
     out: &mut [f32],
 ) -> Result<()> {
-    let distinct = shapes(rows.len(), dim, restore.len(), out.len())?;
-    let parts = ranges(restore.len(), pool.parts(out.len(), LEAST_FLOATS));
-    let bad = Mutex::new(None);
+    let distinct = shapes(rows.len(), dim, inverse.len(), out.len())?;
+    let parts = ranges(inverse.len(), pool.parts(out.len(), LEAST_FLOATS));
     let work = parts
         .iter()
         .cloned()
         .zip(split_mut(out, dim, &parts))
         .collect();
-    pool.each(
-        work,
-        |(range, out): (std::ops::Range<usize>, &mut [f32])| {
-            for (&at, out) in restore[range].iter().zip(out.chunks_exact_mut(dim)) {
-                match usize::try_from(at)
-                    .ok()
-                    .and_then(|at| rows.get(at * dim..(at + 1) * dim))
-                {
-                    Some(row) => out.copy_from_slice(row),
-                    None if at == -1 => out.fill(0.0),
-                    None => {
-                        *bad.lock() = Some(at);
-                        return;
-                    }
-                }
+    pool.try_each(work, |(range, out): (Range<usize>, &mut [f32])| {
+        for (&at, out) in inverse[range].iter().zip(out.chunks_exact_mut(dim)) {
+            match usize::try_from(at)
+                .ok()
+                .and_then(|at| rows.get(at * dim..(at + 1) * dim))
+            {
+                Some(row) => out.copy_from_slice(row),
+                None if at == -1 => out.fill(0.0),
+                None => return Err(out_of_range(at, distinct)),
             }
-        },
-    );
-    bad.into_inner()
-        .map_or(Ok(()), |at| Err(out_of_range(at, distinct)))
+        }
+        Ok(())
+    })
 }
 
 /// Checks the lengths of the four arguments and returns how many distinct rows there are.

@@ -1,13 +1,11 @@
 //! The gradient of every distinct key of a lookup: of most keys the only one they have, of the others a sum.
 
 use super::restore::out_of_range;
+use super::turns::Turns;
 use crate::{Error, Pool, Result};
 
 /// A part of a lookup should sum at least so many floats.
 const LEAST_FLOATS: usize = 1 << 15;
-
-/// Sums that go to one thread together; threads take turns, because popular keys have low numbers.
-const BLOCK: usize = 16;
 
 /// Marks the number of a sum.
 const SUM: u32 = 1 << 31;
@@ -15,10 +13,10 @@ const SUM: u32 = 1 << 31;
 /// No gradient.
 const NOTHING: u32 = u32::MAX;
 
-/// The gradients of one lookup by the number that its keys have in `restore`.
+/// The gradients of one lookup by the number that its keys have in `inverse`.
 ///
 /// ```text
-/// restore: | 0 | 1 | 0 | -1 | 2 |
+/// inverse: | 0 | 1 | 0 | -1 | 2 |
 /// source:  | SUM + 0 | 1 | 4 |        number -> the position of its only gradient, or its sum
 /// firsts:  | 0 |                      sum -> the position of its first gradient
 /// sums:    | gradient 0 + gradient 2 |
@@ -31,39 +29,34 @@ pub(crate) struct Summed<'a> {
     zeros: Vec<f32>,
 }
 
-/// A lookup to sum: `restore (n)`, `grads (n, dim)` and how many distinct keys there are. `n` is below 2^31.
+/// A lookup to sum: `inverse (n)`, `grads (n, dim)` and how many distinct keys there are. `n` is below 2^31.
 pub(crate) type Spread<'a> = (&'a [i32], &'a [f32], usize);
 
 impl<'a> Summed<'a> {
     /// Sums the gradients of the keys of every lookup, in order of occurrence.
     ///
     /// # Errors
-    /// `InvalidArgument` for an entry of `restore` that is neither -1 nor the number of a key.
+    /// `InvalidArgument` for an entry of `inverse` that is neither -1 nor the number of a key.
     pub(crate) fn all(pool: &Pool, dim: usize, lookups: &[Spread<'a>]) -> Result<Vec<Summed<'a>>> {
         let mut made: Vec<_> = lookups.iter().map(|_| Err(Error::invalid(""))).collect();
         let work: Vec<_> = lookups.iter().zip(&mut made).collect();
         pool.each(work, |(&lookup, made)| *made = Self::unsummed(dim, lookup));
         let mut made = made.into_iter().collect::<Result<Vec<_>>>()?;
         let mut work = Vec::new();
-        for (&(restore, grads, _), made) in lookups.iter().zip(&mut made) {
+        for (&(inverse, grads, _), made) in lookups.iter().zip(&mut made) {
             let parts = pool.parts(made.sums.len(), LEAST_FLOATS);
-            let mut owned: Vec<Vec<&mut [f32]>> = (0..parts).map(|_| Vec::new()).collect();
-            for (block, sums) in made.sums.chunks_mut(BLOCK * dim).enumerate() {
-                owned[block % parts].push(sums);
-            }
             let (source, firsts) = (&made.source[..], &made.firsts[..]);
-            work.extend(owned.into_iter().enumerate().map(|(part, sums)| Part {
+            let sums = Turns::deal(&mut made.sums, dim, parts);
+            work.extend(sums.into_iter().map(|sums| Share {
                 dim,
-                restore,
+                inverse,
                 grads,
                 source,
                 firsts,
-                part,
-                parts,
                 sums,
             }));
         }
-        pool.each(work, Part::sum);
+        pool.each(work, Share::sum);
         Ok(made)
     }
 
@@ -79,10 +72,10 @@ impl<'a> Summed<'a> {
     }
 
     /// Finds which keys have several gradients; their sums are still to be made.
-    fn unsummed(dim: usize, (restore, grads, distinct): Spread<'a>) -> Result<Summed<'a>> {
+    fn unsummed(dim: usize, (inverse, grads, distinct): Spread<'a>) -> Result<Summed<'a>> {
         let mut source = vec![NOTHING; distinct];
         let mut firsts = Vec::new();
-        for (position, &number) in restore.iter().enumerate() {
+        for (position, &number) in inverse.iter().enumerate() {
             match source.get_mut(number as usize) {
                 Some(source) if *source == NOTHING => *source = position as u32,
                 Some(source) if *source < SUM => {
@@ -104,42 +97,31 @@ impl<'a> Summed<'a> {
     }
 }
 
-/// Some of the sums of a lookup.
-struct Part<'a, 's> {
+/// The sums of a lookup that one thread makes.
+struct Share<'a, 's> {
     dim: usize,
-    restore: &'a [i32],
+    inverse: &'a [i32],
     grads: &'a [f32],
     source: &'s [u32],
     firsts: &'s [u32],
-    part: usize,
-    parts: usize,
-    /// Every `parts`-th block of sums.
-    sums: Vec<&'s mut [f32]>,
+    sums: Turns<'s>,
 }
 
-impl Part<'_, '_> {
+impl Share<'_, '_> {
     fn sum(mut self) {
-        if self.sums.is_empty() {
+        if self.sums.len() == 0 {
             return;
         }
         let dim = self.dim;
-        for (position, &number) in self.restore.iter().enumerate() {
-            let source = match self.source.get(number as usize) {
+        for (position, &number) in self.inverse.iter().enumerate() {
+            let sum = match self.source.get(number as usize) {
                 Some(&source) if source >= SUM => (source ^ SUM) as usize,
                 _ => continue,
             };
-            let (block, within) = (source / BLOCK, source % BLOCK);
-            if block % self.parts != self.part {
-                continue;
-            }
-            let grad = &self.grads[position * dim..(position + 1) * dim];
-            let sum = &mut self.sums[block / self.parts][within * dim..(within + 1) * dim];
-            if self.firsts[source] == position as u32 {
-                sum.copy_from_slice(grad);
-            } else {
-                sum.iter_mut()
-                    .zip(grad)
-                    .for_each(|(sum, grad)| *sum += grad);
+            if let Some(own) = self.sums.own(sum) {
+                let grad = &self.grads[position * dim..(position + 1) * dim];
+                let is_first = self.firsts[sum] == position as u32;
+                self.sums.add(own, grad, is_first);
             }
         }
     }

@@ -10,15 +10,15 @@
 
 use super::format::{damaged, named, refused, ATTRIBUTE, BLOCK_BYTES, DATA, MANIFEST};
 use super::manifest::Recorded;
-use super::reader::open;
-use crate::{Error, Pool, Result};
+use super::parts::open;
+use crate::{Pool, Result};
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
 
-/// What a manifest says of the files of a directory, and which of them nobody has asked for yet.
+/// The files that a manifest lists, less those that a reader has asked for.
 pub(super) struct Verdicts<'m> {
     dir: &'m Path,
     /// None below version 2.
@@ -65,11 +65,11 @@ impl<'m> Verdicts<'m> {
         }
     }
 
-    /// Checks the files that nobody has asked for, but for those that `passed_over` names.
+    /// Checks the files that no reader has asked for, except those for which `ignored` is true.
     ///
     /// # Errors
     /// `DataLoss`, `NotFound` or `Io` with the file.
-    pub(super) fn rest(&mut self, passed_over: &dyn Fn(&str) -> bool) -> Result<()> {
+    pub(super) fn rest(&mut self, ignored: &dyn Fn(&str) -> bool) -> Result<()> {
         for recorded in self.files.take().unwrap_or_default() {
             let inside = |part: Component| matches!(part, Component::Normal(_));
             if !Path::new(&recorded.path).components().all(inside) {
@@ -78,7 +78,7 @@ impl<'m> Verdicts<'m> {
                 return Err(error.with("file", &recorded.path));
             }
             let path = self.dir.join(&recorded.path);
-            if !passed_over(&recorded.path) {
+            if !ignored(&recorded.path) {
                 check(&path, recorded)?;
             }
         }
@@ -184,7 +184,8 @@ impl<'m> Column<'m> {
         }
     }
 
-    /// Fills `bytes` from byte `start` of the file; returns their checksum if somebody wants it.
+    /// Fills `bytes` from byte `start` of the file; returns their checksum if the manifest has one
+    /// to compare, else 0.
     fn read(&self, start: u64, bytes: &mut [u8]) -> Result<u32> {
         match self.file.read_exact_at(bytes, start) {
             Ok(()) if self.recorded.is_some() => Ok(crc32c::crc32c(bytes)),
@@ -240,7 +241,8 @@ struct Piece<'p, 'm> {
     sum: &'p mut (u32, usize),
 }
 
-/// Reads `count` rows from row `first` on: keys, and every column of floats. Blocks must be read in order, for the checksums.
+/// Reads `count` rows from row `first` on: keys, and every column of floats. Blocks must be read in
+/// order, for the checksums.
 ///
 /// # Errors
 /// `DataLoss` for a file that became shorter, `Io`.
@@ -270,26 +272,16 @@ pub(super) fn read<'m>(
         let places = values.chunks_mut(BLOCK_BYTES / 4).map(Place::Floats);
         cut(column, first, places, sums, &mut pieces);
     }
-    let failed: Mutex<Option<Error>> = Mutex::new(None);
     let buffers: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
-    pool.each(pieces, |mut piece| {
-        if failed.lock().is_some() {
-            return;
-        }
+    pool.try_each(pieces, |mut piece| {
         let mut buffer = buffers.lock().pop().unwrap_or_default();
         buffer.resize(piece.place.bytes(), 0);
-        match piece.column.read(piece.start, &mut buffer) {
-            Ok(crc) => {
-                piece.place.fill(&buffer);
-                *piece.sum = (crc, buffer.len());
-            }
-            Err(error) => {
-                failed.lock().get_or_insert(error);
-            }
-        }
+        let crc = piece.column.read(piece.start, &mut buffer)?;
+        piece.place.fill(&buffer);
+        *piece.sum = (crc, buffer.len());
         buffers.lock().push(buffer);
-    });
-    failed.into_inner().map_or(Ok(()), Err)?;
+        Ok(())
+    })?;
     for (column, sums) in std::iter::once(keys).chain(columns).zip(&sums) {
         column.append(sums);
     }

@@ -1,7 +1,7 @@
 //! A whole save and the deltas after it are the table, whatever happened between them.
 
 use super::temp::Temp;
-use super::{load, load_chain, save, save_delta};
+use super::{load, load_chain, save, save_delta, StagedLoad};
 use crate::{Ids, Initializer, Kind, LazyAdam, Pool, Sgd, Table, TableConfig, Target};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -255,4 +255,31 @@ fn no_delta_is_made_without_tracking_or_across_a_replacement() {
     refused(&table, base.epoch);
     load(&table, &pool(), &temp.at("base")).unwrap();
     refused(&table, base.epoch);
+}
+
+#[test]
+fn a_staged_load_changes_nothing_until_it_is_published() {
+    let temp = Temp::new();
+    let (source, other, target) = (table(), table(), tracked());
+    update(&source, &[1, 2, 3], 1);
+    save(&source, &pool(), &temp.0.join("source")).unwrap();
+    update(&other, &[4, 5], 2);
+    let dirs = [temp.0.join("source")];
+    let dirs: Vec<&Path> = dirs.iter().map(PathBuf::as_path).collect();
+    update(&target, &[7, 8], 3);
+    let stage = || StagedLoad::new(Arc::clone(&target), &pool(), &dirs, &|_| true).unwrap();
+    let before = content(&target);
+    drop(stage());
+    let staged = stage();
+    assert_eq!((staged.rows(), staged.table().len()), (3, 2));
+    assert_eq!(content(&target), before);
+    // The table may be used in between; the files may change and go.
+    update(&target, &[9], 4);
+    fs::remove_dir_all(&temp.0).unwrap();
+    let loaded = staged.publish();
+    assert_eq!(loaded.rows, 3);
+    assert!(loaded.epoch > 0, "a delta can follow");
+    assert_eq!(content(&target), content(&source));
+    update(&target, &[1, 9], 5);
+    assert_eq!(target.len(), 4);
 }

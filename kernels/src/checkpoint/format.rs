@@ -20,7 +20,8 @@ pub(super) const MANIFEST: &str = "manifest.json";
 pub(super) const TEXT_MANIFEST: &str = "manifest";
 /// File of the thresholds of admission and eviction.
 pub(super) const THRESHOLDS: &str = "table_2_thresh";
-/// File of how often and when keys were seen. Who loads a table says by this name whether it wants the history.
+/// File of how often and when keys were seen. Who loads a table says by this name whether it wants
+/// the history.
 pub(super) const RECORDS: &str = "hist_rec";
 /// File of the counters of keys without rows, of a table that counts them in a sketch.
 pub(super) const SKETCH: &str = "hist_sketch";
@@ -60,8 +61,8 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Whether `name` may be the directory of a slot: letters, digits, `_`, `-`, `.`, at most 255 of them, no leading dot, and not
-/// a name with another meaning.
+/// Whether `name` may be the directory of a slot: letters, digits, `_`, `-`, `.`, at most 255 of
+/// them, no leading dot, and not a name with another meaning.
 pub(super) fn is_slot_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     (1..=255).contains(&name.len())

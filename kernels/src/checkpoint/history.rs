@@ -1,4 +1,5 @@
-//! The history of a table in files: thresholds in one, how often and when each key was seen in the other.
+//! The history of a table in files: thresholds in one, how often and when each key was seen in the
+//! other.
 
 #![deny(
     clippy::unwrap_used,
@@ -11,9 +12,9 @@
 use super::block::{check, check_size, check_sum, Verdicts};
 use super::format::{damaged, named, refused, BLOCK_BYTES, DATA, RECORDS, THRESHOLDS};
 use super::manifest::Recorded;
-use super::reader::open;
+use super::parts::open;
 use super::rows::Written;
-use super::sketch::{write_sketch, Sketch};
+use super::sketch::{write_sketch, SketchReader};
 use crate::history::{Seen, Settings};
 use crate::{Error, Loading, Pool, Result, Snapshot, Table};
 use std::fs::{self, File};
@@ -35,9 +36,11 @@ const READ: usize = 256 << 10;
 /// The latest time that a table takes, in seconds since 1970.
 const LATEST: u32 = u32::MAX - 1;
 
-/// Writes the history of a table, if it has one, into its directory; returns what the manifest says of it.
+/// Writes the history of a table, if it has one, into its directory; returns what the manifest says
+/// of it.
 ///
-/// [`Snapshot::each_known`] says what the files hold while others observe batches. Memory: what it needs, and 1 MiB.
+/// [`Snapshot::each_known`] says what the files hold while others observe batches. Memory: what it
+/// needs, and 1 MiB.
 ///
 /// # Errors
 /// `Io` for what the system refuses, with the file.
@@ -85,7 +88,8 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Those in the directory of a table that has one; `listed` says of a name whether the manifest lists it, None if it lists nothing.
+    /// Those in the directory of a table that has one; `listed` says of a name whether the manifest
+    /// lists it, None if it lists nothing.
     pub(super) fn find(dir: &Path, listed: &dyn Fn(&str) -> Option<bool>) -> Option<Files> {
         let here = |name: &str| match listed(name) {
             Some(is_listed) => is_listed.then(|| dir.join(name)),
@@ -103,7 +107,8 @@ impl Files {
     }
 }
 
-/// Where a file of the original is: under its name, or as the data file in a directory of that name.
+/// Where a file of the original is: under its name, or as the data file in a directory of that
+/// name.
 fn unlisted(dir: &Path, name: &str) -> Option<PathBuf> {
     let path = dir.join(name);
     if fs::metadata(&path).ok()?.is_dir() {
@@ -147,7 +152,7 @@ pub(super) struct Records {
     file: File,
     /// Records that were not read yet.
     pub(super) left: u64,
-    /// The latest time that was told, in seconds since 1970.
+    /// Greatest batch timestamp seen, in seconds since 1970.
     pub(super) latest: u32,
     bytes: Vec<u8>,
     /// The checksum of what was read.
@@ -187,7 +192,8 @@ impl Records {
         self.left.saturating_mul(RECORD)
     }
 
-    /// The next records, none at the end. Counts and times of more than 32 bits become the greatest.
+    /// The next records, none at the end. Counts and times of more than 32 bits become the
+    /// greatest.
     ///
     /// # Errors
     /// `DataLoss` for a negative count or time and for a file that became shorter, `Io`.
@@ -227,17 +233,17 @@ impl Records {
 }
 
 /// A history to load, its files open and the small one checked.
-pub(super) struct History<'m> {
+pub(super) struct HistoryReader<'m> {
     settings: Settings,
     records: Records,
     recorded: Option<&'m Recorded>,
     /// The counters of keys without rows, if they are a sketch that the table can take.
-    sketch: Option<Sketch<'m>>,
+    sketch: Option<SketchReader<'m>>,
 }
 
-impl<'m> History<'m> {
-    /// Opens the history in the directory of `table`; None if it has none. `configured` is what the manifest says of it: without one,
-    /// the threshold in force stands for the configured one.
+impl<'m> HistoryReader<'m> {
+    /// Opens the history in the directory of `table`; None if it has none. `configured` is what the
+    /// manifest says of it: without one, the threshold in force stands for the configured one.
     ///
     /// # Errors
     /// `DataLoss`, `NotFound` or `Io` with the file.
@@ -271,7 +277,7 @@ impl<'m> History<'m> {
             settings,
             records,
             recorded,
-            sketch: Sketch::open(table, dir, verdicts)?,
+            sketch: SketchReader::open(table, dir, verdicts)?,
         }))
     }
 
@@ -286,7 +292,7 @@ impl<'m> History<'m> {
         let mut known = Vec::new();
         while self.records.left > 0 {
             self.records.next(&mut known)?;
-            loading.recall(pool, &known).map_err(named)?;
+            loading.import_history(pool, &known).map_err(named)?;
         }
         loading.complete_history();
         match self.recorded {

@@ -36,7 +36,8 @@ fn limits(access: u32, eviction: u32) -> Thresholds {
     }
 }
 
-/// A training step: observed, admitted, a gradient for every id with a row. Says which ids have one.
+/// A training step: observed, admitted, a gradient for every id with a row. Says which ids have
+/// one.
 fn step(table: &Arc<Table>, ids: &[i64], time: i64, limits: Thresholds) -> Vec<bool> {
     let pool = pool();
     let mut places = vec![0; ids.len()];
@@ -112,7 +113,8 @@ fn write_files(dir: &Path, thresholds: &[i32], records: &[i64]) {
     fs::write(dir.join("hist_rec"), words.collect::<Vec<u8>>()).unwrap();
 }
 
-/// Saves keys without a history, and takes the manifest away: as the original would have written them.
+/// Saves keys without a history, and takes the manifest away: as the original would have written
+/// them.
 fn write_rows(dir: &Path, keys: &[i64]) {
     let table = table();
     let mut restore = vec![0; keys.len()];

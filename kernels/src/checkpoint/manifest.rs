@@ -1,9 +1,11 @@
-//! What belongs to a table's directory, as its manifest says: of version 2 in JSON with checksums, of version 1 in lines of text.
+//! What belongs to a table's directory, as its manifest says: of version 2 in JSON with checksums,
+//! of version 1 in lines of text.
 
 use super::format::{damaged, is_slot_name, named, MANIFEST, MAX_SLOTS, TEXT_MANIFEST};
-use super::reader::open;
-use super::text::Text;
-use crate::{Distribution, Error, Initializer, Kind, Mode, Result, SlotSpec, TableConfig};
+use super::manifest_v1::ManifestV1;
+use super::parts::open;
+use super::whole::Seal;
+use crate::{Error, Kind, Result, SlotSpec, TableConfig};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{json, Value};
@@ -52,14 +54,16 @@ pub(super) struct Manifest {
     pub(super) config: Option<Value>,
     /// What it says of the history: the configured access threshold, if there was one.
     pub(super) configured: Option<Option<u32>>,
+    /// Its own size and checksum, from version 2 on.
+    pub(super) seal: Option<Seal>,
 }
 
 impl Manifest {
     /// The manifest in `dir`; `None` for files of the original, which have none.
     ///
     /// # Errors
-    /// `NotFound` or `DataLoss` if `dir` is missing or no directory; `DataLoss` for a manifest that is damaged or of an unknown
-    /// version; `Io`.
+    /// `NotFound` or `DataLoss` if `dir` is missing or no directory; `DataLoss` for a manifest that
+    /// is damaged or of an unknown version; `Io`.
     pub(super) fn read(dir: &Path) -> Result<Option<Manifest>> {
         if !named(std::fs::metadata(dir), "find the checkpoint", dir)?.is_dir() {
             return Err(damaged("the checkpoint is no directory", dir));
@@ -74,7 +78,7 @@ impl Manifest {
         };
         let text =
             String::from_utf8(bytes).map_err(|_| damaged("the manifest is no text", &path))?;
-        let text = Text::parse(&text).map_err(|message| damaged(message, &path))?;
+        let text = ManifestV1::parse(&text).map_err(|message| damaged(message, &path))?;
         Ok(Some(Manifest {
             version: 1,
             path,
@@ -85,6 +89,7 @@ impl Manifest {
             files: None,
             config: None,
             configured: None,
+            seal: None,
         }))
     }
 
@@ -130,10 +135,15 @@ impl Manifest {
             files: Some(json.files),
             config: Some(json.table),
             configured: json.history.map(|history| history.configured_access),
+            seal: Some(Seal {
+                bytes: bytes.len() as u64,
+                crc32c: crc,
+            }),
         })
     }
 
-    /// The bytes of the manifest of version 2 of a table with these files. `configured` is of its history, if it has one.
+    /// The bytes of the manifest of version 2 of a table with these files. `configured` is of its
+    /// history, if it has one.
     ///
     /// # Errors
     /// `Internal` if it would be longer than a reader reads.
@@ -149,7 +159,7 @@ impl Manifest {
         let slots: Vec<Value> = slots.iter().map(slot).collect();
         let mut body = json!({
             "version": 2,
-            "table": described(config),
+            "table": config,
             "rows": rows,
             "slots": slots,
             "delta": is_delta,
@@ -185,7 +195,8 @@ pub(super) fn sign(bytes: &mut [u8]) {
     }
 }
 
-/// The checksum of a manifest's bytes with zeros in the place of its own; `None` if that is not the last member.
+/// The checksum of a manifest's bytes with zeros in the place of its own; `None` if that is not the
+/// last member.
 fn own_checksum(bytes: &[u8]) -> Option<u32> {
     let at = digits(bytes)?;
     let rest = bytes.get(at + NO_DIGITS.len()..)?;
@@ -215,7 +226,7 @@ fn content(path: &Path) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// The JSON; other members are passed over.
+/// The JSON; other members are ignored.
 #[derive(Deserialize)]
 struct Json {
     version: u32,
@@ -242,58 +253,6 @@ struct JsonSlot {
     initial: f32,
 }
 
-/// A table's configuration, in the words with which Python gives it.
-fn described(config: &TableConfig) -> Value {
-    json!({
-        "name": config.name,
-        "dim": config.dim,
-        "capacity": config.capacity,
-        "seed": config.seed,
-        "init_param": config.init_param,
-        "initializer": initializer(&config.initializer),
-        "padding_keys": config.frozen_keys,
-    })
-}
-
-fn initializer(initializer: &Initializer) -> Value {
-    match *initializer {
-        Initializer::Zeros => json!({"kind": "zeros"}),
-        Initializer::Ones => json!({"kind": "ones"}),
-        Initializer::Constant(value) => json!({"kind": "constant", "value": value}),
-        Initializer::RandomUniform { min, max } => {
-            json!({"kind": "random_uniform", "min": min, "max": max})
-        }
-        Initializer::RandomNormal { mean, stddev } => {
-            json!({"kind": "random_normal", "mean": mean, "stddev": stddev})
-        }
-        Initializer::TruncatedNormal { mean, stddev } => {
-            json!({"kind": "truncated_normal", "mean": mean, "stddev": stddev})
-        }
-        Initializer::VarianceScaling {
-            scale,
-            mode,
-            distribution,
-            fan_in,
-            fan_out,
-        } => json!({
-            "kind": "variance_scaling",
-            "scale": scale,
-            "mode": match mode {
-                Mode::FanIn => "fan_in",
-                Mode::FanOut => "fan_out",
-                Mode::FanAvg => "fan_avg",
-            },
-            "distribution": match distribution {
-                Distribution::Uniform => "uniform",
-                Distribution::UntruncatedNormal => "untruncated_normal",
-                Distribution::TruncatedNormal => "truncated_normal",
-            },
-            "fan_in": fan_in,
-            "fan_out": fan_out,
-        }),
-    }
-}
-
 fn read_digits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let text = String::deserialize(deserializer)?;
     let plain = text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -308,6 +267,7 @@ fn write_digits<S: serde::Serializer>(value: &u32, serializer: S) -> Result<S::O
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Initializer;
     use proptest::prelude::*;
 
     fn config() -> TableConfig {

@@ -1,17 +1,20 @@
 //! A table on disk: one directory with its keys, its embeddings and its optimizer slots.
 //!
-//! `docs/checkpoint-format.md` has the bytes. `format` says what the files are, `writer` makes them beside their
-//! destination and renames them into place, `reader` believes nothing it has not checked. `history` and `sketch` have the files of admission.
+//! `docs/checkpoint-format.md` has the bytes. `format` says what the files are, `writer` makes them
+//! beside their destination and renames them into place, `reader` believes nothing it has not
+//! checked. `history` and `sketch` have the files of admission.
 
 mod block;
 mod format;
 mod history;
 pub mod inspect;
 mod manifest;
+mod manifest_v1;
+mod parts;
 mod reader;
 mod rows;
 mod sketch;
-mod text;
+mod whole;
 mod writer;
 
 #[cfg(test)]
@@ -23,5 +26,5 @@ mod temp;
 #[cfg(test)]
 mod tests;
 
-pub use reader::{load, load_chain, load_slots, Loaded};
+pub use reader::{load, load_chain, load_slots, Loaded, StagedLoad};
 pub use writer::{save, save_delta, Saved};

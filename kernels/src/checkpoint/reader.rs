@@ -10,15 +10,18 @@
 
 use super::block::{read, Column, Verdicts};
 use super::format::{
-    damaged, is_slot_name, named, ATTRIBUTE, DATA, EMBEDDING, FLOAT_BYTES, KEY, KEY_BYTES,
-    MAX_SLOTS, RECORDS, REMOVED, SKETCH, THRESHOLDS,
+    damaged, ATTRIBUTE, DATA, EMBEDDING, FLOAT_BYTES, KEY, KEY_BYTES, MAX_SLOTS, RECORDS, REMOVED,
+    SKETCH, THRESHOLDS,
 };
-use super::history::History;
+use super::history::HistoryReader;
 use super::manifest::Manifest;
+use super::parts::{attribute, check_width, find_slots};
+use super::whole::check_membership;
+use crate::table::BuiltContent;
 use crate::{Error, Kind, Loading, Pool, Result, SlotSpec, Table};
-use std::fs::{self, File};
-use std::io::Read;
+use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// About so many bytes of a table are read at once.
 const LOAD_BYTES: u64 = 16 << 20;
@@ -26,33 +29,33 @@ const LOAD_BYTES: u64 = 16 << 20;
 /// So many keys that a delta takes out are read at once.
 const LOAD_KEYS: usize = 1 << 20;
 
-/// Slots that start elsewhere than at 0 when nothing says so: the defaults of the Python package's optimizers. Matters only for
-/// files without a manifest in a table that has not seen its optimizer yet.
-const INITIAL: [(&str, f32); 2] = [("Adagrad_accumulator", 0.9), ("Ftrl_accum", 0.1)];
-
-/// Replaces the content of `table` by that of the directory `dir`, all or nothing, and returns the number of rows.
+/// Replaces the content of `table` by that of the directory `dir`, all or nothing, and returns the
+/// number of rows.
 ///
-/// Slots on disk are restored, also those the table does not have yet: a table learns its optimizer at the first step. Slots of
-/// the table that are not on disk start at their initial values. A slot's value for new rows is the table's own, else the
-/// manifest's. Without a manifest every subdirectory with an attribute file of a row's shape is a slot.
+/// Slots on disk are restored, also those the table does not have yet: a table learns its optimizer
+/// at the first step. Slots of the table that are not on disk start at their initial values. A
+/// slot's value for new rows is the table's own, else the manifest's. Without a manifest every
+/// subdirectory with an attribute file of a row's shape is a slot.
 ///
-/// The history of admission comes with the rows; without one on disk, rows count as admitted. Thresholds that the running program has
-/// set come before those on disk; docs/checkpoint-format.md has the rule.
+/// The history of admission comes with the rows; without one on disk, rows count as admitted.
+/// Thresholds that the running program has set come before those on disk; docs/checkpoint-format.md
+/// has the rule.
 ///
-/// The content is made beside the one in use, which it replaces when every checksum of the manifest was found right. All threads
-/// of the pool read. Memory beside both contents: about 32 MiB.
+/// The content is made beside the one in use, which it replaces when every checksum of the manifest
+/// was found right. All threads of the pool read. Memory beside both contents: about 32 MiB.
 ///
 /// # Errors
-/// The table is as it was, and the message names the file: `NotFound` for a missing file; `DataLoss` for an attribute, a size,
-/// a checksum or a manifest that does not fit the rest, for a padding key and for one that occurs twice, for a count, a time or a
-/// threshold that cannot be; `InvalidArgument` for another dim than the table's, and for a delta; `ResourceExhausted` for more rows than its capacity; `Io` for what the system
-/// refuses.
+/// The table is as it was, and the message names the file: `NotFound` for a missing file;
+/// `DataLoss` for an attribute, a size, a checksum or a manifest that does not fit the rest, for a
+/// padding key and for one that occurs twice, for a count, a time or a threshold that cannot be;
+/// `InvalidArgument` for another dim than the table's, and for a delta; `ResourceExhausted` for
+/// more rows than its capacity; `Io` for what the system refuses.
 pub fn load(table: &Table, pool: &Pool, dir: &Path) -> Result<u64> {
     load_slots(table, pool, dir, &|_| true)
 }
 
-/// [`load`] of the embeddings and of the slots whose names `wanted` accepts; the files of others are not looked at. `hist_rec` is the
-/// name of the history.
+/// [`load`] of the embeddings and of the slots whose names `wanted` accepts; the files of others
+/// are not looked at. `hist_rec` is the name of the history.
 ///
 /// # Errors
 /// As [`load`].
@@ -70,12 +73,19 @@ pub fn load_slots(
 pub struct Loaded {
     /// Rows of the table.
     pub rows: u64,
-    /// The epoch that ended with the load, for [`super::save_delta`]; 0 if the table does not track changes.
+    /// The epoch that ended with the load, for [`super::save_delta`]; 0 if the table does not track
+    /// changes.
     pub epoch: u32,
 }
 
-/// [`load_slots`] of a directory and of the deltas that were saved after it, in their order: keys that a delta removes go, its rows
-/// take the place of earlier ones.
+impl Loaded {
+    fn of((rows, epoch): (u64, u32)) -> Loaded {
+        Loaded { rows, epoch }
+    }
+}
+
+/// [`load_slots`] of a directory and of the deltas that were saved after it, in their order: keys
+/// that a delta removes go, its rows take the place of earlier ones.
 ///
 /// # Errors
 /// As [`load`]; `InvalidArgument` if the first is a delta, or a later one is none.
@@ -85,6 +95,67 @@ pub fn load_chain(
     dirs: &[&Path],
     wanted: &dyn Fn(&str) -> bool,
 ) -> Result<Loaded> {
+    let built = build(table, pool, dirs, wanted)?;
+    Ok(Loaded::of(table.swap_content(built)))
+}
+
+/// A load that has read and checked everything, and has changed nothing yet.
+///
+/// So several tables can be loaded all or none: stage each of them, then publish each. Dropping it
+/// gives its memory back.
+pub struct StagedLoad {
+    table: Arc<Table>,
+    built: BuiltContent,
+}
+
+impl StagedLoad {
+    /// The first half of [`load_chain`]: reads and checks all files. The table does not change, and
+    /// may be used meanwhile.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn new(
+        table: Arc<Table>,
+        pool: &Pool,
+        dirs: &[&Path],
+        wanted: &dyn Fn(&str) -> bool,
+    ) -> Result<StagedLoad> {
+        let built = build(&table, pool, dirs, wanted)?;
+        Ok(StagedLoad { table, built })
+    }
+
+    /// The table that the load is for.
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
+    /// Rows that the table will have.
+    pub fn rows(&self) -> u64 {
+        self.built.rows()
+    }
+
+    /// The second half: replaces the content of the table. It cannot fail.
+    pub fn publish(self) -> Loaded {
+        Loaded::of(self.table.swap_content(self.built))
+    }
+}
+
+impl fmt::Debug for StagedLoad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StagedLoad")
+            .field("table", &self.table.config().name)
+            .field("rows", &self.rows())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads and checks a directory and its deltas, and builds the content that they hold.
+fn build(
+    table: &Table,
+    pool: &Pool,
+    dirs: &[&Path],
+    wanted: &dyn Fn(&str) -> bool,
+) -> Result<BuiltContent> {
     let manifests = dirs
         .iter()
         .map(|dir| Manifest::read(dir))
@@ -111,7 +182,7 @@ pub fn load_chain(
             specs.push(slot.clone());
         }
     }
-    let (rows, epoch) = table.load_closing(pool, &specs, &mut |loading| {
+    table.build_content(pool, &specs, &mut |loading| {
         links
             .iter_mut()
             .try_for_each(|link| link.push(pool, &specs, loading))?;
@@ -120,8 +191,7 @@ pub fn load_chain(
             Some(history) => history.push(pool, loading),
             None => Ok(()),
         }
-    })?;
-    Ok(Loaded { rows, epoch })
+    })
 }
 
 /// One directory of a chain, with its files open and their sizes checked.
@@ -137,8 +207,8 @@ struct Link<'m> {
     columns: Vec<Column<'m>>,
     /// Keys that a delta takes out.
     removed: Option<(u64, Column<'m>)>,
-    /// How often and when keys were seen, if the directory has it and somebody wants it.
-    history: Option<History<'m>>,
+    /// The admission history, if the directory has one and it is wanted.
+    history: Option<HistoryReader<'m>>,
 }
 
 impl<'m> Link<'m> {
@@ -148,6 +218,7 @@ impl<'m> Link<'m> {
         manifest: Option<&'m Manifest>,
         wanted: &dyn Fn(&str) -> bool,
     ) -> Result<Self> {
+        check_membership(dir, manifest.and_then(|manifest| manifest.seal))?;
         let mut verdicts =
             Verdicts::new(dir, manifest.and_then(|manifest| manifest.files.as_deref()));
         verdicts.attribute(KEY)?;
@@ -186,7 +257,7 @@ impl<'m> Link<'m> {
         let removed = if manifest.is_some_and(|manifest| manifest.is_delta) {
             verdicts.attribute(REMOVED)?;
             let [count, size] = attribute(&dir.join(REMOVED))?;
-            check_size(size, KEY_BYTES, &dir.join(REMOVED).join(ATTRIBUTE))?;
+            check_width(size, KEY_BYTES, &dir.join(REMOVED).join(ATTRIBUTE))?;
             let column = Column::open(dir, REMOVED, count, KEY_BYTES, &mut verdicts)?;
             Some((count, column))
         } else {
@@ -195,7 +266,7 @@ impl<'m> Link<'m> {
         let wants_history = wanted(RECORDS);
         let history = if wants_history {
             let configured = manifest.and_then(|manifest| manifest.configured);
-            History::open(table, dir, configured, &mut verdicts)?
+            HistoryReader::open(table, dir, configured, &mut verdicts)?
         } else {
             None
         };
@@ -218,7 +289,8 @@ impl<'m> Link<'m> {
         })
     }
 
-    /// Puts the rows into a content with the slots `specs`, block by block, then compares the checksums.
+    /// Puts the rows into a content with the slots `specs`, block by block, then compares the
+    /// checksums.
     fn push(&mut self, pool: &Pool, specs: &[SlotSpec], loading: &mut Loading<'_>) -> Result<()> {
         let key_file = self.dir.join(KEY).join(DATA);
         let named = |error: Error| error.with("path", key_file.display());
@@ -284,46 +356,12 @@ impl<'m> Link<'m> {
     }
 }
 
-/// Opens a plain file for reading and asks for its size.
-pub(super) fn open(path: &Path) -> Result<(File, u64)> {
-    // Before the file is opened: a pipe would wait for its other end.
-    let found = named(fs::metadata(path), "find a file of the checkpoint", path)?;
-    if !found.is_file() {
-        return Err(damaged("a part of the checkpoint is no plain file", path));
-    }
-    let file = named(File::open(path), "open a file", path)?;
-    let size = named(file.metadata(), "look at a file", path)?.len();
-    Ok((file, size))
-}
-
-/// The words of the attribute file in `dir`, of which there must be `N`, none negative.
-pub(super) fn attribute<const N: usize>(dir: &Path) -> Result<[u64; N]> {
-    let path = dir.join(ATTRIBUTE);
-    let (mut file, size) = open(&path)?;
-    let mut words = [[0; 8]; N];
-    if size != size_of_val(&words) as u64 {
-        return Err(damaged("an attribute file has a wrong size", &path)
-            .with("bytes", size)
-            .with("expected", size_of_val(&words)));
-    }
-    named(
-        file.read_exact(words.as_flattened_mut()),
-        "read a file",
-        &path,
-    )?;
-    let words = words.map(i64::from_le_bytes);
-    if words.iter().any(|&word| word < 0) {
-        return Err(damaged("an attribute file has a negative number", &path));
-    }
-    Ok(words.map(i64::unsigned_abs))
-}
-
 /// Checks the attribute of the keys and returns the number of rows.
 fn check_keys(table: &Table, dir: &Path) -> Result<u64> {
     let dir = dir.join(KEY);
     let [rows, size] = attribute(&dir)?;
     let path = dir.join(ATTRIBUTE);
-    check_size(size, KEY_BYTES, &path)?;
+    check_width(size, KEY_BYTES, &path)?;
     if rows > table.capacity() {
         return Err(Error::new(
             Kind::ResourceExhausted,
@@ -341,7 +379,7 @@ fn check_keys(table: &Table, dir: &Path) -> Result<u64> {
 fn check_floats(table: &Table, dir: &Path, rows: u64) -> Result<()> {
     let [found, dim, size] = attribute(dir)?;
     let path = dir.join(ATTRIBUTE);
-    check_size(size, FLOAT_BYTES, &path)?;
+    check_width(size, FLOAT_BYTES, &path)?;
     check_dim(table, dim, &path)?;
     if found != rows {
         return Err(damaged(
@@ -365,38 +403,4 @@ fn check_dim(table: &Table, dim: u64, path: &Path) -> Result<()> {
             .with("table_dim", table.dim())
             .with("path", path.display()),
     )
-}
-
-pub(super) fn check_size(size: u64, expected: u64, path: &Path) -> Result<()> {
-    if size == expected {
-        return Ok(());
-    }
-    Err(damaged(
-        "an attribute file names another number of bytes a value",
-        path,
-    )
-    .with("bytes", size)
-    .with("expected", expected))
-}
-
-/// The slots in a directory without a manifest, by name.
-pub(super) fn find_slots(dir: &Path) -> Result<Vec<SlotSpec>> {
-    let mut slots: Vec<SlotSpec> = Vec::new();
-    for entry in named(fs::read_dir(dir), "read a directory", dir)? {
-        let entry = named(entry, "read a directory", dir)?;
-        let Ok(name) = entry.file_name().into_string() else {
-            continue;
-        };
-        if !is_slot_name(&name) || !entry.path().join(ATTRIBUTE).is_file() {
-            continue;
-        }
-        let known = INITIAL.iter().find(|(slot, _)| *slot == name);
-        let initial = known.map_or(0.0, |&(_, initial)| initial);
-        slots.push(SlotSpec {
-            name: name.into(),
-            initial,
-        });
-    }
-    slots.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(slots)
 }

@@ -1,4 +1,5 @@
-//! Rows into files: all threads of a pool gather blocks of rows, sum them up and write them where they belong.
+//! Rows into files: all threads of a pool gather blocks of rows, sum them up and write them where
+//! they belong.
 
 use super::format::{
     float_attribute, key_attribute, named, refused, ATTRIBUTE, BLOCK_BYTES, DATA, EMBEDDING,
@@ -7,7 +8,7 @@ use super::format::{
 use super::manifest::Recorded;
 use crate::mem::start_writeback;
 use crate::table::Window;
-use crate::{Error, Pool, Result, Snapshot};
+use crate::{Pool, Result, Snapshot};
 use parking_lot::Mutex;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Write;
@@ -68,14 +69,10 @@ pub(super) fn flush(pool: &Pool, table: &Path, files: Vec<Written>) -> Result<()
             dirs.push(dir.to_owned());
         }
     }
-    let failed = Mutex::new(None);
-    pool.each(files, |file| {
+    pool.try_each(files, |file| {
         let flushed = file.file.sync_all();
-        if let Err(error) = named(flushed, "flush a file to the disk", &file.path) {
-            failed.lock().get_or_insert(error);
-        }
-    });
-    failed.into_inner().map_or(Ok(()), Err)?;
+        named(flushed, "flush a file to the disk", &file.path)
+    })?;
     dirs.iter().try_for_each(|dir| sync_dir(dir))?;
     sync_dir(table)
 }
@@ -89,7 +86,8 @@ pub(super) fn sync_dir(dir: &Path) -> Result<()> {
     )
 }
 
-/// Writes the rows of a table that `keep` accepts into the empty directory `dir`: keys, embeddings and slots in row order.
+/// Writes the rows of a table that `keep` accepts into the empty directory `dir`: keys, embeddings
+/// and slots in row order.
 ///
 /// Memory: what [`Snapshot::windows`] needs, and about 1 MiB a thread.
 ///
@@ -102,11 +100,11 @@ pub(super) fn write_rows(
     dir: &Path,
     keep: &(dyn Fn(u32) -> bool + Sync),
 ) -> Result<(u64, Vec<Written>)> {
-    let mut parts = vec![Part::create(dir, KEY, KEY_BYTES)?];
+    let mut parts = vec![PartWriter::create(dir, KEY, KEY_BYTES)?];
     let width = FLOAT_BYTES * dim as u64;
-    parts.push(Part::create(dir, EMBEDDING, width)?);
+    parts.push(PartWriter::create(dir, EMBEDDING, width)?);
     for slot in snapshot.slots() {
-        parts.push(Part::create(dir, &slot.name, width)?);
+        parts.push(PartWriter::create(dir, &slot.name, width)?);
     }
     let most = (BLOCK_BYTES as u64 / width.max(KEY_BYTES)).max(1) as usize;
     let buffers = Mutex::new(Vec::new());
@@ -146,22 +144,14 @@ fn sum_and_write(
     buffers: &Mutex<Vec<Vec<u8>>>,
     write: impl Fn(&Block, &mut Vec<u8>) -> Result<Sums> + Sync,
 ) -> Result<Vec<Sums>> {
-    let failed: Mutex<Option<Error>> = Mutex::new(None);
     let mut sums: Vec<Sums> = vec![Vec::new(); blocks.len()];
-    pool.each(blocks.iter().zip(&mut sums).collect(), |(block, sums)| {
-        if failed.lock().is_some() {
-            return;
-        }
+    pool.try_each(blocks.iter().zip(&mut sums).collect(), |(block, sums)| {
         let mut buffer = buffers.lock().pop().unwrap_or_default();
-        match write(block, &mut buffer) {
-            Ok(made) => *sums = made,
-            Err(error) => {
-                failed.lock().get_or_insert(error);
-            }
-        }
+        *sums = write(block, &mut buffer)?;
         buffers.lock().push(buffer);
-    });
-    failed.into_inner().map_or(Ok(sums), Err)
+        Ok(())
+    })?;
+    Ok(sums)
 }
 
 /// Rows that are written at once.
@@ -199,7 +189,7 @@ impl Block {
         snapshot: &Snapshot<'_>,
         window: &Window<'_>,
         dim: usize,
-        parts: &[Part],
+        parts: &[PartWriter],
         buffer: &mut Vec<u8>,
     ) -> Result<Sums> {
         let mut sums = Vec::with_capacity(parts.len());
@@ -237,7 +227,7 @@ fn push_floats(buffer: &mut Vec<u8>, values: &[f32]) {
 }
 
 /// One data file while it grows.
-struct Part {
+struct PartWriter {
     name: String,
     path: PathBuf,
     file: File,
@@ -247,13 +237,13 @@ struct Part {
     crc32c: u32,
 }
 
-impl Part {
-    fn create(table: &Path, name: &str, width: u64) -> Result<Part> {
+impl PartWriter {
+    fn create(table: &Path, name: &str, width: u64) -> Result<PartWriter> {
         let dir = table.join(name);
         make_dir(&dir)?;
         let path = dir.join(DATA);
         let file = create_file(&path)?;
-        Ok(Part {
+        Ok(PartWriter {
             name: name.to_owned(),
             path,
             file,

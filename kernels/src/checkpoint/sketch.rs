@@ -1,4 +1,5 @@
-//! The counters of keys without rows of a table that counts them in a sketch, in a file of their own: `hist_sketch`.
+//! The counters of keys without rows of a table that counts them in a sketch, in a file of their
+//! own: `hist_sketch`.
 
 #![deny(
     clippy::unwrap_used,
@@ -11,7 +12,7 @@
 use super::block::{check_size, check_sum, Verdicts};
 use super::format::{damaged, named, BLOCK_BYTES, SKETCH};
 use super::manifest::Recorded;
-use super::reader::open;
+use super::parts::open;
 use super::rows::Written;
 use crate::{Loading, Result, Snapshot, Table};
 use std::fs::File;
@@ -29,7 +30,8 @@ const CELLS: usize = BLOCK_BYTES / CELL;
 
 /// Writes the sketch of a table, if it has one and a history, into its directory.
 ///
-/// Batches may be observed meanwhile: each cell is as it was at some moment of the call. Memory: 2 MiB.
+/// Batches may be observed meanwhile: each cell is as it was at some moment of the call. Memory: 2
+/// MiB.
 ///
 /// # Errors
 /// `Io` for what the system refuses, with the file.
@@ -56,7 +58,7 @@ pub(super) fn write_sketch(
 }
 
 /// A sketch to load into a table that has one of the same shape; its file is open.
-pub(super) struct Sketch<'m> {
+pub(super) struct SketchReader<'m> {
     path: PathBuf,
     file: File,
     cells: u64,
@@ -65,9 +67,9 @@ pub(super) struct Sketch<'m> {
     crc: u32,
 }
 
-impl<'m> Sketch<'m> {
-    /// Opens the sketch in the directory of a table whose manifest lists one. None without, and if `table` has exact counters or a sketch of
-    /// another shape: cells cannot be told apart into keys.
+impl<'m> SketchReader<'m> {
+    /// Opens the sketch in the directory of a table whose manifest lists one. None without, and if
+    /// `table` has exact counters or a sketch of another shape: a cell is of several keys.
     ///
     /// # Errors
     /// `DataLoss`, `NotFound` or `Io` with the file.

@@ -12,21 +12,25 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// Directories of earlier saves that were cut off may lie in the way of a new one; so many are stepped over.
+/// Directories of earlier saves that were cut off may lie in the way of a new one; so many are
+/// stepped over.
 const ATTEMPTS: u32 = 10_000;
 
 /// Writes the whole table into the directory `dir`, which is made with its parents.
 ///
-/// The files hold one moment of the table: updates wait. All threads of the pool write them into a hidden directory beside `dir`;
-/// they are flushed to the disk and renamed, so `dir` holds all of the new content or all of the old. An earlier checkpoint of
-/// that name is replaced; anything else of that name is left alone. Memory beside the table: what [`Table::for_each_row`] needs,
-/// and about 1 MiB a thread.
+/// The files hold one moment of the table: updates wait. All threads of the pool write them into a
+/// hidden directory beside `dir`; they are flushed to the disk and renamed, so `dir` holds all of
+/// the new content or all of the old. An earlier checkpoint of that name is replaced; anything else
+/// of that name is left alone. Memory beside the table: what [`Table::for_each_row`] needs, and
+/// about 1 MiB a thread.
 ///
-/// Batches may be observed meanwhile: every key is in the history once, with what was known of it at some moment of the save.
+/// Batches may be observed meanwhile: every key is in the history once, with what was known of it
+/// at some moment of the save.
 ///
 /// # Errors
-/// `InvalidArgument` if `dir` has no name, exists and is no checkpoint, or a slot's name cannot be a directory; `Io` or
-/// `NotFound` with the path for what the system refuses. After an error `dir` is as it was.
+/// `InvalidArgument` if `dir` has no name, exists and is no checkpoint, or a slot's name cannot be
+/// a directory; `Io` or `NotFound` with the path for what the system refuses. After an error `dir`
+/// is as it was.
 pub fn save(table: &Table, pool: &Pool, dir: &Path) -> Result<Saved> {
     place(table, pool, dir, None)
 }
@@ -38,19 +42,22 @@ pub struct Saved {
     pub rows: u64,
     /// Keys that a delta takes out.
     pub removed: u64,
-    /// The epoch that ended with the save's snapshot, for later deltas; 0 if the table does not track changes.
+    /// The epoch that ended with the save's snapshot, for later deltas; 0 if the table does not
+    /// track changes.
     pub epoch: u32,
 }
 
-/// [`save`] of the rows only that changed after epoch `since`, at least `least` times since they were last written, and of the
-/// keys that lost their rows after it. A row that is left out for `least` is a candidate of the next delta, and counts on. The history
-/// is all there.
+/// [`save`] of the rows only that changed after epoch `since`, at least `least` times since they
+/// were last written, and of the keys that lost their rows after it. A row that is left out for
+/// `least` is a candidate of the next delta, and counts on. The history is all there.
 ///
-/// [`Table::track_changes`] must be on, and `since` the epoch of a [`Saved`] or of a load of this table. How often a row changed is
-/// how many gradients reached it: one for each lookup and step in which its key occurred.
+/// [`Table::track_changes`] must be on, and `since` the epoch of a [`Saved`] or of a load of this
+/// table. How often a row changed is how many gradients reached it: one for each lookup and step in
+/// which its key occurred.
 ///
 /// # Errors
-/// As [`save`]; `InvalidArgument` if changes are not tracked, or the whole content was replaced after `since`.
+/// As [`save`]; `InvalidArgument` if changes are not tracked, or the whole content was replaced
+/// after `since`.
 pub fn save_delta(table: &Table, pool: &Pool, dir: &Path, since: u32, least: u32) -> Result<Saved> {
     table.forget_removed(since);
     let epoch = since;
@@ -203,7 +210,8 @@ impl Drop for Scratch {
 
 /// Renames `fresh` to `dir`; an earlier checkpoint there is moved away first and removed last.
 ///
-/// Another save of the same `dir` may do so at the same time: each starts over until it has its turn, and the last stays.
+/// Another save of the same `dir` may do so at the same time: each starts over until it has its
+/// turn, and the last stays.
 fn install(mut fresh: Scratch, dir: &Path, parent: &Path, name: &str) -> Result<()> {
     let mut old = None;
     for _ in 0..ATTEMPTS {

@@ -1,18 +1,18 @@
 //! What is known of keys that have no row: counted one by one, or in a sketch of fixed size.
 
-use super::{Seen, Sketch, Waiting};
+use super::{KeyCounters, Seen, Sketch};
 use crate::{Pool, Result};
 
-/// Counters of keys without a row.
+/// KeyCounters of keys without a row.
 ///
-/// | | [`Waiting`] | [`Sketch`] |
+/// | | [`KeyCounters`] | [`Sketch`] |
 /// |---|---|---|
 /// | memory | at most 24 bytes a key | fixed |
 /// | counts and times | those of the key | not less than those of the key |
 /// | one key can be taken out | yes | no: its cells keep what they have until they are stale |
 /// | number of keys | known | not known |
 pub(crate) enum Candidates {
-    Exact(Waiting),
+    Exact(KeyCounters),
     Sketch(Sketch),
 }
 
@@ -23,7 +23,7 @@ impl Candidates {
     /// `ResourceExhausted` without memory for the sketch.
     pub(crate) fn new(sketch_bytes: u64) -> Result<Candidates> {
         Ok(match sketch_bytes {
-            0 => Candidates::Exact(Waiting::default()),
+            0 => Candidates::Exact(KeyCounters::default()),
             bytes => Candidates::Sketch(Sketch::new(bytes)?),
         })
     }
@@ -39,7 +39,7 @@ impl Candidates {
     /// The same without a key. A sketch keeps its memory.
     pub(crate) fn emptied(self) -> Candidates {
         match self {
-            Candidates::Exact(_) => Candidates::Exact(Waiting::default()),
+            Candidates::Exact(_) => Candidates::Exact(KeyCounters::default()),
             Candidates::Sketch(mut sketch) => {
                 sketch.clear();
                 Candidates::Sketch(sketch)
@@ -49,7 +49,7 @@ impl Candidates {
 
     /// Adds to the counters of distinct keys, `count(at)` to that of `keys[at]`, which are made where there are none. With
     /// `counting == false` only notes when those were seen of which something is known. The result is what [`Candidates::counts`]
-    /// would give as long as [`Candidates::moment`] is 2 more than before.
+    /// would give as long as [`Candidates::version`] is 2 more than before.
     pub(crate) fn add(
         &self,
         pool: &Pool,
@@ -59,7 +59,7 @@ impl Candidates {
         last: u32,
     ) -> Vec<u32> {
         match self {
-            Candidates::Exact(waiting) => waiting.add(pool, keys, counting, count, last),
+            Candidates::Exact(counters) => counters.add(pool, keys, counting, count, last),
             Candidates::Sketch(sketch) => {
                 sketch.visit(pool, keys, |at, key| {
                     if counting {
@@ -77,15 +77,15 @@ impl Candidates {
     /// The counters of distinct keys.
     pub(crate) fn counts(&self, pool: &Pool, keys: &[i64]) -> Vec<u32> {
         match self {
-            Candidates::Exact(waiting) => waiting.counts(pool, keys),
+            Candidates::Exact(counters) => counters.counts(pool, keys),
             Candidates::Sketch(sketch) => sketch.counts(pool, keys),
         }
     }
 
-    /// [`Waiting::moment`]; a sketch stays at 0: keys that were added share cells, so that their counts are known only then.
-    pub(crate) fn moment(&self) -> u64 {
+    /// [`KeyCounters::version`]; a sketch stays at 0: keys that were added share cells, so that their counts are known only then.
+    pub(crate) fn version(&self) -> u64 {
         match self {
-            Candidates::Exact(waiting) => waiting.moment(),
+            Candidates::Exact(counters) => counters.version(),
             Candidates::Sketch(_) => 0,
         }
     }
@@ -93,7 +93,7 @@ impl Candidates {
     /// Makes a key's counter; false, and nothing happens, if there is one. A sketch cannot tell, and adds.
     pub(crate) fn put(&self, key: i64, seen: Seen) -> bool {
         match self {
-            Candidates::Exact(waiting) => waiting.put(key, seen),
+            Candidates::Exact(counters) => counters.put(key, seen),
             Candidates::Sketch(sketch) => {
                 sketch.add(key, seen);
                 true
@@ -103,15 +103,15 @@ impl Candidates {
 
     /// Appends all keys of one of [`Candidates::pieces`] pieces; none of a sketch, which does not know them.
     pub(crate) fn list(&self, piece: usize, found: &mut Vec<(i64, Seen)>) {
-        if let Candidates::Exact(waiting) = self {
-            waiting.list(piece, found);
+        if let Candidates::Exact(counters) = self {
+            counters.list(piece, found);
         }
     }
 
     /// What is known of a key, which is forgotten here, except by a sketch.
     pub(crate) fn take(&self, key: i64) -> Option<Seen> {
         match self {
-            Candidates::Exact(waiting) => waiting.take(key),
+            Candidates::Exact(counters) => counters.take(key),
             Candidates::Sketch(sketch) => sketch.get(key),
         }
     }
@@ -119,7 +119,7 @@ impl Candidates {
     /// Keys; 0 of a sketch, which does not know.
     pub(crate) fn len(&self) -> u64 {
         match self {
-            Candidates::Exact(waiting) => waiting.len(),
+            Candidates::Exact(counters) => counters.len(),
             Candidates::Sketch(_) => 0,
         }
     }
@@ -127,7 +127,7 @@ impl Candidates {
     /// Drops what `stale` names in one of [`Candidates::pieces`] pieces; returns how many keys went, 0 of a sketch.
     pub(crate) fn drop_stale(&self, piece: usize, stale: impl Fn(Seen) -> bool) -> u64 {
         match self {
-            Candidates::Exact(waiting) => waiting.drop_stale(piece, stale),
+            Candidates::Exact(counters) => counters.drop_stale(piece, stale),
             Candidates::Sketch(sketch) => {
                 sketch.drop_stale(piece, stale);
                 0
@@ -138,7 +138,7 @@ impl Candidates {
     /// Into how many pieces the keys are divided.
     pub(crate) fn pieces(&self) -> usize {
         match self {
-            Candidates::Exact(waiting) => waiting.pieces(),
+            Candidates::Exact(counters) => counters.pieces(),
             Candidates::Sketch(sketch) => sketch.pieces(),
         }
     }
@@ -146,7 +146,7 @@ impl Candidates {
     /// Bytes held.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
-            Candidates::Exact(waiting) => waiting.bytes(),
+            Candidates::Exact(counters) => counters.bytes(),
             Candidates::Sketch(sketch) => sketch.bytes(),
         }
     }

@@ -1,18 +1,18 @@
-//! How often and when keys were seen: what decides which get rows, and which lose them again.
+//! How often and when keys were seen: admission and eviction are decided by it.
 //!
 //! A key with a row has its history in an array beside the rows, any other in [`candidates`]. Both take additions from several
 //! threads at once, and the result does not depend on their order.
 
 mod candidates;
+mod counters;
 mod sketch;
 mod stored;
-mod waiting;
 
+use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub(crate) use candidates::Candidates;
+use counters::KeyCounters;
 pub(crate) use sketch::Sketch;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub(crate) use stored::Settings;
-use waiting::Waiting;
 
 /// Rows whose histories lie together, as a power of two.
 const SHIFT: u32 = 13;
@@ -60,7 +60,7 @@ pub(crate) struct History {
     eviction: AtomicU32,
     /// Whether occurrences are counted.
     counting: AtomicBool,
-    /// The latest time that was told.
+    /// The greatest batch timestamp seen.
     latest: AtomicU32,
     /// The access threshold of the program's configuration, which `access` was first; -1 before there is one.
     configured: AtomicI64,
@@ -72,7 +72,7 @@ pub(crate) struct History {
     least: AtomicU32,
     /// By row number, [`Seen::pack`], in pieces of [`PIECE`], so that no growth moves them; empty pieces are zeros.
     rows: Vec<Box<[AtomicU64]>>,
-    pub(crate) waiting: Candidates,
+    pub(crate) candidates: Candidates,
 }
 
 impl History {
@@ -92,7 +92,7 @@ impl History {
             by_hand: AtomicBool::new(false),
             least: AtomicU32::new(access),
             rows: Vec::new(),
-            waiting: Candidates::Exact(Waiting::default()),
+            candidates: Candidates::Exact(KeyCounters::default()),
         };
         for row in 0..rows as u32 {
             history.fit(row);
@@ -102,8 +102,8 @@ impl History {
     }
 
     /// The same, with other counters of keys without a row.
-    pub(crate) fn with_waiting(self, waiting: Candidates) -> History {
-        History { waiting, ..self }
+    pub(crate) fn with_candidates(self, candidates: Candidates) -> History {
+        History { candidates, ..self }
     }
 
     /// The count from which on keys get rows.
@@ -117,18 +117,18 @@ impl History {
     }
 
     /// Another time after which a key goes.
-    fn set_eviction(&self, eviction: Option<u32>) {
+    pub(crate) fn set_eviction(&self, eviction: Option<u32>) {
         self.eviction.store(eviction.unwrap_or(u32::MAX), Relaxed);
     }
 
     /// Another count from which on keys get rows; 0 stops counting and leaves the threshold.
-    pub(crate) fn set_access(&self, access: u32) {
+    pub(crate) fn set_access(&mut self, access: u32) {
         if access > 0 {
-            self.access.store(access, Relaxed);
+            *self.access.get_mut() = access;
         }
-        self.counting.store(access > 0, Relaxed);
-        self.by_hand.store(true, Relaxed);
-        self.awaits.store(false, Relaxed);
+        *self.counting.get_mut() = access > 0;
+        *self.by_hand.get_mut() = true;
+        *self.awaits.get_mut() = false;
     }
 
     /// Whether occurrences are counted.
@@ -141,7 +141,7 @@ impl History {
         self.latest.fetch_max(now, Relaxed).max(now)
     }
 
-    /// The latest time that was told.
+    /// The greatest batch timestamp seen.
     pub(crate) fn latest(&self) -> u32 {
         self.latest.load(Relaxed)
     }
@@ -189,17 +189,24 @@ impl History {
         }
     }
 
-    /// Adds to what is known of the key of a row. Nobody else may add to the same row meanwhile.
+    /// Adds to what is known of the key of a row. Any number of threads may add to the same row.
     #[inline]
     pub(crate) fn see_row(&self, row: u32, count: u32, last: u32) {
-        if let Some(word) = self.place(row) {
-            let seen = Seen::unpack(word.load(Relaxed));
-            if self.counts() {
-                word.store(seen.add(count, last).pack(), Relaxed);
-            } else if !seen.is_nothing() {
-                word.store(seen.add(0, last).pack(), Relaxed);
-            }
-        }
+        let Some(word) = self.place(row) else {
+            return;
+        };
+        let counting = self.counts();
+        let added = |old| {
+            let seen = Seen::unpack(old);
+            let new = match counting {
+                true => seen.add(count, last).pack(),
+                false if seen.is_nothing() => old,
+                false => seen.add(0, last).pack(),
+            };
+            // What stays as it is costs no exclusive access.
+            (new != old).then_some(new)
+        };
+        word.fetch_update(Relaxed, Relaxed, added).ok();
     }
 
     /// The word of a row, to be prefetched.
@@ -231,6 +238,6 @@ impl History {
     pub(crate) fn bytes(&self) -> u64 {
         let heads = self.rows.capacity() * size_of::<Box<[AtomicU64]>>();
         let words: usize = self.rows.iter().map(|piece| piece.len() * 8).sum();
-        (heads + words) as u64 + self.waiting.bytes()
+        (heads + words) as u64 + self.candidates.bytes()
     }
 }

@@ -7,10 +7,10 @@
 
 use super::Seen;
 use crate::index::{hash, scale};
-use crate::mem::{check_room, prefetch};
+use crate::mem::{check_available, prefetch};
 use crate::pool::ranges;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::{Error, Kind, Pool, Result, PADDING};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Rows of cells. One more makes the probability of a large error e times smaller, but takes a cache miss more a key and, of the
 /// same memory, its part of the width.
@@ -70,7 +70,7 @@ impl Sketch {
     pub(crate) fn new(bytes: u64) -> Result<Sketch> {
         let refused = || Error::new(Kind::ResourceExhausted, "no memory for counters of keys");
         let width = usize::try_from(Sketch::shape_of(bytes).0).map_err(|_| refused())?;
-        check_room(bytes)?;
+        check_available(bytes)?;
         let mut cells = Vec::new();
         let reserved = cells.try_reserve_exact(width.saturating_mul(DEPTH));
         reserved.map_err(|cause| refused().with("cause", cause))?;
@@ -94,7 +94,7 @@ impl Sketch {
         self.cells.iter().skip(from).map(|cell| cell.load(Relaxed))
     }
 
-    /// Sets cells from number `from` on, as [`Sketch::cells`] gave them; what is behind the last cell is passed over.
+    /// Sets cells from number `from` on, as [`Sketch::cells`] gave them; cells out of range are ignored.
     pub(crate) fn fill(&self, from: usize, cells: impl Iterator<Item = u64>) {
         for (cell, word) in self.cells.iter().skip(from).zip(cells) {
             cell.store(word, Relaxed);
@@ -110,8 +110,13 @@ impl Sketch {
 
     /// Notes when a key was last seen, if it may have been counted: if none of its cells is empty.
     pub(crate) fn touch(&self, key: i64, last: u32) {
+        // A cell that is emptied meanwhile stays so: without a count a time would say that something is known.
+        let noted = |cell: Seen| match cell.is_nothing() {
+            true => cell,
+            false => cell.add(0, last),
+        };
         if self.get(key).is_some() {
-            self.change(key, |cell| cell.add(0, last));
+            self.change(key, noted);
         }
     }
 

@@ -6,7 +6,7 @@
 
 use super::{History, Seen};
 use crate::mem::NONE;
-use std::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::Ordering::Relaxed;
 
 /// What a file holds of a history beside its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(crate) struct Settings {
     pub(crate) counting: bool,
     /// The access threshold of the program's configuration, if it gave one.
     pub(crate) configured: Option<u32>,
-    /// The latest time that was told, in seconds since 1970; 0 for none.
+    /// The greatest batch timestamp seen, in seconds since 1970; 0 for none.
     pub(crate) latest: u32,
 }
 
@@ -50,7 +50,7 @@ impl History {
     /// a sketch cannot tell, and adds.
     pub(crate) fn put(&self, key: i64, row: u32, seen: Seen) -> bool {
         if row == NONE {
-            return self.waiting.put(key, seen);
+            return self.candidates.put(key, seen);
         }
         self.least.fetch_min(seen.count, Relaxed);
         self.place(row).is_some_and(|word| {
@@ -78,10 +78,20 @@ impl History {
         }
     }
 
+    /// Whether [`History::configure`] would change nothing but the eviction threshold.
+    pub(crate) fn is_configured(&self) -> bool {
+        self.configured().is_some() && !self.awaits()
+    }
+
     /// The program's configuration, given with every batch. The first one after a load of files decides about their access threshold:
     /// it stays if the configuration is that of the program that saved them, if that had none, or if this one is 0: then what is known
     /// decides, and nothing is counted any more.
-    pub(crate) fn configure(&self, access: u32, eviction: Option<u32>) {
+    pub(crate) fn configure(&mut self, access: u32, eviction: Option<u32>) {
+        self.take_configuration(access, eviction);
+    }
+
+    /// [`History::configure`] of a history that nobody else has yet.
+    fn take_configuration(&self, access: u32, eviction: Option<u32>) {
         self.set_eviction(eviction);
         match self.configured() {
             Some(before) if before == access || !self.awaits() => {}
@@ -102,7 +112,9 @@ impl History {
     pub(crate) fn follow(&self, old: &History) {
         match old.configured() {
             _ if old.awaits() => {}
-            Some(access) if !old.by_hand.load(Relaxed) => self.configure(access, old.eviction()),
+            Some(access) if !old.by_hand.load(Relaxed) => {
+                self.take_configuration(access, old.eviction());
+            }
             before => {
                 let eviction = self.eviction();
                 self.take_thresholds(old);
@@ -121,7 +133,7 @@ impl History {
         }
         let history = History::new(self.access(), self.eviction(), self.latest(), rows);
         history.take_thresholds(&self);
-        Some(history.with_waiting(self.waiting.emptied()))
+        Some(history.with_candidates(self.candidates.emptied()))
     }
 
     fn take_thresholds(&self, other: &History) {

@@ -3,8 +3,9 @@
 use super::hash::{hash, top};
 use super::shard::Shard;
 use crate::mem::{prefetch_behind, Bucket, NONE};
-use crate::{Error, Pool, Result, PADDING};
-use parking_lot::Mutex;
+use crate::sort::Sizes;
+use crate::sync::Mutex;
+use crate::{Pool, Result, PADDING};
 
 /// Entries that a full table should have in one shard: large enough for huge pages, small enough to grow quickly.
 const SHARD: u64 = 512 << 10;
@@ -20,7 +21,7 @@ pub(crate) struct Index {
     shards: Vec<Shard>,
     bits: u32,
     version: u64,
-    losses: u64,
+    removals: u64,
 }
 
 impl Index {
@@ -45,7 +46,7 @@ impl Index {
             shards,
             bits,
             version: 0,
-            losses: 0,
+            removals: 0,
         })
     }
 
@@ -66,14 +67,14 @@ impl Index {
     }
 
     /// Changes whenever an entry goes or gets another row.
-    pub(crate) fn losses(&self) -> u64 {
-        self.losses
+    pub(crate) fn removals(&self) -> u64 {
+        self.removals
     }
 
     /// Continues the counts of the index that this one replaces.
     pub(crate) fn follow(&mut self, old: &Index) {
         self.version = self.version.max(old.version) + 1;
-        self.losses = self.losses.max(old.losses) + 1;
+        self.removals = self.removals.max(old.removals) + 1;
     }
 
     /// The bucket where the search for a hash begins: prefetch it, then ask [`Index::row_from`].
@@ -118,7 +119,6 @@ impl Index {
         let bits = self.bits;
         let mut more = vec![0_usize; self.shards.len()];
         keys.iter().for_each(|&key| more[top(hash(key), bits)] += 1);
-        let failed: Mutex<Option<Error>> = Mutex::new(None);
         let work: Vec<_> = self
             .shards
             .iter_mut()
@@ -133,14 +133,10 @@ impl Index {
                 pool.threads() * 4
             },
         );
-        pool.each(work, |shards| {
-            for (shard, more) in shards {
-                if let Err(error) = shard.reserve(more, bits) {
-                    *failed.lock() = Some(error);
-                }
-            }
-        });
-        failed.into_inner().map_or(Ok(()), Err)
+        pool.try_each(work, |shards| {
+            let mut shards = shards.into_iter();
+            shards.try_for_each(|(shard, more)| shard.reserve(more, bits))
+        })
     }
 
     /// Adds entries, after [`Index::reserve`] with the same keys. Of keys that have an entry already, in the index or
@@ -154,18 +150,14 @@ impl Index {
             (pool.threads() * 4).min(self.shards.len())
         };
         // Positions of `keys`, grouped by shard in order of occurrence.
-        let mut starts = vec![0_u32; self.shards.len() + 1];
+        let mut sizes = Sizes::new(vec![0_u32; self.shards.len()]);
         keys.iter()
-            .for_each(|&key| starts[top(hash(key), bits) + 1] += 1);
-        for at in 1..starts.len() {
-            starts[at] += starts[at - 1];
-        }
+            .for_each(|&key| sizes.count(top(hash(key), bits)));
+        let mut places = sizes.places();
+        let starts = places.starts(self.shards.len(), keys.len());
         let mut order = vec![0_u32; keys.len()];
-        let mut next = starts.clone();
         for (at, &key) in keys.iter().enumerate() {
-            let place = &mut next[top(hash(key), bits)];
-            order[*place as usize] = at as u32;
-            *place += 1;
+            order[places.next(top(hash(key), bits))] = at as u32;
         }
         let twice = Mutex::new(None);
         let work: Vec<_> = self
@@ -188,7 +180,7 @@ impl Index {
     /// Gives the entry of `key` another row; returns whether there is one.
     pub(crate) fn renumber(&mut self, key: i64, row: u32) -> bool {
         self.version += 1;
-        self.losses += 1;
+        self.removals += 1;
         let hash = hash(key);
         self.shards[top(hash, self.bits)].renumber(key, hash << self.bits, row)
     }
@@ -199,7 +191,7 @@ impl Index {
             return NONE;
         }
         self.version += 1;
-        self.losses += 1;
+        self.removals += 1;
         let hash = hash(key);
         self.shards[top(hash, self.bits)].remove(key, hash << self.bits)
     }
@@ -207,7 +199,7 @@ impl Index {
     /// Removes all entries and gives the memory back.
     pub(crate) fn clear(&mut self) {
         self.version += 1;
-        self.losses += 1;
+        self.removals += 1;
         self.shards.iter_mut().for_each(Shard::clear);
     }
 

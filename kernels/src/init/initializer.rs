@@ -2,14 +2,16 @@
 
 use super::normal::{normal, truncated_normal};
 use super::philox::{words, COLUMNS};
-use crate::simd::{Kernel, Level};
+use crate::simd::{Level, Vectorized};
 use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
 
 /// Standard deviation of a standard normal variable cut at two standard deviations; TensorFlow divides by it.
 const TRUNCATED_STDDEV: f64 = 0.879_625_661_034_239_8;
 
 /// The distributions of [`Initializer::VarianceScaling`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Distribution {
     /// Uniform within `sqrt(3 * variance)` of zero.
     Uniform,
@@ -20,7 +22,8 @@ pub enum Distribution {
 }
 
 /// What the scale of [`Initializer::VarianceScaling`] is divided by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// `fan_in`.
     FanIn,
@@ -33,15 +36,19 @@ pub enum Mode {
 /// How the embedding of a new row is made.
 ///
 /// Formulas are TensorFlow 1.15's. Random values are a pure function of (seed, key, column): neither order nor threads nor
-/// the machine change a bit of them.
-#[derive(Clone, Debug, PartialEq)]
+/// the machine change a bit of them. As JSON it is an object whose `kind` is the name in snake_case, beside the parameters.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Initializer {
     /// All columns 0.
     Zeros,
     /// All columns 1.
     Ones,
     /// All columns this value.
-    Constant(f32),
+    Constant {
+        /// The value.
+        value: f32,
+    },
     /// `u * (max - min) + min` with `u` in [0, 1) of 24 bits; `max` itself occurs only if the sum rounds up to it.
     RandomUniform {
         /// Least value.
@@ -87,7 +94,7 @@ impl Initializer {
     pub fn validate(&self) -> Result<()> {
         match *self {
             Initializer::Zeros | Initializer::Ones => Ok(()),
-            Initializer::Constant(value) => finite("value", value),
+            Initializer::Constant { value } => finite("value", value),
             Initializer::RandomUniform { min, max } => {
                 finite("min", min)?;
                 finite("max", max)?;
@@ -123,6 +130,22 @@ impl Initializer {
                 positive("fan_in", fan_in)?;
                 positive("fan_out", fan_out)
             }
+        }
+    }
+
+    /// No value is further from zero than this.
+    pub(crate) fn bound(&self) -> f64 {
+        let normal =
+            |mean: f32, stddev: f32, most: f64| f64::from(mean).abs() + most * f64::from(stddev);
+        match *self {
+            Initializer::Zeros => 0.0,
+            Initializer::Ones => 1.0,
+            Initializer::Constant { value } => f64::from(value).abs(),
+            Initializer::RandomUniform { min, max } => f64::from(min.abs().max(max.abs())),
+            Initializer::RandomNormal { mean, stddev } => normal(mean, stddev, 6.5),
+            Initializer::TruncatedNormal { mean, stddev } => normal(mean, stddev, 2.0),
+            // A fan counts as 1 at least.
+            Initializer::VarianceScaling { scale, .. } => f64::from(scale).sqrt() * 6.5,
         }
     }
 
@@ -180,7 +203,7 @@ impl Initializer {
         match *self {
             Initializer::Zeros => Resolved::Constant(0.0),
             Initializer::Ones => Resolved::Constant(1.0),
-            Initializer::Constant(value) => Resolved::Constant(value),
+            Initializer::Constant { value } => Resolved::Constant(value),
             Initializer::RandomUniform { min, max } => {
                 random(Distribution::Uniform, max - min, min)
             }
@@ -241,7 +264,7 @@ struct Fill<'a, F> {
     value: F,
 }
 
-impl<F: Fn(u32) -> f32> Kernel for Fill<'_, F> {
+impl<F: Fn(u32) -> f32> Vectorized for Fill<'_, F> {
     type Output = ();
 
     #[inline(always)]

@@ -77,7 +77,7 @@ fn constants_fill_every_column() {
     for (initializer, value) in [
         (Initializer::Zeros, 0.0),
         (Initializer::Ones, 1.0),
-        (Initializer::Constant(-2.5), -2.5),
+        (Initializer::Constant { value: -2.5 }, -2.5),
     ] {
         assert!(sample(&initializer, 3).iter().all(|&x| x == value));
     }
@@ -293,7 +293,7 @@ fn wrong_parameters_are_refused_by_name_and_value() {
     };
     for (initializer, message) in [
         (
-            Initializer::Constant(f32::NAN),
+            Initializer::Constant { value: f32::NAN },
             "value must be finite (value=NaN)",
         ),
         (

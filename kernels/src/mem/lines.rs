@@ -1,6 +1,7 @@
 //! A buffer of numbers in whole cache lines, whose address is its own while it lives.
 
 use super::prefetch::LINE;
+use crate::keeper::Keep;
 use std::ops::{Deref, DerefMut};
 
 /// Numbers of one line.
@@ -39,6 +40,12 @@ impl Lines {
     /// Makes the buffer `len` long, at most [`Lines::room`]; what it holds is unspecified.
     pub(crate) fn fit(&mut self, len: usize) {
         self.len = len.min(self.room());
+    }
+}
+
+impl Keep for Lines {
+    fn bytes(&self) -> usize {
+        Lines::bytes(self)
     }
 }
 

@@ -1,21 +1,21 @@
 //! Memory taken from the system by the page, and the only place of the table that may touch raw pointers.
 
+mod available_memory;
 mod bucket;
 mod counter;
 mod lines;
 mod pages;
 mod prefetch;
 mod region;
-mod room;
 mod slab;
 mod writeback;
 
+pub(crate) use available_memory::check as check_available;
 pub(crate) use bucket::{Bucket, NONE};
 pub(crate) use counter::Counter;
 pub(crate) use lines::Lines;
 pub(crate) use pages::Pages;
 use pages::Zeroable;
 pub(crate) use prefetch::{prefetch, prefetch_behind};
-pub(crate) use room::check as check_room;
-pub(crate) use slab::{Part, Slab};
+pub(crate) use slab::{OwnedRows, Slab};
 pub(crate) use writeback::start_writeback;

@@ -1,6 +1,6 @@
 //! A piece of anonymous address space: zeros, committed as it is touched, given back when dropped.
 
-use super::room;
+use super::available_memory;
 use crate::{Error, Kind, Result};
 use std::ptr::NonNull;
 
@@ -36,7 +36,7 @@ impl Region {
             .max(1)
             .checked_next_multiple_of(PAGE)
             .ok_or_else(|| refused("the size overflows".into()))?;
-        room::check(len as u64)?;
+        available_memory::check(len as u64)?;
         let spare = if len >= HUGE { HUGE } else { 0 };
         let mapped = len
             .checked_add(spare)
@@ -62,8 +62,11 @@ impl Region {
             address.align_offset(HUGE)
         };
         let start = address.wrapping_add(before);
-        unmap(address, before);
-        unmap(start.wrapping_add(len), mapped - before - len);
+        // SAFETY: two ranges of the mapping made above, each once: what lies before the region and what lies behind it.
+        unsafe {
+            unmap(address, before);
+            unmap(start.wrapping_add(len), mapped - before - len);
+        }
         if len > small {
             // SAFETY: the range lies in the mapping made above; the advice changes no contents. A kernel without huge
             // pages refuses it, which costs speed only.
@@ -114,14 +117,18 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        unmap(self.start.as_ptr(), self.len);
+        // SAFETY: the region owns this mapping, and nobody has it after its owner.
+        unsafe { unmap(self.start.as_ptr(), self.len) };
     }
 }
 
-/// Unmaps whole pages that this module mapped and that nobody uses any more.
-fn unmap(address: *mut u8, len: usize) {
+/// Unmaps `len` bytes; nothing if there are none.
+///
+/// # Safety
+/// The bytes are whole pages of mappings of the caller, who unmaps each once, and nobody uses them any more.
+unsafe fn unmap(address: *mut u8, len: usize) {
     if len > 0 {
-        // SAFETY: the callers in this file pass ranges of their own mapping only, each once.
+        // SAFETY: as the caller promises.
         unsafe { libc::munmap(address.cast(), len) };
     }
 }

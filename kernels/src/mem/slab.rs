@@ -11,8 +11,8 @@ const CHUNK: usize = 64 << 20;
 /// Bytes of a row that are worth a prefetch; the hardware follows a longer row by itself.
 const AHEAD: usize = 24 * LINE;
 
-/// Neighbouring rows that always have the same owner, so that short rows of two owners share no cache line.
-const NEIGHBOURS: u32 = 4;
+/// Rows of a run, as a power of two. A run has one owner, so that short rows of two owners share no cache line.
+const RUN_LOG2: u32 = 4;
 
 /// A growing array of rows of `width` floats.
 ///
@@ -131,11 +131,11 @@ impl Slab {
     }
 
     /// Divides the rows among `parts` owners; each may write its own rows while the others write theirs.
-    pub(crate) fn split(&mut self, parts: usize) -> Vec<Part<'_>> {
+    pub(crate) fn split(&mut self, parts: usize) -> Vec<OwnedRows<'_>> {
         let parts = parts.clamp(1, u32::MAX as usize) as u32;
         let slab: &Slab = self;
         (0..parts)
-            .map(|part| Part {
+            .map(|part| OwnedRows {
                 slab,
                 part,
                 parts,
@@ -198,18 +198,18 @@ impl Slab {
 }
 
 /// The rows of one owner of a [`Slab::split`].
-pub(crate) struct Part<'a> {
+pub(crate) struct OwnedRows<'a> {
     slab: &'a Slab,
     part: u32,
     parts: u32,
     exclusive: PhantomData<&'a mut f32>,
 }
 
-impl Part<'_> {
-    /// Which of `parts` owners has the row: neighbours together, else spread evenly.
+impl OwnedRows<'_> {
+    /// Which of `parts` owners has the row: those of a run together, else spread evenly.
     #[inline(always)]
     pub(crate) fn owner(row: u32, parts: u32) -> u32 {
-        let mixed = (row >> NEIGHBOURS).wrapping_mul(0x9E37_79B1);
+        let mixed = (row >> RUN_LOG2).wrapping_mul(0x9E37_79B1);
         ((u64::from(mixed) * u64::from(parts)) >> 32) as u32
     }
 

@@ -1,6 +1,6 @@
 //! What an optimizer is to a table, and the one loop in which every optimizer updates a row.
 
-use crate::simd::{Kernel, Level};
+use crate::simd::{Level, Vectorized};
 use std::borrow::Cow;
 
 /// One slot of a row: `dim` floats beside the embedding that belong to an optimizer.
@@ -41,7 +41,7 @@ pub trait RowOptimizer: Sync {
 
 /// The mathematics of one column with `S` slots: (weight, slots, gradient) to (weight, slots).
 pub(super) trait Rule<const S: usize>: Copy {
-    /// One step. Must be `#[inline(always)]`, see [`Kernel`].
+    /// One step. Must be `#[inline(always)]`, see [`Vectorized`].
     fn step(self, weight: f32, slots: [f32; S], grad: f32) -> (f32, [f32; S]);
 }
 
@@ -70,7 +70,7 @@ struct Update<'a, R, const S: usize> {
     grad: &'a [f32],
 }
 
-impl<R: Rule<S>, const S: usize> Kernel for Update<'_, R, S> {
+impl<R: Rule<S>, const S: usize> Vectorized for Update<'_, R, S> {
     type Output = ();
 
     /// Blocks of 16 columns are one 512-bit vector, or two or four smaller ones; the rest goes in smaller blocks.

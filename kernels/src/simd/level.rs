@@ -19,7 +19,7 @@ pub(crate) struct Level(Isa);
 ///
 /// `run` must be `#[inline(always)]`, and so must what it calls in its hot loop: only code inlined into the level's entry is
 /// compiled for that level.
-pub(crate) trait Kernel {
+pub(crate) trait Vectorized {
     /// What the kernel gives back.
     type Output;
     /// Does the work.
@@ -42,7 +42,7 @@ impl Level {
 
     /// Runs `kernel` as compiled for this level.
     #[inline]
-    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+    pub(crate) fn run<K: Vectorized>(self, kernel: K) -> K::Output {
         match self.0 {
             Isa::Scalar => kernel.run(),
             // SAFETY: a `Level` exists only for an instruction set that `runs_here` has found on this machine.
@@ -82,7 +82,7 @@ fn runs_here(isa: Isa) -> bool {
 /// The machine must run AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-unsafe fn avx2<K: Kernel>(kernel: K) -> K::Output {
+unsafe fn avx2<K: Vectorized>(kernel: K) -> K::Output {
     kernel.run()
 }
 
@@ -92,7 +92,7 @@ unsafe fn avx2<K: Kernel>(kernel: K) -> K::Output {
 /// The machine must run AVX-512 F, DQ, VL and BW.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq,avx512vl,avx512bw")]
-unsafe fn avx512<K: Kernel>(kernel: K) -> K::Output {
+unsafe fn avx512<K: Vectorized>(kernel: K) -> K::Output {
     kernel.run()
 }
 
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn every_level_of_this_machine_runs_a_kernel() {
         struct Sum<'a>(&'a [u32]);
-        impl Kernel for Sum<'_> {
+        impl Vectorized for Sum<'_> {
             type Output = u32;
             #[inline(always)]
             fn run(self) -> u32 {

@@ -7,4 +7,4 @@ mod level;
 
 #[cfg(test)]
 pub(crate) use level::Isa;
-pub(crate) use level::{Kernel, Level};
+pub(crate) use level::{Level, Vectorized};

@@ -3,7 +3,6 @@
 //! A training step counts the keys of all its lookups of a table first ([`Table::observe`]) and gives rows then
 //! ([`Table::admit`]): so every occurrence of the batch counts, whatever the order of the lookups.
 
-use super::flight::Source;
 use super::observed::Observed;
 use super::{Lease, Table};
 use crate::batch::distinct::Wanted;
@@ -11,9 +10,9 @@ use crate::history::{Candidates, History, Seen};
 use crate::index::Index;
 use crate::mem::{prefetch, Lines};
 use crate::pool::ranges;
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::{Ids, Pool, Result, PADDING};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
 /// A thread should count at least so many keys.
@@ -53,6 +52,8 @@ pub struct Stats {
     pub refused: u64,
     /// Keys that were evicted.
     pub evicted: u64,
+    /// Gradients that were dropped because their keys had been removed since the lookup, each offset once an update.
+    pub stale: u64,
 }
 
 /// The counters behind [`Stats`].
@@ -62,6 +63,7 @@ pub(super) struct Counters {
     pub(super) new: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) evicted: AtomicU64,
+    pub(super) stale: AtomicU64,
 }
 
 impl Counters {
@@ -112,9 +114,8 @@ impl Table {
         };
         self.start_history(thresholds, now)?;
         let index = self.index().read();
-        let found = self.distinct(pool, &index, ids, Wanted::Occurrences, restore, |n| {
-            self.room(n)
-        });
+        let room = |n| self.rows().buffer(n);
+        let found = self.distinct(pool, &index, ids, Wanted::Occurrences, restore, room);
         let (keys, times) = found.list;
         let keys = Arc::new(keys);
         let history = self.history().read();
@@ -125,22 +126,22 @@ impl Table {
             pool.each(ranges(keys.len(), pool.parts(keys.len(), LEAST)), |range| {
                 see_rows(history, range, offsets, now, &count);
             });
-            let moment = history.waiting.moment() + 2;
+            let counted_at = history.candidates.version() + 2;
             let mut counts = Vec::new();
             if !found.missing.is_empty() {
                 let missing: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
                 let count = |at: usize| count(found.missing[at].0 as usize);
-                let waiting = &history.waiting;
-                counts = waiting.add(pool, &missing, history.counts(), count, now);
+                let candidates = &history.candidates;
+                counts = candidates.add(pool, &missing, history.counts(), count, now);
             }
-            self.observed().lock().keep(Observed {
+            self.observed().keep(Observed {
                 keys: Arc::clone(&keys),
                 offsets: found.offsets,
                 missing: found.missing,
                 counts,
                 version: index.version(),
-                losses: index.losses(),
-                moment,
+                removals: index.removals(),
+                counted_at,
             });
         }
         Ok(keys)
@@ -170,7 +171,7 @@ impl Table {
                 .with("place", place)
                 .with("keys", keys.len()));
         }
-        let observed = self.observed().lock().take(keys);
+        let observed = self.observed().take(|found| found.keys[..] == *keys);
         // Keys that were observed are distinct, and none is padding.
         let given = observed.is_none();
         if given && keys.contains(&PADDING) {
@@ -179,19 +180,15 @@ impl Table {
         let index = self.index().read();
         let version = index.version();
         let mut decided = self.decide(pool, &index, keys, observed);
-        if let Some(limit) = limit.filter(|&limit| decided.offsets.len() > limit) {
-            return Err(self
-                .refuse("the batch has more distinct keys than its limit")
-                .with("distinct", decided.offsets.len())
-                .with("limit", limit));
-        }
+        self.check_limit(&decided, limit)?;
         let index = if decided.missing.is_empty() {
             index
         } else {
             drop(index);
             let mut index = self.index().write();
-            if index.version() != version {
+            if index.version() != version || decided.access != self.access() {
                 decided = self.decide(pool, &index, keys, None);
+                self.check_limit(&decided, limit)?;
             }
             let missing: Vec<i64> = decided.missing.iter().map(|&(_, key)| key).collect();
             if given {
@@ -201,13 +198,15 @@ impl Table {
             for (&(at, _), &row) in decided.missing.iter().zip(&made) {
                 decided.offsets[at as usize] = i64::from(row);
             }
-            parking_lot::RwLockWriteGuard::downgrade(index)
+            crate::sync::RwLockWriteGuard::downgrade(index)
         };
         let Decided {
-            offsets,
+            mut offsets,
             position,
             missing,
+            access: _,
         } = decided;
+        self.rows().stamp(&mut offsets);
         let refused = keys.len() - offsets.len();
         self.counters().batch(offsets.len(), missing.len());
         self.counters().refused.fetch_add(refused as u64, Relaxed);
@@ -220,11 +219,7 @@ impl Table {
             }
         }
         let offsets = Arc::new(offsets);
-        let source = Source {
-            ids: (0, 0),
-            restore: (restore.as_ptr().addr(), restore.len()),
-        };
-        self.flight().lock().register(&offsets, source, Vec::new());
+        self.flight().lock().register(&offsets, None, Vec::new());
         drop(index);
         Ok(self.leased(offsets))
     }
@@ -235,18 +230,15 @@ impl Table {
     /// # Errors
     /// `ResourceExhausted` without memory for the sketch of a table that has one and no history yet; then nothing changed.
     pub fn set_access_threshold(&self, access: u32) -> Result<()> {
-        if let Some(history) = self.history().read().as_deref() {
-            history.set_access(access);
-            return Ok(());
-        }
+        // While somebody has the index for writing, the threshold stays: rows are given by the one that was asked about.
         let _index = self.index().read();
         let rows = self.content().read().slab.rows();
         let mut history = self.history().write();
         if history.is_none() {
             let new = History::unconfigured(access, rows);
-            *history = Some(Box::new(new.with_waiting(self.candidates()?)));
+            *history = Some(Box::new(new.with_candidates(self.candidates()?)));
         }
-        if let Some(history) = history.as_deref() {
+        if let Some(history) = history.as_deref_mut() {
             history.set_access(access);
         }
         Ok(())
@@ -266,6 +258,7 @@ impl Table {
             new: counters.new.load(Relaxed),
             refused: counters.refused.load(Relaxed),
             evicted: counters.evicted.load(Relaxed),
+            stale: counters.stale.load(Relaxed),
         }
     }
 
@@ -282,7 +275,7 @@ impl Table {
         keys: &[i64],
         observed: Option<Observed>,
     ) -> Decided {
-        let current = observed.filter(|found| found.losses == index.losses());
+        let current = observed.filter(|found| found.removals == index.removals());
         let (mut offsets, mut missing, counted) = match current {
             Some(mut found) if found.version != index.version() => {
                 // Rows have come meanwhile.
@@ -294,13 +287,13 @@ impl Table {
                 found
                     .missing
                     .retain(|&(at, _)| found.offsets[at as usize] == -1);
-                self.keep(again.offsets);
+                self.rows().keep(again.offsets);
                 (found.offsets, found.missing, None)
             }
             Some(found) => (
                 found.offsets,
                 found.missing,
-                Some((found.counts, found.moment)),
+                Some((found.counts, found.counted_at)),
             ),
             None => {
                 let found = self.rows_of(pool, index, keys);
@@ -308,10 +301,10 @@ impl Table {
             }
         };
         let history = self.history().read();
-        let Some(history) = history.as_deref().filter(|one| one.access() > 0) else {
-            return Decided::all(offsets, missing);
+        let access = history.as_deref().map_or(0, History::access);
+        let Some(history) = history.as_deref().filter(|_| access > 0) else {
+            return Decided::all(offsets, missing, access);
         };
-        let access = history.access();
         // Empty as long as no key is refused; -1 for those that are.
         let mut position = Vec::new();
         let mut refuse = |at: u32| {
@@ -331,10 +324,10 @@ impl Table {
         }
         if !missing.is_empty() {
             let counts = match counted {
-                Some((counts, moment)) if moment == history.waiting.moment() => counts,
+                Some((counts, counted_at)) if counted_at == history.candidates.version() => counts,
                 _ => {
                     let keys: Vec<i64> = missing.iter().map(|&(_, key)| key).collect();
-                    history.waiting.counts(pool, &keys)
+                    history.candidates.counts(pool, &keys)
                 }
             };
             let below = missing.iter().zip(&counts);
@@ -342,7 +335,7 @@ impl Table {
             below.for_each(|(&(at, _), _)| refuse(at));
         }
         if position.is_empty() {
-            return Decided::all(offsets, missing);
+            return Decided::all(offsets, missing, access);
         }
         let mut admitted = 0;
         // Without a branch: which keys are refused cannot be foreseen.
@@ -362,6 +355,23 @@ impl Table {
             offsets,
             position: Some(position),
             missing,
+            access,
+        }
+    }
+
+    /// The count from which on keys get rows; 0 without a history.
+    fn access(&self) -> u32 {
+        self.history().read().as_deref().map_or(0, History::access)
+    }
+
+    /// Refuses more admitted keys than `limit`.
+    fn check_limit(&self, decided: &Decided, limit: Option<usize>) -> Result<()> {
+        match limit.filter(|&limit| decided.offsets.len() > limit) {
+            None => Ok(()),
+            Some(limit) => Err(self
+                .refuse("the batch has more distinct keys than its limit")
+                .with("distinct", decided.offsets.len())
+                .with("limit", limit)),
         }
     }
 
@@ -381,18 +391,20 @@ impl Table {
             return Err(self.refuse("an eviction threshold needs a timestamp in every batch"));
         }
         let Thresholds { access, eviction } = thresholds;
-        if let Some(history) = self.history().read().as_deref() {
-            history.configure(access, eviction);
+        let history = self.history().read();
+        if let Some(history) = history.as_deref().filter(|one| one.is_configured()) {
+            history.set_eviction(eviction);
             return Ok(());
         }
+        drop(history);
         let _index = self.index().read();
         let rows = self.content().read().slab.rows();
         let mut history = self.history().write();
-        match history.as_deref() {
+        match history.as_deref_mut() {
             Some(history) => history.configure(access, eviction),
             None => {
                 let new = History::new(access, eviction, now, rows);
-                *history = Some(Box::new(new.with_waiting(self.candidates()?)));
+                *history = Some(Box::new(new.with_candidates(self.candidates()?)));
             }
         }
         Ok(())
@@ -413,7 +425,7 @@ impl Table {
         let access = history.access();
         for (&key, &row) in keys.iter().zip(rows) {
             // Whoever gives a key its row by hand has admitted it.
-            let mut seen = history.waiting.take(key).unwrap_or(Seen {
+            let mut seen = history.candidates.take(key).unwrap_or(Seen {
                 count: 0,
                 last: if access == 0 { 0 } else { history.latest() },
             });
@@ -428,7 +440,7 @@ impl Table {
     pub(super) fn forget_history(&self, keys: impl Iterator<Item = i64>, rows: &[u32]) {
         if let Some(history) = self.history().read().as_deref() {
             keys.for_each(|key| {
-                history.waiting.take(key);
+                history.candidates.take(key);
             });
             rows.iter()
                 .for_each(|&row| history.set_row(row, Seen::default()));
@@ -444,14 +456,17 @@ struct Decided {
     position: Option<Vec<i32>>,
     /// The places in `offsets` of rows that are to be made, in order, each with its key.
     missing: Vec<(u32, i64)>,
+    /// The count from which on keys were admitted; 0 if there was none.
+    access: u32,
 }
 
 impl Decided {
-    fn all(offsets: Lines, missing: Vec<(u32, i64)>) -> Decided {
+    fn all(offsets: Lines, missing: Vec<(u32, i64)>, access: u32) -> Decided {
         Decided {
             offsets,
             position: None,
             missing,
+            access,
         }
     }
 }

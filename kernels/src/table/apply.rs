@@ -2,21 +2,22 @@
 
 use super::content::Content;
 use super::engine::zeros;
-use super::{Lookup, Table, Target};
+use super::offset::Unfit;
+use super::{LookupGradients, Table, Target};
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
-use crate::mem::{Part, NONE};
+use crate::mem::{OwnedRows, NONE};
 use crate::pool::ranges;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Ids, Pool, Result, RowOptimizer};
-use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A thread should have at least so many gradients.
 const LEAST: usize = 512;
 
-/// One owner should have at most about so many gradients, so that its lists stay in the second cache.
+/// One owner should have at most about so many gradients, so that its lists stay in the second
+/// cache.
 const MOST: usize = 128 << 10;
 
 /// Rows on their way ahead of the one that is updated.
@@ -25,12 +26,15 @@ const AHEAD: usize = 8;
 impl Table {
     /// One step of `optimizer` with gradients `(n, dim)`; returns how many rows changed.
     ///
-    /// Gradients of one row are summed in order of occurrence and the row is updated once. Slots that the optimizer needs
-    /// and rows lack are added first. Rows of frozen keys do not change.
+    /// Gradients of one row are summed in order of occurrence and the row is updated once. Slots
+    /// that the optimizer needs and rows lack are added first. Rows of frozen keys do not change.
+    /// Gradients whose key was removed since its offset was given out are dropped and counted in
+    /// [`Stats`](super::Stats).
     ///
     /// # Errors
-    /// `InvalidArgument` for a wrong length or row number, `ResourceExhausted` if new rows exceed the budget or the system
-    /// gives no memory. A failed call changes no row.
+    /// `InvalidArgument` for a wrong length or an offset that this table has not given out,
+    /// `Aborted` for an offset from before the content was replaced, `ResourceExhausted` if new
+    /// rows exceed the budget or the system gives no memory. A failed call changes no row.
     pub fn apply(
         &self,
         pool: &Pool,
@@ -51,7 +55,7 @@ impl Table {
             Target::Ids(ids) => {
                 let mut restore = vec![0; n];
                 let (index, offsets) = self.resolve(pool, ids, true, None, &mut restore, zeros)?;
-                let lookup = Lookup {
+                let lookup = LookupGradients {
                     offsets: &offsets,
                     restore: &restore,
                     grads,
@@ -68,16 +72,17 @@ impl Table {
 
     /// One step of `optimizer` with the gradients of `lookups`; returns how many rows changed.
     ///
-    /// As if the gradients of each lookup were summed over its ids with [`reduce`](crate::reduce), and [`Table::apply`]
-    /// were called with the sums of all lookups, one after the other: the same bits without the tensors between.
+    /// As if the gradients of each lookup were summed over its ids with [`reduce`](crate::reduce),
+    /// and [`Table::apply`] were called with the sums of all lookups, one after the other: the same
+    /// bits without the tensors between.
     ///
     /// # Errors
-    /// As [`Table::apply`], and `InvalidArgument` for an entry of `restore` that is no place in its `offsets`. A failed call
-    /// changes no row.
+    /// As [`Table::apply`], and `InvalidArgument` for an entry of `restore` that is no place in its
+    /// `offsets`. A failed call changes no row.
     pub fn apply_lookups(
         &self,
         pool: &Pool,
-        lookups: &[Lookup<'_>],
+        lookups: &[LookupGradients<'_>],
         optimizer: &dyn RowOptimizer,
     ) -> Result<u64> {
         for lookup in lookups {
@@ -100,11 +105,12 @@ impl Table {
         self.update(pool, &mut content, &dealt, &keyed, optimizer)
     }
 
-    /// Creates or overwrites embeddings, `(n)` ids and `(n, dim)` rows; the last occurrence of a key wins and its slots
-    /// start again at their initial values. Padding is skipped.
+    /// Creates or overwrites embeddings, `(n)` ids and `(n, dim)` rows; the last occurrence of a
+    /// key wins and its slots start again at their initial values. Padding is skipped.
     ///
     /// # Errors
-    /// `InvalidArgument` for a wrong length, `ResourceExhausted` over the budget; a failed call changes nothing.
+    /// `InvalidArgument` for a wrong length, `ResourceExhausted` over the budget; a failed call
+    /// changes nothing.
     pub fn assign(&self, pool: &Pool, ids: Ids<'_>, rows: &[f32]) -> Result<()> {
         let dim = self.dim();
         self.floats("rows", rows.len(), ids.len())?;
@@ -143,7 +149,7 @@ impl Table {
     }
 
     /// Sums the gradients of every distinct key of every lookup.
-    fn keyed<'a>(&self, pool: &Pool, lookups: &[Lookup<'a>]) -> Result<Keyed<'a>> {
+    fn keyed<'a>(&self, pool: &Pool, lookups: &[LookupGradients<'a>]) -> Result<Keyed<'a>> {
         let spread: Vec<Spread<'a>> = lookups
             .iter()
             .map(|lookup| (lookup.restore, lookup.grads, lookup.offsets.len()))
@@ -159,7 +165,8 @@ impl Table {
         Ok(Keyed { lookups, ends })
     }
 
-    /// Deals the entries of a batch to owners of rows; padding is dropped.
+    /// Deals the entries of a batch to owners of rows; padding is dropped, and what is stale is
+    /// dropped and counted.
     fn deal(
         &self,
         pool: &Pool,
@@ -170,34 +177,34 @@ impl Table {
         let threads = pool.parts(n, LEAST);
         let owners = threads * n.div_ceil(threads * MOST).max(1);
         let mut lists: Vec<Vec<Vec<(u32, u32)>>> = vec![Vec::new(); threads];
-        let bad = Mutex::new(None);
-        let work: Vec<(Range<usize>, &mut Vec<_>)> =
-            ranges(n, threads).into_iter().zip(&mut lists).collect();
-        pool.each(work, |(range, lists)| {
+        let mut stale: Vec<Vec<i64>> = vec![Vec::new(); threads];
+        let rows = content.offsets();
+        let work = ranges(n, threads)
+            .into_iter()
+            .zip(lists.iter_mut().zip(&mut stale))
+            .collect();
+        pool.try_each(work, |(range, (lists, stale)): (Range<usize>, _)| {
             let size = range.len() / owners;
             *lists = vec![Vec::with_capacity(size + size / 8 + 16); owners];
             for at in range {
                 let offset = offset(at);
-                match content.check(offset) {
-                    Some(NONE) => {}
-                    Some(row) => {
-                        lists[Part::owner(row, owners as u32) as usize].push((row, at as u32));
+                match rows.row(offset) {
+                    Ok(NONE) => {}
+                    Ok(row) => {
+                        lists[OwnedRows::owner(row, owners as u32) as usize].push((row, at as u32));
                     }
-                    None => {
-                        *bad.lock() = Some(offset);
-                        return;
-                    }
+                    Err(Unfit::Stale | Unfit::Retired(_)) => stale.push(offset),
+                    Err(why) => return Err(self.bad_offset("offsets", offset, why)),
                 }
             }
-        });
-        match bad.into_inner() {
-            Some(offset) => Err(self.bad_offset("offsets", offset, content.slab.rows())),
-            None => Ok(Dealt {
-                lists,
-                owners,
-                distinct: false,
-            }),
-        }
+            Ok(())
+        })?;
+        Ok(Dealt {
+            lists,
+            owners,
+            distinct: false,
+            stale: distinct(stale.concat()),
+        })
     }
 
     /// Sums the gradients of every row and updates it.
@@ -212,6 +219,9 @@ impl Table {
         let starts = content
             .slots_for(&optimizer.slots())
             .map_err(|error| error.with("table", &self.config().name))?;
+        self.counters()
+            .stale
+            .fetch_add(dealt.stale, Ordering::Relaxed);
         let frozen = content.frozen().to_vec();
         let updated = AtomicU64::new(0);
         let parts = content.slab.split(dealt.owners);
@@ -242,6 +252,15 @@ struct Dealt {
     owners: usize,
     /// Whether no row occurs twice.
     distinct: bool,
+    /// How many distinct offsets are stale.
+    stale: u64,
+}
+
+/// How many different ones there are.
+fn distinct(mut offsets: Vec<i64>) -> u64 {
+    offsets.sort_unstable();
+    offsets.dedup();
+    offsets.len() as u64
 }
 
 impl Dealt {
@@ -281,7 +300,8 @@ impl Gradients for Rows<'_> {
     }
 }
 
-/// The gradients of several lookups; a position is a distinct key of one of them, and counts on from lookup to lookup.
+/// The gradients of several lookups; a position is a distinct key of one of them, and counts on
+/// from lookup to lookup.
 struct Keyed<'a> {
     lookups: Vec<Summed<'a>>,
     /// Where the positions of each lookup end.
@@ -312,7 +332,7 @@ struct Job<'a, G> {
 
 impl<G: Gradients> Job<'_, G> {
     /// Updates the rows of one owner, which may write all of them, and returns how many changed.
-    fn run(&self, mut part: Part<'_>, found: &Occurrences) -> u64 {
+    fn run(&self, mut part: OwnedRows<'_>, found: &Occurrences) -> u64 {
         let rows = found.rows();
         let mut sum = vec![0.0; self.dim];
         let mut updated = 0;

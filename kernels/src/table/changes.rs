@@ -1,14 +1,15 @@
 //! Which rows changed since which save: what an incremental checkpoint writes.
 //!
-//! Time is counted in epochs. A change carries the number of the epoch it falls into; a save closes the epoch of its snapshot. A
-//! delta since epoch e holds the rows that carry a later number. So a save that fails loses nothing: the next one asks for
-//! what changed since the last save that is good.
+//! Time is counted in epochs. A change carries the number of the epoch it falls into; a save closes
+//! the epoch of its snapshot. A delta since epoch e holds the rows that carry a later number. So a
+//! save that fails loses nothing: the next one asks for what changed since the last save that is
+//! good.
 
+use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// The state behind the content's lock. Rows are stamped by whoever has the content for writing; epochs are closed by whoever
-/// has it for reading, when nobody writes.
+/// The state behind the content's lock. Rows are stamped by whoever has the content for writing;
+/// epochs are closed by whoever has it for reading, when nobody writes.
 #[derive(Default)]
 pub(crate) struct Changes {
     /// The epoch that changes fall into now; 0 while changes are not tracked.
@@ -97,7 +98,8 @@ impl Changes {
         }
     }
 
-    /// The changes of the content that takes the place of this one; closes the epoch and returns its number.
+    /// The changes of the content that takes the place of this one; closes the epoch and returns
+    /// its number.
     pub(super) fn replaced(&mut self) -> (Changes, u32) {
         let closed = *self.epoch.get_mut();
         if closed == 0 {
@@ -125,13 +127,14 @@ impl Changes {
         self.is_on() && since >= self.replaced && since < self.epoch.load(Relaxed)
     }
 
-    /// Whether a row belongs into a delta since epoch `since`: it changed later, at least `least` times since it was last written.
+    /// Whether a row belongs into a delta since epoch `since`: it changed later, at least `least`
+    /// times since it was last written.
     pub(super) fn holds(&self, row: u32, since: u32, least: u32) -> bool {
         self.changed(row, since) && self.touched(row) >= least
     }
 
-    /// After a save since epoch `since` that closed an epoch: rows that were written count anew, and those that were left out
-    /// are candidates of the next delta.
+    /// After a save since epoch `since` that closed an epoch: rows that were written count anew,
+    /// and those that were left out are candidates of the next delta.
     pub(super) fn written(&self, rows: u32, since: u32, least: u32) {
         let epoch = self.epoch.load(Relaxed);
         for row in (0..rows).filter(|&row| self.changed(row, since)) {

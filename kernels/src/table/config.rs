@@ -1,6 +1,7 @@
 //! What a table is told once, when it is made.
 
 use crate::{Error, Initializer, Result, PADDING};
+use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 
 /// The largest embedding, in floats.
@@ -12,14 +13,17 @@ pub const MAX_CAPACITY: u64 = 2_000_000_000;
 /// The sizes of a sketch, in bytes.
 const SKETCH_BYTES: RangeInclusive<u64> = 1 << 10..=1 << 40;
 
-/// The settings of a [`Table`](crate::Table); they do not change during its life.
-#[derive(Clone, Debug)]
+/// The settings of a [`Table`](crate::Table); they do not change during its life. This is also their form in JSON: as Python gives
+/// them, and as a checkpoint's manifest keeps them.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct TableConfig {
     /// The name that errors carry.
     pub name: String,
     /// Floats of one embedding, 1..=8192.
     pub dim: usize,
-    /// The most rows the table may hold, 1..=2e9. Memory is taken as rows appear, not for the whole budget.
+    /// The most rows the table may hold, 1..=2e9. Memory is taken as rows appear, not for the whole
+    /// budget.
     pub capacity: u64,
     /// With the key and the column it decides the first values of a row.
     pub seed: u64,
@@ -28,9 +32,12 @@ pub struct TableConfig {
     /// Factor on what the initializer gives.
     pub init_param: f32,
     /// Keys whose rows are looked up like others but never changed by an optimizer.
+    #[serde(rename = "padding_keys")]
     pub frozen_keys: Vec<i64>,
-    /// 0: keys that are counted before they get rows have a counter each, of at most 24 bytes. Otherwise they share so many bytes,
-    /// 1024..=2^40, in a sketch that counts some of them too high, and so admits some too early. Nothing is taken before keys are counted.
+    /// 0: keys that are counted before they get rows have a counter each, of at most 24 bytes.
+    /// Otherwise they share so many bytes, 1024..=2^40, in a sketch that counts some of them too
+    /// high, and so admits some too early. Nothing is taken before keys are counted.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub admission_sketch_bytes: u64,
 }
 
@@ -66,6 +73,89 @@ impl TableConfig {
         }
         self.initializer
             .validate()
-            .map_err(|cause| cause.with("table", &self.name))
+            .map_err(|cause| cause.with("table", &self.name))?;
+        if self.initializer.bound() * f64::from(self.init_param).abs() > f64::from(f32::MAX) {
+            return Err(refuse("the initializer times init_param must fit float32")
+                .with("init_param", self.init_param));
+        }
+        Ok(())
+    }
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(value: &u64) -> bool {
+    *value == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_values_that_float32_cannot_hold_are_refused() {
+        let config = |initializer, init_param| TableConfig {
+            name: "users".to_owned(),
+            dim: 1,
+            capacity: 1,
+            seed: 0,
+            initializer,
+            init_param,
+            frozen_keys: Vec::new(),
+            admission_sketch_bytes: 0,
+        };
+        let value = 3e38;
+        for (initializer, most) in [
+            (Initializer::Constant { value }, 1.0),
+            (Initializer::Constant { value: -value }, -1.0),
+            (
+                Initializer::RandomUniform {
+                    min: -1e38,
+                    max: 1e38,
+                },
+                3.0,
+            ),
+            (
+                Initializer::RandomNormal {
+                    mean: 1e38,
+                    stddev: 1e37,
+                },
+                2.0,
+            ),
+            (Initializer::Zeros, f32::MAX),
+        ] {
+            let good = config(initializer.clone(), most);
+            assert!(good.validate().is_ok(), "{good:?}");
+            let error = config(initializer.clone(), most * 2.0).validate();
+            let text = error.err().map(|error| error.to_string());
+            let text = text.unwrap_or_default();
+            if initializer == Initializer::Zeros {
+                assert!(text.contains("init_param must be finite"), "{text}");
+            } else {
+                assert!(
+                    text.contains("must fit float32 (table=users, init_param="),
+                    "{text}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_configuration_reads_what_it_writes() {
+        let text = r#"{"name":"users","dim":2,"capacity":3,"seed":18446744073709551615,
+            "initializer":{"kind":"truncated_normal","mean":0.5,"stddev":2.0},"init_param":0.5,
+            "padding_keys":[-9223372036854775808,7]}"#;
+        let config: TableConfig = serde_json::from_str(text).unwrap();
+        assert_eq!((config.seed, config.frozen_keys[0]), (u64::MAX, i64::MIN));
+        let written = serde_json::to_string(&config).unwrap();
+        assert_eq!(
+            serde_json::from_str::<TableConfig>(&written).unwrap(),
+            config
+        );
+        assert!(!written.contains("admission_sketch_bytes"));
+        let more = text.replace("\"dim\"", "\"colour\":1,\"dim\"");
+        assert!(serde_json::from_str::<TableConfig>(&more).is_err());
     }
 }

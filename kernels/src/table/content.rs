@@ -1,10 +1,13 @@
 //! The rows of a table, and which of them are in use.
 
 use super::changes::Changes;
-use super::vacant::Vacant;
-use crate::mem::{Slab, NONE};
+use super::free_rows::FreeRows;
+use super::offset::{Births, Unfit, MAX_ROWS};
+use crate::mem::Slab;
+use crate::sync::{RwLock, RwLockReadGuard};
 use crate::{Error, Kind, Result, SlotSpec};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Below this many free rows memory is not given back piece by piece.
 const SWEEP: usize = 4096;
@@ -12,17 +15,17 @@ const SWEEP: usize = 4096;
 /// Runs of free rows of at least this many bytes are given back.
 const RUN_BYTES: usize = 256 << 10;
 
-/// Rows `[embedding | slot 1 | slot 2 ..]` with the bookkeeping of removed ones.
+/// Rows `[embedding | slot 1 | slot 2 ..]` with the bookkeeping of free ones.
 pub(crate) struct Content {
-    /// The rows; all below `slab.rows()` that are not removed are in use.
+    /// The rows; all below `slab.rows()` that are not free are in use.
     pub(crate) slab: Slab,
     /// The slots, in the order in which they lie behind the embedding.
     pub(crate) slots: Vec<SlotSpec>,
     dim: usize,
     capacity: u64,
-    /// Removed rows; the lowest are used again first, so that rows in use lie close together.
-    removed: Vacant,
-    /// No row below this one is removed.
+    /// Free rows; the lowest are used again first, so that rows in use lie close together.
+    free_rows: FreeRows,
+    /// No row below this one is free.
     lowest: usize,
     /// Rows that no optimizer changes, ascending.
     frozen: Vec<u32>,
@@ -32,6 +35,33 @@ pub(crate) struct Content {
     initials: u64,
     /// Which rows changed since which save.
     pub(super) changes: Changes,
+    /// Those of the table, as soon as this is its content.
+    births: Arc<RwLock<Births>>,
+}
+
+/// Tells which row an offset is for. The content stays as it is meanwhile.
+pub(super) struct Offsets<'c> {
+    births: RwLockReadGuard<'c, Births>,
+    rows: u64,
+}
+
+impl Offsets<'_> {
+    /// The row that an offset may change: [`NONE`](crate::mem::NONE) for -1 and for 0, which is
+    /// nobody's.
+    #[inline(always)]
+    pub(super) fn row(&self, offset: i64) -> Result<u32, Unfit> {
+        self.births.row(offset, self.rows)
+    }
+
+    /// The row that may be read with an offset: [`Offsets::row`], or that of a removed key as long
+    /// as a lease holds it.
+    #[inline(always)]
+    pub(super) fn readable(&self, offset: i64) -> Result<u32, Unfit> {
+        match self.row(offset) {
+            Err(Unfit::Retired(row)) => Ok(row),
+            found => found,
+        }
+    }
 }
 
 impl Content {
@@ -43,26 +73,43 @@ impl Content {
             slots,
             dim,
             capacity,
-            removed: Vacant::default(),
+            free_rows: FreeRows::default(),
             lowest: 0,
             frozen: Vec::new(),
             swept: 0,
             initials: 0,
             changes: Changes::default(),
+            births: Arc::default(),
         }
     }
 
-    /// The row of an offset: [`NONE`] for -1, `None` if it is no row in use.
-    #[inline(always)]
-    pub(crate) fn check(&self, offset: i64) -> Option<u32> {
-        if (offset as u64) < self.slab.rows() as u64 {
-            let row = offset as u32;
-            return (self.removed.len() == 0 || !self.removed.contains(row)).then_some(row);
-        }
-        (offset == -1).then_some(NONE)
+    /// Since when each row belongs to its key.
+    pub(super) fn births(&self) -> &Arc<RwLock<Births>> {
+        &self.births
     }
 
-    /// Numbers for `n` new rows: removed ones first, then behind the last. Their contents are unspecified.
+    /// What tells the rows of offsets.
+    pub(super) fn offsets(&self) -> Offsets<'_> {
+        Offsets {
+            births: self.births.read(),
+            rows: self.slab.rows() as u64,
+        }
+    }
+
+    /// Takes the place of `old`, whose offsets are good no longer.
+    pub(super) fn follow(&mut self, old: &Content) {
+        self.births = Arc::clone(&old.births);
+        self.births.write().replaced(self.slab.rows());
+    }
+
+    /// A row that a lease holds has lost its key: it can be read with the offsets there are, and
+    /// not changed.
+    pub(super) fn retire(&mut self, row: u32) {
+        self.births.write().retire(row);
+    }
+
+    /// Numbers for `n` new rows: free ones first, then behind the last. Their contents are
+    /// unspecified.
     ///
     /// # Errors
     /// `ResourceExhausted`; nothing changed.
@@ -72,95 +119,106 @@ impl Content {
             Error::new(Kind::ResourceExhausted, "no memory for new row numbers").with("rows", n)
         })?;
         while rows.len() < n {
-            let Some(row) = self.first_removed() else {
+            let Some(row) = self.first_free() else {
                 break;
             };
-            self.removed.remove(row);
+            self.free_rows.remove(row);
             rows.push(row);
         }
         let reused = rows.len();
         let first = self.slab.rows();
-        if let Err(error) = self.slab.grow(first + (n - reused)) {
+        let end = first + (n - reused);
+        if let Err(error) = numbered(end).and_then(|()| self.slab.grow(end)) {
             self.free(&rows);
             return Err(error);
         }
-        rows.extend((first..first + (n - reused)).map(|row| row as u32));
-        self.swept = self.swept.min(self.removed.len());
+        rows.extend((first..end).map(|row| row as u32));
+        self.births.write().take(&rows, end);
+        self.swept = self.swept.min(self.free_rows.len());
         Ok(rows)
     }
 
     /// Takes rows out of use.
     pub(crate) fn free(&mut self, rows: &[u32]) {
+        self.births.write().free(rows);
         for &row in rows {
-            self.removed.insert(row);
+            self.free_rows.insert(row);
             self.lowest = self.lowest.min(row as usize);
         }
         if !self.frozen.is_empty() {
-            let removed = &self.removed;
-            self.frozen.retain(|&row| !removed.contains(row));
+            let free_rows = &self.free_rows;
+            self.frozen.retain(|&row| !free_rows.contains(row));
         }
     }
 
-    /// Gives memory of removed rows back, if many are.
+    /// Gives memory of free rows back, if many are.
     pub(crate) fn tidy(&mut self) {
-        let unused = self.removed.len();
+        let unused = self.free_rows.len();
         if unused == self.slab.rows() {
             if unused > 0 {
-                let changes = std::mem::take(&mut self.changes);
-                *self = Content::new(self.dim, self.capacity, std::mem::take(&mut self.slots));
-                self.changes = changes;
+                let mut old =
+                    Content::new(self.dim, self.capacity, std::mem::take(&mut self.slots));
+                std::mem::swap(self, &mut old);
+                self.changes = old.changes;
+                self.births = old.births;
+                self.births.write().truncate(0);
             }
         } else if self.is_sparse() && unused >= self.swept + self.swept / 4 {
             self.sweep();
         }
     }
 
-    /// Whether half of the rows are removed, and many.
+    /// Whether half of the rows are free, and many.
     pub(crate) fn is_sparse(&self) -> bool {
-        self.removed.len() >= SWEEP && self.removed.len() * 2 >= self.slab.rows()
+        self.free_rows.len() >= SWEEP && self.free_rows.len() * 2 >= self.slab.rows()
     }
 
     /// Rows in use, staged and retired ones among them.
     pub(crate) fn used(&self) -> usize {
-        self.slab.rows() - self.removed.len()
+        self.slab.rows() - self.free_rows.len()
     }
 
-    /// [`Content::tidy`] is to wait until many more rows are removed: somebody else gives their memory back.
+    /// [`Content::tidy`] is to wait until many more rows are removed: somebody else gives their
+    /// memory back.
     pub(crate) fn leave_untidy(&mut self) {
-        self.swept = self.removed.len();
+        self.swept = self.free_rows.len();
     }
 
-    /// Moves a row in use into the first removed one, if that is below it. `None`: it is not, or the row is frozen and stays.
+    /// Moves a row in use into the first free one, if that is below it. `None`: it is not, or the
+    /// row is frozen and stays.
     pub(crate) fn move_down(&mut self, row: u32, scratch: &mut Vec<f32>) -> Option<u32> {
         if self.frozen.binary_search(&row).is_ok() {
             return None;
         }
-        let to = self.first_removed().filter(|&to| to < row)?;
+        let to = self.first_free().filter(|&to| to < row)?;
         scratch.clear();
         scratch.extend_from_slice(self.slab.row(row)?);
         self.slab.row_mut(to)?.copy_from_slice(scratch);
         self.changes.moved(row, to);
-        self.removed.remove(to);
-        self.removed.insert(row);
+        self.births.write().moved(row, to);
+        self.free_rows.remove(to);
+        self.free_rows.insert(row);
         Some(to)
     }
 
-    /// Forgets removed rows at the end. What is returned holds their memory: to be dropped when no lock is held, which takes time.
+    /// Forgets free rows at the end. What is returned holds their memory: to be dropped when no
+    /// lock is held, which takes time.
     pub(crate) fn trim(&mut self) -> impl Sized + use<> {
-        let rows = self.removed.end(self.slab.rows());
+        let rows = self.free_rows.end(self.slab.rows());
         let memory = self.slab.truncate(rows);
-        self.removed.truncate(rows);
-        self.swept = self.removed.len();
+        self.free_rows.truncate(rows);
+        self.births.write().truncate(rows);
+        self.swept = self.free_rows.len();
         memory
     }
 
-    /// Gives the memory of long runs of removed rows in `rows` back.
+    /// Gives the memory of long runs of free rows in `rows` back.
     pub(crate) fn release(&mut self, rows: Range<usize>) {
         let long = RUN_BYTES / (self.slab.width() * size_of::<f32>()).max(1);
         let end = rows.end.min(self.slab.rows());
         let mut start = rows.start;
         for row in rows.start..=end {
-            if row == end || !self.removed.contains(row as u32) {
+            if row == end || !self.free_rows.contains(row as u32) {
                 if row - start > long {
                     self.slab.release(start, row);
                 }
@@ -181,7 +239,8 @@ impl Content {
         &self.frozen
     }
 
-    /// Where each of `wanted` starts in a row, in floats. Slots that the rows lack are added: all rows move once.
+    /// Where each of `wanted` starts in a row, in floats. Slots that the rows lack are added: all
+    /// rows move once.
     ///
     /// # Errors
     /// `ResourceExhausted`; nothing changed.
@@ -192,8 +251,8 @@ impl Content {
         let mut starts = Vec::with_capacity(wanted.len());
         for spec in wanted {
             let at = match slots.iter_mut().position(|slot| slot.name == spec.name) {
-                // Files may have brought the slot, without what the optimizer starts it at or with another
-                // setting: rows that are made from now on follow the optimizer.
+                // Files may have brought the slot, without what the optimizer starts it at or with
+                // another setting: rows that are made from now on follow the optimizer.
                 Some(at) => {
                     changed |= slots[at].initial.to_bits() != spec.initial.to_bits();
                     slots[at].initial = spec.initial;
@@ -231,7 +290,8 @@ impl Content {
         Ok(starts)
     }
 
-    /// Changes whenever a slot that rows have gets another initial value. Rows made before hold the old one.
+    /// Changes whenever a slot that rows have gets another initial value. Rows made before hold the
+    /// old one.
     pub(crate) fn initials(&self) -> u64 {
         self.initials
     }
@@ -254,22 +314,34 @@ impl Content {
 
     /// Bytes of the bookkeeping.
     pub(crate) fn other_bytes(&self) -> u64 {
-        let rows = self.removed.bytes() + self.frozen.capacity() * 4;
-        (rows + self.changes.bytes()) as u64
+        let rows = self.free_rows.bytes() + self.frozen.capacity() * 4;
+        (rows + self.changes.bytes() + self.births.read().bytes()) as u64
     }
 
-    /// The first removed row.
-    fn first_removed(&mut self) -> Option<u32> {
-        let row = self.removed.first(self.lowest);
+    /// The first free row.
+    fn first_free(&mut self) -> Option<u32> {
+        let row = self.free_rows.first(self.lowest);
         self.lowest = row.map_or(self.slab.rows(), |row| row as usize);
         row
     }
 
-    /// Forgets removed rows at the end and gives back the memory of long runs of removed rows.
+    /// Forgets free rows at the end and gives back the memory of long runs of free rows.
     fn sweep(&mut self) {
         drop(self.trim());
         self.release(0..self.slab.rows());
     }
+}
+
+/// Refuses so many rows if their numbers do not fit in an offset.
+fn numbered(rows: usize) -> Result<()> {
+    if rows <= MAX_ROWS {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::ResourceExhausted,
+        "a table has at most 2147483648 rows, those of batches in flight included",
+    )
+    .with("rows", rows))
 }
 
 fn fill_slots(values: &mut [f32], dim: usize, slots: &[SlotSpec]) {

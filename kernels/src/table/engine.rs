@@ -1,49 +1,48 @@
 //! The table itself: its locks, the way from ids to rows, new rows, removal.
 
 use super::admission::Counters;
+use super::args::Memory;
 use super::content::Content;
 use super::flight::{divide, Flight};
-use super::observed::Observations;
-use super::verbs::Memory;
+use super::observed::{observations, Observed};
+use super::offset::Unfit;
+use super::rows::Rows;
 use super::TableConfig;
 use crate::batch::distinct::{distinct, Distinct, Scratch, Wanted};
 use crate::history::History;
 use crate::index::Index;
-use crate::mem::{Lines, NONE};
+use crate::keeper::Keeper;
+use crate::mem::NONE;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::{Error, Ids, Kind, Pool, Result, SlotSpec};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::ops::DerefMut;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Working memory that is kept for later batches, at most so many pieces of at most so many bytes.
-const KEPT: (usize, usize) = (4, 64 << 20);
+/// Working memory that is kept for later batches, at most so many pieces of at most so many bytes in all.
+const KEPT: (usize, usize) = (4, 256 << 20);
 
 /// Below this many new rows the caller initialises them alone.
 const LEAST: usize = 512;
 
 /// An embedding table. All verbs take `&self`; any thread may call any verb at any time.
 ///
-/// Four locks, always taken in this order: `index` (which key has which row), `flight` (what batches on their way hold), `content`
-/// (what the rows hold) and `history` (how often keys were seen). Index and content are held for a whole batch, so the key work
-/// of one batch overlaps the update of another. Work handed to a [`Pool`] takes no lock but one of a shard of counters.
+/// The order of its locks is in the module's documentation.
 pub struct Table {
     config: TableConfig,
     /// `config.frozen_keys`, ascending.
     frozen_keys: Vec<i64>,
     index: RwLock<Index>,
-    flight: Mutex<Flight>,
-    content: RwLock<Content>,
-    rows: AtomicU64,
+    rows: Rows,
+    /// How many keys have a row.
+    len: AtomicU64,
     /// Whether `content.changes` is on; once on, it stays.
     tracking: AtomicBool,
     /// Boxed, because most tables have none.
     history: RwLock<Option<Box<History>>>,
     counters: Counters,
     /// What lookups have found that are to be decided yet.
-    observed: Mutex<Observations>,
-    scratch: Mutex<Vec<Scratch>>,
-    /// Buffers of offsets for later batches.
-    kept: Mutex<Vec<Lines>>,
+    observed: Keeper<Observed>,
+    scratch: Keeper<Scratch>,
 }
 
 impl std::fmt::Debug for Table {
@@ -70,15 +69,13 @@ impl Table {
             config,
             frozen_keys,
             index: RwLock::new(index),
-            flight: Mutex::default(),
-            content: RwLock::new(content),
-            rows: AtomicU64::new(0),
+            rows: Rows::new(content),
+            len: AtomicU64::new(0),
             tracking: AtomicBool::new(false),
             history: RwLock::default(),
             counters: Counters::default(),
-            observed: Mutex::default(),
-            scratch: Mutex::default(),
-            kept: Mutex::default(),
+            observed: observations(),
+            scratch: Keeper::new(KEPT.0, KEPT.1),
         })
     }
 
@@ -89,7 +86,7 @@ impl Table {
 
     /// Rows in use.
     pub fn len(&self) -> u64 {
-        self.rows.load(Ordering::Acquire)
+        self.len.load(Ordering::Acquire)
     }
 
     /// Whether no row is in use.
@@ -107,14 +104,17 @@ impl Table {
         self.config.dim
     }
 
-    /// De-duplicates `ids` and gives each distinct key its row number.
+    /// De-duplicates `ids` and gives each distinct key its offset.
     ///
-    /// Returns the row numbers in order of first occurrence; `restore[i]` is the position in them of `ids[i]`, or -1 for
-    /// padding and, with `create == false`, for unknown keys.
+    /// Returns the offsets in order of first occurrence; `restore[i]` is the position in them of
+    /// `ids[i]`, or -1 for padding and, with `create == false`, for unknown keys. An offset is
+    /// greater than 0. A key has the same offset, good in any number of copies, until its row is
+    /// removed or moved or the content is replaced.
     ///
     /// # Errors
-    /// `InvalidArgument` if `restore` is not as long as `ids`, there are 2^31 ids or more, or more distinct keys than
-    /// `limit`; `ResourceExhausted` if new rows would exceed the budget. A failed call leaves the table as it was.
+    /// `InvalidArgument` if `restore` is not as long as `ids`, there are 2^31 ids or more, or more
+    /// distinct keys than `limit`; `ResourceExhausted` if new rows would exceed the budget. A
+    /// failed call leaves the table as it was.
     pub fn id_offset(
         &self,
         pool: &Pool,
@@ -127,11 +127,13 @@ impl Table {
         Ok(self.resolve(pool, ids, create, limit, restore, zeros)?.1)
     }
 
-    /// Removes the rows of `ids`, and what was counted of them; unknown keys are no error. Returns how many rows went. A sketch cannot
-    /// forget one key: there it has afterwards what it was counted before it had its row.
+    /// Removes the rows of `ids`, and what was counted of them; unknown keys are no error. Returns
+    /// how many rows went. A sketch cannot forget one key: there it has afterwards what it was
+    /// counted before it had its row.
     ///
-    /// The numbers of removed rows are refused until new keys reuse them. A row that a live [`Lease`](super::Lease) holds
-    /// stays good as a number, out of reach of its key, until the lease ends.
+    /// What is updated with the offsets of removed keys is dropped and counted, and reading with
+    /// them is refused; a row that a live [`Lease`](super::Lease) holds can be read until the lease
+    /// ends.
     ///
     /// # Errors
     /// `ResourceExhausted` without memory for the list of removed rows; then nothing changed.
@@ -144,42 +146,34 @@ impl Table {
         Ok(removed)
     }
 
-    /// Removes every row, gives the memory back, and returns how many rows went. The slots stay known.
+    /// Removes every row, gives the memory back, and returns how many rows went. The slots stay
+    /// known.
     pub fn clear(&self) -> u64 {
         let mut index = self.index.write();
-        let mut flight = self.flight.lock();
-        let mut content = self.content.write();
-        flight.forget();
         let removed = index.len();
-        index.clear();
-        let slots = std::mem::take(&mut content.slots);
-        let (changes, _) = content.changes.replaced();
-        *content = Content::new(self.dim(), self.capacity(), slots);
-        content.changes = changes;
-        self.renew_history(0);
-        self.rows.store(0, Ordering::Release);
-        *self.observed.lock() = Observations::default();
-        self.scratch.lock().clear();
-        self.kept.lock().clear();
+        self.rows.replace(|old| {
+            index.clear();
+            self.renew_history(0);
+            Content::new(self.dim(), self.capacity(), std::mem::take(&mut old.slots))
+        });
+        self.len.store(0, Ordering::Release);
+        self.observed.clear();
+        self.scratch.clear();
+        self.rows.drop_buffers();
         removed
     }
 
     /// The slots of a row, in the order in which they lie behind the embedding.
     pub fn slots(&self) -> Vec<SlotSpec> {
-        self.content.read().slots.clone()
+        self.rows.content.read().slots.clone()
     }
 
     /// How much memory the table holds.
     pub fn memory(&self) -> Memory {
         let index_bytes = self.index.read().bytes();
-        let flight = self.flight.lock().bytes();
-        let scratch: usize = self.scratch.lock().iter().map(Scratch::bytes).sum();
-        let kept: usize = self.kept.lock().iter().map(Lines::bytes).sum();
-        let observed = self.observed.lock().bytes();
-        let content = self.content.read();
-        let other_bytes = content.other_bytes() + (flight + scratch + kept + observed) as u64;
-        let rows_bytes = content.slab.bytes();
-        drop(content);
+        let (scratch, observed) = (self.scratch.bytes(), self.observed.bytes());
+        let (rows_bytes, beside) = self.rows.bytes();
+        let other_bytes = beside + (scratch + observed) as u64;
         Memory {
             rows_bytes,
             index_bytes,
@@ -187,7 +181,8 @@ impl Table {
         }
     }
 
-    /// [`Table::id_offset`] into a buffer that `room` makes, and the lock under which the rows belong to their keys.
+    /// [`Table::id_offset`] into a buffer that `room` makes, and the lock under which the rows
+    /// belong to their keys.
     pub(super) fn resolve<O: DerefMut<Target = [i64]>>(
         &self,
         pool: &Pool,
@@ -205,17 +200,18 @@ impl Table {
         let wanted = if create { Wanted::Keys } else { Wanted::Rows };
         let index = self.index.read();
         let version = index.version();
-        let found = self.distinct(pool, &index, ids, wanted, restore, &room);
+        let mut found = self.distinct(pool, &index, ids, wanted, restore, &room);
         if let Some(limit) = limit.filter(|&limit| found.keys > limit) {
             return Err(self
                 .refuse("the batch has more distinct keys than its limit")
                 .with("distinct", found.keys)
                 .with("limit", limit));
         }
-        if create {
-            self.counters.batch(found.keys, found.missing.len());
-        }
         if found.missing.is_empty() {
+            if create {
+                self.counters.batch(found.keys, 0);
+            }
+            self.rows.stamp(&mut found.offsets);
             return Ok((index, found.offsets));
         }
         drop(index);
@@ -227,10 +223,16 @@ impl Table {
         };
         let keys: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
         let rows = self.create(pool, &mut index, &keys)?;
+        self.counters.batch(found.keys, keys.len());
         for (&(position, _), row) in found.missing.iter().zip(rows) {
             found.offsets[position as usize] = i64::from(row);
         }
+        self.rows.stamp(&mut found.offsets);
         Ok((RwLockWriteGuard::downgrade(index), found.offsets))
+    }
+
+    pub(super) fn rows(&self) -> &Rows {
+        &self.rows
     }
 
     pub(super) fn index(&self) -> &RwLock<Index> {
@@ -238,11 +240,11 @@ impl Table {
     }
 
     pub(super) fn flight(&self) -> &Mutex<Flight> {
-        &self.flight
+        &self.rows.flight
     }
 
     pub(super) fn content(&self) -> &RwLock<Content> {
-        &self.content
+        &self.rows.content
     }
 
     pub(super) fn history(&self) -> &RwLock<Option<Box<History>>> {
@@ -253,69 +255,63 @@ impl Table {
         &self.counters
     }
 
-    pub(super) fn observed(&self) -> &Mutex<Observations> {
+    pub(super) fn observed(&self) -> &Keeper<Observed> {
         &self.observed
     }
 
-    /// The content has been replaced by one with `rows` rows: what was known of keys is gone, and these count as admitted.
+    /// The content has been replaced by one with `rows` rows: what was known of keys is gone, and
+    /// these count as admitted.
     fn renew_history(&self, rows: usize) {
         let mut history = self.history.write();
         let renewed = history.take().and_then(|old| old.renewed(rows));
         *history = renewed.map(Box::new);
     }
 
-    pub(super) fn kept(&self) -> &Mutex<Vec<Lines>> {
-        &self.kept
-    }
-
     /// Publishes the number of rows after a change of the index.
     pub(super) fn count(&self, index: &Index) {
-        self.rows.store(index.len(), Ordering::Release);
+        self.len.store(index.len(), Ordering::Release);
     }
 
-    /// Puts a new content in the place of the old one, with the history that came with it; returns the epoch that ends with it,
-    /// 0 if changes are not tracked.
+    /// Puts a new content in the place of the old one, with the history that came with it; returns
+    /// the epoch that ends with it, 0 if changes are not tracked.
     pub(super) fn replace(
         &self,
         index: Index,
-        mut content: Content,
+        content: Content,
         history: Option<Box<History>>,
     ) -> u32 {
         let rows = index.len();
         let mut old_index = self.index.write();
-        let mut flight = self.flight.lock();
-        let mut old_content = self.content.write();
-        flight.forget();
-        let old = std::mem::replace(&mut *old_index, index);
-        old_index.follow(&old);
-        let (changes, closed) = old_content.changes.replaced();
-        content.changes = changes;
-        match history {
-            Some(history) => {
-                let mut old = self.history.write();
-                if let Some(old) = old.as_deref() {
-                    history.follow(old);
+        let closed = self.rows.replace(|_| {
+            let old = std::mem::replace(&mut *old_index, index);
+            old_index.follow(&old);
+            match history {
+                Some(history) => {
+                    let mut old = self.history.write();
+                    if let Some(old) = old.as_deref() {
+                        history.follow(old);
+                    }
+                    *old = Some(history);
                 }
-                *old = Some(history);
+                None => self.renew_history(content.slab.rows()),
             }
-            None => self.renew_history(content.slab.rows()),
-        }
-        *old_content = content;
-        self.rows.store(rows, Ordering::Release);
+            content
+        });
+        self.len.store(rows, Ordering::Release);
         closed
     }
 
-    /// From now on notes which rows change, for incremental checkpoints: 8 bytes a row, and 16 or so for each removed key until
-    /// the next save.
+    /// From now on notes which rows change, for incremental checkpoints: 8 bytes a row, and 16 or
+    /// so for each removed key until the next save.
     pub fn track_changes(&self) {
-        self.content.write().changes.start();
+        self.rows.content.write().changes.start();
         self.tracking.store(true, Ordering::Release);
     }
 
     /// A good save has told of the keys that lost their rows up to epoch `since`.
     pub(crate) fn forget_removed(&self, since: u32) {
         if self.tracks() {
-            self.content.write().changes.forget_removed(since);
+            self.rows.content.write().changes.forget_removed(since);
         }
     }
 
@@ -341,12 +337,27 @@ impl Table {
         self.length(argument, len, n.saturating_mul(self.dim()))
     }
 
-    /// Refuses an offset that is no row in use.
-    pub(super) fn bad_offset(&self, argument: &'static str, offset: i64, rows: usize) -> Error {
-        self.refuse("an offset is no row in use")
+    /// Refuses an offset with which nothing can be read or changed.
+    pub(super) fn bad_offset(&self, argument: &'static str, offset: i64, why: Unfit) -> Error {
+        let (kind, message) = match why {
+            Unfit::Unknown => (
+                Kind::InvalidArgument,
+                "an offset was never given out by this table",
+            ),
+            Unfit::Stale | Unfit::Retired(_) => (
+                Kind::InvalidArgument,
+                "the key of an offset was removed, or its row moved, since the offset was given out",
+            ),
+            Unfit::Replaced => (
+                Kind::Aborted,
+                "the table was replaced (restored or cleared) after this step looked its keys up; nothing was changed, and the step can \
+                 be run again",
+            ),
+        };
+        Error::new(kind, message)
+            .with("table", &self.config.name)
             .with("argument", argument)
             .with("offset", offset)
-            .with("rows", rows)
     }
 
     /// An `InvalidArgument` with the table's name.
@@ -391,23 +402,19 @@ impl Table {
         restore: &mut [i32],
         room: impl FnOnce(usize) -> O,
     ) -> Distinct<O> {
-        let mut scratch = self.scratch.lock().pop().unwrap_or_default();
+        let mut scratch = self.scratch.take(|_| true).unwrap_or_default();
         let found = distinct(pool, index, ids, wanted, &mut scratch, restore, room);
-        if scratch.bytes() <= KEPT.1 {
-            let mut kept = self.scratch.lock();
-            if kept.len() < KEPT.0 {
-                kept.push(scratch);
-            }
-        }
+        self.scratch.keep(scratch);
         found
     }
 
-    /// Makes initialised rows for distinct new keys, or takes those that are staged, and enters them; all or nothing.
+    /// Makes initialised rows for distinct new keys, or takes those that are staged, and enters
+    /// them; all or nothing.
     pub(super) fn create(&self, pool: &Pool, index: &mut Index, keys: &[i64]) -> Result<Vec<u32>> {
         let named = |error: Error| error.with("table", &self.config.name);
         self.budget(index.len(), keys.len() as u64)?;
         index.reserve(pool, keys).map_err(named)?;
-        let mut flight = self.flight.lock();
+        let mut flight = self.rows.flight.lock();
         let (mut rows, mut fresh) = divide(&flight, keys);
         let used = index.len() + flight.staging() + flight.retired() + fresh.len() as u64;
         if used > self.capacity() && flight.staging() > 0 {
@@ -415,7 +422,7 @@ impl Table {
             flight.unstage();
             (rows, fresh) = divide(&flight, keys);
         }
-        let mut content = self.content.write();
+        let mut content = self.rows.content.write();
         flight.settle(&mut content);
         let taken = content.take(fresh.len()).map_err(named)?;
         if fresh.len() < keys.len() {

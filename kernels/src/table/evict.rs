@@ -1,14 +1,16 @@
-//! Eviction: stale keys go in small pieces, between which training goes on, and the memory of their rows is given back.
+//! Eviction: stale keys go in small pieces, between which training goes on, and the memory of their
+//! rows is given back.
 
 use super::Table;
 use crate::history::History;
 use crate::mem::NONE;
+use crate::sync::RwLockWriteGuard;
 use crate::{Error, Ids, Kind, Result};
-use parking_lot::RwLockWriteGuard;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Keys that are removed, or rows that are moved, under one lock: no other verb waits much longer than for a batch.
+/// Keys that are removed, or rows that are moved, under one lock: no other verb waits much longer
+/// than for a batch.
 const PIECE: usize = 1024;
 
 /// Rows of at most so many floats in all are moved under one lock.
@@ -20,10 +22,12 @@ const LOOK: usize = 32 << 10;
 /// Rows whose histories are looked through, or whose memory is given back, under one lock.
 const ROWS: usize = 1 << 16;
 
-/// How often, and after which pauses, rows are tried again that a lease held when they were to move: steps end meanwhile.
+/// How often, and after which pauses, rows are tried again that a lease held when they were to
+/// move: steps end meanwhile.
 const AGAIN: (usize, Duration) = (32, Duration::from_millis(1));
 
-/// Bytes of free rows for which it is worth while to move others, if there are any, and to wait for leases.
+/// Bytes of free rows for which it is worth while to move others, if there are any, and to wait for
+/// leases.
 const WORTH: usize = 1 << 20;
 
 /// How often all rows behind the end are looked for: those that were staged have keys later.
@@ -33,17 +37,20 @@ const ROUNDS: usize = 3;
 type Visit<'f> = dyn FnMut(&[(i64, u32)]) -> Result<()> + 'f;
 
 impl Table {
-    /// Lets go of the keys that were not seen for the eviction threshold, counted from the latest time that was told: rows, slots and
-    /// history. Returns how many keys went and how many are still known. A key without a time never goes,
-    /// and none at all as long as there is no eviction threshold. Of a table with a sketch both are keys with rows: stale cells are
+    /// Lets go of the keys that were not seen for the eviction threshold, counted from the latest
+    /// time that was told: rows, slots and history. Returns how many keys went and how many are
+    /// still known. A key without a time never goes, and none at all as long as there is no
+    /// eviction threshold. Of a table with a sketch both are keys with rows: stale cells are
     /// emptied, but how many keys were in them is not known.
     ///
-    /// It works in pieces: other verbs get their turn between any two. Keys that are seen meanwhile stay. Rows that a live lease
-    /// holds wait for its end, as in [`Table::remove`]. When half of the rows are free afterwards, the others move together, and
-    /// the system gets the memory back: numbers from [`Table::id_offset`] are good no longer, those of a lease are.
+    /// It works in pieces: other verbs get their turn between any two. Keys that are seen meanwhile
+    /// stay. Rows that a live lease holds wait for its end, as in [`Table::remove`]. When half of
+    /// the rows are free afterwards, the others move together, and the system gets the memory back:
+    /// offsets of the rows that moved are stale then; those of a lease do not move.
     ///
     /// # Errors
-    /// `ResourceExhausted` without memory for a list of rows. Keys that went before the error stay gone.
+    /// `ResourceExhausted` without memory for a list of rows. Keys that went before the error stay
+    /// gone.
     pub fn evict(&self) -> Result<(u64, u64)> {
         let threshold = |history: &History| history.eviction().map(|_| history.latest());
         let history = self.history().read();
@@ -51,13 +58,13 @@ impl Table {
             drop(history);
             return Ok((0, self.known()));
         };
-        let pieces = history.as_deref().map_or(0, |one| one.waiting.pieces());
+        let pieces = history.as_deref().map_or(0, |one| one.candidates.pieces());
         drop(history);
         let mut gone = 0;
         for piece in 0..pieces {
             if let Some(history) = self.history().read().as_deref() {
                 let stale = |seen| history.is_stale(seen, latest);
-                gone += history.waiting.drop_stale(piece, stale);
+                gone += history.candidates.drop_stale(piece, stale);
             }
         }
         self.counters().evicted.fetch_add(gone, Relaxed);
@@ -70,8 +77,9 @@ impl Table {
         Ok((gone, self.known()))
     }
 
-    /// [`Table::remove`] of those of `ids` whose rows `wanted` accepts. `tidy` says whether the rows' memory is given back now, if many
-    /// are free; else this is a piece of something longer, which does it in the end.
+    /// [`Table::remove`] of those of `ids` whose rows `wanted` accepts. `tidy` says whether the
+    /// rows' memory is given back now, if many are free; else this is a piece of something longer,
+    /// which does it in the end.
     pub(super) fn remove_where(
         &self,
         ids: Ids<'_>,
@@ -100,24 +108,12 @@ impl Table {
         if rows.is_empty() {
             return Ok(0);
         }
-        let mut flight = self.flight().lock();
-        if !gone.is_empty() {
-            self.content().write().changes.remove(gone.into_iter());
-        }
-        flight.retire(&rows);
-        if flight.has_loose() {
-            let mut content = self.content().write();
-            flight.settle(&mut content);
-            match tidy {
-                true => content.tidy(),
-                false => content.leave_untidy(),
-            }
-        }
-        drop(flight);
+        self.rows().retire(&rows, gone, tidy);
         self.forget_history(std::iter::empty(), &rows);
         self.count(&index);
         if !tidy {
-            // Between pieces whoever waits comes next, even if this thread is back before the other is awake.
+            // Between pieces whoever waits comes next, even if this thread is back before the other
+            // is awake.
             RwLockWriteGuard::unlock_fair(index);
         }
         Ok(rows.len() as u64)
@@ -175,8 +171,8 @@ impl Table {
         Ok(gone)
     }
 
-    /// Calls `f` with the entries of the index whose rows are `wanted`, at most `most` at a time. The table is not held still: an entry
-    /// may be another by then.
+    /// Calls `f` with the entries of the index whose rows are `wanted`, at most `most` at a time.
+    /// The table is not held still: an entry may be another by then.
     fn each_entry(
         &self,
         wanted: &dyn Fn(u32) -> bool,
@@ -202,7 +198,8 @@ impl Table {
         Ok(())
     }
 
-    /// If half of the rows are free: moves those at the end into free places before them, and gives the memory at the end back.
+    /// If half of the rows are free: moves those at the end into free places before them, and gives
+    /// the memory at the end back.
     fn compact(&self) -> Result<()> {
         for _ in 0..ROUNDS {
             let (end, width) = {
@@ -254,8 +251,8 @@ impl Table {
         Ok(())
     }
 
-    /// Moves the rows of entries that are in the index as they are given here into free places before them; those that a lease holds
-    /// become `staying`.
+    /// Moves the rows of entries that are in the index as they are given here into free places
+    /// before them; those that a lease holds become `staying`.
     fn move_down(&self, entries: &[(i64, u32)], staying: &mut Vec<(i64, u32)>) {
         let mut scratch = Vec::new();
         let mut index = self.index().write();
@@ -296,11 +293,12 @@ impl Table {
             known += history.as_deref().map_or(0, |one| one.known_rows(piece));
         }
         let history = self.history().read();
-        known + history.as_deref().map_or(0, |one| one.waiting.len())
+        known + history.as_deref().map_or(0, |one| one.candidates.len())
     }
 }
 
-/// Between two pieces: lets threads run that wait for a processor. A step needs several of them, and would wait for the last.
+/// Between two pieces: lets threads run that wait for a processor. A step needs several of them,
+/// and would wait for the last.
 fn give_way() {
     std::thread::yield_now();
 }

@@ -3,8 +3,8 @@
 use super::content::Content;
 use super::{Export, Table};
 use crate::index::Index;
+use crate::sync::RwLockReadGuard;
 use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
-use parking_lot::RwLockReadGuard;
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
@@ -14,8 +14,8 @@ const WINDOW: usize = 4 << 20;
 /// About so many passes are made over the index of a larger table.
 const PASSES: usize = 128;
 
-/// A table held still: while it lives, no verb changes the table, but that batches are observed and waiting keys evicted. The thread that
-/// has it must call none.
+/// A read lock on a whole table: blocks every verb except observe, and eviction of keys without
+/// rows. The thread that holds it must call no verb of the table.
 pub struct Snapshot<'t> {
     pub(super) table: &'t Table,
     pub(super) index: RwLockReadGuard<'t, Index>,
@@ -33,13 +33,14 @@ impl Snapshot<'_> {
         &self.content.slots
     }
 
-    /// The row `[embedding | slot ..]` of a number, `dim * (1 + slots)` floats; `None` past the end.
+    /// The row `[embedding | slot ..]` of a number, `dim * (1 + slots)` floats; `None` past the
+    /// end.
     pub(crate) fn row(&self, row: u32) -> Option<&[f32]> {
         self.content.slab.row(row)
     }
 
-    /// Ends the epoch of changes and returns its number, 0 if changes are not tracked: what changes from now on falls into the
-    /// next one.
+    /// Ends the epoch of changes and returns its number, 0 if changes are not tracked: what changes
+    /// from now on falls into the next one.
     pub(crate) fn close(&self) -> u32 {
         self.content.changes.close()
     }
@@ -49,8 +50,8 @@ impl Snapshot<'_> {
         self.content.changes.reaches(since)
     }
 
-    /// Whether a row belongs into a delta since the end of epoch `since`: it changed later, and at least `least` times since it
-    /// was last written.
+    /// Whether a row belongs into a delta since the end of epoch `since`: it changed later, and at
+    /// least `least` times since it was last written.
     pub(crate) fn has_changed(&self, row: u32, since: u32, least: u32) -> bool {
         self.content.changes.holds(row, since, least)
     }
@@ -66,9 +67,11 @@ impl Snapshot<'_> {
         self.content.changes.removed_since(since)
     }
 
-    /// Calls `f` with the keys of rows in use, window by window in row order. Rows that `keep` refuses count as unused.
+    /// Calls `f` with the keys of rows in use, window by window in row order. Rows that `keep`
+    /// refuses count as unused.
     ///
-    /// Beside the table it needs 8 bytes for each of 4,194,304 rows, or of a 128th of the rows if that is more.
+    /// Beside the table it needs 8 bytes for each of 4,194,304 rows, or of a 128th of the rows if
+    /// that is more.
     ///
     /// # Errors
     /// The first error of `f`; `ResourceExhausted` without memory for the keys of a window.
@@ -99,8 +102,8 @@ impl Snapshot<'_> {
         Ok(())
     }
 
-    /// Calls `f` with every key and its row `[embedding | slot ..]`, `dim * (1 + slots)` floats, in row order. Memory as
-    /// [`Table::for_each_row`] says.
+    /// Calls `f` with every key and its row `[embedding | slot ..]`, `dim * (1 + slots)` floats, in
+    /// row order. Memory as [`Table::for_each_row`] says.
     ///
     /// # Errors
     /// The first error of `f`; `ResourceExhausted` without memory for keys.
@@ -154,9 +157,11 @@ impl Table {
         }
     }
 
-    /// [`Snapshot::for_each_row`] on a snapshot of this moment; `f` must not call a verb of this table.
+    /// [`Snapshot::for_each_row`] on a snapshot of this moment; `f` must not call a verb of this
+    /// table.
     ///
-    /// Beside the table it needs 8 bytes for each of 4,194,304 rows, or of a 128th of the rows if that is more.
+    /// Beside the table it needs 8 bytes for each of 4,194,304 rows, or of a 128th of the rows if
+    /// that is more.
     ///
     /// # Errors
     /// As there.

@@ -1,6 +1,9 @@
-//! What batches hold on their way from being prepared to the end of their step: staged, leased and retired rows.
+//! What batches hold on their way from being prepared to the end of their step: staged, leased and
+//! retired rows.
 
 use super::content::Content;
+use super::fingerprint::Fingerprint;
+use super::offset::row_of;
 use crate::index::hash;
 use crate::mem::{Lines, NONE};
 use std::collections::HashMap;
@@ -12,8 +15,8 @@ const ENTRY: usize = 32;
 
 /// The state behind the flight lock, which is taken after the index's and before the content's.
 ///
-/// A row in use is in one of four places: in the index (under its key), in `staging` (under its key), in `retired`, or in
-/// `loose`. Only the first is visible to verbs that take keys.
+/// A row in use is in one of four places: in the index (under its key), in `staging` (under its
+/// key), in `retired`, or in `loose`. Only the first is visible to verbs that take keys.
 #[derive(Default)]
 pub(super) struct Flight {
     /// Live leases by the address of their offsets.
@@ -26,21 +29,13 @@ pub(super) struct Flight {
     loose: Vec<u32>,
 }
 
-type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mixer>>;
-
-/// The buffers a batch was prepared from and into, by which its lease is known again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Source {
-    /// Address and bytes of the ids.
-    pub(super) ids: (usize, usize),
-    /// Address and length of `restore`.
-    pub(super) restore: (usize, usize),
-}
+pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<KeyHasher>>;
 
 /// What one live lease holds.
 struct Held {
     offsets: Arc<Lines>,
-    source: Source,
+    /// Of the ids and the inverse, if the lease was prepared: it may be claimed.
+    source: Option<Fingerprint>,
     /// The keys it staged or found staged, until it is claimed.
     staged: Vec<(i64, u32)>,
     /// The rows of its offsets that were removed since.
@@ -73,7 +68,7 @@ impl Flight {
     pub(super) fn register(
         &mut self,
         offsets: &Arc<Lines>,
-        source: Source,
+        source: Option<Fingerprint>,
         staged: Vec<(i64, u32)>,
     ) {
         for (key, _) in &staged {
@@ -116,15 +111,25 @@ impl Flight {
         }
     }
 
+    /// Whether these are the offsets of a lease that may be good for something.
+    pub(super) fn may_be_claimed(&self, offsets: &[i64]) -> bool {
+        self.claimable(offsets).is_some()
+    }
+
+    /// The lease of these offsets, if it was prepared and none of its keys was removed since.
+    fn claimable(&self, offsets: &[i64]) -> Option<&Held> {
+        let held = self.leases.get(&offsets.as_ptr().addr())?;
+        let good = !held.stale && held.source.is_some() && held.offsets.len() == offsets.len();
+        good.then_some(held)
+    }
+
     /// What the lease of these offsets is good for.
-    pub(super) fn claim(&self, offsets: &[i64], source: Source) -> Claim {
-        let held = match self.leases.get(&offsets.as_ptr().addr()) {
-            Some(held)
-                if !held.stale && held.source == source && held.offsets.len() == offsets.len() =>
-            {
-                held
-            }
-            _ => return Claim::Stale,
+    pub(super) fn claim(&self, offsets: &[i64], source: Fingerprint) -> Claim {
+        let Some(held) = self
+            .claimable(offsets)
+            .filter(|held| held.source == Some(source))
+        else {
+            return Claim::Stale;
         };
         let named = |(key, row): &(i64, u32)| self.staged(*key) == Some(*row);
         if held.staged.iter().any(named) {
@@ -167,8 +172,9 @@ impl Flight {
         self.staging.insert(key, staged);
     }
 
-    /// Takes keys out of staging because they enter the index. Returns the rows whose slots hold older initial values than
-    /// those of `initials`: they must be reset, because such a row is to be as if it were made now.
+    /// Takes keys out of staging because they enter the index. Returns the rows whose slots hold
+    /// older initial values than those of `initials`: they must be reset, because such a row is to
+    /// be as if it were made now.
     pub(super) fn enter(&mut self, keys: &[i64], initials: u64) -> Vec<u32> {
         keys.iter()
             .filter_map(|key| self.staging.remove(key))
@@ -202,7 +208,7 @@ impl Flight {
         }
         for lease in self.leases.values() {
             for &offset in lease.offsets.iter() {
-                if let Some(held) = held.get_mut(&(offset as u32)) {
+                if let Some(held) = held.get_mut(&row_of(offset)) {
                     *held = true;
                 }
             }
@@ -210,18 +216,17 @@ impl Flight {
         move |row| held.get(&row) == Some(&true)
     }
 
-    /// Takes in rows whose keys have left the index: those that a live lease holds wait for its end.
-    pub(super) fn retire(&mut self, rows: &[u32]) {
+    /// Takes in rows whose keys have left the index: those that a live lease holds wait for its
+    /// end, the others are freed.
+    pub(super) fn retire(&mut self, rows: &[u32], content: &mut Content) {
         if self.leases.is_empty() {
             self.loose.extend_from_slice(rows);
-            return;
+            return self.settle(content);
         }
         let mut found: Map<u32, u32> = rows.iter().map(|&row| (row, 0)).collect();
         for held in self.leases.values_mut() {
             for &offset in held.offsets.iter() {
-                let Ok(row) = u32::try_from(offset) else {
-                    continue;
-                };
+                let row = row_of(offset);
                 if let Some(leases) = found.get_mut(&row) {
                     *leases += 1;
                     held.retired.push(row);
@@ -229,18 +234,22 @@ impl Flight {
                 }
             }
         }
-        // In the order of removal, so that row numbers are used again in the same order in every run.
+        // In the order of removal, so that row numbers are used again in the same order in every
+        // run.
         for &row in rows {
             match found.get(&row) {
                 Some(&leases) if leases > 0 => {
+                    content.retire(row);
                     self.retired.insert(row, leases);
                 }
                 _ => self.loose.push(row),
             }
         }
+        self.settle(content);
     }
 
-    /// Gives up all staged rows. The leases that name them end now: their batches will be resolved again.
+    /// Gives up all staged rows. The leases that name them end now: their batches will be resolved
+    /// again.
     pub(super) fn unstage(&mut self) {
         let start = self.loose.len();
         let named = |(key, row): &(i64, u32)| self.staged(*key) == Some(*row);
@@ -306,9 +315,9 @@ pub(super) fn divide(flight: &Flight, keys: &[i64]) -> (Vec<u32>, Vec<i64>) {
 
 /// The index's hash for maps of keys, rows and addresses.
 #[derive(Default)]
-struct Mixer(u64);
+pub(super) struct KeyHasher(u64);
 
-impl Hasher for Mixer {
+impl Hasher for KeyHasher {
     fn finish(&self) -> u64 {
         self.0
     }

@@ -1,6 +1,8 @@
-//! Batches ahead: rows for a batch before its step, and offsets that stay good until the last one who has them is done.
+//! Batches ahead: rows for a batch before its step, and offsets that stay good until the last one
+//! who has them is done.
 
-use super::flight::{divide, Claim, Source};
+use super::fingerprint::Fingerprint;
+use super::flight::{divide, Claim};
 use super::Table;
 use crate::batch::distinct::{Distinct, Wanted};
 use crate::index::{hash, Index};
@@ -9,18 +11,17 @@ use crate::pool::{ranges, split_mut};
 use crate::{Ids, Pool, Result};
 use std::sync::{Arc, Weak};
 
-/// Buffers of offsets that are kept for later batches, at most so many of at most so many bytes in all.
-const KEPT: (usize, usize) = (16, 64 << 20);
-
 /// A thread should look up at least so many keys.
 const LEAST: usize = 4096;
 
 /// Buckets on their way ahead of the one that is read.
 const BUCKETS: usize = 16;
 
-/// The offsets of one batch. While it lives, none of its rows becomes the row of another key, whatever is removed.
+/// The offsets of one batch. While it lives, none of its rows becomes the row of another key,
+/// whatever is removed, and each of them can be read.
 ///
-/// Its offsets start at a cache line, and their address is that of no other live lease. It does not keep the table alive.
+/// Its offsets start at a cache line, and their address is that of no other live lease. It does not
+/// keep the table alive.
 pub struct Lease {
     table: Weak<Table>,
     /// Always there until the lease is dropped.
@@ -36,7 +37,8 @@ impl std::fmt::Debug for Lease {
 }
 
 impl Lease {
-    /// Row numbers of the distinct keys, in order of first occurrence; none if the batch could not be prepared.
+    /// Those of the distinct keys, in order of first occurrence; none if the batch could not be
+    /// prepared.
     pub fn offsets(&self) -> &[i64] {
         self.offsets.as_ref().map_or(&[], |offsets| offsets)
     }
@@ -58,9 +60,9 @@ impl Drop for Lease {
         let Some(table) = self.table.upgrade() else {
             return;
         };
-        table.end(&offsets);
+        table.rows().end(&offsets);
         if let Some(offsets) = Arc::into_inner(offsets) {
-            table.keep(offsets);
+            table.rows().keep(offsets);
         }
     }
 }
@@ -78,20 +80,20 @@ impl Table {
         restore: &mut [i32],
     ) -> Result<Lease> {
         self.length("restore", restore.len(), ids.len())?;
-        let room = |n| self.room(n);
+        let room = |n| self.rows().buffer(n);
         let (index, offsets) = self.resolve(pool, ids, true, limit, restore, room)?;
         let offsets = Arc::new(offsets);
-        let source = source(ids, restore);
-        self.flight().lock().register(&offsets, source, Vec::new());
+        self.flight().lock().register(&offsets, None, Vec::new());
         drop(index);
         Ok(self.leased(offsets))
     }
 
-    /// Does what it can of [`Table::lease`] ahead of the step: new keys get rows, initialised, that no verb sees before
-    /// [`Table::claim`] enters them. Without a claim they are freed when the last lease that names them ends.
+    /// Does what it can of [`Table::lease`] ahead of the step: new keys get rows, initialised, that
+    /// no verb sees before [`Table::claim`] enters them. Without a claim they are freed when the
+    /// last lease that names them ends.
     ///
-    /// Where that is not possible (more keys than `limit`, no room in the budget, no memory) the lease is empty and
-    /// `restore` is -1: the claim says so, and the step does it all.
+    /// Where that is not possible (more keys than `limit`, no room in the budget, no memory) the
+    /// lease is empty and `restore` is -1: the claim says so, and the step does it all.
     pub fn prepare(
         self: &Arc<Self>,
         pool: &Pool,
@@ -104,8 +106,8 @@ impl Table {
             .unwrap_or_else(Lease::empty)
     }
 
-    /// [`Table::prepare`] of the same ids in several tables, a lease for each. They share `restore`, which is -1 if all leases are
-    /// empty, and the ids are de-duplicated once.
+    /// [`Table::prepare`] of the same ids in several tables, a lease for each. They share
+    /// `restore`, which is -1 if all leases are empty, and the ids are de-duplicated once.
     pub fn prepare_all(
         tables: &[Arc<Table>],
         pool: &Pool,
@@ -118,20 +120,23 @@ impl Table {
             .split_first()
             .filter(|_| restore.len() == ids.len() && i32::try_from(ids.len()).is_ok())
         {
-            // Each index is held until its rows are staged: no key can be entered or removed before the lease is known.
+            // Each index is held until its rows are staged: no key can be entered or removed before
+            // the lease is known.
             let index = first.index().read();
             let wanted = match others {
                 [] => Wanted::Keys,
                 _ => Wanted::Occurrences,
             };
-            let mut found = first.distinct(pool, &index, ids, wanted, restore, |n| first.room(n));
+            let room = |n| first.rows().buffer(n);
+            let mut found = first.distinct(pool, &index, ids, wanted, restore, room);
             let (keys, _) = std::mem::take(&mut found.list);
-            leases.push(first.stage(pool, &index, found, limit, source(ids, restore)));
+            let source = Fingerprint::of(pool, ids, restore);
+            leases.push(first.stage(pool, &index, found, limit, source));
             drop(index);
             for table in others {
                 let index = table.index().read();
                 let found = table.rows_of(pool, &index, &keys);
-                leases.push(table.stage(pool, &index, found, limit, source(ids, restore)));
+                leases.push(table.stage(pool, &index, found, limit, source));
             }
         }
         leases.resize_with(tables.len(), Lease::empty);
@@ -141,9 +146,10 @@ impl Table {
         leases
     }
 
-    /// In the step: whether `offsets` and `restore`, the very buffers of a live lease of this table that was prepared from
-    /// the very buffer `ids`, are what [`Table::lease`] would give now. If so, the batch's new keys are now in the table. If
-    /// not, nothing changed, and the step calls [`Table::lease`].
+    /// In the step: whether `offsets`, the very buffer of a live lease that was prepared for this
+    /// table, and `restore` are what [`Table::lease`] would give for `ids` now. `ids` and `restore`
+    /// must hold what they held when the lease was prepared, wherever they lie. If so, the batch's
+    /// new keys are now in the table. If not, nothing changed, and the step calls [`Table::lease`].
     ///
     /// # Errors
     /// `ResourceExhausted` if the system gives no memory for the new keys; then nothing changed.
@@ -158,7 +164,10 @@ impl Table {
         if limit.is_some_and(|limit| offsets.len() > limit) {
             return Ok(false);
         }
-        let source = source(ids, restore);
+        if !self.flight().lock().may_be_claimed(offsets) {
+            return Ok(false);
+        }
+        let source = Fingerprint::of(pool, ids, restore);
         match self.flight().lock().claim(offsets, source) {
             Claim::Stale => return Ok(false),
             Claim::Good => {
@@ -172,7 +181,10 @@ impl Table {
         // Others may have been faster in the meantime.
         match flight.claim(offsets, source) {
             Claim::Stale => return Ok(false),
-            Claim::Good => return Ok(true),
+            Claim::Good => {
+                self.counters().batch(offsets.len(), 0);
+                return Ok(true);
+            }
             Claim::Enter => {}
         }
         let (keys, rows) = flight.named(offsets);
@@ -194,21 +206,25 @@ impl Table {
         Ok(true)
     }
 
-    /// Gives the keys that `found` has no rows for staged ones, and all of them a lease; an empty one where that cannot be.
+    /// Gives the keys that `found` has no rows for staged ones, and all of them a lease; an empty
+    /// one where that cannot be.
     fn stage(
         self: &Arc<Self>,
         pool: &Pool,
         index: &Index,
         mut found: Distinct<Lines>,
         limit: Option<usize>,
-        source: Source,
+        source: Fingerprint,
     ) -> Lease {
         if limit.is_some_and(|limit| found.keys > limit) {
             return Lease::empty();
         }
         if found.missing.is_empty() {
+            self.rows().stamp(&mut found.offsets);
             let offsets = Arc::new(found.offsets);
-            self.flight().lock().register(&offsets, source, Vec::new());
+            self.flight()
+                .lock()
+                .register(&offsets, Some(source), Vec::new());
             return self.leased(offsets);
         }
         let keys: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
@@ -230,18 +246,21 @@ impl Table {
         for (&(position, _), &row) in found.missing.iter().zip(&rows) {
             found.offsets[position as usize] = i64::from(row);
         }
+        self.rows().stamp(&mut found.offsets);
         let offsets = Arc::new(found.offsets);
-        flight.register(&offsets, source, keys.into_iter().zip(rows).collect());
+        flight.register(&offsets, Some(source), keys.into_iter().zip(rows).collect());
         drop(flight);
-        // Whoever enters the new keys waits for the index, and whoever reads their rows for the content.
+        // Whoever enters the new keys waits for the index, and whoever reads their rows for the
+        // content.
         self.initialise(pool, &mut content, &fresh, &taken);
         drop(content);
         self.leased(offsets)
     }
 
-    /// Looks distinct keys up, with the buckets of later ones on their way.
+    /// Looks distinct keys up, with the buckets of later ones on their way: `offsets` are row
+    /// numbers.
     pub(super) fn rows_of(&self, pool: &Pool, index: &Index, keys: &[i64]) -> Distinct<Lines> {
-        let mut offsets = self.room(keys.len());
+        let mut offsets = self.rows().buffer(keys.len());
         let bounds = ranges(keys.len(), pool.parts(keys.len(), LEAST));
         let work: Vec<_> = bounds
             .iter()
@@ -279,62 +298,5 @@ impl Table {
             table: Arc::downgrade(self),
             offsets: Some(offsets),
         }
-    }
-
-    /// Ends a lease. The content is not waited for: who has it may be the thread that drops the lease.
-    fn end(&self, offsets: &Lines) {
-        let mut flight = self.flight().lock();
-        flight.end(offsets.as_ptr().addr());
-        if flight.has_loose() {
-            if let Some(mut content) = self.content().try_write() {
-                flight.settle(&mut content);
-                content.tidy();
-            }
-        }
-    }
-
-    /// A buffer for `n` offsets with unspecified contents.
-    pub(super) fn room(&self, n: usize) -> Lines {
-        let mut kept = self.kept().lock();
-        let fits = |lines: &Lines| (n..=n.saturating_mul(4).max(4096)).contains(&lines.room());
-        if let Some(at) = kept.iter().rposition(fits) {
-            let mut lines = kept.remove(at);
-            lines.fit(n);
-            return lines;
-        }
-        drop(kept);
-        // The next batch may be a little longer.
-        let mut lines = Lines::new(n + n / 8);
-        lines.fit(n);
-        lines
-    }
-
-    /// Takes a buffer back, in place of the oldest ones beyond what is kept.
-    pub(super) fn keep(&self, lines: Lines) {
-        if lines.bytes() > KEPT.1 {
-            return;
-        }
-        let mut old = Vec::new();
-        let mut kept = self.kept().lock();
-        kept.push(lines);
-        let mut bytes: usize = kept.iter().map(Lines::bytes).sum();
-        while kept.len() > KEPT.0 || bytes > KEPT.1 {
-            let lines = kept.remove(0);
-            bytes -= lines.bytes();
-            old.push(lines);
-        }
-        drop(kept);
-    }
-}
-
-/// The buffers of a batch.
-fn source(ids: Ids<'_>, restore: &[i32]) -> Source {
-    let ids = match ids {
-        Ids::I64(ids) => (ids.as_ptr().addr(), size_of_val(ids)),
-        Ids::I32(ids) => (ids.as_ptr().addr(), size_of_val(ids)),
-    };
-    Source {
-        ids,
-        restore: (restore.as_ptr().addr(), restore.len()),
     }
 }

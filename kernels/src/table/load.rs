@@ -1,4 +1,5 @@
-//! Replacing the whole content of a table, all or nothing.
+//! Replacing the whole content of a table, all or nothing: built and checked beside the one in use,
+//! then swapped in.
 
 use super::content::Content;
 use super::Table;
@@ -20,14 +21,30 @@ pub struct Loading<'t> {
     pub(super) history: Option<Box<History>>,
 }
 
+/// A complete content that no table has yet.
+pub(crate) struct BuiltContent {
+    index: Index,
+    content: Content,
+    history: Option<Box<History>>,
+}
+
+impl BuiltContent {
+    /// Rows in it.
+    pub(crate) fn rows(&self) -> u64 {
+        self.index.len()
+    }
+}
+
 impl Loading<'_> {
-    /// Appends rows: `keys (n)`, `embedding (n, dim)`, and for every slot given to [`Table::load`] its values `(n, dim)`.
+    /// Appends rows: `keys (n)`, `embedding (n, dim)`, and for every slot given to [`Table::load`]
+    /// its values `(n, dim)`.
     ///
     /// Row numbers follow the order of the pushes. Blocks of some thousand rows are best.
     ///
     /// # Errors
-    /// `InvalidArgument` for a wrong length, `DataLoss` for a key that is padding or came before, `ResourceExhausted`
-    /// over the table's capacity or without memory. After an error the load cannot succeed.
+    /// `InvalidArgument` for a wrong length, `DataLoss` for a key that is padding or came before,
+    /// `ResourceExhausted` over the table's capacity or without memory. After an error the load
+    /// cannot succeed.
     pub fn push(&mut self, keys: &[i64], embedding: &[f32], slots: &[&[f32]]) -> Result<()> {
         let (table, pool) = (self.table, self.pool);
         table.floats("embedding", embedding.len(), keys.len())?;
@@ -90,10 +107,12 @@ impl Loading<'_> {
 }
 
 impl Table {
-    /// Replaces the whole content, all or nothing: `fill` pushes blocks of rows into a fresh content that is swapped in
-    /// when it returns `Ok`; until then, and on any error, the table stays as it was. Returns the number of rows.
+    /// Replaces the whole content, all or nothing: `fill` pushes blocks of rows into a fresh
+    /// content that is swapped in when it returns `Ok`; until then, and on any error, the table
+    /// stays as it was. Returns the number of rows.
     ///
-    /// `slots` become the slots of every row, in this order. Old and new content exist together until the swap.
+    /// `slots` become the slots of every row, in this order. Old and new content exist together
+    /// until the swap.
     ///
     /// # Errors
     /// Those of `fill` and of [`Loading::push`]; `InvalidArgument` if two slots have one name.
@@ -103,17 +122,20 @@ impl Table {
         slots: &[SlotSpec],
         fill: &mut dyn FnMut(&mut Loading<'_>) -> Result<()>,
     ) -> Result<u64> {
-        Ok(self.load_closing(pool, slots, fill)?.0)
+        let built = self.build_content(pool, slots, fill)?;
+        Ok(self.swap_content(built).0)
     }
 
-    /// [`Table::load`], and the epoch that ends with it: a delta since then tells what changed after the load. 0 if changes are
-    /// not tracked.
-    pub(crate) fn load_closing(
+    /// The first half of [`Table::load`]: builds the content. The table does not change.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn build_content(
         &self,
         pool: &Pool,
         slots: &[SlotSpec],
         fill: &mut dyn FnMut(&mut Loading<'_>) -> Result<()>,
-    ) -> Result<(u64, u32)> {
+    ) -> Result<BuiltContent> {
         for (at, slot) in slots.iter().enumerate() {
             if slots[..at].iter().any(|earlier| earlier.name == slot.name) {
                 return Err(self
@@ -137,8 +159,21 @@ impl Table {
             history,
             ..
         } = loading;
-        let rows = index.len();
-        let closed = self.replace(index, content, history);
-        Ok((rows, closed))
+        Ok(BuiltContent {
+            index,
+            content,
+            history,
+        })
+    }
+
+    /// The second half of [`Table::load`]: swaps in a content that was built for this table. It
+    /// cannot fail.
+    ///
+    /// Returns the number of rows, and the epoch that ends with it: a delta since then tells what
+    /// changed after the load. 0 if changes are not tracked.
+    pub(crate) fn swap_content(&self, built: BuiltContent) -> (u64, u32) {
+        let rows = built.rows();
+        let closed = self.replace(built.index, built.content, built.history);
+        (rows, closed)
     }
 }

@@ -1,5 +1,6 @@
-//! What a lookup found when its keys were counted, kept for a moment: it is asked next which of them get rows.
+//! What a lookup found when its keys were counted, kept until admission asks which of them get rows.
 
+use crate::keeper::{Keep, Keeper};
 use crate::mem::Lines;
 use std::sync::Arc;
 
@@ -18,13 +19,13 @@ pub(super) struct Observed {
     pub(super) counts: Vec<u32>,
     /// The index's version then: as long as it is the same, all of it holds.
     pub(super) version: u64,
-    /// The index's losses then: as long as they are the same, rows hold that there were.
-    pub(super) losses: u64,
-    /// The counters' moment then: as long as it is the same, the counts hold.
-    pub(super) moment: u64,
+    /// The index's removals then: as long as they are the same, rows hold that there were.
+    pub(super) removals: u64,
+    /// The counters' version then: as long as it is the same, the counts hold.
+    pub(super) counted_at: u64,
 }
 
-impl Observed {
+impl Keep for Observed {
     fn bytes(&self) -> usize {
         let words = self.keys.capacity() + 2 * self.missing.capacity();
         8 * words + self.offsets.bytes() + 4 * self.counts.capacity()
@@ -32,29 +33,6 @@ impl Observed {
 }
 
 /// The findings of the latest lookups that were not asked for yet.
-#[derive(Default)]
-pub(super) struct Observations(Vec<Observed>);
-
-impl Observations {
-    /// Keeps findings, in place of the oldest ones beyond what is kept.
-    pub(super) fn keep(&mut self, observed: Observed) {
-        if observed.bytes() > KEPT.1 {
-            return;
-        }
-        self.0.push(observed);
-        while self.0.len() > KEPT.0 || self.bytes() > KEPT.1 {
-            self.0.remove(0);
-        }
-    }
-
-    /// Hands out what was found of the very `keys`, if it is still there.
-    pub(super) fn take(&mut self, keys: &[i64]) -> Option<Observed> {
-        let at = self.0.iter().rposition(|found| found.keys[..] == *keys)?;
-        Some(self.0.remove(at))
-    }
-
-    /// Bytes held.
-    pub(super) fn bytes(&self) -> usize {
-        self.0.iter().map(Observed::bytes).sum()
-    }
+pub(super) fn observations() -> Keeper<Observed> {
+    Keeper::new(KEPT.0, KEPT.1)
 }

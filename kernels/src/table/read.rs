@@ -1,14 +1,15 @@
-//! Reading rows, by number and by key, with the cache lines of later ids on their way while earlier ones are copied.
+//! Reading rows, by number and by key, with the cache lines of later ids on their way while earlier
+//! ones are copied.
 
 use super::content::Content;
+use super::offset::Unfit;
 use super::{Absent, Table};
 use crate::batch::out_of_range;
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, Bucket, NONE};
 use crate::pool::{ranges, split_mut};
-use crate::simd::{Kernel, Level};
+use crate::simd::{Level, Vectorized};
 use crate::{Ids, Pool, Result, PADDING};
-use parking_lot::Mutex;
 use std::ops::Range;
 
 /// A part of a batch should copy at least so many floats.
@@ -21,33 +22,29 @@ const AHEAD: usize = 8;
 const BUCKETS: usize = 16;
 
 impl Table {
-    /// Copies rows, `(n)` row numbers to `(n, dim)` floats; -1 gives zeros.
+    /// Copies rows, `(n)` offsets to `(n, dim)` floats; -1 and 0 give zeros.
     ///
     /// # Errors
-    /// `InvalidArgument` for a wrong length or a number that is no row in use; `out` is then unspecified.
+    /// `InvalidArgument` for a wrong length, an offset that this table has not given out and one
+    /// whose key was removed since, unless a lease holds the row; `Aborted` for an offset from
+    /// before the content was replaced. `out` is then unspecified.
     pub fn lookup(&self, pool: &Pool, offsets: &[i64], out: &mut [f32]) -> Result<()> {
         self.floats("out", out.len(), offsets.len())?;
         let content = self.content().read();
-        let bad = Mutex::new(None);
+        let rows = content.offsets();
         self.parts(pool, offsets.len(), out, |range, out| {
             let offsets = &offsets[range];
-            let row = |at: usize| content.check(offsets[at]);
-            if let Err(at) = copy_rows(&content, offsets.len(), row, self.dim(), out) {
-                *bad.lock() = Some(offsets[at]);
-            }
-        });
-        match bad.into_inner() {
-            Some(offset) => Err(self.bad_offset("offsets", offset, content.slab.rows())),
-            None => Ok(()),
-        }
+            let row = |at: usize| rows.readable(offsets[at]);
+            copy_rows(&content, offsets.len(), row, self.dim(), out)
+                .map_err(|(at, why)| self.bad_offset("offsets", offsets[at], why))
+        })
     }
 
-    /// Copies the rows of ids, `(u)` row numbers and for each of `(n)` ids its place among them, to `(n, dim)` floats; -1 in
-    /// either gives zeros.
+    /// Copies the rows of ids, `(u)` offsets and for each of `(n)` ids its place among them, to
+    /// `(n, dim)` floats; -1 in either, and offset 0, give zeros.
     ///
     /// # Errors
-    /// `InvalidArgument` for a wrong length, a place outside of `offsets` or a number that is no row in use; `out` is then
-    /// unspecified.
+    /// As [`Table::lookup`], and `InvalidArgument` for a place outside of `offsets`.
     pub fn embed(
         &self,
         pool: &Pool,
@@ -57,24 +54,22 @@ impl Table {
     ) -> Result<()> {
         self.floats("out", out.len(), restore.len())?;
         let content = self.content().read();
-        let bad = Mutex::new(None);
+        let rows = content.offsets();
         self.parts(pool, restore.len(), out, |range, out| {
             let restore = &restore[range];
             let row = |at: usize| match offsets.get(restore[at] as usize) {
-                Some(&offset) => content.check(offset),
-                None => (restore[at] == -1).then_some(NONE),
+                Some(&offset) => rows.readable(offset),
+                None if restore[at] == -1 => Ok(NONE),
+                None => Err(Unfit::Unknown),
             };
-            if let Err(at) = copy_rows(&content, restore.len(), row, self.dim(), out) {
-                *bad.lock() = Some(restore[at]);
-            }
-        });
-        match bad.into_inner() {
-            None => Ok(()),
-            Some(place) => Err(match offsets.get(place as usize) {
-                Some(&offset) => self.bad_offset("offsets", offset, content.slab.rows()),
-                None => out_of_range(place, offsets.len()).with("table", &self.config().name),
-            }),
-        }
+            copy_rows(&content, restore.len(), row, self.dim(), out).map_err(|(at, why)| {
+                let place = restore[at];
+                match offsets.get(place as usize) {
+                    Some(&offset) => self.bad_offset("offsets", offset, why),
+                    None => out_of_range(place, offsets.len()).with("table", &self.config().name),
+                }
+            })
+        })
     }
 
     /// Copies the rows of keys, `(n)` ids to `(n, dim)` floats; never creates a row.
@@ -125,12 +120,14 @@ impl Table {
                     });
                 }
             }
-        });
+            Ok(())
+        })?;
         self.hide_refused(&index, ids, absent, out);
         Ok(())
     }
 
-    /// Gives keys that have a row and are below the threshold of admission what keys without a row get.
+    /// Gives keys that have a row and are below the threshold of admission what keys without a row
+    /// get.
     fn hide_refused(&self, index: &Index, ids: Ids<'_>, absent: Absent<'_>, out: &mut [f32]) {
         let history = self.history().read();
         let Some(history) = history.as_deref().filter(|one| one.may_refuse()) else {
@@ -155,8 +152,8 @@ impl Table {
         pool: &Pool,
         n: usize,
         out: &mut [f32],
-        f: impl Fn(Range<usize>, &mut [f32]) + Sync,
-    ) {
+        f: impl Fn(Range<usize>, &mut [f32]) -> Result<()> + Sync,
+    ) -> Result<()> {
         let parts = match pool.parts(out.len(), LEAST_FLOATS) {
             1 => 1,
             // A thread that is held up should not hold up the rest.
@@ -171,23 +168,24 @@ impl Table {
             .cloned()
             .zip(split_mut(out, self.dim(), &parts))
             .collect();
-        pool.each(work, |(range, out): (Range<usize>, &mut [f32])| {
+        pool.try_each(work, |(range, out): (Range<usize>, &mut [f32])| {
             f(range, out)
-        });
+        })
     }
 }
 
-/// Copies `n` rows, those that `row` names, or returns the position of the first for which it names none.
+/// Copies `n` rows, those that `row` names, or returns the position of the first for which it names
+/// none, and why.
 #[inline(always)]
 fn copy_rows(
     content: &Content,
     n: usize,
-    row: impl Fn(usize) -> Option<u32>,
+    row: impl Fn(usize) -> Result<u32, Unfit>,
     dim: usize,
     out: &mut [f32],
-) -> Result<(), usize> {
-    let ask = |at: usize| -> Result<u32, usize> {
-        let row = row(at).ok_or(at)?;
+) -> Result<(), (usize, Unfit)> {
+    let ask = |at: usize| -> Result<u32, (usize, Unfit)> {
+        let row = row(at).map_err(|why| (at, why))?;
         content.slab.prefetch(row, dim);
         Ok(row)
     };
@@ -208,8 +206,8 @@ fn copy_rows(
     Ok(())
 }
 
-/// Copies rows by key in three stages: ask for the bucket; `BUCKETS` ids later read it and ask for the row; `AHEAD` ids later
-/// copy the row.
+/// Copies rows by key in three stages: ask for the bucket; `BUCKETS` ids later read it and ask for
+/// the row; `AHEAD` ids later copy the row.
 struct Find<'a, T> {
     index: &'a Index,
     content: &'a Content,
@@ -219,7 +217,7 @@ struct Find<'a, T> {
     out: &'a mut [f32],
 }
 
-impl<T: Copy + Into<i64>> Kernel for Find<'_, T> {
+impl<T: Copy + Into<i64>> Vectorized for Find<'_, T> {
     type Output = ();
 
     #[inline(always)]

@@ -7,9 +7,10 @@ import sys
 from typing import Any, Dict, List, Optional
 
 from mx_rec.checkpoint import tables
-from mx_rec.checkpoint.places import CHECKPOINT, TABLE, Checkpoint, Place, Table, find_place
+from mx_rec.checkpoint.places import (CHECKPOINT, TABLE, Checkpoint, Place, SavedTable,
+                                       find_place)
 from mx_rec.checkpoint.progress import Meter
-from mx_rec.checkpoint.text import (diff_text, listing_text, row_text, verify_text)
+from mx_rec.checkpoint.report import diff_text, listing_text, row_text, verify_text
 
 _PROGRAM = "python -m mx_rec.checkpoint"
 _FAULTY = 1
@@ -167,7 +168,7 @@ def _diff(here: Place, there: Place, table: Optional[str], meter: Meter) -> Any:
             0 if equal else _FAULTY)
 
 
-def _initials(table: Table) -> Dict[str, Optional[float]]:
+def _initials(table: SavedTable) -> Dict[str, Optional[float]]:
     return {slot["name"]: slot["initial"] for slot in tables.describe(table.directory)["slots"]}
 
 
@@ -199,7 +200,7 @@ def _head(one: Checkpoint) -> Dict[str, Any]:
             "faults": [{"path": path, "message": message} for path, message in one.faults]}
 
 
-def _described(table: Table, delta: bool) -> Dict[str, Any]:
+def _described(table: SavedTable, delta: bool) -> Dict[str, Any]:
     try:
         found = tables.describe(table.directory)
     except tables.TableError as error:

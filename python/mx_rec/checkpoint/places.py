@@ -17,7 +17,7 @@ _STATE_FILE = "checkpoint"
 _PARTS = (DELTA_PREFIX + SPARSE_PREFIX, SPARSE_PREFIX)
 
 
-class Table(NamedTuple):
+class SavedTable(NamedTuple):
     """The directory of a saved table.
 
     Attributes:
@@ -37,7 +37,7 @@ class Checkpoint(NamedTuple):
         step: The step, None if the name has none.
         directory: The directory of its tables; it need not exist.
         tables: The tables in it, by name.
-        has_dense: Whether TensorFlow's part is there; None if nobody can tell.
+        has_dense: Whether TensorFlow's part is there; None if it is unknown.
         newest: Whether it is the newest of its directory.
         faults: What is wrong with it as a whole, as (path, text).
         chain: Names of what a restore takes, in order: for a delta the whole save, the deltas
@@ -48,7 +48,7 @@ class Checkpoint(NamedTuple):
     name: str
     step: Optional[int]
     directory: str
-    tables: List[Table]
+    tables: List[SavedTable]
     has_dense: Optional[bool]
     newest: bool
     faults: List[Any]
@@ -107,8 +107,8 @@ def find_place(path: str) -> Place:
             base = base if os.path.basename(holder).startswith(_PARTS) else name
             faults = []  # type: List[Any]
             chain = _chain(holder, faults) if is_delta(holder) else [base]
-            only = Checkpoint(base, _step(base), path, [Table(name, path)], None, False, faults,
-                              chain, is_delta(holder))
+            only = Checkpoint(base, _step(base), path, [SavedTable(name, path)], None, False,
+                              faults, chain, is_delta(holder))
             return Place(TABLE, path, [only], [])
         if name.startswith(_PARTS) or _tables(path):
             return Place(CHECKPOINT, path, [_checkpoint(path)], [])
@@ -136,9 +136,9 @@ def _is_table(path: str) -> bool:
                for part in ("key", "embedding") for kind in ("attribute", "data"))
 
 
-def _tables(path: str) -> List[Table]:
+def _tables(path: str) -> List[SavedTable]:
     names = sorted(name for name in os.listdir(path) if not name.startswith("."))
-    return [Table(name, os.path.join(path, name)) for name in names
+    return [SavedTable(name, os.path.join(path, name)) for name in names
             if _is_table(os.path.join(path, name))]
 
 
@@ -146,7 +146,7 @@ def _checkpoint(directory: str, newest: bool = False) -> Checkpoint:
     """Describes the checkpoint whose tables are, or would be, in `directory`."""
     parent, name = os.path.split(os.path.abspath(directory))
     has_dense = None  # type: Optional[bool]
-    tables = []  # type: List[Table]
+    tables = []  # type: List[SavedTable]
     faults = []  # type: List[Any]
     delta = is_delta(name)
     if name.startswith(_PARTS):

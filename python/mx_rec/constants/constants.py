@@ -76,7 +76,10 @@ class BaseEnum(enum.Enum):
 
 
 class All2allGradientsOp(BaseEnum):
-    """What happens to the summed gradient of a key before the update."""
+    """What happens to the summed gradient of a key before the update.
+
+    Both are the same here: one process trains a table, and a sum over one rank is its mean.
+    """
 
     SUM_GRADIENTS = "sum_gradients"
     SUM_GRADIENTS_AND_DIV_BY_RANKSIZE = "sum_gradients_and_div_by_ranksize"

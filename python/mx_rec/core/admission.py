@@ -2,21 +2,25 @@
 
 A training lookup of a table with a threshold is two ops: MxRecObserve counts the keys of its batch,
 MxRecAdmit gives rows to those that have been seen often enough. All lookups of one table in one
-step are counted before any of them decides, so that it does not matter which runs first.
+step are counted before any of them decides, so that their order does not matter.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
 
 from mx_rec.constants.constants import ASCEND_TIMESTAMP, MAX_INT32
 from mx_rec.core.graph_state import GraphState, find_session, graph_state, outermost_graph
 from mx_rec.core.table import Table
+from mx_rec.core.upstream import upstream
 from mx_rec.ops import library
 from mx_rec.util.global_env_conf import global_env
-from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger, warn_once
+from mx_rec.util.settings import Settings
 from mx_rec.validator.validator import Int, Text, Type, checked
+
+# Name scope of the stand-in for the timestamp of the collection.
+_TIMESTAMP_SCOPE = "mx_rec_timestamp"
 
 # No threshold at all.
 OFF = (-1, -1)
@@ -97,7 +101,7 @@ def check_thresholds(table: Table, is_train: bool, thresholds: Tuple[int, int]) 
         raise ValueError("the access and evict threshold param must be same in one table when "
                          "multi lookup. (table {!r} has {}, this lookup {})".format(
                              table.table_name, others, thresholds))
-    if thresholds[1] >= 0 and ConfigInitializer.get_instance().use_dynamic_expansion:
+    if thresholds[1] >= 0 and Settings.get_instance().use_dynamic_expansion:
         raise ValueError(
             "the lookup of the table {!r} has an 'eviction_threshold', which is not possible with "
             "dynamic expansion: offsets that a script holds would name rows that are gone. Leave "
@@ -118,8 +122,8 @@ def count_and_admit(table: Table, ids: tf.Tensor, thresholds: Tuple[int, int], c
         limit: Most distinct keys of a batch, 0 for any number.
 
     Returns:
-        offsets (v) int64, the rows of the admitted keys, and restore, int32 in the shape of ids:
-        places in offsets, -1 for padding and for keys that are not admitted.
+        offsets (v) int64, the rows of the admitted keys, and their inverse index, int32 in the
+        shape of ids: positions in offsets, -1 for padding and for keys that are not admitted.
     """
     state = graph_state()
     admission = state.admissions.get(table.physical_name)
@@ -129,23 +133,25 @@ def count_and_admit(table: Table, ids: tf.Tensor, thresholds: Tuple[int, int], c
         if global_env.use_combine_faae:
             warn_once("USE_COMBINE_FAAE has no effect: every table counts its own keys.")
     if timestamp is None:
-        timestamp = _later(state)
+        timestamp = _stand_in(state)
         admission.waits = True
     weight = tf.constant(coefficient, tf.int32, name="coefficient")
     keys, places = library().mx_rec_observe(
         table.handle, ids, weight, timestamp, access_threshold=thresholds[0],
         eviction_threshold=thresholds[1], name="observe")
-    offsets, restore = library().mx_rec_admit(table.handle, keys, places, limit=limit, name="admit")
+    offsets, inverse = library().mx_rec_admit(table.handle, keys, places, limit=limit, name="admit")
     made = Counted(keys.op, offsets.op)
     _count_first(table, admission.lookups, made)
     admission.lookups.append(made)
     settle_timestamp(is_last_call=False)
-    return offsets, restore
+    return offsets, inverse
 
 
 def _count_first(table: Table, others: Sequence[Counted], made: Counted) -> None:
     """Makes every lookup of a table decide after all of them have counted."""
-    above = _above(made.observe, {other.admit for other in others})
+    decisions = {other.admit for other in others}
+    # Those of them that have to run before the new lookup counts.
+    above = decisions.intersection(upstream([made.observe] if others else (), control_inputs=True))
     for other in others:
         if not _in_one_place(made.admit, other.admit):
             logger.info("the lookups %s and %s of the table %r are in different branches, loops "
@@ -167,22 +173,6 @@ def _in_one_place(one: tf.Operation, other: tf.Operation) -> bool:
     # pylint: disable=protected-access
     return one.graph is other.graph \
         and one._get_control_flow_context() is other._get_control_flow_context()
-
-
-def _above(op: tf.Operation, wanted: Set[tf.Operation]) -> Set[tf.Operation]:
-    """Returns those of `wanted` that have to run before `op` does."""
-    found = set()  # type: Set[tf.Operation]
-    seen = {op}
-    waiting = [op] if wanted else []
-    while waiting:
-        op = waiting.pop()
-        for source in [tensor.op for tensor in op.inputs] + op.control_inputs:
-            if source not in seen:
-                seen.add(source)
-                waiting.append(source)
-                if source in wanted:
-                    found.add(source)
-    return found
 
 
 # Timestamps ----------------------------------------------------------------------------------
@@ -216,14 +206,14 @@ def as_int64(value: tf.Tensor) -> tf.Tensor:
     return value if value.dtype == tf.int64 else tf.cast(value, tf.int64)
 
 
-def _later(state: GraphState) -> tf.Tensor:
-    """Returns what stands for the timestamp of the collection, which scripts may fill later.
+def _stand_in(state: GraphState) -> tf.Tensor:
+    """Returns a tensor that stands for the timestamp of the collection, which may come later.
 
-    Without one it is an empty vector: no time is noted.
+    Until `settle_timestamp` connects the timestamp it is an empty vector, which notes no time.
     """
     if state.timestamp is None:
         with tf.init_scope(), tf.name_scope(None), tf.device("/cpu:0"), \
-                tf.name_scope("mx_rec_timestamp"):
+                tf.name_scope(_TIMESTAMP_SCOPE):
             # Of unknown shape, so that a scalar can take its place.
             none = tf.compat.v1.placeholder_with_default(tf.zeros([0], tf.int64), None, "none")
             state.timestamp = tf.identity(none, name="timestamp")
@@ -245,7 +235,12 @@ def settle_timestamp(graph: Optional[tf.Graph] = None, is_last_call: bool = True
     """
     graph = outermost_graph(graph)
     state = graph_state(graph)
-    if state.timestamp is None or state.has_timestamp:
+    if state.has_timestamp:
+        return
+    waiting = [] if state.timestamp is None else [state.timestamp.op]
+    if is_last_call:
+        waiting += [op for op in _imported_timestamps(graph) if op not in waiting]
+    if not waiting:
         return
     given = []  # type: List[Any]
     for value in graph.get_collection(ASCEND_TIMESTAMP):
@@ -265,20 +260,30 @@ def settle_timestamp(graph: Optional[tf.Graph] = None, is_last_call: bool = True
                                  "the collection {}.".format(value.name, value.dtype.name,
                                                              ASCEND_TIMESTAMP))
             with graph.as_default(), tf.init_scope(), tf.device("/cpu:0"):
-                value = tf.cast(value, tf.int64, name="mx_rec_timestamp/cast")
-        state.timestamp.op._update_input(0, value)  # pylint: disable=protected-access
+                value = tf.cast(value, tf.int64, name=_TIMESTAMP_SCOPE + "/cast")
+        for op in waiting:
+            op._update_input(0, value)  # pylint: disable=protected-access
         state.has_timestamp = True
         return
     if not is_last_call:
         return
-    for admission in state.admissions.values():
-        if admission.waits and admission.thresholds[1] >= 0:
-            raise ValueError(
-                "the lookups of the table {!r} have an 'eviction_threshold', but there is no "
-                "timestamp to tell how old a key is. Give each training batch one, an int64 scalar "
-                "of seconds: as FeatureSpec(..., is_timestamp=True), or by "
-                "tf.compat.v1.add_to_collection({!r}, tensor).".format(
-                    admission.name, ASCEND_TIMESTAMP))
+    needing = [one.name for one in state.admissions.values()
+               if one.waits and one.thresholds[1] >= 0]
+    needing += [reader.inputs[0].op.name for op in waiting for reader in op.outputs[0].consumers()
+                if reader.type == "MxRecObserve" and reader.get_attr("eviction_threshold") >= 0]
+    if needing:
+        raise ValueError(
+            "the lookups of the table {!r} have an 'eviction_threshold', but there is no "
+            "timestamp to tell how old a key is. Give each training batch one, an int64 scalar "
+            "of seconds: as FeatureSpec(..., is_timestamp=True), or by "
+            "tf.compat.v1.add_to_collection({!r}, tensor).".format(needing[0], ASCEND_TIMESTAMP))
+
+
+def _imported_timestamps(graph: tf.Graph) -> List[tf.Operation]:
+    """Returns the stand-ins, also of imported graphs, that no timestamp was connected to."""
+    return [op for op in graph.get_operations()
+            if op.type == "Identity" and op.name.endswith(_TIMESTAMP_SCOPE + "/timestamp")
+            and op.inputs[0].op.type == "PlaceholderWithDefault"]
 
 
 # Thresholds and evictions while training -----------------------------------------------------
@@ -387,7 +392,7 @@ def evicting_tables(graph: tf.Graph, names: Sequence[str] = ()) -> Dict[str, Adm
     Raises:
         ValueError: If one of `names` has no eviction threshold, or no table at all has one.
     """
-    config = ConfigInitializer.get_instance()
+    config = Settings.get_instance()
     if config.use_dynamic_expansion:
         raise ValueError("tables with dynamic expansion cannot evict: offsets that a script holds "
                          "would name rows that are gone. Give tables a size and use init without "

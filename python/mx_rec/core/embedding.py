@@ -6,11 +6,13 @@ import re
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
+from tensorflow.python.framework import ops as tf_ops
 
 from mx_rec.constants import constants
 from mx_rec.constants.constants import (MAX_DEVICE_VOCABULARY_SIZE, MAX_EMBEDDING_SIZE, MAX_INT32,
                                         MAX_INT64, MAX_SKETCH_BYTES, MAX_VOCABULARY_SIZE, MIN_INT64,
                                         MIN_SKETCH_BYTES)
+from mx_rec.core.clusters import check_graph
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.initializers import describe_initializer, table_seed
 from mx_rec.core.lookup import sparse_lookup
@@ -43,8 +45,8 @@ def clean_name(name: str) -> str:
     return cleaned
 
 
-@checked(key_dtype=Option((tf.int64, tf.int32)), dim=Type(int, tf.TensorShape),
-         name=Text(1, 100), device_vocabulary_size=Int(1, MAX_DEVICE_VOCABULARY_SIZE),
+@checked(key_dtype=Option((tf.int64, tf.int32)), name=Text(1, 100),
+         device_vocabulary_size=Int(1, MAX_DEVICE_VOCABULARY_SIZE),
          host_vocabulary_size=Int(0, MAX_VOCABULARY_SIZE),
          ssd_vocabulary_size=Int(0, MAX_VOCABULARY_SIZE),
          ssd_data_path=Type(list, tuple, str), is_save=Bool(), is_dp=Bool(),
@@ -71,7 +73,8 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
 
     Args:
         key_dtype: tf.int64 or tf.int32.
-        dim: Floats per row, in [1, 8192]: an int or a TensorShape of rank 1.
+        dim: Floats per row, in [1, 8192]: an int or a TensorShape of rank 1. As everywhere, numbers
+            of NumPy are as good as those of Python.
         name: 1-100 characters, unique in the graph. Characters other than letters, digits and
             underscores are removed with a warning. Names that start with `mergeable_table` are
             taken.
@@ -87,8 +90,8 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
         is_save: Whether checkpoints contain the table.
         is_dp: Whether every rank holds the whole table.
         init_param: Factor of new rows, a float in [-10, 10].
-        all2all_gradients_op: "sum_gradients", or "sum_gradients_and_div_by_ranksize", which divides
-            gradients by the rank count.
+        all2all_gradients_op: "sum_gradients" or "sum_gradients_and_div_by_ranksize". A table is
+            trained by one process, so that both are the sum of its own gradients.
         enable_merge: Whether the table shares one physical table, `mergeable_table_<n>`, with all
             others that have equal configuration. Their ids must be disjoint. Needs dynamic
             expansion.
@@ -116,35 +119,41 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
             initializer is not supported, or sizes do not go together.
         TypeError: If padding_keys is neither an int nor a list of int.
         EnvironmentError: If `init` was not called, or the pipeline of this graph was started.
-        RuntimeError: If enable_merge is True without dynamic expansion, or eager execution is on.
-        NotImplementedError: If ssd_vocabulary_size is greater than 0.
+        RuntimeError: If enable_merge is True without dynamic expansion, or eager execution is on,
+            also outside of the tf.function that calls this.
+        NotImplementedError: If ssd_vocabulary_size is greater than 0, or the table would be made in
+            a job of several tasks (TF_CONFIG, parameter servers).
     """
     config = ConfigInitializer.get_instance()
     _report_idle(name, shard_num=(shard_num, 1), fusion_optimizer_var=(fusion_optimizer_var, True),
                  hashtable_threshold=(hashtable_threshold, 0),
                  optimizer_list=(optimizer_list, None))
-    if tf.executing_eagerly():
-        raise RuntimeError("tables need graph mode: call tf.compat.v1.disable_eager_execution() "
-                           "first, or build the model in a tf.Graph.")
+    if tf_ops.executing_eagerly_outside_functions():
+        raise RuntimeError("tables need graph mode, also inside of a tf.function: call "
+                           "tf.compat.v1.disable_eager_execution() first, or build the model in a "
+                           "tf.Graph. (table {!r})".format(name))
     size = _check_dim(dim)
     table_name = clean_name(name)
     if table_name.startswith(MERGED_PREFIX):
         raise ValueError("the table name {!r} starts with {!r}, which is kept for merged "
                          "tables".format(table_name, MERGED_PREFIX))
+    check_graph(table_name)
     options = TableOptions(
         table_name=table_name, key_dtype=key_dtype, dim=size, initializer=emb_initializer,
-        device_vocabulary_size=device_vocabulary_size, host_vocabulary_size=host_vocabulary_size,
-        ssd_vocabulary_size=ssd_vocabulary_size, is_save=is_save, is_dp=is_dp,
-        init_param=init_param, all2all_gradients_op=all2all_gradients_op,
+        device_vocabulary_size=int(device_vocabulary_size),
+        host_vocabulary_size=int(host_vocabulary_size),
+        ssd_vocabulary_size=int(ssd_vocabulary_size), is_save=bool(is_save), is_dp=bool(is_dp),
+        init_param=float(init_param), all2all_gradients_op=all2all_gradients_op,
         padding_keys=_check_padding(padding_keys, padding_keys_mask, padding_keys_len),
-        padding_keys_mask=padding_keys_mask, padding_keys_len=padding_keys_len,
+        padding_keys_mask=padding_keys_mask,
+        padding_keys_len=None if padding_keys_len is None else int(padding_keys_len),
         admission_sketch_bytes=_check_sketch(table_name, admission_sketch_bytes))
     _check_storage(options, ssd_data_path, config.use_dynamic_expansion)
     if enable_merge and not config.use_dynamic_expansion:
         raise RuntimeError("merge table function requires dynamic expansion mode: call "
                            "init(use_dynamic_expansion=True).")
-    initializer = describe_initializer(
-        emb_initializer, device_vocabulary_size + host_vocabulary_size, size)
+    rows = options.device_vocabulary_size + options.host_vocabulary_size
+    initializer = describe_initializer(emb_initializer, rows, size)
     state = graph_state()
     if table_name in state.tables:
         raise ValueError("Duplicated hashtable name {!r}: this graph has a table of that name "
@@ -154,9 +163,7 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
                                "hash table. Create the table {!r} before start_asc_pipeline."
                                .format(table_name))
 
-    capacity = device_vocabulary_size + host_vocabulary_size
-    if config.use_dynamic_expansion:
-        capacity = constants.MAX_ROW_BUDGET
+    capacity = constants.MAX_ROW_BUDGET if config.use_dynamic_expansion else rows
     if enable_merge:
         physical, is_new = _merged_table(options, initializer, capacity)
     else:
@@ -185,6 +192,8 @@ def _check_dim(dim: Union[int, tf.TensorShape]) -> int:
             raise ValueError("'dim' should be an int or a TensorShape with one known dimension, "
                              "but is {}".format(dim))
         dim = dim.as_list()[0]
+    elif not isinstance(dim, bool) and not is_int(dim):
+        Type(int, tf.TensorShape)("dim", dim)
     Int(1, MAX_EMBEDDING_SIZE)("dim", dim)
     return int(dim)
 
@@ -261,9 +270,10 @@ def _check_directories(paths: Union[str, Sequence[str]]) -> None:
 
 def _merged_table(options: TableOptions, initializer: Any, capacity: int) -> Any:
     """Returns the physical table for this configuration, and whether it is new."""
+    seed = getattr(options.initializer, "seed", None)
     configuration = json.dumps([
-        options.key_dtype.name, options.dim, initializer,
-        getattr(options.initializer, "seed", None), options.is_save, options.is_dp,
+        options.key_dtype.name, options.dim, initializer, None if seed is None else int(seed),
+        options.is_save, options.is_dp,
         options.init_param, options.all2all_gradients_op, options.padding_keys,
         options.admission_sketch_bytes], sort_keys=True)
     merged = graph_state().merged

@@ -1,4 +1,4 @@
-"""`EvictHook`: lets go of stale keys while a model trains."""
+"""`EvictHook`: evicts stale keys while a model trains."""
 
 import threading
 import time
@@ -103,9 +103,16 @@ class EvictHook(tf.compat.v1.train.SessionRunHook):
         Args:
             session: The new session.
             coord: Its coordinator, which waits for an eviction before the session is closed.
+
+        Raises:
+            RuntimeError: If the hook serves another session that is still open.
         """
         if self._fetches is None:
             return
+        if self._session is not None and self._session is not session \
+                and not getattr(self._session, "_closed", True):
+            raise RuntimeError("this EvictHook serves a session that is still open: only one of "
+                               "them would evict. Make an EvictHook for each session.")
         self._session = session
         self._eviction = None
         if coord is not None:
@@ -185,9 +192,9 @@ class EvictHook(tf.compat.v1.train.SessionRunHook):
 
 
 class _Latest:
-    """What a coordinator takes for a thread: whichever eviction of a hook runs.
+    """Stands for the running eviction of a hook where a coordinator expects a thread.
 
-    Coordinators keep what they are given; a thread for each eviction would pile up there.
+    A coordinator keeps every thread that it is given, so that one for each eviction would pile up.
     """
 
     name = "mx_rec_evict"

@@ -1,15 +1,12 @@
 """What mx_rec knows of one TensorFlow graph; it lives and dies with that graph."""
 
+import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set
 
 import tensorflow as tf
 
-if TYPE_CHECKING:
-    from mx_rec.core.admission import Admission
-    from mx_rec.core.asc.feature_spec import FeatureSpec
-    from mx_rec.core.asc.helper import Insertion
-    from mx_rec.core.table import Table
+from mx_rec.core.asc.feature_spec import FeatureSpec, Insertion
 
 _ATTRIBUTE = "_mx_rec_state"
 
@@ -18,11 +15,12 @@ class GraphState:
     """Tables, lookups and input pipelines of one graph.
 
     Attributes:
-        tables: Tables by name, in order of creation.
+        tables: Tables (mx_rec.core.table.Table) by name, in order of creation.
         merged: Physical tables of `create_table(enable_merge=True)`, by configuration.
         insertions: What each traced insert function put into its batch, by marker name.
         timestamp_spec: The training feature that carries the timestamp, if there is one.
-        admissions: Admission to tables, by the name of the physical table.
+        admissions: Admission to tables (mx_rec.core.admission.Admission), by the name of the
+            physical table.
         timestamp: What stands for the timestamp of the collection ASCEND_TIMESTAMP, once needed.
         has_timestamp: Whether the collection's tensor was connected to it.
         frozen: Whether `start_asc_pipeline` was called.
@@ -35,15 +33,14 @@ class GraphState:
         started_by: Initialisation ops of all rewritten iterators.
         started_first: Those of them that every session runs by itself before anything else.
         session: The session that was opened last on this graph.
-        sessions: All sessions opened on this graph that are still referred to.
     """
 
     def __init__(self) -> None:
-        self.tables = {}  # type: Dict[str, Table]
+        self.tables = {}  # type: Dict[str, Any]
         self.merged = {}  # type: Dict[str, Any]
         self.insertions = {}  # type: Dict[str, Insertion]
         self.timestamp_spec = None  # type: Optional[FeatureSpec]
-        self.admissions = {}  # type: Dict[str, Admission]
+        self.admissions = {}  # type: Dict[str, Any]
         self.timestamp = None  # type: Optional[tf.Tensor]
         self.has_timestamp = False
         self.frozen = False
@@ -56,14 +53,26 @@ class GraphState:
         self.started_by = []  # type: List[tf.Operation]
         self.started_first = []  # type: List[tf.Operation]
         self.session = None  # type: Optional[weakref.ReferenceType]
-        self.sessions = weakref.WeakSet()  # type: Any
+        self._sessions = weakref.WeakSet()  # type: Any
+        self._lock = threading.Lock()
 
-    def insertions_of(self, spec: "FeatureSpec", is_training: bool) -> List["Insertion"]:
+    def add_session(self, session: Any) -> None:
+        """Notes that a session was opened, without keeping it alive. Threads may open several."""
+        with self._lock:
+            self.session = weakref.ref(session)
+            self._sessions.add(session)
+
+    def sessions(self) -> List[Any]:
+        """Returns the sessions opened on this graph that somebody still refers to."""
+        with self._lock:
+            return list(self._sessions)
+
+    def insertions_of(self, spec: FeatureSpec, is_training: bool) -> List[Insertion]:
         """Returns the insertions of one mode that read `spec`."""
         return [insertion for insertion in self.insertions.values()
                 if insertion.is_training == is_training and spec.name in insertion.components]
 
-    def modes_of(self, spec: "FeatureSpec") -> Set[bool]:
+    def modes_of(self, spec: FeatureSpec) -> Set[bool]:
         """Returns the modes (True: training) in which an insert function read `spec`."""
         return {insertion.is_training for insertion in self.insertions.values()
                 if spec.name in insertion.components}
@@ -98,8 +107,8 @@ def graph_state(graph: Optional[tf.Graph] = None) -> GraphState:
     graph = outermost_graph(graph)
     state = getattr(graph, _ATTRIBUTE, None)
     if state is None:
-        state = GraphState()
-        setattr(graph, _ATTRIBUTE, state)
+        # Of two threads that come first, such as by opening sessions, both get the same one.
+        state = graph.__dict__.setdefault(_ATTRIBUTE, GraphState())
     return state
 
 
@@ -107,9 +116,7 @@ def remember_session(session: Any) -> None:
     """Notes that `session` is the latest one of its graph, without keeping it alive."""
     graph = getattr(session, "graph", None)
     if graph is not None:
-        state = graph_state(graph)
-        state.session = weakref.ref(session)
-        state.sessions.add(session)
+        graph_state(graph).add_session(session)
 
 
 def find_session(graph: tf.Graph) -> Any:

@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import json
 from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
@@ -9,7 +10,9 @@ import tensorflow as tf
 from tensorflow.python.framework import tensor_util
 from tensorflow.python.ops import init_ops, init_ops_v2
 
+from mx_rec import plugin
 from mx_rec.constants.constants import DEFAULT_SEED
+from mx_rec.ops import library
 
 SUPPORTED = ("zeros", "ones", "constant", "random_uniform", "random_normal", "truncated_normal",
              "variance_scaling (also glorot, he and lecun)")
@@ -63,6 +66,29 @@ def describe_initializer(initializer: Any, rows: int, dim: int) -> Dict[str, Any
     raise _unsupported(initializer)
 
 
+def check_table(name: str, initializer: Dict[str, Any], config: bytes) -> None:
+    """Asks the engine whether a table can be made by a configuration.
+
+    Args:
+        name: The table's name.
+        initializer: What `describe_initializer` made.
+        config: The whole configuration as the op MxRecTable takes it: JSON.
+
+    Raises:
+        ValueError: If it cannot, with the table, the setting and its value: a stddev below 0, a
+            min above max, numbers that do not fit float32.
+    """
+    library()  # TensorFlow has to be the first to open the plugin.
+    status, result = plugin.call("mx_rec_check_table", config, len(config))
+    if status == 0:
+        return
+    text = result.decode("utf-8", "replace")
+    if text.startswith("initializer") or text.startswith("the initializer"):
+        raise ValueError("'emb_initializer' of the table {!r} is {}, of which rows cannot be "
+                         "made: {}".format(name, json.dumps(initializer, sort_keys=True), text))
+    raise ValueError("the table {!r} cannot be made: {}".format(name, text))
+
+
 def table_seed(initializer: Any, table_name: str) -> int:
     """Chooses the seed of a table's new rows.
 
@@ -98,10 +124,16 @@ def _number(name: str, value: Any) -> float:
     if isinstance(value, tf.Tensor):
         value = tensor_util.constant_value(value)
     array = np.asarray(value)
-    if array.shape != () or array.dtype.kind not in "iuf" or not np.isfinite(array):
+    # An int beyond 64 bits is an object for NumPy.
+    is_number = array.shape == () and (array.dtype.kind in "iuf" or type(value) is int)
+    try:
+        number = float(value) if is_number else float("nan")
+    except OverflowError:
+        number = float("inf")
+    if not np.isfinite(number):
         raise ValueError("'emb_initializer': {} should be one finite number that is known when "
                          "the table is created, but is {!r}.".format(name, value))
-    return float(array)
+    return number
 
 
 def _unsupported(initializer: Any) -> ValueError:

@@ -9,20 +9,20 @@ from tensorflow.core.framework import attr_value_pb2
 from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ENTRANCE,
                                         ASCEND_SPARSE_LOOKUP_ID_OFFSET,
                                         ASCEND_SPARSE_LOOKUP_LOCAL_EMB, MAX_INT32,
-                                        MULTI_LOOKUP_TIMES, PADDING_KEY, All2allGradientsOp)
+                                        MULTI_LOOKUP_TIMES, PADDING_KEY)
 from mx_rec.core.admission import (OFF, as_int64, check_thresholds, check_timestamp,
                                    count_and_admit)
 from mx_rec.core.asc.feature_spec import FeatureSpec, normal_thresholds
 from mx_rec.core.asc.source import ids_of_spec, timestamp_of_spec
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.ids import as_ids, is_id_type
-from mx_rec.core.table import Table
+from mx_rec.core.table import Table, scope_of
+from mx_rec.core.table_variable import raw_tensor, row_shape
 from mx_rec.ops import library
-from mx_rec.ops.gradients import DIVIDE_GRADIENT, RANK_SIZE_ATTRIBUTE
 from mx_rec.util.communication.hccl_ops import get_rank_size
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
-from mx_rec.validator.validator import Bool, Int, Text, Type, checked
+from mx_rec.validator.validator import Bool, Int, Text, Type, checked, is_int
 
 # The op of a lookup that carries this attribute, with the value true, may move to the pipeline.
 MOVABLE_ATTRIBUTE = "_mx_rec_movable"
@@ -152,7 +152,7 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
         check_timestamp(timestamp, "the timestamp of the batch")
     request = _Request(table, tensor, is_train, is_grad, limit, absent, thresholds, coefficient,
                        timestamp)
-    with tf.name_scope("{}//{}".format(table.table_name, name)):
+    with tf.name_scope("{}//{}".format(scope_of(table.table_name), name)):
         result = _build(request, modify_graph)
     state.lookups += 1
     if is_train or thresholds != OFF:
@@ -161,7 +161,7 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
     if is_train:
         table.is_grad = table.is_grad or is_grad
         if send_count is not None:
-            table.send_count = (table.send_count or 0) + send_count
+            table.send_count = (table.send_count or 0) + int(send_count)
     if key is not None:
         table.lookups[key] = result
     return result
@@ -179,7 +179,8 @@ def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
             absent = request.absent
             if absent is None:
                 absent = tf.zeros([0, table.emb_size], name="absent")
-            found = library().mx_rec_find(table.handle, table.variable, ids, absent, name="find")
+            found = library().mx_rec_find(
+                table.handle, row_shape(table.variable), ids, absent, name="find")
             _mark(found.op, modify_graph)
             return tf.stop_gradient(found)
         if request.thresholds[0] >= 0:
@@ -192,14 +193,14 @@ def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
                 table.handle, ids, create=1, limit=request.limit, name="id_offset")
             _mark(offsets.op, modify_graph)
         if not request.is_grad:
-            return tf.stop_gradient(
-                _with_default(request, ids, restore, _embed(table, offsets, restore)))
-        if ConfigInitializer.get_instance().use_dynamic_expansion or _ranks_to_divide_by(table):
-            looked_up = library().mx_rec_lookup(table.handle, table.variable, offsets, name="rows")
-            rows = _divide_gradient(table, looked_up)
-            embedding = library().mx_rec_restore(rows, restore, name="embedding")
+            embedding = _embed(table, row_shape(table.variable), offsets, restore)
+            return tf.stop_gradient(_with_default(request, ids, restore, embedding))
+        if ConfigInitializer.get_instance().use_dynamic_expansion:
+            looked_up = library().mx_rec_lookup(
+                table.handle, raw_tensor(table.variable), offsets, name="rows")
+            embedding = library().mx_rec_restore(looked_up, restore, name="embedding")
         else:
-            looked_up = embedding = _embed(table, offsets, restore)
+            looked_up = embedding = _embed(table, raw_tensor(table.variable), offsets, restore)
         # With dynamic expansion gradients are taken of the distinct rows, else of the variable;
         # then the collection holds what the lookup returns.
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, looked_up)
@@ -223,9 +224,9 @@ def _with_default(request: _Request, ids: tf.Tensor, restore: tf.Tensor,
     return result
 
 
-def _embed(table: Table, offsets: tf.Tensor, restore: tf.Tensor) -> tf.Tensor:
-    """Returns a row for each id."""
-    return library().mx_rec_embed(table.handle, table.variable, offsets, restore, name="embedding")
+def _embed(table: Table, like: tf.Tensor, offsets: tf.Tensor, restore: tf.Tensor) -> tf.Tensor:
+    """Returns a row for each id; gradients go to `like`."""
+    return library().mx_rec_embed(table.handle, like, offsets, restore, name="embedding")
 
 
 def _mark(op: tf.Operation, modify_graph: bool) -> None:
@@ -233,26 +234,6 @@ def _mark(op: tf.Operation, modify_graph: bool) -> None:
     if modify_graph:
         op._set_attr(  # pylint: disable=protected-access
             MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=True))
-
-
-def _ranks_to_divide_by(table: Table) -> int:
-    """Returns the rank count if the table's gradients are divided by it, 0 if they are not."""
-    if table.all2all_gradients_op != All2allGradientsOp.SUM_GRADIENTS_AND_DIV_BY_RANKSIZE:
-        return 0
-    ranks = get_rank_size()
-    return 0 if ranks == 1 else ranks
-
-
-def _divide_gradient(table: Table, rows: tf.Tensor) -> tf.Tensor:
-    """Returns `rows`, whose gradient is divided by the rank count if the table asks for it."""
-    ranks = _ranks_to_divide_by(table)
-    if not ranks:
-        return rows
-    with tf.compat.v1.get_default_graph().gradient_override_map({"Identity": DIVIDE_GRADIENT}):
-        divided = tf.identity(rows, name="divide_by_rank_size")
-    divided.op._set_attr(  # pylint: disable=protected-access
-        RANK_SIZE_ATTRIBUTE, attr_value_pb2.AttrValue(i=ranks))
-    return divided
 
 
 def _check_ids(ids: Any,
@@ -299,16 +280,14 @@ def _check_tensor(ids: Any) -> None:
 def _check_send_count(table: Table, send_count: Optional[int], use_static: bool) -> int:
     """Returns the most distinct keys that the lookup's batch may have, 0 for no limit."""
     if not use_static:
-        if send_count is not None:
-            Int(1, MAX_INT32)("send_count", send_count)
+        Int(1, MAX_INT32, optional=True)("send_count", send_count)
         return 0
     if table.padding_keys_len is not None and table.padding_keys is not None:
         send_count = table.padding_keys_len
-    if send_count is None or isinstance(send_count, bool) or not isinstance(send_count, int) \
-            or send_count <= 0:
+    if send_count is None or not is_int(send_count) or send_count <= 0:
         raise ValueError("Send count must be a integer which is larger than 0. (table {!r}, "
                          "send_count {!r})".format(table.table_name, send_count))
-    Int(1, MAX_INT32)("send_count", send_count)
+    send_count = Int(1, MAX_INT32)("send_count", send_count)
     limit = send_count * get_rank_size()
     if not table.is_hbm:
         for kind, size in (("device", table.slice_device_vocabulary_size),

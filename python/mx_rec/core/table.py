@@ -8,10 +8,11 @@ import tensorflow as tf
 
 from mx_rec.constants.constants import PADDING_KEY, All2allGradientsOp
 from mx_rec.core.graph_state import find_session
+from mx_rec.core.initializers import check_table
+from mx_rec.core.table_variable import (TABLE_OP, TableVariable, is_table_variable,
+                                        table_config_of, table_name_of, table_variable)
 from mx_rec.ops import library
 from mx_rec.util.communication.hccl_ops import get_rank_size
-
-TABLE_OP = "MxRecTable"
 
 
 class PhysicalTable(NamedTuple):
@@ -19,8 +20,7 @@ class PhysicalTable(NamedTuple):
 
     Attributes:
         name: Name of the table and of its checkpoint directory.
-        variable: What gradients are taken with respect to; float32 of static shape (0, dim), made
-            by the op that owns the table.
+        variable: What gradients are taken with respect to, made by the op that owns the table.
         handle: int64 scalar by which the other ops find the table in their session.
         size: int64 scalar, the number of rows.
         stats: int64 vector, the numbers of mx_rec.util.stats.TableStats.
@@ -28,7 +28,7 @@ class PhysicalTable(NamedTuple):
     """
 
     name: str
-    variable: tf.Tensor
+    variable: TableVariable
     handle: tf.Tensor
     size: tf.Tensor
     stats: tf.Tensor
@@ -63,8 +63,8 @@ class Table:
         emb_size: Floats per row.
         embedding_size: The same as a TensorShape of rank 1.
         key_dtype: tf.int64 or tf.int32; ids of either type may be looked up.
-        variable: What gradients are taken with respect to, float32 of static shape (0, emb_size).
-            Not a dense tensor: reading it gives no rows.
+        variable: What gradients are taken with respect to and optimizers update: a TableVariable,
+            float32 of static shape (0, emb_size). It has no dense value: reading it is an error.
         handle: int64 scalar tensor by which ops find the table.
         is_hbm: Whether the table was given no host memory.
         is_dp, is_save, init_param, all2all_gradients_op: As given to `create_table`.
@@ -160,6 +160,18 @@ class Table:
         return "<mx_rec table {!r}, {} floats per row>".format(self.table_name, self.emb_size)
 
 
+def scope_of(name: str) -> str:
+    """Returns the scope of a table's ops: its name, with `table` before a leading underscore.
+
+    Args:
+        name: Name of a table.
+
+    Returns:
+        A name that begins with a letter or digit.
+    """
+    return name if name[0].isalnum() else "table" + name
+
+
 def build_physical_table(name: str, options: TableOptions, initializer: Dict[str, Any],
                          seed: int, capacity: int, track_changes: bool) -> PhysicalTable:
     """Adds the ops of one table to the outermost graph.
@@ -176,6 +188,9 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
 
     Returns:
         The table's tensors.
+
+    Raises:
+        ValueError: If the engine cannot make a table by these settings.
     """
     config = {
         "name": name,
@@ -192,7 +207,8 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
     if track_changes:
         config["track_changes"] = True
     text = json.dumps(config, sort_keys=True).encode("utf-8")
-    op_name = name if name[0].isalnum() else "table" + name
+    check_table(name, initializer, text)
+    op_name = scope_of(name)
     with tf.init_scope(), tf.name_scope(None), tf.device("/cpu:0"):
         with tf.name_scope(op_name + "//table") as scope:
             config_tensor = tf.constant(np.frombuffer(text, np.uint8), name="config")
@@ -209,29 +225,18 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
                     since, least = [tf.compat.v1.placeholder(tf.int64, [], name=name)
                                     for name in ("since", "least")]
                     library().mx_rec_save_delta(handle, path, since, least, name="save_delta")
-    return PhysicalTable(name, variable, handle, size, stats, capacity)
+    return PhysicalTable(name, table_variable(variable.op), handle, size, stats, capacity)
 
 
-def is_table_variable(value: Any) -> bool:
-    """Returns whether `value` is the variable of a table, also one of an imported graph."""
-    return isinstance(value, tf.Tensor) and value.op.type == TABLE_OP and value.value_index == 0
-
-
-def table_name_of(op: tf.Operation) -> str:
-    """Returns the name of the table that an op of type MxRecTable makes; see `table_config_of`."""
-    return table_config_of(op)["name"]
-
-
-def table_config_of(op: tf.Operation) -> Any:
-    """Returns name, dim, capacity and the rest that an op of type MxRecTable is configured with.
-
-    Raises:
-        ValueError: If the op's configuration is not a constant.
-    """
-    from tensorflow.python.framework import tensor_util
-
-    config = tensor_util.constant_value(op.inputs[0])
-    if config is None:
-        raise ValueError("the configuration of the table op {!r} is not a constant, so that its "
-                         "name is not known.".format(op.name))
-    return json.loads(config.tobytes().decode("utf-8"))
+__all__ = [
+    "TABLE_OP",
+    "PhysicalTable",
+    "Table",
+    "TableOptions",
+    "TableVariable",
+    "build_physical_table",
+    "is_table_variable",
+    "scope_of",
+    "table_config_of",
+    "table_name_of",
+]

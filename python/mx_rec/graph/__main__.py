@@ -3,11 +3,13 @@
 import argparse
 import json
 import os
+import shutil
+import subprocess
 import sys
 from typing import List, Optional
 
 from mx_rec import plugin
-from mx_rec.graph.drawing import draw_png, draw_svg
+from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.files import GraphFile, merged_ops, read_graph
 from mx_rec.graph.plan import Plan, make_plan, registered_ops
 
@@ -26,6 +28,7 @@ binary or text; which one shows from its content.
 
 examples:
   python -m mx_rec.graph model/model.ckpt-1000.meta
+  python -m mx_rec.graph graph.pbtxt --dot plan.dot && dot -Tsvg -o plan.svg plan.dot
   python -m mx_rec.graph graph.pbtxt --svg plan.svg
   python -m mx_rec.graph exported/1700000000 --tag serve --json -
 
@@ -47,13 +50,15 @@ def main(argv: Optional[List[str]] = None) -> int:
         file = read_graph(arguments.file, arguments.tag)
         plugin.load()
         plan = make_plan(file.graph.SerializeToString(), merged_ops(registered_ops(), file.ops))
+        if arguments.dot:
+            _write(arguments.dot, draw_dot(plan))
         if arguments.svg:
-            _write(arguments.svg, draw_svg(plan))
+            _render(plan, "svg", arguments.svg)
         if arguments.png:
-            draw_png(plan, arguments.png)
+            _render(plan, "png", arguments.png)
         if arguments.json:
             _write(arguments.json, as_json(plan))
-        if "-" not in (arguments.svg, arguments.json):
+        if "-" not in (arguments.dot, arguments.svg, arguments.png, arguments.json):
             _write("-", report(arguments.file, file, plan))
     except BrokenPipeError:
         # The reader, such as `head`, has seen enough. What is left must not fail at exit.
@@ -111,12 +116,36 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=_PROGRAM, description=_DESCRIPTION, epilog=_EPILOG,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", metavar="FILE", help="the graph, see below")
-    parser.add_argument("--svg", metavar="OUT", help="draw the plan as SVG; - is stdout")
-    parser.add_argument("--png", metavar="OUT", help="draw the plan as PNG; needs matplotlib")
+    parser.add_argument("--dot", metavar="OUT",
+                        help="draw the plan as Graphviz text; - is stdout")
+    parser.add_argument("--svg", metavar="OUT",
+                        help="draw the plan as SVG with Graphviz's program dot; - is stdout")
+    parser.add_argument("--png", metavar="OUT",
+                        help="draw the plan as PNG with Graphviz's program dot; - is stdout")
     parser.add_argument("--json", metavar="OUT", help="write the plan as JSON; - is stdout")
     parser.add_argument("--tag", metavar="TAG", action="append",
                         help="a tag of the graph of a SavedModel; repeat it for all of its tags")
     return parser
+
+
+def _render(plan: Plan, form: str, path: str) -> None:
+    """Lets Graphviz draw a plan; the picture replaces the file only if it was drawn."""
+    program = shutil.which("dot")
+    if program is None:
+        raise ValueError("--{0} needs Graphviz's program dot, which is not in PATH: install "
+                         "Graphviz, or use --dot OUT and run dot -T{0} elsewhere".format(form))
+    drawn = subprocess.run([program, "-T" + form], input=draw_dot(plan).encode("ascii"),
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if drawn.returncode != 0 or not drawn.stdout:
+        raise ValueError("{} -T{} failed with code {}: {}".format(
+            program, form, drawn.returncode, drawn.stderr.decode("utf-8", "replace").strip()))
+    if path == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(drawn.stdout)
+        sys.stdout.buffer.flush()
+        return
+    with open(path, "wb") as file:
+        file.write(drawn.stdout)
 
 
 def _write(path: str, text: str) -> None:

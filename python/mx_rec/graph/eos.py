@@ -26,8 +26,8 @@ def eos_map(self: Any, librec: Any, channel_id: int, max_train_steps: int = -1,
         ValueError: If an argument is out of its range.
     """
     del librec
-    Int(TRAIN_CHANNEL_ID, EVAL_CHANNEL_ID)("channel_id", channel_id)
-    Int(-1, MAX_INT32)("max_train_steps", max_train_steps)
-    Int(-1, MAX_INT32)("max_eval_steps", max_eval_steps)
+    channel_id = Int(TRAIN_CHANNEL_ID, EVAL_CHANNEL_ID)("channel_id", channel_id)
+    max_train_steps = Int(-1, MAX_INT32)("max_train_steps", max_train_steps)
+    max_eval_steps = Int(-1, MAX_INT32)("max_eval_steps", max_eval_steps)
     steps = max_train_steps if channel_id == TRAIN_CHANNEL_ID else max_eval_steps
     return self if steps == -1 else self.take(steps)

@@ -9,10 +9,12 @@ from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER
 from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.asc.manager import start_asc_pipeline
 from mx_rec.core.graph_state import GraphState, graph_state
+from mx_rec.core.upstream import upstream
+from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.iterators import nested_batch
-from mx_rec.graph.plan import ADMIT, EVAL, ONE_SHOT, TRAIN, Plan, make_plan
+from mx_rec.graph.plan import ADMIT, EVAL, ONE_SHOT, TRAIN, Plan, is_movable, make_plan
 from mx_rec.graph.rewrite import Rewritten, rewrite
-from mx_rec.graph.sessions import has_run, start_iterators
+from mx_rec.graph.sessions import adopt_initializers, has_run, start_iterators
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Type, checked
@@ -28,8 +30,10 @@ def modify_graph_and_start_emb_cache(full_graph: Optional[tf.Graph] = None,
     """Moves the key work of lookups by tensor into the input pipelines, and closes the building.
 
     To be called in session mode, once the whole graph (gradients, evaluation) is there and before
-    the first session runs it. Lookups whose ids cannot be computed in the input pipeline stay in
-    the step and work as before; the log says why. Results do not change.
+    the first session runs it. The graph may be one that was imported (`import_meta_graph`,
+    `import_graph_def`); of its batches `get_target_batch` then gives a flat tuple. Lookups whose
+    ids cannot be computed in the input pipeline stay in the step and work as before; the log says
+    why. Results do not change.
 
     Args:
         full_graph: The graph; None is the present default graph.
@@ -64,10 +68,14 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
     graph = full_graph or tf.compat.v1.get_default_graph()
     state = graph_state(graph)
     state.is_planned = True
-    if not state.movable:
-        logger.warning("the graph has no lookup with modify_graph=True: nothing to modify.")
+    adopt_initializers(graph)
+    if not any(is_movable(op) for op in graph.get_operations()):
+        if state.started_by:
+            logger.info("the graph was modified before: nothing to modify.")
+        else:
+            logger.warning("the graph has no lookup with modify_graph=True: nothing to modify.")
         return
-    if any(has_run(session) for session in list(state.sessions)):
+    if any(has_run(session) for session in state.sessions()):
         logger.warning("a session has run this graph already, and would not see a change: the "
                        "graph stays as it is. Modify it before the first session.run.")
         return
@@ -173,7 +181,8 @@ def _set_mode(state: GraphState, mode: bool, found: List[Any], others: List[Any]
 def _set_unmoved(state: GraphState, graph: tf.Graph, mode: bool, ids: List[str]) -> None:
     """The same for a mode whose lookups all stay, so that a script need not tell them apart."""
     for name in ids:
-        get_next = _get_next_above(graph.get_tensor_by_name(name).op)
+        above = upstream([graph.get_tensor_by_name(name)])
+        get_next = next((op for op in above if op.type.startswith("IteratorGetNext")), None)
         if get_next is None:
             continue
         resource = get_next.inputs[0]
@@ -184,30 +193,13 @@ def _set_unmoved(state: GraphState, graph: tf.Graph, mode: bool, ids: List[str])
         return
 
 
-def _get_next_above(op: tf.Operation) -> Optional[tf.Operation]:
-    """Finds a get_next that an op depends on."""
-    seen = {op}
-    waiting = [op]
-    while waiting:
-        op = waiting.pop()
-        if op.type.startswith("IteratorGetNext"):
-            return op
-        for source in [tensor.op for tensor in op.inputs]:
-            if source not in seen:
-                seen.add(source)
-                waiting.append(source)
-    return None
-
-
 def _dump(before: Any, graph: tf.Graph, plan: Plan) -> None:
-    from mx_rec.graph.drawing import draw_svg
-
     os.makedirs(DUMP_DIRECTORY, exist_ok=True)
     tf.io.write_graph(before, DUMP_DIRECTORY, "old_graph.pbtxt")
     for number, iterator in enumerate(plan.iterators):
         tf.io.write_graph(iterator.graph, DUMP_DIRECTORY, "moved_graph_{}.pbtxt".format(number))
     tf.io.write_graph(graph, DUMP_DIRECTORY, "new_graph.pbtxt")
-    for name, text in (("plan.txt", plan.text()), ("plan.svg", draw_svg(plan))):
+    for name, text in (("plan.txt", plan.text()), ("plan.dot", draw_dot(plan))):
         with open(os.path.join(DUMP_DIRECTORY, name), "w", encoding="utf-8") as file:
             file.write(text)
     logger.info("the graphs and the plan are in %s.", os.path.abspath(DUMP_DIRECTORY))

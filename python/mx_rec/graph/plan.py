@@ -4,15 +4,19 @@ import json
 import struct
 from typing import Any, Dict, List, NamedTuple, Optional
 
+import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 from tensorflow.python import pywrap_tensorflow
 
 from mx_rec import plugin
+from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 
 TRAIN = "train"
 EVAL = "eval"
 ADMIT = "admit"
 ONE_SHOT = "one_shot"
+
+_LOOKUPS = ("MxRecIdOffset", "MxRecObserve", "MxRecFind")
 
 # So many moved ops are named in the text of a plan.
 _SHOWN = 20
@@ -150,6 +154,15 @@ def make_plan(graph_def: bytes, op_list: Optional[bytes] = None) -> Plan:
     return Plan(described["nodes"], lookups, iterators)
 
 
+def is_movable(op: tf.Operation) -> bool:
+    """Returns whether an op is a lookup that a graph modification may move.
+
+    Lookups of an imported graph count as well: the mark is an attribute of the op.
+    """
+    return op.type in _LOOKUPS and MOVABLE_ATTRIBUTE in op.node_def.attr \
+        and op.get_attr(MOVABLE_ATTRIBUTE)
+
+
 def registered_ops() -> bytes:
     """Returns the definitions of all ops that this process has loaded, a serialized OpList."""
     buffer = pywrap_tensorflow.TF_GetAllOpList()
@@ -169,10 +182,10 @@ def _iterator(entry: Dict[str, Any], raw: bytes) -> Iterator:
 
 def _call(graph_def: bytes, op_list: bytes) -> bytes:
     """Calls the pass of the plugin."""
-    status, answer = plugin.call("mx_rec_plan", graph_def, len(graph_def), op_list, len(op_list))
+    status, result = plugin.call("mx_rec_plan", graph_def, len(graph_def), op_list, len(op_list))
     if status != 0:
-        raise ValueError("the graph cannot be read: {}".format(answer.decode("utf-8", "replace")))
-    return answer
+        raise ValueError("the graph cannot be read: {}".format(result.decode("utf-8", "replace")))
+    return result
 
 
 def _line(lookup: Lookup) -> str:

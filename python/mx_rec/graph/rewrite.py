@@ -10,6 +10,7 @@ from tensorflow.python.ops import gen_dataset_ops
 
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.graph.plan import ONE_SHOT, TRAIN, Iterator, Lookup
+from mx_rec.graph.sessions import PIPELINE_SCOPE
 from mx_rec.ops import library
 
 # Batches that are prepared ahead of the step. One hides the key work; more smooth out jitter.
@@ -56,7 +57,7 @@ def rewrite(graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
     spec = tuple(tf.TensorSpec(output.shape, output.dtype) for output in get_next.outputs)
     extension = _Extension(graph, iterator, lookups)
     with graph.as_default(), graph.control_dependencies(None), tf.device("/cpu:0"), \
-            tf.name_scope("mx_rec_pipeline/" + iterator.iterator + "/"):
+            tf.name_scope(PIPELINE_SCOPE + iterator.iterator + "/"):
         if iterator.kind == ONE_SHOT:
             sources = [_repeat(get_next)]
         else:
@@ -81,6 +82,7 @@ def rewrite(graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
     computed, prepared = extension.split(values[len(components):])
     for lookup in lookups:
         _take_over(graph.get_operation_by_name(lookup.node), lookup, computed, prepared)
+    _forbid_feeding(graph, iterator, components)
     return Rewritten(initializers, components)
 
 
@@ -205,6 +207,20 @@ def _take_over(op: tf.Operation, lookup: Lookup, computed: Dict[str, tf.Tensor],
         claimed = library().mx_rec_claim(handle, computed.get(lookup.ids, ids), offsets, restore,
                                          limit=op.get_attr("limit"), name="claim")
     replace_outputs(op, claimed)
+
+
+def _forbid_feeding(graph: tf.Graph, iterator: Iterator, components: Sequence[tf.Tensor]) -> None:
+    """Makes session.run refuse values for tensors from which the pipeline has computed ids.
+
+    Lookups would not see such a value, while the rest of the step would.
+    """
+    for name in iterator.nodes:
+        for output in graph.get_operation_by_name(name).outputs:
+            graph.prevent_feeding(output)
+    read = {_full_name(source) for node in iterator.graph.node for source in node.input}
+    for position, component in enumerate(components):
+        if "{}:{}".format(iterator.get_next, position) in read:
+            graph.prevent_feeding(component)
 
 
 def _ahead(source: Any, extension: _Extension, max_steps: int) -> Any:

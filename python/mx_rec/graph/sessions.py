@@ -1,20 +1,35 @@
 """What happens when a session runs a graph for the first time."""
 
-from typing import Any, Callable, List
+import threading
+from typing import Any, Callable, List, Optional, Set
 
 import tensorflow as tf
 
+from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER, ASCEND_TIMESTAMP
 from mx_rec.core.admission import settle_timestamp
+from mx_rec.core.clusters import check_session
 from mx_rec.core.graph_state import GraphState, graph_state
 from mx_rec.util.log import warn_once
 
-# Attributes of a session: the rewritten iterators' initializers that it ran, and that all is done.
+# Name scope of what a rewrite adds.
+PIPELINE_SCOPE = "mx_rec_pipeline/"
+
+# Attributes of a session: the rewritten iterators' initializers that it ran, that it ran them all,
+# the state of the graph that it was prepared for, and the lock of its preparation.
 _RAN = "_mx_rec_initializers"
 _SETTLED = "_mx_rec_settled"
+_PREPARED = "_mx_rec_prepared"
+_LOCK = "_mx_rec_lock"
+
+# TensorFlow's own BaseSession.run, once it was replaced.
+_stock_run = None  # type: Optional[Callable[..., Any]]
 
 
 def starting_iterators(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes BaseSession.run, which starts rewritten one-shot iterators before anything else.
+    """Makes BaseSession.run, which prepares the session before it runs anything.
+
+    Preparing refuses a cluster of several tasks, connects the timestamp of admission, and starts
+    rewritten one-shot iterators, once for all threads.
 
     Args:
         stock: TensorFlow's own.
@@ -23,13 +38,34 @@ def starting_iterators(stock: Callable[..., Any]) -> Callable[..., Any]:
         Its replacement.
     """
 
+    global _stock_run
+    _stock_run = stock
+
     def run(self: Any, fetches: Any, feed_dict: Any = None, options: Any = None,
             run_metadata: Any = None) -> Any:
+        _prepare(self)
         if _SETTLED not in self.__dict__:
-            _before_run(self, fetches, lambda op: stock(self, op))
+            _note(self, fetches)
         return stock(self, fetches, feed_dict, options, run_metadata)
 
     return run
+
+
+def preparing(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes BaseSession.make_callable or partial_run_setup, which prepare the session as run does.
+
+    Args:
+        stock: TensorFlow's own.
+
+    Returns:
+        Its replacement.
+    """
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _prepare(self)
+        return stock(self, *args, **kwargs)
+
+    return method
 
 
 def has_run(session: Any) -> bool:
@@ -49,28 +85,61 @@ def start_iterators(session: Any) -> None:
             session.run(op)
 
 
-def _before_run(session: Any, fetches: Any, run: Callable[[tf.Operation], Any]) -> None:
-    state = graph_state(session.graph)
-    if _RAN not in session.__dict__:
-        settle_timestamp(session.graph)
-        setattr(session, _RAN, set())
-        _first_run(session, state, run)
-    ran = getattr(session, _RAN)
-    waited_for = {op.name for op in state.started_by}
-    ran.update(waited_for.intersection(op.name for op in _operations(fetches)))
-    if waited_for <= ran:
-        setattr(session, _SETTLED, True)
+def adopt_initializers(graph: tf.Graph) -> None:
+    """Finds the initializers of rewritten iterators in an imported graph that was modified.
+
+    Args:
+        graph: Any graph; one that was modified here is left alone.
+    """
+    state = graph_state(graph)
+    if state.started_by:
+        return
+    for op in graph.get_collection(ASCEND_CUTTING_POINT_INITIALIZER):
+        if isinstance(op, tf.Operation):
+            state.started_by.append(op)
+            # Those of one-shot iterators are made by the rewrite; others are the script's own.
+            if PIPELINE_SCOPE in op.name:
+                state.started_first.append(op)
 
 
-def _first_run(session: Any, state: GraphState, run: Callable[[tf.Operation], Any]) -> None:
+def _prepare(session: Any) -> None:
+    """Prepares a session for its graph as it is now; a graph may grow between two runs."""
+    graph = session.graph
+    now = graph.version, len(graph.get_collection(ASCEND_TIMESTAMP))
+    marks = session.__dict__
+    if marks.get(_PREPARED) == now:
+        return
+    with marks.setdefault(_LOCK, threading.Lock()):
+        if marks.get(_PREPARED) == now:
+            return
+        check_session(session)
+        settle_timestamp(graph)
+        if _RAN not in marks:
+            adopt_initializers(graph)
+            marks[_RAN] = _first_run(graph_state(graph), session)
+        # Preparing may have added to the graph.
+        marks[_PREPARED] = graph.version, now[1]
+
+
+def _first_run(state: GraphState, session: Any) -> Set[str]:
+    """Runs what comes before a session's first run; returns the names of these ops."""
     if state.movable and not state.is_planned:
         warn_once("lookups by tensor run inside the training step, because the graph was not "
                   "modified: the numbers are the same, but steps are slower than with key work "
                   "done ahead in the input pipeline. Call modify_graph_and_start_emb_cache, or "
                   "give GraphModifierHook to the session or the Estimator.")
     for op in state.started_first:
-        getattr(session, _RAN).add(op.name)
-        run(op)
+        _stock_run(session, op)
+    return {op.name for op in state.started_first}
+
+
+def _note(session: Any, fetches: Any) -> None:
+    """Notes which initializers of rewritten iterators a run contains."""
+    ran = getattr(session, _RAN)
+    waited_for = {op.name for op in graph_state(session.graph).started_by}
+    ran.update(waited_for.intersection(op.name for op in _operations(fetches)))
+    if waited_for <= ran:
+        setattr(session, _SETTLED, True)
 
 
 def _operations(fetches: Any) -> List[tf.Operation]:

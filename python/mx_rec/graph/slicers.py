@@ -1,7 +1,7 @@
 """The slicer hooks: with this pass, nothing is left for them to do.
 
-In the original they prepare id sub-graphs that its modification cannot take as they are. Ours takes
-every one, or leaves it in the step, where it works as well.
+In the original they prepare id sub-graphs that its graph modification cannot move. This one moves
+them as they are, or leaves them in the step, where they work as well.
 """
 
 from typing import List
@@ -35,7 +35,7 @@ class LookupSubgraphSlicerHook(tf.compat.v1.train.SessionRunHook):
     def begin(self) -> None:
         """Says that there is nothing to do."""
         logger.info("LookupSubgraphSlicerHook(%s) has nothing to do: GraphModifierHook moves the "
-                    "stateless ops that ids pass through, of whatever type.", self.op_types)
+                    "stateless ops that ids pass through, of any type.", self.op_types)
 
 
 class OrphanLookupKeySlicerHook(tf.compat.v1.train.SessionRunHook):

@@ -1,51 +1,25 @@
 """Gradients of the plugin's ops."""
 
-from typing import List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 import tensorflow as tf
+from tensorflow.python.ops import array_ops, while_v2
 
 from mx_rec.ops import library
-
-# An identity that carries this attribute divides its gradient by the attribute's value.
-RANK_SIZE_ATTRIBUTE = "_mx_rec_rank_size"
-DIVIDE_GRADIENT = "MxRecDivideByRankSize"
-
-_NOT_DIFFERENTIABLE = (
-    "MxRecTable",
-    "MxRecIdOffset",
-    "MxRecPrepare",
-    "MxRecClaim",
-    "MxRecObserve",
-    "MxRecAdmit",
-    "MxRecFind",
-    "MxRecSize",
-    "MxRecCapacity",
-    "MxRecExport",
-    "MxRecExportSlot",
-    "MxRecAssign",
-    "MxRecRemove",
-    "MxRecClear",
-    "MxRecSave",
-    "MxRecSaveDelta",
-    "MxRecLoad",
-    "MxRecWarmStart",
-    "MxRecSetThreshold",
-    "MxRecEvict",
-    "MxRecTableStats",
-)
+from mx_rec.ops.shapes import definitions
 
 
 def _restore_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:
-    """Gradient of MxRecRestore (rows, restore -> embedding): sums the duplicates per row.
+    """Gradient of MxRecRestore (rows, inverse -> embedding): sums the duplicates per row.
 
     Args:
-        op: The forward op; inputs rows (u, dim) float32 and restore (s...) int32.
+        op: The forward op; inputs rows (u, dim) float32 and inverse (s...) int32.
         grad: Gradient of the embedding, (s..., dim) float32.
 
     Returns:
-        The gradient of rows, (u, dim) float32, and None for restore.
+        The gradient of rows, (u, dim) float32, and None for inverse.
     """
-    rows, restore = op.inputs
+    rows, inverse = op.inputs
     # The op that looked the rows up knows their number without waiting for their values.
     source = rows.op
     while source.type == "Identity":
@@ -54,11 +28,11 @@ def _restore_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Ten
         counted = source.inputs[2]
     else:
         counted = tf.range(tf.shape(rows, out_type=tf.int64)[0])
-    return [library().mx_rec_reduce(_as_tensor(grad), restore, counted), None]
+    return [library().mx_rec_reduce(_as_tensor(grad), inverse, counted), None]
 
 
 def _reduce_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:
-    """Gradient of MxRecReduce (grad, restore, offsets -> rows): spreads each row again.
+    """Gradient of MxRecReduce (grad, inverse, offsets -> rows): spreads each row again.
 
     Args:
         op: The forward op.
@@ -80,36 +54,81 @@ def _lookup_gradient(op: tf.Operation,
 
     Returns:
         IndexedSlices(values (u, dim) float32, indices = offsets (u) int64) for the variable, and
-        None for the handle and the offsets. The slices have no dense shape: a table's rows
-        are not a dense tensor, and turning the gradient into one is refused by TensorFlow.
+        None for the handle and the offsets.
+
+    Raises:
+        NotImplementedError: If the lookup is inside a tf.while_loop with control flow v2.
     """
-    return [None, tf.IndexedSlices(_as_tensor(grad), op.inputs[2]), None]
+    return [None, _slices(op, _as_tensor(grad), op.inputs[2]), None]
 
 
 def _embed_gradient(op: tf.Operation,
                     grad: tf.Tensor) -> List[Optional[tf.IndexedSlices]]:
-    """Gradient of MxRecEmbed (handle, variable, offsets, restore -> embedding).
+    """Gradient of MxRecEmbed (handle, variable, offsets, inverse -> embedding).
 
     Args:
-        op: The forward op; its third input is offsets (u) int64, its fourth restore (s...) int32.
+        op: The forward op; its third input is offsets (u) int64, its fourth inverse (s...) int32.
         grad: Gradient of the embedding, (s..., dim) float32.
 
     Returns:
         IndexedSlices(values (u, dim) float32, summed over the ids of each row, indices = offsets)
-        for the variable, and None for the others. As that of MxRecLookup it has no dense shape.
+        for the variable, and None for the others.
+
+    Raises:
+        NotImplementedError: If the lookup is inside a tf.while_loop with control flow v2.
     """
-    _, _, offsets, restore = op.inputs
-    summed = library().mx_rec_reduce(_as_tensor(grad), restore, offsets)
-    return [None, tf.IndexedSlices(summed, offsets), None, None]
+    _, _, offsets, inverse = op.inputs
+    summed = library().mx_rec_reduce(_as_tensor(grad), inverse, offsets)
+    return [None, _slices(op, summed, offsets), None, None]
 
 
-def _divide_gradient(op: tf.Operation, grad: tf.Tensor) -> tf.Tensor:
-    """Gradient of an identity in a table whose gradients are divided by the rank count."""
-    return _as_tensor(grad) / float(op.get_attr(RANK_SIZE_ATTRIBUTE))
+def _slices(op: tf.Operation, values: tf.Tensor, offsets: tf.Tensor) -> tf.IndexedSlices:
+    """Returns the gradient of a table's variable, by the second input of a lookup.
+
+    The slices have no dense shape: a table's rows are not a dense tensor, and TensorFlow refuses to
+    turn the gradient into one. In a branch it joins them with the zeros of the other branch, which
+    have the shape of the variable, (0, dim); so have the slices there. Turned into a dense tensor
+    they would be an error of the session: no index is below 0 rows.
+    """
+    op = op.outputs[0].op  # A tf.GradientTape gives less than an op.
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        if isinstance(graph, while_v2._WhileBodyGradFuncGraph):  # pylint: disable=protected-access
+            raise NotImplementedError(
+                "the lookup {!r} has no gradient: it is inside a tf.while_loop (tf.map_fn, "
+                "tf.scan) with control flow v2, as tf.function makes it, where TensorFlow turns "
+                "gradients into dense tensors, and a table has no dense value. Look the rows up "
+                "before the loop, or make the loop with control flow v1, outside of tf.function: "
+                "tf.compat.v1.disable_control_flow_v2().".format(op.name))
+        graph = getattr(graph, "outer_graph", None)
+    dense_shape = None
+    if op.graph.building_function or _is_in_branch(op):
+        # Computed from the values, so that it exists only in the branch that is taken.
+        dense_shape = array_ops.shape_internal(values, optimize=False) * [0, 1]
+    return tf.IndexedSlices(values, offsets, dense_shape)
+
+
+def _is_in_branch(op: tf.Operation) -> bool:
+    """Returns whether an op of an outermost graph is in a branch of a tf.cond or tf.case."""
+    context = op._get_control_flow_context()  # pylint: disable=protected-access
+    while context is not None:
+        if context.IsCondContext():
+            return True
+        context = context.outer_context
+    return False
 
 
 def _as_tensor(grad: tf.Tensor) -> tf.Tensor:
     return tf.convert_to_tensor(grad)
+
+
+# The gradient of each op that has one, by its definition; no gradient goes through the others.
+_GRADIENTS = {
+    "MxRecRestore": _restore_gradient,
+    "MxRecReduce": _reduce_gradient,
+    "MxRecLookup": _lookup_gradient,
+    "MxRecEmbed": _embed_gradient,
+}  # type: Dict[str, Callable[[tf.Operation, tf.Tensor], List[Any]]]
 
 
 def _register() -> None:
@@ -117,15 +136,12 @@ def _register() -> None:
     from tensorflow.python.framework import ops as tf_ops
 
     known = tf_ops._gradient_registry.list()  # pylint: disable=protected-access
-    for name, function in (("MxRecRestore", _restore_gradient),
-                           ("MxRecReduce", _reduce_gradient),
-                           ("MxRecLookup", _lookup_gradient),
-                           ("MxRecEmbed", _embed_gradient),
-                           (DIVIDE_GRADIENT, _divide_gradient)):
-        if name not in known:
-            tf.RegisterGradient(name)(function)
-    for name in _NOT_DIFFERENTIABLE:
-        if name not in known:
+    for name, definition in definitions().items():
+        if name in known:
+            continue
+        if definition["differentiable"]:
+            tf.RegisterGradient(name)(_GRADIENTS[name])
+        else:
             tf.no_gradient(name)
 
 

@@ -5,18 +5,12 @@ from typing import Union
 import tensorflow as tf
 
 from mx_rec.optimizers.adagrad import CustomizedAdagrad
-from mx_rec.optimizers.base import register
+from mx_rec.optimizers.base import ByAddress, register
 from mx_rec.validator.validator import Float, LearningRate, Text, checked
 
 
-class CustomizedAdagradByAddress(CustomizedAdagrad):
-    """Adagrad that is given pairs (gradient of looked-up rows, their offsets).
-
-    The rows are in the collection ASCEND_SPARSE_LOOKUP_LOCAL_EMB, the offsets in
-    ASCEND_SPARSE_LOOKUP_ID_OFFSET. It computes what CustomizedAdagrad computes.
-    """
-
-    by_address = True
+class CustomizedAdagradByAddress(ByAddress, CustomizedAdagrad):
+    """Adagrad for tables with dynamic expansion; see ByAddress."""
 
 
 @checked(learning_rate=LearningRate(), initial_accumulator_value=Float(above=0, most=1),

@@ -4,12 +4,14 @@ from collections import OrderedDict
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 from mx_rec.core.graph_state import graph_state
-from mx_rec.core.table import TABLE_OP, is_table_variable
+from mx_rec.core.table_variable import (TABLE_OP, described_name, is_table_variable,
+                                        own_variables, table_op_of)
 from mx_rec.ops import library
 from mx_rec.optimizers.customized import CustomizedOptimizer  # noqa: F401  scripts import it here
-from mx_rec.optimizers.fusion import Reductions, reductions
+from mx_rec.optimizers.fusion import Reductions, forbid_feeding, reductions
 from mx_rec.util.initialize import ConfigInitializer
 
 # The ops whose first output is the rows of a training lookup.
@@ -65,7 +67,7 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
         if var_list is None:
             name = ConfigInitializer.get_instance().train_params_config \
                 .ascend_global_hashtable_collection
-            var_list = tf.compat.v1.get_collection(name)
+            var_list = own_variables(tf.compat.v1.get_collection(name))
             if not var_list:
                 raise ValueError("No variables to optimize: the graph has no table.")
         return super().compute_gradients(loss, var_list, *args, **kwargs)
@@ -86,8 +88,9 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
             The op that does all of it.
 
         Raises:
-            ValueError: If there are no pairs, no gradients, or pairs of a table with dynamic
-                expansion meet an optimizer without, or the other way round.
+            ValueError: If there are no pairs, no gradients, pairs of a table with dynamic
+                expansion meet an optimizer without, or the other way round, or offsets exist only
+                inside of a branch, loop or function that this call is outside of.
             TypeError: If a table's gradient is not what it should be.
             NotImplementedError: If the optimizer does not support ordinary variables.
         """
@@ -144,7 +147,8 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
             if not isinstance(grad, tf.IndexedSlices):
                 raise TypeError("the gradient of the table {!r} should be an IndexedSlices, as "
                                 "tf.gradients makes it, but is {}".format(variable.op.name, grad))
-            self._adopt(variable)
+            self._adopt(variable.op)
+            _check_place(variable.op, grad.indices)
             return variable.op.outputs[1], grad.indices, grad.values
         if isinstance(variable, tf.Tensor) and variable.op.type in _OFFSET_OPS \
                 and variable.value_index == 0:
@@ -156,15 +160,17 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
                 raise TypeError("the gradient of looked-up rows should be a Tensor, but is "
                                 "{}".format(grad))
             handle = variable.op.inputs[0]
-            if handle.op.type == TABLE_OP:
-                self._adopt(handle.op.outputs[0])
+            table = table_op_of(handle)
+            if table.type == TABLE_OP:
+                self._adopt(table)
+            _check_place(table, variable)
             return handle, variable, tf.convert_to_tensor(grad)
         return None
 
-    def _adopt(self, variable: tf.Tensor) -> None:
-        """Notes at the table objects that this optimizer updates them."""
-        for table in graph_state(variable.graph).tables.values():
-            if table.variable is variable:
+    def _adopt(self, op: tf.Operation) -> None:
+        """Notes at the objects of the table that `op` makes that this optimizer updates them."""
+        for table in graph_state(op.graph).tables.values():
+            if table.variable.op is op:
                 table.optimizer = self
                 table.ext_emb_size = table.emb_size * (1 + len(self.slot_names))
 
@@ -195,15 +201,53 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
             return getattr(library(), self.apply_op)(
                 handle, offsets, grad, *self._tensors, **self.apply_attributes).op
         with tf.control_dependencies(found.control_inputs):
-            return getattr(library(), self.apply_op + "_by_restore")(
+            update = getattr(library(), self.apply_op + "_by_restore")(
                 handle, [part.offsets for part in found.parts],
                 [part.restore for part in found.parts], [part.grad for part in found.parts],
                 *self._tensors, **self.apply_attributes).op
+        forbid_feeding(update)
+        return update
 
     def _advance(self, updates: List[tf.Operation]) -> List[tf.Operation]:
         """Adds ops that run once, after `updates`."""
         del updates
         return []
+
+
+class ByAddress:
+    """The form of an optimizer for tables with dynamic expansion; it computes what the other does.
+
+    It is given pairs (gradient of looked-up rows, their offsets). The rows are in the collection
+    ASCEND_SPARSE_LOOKUP_LOCAL_EMB, the offsets in ASCEND_SPARSE_LOOKUP_ID_OFFSET.
+    """
+
+    by_address = True
+
+
+def _check_place(table: tf.Operation, offsets: tf.Tensor) -> None:
+    """Refuses offsets that exist only inside of a branch, a loop or a function.
+
+    Args:
+        table: The op that makes the table, or the op of its handle.
+        offsets: The rows that an update is to be made for, in the present graph.
+
+    Raises:
+        ValueError: If the update would stand outside of where the offsets are.
+    """
+    # pylint: disable=protected-access
+    graph = tf.compat.v1.get_default_graph()
+    context = graph._get_control_flow_context()
+    while graph is not None and graph is not offsets.graph:
+        graph = getattr(graph, "outer_graph", None)
+        context = graph and graph._get_control_flow_context()
+    inside = control_flow_util.GetOutputContext(offsets.op)
+    while context is not None and context is not inside:
+        context = context.outer_context
+    if graph is None or context is not inside:
+        raise ValueError(
+            "the gradient of the table {!r} cannot be applied here: its offsets {} exist only "
+            "inside of a tf.cond, tf.while_loop or tf.function. Look the rows up outside of it, or "
+            "apply their gradients inside of it too.".format(described_name(table), offsets.name))
 
 
 def _by_table(tables: List[_Rows]) -> List[List[_Rows]]:

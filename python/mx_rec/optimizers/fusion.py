@@ -1,10 +1,12 @@
 """Finds gradients of tables that can be summed in the op that applies them."""
 
-from typing import List, NamedTuple, Optional
+from typing import Iterable, List, NamedTuple, Optional
 
 import tensorflow as tf
 from tensorflow.python.framework import tensor_util
 
+_APPLY_PREFIX = "MxRecApply"
+_FUSED_SUFFIX = "ByRestore"
 _REDUCE_OP = "MxRecReduce"
 _CONCAT_OP = "ConcatV2"
 
@@ -85,3 +87,44 @@ def _is_here(op: tf.Operation) -> bool:
     # pylint: disable=protected-access
     return op.graph is graph \
         and op._get_control_flow_context() is graph._get_control_flow_context()
+
+
+def is_fused(op: tf.Operation) -> bool:
+    """Whether the op sums the gradients of a table and applies the sums."""
+    kind = op.type
+    return kind.startswith(_APPLY_PREFIX) and kind.endswith(_FUSED_SUFFIX)
+
+
+def forbid_feeding(update: tf.Operation) -> None:
+    """Makes session.run refuse values for the gradients that a fused update does not read.
+
+    The update takes the inputs of MxRecReduce. A value that is fed for the sums, or for what joins
+    the sums or the offsets of several lookups, would not reach it.
+
+    Args:
+        update: An op for which `is_fused` holds.
+    """
+    lookups = update.get_attr("N")
+    offsets, restores, grads = [list(update.inputs)[1 + part * lookups:1 + (part + 1) * lookups]
+                                for part in range(3)]
+    left_out = []  # type: List[tf.Tensor]
+    for part in zip(grads, restores, offsets):
+        left_out.extend(op.outputs[0] for op in part[0].consumers()
+                        if op.type == _REDUCE_OP and _are(op.inputs, part))
+    for level in (left_out, list(offsets)):
+        # Joins may be joined again: TensorFlow joins gradients of one loss, scripts those of two.
+        waiting = list(level)
+        known = {id(tensor) for tensor in level}
+        while waiting:
+            for op in waiting.pop().consumers():
+                if _joins_rows(op) and id(op.outputs[0]) not in known \
+                        and known.issuperset(id(tensor) for tensor in list(op.inputs)[:-1]):
+                    known.add(id(op.outputs[0]))
+                    waiting.append(op.outputs[0])
+                    left_out.extend([op.outputs[0], op.inputs[-1]])
+    for tensor in left_out:
+        tensor.graph.prevent_feeding(tensor)
+
+
+def _are(inputs: Iterable[tf.Tensor], tensors: Iterable[tf.Tensor]) -> bool:
+    return all(one is other for one, other in zip(inputs, tensors))

@@ -4,19 +4,13 @@ from typing import Union
 
 import tensorflow as tf
 
-from mx_rec.optimizers.base import register
+from mx_rec.optimizers.base import ByAddress, register
 from mx_rec.optimizers.gradient_descent import CustomizedGradientDescent
 from mx_rec.validator.validator import Bool, Float, LearningRate, Text, checked
 
 
-class CustomizedGradientDescentByAddr(CustomizedGradientDescent):
-    """Gradient descent that is given pairs (gradient of looked-up rows, their offsets).
-
-    The rows are in the collection ASCEND_SPARSE_LOOKUP_LOCAL_EMB, the offsets in
-    ASCEND_SPARSE_LOOKUP_ID_OFFSET. It computes what CustomizedGradientDescent computes.
-    """
-
-    by_address = True
+class CustomizedGradientDescentByAddr(ByAddress, CustomizedGradientDescent):
+    """Gradient descent for tables with dynamic expansion; see ByAddress."""
 
 
 @checked(learning_rate=LearningRate(), weight_decay=Float(0, 1), use_locking=Bool(),

@@ -4,19 +4,13 @@ from typing import Union
 
 import tensorflow as tf
 
-from mx_rec.optimizers.base import register
+from mx_rec.optimizers.base import ByAddress, register
 from mx_rec.optimizers.lazy_adam import CustomizedLazyAdam
 from mx_rec.validator.validator import Float, LearningRate, Text, checked
 
 
-class CustomizedLazyAdamByAddress(CustomizedLazyAdam):
-    """LazyAdam that is given pairs (gradient of looked-up rows, their offsets).
-
-    The rows are in the collection ASCEND_SPARSE_LOOKUP_LOCAL_EMB, the offsets in
-    ASCEND_SPARSE_LOOKUP_ID_OFFSET. It computes what CustomizedLazyAdam computes.
-    """
-
-    by_address = True
+class CustomizedLazyAdamByAddress(ByAddress, CustomizedLazyAdam):
+    """LazyAdam for tables with dynamic expansion; see ByAddress."""
 
 
 @checked(learning_rate=LearningRate(), beta1=Float(above=0, below=1), beta2=Float(0, 1),

@@ -10,9 +10,8 @@ import re
 from typing import Any, Dict, List, Optional, Set
 
 from mx_rec.saver import sealed
-from mx_rec.saver.paths import SPARSE_PREFIX, sparse_directory
+from mx_rec.saver.paths import DELTA_PREFIX, SPARSE_PREFIX, sparse_directory
 
-DELTA_PREFIX = "delta-"
 MANIFEST = "manifest.json"
 
 # More deltas on end are taken for a circle.

@@ -209,7 +209,7 @@ def recover_chain(directory: str) -> None:
         try:
             previous = read_manifest(directory).get("previous") if is_delta(directory) else None
         except ValueError:
-            # Whoever reads the chain says so.
+            # Reading the chain raises it, with both names.
             return
         if isinstance(previous, dict):
             directory = os.path.join(parent, os.path.basename(str(previous.get("directory"))))
@@ -232,7 +232,11 @@ def _discard(path: str, directory: str) -> None:
         os.rename(path, gone)
     except OSError:
         gone = path
-    shutil.rmtree(gone, ignore_errors=True)
+    if os.path.islink(gone):
+        # What it leads to is not the checkpoint's.
+        _remove_file(gone)
+    else:
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _clean(parent: str, name: str) -> None:

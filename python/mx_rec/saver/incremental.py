@@ -19,7 +19,7 @@ from tensorflow.python.training import checkpoint_management
 from mx_rec.saver.chains import (base_of, delta_directory, deltas, dense_of, identity_of, is_delta,
                                  needed, read_manifest, step_of, tables_directory)
 from mx_rec.saver.commit import discard
-from mx_rec.saver.paths import is_remote, sparse_directory
+from mx_rec.saver.paths import is_remote, same_directory, sparse_directory
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 
@@ -90,14 +90,15 @@ def link_of(sess: Any, checkpoint: str, names: List[str]) -> Optional[Chain]:
         reason = "deltas are for local directories"
     elif chain is None:
         reason = "nothing was saved or restored in this session"
-    elif os.path.dirname(chain.directory) != os.path.dirname(os.path.abspath(checkpoint)) \
+    elif not same_directory(os.path.dirname(chain.directory),
+                            os.path.dirname(os.path.abspath(checkpoint))) \
             or base_of(chain.directory) != base_of(delta_directory(checkpoint)):
         reason = "the last save went to {}".format(chain.directory)
     elif identity_of(chain.directory) != chain.identity:
         reason = "{} is gone".format(chain.directory)
     elif any(not chain.epochs.get(name) for name in names):
         reason = "not all of its tables are in {}".format(chain.directory)
-    elif dense_of(chain.directory) == os.path.abspath(checkpoint):
+    elif os.path.basename(dense_of(chain.directory)) == os.path.basename(checkpoint):
         # The delta would take the place of what it follows.
         reason = "{} is of the same step".format(chain.directory)
     else:
@@ -229,6 +230,15 @@ def record(checkpoint: str, kind: str, seconds: float) -> None:
             "global_step": entry["global_step"], "delta_export_time_ms": entry["cost_ms"]})
 
 
+def notes_beside(checkpoint: str) -> List[str]:
+    """Returns the paths of the files that `record` writes beside a checkpoint.
+
+    Args:
+        checkpoint: `<dir>/<base>-<step>`.
+    """
+    return [os.path.join(os.path.dirname(checkpoint), name) for name in (INDEX_FILE, TIMES_FILE)]
+
+
 def _write(path: str, content: Any) -> None:
     # One name, so that what a killed save leaves of it is the next one's.
     scratch = path + ".tmp"
@@ -240,7 +250,7 @@ def _write(path: str, content: Any) -> None:
 
 def _place(checkpoint: str) -> Any:
     parent, base = os.path.split(os.path.abspath(checkpoint))
-    return parent, re.sub(r"-\d+$", "", base)
+    return os.path.realpath(parent), re.sub(r"-\d+$", "", base)
 
 
 # What tf.estimator's hook does in addition; see patches.py -----------------------------------

@@ -3,42 +3,32 @@
 import contextlib
 import os
 import time
-from typing import (Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple, Union)
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Union
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import variables
 from tensorflow.python.training import checkpoint_management, training_util
 from tensorflow.python.training.saving import saveable_object
 
-from mx_rec.checkpoint import tables
 from mx_rec.constants.constants import MAX_INT32
 from mx_rec.core.graph_state import remember_session
-from mx_rec.core.table import is_table_variable, table_config_of, table_name_of
+from mx_rec.core.table import is_table_variable
 from mx_rec.saver import incremental
-from mx_rec.saver.chains import (MANIFEST, base_of, chain_of, delta_directory, is_delta, needed,
-                                 tables_directory)
-from mx_rec.saver.commit import listed_tables, sync_dense
-from mx_rec.saver.paths import check_save_path, is_remote, sparse_directory
+from mx_rec.saver.chains import base_of, delta_directory, is_delta, needed, tables_directory
+from mx_rec.saver.commit import sync_dense
+from mx_rec.saver.loads import StagedLoads, tables_to_load, verify_tables
+from mx_rec.saver.paths import (check_free, check_save_path, is_remote, single_slashes,
+                                sparse_directory)
 from mx_rec.saver.remote import directory_of, discard, index_stamp, local_copy, staging_of
+from mx_rec.saver.sealed import seal_of
 from mx_rec.saver.serving import restores_tables
-from mx_rec.saver.slots import log_other_sketch, log_other_slots
+from mx_rec.saver.table_ops import TableOps, distinct, paths_of, table_ops
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Int, Text, checked, is_int
 
 _TABLES = "_mx_rec_tables"
 _EXPLICIT = "_mx_rec_explicit"
-
-
-class _TableOps(NamedTuple):
-    """The ops that save and load one table."""
-
-    name: str
-    path: tf.Tensor
-    save: tf.Operation
-    load: tf.Operation
-    delta: Optional[tf.Operation]
 
 
 class Saver:
@@ -77,15 +67,15 @@ class Saver:
             The directory that was written.
 
         Raises:
-            ValueError: If the path or the step is not valid.
+            ValueError: If the path or the step is not valid, or two of the tables have one name.
         """
-        check_save_path(save_path)
+        save_path = check_save_path(save_path)
+        operations = distinct(table_ops(sess.graph, self._names()), "saved")
         if save_path.endswith(os.sep):
             save_path = os.path.join(save_path, self._prefix_name)
         checkpoint = _checkpoint_name(sess, save_path, global_step, False)
         directory = sparse_directory(checkpoint)
-        _save_tables(sess, _table_ops(sess.graph, self._names()), checkpoint,
-                     False).staging.finish()
+        _save_tables(sess, operations, checkpoint, False).staging.finish()
         self._kept = [kept for kept in self._kept if kept != directory] + [directory]
         while self._max_to_keep and len(self._kept) > self._max_to_keep:
             discard(self._kept.pop(0))
@@ -101,10 +91,11 @@ class Saver:
         Raises:
             FileExistsError: If the checkpoint has no directory for the tables, or for one of them.
         """
+        operations = distinct(table_ops(sess.graph, self._names()), "restored")
         directory = directory_of(save_path)
         with local_copy(directory) as here:
-            operations = _check_tables(_table_ops(sess.graph, self._names()), here)
-            _restore_tables(sess, operations, here)
+            with StagedLoads(sess, tables_to_load(operations, here), here) as loads:
+                loads.publish()
 
     def _names(self) -> Optional[List[str]]:
         if self._var_list is None:
@@ -191,13 +182,16 @@ def patched_save(stock: Callable[..., Optional[str]]) -> Callable[..., Optional[
                              "init(is_incremental_checkpoint=True, save_checkpoint_due_time=..., "
                              "save_delta_checkpoints_secs=...)")
         started = time.time()
-        operations = _saver_ops(self, sess)
+        operations = _saver_ops(self, sess, "saved")
         if operations:
-            check_save_path(save_path)
+            save_path = check_save_path(save_path)
             Text(1, 50, optional=True)("latest_filename", latest_filename)
             Text(1, 50)("meta_graph_suffix", meta_graph_suffix)
             global_step = _step_number(sess, global_step)
             checkpoint = _checkpoint_name(sess, save_path, global_step, self._pad_step_number)
+            _check_free(operations, checkpoint, [
+                meta_graph_suffix if write_meta_graph else None,
+                (latest_filename or "checkpoint") if write_state else None])
             index = index_stamp(checkpoint)
             link = None
             if save_delta or incremental.asked_kind() == incremental.DELTA:
@@ -225,6 +219,28 @@ def patched_save(stock: Callable[..., Optional[str]]) -> Callable[..., Optional[
         return path
 
     return save
+
+
+def _check_free(operations: List[TableOps], checkpoint: str, names: List[Optional[str]]) -> None:
+    """Checks that nothing is in the way of the files that come after the tables.
+
+    Args:
+        operations: Of the tables.
+        checkpoint: `<dir>/<base>-<step>`.
+        names: Suffix of the meta graph, and name of the state file, None for what is not written.
+    """
+    if is_remote(checkpoint):
+        return
+    suffix, state = names
+    files = [checkpoint + ".index", checkpoint + ".data-00000-of-00001"]
+    files += [] if suffix is None else ["{}.{}".format(checkpoint, suffix)]
+    files += [] if state is None else [os.path.join(os.path.dirname(checkpoint), state)]
+    if incremental.config() is not None:
+        files += incremental.notes_beside(checkpoint)
+    try:
+        check_free(checkpoint, files)
+    except OSError as error:
+        raise _named_error(error, operations) from error
 
 
 def _after_save(saver: Any, sess: Any, checkpoint: str, saved: "_Saved",
@@ -262,12 +278,14 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
             ValueError: If it is not a checkpoint.
             FileExistsError: If the checkpoint has no directory for the tables, or for one of them.
         """
-        operations = _saver_ops(self, sess)
-        if not operations or not save_path or not _is_checkpoint(tf.compat.as_text(save_path)):
+        operations = _saver_ops(self, sess, "restored")
+        if operations and save_path:
+            save_path = single_slashes(tf.compat.as_text(save_path))
+        if not operations or not save_path or not _is_checkpoint(save_path):
             # Without tables it is TensorFlow's alone, and so is the error of a wrong path.
             stock(self, sess, save_path)
             return
-        save_path = incremental.version_to_restore(tf.compat.as_text(save_path))
+        save_path = incremental.version_to_restore(save_path)
         directory = directory_of(save_path)
         with local_copy(directory) as here:
             if getattr(self, _EXPLICIT, False) and getattr(self, _TABLES, None) is None \
@@ -276,15 +294,18 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
                             "tables are not restored.", directory)
                 stock(self, sess, save_path)
                 return
-            operations = _check_tables(operations, here)
-            stock(self, sess, save_path)
+            operations = tables_to_load(operations, here)
             if restores_tables(sess.graph, self.saver_def):
+                verify_tables(operations, here)
+                stock(self, sess, save_path)
                 logger.info("restored %s from %s.", ", ".join(op.name for op in operations),
                             directory)
-            else:
-                epochs = _restore_tables(sess, operations, here)
-                if here == directory:
-                    incremental.note(sess, directory, epochs)
+                return
+            with StagedLoads(sess, operations, here) as loads:
+                stock(self, sess, save_path)
+                epochs = loads.publish()
+            if here == directory:
+                incremental.note(sess, directory, epochs)
 
     return restore
 
@@ -313,49 +334,23 @@ def _split(var_list: Any) -> Any:
     return dense, (tables or None)
 
 
-def _saver_ops(saver: Any, sess: Any) -> List[_TableOps]:
-    """Returns the ops of the tables that a tf.train.Saver is for."""
+def _saver_ops(saver: Any, sess: Any, use: str) -> List[TableOps]:
+    """Returns the ops of the tables that a tf.train.Saver is for, to be "saved" or "restored".
+
+    Raises:
+        ValueError: If two of the tables have one name.
+    """
     graph = getattr(sess, "graph", None)
     if graph is None or tf.executing_eagerly():
         return []
-    operations = _table_ops(graph, getattr(saver, _TABLES, None))
+    operations = distinct(table_ops(graph, getattr(saver, _TABLES, None)), use)
     if operations:
         remember_session(sess)
     return operations
 
 
 def _has_tables() -> bool:
-    return bool(_table_ops(tf.compat.v1.get_default_graph(), None))
-
-
-def _table_ops(graph: tf.Graph, names: Optional[List[str]]) -> List[_TableOps]:
-    """Finds the save and load ops of a graph, which may be an imported one.
-
-    Args:
-        graph: The graph.
-        names: Names of the table ops to take, None for all.
-
-    Returns:
-        The ops by table; tables without is_save have none.
-    """
-    loads = {}  # type: Dict[Tuple[str, str], tf.Operation]
-    deltas = {}  # type: Dict[Tuple[str, str], tf.Operation]
-    saves = []  # type: List[tf.Operation]
-    for op in graph.get_operations():
-        if op.type == "MxRecLoad":
-            loads[op.inputs[0].op.name, op.inputs[1].name] = op
-        elif op.type == "MxRecSaveDelta":
-            deltas[op.inputs[0].op.name, op.inputs[1].name] = op
-        elif op.type == "MxRecSave":
-            saves.append(op)
-    found = []  # type: List[_TableOps]
-    for save in saves:
-        table = save.inputs[0].op
-        place = table.name, save.inputs[1].name
-        if place in loads and (names is None or table.name in names):
-            found.append(_TableOps(table_name_of(table), save.inputs[1], save, loads[place],
-                                   deltas.get(place)))
-    return found
+    return bool(table_ops(tf.compat.v1.get_default_graph(), None))
 
 
 class _Saved(NamedTuple):
@@ -372,7 +367,7 @@ class _Saved(NamedTuple):
     epochs: Dict[str, int]
 
 
-def _save_tables(sess: Any, operations: List[_TableOps], checkpoint: str, dense: bool,
+def _save_tables(sess: Any, operations: List[TableOps], checkpoint: str, dense: bool,
                  link: Optional[incremental.Chain] = None) -> _Saved:
     """Saves tables, all or none, as a delta that follows `link` or whole.
 
@@ -385,7 +380,7 @@ def _save_tables(sess: Any, operations: List[_TableOps], checkpoint: str, dense:
         raise _named_error(error, operations) from error
     more = {"id": incremental.new_identity()}  # type: Dict[str, Any]
     try:
-        feed = _paths(operations, [staging.path])
+        feed = paths_of(operations, [staging.path])
         if link is None:
             fetches = [op.save.outputs for op in operations]
         else:
@@ -397,7 +392,8 @@ def _save_tables(sess: Any, operations: List[_TableOps], checkpoint: str, dense:
                 fetches.append([op.delta.outputs[0], op.delta.outputs[2], op.delta.outputs[1]])
                 feed.update({op.delta.inputs[2]: link.epochs[op.name], op.delta.inputs[3]: least})
         counts = sess.run(fetches, feed)
-        staging.commit([{"name": op.name, "rows": int(count[0])}
+        staging.commit([{"name": op.name, "rows": int(count[0]),
+                         "manifest": seal_of(os.path.join(staging.path, op.name))}
                         for op, count in zip(operations, counts)], dense, **more)
     except BaseException as error:
         staging.undo()
@@ -417,7 +413,7 @@ def _save_tables(sess: Any, operations: List[_TableOps], checkpoint: str, dense:
                   {op.name: int(count[1]) for op, count in zip(operations, counts)})
 
 
-def _named_error(error: OSError, operations: List[_TableOps]) -> OSError:
+def _named_error(error: OSError, operations: List[TableOps]) -> OSError:
     """Returns an error of the system with the names of the tables that were to be saved."""
     names = ", ".join(repr(op.name) for op in operations)
     if error.errno is None:
@@ -450,105 +446,6 @@ def _has_fresh_index(checkpoint: str, before: Any) -> bool:
     """Returns whether the variables were written after `before` was taken by `index_stamp`."""
     now = index_stamp(checkpoint)
     return now is not None and now != before
-
-
-def _check_tables(operations: List[_TableOps], directory: str) -> List[_TableOps]:
-    """Checks every file of the tables that `directory` should hold, before any is loaded.
-
-    Returns:
-        The tables to load: without those that were not there when the checkpoint was saved.
-
-    Raises:
-        FileExistsError: If the directory, or that of a table, does not exist.
-        tf.errors.DataLossError: If a file is damaged; the text names it and the table.
-        tf.errors.InvalidArgumentError: If a table has another dim.
-        tf.errors.ResourceExhaustedError: If a table has more rows than its budget.
-    """
-    if not os.path.isdir(directory):
-        raise _missing(directory)
-    chain = _chain(directory)
-    listed = listed_tables(directory)
-    found = []  # type: List[_TableOps]
-    for op in operations:
-        path = os.path.join(directory, op.name)
-        if listed is not None and op.name not in listed:
-            logger.warning("the table %r is not in %s: it was made later, and starts without the "
-                           "checkpoint's rows.", op.name, directory)
-            continue
-        if not os.path.isdir(path):
-            raise _missing(path)
-        found.append(op)
-    names = [op.name for op in operations]
-    for name in [name for name in listed or [] if name not in names]:
-        logger.info("the table %r of %s is not restored: the graph, or the Saver, has it not.",
-                    name, directory)
-    for link in chain:
-        for op in found:
-            path = os.path.join(link, op.name)
-            if not os.path.isdir(path):
-                raise _missing(path)
-            _check_table(op, path, has_manifest=listed_tables(link) is not None)
-    return found
-
-
-def _chain(directory: str) -> List[str]:
-    """Returns the directories that make up the tables, in order."""
-    try:
-        return chain_of(directory)
-    except ValueError as error:
-        raise tf.errors.DataLossError(None, None, str(error))
-
-
-def _check_table(operation: _TableOps, path: str, has_manifest: bool) -> None:
-    """Checks one table; `has_manifest` is whether it was saved with a manifest of its own."""
-    config = table_config_of(operation.load.inputs[0].op)
-    manifest = os.path.join(path, MANIFEST)
-    if has_manifest and not os.path.isfile(manifest):
-        raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored: {} is "
-                                      "missing".format(operation.name, manifest))
-    try:
-        described = tables.describe(path)
-        faults = described["faults"] or tables.verify(path)["faults"]
-    except tables.TableError as error:
-        raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored: {}".format(
-            operation.name, error))
-    if faults:
-        raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored: {}".format(
-            operation.name, "; ".join("{}: {}".format(
-                os.path.join(path, fault["file"]), fault["message"]) for fault in faults)))
-    if described["dim"] != config["dim"]:
-        raise tf.errors.InvalidArgumentError(
-            None, None, "the table {!r} has dim {}, and {} has {}.".format(
-                operation.name, config["dim"], path, described["dim"]))
-    if described["rows"] > config["capacity"]:
-        raise tf.errors.ResourceExhaustedError(
-            None, None, "the table {!r} has room for {} rows, and {} has {}.".format(
-                operation.name, config["capacity"], path, described["rows"]))
-    log_other_slots(operation.load, [slot["name"] for slot in described["slots"]])
-    log_other_sketch(operation.load, path)
-
-
-def _missing(path: str) -> FileExistsError:
-    return FileExistsError(
-        "the checkpoint's directory of tables {} does not exist. Restore a checkpoint that "
-        "was saved with these tables, or give Saver a var_list of variables only.".format(path))
-
-
-def _restore_tables(sess: Any, operations: List[_TableOps], directory: str) -> Dict[str, int]:
-    """Loads checked tables; returns for each what the engine calls that moment."""
-    counts = sess.run([op.load.outputs for op in operations],
-                      _paths(operations, _chain(directory)))
-    logger.info("restored %s from %s.", ", ".join(
-        "{} ({} rows)".format(op.name, count[0]) for op, count in zip(operations, counts)),
-        directory)
-    return {op.name: int(count[1]) for op, count in zip(operations, counts) if len(count) > 1}
-
-
-def _paths(operations: List[_TableOps], directories: List[str]) -> Dict[tf.Tensor, Any]:
-    """Feeds `<directory>/<table>` of each directory, with a zero byte between two."""
-    return {op.path: np.frombuffer(b"\0".join(
-        os.fsencode(os.path.abspath(os.path.join(directory, op.name)))
-        for directory in directories), np.uint8) for op in operations}
 
 
 def _checkpoint_name(sess: Any, save_path: str, global_step: Any, pad: bool) -> str:

@@ -1,14 +1,17 @@
 """JSON with a checksum of its own, for the manifest of a whole checkpoint."""
 
 import json
+import os
 import zlib
-from typing import Any
+from typing import Any, Dict
 
 FORMAT_VERSION = 3
 
 # Manifests of this version have no checksum.
 _UNSEALED_VERSION = 2
 _SEAL = "crc32"
+# The member of a table's manifest with its own checksum.
+_TABLE_SEAL = "manifest_crc32c"
 
 
 def dumps(content: Any) -> str:
@@ -36,6 +39,26 @@ def loads(text: str) -> Any:
         if seal != found:
             raise ValueError("its checksum is {}, and its content has {}".format(seal, found))
     return content
+
+
+def seal_of(table: str) -> Dict[str, Any]:
+    """Returns size and checksum of the manifest of a saved table, which bind it to its checkpoint.
+
+    The plugin compares them whenever it reads a table in the directory of a checkpoint.
+
+    Args:
+        table: The table's directory.
+
+    Raises:
+        OSError: If the table has no manifest.
+        ValueError: If it cannot be understood.
+    """
+    with open(os.path.join(table, "manifest.json"), "rb") as file:
+        text = file.read()
+    try:
+        return {"bytes": len(text), "crc32c": str(json.loads(text.decode("utf-8"))[_TABLE_SEAL])}
+    except KeyError as error:
+        raise ValueError("{} has no checksum".format(file.name)) from error
 
 
 def _text(content: Any) -> str:

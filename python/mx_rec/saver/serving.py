@@ -1,4 +1,4 @@
-"""SavedModels whose tables are loaded by whoever restores their variables, without this package."""
+"""SavedModels that load their tables where their variables are restored, without this package."""
 
 import os
 from typing import Any, Callable
@@ -8,6 +8,7 @@ import tensorflow as tf
 from mx_rec.core.table import table_name_of
 from mx_rec.ops import library
 from mx_rec.saver.paths import SPARSE_PREFIX
+from mx_rec.saver.table_ops import distinct, table_ops
 
 _LOAD_OP = "MxRecLoad"
 
@@ -48,7 +49,7 @@ def _restore_tables_too(graph: tf.Graph, saver_def: Any) -> None:
     """Makes the restore op wait for a load of every saved table beside the variables' files."""
     if restores_tables(graph, saver_def):
         return
-    tables = [op.inputs[0].op for op in graph.get_operations() if op.type == "MxRecSave"]
+    tables = [one.table for one in distinct(table_ops(graph, None), "exported")]
     if not tables:
         return
     filename = graph.get_tensor_by_name(saver_def.filename_tensor_name)

@@ -19,7 +19,9 @@ from mx_rec.core.table import TABLE_OP, Table, is_table_variable, table_config_o
 from mx_rec.ops import library
 from mx_rec.saver.chains import chain_of
 from mx_rec.saver.commit import listed_tables
+from mx_rec.saver.paths import single_slashes
 from mx_rec.saver.remote import directory_of, local_copy
+from mx_rec.saver.table_ops import refuse_namesake
 from mx_rec.util.log import logger
 
 _KEYS = "key"
@@ -95,9 +97,9 @@ def patched_warm_start(stock: Callable[..., None]) -> Callable[..., None]:
         """
         graph = tf.compat.v1.get_default_graph()
         found = {}  # type: Dict[str, tf.Operation]
-        for op in graph.get_operations():
-            if op.type == TABLE_OP:
-                found[table_config_of(op)["name"]] = op
+        owners = [op for op in graph.get_operations() if op.type == TABLE_OP]
+        for op in owners:
+            found.setdefault(table_config_of(op)["name"], op)
         if not found and not isinstance(ckpt_to_initialize_from, (list, tuple)):
             stock(ckpt_to_initialize_from, vars_to_warm_start, var_name_to_vocab_info,
                   var_name_to_prev_var_name)
@@ -106,6 +108,10 @@ def patched_warm_start(stock: Callable[..., None]) -> Callable[..., None]:
             ckpt_to_initialize_from, vars_to_warm_start, var_name_to_vocab_info,
             var_name_to_prev_var_name)]
         starts = _plan(graph, found, sources)
+        for op in owners:
+            name = table_config_of(op)["name"]
+            if name in starts:
+                refuse_namesake(name, found[name], op, "warm-started")
         for source in sources:
             dense = _without_tables(source, found)
             if dense or source.vocabulary or source.previous:
@@ -163,6 +169,7 @@ def _open(graph: tf.Graph, path: str, variables: Any, vocabulary: Dict[str, Any]
         OSError: If its file system refuses.
         ValueError: If its manifest is damaged.
     """
+    path = single_slashes(path)
     checkpoint = path  # type: Optional[str]
     if tf.io.gfile.isdir(path):
         checkpoint = tf.train.latest_checkpoint(path)

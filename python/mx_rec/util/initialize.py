@@ -1,16 +1,16 @@
 """Start-up of mx_rec: `init`, the process-wide configuration and the older free functions."""
 
 import atexit
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, cast
 
 import tensorflow as tf
 
 from mx_rec.constants import constants
 from mx_rec.constants.constants import MAX_INT32
-from mx_rec.ops import host_ops
-from mx_rec.ops.host_ops import HostOps
 from mx_rec.util.communication.hccl_ops import get_rank_id, get_rank_size
+from mx_rec.util.host_ops import HostOps, host_pipeline_ops
 from mx_rec.util.log import logger
+from mx_rec.util.settings import Settings
 from mx_rec.util.sub_configs import (FeatureSpecConfig, HybridManagerConfig, OptimizerConfig,
                                      SparseEmbedConfig, TrainParamsConfig)
 from mx_rec.validator.validator import Bool, Int, Text, checked
@@ -20,7 +20,7 @@ _OLD_KEYWORDS = ("rank_id", "rank_size", "train_interval", "prefetch_batch_numbe
                  "is_graph_modify_hook_running", "iterations_per_loop", "ascend_device_id")
 
 
-class ConfigInitializer:
+class ConfigInitializer(Settings):
     """The configuration of this process, made by `init`; one at a time.
 
     Attributes:
@@ -32,35 +32,13 @@ class ConfigInitializer:
         modify_graph: Whether some lookup asked for graph modification.
     """
 
-    _single_instance = None  # type: Optional[ConfigInitializer]
-
-    def __init__(self, max_steps: int = -1, train_steps: int = -1, eval_steps: int = -1,
-                 save_steps: int = -1, if_load: bool = False, use_dynamic: bool = True,
-                 use_dynamic_expansion: bool = False, bind_cpu: bool = True,
-                 use_lccl: bool = False, is_incremental_checkpoint: bool = False,
-                 save_checkpoint_due_time: Optional[int] = None,
-                 save_delta_checkpoints_secs: Optional[int] = None,
-                 restore_model_version: Optional[int] = None,
-                 recent_key_count_threshold: int = 0, use_hot: bool = True) -> None:
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         self.sparse_embed_config = SparseEmbedConfig()
         self.feature_spec_config = FeatureSpecConfig()
         self.hybrid_manager_config = HybridManagerConfig()
         self.optimizer_config = OptimizerConfig()
         self.train_params_config = TrainParamsConfig()
-        self.modify_graph = False
-        self._numbers = {"max_steps": max_steps, "train_steps": train_steps,
-                         "eval_steps": eval_steps, "save_steps": save_steps}
-        self._if_load = if_load
-        self._use_static = not use_dynamic
-        self._use_dynamic_expansion = use_dynamic_expansion
-        self._bind_cpu = bind_cpu
-        self._use_lccl = use_lccl
-        self._is_incremental_checkpoint = is_incremental_checkpoint
-        self._save_checkpoint_due_time = save_checkpoint_due_time
-        self._save_delta_checkpoints_secs = save_delta_checkpoints_secs
-        self._restore_model_version = restore_model_version
-        self._recent_key_count_threshold = recent_key_count_threshold
-        self._use_hot = use_hot
 
     @staticmethod
     def get_instance() -> "ConfigInitializer":
@@ -69,120 +47,12 @@ class ConfigInitializer:
         Raises:
             EnvironmentError: If `init` was not called.
         """
-        if ConfigInitializer._single_instance is None:
-            raise EnvironmentError("Please init the environment for mx_rec at first. (call "
-                                   "mx_rec.util.initialize.init() before anything else)")
-        return ConfigInitializer._single_instance
-
-    @property
-    def use_lccl(self) -> bool:
-        """Accepted and without effect."""
-        return self._use_lccl
-
-    @property
-    def bind_cpu(self) -> bool:
-        """Accepted and without effect."""
-        return self._bind_cpu
-
-    @property
-    def use_hot(self) -> bool:
-        """Accepted and without effect."""
-        return self._use_hot
-
-    @property
-    def use_dynamic_expansion(self) -> bool:
-        """Whether tables grow without a preset size."""
-        return self._use_dynamic_expansion
-
-    @property
-    def is_incremental_checkpoint(self) -> bool:
-        """Whether checkpoints are base and delta saves."""
-        return self._is_incremental_checkpoint
-
-    @property
-    def save_checkpoint_due_time(self) -> Optional[int]:
-        """Seconds between base saves."""
-        return self._save_checkpoint_due_time
-
-    @property
-    def save_delta_checkpoints_secs(self) -> Optional[int]:
-        """Seconds between delta saves."""
-        return self._save_delta_checkpoints_secs
-
-    @property
-    def restore_model_version(self) -> Optional[int]:
-        """Global step of the version to restore; None is the newest."""
-        return self._restore_model_version
-
-    @property
-    def recent_key_count_threshold(self) -> int:
-        """Keys with fewer recent occurrences are left out of a delta."""
-        return self._recent_key_count_threshold
-
-    @property
-    def max_steps(self) -> int:
-        """Total number of training steps; -1 is until the data end."""
-        return self._numbers["max_steps"]
-
-    @max_steps.setter
-    def max_steps(self, value: int) -> None:
-        self._set_number("max_steps", value)
-
-    @property
-    def train_steps(self) -> int:
-        """Training steps between two evaluations."""
-        return self._numbers["train_steps"]
-
-    @train_steps.setter
-    def train_steps(self, value: int) -> None:
-        self._set_number("train_steps", value)
-
-    @property
-    def eval_steps(self) -> int:
-        """Steps of one evaluation."""
-        return self._numbers["eval_steps"]
-
-    @eval_steps.setter
-    def eval_steps(self, value: int) -> None:
-        self._set_number("eval_steps", value)
-
-    @property
-    def save_steps(self) -> int:
-        """Training steps between two saves."""
-        return self._numbers["save_steps"]
-
-    @save_steps.setter
-    def save_steps(self, value: int) -> None:
-        self._set_number("save_steps", value)
-
-    @property
-    def if_load(self) -> bool:
-        """Whether a checkpoint will be restored before training."""
-        return self._if_load
-
-    @if_load.setter
-    def if_load(self, value: bool) -> None:
-        Bool()("if_load", value)
-        self._if_load = value
-
-    @property
-    def use_static(self) -> bool:
-        """Whether batches have fixed shapes, so that send_count is needed."""
-        return self._use_static
-
-    @use_static.setter
-    def use_static(self, value: bool) -> None:
-        Bool()("use_static", value)
-        self._use_static = value
+        return cast(ConfigInitializer, Settings.get_instance())
 
     @property
     def host_pipeline_ops(self) -> HostOps:
-        """The Python functions of the plugin's ops."""
-        return host_ops.library()
-
-    def _set_number(self, name: str, value: int) -> None:
-        Int(-1, MAX_INT32)(name, value)
-        self._numbers[name] = value
+        """The Python functions of the plugin's ops, and the host ops of the original."""
+        return host_pipeline_ops()
 
 
 @checked(use_mpi=Bool(), max_steps=Int(-1, MAX_INT32), train_steps=Int(-1, MAX_INT32),
@@ -229,7 +99,7 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
             and eval_steps are all 0, or if a time of incremental checkpoints is missing.
         EnvironmentError: If mx_rec is initialised already.
     """
-    if ConfigInitializer._single_instance is not None:  # pylint: disable=protected-access
+    if Settings._single_instance is not None:  # pylint: disable=protected-access
         raise EnvironmentError("mx_rec was initialised once in this process; a second init is "
                                "forbidden (call terminate_config_initializer() before it).")
     if not use_mpi:
@@ -245,7 +115,7 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
                        "has no effect without them.")
     use_hot = bool(kwargs.get("use_hot", True))
     _report_keywords(kwargs, bind_cpu, use_lccl)
-    _set_instance(ConfigInitializer(
+    Settings.set_instance(ConfigInitializer(
         max_steps=max_steps, train_steps=train_steps, eval_steps=eval_steps,
         save_steps=save_steps, if_load=if_load, use_dynamic=use_dynamic,
         use_dynamic_expansion=use_dynamic_expansion, bind_cpu=bind_cpu, use_lccl=use_lccl,
@@ -262,19 +132,15 @@ def terminate_config_initializer() -> None:
 
     Tables are not touched: they live in their sessions.
     """
-    if ConfigInitializer._single_instance is None:  # pylint: disable=protected-access
+    if Settings._single_instance is None:  # pylint: disable=protected-access
         logger.warning("mx_rec is not initialised, or was terminated already.")
         return
-    _set_instance(None)
+    Settings.set_instance(None)
     atexit.unregister(_terminate_quietly)
 
 
 def _terminate_quietly() -> None:
-    _set_instance(None)
-
-
-def _set_instance(instance: Optional[ConfigInitializer]) -> None:
-    ConfigInitializer._single_instance = instance  # pylint: disable=protected-access
+    Settings.set_instance(None)
 
 
 def _report_keywords(kwargs: Dict[str, Any], bind_cpu: bool, use_lccl: bool) -> None:
@@ -333,8 +199,8 @@ def get_use_dynamic_expansion() -> bool:
 
 
 def get_host_pipeline_ops() -> HostOps:
-    """Returns the Python functions of the plugin's ops."""
-    return host_ops.library()
+    """Returns the Python functions of the plugin's ops, and the host ops of the original."""
+    return host_pipeline_ops()
 
 
 @checked(is_train_channel=Bool())

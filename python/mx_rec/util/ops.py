@@ -2,9 +2,8 @@
 
 import os
 
-from mx_rec.ops import host_ops
-from mx_rec.ops.host_ops import HostOps
 from mx_rec.plugin import PLUGIN_NAME
+from mx_rec.util.host_ops import HostOps, host_pipeline_ops
 from mx_rec.validator.validator import Text, checked
 
 
@@ -18,7 +17,7 @@ def import_host_pipeline_ops(so_pkg_name: str = PLUGIN_NAME) -> HostOps:
 
     Returns:
         An object with one function per op, and with the host ops of the original
-        (mx_rec.ops.host_ops).
+        (mx_rec.util.host_ops).
 
     Raises:
         ValueError: If the name is not a str of 1-100 characters.
@@ -28,6 +27,6 @@ def import_host_pipeline_ops(so_pkg_name: str = PLUGIN_NAME) -> HostOps:
         raise RuntimeError("{!r} is not the name of a shared library; the plugin is {}.".format(
             so_pkg_name, PLUGIN_NAME))
     try:
-        return host_ops.library()
+        return host_pipeline_ops()
     except ImportError as error:
         raise RuntimeError(str(error)) from error

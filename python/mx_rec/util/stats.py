@@ -7,8 +7,11 @@ import tensorflow as tf
 
 from mx_rec.constants.constants import MAX_INT32
 from mx_rec.core.graph_state import find_session, graph_state, outermost_graph
-from mx_rec.core.table import Table
+from mx_rec.core.table import TABLE_OP, Table
 from mx_rec.validator.validator import Int, Text, Type, checked
+
+
+_STATS_OP = "MxRecTableStats"
 
 
 class TableStats(NamedTuple):
@@ -25,6 +28,8 @@ class TableStats(NamedTuple):
         new: Keys that got a row.
         refused: Keys that were not admitted, each once a batch.
         evicted: Keys that were evicted.
+        stale: Gradients that were dropped because their keys were removed between lookup and
+            update, each offset once an update.
     """
 
     rows: int
@@ -37,17 +42,19 @@ class TableStats(NamedTuple):
     new: int
     refused: int
     evicted: int
+    stale: int
 
 
 @checked(table=Type(Table, str, optional=True))
 def table_stats(table: Union[None, str, Table] = None) -> Union[TableStats, Dict[str, TableStats]]:
     """Returns the numbers of one table, or of all, in the present session.
 
-    The session is found as `table.size()` finds it. It costs microseconds, whatever the size of the
-    table.
+    The session is found as `table.size()` finds it. The call takes microseconds for tables of any
+    size.
 
     Args:
-        table: A table or its name; None is all tables of the present graph.
+        table: A table or its name; None is all tables of the present graph. A table of an imported
+            graph has the name of its op.
 
     Returns:
         The numbers of the table; for None a dict of them by name.
@@ -58,12 +65,11 @@ def table_stats(table: Union[None, str, Table] = None) -> Union[TableStats, Dict
     """
     graph = outermost_graph(None if not isinstance(table, Table) else table.variable.graph)
     if table is None:
-        fetches = {one.table_name: one.stats for one in graph_state(graph).tables.values()}
+        fetches = _stats_of(graph)
         numbers = find_session(graph).run(fetches) if fetches else {}
         return {name: _named(values) for name, values in numbers.items()}
-    if isinstance(table, str):
-        table = _find(table, graph)
-    return _named(find_session(graph).run(table.stats))
+    stats = _find(table, graph) if isinstance(table, str) else table.stats
+    return _named(find_session(graph).run(stats))
 
 
 class TableStatsHook(tf.compat.v1.train.SessionRunHook):
@@ -72,7 +78,7 @@ class TableStatsHook(tf.compat.v1.train.SessionRunHook):
     Each number of TableStats becomes a scalar `<table>/<number>`.
 
     Args:
-        output_dir: Directory of the event files, the model_dir of an Estimator for one: hooks that
+        output_dir: Directory of the event files, such as the model_dir of an Estimator: hooks that
             write to one directory share its writer.
         every_n_steps: Steps between two writings, in [1, 2147483647].
         tables: Names of tables; None is all.
@@ -102,8 +108,8 @@ class TableStatsHook(tf.compat.v1.train.SessionRunHook):
             RuntimeError: If the graph has no global step.
         """
         graph = tf.compat.v1.get_default_graph()
-        names = list(graph_state(graph).tables) if self._tables is None else self._tables
-        self._fetches = {name: _find(name, graph).stats for name in names}
+        names = list(_stats_of(graph)) if self._tables is None else self._tables
+        self._fetches = {name: _find(name, graph) for name in names}
         self._step = tf.compat.v1.train.get_global_step(graph)
         if self._step is None:
             raise RuntimeError("TableStatsHook needs a global step: call "
@@ -145,12 +151,24 @@ class TableStatsHook(tf.compat.v1.train.SessionRunHook):
         self._written = step
 
 
-def _find(name: str, graph: tf.Graph) -> Table:
-    tables = graph_state(graph).tables
-    if name not in tables:
+def _stats_of(graph: tf.Graph) -> Dict[str, tf.Tensor]:
+    """Returns the numbers of each table: by its name, or by that of its op if it was imported."""
+    found = {one.table_name: one.stats for one in graph_state(graph).tables.values()}
+    known = {stats.op.inputs[0].op for stats in found.values()}
+    for op in graph.get_operations():
+        if op.type == _STATS_OP:
+            table = op.inputs[0].op
+            if table.type == TABLE_OP and table not in known:
+                found.setdefault(table.name, op.outputs[0])
+    return found
+
+
+def _find(name: str, graph: tf.Graph) -> tf.Tensor:
+    stats = _stats_of(graph)
+    if name not in stats:
         raise ValueError("there is no table {!r} in this graph; tables are {}.".format(
-            name, sorted(tables)))
-    return tables[name]
+            name, sorted(stats)))
+    return stats[name]
 
 
 def _named(values: np.ndarray) -> TableStats:

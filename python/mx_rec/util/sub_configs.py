@@ -7,7 +7,9 @@ import tensorflow as tf
 
 from mx_rec.constants.constants import (ASCEND_GLOBAL_HASHTABLE_COLLECTION, EVAL_CHANNEL_ID,
                                         TRAIN_CHANNEL_ID)
+from mx_rec.core.admission import evict
 from mx_rec.core.graph_state import find_session, graph_state, outermost_graph
+from mx_rec.core.table_variable import is_table_variable
 from mx_rec.validator.validator import Bool, Text, checked
 
 
@@ -44,7 +46,7 @@ class SparseEmbedConfig:
             KeyError: If `key` is not the variable of a table of the present graph.
         """
         for table in graph_state().tables.values():
-            if table.variable is key:
+            if is_table_variable(key) and table.variable.op is key.op:
                 return table
         raise KeyError("{} is not the variable of a table of this graph; tables are {}.".format(
             key, sorted(self.table_name_set)))
@@ -98,7 +100,13 @@ class HybridManagerConfig:
     """The state of the pipeline of the present graph.
 
     There is no host process to manage: tables live in the session that runs the graph.
+
+    Attributes:
+        table_saver: mx_rec.saver.saver.Saver. That module is above this one, so mx_rec.patches sets
+            it.
     """
+
+    table_saver = None  # type: Any
 
     @property
     def asc_manager(self) -> Optional[Any]:
@@ -121,8 +129,6 @@ class HybridManagerConfig:
         Returns:
             True: it is done.
         """
-        from mx_rec.core.admission import evict
-
         evict()
         return True
 
@@ -137,9 +143,7 @@ class HybridManagerConfig:
             ValueError: If the path is not valid.
             RuntimeError: If no session was opened on the present graph, or the last was closed.
         """
-        from mx_rec.saver.saver import Saver
-
-        Saver(max_to_keep=0).save(find_session(outermost_graph()), _prefix_of(root_dir))
+        self.table_saver(max_to_keep=0).save(find_session(outermost_graph()), _prefix_of(root_dir))
 
     def restore_host_data(self, root_dir: str) -> None:
         """Replaces the content of the tables of the present graph by what was saved.
@@ -151,9 +155,7 @@ class HybridManagerConfig:
             FileExistsError: If there is no such directory, or it lacks a table.
             RuntimeError: As `save_host_data`.
         """
-        from mx_rec.saver.saver import Saver
-
-        Saver().restore(find_session(outermost_graph()), _prefix_of(root_dir))
+        self.table_saver().restore(find_session(outermost_graph()), _prefix_of(root_dir))
 
     def fetch_device_emb(self) -> None:
         """Does nothing: rows lie in memory, and no device has newer ones."""

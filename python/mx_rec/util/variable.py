@@ -4,10 +4,11 @@ from typing import List, Tuple
 
 import tensorflow as tf
 
+from mx_rec.core.table_variable import TableVariable, own_variables
 from mx_rec.util.initialize import ConfigInitializer
 
 
-def get_dense_and_sparse_variable() -> Tuple[List[tf.Variable], List[tf.Tensor]]:
+def get_dense_and_sparse_variable() -> Tuple[List[tf.Variable], List[TableVariable]]:
     """Lists what the present default graph trains.
 
     Returns:
@@ -18,4 +19,4 @@ def get_dense_and_sparse_variable() -> Tuple[List[tf.Variable], List[tf.Tensor]]
     """
     name = ConfigInitializer.get_instance().train_params_config.ascend_global_hashtable_collection
     return (tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES),
-            tf.compat.v1.get_collection(name))
+            own_variables(tf.compat.v1.get_collection(name)))

@@ -1,10 +1,16 @@
-"""Argument checks: one small class per rule, and the decorator that applies them."""
+"""Argument checks: one small class per rule, and the decorator that applies them.
+
+Where a number of Python is taken, one of NumPy is taken as well, and becomes one of Python: what is
+stored is an int or a float. A bool, of either, is no number.
+"""
 
 import functools
 import inspect
+import numbers
 import re
 from typing import Any, Callable, Optional, Sequence, TypeVar
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import tensor_util
 
@@ -20,24 +26,33 @@ class Check:
 
     Args:
         optional: Whether None is accepted.
+
+    Attributes:
+        takes_numbers: Whether an accepted number of NumPy is turned into one of Python.
     """
+
+    takes_numbers = False
 
     def __init__(self, optional: bool = False) -> None:
         self.optional = optional
 
-    def __call__(self, name: str, value: Any) -> None:
+    def __call__(self, name: str, value: Any) -> Any:
         """Checks `value`.
 
         Args:
             name: The argument's name, for the message.
             value: What the caller gave.
 
+        Returns:
+            The value to use: a number of NumPy as one of Python, anything else as it is.
+
         Raises:
             ValueError: If the value breaks the rule.
         """
         if value is None and self.optional:
-            return
+            return value
         self.check(name, value)
+        return as_python_number(value) if self.takes_numbers else value
 
     def check(self, name: str, value: Any) -> None:
         """Checks a value that is not an accepted None."""
@@ -46,6 +61,8 @@ class Check:
 
 class Range(Check):
     """Bounds of a number; a bound of None is no bound."""
+
+    takes_numbers = True
 
     def __init__(self, least: Optional[float] = None, most: Optional[float] = None,
                  above: Optional[float] = None, below: Optional[float] = None,
@@ -69,7 +86,7 @@ class Range(Check):
 
 
 class Int(Range):
-    """An int (not a bool) within bounds. NumPy integers are accepted."""
+    """An int (not a bool) within bounds."""
 
     def check(self, name: str, value: Any) -> None:
         """Checks type, then bounds."""
@@ -83,7 +100,7 @@ class Float(Range):
 
     def check(self, name: str, value: Any) -> None:
         """Checks type, then bounds."""
-        if not isinstance(value, float):
+        if not is_float(value):
             raise ValueError("type of '{}' is not float".format(name))
         super().check(name, value)
 
@@ -93,7 +110,7 @@ class Number(Range):
 
     def check(self, name: str, value: Any) -> None:
         """Checks type, then bounds."""
-        if not isinstance(value, float) and not is_int(value):
+        if not is_float(value) and not is_int(value):
             raise ValueError("type of '{}' is not float".format(name))
         super().check(name, value)
 
@@ -130,15 +147,16 @@ class Text(Check):
 
 
 class Type(Check):
-    """An instance of one of the given classes."""
+    """An instance of one of the given classes; int stands for integers of NumPy as well."""
 
     def __init__(self, *types: type, optional: bool = False) -> None:
         super().__init__(optional)
         self.types = types
+        self.takes_numbers = int in types
 
     def check(self, name: str, value: Any) -> None:
         """Checks the type."""
-        if not isinstance(value, self.types):
+        if not isinstance(value, self.types) and not (int in self.types and is_int(value)):
             raise ValueError("Invalid parameter type of para '{}', not in {}: it is a {}".format(
                 name, [kind.__name__ for kind in self.types], type(value).__name__))
 
@@ -164,6 +182,7 @@ class LearningRate(Check):
     a warning.
     """
 
+    takes_numbers = True
     least = 0.0
     most = 10.0
 
@@ -172,7 +191,7 @@ class LearningRate(Check):
         if isinstance(value, (tf.Tensor, tf.Variable)):
             self._check_tensor(name, value)
             return
-        if not isinstance(value, float) and not is_int(value):
+        if not is_float(value) and not is_int(value):
             raise ValueError("Invalid parameter type of para '{}', not in ['float', 'int', "
                              "'Tensor']: it is a {}".format(name, type(value).__name__))
         Range(self.least, self.most).check(name, value)
@@ -194,16 +213,29 @@ class LearningRate(Check):
 
 def is_int(value: Any) -> bool:
     """Returns whether `value` is an integer of Python or NumPy, and not a bool."""
-    if isinstance(value, bool):
-        return False
-    if isinstance(value, int):
-        return True
-    return type(value).__module__ == "numpy" and getattr(value, "dtype", None) is not None \
-        and value.dtype.kind in "iu" and value.shape == ()
+    if isinstance(value, np.ndarray):
+        return value.shape == () and value.dtype.kind in "iu"
+    return isinstance(value, numbers.Integral) and not isinstance(value, (bool, np.bool_))
+
+
+def is_float(value: Any) -> bool:
+    """Returns whether `value` is a floating point number of Python or NumPy."""
+    if isinstance(value, np.ndarray):
+        return value.shape == () and value.dtype.kind == "f"
+    return isinstance(value, (float, np.floating))
+
+
+def as_python_number(value: Any) -> Any:
+    """Returns a number of NumPy as an int or a float; anything else as it is."""
+    if is_int(value):
+        return int(value)
+    return float(value) if is_float(value) else value
 
 
 def checked(**checks: Check) -> Callable[[_Function], _Function]:
     """Makes a decorator that checks arguments before the function is called.
+
+    Checked numbers of NumPy reach the function as numbers of Python.
 
     Args:
         **checks: The rule of each argument, by the argument's name. Defaults are checked too.
@@ -224,8 +256,8 @@ def checked(**checks: Check) -> Callable[[_Function], _Function]:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             for name, check in checks.items():
-                check(name, bound.arguments[name])
-            return function(*args, **kwargs)
+                bound.arguments[name] = check(name, bound.arguments[name])
+            return function(*bound.args, **bound.kwargs)
 
         return wrapper  # type: ignore
 

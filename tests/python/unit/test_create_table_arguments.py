@@ -101,6 +101,60 @@ def test_a_wrong_argument_is_a_value_error_that_names_it(dynamic, changes, messa
                 if op.type.startswith("MxRec")]
 
 
+V1 = tf.compat.v1.initializers
+
+
+@pytest.mark.parametrize("make, values", [
+    (lambda: V1.random_normal(0.0, -1.0), ["stddev", "-1"]),
+    (lambda: V1.truncated_normal(0.5, -0.25), ["stddev", "-0.25"]),
+    (lambda: tf.random_normal_initializer(stddev=-2.0), ["stddev", "-2"]),
+    (lambda: tf.keras.initializers.TruncatedNormal(stddev=-3.0), ["stddev", "-3"]),
+    (lambda: V1.random_normal(1e39, 1.0), ["mean", "1e+39"]),
+    (lambda: V1.random_uniform(2.0, 1.0), ["min=2", "max=1"]),
+    (lambda: V1.random_uniform(-3e38, 3e38), ["max - min", "3e+38"]),
+    (lambda: V1.random_uniform(0.0, 1e300), ["max", "1e+300"]),
+    (lambda: V1.constant(1e39), ["value", "1e+39"]),
+    (lambda: V1.constant(-1e39), ["value", "-1e+39"]),
+    (lambda: V1.constant(np.float64(1e39)), ["value", "1e+39"]),
+    (lambda: V1.constant(10 ** 39), ["value", "1e+39"]),
+    (lambda: V1.constant(10 ** 400), ["value", "1" + 400 * "0"]),
+    (lambda: V1.constant(float("nan")), ["value", "nan"]),
+    (lambda: V1.constant(-float("inf")), ["value", "-inf"]),
+    (lambda: V1.variance_scaling(1e39), ["scale", "1e+39"]),
+    (lambda: V1.random_normal(0.0, float("nan")), ["stddev", "nan"]),
+])
+@pytest.mark.parametrize("enable_merge", [False, True])
+def test_an_impossible_initializer_is_refused_at_the_call(mx, make, values, enable_merge):
+    """They were accepted; the first step failed, or rows were infinite."""
+    from mx_rec.core.graph_state import graph_state
+
+    mx(use_dynamic_expansion=enable_merge)
+    with pytest.raises(ValueError) as caught:
+        create(emb_initializer=make(), enable_merge=enable_merge)
+    message = str(caught.value)
+    for part in ["'emb_initializer'"] + values:
+        assert part in message, message
+    assert not tf.compat.v1.get_default_graph().get_operations()
+    assert not graph_state().tables and not graph_state().merged
+    create(enable_merge=enable_merge)
+
+
+def test_a_constant_that_init_param_carries_beyond_float32_is_refused(dynamic):
+    create(emb_initializer=V1.constant(3e38), init_param=1.0)
+    with pytest.raises(ValueError, match="'table2'.*init_param must fit float32.*init_param=10"):
+        create(name="table2", emb_initializer=V1.constant(3e38), init_param=10.0)
+
+
+@pytest.mark.parametrize("of", [np.float16, np.float32, np.float64, np.int32, np.int64, np.uint8])
+def test_numbers_of_numpy_are_taken_in_initializers(dynamic, of):
+    one, two, seed = of(1), of(2), np.int64(3)
+    for at, initializer in enumerate([
+            V1.constant(one), V1.random_uniform(one, two, seed=seed), V1.random_normal(one, two, seed=seed),
+            V1.truncated_normal(one, two, seed=seed), V1.variance_scaling(two, seed=seed),
+            tf.keras.initializers.Constant(one), tf.constant_initializer(two)]):
+        create(name="numpy_{}".format(at), emb_initializer=initializer)
+
+
 def test_a_user_s_subclass_of_an_initializer_is_refused(dynamic):
     class Mine(type(tf.compat.v1.zeros_initializer())):
         pass
@@ -213,8 +267,9 @@ def test_the_table_has_its_documented_attributes(dynamic):
 
 
 def test_slices_are_the_sizes_divided_by_the_rank_count(dynamic, monkeypatch):
+    """Of a job of several workers only its evaluator has tables."""
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"]}, '
-                                    '"task": {"type": "worker", "index": 1}}')
+                                    '"task": {"type": "evaluator", "index": 0}}')
     table = create(device_vocabulary_size=10, host_vocabulary_size=7)
     assert (table.slice_device_vocabulary_size, table.slice_host_vocabulary_size) == (4, 3)
     shared = create(name="shared", device_vocabulary_size=10, is_dp=True)
@@ -272,3 +327,77 @@ def test_initializers_are_described_to_the_engine(graph, initializer, expected):
     from mx_rec.core.initializers import describe_initializer
 
     assert describe_initializer(initializer, 100, 4) == expected
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_numbers_of_numpy_are_as_good_as_those_of_python(mx, merged):
+    """A dim of np.int64 was refused; a size reached the table's configuration, which is JSON, and failed there."""
+    mx(use_dynamic_expansion=merged)
+    sizes = {} if merged else {"host_vocabulary_size": np.int32(5)}
+    table = create(dim=np.int64(8), device_vocabulary_size=np.int32(20), padding_keys=[np.int64(3), np.uint8(4)],
+                   padding_keys_mask=True, padding_keys_len=np.int16(6), shard_num=np.int64(2),
+                   hashtable_threshold=np.int32(0), init_param=np.float64(0.5), admission_sketch_bytes=np.int64(2048),
+                   emb_initializer=tf.compat.v1.random_normal_initializer(stddev=np.float32(0.1), seed=np.int64(3)),
+                   enable_merge=merged, **sizes)
+    assert table.emb_size == 8 and table.variable.shape.as_list() == [0, 8]
+    assert table.padding_keys == [3, 4] and table.padding_keys_len == 6
+    for value in (table.emb_size, table.device_vocabulary_size, table.host_vocabulary_size, table.padding_keys_len):
+        assert type(value) is int
+    with support.new_session(table.variable.graph):
+        assert table.size() == 0 and table.capacity() == (0 if merged else 25)
+
+
+@pytest.mark.parametrize("name", ["_table", "__", "_1", "_x_"])
+def test_a_name_may_begin_with_an_underscore(dynamic, session, tmp_path, name):
+    """TensorFlow does not let the name of an op begin so: sparse_lookup failed."""
+    from mx_rec.core.embedding import sparse_lookup
+    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
+
+    ids = tf.constant([1, 2], tf.int64)
+    tables = [create(name=each, device_vocabulary_size=10) for each in (name, "table" + name)]
+    found = [sparse_lookup(table, ids, is_train=False, modify_graph=True) for table in tables]
+    loss = tf.add_n([tf.reduce_sum(sparse_lookup(table, ids, modify_graph=True)) * factor
+                     for table, factor in zip(tables, (1.0, 2.0))])
+    counted = sparse_lookup(create(name=name + "2", device_vocabulary_size=10), ids, modify_graph=True, name="_lookup",
+                            access_and_evict_config={"access_threshold": 1})
+    update = create_hash_optimizer(1.0).minimize(loss, var_list=[table.variable for table in tables])
+    saver = tf.compat.v1.train.Saver()
+    with session() as sess:
+        sess.run(tf.compat.v1.global_variables_initializer())
+        assert sess.run([update, counted])[1].tolist() == [[0.0] * 4] * 2
+        path = saver.save(sess, os.path.join(os.path.realpath(str(tmp_path)), "model.ckpt"), 1)
+    with session() as sess:
+        saver.restore(sess, path)
+        assert [values.tolist() for values in sess.run(found)] == [[[-1.0] * 4] * 2, [[-2.0] * 4] * 2]
+    assert tables[0].table_name == name
+
+
+EAGER = """
+import tensorflow as tf
+tf.compat.v1.enable_eager_execution()
+from mx_rec.core.embedding import create_table
+from mx_rec.util.initialize import init
+init()
+
+def create():
+    create_table(tf.int64, 4, "items", tf.compat.v1.zeros_initializer())
+    return tf.constant(0)
+
+for make in (create, tf.function(create, autograph=False),
+             lambda: tf.data.Dataset.range(1).map(tf.autograph.experimental.do_not_convert(lambda _: create()))):
+    try:
+        make()
+    except RuntimeError as error:
+        print(error)
+with tf.Graph().as_default():
+    create()
+    print("made")
+"""
+
+
+def test_eager_execution_has_no_tables_also_in_functions():
+    """In a tf.function the table's ops came into the eager context, where they failed with an error of their own."""
+    lines = support.run_python(EAGER).splitlines()
+    assert len(lines) == 4 and lines[3] == "made"
+    for line in lines[:3]:
+        assert line.startswith("tables need graph mode, also inside of a tf.function") and "'items'" in line

@@ -193,18 +193,6 @@ def test_ops_are_in_the_scope_of_table_and_name(dynamic):
     assert lookup(table, ids_of(), name="table_lookup/deep").op.name.startswith("table//table_lookup/deep/")
 
 
-def test_gradients_are_divided_by_the_rank_count_where_asked(dynamic, session, monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1", "c:1", "d:1"]}, '
-                                    '"task": {"type": "worker", "index": 0}}')
-    ids = tf.constant([1, 2, 1], tf.int64)
-    gradients = []
-    for kind in ("sum_gradients", "sum_gradients_and_div_by_ranksize"):
-        table = table_of(name=kind, all2all_gradients_op=kind)
-        gradients.append(tf.gradients(tf.reduce_sum(lookup(table, ids)), [table.variable])[0].values)
-    summed, divided = session().run(gradients)
-    assert summed[:, 0].tolist() == [2.0, 1.0] and divided[:, 0].tolist() == [0.5, 0.25]
-
-
 def test_unknown_keywords_are_ignored_and_slow_lookups_warned_of_once_when_they_run(dynamic, session, caplog):
     from mx_rec.util import log
 

@@ -25,7 +25,7 @@ def saved(dynamic, session, tmp_path):
 
 @pytest.mark.parametrize("path, message", [
     ("", "'save_path' length is less than 1"), ("p" * 1025, "'save_path' length is bigger than 1024"),
-    ("/tmp/a\nb", "control characters"), ("/tmp/../tmp/model", "real path"), ("../model", "real path"),
+    ("/tmp/a\nb", "control characters"), ("/tmp/../tmp/model", "must not contain '..'"), ("../model", "must not contain '..'"),
     ("/etc/model", "system directory"), ("/usr/local/share/model", "system directory"), (5, "is not str")])
 def test_a_path_that_is_not_valid_is_a_value_error(saved, path, message):
     sess, saver, _, _ = saved
@@ -34,11 +34,10 @@ def test_a_path_that_is_not_valid_is_a_value_error(saved, path, message):
     assert message in str(caught.value)
 
 
-def test_a_path_through_a_link_is_refused(saved):
+def test_a_path_through_a_link_into_the_system_is_refused(saved):
     sess, saver, directory, _ = saved
-    os.mkdir(directory + "/real")
-    os.symlink(directory + "/real", directory + "/link")
-    with pytest.raises(ValueError, match="real path"):
+    os.symlink("/usr/lib", directory + "/link")
+    with pytest.raises(ValueError, match="system directory /usr/lib"):
         saver.save(sess, directory + "/link/model")
 
 

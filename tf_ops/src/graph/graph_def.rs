@@ -1,4 +1,5 @@
-//! Views of TensorFlow's messages: GraphDef, NodeDef, FunctionDef, OpList. Names and messages stay in the bytes that were given.
+//! Views of TensorFlow's messages: GraphDef, NodeDef, FunctionDef, OpList. Names and nested
+//! messages borrow from the input.
 
 use super::wire::{put_bytes, Field, Fields, Value};
 use mx_rec_kernels::{Error, Kind, Result};
@@ -27,28 +28,28 @@ pub struct Node<'a> {
 
 /// What an input of a node names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The node at this place of [`Graph::nodes`].
+pub enum InputSource {
+    /// The index of a node in [`Graph::nodes`].
     Node(usize),
-    /// No node of the graph.
+    /// No node of the graph has this name.
     Missing,
-    /// Several nodes of the graph.
+    /// Several nodes of the graph have this name.
     Ambiguous,
 }
 
 /// One input of a node.
 #[derive(Clone, Copy, Debug)]
-pub struct Input<'a> {
+pub struct NodeInput<'a> {
     /// The name of the node that it comes from.
     pub node: &'a str,
     /// Which output of that node; `None` for a control input.
     pub output: Option<u64>,
     /// The node itself.
-    pub source: Source,
+    pub source: InputSource,
 }
 
-impl Input<'_> {
-    /// Whether it only states an order.
+impl NodeInput<'_> {
+    /// Whether it is a control input.
     pub fn is_control(&self) -> bool {
         self.output.is_none()
     }
@@ -69,17 +70,18 @@ pub struct Graph<'a> {
     pub nodes: Vec<Node<'a>>,
     /// FunctionDefs of the library.
     pub functions: Vec<&'a [u8]>,
-    /// The fields that state versions, as they stand.
+    /// The fields with versions, tags included.
     versions: Vec<&'a [u8]>,
-    inputs: Vec<Input<'a>>,
-    by_name: HashMap<&'a str, Source>,
+    inputs: Vec<NodeInput<'a>>,
+    by_name: HashMap<&'a str, InputSource>,
 }
 
 impl<'a> Graph<'a> {
-    /// Reads a serialized GraphDef. References to nodes that do not exist, and names that repeat, are no errors.
+    /// Reads a serialized GraphDef. Inputs from missing nodes and repeated names are accepted; see
+    /// [`InputSource`].
     ///
     /// # Errors
-    /// `InvalidArgument` if the bytes are no GraphDef.
+    /// `InvalidArgument` if the bytes are not a GraphDef.
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
         let mut graph = Self {
             nodes: Vec::new(),
@@ -111,10 +113,10 @@ impl<'a> Graph<'a> {
         for (at, node) in graph.nodes.iter().enumerate() {
             match graph.by_name.entry(node.name) {
                 Entry::Vacant(place) => {
-                    place.insert(Source::Node(at));
+                    place.insert(InputSource::Node(at));
                 }
                 Entry::Occupied(mut place) => {
-                    place.insert(Source::Ambiguous);
+                    place.insert(InputSource::Ambiguous);
                 }
             }
         }
@@ -126,33 +128,36 @@ impl<'a> Graph<'a> {
         Ok(graph)
     }
 
-    /// The node at a place that this graph gave out.
+    /// The node at an index that this graph returned.
     ///
     /// # Errors
-    /// `Internal` for any other place.
+    /// `Internal` for any other index.
     pub fn node(&self, at: usize) -> Result<&Node<'a>> {
         item(&self.nodes, at)
     }
 
     /// All inputs of a node, control inputs included, in their order.
-    pub fn inputs(&self, node: &Node<'a>) -> &[Input<'a>] {
+    pub fn inputs(&self, node: &Node<'a>) -> &[NodeInput<'a>] {
         self.inputs.get(node.inputs.clone()).unwrap_or_default()
     }
 
-    /// The `place`-th input of a node that is a tensor.
-    pub fn data_input(&self, node: &Node<'a>, place: usize) -> Option<&Input<'a>> {
+    /// The data input number `place` of a node; control inputs do not count.
+    pub fn data_input(&self, node: &Node<'a>, place: usize) -> Option<&NodeInput<'a>> {
         self.inputs(node)
             .iter()
             .filter(|input| !input.is_control())
             .nth(place)
     }
 
-    /// What the name stands for.
-    pub fn find(&self, name: &str) -> Source {
-        self.by_name.get(name).copied().unwrap_or(Source::Missing)
+    /// The node of this name.
+    pub fn find(&self, name: &str) -> InputSource {
+        self.by_name
+            .get(name)
+            .copied()
+            .unwrap_or(InputSource::Missing)
     }
 
-    /// How many bytes the versions take in each GraphDef that [`Graph::with_nodes`] makes.
+    /// The number of bytes of versions in each GraphDef that [`Graph::with_nodes`] returns.
     pub fn versions_size(&self) -> usize {
         self.versions.iter().map(|version| version.len()).sum()
     }
@@ -177,17 +182,17 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// The element at a place that must exist.
+/// The element at an index that must exist.
 ///
 /// # Errors
 /// `Internal` if it does not.
 pub(super) fn item<T>(items: &[T], at: usize) -> Result<&T> {
     items.get(at).ok_or_else(|| {
-        Error::new(Kind::Internal, "the pass lost a place of its own").with("place", at)
+        Error::new(Kind::Internal, "the graph pass used an index out of range").with("index", at)
     })
 }
 
-fn read_node<'a>(bytes: &'a [u8], inputs: &mut Vec<Input<'a>>) -> Result<Node<'a>> {
+fn read_node<'a>(bytes: &'a [u8], inputs: &mut Vec<NodeInput<'a>>) -> Result<Node<'a>> {
     let start = inputs.len();
     let (mut name, mut op) = ("", "");
     for field in Fields::new("NodeDef", bytes) {
@@ -208,7 +213,7 @@ fn read_node<'a>(bytes: &'a [u8], inputs: &mut Vec<Input<'a>>) -> Result<Node<'a
 }
 
 /// Reads `^node`, `node` or `node:output`.
-fn read_input(text: &str) -> Input<'_> {
+fn read_input(text: &str) -> NodeInput<'_> {
     let (node, output) = match text.strip_prefix('^') {
         Some(node) => (node, None),
         None => match text.rsplit_once(':') {
@@ -221,15 +226,15 @@ fn read_input(text: &str) -> Input<'_> {
             _ => (text, Some(0)),
         },
     };
-    Input {
+    NodeInput {
         node,
         output,
-        source: Source::Missing,
+        source: InputSource::Missing,
     }
 }
 
 impl<'a> Node<'a> {
-    /// Reads one NodeDef without its inputs.
+    /// Reads one NodeDef; its inputs are skipped.
     ///
     /// # Errors
     /// `InvalidArgument` if the bytes are no NodeDef.
@@ -237,7 +242,7 @@ impl<'a> Node<'a> {
         read_node(bytes, &mut Vec::new())
     }
 
-    /// The AttrValue of this name; of several the last one, as protobuf has it.
+    /// The AttrValue of this name. Of several entries the last counts, as in protobuf.
     ///
     /// # Errors
     /// `InvalidArgument` if an attribute cannot be read.
@@ -277,7 +282,7 @@ impl<'a> Node<'a> {
         Ok(self.number(name, 3)?.map(|number| number as i64))
     }
 
-    /// TensorFlow's number of the type of this name.
+    /// The data type of this name, as the number of TensorFlow's enum.
     ///
     /// # Errors
     /// `InvalidArgument` if an attribute cannot be read.
@@ -311,7 +316,7 @@ impl<'a> Node<'a> {
         Ok(found)
     }
 
-    /// How many types the list of this name has.
+    /// The length of the list of types of this name.
     ///
     /// # Errors
     /// `InvalidArgument` if an attribute cannot be read.
@@ -327,7 +332,7 @@ impl<'a> Node<'a> {
                 count += match field.value {
                     _ if field.number != 6 => 0,
                     Value::Varint(_) => 1,
-                    // Packed: each number ends with the byte whose upper bit is not set.
+                    // Packed varints: the last byte of each has its upper bit clear.
                     Value::Bytes(packed) => {
                         packed.iter().filter(|&&byte| byte < 0x80).count() as u64
                     }
@@ -338,7 +343,7 @@ impl<'a> Node<'a> {
         Ok(count)
     }
 
-    /// Names of all functions that its attributes hold, at any depth.
+    /// Names of all functions in its attributes, at any depth.
     ///
     /// # Errors
     /// `InvalidArgument` if an attribute cannot be read.
@@ -371,7 +376,7 @@ impl<'a> Node<'a> {
         Ok(found)
     }
 
-    /// The NodeDef byte for byte, but for its device and its `_class` (the nodes it is placed with).
+    /// The NodeDef byte for byte, without its device and its `_class` (colocation).
     ///
     /// # Errors
     /// `InvalidArgument` if an attribute cannot be read.
@@ -395,7 +400,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Reads an entry of a map from names to AttrValues.
+/// Reads an entry of a map from names to AttrValues: name and AttrValue.
 fn entry(bytes: &[u8]) -> Result<(&str, &[u8])> {
     let (mut key, mut value): (&str, &[u8]) = ("", &[]);
     for field in Fields::new("NodeDef.AttrEntry", bytes) {
@@ -409,7 +414,7 @@ fn entry(bytes: &[u8]) -> Result<(&str, &[u8])> {
     Ok((key, value))
 }
 
-/// Reads a NameAttrList: its function, and the AttrValues that may hold more of them.
+/// Reads a NameAttrList: appends its function to `found`, and its AttrValues to `values`.
 fn read_function_value<'a>(
     bytes: &'a [u8],
     found: &mut Vec<&'a str>,
@@ -428,7 +433,7 @@ fn read_function_value<'a>(
     Ok(())
 }
 
-/// What an OpDef says about its op.
+/// Reads an OpDef: the op type, and whether it is stateful.
 fn read_op(bytes: &[u8]) -> Result<(&str, bool)> {
     let (mut name, mut stateful) = ("", false);
     for field in Fields::new("OpDef", bytes) {
@@ -442,7 +447,7 @@ fn read_op(bytes: &[u8]) -> Result<(&str, bool)> {
     Ok((name, stateful))
 }
 
-/// Reads a serialized OpList: op type -> whether it keeps state.
+/// Reads a serialized OpList: op type -> whether it is stateful.
 ///
 /// # Errors
 /// `InvalidArgument` if the bytes are no OpList.
@@ -463,14 +468,14 @@ pub fn read_ops(bytes: &[u8]) -> Result<HashMap<&str, bool>> {
 pub struct Function<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Whether its signature says that it keeps state.
+    /// Whether its signature is marked as stateful.
     pub stateful: bool,
     /// The FunctionDef.
     pub bytes: &'a [u8],
 }
 
 impl<'a> Function<'a> {
-    /// Reads a serialized FunctionDef, but not its body.
+    /// Reads a serialized FunctionDef; its body is skipped.
     ///
     /// # Errors
     /// `InvalidArgument` if the bytes are no FunctionDef.

@@ -1,26 +1,26 @@
-//! The iterators of a graph: who uses them, and whether their pipeline may be made longer.
+//! The iterators of a graph: which nodes use them, and whether their pipelines may be extended.
 
-use super::graph_def::{Graph, Node, Source};
+use super::describe::{described, quoted};
+use super::graph_def::{Graph, InputSource, Node};
 use super::slice::{control_input, is_get_next};
-use super::words::{node_words, quoted};
 use mx_rec_kernels::Result;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-/// An iterator that one IteratorGetNext reads and nothing else.
+/// An iterator that exactly one IteratorGetNext reads, and no other op.
 #[derive(Clone, Debug)]
-pub(super) struct Usable {
+pub(super) struct ExtendableIterator {
     /// The iterator's node.
     pub iterator: usize,
-    /// Whether it starts by itself.
+    /// Whether it is a one-shot iterator, which needs no initializer.
     pub one_shot: bool,
     /// The MakeIterator nodes.
     pub initializers: Vec<usize>,
 }
 
-/// Who uses an iterator.
+/// The nodes that use an iterator.
 #[derive(Default)]
-struct Uses {
+struct IteratorUses {
     get_next: Vec<usize>,
     initializers: Vec<usize>,
     string_handles: Vec<usize>,
@@ -30,12 +30,12 @@ struct Uses {
 /// All iterators of a graph.
 pub(super) struct Iterators<'g, 'a> {
     graph: &'g Graph<'a>,
-    uses: HashMap<usize, Uses>,
-    /// String handles that something reads, with the reader.
+    uses: HashMap<usize, IteratorUses>,
+    /// IteratorToStringHandle nodes whose output is read -> the first reader.
     read_handles: HashMap<usize, usize>,
-    /// (container, shared name) of more than one iterator.
+    /// (container, shared_name) pairs of more than one iterator.
     shared: HashSet<(&'a [u8], &'a [u8])>,
-    judged: HashMap<usize, std::result::Result<Rc<Usable>, Rc<str>>>,
+    judged: HashMap<usize, std::result::Result<Rc<ExtendableIterator>, Rc<str>>>,
 }
 
 fn is_iterator(op: &str) -> bool {
@@ -64,7 +64,7 @@ impl<'g, 'a> Iterators<'g, 'a> {
         }
         for (reader, node) in graph.nodes.iter().enumerate() {
             for (place, input) in graph.inputs(node).iter().enumerate() {
-                let Source::Node(source) = input.source else {
+                let InputSource::Node(source) = input.source else {
                     continue;
                 };
                 if is_watched.get(source) == Some(&true) && !input.is_control() {
@@ -90,11 +90,11 @@ impl<'g, 'a> Iterators<'g, 'a> {
         Ok(())
     }
 
-    /// The iterator of an IteratorGetNext, or why its pipeline must stay as it is.
+    /// The iterator of an IteratorGetNext, or why its pipeline cannot be extended.
     pub(super) fn judge(
         &mut self,
         get_next: usize,
-    ) -> Result<std::result::Result<Rc<Usable>, Rc<str>>> {
+    ) -> Result<std::result::Result<Rc<ExtendableIterator>, Rc<str>>> {
         if let Some(known) = self.judged.get(&get_next) {
             return Ok(known.clone());
         }
@@ -106,16 +106,17 @@ impl<'g, 'a> Iterators<'g, 'a> {
         Ok(judged)
     }
 
-    fn look(&self, get_next: &Node<'a>) -> Result<std::result::Result<Usable, String>> {
+    fn look(&self, get_next: &Node<'a>) -> Result<std::result::Result<ExtendableIterator, String>> {
         let graph = self.graph;
         if let Some(fault) = control_input(graph, get_next) {
             return Ok(Err(fault));
         }
         let handle = graph.data_input(get_next, 0);
-        let Some((handle, Source::Node(at))) = handle.map(|handle| (handle, handle.source)) else {
+        let Some((handle, InputSource::Node(at))) = handle.map(|handle| (handle, handle.source))
+        else {
             let why = format!(
                 "the iterator of {} is not in the graph",
-                node_words(get_next)
+                described(get_next)
             );
             return Ok(Err(why));
         };
@@ -125,19 +126,20 @@ impl<'g, 'a> Iterators<'g, 'a> {
             || graph.inputs(get_next).len() != 1
         {
             return Ok(Err(format!(
-                "{} gets its iterator from {}: only an iterator that it reads directly can be extended",
-                node_words(get_next),
-                node_words(iterator)
+                "{} gets its iterator from {}: only an iterator that it reads directly \
+                 can be extended",
+                described(get_next),
+                described(iterator)
             )));
         }
         if let Some(fault) = control_input(graph, iterator) {
             return Ok(Err(fault));
         }
-        let none = Uses::default();
+        let none = IteratorUses::default();
         let uses = self.uses.get(&at).unwrap_or(&none);
         Ok(match self.misuse(iterator, uses)? {
             Some(why) => Err(format!("its iterator {} {why}", quoted(iterator.name))),
-            None => Ok(Usable {
+            None => Ok(ExtendableIterator {
                 iterator: at,
                 one_shot: iterator.op == "OneShotIterator",
                 initializers: uses.initializers.clone(),
@@ -145,8 +147,8 @@ impl<'g, 'a> Iterators<'g, 'a> {
         })
     }
 
-    /// Words on a use of the iterator that would notice a longer pipeline.
-    fn misuse(&self, iterator: &Node<'a>, uses: &Uses) -> Result<Option<String>> {
+    /// The end of a sentence about a use of the iterator that would see the extended pipeline.
+    fn misuse(&self, iterator: &Node<'a>, uses: &IteratorUses) -> Result<Option<String>> {
         let graph = self.graph;
         if let [one, other, ..] = uses.get_next.as_slice() {
             return Ok(Some(format!(
@@ -159,14 +161,14 @@ impl<'g, 'a> Iterators<'g, 'a> {
         if let Some(other) = uses.other {
             return Ok(Some(format!(
                 "is also used by {}",
-                node_words(graph.node(other)?)
+                described(graph.node(other)?)
             )));
         }
         for handle in &uses.string_handles {
             if let Some(reader) = self.read_handles.get(handle) {
                 return Ok(Some(format!(
                     "is also used by way of its string handle, which {} reads",
-                    node_words(graph.node(*reader)?)
+                    described(graph.node(*reader)?)
                 )));
             }
         }
@@ -184,7 +186,7 @@ impl<'g, 'a> Iterators<'g, 'a> {
             None if !one_shot => Some("has no initializer (MakeIterator) in the graph".to_owned()),
             Some(&first) if one_shot => Some(format!(
                 "starts by itself, but is also initialized by {}",
-                node_words(graph.node(first)?)
+                described(graph.node(first)?)
             )),
             _ => None,
         })

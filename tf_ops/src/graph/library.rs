@@ -1,28 +1,28 @@
-//! The library of functions: which of them keep state somewhere in their bodies, and which others they call.
+//! The library of functions: which of them are stateful, also by others that they call.
 
+use super::describe::{described, quoted};
 use super::graph_def::{item, Function, Node};
-use super::words::{node_words, quoted};
 use mx_rec_kernels::Result;
 use std::collections::HashMap;
 
-/// Whether the ops of a process keep state, by the type of the op.
-pub(super) type Ops<'a> = HashMap<&'a str, bool>;
+/// Op type -> whether it is stateful, for all ops that the process knows.
+pub(super) type StatefulOps<'a> = HashMap<&'a str, bool>;
 
 /// The functions of a graph.
 pub(super) struct Library<'a> {
     functions: Vec<Function<'a>>,
-    /// Name -> place; `None` if the name repeats.
+    /// Name -> index in `functions`; `None` if several functions have the name.
     by_name: HashMap<&'a str, Option<usize>>,
     bodies: Option<Bodies>,
 }
 
 /// What is known once all bodies are read.
 struct Bodies {
-    /// What functions each function calls.
+    /// For each function, the functions that it calls directly.
     calls: Vec<Vec<usize>>,
-    /// Why a function cannot move: words that follow "in which". The function where it lies may be another.
+    /// For each function, what in its own body cannot move: a clause that follows "in which".
     faults: Vec<Option<String>>,
-    /// For each function, the function with the fault that it reaches, itself included.
+    /// For each function, a function with a fault that it calls, directly or not, or is itself.
     reaches: Vec<Option<usize>>,
 }
 
@@ -50,12 +50,12 @@ impl<'a> Library<'a> {
         self.by_name.contains_key(name)
     }
 
-    /// The FunctionDef at a place.
+    /// The FunctionDef at an index.
     pub(super) fn definition(&self, at: usize) -> Result<&'a [u8]> {
         Ok(item(&self.functions, at)?.bytes)
     }
 
-    /// The functions that a node calls itself, or why that cannot be told.
+    /// Indices of the functions that a node calls directly, or why they are unknown.
     pub(super) fn called_by(&self, node: &Node<'a>) -> Result<Result<Vec<usize>, String>> {
         let mut names = node.functions()?;
         if self.has(node.op) {
@@ -78,18 +78,18 @@ impl<'a> Library<'a> {
         Ok(Ok(places))
     }
 
-    /// Why a node that calls functions cannot move; `None` if nothing that it calls keeps state.
+    /// Why a node that calls functions cannot move; `None` if all of them are stateless.
     pub(super) fn fault_of_calls(
         &mut self,
         node: &Node<'a>,
-        ops: &Ops<'_>,
+        ops: &StatefulOps<'_>,
     ) -> Result<Option<String>> {
         let places = match self.called_by(node)? {
             Ok(places) => places,
             Err(why) => {
                 return Ok(Some(format!(
                     "{} calls a function, but {why}",
-                    node_words(node)
+                    described(node)
                 )))
             }
         };
@@ -102,19 +102,22 @@ impl<'a> Library<'a> {
             if let Some(at) = *item(&bodies.reaches, place)? {
                 let fault = item(&bodies.faults, at)?.as_deref().unwrap_or_default();
                 let called = quoted(item(&self.functions, place)?.name);
-                let words = node_words(node);
+                let caller = described(node);
                 return Ok(Some(if at == place {
-                    format!("{words} calls the function {called}, in which {fault}")
+                    format!("{caller} calls the function {called}, in which {fault}")
                 } else {
                     let inner = quoted(item(&self.functions, at)?.name);
-                    format!("{words} calls the function {called}, which reaches {inner}, in which {fault}")
+                    format!(
+                        "{caller} calls the function {called}, which reaches {inner}, \
+                         in which {fault}"
+                    )
                 }));
             }
         }
         Ok(None)
     }
 
-    /// All functions that are called, directly or by others, from these; in the order of the library.
+    /// These functions and all that they call, directly or not, in the order of the library.
     pub(super) fn closure(&self, roots: Vec<usize>) -> Result<Vec<usize>> {
         let Some(bodies) = &self.bodies else {
             return Ok(Vec::new());
@@ -129,7 +132,7 @@ impl<'a> Library<'a> {
         Ok(found.into_iter().collect())
     }
 
-    fn read_bodies(&self, ops: &Ops<'_>) -> Result<Bodies> {
+    fn read_bodies(&self, ops: &StatefulOps<'_>) -> Result<Bodies> {
         let mut calls = Vec::with_capacity(self.functions.len());
         let mut faults = Vec::with_capacity(self.functions.len());
         let mut callers: Vec<Vec<usize>> = vec![Vec::new(); self.functions.len()];
@@ -142,11 +145,11 @@ impl<'a> Library<'a> {
                 let node = node?;
                 let inner = self.called_by(&node)?;
                 let why = match ops.get(node.op) {
-                    Some(true) => Some(format!("{} keeps state", node_words(&node))),
+                    Some(true) => Some(format!("{} keeps state", described(&node))),
                     None if !self.has(node.op) => Some(unknown(&node)),
                     _ => inner.as_ref().err().cloned(),
                 };
-                // A node that keeps state is better words than the signature.
+                // A stateful node is a better reason than the signature.
                 if fault.is_none() || (function.stateful && called.is_empty()) {
                     fault = why.or(fault);
                 }
@@ -170,7 +173,7 @@ impl<'a> Library<'a> {
     }
 }
 
-/// Carries each fault from a function to all that call it.
+/// Passes each fault from a function on to all of its callers.
 fn spread(faults: &[Option<String>], callers: &[Vec<usize>]) -> Vec<Option<usize>> {
     let mut reaches: Vec<Option<usize>> = faults
         .iter()
@@ -190,10 +193,10 @@ fn spread(faults: &[Option<String>], callers: &[Vec<usize>]) -> Vec<Option<usize
     reaches
 }
 
-/// Words on a node whose op type the process does not know.
+/// The reason for a node whose op type the process does not know.
 pub(super) fn unknown(node: &Node<'_>) -> String {
     format!(
         "{} is of an op type that is not known here",
-        node_words(node)
+        described(node)
     )
 }

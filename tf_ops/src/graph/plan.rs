@@ -1,23 +1,24 @@
-//! The plan: which lookups move into which pipeline, with which nodes, and why the others stay.
+//! The plan: which lookups move into which pipeline with which nodes, and why the others stay.
 
-use super::graph_def::{item, read_ops, Graph, Input, Node, Source};
-use super::iterators::{Iterators, Usable};
-use super::library::{Library, Ops};
-use super::slice::{Slices, Verdict};
-use super::words::{node_words, quoted};
+use super::describe::{described, quoted};
+use super::graph_def::{item, read_ops, Graph, InputSource, Node, NodeInput};
+use super::iterators::{ExtendableIterator, Iterators};
+use super::library::{Library, StatefulOps};
+use super::slice::{Slicer, Verdict};
 use mx_rec_kernels::{Error, Kind, Result};
 use serde::Serialize;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-/// The attribute that marks the op of a lookup that may move; python/mx_rec/core/lookup.py sets it.
+/// The attribute that marks lookups for the pass; python/mx_rec/core/lookup.py sets it.
 const MOVABLE: &str = "_mx_rec_movable";
 
-/// Copies may not be larger than the graph this many times: one part of it may feed many iterators.
+/// The limit of all copies together, in sizes of the graph: nodes that feed several iterators are
+/// copied for each.
 const MOST_COPIES: usize = 8;
 
-/// What a lookup does with its keys.
+/// The kind of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LookupKind {
@@ -25,7 +26,7 @@ pub enum LookupKind {
     Train,
     /// MxRecFind.
     Eval,
-    /// MxRecObserve: it counts keys, which only the step that uses a batch may do.
+    /// MxRecObserve: counts keys, which is allowed only in the step that uses the batch.
     Admit,
 }
 
@@ -33,88 +34,89 @@ pub enum LookupKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IteratorKind {
-    /// By its MakeIterator ops.
+    /// Its MakeIterator ops start it.
     Initializable,
-    /// By itself.
+    /// It starts itself.
     OneShot,
 }
 
 /// One marked lookup.
 #[derive(Clone, Debug, Serialize)]
-pub struct Lookup {
+pub struct PlannedLookup {
     /// Name of the marked node.
     pub node: String,
-    /// What it does with its keys.
+    /// Its kind.
     pub kind: LookupKind,
     /// Name of its table.
     pub table: String,
-    /// Tensor of its handle input.
+    /// Tensor of its table's handle.
     pub handle: String,
     /// Tensor of its ids.
     pub ids: String,
     /// Whether it moves.
     pub moves: bool,
-    /// Place in [`Plan::iterators`] if it moves.
+    /// Index in [`Plan::iterators`] if it moves.
     pub iterator: Option<usize>,
     /// Why it moves or stays, a sentence.
     pub reason: String,
 }
 
-/// The ids of lookups that move.
+/// Ids of one or several lookups that move.
 #[derive(Clone, Debug, Serialize)]
-pub struct Ids {
+pub struct PlannedIds {
     /// The tensor.
     pub tensor: String,
-    /// Which component of the element they are; `None` if moved nodes compute them.
+    /// The component of the element that they are; `None` if moved nodes compute them.
     pub component: Option<u64>,
-    /// TensorFlow's number of their type.
+    /// Their data type, as the number of TensorFlow's enum.
     pub dtype: u64,
 }
 
-/// An iterator whose pipeline becomes longer.
+/// An iterator whose pipeline is extended.
 #[derive(Clone, Debug, Serialize)]
-pub struct Iterator {
-    /// The one node that reads it.
+pub struct PlannedIterator {
+    /// Name of the only node that reads it.
     pub get_next: String,
-    /// Its node.
+    /// Name of its node.
     pub iterator: String,
     /// How it starts.
     pub kind: IteratorKind,
-    /// Its MakeIterator nodes.
+    /// Names of its MakeIterator nodes.
     pub initializers: Vec<String>,
-    /// How many tensors an element has.
+    /// The number of components of its element.
     pub components: u64,
-    /// Places in [`Plan::lookups`].
+    /// Indices in [`Plan::lookups`].
     pub lookups: Vec<usize>,
     /// Distinct ids of these lookups.
-    pub ids: Vec<Ids>,
+    pub ids: Vec<PlannedIds>,
     /// Names of the nodes to copy, inputs before consumers.
     pub nodes: Vec<String>,
     /// Offset and length of their GraphDef in [`Plan::graphs`].
     pub graph: [usize; 2],
 }
 
-/// What the pass decided.
+/// What moves, and how.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
-    /// The version of this form, 1.
+    /// The version of this encoding, 1.
     pub version: u32,
-    /// How many nodes the graph has.
+    /// The number of nodes of the graph.
     pub nodes: usize,
     /// All marked lookups, in the order of the graph.
-    pub lookups: Vec<Lookup>,
-    /// The iterators that feed those that move, in the order of the lookups.
-    pub iterators: Vec<Iterator>,
+    pub lookups: Vec<PlannedLookup>,
+    /// The iterators that feed those that move, in the order of their first lookups.
+    pub iterators: Vec<PlannedIterator>,
     /// The GraphDefs of the nodes to copy.
     #[serde(skip)]
     pub graphs: Vec<u8>,
 }
 
 impl Plan {
-    /// Decides on a serialized GraphDef; `ops` is a serialized OpList that says which op types keep state.
+    /// Plans a serialized GraphDef; `ops` is a serialized OpList, which says what ops are stateful.
     ///
     /// # Errors
-    /// `InvalidArgument` if the bytes are no such messages. An unusual graph is no error: its lookups stay.
+    /// `InvalidArgument` if the bytes are not such messages. An unusual graph is not an error: its
+    /// lookups stay.
     pub fn make(graph: &[u8], ops: &[u8]) -> Result<Self> {
         let ops = read_ops(ops)?;
         let graph = Graph::parse(graph)?;
@@ -127,15 +129,16 @@ impl Plan {
         };
         let marked = marked(&graph)?;
         if !marked.is_empty() {
-            Maker::new(&graph, &ops)?.fill(&marked, &mut plan)?;
+            Planner::new(&graph, &ops)?.fill(&marked, &mut plan)?;
         }
         Ok(plan)
     }
 
-    /// The plan as it crosses the C border: the length of the JSON, 8 bytes little-endian; the JSON; the GraphDefs.
+    /// The encoding for the C interface: the length of the JSON (8 bytes, little-endian), the JSON,
+    /// the GraphDefs.
     ///
     /// # Errors
-    /// `Internal` if it cannot be written.
+    /// `Internal` if the JSON cannot be written.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let json = serde_json::to_vec(self).map_err(|cause| {
             Error::new(
@@ -151,7 +154,7 @@ impl Plan {
     }
 }
 
-/// The lookups that may move.
+/// The marked lookups, with their kinds.
 fn marked(graph: &Graph<'_>) -> Result<Vec<(usize, LookupKind)>> {
     let mut found = Vec::new();
     for (at, node) in graph.nodes.iter().enumerate() {
@@ -170,7 +173,7 @@ fn marked(graph: &Graph<'_>) -> Result<Vec<(usize, LookupKind)>> {
 }
 
 /// A lookup that moves.
-struct Moving {
+struct MovingLookup {
     lookup: usize,
     /// The node of its ids.
     ids: usize,
@@ -179,31 +182,31 @@ struct Moving {
 }
 
 /// An iterator and the lookups that it feeds.
-struct Fed {
+struct FeedingIterator {
     get_next: usize,
-    usable: Rc<Usable>,
-    lookups: Vec<Moving>,
+    usable: Rc<ExtendableIterator>,
+    lookups: Vec<MovingLookup>,
 }
 
-struct Maker<'g, 'a> {
+struct Planner<'g, 'a> {
     graph: &'g Graph<'a>,
     library: Library<'a>,
-    slices: Slices<'g, 'a>,
+    slices: Slicer<'g, 'a>,
     iterators: Iterators<'g, 'a>,
-    /// Which iterator copied a node last, by its place plus one.
+    /// For each node, the iterator that copied it last: its index in the plan plus one.
     stamps: Vec<usize>,
-    /// How many bytes may still be copied.
+    /// The number of bytes that may still be copied.
     budget: usize,
 }
 
-impl<'g, 'a> Maker<'g, 'a> {
-    fn new(graph: &'g Graph<'a>, ops: &'g Ops<'a>) -> Result<Self> {
+impl<'g, 'a> Planner<'g, 'a> {
+    fn new(graph: &'g Graph<'a>, ops: &'g StatefulOps<'a>) -> Result<Self> {
         let nodes: usize = graph.nodes.iter().map(|node| node.bytes.len()).sum();
         let functions: usize = graph.functions.iter().map(|bytes| bytes.len()).sum();
         Ok(Self {
             graph,
             library: Library::new(&graph.functions)?,
-            slices: Slices::new(graph, ops),
+            slices: Slicer::new(graph, ops),
             iterators: Iterators::new(graph)?,
             stamps: vec![0; graph.nodes.len()],
             budget: (nodes + functions).saturating_mul(MOST_COPIES),
@@ -211,12 +214,12 @@ impl<'g, 'a> Maker<'g, 'a> {
     }
 
     fn fill(&mut self, marked: &[(usize, LookupKind)], plan: &mut Plan) -> Result<()> {
-        let mut fed: Vec<Fed> = Vec::new();
+        let mut fed: Vec<FeedingIterator> = Vec::new();
         let mut places: HashMap<usize, usize> = HashMap::new();
         for (place, &(at, kind)) in marked.iter().enumerate() {
             let node = self.graph.node(at)?;
             let decision = self.decide(at, node, kind)?;
-            let mut lookup = describe(self.graph, node, kind);
+            let mut lookup = undecided(self.graph, node, kind);
             match decision {
                 Err(why) => lookup.reason = why.to_string(),
                 Ok((get_next, usable, mut moving)) => {
@@ -230,7 +233,7 @@ impl<'g, 'a> Maker<'g, 'a> {
                         }
                         Entry::Vacant(entry) => {
                             entry.insert(fed.len());
-                            fed.push(Fed {
+                            fed.push(FeedingIterator {
                                 get_next,
                                 usable,
                                 lookups: vec![moving],
@@ -257,15 +260,15 @@ impl<'g, 'a> Maker<'g, 'a> {
         at: usize,
         node: &Node<'a>,
         kind: LookupKind,
-    ) -> Result<std::result::Result<(usize, Rc<Usable>, Moving), Rc<str>>> {
+    ) -> Result<std::result::Result<(usize, Rc<ExtendableIterator>, MovingLookup), Rc<str>>> {
         let graph = self.graph;
-        if graph.find(node.name) != Source::Node(at) {
+        if graph.find(node.name) != InputSource::Node(at) {
             let why = format!("there are several nodes of the name {}", quoted(node.name));
             return Ok(Err(why.into()));
         }
         let Some(ids) = ids_input(graph, node, kind) else {
             return Ok(Err(
-                format!("{} has no input of ids", node_words(node)).into()
+                format!("{} has no input of ids", described(node)).into()
             ));
         };
         let (get_next, component) = match self.slices.judge(node, ids, &mut self.library)? {
@@ -290,15 +293,15 @@ impl<'g, 'a> Maker<'g, 'a> {
             return Ok(Err(why.into()));
         }
         let Some(dtype) = node.dtype("T")? else {
-            let why = format!("{} does not state the type of its ids", node_words(node));
+            let why = format!("{} does not state the type of its ids", described(node));
             return Ok(Err(why.into()));
         };
-        let Source::Node(ids) = ids.source else {
+        let InputSource::Node(ids) = ids.source else {
             return Ok(Err(
-                format!("{} has no input of ids", node_words(node)).into()
+                format!("{} has no input of ids", described(node)).into()
             ));
         };
-        let moving = Moving {
+        let moving = MovingLookup {
             lookup: 0,
             ids,
             component,
@@ -314,30 +317,26 @@ impl<'g, 'a> Maker<'g, 'a> {
         component: Option<u64>,
     ) -> Result<String> {
         let from = quoted(self.graph.node(get_next)?.name);
-        Ok(match (component, kind) {
-            (Some(component), LookupKind::Train) => format!(
-                "its ids are component {component} of {from}: the search for their rows moves"
-            ),
-            (Some(component), LookupKind::Eval) => format!(
-                "its ids are component {component} of {from}, ready made; rows are looked up in the step"
-            ),
-            (Some(component), LookupKind::Admit) => format!(
-                "its ids are component {component} of {from}, ready made; keys are counted in the step"
-            ),
-            (None, LookupKind::Train) => format!(
-                "its ids are computed from {from} by ops without state: they move, and the search for rows with them"
-            ),
-            (None, LookupKind::Eval) => format!(
-                "its ids are computed from {from} by ops without state, which move; rows are looked up in the step"
-            ),
-            (None, LookupKind::Admit) => format!(
-                "its ids are computed from {from} by ops without state, which move; keys are counted in the step"
-            ),
+        let origin = match component {
+            Some(component) => format!("its ids are component {component} of {from}"),
+            None => format!("its ids are computed from {from} by ops without state"),
+        };
+        let ids = match component {
+            Some(_) => "ready made",
+            None => "which move",
+        };
+        Ok(match (kind, component) {
+            (LookupKind::Train, Some(_)) => format!("{origin}: the search for their rows moves"),
+            (LookupKind::Train, None) => {
+                format!("{origin}: they move, and the search for rows with them")
+            }
+            (LookupKind::Eval, _) => format!("{origin}, {ids}; rows are looked up in the step"),
+            (LookupKind::Admit, _) => format!("{origin}, {ids}; keys are counted in the step"),
         })
     }
 
-    /// Adds an iterator to the plan, or makes its lookups stay if its copies would be too large.
-    fn add_iterator(&mut self, fed: &Fed, plan: &mut Plan) -> Result<()> {
+    /// Adds an iterator to the plan. If its copies would be too large, its lookups stay instead.
+    fn add_iterator(&mut self, fed: &FeedingIterator, plan: &mut Plan) -> Result<()> {
         let graph = self.graph;
         let get_next = graph.node(fed.get_next)?;
         let moved = self.moved_nodes(fed, plan.iterators.len() + 1)?;
@@ -354,7 +353,7 @@ impl<'g, 'a> Maker<'g, 'a> {
             }
         }
         let Some((nodes, bytes)) = moved else {
-            // From here on nothing more is tried: each attempt would walk the same nodes.
+            // Later iterators are not tried: each attempt could walk the same nodes again.
             self.budget = 0;
             return Ok(());
         };
@@ -362,7 +361,7 @@ impl<'g, 'a> Maker<'g, 'a> {
         for moving in &fed.lookups {
             let tensor = item(&plan.lookups, moving.lookup)?.ids.as_str();
             if known.insert(tensor) {
-                ids.push(Ids {
+                ids.push(PlannedIds {
                     tensor: tensor.to_owned(),
                     component: moving.component,
                     dtype: moving.dtype,
@@ -373,7 +372,7 @@ impl<'g, 'a> Maker<'g, 'a> {
             let names = places.iter().map(|&at| graph.node(at));
             names.map(|node| Ok(node?.name.to_owned())).collect()
         };
-        plan.iterators.push(Iterator {
+        plan.iterators.push(PlannedIterator {
             get_next: get_next.name.to_owned(),
             iterator: graph.node(fed.usable.iterator)?.name.to_owned(),
             kind: match fed.usable.one_shot {
@@ -391,9 +390,13 @@ impl<'g, 'a> Maker<'g, 'a> {
         Ok(())
     }
 
-    /// The nodes that compute the ids of an iterator's lookups, inputs first, and their GraphDef; `None` if that is more
-    /// than may be copied.
-    fn moved_nodes(&mut self, fed: &Fed, stamp: usize) -> Result<Option<(Vec<usize>, Vec<u8>)>> {
+    /// The nodes that compute the ids of an iterator's lookups, inputs first, and their GraphDef;
+    /// `None` if they exceed the budget of copies.
+    fn moved_nodes(
+        &mut self,
+        fed: &FeedingIterator,
+        stamp: usize,
+    ) -> Result<Option<(Vec<usize>, Vec<u8>)>> {
         let graph = self.graph;
         if !self.spend(graph.versions_size()) {
             return Ok(None);
@@ -426,8 +429,8 @@ impl<'g, 'a> Maker<'g, 'a> {
         Ok(Some((nodes, bytes)))
     }
 
-    /// Appends a node and all that it is computed from, inputs first, without what has the stamp already. False if
-    /// that is more than may be copied.
+    /// Appends a node and all that it is computed from, inputs first, except for nodes that have
+    /// the stamp already. False if they exceed the budget of copies.
     fn collect(
         &mut self,
         root: usize,
@@ -447,7 +450,7 @@ impl<'g, 'a> Maker<'g, 'a> {
                 continue;
             };
             *done += 1;
-            if let Source::Node(source) = input.source {
+            if let InputSource::Node(source) = input.source {
                 if !self.take(source, get_next, stamp, &mut stack)? {
                     return Ok(false);
                 }
@@ -486,16 +489,16 @@ impl<'g, 'a> Maker<'g, 'a> {
     }
 }
 
-/// The lookup as it is described before the decision.
-fn describe(graph: &Graph<'_>, node: &Node<'_>, kind: LookupKind) -> Lookup {
+/// The entry of a lookup before the decision.
+fn undecided(graph: &Graph<'_>, node: &Node<'_>, kind: LookupKind) -> PlannedLookup {
     let handle = graph.data_input(node, 0);
     let table = match (node.name.split_once("//"), handle) {
         (Some((scope, _)), _) => scope.rsplit('/').next().unwrap_or(scope),
         (None, Some(handle)) => handle.node,
         (None, None) => "",
     };
-    let tensor = |input: Option<&Input<'_>>| input.map(Input::tensor).unwrap_or_default();
-    Lookup {
+    let tensor = |input: Option<&NodeInput<'_>>| input.map(NodeInput::tensor).unwrap_or_default();
+    PlannedLookup {
         node: node.name.to_owned(),
         kind,
         table: table.to_owned(),
@@ -511,7 +514,7 @@ fn ids_input<'g, 'a>(
     graph: &'g Graph<'a>,
     node: &Node<'a>,
     kind: LookupKind,
-) -> Option<&'g Input<'a>> {
+) -> Option<&'g NodeInput<'a>> {
     let place = match kind {
         LookupKind::Train | LookupKind::Admit => 1,
         LookupKind::Eval => 2,
@@ -526,7 +529,7 @@ fn wrong_handle(graph: &Graph<'_>, node: &Node<'_>, kind: LookupKind) -> Option<
     }
     let handle = graph.data_input(node, 0)?;
     let source = match handle.source {
-        Source::Node(source) => graph.nodes.get(source),
+        InputSource::Node(source) => graph.nodes.get(source),
         _ => None,
     };
     let tensor = quoted(&handle.tensor());
@@ -534,7 +537,7 @@ fn wrong_handle(graph: &Graph<'_>, node: &Node<'_>, kind: LookupKind) -> Option<
         Some(table) if table.op == "MxRecTable" && handle.output == Some(1) => None,
         Some(other) => Some(format!(
             "its handle {tensor}, of {}, is not that of an op MxRecTable",
-            node_words(other)
+            described(other)
         )),
         None => Some(format!("its handle {tensor} is not in the graph")),
     }

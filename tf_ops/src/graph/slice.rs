@@ -1,11 +1,13 @@
-//! The walk from ids back to the iterator: which nodes lie between, and the first that cannot move.
+//! The walk from ids back to the iterator: which nodes are in between, and the first that cannot
+//! move.
 //!
-//! Each node is judged once, however many lookups it feeds, and the walk keeps a stack of its own, so that the depth of
-//! a graph does not matter. A node that cannot move ends the walk; so loops end it, whose nodes cannot move.
+//! A depth-first search with an explicit stack, so that deep graphs cannot overflow the thread's
+//! stack. It visits each node once, however many lookups the node feeds, and stops at nodes that
+//! cannot move. The nodes of loops cannot move, so the search ends in graphs with loops too.
 
-use super::graph_def::{item, Graph, Input, Node, Source};
-use super::library::{unknown, Library, Ops};
-use super::words::{node_words, quoted};
+use super::describe::{described, quoted};
+use super::graph_def::{item, Graph, InputSource, Node, NodeInput};
+use super::library::{unknown, Library, StatefulOps};
 use mx_rec_kernels::Result;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -31,15 +33,15 @@ const CONTROL_FLOW: [&str; 18] = [
     "_SwitchN",
 ];
 
-/// What the walk found on a node and all that it is computed from.
+/// The result for a node and all that it is computed from.
 #[derive(Clone, Debug)]
 pub(super) enum Verdict {
-    /// It is made of constants.
+    /// It is computed from constants only.
     Constant,
-    /// It is computed from this IteratorGetNext, by nodes that may move.
+    /// It is computed from this IteratorGetNext by nodes that can move.
     From {
         get_next: usize,
-        /// It is this component of the element, unchanged.
+        /// The component of the element that it is, if it is unchanged.
         component: Option<u64>,
     },
     /// It cannot move, for this reason.
@@ -51,36 +53,35 @@ pub(super) fn is_get_next(op: &str) -> bool {
     matches!(op, "IteratorGetNext" | "IteratorGetNextSync")
 }
 
-/// The verdicts on the nodes of a graph.
-pub(super) struct Slices<'g, 'a> {
+/// Finds and keeps the verdicts on the nodes of a graph.
+pub(super) struct Slicer<'g, 'a> {
     graph: &'g Graph<'a>,
-    ops: &'g Ops<'a>,
-    places: Vec<Place>,
+    ops: &'g StatefulOps<'a>,
+    places: Vec<Progress>,
     components: HashMap<usize, u64>,
 }
 
-/// How far the walk is with a node.
+/// The state of the search at a node.
 #[derive(Clone)]
-enum Place {
-    Fresh,
-    /// On the stack.
-    Open,
+enum Progress {
+    NotVisited,
+    OnStack,
     Judged(Verdict),
 }
 
-/// A node on the stack: how many of its inputs are judged, and what they say together.
+/// A node on the stack: how many of its inputs are done, and their joint verdict.
 struct Frame {
     node: usize,
     done: usize,
     sum: Verdict,
 }
 
-impl<'g, 'a> Slices<'g, 'a> {
-    pub(super) fn new(graph: &'g Graph<'a>, ops: &'g Ops<'a>) -> Self {
+impl<'g, 'a> Slicer<'g, 'a> {
+    pub(super) fn new(graph: &'g Graph<'a>, ops: &'g StatefulOps<'a>) -> Self {
         Self {
             graph,
             ops,
-            places: vec![Place::Fresh; graph.nodes.len()],
+            places: vec![Progress::NotVisited; graph.nodes.len()],
             components: HashMap::new(),
         }
     }
@@ -89,18 +90,20 @@ impl<'g, 'a> Slices<'g, 'a> {
     pub(super) fn judge(
         &mut self,
         reader: &Node<'a>,
-        input: &Input<'a>,
+        input: &NodeInput<'a>,
         library: &mut Library<'a>,
     ) -> Result<Verdict> {
         let mut stack = Vec::new();
-        if let Source::Node(node) = input.source {
+        if let InputSource::Node(node) = input.source {
             self.enter(node, &mut stack, library)?;
         }
         while let Some(frame) = stack.last_mut() {
             let node = self.graph.node(frame.node)?;
             if let Some(input) = self.graph.inputs(node).get(frame.done) {
                 match input.source {
-                    Source::Node(source) if matches!(item(&self.places, source)?, Place::Fresh) => {
+                    InputSource::Node(source)
+                        if matches!(item(&self.places, source)?, Progress::NotVisited) =>
+                    {
                         self.enter(source, &mut stack, library)?;
                     }
                     _ => {
@@ -120,31 +123,31 @@ impl<'g, 'a> Slices<'g, 'a> {
         self.tensor(reader, input)
     }
 
-    /// Judges a node by itself, and puts it on the stack if its inputs matter.
+    /// Judges a node without its inputs, and pushes it if the verdict depends on these.
     fn enter(
         &mut self,
         at: usize,
         stack: &mut Vec<Frame>,
         library: &mut Library<'a>,
     ) -> Result<()> {
-        if !matches!(item(&self.places, at)?, Place::Fresh) {
+        if !matches!(item(&self.places, at)?, Progress::NotVisited) {
             return Ok(());
         }
         let node = self.graph.node(at)?;
         let place = if is_get_next(node.op) {
-            Place::Judged(Verdict::From {
+            Progress::Judged(Verdict::From {
                 get_next: at,
                 component: None,
             })
         } else if let Some(fault) = self.fault(node, library)? {
-            Place::Judged(Verdict::Stays(fault.into()))
+            Progress::Judged(Verdict::Stays(fault.into()))
         } else {
             stack.push(Frame {
                 node: at,
                 done: 0,
                 sum: Verdict::Constant,
             });
-            Place::Open
+            Progress::OnStack
         };
         self.set(at, place);
         Ok(())
@@ -159,20 +162,20 @@ impl<'g, 'a> Slices<'g, 'a> {
                     *component = None;
                 }
             }
-            self.set(frame.node, Place::Judged(verdict));
+            self.set(frame.node, Progress::Judged(verdict));
         }
         Ok(())
     }
 
-    fn set(&mut self, at: usize, place: Place) {
+    fn set(&mut self, at: usize, place: Progress) {
         if let Some(old) = self.places.get_mut(at) {
             *old = place;
         }
     }
 
-    /// Why a node cannot move, whatever it is computed from.
+    /// Why a node cannot move, whatever its inputs are.
     fn fault(&self, node: &Node<'a>, library: &mut Library<'a>) -> Result<Option<String>> {
-        let words = || node_words(node);
+        let this = || described(node);
         if node.op.starts_with("Placeholder") {
             return Ok(Some(format!(
                 "it comes from the placeholder {}: nothing to move",
@@ -180,13 +183,10 @@ impl<'g, 'a> Slices<'g, 'a> {
             )));
         }
         if CONTROL_FLOW.contains(&node.op) {
-            return Ok(Some(format!(
-                "{} is part of a loop or a condition",
-                words()
-            )));
+            return Ok(Some(format!("{} is part of a loop or a condition", this())));
         }
         match self.ops.get(node.op) {
-            Some(true) => return Ok(Some(format!("{} keeps state", words()))),
+            Some(true) => return Ok(Some(format!("{} keeps state", this()))),
             None if !library.has(node.op) => return Ok(Some(unknown(node))),
             _ => {}
         }
@@ -197,38 +197,38 @@ impl<'g, 'a> Slices<'g, 'a> {
         fault.map_err(|error| error.with("node", quoted(node.name)))
     }
 
-    /// The verdict on one output of a node that is judged.
-    fn tensor(&mut self, reader: &Node<'a>, input: &Input<'a>) -> Result<Verdict> {
+    /// The verdict on an input of `reader`, whose source has been visited.
+    fn tensor(&mut self, reader: &Node<'a>, input: &NodeInput<'a>) -> Result<Verdict> {
         let source = match input.source {
-            Source::Node(source) => source,
-            Source::Missing => {
+            InputSource::Node(source) => source,
+            InputSource::Missing => {
                 return Ok(stays(format!(
                     "{} reads {}, which is not in the graph",
-                    node_words(reader),
+                    described(reader),
                     quoted(input.node)
                 )));
             }
-            Source::Ambiguous => {
+            InputSource::Ambiguous => {
                 return Ok(stays(format!(
                     "{} reads {}, and the graph has several nodes of that name",
-                    node_words(reader),
+                    described(reader),
                     quoted(input.node)
                 )));
             }
         };
         let output = input.output.unwrap_or_default();
         Ok(match item(&self.places, source)? {
-            Place::Fresh | Place::Open => stays(format!(
+            Progress::NotVisited | Progress::OnStack => stays(format!(
                 "{} is computed from itself",
-                node_words(self.graph.node(source)?)
+                described(self.graph.node(source)?)
             )),
-            Place::Judged(Verdict::From { get_next, .. }) if *get_next == source => {
+            Progress::Judged(Verdict::From { get_next, .. }) if *get_next == source => {
                 let count = self.components(source)?;
                 if output >= count {
                     stays(format!(
                         "{} reads component {output} of {}, which has {count}",
-                        node_words(reader),
-                        node_words(self.graph.node(source)?)
+                        described(reader),
+                        described(self.graph.node(source)?)
                     ))
                 } else {
                     Verdict::From {
@@ -237,15 +237,15 @@ impl<'g, 'a> Slices<'g, 'a> {
                     }
                 }
             }
-            Place::Judged(Verdict::From { get_next, .. }) if output != 0 => Verdict::From {
+            Progress::Judged(Verdict::From { get_next, .. }) if output != 0 => Verdict::From {
                 get_next: *get_next,
                 component: None,
             },
-            Place::Judged(verdict) => verdict.clone(),
+            Progress::Judged(verdict) => verdict.clone(),
         })
     }
 
-    /// How many components the element of an IteratorGetNext has.
+    /// The number of components of the element of an IteratorGetNext.
     pub(super) fn components(&mut self, get_next: usize) -> Result<u64> {
         if let Some(&count) = self.components.get(&get_next) {
             return Ok(count);
@@ -255,7 +255,7 @@ impl<'g, 'a> Slices<'g, 'a> {
         Ok(count)
     }
 
-    /// The verdict on a node that reads two tensors.
+    /// The joint verdict on two inputs of a node.
     fn join(&self, node: &Node<'a>, one: Verdict, other: Verdict) -> Result<Verdict> {
         Ok(match (one, other) {
             (Verdict::Stays(why), _) | (_, Verdict::Stays(why)) => Verdict::Stays(why),
@@ -275,7 +275,7 @@ impl<'g, 'a> Slices<'g, 'a> {
                 } else {
                     stays(format!(
                         "{} joins what comes from {} and from {}",
-                        node_words(node),
+                        described(node),
                         quoted(self.graph.node(get_next)?.name),
                         quoted(self.graph.node(second)?.name)
                     ))
@@ -293,12 +293,12 @@ fn stays(why: String) -> Verdict {
 pub(super) fn control_input<'a>(graph: &Graph<'a>, node: &Node<'a>) -> Option<String> {
     let input = graph.inputs(node).iter().find(|input| input.is_control())?;
     let other = match input.source {
-        Source::Node(source) => graph.nodes.get(source),
+        InputSource::Node(source) => graph.nodes.get(source),
         _ => None,
     };
-    let other = other.map_or_else(|| quoted(input.node), node_words);
+    let other = other.map_or_else(|| quoted(input.node), described);
     Some(format!(
         "{} has a control dependency on {other}",
-        node_words(node)
+        described(node)
     ))
 }

@@ -1,4 +1,9 @@
-//! Protobuf's wire format: read in place and bounded by the bytes that are there, and the few forms that we write.
+//! Protobuf's wire format: a reader that borrows from the input, and writers for the few forms that
+//! we emit.
+//!
+//! Not prost: what moves has to stay byte for byte, unknown fields included, and prost drops them
+//! on decoding. It would also copy each graph into owned structures, and need TensorFlow's `.proto`
+//! files and `protoc` at build time (docs/decisions/0012-a-protobuf-reader-of-our-own.md).
 
 use mx_rec_kernels::{Error, Result};
 
@@ -9,7 +14,7 @@ pub struct Field<'a> {
     pub number: u32,
     /// What it holds.
     pub value: Value<'a>,
-    /// The field as it stands in the message, tag included.
+    /// All bytes of the field, tag included.
     pub raw: &'a [u8],
 }
 
@@ -25,7 +30,8 @@ pub enum Value<'a> {
 }
 
 impl<'a> Field<'a> {
-    /// The bytes of a string or message; `None` if the field has another type, which readers of protobuf skip.
+    /// The bytes of a string or message; `None` if the field has another wire type, which protobuf
+    /// readers skip.
     pub fn bytes(&self) -> Option<&'a [u8]> {
         match self.value {
             Value::Bytes(bytes) => Some(bytes),
@@ -56,7 +62,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// The fields of one message, in their order. Ends after the first error.
+/// Iterates over the fields of one message in order. Ends after the first error.
 #[derive(Clone, Debug)]
 pub struct Fields<'a> {
     message: &'static str,

@@ -1,12 +1,11 @@
-//! Ops of admission and eviction: `MxRecObserve`, `MxRecAdmit`, `MxRecSetThreshold`, `MxRecEvict`, `MxRecTableStats`.
+//! Ops of admission and eviction: `MxRecObserve`, `MxRecAdmit`, `MxRecSetThreshold`, `MxRecEvict`,
+//! `MxRecTableStats`.
 
-use super::definition::{Arg, Attr, OpDef};
-use super::support::{
-    expect_rank, handle_to_scalar, ids, limit, on, table, HANDLE, IDS, KEY_TYPE, LIMIT,
-};
-use crate::tf::{Construction, Context, Input, Kernel, ShapeContext};
+use super::support::{expect_rank, ids, limit, on, table, TableOp, HANDLE, IDS, KEY_TYPE, LIMIT};
+use crate::op_def::{Arg, Attr, OpDef};
+use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{Error, Result, Thresholds};
+use mx_rec_kernels::{Error, Result, Table, Thresholds};
 
 /// The keys of one lookup, counted.
 pub(crate) struct Observe {
@@ -33,39 +32,66 @@ fn time(input: &Input) -> Result<Option<i64>> {
     Ok(input.values::<i64>()?.first().copied())
 }
 
-impl Kernel for Observe {
+impl OpKernel for Observe {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecObserve",
-        doc: "Makes the keys of a batch distinct, counts each `weight` times its occurrences and notes when it was seen. No key gets a \
-              row: MxRecAdmit is to follow, after all lookups of the table in this step have been observed. From the first call on the \
+        doc: "Makes the keys of a batch distinct, counts each `weight` times its occurrences and \
+              notes when it was seen. No key gets a row: MxRecAdmit is to follow, after all \
+              lookups of the table in this step have been observed. From the first call on the \
               table has a history, of 8 bytes a row and at most 24 bytes a key without one, or of \
               admission_sketch_bytes for all of these.",
         inputs: &[
             HANDLE,
             IDS,
-            Arg { name: "weight", dtype: "int32", shape: "()", doc: "Factor of the occurrences, 0 or more." },
-            Arg { name: "timestamp", dtype: "int64", shape: "() or (0)", doc: "When the batch was made, in seconds since 1970 and 1..=4294967294; without a number it is not noted." },
+            Arg {
+                name: "weight",
+                dtype: "int32",
+                shape: "()",
+                doc: "Factor of the occurrences, 0 or more.",
+            },
+            Arg {
+                name: "timestamp",
+                dtype: "int64",
+                shape: "() or (0) or (1)",
+                doc:
+                    "When the batch was made, in seconds since 1970 and 1..=4294967294; without a \
+                      number it is not noted.",
+            },
         ],
         outputs: &[
-            Arg { name: "keys", dtype: "int64", shape: "(u)", doc: "The distinct keys, in order of first occurrence." },
-            Arg { name: "places", dtype: "int32", shape: "(s...)", doc: "For each id its place in keys; -1 for padding." },
+            Arg {
+                name: "keys",
+                dtype: "int64",
+                shape: "(u)",
+                doc: "The distinct keys, in order of first occurrence.",
+            },
+            Arg {
+                name: "places",
+                dtype: "int32",
+                shape: "(s...)",
+                doc: "For each id its place in keys; -1 for padding.",
+            },
         ],
         attrs: &[
             KEY_TYPE,
-            Attr { spec: "access_threshold: int", doc: "How often a key must be counted to get a row; 0: every key gets one and unknown keys are not counted. It holds for a table without a history; MxRecSetThreshold changes it." },
-            Attr { spec: "eviction_threshold: int", doc: "After how many seconds without being seen MxRecEvict lets a key go; -1: never." },
+            Attr {
+                spec: "access_threshold: int",
+                doc: "How often a key must be counted to get a row; 0: every key gets one and \
+                      unknown keys are not counted. It holds for a table without a history; \
+                      MxRecSetThreshold changes it.",
+            },
+            Attr {
+                spec: "eviction_threshold: int",
+                doc: "After how many seconds without being seen MxRecEvict lets a key go; -1: \
+                      never.",
+            },
         ],
-        errors: "`INVALID_ARGUMENT` for a negative weight, a timestamp out of its range, or none with an eviction threshold; \
-                 `RESOURCE_EXHAUSTED` without memory for admission_sketch_bytes. Nothing is counted then.",
+        errors: "`INVALID_ARGUMENT` for a negative weight, a timestamp out of its range, or none \
+                 with an eviction threshold; `RESOURCE_EXHAUSTED` without memory for \
+                 admission_sketch_bytes. Nothing is counted then.",
         stateful: true,
+        differentiable: false,
     };
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        context.expect_rank(0, "handle", 0)?;
-        context.expect_rank(2, "weight", 0)?;
-        context.set(0, &context.unknown_vector())?;
-        context.set(1, &context.input(1)?)
-    }
 
     fn create(construction: &Construction) -> Result<Self> {
         let access = threshold(construction, "access_threshold")?.ok_or_else(|| {
@@ -101,32 +127,49 @@ pub(crate) struct Admit {
     limit: Option<usize>,
 }
 
-impl Kernel for Admit {
+impl OpKernel for Admit {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecAdmit",
-        doc: "Gives rows to those keys of MxRecObserve that were counted often enough, with what other lookups of this step counted. The \
-              offsets are a lease, as those of MxRecIdOffset are.",
+        doc: "Gives rows to those keys of MxRecObserve that were counted often enough, with what \
+              other lookups of this step counted. The offsets are a lease, as those of \
+              MxRecIdOffset are.",
         inputs: &[
             HANDLE,
-            Arg { name: "keys", dtype: "int64", shape: "(v)", doc: "Distinct keys from MxRecObserve." },
-            Arg { name: "places", dtype: "int32", shape: "(s...)", doc: "For each id its place in keys; -1 for padding." },
+            Arg {
+                name: "keys",
+                dtype: "int64",
+                shape: "(v)",
+                doc: "Distinct keys from MxRecObserve.",
+            },
+            Arg {
+                name: "places",
+                dtype: "int32",
+                shape: "(s...)",
+                doc: "For each id its place in keys; -1 for padding.",
+            },
         ],
         outputs: &[
-            Arg { name: "offsets", dtype: "int64", shape: "(u)", doc: "Row numbers of the admitted keys, in the order of keys." },
-            Arg { name: "restore", dtype: "int32", shape: "(s...)", doc: "For each id its place in offsets; -1 for padding and for keys that are not admitted." },
+            Arg {
+                name: "offsets",
+                dtype: "int64",
+                shape: "(u)",
+                doc: "Row numbers of the admitted keys, in the order of keys.",
+            },
+            Arg {
+                name: "inverse",
+                dtype: "int32",
+                shape: "(s...)",
+                doc: "For each id its place in offsets; -1 for padding and for keys that are not \
+                      admitted.",
+            },
         ],
         attrs: &[LIMIT],
-        errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, `INVALID_ARGUMENT` for more admitted keys than \
-                 `limit`, for a place that is none, and for a new key that comes twice or is padding. No row is made then.",
+        errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, \
+                 `INVALID_ARGUMENT` for more admitted keys than `limit`, for a place that is none, \
+                 and for a new key that comes twice or is padding. No row is made then.",
         stateful: true,
+        differentiable: false,
     };
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        context.expect_rank(0, "handle", 0)?;
-        context.expect_rank(1, "keys", 1)?;
-        context.set(0, &context.unknown_vector())?;
-        context.set(1, &context.input(2)?)
-    }
 
     fn create(construction: &Construction) -> Result<Self> {
         let limit = limit(construction)?;
@@ -137,53 +180,56 @@ impl Kernel for Admit {
         let (table, keys, places) = (table(context)?, context.input(1)?, context.input(2)?);
         on(&table, || {
             expect_rank(&keys, 1)?;
-            let mut restore = context.allocate::<i32>(&places.dims())?;
+            let mut inverse = context.allocate::<i32>(&places.dims())?;
             let (given, places) = (keys.values::<i64>()?, places.values::<i32>()?);
-            let lease = table.admit(pool()?, given, self.limit, places, restore.values())?;
+            let lease = table.admit(pool()?, given, self.limit, places, inverse.values())?;
             let offsets = context.lend(lease)?;
             context.set(0, offsets)?;
-            context.set(1, restore)
+            context.set(1, inverse)
         })
     }
 }
 
 /// Another threshold of admission.
+#[derive(Default)]
 pub(crate) struct SetThreshold;
 
-impl Kernel for SetThreshold {
+impl TableOp for SetThreshold {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecSetThreshold",
-        doc: "Changes how often a key must be counted to get a row. Keys below the threshold that have a row keep it, and are treated as \
-              not admitted. Before the first MxRecObserve it takes the place of its `access_threshold`.",
+        doc: "Changes how often a key must be counted to get a row. Keys below the threshold that \
+              have a row keep it, and are treated as not admitted. Before the first MxRecObserve \
+              it takes the place of its `access_threshold`.",
         inputs: &[
             HANDLE,
-            Arg { name: "value", dtype: "int32", shape: "()", doc: "The new threshold; 0: the threshold stays, and keys are not counted any more." },
+            Arg {
+                name: "value",
+                dtype: "int32",
+                shape: "()",
+                doc: "The new threshold; 0: the threshold stays, and keys are not counted any \
+                      more.",
+            },
         ],
-        outputs: &[Arg { name: "output", dtype: "int32", shape: "()", doc: "The value." }],
+        outputs: &[Arg {
+            name: "output",
+            dtype: "int32",
+            shape: "()",
+            doc: "The value.",
+        }],
         attrs: &[],
-        errors: "`INVALID_ARGUMENT` for a negative value; `RESOURCE_EXHAUSTED` without memory for admission_sketch_bytes, before the first MxRecObserve.",
+        errors: "`INVALID_ARGUMENT` for a negative value; `RESOURCE_EXHAUSTED` without memory for \
+                 admission_sketch_bytes, before the first MxRecObserve.",
         stateful: true,
+        differentiable: false,
     };
 
-    fn shape(context: &ShapeContext) -> Result<()> {
-        context.expect_rank(1, "value", 0)?;
-        handle_to_scalar(context)
-    }
-
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
-        let table = table(context)?;
-        on(&table, || {
-            let value = context.input(1)?.scalar::<i32>()?;
-            let access = u32::try_from(value).map_err(|_| {
-                Error::invalid("the access threshold must not be negative").with("value", value)
-            })?;
-            table.set_access_threshold(access)?;
-            context.set_scalar(0, value)
-        })
+    fn run(context: &Context, table: &Table) -> Result<()> {
+        let value = context.input(1)?.scalar::<i32>()?;
+        let access = u32::try_from(value).map_err(|_| {
+            Error::invalid("the access threshold must not be negative").with("value", value)
+        })?;
+        table.set_access_threshold(access)?;
+        context.set_scalar(0, value)
     }
 }
 
@@ -198,43 +244,43 @@ macro_rules! vector {
 }
 
 /// Stale keys go.
+#[derive(Default)]
 pub(crate) struct Evict;
 
-impl Kernel for Evict {
+impl TableOp for Evict {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecEvict",
-        doc: "Lets go of the keys that were not seen for the eviction threshold, counted from the latest timestamp: rows, slots and \
-              history; none before an MxRecObserve has given the table an eviction threshold. Other ops get their turn meanwhile. If half of \
-              the rows are free then, the system gets their memory back.",
+        doc: "Lets go of the keys that were not seen for the eviction threshold, counted from the \
+              latest timestamp: rows, slots and history; none before an MxRecObserve has given the \
+              table an eviction threshold. Other ops get their turn meanwhile. If half of the rows \
+              are free then, the system gets their memory back.",
         inputs: &[HANDLE],
-        outputs: &[Arg { name: "counts", dtype: "int64", shape: "(2)", doc: "Keys that went, and keys that are still known; both with those that never had a row, except in a table with admission_sketch_bytes." }],
+        outputs: &[Arg {
+            name: "counts",
+            dtype: "int64",
+            shape: "(2)",
+            doc: "Keys that went, and keys that are still known; both with those that never had a \
+                  row, except in a table with admission_sketch_bytes.",
+        }],
         attrs: &[],
-        errors: "`RESOURCE_EXHAUSTED` without memory for a list of rows. Keys that went before the error stay gone.",
+        errors:
+            "`RESOURCE_EXHAUSTED` without memory for a list of rows. Keys that went before the \
+             error stay gone.",
         stateful: true,
+        differentiable: false,
     };
 
-    fn shape(context: &ShapeContext) -> Result<()> {
-        context.expect_rank(0, "handle", 0)?;
-        context.set(0, &context.unknown_vector())
-    }
-
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
-        let table = table(context)?;
-        on(&table, || {
-            let (gone, known) = table.evict()?;
-            vector!(context, [gone as i64, known as i64])
-        })
+    fn run(context: &Context, table: &Table) -> Result<()> {
+        let (gone, known) = table.evict()?;
+        vector!(context, [gone as i64, known as i64])
     }
 }
 
 /// Numbers of a table.
+#[derive(Default)]
 pub(crate) struct Stats;
 
-impl Kernel for Stats {
+impl TableOp for Stats {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecTableStats",
         doc: "What a table holds, and what has happened to it since it was made.",
@@ -242,42 +288,35 @@ impl Kernel for Stats {
         outputs: &[Arg {
             name: "stats",
             dtype: "int64",
-            shape: "(10)",
-            doc: "Rows in use; the row budget; bytes of rows, of the index, of the history; rows for each thousand of the budget; distinct \
-                  keys of training batches that had a row, that got one, and that were refused; keys that were evicted.",
+            shape: "(11)",
+            doc: "Rows in use; the row budget; bytes of rows, of the index, of the history; rows \
+                  for each thousand of the budget; distinct keys of training batches that had a \
+                  row, that got one, and that were refused; keys that were evicted; gradients \
+                  that were dropped because their keys were removed after the lookup, each \
+                  offset once an update.",
         }],
         attrs: &[],
         errors: "none of its own.",
         stateful: true,
+        differentiable: false,
     };
 
-    fn shape(context: &ShapeContext) -> Result<()> {
-        context.expect_rank(0, "handle", 0)?;
-        context.set(0, &context.unknown_vector())
-    }
-
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
-        let table = table(context)?;
-        on(&table, || {
-            let stats = table.stats();
-            let load = stats.rows.saturating_mul(1000) / stats.capacity.max(1);
-            let values = [
-                stats.rows,
-                stats.capacity,
-                stats.rows_bytes,
-                stats.index_bytes,
-                stats.history_bytes,
-                load,
-                stats.hits,
-                stats.new,
-                stats.refused,
-                stats.evicted,
-            ];
-            vector!(context, values.map(|value| value as i64))
-        })
+    fn run(context: &Context, table: &Table) -> Result<()> {
+        let stats = table.stats();
+        let load = stats.rows.saturating_mul(1000) / stats.capacity.max(1);
+        let values = [
+            stats.rows,
+            stats.capacity,
+            stats.rows_bytes,
+            stats.index_bytes,
+            stats.history_bytes,
+            load,
+            stats.hits,
+            stats.new,
+            stats.refused,
+            stats.evicted,
+            stats.stale,
+        ];
+        vector!(context, values.map(|value| value as i64))
     }
 }

@@ -1,18 +1,16 @@
-//! One step of an optimizer: `MxRecApply<Optimizer>` by offset, `MxRecApply<Optimizer>ByRestore` by offset with gradients that are not
-//! yet summed, `MxRecApply<Optimizer>ByIds` by key.
+//! One step of an optimizer: `MxRecApply<Optimizer>` by offset, `MxRecApply<Optimizer>ByRestore` by
+//! offset with gradients that are not yet summed, `MxRecApply<Optimizer>ByIds` by key.
 
-use super::definition::{Arg, Attr, OpDef};
 use super::support::{
-    expect_last, expect_rank, expect_row_each, handle_to_scalar, ids, on, table, HANDLE, IDS,
-    KEY_TYPE,
+    expect_last, expect_rank, expect_row_each, ids, on, table, HANDLE, IDS, KEY_TYPE,
 };
-use crate::tf::{Construction, Context, Input, Kernel, ShapeContext};
+use crate::op_def::{Arg, Attr, OpDef};
+use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{self as kernels, Error, Lookup, Result, RowOptimizer, Target};
-use std::marker::PhantomData;
+use mx_rec_kernels::{self as kernels, Error, LookupGradients, Result, RowOptimizer, Target};
 
-/// An optimizer's side of the three ops.
-pub(crate) trait Rule: Send + Sync + 'static {
+/// What the three ops of an optimizer share: their definitions, and the optimizer of one step.
+pub(crate) trait Optimizer: Send + Sync + 'static {
     /// Definition of the op by offset.
     const BY_OFFSET: &'static OpDef;
     /// Definition of the op by offset with gradients of ids.
@@ -45,33 +43,22 @@ impl Hyper<'_> {
 }
 
 /// The op that takes offsets.
-pub(crate) struct ByOffset<R>(R, PhantomData<R>);
+pub(crate) struct ByOffset<O>(O);
 
 /// The op that takes offsets and the gradients of all ids, of one lookup or of several.
-pub(crate) struct ByRestore<R> {
-    rule: R,
+pub(crate) struct ByRestore<O> {
+    optimizer: O,
     lookups: usize,
 }
 
 /// The op that takes keys.
-pub(crate) struct ById<R>(R, PhantomData<R>);
+pub(crate) struct ById<O>(O);
 
-impl<R: Rule> Kernel for ByOffset<R> {
-    const DEF: &'static OpDef = R::BY_OFFSET;
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        let offsets = context.expect_rank(1, "offsets", 1)?;
-        let grad = context.expect_rank(2, "grad", 2)?;
-        context.expect_equal(
-            "the numbers of offsets and of gradients",
-            context.dim(&offsets, 0),
-            context.dim(&grad, 0),
-        )?;
-        scalars(context, Self::DEF)
-    }
+impl<O: Optimizer> OpKernel for ByOffset<O> {
+    const DEF: &'static OpDef = O::BY_OFFSET;
 
     fn create(construction: &Construction) -> Result<Self> {
-        Ok(Self(R::read(construction)?, PhantomData))
+        Ok(Self(O::read(construction)?))
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
@@ -92,19 +79,14 @@ impl<R: Rule> Kernel for ByOffset<R> {
     }
 }
 
-impl<R: Rule> Kernel for ByRestore<R> {
-    const DEF: &'static OpDef = R::BY_RESTORE;
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        // Where the lists end depends on the node; mx_rec/ops/shapes.py checks their tensors.
-        handle_to_scalar(context)
-    }
+impl<O: Optimizer> OpKernel for ByRestore<O> {
+    const DEF: &'static OpDef = O::BY_RESTORE;
 
     fn create(construction: &Construction) -> Result<Self> {
         let lookups = usize::try_from(construction.int("N")?)
             .map_err(|_| Error::invalid("N must not be negative"))?;
-        let rule = R::read(construction)?;
-        Ok(Self { rule, lookups })
+        let optimizer = O::read(construction)?;
+        Ok(Self { optimizer, lookups })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
@@ -115,19 +97,19 @@ impl<R: Rule> Kernel for ByRestore<R> {
                 .map(|at| context.tensor(at, arg))
                 .collect()
         };
-        let (offsets, restore, grad) = (list(1)?, list(2)?, list(3)?);
+        let (offsets, inverse, grad) = (list(1)?, list(2)?, list(3)?);
         on(&table, || {
             let mut lookups = Vec::with_capacity(self.lookups);
-            for ((offsets, restore), grad) in offsets.iter().zip(&restore).zip(&grad) {
+            for ((offsets, inverse), grad) in offsets.iter().zip(&inverse).zip(&grad) {
                 expect_rank(offsets, 1)?;
-                expect_row_each(grad, restore, table.dim())?;
-                lookups.push(Lookup {
+                expect_row_each(grad, inverse, table.dim())?;
+                lookups.push(LookupGradients {
                     offsets: offsets.values::<i64>()?,
-                    restore: restore.values::<i32>()?,
+                    restore: inverse.values::<i32>()?,
                     grads: grad.values::<f32>()?,
                 });
             }
-            let optimizer = self.rule.step(&Hyper {
+            let optimizer = self.optimizer.step(&Hyper {
                 context,
                 first: (1 + 3 * self.lookups, 4),
             })?;
@@ -137,21 +119,11 @@ impl<R: Rule> Kernel for ByRestore<R> {
     }
 }
 
-impl<R: Rule> Kernel for ById<R> {
-    const DEF: &'static OpDef = R::BY_ID;
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        let (ids, grad) = (context.input(1)?, context.input(2)?);
-        context.expect_equal(
-            "ranks of grad and of ids + 1",
-            context.rank(&grad),
-            context.rank(&ids).map(|rank| rank + 1),
-        )?;
-        scalars(context, Self::DEF)
-    }
+impl<O: Optimizer> OpKernel for ById<O> {
+    const DEF: &'static OpDef = O::BY_ID;
 
     fn create(construction: &Construction) -> Result<Self> {
-        Ok(Self(R::read(construction)?, PhantomData))
+        Ok(Self(O::read(construction)?))
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
@@ -168,14 +140,6 @@ impl<R: Rule> Kernel for ById<R> {
             context.set_scalar(0, updated as i64)
         })
     }
-}
-
-/// Every input after the gradient is a scalar, and so is the output.
-fn scalars(context: &ShapeContext, def: &OpDef) -> Result<()> {
-    for (at, arg) in (0i32..).zip(def.inputs).skip(3) {
-        context.expect_rank(at, arg.name, 0)?;
-    }
-    handle_to_scalar(context)
 }
 
 const fn scalar(name: &'static str, doc: &'static str) -> Arg {
@@ -211,8 +175,8 @@ const LIST_OFFSETS: Arg = Arg {
     shape: "N times (u)",
     doc: "For each lookup the rows of its distinct keys; they may repeat, -1 is skipped.",
 };
-const LIST_RESTORE: Arg = Arg {
-    name: "restore",
+const LIST_INVERSE: Arg = Arg {
+    name: "inverse",
     dtype: "N * int32",
     shape: "N times (s...)",
     doc: "For each lookup and id its place in offsets; -1 is skipped.",
@@ -234,45 +198,55 @@ const UPDATED: Arg = Arg {
     doc: "Distinct rows that were updated; rows of padding_keys are not.",
 };
 const LR: Arg = scalar("lr", "Learning rate.");
-const ERRORS: &str = "`INVALID_ARGUMENT` for an offset that is no row in use, and for a scalar that is not finite or out of its \
-                      range.";
-const RESTORE_ERRORS: &str = "`INVALID_ARGUMENT` for an offset that is no row in use, for a place outside of offsets, and for a scalar \
-                              that is not finite or out of its range.";
-const ID_ERRORS: &str = "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, `INVALID_ARGUMENT` for a scalar \
-                         that is not finite or out of its range.";
+const ERRORS: &str = "`INVALID_ARGUMENT` for an offset that is no row in use, and for a scalar \
+                      that is not finite or out of its range.";
+const INVERSE_ERRORS: &str = "`INVALID_ARGUMENT` for an offset that is no row in use, for a place \
+                              outside of offsets, and for a scalar that is not finite or out of \
+                              its range.";
+const ID_ERRORS: &str = "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, \
+                         `INVALID_ARGUMENT` for a scalar that is not finite or out of its range.";
 
 /// The three definitions of an optimizer's ops, which differ in their first inputs only.
 macro_rules! definitions {
     ($name:literal, $doc:literal, [$($hyper:expr),*], [$($attr:expr),*]) => {
         const BY_OFFSET: &'static OpDef = &OpDef {
             name: concat!("MxRecApply", $name),
-            doc: concat!($doc, " Gradients of the same row are summed in the order in which they occur, then the row is updated once."),
+            doc: concat!($doc, " Gradients of the same row are summed in the order in which they \
+                                occur, then the row is updated once."),
             inputs: &[HANDLE, OFFSETS, GRAD, $($hyper),*],
             outputs: &[UPDATED],
             attrs: &[$($attr),*],
             errors: ERRORS,
             stateful: true,
+            differentiable: false,
         };
         const BY_RESTORE: &'static OpDef = &OpDef {
             name: concat!("MxRecApply", $name, "ByRestore"),
             doc: concat!(
-                "MxRecReduce of each lookup and MxRecApply", $name, " of all in one: the same bits without the tensors between. The gradients \
-                 of a row are summed within each lookup, then over the lookups in order."
+                "MxRecReduce of each lookup and MxRecApply", $name, " of all in one: the same bits \
+                                                                     without the tensors between. \
+                                                                     The gradients of a row are \
+                                                                     summed within each lookup, \
+                                                                     then over the lookups in \
+                                                                     order."
             ),
-            inputs: &[HANDLE, LIST_OFFSETS, LIST_RESTORE, LIST_GRAD, $($hyper),*],
+            inputs: &[HANDLE, LIST_OFFSETS, LIST_INVERSE, LIST_GRAD, $($hyper),*],
             outputs: &[UPDATED],
             attrs: &[LOOKUPS, $($attr),*],
-            errors: RESTORE_ERRORS,
+            errors: INVERSE_ERRORS,
             stateful: true,
+            differentiable: false,
         };
         const BY_ID: &'static OpDef = &OpDef {
             name: concat!("MxRecApply", $name, "ByIds"),
-            doc: concat!("As MxRecApply", $name, ", with keys in place of offsets: unknown keys get rows first, padding is skipped."),
+            doc: concat!("As MxRecApply", $name, ", with keys in place of offsets: unknown keys \
+                                                  get rows first, padding is skipped."),
             inputs: &[HANDLE, IDS, ID_GRAD, $($hyper),*],
             outputs: &[UPDATED],
             attrs: &[KEY_TYPE, $($attr),*],
             errors: ID_ERRORS,
             stateful: true,
+            differentiable: false,
         };
     };
 }
@@ -280,7 +254,7 @@ macro_rules! definitions {
 /// Gradient descent.
 pub(crate) struct Sgd;
 
-impl Rule for Sgd {
+impl Optimizer for Sgd {
     definitions!(
         "Sgd",
         "Gradient descent: w -= lr * (g + weight_decay * w).",
@@ -302,13 +276,16 @@ pub(crate) struct Momentum {
     nesterov: bool,
 }
 
-impl Rule for Momentum {
+impl Optimizer for Momentum {
     definitions!(
         "Momentum",
-        "Momentum as tf.train.MomentumOptimizer: a = a * momentum + g; w -= lr * a, or with Nesterov w -= lr * (g + momentum * a). \
-         Slot Momentum_momentum.",
+        "Momentum as tf.train.MomentumOptimizer: a = a * momentum + g; w -= lr * a, or with \
+         Nesterov w -= lr * (g + momentum * a). Slot Momentum_momentum.",
         [LR, scalar("momentum", "Decay of the slot.")],
-        [Attr { spec: "nesterov: int = 0", doc: "1: Nesterov's form." }]
+        [Attr {
+            spec: "nesterov: int = 0",
+            doc: "1: Nesterov's form."
+        }]
     );
 
     fn read(construction: &Construction) -> Result<Self> {
@@ -331,11 +308,15 @@ impl Rule for Momentum {
 /// Adagrad.
 pub(crate) struct Adagrad;
 
-impl Rule for Adagrad {
+impl Optimizer for Adagrad {
     definitions!(
         "Adagrad",
-        "Adagrad as tf.train.AdagradOptimizer: a += g^2; w -= lr * g / sqrt(a). Slot Adagrad_accumulator.",
-        [LR, scalar("initial_accumulator", "What a starts at; above 0.")],
+        "Adagrad as tf.train.AdagradOptimizer: a += g^2; w -= lr * g / sqrt(a). Slot \
+         Adagrad_accumulator.",
+        [
+            LR,
+            scalar("initial_accumulator", "What a starts at; above 0.")
+        ],
         []
     );
 
@@ -354,12 +335,12 @@ impl Rule for Adagrad {
 /// Adam for the rows of a batch.
 pub(crate) struct LazyAdam;
 
-impl Rule for LazyAdam {
+impl Optimizer for LazyAdam {
     definitions!(
         "LazyAdam",
-        "Adam for the rows of the batch, as tf.contrib.opt.LazyAdamOptimizer: m = beta1 * m + (1 - beta1) * g; \
-         v = beta2 * v + (1 - beta2) * g^2; w -= lr * sqrt(1 - beta2_power) / (1 - beta1_power) * m / (sqrt(v) + epsilon). \
-         Slots LazyAdam_momentum, LazyAdam_velocity.",
+        "Adam for the rows of the batch, as tf.contrib.opt.LazyAdamOptimizer: m = beta1 * m + (1 - \
+         beta1) * g; v = beta2 * v + (1 - beta2) * g^2; w -= lr * sqrt(1 - beta2_power) / (1 - \
+         beta1_power) * m / (sqrt(v) + epsilon). Slots LazyAdam_momentum, LazyAdam_velocity.",
         [
             LR,
             scalar("beta1_power", "beta1 to the power of the step, which counts from 1."),
@@ -386,7 +367,7 @@ impl Rule for LazyAdam {
 /// Follow the regularized leader.
 pub(crate) struct Ftrl;
 
-impl Rule for Ftrl {
+impl Optimizer for Ftrl {
     definitions!(
         "Ftrl",
         "FTRL as tf.train.FtrlOptimizer. Slots Ftrl_accum, Ftrl_linear.",

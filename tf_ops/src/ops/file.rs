@@ -1,8 +1,8 @@
 //! Ops that write a table to files and read it back: `MxRecSave`, `MxRecSaveDelta`, `MxRecLoad`, `MxRecWarmStart`.
 
-use super::definition::{Arg, OpDef};
-use super::support::{handle_to_scalar, on, table, HANDLE};
-use crate::tf::{Construction, Context, Input, Kernel, ShapeContext};
+use super::support::{on, table, HANDLE};
+use crate::op_def::{Arg, OpDef};
+use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{checkpoint, Error, Result};
 use std::ffi::OsStr;
@@ -58,7 +58,7 @@ const PATHS: Arg = Arg {
 /// Writes a table.
 pub(crate) struct Save;
 
-impl Kernel for Save {
+impl OpKernel for Save {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecSave",
         doc: "Writes all keys, embeddings and slots, and the admission history if there is one, into a directory \
@@ -68,11 +68,8 @@ impl Kernel for Save {
         attrs: &[],
         errors: "`UNKNOWN` with the system's words and the file; what stood under that path before is then still there.",
         stateful: true,
+        differentiable: false,
     };
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        handle_to_scalar(context)
-    }
 
     fn create(_: &Construction) -> Result<Self> {
         Ok(Self)
@@ -91,7 +88,7 @@ impl Kernel for Save {
 /// Writes what changed.
 pub(crate) struct SaveDelta;
 
-impl Kernel for SaveDelta {
+impl OpKernel for SaveDelta {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecSaveDelta",
         doc: "Writes the rows that changed after an earlier save or load, the keys that lost their rows after it, and the whole admission \
@@ -115,11 +112,8 @@ impl Kernel for SaveDelta {
         attrs: &[],
         errors: "those of `MxRecSave`; `INVALID_ARGUMENT` if changes are not tracked, or the table was cleared or loaded after `since`.",
         stateful: true,
+        differentiable: false,
     };
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        handle_to_scalar(context)
-    }
 
     fn create(_: &Construction) -> Result<Self> {
         Ok(Self)
@@ -146,7 +140,7 @@ impl Kernel for SaveDelta {
 /// Reads a table.
 pub(crate) struct Load;
 
-impl Kernel for Load {
+impl OpKernel for Load {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecLoad",
         doc: "Replaces the whole content of the table by that of a directory, or of a directory and the deltas that follow it, or \
@@ -157,11 +151,8 @@ impl Kernel for Load {
         errors: "`NOT_FOUND` for a missing file, `DATA_LOSS` for files that do not fit together, `INVALID_ARGUMENT` for another \
                  dim, `RESOURCE_EXHAUSTED` for more rows than the table's capacity, `UNKNOWN` with the system's words.",
         stateful: true,
+        differentiable: false,
     };
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        handle_to_scalar(context)
-    }
 
     fn create(_: &Construction) -> Result<Self> {
         Ok(Self)
@@ -180,7 +171,7 @@ impl Kernel for Load {
 /// Reads a table of another model.
 pub(crate) struct WarmStart;
 
-impl Kernel for WarmStart {
+impl OpKernel for WarmStart {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecWarmStart",
         doc: "Replaces the whole content of the table by keys, embeddings and chosen slots of a directory, or nothing of it. Other \
@@ -200,11 +191,8 @@ impl Kernel for WarmStart {
         attrs: &[],
         errors: "Those of `MxRecLoad`.",
         stateful: true,
+        differentiable: false,
     };
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        handle_to_scalar(context)
-    }
 
     fn create(_: &Construction) -> Result<Self> {
         Ok(Self)

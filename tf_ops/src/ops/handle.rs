@@ -1,62 +1,70 @@
 //! `MxRecTable`: the op that owns a table.
 
-use super::definition::{Arg, OpDef};
-use crate::tf::{Construction, Context, Kernel, ShapeContext};
-use crate::{config, registry};
+use crate::config::Settings;
+use crate::op_def::{Arg, OpDef};
+use crate::tables::{self, Reference};
+use crate::tf::{Construction, Context, OpKernel};
 use mx_rec_kernels::{Error, Result};
 use parking_lot::Mutex;
-use std::sync::Arc;
 
-/// One node of `MxRecTable` in one session; the table goes with it.
-pub(crate) struct Table {
+/// One node of `MxRecTable` in one session; its table goes with the reference.
+pub(crate) struct MakeTable {
     made: Mutex<Option<Made>>,
 }
 
 struct Made {
     config: Vec<u8>,
-    number: i64,
+    table: Reference,
 }
 
-impl Drop for Table {
-    fn drop(&mut self) {
-        if let Some(made) = self.made.get_mut() {
-            registry::remove(made.number);
-        }
-    }
-}
-
-impl Kernel for Table {
+impl OpKernel for MakeTable {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecTable",
-        doc: "A table of embeddings. It is made when the node first runs in a session, stays the same at every later run, and is \
-              freed when the session closes. `config` is a JSON object with name (str), dim (1 to 8192), capacity (rows, 1 to \
-              2000000000), seed (0 to 2^64 - 1), init_param (factor of new rows), padding_keys (keys whose rows are never updated) and \
-              initializer: an object with `kind` zeros, ones, constant (value), random_uniform (min, max), random_normal (mean, \
-              stddev), truncated_normal (mean, stddev) or variance_scaling (scale, mode: fan_in, fan_out, fan_avg; distribution: \
-              uniform, untruncated_normal, truncated_normal; fan_in; fan_out). It may have track_changes: true, for MxRecSaveDelta, and \
-              admission_sketch_bytes (0, or 1024 to 2^40): keys that are counted before they get rows then share so many bytes, in which some \
-              are counted too high; with 0 each has an exact counter.",
+        doc: "A table of embeddings. It is made when the node first runs in a session, stays the \
+              same at every later run, and is freed when the session closes. `config` is a JSON \
+              object with name (str), dim (1 to 8192), capacity (rows, 1 to 2000000000), seed (0 \
+              to 2^64 - 1), init_param (factor of new rows), padding_keys (keys whose rows are \
+              never updated) and initializer: an object with `kind` zeros, ones, constant (value), \
+              random_uniform (min, max), random_normal (mean, stddev), truncated_normal (mean, \
+              stddev) or variance_scaling (scale, mode: fan_in, fan_out, fan_avg; distribution: \
+              uniform, untruncated_normal, truncated_normal; fan_in; fan_out). It may have \
+              track_changes: true, for MxRecSaveDelta, and admission_sketch_bytes (0, or 1024 to \
+              2^40): keys that are counted before they get rows then share so many bytes, in which \
+              some are counted too high; with 0 each has an exact counter.",
         inputs: &[
-            Arg { name: "config", dtype: "uint8", shape: "(n)", doc: "The configuration, JSON in UTF-8." },
-            Arg { name: "like", dtype: "float", shape: "(0, dim)", doc: "No row; its shape states dim." },
+            Arg {
+                name: "config",
+                dtype: "uint8",
+                shape: "(n)",
+                doc: "The configuration, JSON in UTF-8.",
+            },
+            Arg {
+                name: "like",
+                dtype: "float",
+                shape: "(0, dim)",
+                doc: "No row; its shape states dim.",
+            },
         ],
         outputs: &[
-            Arg { name: "variable", dtype: "float", shape: "(0, dim)", doc: "What lookups take and gradients are taken of." },
-            Arg { name: "handle", dtype: "int64", shape: "()", doc: "The table's number, never that of another table of the process." },
+            Arg {
+                name: "variable",
+                dtype: "float",
+                shape: "(0, dim)",
+                doc: "What lookups take and gradients are taken of.",
+            },
+            Arg {
+                name: "handle",
+                dtype: "int64",
+                shape: "()",
+                doc: "The table's number, never that of another table of the process.",
+            },
         ],
         attrs: &[],
-        errors: "`INVALID_ARGUMENT` for a configuration that is not valid, that differs from the one the table was made with, or \
-                 whose dim is not that of `like`.",
+        errors: "`INVALID_ARGUMENT` for a configuration that is not valid, that differs from the \
+                 one the table was made with, or whose dim is not that of `like`.",
         stateful: true,
+        differentiable: false,
     };
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        let config = context.expect_rank(0, "config", 1)?;
-        let like = context.expect_rank(1, "like", 2)?;
-        context.expect_equal("the rows of like and 0", context.dim(&like, 0), Some(0))?;
-        context.set(0, &like)?;
-        context.set(1, &context.part(&config, 0, 0)?)
-    }
 
     fn create(_: &Construction) -> Result<Self> {
         Ok(Self {
@@ -70,31 +78,25 @@ impl Kernel for Table {
         let json = config.values::<u8>()?;
         let mut made = self.made.lock();
         let number = match &*made {
-            Some(made) if made.config == json => made.number,
+            Some(made) if made.config == json => made.table.number(),
             Some(_) => {
                 return Err(Error::invalid(
                     "the table was made with another configuration in this session",
                 ));
             }
             None => {
-                let config::Parsed {
-                    config: settings,
-                    track_changes,
-                } = config::parse(json)?;
-                if like.dims() != [0, settings.dim as i64] {
+                let settings = Settings::parse(json)?;
+                if like.dims() != [0, settings.table.dim as i64] {
                     return Err(Error::invalid("like must have shape (0, dim)")
-                        .with("table", &settings.name)
+                        .with("table", &settings.table.name)
                         .with("shape", format_args!("{:?}", like.dims()))
-                        .with("dim", settings.dim));
+                        .with("dim", settings.table.dim));
                 }
-                let table = mx_rec_kernels::Table::new(settings)?;
-                if track_changes {
-                    table.track_changes();
-                }
-                let number = registry::insert(Arc::new(table));
+                let table = tables::own(settings)?;
+                let number = table.number();
                 *made = Some(Made {
                     config: json.to_vec(),
-                    number,
+                    table,
                 });
                 number
             }

@@ -1,17 +1,19 @@
-//! Ops that tell of a table or empty it: `MxRecSize`, `MxRecCapacity`, `MxRecExport`, `MxRecExportSlot`, `MxRecClear`.
+//! Ops that tell of a table or empty it: `MxRecSize`, `MxRecCapacity`, `MxRecExport`,
+//! `MxRecExportSlot`, `MxRecClear`.
 
-use super::definition::{Arg, OpDef};
-use super::support::{handle_to_scalar, on, table, HANDLE};
-use crate::tf::{Construction, Context, Kernel, ShapeContext};
-use mx_rec_kernels::{Error, Kind, Result, Snapshot};
+use super::support::{TableOp, HANDLE};
+use crate::op_def::{Arg, OpDef};
+use crate::tf::Context;
+use mx_rec_kernels::{Error, Kind, Result, Snapshot, Table};
 
 /// Defines an op from a handle to one int64 scalar.
 macro_rules! scalar_op {
     ($type:ident, $name:literal, $doc:literal, $output:expr, $errors:literal, $value:expr) => {
         #[doc = $doc]
+        #[derive(Default)]
         pub(crate) struct $type;
 
-        impl Kernel for $type {
+        impl TableOp for $type {
             const DEF: &'static OpDef = &OpDef {
                 name: $name,
                 doc: $doc,
@@ -20,20 +22,12 @@ macro_rules! scalar_op {
                 attrs: &[],
                 errors: $errors,
                 stateful: true,
+                differentiable: false,
             };
 
-            fn shape(context: &ShapeContext) -> Result<()> {
-                handle_to_scalar(context)
-            }
-
-            fn create(_: &Construction) -> Result<Self> {
-                Ok(Self)
-            }
-
-            fn compute(&self, context: &Context) -> Result<()> {
-                let table = table(context)?;
-                let value: fn(&mx_rec_kernels::Table) -> u64 = $value;
-                on(&table, || context.set_scalar(0, value(&table) as i64))
+            fn run(context: &Context, table: &Table) -> Result<()> {
+                let value: fn(&Table) -> u64 = $value;
+                context.set_scalar(0, value(table) as i64)
             }
         }
     };
@@ -50,7 +44,7 @@ scalar_op!(
         doc: "Rows in use."
     },
     "none of its own.",
-    mx_rec_kernels::Table::len
+    Table::len
 );
 scalar_op!(
     Capacity,
@@ -63,7 +57,7 @@ scalar_op!(
         doc: "The row budget."
     },
     "none of its own.",
-    mx_rec_kernels::Table::capacity
+    Table::capacity
 );
 scalar_op!(
     Clear,
@@ -76,7 +70,7 @@ scalar_op!(
         doc: "Rows that were in use."
     },
     "none of its own.",
-    mx_rec_kernels::Table::clear
+    Table::clear
 );
 
 const KEYS: Arg = Arg {
@@ -86,16 +80,8 @@ const KEYS: Arg = Arg {
     doc: "All keys, in the order of their rows.",
 };
 
-/// Output 0 is a vector and output 1 a matrix, both of unknown length.
-fn export_shape(context: &ShapeContext) -> Result<()> {
-    context.expect_rank(0, "handle", 0)?;
-    let vector = context.unknown_vector();
-    context.set(0, &vector)?;
-    context.set(1, &context.join(&vector, &vector)?)
-}
-
-/// Gives all keys and one part of their rows, number `part`: 0 is the embedding, 1 the first slot. Rows go from the table
-/// into the outputs, with no copy between.
+/// Gives all keys and one part of their rows, number `part`: 0 is the embedding, 1 the first slot.
+/// Rows go from the table into the outputs, with no copy between.
 fn set_export(context: &Context, snapshot: &Snapshot<'_>, dim: usize, part: usize) -> Result<()> {
     let n = snapshot.rows() as i64;
     let mut keys = context.allocate::<i64>(&[n])?;
@@ -127,9 +113,10 @@ fn set_export(context: &Context, snapshot: &Snapshot<'_>, dim: usize, part: usiz
 }
 
 /// Keys and embeddings.
+#[derive(Default)]
 pub(crate) struct Export;
 
-impl Kernel for Export {
+impl TableOp for Export {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecExport",
         doc: "All keys and embeddings at one moment.",
@@ -146,65 +133,59 @@ impl Kernel for Export {
         attrs: &[],
         errors: "`RESOURCE_EXHAUSTED` if there is no memory for the copy.",
         stateful: true,
+        differentiable: false,
     };
 
-    fn shape(context: &ShapeContext) -> Result<()> {
-        export_shape(context)
-    }
-
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
-        let table = table(context)?;
-        on(&table, || {
-            set_export(context, &table.snapshot(), table.dim(), 0)
-        })
+    fn run(context: &Context, table: &Table) -> Result<()> {
+        set_export(context, &table.snapshot(), table.dim(), 0)
     }
 }
 
 /// Keys and the values of one slot.
+#[derive(Default)]
 pub(crate) struct ExportSlot;
 
-impl Kernel for ExportSlot {
+impl TableOp for ExportSlot {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecExportSlot",
         doc: "All keys and the values of one optimizer slot at one moment.",
         inputs: &[
             HANDLE,
-            Arg { name: "slot", dtype: "uint8", shape: "(b)", doc: "Name of the slot in UTF-8, LazyAdam_momentum for one." },
+            Arg {
+                name: "slot",
+                dtype: "uint8",
+                shape: "(b)",
+                doc: "Name of the slot in UTF-8, LazyAdam_momentum for one.",
+            },
         ],
         outputs: &[
             KEYS,
-            Arg { name: "values", dtype: "float", shape: "(n, dim)", doc: "The slot's values." },
+            Arg {
+                name: "values",
+                dtype: "float",
+                shape: "(n, dim)",
+                doc: "The slot's values.",
+            },
         ],
         attrs: &[],
-        errors: "`NOT_FOUND` if the table has no such slot: no optimizer that keeps it has updated the table yet.",
+        errors:
+            "`NOT_FOUND` if the table has no such slot: no optimizer that keeps it has updated the \
+             table yet.",
         stateful: true,
+        differentiable: false,
     };
 
-    fn shape(context: &ShapeContext) -> Result<()> {
-        export_shape(context)
-    }
-
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
-        let (table, name) = (table(context)?, context.input(1)?);
-        on(&table, || {
-            let wanted = String::from_utf8_lossy(name.values::<u8>()?);
-            let snapshot = table.snapshot();
-            let slots = snapshot.slots();
-            let Some(at) = slots.iter().position(|slot| slot.name == wanted) else {
-                let known: Vec<&str> = slots.iter().map(|slot| slot.name.as_ref()).collect();
-                return Err(Error::new(Kind::NotFound, "the table has no such slot")
-                    .with("slot", &wanted)
-                    .with("slots", format_args!("{known:?}")));
-            };
-            set_export(context, &snapshot, table.dim(), 1 + at)
-        })
+    fn run(context: &Context, table: &Table) -> Result<()> {
+        let name = context.input(1)?;
+        let wanted = String::from_utf8_lossy(name.values::<u8>()?);
+        let snapshot = table.snapshot();
+        let slots = snapshot.slots();
+        let Some(at) = slots.iter().position(|slot| slot.name == wanted) else {
+            let known: Vec<&str> = slots.iter().map(|slot| slot.name.as_ref()).collect();
+            return Err(Error::new(Kind::NotFound, "the table has no such slot")
+                .with("slot", &wanted)
+                .with("slots", format_args!("{known:?}")));
+        };
+        set_export(context, &snapshot, table.dim(), 1 + at)
     }
 }

@@ -1,13 +1,13 @@
 //! Ops that take keys: `MxRecIdOffset`, `MxRecFind`, `MxRecAssign`, `MxRecRemove`.
 
-use super::definition::{Arg, Attr, OpDef};
 use super::support::{
-    expect_last, expect_rank, expect_row_each, expect_variable, handle_to_scalar, ids, limit, on,
-    resolve, resolved_shape, table, HANDLE, IDS, KEY_TYPE, LIMIT, RESOLVED, VARIABLE,
+    expect_last, expect_rank, expect_row_each, expect_variable, ids, limit, on, resolve, table,
+    TableOp, HANDLE, IDS, KEY_TYPE, LIMIT, RESOLVED, VARIABLE,
 };
-use crate::tf::{Construction, Context, Kernel, ShapeContext};
+use crate::op_def::{Arg, Attr, OpDef};
+use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{Absent, Error, Result};
+use mx_rec_kernels::{Absent, Error, Result, Table};
 
 /// Distinct keys and their rows.
 pub(crate) struct IdOffset {
@@ -15,26 +15,28 @@ pub(crate) struct IdOffset {
     limit: Option<usize>,
 }
 
-impl Kernel for IdOffset {
+impl OpKernel for IdOffset {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecIdOffset",
-        doc: "Makes the keys of a batch distinct and gives each its row. New keys get rows if `create` is 1; the offsets are then a \
-              *lease*: while they are in use, none of their rows becomes the row of another key, whatever is removed.",
+        doc: "Makes the keys of a batch distinct and gives each its row. New keys get rows if \
+              `create` is 1; the offsets are then a *lease*: while they are in use, none of their \
+              rows becomes the row of another key, whatever is removed.",
         inputs: &[HANDLE, IDS],
         outputs: RESOLVED,
         attrs: &[
             KEY_TYPE,
-            Attr { spec: "create: int", doc: "1: unknown keys get rows; 0: they have none." },
+            Attr {
+                spec: "create: int",
+                doc: "1: unknown keys get rows; 0: they have none.",
+            },
             LIMIT,
         ],
-        errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, `INVALID_ARGUMENT` for more distinct keys \
-                 than `limit`. The batch then changes nothing.",
+        errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, \
+                 `INVALID_ARGUMENT` for more distinct keys than `limit`. The batch then changes \
+                 nothing.",
         stateful: true,
+        differentiable: false,
     };
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        resolved_shape(context)
-    }
 
     fn create(construction: &Construction) -> Result<Self> {
         let limit = limit(construction)?;
@@ -52,21 +54,22 @@ impl Kernel for IdOffset {
             if self.create {
                 return resolve(context, &table, &input, self.limit);
             }
-            let mut restore = context.allocate::<i32>(&input.dims())?;
+            let mut inverse = context.allocate::<i32>(&input.dims())?;
             let found =
-                table.id_offset(pool()?, ids(&input)?, false, self.limit, restore.values())?;
+                table.id_offset(pool()?, ids(&input)?, false, self.limit, inverse.values())?;
             let mut offsets = context.allocate::<i64>(&[found.len() as i64])?;
             offsets.values().copy_from_slice(&found);
             context.set(0, offsets)?;
-            context.set(1, restore)
+            context.set(1, inverse)
         })
     }
 }
 
 /// Rows of keys, read only.
+#[derive(Default)]
 pub(crate) struct Find;
 
-impl Kernel for Find {
+impl TableOp for Find {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecFind",
         doc: "Looks keys up without making rows: evaluation and prediction.",
@@ -74,133 +77,122 @@ impl Kernel for Find {
             HANDLE,
             VARIABLE,
             IDS,
-            Arg { name: "absent", dtype: "float", shape: "(k, dim)", doc: "What keys without a row get: k = 0 zeros, k = 1 this row, k = number of ids a row each. Padding always gets zeros." },
+            Arg {
+                name: "absent",
+                dtype: "float",
+                shape: "(k, dim)",
+                doc: "What keys without a row get: k = 0 zeros, k = 1 this row, k = number of ids \
+                      a row each. Padding always gets zeros.",
+            },
         ],
-        outputs: &[Arg { name: "embedding", dtype: "float", shape: "(s..., dim)", doc: "The rows." }],
+        outputs: &[Arg {
+            name: "embedding",
+            dtype: "float",
+            shape: "(s..., dim)",
+            doc: "The rows.",
+        }],
         attrs: &[KEY_TYPE],
         errors: "`INVALID_ARGUMENT` for another k.",
         stateful: true,
+        differentiable: false,
     };
 
-    fn shape(context: &ShapeContext) -> Result<()> {
-        context.expect_rank(0, "handle", 0)?;
-        let variable = context.expect_rank(1, "variable", 2)?;
-        let ids = context.input(2)?;
-        let absent = context.expect_rank(3, "absent", 2)?;
-        context.expect_equal(
-            "dim of variable and of absent",
-            context.dim(&variable, 1),
-            context.dim(&absent, 1),
-        )?;
-        context.set(0, &context.join(&ids, &context.part(&variable, 1, 2)?)?)
-    }
-
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
-        let (table, input, absent) = (table(context)?, context.input(2)?, context.input(3)?);
-        on(&table, || {
-            let ids = ids(&input)?;
-            expect_variable(&context.input(1)?, &table)?;
-            expect_rank(&absent, 2)?;
-            let rows = absent.values::<f32>()?;
-            let given = absent.dim(0);
-            if given != 0 {
-                expect_last(&absent, table.dim())?;
+    fn run(context: &Context, table: &Table) -> Result<()> {
+        let (input, absent) = (context.input(2)?, context.input(3)?);
+        let ids = ids(&input)?;
+        expect_variable(&context.input(1)?, table)?;
+        expect_rank(&absent, 2)?;
+        let rows = absent.values::<f32>()?;
+        let given = absent.dim(0);
+        if given != 0 {
+            expect_last(&absent, table.dim())?;
+        }
+        let absent = match given {
+            0 => Absent::Zeros,
+            1 => Absent::Row(rows),
+            n if n == ids.len() as i64 => Absent::Rows(rows),
+            n => {
+                return Err(
+                    Error::invalid("absent must have 0 rows, 1, or one for each id")
+                        .with("absent", n)
+                        .with("ids", ids.len()),
+                );
             }
-            let absent = match given {
-                0 => Absent::Zeros,
-                1 => Absent::Row(rows),
-                n if n == ids.len() as i64 => Absent::Rows(rows),
-                n => {
-                    return Err(
-                        Error::invalid("absent must have 0 rows, 1, or one for each id")
-                            .with("absent", n)
-                            .with("ids", ids.len()),
-                    );
-                }
-            };
-            let mut dims = input.dims();
-            dims.push(table.dim() as i64);
-            let mut embedding = context.allocate::<f32>(&dims)?;
-            table.find(pool()?, ids, absent, embedding.values())?;
-            context.set(0, embedding)
-        })
+        };
+        let mut dims = input.dims();
+        dims.push(table.dim() as i64);
+        let mut embedding = context.allocate::<f32>(&dims)?;
+        table.find(pool()?, ids, absent, embedding.values())?;
+        context.set(0, embedding)
     }
 }
 
 /// Sets rows.
+#[derive(Default)]
 pub(crate) struct Assign;
 
-impl Kernel for Assign {
+impl TableOp for Assign {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecAssign",
-        doc: "Sets the embeddings of keys and makes rows for unknown ones; the optimizer's slots of these rows start afresh. Of a key that \
-              occurs twice the last row counts; padding is skipped.",
+        doc: "Sets the embeddings of keys and makes rows for unknown ones; the optimizer's slots \
+              of these rows start afresh. Of a key that occurs twice the last row counts; padding \
+              is skipped.",
         inputs: &[
             HANDLE,
             IDS,
-            Arg { name: "rows", dtype: "float", shape: "(s..., dim)", doc: "The embeddings." },
+            Arg {
+                name: "rows",
+                dtype: "float",
+                shape: "(s..., dim)",
+                doc: "The embeddings.",
+            },
         ],
-        outputs: &[Arg { name: "size", dtype: "int64", shape: "()", doc: "Rows of the table afterwards." }],
+        outputs: &[Arg {
+            name: "size",
+            dtype: "int64",
+            shape: "()",
+            doc: "Rows of the table afterwards.",
+        }],
         attrs: &[KEY_TYPE],
         errors: "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity.",
         stateful: true,
+        differentiable: false,
     };
 
-    fn shape(context: &ShapeContext) -> Result<()> {
-        let (ids, rows) = (context.input(1)?, context.input(2)?);
-        context.expect_equal(
-            "ranks of rows and of ids + 1",
-            context.rank(&rows),
-            context.rank(&ids).map(|rank| rank + 1),
-        )?;
-        handle_to_scalar(context)
-    }
-
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
-        let (table, input, rows) = (table(context)?, context.input(1)?, context.input(2)?);
-        on(&table, || {
-            expect_row_each(&rows, &input, table.dim())?;
-            table.assign(pool()?, ids(&input)?, rows.values::<f32>()?)?;
-            context.set_scalar(0, table.len() as i64)
-        })
+    fn run(context: &Context, table: &Table) -> Result<()> {
+        let (input, rows) = (context.input(1)?, context.input(2)?);
+        expect_row_each(&rows, &input, table.dim())?;
+        table.assign(pool()?, ids(&input)?, rows.values::<f32>()?)?;
+        context.set_scalar(0, table.len() as i64)
     }
 }
 
 /// Removes keys.
+#[derive(Default)]
 pub(crate) struct Remove;
 
-impl Kernel for Remove {
+impl TableOp for Remove {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecRemove",
-        doc: "Removes keys with their rows and slots; the memory is used again, at once or when the last offsets that name a row are no longer in use. A key that comes back starts from its initial values.",
+        doc: "Removes keys with their rows and slots; the memory is used again, at once or when \
+              the last offsets that name a row are no longer in use. A key that comes back starts \
+              from its initial values.",
         inputs: &[HANDLE, IDS],
-        outputs: &[Arg { name: "removed", dtype: "int64", shape: "()", doc: "How many keys had a row." }],
+        outputs: &[Arg {
+            name: "removed",
+            dtype: "int64",
+            shape: "()",
+            doc: "How many keys had a row.",
+        }],
         attrs: &[KEY_TYPE],
         errors: "none of its own.",
         stateful: true,
+        differentiable: false,
     };
 
-    fn shape(context: &ShapeContext) -> Result<()> {
-        handle_to_scalar(context)
-    }
-
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
-        let (table, input) = (table(context)?, context.input(1)?);
-        on(&table, || {
-            let removed = table.remove(ids(&input)?)?;
-            context.set_scalar(0, removed as i64)
-        })
+    fn run(context: &Context, table: &Table) -> Result<()> {
+        let input = context.input(1)?;
+        let removed = table.remove(ids(&input)?)?;
+        context.set_scalar(0, removed as i64)
     }
 }

@@ -1,27 +1,28 @@
-//! The ops, one file for each family. An op's names, types and documentation are data ([`OpDef`]), from which both its
-//! registration and docs/ops.md are made.
+//! The ops, one file for each family, and docs/ops.md, which is made from their definitions.
 
 mod admission;
 mod ahead;
 mod apply;
-mod definition;
 mod file;
 mod handle;
 mod inspect;
 mod keys;
+mod page;
 mod rows;
 mod support;
 
-pub use definition::{render, Arg, Attr, OpDef};
+pub use page::{json, render};
 
+use crate::op_def::OpDef;
 use crate::sys::TensorFlow;
-use crate::tf::{has_kernel, register, Kernel};
+use crate::tf::{has_kernel, register, OpKernel};
+use mx_rec_kernels::{Error, Kind, Result};
 
 /// Calls `$with::<K>($args)` for every op; the one list of ops.
 macro_rules! for_each_op {
     ($with:ident) => {
         $with!(
-            handle::Table,
+            handle::MakeTable,
             keys::IdOffset,
             ahead::Prepare,
             ahead::Claim,
@@ -68,15 +69,15 @@ macro_rules! for_each_op {
 /// Whether the TensorFlow of this process has our ops already: from another copy of the plugin.
 ///
 /// # Errors
-/// TensorFlow's words.
+/// TensorFlow's message.
 pub(crate) fn registered(api: &'static TensorFlow) -> Result<bool, String> {
-    has_kernel(api, handle::Table::DEF.name)
+    has_kernel(api, handle::MakeTable::DEF.name)
 }
 
 /// Registers every op.
 ///
 /// # Errors
-/// TensorFlow's words for the first op it refuses.
+/// TensorFlow's message for the first op it refuses.
 pub(crate) fn register_all(api: &'static TensorFlow) -> Result<(), String> {
     macro_rules! all {
         ($($op:ty),*) => { $(register::<$op>(api)?;)* };
@@ -88,7 +89,16 @@ pub(crate) fn register_all(api: &'static TensorFlow) -> Result<(), String> {
 /// The definitions of all ops, in the order of docs/ops.md.
 pub fn definitions() -> Vec<&'static OpDef> {
     macro_rules! all {
-        ($($op:ty),*) => { vec![$(<$op as Kernel>::DEF),*] };
+        ($($op:ty),*) => { vec![$(<$op as OpKernel>::DEF),*] };
     }
     for_each_op!(all)
+}
+
+/// The definition of an op.
+///
+/// # Errors
+/// `NotFound` if there is no such op.
+pub fn definition(name: &str) -> Result<&'static OpDef> {
+    let found = definitions().into_iter().find(|def| def.name == name);
+    found.ok_or_else(|| Error::new(Kind::NotFound, "the plugin has no such op").with("op", name))
 }

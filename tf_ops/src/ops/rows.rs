@@ -1,10 +1,10 @@
 //! Ops that move rows: `MxRecLookup`, `MxRecRestore`, `MxRecEmbed`, `MxRecReduce`.
 
-use super::definition::{Arg, OpDef};
-use super::support::{expect_rank, expect_variable, on, table, HANDLE, VARIABLE};
-use crate::tf::{Construction, Context, Input, Kernel, ShapeContext};
+use super::support::{expect_rank, expect_variable, TableOp, HANDLE, VARIABLE};
+use crate::op_def::{Arg, OpDef};
+use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{Error, Result};
+use mx_rec_kernels::{Error, Result, Table};
 
 const OFFSETS: Arg = Arg {
     name: "offsets",
@@ -12,49 +12,43 @@ const OFFSETS: Arg = Arg {
     shape: "(u)",
     doc: "Row numbers from MxRecIdOffset.",
 };
-const RESTORE: Arg = Arg {
-    name: "restore",
+const INVERSE: Arg = Arg {
+    name: "inverse",
     dtype: "int32",
     shape: "(s...)",
     doc: "For each id its row, from MxRecIdOffset; -1: none.",
 };
 
 /// Offsets to rows.
+#[derive(Default)]
 pub(crate) struct Lookup;
 
-impl Kernel for Lookup {
+impl TableOp for Lookup {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecLookup",
-        doc: "Copies rows out of the table. Its gradient with respect to `variable` is an IndexedSlices of the rows' gradient and the \
-              offsets.",
+        doc: "Copies rows out of the table. Its gradient with respect to `variable` is an \
+              IndexedSlices of the rows' gradient and the offsets.",
         inputs: &[HANDLE, VARIABLE, OFFSETS],
-        outputs: &[Arg { name: "rows", dtype: "float", shape: "(u, dim)", doc: "The embeddings; zeros for offset -1." }],
+        outputs: &[Arg {
+            name: "rows",
+            dtype: "float",
+            shape: "(u, dim)",
+            doc: "The embeddings; zeros for offset -1.",
+        }],
         attrs: &[],
         errors: "`INVALID_ARGUMENT` for an offset that is no row in use.",
         stateful: true,
+        differentiable: true,
     };
 
-    fn shape(context: &ShapeContext) -> Result<()> {
-        context.expect_rank(0, "handle", 0)?;
-        let variable = context.expect_rank(1, "variable", 2)?;
-        let offsets = context.expect_rank(2, "offsets", 1)?;
-        context.set(0, &context.join(&offsets, &context.part(&variable, 1, 2)?)?)
-    }
-
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
-        let (table, input) = (table(context)?, context.input(2)?);
-        on(&table, || {
-            expect_variable(&context.input(1)?, &table)?;
-            expect_rank(&input, 1)?;
-            let offsets = input.values::<i64>()?;
-            let mut rows = context.allocate::<f32>(&[offsets.len() as i64, table.dim() as i64])?;
-            table.lookup(pool()?, offsets, rows.values())?;
-            context.set(0, rows)
-        })
+    fn run(context: &Context, table: &Table) -> Result<()> {
+        let input = context.input(2)?;
+        expect_variable(&context.input(1)?, table)?;
+        expect_rank(&input, 1)?;
+        let offsets = input.values::<i64>()?;
+        let mut rows = context.allocate::<f32>(&[offsets.len() as i64, table.dim() as i64])?;
+        table.lookup(pool()?, offsets, rows.values())?;
+        context.set(0, rows)
     }
 }
 
@@ -70,42 +64,48 @@ fn last(input: &Input) -> Result<i64> {
 /// Rows to embeddings.
 pub(crate) struct Restore;
 
-impl Kernel for Restore {
+impl OpKernel for Restore {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecRestore",
-        doc: "Spreads the rows of distinct keys over the ids of the batch. Its gradient is MxRecReduce.",
+        doc: "Spreads the rows of distinct keys over the ids of the batch. Its gradient is \
+              MxRecReduce.",
         inputs: &[
-            Arg { name: "rows", dtype: "float", shape: "(u, dim)", doc: "Rows of distinct keys." },
-            RESTORE,
+            Arg {
+                name: "rows",
+                dtype: "float",
+                shape: "(u, dim)",
+                doc: "Rows of distinct keys.",
+            },
+            INVERSE,
         ],
-        outputs: &[Arg { name: "embedding", dtype: "float", shape: "(s..., dim)", doc: "A row for each id; zeros for -1." }],
+        outputs: &[Arg {
+            name: "embedding",
+            dtype: "float",
+            shape: "(s..., dim)",
+            doc: "A row for each id; zeros for -1.",
+        }],
         attrs: &[],
         errors: "`INVALID_ARGUMENT` for a place outside of rows.",
         stateful: false,
+        differentiable: true,
     };
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        let rows = context.expect_rank(0, "rows", 2)?;
-        let restore = context.input(1)?;
-        context.set(0, &context.join(&restore, &context.part(&rows, 1, 2)?)?)
-    }
 
     fn create(_: &Construction) -> Result<Self> {
         Ok(Self)
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
-        let (rows, restore) = (context.input(0)?, context.input(1)?);
+        let (rows, inverse) = (context.input(0)?, context.input(1)?);
         expect_rank(&rows, 2)?;
         let dim = last(&rows)?;
-        let mut dims = restore.dims();
+        let mut dims = inverse.dims();
         dims.push(dim);
         let mut embedding = context.allocate::<f32>(&dims)?;
         mx_rec_kernels::restore(
             pool()?,
             rows.values::<f32>()?,
             dim as usize,
-            restore.values::<i32>()?,
+            inverse.values::<i32>()?,
             embedding.values(),
         )?;
         context.set(0, embedding)
@@ -113,102 +113,94 @@ impl Kernel for Restore {
 }
 
 /// Offsets to embeddings: Lookup and Restore in one.
+#[derive(Default)]
 pub(crate) struct Embed;
 
-impl Kernel for Embed {
+impl TableOp for Embed {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecEmbed",
-        doc: "Copies a row out of the table for each id: MxRecLookup and MxRecRestore without the tensor between them. Its gradient with \
-              respect to `variable` is an IndexedSlices of MxRecReduce and the offsets.",
-        inputs: &[HANDLE, VARIABLE, OFFSETS, RESTORE],
-        outputs: &[Arg { name: "embedding", dtype: "float", shape: "(s..., dim)", doc: "A row for each id; zeros for -1." }],
+        doc: "Copies a row out of the table for each id: MxRecLookup and MxRecRestore without the \
+              tensor between them. Its gradient with respect to `variable` is an IndexedSlices of \
+              MxRecReduce and the offsets.",
+        inputs: &[HANDLE, VARIABLE, OFFSETS, INVERSE],
+        outputs: &[Arg {
+            name: "embedding",
+            dtype: "float",
+            shape: "(s..., dim)",
+            doc: "A row for each id; zeros for -1.",
+        }],
         attrs: &[],
-        errors: "`INVALID_ARGUMENT` for an offset that is no row in use, and for a place outside of offsets.",
+        errors: "`INVALID_ARGUMENT` for an offset that is no row in use, and for a place outside \
+                 of offsets.",
         stateful: true,
+        differentiable: true,
     };
 
-    fn shape(context: &ShapeContext) -> Result<()> {
-        context.expect_rank(0, "handle", 0)?;
-        let variable = context.expect_rank(1, "variable", 2)?;
-        context.expect_rank(2, "offsets", 1)?;
-        let restore = context.input(3)?;
-        context.set(0, &context.join(&restore, &context.part(&variable, 1, 2)?)?)
-    }
-
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
-        let (table, offsets, restore) = (table(context)?, context.input(2)?, context.input(3)?);
-        on(&table, || {
-            expect_variable(&context.input(1)?, &table)?;
-            expect_rank(&offsets, 1)?;
-            let mut dims = restore.dims();
-            dims.push(table.dim() as i64);
-            let mut embedding = context.allocate::<f32>(&dims)?;
-            table.embed(
-                pool()?,
-                offsets.values::<i64>()?,
-                restore.values::<i32>()?,
-                embedding.values(),
-            )?;
-            context.set(0, embedding)
-        })
+    fn run(context: &Context, table: &Table) -> Result<()> {
+        let (offsets, inverse) = (context.input(2)?, context.input(3)?);
+        expect_variable(&context.input(1)?, table)?;
+        expect_rank(&offsets, 1)?;
+        let mut dims = inverse.dims();
+        dims.push(table.dim() as i64);
+        let mut embedding = context.allocate::<f32>(&dims)?;
+        table.embed(
+            pool()?,
+            offsets.values::<i64>()?,
+            inverse.values::<i32>()?,
+            embedding.values(),
+        )?;
+        context.set(0, embedding)
     }
 }
 
 /// Gradients of embeddings to gradients of rows.
 pub(crate) struct Reduce;
 
-impl Kernel for Reduce {
+impl OpKernel for Reduce {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecReduce",
-        doc: "Sums the gradients of ids that share a row, in the order in which they occur. Its gradient is MxRecRestore.",
+        doc: "Sums the gradients of ids that share a row, in the order in which they occur. Its \
+              gradient is MxRecRestore.",
         inputs: &[
-            Arg { name: "grad", dtype: "float", shape: "(s..., dim)", doc: "Gradient of the embeddings." },
-            RESTORE,
-            Arg { name: "offsets", dtype: "int64", shape: "(u)", doc: "Only its length counts." },
+            Arg {
+                name: "grad",
+                dtype: "float",
+                shape: "(s..., dim)",
+                doc: "Gradient of the embeddings.",
+            },
+            INVERSE,
+            Arg {
+                name: "offsets",
+                dtype: "int64",
+                shape: "(u)",
+                doc: "Only its length counts.",
+            },
         ],
-        outputs: &[Arg { name: "rows", dtype: "float", shape: "(u, dim)", doc: "Gradient of the rows." }],
+        outputs: &[Arg {
+            name: "rows",
+            dtype: "float",
+            shape: "(u, dim)",
+            doc: "Gradient of the rows.",
+        }],
         attrs: &[],
         errors: "`INVALID_ARGUMENT` for a place outside of rows.",
         stateful: false,
+        differentiable: true,
     };
-
-    fn shape(context: &ShapeContext) -> Result<()> {
-        let (grad, restore) = (context.input(0)?, context.input(1)?);
-        let offsets = context.expect_rank(2, "offsets", 1)?;
-        let (Some(of_grad), of_restore) = (context.rank(&grad), context.rank(&restore)) else {
-            return context.set(0, &context.join(&offsets, &context.unknown_vector())?);
-        };
-        context.expect_equal(
-            "ranks of grad and of restore + 1",
-            Some(of_grad),
-            of_restore.map(|n| n + 1),
-        )?;
-        if of_grad == 0 {
-            return Err(Error::invalid("grad must not be a scalar"));
-        }
-        context.set(
-            0,
-            &context.join(&offsets, &context.part(&grad, of_grad - 1, of_grad)?)?,
-        )
-    }
 
     fn create(_: &Construction) -> Result<Self> {
         Ok(Self)
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
-        let (grad, restore, offsets) = (context.input(0)?, context.input(1)?, context.input(2)?);
+        let (grad, inverse, offsets) = (context.input(0)?, context.input(1)?, context.input(2)?);
         let dim = last(&grad)?;
         let of_ids = grad.dims();
-        if of_ids.split_last().map(|(_, ids)| ids) != Some(&restore.dims()) {
+        if of_ids.split_last().map(|(_, ids)| ids) != Some(&inverse.dims()) {
             return Err(
-                Error::invalid("grad must have the shape of restore and dim behind it")
+                Error::invalid("grad must have the shape of inverse and dim behind it")
                     .with("grad", format_args!("{of_ids:?}"))
-                    .with("restore", format_args!("{:?}", restore.dims())),
+                    .with("inverse", format_args!("{:?}", inverse.dims())),
             );
         }
         expect_rank(&offsets, 1)?;
@@ -218,7 +210,7 @@ impl Kernel for Reduce {
             pool()?,
             grad.values::<f32>()?,
             dim as usize,
-            restore.values::<i32>()?,
+            inverse.values::<i32>()?,
             summed.values(),
         )?;
         context.set(0, summed)

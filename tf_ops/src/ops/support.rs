@@ -1,8 +1,8 @@
-//! What the ops share: common arguments, reading inputs, words for errors.
+//! What the ops share: common arguments, reading inputs, naming the table in errors.
 
-use super::definition::{Arg, Attr};
-use crate::registry;
-use crate::tf::{Construction, Context, Input, ShapeContext};
+use crate::op_def::{Arg, Attr, OpDef};
+use crate::tables;
+use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
 use crate::trace;
 use mx_rec_kernels::{Error, Ids, Result, Table};
@@ -18,7 +18,8 @@ pub(super) const VARIABLE: Arg = Arg {
     name: "variable",
     dtype: "float",
     shape: "(0, dim)",
-    doc: "The table's variable; it carries dim to shape inference and is what gradients are taken of.",
+    doc: "The table's variable; it carries dim to shape inference and is what gradients are taken \
+          of.",
 };
 pub(super) const IDS: Arg = Arg {
     name: "ids",
@@ -44,7 +45,7 @@ pub(super) const RESOLVED: &[Arg] = &[
         doc: "Row numbers of the distinct keys, in order of first occurrence.",
     },
     Arg {
-        name: "restore",
+        name: "inverse",
         dtype: "int32",
         shape: "(s...)",
         doc: "For each id its place in offsets; -1 for padding and for keys without a row.",
@@ -60,13 +61,6 @@ pub(super) fn limit(construction: &Construction) -> Result<Option<usize>> {
     Ok(usize::try_from(limit).ok().filter(|&limit| limit > 0))
 }
 
-/// The shapes of [`RESOLVED`] where ids are input 1.
-pub(super) fn resolved_shape(context: &ShapeContext) -> Result<()> {
-    context.expect_rank(0, "handle", 0)?;
-    context.set(0, &context.unknown_vector())?;
-    context.set(1, &context.input(1)?)
-}
-
 /// Sets [`RESOLVED`] to what the table gives for `input` now; unknown keys get rows.
 pub(super) fn resolve(
     context: &Context,
@@ -74,16 +68,39 @@ pub(super) fn resolve(
     input: &Input,
     limit: Option<usize>,
 ) -> Result<()> {
-    let mut restore = context.allocate::<i32>(&input.dims())?;
-    let lease = table.lease(pool()?, ids(input)?, limit, restore.values())?;
+    let mut inverse = context.allocate::<i32>(&input.dims())?;
+    let lease = table.lease(pool()?, ids(input)?, limit, inverse.values())?;
     let offsets = context.lend(lease)?;
     context.set(0, offsets)?;
-    context.set(1, restore)
+    context.set(1, inverse)
+}
+
+/// An op that keeps nothing between two runs and works on the table that input 0 names. Its errors
+/// name the table.
+pub(crate) trait TableOp: Default + Send + Sync + 'static {
+    /// What it is.
+    const DEF: &'static OpDef;
+
+    /// Runs it. Outputs are set last; after an error none is.
+    fn run(context: &Context, table: &Table) -> Result<()>;
+}
+
+impl<O: TableOp> OpKernel for O {
+    const DEF: &'static OpDef = <O as TableOp>::DEF;
+
+    fn create(_: &Construction) -> Result<Self> {
+        Ok(O::default())
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let table = table(context)?;
+        on(&table, || O::run(context, &table))
+    }
 }
 
 /// The table that input 0 names.
 pub(super) fn table(context: &Context) -> Result<Arc<Table>> {
-    let table = registry::get(context.input(0)?.scalar::<i64>()?)?;
+    let table = tables::get(context.input(0)?.scalar::<i64>()?)?;
     trace::note(&table);
     Ok(table)
 }
@@ -157,15 +174,4 @@ pub(super) fn expect_variable(input: &Input, table: &Table) -> Result<()> {
     Err(Error::invalid("variable must have shape (0, dim)")
         .with("shape", format_args!("{:?}", input.dims()))
         .with("dim", table.dim()))
-}
-
-/// States a scalar as output `at`, derived from input 0, the handle.
-pub(super) fn scalar_shape(context: &ShapeContext, at: i32) -> Result<()> {
-    let handle = context.expect_rank(0, "handle", 0)?;
-    context.set(at, &context.part(&handle, 0, 0)?)
-}
-
-/// Shape function of ops that take a handle and give one scalar.
-pub(super) fn handle_to_scalar(context: &ShapeContext) -> Result<()> {
-    scalar_shape(context, 0)
 }

@@ -10,6 +10,7 @@ pub const TF_UNKNOWN: TF_Code = 2;
 pub const TF_INVALID_ARGUMENT: TF_Code = 3;
 pub const TF_NOT_FOUND: TF_Code = 5;
 pub const TF_RESOURCE_EXHAUSTED: TF_Code = 8;
+pub const TF_ABORTED: TF_Code = 10;
 pub const TF_INTERNAL: TF_Code = 13;
 pub const TF_DATA_LOSS: TF_Code = 15;
 pub type TF_Code = ::std::os::raw::c_uint;

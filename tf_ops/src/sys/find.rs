@@ -2,7 +2,6 @@
 
 use super::bindings::TensorFlow;
 use libloading::os::unix::Library;
-use std::ffi::CStr;
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -18,16 +17,17 @@ const LIBRARIES: [&str; 3] = [
 pub enum LoadError {
     /// The process has loaded no TensorFlow.
     NoTensorFlow,
-    /// The TensorFlow in the process lacks a function that the plugin needs; the linker's words.
+    /// The TensorFlow in the process lacks a function that the plugin needs; the linker's message.
     MissingFunction(String),
-    /// TensorFlow refused an op or a kernel; its words.
+    /// TensorFlow refused an op or a kernel; its message.
     Refused(String),
     /// Another copy of the plugin has registered the ops in this process.
     OtherCopy,
 }
 
 impl LoadError {
-    /// A number for each kind of error; numbers never change their meaning. 0 is kept for "no error".
+    /// A number for each kind of error; numbers never change their meaning. 0 is kept for "no
+    /// error".
     pub fn code(&self) -> i32 {
         match self {
             LoadError::NoTensorFlow => 1,
@@ -42,17 +42,20 @@ impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LoadError::NoTensorFlow => f.write_str(
-                "this process has not loaded TensorFlow: run `import tensorflow` first, then load the \
+                "this process has not loaded TensorFlow: run `import tensorflow` first, then load \
+                    the \
                  plugin with tf.load_op_library",
             ),
             LoadError::MissingFunction(cause) => write!(
                 f,
-                "the TensorFlow in this process lacks a function of the C API that the plugin needs \
+                "the TensorFlow in this process lacks a function of the C API that the plugin \
+                    needs \
                  ({cause}): use TensorFlow 1.15"
             ),
             LoadError::Refused(cause) => write!(f, "TensorFlow refused an op: {cause}"),
             LoadError::OtherCopy => f.write_str(
-                "another copy of the plugin has registered its ops in this process, and TensorFlow takes them \
+                "another copy of the plugin has registered its ops in this process, and TensorFlow \
+                    takes them \
                  only once: load one file only, and start a new process after building a new one",
             ),
         }
@@ -63,7 +66,7 @@ impl std::error::Error for LoadError {}
 
 static API: OnceLock<TensorFlow> = OnceLock::new();
 
-/// The C API, if [`load`] found one.
+/// The C API, if [`find`] found one.
 pub(crate) fn loaded() -> Option<&'static TensorFlow> {
     API.get()
 }
@@ -78,34 +81,18 @@ pub(crate) fn find() -> Result<&'static TensorFlow, LoadError> {
     }
     let mut missing = None;
     for name in LIBRARIES {
-        // SAFETY: RTLD_NOLOAD gives a handle only of a library that is loaded already, so no initialiser runs.
+        // SAFETY: RTLD_NOLOAD gives a handle only of a library that is loaded already, so no
+        // initialiser runs.
         let library = unsafe { Library::open(Some(name), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
         let Ok(library) = library else { continue };
-        // SAFETY: the names belong to TensorFlow's stable C API, and a test compiles our declarations together
-        // with TensorFlow's own headers.
+        // SAFETY: the names belong to TensorFlow's stable C API, and a test compiles our
+        // declarations together with TensorFlow's own headers.
         match unsafe { TensorFlow::from_library(library) } {
             Ok(api) => return Ok(API.get_or_init(|| api)),
             Err(cause) => missing = Some(cause.to_string()),
         }
     }
     Err(missing.map_or(LoadError::NoTensorFlow, LoadError::MissingFunction))
-}
-
-/// Finds TensorFlow and registers every op with it; returns the version of that TensorFlow. Called once, while
-/// TensorFlow loads the plugin.
-///
-/// # Errors
-/// As [`LoadError`] says; ops that were registered before the refusal stay registered.
-pub fn load() -> Result<String, LoadError> {
-    let api = find()?;
-    // A second kernel for an op would make TensorFlow refuse to run either.
-    if crate::ops::registered(api).map_err(LoadError::Refused)? {
-        return Err(LoadError::OtherCopy);
-    }
-    crate::ops::register_all(api).map_err(LoadError::Refused)?;
-    // SAFETY: takes no argument and gives a string that lives as long as TensorFlow.
-    let version = unsafe { CStr::from_ptr(api.TF_Version()) };
-    Ok(version.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]

@@ -12,5 +12,5 @@ mod bindings;
 mod find;
 
 pub(crate) use bindings::*;
-pub(crate) use find::loaded;
-pub use find::{load, LoadError};
+pub use find::LoadError;
+pub(crate) use find::{find, loaded};

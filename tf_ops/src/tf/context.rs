@@ -1,12 +1,13 @@
 //! What a kernel sees of TensorFlow while it is made and while it runs.
 
-use super::tensor::{Element, Input, Output};
+use super::tensor::{Element, Input, Lent, Output, Settable};
 use super::Status;
 use crate::sys::{self, TensorFlow};
 use mx_rec_kernels::{Error, Kind, Lease, Result};
 use std::ffi::{c_int, CString};
 
-/// The construction of a kernel: the node's attributes. TensorFlow 1.15 gives no more than int32 and types.
+/// The construction of a kernel: the node's attributes. TensorFlow 1.15 gives no more than int32
+/// and types.
 pub(crate) struct Construction {
     api: &'static TensorFlow,
     raw: *mut sys::TF_OpKernelConstruction,
@@ -25,7 +26,7 @@ impl Construction {
     /// The int attribute `name`.
     ///
     /// # Errors
-    /// `Internal` with TensorFlow's words if there is none.
+    /// `Internal` with TensorFlow's message if there is none.
     pub(crate) fn int(&self, name: &str) -> Result<i32> {
         let text = CString::new(name)
             .map_err(|_| Error::new(Kind::Internal, "an attribute's name has a zero byte"))?;
@@ -60,7 +61,7 @@ impl Construction {
 pub(crate) struct Context {
     api: &'static TensorFlow,
     raw: *mut sys::TF_OpKernelContext,
-    inputs: &'static [crate::ops::Arg],
+    inputs: &'static [crate::op_def::Arg],
 }
 
 impl Context {
@@ -69,7 +70,7 @@ impl Context {
     pub(super) unsafe fn new(
         api: &'static TensorFlow,
         raw: *mut sys::TF_OpKernelContext,
-        inputs: &'static [crate::ops::Arg],
+        inputs: &'static [crate::op_def::Arg],
     ) -> Self {
         Self { api, raw, inputs }
     }
@@ -77,13 +78,13 @@ impl Context {
     /// Input number `at`.
     ///
     /// # Errors
-    /// `Internal` with TensorFlow's words if there is none.
+    /// `Internal` with TensorFlow's message if there is none.
     pub(crate) fn input(&self, at: usize) -> Result<Input> {
         self.tensor(at, at)
     }
 
-    /// Tensor number `at` of all that go into the op. Where an input is a list, tensors and inputs are not the same; `arg` is the
-    /// number of the input that it belongs to.
+    /// Tensor number `at` of all that go into the op. Where an input is a list, tensors and inputs
+    /// are not the same; `arg` is the number of the input that it belongs to.
     ///
     /// # Errors
     /// As [`Context::input`].
@@ -114,36 +115,29 @@ impl Context {
         Output::new(self.api, dims)
     }
 
-    /// Gives `output` to TensorFlow as output number `at`. Kernels call it last, when nothing can fail any more.
-    ///
-    /// # Errors
-    /// `Internal` with TensorFlow's words.
-    pub(crate) fn set<T: Element>(&self, at: usize, output: Output<T>) -> Result<()> {
-        self.set_raw(at, output.raw())
-    }
-
-    /// Gives `input` itself to TensorFlow as output number `at`: no copy.
-    ///
-    /// # Errors
-    /// As [`Context::set`].
-    pub(crate) fn forward(&self, at: usize, input: &Input) -> Result<()> {
-        self.set_raw(at, input.raw())
-    }
-
     /// A tensor that is the offsets of `lease`; it becomes an output by [`Context::set`].
     ///
     /// # Errors
-    /// As [`Output::lent`].
-    pub(crate) fn lend(&self, lease: Lease) -> Result<Output<i64>> {
-        Output::lent(self.api, lease)
+    /// As [`Lent::new`].
+    pub(crate) fn lend(&self, lease: Lease) -> Result<Lent> {
+        Lent::new(self.api, lease)
     }
 
-    fn set_raw(&self, at: usize, tensor: *const sys::TF_Tensor) -> Result<()> {
+    /// Gives a tensor to TensorFlow as output number `at`, without a copy: a new one, or a
+    /// reference to an input. Kernels call it last, when nothing can fail any more.
+    ///
+    /// # Errors
+    /// `Internal` with TensorFlow's message.
+    pub(crate) fn set(&self, at: usize, tensor: impl Settable) -> Result<()> {
         let index = c_int::try_from(at)
             .map_err(|_| Error::new(Kind::Internal, "an op has too many outputs"))?;
         let status = Status::new(self.api);
-        // SAFETY: the context is valid and the tensor alive; TensorFlow takes a reference of its own to its memory.
-        unsafe { self.api.TF_SetOutput(self.raw, index, tensor, status.raw()) }
+        // SAFETY: the context is valid and the tensor alive; TensorFlow takes a reference of its
+        // own to its memory.
+        unsafe {
+            self.api
+                .TF_SetOutput(self.raw, index, tensor.raw(), status.raw())
+        }
         status.check()
     }
 

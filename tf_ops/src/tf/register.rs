@@ -1,20 +1,19 @@
 //! Registering an op and its kernel: the callbacks that TensorFlow calls.
 
-use super::{status, Construction, Context, ShapeContext, Status};
+use super::shape::ShapeContext;
+use super::{status, Construction, Context, Status};
 use crate::guard::{explain, guarded};
-use crate::ops::OpDef;
+use crate::op_def::OpDef;
+use crate::shapes;
 use crate::sys::{self, TensorFlow};
 use crate::trace;
 use mx_rec_kernels::{Error, Kind, Result};
 use std::ffi::{c_void, CString};
 
 /// An op: its definition, and the state of one of its nodes in one session.
-pub(crate) trait Kernel: Send + Sync + Sized + 'static {
-    /// Names, types and documentation.
+pub(crate) trait OpKernel: Send + Sync + Sized + 'static {
+    /// Names, types, shapes and documentation.
     const DEF: &'static OpDef;
-
-    /// States the outputs' shapes as far as the inputs' are known.
-    fn shape(context: &ShapeContext) -> Result<()>;
 
     /// Makes the state of a node.
     fn create(construction: &Construction) -> Result<Self>;
@@ -26,8 +25,8 @@ pub(crate) trait Kernel: Send + Sync + Sized + 'static {
 /// Registers op and CPU kernel `K`.
 ///
 /// # Errors
-/// TensorFlow's words.
-pub(crate) fn register<K: Kernel>(api: &'static TensorFlow) -> Result<(), String> {
+/// TensorFlow's message.
+pub(crate) fn register<K: OpKernel>(api: &'static TensorFlow) -> Result<(), String> {
     let def = K::DEF;
     let text = |text: &str| CString::new(text).map_err(|error| error.to_string());
     let name = text(def.name)?;
@@ -46,7 +45,10 @@ pub(crate) fn register<K: Kernel>(api: &'static TensorFlow) -> Result<(), String
             let spec = text(&format!("{}: {}", output.name, output.dtype))?;
             api.TF_OpDefinitionBuilderAddOutput(builder, spec.as_ptr());
         }
-        api.TF_OpDefinitionBuilderSetIsStateful(builder, def.stateful);
+        if def.stateful {
+            // TensorFlow 1.15 does not look at the second argument.
+            api.TF_OpDefinitionBuilderSetIsStateful(builder, true);
+        }
         api.TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, Some(shape::<K>));
         api.TF_RegisterOpDefinition(builder, status.raw());
     }
@@ -54,8 +56,8 @@ pub(crate) fn register<K: Kernel>(api: &'static TensorFlow) -> Result<(), String
         .check()
         .map_err(|error| format!("{}: {error}", def.name))?;
     let device = text("CPU")?;
-    // SAFETY: the texts are copied, the callbacks live as long as the library, which TensorFlow never unloads;
-    // registering takes over the builder.
+    // SAFETY: the texts are copied, the callbacks live as long as the library, which TensorFlow
+    // never unloads; registering takes over the builder.
     unsafe {
         let builder = api.TF_NewKernelBuilder(
             name.as_ptr(),
@@ -74,12 +76,12 @@ pub(crate) fn register<K: Kernel>(api: &'static TensorFlow) -> Result<(), String
 /// Whether TensorFlow has a kernel for the op `name` already.
 ///
 /// # Errors
-/// TensorFlow's words.
+/// TensorFlow's message.
 pub(crate) fn has_kernel(api: &'static TensorFlow, name: &str) -> Result<bool, String> {
     let name = CString::new(name).map_err(|error| error.to_string())?;
     let status = Status::new(api);
-    // SAFETY: the name ends with a zero and is copied; the buffer is null or ours, read while it lives and deleted
-    // once.
+    // SAFETY: the name ends with a zero and is copied; the buffer is null or ours, read while it
+    // lives and deleted once.
     let bytes = unsafe {
         let buffer = api.TF_GetRegisteredKernelsForOp(name.as_ptr(), status.raw());
         let bytes = buffer.as_ref().map_or(0, |buffer| buffer.length);
@@ -93,7 +95,7 @@ pub(crate) fn has_kernel(api: &'static TensorFlow, name: &str) -> Result<bool, S
     Ok(bytes > 0)
 }
 
-unsafe extern "C" fn shape<K: Kernel>(
+unsafe extern "C" fn shape<K: OpKernel>(
     raw: *mut sys::TF_ShapeInferenceContext,
     raw_status: *mut sys::TF_Status,
 ) {
@@ -102,13 +104,26 @@ unsafe extern "C" fn shape<K: Kernel>(
     let context = unsafe { ShapeContext::new(api, raw) };
     if let Err(error) = guarded(|| {
         context.set_unknown()?;
-        K::shape(&context)
+        // Of lists, whose length is not known here, the first tensor is looked at and stated.
+        let seen = K::DEF.inputs.iter().position(|arg| arg.is_list());
+        let seen = seen.map_or(K::DEF.inputs.len(), |list| list + 1);
+        let mut inputs = vec![None; K::DEF.inputs.len()];
+        for (at, shape) in inputs.iter_mut().enumerate().take(seen) {
+            *shape = context.input(at);
+        }
+        for (at, shape) in shapes::infer(K::DEF, &inputs, 1)?.iter().enumerate() {
+            context.set(at, shape)?;
+            if K::DEF.outputs.get(at).is_some_and(|arg| arg.is_list()) {
+                break;
+            }
+        }
+        Ok(())
     }) {
         status::set(api, raw_status, error.kind(), &explain(K::DEF.name, &error));
     }
 }
 
-unsafe extern "C" fn create<K: Kernel>(raw: *mut sys::TF_OpKernelConstruction) -> *mut c_void {
+unsafe extern "C" fn create<K: OpKernel>(raw: *mut sys::TF_OpKernelConstruction) -> *mut c_void {
     let Some(api) = sys::loaded() else {
         return std::ptr::null_mut();
     };
@@ -123,12 +138,13 @@ unsafe extern "C" fn create<K: Kernel>(raw: *mut sys::TF_OpKernelConstruction) -
     }
 }
 
-unsafe extern "C" fn compute<K: Kernel>(kernel: *mut c_void, raw: *mut sys::TF_OpKernelContext) {
+unsafe extern "C" fn compute<K: OpKernel>(kernel: *mut c_void, raw: *mut sys::TF_OpKernelContext) {
     let Some(api) = sys::loaded() else { return };
     // SAFETY: TensorFlow passed this context to this callback.
     let context = unsafe { Context::new(api, raw, K::DEF.inputs) };
-    // SAFETY: the pointer is null or what `create::<K>` gave, and `delete::<K>` has not been called. TensorFlow may
-    // run a kernel on several threads at once: K is Sync and only shared references are made.
+    // SAFETY: the pointer is null or what `create::<K>` gave, and `delete::<K>` has not been
+    // called. TensorFlow may run a kernel on several threads at once: K is Sync and only shared
+    // references are made.
     let kernel = unsafe { kernel.cast::<K>().as_ref() };
     if let Err(error) = guarded(|| {
         let _span = trace::span(K::DEF.name);
@@ -144,7 +160,7 @@ unsafe extern "C" fn compute<K: Kernel>(kernel: *mut c_void, raw: *mut sys::TF_O
     }
 }
 
-unsafe extern "C" fn delete<K: Kernel>(kernel: *mut c_void) {
+unsafe extern "C" fn delete<K: OpKernel>(kernel: *mut c_void) {
     if kernel.is_null() {
         return;
     }

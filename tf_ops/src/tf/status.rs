@@ -1,4 +1,4 @@
-//! `TF_Status`: how the C API reports errors.
+//! `TF_Status`: how the C API reports errors; and its version.
 
 use crate::sys::{self, TensorFlow};
 use mx_rec_kernels::{Error, Kind, Result};
@@ -24,7 +24,8 @@ impl Status {
 
     /// What the last call reported.
     pub(crate) fn check(&self) -> Result<()> {
-        // SAFETY: `raw` is owned and not yet deleted; the message lives until the status is set again.
+        // SAFETY: `raw` is owned and not yet deleted; the message lives until the status is set
+        // again.
         let (code, message) = unsafe {
             let code = self.api.TF_GetCode(self.raw);
             (code, CStr::from_ptr(self.api.TF_Message(self.raw)))
@@ -48,6 +49,13 @@ impl Drop for Status {
     }
 }
 
+/// The version of TensorFlow, as it says.
+pub(crate) fn version(api: &TensorFlow) -> String {
+    // SAFETY: takes no argument and gives a string that lives as long as TensorFlow.
+    let version = unsafe { CStr::from_ptr(api.TF_Version()) };
+    version.to_string_lossy().into_owned()
+}
+
 /// Sets a status that TensorFlow lends for the time of a callback.
 pub(crate) fn set(api: &TensorFlow, status: *mut sys::TF_Status, kind: Kind, message: &str) {
     let text: Vec<u8> = message.bytes().filter(|&byte| byte != 0).collect();
@@ -62,6 +70,7 @@ fn code(kind: Kind) -> sys::TF_Code {
         Kind::InvalidArgument => sys::TF_INVALID_ARGUMENT,
         Kind::NotFound => sys::TF_NOT_FOUND,
         Kind::ResourceExhausted => sys::TF_RESOURCE_EXHAUSTED,
+        Kind::Aborted => sys::TF_ABORTED,
         Kind::DataLoss => sys::TF_DATA_LOSS,
         Kind::Io => sys::TF_UNKNOWN,
         Kind::Internal => sys::TF_INTERNAL,

@@ -2,7 +2,6 @@
 
 use super::buffers::{self, Buffer};
 use crate::guard::guarded;
-use crate::registry;
 use crate::sys::{self, TensorFlow};
 use mx_rec_kernels::{Error, Kind, Lease, Result};
 use std::ffi::{c_int, c_void};
@@ -11,7 +10,8 @@ use std::marker::PhantomData;
 /// A type that a tensor's elements have in memory.
 ///
 /// # Safety
-/// `DTYPE` must be TensorFlow's number of a type with this layout, for which every bit pattern is a value.
+/// `DTYPE` must be TensorFlow's number of a type with this layout, for which every bit pattern is a
+/// value.
 pub(crate) unsafe trait Element: Copy + 'static {
     /// TensorFlow's number.
     const DTYPE: sys::TF_DataType;
@@ -78,10 +78,6 @@ impl Input {
         }
     }
 
-    pub(super) fn raw(&self) -> *const sys::TF_Tensor {
-        self.tensor.raw
-    }
-
     /// The name of the input in the op's definition.
     pub(crate) fn name(&self) -> &'static str {
         self.name
@@ -119,30 +115,41 @@ impl Input {
     /// # Errors
     /// `InvalidArgument` if they are not `T`.
     pub(crate) fn values<T: Element>(&self) -> Result<&[T]> {
+        let (data, len) = (self.data::<T>()?, self.len::<T>());
+        if len == 0 {
+            return Ok(&[]);
+        }
+        // SAFETY: `len` elements of type T lie at `data`, which is aligned and not null, and the
+        // tensor lives as long as `self`. Nobody writes to them meanwhile: TensorFlow changes no
+        // input of a running op but the memory of a variable of the old kind, of which ops get
+        // copies (python/mx_rec/ops/copies.py).
+        Ok(unsafe { std::slice::from_raw_parts(data, len) })
+    }
+
+    /// How many elements of type T the tensor's bytes are.
+    fn len<T: Element>(&self) -> usize {
+        // SAFETY: a live tensor.
+        let bytes = unsafe { self.tensor.api.TF_TensorByteSize(self.tensor.raw) };
+        bytes / size_of::<T>()
+    }
+
+    /// Where the elements are: aligned, and not null but for an empty tensor.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if they are not `T`.
+    fn data<T: Element>(&self) -> Result<*const T> {
         if !self.is::<T>() {
             return Err(Error::invalid(format!("{} must be {}", self.name, T::NAME)));
         }
         // SAFETY: a live tensor.
-        let (data, bytes) = unsafe {
-            let raw = self.tensor.raw;
-            (
-                self.tensor.api.TF_TensorData(raw).cast::<T>(),
-                self.tensor.api.TF_TensorByteSize(raw),
-            )
-        };
-        let len = bytes / size_of::<T>();
-        if len == 0 || data.is_null() {
-            return Ok(&[]);
-        }
-        if !data.is_aligned() {
+        let data = unsafe { self.tensor.api.TF_TensorData(self.tensor.raw) }.cast::<T>();
+        if self.len::<T>() > 0 && (data.is_null() || !data.is_aligned()) {
             return Err(
                 Error::new(Kind::Internal, "a tensor is not aligned to its elements")
                     .with("input", self.name),
             );
         }
-        // SAFETY: `len` elements of type T lie at `data`, which is aligned and not null; TensorFlow changes no
-        // input of a running op, and the tensor lives as long as `self`.
-        Ok(unsafe { std::slice::from_raw_parts(data, len) })
+        Ok(data)
     }
 
     /// The one element of a scalar.
@@ -150,23 +157,26 @@ impl Input {
     /// # Errors
     /// `InvalidArgument` if the input is not a scalar of `T`.
     pub(crate) fn scalar<T: Element>(&self) -> Result<T> {
-        let values = self.values::<T>()?;
-        match (self.rank(), values.first()) {
-            (0, Some(&value)) => Ok(value),
-            _ => Err(Error::invalid(format!("{} must be a scalar", self.name))
-                .with("shape", format_args!("{:?}", self.dims()))),
+        let data = self.data::<T>()?;
+        if self.rank() != 0 || self.len::<T>() != 1 {
+            return Err(Error::invalid(format!("{} must be a scalar", self.name))
+                .with("shape", format_args!("{:?}", self.dims())));
         }
+        // SAFETY: one element of type T lies at `data`, which is aligned and not null. It is copied
+        // by one volatile read and no reference to it is made: if it is the memory of a variable, a
+        // step beside this one may assign it.
+        Ok(unsafe { data.read_volatile() })
     }
 }
 
-/// Takes the memory of a large output back when the last tensor that refers to it is gone; `size` is a number.
+/// Takes the memory of a large output back when the last tensor that refers to it is gone; `size`
+/// is a number.
 unsafe extern "C" fn give_back(data: *mut c_void, _: usize, size: *mut c_void) {
     // SAFETY: `Output::new` gave these two values to TensorFlow, which calls this once.
     let buffer = unsafe { Buffer::from_raw(data.cast(), size.addr()) };
     let _ = guarded(|| {
-        match buffer {
-            Some(buffer) if !registry::is_empty() => buffers::give_back(buffer),
-            other => drop(other),
+        if let Some(buffer) = buffer {
+            buffers::give_back(buffer);
         }
         Ok(())
     });
@@ -174,7 +184,7 @@ unsafe extern "C" fn give_back(data: *mut c_void, _: usize, size: *mut c_void) {
 
 /// Ends a lease when the last tensor that refers to its offsets is gone.
 unsafe extern "C" fn end_lease(_: *mut c_void, _: usize, lease: *mut c_void) {
-    // SAFETY: `Output::lent` made this box and gave it to TensorFlow, which calls this once.
+    // SAFETY: `Lent::new` made this box and gave it to TensorFlow, which calls this once.
     let lease = unsafe { Box::from_raw(lease.cast::<Lease>()) };
     let _ = guarded(|| {
         drop(lease);
@@ -182,7 +192,35 @@ unsafe extern "C" fn end_lease(_: *mut c_void, _: usize, lease: *mut c_void) {
     });
 }
 
-/// A new tensor for an output of the running op. TensorFlow sees it when [`super::Context::set`] is called with it.
+/// What can become an output of the running op, by [`super::Context::set`].
+pub(crate) trait Settable {
+    /// A live tensor.
+    fn raw(&self) -> *const sys::TF_Tensor;
+}
+
+impl Settable for &Input {
+    fn raw(&self) -> *const sys::TF_Tensor {
+        self.tensor.raw
+    }
+}
+
+impl<T: Element> Settable for Output<T> {
+    fn raw(&self) -> *const sys::TF_Tensor {
+        self.tensor.raw
+    }
+}
+
+impl Settable for Lent {
+    fn raw(&self) -> *const sys::TF_Tensor {
+        self.tensor.raw
+    }
+}
+
+/// A new tensor for an output of the running op. TensorFlow sees it when [`super::Context::set`] is
+/// called with it.
+///
+/// Its elements are initialised from the start, as zeros or as numbers of an earlier output: safe
+/// code may read what it has not written.
 pub(crate) struct Output<T> {
     tensor: Owned,
     len: usize,
@@ -190,7 +228,7 @@ pub(crate) struct Output<T> {
 }
 
 impl<T: Element> Output<T> {
-    /// A tensor of shape `dims` with undefined elements.
+    /// A tensor of shape `dims` with unspecified elements.
     ///
     /// # Errors
     /// `InvalidArgument` for a negative dimension, `ResourceExhausted` if there is no memory.
@@ -213,8 +251,9 @@ impl<T: Element> Output<T> {
             unsafe { api.TF_AllocateTensor(T::DTYPE, dims.as_ptr(), rank, bytes) }
         } else {
             let (data, size) = buffers::take(bytes).ok_or_else(exhausted)?.into_raw();
-            // SAFETY: as above; `data` has at least `bytes` bytes and is aligned far beyond what TensorFlow asks for, so
-            // that it is not copied. TensorFlow calls `give_back` once, with the pointer and the size given here.
+            // SAFETY: as above; `data` has at least `bytes` bytes and is aligned far beyond what
+            // TensorFlow asks for, so that it is not copied. TensorFlow calls `give_back` once,
+            // with the pointer and the size given here.
             unsafe {
                 api.TF_NewTensor(
                     T::DTYPE,
@@ -232,9 +271,15 @@ impl<T: Element> Output<T> {
         }
         let tensor = Owned { api, raw };
         // SAFETY: a live tensor.
-        let data = unsafe { api.TF_TensorData(raw) };
-        if len > 0 && (data.is_null() || !data.cast::<T>().is_aligned()) {
+        let data = unsafe { api.TF_TensorData(raw) }.cast::<T>();
+        if len > 0 && (data.is_null() || !data.is_aligned()) {
             return Err(exhausted());
+        }
+        if len > 0 && bytes < buffers::LARGE {
+            // SAFETY: `len` elements of type T have room at `data`, nobody else has seen them, and
+            // zero bytes are a value of T. What is not initialised must not be handed out as `&mut
+            // [T]`; larger outputs lie in initialised memory.
+            unsafe { data.write_bytes(0, len) };
         }
         Ok(Self {
             tensor,
@@ -243,42 +288,47 @@ impl<T: Element> Output<T> {
         })
     }
 
-    /// The elements, to be written. What was not written is undefined, but always some value of `T`.
+    /// The elements, to be written.
     pub(crate) fn values(&mut self) -> &mut [T] {
         if self.len == 0 {
             return &mut [];
         }
-        // SAFETY: `new` checked that the data is there and aligned; nobody else has seen the tensor; T is a plain
-        // number, and callers write before they read.
+        // SAFETY: `new` checked that the data is there and aligned, and saw to it that it is
+        // initialised; nobody else has seen the tensor, and `&mut self` makes this the only access.
         unsafe {
             let data = self.tensor.api.TF_TensorData(self.tensor.raw).cast::<T>();
             std::slice::from_raw_parts_mut(data, self.len)
         }
     }
-
-    pub(super) fn raw(&self) -> *const sys::TF_Tensor {
-        self.tensor.raw
-    }
 }
 
-impl Output<i64> {
-    /// The offsets of a lease as a vector, in their own memory: the lease ends when the last tensor that refers to it is
-    /// gone.
+/// A tensor that is the offsets of a lease, in the lease's own memory. The lease ends when the last
+/// tensor that refers to it is gone. Others read the memory meanwhile, so there is no access to it
+/// here.
+pub(crate) struct Lent {
+    tensor: Owned,
+}
+
+impl Lent {
+    /// The offsets of a lease as a vector.
     ///
     /// # Errors
     /// `ResourceExhausted` if there is no memory.
-    pub(crate) fn lent(api: &'static TensorFlow, lease: Lease) -> Result<Self> {
+    pub(crate) fn new(api: &'static TensorFlow, lease: Lease) -> Result<Self> {
         let len = lease.offsets().len();
         let dims = [len as i64];
         if len == 0 {
-            // TensorFlow gives an empty tensor other memory at every turn: it could never be known again.
-            return Self::new(api, &dims);
+            // TensorFlow gives an empty tensor other memory at every turn: it could never be known
+            // again.
+            let Output { tensor, .. } = Output::<i64>::new(api, &dims)?;
+            return Ok(Self { tensor });
         }
         let (data, bytes) = (lease.offsets().as_ptr(), size_of_val(lease.offsets()));
         let lease = Box::into_raw(Box::new(lease));
-        // SAFETY: `data` has `len` numbers, is aligned to a cache line, so that it is not copied, and lives until
-        // TensorFlow calls `end_lease`, which it does once. TensorFlow 1.15 never writes to the memory of such a tensor:
-        // it takes it as not its own and does not reuse it for outputs.
+        // SAFETY: `data` has `len` numbers, is aligned to a cache line, so that it is not copied,
+        // and lives until TensorFlow calls `end_lease`, which it does once. TensorFlow 1.15 never
+        // writes to the memory of such a tensor: it takes it as not its own and does not reuse it
+        // for outputs.
         let raw = unsafe {
             api.TF_NewTensor(
                 i64::DTYPE,
@@ -298,8 +348,6 @@ impl Output<i64> {
         }
         Ok(Self {
             tensor: Owned { api, raw },
-            len,
-            element: PhantomData,
         })
     }
 }

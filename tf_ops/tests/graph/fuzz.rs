@@ -1,13 +1,13 @@
-//! Hostile input: random graphs, broken bytes. The pass answers or refuses, in time and in memory, and what it moves
-//! may move.
+//! Hostile input: random graphs, broken bytes. The pass answers or refuses, in time and in memory,
+//! and what it moves may move.
 //!
-//! `MX_REC_FUZZ_SECONDS=600 cargo test --release -p mx_rec_tf_ops --test graph -- --ignored` is the long form;
-//! `scripts/stress fuzz` runs it.
+//! `MX_REC_FUZZ_SECONDS=600 cargo test --release -p mx_rec_tf_ops --test graph -- --ignored` is the
+//! long form; `scripts/stress fuzz` runs it.
 
 use super::notation::{op_list, FunctionText, GraphText, NodeText};
 use mx_rec_kernels::Kind;
-use mx_rec_tf_ops::graph::graph_def::{read_ops, Function, Graph, Node, Source};
-use mx_rec_tf_ops::graph::{Iterator as PlannedIterator, Plan};
+use mx_rec_tf_ops::graph::graph_def::{read_ops, Function, Graph, InputSource, Node};
+use mx_rec_tf_ops::graph::{Plan, PlannedIterator};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use std::collections::{HashMap, HashSet};
@@ -17,9 +17,10 @@ use std::time::{Duration, Instant};
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// Op types that random graphs draw from: what moves, what stays, iterators and lookups.
-const OPS: &str = "Add Add Add Add Cast Cast Const Identity Identity Identity Pack PartitionedCall f0 f1 Placeholder \
-    Switch Merge NextIteration LookupTableFindV2 Unregistered IteratorV2 OneShotIterator MakeIterator IteratorGetNext \
-    IteratorToStringHandle MxRecFind MxRecFind MxRecIdOffset MxRecIdOffset MxRecIdOffset";
+const OPS: &str = "Add Add Add Add Cast Cast Const Identity Identity Identity Pack \
+    PartitionedCall f0 f1 Placeholder Switch Merge NextIteration LookupTableFindV2 Unregistered \
+    IteratorV2 OneShotIterator MakeIterator IteratorGetNext IteratorToStringHandle \
+    MxRecFind MxRecFind MxRecIdOffset MxRecIdOffset MxRecIdOffset";
 
 type Checked = Result<(), TestCaseError>;
 
@@ -132,7 +133,7 @@ fn check_iterator(
             }
         }
     }
-    let Source::Node(handle) = original.find(&iterator.iterator) else {
+    let InputSource::Node(handle) = original.find(&iterator.iterator) else {
         return Err(TestCaseError::fail("the iterator is not in the graph"));
     };
     let readers: Vec<&str> = original
@@ -141,7 +142,7 @@ fn check_iterator(
         .filter(|node| {
             let inputs = original.inputs(node).iter();
             let mut data = inputs.filter(|input| !input.is_control());
-            data.any(|input| input.source == Source::Node(handle))
+            data.any(|input| input.source == InputSource::Node(handle))
         })
         .map(|node| node.op)
         .filter(|op| !["MakeIterator", "IteratorToStringHandle"].contains(op))
@@ -170,7 +171,8 @@ fn node(at: usize, count: usize) -> impl Strategy<Value = NodeText> {
     (prop::sample::select(ops), inputs, 0..40_usize).prop_map(move |(op, mut inputs, twist)| {
         let mut attrs = vec![("T".to_owned(), "int64".to_owned())];
         let mut add = |key: &str, value: &str| attrs.push((key.to_owned(), value.to_owned()));
-        // Most nodes of these types get what they need, or graphs in which something moves would be rare.
+        // Most nodes of these types get what they need, or graphs in which something moves would be
+        // rare.
         match op {
             "IteratorGetNext" | "OneShotIterator" | "IteratorV2" => {
                 add("output_types", "[int64, int32]");
@@ -250,7 +252,8 @@ fn damage() -> impl Strategy<Value = Damage> {
         4 => (at(), 0..8_u8).prop_map(|(at, bit)| Damage::Flip(at, bit)),
         1 => at().prop_map(Damage::Cut),
         2 => (at(), 1..20_usize).prop_map(|(at, length)| Damage::Remove(at, length)),
-        2 => (at(), prop::collection::vec(any::<u8>(), 1..12)).prop_map(|(at, bytes)| Damage::Insert(at, bytes)),
+        2 => (at(), prop::collection::vec(any::<u8>(), 1..12))
+            .prop_map(|(at, bytes)| Damage::Insert(at, bytes)),
         2 => (at(), 1..200_usize).prop_map(|(at, length)| Damage::Repeat(at, length)),
     ]
 }

@@ -1,7 +1,8 @@
 //! Small graphs, their plans, and the nodes that move: tests/graph/golden, one case a file.
 //!
-//! A file is a sentence, the graph (`== graph`), and what the pass makes of it. `MX_REC_REWRITE_GOLDEN=1 cargo test -p
-//! mx_rec_tf_ops --test graph` writes the latter anew; read the difference before you commit it.
+//! A file is a sentence, the graph (`== graph`), and what the pass makes of it.
+//! `MX_REC_REWRITE_GOLDEN=1 cargo test -p mx_rec_tf_ops --test graph` writes the latter anew; read
+//! the difference before you commit it.
 
 use super::notation::{op_list, render, GraphText};
 use mx_rec_tf_ops::graph::Plan;
@@ -110,7 +111,8 @@ fn what_moves_is_the_original_byte_for_byte_but_for_its_place() {
                 nodes: nodes.collect(),
                 functions: Vec::new(),
             };
-            // The functions that are there must be those of the graph; which ones are, the files say.
+            // The functions that are there must be those of the graph; which ones are, the files
+            // say.
             let shown = render(moved);
             for function in &graph.functions {
                 if shown.contains(&format!("function {}", function.name)) {

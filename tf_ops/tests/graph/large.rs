@@ -4,8 +4,8 @@ use super::notation::{op_list, GraphText, NodeText};
 use mx_rec_tf_ops::graph::Plan;
 use std::time::Instant;
 
-/// `depth` ops in a row behind one iterator, `lookups` lookups that read the last of them, and `others` nodes of a
-/// model beside it.
+/// `depth` ops in a row behind one iterator, `lookups` lookups that read the last of them, and
+/// `others` nodes of a model beside it.
 fn graph(depth: usize, lookups: usize, others: usize) -> Vec<u8> {
     let mut text = String::from(
         "user = MxRecTable\n\
@@ -21,7 +21,8 @@ fn graph(depth: usize, lookups: usize, others: usize) -> Vec<u8> {
     for at in 0..lookups {
         text += &format!("user//sparse_lookup_{at}/ids = Identity(op_{depth}) {{T=int64}}\n");
         text += &format!(
-            "user//sparse_lookup_{at}/id_offset = MxRecIdOffset(user:1, user//sparse_lookup_{at}/ids) \
+            "user//sparse_lookup_{at}/id_offset = \
+             MxRecIdOffset(user:1, user//sparse_lookup_{at}/ids) \
              {{T=int64, create=1, limit=0, _mx_rec_movable=true}}\n"
         );
     }
@@ -89,7 +90,8 @@ fn what_many_iterators_share_is_not_copied_without_limit() {
             "it_{at} = OneShotIterator {{output_types=[int64]}}\n\
              next_{at} = IteratorGetNext(it_{at}) {{output_types=[int64]}}\n\
              sum_{at} = Add(next_{at}, op_19999)\n\
-             user//{at}/id_offset = MxRecIdOffset(user:1, sum_{at}) {{T=int64, create=1, _mx_rec_movable=true}}\n"
+             user//{at}/id_offset = MxRecIdOffset(user:1, sum_{at}) \
+             {{T=int64, create=1, _mx_rec_movable=true}}\n"
         );
     }
     let graph = GraphText::parse(&text).encode();

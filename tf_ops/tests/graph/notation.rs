@@ -1,9 +1,11 @@
 //! Graphs as text, one node a line, and back.
 //!
-//!     name = Op(input, input:1, ^control) @device {flag=true, n=3, T=int64, types=[int64, string], s="text", f=&function}
+//!     name = Op(input, input:1, ^control) @device {flag=true, n=3, T=int64, s="text"}
+//!     name = Op(input) {types=[int64, string], f=&function}
 //!
-//! An attribute written `<0a0b>` is its AttrValue's bytes; one named `+99` is a field of NodeDef with that number.
-//! `function NAME` or `function NAME stateful` opens a function; its nodes follow, indented.
+//! An attribute written `<0a0b>` is its AttrValue's bytes; one named `+99` is a field of NodeDef
+//! with that number. `function NAME` or `function NAME stateful` opens a function; its nodes
+//! follow, indented.
 
 use mx_rec_tf_ops::graph::graph_def::{Function, Graph, Node};
 use mx_rec_tf_ops::graph::wire::{put_bytes, put_number, Fields, Value};
@@ -336,13 +338,17 @@ fn split(text: &str) -> Vec<String> {
 
 /// An OpList of the ops that the test graphs use. `Unregistered` is not in it.
 pub(crate) fn op_list() -> Vec<u8> {
-    const STATELESS: &str = "Add AsString Cast Concat Const DatasetToSingleElement Enter Exit Floor Identity If Less \
-        LoopCond MakeDataset Merge Mul NextIteration NoOp Pack PartitionedCall Placeholder PlaceholderWithDefault \
-        RangeDataset Reshape SparseToDense StatelessIf StatelessWhile StridedSlice StringToHashBucketFast Switch";
-    const STATEFUL: &str = "Assert HashTableV2 Iterator IteratorFromStringHandleV2 IteratorGetNext IteratorGetNextSync \
-        IteratorToStringHandle IteratorV2 LookupTableFindV2 MakeIterator MxRecFind MxRecIdOffset \
-        MxRecObserve MxRecTable OneShotIterator RandomUniformInt ReadVariableOp SerializeIterator StatefulPartitionedCall VarHandleOp \
-        VariableV2 While";
+    const STATELESS: &str = "\
+        Add AsString Cast Concat Const DatasetToSingleElement Enter Exit Floor Identity If Less \
+        LoopCond MakeDataset Merge Mul NextIteration NoOp Pack PartitionedCall \
+        Placeholder PlaceholderWithDefault RangeDataset Reshape SparseToDense \
+        StatelessIf StatelessWhile StridedSlice StringToHashBucketFast Switch";
+    const STATEFUL: &str = "\
+        Assert HashTableV2 Iterator IteratorFromStringHandleV2 IteratorGetNext \
+        IteratorGetNextSync IteratorToStringHandle IteratorV2 LookupTableFindV2 \
+        MakeIterator MxRecFind MxRecIdOffset MxRecObserve MxRecTable OneShotIterator \
+        RandomUniformInt ReadVariableOp SerializeIterator StatefulPartitionedCall \
+        VarHandleOp VariableV2 While";
     let stateless = STATELESS.split_whitespace().map(|name| (name, false));
     let ops = stateless.chain(STATEFUL.split_whitespace().map(|name| (name, true)));
     let mut bytes = Vec::new();

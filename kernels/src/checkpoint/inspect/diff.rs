@@ -1,9 +1,10 @@
 //! Compares two tables by key: the order of rows does not matter.
 
 use super::super::format::damaged;
-use super::super::reader::open;
+use super::super::parts::open;
 use super::history::{compare, HistoryDifference};
-use super::layout::{Layout, Part};
+use super::keys::Keys;
+use super::layout::{Layout, PartFile};
 use super::stream::{cut, floats, keys, Progress, Stream};
 use crate::{Error, Kind, Result};
 use serde::Serialize;
@@ -11,8 +12,6 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Keys that are named one by one.
-const NAMED: usize = 10;
 /// Bytes of each part of the first table that are compared at a time.
 const WINDOW_BYTES: u64 = 8 << 20;
 /// Rows that are compared at a time at most.
@@ -23,26 +22,6 @@ const RUN_BYTES: u64 = 4 << 20;
 const GAP_BYTES: u64 = 64 << 10;
 /// Marks a row of the second table whose key the first has, too.
 const SEEN: u64 = 1 << 63;
-
-/// Some keys: how many, and the smallest of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Keys {
-    /// How many there are.
-    pub count: u64,
-    /// The ten smallest, in order.
-    pub first: Vec<i64>,
-}
-
-impl Keys {
-    pub(super) fn add(&mut self, key: i64) {
-        self.count += 1;
-        let at = self.first.partition_point(|earlier| *earlier < key);
-        if at < NAMED {
-            self.first.insert(at, key);
-            self.first.truncate(NAMED);
-        }
-    }
-}
 
 /// A part that both tables have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -84,12 +63,12 @@ pub struct Difference {
 
 /// Compares the tables in the directories `here` and `there`. `tell` as for [`super::verify`].
 ///
-/// Memory: 16 bytes for each key of the second table, and at most 32 MiB beside them; or 16 bytes for each key of both histories, if
-/// that is more.
+/// Memory: 16 bytes for each key of the second table, and at most 32 MiB beside them; or 16 bytes
+/// for each key of both histories, if that is more.
 ///
 /// # Errors
-/// `NotFound`, `DataLoss` or `Io` with the file's path for a table that is not sound; `ResourceExhausted` if there is no
-/// memory for the keys.
+/// `NotFound`, `DataLoss` or `Io` with the file's path for a table that is not sound;
+/// `ResourceExhausted` if there is no memory for the keys.
 pub fn diff(
     here: &Path,
     there: &Path,
@@ -107,7 +86,7 @@ pub fn diff(
 
     let dims = (first.dim.unwrap_or(0), second.dim.unwrap_or(0));
     let names = |layout: &Layout, other: &Layout| -> Vec<String> {
-        let lacks = |part: &&Part| other.parts.iter().all(|has| has.name != part.name);
+        let lacks = |part: &&PartFile| other.parts.iter().all(|has| has.name != part.name);
         let parts = layout.parts.iter().filter(lacks);
         parts.map(|part| part.name.clone()).collect()
     };
@@ -186,7 +165,7 @@ fn first_stream(layout: &Layout) -> Result<Stream> {
     Ok(Stream::new(&part.path, file))
 }
 
-fn key_part(layout: &Layout) -> Result<&Part> {
+fn key_part(layout: &Layout) -> Result<&PartFile> {
     let none = || Error::new(Kind::Internal, "a table has no keys");
     layout.parts.first().ok_or_else(none)
 }
@@ -228,7 +207,8 @@ impl Index {
         }
     }
 
-    /// `(position there, place in keys)` of the keys that are in the index, by position; the others go to `absent`.
+    /// `(position there, place in keys)` of the keys that are in the index, by position; the others
+    /// go to `absent`.
     fn find(&mut self, keys: &[i64], dir: &Path, absent: &mut Keys) -> Result<Vec<(u64, usize)>> {
         let mut sorted: Vec<(i64, usize)> = keys
             .iter()
@@ -270,7 +250,7 @@ struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    fn open(here: &Part, there: &'a Part) -> Result<Pair<'a>> {
+    fn open(here: &PartFile, there: &'a PartFile) -> Result<Pair<'a>> {
         Ok(Pair {
             here: Stream::new(&here.path, open(&here.path)?.0),
             there: open(&there.path)?.0,
@@ -287,7 +267,8 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// Reads the next rows of the first table, one for each key, and compares those that are in the second.
+    /// Reads the next rows of the first table, one for each key, and compares those that are in the
+    /// second.
     fn compare(
         &mut self,
         keys: &[i64],

@@ -1,9 +1,19 @@
 //! What a table's manifest says, whatever its version, in the form in which it is told.
 
 use super::super::manifest::{Manifest, Recorded};
-use super::layout::Slot;
+use super::super::whole::Seal;
 use crate::{Result, SlotSpec};
+use serde::Serialize;
 use std::path::{Path, PathBuf};
+
+/// A slot as the manifest names it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Slot {
+    /// Its name, which is that of its directory.
+    pub name: String,
+    /// Where new rows start; none if no manifest says it.
+    pub initial: Option<f32>,
+}
 
 /// A manifest of any version; without one, nothing but version 0.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +32,8 @@ pub(super) struct Facts {
     pub(super) config: Option<serde_json::Value>,
     /// What it says of the history: the configured access threshold, if there was one.
     pub(super) configured: Option<Option<u32>>,
+    /// The manifest's own size and checksum, from version 2 on.
+    pub(super) seal: Option<Seal>,
 }
 
 /// Reads the manifest in `dir`.
@@ -46,5 +58,6 @@ pub(super) fn facts(dir: &Path) -> Result<Facts> {
         files: manifest.files,
         config: manifest.config,
         configured: manifest.configured,
+        seal: manifest.seal,
     })
 }

@@ -1,9 +1,10 @@
-//! What a table's files say of admission: thresholds, what is known of a key, and how it differs from another table's.
+//! What a table's files say of admission: thresholds, what is known of a key, and how it differs
+//! from another table's.
 
 use super::super::format::{damaged, RECORDS, THRESHOLDS};
 use super::super::history::{read_thresholds, Files, Records};
-use super::diff::Keys;
 use super::facts::Facts;
+use super::keys::Keys;
 use super::stream::Progress;
 use crate::{Error, Kind, Result};
 use serde::Serialize;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// The history of a table, but for what is known of each key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct History {
+pub struct HistoryFacts {
     /// Keys that something is known of, with rows and without.
     pub keys: u64,
     /// Occurrences from which on a key gets a row.
@@ -22,13 +23,13 @@ pub struct History {
     pub eviction: Option<u32>,
     /// Whether occurrences are counted.
     pub counting: bool,
-    /// The latest time that was told, in seconds since 1970; 0 for none.
+    /// Greatest batch timestamp seen, in seconds since 1970; 0 for none.
     pub latest: u32,
 }
 
 /// What is known of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Seen {
+pub struct KeyHistory {
     /// How often it was counted.
     pub count: u32,
     /// When it was last seen, in seconds since 1970; 0 without a time.
@@ -39,9 +40,9 @@ pub struct Seen {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HistoryDifference {
     /// That of the first table, if it has one.
-    pub here: Option<History>,
+    pub here: Option<HistoryFacts>,
     /// That of the second table, if it has one.
-    pub there: Option<History>,
+    pub there: Option<HistoryFacts>,
     /// Keys that only the first knows.
     pub only_here: Keys,
     /// Keys that only the second knows.
@@ -61,13 +62,14 @@ impl HistoryDifference {
 /// A history on disk whose thresholds and sizes are good.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
-    pub(super) history: History,
+    pub(super) history: HistoryFacts,
     pub(super) records: PathBuf,
     /// Bytes of the records.
     pub(super) bytes: u64,
 }
 
-/// Finds the history in the directory of a table; none if there is none, or if something is wrong with it, which `fault` is told.
+/// Finds the history in the directory of a table; none if there is none, or if something is wrong
+/// with it, which `fault` is told.
 pub(super) fn find(dir: &Path, facts: &Facts, fault: &mut dyn FnMut(&Error)) -> Option<Found> {
     let lists = |name: &str| {
         let files = facts.files.as_ref()?;
@@ -89,7 +91,7 @@ pub(super) fn find(dir: &Path, facts: &Facts, fault: &mut dyn FnMut(&Error)) -> 
         return None;
     };
     Some(Found {
-        history: History {
+        history: HistoryFacts {
             keys: records.left,
             access,
             configured_access: facts.configured.unwrap_or(Some(access)),
@@ -107,7 +109,7 @@ impl Found {
     ///
     /// # Errors
     /// As [`Records::next`], and `Io` if the caller wants no more.
-    pub(super) fn seen(&self, wanted: i64, progress: &mut Progress) -> Result<Option<Seen>> {
+    pub(super) fn seen(&self, wanted: i64, progress: &mut Progress) -> Result<Option<KeyHistory>> {
         let mut seen = None;
         self.each(progress, &mut |key, found| {
             seen = seen.or((key == wanted).then_some(found));
@@ -120,7 +122,7 @@ impl Found {
     fn each(
         &self,
         progress: &mut Progress,
-        f: &mut dyn FnMut(i64, Seen) -> Result<bool>,
+        f: &mut dyn FnMut(i64, KeyHistory) -> Result<bool>,
     ) -> Result<()> {
         let mut records = Records::open(&self.records)?;
         let mut known = Vec::new();
@@ -129,7 +131,7 @@ impl Found {
             records.next(&mut known)?;
             for &(key, seen) in &known {
                 let (count, last) = (seen.count, seen.last);
-                if !f(key, Seen { count, last })? {
+                if !f(key, KeyHistory { count, last })? {
                     return Ok(());
                 }
             }
@@ -139,9 +141,9 @@ impl Found {
     }
 
     /// All keys, ascending: 16 bytes each.
-    fn sorted(&self, progress: &mut Progress) -> Result<Vec<(i64, Seen)>> {
+    fn sorted(&self, progress: &mut Progress) -> Result<Vec<(i64, KeyHistory)>> {
         let count = usize::try_from(self.history.keys).unwrap_or(usize::MAX);
-        let mut all: Vec<(i64, Seen)> = Vec::new();
+        let mut all: Vec<(i64, KeyHistory)> = Vec::new();
         all.try_reserve_exact(count).map_err(|_| {
             Error::new(Kind::ResourceExhausted, "there is no memory for the keys")
                 .with("keys", count)

@@ -1,6 +1,6 @@
 //! Looks at histories as they were saved, and as something damaged them.
 
-use super::{describe, diff, row, verify, History, Keys, Report, Seen};
+use super::{describe, diff, row, verify, HistoryFacts, KeyHistory, Keys, Report};
 use crate::checkpoint::temp::Temp;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ fn go_on(_: u64, _: u64) -> bool {
     true
 }
 
-const FIXTURE: History = History {
+const FIXTURE: HistoryFacts = HistoryFacts {
     keys: 7,
     access: 3,
     configured_access: Some(2),
@@ -65,7 +65,7 @@ fn a_history_is_described_and_verified() {
     let found = describe(&temp.at("original_history")).unwrap();
     assert_eq!(found.faults, []);
     // Nobody tells: the threshold in force stands for the configured one.
-    let original = History {
+    let original = HistoryFacts {
         configured_access: Some(3),
         ..FIXTURE
     };
@@ -83,7 +83,7 @@ fn a_key_is_shown_with_its_count_whether_it_has_a_row_or_waits() {
     let temp = Saved::new();
     for name in ["version_2_history", "original_history"] {
         let find = |key| row(&temp.at(name), key, &mut go_on).unwrap();
-        let seen = |count, last| Some(Seen { count, last });
+        let seen = |count, last| Some(KeyHistory { count, last });
         let found = find(-3).unwrap();
         assert_eq!((found.position, found.parts.len()), (Some(1), 3));
         assert_eq!(found.seen, seen(3, 1_700_000_000));

@@ -1,11 +1,13 @@
-//! What a table's directory holds, by its manifest, its attribute files and the sizes of its data files.
+//! What a table's directory holds, by its manifest, its attribute files and the sizes of its data
+//! files.
 
 use super::super::format::{
     damaged, named, ATTRIBUTE, DATA, EMBEDDING, FLOAT_BYTES, KEY, KEY_BYTES,
 };
-use super::super::reader::{attribute, check_size, find_slots, open};
-use super::facts::{facts, Facts};
-use super::history::{find, Found, History};
+use super::super::parts::{attribute, check_width, find_slots, open};
+use super::super::whole::check_membership;
+use super::facts::{facts, Facts, Slot};
+use super::history::{find, Found, HistoryFacts};
 use crate::{Error, Result, MAX_DIM};
 use serde::Serialize;
 use std::fs;
@@ -46,15 +48,6 @@ impl Fault {
     }
 }
 
-/// A slot as the manifest names it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Slot {
-    /// Its name, which is that of its directory.
-    pub name: String,
-    /// Where new rows start; none if no manifest says it.
-    pub initial: Option<f32>,
-}
-
 /// The size of one part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PartSize {
@@ -80,7 +73,7 @@ pub struct Description {
     /// Bytes of all files in the directory, whatever they are.
     pub bytes: u64,
     /// What admission and eviction know, if the table has a history.
-    pub history: Option<History>,
+    pub history: Option<HistoryFacts>,
     /// What the manifest says of the table's configuration, if it does.
     pub config: Option<serde_json::Value>,
     /// What is wrong with manifest, attribute files and sizes; data files are not read.
@@ -90,10 +83,11 @@ pub struct Description {
 /// Looks at the directory of a table; nothing but small files is read.
 ///
 /// # Errors
-/// `NotFound`, `DataLoss` or `Io` if `dir` is no directory that can be read. What is wrong inside is in `faults`.
+/// `NotFound`, `DataLoss` or `Io` if `dir` is no directory that can be read. What is wrong inside
+/// is in `faults`.
 pub fn describe(dir: &Path) -> Result<Description> {
     let layout = Layout::read(dir)?;
-    let part = |part: &Part| PartSize {
+    let part = |part: &PartFile| PartSize {
         name: part.name.clone(),
         bytes: part.bytes,
     };
@@ -112,7 +106,7 @@ pub fn describe(dir: &Path) -> Result<Description> {
 
 /// A data file.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct PartFile {
     pub(super) name: String,
     pub(super) path: PathBuf,
     /// Bytes of a record, if its attribute is good.
@@ -128,7 +122,7 @@ pub(super) struct Layout {
     pub(super) rows: Option<u64>,
     pub(super) dim: Option<u64>,
     /// The first is the keys.
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<PartFile>,
     /// What admission and eviction know, if it is there and sound.
     pub(super) history: Option<Found>,
     pub(super) faults: Vec<Fault>,
@@ -141,11 +135,18 @@ impl Layout {
         }
         let mut faults = Vec::new();
         let mut fault = |error: &Error| faults.push(Fault::of(dir, error));
-        let facts = facts(dir).unwrap_or_else(|error| {
-            fault(&error);
-            Facts::default()
-        });
-        let mut facts = facts;
+        let mut facts = match facts(dir) {
+            Ok(facts) => {
+                if let Err(error) = check_membership(dir, facts.seal) {
+                    fault(&error);
+                }
+                facts
+            }
+            Err(error) => {
+                fault(&error);
+                Facts::default()
+            }
+        };
         if !facts.lists_slots {
             facts.slots = find_slots(dir)?
                 .iter()
@@ -157,7 +158,7 @@ impl Layout {
         }
         let keys = dir.join(KEY);
         let shape = attribute(&keys).and_then(|[rows, size]| {
-            check_size(size, KEY_BYTES, &keys.join(ATTRIBUTE))?;
+            check_width(size, KEY_BYTES, &keys.join(ATTRIBUTE))?;
             Ok(rows)
         });
         let counted = shape.map_err(|error| fault(&error)).ok();
@@ -212,7 +213,7 @@ impl Layout {
 fn float_shape(dir: &Path, rows: Option<u64>, dim: Option<u64>) -> Result<u64> {
     let [found, width, size] = attribute(dir)?;
     let path = dir.join(ATTRIBUTE);
-    check_size(size, FLOAT_BYTES, &path)?;
+    check_width(size, FLOAT_BYTES, &path)?;
     if !(1..=MAX_DIM as u64).contains(&width) {
         return Err(damaged("no table has such a dim", &path)
             .with("dim", width)
@@ -241,7 +242,7 @@ fn part(
     width: Option<u64>,
     rows: Option<u64>,
     fault: &mut dyn FnMut(&Error),
-) -> Part {
+) -> PartFile {
     let path = dir.join(DATA);
     let bytes = match open(&path) {
         Ok((_, bytes)) => {
@@ -262,7 +263,7 @@ fn part(
             0
         }
     };
-    Part {
+    PartFile {
         name: name.to_owned(),
         path,
         width,
@@ -270,7 +271,8 @@ fn part(
     }
 }
 
-/// Bytes of the plain files in a directory and, to a depth, below; what cannot be read counts nothing.
+/// Bytes of the plain files in a directory and, to a depth, below; what cannot be read counts
+/// nothing.
 fn size_below(dir: &Path, depth: u32) -> u64 {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let size = |entry: fs::DirEntry| match entry.metadata() {

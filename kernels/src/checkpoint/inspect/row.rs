@@ -1,15 +1,16 @@
 //! Finds the row of one key.
 
-use super::super::reader::open;
-use super::history::Seen;
-use super::layout::{Layout, Part};
+use super::super::parts::open;
+use super::history::KeyHistory;
+use super::layout::{Layout, PartFile};
 use super::stream::{cut, floats, keys, Progress, Stream};
 use crate::Result;
 use serde::{Serialize, Serializer};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// A float that JSON can tell: a number with as few digits as its bits need, or `"NaN"`, `"Infinity"`, `"-Infinity"`.
+/// A float that JSON can tell: a number with as few digits as its bits need, or `"NaN"`,
+/// `"Infinity"`, `"-Infinity"`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Number(pub f32);
 
@@ -41,10 +42,11 @@ pub struct Row {
     /// The embedding, then the slots; empty without a row.
     pub parts: Vec<PartValues>,
     /// What admission and eviction know of it, if they do.
-    pub seen: Option<Seen>,
+    pub seen: Option<KeyHistory>,
 }
 
-/// The row of `key` in the table in `dir` and what its history knows of it, or none if it has neither. `tell` as for [`super::verify`]. Memory: a few MiB.
+/// The row of `key` in the table in `dir` and what its history knows of it, or none if it has
+/// neither. `tell` as for [`super::verify`]. Memory: a few MiB.
 ///
 /// # Errors
 /// `NotFound`, `DataLoss` or `Io` with the file's path.
@@ -94,7 +96,7 @@ fn position(stream: &mut Stream, key: i64, progress: &mut Progress) -> Result<Op
     }
 }
 
-fn values(part: &Part, position: u64) -> Result<PartValues> {
+fn values(part: &PartFile, position: u64) -> Result<PartValues> {
     let width = part.width.unwrap_or(0);
     let (file, _) = open(&part.path)?;
     let mut bytes = vec![0; usize::try_from(width).unwrap_or(0)];

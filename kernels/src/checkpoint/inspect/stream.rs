@@ -6,7 +6,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// How far a long reading is. The caller is told `(bytes done, bytes in all)` and answers whether to go on.
+/// How far a long reading is. The caller is told `(bytes done, bytes in all)` and answers whether
+/// to go on.
 pub(super) struct Progress<'a> {
     done: u64,
     total: u64,

@@ -2,7 +2,7 @@
 
 use super::super::format::damaged;
 use super::super::manifest::Recorded;
-use super::super::reader::open;
+use super::super::parts::open;
 use super::layout::{Fault, Layout};
 use super::stream::{keys, Progress, Stream};
 use crate::{Error, Kind, Result, PADDING};
@@ -26,11 +26,12 @@ pub struct Report {
     pub faults: Vec<Fault>,
 }
 
-/// Reads every file of the table in `dir`, and tells every fault: missing files, shapes and sizes that do not fit, keys that are
-/// -1 or occur twice, and, from version 2 on, files that the manifest lacks, and other sizes or checksums than it says.
+/// Reads every file of the table in `dir`, and tells every fault: missing files, shapes and sizes
+/// that do not fit, padding keys, keys that occur twice, and, from version 2 on, files that the
+/// manifest lacks, and other sizes or checksums than it says.
 ///
-/// `tell` gets `(bytes read, bytes in all)` at least once for each MiB and answers whether to go on. Memory: 8 bytes a key and
-/// a few MiB.
+/// `tell` gets `(bytes read, bytes in all)` at least once for each MiB and answers whether to go
+/// on. Memory: 8 bytes a key and a few MiB.
 ///
 /// # Errors
 /// As [`super::describe`], and `Io` if `tell` wants no more.

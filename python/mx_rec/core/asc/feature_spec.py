@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from typing import Optional, Tuple, Union
+from typing import Dict, NamedTuple, Optional, Tuple, Union
 
 from mx_rec.constants.constants import MAX_INT32
 from mx_rec.validator.validator import Bool, Check, Int, Text, checked, is_int
@@ -12,6 +12,8 @@ _numbers = itertools.count()
 
 class _IndexKey(Check):
     """A str of 1-255 characters, or an int in [0, 255]."""
+
+    takes_numbers = True
 
     def check(self, name: str, value: Union[str, int]) -> None:
         """Checks type, then bounds."""
@@ -77,6 +79,20 @@ class FeatureSpec:
     def __repr__(self) -> str:
         return "<FeatureSpec {!r}: entry {!r} for table {!r}>".format(
             self.name, self.index_key, self.table_name)
+
+
+class Insertion(NamedTuple):
+    """What one traced insert function read from its batch.
+
+    Attributes:
+        is_training: The mode of the pipeline.
+        specs: The features that were found in the batch, by unique name.
+        components: For each of them, its place among the flat components of the mapped batch.
+    """
+
+    is_training: bool
+    specs: Dict[str, FeatureSpec]
+    components: Dict[str, int]
 
 
 def normal_thresholds(access: Optional[int], eviction: Optional[int]) -> Tuple[int, int]:

@@ -2,17 +2,17 @@
 
 import itertools
 import os
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
 from tensorflow.python.data.util import nest
 
 from mx_rec.core.asc.batches import check_dense, holder_of
-from mx_rec.core.asc.feature_spec import FeatureSpec
+from mx_rec.core.asc.feature_spec import FeatureSpec, Insertion
 from mx_rec.core.graph_state import GraphState, graph_state
 from mx_rec.core.ids import is_id_type
-from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
+from mx_rec.util.settings import Settings
 from mx_rec.validator.validator import Bool, Int, Text, Type, checked
 
 MARKER = "mx_rec_insert_{}"
@@ -21,20 +21,6 @@ DUMP_DIRECTORY = "./export_graph"
 DUMP_FILE = "pipeline_graph.pb"
 
 _numbers = itertools.count()
-
-
-class Insertion(NamedTuple):
-    """What one traced insert function read from its batch.
-
-    Attributes:
-        is_training: The mode of the pipeline.
-        specs: The features that were found in the batch, by unique name.
-        components: For each of them, its place among the flat components of the mapped batch.
-    """
-
-    is_training: bool
-    specs: Dict[str, FeatureSpec]
-    components: Dict[str, int]
 
 
 @checked(tgt_key_specs=Type(FeatureSpec, list, tuple, optional=True),
@@ -69,7 +55,7 @@ def get_asc_insert_func(
         RuntimeError: If neither or both kinds of description are given.
         EnvironmentError: If `init` was not called.
     """
-    ConfigInitializer.get_instance()
+    Settings.get_instance()
     specs = _check_specs(tgt_key_specs, args_index_list, table_names)
 
     def insert(*args: Any) -> Any:
@@ -162,7 +148,7 @@ def _check_entry(spec: FeatureSpec, entry: tf.Tensor, is_training: bool,
     if not is_id_type(entry.dtype):
         raise ValueError("the entry {!r} of the feature {!r} should be of an integer or float "
                          "type, but is {}".format(spec.index_key, spec.name, entry.dtype.name))
-    if not ConfigInitializer.get_instance().use_static:
+    if not Settings.get_instance().use_static:
         return
     if entry.shape.rank == 0:
         raise ValueError("in static shape the entry {!r} of the feature {!r} cannot be a "

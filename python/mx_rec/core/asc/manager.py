@@ -1,9 +1,14 @@
 """`start_asc_pipeline`: the point after which no table and no training lookup is added."""
 
+from typing import List
+
+import tensorflow as tf
+
 from mx_rec.core.admission import settle_timestamp
-from mx_rec.core.graph_state import GraphState, graph_state
-from mx_rec.util.initialize import ConfigInitializer
+from mx_rec.core.graph_state import GraphState, graph_state, outermost_graph
+from mx_rec.core.table import TABLE_OP
 from mx_rec.util.log import logger
+from mx_rec.util.settings import Settings
 
 
 def start_asc_pipeline() -> None:
@@ -18,18 +23,23 @@ def start_asc_pipeline() -> None:
         ValueError: If a table has an eviction threshold and training batches no timestamp.
         EnvironmentError: If `init` was not called.
     """
-    ConfigInitializer.get_instance()
+    Settings.get_instance()
     state = graph_state()
     if state.frozen:
         return
-    if not state.tables:
+    tables = list(state.tables) or [op.name for op in _table_ops()]
+    if not tables:
         raise RuntimeError("table_info_list is empty! Create a table with create_table before the "
                            "pipeline is started.")
     _check_padding(state)
     settle_timestamp()
     state.frozen = True
-    logger.info("the pipeline of %d tables is built: %s.", len(state.tables),
-                ", ".join(state.tables))
+    logger.info("the pipeline of %d tables is built: %s.", len(tables), ", ".join(tables))
+
+
+def _table_ops() -> List[tf.Operation]:
+    """Returns the ops that make tables, which an imported graph has without knowing their names."""
+    return [op for op in outermost_graph().get_operations() if op.type == TABLE_OP]
 
 
 def _check_padding(state: GraphState) -> None:

@@ -1,8 +1,8 @@
 """Rank and rank count, taken from the TensorFlow cluster description in TF_CONFIG."""
 
-import json
-import os
-from typing import Any, Dict, List, Tuple
+from typing import Tuple
+
+from mx_rec.util.communication.cluster import read_cluster
 
 # Task types that train, in the order in which ranks are given out.
 _TRAINING_TASKS = ("chief", "master", "worker")
@@ -18,11 +18,13 @@ def get_rank_id() -> int:
     Raises:
         ValueError: If TF_CONFIG is not valid.
     """
-    return _cluster()[0]
+    return _rank_and_size()[0]
 
 
 def get_rank_size() -> int:
     """Returns the number of training tasks (chief, master and workers) of the job.
+
+    Tables of a job with several of them are refused (mx_rec.core.clusters).
 
     Returns:
         An int >= 1; 1 without a cluster.
@@ -30,7 +32,7 @@ def get_rank_size() -> int:
     Raises:
         ValueError: If TF_CONFIG is not valid.
     """
-    return _cluster()[1]
+    return _rank_and_size()[1]
 
 
 def get_local_rank_size() -> int:
@@ -38,27 +40,17 @@ def get_local_rank_size() -> int:
     return 1
 
 
-def _cluster() -> Tuple[int, int]:
-    """Reads TF_CONFIG and returns (rank id, rank size)."""
-    text = os.environ.get("TF_CONFIG", "")
-    if not text.strip():
+def _rank_and_size() -> Tuple[int, int]:
+    cluster = read_cluster()
+    if cluster is None:
         return 0, 1
-    try:
-        config: Dict[str, Any] = json.loads(text)
-        cluster: Dict[str, Any] = config.get("cluster") or {}
-        task: Dict[str, Any] = config.get("task") or {}
-        members: List[Tuple[str, int]] = [
-            (kind, index) for kind in _TRAINING_TASKS
-            for index in range(len(cluster.get(kind) or ()))]
-        own = (task.get("type", "worker"), int(task.get("index", 0)))
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError("the environment variable TF_CONFIG is not a valid cluster description "
-                         "({}): {!r}".format(error, text)) from error
+    members = [(kind, index) for kind in _TRAINING_TASKS
+               for index in range(cluster.jobs.get(kind, 0))]
     if not members:
         return 0, 1
-    if own in members:
-        return members.index(own), len(members)
-    if own[0] in _TRAINING_TASKS:
+    if cluster.task in members:
+        return members.index(cluster.task), len(members)
+    if cluster.task[0] in _TRAINING_TASKS:
         raise ValueError("the environment variable TF_CONFIG names the task {}:{}, which its "
-                         "cluster does not contain: {!r}".format(own[0], own[1], text))
+                         "cluster does not contain: {!r}".format(*cluster.task, cluster.text))
     return 0, len(members)

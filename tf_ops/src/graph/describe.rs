@@ -2,11 +2,11 @@
 
 use super::graph_def::Node;
 
-/// The most bytes of a name that a reason repeats.
+/// Reasons repeat at most so many bytes of a name.
 const LONGEST: usize = 200;
 
 /// `'name' (Op)`.
-pub(super) fn node_words(node: &Node<'_>) -> String {
+pub(super) fn described(node: &Node<'_>) -> String {
     format!("{} ({})", quoted(node.name), shortened(node.op))
 }
 

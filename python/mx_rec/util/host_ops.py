@@ -11,6 +11,7 @@ from tensorflow.python.ops import gen_dataset_ops
 
 from mx_rec import plugin
 from mx_rec.constants.constants import EVAL_CHANNEL_ID, TRAIN_CHANNEL_ID
+from mx_rec.core.admission import set_threshold_op
 from mx_rec.ops.shapes import Library
 from mx_rec.validator.validator import Int
 
@@ -18,7 +19,24 @@ _library = None  # type: Optional[HostOps]
 
 
 class HostOps(Library):
-    """The plugin's ops, and the host ops of the original."""
+    """The Python functions of the plugin's ops, and the host ops of the original."""
+
+    def set_threshold(self, input: Any,  # pylint: disable=redefined-builtin
+                      emb_name: Any = "", ids_name: str = "") -> tf.Tensor:
+        """Makes an op that changes the admission threshold of tables.
+
+        Args:
+            input: int32 scalar tensor: the new threshold, or 0, which stops the counting.
+            emb_name: A table's name, or a list of names; empty is all tables with admission.
+            ids_name: Of the original, without effect.
+
+        Returns:
+            int32 scalar, the value, once it is set.
+
+        Raises:
+            ValueError: If there is no such table in the present graph, or it has no admission.
+        """
+        return set_threshold_op(input, emb_name, ids_name)
 
     def clear_channel(self, channel_id: int, name: Optional[str] = None) -> tf.Operation:
         """Makes the op that scripts run before an evaluation round: there is nothing to clear.
@@ -104,8 +122,8 @@ def _no_queue(name: str) -> NoReturn:
         "dataset instead, or look up tensor ids with modify_graph=True.".format(name))
 
 
-def library() -> HostOps:
-    """Returns one Python function per op of the plugin, and the host ops.
+def host_pipeline_ops() -> HostOps:
+    """Returns the functions of the plugin's ops and the host ops, always the same object.
 
     Raises:
         ImportError: If the plugin cannot be loaded.

@@ -1,10 +1,9 @@
-//! The history of a table out to files and in from them, key by key.
+//! Export and import of admission history, key by key.
 
 use super::{Loading, Snapshot, Table};
 use crate::history::{History, Seen, Settings, Sketch};
 use crate::pool::ranges;
-use crate::{Error, Pool, Result, PADDING};
-use parking_lot::Mutex;
+use crate::{Pool, Result, PADDING};
 
 /// Entries of a shard of the index that are listed at once.
 const LOOK: usize = 16 << 10;
@@ -35,11 +34,13 @@ impl Snapshot<'_> {
         history.as_deref().map(History::settings)
     }
 
-    /// Calls `f` with every key that something is known of, once each, those with rows first. The order depends on the table alone.
+    /// Calls `f` with every key that something is known of, once each, those with rows first. The
+    /// order depends on the table alone.
     ///
-    /// No key gets a row or loses one meanwhile. Batches may still be observed: each key comes with what was known of it at some moment
-    /// of the call, and of a batch that is observed meanwhile some keys may have been counted. Waiting keys that are evicted or
-    /// removed meanwhile come or not. Memory: 4 MiB, and 16 bytes for each of a 1024th of the waiting keys.
+    /// No key gets a row or loses one meanwhile. Batches may still be observed: each key comes with
+    /// what was known of it at some moment of the call, and of a batch that is observed meanwhile
+    /// some keys may have been counted. Keys without rows that are evicted or removed meanwhile may
+    /// come. Memory: 4 MiB, and 16 bytes for each of a 1024th of the keys without rows.
     ///
     /// # Errors
     /// The first error of `f`.
@@ -64,12 +65,12 @@ impl Snapshot<'_> {
                 listed.into_iter().try_for_each(|list| f(list))?;
             }
         }
-        let pieces = self.with_history(0, |history| history.waiting.pieces());
+        let pieces = self.with_history(0, |history| history.candidates.pieces());
         let mut list = lists.pop().unwrap_or_default();
         drop(lists);
         for piece in 0..pieces {
             list.clear();
-            self.with_history((), |history| history.waiting.list(piece, &mut list));
+            self.with_history((), |history| history.candidates.list(piece, &mut list));
             f(&list)?;
         }
         Ok(())
@@ -77,14 +78,14 @@ impl Snapshot<'_> {
 
     /// Width and depth of the sketch that counts keys without a row; None if there is none.
     pub(crate) fn sketch_shape(&self) -> Option<(u64, u64)> {
-        let sketch = |history: &History| history.waiting.sketch().map(Sketch::shape);
+        let sketch = |history: &History| history.candidates.sketch().map(Sketch::shape);
         self.with_history(None, sketch)
     }
 
     /// Calls `f` with the cells `from..from + most` of the sketch, as far as there are so many.
     pub(crate) fn each_cell(&self, from: usize, most: usize, f: &mut dyn FnMut(u64)) {
         self.with_history((), |history| {
-            if let Some(sketch) = history.waiting.sketch() {
+            if let Some(sketch) = history.candidates.sketch() {
                 sketch.cells(from).take(most).for_each(f);
             }
         });
@@ -96,7 +97,7 @@ impl Snapshot<'_> {
         let next = self
             .index
             .look(shard, from, LOOK, |key, row| rows.push((key, row)));
-        // For a while at a time: whoever waits to change the history would keep all readers waiting.
+        // The lock is taken anew for each group: a waiting writer blocks all new readers.
         self.with_history((), |history| {
             let known = rows.iter().map(|&(key, row)| (key, history.of_row(row)));
             list.extend(known.filter(|(_, seen)| !seen.is_nothing()));
@@ -111,52 +112,51 @@ impl Snapshot<'_> {
 }
 
 impl Loading<'_> {
-    /// Starts the history of the rows that were pushed: the last of them. A sketch exists twice until the load ends.
+    /// Starts the history of the rows that were pushed: the last of them. A sketch exists twice
+    /// until the load ends.
     ///
     /// # Errors
     /// `ResourceExhausted` without memory for the sketch of a table that has one.
     pub(crate) fn start_history(&mut self, settings: Settings) -> Result<()> {
         let history = History::from_files(settings, self.content.slab.rows());
-        let history = history.with_waiting(self.table.candidates()?);
+        let history = history.with_candidates(self.table.candidates()?);
         self.history = Some(Box::new(history));
         Ok(())
     }
 
-    /// Sets cells of the sketch, from number `from` on; those it has not got are passed over.
+    /// Sets cells of the sketch, from number `from` on; out-of-range cells are ignored.
     pub(crate) fn fill_cells(&self, from: usize, cells: impl Iterator<Item = u64>) {
         let history = self.history.as_deref();
-        if let Some(sketch) = history.and_then(|history| history.waiting.sketch()) {
+        if let Some(sketch) = history.and_then(|history| history.candidates.sketch()) {
             sketch.fill(from, cells);
         }
     }
 
-    /// Takes in what is known of keys, with rows or without. An entry that tells nothing is passed over.
+    /// Takes in what is known of keys, with rows or without. Entries without a count and a time are
+    /// ignored.
     ///
     /// # Errors
-    /// `DataLoss` for the padding key and for a key that came before, except into a sketch, which cannot tell. After an error the load
-    /// cannot succeed.
-    pub(crate) fn recall(&self, pool: &Pool, known: &Known) -> Result<()> {
+    /// `DataLoss` for the padding key and for a key that came before, except into a sketch, which
+    /// cannot tell. After an error the load cannot succeed.
+    pub(crate) fn import_history(&self, pool: &Pool, known: &Known) -> Result<()> {
         let Some(history) = self.history.as_deref() else {
             return Ok(());
         };
-        let failed: Mutex<Option<Error>> = Mutex::new(None);
         let parts = pool.parts(known.len(), LEAST);
-        pool.each(ranges(known.len(), parts), |range| {
+        pool.try_each(ranges(known.len(), parts), |range| {
             for &(key, seen) in known.get(range).unwrap_or_default() {
-                let error = if key == PADDING {
-                    self.damaged("the history has the padding key", key)
-                } else if seen.is_nothing() || history.put(key, self.index.row(key), seen) {
-                    continue;
-                } else {
-                    self.damaged("a key occurs twice in the history", key)
-                };
-                failed.lock().get_or_insert(error);
+                if key == PADDING {
+                    return Err(self.damaged("the history has the padding key", key));
+                }
+                if !seen.is_nothing() && !history.put(key, self.index.row(key), seen) {
+                    return Err(self.damaged("a key occurs twice in the history", key));
+                }
             }
-        });
-        failed.into_inner().map_or(Ok(()), Err)
+            Ok(())
+        })
     }
 
-    /// After the last [`Loading::recall`].
+    /// After the last [`Loading::import_history`].
     pub(crate) fn complete_history(&mut self) {
         let rows = self.index.len();
         if let Some(history) = self.history.as_deref_mut() {

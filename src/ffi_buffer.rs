@@ -1,11 +1,13 @@
-//! Bytes that C callers get: an answer or the text of an error, in a buffer that goes back to `mx_rec_free`.
+//! Bytes that C callers get: a result or the text of an error, in a buffer that goes back to
+//! `mx_rec_free`.
 
+use mx_rec_tf_ops::panic_text;
 use std::ffi::c_int;
 use std::fmt::Display;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-/// Gives out what `work` makes with 0, or the text of its error with 1; `what` names the work if it panics. Without a place for the
-/// answer nothing is done, and the result is 1.
+/// Gives out what `work` makes with 0, or the text of its error with 1; `what` names the work if it
+/// panics. Without a place for the result nothing is done, and 1 is returned.
 ///
 /// # Safety
 /// `result` and `result_size` are null or can be written.
@@ -18,21 +20,30 @@ pub(crate) unsafe fn give<E: Display>(
     if result.is_null() || result_size.is_null() {
         return 1;
     }
-    let (status, answer) = match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(Ok(answer)) => (0, answer),
-        Ok(Err(error)) => (1, error.to_string().into_bytes()),
-        Err(_) => (
-            1,
-            format!("a defect of the plugin: {what} panicked").into_bytes(),
-        ),
-    };
-    let answer = answer.into_boxed_slice();
+    let (status, bytes) = outcome(what, work);
+    let bytes = bytes.into_boxed_slice();
     // SAFETY: the caller says that both places can be written.
     unsafe {
-        result_size.write(answer.len());
-        result.write(Box::into_raw(answer).cast());
+        result_size.write(bytes.len());
+        result.write(Box::into_raw(bytes).cast());
     }
     status
+}
+
+/// Does the work: 0 and what it makes, or 1 and the text of its error or panic.
+pub(crate) fn outcome<E: Display>(
+    what: &str,
+    work: impl FnOnce() -> Result<Vec<u8>, E>,
+) -> (c_int, Vec<u8>) {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(bytes)) => (0, bytes),
+        Ok(Err(error)) => (1, error.to_string().into_bytes()),
+        Err(cause) => {
+            let text = panic_text(cause.as_ref());
+            let text = format!("a defect of the plugin: {what} panicked: {text}");
+            (1, text.into_bytes())
+        }
+    }
 }
 
 /// Frees a buffer that one of our functions gave out; null is allowed.

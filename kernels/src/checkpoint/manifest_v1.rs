@@ -1,10 +1,11 @@
-//! The manifest of version 1, a few lines of text. It is read for as long as there are such files; none is written any more.
+//! The manifest of version 1, a few lines of text. It is read for as long as there are such files;
+//! none is written any more.
 
 use crate::SlotSpec;
 
 /// What such a manifest says.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Text {
+pub(super) struct ManifestV1 {
     /// Rows in every file.
     pub(super) rows: u64,
     /// Floats of an embedding and of each slot.
@@ -16,9 +17,9 @@ pub(super) struct Text {
 const TITLE: &str = "mx_rec table 1";
 const END: &str = "end";
 
-impl Text {
+impl ManifestV1 {
     /// The manifest with this text, or what is wrong with it.
-    pub(super) fn parse(text: &str) -> Result<Text, &'static str> {
+    pub(super) fn parse(text: &str) -> Result<ManifestV1, &'static str> {
         let mut lines = text.lines();
         if lines.next() != Some(TITLE) {
             return Err("the manifest is of another version or no manifest");
@@ -29,7 +30,7 @@ impl Text {
         for line in &mut lines {
             if line == END {
                 return match lines.next() {
-                    None => Ok(Text { rows, dim, slots }),
+                    None => Ok(ManifestV1 { rows, dim, slots }),
                     Some(_) => Err("the manifest goes on after its end"),
                 };
             }
@@ -75,12 +76,12 @@ mod tests {
             name: name.into(),
             initial,
         };
-        let expected = Text {
+        let expected = ManifestV1 {
             rows: 3,
             dim: 2,
             slots: vec![slot("Ftrl_accum", 0.1), slot("Ftrl_linear", 0.0)],
         };
-        assert_eq!(Text::parse(TEXT), Ok(expected));
+        assert_eq!(ManifestV1::parse(TEXT), Ok(expected));
     }
 
     #[test]
@@ -88,7 +89,7 @@ mod tests {
         let text = TEXT;
         // Without the last line feed it still says the same.
         for len in 0..text.len() - 1 {
-            assert!(Text::parse(&text[..len]).is_err(), "{len}");
+            assert!(ManifestV1::parse(&text[..len]).is_err(), "{len}");
         }
         for (from, to) in [
             ("table 1", "table 2"),
@@ -100,15 +101,15 @@ mod tests {
             ("3dcccccd", "3dcccc"),
             ("end\n", "end\nmore\n"),
         ] {
-            assert!(Text::parse(&text.replace(from, to)).is_err(), "{to}");
+            assert!(ManifestV1::parse(&text.replace(from, to)).is_err(), "{to}");
         }
     }
 
     proptest! {
         #[test]
         fn any_text_is_read_or_refused(text in "\\PC*", tail in "(slot [a-z./]{0,5} [0-9a-f]{0,9}\n){0,3}(end)?") {
-            let _ = Text::parse(&text);
-            let _ = Text::parse(&format!("mx_rec table 1\nrows 1\ndim 1\n{tail}"));
+            let _ = ManifestV1::parse(&text);
+            let _ = ManifestV1::parse(&format!("mx_rec table 1\nrows 1\ndim 1\n{tail}"));
         }
     }
 }

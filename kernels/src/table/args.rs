@@ -5,7 +5,8 @@ use crate::{Ids, SlotSpec};
 /// The rows an update is for.
 #[derive(Clone, Copy, Debug)]
 pub enum Target<'a> {
-    /// Row numbers as [`Table::id_offset`](crate::Table::id_offset) gave them; they may repeat, -1 is skipped.
+    /// Offsets as [`Table::id_offset`](crate::Table::id_offset) gave them; they may repeat, -1 and
+    /// 0 are skipped.
     Offsets(&'a [i64]),
     /// Keys; unknown ones get rows first.
     Ids(Ids<'a>),
@@ -28,9 +29,9 @@ impl Target<'_> {
 
 /// The gradients of one lookup, one for each of its ids.
 #[derive(Clone, Copy, Debug)]
-pub struct Lookup<'a> {
-    /// Row numbers of its distinct keys `(u)`, as [`Table::id_offset`](crate::Table::id_offset) gave them; they may repeat, -1 is
-    /// skipped.
+pub struct LookupGradients<'a> {
+    /// Those of its distinct keys `(u)`, as [`Table::id_offset`](crate::Table::id_offset) gave
+    /// them; they may repeat, -1 and 0 are skipped.
     pub offsets: &'a [i64],
     /// For each id its place in `offsets`, `(n)`; -1 is skipped.
     pub restore: &'a [i32],
@@ -38,7 +39,8 @@ pub struct Lookup<'a> {
     pub grads: &'a [f32],
 }
 
-/// What [`Table::find`](crate::Table::find) gives for keys without a row. The padding key always gives zeros.
+/// What [`Table::find`](crate::Table::find) gives for keys without a row. The padding key always
+/// gives zeros.
 #[derive(Clone, Copy, Debug)]
 pub enum Absent<'a> {
     /// Zeros.

@@ -1,23 +1,23 @@
-//! Which rows of a table are removed, as bits over bits, so that the first of them is found at once.
+//! Free-row bitmap with a one-level summary for find-first.
 
 /// Rows of one word.
 const BITS: usize = u64::BITS as usize;
 
-/// A set of row numbers.
+/// The numbers of free rows.
 ///
 /// ```text
-/// words:   one bit a row, set where it is removed
+/// words:   one bit a row, set where it is free
 /// summary: one bit a word, set where the word has a bit
 /// ```
 /// Both may be shorter than the rows there are: what is not there is not set.
 #[derive(Default)]
-pub(super) struct Vacant {
+pub(super) struct FreeRows {
     words: Vec<u64>,
     summary: Vec<u64>,
     len: usize,
 }
 
-impl Vacant {
+impl FreeRows {
     /// How many rows are in it.
     #[inline(always)]
     pub(super) fn len(&self) -> usize {
@@ -120,36 +120,36 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_set(verbs in proptest::collection::vec((0..5_u8, 0..20_000_u32), 1..300)) {
-            let (mut vacant, mut set) = (Vacant::default(), BTreeSet::new());
+            let (mut free, mut set) = (FreeRows::default(), BTreeSet::new());
             for (verb, row) in verbs {
                 // Some rows meet, some words are full.
                 let row = if row % 3 == 0 { row % 200 } else { row };
                 match verb {
                     0 | 1 => {
                         for row in row..row + 70 {
-                            vacant.insert(row);
+                            free.insert(row);
                             set.insert(row);
                         }
                     }
                     2 => {
-                        vacant.remove(row);
+                        free.remove(row);
                         set.remove(&row);
                     }
                     3 => {
-                        let end = vacant.end(20_070);
+                        let end = free.end(20_070);
                         prop_assert!((end as u32..20_070).all(|row| set.contains(&row)));
                         prop_assert!(end == 0 || !set.contains(&(end as u32 - 1)));
                     }
                     _ if row > 10_000 => {
-                        vacant.truncate(row as usize);
+                        free.truncate(row as usize);
                         set.split_off(&row);
                     }
                     _ => {}
                 }
-                prop_assert_eq!(vacant.len(), set.len());
-                prop_assert_eq!(vacant.contains(row), set.contains(&row));
-                prop_assert_eq!(vacant.first(row as usize), set.range(row..).next().copied());
-                prop_assert_eq!(vacant.first(0), set.first().copied());
+                prop_assert_eq!(free.len(), set.len());
+                prop_assert_eq!(free.contains(row), set.contains(&row));
+                prop_assert_eq!(free.first(row as usize), set.range(row..).next().copied());
+                prop_assert_eq!(free.first(0), set.first().copied());
             }
         }
     }

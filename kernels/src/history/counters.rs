@@ -1,16 +1,17 @@
-//! Counters of keys that have no row: 16 bytes a key in open addressing, at most 24 with the free places.
+//! KeyCounters of keys that have no row: 16 bytes a key in open addressing, at most 24 with the free places.
 
 use super::Seen;
 use crate::index::hash;
 use crate::mem::{prefetch, prefetch_behind, Counter, Pages};
 use crate::pool::{ranges as cut, split_mut, Pool};
-use crate::PADDING;
-use parking_lot::Mutex;
-use std::ops::Range;
-use std::sync::atomic::{
+use crate::sort::Sizes;
+use crate::sync::atomic::{
     AtomicU32, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
+use crate::sync::Mutex;
+use crate::PADDING;
+use std::ops::Range;
 
 /// Shards, as a power of two.
 const BITS: u32 = 8;
@@ -36,26 +37,26 @@ const NEAR: usize = 3;
 /// Bytes of a batch's items that are kept for the next one at most.
 const ITEMS: usize = 4 << 20;
 
-/// Counters by key.
-pub(crate) struct Waiting {
-    shards: Vec<Mutex<Shard>>,
+/// KeyCounters by key.
+pub(crate) struct KeyCounters {
+    shards: Vec<Mutex<CounterShard>>,
     /// Memory that outlives a batch.
     items: Mutex<Vec<Item>>,
-    /// See [`Waiting::moment`].
-    moment: AtomicU64,
+    /// See [`KeyCounters::version`].
+    version: AtomicU64,
 }
 
-impl Default for Waiting {
-    fn default() -> Waiting {
-        Waiting {
+impl Default for KeyCounters {
+    fn default() -> KeyCounters {
+        KeyCounters {
             shards: (0..1_usize << BITS).map(|_| Mutex::default()).collect(),
             items: Mutex::default(),
-            moment: AtomicU64::new(0),
+            version: AtomicU64::new(0),
         }
     }
 }
 
-impl Waiting {
+impl KeyCounters {
     /// Adds to the counters of distinct keys, `count(at)` to that of `keys[at]`, which are made where there are none; returns what they
     /// are then. With `counting == false` only notes when those were seen of which something is known.
     pub(crate) fn add(
@@ -102,7 +103,7 @@ impl Waiting {
         is_new
     }
 
-    /// Appends all keys of one of [`Waiting::pieces`] pieces.
+    /// Appends all keys of one of [`KeyCounters::pieces`] pieces.
     pub(crate) fn list(&self, piece: usize, found: &mut Vec<(i64, Seen)>) {
         if let Some(shard) = self.shards.get(piece) {
             let shard = shard.lock();
@@ -116,10 +117,10 @@ impl Waiting {
         self.shard(key).lock().take(key)
     }
 
-    /// A number that changes at the begin and at the end of every call that changes counters, [`Waiting::take`] apart: counters are what
-    /// [`Waiting::add`] said if it is 2 more now than before that call.
-    pub(crate) fn moment(&self) -> u64 {
-        self.moment.load(SeqCst)
+    /// A number that changes at the begin and at the end of every call that changes counters, [`KeyCounters::take`] apart: counters are what
+    /// [`KeyCounters::add`] said if it is 2 more now than before that call.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(SeqCst)
     }
 
     /// Keys.
@@ -130,7 +131,7 @@ impl Waiting {
             .sum()
     }
 
-    /// Drops the keys of one of [`Waiting::pieces`] pieces that `stale` names; returns how many.
+    /// Drops the keys of one of [`KeyCounters::pieces`] pieces that `stale` names; returns how many.
     pub(crate) fn drop_stale(&self, piece: usize, stale: impl Fn(Seen) -> bool) -> u64 {
         self.change(|| {
             self.shards
@@ -146,23 +147,23 @@ impl Waiting {
 
     /// Bytes held, those that were kept for the next batch among them.
     pub(crate) fn bytes(&self) -> u64 {
-        let of = |shard: &Mutex<Shard>| shard.lock().bytes();
+        let of = |shard: &Mutex<CounterShard>| shard.lock().bytes();
         let entries: usize = self.shards.iter().map(of).sum();
-        (entries + self.shards.len() * size_of::<Mutex<Shard>>() + self.kept_bytes()) as u64
+        (entries + self.shards.len() * size_of::<Mutex<CounterShard>>() + self.kept_bytes()) as u64
     }
 
     fn kept_bytes(&self) -> usize {
         self.items.lock().capacity() * size_of::<Item>()
     }
 
-    fn shard(&self, key: i64) -> &Mutex<Shard> {
+    fn shard(&self, key: i64) -> &Mutex<CounterShard> {
         &self.shards[number(key)]
     }
 
     fn change<T>(&self, f: impl FnOnce() -> T) -> T {
-        self.moment.fetch_add(1, SeqCst);
+        self.version.fetch_add(1, SeqCst);
         let result = f();
-        self.moment.fetch_add(1, SeqCst);
+        self.version.fetch_add(1, SeqCst);
         result
     }
 
@@ -173,7 +174,7 @@ impl Waiting {
         pool: &Pool,
         keys: &[i64],
         count: impl Fn(usize) -> u32 + Sync,
-        f: impl Fn(&mut Shard, i64, u32) -> u32 + Sync,
+        f: impl Fn(&mut CounterShard, i64, u32) -> u32 + Sync,
     ) -> Vec<u32> {
         if keys.len() < 1 << BITS {
             let of = |(at, &key): (usize, &i64)| f(&mut self.shard(key).lock(), key, count(at));
@@ -235,36 +236,32 @@ fn sort(
     count: impl Fn(usize) -> u32,
     items: &mut [Item],
 ) -> Vec<u32> {
-    let mut starts = vec![0_u32; (1 << BITS) + 1];
+    let mut sizes = Sizes::new([0_u32; 1 << BITS]);
     for &key in &keys[range.clone()] {
-        starts[number(key) + 1] += 1;
+        sizes.count(number(key));
     }
-    for at in 1..starts.len() {
-        starts[at] += starts[at - 1];
-    }
-    let mut next = starts.clone();
+    let mut places = sizes.places();
+    let starts = places.starts(1 << BITS, range.len());
     for at in range {
         let key = keys[at];
-        let place = &mut next[number(key)];
-        items[*place as usize] = Item {
+        items[places.next(number(key))] = Item {
             key,
             at: at as u32,
             count: count(at),
         };
-        *place += 1;
     }
     starts
 }
 
 /// Open addressing in the order of the hash: a key lies at its home or behind it, before the next free place.
 #[derive(Default)]
-struct Shard {
+struct CounterShard {
     /// At least one place is free.
     entries: Option<Pages<Counter>>,
     len: usize,
 }
 
-impl Shard {
+impl CounterShard {
     fn entries(&self) -> &[Counter] {
         self.entries.as_deref().unwrap_or_default()
     }
@@ -387,7 +384,7 @@ impl Shard {
         let kept = |entry: &&Counter| !entry.is_free() && keep(seen(entry));
         let (before, len) = (self.len, self.entries().iter().filter(kept).count());
         if len == 0 {
-            *self = Shard::default();
+            *self = CounterShard::default();
         } else if len < before {
             self.rebuild(places(len), keep);
         }
@@ -452,29 +449,29 @@ mod tests {
 
     #[test]
     fn a_key_takes_at_most_24_bytes_whenever_one_looks() {
-        let (waiting, pool) = (Waiting::default(), Pool::new(1).unwrap());
+        let (counters, pool) = (KeyCounters::default(), Pool::new(1).unwrap());
         let keys: Vec<i64> = (0..3_000_000_i64).map(|key| key * 7919).collect();
         let mut len = 0;
         for keys in keys.chunks(50_021) {
-            waiting.add(&pool, keys, true, |_| 1, 2);
+            counters.add(&pool, keys, true, |_| 1, 2);
             len += keys.len() as u64;
-            let bytes = waiting.bytes() - waiting.kept_bytes() as u64;
+            let bytes = counters.bytes() - counters.kept_bytes() as u64;
             // Below this the empty shards are most of it.
             let most = 24 * len + 200_000;
             assert!(bytes <= most, "{} bytes a key at {len}", bytes / len);
         }
-        assert_eq!(waiting.len(), 3_000_000);
-        let dropped: u64 = (0..waiting.pieces())
-            .map(|piece| waiting.drop_stale(piece, |_| true))
+        assert_eq!(counters.len(), 3_000_000);
+        let dropped: u64 = (0..counters.pieces())
+            .map(|piece| counters.drop_stale(piece, |_| true))
             .sum();
-        assert_eq!((dropped, waiting.len()), (3_000_000, 0));
-        assert!(waiting.bytes() - (waiting.kept_bytes() as u64) < 400_000);
+        assert_eq!((dropped, counters.len()), (3_000_000, 0));
+        assert!(counters.bytes() - (counters.kept_bytes() as u64) < 400_000);
     }
 
     #[test]
     fn many_keys_at_once_are_counted_as_one_by_one_on_any_number_of_threads() {
         let keys: Vec<i64> = (0..20_000).map(|at| at * 31 - 9_000).collect();
-        let one = Waiting::default();
+        let one = KeyCounters::default();
         let alone = Pool::new(1).unwrap();
         for round in 0..2 {
             for (at, &key) in keys.iter().enumerate() {
@@ -482,15 +479,15 @@ mod tests {
             }
         }
         for threads in [1, 3] {
-            let (many, pool) = (Waiting::default(), Pool::new(threads).unwrap());
+            let (many, pool) = (KeyCounters::default(), Pool::new(threads).unwrap());
             for round in 0..2 {
-                let moment = many.moment();
+                let version = many.version();
                 let counts = many.add(&pool, &keys, true, |at| at as u32 % 7 + 1, round);
-                assert_eq!(many.moment(), moment + 2);
+                assert_eq!(many.version(), version + 2);
                 assert_eq!(counts, many.counts(&pool, &keys));
             }
             assert!(keys.iter().all(|&key| many.get(key) == one.get(key)));
-            let bytes = |waiting: &Waiting| waiting.bytes() - waiting.kept_bytes() as u64;
+            let bytes = |counters: &KeyCounters| counters.bytes() - counters.kept_bytes() as u64;
             assert_eq!((many.len(), bytes(&many)), (one.len(), bytes(&one)));
         }
     }
@@ -498,45 +495,45 @@ mod tests {
     proptest! {
         #[test]
         fn the_counters_are_a_map(verbs in proptest::collection::vec((0..4_u8, -40..40_i64, 1..9_u32), 1..400)) {
-            let (waiting, pool) = (Waiting::default(), Pool::new(1).unwrap());
+            let (counters, pool) = (KeyCounters::default(), Pool::new(1).unwrap());
             let mut map: HashMap<i64, Seen> = HashMap::new();
             for (verb, key, number) in verbs {
                 // One shard, so that keys meet.
                 let key = if key == PADDING { 50 } else { key };
                 match verb {
                     0 => {
-                        let counts = waiting.add(&pool, &[key], true, |_| number, number);
+                        let counts = counters.add(&pool, &[key], true, |_| number, number);
                         let seen = map.entry(key).or_default();
                         *seen = seen.add(number, number);
                         prop_assert_eq!(counts, [seen.count]);
                     }
                     1 => {
-                        let counts = waiting.add(&pool, &[key], false, |_| number, number);
+                        let counts = counters.add(&pool, &[key], false, |_| number, number);
                         let seen = map.get_mut(&key);
                         prop_assert_eq!(counts, [seen.as_ref().map_or(0, |seen| seen.count)]);
                         seen.into_iter().for_each(|seen| *seen = seen.add(0, number));
                     }
-                    2 => prop_assert_eq!(waiting.take(key), map.remove(&key)),
+                    2 => prop_assert_eq!(counters.take(key), map.remove(&key)),
                     _ => {
                         let stale = |seen: Seen| seen.count < number;
-                        let dropped: u64 = (0..waiting.pieces())
-                            .map(|piece| waiting.drop_stale(piece, stale))
+                        let dropped: u64 = (0..counters.pieces())
+                            .map(|piece| counters.drop_stale(piece, stale))
                             .sum();
                         let before = map.len();
                         map.retain(|_, seen| !stale(*seen));
                         prop_assert_eq!(dropped, (before - map.len()) as u64);
                     }
                 }
-                prop_assert_eq!(waiting.len(), map.len() as u64);
+                prop_assert_eq!(counters.len(), map.len() as u64);
                 for key in -40..=50 {
-                    prop_assert_eq!(waiting.get(key), map.get(&key).copied());
+                    prop_assert_eq!(counters.get(key), map.get(&key).copied());
                 }
             }
         }
 
         #[test]
         fn a_crowded_shard_is_a_map(verbs in proptest::collection::vec((any::<bool>(), 0..60_i64), 1..300)) {
-            let mut shard = Shard::default();
+            let mut shard = CounterShard::default();
             let mut map: HashMap<i64, u32> = HashMap::new();
             for (add, key) in verbs {
                 if add {

@@ -1,0 +1,257 @@
+//! A table under many schedules of its threads, chosen by a model checker: what is counted, what batches hold, how work is shared.
+//!
+//! ```text
+//! cargo test -p mx_rec_kernels --features model --test model_checked
+//! ```
+//! `MX_REC_MODEL_SCHEDULES` sets how many schedules each test tries. A failure prints the schedule that `shuttle::replay` repeats.
+
+use mx_rec_kernels::{
+    Absent, Error, Ids, Initializer, Pool, Sgd, Table, TableConfig, Target, Thresholds,
+};
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{thread, Config, Runner};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::Arc;
+
+const DIM: usize = 2;
+
+const INITIALIZER: Initializer = Initializer::RandomUniform { min: 1.0, max: 2.0 };
+
+/// Tries `run` under schedules at random, and under ones that change threads at a few points only.
+fn try_schedules(run: impl Fn() + Send + Sync + Copy + 'static) {
+    let schedules = std::env::var("MX_REC_MODEL_SCHEDULES")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(150);
+    let mut config = Config::new();
+    config.stack_size = 1 << 20;
+    Runner::new(RandomScheduler::new(schedules), config.clone()).run(run);
+    Runner::new(PctScheduler::new(3, schedules), config).run(run);
+}
+
+fn table() -> Arc<Table> {
+    let config = TableConfig {
+        name: "model".into(),
+        dim: DIM,
+        capacity: 64,
+        seed: 5,
+        initializer: INITIALIZER,
+        init_param: 1.0,
+        frozen_keys: Vec::new(),
+        admission_sketch_bytes: 0,
+    };
+    Arc::new(Table::new(config).unwrap())
+}
+
+/// The first values of a key's row.
+fn first(key: i64) -> [f32; DIM] {
+    let mut row = [0.0; DIM];
+    INITIALIZER.fill(5, key, &mut row);
+    row
+}
+
+/// The rows behind offsets are those of the keys of `ids`.
+fn expect_rows(table: &Table, pool: &Pool, ids: &[i64], offsets: &[i64], inverse: &[i32]) {
+    let mut rows = vec![9.0; ids.len() * DIM];
+    table.embed(pool, offsets, inverse, &mut rows).unwrap();
+    for ((&id, &at), row) in ids.iter().zip(inverse).zip(rows.chunks_exact(DIM)) {
+        let expected = if at < 0 { [0.0; DIM] } else { first(id) };
+        assert_eq!(row, expected, "the row of {id}");
+    }
+}
+
+fn observe(table: &Table, pool: &Pool, ids: &[i64], access: u32) -> (Arc<Vec<i64>>, Vec<i32>) {
+    let limits = Thresholds {
+        access,
+        eviction: Some(10),
+    };
+    let mut places = vec![0; ids.len()];
+    let keys = table.observe(pool, Ids::I64(ids), 1, Some(100), limits, &mut places);
+    (keys.unwrap(), places)
+}
+
+/// After all leases have ended nothing is left over: when the last key goes, so does the memory.
+fn expect_nothing_left(table: &Arc<Table>, pool: &Pool) {
+    drop(
+        table
+            .lease(pool, Ids::I64(&[1000]), None, &mut [0])
+            .unwrap(),
+    );
+    let keys = table.export().unwrap().keys;
+    assert_eq!(keys.len() as u64, table.len());
+    table.remove(Ids::I64(&keys)).unwrap();
+    assert_eq!((table.len(), table.memory().rows_bytes), (0, 0));
+}
+
+#[test]
+fn what_threads_count_at_once_adds_up() {
+    try_schedules(|| {
+        let table = table();
+        let pool = Pool::new(1).unwrap();
+        let with_row = observe(&table, &pool, &[1], 1);
+        table
+            .admit(&pool, &with_row.0, None, &with_row.1, &mut [0])
+            .unwrap();
+        table.set_access_threshold(4).unwrap();
+        let count = |table: Arc<Table>| {
+            move || {
+                let pool = Pool::new(1).unwrap();
+                observe(&table, &pool, &[1, 2, 2], 4);
+            }
+        };
+        let threads: Vec<_> = (0..3)
+            .map(|_| thread::spawn(count(Arc::clone(&table))))
+            .collect();
+        threads.into_iter().for_each(|one| one.join().unwrap());
+        // 1 was counted 4 times, 2 was counted 6 times.
+        for (access, expected) in [(4, [0, 1]), (5, [-1, 0]), (6, [-1, 0]), (7, [-1, -1])] {
+            table.set_access_threshold(access).unwrap();
+            let mut inverse = [9, 9];
+            table
+                .admit(&pool, &[1, 2], None, &[0, 1], &mut inverse)
+                .unwrap();
+            assert_eq!(inverse, expected, "threshold {access}");
+            table.set_access_threshold(1).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_threshold_set_by_hand_is_not_lost_to_a_first_batch() {
+    try_schedules(|| {
+        let table = table();
+        let (setting, counting) = (Arc::clone(&table), Arc::clone(&table));
+        let by_hand = thread::spawn(move || setting.set_access_threshold(2).unwrap());
+        let first = thread::spawn(move || {
+            observe(&counting, &Pool::new(1).unwrap(), &[1, 1], 50);
+        });
+        by_hand.join().unwrap();
+        first.join().unwrap();
+        let (pool, mut inverse) = (Pool::new(1).unwrap(), [9]);
+        table.admit(&pool, &[1], None, &[0], &mut inverse).unwrap();
+        assert_eq!(inverse, [0]);
+    });
+}
+
+#[test]
+fn rows_in_flight_stay_those_of_their_keys_and_none_is_left_over() {
+    try_schedules(|| {
+        let table = table();
+        let pool = Pool::new(1).unwrap();
+        drop(table.lease(&pool, Ids::I64(&[1, 2, 3]), None, &mut [0; 3]));
+        let ahead = |table: Arc<Table>, ids: [i64; 3], drops: bool| {
+            move || {
+                let (pool, mut inverse) = (Pool::new(1).unwrap(), [0; 3]);
+                let batch = Ids::I64(&ids);
+                let lease = table.prepare(&pool, batch, None, &mut inverse);
+                if drops {
+                    return;
+                }
+                let offsets = lease.offsets();
+                if table.claim(&pool, batch, offsets, None, &inverse).unwrap() {
+                    expect_rows(&table, &pool, &ids, offsets, &inverse);
+                    return;
+                }
+                let again = table.lease(&pool, batch, None, &mut inverse).unwrap();
+                expect_rows(&table, &pool, &ids, again.offsets(), &inverse);
+            }
+        };
+        let removing = Arc::clone(&table);
+        let threads = [
+            thread::spawn(ahead(Arc::clone(&table), [2, 5, 6], false)),
+            thread::spawn(ahead(Arc::clone(&table), [6, 3, 7], false)),
+            thread::spawn(ahead(Arc::clone(&table), [5, 7, 8], true)),
+            thread::spawn(move || {
+                removing.remove(Ids::I64(&[2, 3, 6])).unwrap();
+                let pool = Pool::new(1).unwrap();
+                let mut inverse = [0; 2];
+                let lease = removing.lease(&pool, Ids::I64(&[11, 12]), None, &mut inverse);
+                let lease = lease.unwrap();
+                expect_rows(&removing, &pool, &[11, 12], lease.offsets(), &inverse);
+            }),
+        ];
+        threads.into_iter().for_each(|one| one.join().unwrap());
+        expect_nothing_left(&table, &pool);
+    });
+}
+
+#[test]
+fn admitted_rows_are_their_keys_whatever_goes_meanwhile() {
+    try_schedules(|| {
+        let table = table();
+        let step = |table: Arc<Table>, ids: [i64; 4]| {
+            move || {
+                let (pool, mut inverse) = (Pool::new(1).unwrap(), [0; 4]);
+                let (keys, places) = observe(&table, &pool, &ids, 2);
+                let lease = table.admit(&pool, &keys, Some(4), &places, &mut inverse);
+                let lease = lease.unwrap();
+                expect_rows(&table, &pool, &ids, lease.offsets(), &inverse);
+            }
+        };
+        let changing = Arc::clone(&table);
+        let threads = [
+            thread::spawn(step(Arc::clone(&table), [1, 2, 1, 3])),
+            thread::spawn(step(Arc::clone(&table), [3, 2, 2, 4])),
+            thread::spawn(move || {
+                changing.remove(Ids::I64(&[2])).unwrap();
+                changing.evict().unwrap();
+                changing.set_access_threshold(1).unwrap();
+                changing.remove(Ids::I64(&[1, 3])).unwrap();
+            }),
+        ];
+        threads.into_iter().for_each(|one| one.join().unwrap());
+        let stats = table.stats();
+        assert_eq!(stats.hits + stats.new + stats.refused, 6);
+        expect_nothing_left(&table, &Pool::new(1).unwrap());
+    });
+}
+
+#[test]
+fn an_eviction_that_moves_rows_meets_updates_and_a_clear() {
+    try_schedules(|| {
+        let table = table();
+        let pool = Pool::new(1).unwrap();
+        drop(table.lease(&pool, Ids::I64(&[1, 2, 3, 4]), None, &mut [0; 4]));
+        let (updating, evicting) = (Arc::clone(&table), Arc::clone(&table));
+        let threads = [
+            thread::spawn(move || {
+                let pool = Pool::new(1).unwrap();
+                let sgd = Sgd::new(1.0, 0.0).unwrap();
+                let grads = [0.0; 2 * DIM];
+                let target = Target::Ids(Ids::I64(&[2, 9]));
+                updating.apply(&pool, target, &grads, &sgd).unwrap();
+                updating.clear();
+            }),
+            thread::spawn(move || {
+                evicting.evict().unwrap();
+                evicting.remove(Ids::I64(&[1, 3])).unwrap();
+            }),
+        ];
+        let mut rows = [9.0; 2 * DIM];
+        let ids = Ids::I64(&[2, 4]);
+        table.find(&pool, ids, Absent::Zeros, &mut rows).unwrap();
+        for (key, row) in [2, 4].into_iter().zip(rows.chunks_exact(DIM)) {
+            assert!(row == first(key) || row == [0.0; DIM], "the row of {key}");
+        }
+        threads.into_iter().for_each(|one| one.join().unwrap());
+        expect_nothing_left(&table, &pool);
+    });
+}
+
+#[test]
+fn the_first_item_that_fails_gives_the_error_and_every_item_before_it_is_done() {
+    try_schedules(|| {
+        let pool = Pool::new(3).unwrap();
+        let done = AtomicUsize::new(0);
+        let error = pool.try_each((0..6).collect(), |at: usize| {
+            thread::yield_now();
+            if at == 2 || at == 4 {
+                return Err(Error::invalid("no").with("at", at));
+            }
+            done.fetch_or(1 << at, SeqCst);
+            Ok(())
+        });
+        assert_eq!(error.unwrap_err().context()[0].1, "2");
+        assert_eq!(done.load(SeqCst) & 0b11, 0b11);
+    });
+}

@@ -1,0 +1,283 @@
+"""The variable of a table: what optimizers update, without a dense value."""
+
+import json
+from typing import Any, Callable, List, NoReturn, Optional
+
+import tensorflow as tf
+from tensorflow.python.client import session as session_module
+from tensorflow.python.framework import ops as tf_ops
+
+TABLE_OP = "MxRecTable"
+
+# Attribute of an op of type MxRecTable: its one TableVariable.
+_VARIABLE = "_mx_rec_variable"
+
+
+class TableVariable(tf.compat.v1.Variable):
+    """Stands for all rows of a table in tf.gradients, optimizers and collections.
+
+    It is equal to itself alone. It has no dense value: whatever reads or assigns the value, such as
+    arithmetic, tf.nn.l2_loss, tf.convert_to_tensor or session.run, raises a NotImplementedError
+    that names the table. Each op that makes a table has one such object, also in an imported graph;
+    see `table_variable`.
+    """
+
+    def __init__(self, op: tf.Operation) -> None:
+        # The constructor of tf.Variable would make an ordinary variable.
+        # pylint: disable=super-init-not-called
+        self._op = op
+
+    @property
+    def name(self) -> str:
+        """Name of the tensor that stands for the table in the graph."""
+        return self._ref().name
+
+    @property
+    def op(self) -> tf.Operation:
+        """The op that makes the table."""
+        return self._op
+
+    @property
+    def graph(self) -> tf.Graph:
+        """The outermost graph."""
+        return self._op.graph
+
+    @property
+    def device(self) -> str:
+        """Device of the op that makes the table."""
+        return self._op.device
+
+    @property
+    def dtype(self) -> tf.DType:
+        """tf.float32."""
+        return self._ref().dtype
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """(0, floats per row): the number of rows is not known to the graph."""
+        return self._ref().shape
+
+    @property
+    def trainable(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def synchronization(self) -> tf.VariableSynchronization:
+        """tf.VariableSynchronization.AUTO."""
+        return tf.VariableSynchronization.AUTO
+
+    @property
+    def aggregation(self) -> tf.VariableAggregation:
+        """tf.VariableAggregation.NONE."""
+        return tf.VariableAggregation.NONE
+
+    @property
+    def _id(self) -> int:
+        # By this number tf.GradientTape knows what it watches.
+        return self._ref()._id  # pylint: disable=protected-access
+
+    @property
+    def _shared_name(self) -> str:
+        return self._op.name
+
+    def _ref(self) -> tf.Tensor:
+        """Returns the raw tensor, of shape (0, dim), which the ops of lookups take."""
+        return self._op.outputs[0]
+
+    def _as_graph_element(self) -> tf.Operation:
+        # For control dependencies, and to find the graph. Session.run does not come here.
+        return self._op
+
+    def to_proto(self, export_scope: Optional[str] = None) -> NoReturn:
+        """Raises TypeError, upon which export_meta_graph leaves a collection of variables out."""
+        del export_scope
+        raise TypeError("{!r} is no VariableDef".format(self))
+
+    def __repr__(self) -> str:
+        return "<mx_rec variable {!r} of the table {!r}, {} floats per row>".format(
+            self.name, described_name(self._op), self.shape[-1])
+
+    __str__ = __repr__
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: Any) -> bool:
+        return self is other
+
+    def __ne__(self, other: Any) -> bool:
+        return self is not other
+
+    def __bool__(self) -> NoReturn:
+        refuse_value(self)
+
+
+def table_variable(op: tf.Operation) -> TableVariable:
+    """Returns the one variable of an op of type MxRecTable."""
+    variable = getattr(op, _VARIABLE, None)
+    if variable is None:
+        variable = TableVariable(op)
+        setattr(op, _VARIABLE, variable)
+    return variable
+
+
+def is_table_variable(value: Any) -> bool:
+    """Returns whether `value` is the variable of a table, or the raw tensor that stands for it."""
+    return isinstance(value, TableVariable) or (
+        isinstance(value, tf.Tensor) and value.op.type == TABLE_OP and value.value_index == 0)
+
+
+def raw_tensor(value: Any) -> Any:
+    """Returns the raw tensor of a table's variable, and any other value as it is."""
+    return value.op.outputs[0] if isinstance(value, TableVariable) else value
+
+
+def row_shape(variable: TableVariable) -> tf.Tensor:
+    """Returns a tensor of the variable's shape by which no gradient reaches the variable.
+
+    For lookups without gradient: in a loop of control flow v2 those that read the variable itself
+    would have gradients of zeros, in a dense tensor.
+    """
+    return variable.op.inputs[1]
+
+
+def table_op_of(tensor: tf.Tensor) -> tf.Operation:
+    """Returns the op that makes the table whose output comes as `tensor` into a branch or function.
+
+    Args:
+        tensor: An output of the op, or what stands for it inside of control flow or functions.
+
+    Returns:
+        The op, or that of `tensor` if it comes from anywhere else.
+    """
+    op = tensor.op
+    while op.type != TABLE_OP:
+        captured = dict(zip(map(id, getattr(op.graph, "internal_captures", ())),
+                            getattr(op.graph, "external_captures", ())))
+        if op.outputs and id(op.outputs[0]) in captured:
+            op = captured[id(op.outputs[0])].op
+        elif op.type in ("Switch", "Enter", "Identity"):
+            op = op.inputs[0].op
+        else:
+            return tensor.op
+    return op
+
+
+def own_variables(values: List[Any]) -> List[Any]:
+    """Returns `values` with the variable of a table in the place of its raw tensor.
+
+    A graph that was imported has raw tensors in its collections.
+    """
+    return [table_variable(value.op) if is_table_variable(value) else value for value in values]
+
+
+def table_name_of(op: tf.Operation) -> str:
+    """Returns the name of the table that an op of type MxRecTable makes; see `table_config_of`."""
+    return table_config_of(op)["name"]
+
+
+def table_config_of(op: tf.Operation) -> Any:
+    """Returns name, dim, capacity and the rest that an op of type MxRecTable is configured with.
+
+    Raises:
+        ValueError: If the op's configuration is not a constant.
+    """
+    from tensorflow.python.framework import tensor_util
+
+    config = tensor_util.constant_value(op.inputs[0])
+    if config is None:
+        raise ValueError("the configuration of the table op {!r} is not a constant, so that its "
+                         "name is not known.".format(op.name))
+    return json.loads(config.tobytes().decode("utf-8"))
+
+
+def described_name(op: tf.Operation) -> str:
+    """Returns the name of a table for an error message, or the op's where that is not known."""
+    try:
+        return table_name_of(op) if op.type == TABLE_OP else op.name
+    except ValueError:
+        return op.name
+
+
+def refuse_value(variable: TableVariable) -> NoReturn:
+    """Says that a table has no dense value.
+
+    Args:
+        variable: What something wanted to read or to assign.
+
+    Raises:
+        NotImplementedError: Always. TensorFlow puts texts of its own in the place of a TypeError or
+            a ValueError where it converts a list.
+    """
+    raise NotImplementedError(
+        "the table {!r} has no dense value: its variable {!r} is not a tensor that can be read, "
+        "fetched, fed or assigned. Rows enter the model by sparse_lookup (for a penalty on them, "
+        "use the embeddings that it returns); optimizers of mx_rec.optimizers update them; "
+        "mx_rec.saver.sparse.export and tf.compat.v1.train.Saver write all of them.".format(
+            described_name(variable.op), variable.name))
+
+
+def _convert(value: TableVariable, dtype: Optional[tf.DType] = None, name: Optional[str] = None,
+             as_ref: bool = False) -> tf.Tensor:
+    """Converts to a tensor where a reference is asked for, as tf.gradients does with its xs."""
+    del dtype, name
+    if not as_ref:
+        refuse_value(value)
+    return raw_tensor(value)
+
+
+def _refusing(name: str) -> Callable[..., NoReturn]:
+    """Makes a method that says that there is no dense value."""
+
+    def method(self: TableVariable, *args: Any, **kwargs: Any) -> NoReturn:
+        del args, kwargs
+        refuse_value(self)
+
+    method.__name__ = name
+    method.__doc__ = "Raises NotImplementedError: a table has no dense value."
+    return method
+
+
+def _fetch(variable: TableVariable) -> NoReturn:
+    refuse_value(variable)
+
+
+def _feed(variable: TableVariable, value: Any = None) -> NoReturn:
+    del value
+    refuse_value(variable)
+
+
+_METHODS = (
+    "assign", "assign_add", "assign_sub", "batch_scatter_update", "count_up_to", "eval",
+    "gather_nd", "initialized_value", "is_initialized", "load", "read_value", "scatter_add",
+    "scatter_div", "scatter_max", "scatter_min", "scatter_mul", "scatter_nd_add", "scatter_nd_sub",
+    "scatter_nd_update", "scatter_sub", "scatter_update", "set_shape", "sparse_read", "value",
+    "__array__", "__iter__", "__len__", "_gather_saveables_for_checkpoint")
+
+# TensorFlow's optimizers ask a variable for the last two.
+_PROPERTIES = ("initial_value", "initializer", "_lazy_read", "constraint", "_save_slice_info")
+
+for _name in _METHODS:
+    setattr(TableVariable, _name, _refusing(_name))
+for _name in _PROPERTIES:
+    setattr(TableVariable, _name, property(_refusing(_name)))
+tf.register_tensor_conversion_function(TableVariable, _convert)
+# Without this, lists of it are converted by NumPy.
+tf_ops.register_dense_tensor_like_type(TableVariable)
+session_module.register_session_run_conversion_functions(TableVariable, _fetch, _feed, _feed)
+
+__all__ = [
+    "TABLE_OP",
+    "TableVariable",
+    "described_name",
+    "is_table_variable",
+    "own_variables",
+    "raw_tensor",
+    "refuse_value",
+    "row_shape",
+    "table_config_of",
+    "table_name_of",
+    "table_op_of",
+    "table_variable",
+]

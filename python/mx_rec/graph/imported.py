@@ -1,0 +1,59 @@
+"""Imported graphs: the variables of their tables, and what their fused updates leave out."""
+
+from typing import Any, Callable, List
+
+import tensorflow as tf
+
+from mx_rec.core.frozen import check_imported
+from mx_rec.core.table_variable import is_table_variable, table_variable
+from mx_rec.optimizers.fusion import forbid_feeding, is_fused
+
+
+def patched_import(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes meta_graph.import_scoped_meta_graph_with_return_elements.
+
+    A MetaGraphDef keeps the name of a table's tensor. Afterwards the collections hold the variables
+    of tables, as those of the graph that was exported.
+
+    Args:
+        stock: TensorFlow's own.
+
+    Returns:
+        Its replacement.
+    """
+
+    def import_scoped_meta_graph_with_return_elements(*args: Any, **kwargs: Any) -> Any:
+        graph = kwargs.get("graph", args[2] if len(args) > 2 else None)
+        graph = graph or tf.compat.v1.get_default_graph()
+        result = stock(*args, **kwargs)
+        for key in graph.get_all_collection_keys():
+            values = graph.get_collection_ref(key)
+            for place, value in enumerate(values):
+                if isinstance(value, tf.Tensor) and is_table_variable(value):
+                    values[place] = table_variable(value.op)
+        return result
+
+    return import_scoped_meta_graph_with_return_elements
+
+
+def patched_new_operations(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes Graph._add_new_tf_operations, which every import of a graph calls.
+
+    A GraphDef does not say what may not be fed, nor that its tables were filled elsewhere.
+
+    Args:
+        stock: TensorFlow's own.
+
+    Returns:
+        Its replacement.
+    """
+
+    def _add_new_tf_operations(self: tf.Graph, *args: Any, **kwargs: Any) -> List[tf.Operation]:
+        operations = stock(self, *args, **kwargs)
+        for op in operations:
+            if is_fused(op):
+                forbid_feeding(op)
+        check_imported(operations)
+        return operations
+
+    return _add_new_tf_operations

@@ -1,0 +1,206 @@
+"""Loads the tables of a checkpoint: all are read and checked, then all are replaced together."""
+
+import ctypes
+import json
+import os
+from typing import Any, Dict, List, Optional
+
+import tensorflow as tf
+
+from mx_rec import plugin
+from mx_rec.checkpoint import tables
+from mx_rec.core.table import table_config_of
+from mx_rec.saver.chains import MANIFEST, chain_of
+from mx_rec.saver.commit import listed_tables
+from mx_rec.saver.slots import log_other_sketch, log_other_slots
+from mx_rec.saver.table_ops import TableOps, path_of, paths_of
+from mx_rec.util.log import logger
+
+_ERRORS = {"InvalidArgument": tf.errors.InvalidArgumentError,
+           "NotFound": tf.errors.NotFoundError,
+           "ResourceExhausted": tf.errors.ResourceExhaustedError,
+           "DataLoss": tf.errors.DataLossError,
+           "Io": tf.errors.UnknownError,
+           "Internal": tf.errors.InternalError}
+
+
+class StagedLoads:
+    """New contents of tables, read and checked, that wait to replace the ones in use.
+
+    A context manager: what was not published when it ends is forgotten. Where the tables are those
+    of another process, or of another copy of the plugin, their files are checked at first and read
+    again by `publish`.
+
+    Args:
+        sess: A session of the tables' graph.
+        operations: Of the tables, as `tables_to_load` gives them.
+        directory: Of a checkpoint's tables.
+
+    Raises:
+        tf.errors.DataLossError: If a file is damaged; the text names it and the table.
+        tf.errors.OpError: If a table cannot be loaded for another reason. No table has changed.
+    """
+
+    def __init__(self, sess: Any, operations: List[TableOps], directory: str) -> None:
+        self._sess, self._operations, self._directory = sess, operations, directory
+        self._group = None  # type: Optional[int]
+        if operations:
+            self._stage()
+
+    def _stage(self) -> None:
+        operations, chain = self._operations, _chain(self._directory)
+        handles = [int(one) for one in self._sess.run([op.handle for op in operations])]
+        paths = b"\0\0".join(path_of(op, chain) for op in operations)
+        answer = _call("mx_rec_checkpoint_stage", (ctypes.c_int64 * len(handles))(*handles),
+                       len(handles), paths, len(paths))
+        if "kind" in answer:
+            error = _ERRORS[answer["kind"]]
+            raise error(None, None, "the tables cannot be restored from {}: {}".format(
+                self._directory, answer["message"]))
+        self._group = answer["group"]
+        if self._group is None:
+            verify_tables(operations, self._directory)
+
+    def publish(self) -> Dict[str, int]:
+        """Replaces the contents of all tables.
+
+        Returns:
+            For each table what the engine calls that moment, for a delta that follows.
+        """
+        operations = self._operations
+        if self._group is not None:
+            loaded = _call("mx_rec_checkpoint_publish", ctypes.c_uint64(self._group))
+            self._group = None
+            counts = [[one["rows"], one["epoch"]] for one in loaded]
+        else:
+            counts = self._sess.run([op.load.outputs for op in operations],
+                                    paths_of(operations, _chain(self._directory)))
+        logger.info("restored %s from %s.", ", ".join(
+            "{} ({} rows)".format(op.name, count[0]) for op, count in zip(operations, counts)),
+            self._directory)
+        return {op.name: int(count[1]) for op, count in zip(operations, counts) if len(count) > 1}
+
+    def __enter__(self) -> "StagedLoads":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._group is not None:
+            _call("mx_rec_checkpoint_discard", ctypes.c_uint64(self._group))
+            self._group = None
+
+
+def _call(name: str, *arguments: Any) -> Any:
+    status, answer = plugin.call(name, *arguments)
+    text = answer.decode("utf-8", "replace")
+    if status != 0:
+        raise tf.errors.InternalError(None, None, text)
+    return json.loads(text)
+
+
+def tables_to_load(operations: List[TableOps], directory: str) -> List[TableOps]:
+    """Checks that `directory` holds the tables, by their manifests, attributes and sizes.
+
+    Args:
+        operations: Of the tables that should be there.
+        directory: Of a checkpoint's tables, a whole save or a delta.
+
+    Returns:
+        The tables to load: without those that were not there when the checkpoint was saved.
+
+    Raises:
+        FileExistsError: If the directory, or that of a table, does not exist.
+        tf.errors.DataLossError: If files do not fit together; the text names one and the table.
+        tf.errors.InvalidArgumentError: If a table has another dim.
+        tf.errors.ResourceExhaustedError: If a table has more rows than its budget.
+    """
+    if not os.path.isdir(directory):
+        raise _missing(directory)
+    chain = _chain(directory)
+    listed = listed_tables(directory)
+    found = []  # type: List[TableOps]
+    for op in operations:
+        path = os.path.join(directory, op.name)
+        if listed is not None and op.name not in listed:
+            logger.warning("the table %r is not in %s: it was made later, and starts without the "
+                           "checkpoint's rows.", op.name, directory)
+            continue
+        if not os.path.isdir(path):
+            raise _missing(path)
+        found.append(op)
+    names = [op.name for op in operations]
+    for name in [name for name in listed or [] if name not in names]:
+        logger.info("the table %r of %s is not restored: the graph, or the Saver, has it not.",
+                    name, directory)
+    for link in chain:
+        for op in found:
+            path = os.path.join(link, op.name)
+            if not os.path.isdir(path):
+                raise _missing(path)
+            _check_layout(op, path, has_manifest=listed_tables(link) is not None)
+    return found
+
+
+def _chain(directory: str) -> List[str]:
+    """Returns the directories that make up the tables, in order."""
+    try:
+        return chain_of(directory)
+    except ValueError as error:
+        raise tf.errors.DataLossError(None, None, str(error))
+
+
+def _check_layout(operation: TableOps, path: str, has_manifest: bool) -> None:
+    """Checks one table; `has_manifest` is whether it was saved with a manifest of its own."""
+    config = table_config_of(operation.load.inputs[0].op)
+    manifest = os.path.join(path, MANIFEST)
+    if has_manifest and not os.path.isfile(manifest):
+        raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored: {} is "
+                                      "missing".format(operation.name, manifest))
+    try:
+        described = tables.describe(path)
+    except tables.TableError as error:
+        raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored: {}".format(
+            operation.name, error))
+    _refuse_faults(operation, path, described["faults"])
+    if described["dim"] != config["dim"]:
+        raise tf.errors.InvalidArgumentError(
+            None, None, "the table {!r} has dim {}, and {} has {}.".format(
+                operation.name, config["dim"], path, described["dim"]))
+    if described["rows"] > config["capacity"]:
+        raise tf.errors.ResourceExhaustedError(
+            None, None, "the table {!r} has room for {} rows, and {} has {}.".format(
+                operation.name, config["capacity"], path, described["rows"]))
+    log_other_slots(operation.load, [slot["name"] for slot in described["slots"]])
+    log_other_sketch(operation.load, path)
+
+
+def verify_tables(operations: List[TableOps], directory: str) -> None:
+    """Reads every file of tables, without loading them.
+
+    Args:
+        operations: Of the tables, as `tables_to_load` gives them.
+        directory: Of a checkpoint's tables.
+
+    Raises:
+        tf.errors.DataLossError: If a file is damaged; the text names it and the table.
+    """
+    for link in _chain(directory):
+        for op in operations:
+            path = os.path.join(link, op.name)
+            try:
+                faults = tables.verify(path)["faults"]
+            except tables.TableError as error:
+                faults = [{"file": ".", "message": str(error)}]
+            _refuse_faults(op, path, faults)
+
+
+def _refuse_faults(operation: TableOps, path: str, faults: List[Dict[str, str]]) -> None:
+    if faults:
+        raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored: {}".format(
+            operation.name, "; ".join("{}: {}".format(
+                os.path.join(path, fault["file"]), fault["message"]) for fault in faults)))
+
+
+def _missing(path: str) -> FileExistsError:
+    return FileExistsError(
+        "the checkpoint's directory of tables {} does not exist. Restore a checkpoint that "
+        "was saved with these tables, or give Saver a var_list of variables only.".format(path))

@@ -1,0 +1,76 @@
+"""tf.train.Checkpoint in a graph with tables: it knows only variables, and so it refuses."""
+
+import os
+from typing import Any, Callable
+
+import tensorflow as tf
+
+from mx_rec.saver.chains import tables_directory
+from mx_rec.saver.table_ops import table_ops
+
+
+def patched_object_save(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes TrackableSaver.save, by which tf.train.Checkpoint and CheckpointManager save.
+
+    Args:
+        stock: TensorFlow's own.
+
+    Returns:
+        Its replacement.
+    """
+
+    def save(self: Any, file_prefix: Any, checkpoint_number: Any = None,
+             session: Any = None) -> Any:
+        """Saves as stock TensorFlow does.
+
+        Raises:
+            NotImplementedError: If the graph has tables, whose rows would not be saved.
+        """
+        names = _names_of_tables(session)
+        if names:
+            raise NotImplementedError(
+                "tf.train.Checkpoint and CheckpointManager do not save tables: {!r} would lack the "
+                "rows of {}. Use tf.compat.v1.train.Saver().save(session, path), which saves "
+                "variables and tables.".format(file_prefix, names))
+        return stock(self, file_prefix, checkpoint_number, session)
+
+    return save
+
+
+def patched_object_restore(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes TrackableSaver.restore, by which tf.train.Checkpoint restores.
+
+    Args:
+        stock: TensorFlow's own.
+
+    Returns:
+        Its replacement.
+    """
+
+    def restore(self: Any, save_path: Any) -> Any:
+        """Restores as stock TensorFlow does.
+
+        Raises:
+            NotImplementedError: If the graph has tables and the checkpoint has tables as well,
+                which would not be restored.
+        """
+        names = _names_of_tables(None) if save_path else ""
+        if names:
+            directory = tables_directory(tf.compat.as_str_any(save_path))
+            if os.path.isdir(directory) or tf.io.gfile.isdir(directory):
+                raise NotImplementedError(
+                    "tf.train.Checkpoint does not restore tables: {} would keep their rows instead "
+                    "of those in {}. Use tf.compat.v1.train.Saver().restore(session, {!r})."
+                    .format(names, directory, save_path))
+        return stock(self, save_path)
+
+    return restore
+
+
+def _names_of_tables(session: Any) -> str:
+    """Returns the names of the tables of a session's graph, or of the default one, as a text."""
+    if tf.executing_eagerly():
+        return ""
+    graph = getattr(session, "graph", None) or tf.compat.v1.get_default_graph()
+    names = sorted({one.name for one in table_ops(graph, None)})
+    return "the tables " + ", ".join(map(repr, names)) if names else ""

@@ -1,0 +1,74 @@
+//! The definitions of ops and of a table's configuration for Python: JSON in and out, through
+//! ctypes (include/mx_rec.h).
+
+use crate::ffi_buffer::{bytes, give};
+use mx_rec_tf_ops::{check_table, infer_shapes, ops, Shape};
+use serde::Deserialize;
+use std::ffi::c_int;
+
+/// The definitions of all ops. include/mx_rec.h has the JSON.
+///
+/// # Safety
+/// `result` and `result_size` point to places that can be written, or are null, and then nothing is
+/// done.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn mx_rec_op_definitions(
+    result: *mut *mut u8,
+    result_size: *mut usize,
+) -> c_int {
+    // SAFETY: the caller says that both places can be written.
+    unsafe { give(result, result_size, "describing the ops", ops::json) }
+}
+
+/// An op whose shapes are asked for.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Question {
+    op: String,
+    inputs: Vec<Shape>,
+    list: usize,
+}
+
+/// The shapes of an op's outputs by those of its inputs. include/mx_rec.h has the JSON.
+///
+/// # Safety
+/// `question` points to that many readable bytes, or is null. `result` and `result_size` point to
+/// places that can be written, or are null, and then nothing is done.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn mx_rec_infer_shapes(
+    question: *const u8,
+    question_size: usize,
+    result: *mut *mut u8,
+    result_size: *mut usize,
+) -> c_int {
+    let infer = |json: &[u8]| -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+        let Question { op, inputs, list } = serde_json::from_slice(json)?;
+        let shapes = infer_shapes(ops::definition(&op)?, &inputs, list)?;
+        Ok(serde_json::to_vec(&shapes)?)
+    };
+    // SAFETY: the caller says that all are what they have to be.
+    unsafe {
+        give(result, result_size, "inferring shapes", || {
+            infer(bytes(question, question_size))
+        })
+    }
+}
+
+/// Checks the configuration of a table, as the op MxRecTable takes it.
+///
+/// # Safety
+/// As of `mx_rec_infer_shapes`.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn mx_rec_check_table(
+    config: *const u8,
+    config_size: usize,
+    result: *mut *mut u8,
+    result_size: *mut usize,
+) -> c_int {
+    // SAFETY: the caller says that all are what they have to be.
+    unsafe {
+        give(result, result_size, "checking a table", || {
+            check_table(bytes(config, config_size)).map(|()| Vec::new())
+        })
+    }
+}

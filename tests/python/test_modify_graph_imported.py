@@ -1,0 +1,232 @@
+"""A graph that was built elsewhere and imported is modified as one that was built here, with the same bits.
+
+What mx_rec knew of lookups did not come along: `modify_graph_and_start_emb_cache` found nothing to modify, and then no table.
+"""
+
+import os
+
+import numpy as np
+import pytest
+
+import modify_cases as cases
+import support
+from modify_cases import AHEAD
+
+KINDS = ("initializable", "one_shot", "reinitializable")
+
+
+def tf():
+    return support.tf()
+
+
+def iterator_of(kind):
+    """(get_next, initializer or None)."""
+    data = cases.slices()
+    if kind == "one_shot":
+        return cases.one_shot(data).get_next(), None
+    if kind == "initializable":
+        iterator = cases.initializable(data)
+        return iterator.get_next(), iterator.initializer
+    iterator = tf().compat.v1.data.Iterator.from_structure(
+        tf().compat.v1.data.get_output_types(data), tf().compat.v1.data.get_output_shapes(data))
+    return iterator.get_next(), iterator.make_initializer(data)
+
+
+def build(run, kind, **arguments):
+    """The training that all tests import; its parts have names."""
+    batch, begin = iterator_of(kind)
+    table = run.table()
+    ids = tf().strings.to_number(tf().strings.as_string(batch["ids"]), tf().int64) + 1
+    model = cases.Model(run, [run.lookup(table, ids, **arguments),
+                              run.lookup(table, batch["ids"], **arguments)], batch["label"])
+    tf().identity(model.loss, "model_loss")
+    tf().group(model.update, name="model_update")
+    seen = run.lookup(table, batch["ids"], is_train=False)
+    tf().identity(seen, "model_seen")
+    tf().identity(support.ops().mx_rec_size(table.handle), "model_size")
+    if begin is not None:
+        tf().compat.v1.add_to_collection("begin", begin)
+    return model
+
+
+def names(scope, *parts):
+    return [(scope + "/" if scope else "") + part for part in parts]
+
+
+def exported(run, kind, **arguments):
+    """A meta graph of the training, built in a graph of its own."""
+    path = os.path.join(run.directory, "model.meta")
+    with tf().Graph().as_default():
+        build(run, kind, **arguments)
+        tf().compat.v1.train.export_meta_graph(path)
+    run.tables.clear()
+    return path
+
+
+@pytest.mark.parametrize("scope", ["", "again/here"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_imported_graph_is_modified_and_shows_the_same_bits(tmp_path, kind, scope):
+    def script(run):
+        from mx_rec.util.initialize import get_initializer, get_target_batch
+
+        path = exported(run, kind)
+        tf().compat.v1.train.import_meta_graph(path, import_scope=scope or None)
+        graph = tf().compat.v1.get_default_graph()
+        found = names(scope, "model_loss:0", "model_seen:0", "model_size:0", "model_update")
+        if run.is_modified:
+            run.modify()
+            assert len(get_target_batch(True)) == 2
+        begin = get_initializer(True) if run.is_modified else None
+        if kind != "one_shot" and begin is None:
+            begin = graph.get_collection("begin")[0]
+        sess = run.session()
+        for _ in range(1 if kind == "one_shot" else 2):
+            if kind != "one_shot":
+                sess.run(begin)
+            for _ in range(3):
+                run.step(sess, [found[0], found[3]])
+                run.step(sess, found[1])
+                run.step(sess, found[2])
+
+    runs = cases.alike(script, moves=3, tmp_path=tmp_path)
+    assert len(cases.errors(runs[AHEAD])) == (1 if kind == "one_shot" else 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_hook_modifies_an_imported_graph(tmp_path, kind):
+    def script(run):
+        from mx_rec.graph import GraphModifierHook
+        from mx_rec.graph import modifier
+
+        path = exported(run, kind)
+        tf().compat.v1.train.import_meta_graph(path)
+        tf().compat.v1.train.create_global_step()
+        begins = tf().compat.v1.get_collection("begin")
+        make_plan = modifier.make_plan
+
+        def recorded(graph_def):
+            run.plan = make_plan(graph_def)
+            return run.plan
+
+        modifier.make_plan = recorded
+        tf1 = tf().compat.v1
+        try:
+            scaffold = tf1.train.Scaffold(local_init_op=tf().group(tf1.train.Scaffold.default_local_init_op(), *begins))
+            hooks = [GraphModifierHook()] if run.is_modified else []
+            with tf1.train.MonitoredSession(tf1.train.ChiefSessionCreator(scaffold), hooks) as sess:
+                for _ in range(2):
+                    run.note("step", sess.run(["model_loss:0", "model_update"])[0])
+                    run.note("seen", sess.run("model_seen:0"))
+                run.note("size", sess.run("model_size:0"))
+        finally:
+            modifier.make_plan = make_plan
+
+    cases.alike(script, moves=3, tmp_path=tmp_path)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_admission_of_an_imported_graph_finds_the_timestamp_of_the_collection(tmp_path, is_late):
+    """It was connected when the graph was first run: exported before, keys had no time, and nothing was ever stale."""
+    def script(run):
+        path = os.path.join(run.directory, "model.meta")
+        with tf().Graph().as_default():
+            batch = cases.one_shot(cases.slices()).get_next()
+            stamp = tf().constant(1000, tf().int64)
+            if not is_late:
+                tf().compat.v1.add_to_collection("ASCEND_TIMESTAMP", stamp)
+            rows = run.lookup(run.table(), batch["ids"],
+                              access_and_evict_config={"access_threshold": 1, "eviction_threshold": 5})
+            tf().identity(rows, "rows")
+            tf().compat.v1.add_to_collection("ASCEND_TIMESTAMP", stamp)
+            tf().compat.v1.train.export_meta_graph(path)
+        run.tables.clear()
+        graph = tf().compat.v1.get_default_graph()
+        tf().compat.v1.train.import_meta_graph(path)
+        if run.is_modified:
+            run.modify()
+        sess = run.session()
+        for _ in range(3):
+            run.step(sess, "rows:0")
+        [observe] = [op for op in graph.get_operations() if op.type == "MxRecObserve"]
+        assert sess.run(observe.inputs[3]) == 1000
+
+    cases.alike(script, moves=1, tmp_path=tmp_path)
+
+
+def test_admission_of_an_imported_graph_without_its_timestamp_is_an_error(mx, tmp_path):
+    mx()
+    run = cases.Run(AHEAD, tmp_path)
+    with tf().Graph().as_default():
+        run.lookup(run.table(), tf().constant([1], tf().int64),
+                   access_and_evict_config={"access_threshold": 1, "eviction_threshold": 5})
+        tf().compat.v1.train.export_meta_graph(str(tmp_path / "model.meta"))
+    tf().compat.v1.train.import_meta_graph(str(tmp_path / "model.meta"))
+    from mx_rec.graph import modify_graph_and_start_emb_cache
+
+    with pytest.raises(ValueError, match="'table'.*timestamp"):
+        modify_graph_and_start_emb_cache()
+    with support.new_session() as sess:
+        with pytest.raises(ValueError, match="'table'.*timestamp"):
+            sess.run(tf().compat.v1.global_variables_initializer())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_graph_that_was_modified_before_its_export_is_left_as_it_is(mx, tmp_path, kind):
+    """Its one-shot iterator was started by the process that modified it alone."""
+    from mx_rec.graph import modify_graph_and_start_emb_cache
+
+    mx()
+    tf1 = tf().compat.v1
+    losses = []
+    for is_modified in (False, True):
+        run = cases.Run(AHEAD, tmp_path)
+        path = str(tmp_path / "model_{}.meta".format(is_modified))
+        with tf().Graph().as_default():
+            build(run, kind)
+            if is_modified:
+                modify_graph_and_start_emb_cache()
+            tf1.train.export_meta_graph(path)
+        for again in (False, True):
+            with tf().Graph().as_default() as graph:
+                tf1.train.import_meta_graph(path)
+                before = len(graph.get_operations())
+                if again and is_modified:
+                    modify_graph_and_start_emb_cache()
+                    assert len(graph.get_operations()) == before
+                with support.new_session() as sess:
+                    sess.run(tf1.global_variables_initializer())
+                    sess.run(tf1.get_collection("begin"))
+                    losses.append([sess.run(["model_loss:0", "model_update"])[0] for _ in range(5)])
+    for other in losses[1:]:
+        support.assert_same_bits(losses[0], other)
+    assert np.ptp(losses[0]) > 0
+
+
+def test_an_imported_graph_without_tables_still_says_so(mx, graph):
+    from mx_rec.graph import modify_graph_and_start_emb_cache
+
+    mx()
+    with tf().Graph().as_default() as other:
+        tf().constant(1)
+        text = other.as_graph_def()
+    tf().import_graph_def(text, name="")
+    with pytest.raises(RuntimeError, match="table_info_list is empty"):
+        modify_graph_and_start_emb_cache()
+
+
+def test_two_imports_of_one_graph_are_both_modified(tmp_path):
+    """Tables of two imports have one name each, but live apart: what one trains the other does not see."""
+    def script(run):
+        path = exported(run, "one_shot")
+        for scope in ("one", "two"):
+            tf().compat.v1.train.import_meta_graph(path, import_scope=scope)
+        if run.is_modified:
+            run.modify()
+        sess = run.session()
+        for scope in ("one", "two", "one"):
+            for _ in range(2):
+                run.step(sess, names(scope, "model_loss:0", "model_update"), label=scope)
+                run.step(sess, names(scope, "model_size:0"), label=scope)
+
+    runs = cases.alike(script, moves=6, tmp_path=tmp_path)
+    assert not cases.errors(runs[AHEAD], "one") and not cases.errors(runs[AHEAD], "two")

@@ -1,0 +1,184 @@
+"""What has to happen before a session's first step happens once, for all threads, and however the step is run."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import modify_cases as cases
+import support
+
+
+def tf():
+    return support.tf()
+
+
+def in_threads(count, work):
+    """Runs `work(number)` in several threads at once; returns the results, or raises the first error."""
+    barrier, results, errors = threading.Barrier(count), [None] * count, []
+
+    def run(number):
+        barrier.wait()
+        try:
+            results[number] = work(number)
+        except Exception as error:  # pylint: disable=broad-except
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if errors:
+        raise errors[0]
+    return results
+
+
+def modified_numbers(count=48):
+    """A modified graph on a one-shot iterator: (ids of a batch, the update)."""
+    from mx_rec.graph import modify_graph_and_start_emb_cache
+
+    run = cases.Run(cases.AHEAD)
+    data = tf().data.Dataset.range(count).map(lambda number: {"ids": tf().reshape(number, [1])})
+    batch = cases.one_shot(data).get_next()
+    rows = run.lookup(run.table(), batch["ids"])
+    modify_graph_and_start_emb_cache()
+    return batch["ids"], rows
+
+
+def test_threads_that_come_first_together_start_a_one_shot_pipeline_once(dynamic):
+    """One thread marked the session as prepared and then started the iterator; the others ran steps meanwhile and failed."""
+    ids, rows = modified_numbers()
+    for _ in range(10):
+        with support.new_session() as sess:
+            seen = in_threads(8, lambda number: [sess.run([ids, rows])[0][0] for _ in range(6)])
+            assert sorted(np.ravel(seen).tolist()) == list(range(48))
+
+
+def test_a_step_that_is_a_callable_starts_a_one_shot_pipeline(dynamic):
+    ids, rows = modified_numbers()
+    with support.new_session() as sess:
+        step = sess.make_callable([ids, rows])
+        assert [step()[0][0] for _ in range(3)] == [0, 1, 2]
+        assert sess.run(ids).tolist() == [3]
+    with support.new_session() as sess:
+        handle = sess.partial_run_setup([ids, rows])
+        assert sess.partial_run(handle, ids).tolist() == [0]
+
+
+def counted(feed_stamp=True):
+    """A lookup with eviction whose timestamp is named only after the lookup was made: (rows, the op that counts)."""
+    from mx_rec.core.embedding import create_table, sparse_lookup
+
+    table = create_table(tf().int64, 4, "table", tf().compat.v1.ones_initializer(), device_vocabulary_size=100)
+    rows = sparse_lookup(table, tf().constant([1, 2], tf().int64), modify_graph=True,
+                         access_and_evict_config={"access_threshold": 1, "eviction_threshold": 5})
+    if feed_stamp:
+        tf().compat.v1.add_to_collection("ASCEND_TIMESTAMP", tf().constant(77, tf().int64))
+    [observe] = [op for op in rows.graph.get_operations() if op.type == "MxRecObserve"]
+    return rows, observe
+
+
+@pytest.mark.parametrize("how", ["run", "callable", "partial"])
+def test_admission_has_its_timestamp_however_the_first_step_is_run(dynamic, session, how):
+    """A callable ran without: no key had a time, and nothing was ever evicted."""
+    rows, observe = counted()
+    sess = session()
+    stamp = observe.inputs[3]
+    if how == "run":
+        seen = sess.run([rows, stamp])
+    elif how == "callable":
+        seen = sess.make_callable([rows, stamp])()
+    else:
+        seen = sess.partial_run(sess.partial_run_setup([rows, stamp]), [rows, stamp])
+    assert seen[1] == 77
+
+
+def test_a_lookup_that_is_built_after_the_first_run_has_its_timestamp(dynamic, session):
+    """The session was looked at once, before its first run."""
+    sess = session()
+    assert sess.run(tf().constant(3)) == 3
+    rows, observe = counted()
+    assert sess.run([rows, observe.inputs[3]])[1] == 77
+
+
+def test_a_lookup_that_is_built_after_the_first_run_and_lacks_its_timestamp_is_an_error(dynamic, session):
+    sess = session()
+    assert sess.run(tf().constant(3)) == 3
+    rows, observe = counted(feed_stamp=False)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="'table'.*timestamp"):
+            sess.run(rows)
+    tf().compat.v1.add_to_collection("ASCEND_TIMESTAMP", tf().constant(78, tf().int64))
+    assert sess.run([rows, observe.inputs[3]])[1] == 78
+
+
+def test_threads_that_open_sessions_at_once_are_all_known(dynamic):
+    """Two threads could make the state of a graph each; a session that only the lost one knew was not seen."""
+    from mx_rec.core.graph_state import graph_state
+
+    for _ in range(20):
+        with tf().Graph().as_default() as graph:
+            tf().constant(1)
+            sessions = in_threads(8, lambda number: tf().compat.v1.Session(graph=graph))
+            assert set(graph_state(graph).sessions()) == set(sessions)
+            for one in sessions:
+                one.close()
+
+
+def test_threads_build_graphs_of_their_own_at_once(dynamic):
+    """The present graph is that of the thread: tables, lookups and modification do not mix."""
+    from mx_rec.core.graph_state import graph_state
+
+    def work(number):
+        with tf().Graph().as_default() as graph:
+            ids, rows = modified_numbers(6)
+            with tf().compat.v1.Session(graph=graph) as sess:
+                values = [sess.run([ids, rows]) for _ in range(6)]
+                (table,) = graph_state(graph).tables.values()
+                assert table.size() == 6
+            return [batch.tolist() for batch, _ in values], [row for _, row in values]
+
+    results = in_threads(4, work)
+    for seen, rows in results:
+        assert seen == [[number] for number in range(6)]
+        support.assert_same_bits(rows, results[0][1])
+
+
+def test_an_evict_hook_serves_one_session_at_a_time(dynamic, graph):
+    """The session that came first was never evicted again, without a word."""
+    from mx_rec.core.feature_process import EvictHook
+
+    tf1 = tf().compat.v1
+    rows, _ = counted()
+    train = tf().group(rows, tf1.train.get_or_create_global_step().assign_add(1))
+    hook = EvictHook(True, evict_step_interval=1)
+    with tf1.train.MonitoredTrainingSession(hooks=[hook]) as first:
+        first.run(train)
+        with pytest.raises(RuntimeError, match="EvictHook for each session"):
+            hook.after_create_session(tf1.Session(), None)
+        first.run(train)
+    sess = tf1.Session()
+    sess.run(tf1.global_variables_initializer())
+    hook.after_create_session(sess, None)
+    sess.close()
+
+
+def test_a_second_init_and_a_second_graph_begin_empty(graph, mx):
+    from mx_rec.core.graph_state import graph_state
+    from mx_rec.util.initialize import ConfigInitializer, terminate_config_initializer
+
+    mx(max_steps=3, use_dynamic_expansion=True)
+    ConfigInitializer.get_instance().train_params_config.ascend_global_hashtable_collection = "mine"
+    cases.Run(cases.STEP).table("first")
+    terminate_config_initializer()
+    with pytest.raises(EnvironmentError, match="init the environment"):
+        ConfigInitializer.get_instance()
+    tf().compat.v1.reset_default_graph()
+    mx()
+    config = ConfigInitializer.get_instance()
+    assert config.max_steps == -1 and not config.use_dynamic_expansion and not config.modify_graph
+    assert config.train_params_config.ascend_global_hashtable_collection == "ASCEND_GLOBAL_HASHTABLE_COLLECTION"
+    state = graph_state()
+    assert not state.tables and not state.frozen and not state.insertions and not state.initializers
+    assert not config.sparse_embed_config.table_name_set

@@ -1,0 +1,64 @@
+//! The definitions of all ops for people (docs/ops.md), and as JSON for Python.
+
+use mx_rec_kernels::{Error, Kind, Result};
+use std::fmt::Write;
+
+const HEAD: &str = "# Ops
+
+The ops that `libmx_rec.so` adds to TensorFlow. This page is made from their definitions:
+`cargo run -p mx_rec_tf_ops --example ops_doc > docs/ops.md`; a test compares the two.
+
+`handle` is the number of a table, made by `MxRecTable`. Key -1 is padding: it never has a row, its
+embedding is zeros, its gradient is dropped. An *offset* is the number of a row in its table. Every
+error names the op and the table; an op that fails sets no output and leaves the table as it was.
+Wrong types are refused by TensorFlow, wrong shapes with `INVALID_ARGUMENT`, when the graph is built
+if they are known there and when the op runs otherwise. A handle of no table (its session was
+closed) is `NOT_FOUND`.
+
+In shapes, a name is a size that is the same wherever it occurs in an op; `s...` is any number of
+sizes; `N times (u)` is a list of N tensors, with a `u` for each of them.
+";
+
+/// docs/ops.md.
+pub fn render() -> String {
+    let mut page = HEAD.to_owned();
+    for op in super::definitions() {
+        let _ = write!(page, "\n## {}\n\n{}\n\n", op.name, op.doc);
+        page.push_str("| | name | type | shape | meaning |\n|---|---|---|---|---|\n");
+        for (kind, args) in [("input", op.inputs), ("output", op.outputs)] {
+            for arg in args {
+                let _ = writeln!(
+                    page,
+                    "| {kind} | {} | {} | {} | {} |",
+                    arg.name, arg.dtype, arg.shape, arg.doc
+                );
+            }
+        }
+        for attr in op.attrs {
+            let (name, kind) = attr.spec.split_once(':').unwrap_or((attr.spec, ""));
+            let _ = writeln!(page, "| attr | {name} | {} | | {} |", kind.trim(), attr.doc);
+        }
+        let _ = write!(
+            page,
+            "\n{}, {}. Errors: {}\n",
+            if op.stateful { "Stateful" } else { "Stateless" },
+            if op.differentiable {
+                "differentiable"
+            } else {
+                "not differentiable"
+            },
+            op.errors
+        );
+    }
+    page
+}
+
+/// The definitions as JSON in UTF-8; include/mx_rec.h has its fields.
+///
+/// # Errors
+/// `Internal` if they cannot be written as JSON.
+pub fn json() -> Result<Vec<u8>> {
+    serde_json::to_vec(&super::definitions()).map_err(|error| {
+        Error::new(Kind::Internal, "the definitions cannot be written as JSON").with("cause", error)
+    })
+}
