@@ -1,4 +1,5 @@
-//! What C callers get from a function of the library: its result, its error, or the message of its panic.
+//! What C callers get from a function of the library: its result, its error, or the message of its
+//! panic.
 
 #[expect(dead_code, reason = "this test calls no function of C")]
 #[path = "../src/ffi_buffer.rs"]

@@ -4,9 +4,10 @@
 //! cargo run --release -p mx_rec_kernels --example admission_bench -- [--quick] [--only A1,A3] [--rows N] [--dim N]
 //!     [--batch N] [--reps N] [--keys N] [--train N] [--waiting N]
 //! ```
-//! A1 is the standard work: `observe + admit + embed` beside `lease + embed` of the same ids, in turns. A2 counts `--waiting` keys of
-//! which none is admitted. A3 and A4 have a table of `--keys` rows of 16 floats with LazyAdam's slots: one thread trains batches of
-//! `--train` Zipf ids while another evicts half of the rows, or 90%, in random order. Times are milliseconds.
+//! A1 is the standard work: `observe + admit + embed` beside `lease + embed` of the same ids, in
+//! turns. A2 counts `--waiting` keys of which none is admitted. A3 and A4 have a table of `--keys`
+//! rows of 16 floats with LazyAdam's slots: one thread trains batches of `--train` Zipf ids while
+//! another evicts half of the rows, or 90%, in random order. Times are milliseconds.
 
 mod support;
 
@@ -347,7 +348,8 @@ fn evicting(sizes: &Sizes, share: u64, what: &str) -> Result<()> {
     let slower = median(&mut during);
     let wait = worst - usual;
     eprintln!(
-        "evicting {what}: {gone} keys in {seconds:.2} s beside {} steps; a step took {usual:.2} ms ({worst_alone:.2} at most) before, \
+        "evicting {what}: {gone} keys in {seconds:.2} s beside {} steps; a step took {usual:.2} ms \
+         ({worst_alone:.2} at most) before, \
          {slower:.2} ({worst:.2} at most) meanwhile; {} MiB before, {} after, {} without rows",
         during.len(),
         before >> 20,

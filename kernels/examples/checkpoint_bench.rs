@@ -1,11 +1,13 @@
-//! Measures saving and restoring a table against `dd` on the same disk (P13), one JSON line per measurement.
+//! Measures saving and restoring a table against `dd` on the same disk (P13), one JSON line per
+//! measurement.
 //!
 //! ```text
 //! cargo run --release -p mx_rec_kernels --example checkpoint_bench -- [--quick] [--dir DIR] [--mib N] [--reps N]
 //! ```
-//! The table has rows of 64 floats, with one optimizer slot, and `--mib` MiB in all. `dd` copies the same number of bytes from a file
-//! in the page cache, with `conv=fsync`; a save ends when everything is flushed. `--dir` (default: out/bench) decides the disk, and
-//! needs four times the table's size. Repetitions take turns; ratios come from the medians. Times are seconds.
+//! The table has rows of 64 floats, with one optimizer slot, and `--mib` MiB in all. `dd` copies
+//! the same number of bytes from a file in the page cache, with `conv=fsync`; a save ends when
+//! everything is flushed. `--dir` (default: out/bench) decides the disk, and needs four times the
+//! table's size. Repetitions take turns; ratios come from the medians. Times are seconds.
 
 #[path = "support/arguments.rs"]
 mod arguments;

@@ -1,11 +1,13 @@
-//! Measures the engine alone against what the memory of this machine allows, one JSON line per measurement.
+//! Measures the engine alone against what the memory of this machine allows, one JSON line per
+//! measurement.
 //!
 //! ```text
 //! cargo run --release -p mx_rec_kernels --example engine_bench -- [--quick] [--only P6,P8] [--rows N] [--dim N]
 //!     [--batch N] [--reps N] [--keys N] [--small N] [--large N]
 //! ```
-//! Every repetition measures ours and its peer one after the other on the same ids; `ours`, `peer` and `ratio` come from
-//! the medians, `best_ratio` from the minima. Times are milliseconds for one batch.
+//! Every repetition measures ours and its peer one after the other on the same ids; `ours`, `peer`
+//! and `ratio` come from the medians, `best_ratio` from the minima. Times are milliseconds for one
+//! batch.
 
 mod support;
 
@@ -192,7 +194,8 @@ fn filling(sizes: &Sizes) -> Result<()> {
         times.push(last.elapsed().as_secs_f64());
         let beyond = resident("VmHWM:").saturating_sub(before + table.memory().rows_bytes);
         peak = peak.max(beyond);
-        // Starts the high-water mark again at the present size; where that is not allowed the peak is an upper bound.
+        // Starts the high-water mark again at the present size; where that is not allowed the peak
+        // is an upper bound.
         let _ = std::fs::write("/proc/self/clear_refs", "5");
         last = Instant::now();
     })?;
@@ -316,7 +319,8 @@ impl Plain {
     fn new(rows: usize, width: usize) -> Plain {
         let mut floats: Vec<f32> = Vec::with_capacity(rows * width + (2 << 18));
         let start = floats.as_ptr().align_offset(2 << 20);
-        // SAFETY: the range lies in the vector's own allocation; the advice does not change its contents.
+        // SAFETY: the range lies in the vector's own allocation; the advice does not change its
+        // contents.
         unsafe {
             let address = floats.as_mut_ptr().add(start).cast();
             libc::madvise(address, rows * width * 4, libc::MADV_HUGEPAGE);

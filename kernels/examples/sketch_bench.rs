@@ -1,11 +1,13 @@
-//! Measures admission by a sketch beside exact counters: what a batch of rare keys costs, and how many keys are admitted too early.
+//! Measures admission by a sketch beside exact counters: what a batch of rare keys costs, and how
+//! many keys are admitted too early.
 //!
 //! ```text
 //! cargo run --release -p mx_rec_kernels --example sketch_bench -- [--quick] [--keys N] [--batch N] [--reps N]
 //! ```
-//! One JSON line per measurement. `S1`: milliseconds of `observe + admit` of a batch of which no key is admitted, medians, the exact
-//! counters and the sketch in turns on the same ids; the sketch has 32 bytes for each of `--keys` keys. `S2`: `--keys` keys are seen
-//! once each; the share of them that the sketch admits at a threshold all the same, for its bytes by number of keys.
+//! One JSON line per measurement. `S1`: milliseconds of `observe + admit` of a batch of which no
+//! key is admitted, medians, the exact counters and the sketch in turns on the same ids; the sketch
+//! has 32 bytes for each of `--keys` keys. `S2`: `--keys` keys are seen once each; the share of
+//! them that the sketch admits at a threshold all the same, for its bytes by number of keys.
 
 #[path = "support/arguments.rs"]
 mod arguments;
@@ -100,8 +102,10 @@ fn costs(keys: usize, batch: usize, reps: usize) -> Result<()> {
             times[times.len() / 2]
         });
         println!(
-            "{{\"id\": \"S1\", \"threads\": {threads}, \"batch\": {batch}, \"keys\": {keys}, \"exact_ms\": {exact:.3}, \
-             \"sketch_ms\": {sketch:.3}, \"ratio\": {:.3}, \"exact_bytes\": {exact_bytes}, \"sketch_bytes\": {sketch_bytes}}}",
+            "{{\"id\": \"S1\", \"threads\": {threads}, \"batch\": {batch}, \"keys\": {keys}, \
+             \"exact_ms\": {exact:.3}, \
+             \"sketch_ms\": {sketch:.3}, \"ratio\": {:.3}, \"exact_bytes\": {exact_bytes}, \
+             \"sketch_bytes\": {sketch_bytes}}}",
             sketch / exact
         );
     }
@@ -126,7 +130,8 @@ fn errors(keys: usize, batch: usize) -> Result<()> {
                 early += lease.offsets().len();
             }
             println!(
-                "{{\"id\": \"S2\", \"keys\": {keys}, \"bytes_per_key\": {bytes}, \"threshold\": {threshold}, \
+                "{{\"id\": \"S2\", \"keys\": {keys}, \"bytes_per_key\": {bytes}, \"threshold\": \
+                 {threshold}, \
                  \"too_early\": {:.7}}}",
                 early as f64 / keys as f64
             );

@@ -1,6 +1,7 @@
 //! The engine: embedding tables that grow, their rows, their optimizers and their files.
 //!
-//! It knows nothing of TensorFlow or Python, keeps no global state and reads neither clock nor environment.
+//! It knows nothing of TensorFlow or Python, keeps no global state and reads neither clock nor
+//! environment.
 
 #![deny(unsafe_code)]
 
@@ -21,7 +22,8 @@ mod optim;
 mod pool;
 #[expect(
     unsafe_code,
-    reason = "functions compiled for more instructions are entered here, after a look at the machine"
+    reason = "functions compiled for more instructions are entered here, after a look at the \
+              machine"
 )]
 mod simd;
 mod sort;

@@ -6,8 +6,9 @@ use std::ops::Range;
 
 /// A fixed number of threads, the caller's among them.
 ///
-/// `Pool::new(1)` starts no thread at all. Nothing computed through a pool depends on its size: work is split so that
-/// every value is made by one thread in an order that the batch alone decides.
+/// `Pool::new(1)` starts no thread at all. Nothing computed through a pool depends on its size:
+/// work is split so that every value is made by one thread in an order that the batch alone
+/// decides.
 pub struct Pool {
     threads: usize,
     #[cfg_attr(
@@ -26,10 +27,12 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool of `threads` threads (1..=1024): the caller of each operation and `threads - 1` helpers.
+    /// A pool of `threads` threads (1..=1024): the caller of each operation and `threads - 1`
+    /// helpers.
     ///
     /// # Errors
-    /// `InvalidArgument` outside the range, `ResourceExhausted` if the system starts no more threads.
+    /// `InvalidArgument` outside the range, `ResourceExhausted` if the system starts no more
+    /// threads.
     pub fn new(threads: usize) -> Result<Pool> {
         if !(1..=1024).contains(&threads) {
             return Err(Error::invalid("a pool has 1 to 1024 threads").with("threads", threads));
@@ -64,7 +67,8 @@ impl Pool {
         self.threads
     }
 
-    /// Into how many parts `n` items are worth being cut when a part should hold at least `least` of them.
+    /// Into how many parts `n` items are worth being cut when a part should hold at least `least`
+    /// of them.
     pub(crate) fn parts(&self, n: usize, least: usize) -> usize {
         (n / least.max(1)).clamp(1, self.threads)
     }
@@ -78,10 +82,11 @@ impl Pool {
         debug_assert!(done.is_ok());
     }
 
-    /// Calls `f` with the items, on any thread, until one fails; returns when no call runs any more.
+    /// Calls `f` with the items, on any thread, until one fails; returns when no call runs any
+    /// more.
     ///
-    /// Items are begun in their order, and after a failure no more are begun. So every item before one that fails is
-    /// worked on, and which error is returned does not depend on the threads.
+    /// Items are begun in their order, and after a failure no more are begun. So every item before
+    /// one that fails is worked on, and which error is returned does not depend on the threads.
     ///
     /// # Errors
     /// That of the first item, in the order of `work`, for which `f` fails.
@@ -158,7 +163,8 @@ pub(crate) fn ranges(n: usize, parts: usize) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// Cuts a slice of `width`-wide records along `ranges` of records, which must follow one another from 0.
+/// Cuts a slice of `width`-wide records along `ranges` of records, which must follow one another
+/// from 0.
 pub(crate) fn split_mut<'a, T>(
     mut slice: &'a mut [T],
     width: usize,

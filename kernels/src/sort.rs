@@ -1,9 +1,10 @@
-//! A stable counting sort of items that fall into few groups: by the upper bits of a hash, or by the number of a key.
+//! A stable counting sort of items that fall into few groups: by the upper bits of a hash, or by
+//! the number of a key.
 
 use std::ops::IndexMut;
 
-/// How many items each group has: every item is counted first. `C` holds a number for each group; of an array the compiler knows the
-/// length.
+/// How many items each group has: every item is counted first. `C` holds a number for each group;
+/// of an array the compiler knows the length.
 pub(crate) struct Sizes<C>(C);
 
 /// Where the next item of each group goes: every item is placed then, in the same order.
@@ -34,7 +35,8 @@ impl<C: IndexMut<usize, Output = u32> + AsMut<[u32]>> Sizes<C> {
 }
 
 impl<C: IndexMut<usize, Output = u32> + AsRef<[u32]>> Places<C> {
-    /// Where each of the first `groups` groups starts, and where the last of them ends, as long as nothing is placed.
+    /// Where each of the first `groups` groups starts, and where the last of them ends, as long as
+    /// nothing is placed.
     pub(crate) fn starts(&self, groups: usize, items: usize) -> Vec<u32> {
         let starts = self.0.as_ref().iter().copied().take(groups);
         starts.chain([items as u32]).collect()

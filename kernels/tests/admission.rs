@@ -485,7 +485,8 @@ proptest! {
                 let shown = model.rows.get(&key).filter(|_| model.admitted(key));
                 for (&found, &base) in found.iter().zip(base) {
                     let expected = shown.map_or(0.0, |sum| base + sum);
-                    prop_assert!((found - expected).abs() < 1e-3, "key {}: {} and not {}", key, found, expected);
+                    prop_assert!((found - expected).abs() < 1e-3, "key {}: {} and not \
+                        {}", key, found, expected);
                 }
             }
         }

@@ -1,4 +1,5 @@
-//! Batches ahead of their step: what is staged stays unseen, what is leased stays good, and no row is lost.
+//! Batches ahead of their step: what is staged stays unseen, what is leased stays good, and no row
+//! is lost.
 
 use mx_rec_kernels::{
     Absent, Adagrad, Ids, Initializer, Kind, Lease, Pool, Result, Sgd, SlotSpec, Table,
@@ -96,7 +97,8 @@ fn slab_rows(table: &Table, slots: usize) -> u64 {
     table.memory().rows_bytes / (DIM * (1 + slots) * 4) as u64
 }
 
-/// Fails if a row is neither in use nor free: so many new keys as rows are free must fit without more memory.
+/// Fails if a row is neither in use nor free: so many new keys as rows are free must fit without
+/// more memory.
 fn expect_no_row_lost(table: &Table, slots: usize) {
     let rows = slab_rows(table, slots);
     let free = rows.min(table.capacity()) - table.len();
@@ -228,7 +230,8 @@ fn other_ids_at_the_same_address_are_not_those_of_the_batch() {
     assert_eq!((table.stats().new, table.stats().hits), (3, 0));
 }
 
-/// Only what happens counts: nothing if the rows cannot be made, and a key once if several batches bring it.
+/// Only what happens counts: nothing if the rows cannot be made, and a key once if several batches
+/// bring it.
 #[test]
 fn what_fails_or_was_done_by_another_is_not_counted_as_new() {
     let table = table(3, &[]);
@@ -268,7 +271,8 @@ fn batches_ahead_take_no_room_from_the_step() {
     let (one, two) = (prepare(&table, &[1, 2, 3]), prepare(&table, &[4, 2, 5]));
     assert_eq!(slab_rows(&table, 0), 5);
     assert!(prepare(&table, &[6]).lease.offsets().is_empty());
-    // Four are staged and one is in the table: 7 and 8 do not fit beside them, though they do without.
+    // Four are staged and one is in the table: 7 and 8 do not fit beside them, though they do
+    // without.
     lease(&table, &[7, 8, 2]).unwrap();
     assert_eq!(keys(&table), [1, 2, 7, 8]);
     assert_eq!(slab_rows(&table, 0), 5);
@@ -442,7 +446,8 @@ fn staged_rows_get_the_slots_they_would_get_in_the_step() {
     };
     assert_eq!((slot(&table, 1), slot(&table, 2)), (0.25, 1.25));
 
-    // A file brought the slot with another initial value; the optimizer's counts from its first update on.
+    // A file brought the slot with another initial value; the optimizer's counts from its first
+    // update on.
     let name = table.slots()[0].name.clone();
     for way in ["claim", "take"] {
         let spec = SlotSpec {

@@ -1,4 +1,5 @@
-//! Saving and loading need little memory beside the table; alone in its process, because it looks at the whole of it.
+//! Saving and loading need little memory beside the table; alone in its process, because it looks
+//! at the whole of it.
 
 use mx_rec_kernels::{
     checkpoint, Ids, Initializer, LazyAdam, Pool, Table, TableConfig, Target, Thresholds,

@@ -1,5 +1,5 @@
-//! Occurrences are counted exactly: by many threads at once, by several lookups of a step, and when the table becomes another between
-//! counting and deciding.
+//! Occurrences are counted exactly: by many threads at once, by several lookups of a step, and when
+//! the table becomes another between counting and deciding.
 
 use mx_rec_kernels::{
     checkpoint, Absent, Ids, Initializer, Lease, Pool, Table, TableConfig, Thresholds,
@@ -55,7 +55,8 @@ fn counted(table: &Table, keys: &[i64], access: u32) -> usize {
 
 #[test]
 fn no_occurrence_is_lost_when_many_threads_count_the_same_rows() {
-    // Two batches that were counted at once lost occurrences: each read a row's count before the other had written it.
+    // Two batches that were counted at once lost occurrences: each read a row's count before the
+    // other had written it.
     for (keys, rounds) in [(3_i64, 4000), (9000, 40)] {
         let (table, threads) = (table(0), 6);
         let keys: Vec<i64> = (0..keys).map(|key| key * 31 - 7).collect();
@@ -210,7 +211,8 @@ fn between_counting_and_deciding_the_table_may_become_another() {
             let before = table.stats();
             change(&table);
             let (lease, admitted) = admit(&table, &pool, &found);
-            // A sketch remembers what a removed key had before its row, and keys that were removed without one.
+            // A sketch remembers what a removed key had before its row, and keys that were removed
+            // without one.
             let expected = match (sketch, what) {
                 (1.., "remove") => [true, true, true, true, true, false],
                 _ => expected,

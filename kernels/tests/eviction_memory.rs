@@ -1,5 +1,5 @@
-//! Memory goes back to the system when keys are evicted, in whatever order they came, also while a training goes on; alone in its
-//! process, because it looks at the whole of it.
+//! Memory goes back to the system when keys are evicted, in whatever order they came, also while a
+//! training goes on; alone in its process, because it looks at the whole of it.
 
 use mx_rec_kernels::{Ids, Initializer, Lease, Pool, Table, TableConfig, Thresholds};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -65,7 +65,8 @@ fn memory_is_given_back_when_most_rows_are_evicted_in_random_order() {
         look(&table, &pool, &staying, 1100);
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // Steps that hold the same rows nearly all of the time, popular keys that is, and some that are new.
+            // Steps that hold the same rows nearly all of the time, popular keys that is, and some
+            // that are new.
             let train = |start: usize| {
                 let mut new = start as i64 * 10_000_000;
                 for batch in staying[start..].chunks(500).cycle() {

@@ -1,4 +1,5 @@
-//! Tables in every version of the checkpoint format load, and hold what they held when they were saved.
+//! Tables in every version of the checkpoint format load, and hold what they held when they were
+//! saved.
 
 use mx_rec_kernels::{checkpoint, Ids, Initializer, Pool, Table, TableConfig, Thresholds};
 use std::path::PathBuf;
@@ -75,7 +76,8 @@ fn a_history_decides_about_keys_as_it_did_when_it_was_saved() {
         let table = Arc::new(table());
         checkpoint::load(&table, &pool, &fixture(version)).unwrap();
         let admit = |time, ids: &[i64]| {
-            // What was configured when it was saved; the original does not tell, and its threshold stands for it.
+            // What was configured when it was saved; the original does not tell, and its threshold
+            // stands for it.
             let access = if version == "original_history" { 3 } else { 2 };
             let thresholds = Thresholds {
                 access,

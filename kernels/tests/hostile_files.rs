@@ -1,5 +1,6 @@
-//! Files that somebody has broken, on purpose or not: a checkpoint is read or refused, in bounded time and memory, and a table that
-//! could not be loaded is what it was. Checksums are made right again for most cases, so that what lies behind them is tested too.
+//! Files that somebody has broken, on purpose or not: a checkpoint is read or refused, in bounded
+//! time and memory, and a table that could not be loaded is what it was. Checksums are made right
+//! again for most cases, so that what lies behind them is tested too.
 //!
 //! `scripts/stress fuzz` runs the long form, for MX_REC_FUZZ_SECONDS seconds.
 
@@ -443,7 +444,8 @@ fn step(table: &Arc<Table>, pool: &Pool, ids: &[i64], time: i64) -> Result<()> {
     table.apply(pool, rows, &grads, &adam()).map(drop)
 }
 
-/// Checkpoints of every kind, each with the dim and the sketch of its table and its directories: a whole one, then its deltas.
+/// Checkpoints of every kind, each with the dim and the sketch of its table and its directories: a
+/// whole one, then its deltas.
 struct Seeds {
     root: PathBuf,
     all: Vec<(usize, u64, Vec<PathBuf>)>,
@@ -513,7 +515,8 @@ impl Drop for Seeds {
     }
 }
 
-/// Asks everything that there is to ask of the files, of which one directory was changed; returns whether the table was loaded.
+/// Asks everything that there is to ask of the files, of which one directory was changed; returns
+/// whether the table was loaded.
 fn question(
     pool: &Pool,
     whole: &[PathBuf],
@@ -527,7 +530,8 @@ fn question(
         serde_json::to_string(&described).unwrap();
     }
     let verified = inspect::verify(dir, tell);
-    // Of a chain the newest history counts; earlier ones are not looked at. A sketch cannot tell whether a key comes twice.
+    // Of a chain the newest history counts; earlier ones are not looked at. A sketch cannot tell
+    // whether a key comes twice.
     let is_last = at + 1 == dirs.len();
     let counts = |fault: &inspect::Fault| {
         let is_history = ["hist_rec", "hist_sketch", "table_2_thresh"].contains(&&*fault.file);

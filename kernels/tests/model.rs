@@ -1,4 +1,5 @@
-//! Random histories of all verbs leave a table in the state of a map that does the same one key at a time.
+//! Random histories of all verbs leave a table in the state of a map that does the same one key at
+//! a time.
 
 use mx_rec_kernels::{
     Absent, Ids, Initializer, Kind, LazyAdam, Lease, LookupGradients, Momentum, Pool, Result,
@@ -45,7 +46,8 @@ fn optimizers() -> Vec<Box<dyn RowOptimizer>> {
     ]
 }
 
-/// What a table should be: rows by key, one at a time, with nothing shared with the engine but the row arithmetic.
+/// What a table should be: rows by key, one at a time, with nothing shared with the engine but the
+/// row arithmetic.
 #[derive(Clone, Default)]
 struct Model {
     rows: HashMap<i64, Vec<f32>>,
@@ -138,7 +140,8 @@ struct Batch {
     limit: Option<usize>,
     restore: Vec<i32>,
     lease: Lease,
-    /// Distinct keys, each in the place of its offset, once the step has them; none if the table was replaced since.
+    /// Distinct keys, each in the place of its offset, once the step has them; none if the table
+    /// was replaced since.
     keys: Vec<i64>,
 }
 
@@ -482,7 +485,8 @@ fn copy(table: &Table, model: &mut Model, pool: &Pool, ids: &[i64], copies: &mut
     }
 }
 
-/// An update changes the rows that are still their keys', drops and counts the others, and does nothing over a replaced content.
+/// An update changes the rows that are still their keys', drops and counts the others, and does
+/// nothing over a replaced content.
 fn apply_copies(
     table: &Table,
     model: &mut Model,

@@ -1,9 +1,11 @@
-//! A table under many schedules of its threads, chosen by a model checker: what is counted, what batches hold, how work is shared.
+//! A table under many schedules of its threads, chosen by a model checker: what is counted, what
+//! batches hold, how work is shared.
 //!
 //! ```text
 //! cargo test -p mx_rec_kernels --features model --test model_checked
 //! ```
-//! `MX_REC_MODEL_SCHEDULES` sets how many schedules each test tries. A failure prints the schedule that `shuttle::replay` repeats.
+//! `MX_REC_MODEL_SCHEDULES` sets how many schedules each test tries. A failure prints the schedule
+//! that `shuttle::replay` repeats.
 
 use mx_rec_kernels::{
     Absent, Error, Ids, Initializer, Pool, Sgd, Table, TableConfig, Target, Thresholds,

@@ -1,4 +1,5 @@
-//! Admission with a sketch: what exact counters decide as long as keys do not meet, never later, and in fixed memory.
+//! Admission with a sketch: what exact counters decide as long as keys do not meet, never later,
+//! and in fixed memory.
 
 use mx_rec_kernels::{
     Absent, Ids, Initializer, Kind, Lease, Pool, Sgd, Table, TableConfig, Target, Thresholds,

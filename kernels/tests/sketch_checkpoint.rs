@@ -1,4 +1,5 @@
-//! A sketch is saved with its table, and a training goes on with it; tables with other counters take what they can.
+//! A sketch is saved with its table, and a training goes on with it; tables with other counters
+//! take what they can.
 
 use mx_rec_kernels::checkpoint::inspect::{describe, verify};
 use mx_rec_kernels::checkpoint::{load, load_slots, save};
@@ -84,7 +85,8 @@ fn every() -> Vec<i64> {
     (0..3000).collect()
 }
 
-/// What one more occurrence admits if nothing was forgotten, and if keys without rows are counted anew.
+/// What one more occurrence admits if nothing was forgotten, and if keys without rows are counted
+/// anew.
 fn goes_on(key: i64) -> bool {
     key % 3 >= 1
 }

@@ -1,4 +1,5 @@
-//! Every verb of one table at once, from many threads: no key sees another's row, no update is lost, nothing is left over.
+//! Every verb of one table at once, from many threads: no key sees another's row, no update is
+//! lost, nothing is left over.
 //!
 //! Two seconds here; `scripts/stress threads` sets MX_REC_STRESS_SECONDS to minutes.
 
@@ -40,7 +41,8 @@ fn made() -> Arc<Table> {
     )
 }
 
-/// What one step subtracts from the row of a key: its first number tells how often, the others whose row it is.
+/// What one step subtracts from the row of a key: its first number tells how often, the others
+/// whose row it is.
 fn gradient(key: i64) -> [f32; DIM] {
     let number = (key % 4001 + 1) as f32;
     [1.0, number, (key % 251 + 1) as f32, -number]

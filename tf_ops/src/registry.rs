@@ -11,13 +11,10 @@
 //! that was killed are never deleted, so a count of kernels neither reaches 0 when it should nor
 //! says that a table is in use.
 
-use crate::sync::{AtomicI64, Mutex, Ordering, RwLock};
+use crate::sync::{AtomicI64, Mutex, Numbers, Ordering};
 use mx_rec_kernels::{Error, Kind, Result};
 use std::collections::{hash_map, HashMap};
 use std::sync::Arc;
-
-/// Parts of the map of numbers, each with a lock of its own: every op of every session reads it.
-const PARTS: usize = 16;
 
 /// What a shared table is made by.
 pub(crate) trait Settings {
@@ -28,11 +25,11 @@ pub(crate) trait Settings {
 /// Tables of type `T` by number, and by name those that are shared, which are made by settings of
 /// type `S`. A `G` is held for each table while it is registered.
 ///
-/// Lock order: the names, then one part of the numbers.
+/// Lock order: the names, then one part of the numbers (a `DashMap` has parts with a lock each).
 pub(crate) struct Registry<T, S, G> {
     next: AtomicI64,
     hold: Box<dyn Fn() -> G + Send + Sync>,
-    numbers: [RwLock<HashMap<i64, Entry<T, G>>>; PARTS],
+    numbers: Numbers<Entry<T, G>>,
     names: Mutex<HashMap<String, Shared<S>>>,
 }
 
@@ -61,7 +58,7 @@ impl<T, S: Settings, G> Registry<T, S, G> {
         Self {
             next: AtomicI64::new(first),
             hold: Box::new(hold),
-            numbers: std::array::from_fn(|_| RwLock::new(HashMap::new())),
+            numbers: Numbers::new(),
             names: Mutex::new(HashMap::new()),
         }
     }
@@ -155,11 +152,7 @@ impl<T, S, G> Registry<T, S, G> {
     /// # Errors
     /// `NotFound` if there is none.
     pub(crate) fn get(&self, number: i64) -> Result<Arc<T>> {
-        let found = self.part(number).and_then(|part| {
-            part.read()
-                .get(&number)
-                .map(|entry| Arc::clone(&entry.table))
-        });
+        let found = self.numbers.read(number, |entry| Arc::clone(&entry.table));
         found.ok_or_else(|| {
             Error::new(
                 Kind::NotFound,
@@ -177,21 +170,13 @@ impl<T, S, G> Registry<T, S, G> {
             _hold: (self.hold)(),
         };
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        if let Some(part) = self.part(number) {
-            part.write().insert(number, entry);
-        }
+        self.numbers.insert(number, entry);
         number
     }
 
     /// Takes a table out. The caller drops it, with no lock held: a table's end takes time.
     fn remove(&self, number: i64) -> Option<Entry<T, G>> {
-        self.part(number)
-            .and_then(|part| part.write().remove(&number))
-    }
-
-    /// The part of the map that a number belongs to; there always is one.
-    fn part(&self, number: i64) -> Option<&RwLock<HashMap<i64, Entry<T, G>>>> {
-        self.numbers.get(number.rem_euclid(PARTS as i64) as usize)
+        self.numbers.remove(number)
     }
 }
 

@@ -1,4 +1,5 @@
-//! What the benches of the engine share: a table to fill, ids to draw, times to take, figures to print.
+//! What the benches of the engine share: a table to fill, ids to draw, times to take, figures to
+//! print.
 
 pub(crate) mod arguments;
 

@@ -1,4 +1,5 @@
-//! De-duplicates a batch: distinct keys in order of first occurrence, and for each id which of them it is.
+//! De-duplicates a batch: distinct keys in order of first occurrence, and for each id which of them
+//! it is.
 
 use super::grouped::{for_len, Buffers, Grouped};
 use super::numbering::Numbering;
@@ -52,13 +53,15 @@ pub(crate) struct Distinct<O> {
     pub(crate) offsets: O,
     /// The positions in `offsets` that hold -1, in order, each with its key.
     pub(crate) missing: Vec<(u32, i64)>,
-    /// With [`Wanted::Occurrences`]: the distinct keys in order of first occurrence, and how often each occurs. Else empty.
+    /// With [`Wanted::Occurrences`]: the distinct keys in order of first occurrence, and how often
+    /// each occurs. Else empty.
     pub(crate) list: (Vec<i64>, Vec<u32>),
 }
 
 /// De-duplicates `ids`, fewer than 2^31, and looks the distinct keys up in `index`.
 ///
-/// `restore[i]` becomes the position in `offsets` of `ids[i]`, or -1 for padding and keys that get no position. `room` makes the buffer for the offsets from their number.
+/// `restore[i]` becomes the position in `offsets` of `ids[i]`, or -1 for padding and keys that get
+/// no position. `room` makes the buffer for the offsets from their number.
 pub(crate) fn distinct<O: DerefMut<Target = [i64]>>(
     pool: &Pool,
     index: &Index,
@@ -261,7 +264,8 @@ fn by_group<'a>(
 }
 
 impl Group<'_> {
-    /// Finds duplicates and rows. Buckets are prefetched as distinct keys appear and read when all have appeared.
+    /// Finds duplicates and rows. Buckets are prefetched as distinct keys appear and read when all
+    /// have appeared.
     fn look_up(&mut self, index: &Index, wanted: Wanted) {
         self.times.fill(0);
         let mut numbering = Numbering::new(self.rows.len());
@@ -351,7 +355,8 @@ impl Ranking<'_> {
                 ranks[number].store(NONE, Relaxed);
                 continue;
             }
-            // Written for every key, kept for those without a row: no branch that cannot be foreseen.
+            // Written for every key, kept for those without a row: no branch that cannot be
+            // foreseen.
             if let Some(missing) = self.missing.get_mut(absent) {
                 *missing = (position, grouped.keys[place as usize]);
             }

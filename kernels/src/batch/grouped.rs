@@ -1,4 +1,5 @@
-//! The keys of a batch, sorted into groups by the upper bits of their hashes, so that each group fits the first cache.
+//! The keys of a batch, sorted into groups by the upper bits of their hashes, so that each group
+//! fits the first cache.
 
 use crate::index::{hash, top};
 use crate::pool::{ranges, split_mut};
@@ -35,7 +36,8 @@ impl Buffers {
 /// ```text
 /// keys: | range 0: group 0, group 1, .. | range 1: group 0, group 1, .. | ..
 /// ```
-/// so that ranges and groups can both be worked on in parallel, and range by range a group is in order of occurrence.
+/// so that ranges and groups can both be worked on in parallel, and range by range a group is in
+/// order of occurrence.
 pub(crate) struct Grouped<'b> {
     /// The ranges of the batch, in order.
     pub(crate) ranges: Vec<Range<usize>>,

@@ -20,7 +20,8 @@ pub(crate) struct Occurrences {
 }
 
 impl Occurrences {
-    /// Groups `items`, pairs of a row and the position of a gradient, at most `size` of them, by row.
+    /// Groups `items`, pairs of a row and the position of a gradient, at most `size` of them, by
+    /// row.
     pub(crate) fn new(items: impl Iterator<Item = (u32, u32)>, size: usize) -> Occurrences {
         let mut numbering = Numbering::new(size);
         let mut firsts = Vec::with_capacity(size);

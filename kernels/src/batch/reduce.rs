@@ -9,11 +9,12 @@ const LEAST_FLOATS: usize = 1 << 16;
 
 /// Sums `grads[i]` into `out[inverse[i]]`: `grads (n, dim)`, `inverse (n)`, `out (u, dim)`.
 ///
-/// A row is the sum of its gradients in order of occurrence, the same bits for any pool; a row without any is zeros, and
-/// entries of -1 are dropped.
+/// A row is the sum of its gradients in order of occurrence, the same bits for any pool; a row
+/// without any is zeros, and entries of -1 are dropped.
 ///
 /// # Errors
-/// `InvalidArgument` for a wrong length, `dim == 0`, or an entry of `inverse` that is neither -1 nor a row.
+/// `InvalidArgument` for a wrong length, `dim == 0`, or an entry of `inverse` that is neither -1
+/// nor a row.
 pub fn reduce(
     pool: &Pool,
     grads: &[f32],

@@ -7,10 +7,12 @@ use std::ops::Range;
 /// Work below this many floats stays on the caller.
 const LEAST_FLOATS: usize = 1 << 16;
 
-/// Copies `rows[inverse[i]]` to `out[i]`: `rows (u, dim)`, `inverse (n)`, `out (n, dim)`; zeros where `inverse` is -1.
+/// Copies `rows[inverse[i]]` to `out[i]`: `rows (u, dim)`, `inverse (n)`, `out (n, dim)`; zeros
+/// where `inverse` is -1.
 ///
 /// # Errors
-/// `InvalidArgument` for a wrong length, `dim == 0`, or an entry of `inverse` that is neither -1 nor a row.
+/// `InvalidArgument` for a wrong length, `dim == 0`, or an entry of `inverse` that is neither -1
+/// nor a row.
 pub fn restore(
     pool: &Pool,
     rows: &[f32],

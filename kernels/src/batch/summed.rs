@@ -1,4 +1,5 @@
-//! The gradient of every distinct key of a lookup: of most keys the only one they have, of the others a sum.
+//! The gradient of every distinct key of a lookup: of most keys the only one they have, of the
+//! others a sum.
 
 use super::restore::out_of_range;
 use super::turns::Turns;
@@ -29,7 +30,8 @@ pub(crate) struct Summed<'a> {
     zeros: Vec<f32>,
 }
 
-/// A lookup to sum: `inverse (n)`, `grads (n, dim)` and how many distinct keys there are. `n` is below 2^31.
+/// A lookup to sum: `inverse (n)`, `grads (n, dim)` and how many distinct keys there are. `n` is
+/// below 2^31.
 pub(crate) type Spread<'a> = (&'a [i32], &'a [f32], usize);
 
 impl<'a> Summed<'a> {

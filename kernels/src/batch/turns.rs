@@ -1,4 +1,5 @@
-//! Rows that several threads sum into, each its own: blocks of rows in turns, because popular keys have low numbers.
+//! Rows that several threads sum into, each its own: blocks of rows in turns, because popular keys
+//! have low numbers.
 
 /// Rows that go to one thread together.
 const BLOCK: usize = 16;

@@ -47,9 +47,10 @@ impl Candidates {
         }
     }
 
-    /// Adds to the counters of distinct keys, `count(at)` to that of `keys[at]`, which are made where there are none. With
-    /// `counting == false` only notes when those were seen of which something is known. The result is what [`Candidates::counts`]
-    /// would give as long as [`Candidates::version`] is 2 more than before.
+    /// Adds to the counters of distinct keys, `count(at)` to that of `keys[at]`, which are made
+    /// where there are none. With `counting == false` only notes when those were seen of which
+    /// something is known. The result is what [`Candidates::counts`] would give as long as
+    /// [`Candidates::version`] is 2 more than before.
     pub(crate) fn add(
         &self,
         pool: &Pool,
@@ -82,7 +83,8 @@ impl Candidates {
         }
     }
 
-    /// [`KeyCounters::version`]; a sketch stays at 0: keys that were added share cells, so that their counts are known only then.
+    /// [`KeyCounters::version`]; a sketch stays at 0: keys that were added share cells, so that
+    /// their counts are known only then.
     pub(crate) fn version(&self) -> u64 {
         match self {
             Candidates::Exact(counters) => counters.version(),
@@ -90,7 +92,8 @@ impl Candidates {
         }
     }
 
-    /// Makes a key's counter; false, and nothing happens, if there is one. A sketch cannot tell, and adds.
+    /// Makes a key's counter; false, and nothing happens, if there is one. A sketch cannot tell,
+    /// and adds.
     pub(crate) fn put(&self, key: i64, seen: Seen) -> bool {
         match self {
             Candidates::Exact(counters) => counters.put(key, seen),
@@ -101,7 +104,8 @@ impl Candidates {
         }
     }
 
-    /// Appends all keys of one of [`Candidates::pieces`] pieces; none of a sketch, which does not know them.
+    /// Appends all keys of one of [`Candidates::pieces`] pieces; none of a sketch, which does not
+    /// know them.
     pub(crate) fn list(&self, piece: usize, found: &mut Vec<(i64, Seen)>) {
         if let Candidates::Exact(counters) = self {
             counters.list(piece, found);
@@ -124,7 +128,8 @@ impl Candidates {
         }
     }
 
-    /// Drops what `stale` names in one of [`Candidates::pieces`] pieces; returns how many keys went, 0 of a sketch.
+    /// Drops what `stale` names in one of [`Candidates::pieces`] pieces; returns how many keys
+    /// went, 0 of a sketch.
     pub(crate) fn drop_stale(&self, piece: usize, stale: impl Fn(Seen) -> bool) -> u64 {
         match self {
             Candidates::Exact(counters) => counters.drop_stale(piece, stale),

@@ -1,4 +1,5 @@
-//! KeyCounters of keys that have no row: 16 bytes a key in open addressing, at most 24 with the free places.
+//! KeyCounters of keys that have no row: 16 bytes a key in open addressing, at most 24 with the
+//! free places.
 
 use super::Seen;
 use crate::index::hash;
@@ -57,8 +58,9 @@ impl Default for KeyCounters {
 }
 
 impl KeyCounters {
-    /// Adds to the counters of distinct keys, `count(at)` to that of `keys[at]`, which are made where there are none; returns what they
-    /// are then. With `counting == false` only notes when those were seen of which something is known.
+    /// Adds to the counters of distinct keys, `count(at)` to that of `keys[at]`, which are made
+    /// where there are none; returns what they are then. With `counting == false` only notes when
+    /// those were seen of which something is known.
     pub(crate) fn add(
         &self,
         pool: &Pool,
@@ -117,8 +119,9 @@ impl KeyCounters {
         self.shard(key).lock().take(key)
     }
 
-    /// A number that changes at the begin and at the end of every call that changes counters, [`KeyCounters::take`] apart: counters are what
-    /// [`KeyCounters::add`] said if it is 2 more now than before that call.
+    /// A number that changes at the begin and at the end of every call that changes counters,
+    /// [`KeyCounters::take`] apart: counters are what [`KeyCounters::add`] said if it is 2 more now
+    /// than before that call.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(SeqCst)
     }
@@ -131,7 +134,8 @@ impl KeyCounters {
             .sum()
     }
 
-    /// Drops the keys of one of [`KeyCounters::pieces`] pieces that `stale` names; returns how many.
+    /// Drops the keys of one of [`KeyCounters::pieces`] pieces that `stale` names; returns how
+    /// many.
     pub(crate) fn drop_stale(&self, piece: usize, stale: impl Fn(Seen) -> bool) -> u64 {
         self.change(|| {
             self.shards
@@ -167,8 +171,9 @@ impl KeyCounters {
         result
     }
 
-    /// Calls `f` with every key, the count given for it and its shard, shard by shard with later counters on their way; returns what it
-    /// gave, in the order of the keys. The keys of a shard come in their order, on any number of threads.
+    /// Calls `f` with every key, the count given for it and its shard, shard by shard with later
+    /// counters on their way; returns what it gave, in the order of the keys. The keys of a shard
+    /// come in their order, on any number of threads.
     fn visit(
         &self,
         pool: &Pool,
@@ -229,7 +234,8 @@ struct Item {
     count: u32,
 }
 
-/// Writes a range of keys to `items`, in their order by shard; returns where each shard starts, and the end of the last.
+/// Writes a range of keys to `items`, in their order by shard; returns where each shard starts, and
+/// the end of the last.
 fn sort(
     keys: &[i64],
     range: Range<usize>,
@@ -253,7 +259,8 @@ fn sort(
     starts
 }
 
-/// Open addressing in the order of the hash: a key lies at its home or behind it, before the next free place.
+/// Open addressing in the order of the hash: a key lies at its home or behind it, before the next
+/// free place.
 #[derive(Default)]
 struct CounterShard {
     /// At least one place is free.
@@ -270,7 +277,8 @@ impl CounterShard {
         self.entries.as_ref().map_or(0, Pages::bytes)
     }
 
-    /// Where a key is, or the free place where it would be. Padding, which marks free places, is nowhere.
+    /// Where a key is, or the free place where it would be. Padding, which marks free places, is
+    /// nowhere.
     #[inline]
     fn find(&self, key: i64) -> Result<usize, usize> {
         let entries = self.entries();
@@ -290,7 +298,8 @@ impl CounterShard {
         }
     }
 
-    /// Starts to bring the place where the search for a key begins, and those where it ends most often.
+    /// Starts to bring the place where the search for a key begins, and those where it ends most
+    /// often.
     #[inline]
     fn prefetch(&self, key: i64) {
         let entries = self.entries();

@@ -1,9 +1,11 @@
-//! Counters of keys without a row in a fixed amount of memory, for billions of rare keys: a count-min sketch.
+//! Counters of keys without a row in a fixed amount of memory, for billions of rare keys: a
+//! count-min sketch.
 //!
-//! Formulas: G. Cormode and S. Muthukrishnan, An improved data stream summary: the count-min sketch and its applications, Journal of
-//! Algorithms 55 (2005). What a key is said to have is never less than what it has. It is more than `e / w * N` too much with
-//! probability `e^-4` = 1.8 % at most, where `w` is the width, in cells, and `N` the sum of all counts added since
-//! the cells were empty (what [`Sketch::drop_stale`] emptied is less again): Markov's inequality in each of four rows.
+//! Formulas: G. Cormode and S. Muthukrishnan, An improved data stream summary: the count-min sketch
+//! and its applications, Journal of Algorithms 55 (2005). What a key is said to have is never less
+//! than what it has. It is more than `e / w * N` too much with probability `e^-4` = 1.8 % at most,
+//! where `w` is the width, in cells, and `N` the sum of all counts added since the cells were empty
+//! (what [`Sketch::drop_stale`] emptied is less again): Markov's inequality in each of four rows.
 
 use super::Seen;
 use crate::index::{hash, scale};
@@ -12,8 +14,8 @@ use crate::pool::ranges;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::{Error, Kind, Pool, Result, PADDING};
 
-/// Rows of cells. One more makes the probability of a large error e times smaller, but takes a cache miss more a key and, of the
-/// same memory, its part of the width.
+/// Rows of cells. One more makes the probability of a large error e times smaller, but takes a
+/// cache miss more a key and, of the same memory, its part of the width.
 const DEPTH: usize = 4;
 
 /// A thread should have at least so many keys.
@@ -25,7 +27,8 @@ const AHEAD: usize = 16;
 /// Cells that are looked through at once by [`Sketch::drop_stale`].
 const PIECE: usize = 64 << 10;
 
-/// Factors and summands of [`row_hash`], drawn once at random. Another program finds the cells of a key by the same.
+/// Factors and summands of [`row_hash`], drawn once at random. Another program finds the cells of a
+/// key by the same.
 const ROWS: [(u128, u128); DEPTH] = [
     (
         0x0FA7_854F_9DAE_13BB_9D56_14C5_3A2A_2CB9,
@@ -47,8 +50,9 @@ const ROWS: [(u128, u128); DEPTH] = [
 
 /// Four rows of cells; a key has one in each.
 ///
-/// A cell has the sum of the counts of its keys and the latest of their times. Additions are plain: they are the same in any order and on
-/// any number of threads, which conservative ones, that add to the least cell only, are not.
+/// A cell has the sum of the counts of its keys and the latest of their times. Additions are plain:
+/// they are the same in any order and on any number of threads, which conservative ones, that add
+/// to the least cell only, are not.
 ///
 /// ```text
 ///          0                            width
@@ -94,7 +98,8 @@ impl Sketch {
         self.cells.iter().skip(from).map(|cell| cell.load(Relaxed))
     }
 
-    /// Sets cells from number `from` on, as [`Sketch::cells`] gave them; cells out of range are ignored.
+    /// Sets cells from number `from` on, as [`Sketch::cells`] gave them; cells out of range are
+    /// ignored.
     pub(crate) fn fill(&self, from: usize, cells: impl Iterator<Item = u64>) {
         for (cell, word) in self.cells.iter().skip(from).zip(cells) {
             cell.store(word, Relaxed);
@@ -110,7 +115,8 @@ impl Sketch {
 
     /// Notes when a key was last seen, if it may have been counted: if none of its cells is empty.
     pub(crate) fn touch(&self, key: i64, last: u32) {
-        // A cell that is emptied meanwhile stays so: without a count a time would say that something is known.
+        // A cell that is emptied meanwhile stays so: without a count a time would say that
+        // something is known.
         let noted = |cell: Seen| match cell.is_nothing() {
             true => cell,
             false => cell.add(0, last),
@@ -120,7 +126,8 @@ impl Sketch {
         }
     }
 
-    /// The least count and the least time of the cells of a key: not less than what was added for it. None if it has an empty one.
+    /// The least count and the least time of the cells of a key: not less than what was added for
+    /// it. None if it has an empty one.
     pub(crate) fn get(&self, key: i64) -> Option<Seen> {
         let mut least = Seen {
             count: u32::MAX,
@@ -145,7 +152,8 @@ impl Sketch {
             .for_each(|at| prefetch(&self.cells[at]));
     }
 
-    /// Calls `f` with the place of every key and the key, on all threads of the pool, with the cells of later keys on their way.
+    /// Calls `f` with the place of every key and the key, on all threads of the pool, with the
+    /// cells of later keys on their way.
     pub(crate) fn visit(&self, pool: &Pool, keys: &[i64], f: impl Fn(usize, i64) + Sync) {
         let parts = ranges(keys.len(), pool.parts(keys.len(), KEYS));
         pool.each(parts, |range| {
@@ -211,10 +219,12 @@ impl Sketch {
 
 /// 64 bits of a mixed key for one row.
 ///
-/// The upper half of `a * key + b` modulo 2^128 takes, for random `a` and `b`, the values of any two keys independently of each other, as
-/// the error bound needs (M. Dietzfelbinger, Universal hashing and k-wise independent random variables via integer arithmetic without
-/// primes, STACS 1996). The rows are independent of each other, since their numbers are. Keys are mixed before, since keys in regular
-/// steps would otherwise meet in regular steps; a bijection leaves the rest as it is.
+/// The upper half of `a * key + b` modulo 2^128 takes, for random `a` and `b`, the values of any
+/// two keys independently of each other, as the error bound needs (M. Dietzfelbinger, Universal
+/// hashing and k-wise independent random variables via integer arithmetic without primes, STACS
+/// 1996). The rows are independent of each other, since their numbers are. Keys are mixed before,
+/// since keys in regular steps would otherwise meet in regular steps; a bijection leaves the rest
+/// as it is.
 #[inline]
 fn row_hash(row: usize, key: u64) -> u64 {
     let (factor, summand) = ROWS[row];
@@ -240,7 +250,8 @@ mod tests {
         (hash(at as i64 ^ 0x5bd1_e995) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// How many of the keys of a stream are estimated too high by more than `e / w * N`, and the greatest number that may be.
+    /// How many of the keys of a stream are estimated too high by more than `e / w * N`, and the
+    /// greatest number that may be.
     fn beyond(stream: impl Iterator<Item = i64>, bytes: u64) -> (usize, usize) {
         let sketch = Sketch::new(bytes).unwrap();
         let mut truth: HashMap<i64, u32> = HashMap::new();
@@ -356,7 +367,8 @@ mod tests {
                 }
                 for (&key, one) in &truth {
                     let estimate = sketch.get(key).unwrap_or_default();
-                    prop_assert!(estimate.count >= one.count && estimate.last >= one.last, "{key}: {estimate:?} of {one:?}");
+                    prop_assert!(estimate.count >= one.count && estimate.last >= one.last, "{key}: \
+                        {estimate:?} of {one:?}");
                     prop_assert!(estimate.last <= latest);
                 }
             }

@@ -1,8 +1,10 @@
-//! A history between files and a table: what a file holds of it, and what becomes of the thresholds that came from one.
+//! A history between files and a table: what a file holds of it, and what becomes of the thresholds
+//! that came from one.
 //!
-//! Counts and times are the file's. Of the access threshold a file tells two numbers, the one in force and the one that the
-//! program's configuration gave: so a configuration that is still the same continues the training as it was, a threshold that
-//! was changed at run time included, and another configuration wins.
+//! Counts and times are the file's. Of the access threshold a file tells two numbers, the one in
+//! force and the one that the program's configuration gave: so a configuration that is still the
+//! same continues the training as it was, a threshold that was changed at run time included, and
+//! another configuration wins.
 
 use super::{History, Seen};
 use crate::mem::NONE;
@@ -24,14 +26,16 @@ pub(crate) struct Settings {
 }
 
 impl History {
-    /// As [`History::new`], by somebody who sets the access threshold before any configuration does.
+    /// As [`History::new`], by somebody who sets the access threshold before any configuration
+    /// does.
     pub(crate) fn unconfigured(access: u32, rows: usize) -> History {
         let history = History::new(access, None, 0, rows);
         history.configured.store(-1, Relaxed);
         history
     }
 
-    /// A history from files, without a key yet: [`History::put`] brings them, and [`History::complete`] comes last.
+    /// A history from files, without a key yet: [`History::put`] brings them, and
+    /// [`History::complete`] comes last.
     pub(crate) fn from_files(settings: Settings, rows: usize) -> History {
         let mut history = History::new(settings.access, settings.eviction, settings.latest, 0);
         if let Some(last) = (rows as u32).checked_sub(1) {
@@ -46,8 +50,8 @@ impl History {
         history
     }
 
-    /// What is known of a key and of its row, [`NONE`] if it has none. False, and nothing happens, if something was known already;
-    /// a sketch cannot tell, and adds.
+    /// What is known of a key and of its row, [`NONE`] if it has none. False, and nothing happens,
+    /// if something was known already; a sketch cannot tell, and adds.
     pub(crate) fn put(&self, key: i64, row: u32, seen: Seen) -> bool {
         if row == NONE {
             return self.candidates.put(key, seen);
@@ -83,9 +87,10 @@ impl History {
         self.configured().is_some() && !self.awaits()
     }
 
-    /// The program's configuration, given with every batch. The first one after a load of files decides about their access threshold:
-    /// it stays if the configuration is that of the program that saved them, if that had none, or if this one is 0: then what is known
-    /// decides, and nothing is counted any more.
+    /// The program's configuration, given with every batch. The first one after a load of files
+    /// decides about their access threshold: it stays if the configuration is that of the program
+    /// that saved them, if that had none, or if this one is 0: then what is known decides, and
+    /// nothing is counted any more.
     pub(crate) fn configure(&mut self, access: u32, eviction: Option<u32>) {
         self.take_configuration(access, eviction);
     }
@@ -108,7 +113,8 @@ impl History {
         self.awaits.store(false, Relaxed);
     }
 
-    /// In a history from files that takes the place of `old`: what the running program has said of thresholds.
+    /// In a history from files that takes the place of `old`: what the running program has said of
+    /// thresholds.
     pub(crate) fn follow(&self, old: &History) {
         match old.configured() {
             _ if old.awaits() => {}
@@ -125,8 +131,9 @@ impl History {
         }
     }
 
-    /// The history with these thresholds after the content was replaced by `rows` rows that nothing is known of: they count as
-    /// admitted. None if the thresholds are of the files whose rows went, and nobody has asked for a history since.
+    /// The history with these thresholds after the content was replaced by `rows` rows that nothing
+    /// is known of: they count as admitted. None if the thresholds are of the files whose rows
+    /// went, and nobody has asked for a history since.
     pub(crate) fn renewed(self, rows: usize) -> Option<History> {
         if self.awaits() && rows > 0 {
             return None;

@@ -1,4 +1,5 @@
-//! One shard of the index: an open-addressed array of cache-line buckets that grows in one streaming pass.
+//! One shard of the index: an open-addressed array of cache-line buckets that grows in one
+//! streaming pass.
 
 use super::hash::{hash, scale};
 use crate::mem::{Bucket, Pages, NONE};
@@ -10,9 +11,11 @@ const FULL: usize = 4;
 /// How much longer the array becomes.
 const GROWTH: f64 = 1.3;
 
-/// The entries whose hashes share their upper bits. Callers pass the hash without those bits, shifted up.
+/// The entries whose hashes share their upper bits. Callers pass the hash without those bits,
+/// shifted up.
 ///
-/// Buckets are in the order of the hashes, whatever the length of the array: growth reads and writes forwards.
+/// Buckets are in the order of the hashes, whatever the length of the array: growth reads and
+/// writes forwards.
 pub(crate) struct Shard {
     buckets: Pages<Bucket>,
     len: usize,
@@ -88,7 +91,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Adds an entry, for which there must be room; returns `false` and changes nothing if the key has one.
+    /// Adds an entry, for which there must be room; returns `false` and changes nothing if the key
+    /// has one.
     #[inline]
     pub(crate) fn insert(&mut self, key: i64, local: u64, row: u32) -> bool {
         if self.find(key, local).is_some() {
@@ -144,7 +148,8 @@ impl Shard {
         self.look(0, usize::MAX, f);
     }
 
-    /// Calls `f` with about `most` entries from the bucket `from` on. Returns the bucket to go on from, `None` at the end.
+    /// Calls `f` with about `most` entries from the bucket `from` on. Returns the bucket to go on
+    /// from, `None` at the end.
     pub(crate) fn look(
         &self,
         from: usize,
@@ -195,7 +200,8 @@ impl Shard {
     }
 }
 
-/// Writes an entry to the first free place from its home on; there is one, because a shard grows before it is full.
+/// Writes an entry to the first free place from its home on; there is one, because a shard grows
+/// before it is full.
 #[inline]
 fn put(buckets: &mut [Bucket], key: i64, local: u64, row: u32) {
     let n = buckets.len();
@@ -222,7 +228,8 @@ fn next(at: usize, n: usize) -> usize {
     }
 }
 
-/// The smallest size of a shard of this phase that has `wanted` buckets: powers of the growth, moved by the phase.
+/// The smallest size of a shard of this phase that has `wanted` buckets: powers of the growth,
+/// moved by the phase.
 fn class(wanted: usize, phase: f64) -> usize {
     let wanted = wanted.max(1);
     let step = ((wanted as f64).ln() / GROWTH.ln() - phase).ceil();

@@ -7,7 +7,8 @@ use crate::sort::Sizes;
 use crate::sync::Mutex;
 use crate::{Pool, Result, PADDING};
 
-/// Entries that a full table should have in one shard: large enough for huge pages, small enough to grow quickly.
+/// Entries that a full table should have in one shard: large enough for huge pages, small enough to
+/// grow quickly.
 const SHARD: u64 = 512 << 10;
 
 /// The most shards, as a power of two.
@@ -93,8 +94,9 @@ impl Index {
         row
     }
 
-    /// The row of `key` as far as its home tells, or [`NONE`], and whether it may lie further on: then the bucket behind is on its way
-    /// for [`Index::row`]. No branch, because keys with and without a row come in no order that could be foreseen.
+    /// The row of `key` as far as its home tells, or [`NONE`], and whether it may lie further on:
+    /// then the bucket behind is on its way for [`Index::row`]. No branch, because keys with and
+    /// without a row come in no order that could be foreseen.
     #[inline(always)]
     pub(crate) fn row_at_home(&self, key: i64) -> (u32, bool) {
         let home = self.home(hash(key));
@@ -139,8 +141,8 @@ impl Index {
         })
     }
 
-    /// Adds entries, after [`Index::reserve`] with the same keys. Of keys that have an entry already, in the index or
-    /// earlier in `keys`, the first entry stays; one of them is returned.
+    /// Adds entries, after [`Index::reserve`] with the same keys. Of keys that have an entry
+    /// already, in the index or earlier in `keys`, the first entry stays; one of them is returned.
     pub(crate) fn insert(&mut self, pool: &Pool, keys: &[i64], rows: &[u32]) -> Option<i64> {
         self.version += 1;
         let bits = self.bits;
@@ -203,7 +205,8 @@ impl Index {
         self.shards.iter_mut().for_each(Shard::clear);
     }
 
-    /// Gives memory back where shards have become far too large. Without memory to do so it stays as it is.
+    /// Gives memory back where shards have become far too large. Without memory to do so it stays
+    /// as it is.
     pub(crate) fn shrink(&mut self) {
         for shard in &mut self.shards {
             if shard.shrink(self.bits).is_err() {
@@ -225,7 +228,8 @@ impl Index {
         self.shards.len()
     }
 
-    /// Calls `f` with about `most` entries of one shard, from the place `from` on (0 first). Returns where to go on, `None` at the end.
+    /// Calls `f` with about `most` entries of one shard, from the place `from` on (0 first).
+    /// Returns where to go on, `None` at the end.
     pub(crate) fn look(
         &self,
         shard: usize,

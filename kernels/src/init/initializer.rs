@@ -6,7 +6,8 @@ use crate::simd::{Level, Vectorized};
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// Standard deviation of a standard normal variable cut at two standard deviations; TensorFlow divides by it.
+/// Standard deviation of a standard normal variable cut at two standard deviations; TensorFlow
+/// divides by it.
 const TRUNCATED_STDDEV: f64 = 0.879_625_661_034_239_8;
 
 /// The distributions of [`Initializer::VarianceScaling`].
@@ -35,8 +36,9 @@ pub enum Mode {
 
 /// How the embedding of a new row is made.
 ///
-/// Formulas are TensorFlow 1.15's. Random values are a pure function of (seed, key, column): neither order nor threads nor
-/// the machine change a bit of them. As JSON it is an object whose `kind` is the name in snake_case, beside the parameters.
+/// Formulas are TensorFlow 1.15's. Random values are a pure function of (seed, key, column):
+/// neither order nor threads nor the machine change a bit of them. As JSON it is an object whose
+/// `kind` is the name in snake_case, beside the parameters.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Initializer {
@@ -49,7 +51,8 @@ pub enum Initializer {
         /// The value.
         value: f32,
     },
-    /// `u * (max - min) + min` with `u` in [0, 1) of 24 bits; `max` itself occurs only if the sum rounds up to it.
+    /// `u * (max - min) + min` with `u` in [0, 1) of 24 bits; `max` itself occurs only if the sum
+    /// rounds up to it.
     RandomUniform {
         /// Least value.
         min: f32,
@@ -89,8 +92,8 @@ impl Initializer {
     /// Checks the parameters.
     ///
     /// # Errors
-    /// `InvalidArgument` naming the parameter and its value: not finite, `min > max`, `max - min` beyond float32,
-    /// `stddev < 0`, `scale <= 0`, `fan_in <= 0` or `fan_out <= 0`.
+    /// `InvalidArgument` naming the parameter and its value: not finite, `min > max`, `max - min`
+    /// beyond float32, `stddev < 0`, `scale <= 0`, `fan_in <= 0` or `fan_out <= 0`.
     pub fn validate(&self) -> Result<()> {
         match *self {
             Initializer::Zeros | Initializer::Ones => Ok(()),
@@ -149,7 +152,8 @@ impl Initializer {
         }
     }
 
-    /// Makes the embedding of `key`: column `c` of `out` `(dim)` depends on `seed`, `key` and `c` alone.
+    /// Makes the embedding of `key`: column `c` of `out` `(dim)` depends on `seed`, `key` and `c`
+    /// alone.
     pub fn fill(&self, seed: u64, key: i64, out: &mut [f32]) {
         self.fill_at(Level::detect(), seed, key, out);
     }

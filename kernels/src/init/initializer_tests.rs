@@ -26,7 +26,8 @@ fn moments(values: &[f32]) -> (f64, f64) {
     (mean, variance.sqrt())
 }
 
-/// The normal distribution's cumulative function, from the series of its integral (good for |x| < 7 in float64).
+/// The normal distribution's cumulative function, from the series of its integral (good for |x| < 7
+/// in float64).
 fn cumulative(x: f64) -> f64 {
     let (mut term, mut sum) = (x, x);
     for n in 1..200 {
@@ -36,7 +37,8 @@ fn cumulative(x: f64) -> f64 {
     0.5 + sum * (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt()
 }
 
-/// The largest distance between the empirical and the expected cumulative function, times sqrt(n) (Kolmogorov, Smirnov).
+/// The largest distance between the empirical and the expected cumulative function, times sqrt(n)
+/// (Kolmogorov, Smirnov).
 fn distance(values: &[f32], expected: impl Fn(f64) -> f64) -> f64 {
     let mut sorted: Vec<f64> = values.iter().map(|&x| f64::from(x)).collect();
     sorted.sort_by(f64::total_cmp);
@@ -247,7 +249,8 @@ fn every_level_and_every_width_gives_the_same_bits() {
     }
 }
 
-/// Tables that were saved and go on training rely on these: new keys must get the rows they would have had.
+/// Tables that were saved and go on training rely on these: new keys must get the rows they would
+/// have had.
 #[test]
 fn values_of_a_few_keys_are_pinned() {
     let bits = |initializer: Initializer, seed, key| {

@@ -1,4 +1,5 @@
-//! Values of new rows: a pure function of (seed, key, column), whatever the threads, the batches or the machine.
+//! Values of new rows: a pure function of (seed, key, column), whatever the threads, the batches or
+//! the machine.
 
 mod initializer;
 mod normal;

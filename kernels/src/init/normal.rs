@@ -1,8 +1,9 @@
 //! The inverse of the normal distribution's cumulative function, in float32, without branches.
 //!
-//! The rational approximations are those of Wichura, "Algorithm AS 241: the percentage points of the normal distribution"
-//! (Applied Statistics 37, 1988), routine PPND7: relative error about 1e-7. Its third one, for tails below 1.4e-11, is not
-//! needed: the smallest tail that 32 random bits give is 2^-33.
+//! The rational approximations are those of Wichura, "Algorithm AS 241: the percentage points of
+//! the normal distribution" (Applied Statistics 37, 1988), routine PPND7: relative error about
+//! 1e-7. Its third one, for tails below 1.4e-11, is not needed: the smallest tail that 32 random
+//! bits give is 2^-33.
 
 #![expect(
     clippy::excessive_precision,
@@ -15,14 +16,16 @@ const WITHIN_TWO: f32 = 0.954_499_7;
 /// The largest float below two.
 const BELOW_TWO: f32 = 1.999_999_9;
 
-/// A standard normal value from 32 random bits: one is the sign, 31 choose the tail in (0, 0.5]. At most 6.4 in magnitude.
+/// A standard normal value from 32 random bits: one is the sign, 31 choose the tail in (0, 0.5]. At
+/// most 6.4 in magnitude.
 #[inline(always)]
 pub(super) fn normal(word: u32) -> f32 {
     let tail = ((word & 0x7FFF_FFFF) as i32 as f32 + 0.5) * (1.0 / 4_294_967_296.0);
     signed(quantile(tail, 0.5 - tail), word)
 }
 
-/// A standard normal value cut at two standard deviations, as if values outside had been drawn again.
+/// A standard normal value cut at two standard deviations, as if values outside had been drawn
+/// again.
 #[inline(always)]
 pub(super) fn truncated_normal(word: u32) -> f32 {
     let part = ((word & 0x7FFF_FFFF) as i32 as f32 + 0.5) * (1.0 / 4_294_967_296.0);
@@ -31,7 +34,8 @@ pub(super) fn truncated_normal(word: u32) -> f32 {
     signed(if value < BELOW_TWO { value } else { BELOW_TWO }, word)
 }
 
-/// The value that a normal variable exceeds with probability `tail` in (1e-11, 0.5]; `centre` is `0.5 - tail`.
+/// The value that a normal variable exceeds with probability `tail` in (1e-11, 0.5]; `centre` is
+/// `0.5 - tail`.
 #[inline(always)]
 fn quantile(tail: f32, centre: f32) -> f32 {
     let near = 0.180_625 - centre * centre;
@@ -52,7 +56,8 @@ fn quantile(tail: f32, centre: f32) -> f32 {
     top / bottom
 }
 
-/// The natural logarithm of a normal positive number, to about 1e-7: `ln(2^e * m) = e ln 2 + 2 artanh((m - 1) / (m + 1))`.
+/// The natural logarithm of a normal positive number, to about 1e-7: `ln(2^e * m) = e ln 2 + 2
+/// artanh((m - 1) / (m + 1))`.
 #[inline(always)]
 fn ln(x: f32) -> f32 {
     /// Bits of sqrt(0.5), so that the mantissa is brought into [sqrt(0.5), sqrt(2)).

@@ -1,5 +1,5 @@
-//! Random bits by counter: Philox-4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3"
-//! (SC 2011), run for sixteen columns at a time.
+//! Random bits by counter: Philox-4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel random
+//! numbers: as easy as 1, 2, 3" (SC 2011), run for sixteen columns at a time.
 
 /// Columns that one call makes.
 pub(super) const COLUMNS: usize = 16;
@@ -11,14 +11,15 @@ const ROUNDS: u32 = 10;
 const MULTIPLIER: [u64; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
-/// One column's word each for columns `16 * group ..`: the Philox key is the seed, the counter is (block, 0, key).
+/// One column's word each for columns `16 * group ..`: the Philox key is the seed, the counter is
+/// (block, 0, key).
 ///
-/// Block `4 * group + lane` gives columns `lane`, `lane + 4`, `lane + 8` and `lane + 12` of the group, so that four lanes
-/// are written without a transposition.
+/// Block `4 * group + lane` gives columns `lane`, `lane + 4`, `lane + 8` and `lane + 12` of the
+/// group, so that four lanes are written without a transposition.
 #[inline(always)]
 pub(super) fn words(seed: u64, key: i64, group: u32) -> [u32; COLUMNS] {
-    // Each number is the low half of a 64-bit lane, so that a lane's product is one widening multiplication; what is in the
-    // high halves does not matter.
+    // Each number is the low half of a 64-bit lane, so that a lane's product is one widening
+    // multiplication; what is in the high halves does not matter.
     let mut counter = [
         std::array::from_fn(|lane| u64::from(group) * LANES as u64 + lane as u64),
         [0; LANES],

@@ -1,7 +1,7 @@
 //! How much memory the system can still give, asked before a table takes a large piece.
 //!
-//! Address space is not memory: the kernel hands out more than there is and kills the process that touches the rest. So a table
-//! that grows until memory ends must ask first.
+//! Address space is not memory: the kernel hands out more than there is and kills the process that
+//! touches the rest. So a table that grows until memory ends must ask first.
 
 use crate::{Error, Kind, Result};
 use std::fs;
@@ -84,7 +84,8 @@ impl Places<'_> {
         } else {
             return None;
         };
-        // A group is limited by all that it lies in; inside a container its path may start elsewhere.
+        // A group is limited by all that it lies in; inside a container its path may start
+        // elsewhere.
         let below = path.trim_start_matches('/');
         Path::new(below)
             .ancestors()

@@ -17,10 +17,11 @@ const WORDS: usize = 8;
 /// | key 0 | key 1 | key 2 | key 3 | key 4 | row 0 row 1 row 2 row 3 row 4 | passed |
 ///   8 bytes each, inverted, 0 = free        4 bytes each, inverted          4 bytes
 /// ```
-/// Inverted, so that zeros are a bucket without entries and a search for the padding key -1 ends at no row.
+/// Inverted, so that zeros are a bucket without entries and a search for the padding key -1 ends at
+/// no row.
 ///
-/// An entry lies in the first bucket from its home on that had room when it came; `passed` counts the entries that went
-/// past this bucket, so that a search ends where none did.
+/// An entry lies in the first bucket from its home on that had room when it came; `passed` counts
+/// the entries that went past this bucket, so that a search ends where none did.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Bucket {
@@ -45,15 +46,18 @@ impl Bucket {
     #[inline(always)]
     pub(crate) fn row(&self, key: i64) -> u32 {
         let wanted = !key;
-        // SAFETY: a bucket is 64 bytes of integers, aligned to 64, without padding (asserted above), and so are 8 words.
+        // SAFETY: a bucket is 64 bytes of integers, aligned to 64, without padding (asserted
+        // above), and so are 8 words.
         let words: &[i64; WORDS] = unsafe { &*std::ptr::from_ref(self).cast() };
-        // All words are compared, because that is one instruction where vectors are wide enough; the rest are masked off.
+        // All words are compared, because that is one instruction where vectors are wide enough;
+        // the rest are masked off.
         let mut equal = 0_u32;
         for (at, &word) in words.iter().enumerate() {
             equal |= u32::from(word == wanted) << at;
         }
         let equal = equal & ((1 << ENTRIES) - 1);
-        // Without a branch: which keys have entries cannot be foreseen. For 0 the row of any entry is read and not used.
+        // Without a branch: which keys have entries cannot be foreseen. For 0 the row of any entry
+        // is read and not used.
         let row = !self.rows[(equal.trailing_zeros() as usize).min(ENTRIES - 1)];
         if equal == 0 {
             NONE

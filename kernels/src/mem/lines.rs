@@ -12,7 +12,8 @@ const NUMBERS: usize = LINE / size_of::<i64>();
 #[repr(C, align(64))]
 struct Line([i64; NUMBERS]);
 
-/// Numbers that start at a cache line. Also an empty buffer has a line, so that no two buffers share an address.
+/// Numbers that start at a cache line. Also an empty buffer has a line, so that no two buffers
+/// share an address.
 ///
 /// Invariant: `len <= lines.len() * NUMBERS`, and there is a line.
 pub(crate) struct Lines {
@@ -53,7 +54,8 @@ impl Deref for Lines {
     type Target = [i64];
 
     fn deref(&self) -> &[i64] {
-        // SAFETY: by the invariant the lines hold `len` numbers without padding between them, all initialised.
+        // SAFETY: by the invariant the lines hold `len` numbers without padding between them, all
+        // initialised.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
     }
 }

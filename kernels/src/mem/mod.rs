@@ -1,4 +1,5 @@
-//! Memory taken from the system by the page, and the only place of the table that may touch raw pointers.
+//! Memory taken from the system by the page, and the only place of the table that may touch raw
+//! pointers.
 
 mod available_memory;
 mod bucket;

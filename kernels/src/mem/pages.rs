@@ -19,7 +19,8 @@ pub(crate) unsafe trait Zeroable: Copy + Send + Sync {
 
 /// `[T]` of a length chosen once, first all zero.
 ///
-/// Invariant: `start` is the first of `len` values that `owner` keeps alive and that nobody else has a pointer to.
+/// Invariant: `start` is the first of `len` values that `owner` keeps alive and that nobody else
+/// has a pointer to.
 pub(crate) struct Pages<T: Zeroable> {
     start: NonNull<T>,
     len: usize,
@@ -78,9 +79,10 @@ impl<T: Zeroable> Deref for Pages<T> {
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: by the invariant `len` values lie at `start`, aligned: the heap aligns for `T`, and a region is aligned to
-        // a page, more than any `T` here needs. They started as zeros, a valid `T`, and only `T`s were written since.
-        // `&self` forbids writing for as long as the slice lives.
+        // SAFETY: by the invariant `len` values lie at `start`, aligned: the heap aligns for `T`,
+        // and a region is aligned to a page, more than any `T` here needs. They started as zeros, a
+        // valid `T`, and only `T`s were written since. `&self` forbids writing for as long as the
+        // slice lives.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

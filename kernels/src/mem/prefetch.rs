@@ -3,8 +3,8 @@
 /// The bytes that one prefetch brings.
 pub(crate) const LINE: usize = 64;
 
-/// Starts to bring the line that holds the first byte of `place` into the cache; does nothing where there is no such
-/// instruction.
+/// Starts to bring the line that holds the first byte of `place` into the cache; does nothing where
+/// there is no such instruction.
 #[inline(always)]
 pub(crate) fn prefetch<T>(place: &T) {
     fetch(std::ptr::from_ref(place).cast());
@@ -16,7 +16,8 @@ pub(crate) fn prefetch_behind<T>(place: &T, count: usize) {
     fetch(std::ptr::from_ref(place).wrapping_add(count).cast());
 }
 
-/// Starts to bring the line of any address into the cache. The address need not be mapped: a prefetch never faults.
+/// Starts to bring the line of any address into the cache. The address need not be mapped: a
+/// prefetch never faults.
 #[inline(always)]
 pub(super) fn fetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -10,13 +10,15 @@ pub(super) const HUGE: usize = 2 << 20;
 /// The size of a page when no huge one is to be had.
 const PAGE: usize = 4096;
 
-/// An exclusively owned mapping of `len` zero bytes at `start`. Regions of at least [`HUGE`] bytes are aligned to it.
+/// An exclusively owned mapping of `len` zero bytes at `start`. Regions of at least [`HUGE`] bytes
+/// are aligned to it.
 pub(super) struct Region {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: a region is plain memory that nobody else has a pointer to; who may touch which part is up to its owner.
+// SAFETY: a region is plain memory that nobody else has a pointer to; who may touch which part is
+// up to its owner.
 unsafe impl Send for Region {}
 // SAFETY: `&Region` gives out nothing but the address.
 unsafe impl Sync for Region {}
@@ -41,7 +43,8 @@ impl Region {
         let mapped = len
             .checked_add(spare)
             .ok_or_else(|| refused("the size overflows".into()))?;
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory of
+        // ours.
         let address = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -62,14 +65,15 @@ impl Region {
             address.align_offset(HUGE)
         };
         let start = address.wrapping_add(before);
-        // SAFETY: two ranges of the mapping made above, each once: what lies before the region and what lies behind it.
+        // SAFETY: two ranges of the mapping made above, each once: what lies before the region and
+        // what lies behind it.
         unsafe {
             unmap(address, before);
             unmap(start.wrapping_add(len), mapped - before - len);
         }
         if len > small {
-            // SAFETY: the range lies in the mapping made above; the advice changes no contents. A kernel without huge
-            // pages refuses it, which costs speed only.
+            // SAFETY: the range lies in the mapping made above; the advice changes no contents. A
+            // kernel without huge pages refuses it, which costs speed only.
             unsafe {
                 libc::madvise(
                     start.wrapping_add(small).cast(),
@@ -92,11 +96,12 @@ impl Region {
         self.len
     }
 
-    /// Commits all of it. A page that is written before it is read costs one fault; one that is read first costs two, and with the
-    /// second a word to every processor that runs this process.
+    /// Commits all of it. A page that is written before it is read costs one fault; one that is
+    /// read first costs two, and with the second a word to every processor that runs this process.
     pub(super) fn touch(&mut self) {
         for at in (0..self.len).step_by(PAGE) {
-            // SAFETY: the byte lies in this mapping, and `&mut self` says that nobody else looks at it. It is zero; written zero.
+            // SAFETY: the byte lies in this mapping, and `&mut self` says that nobody else looks at
+            // it. It is zero; written zero.
             unsafe { self.start.as_ptr().add(at).write_volatile(0) };
         }
     }
@@ -106,7 +111,8 @@ impl Region {
         let from = from.next_multiple_of(PAGE);
         let to = to.min(self.len) / PAGE * PAGE;
         if from < to {
-            // SAFETY: the range lies in this mapping, and `&mut self` says that nobody else looks at it.
+            // SAFETY: the range lies in this mapping, and `&mut self` says that nobody else looks
+            // at it.
             unsafe {
                 let address = self.start.as_ptr().add(from).cast();
                 libc::madvise(address, to - from, libc::MADV_DONTNEED);
@@ -125,7 +131,8 @@ impl Drop for Region {
 /// Unmaps `len` bytes; nothing if there are none.
 ///
 /// # Safety
-/// The bytes are whole pages of mappings of the caller, who unmaps each once, and nobody uses them any more.
+/// The bytes are whole pages of mappings of the caller, who unmaps each once, and nobody uses them
+/// any more.
 unsafe fn unmap(address: *mut u8, len: usize) {
     if len > 0 {
         // SAFETY: as the caller promises.

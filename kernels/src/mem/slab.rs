@@ -1,4 +1,5 @@
-//! Rows of one width, numbered from 0, that never move and are written by several threads without overlap.
+//! Rows of one width, numbered from 0, that never move and are written by several threads without
+//! overlap.
 
 use super::prefetch::{fetch, LINE};
 use super::region::{Region, HUGE};
@@ -11,7 +12,8 @@ const CHUNK: usize = 64 << 20;
 /// Bytes of a row that are worth a prefetch; the hardware follows a longer row by itself.
 const AHEAD: usize = 24 * LINE;
 
-/// Rows of a run, as a power of two. A run has one owner, so that short rows of two owners share no cache line.
+/// Rows of a run, as a power of two. A run has one owner, so that short rows of two owners share no
+/// cache line.
 const RUN_LOG2: u32 = 4;
 
 /// A growing array of rows of `width` floats.
@@ -89,7 +91,8 @@ impl Slab {
         Ok(())
     }
 
-    /// Drops rows from `rows` on and gives their memory back: most of it when the result is dropped.
+    /// Drops rows from `rows` on and gives their memory back: most of it when the result is
+    /// dropped.
     #[must_use = "to drop it takes time, which may be saved until no lock is held"]
     pub(crate) fn truncate(&mut self, rows: usize) -> impl Sized + use<> {
         self.rows = self.rows.min(rows);
@@ -117,8 +120,9 @@ impl Slab {
         if row as usize >= self.rows {
             return None;
         }
-        // SAFETY: `row < rows`, so by the invariant of the slab its `stride >= width` floats lie in a chunk; fresh pages
-        // are zeros and only floats are written. `&self` forbids writing for as long as the slice lives.
+        // SAFETY: `row < rows`, so by the invariant of the slab its `stride >= width` floats lie in
+        // a chunk; fresh pages are zeros and only floats are written. `&self` forbids writing for
+        // as long as the slice lives.
         Some(unsafe { std::slice::from_raw_parts(self.address(row), self.width) })
     }
 
@@ -130,7 +134,8 @@ impl Slab {
         }
     }
 
-    /// Divides the rows among `parts` owners; each may write its own rows while the others write theirs.
+    /// Divides the rows among `parts` owners; each may write its own rows while the others write
+    /// theirs.
     pub(crate) fn split(&mut self, parts: usize) -> Vec<OwnedRows<'_>> {
         let parts = parts.clamp(1, u32::MAX as usize) as u32;
         let slab: &Slab = self;
@@ -153,8 +158,9 @@ impl Slab {
         Some(unsafe { std::slice::from_raw_parts_mut(self.address(row), self.width) })
     }
 
-    /// Moves every row into `wider`, an empty slab with longer rows, and calls `finish` on each. Memory is given back as
-    /// the rows move, so that the peak is little more than the larger of the two.
+    /// Moves every row into `wider`, an empty slab with longer rows, and calls `finish` on each.
+    /// Memory is given back as the rows move, so that the peak is little more than the larger of
+    /// the two.
     ///
     /// # Errors
     /// `ResourceExhausted` before anything moved.
@@ -225,9 +231,9 @@ impl OwnedRows<'_> {
         if row as usize >= self.slab.rows || !self.owns(row) {
             return None;
         }
-        // SAFETY: the place is valid as for `Slab::row`. No two references overlap: `split` borrows the slab exclusively
-        // for as long as its parts live, every row has one owner among the parts, and `&mut self` lets an owner
-        // have one row at a time.
+        // SAFETY: the place is valid as for `Slab::row`. No two references overlap: `split` borrows
+        // the slab exclusively for as long as its parts live, every row has one owner among the
+        // parts, and `&mut self` lets an owner have one row at a time.
         Some(unsafe { std::slice::from_raw_parts_mut(self.slab.address(row), self.slab.width) })
     }
 

@@ -17,7 +17,8 @@ impl Adagrad {
     /// A step with learning rate `lr`; accumulators of new rows start at `initial_accumulator`.
     ///
     /// # Errors
-    /// `InvalidArgument` if an argument is not finite, `lr` is negative or `initial_accumulator` is not above 0.
+    /// `InvalidArgument` if an argument is not finite, `lr` is negative or `initial_accumulator` is
+    /// not above 0.
     pub fn new(lr: f32, initial_accumulator: f32) -> Result<Adagrad> {
         not_negative("adagrad", "lr", lr)?;
         positive("adagrad", "initial_accumulator", initial_accumulator)?;

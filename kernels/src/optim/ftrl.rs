@@ -8,8 +8,9 @@ use crate::{Error, Result};
 /// With `p = -lr_power`, `a' = a + g^2` and `h = g + 2 l2_shrinkage w`:
 /// `z += h - (a'^p - a^p) / lr * w; w = (clip(z, -l1, l1) - z) / (a'^p / lr + 2 l2); a = a'`.
 ///
-/// Slots: `Ftrl_accum` holds `a`, `Ftrl_linear` holds `z`. Shrinkage pulls at the weights and leaves the accumulator alone,
-/// as in TensorFlow's `SparseApplyFtrlV2`. Only `lr_power` -0.5 is fast: others need a power function per column.
+/// Slots: `Ftrl_accum` holds `a`, `Ftrl_linear` holds `z`. Shrinkage pulls at the weights and
+/// leaves the accumulator alone, as in TensorFlow's `SparseApplyFtrlV2`. Only `lr_power` -0.5 is
+/// fast: others need a power function per column.
 #[derive(Clone, Copy, Debug)]
 pub struct Ftrl {
     rule: Step,
@@ -21,8 +22,8 @@ impl Ftrl {
     /// A step with learning rate `lr`; accumulators of new rows start at `initial_accumulator`.
     ///
     /// # Errors
-    /// `InvalidArgument` if an argument is not finite, `lr` is not above 0 (it divides), `lr_power` is above 0, or another
-    /// argument is negative.
+    /// `InvalidArgument` if an argument is not finite, `lr` is not above 0 (it divides), `lr_power`
+    /// is above 0, or another argument is negative.
     pub fn new(
         lr: f32,
         lr_power: f32,

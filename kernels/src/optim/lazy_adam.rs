@@ -5,8 +5,9 @@ use super::row::{update, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::Result;
 
-/// `m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; w -= lr_t m / (sqrt(|v|) + epsilon)` with
-/// `lr_t = lr sqrt(1 - beta2^t) / (1 - beta1^t)`. Slots `LazyAdam_momentum` (m) and `LazyAdam_velocity` (v) start at 0.
+/// `m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; w -= lr_t m / (sqrt(|v|) +
+/// epsilon)` with `lr_t = lr sqrt(1 - beta2^t) / (1 - beta1^t)`. Slots `LazyAdam_momentum` (m) and
+/// `LazyAdam_velocity` (v) start at 0.
 #[derive(Clone, Copy, Debug)]
 pub struct LazyAdam {
     rule: Step,
@@ -14,11 +15,12 @@ pub struct LazyAdam {
 }
 
 impl LazyAdam {
-    /// Step `t` of the optimizer: `beta1_power` and `beta2_power` are the betas to the power of `t`, `t` counting from 1.
+    /// Step `t` of the optimizer: `beta1_power` and `beta2_power` are the betas to the power of
+    /// `t`, `t` counting from 1.
     ///
     /// # Errors
-    /// `InvalidArgument` if `lr` or `epsilon` is negative or not finite, a beta or `beta2_power` lies outside [0, 1], or
-    /// `beta1_power` outside [0, 1).
+    /// `InvalidArgument` if `lr` or `epsilon` is negative or not finite, a beta or `beta2_power`
+    /// lies outside [0, 1], or `beta1_power` outside [0, 1).
     pub fn new(
         lr: f32,
         beta1: f32,

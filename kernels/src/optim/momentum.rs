@@ -5,7 +5,8 @@ use super::row::{update, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::Result;
 
-/// `a = a * momentum + g; w -= lr * a`, with Nesterov `w -= lr * g + lr * momentum * a`. Slot `Momentum_momentum` holds `a`.
+/// `a = a * momentum + g; w -= lr * a`, with Nesterov `w -= lr * g + lr * momentum * a`. Slot
+/// `Momentum_momentum` holds `a`.
 #[derive(Clone, Copy, Debug)]
 pub struct Momentum {
     rule: Step,

@@ -1,4 +1,5 @@
-//! The optimizers as one would write them on paper, in float64, and the tests that hold the real ones against them.
+//! The optimizers as one would write them on paper, in float64, and the tests that hold the real
+//! ones against them.
 
 use super::*;
 use crate::simd::{Isa, Level};
@@ -223,7 +224,8 @@ fn a_gradient_that_is_not_a_number_stays_in_its_column() {
     }
 }
 
-/// Facts: what TensorFlow 1.15.5 gives for the weights, gradients and settings of its own optimizer tests, sparse gradients.
+/// Facts: what TensorFlow 1.15.5 gives for the weights, gradients and settings of its own optimizer
+/// tests, sparse gradients.
 #[test]
 fn tensorflows_own_test_values_come_out() {
     let adam = |t| -> Box<dyn RowOptimizer> {

@@ -24,18 +24,21 @@ impl SlotSpec {
 
 /// One step of an optimizer with its hyperparameters.
 ///
-/// Not-a-numbers, infinities and denormals go through the arithmetic as they do in TensorFlow's kernels.
+/// Not-a-numbers, infinities and denormals go through the arithmetic as they do in TensorFlow's
+/// kernels.
 pub trait RowOptimizer: Sync {
     /// The slots a row needs, in the order in which [`RowOptimizer::update`] expects their places.
     fn slots(&self) -> Vec<SlotSpec>;
 
     /// Updates one row in place.
     ///
-    /// `row` is the whole row `[embedding | slot ..]`; `slots[i]` is the index in it of the first float of the `i`-th slot of
-    /// [`RowOptimizer::slots`]; `grad (dim)` is the summed gradient of the row. The embedding and the slots must not overlap.
+    /// `row` is the whole row `[embedding | slot ..]`; `slots[i]` is the index in it of the first
+    /// float of the `i`-th slot of [`RowOptimizer::slots`]; `grad (dim)` is the summed gradient of
+    /// the row. The embedding and the slots must not overlap.
     ///
     /// # Panics
-    /// If `row` does not hold `dim` floats at 0 and at every slot, or `slots` has fewer entries than the optimizer has slots.
+    /// If `row` does not hold `dim` floats at 0 and at every slot, or `slots` has fewer entries
+    /// than the optimizer has slots.
     fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]);
 }
 
@@ -45,7 +48,8 @@ pub(super) trait Rule<const S: usize>: Copy {
     fn step(self, weight: f32, slots: [f32; S], grad: f32) -> (f32, [f32; S]);
 }
 
-/// Runs `rule` over every column of a row as compiled for `level`; the arguments are those of [`RowOptimizer::update`].
+/// Runs `rule` over every column of a row as compiled for `level`; the arguments are those of
+/// [`RowOptimizer::update`].
 #[inline]
 pub(super) fn update<const S: usize>(
     level: Level,
@@ -73,7 +77,8 @@ struct Update<'a, R, const S: usize> {
 impl<R: Rule<S>, const S: usize> Vectorized for Update<'_, R, S> {
     type Output = ();
 
-    /// Blocks of 16 columns are one 512-bit vector, or two or four smaller ones; the rest goes in smaller blocks.
+    /// Blocks of 16 columns are one 512-bit vector, or two or four smaller ones; the rest goes in
+    /// smaller blocks.
     #[inline(always)]
     fn run(self) {
         let Update {
@@ -102,8 +107,8 @@ impl<R: Rule<S>, const S: usize> Vectorized for Update<'_, R, S> {
     }
 }
 
-/// Columns `at .. at + N`: everything is read before anything is written, so the compiler may use vectors without asking
-/// whether embedding and slots overlap.
+/// Columns `at .. at + N`: everything is read before anything is written, so the compiler may use
+/// vectors without asking whether embedding and slots overlap.
 #[inline(always)]
 fn block<const N: usize, const S: usize>(
     rule: impl Rule<S>,

@@ -17,8 +17,8 @@ pub(crate) struct Level(Isa);
 
 /// A computation that is compiled for every level.
 ///
-/// `run` must be `#[inline(always)]`, and so must what it calls in its hot loop: only code inlined into the level's entry is
-/// compiled for that level.
+/// `run` must be `#[inline(always)]`, and so must what it calls in its hot loop: only code inlined
+/// into the level's entry is compiled for that level.
 pub(crate) trait Vectorized {
     /// What the kernel gives back.
     type Output;
@@ -35,7 +35,8 @@ impl Level {
             .unwrap_or(Level(Isa::Scalar))
     }
 
-    /// The level of `isa`, or `None` where the machine lacks it. For tests and comparisons of levels.
+    /// The level of `isa`, or `None` where the machine lacks it. For tests and comparisons of
+    /// levels.
     pub(crate) fn forced(isa: Isa) -> Option<Level> {
         runs_here(isa).then_some(Level(isa))
     }
@@ -45,7 +46,8 @@ impl Level {
     pub(crate) fn run<K: Vectorized>(self, kernel: K) -> K::Output {
         match self.0 {
             Isa::Scalar => kernel.run(),
-            // SAFETY: a `Level` exists only for an instruction set that `runs_here` has found on this machine.
+            // SAFETY: a `Level` exists only for an instruction set that `runs_here` has found on
+            // this machine.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { avx2(kernel) },
             // SAFETY: as above.

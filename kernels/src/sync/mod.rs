@@ -1,7 +1,8 @@
-//! Locks and shared numbers: the machine's, or with the feature `model` those of a model checker, which decides who runs next.
+//! Locks and shared numbers: the machine's, or with the feature `model` those of a model checker,
+//! which decides who runs next.
 //!
-//! Whatever is held or read where threads meet comes from here: a lock of the machine would stop the model, which runs all its threads
-//! in turns on one.
+//! Whatever is held or read where threads meet comes from here: a lock of the machine would stop
+//! the model, which runs all its threads in turns on one.
 
 #[cfg(feature = "model")]
 mod model;

@@ -1,6 +1,7 @@
 //! The locks of `parking_lot`, as far as they are used here, on top of a model checker's.
 //!
-//! A lock's value lies in a lock of the standard library, which nobody ever waits for: who may have it is decided in the model.
+//! A lock's value lies in a lock of the standard library, which nobody ever waits for: who may have
+//! it is decided in the model.
 
 use shuttle::sync::{Condvar, Mutex as State, MutexGuard};
 use std::ops::{Deref, DerefMut};

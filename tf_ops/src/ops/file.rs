@@ -1,4 +1,5 @@
-//! Ops that write a table to files and read it back: `MxRecSave`, `MxRecSaveDelta`, `MxRecLoad`, `MxRecWarmStart`.
+//! Ops that write a table to files and read it back: `MxRecSave`, `MxRecSaveDelta`, `MxRecLoad`,
+//! `MxRecWarmStart`.
 
 use super::support::{on, table, HANDLE};
 use crate::op_def::{Arg, OpDef};
@@ -44,14 +45,16 @@ const EPOCH: Arg = Arg {
     name: "epoch",
     dtype: "int64",
     shape: "()",
-    doc: "What MxRecSaveDelta takes as `since` to tell what changed after this; 0 if the table does not track changes.",
+    doc: "What MxRecSaveDelta takes as `since` to tell what changed after this; 0 if the table \
+          does not track changes.",
 };
 
 const PATHS: Arg = Arg {
     name: "path",
     dtype: "uint8",
     shape: "(b)",
-    doc: "The table's directory in a checkpoint, as the bytes of a path; or several with a zero byte between two: a whole save and \
+    doc: "The table's directory in a checkpoint, as the bytes of a path; or several with a zero \
+          byte between two: a whole save and \
           the deltas that follow it, in order.",
 };
 
@@ -61,12 +64,24 @@ pub(crate) struct Save;
 impl OpKernel for Save {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecSave",
-        doc: "Writes all keys, embeddings and slots, and the admission history if there is one, into a directory \
+        doc: "Writes all keys, embeddings and slots, and the admission history if there is one, \
+              into a directory \
               ([checkpoint-format.md](checkpoint-format.md)).",
         inputs: &[HANDLE, PATH],
-        outputs: &[Arg { name: "rows", dtype: "int64", shape: "()", doc: "Rows that were written." }, EPOCH],
+        outputs: &[
+            Arg {
+                name: "rows",
+                dtype: "int64",
+                shape: "()",
+                doc: "Rows that were \
+            written.",
+            },
+            EPOCH,
+        ],
         attrs: &[],
-        errors: "`UNKNOWN` with the system's words and the file; what stood under that path before is then still there.",
+        errors:
+            "`UNKNOWN` with the system's words and the file; what stood under that path before \
+                 is then still there.",
         stateful: true,
         differentiable: false,
     };
@@ -91,26 +106,50 @@ pub(crate) struct SaveDelta;
 impl OpKernel for SaveDelta {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecSaveDelta",
-        doc: "Writes the rows that changed after an earlier save or load, the keys that lost their rows after it, and the whole admission \
-              history into a directory ([incremental-checkpoints.md](incremental-checkpoints.md)). The table's configuration must say `track_changes`.",
+        doc:
+            "Writes the rows that changed after an earlier save or load, the keys that lost their \
+              rows after it, and the whole admission \
+              history into a directory ([incremental-checkpoints.md](incremental-checkpoints.md)). \
+              The table's configuration must say `track_changes`.",
         inputs: &[
             HANDLE,
             PATH,
-            Arg { name: "since", dtype: "int64", shape: "()", doc: "The epoch that MxRecSave, MxRecLoad or MxRecSaveDelta gave." },
+            Arg {
+                name: "since",
+                dtype: "int64",
+                shape: "()",
+                doc: "The epoch that MxRecSave, \
+                MxRecLoad or MxRecSaveDelta gave.",
+            },
             Arg {
                 name: "least",
                 dtype: "int64",
                 shape: "()",
-                doc: "Rows that fewer gradients reached since they were last written are left out, and stay candidates.",
+                doc:
+                    "Rows that fewer gradients reached since they were last written are left out, \
+                      and stay candidates.",
             },
         ],
         outputs: &[
-            Arg { name: "rows", dtype: "int64", shape: "()", doc: "Rows that were written." },
-            Arg { name: "removed", dtype: "int64", shape: "()", doc: "Keys that a load takes out." },
+            Arg {
+                name: "rows",
+                dtype: "int64",
+                shape: "()",
+                doc: "Rows that were written.",
+            },
+            Arg {
+                name: "removed",
+                dtype: "int64",
+                shape: "()",
+                doc: "Keys that a load takes \
+                out.",
+            },
             EPOCH,
         ],
         attrs: &[],
-        errors: "those of `MxRecSave`; `INVALID_ARGUMENT` if changes are not tracked, or the table was cleared or loaded after `since`.",
+        errors:
+            "those of `MxRecSave`; `INVALID_ARGUMENT` if changes are not tracked, or the table \
+                 was cleared or loaded after `since`.",
         stateful: true,
         differentiable: false,
     };
@@ -143,13 +182,25 @@ pub(crate) struct Load;
 impl OpKernel for Load {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecLoad",
-        doc: "Replaces the whole content of the table by that of a directory, or of a directory and the deltas that follow it, or \
+        doc: "Replaces the whole content of the table by that of a directory, or of a directory \
+              and the deltas that follow it, or \
               nothing of it.",
         inputs: &[HANDLE, PATHS],
-        outputs: &[Arg { name: "rows", dtype: "int64", shape: "()", doc: "Rows of the table." }, EPOCH],
+        outputs: &[
+            Arg {
+                name: "rows",
+                dtype: "int64",
+                shape: "()",
+                doc: "Rows of the \
+            table.",
+            },
+            EPOCH,
+        ],
         attrs: &[],
-        errors: "`NOT_FOUND` for a missing file, `DATA_LOSS` for files that do not fit together, `INVALID_ARGUMENT` for another \
-                 dim, `RESOURCE_EXHAUSTED` for more rows than the table's capacity, `UNKNOWN` with the system's words.",
+        errors: "`NOT_FOUND` for a missing file, `DATA_LOSS` for files that do not fit together, \
+                 `INVALID_ARGUMENT` for another \
+                 dim, `RESOURCE_EXHAUSTED` for more rows than the table's capacity, `UNKNOWN` with \
+                 the system's words.",
         stateful: true,
         differentiable: false,
     };
@@ -174,7 +225,8 @@ pub(crate) struct WarmStart;
 impl OpKernel for WarmStart {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecWarmStart",
-        doc: "Replaces the whole content of the table by keys, embeddings and chosen slots of a directory, or nothing of it. Other \
+        doc: "Replaces the whole content of the table by keys, embeddings and chosen slots of a \
+              directory, or nothing of it. Other \
               slots start afresh.",
         inputs: &[
             HANDLE,
@@ -183,11 +235,18 @@ impl OpKernel for WarmStart {
                 name: "slots",
                 dtype: "uint8",
                 shape: "(c)",
-                doc: "Names of the slots to read, with a zero byte between two; empty for none. Names that the directory has \
-                      not are passed over. `hist_rec` is the admission history; without it, rows count as admitted.",
+                doc: "Names of the slots to read, with a zero byte between two; empty for none. \
+                      Names that the directory has \
+                      not are passed over. `hist_rec` is the admission history; without it, rows \
+                      count as admitted.",
             },
         ],
-        outputs: &[Arg { name: "rows", dtype: "int64", shape: "()", doc: "Rows that were read." }],
+        outputs: &[Arg {
+            name: "rows",
+            dtype: "int64",
+            shape: "()",
+            doc: "Rows that were read.",
+        }],
         attrs: &[],
         errors: "Those of `MxRecLoad`.",
         stateful: true,
