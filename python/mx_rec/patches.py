@@ -21,6 +21,9 @@
 | convert_to_constants._run_inline_* | freezing of functions refuses tables |
 | build_tensor_info_internal | signatures of a SavedModel refuse the variable of a table |
 | optimize_for_inference | it refuses tables: it leaves out what would load them |
+| training.optimizer._get_processor | TensorFlow's optimizers update rows of a table's variable |
+| Optimizer.apply_gradients | the same: each row gets one update |
+| Optimizer's three makers of slots | the same: slots of a table live with its rows |
 | DatasetV2.eos_map | a new method, which scripts of the original call |
 
 A graph without tables behaves as without them. Apart from them, mx_rec.core.table_variable tells
@@ -36,6 +39,7 @@ from tensorflow.python.data.ops import dataset_ops, iterator_ops
 from tensorflow.python.framework import convert_to_constants, graph_util_impl, meta_graph
 from tensorflow.python.saved_model import builder_impl, utils_impl
 from tensorflow.python.tools import optimize_for_inference_lib
+from tensorflow.python.training import optimizer as optimizer_module
 from tensorflow.python.training import warm_starting_util
 from tensorflow.python.training.tracking import util as tracking_util
 from tensorflow_estimator.python.estimator import estimator
@@ -47,12 +51,14 @@ from mx_rec.graph.eos import eos_map
 from mx_rec.graph.imported import patched_import, patched_new_operations
 from mx_rec.graph.iterators import remembering_elements
 from mx_rec.graph.sessions import preparing, starting_iterators
+from mx_rec.optimizers.stock import patched_apply_gradients, patched_processor, patched_slot
 from mx_rec.saver.incremental import (patched_hook_after_run, patched_hook_begin,
                                       patched_hook_created, patched_hook_end)
 from mx_rec.saver.objects import patched_object_restore, patched_object_save
-from mx_rec.saver.saver import patched_init, patched_restore, patched_save
+from mx_rec.saver.saver import Saver, patched_init, patched_restore, patched_save
 from mx_rec.saver.serving import patched_saver_of_builder
 from mx_rec.saver.warm_start import patched_settings, patched_warm_start
+from mx_rec.util.sub_configs import HybridManagerConfig
 
 _STOCK = "_mx_rec_stock"
 
@@ -88,7 +94,12 @@ def apply() -> None:
            patched_function_tool)
     _patch(utils_impl, "build_tensor_info_internal", patched_tensor_info)
     _patch(optimize_for_inference_lib, "optimize_for_inference", patched_tool)
+    _patch(optimizer_module, "_get_processor", patched_processor)
+    _patch(optimizer_module.Optimizer, "apply_gradients", patched_apply_gradients)
+    for maker in ("_get_or_make_slot", "_get_or_make_slot_with_initializer", "_zeros_slot"):
+        _patch(optimizer_module.Optimizer, maker, patched_slot)
     dataset_ops.DatasetV2.eos_map = eos_map
+    HybridManagerConfig.table_saver = Saver
 
 
 def _patch(owner: Any, name: str,

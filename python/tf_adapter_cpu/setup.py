@@ -1,8 +1,8 @@
 """Builds the wheel of the stand-in, so that it never lies on or before the vendor's package.
 
-The package goes to a directory of its own, mx_rec_tf_adapter/tf_adapter, and a path file puts that
-directory at the end of sys.path: a tf_adapter in site-packages or on PYTHONPATH comes first, and
-no file of it is overwritten.
+The packages go to a directory of their own, mx_rec_tf_adapter, and a path file puts that directory
+at the end of sys.path: a tf_adapter or npu_bridge in site-packages or on PYTHONPATH comes first,
+and no file of it is overwritten.
 """
 
 import os
@@ -12,6 +12,8 @@ from setuptools.command.build_py import build_py
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PLACE = "mx_rec_tf_adapter"
+PACKAGES = ["tf_adapter", "npu_bridge", "npu_bridge.estimator", "npu_bridge.estimator.npu",
+            "npu_bridge.hccl"]
 
 
 def run_file(name):
@@ -49,7 +51,7 @@ if foreign is not None:
 
 setup(
     version=run_file("_version.py")["VERSION"],
-    packages=[PLACE + ".tf_adapter"],
-    package_dir={PLACE + ".tf_adapter": "tf_adapter"},
+    packages=[PLACE + "." + package for package in PACKAGES],
+    package_dir={PLACE + "." + package: package.replace(".", "/") for package in PACKAGES},
     cmdclass={"build_py": BuildWithPathFile},
 )

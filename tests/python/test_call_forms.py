@@ -159,3 +159,24 @@ def test_exported_tables_are_numpy_dictionaries(graph, session, dynamic, tmp_pat
     assert sorted(content) == [-9, 5]
     support.assert_same_bits(content[5], rows[0])
     support.assert_same_bits(content[-9], rows[1])
+
+
+def test_arguments_of_older_releases_are_taken_and_those_without_effect_are_logged(mx, caplog):
+    import mx_rec.core.embedding as embedding
+
+    mx()
+    tf = support.tf()
+    with caplog.at_level("INFO", logger="mx_rec"):
+        table = embedding.create_table(
+            key_dtype=tf.int64, dim=4, name="old", emb_initializer=tf.compat.v1.zeros_initializer(),
+            optimizer_list=[object()], value_dtype=tf.float32, shard_num=8, fusion_optimizer_var=False,
+            hashtable_threshold=1)
+    assert table.table_name == "old"
+    assert "'old': accepted without effect: fusion_optimizer_var, hashtable_threshold, optimizer_list, shard_num." \
+        in caplog.text
+    caplog.clear()
+    with caplog.at_level("INFO", logger="mx_rec"):
+        embedding.create_table(tf.int64, 4, "new", tf.compat.v1.zeros_initializer(), optimizer_list=None)
+    assert "without effect" not in caplog.text
+    with pytest.raises(ValueError, match="optimizer_list"):
+        embedding.create_table(tf.int64, 4, "wrong", tf.compat.v1.zeros_initializer(), optimizer_list="Adam")

@@ -181,19 +181,18 @@ def test_the_defaults_and_the_form_of_the_documents():
     EvictHook(True, 86400, None)
 
 
-def test_what_cannot_be_evicted_is_refused_before_training(graph, dynamic):
-    tf = support.tf()
-    with pytest.raises(ValueError, match="1 admits every key"):
-        hook().begin()
-    Training(eviction=None)
-    with pytest.raises(ValueError, match="1 admits every key"):
-        hook().begin()
-    with pytest.raises(ValueError, match="1 admits every key"):
-        monitored([hook()])
-    tf.compat.v1.reset_default_graph()
-    Training()
-    tf.compat.v1.get_default_graph().clear_collection("ASCEND_TIMESTAMP")
-    tf.compat.v1.reset_default_graph()
+@pytest.mark.parametrize("make", [lambda: None, lambda: Training(eviction=None)])
+def test_where_no_table_evicts_there_is_a_warning_and_nothing_to_do(graph, dynamic, caplog, make):
+    training = make()
+    with caplog.at_level("WARNING", logger="mx_rec"), monitored([hook(evict_step_interval=1)]) as sess:
+        if training is not None:
+            for _ in range(3):
+                sess.run(training.update)
+            assert training.table.size() == 3
+    assert any("EvictHook will evict nothing" in reason for reason in modify_cases.reasons(caplog))
+
+
+def test_an_eviction_threshold_without_a_timestamp_is_refused_before_training(graph, dynamic):
     lookup_without_time()
     with pytest.raises(ValueError, match="is_timestamp=True"):
         hook().begin()
@@ -208,11 +207,25 @@ def lookup_without_time():
         "access_threshold": 1, "eviction_threshold": 5})
 
 
-def test_a_graph_without_a_global_step_is_refused(graph, dynamic):
-    lookup_without_time()
-    support.tf().compat.v1.add_to_collection("ASCEND_TIMESTAMP", support.tf().constant(5, support.tf().int64))
-    with pytest.raises(RuntimeError, match="global step"):
-        hook().begin()
+@pytest.mark.parametrize("intervals, evicts", [
+    ({"evict_time_interval": 1}, True), ({"evict_time_interval": None, "evict_step_interval": 1}, False)])
+def test_a_graph_without_a_global_step_gets_one_that_nothing_advances(graph, dynamic, caplog, intervals, evicts):
+    from mx_rec.core.embedding import create_table, sparse_lookup
+
+    tf = support.tf()
+    data = tf.data.Dataset.range(10 ** 6).map(lambda n: {"ids": tf.expand_dims(n, 0), "time": n * 10 + 1})
+    batch = tf.compat.v1.data.make_one_shot_iterator(data).get_next()
+    table = create_table(tf.int64, 2, "table", tf.compat.v1.ones_initializer(), device_vocabulary_size=10 ** 6)
+    tf.compat.v1.add_to_collection("ASCEND_TIMESTAMP", batch["time"])
+    made = sparse_lookup(table, batch["ids"], modify_graph=True, access_and_evict_config={
+        "access_threshold": 1, "eviction_threshold": 35})
+    with caplog.at_level("INFO", logger="mx_rec"), monitored([hook(**intervals)]) as sess:
+        began, steps = time.time(), 0
+        while time.time() < began + 1.5 or (evicts and "evicted" not in caplog.text and time.time() < began + 30):
+            sess.run(made)
+            steps += 1
+        assert sess.run(tf.compat.v1.train.get_global_step()) == 0
+    assert ("EvictHook made one, which nothing advances" in caplog.text) and ("evicted " in caplog.text) == evicts
 
 
 def test_dynamic_expansion_is_refused(graph, mx):

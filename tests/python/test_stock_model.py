@@ -100,8 +100,11 @@ import importlib
 import tensorflow as tf
 import mx_rec
 from mx_rec import patches
+from tensorflow.python.training import optimizer
 watched = lambda: [tf.compat.v1.train.Saver.__init__, tf.compat.v1.train.Saver.save, tf.compat.v1.train.Saver.restore,
-                   tf.compat.v1.Session.run, tf.compat.v1.train.Optimizer.compute_gradients]
+                   tf.compat.v1.Session.run, tf.compat.v1.train.Optimizer.compute_gradients,
+                   tf.compat.v1.train.Optimizer.apply_gradients, tf.compat.v1.train.Optimizer._zeros_slot,
+                   optimizer._get_processor]
 before = watched()
 patches.apply()
 importlib.reload(mx_rec)

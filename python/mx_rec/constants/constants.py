@@ -17,6 +17,12 @@ ASCEND_TABLE_NAME_MUST_CONTAIN = None
 TRAIN_CHANNEL_ID = 0
 EVAL_CHANNEL_ID = 1
 
+# Names of op libraries, as scripts give them to import_host_pipeline_ops; all mean the plugin.
+LIBASC_OPS_SO = "libasc_ops.so"
+LIBREC_CPU_SO = "librec_cpu.so"
+LIBREC_EOS_OPS_SO = "librec_eos_ops.so"
+LIBREC_TF_REC_V1_CPU_SO = "librec_tf_rec_v1_cpu.so"
+
 # Limits.
 MAX_INT32 = 2147483647
 MIN_INT64 = -(2 ** 63)

@@ -439,6 +439,23 @@ def evicting_tables(graph: tf.Graph, names: Sequence[str] = ()) -> Dict[str, Con
     return evicting
 
 
+def may_evict(graph: tf.Graph) -> bool:
+    """Returns whether a lookup of a graph, made here or imported, has an eviction threshold.
+
+    True with dynamic expansion, where `evicting_tables` says why nothing evicts.
+
+    Raises:
+        ValueError: If the graph was imported without the ops that evict.
+    """
+    if Settings.get_instance().use_dynamic_expansion:
+        return True
+    controls = _all_controls(graph)
+    if any(one.evict is not None for one in controls.values()):
+        return True
+    _check_cut([op for op in _table_ops(graph) if op.name not in controls], graph)
+    return False
+
+
 def _names(table: Union[None, str, Table]) -> List[str]:
     if table is None:
         return []

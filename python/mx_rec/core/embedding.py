@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from typing import Any, List, Optional, Sequence, Union
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
@@ -54,7 +54,7 @@ def clean_name(name: str) -> str:
          all2all_gradients_op=Option(constants.All2allGradientsOp.values()), enable_merge=Bool(),
          padding_keys_mask=Bool(), padding_keys_len=Int(1, MAX_INT32, optional=True),
          value_dtype=Option((tf.float32,)), shard_num=Int(1, 8192), fusion_optimizer_var=Bool(),
-         hashtable_threshold=Int(0, MAX_INT32))
+         hashtable_threshold=Int(0, MAX_INT32), optimizer_list=Type(list, tuple, optional=True))
 def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str,
                  emb_initializer: Any, device_vocabulary_size: int = 1,
                  host_vocabulary_size: int = 0, ssd_vocabulary_size: int = 0,
@@ -65,7 +65,8 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
                  padding_keys_mask: bool = False, padding_keys_len: Optional[int] = None,
                  value_dtype: tf.DType = tf.float32, shard_num: int = 1,
                  fusion_optimizer_var: bool = True, hashtable_threshold: int = 0,
-                 admission_sketch_bytes: int = 0) -> Table:
+                 admission_sketch_bytes: int = 0,
+                 optimizer_list: Optional[Sequence[Any]] = None) -> Table:
     """Creates a table of embeddings in the present default graph.
 
     The table itself comes to life in each session that runs the graph, and goes with it.
@@ -107,6 +108,8 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
             bytes each. Otherwise they share so many bytes, a multiple of 32 after rounding down; a
             key is never admitted later than with exact counters, but may be admitted earlier, and
             evictions report keys with rows only. docs/admission-eviction.md has the error.
+        optimizer_list: Of older releases, without effect: a row has the slots of the optimizer that
+            updates it.
 
     Returns:
         The table.
@@ -122,6 +125,9 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
             a job of several tasks (TF_CONFIG, parameter servers).
     """
     config = ConfigInitializer.get_instance()
+    _report_idle(name, shard_num=(shard_num, 1), fusion_optimizer_var=(fusion_optimizer_var, True),
+                 hashtable_threshold=(hashtable_threshold, 0),
+                 optimizer_list=(optimizer_list, None))
     if tf_ops.executing_eagerly_outside_functions():
         raise RuntimeError("tables need graph mode, also inside of a tf.function: call "
                            "tf.compat.v1.disable_eager_execution() first, or build the model in a "
@@ -170,6 +176,13 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
         tf.compat.v1.add_to_collection(
             config.train_params_config.ascend_global_hashtable_collection, physical.variable)
     return table
+
+
+def _report_idle(name: str, **arguments: Tuple[Any, Any]) -> None:
+    """Says which arguments, given as (value, default), have no effect."""
+    idle = sorted(argument for argument, (value, default) in arguments.items() if value != default)
+    if idle:
+        logger.info("create_table of %r: accepted without effect: %s.", name, ", ".join(idle))
 
 
 def _check_dim(dim: Union[int, tf.TensorShape]) -> int:

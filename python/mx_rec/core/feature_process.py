@@ -7,8 +7,8 @@ from typing import Any, Dict, List, Optional, Tuple
 import tensorflow as tf
 
 from mx_rec.constants.constants import DEFAULT_EVICT_TIME_INTERVAL, MAX_INT32
-from mx_rec.core.admission import (Evicted, evict, evicting_tables, has_tables, run_beside,
-                                   settle_timestamp, trains)
+from mx_rec.core.admission import (Evicted, evict, evicting_tables, has_tables, may_evict,
+                                   run_beside, settle_timestamp, trains)
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Int, checked
 
@@ -57,12 +57,14 @@ class EvictHook(tf.compat.v1.train.SessionRunHook):
         self._seen = 0
 
     def begin(self) -> None:
-        """Adds the summaries to the graph.
+        """Adds the summaries to the graph, and a global step if it has none.
+
+        A graph whose lookups have no eviction threshold, or that has no training lookup, gets a
+        warning: nothing will be evicted.
 
         Raises:
-            ValueError: If no table has an eviction threshold, tables have dynamic expansion, or
-                there is no timestamp.
-            RuntimeError: If the graph has no global step.
+            ValueError: If an eviction threshold comes with dynamic expansion or without a
+                timestamp.
         """
         self._fetches = None
         if not self._enabled:
@@ -72,13 +74,21 @@ class EvictHook(tf.compat.v1.train.SessionRunHook):
             logger.warning("EvictHook is for training; this graph has no training lookup, and "
                            "nothing will be evicted.")
             return
+        if not may_evict(graph):
+            logger.warning("no training lookup of this graph has an 'eviction_threshold', and "
+                           "EvictHook will evict nothing. Give lookups an access_threshold (1 "
+                           "admits every key, which is eviction alone) and an "
+                           "eviction_threshold in seconds.")
+            return
         evicting = evicting_tables(graph)
         settle_timestamp(graph)
         self._step = tf.compat.v1.train.get_global_step(graph)
         if self._step is None:
-            raise RuntimeError("EvictHook needs a global step: call "
-                               "tf.compat.v1.train.get_or_create_global_step() and give it to the "
-                               "training op.")
+            logger.warning("the graph has no global step, and EvictHook made one, which nothing "
+                           "advances: %s", "it evicts by 'evict_time_interval' alone."
+                           if self._time_interval is not None else
+                           "without 'evict_time_interval' it will evict nothing.")
+            self._step = tf.compat.v1.train.create_global_step(graph)
         self._fetches, self._start_values = {}, []
         for name, one in evicting.items():
             self._fetches[name], initializer = _with_summaries(name, one.evict)

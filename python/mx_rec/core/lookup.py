@@ -15,6 +15,7 @@ from mx_rec.core.admission import (OFF, as_int64, check_thresholds, check_timest
 from mx_rec.core.asc.feature_spec import FeatureSpec, normal_thresholds
 from mx_rec.core.asc.source import ids_of_spec, timestamp_of_spec
 from mx_rec.core.graph_state import graph_state
+from mx_rec.core.ids import as_ids, is_id_type
 from mx_rec.core.table import FeatureLookup, Table, scope_of
 from mx_rec.core.table_variable import raw_tensor, row_shape
 from mx_rec.ops import library
@@ -66,7 +67,8 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
 
     Args:
         hashtable: A table made by `create_table` in the same graph.
-        ids: int32 or int64 tensor of any shape (with modify_graph=True), or a FeatureSpec that an
+        ids: tensor of any shape (with modify_graph=True), int32, int64 or of another integer or
+            float type, which is cast to int64 (floats must be whole), or a FeatureSpec that an
             insert function of the same mode has read, or a list of one FeatureSpec.
         send_count: Most distinct keys that a batch has per rank, in [1, 2147483647]. Required in
             static shape (`init(use_dynamic=False)`), else without effect.
@@ -218,7 +220,7 @@ def _is_usable(result: tf.Tensor) -> bool:
 def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
     """Adds the ops of one lookup, in the present name scope."""
     table = request.table
-    ids = request.ids
+    ids = as_ids(request.ids, table.table_name)
     if modify_graph:
         ids = tf.identity(ids, name="ids")
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ENTRANCE, ids)
@@ -320,8 +322,8 @@ def _check_tensor(ids: Any) -> None:
         raise ValueError("Invalid parameter type of para 'ids', not in ['Tensor']: the batch holds "
                          "a {}. Make sparse ids dense with tf.sparse.to_dense(ids, "
                          "default_value=-1).".format(type(ids).__name__))
-    if ids.dtype not in (tf.int32, tf.int64):
-        raise ValueError("'ids' should be int32 or int64, but {} is {}".format(
+    if not is_id_type(ids.dtype):
+        raise ValueError("'ids' should be of an integer or float type, but {} is {}".format(
             ids.name, ids.dtype.name))
 
 

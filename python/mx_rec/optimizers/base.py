@@ -10,6 +10,7 @@ from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table_variable import (TABLE_OP, described_name, is_table_variable,
                                         own_variables, table_op_of)
 from mx_rec.ops import library
+from mx_rec.optimizers.customized import CustomizedOptimizer  # noqa: F401  scripts import it here
 from mx_rec.optimizers.fusion import Reductions, forbid_feeding, reductions
 from mx_rec.util.initialize import ConfigInitializer
 
@@ -143,12 +144,9 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
     def _rows_of(self, grad: Any, variable: Any) -> Optional[_Rows]:
         """Returns (handle, offsets, gradient) if the pair belongs to a table."""
         if is_table_variable(variable):
-            if not isinstance(grad, tf.IndexedSlices):
-                raise TypeError("the gradient of the table {!r} should be an IndexedSlices, as "
-                                "tf.gradients makes it, but is {}".format(variable.op.name, grad))
-            self._adopt(variable.op)
-            _check_place(variable.op, grad.indices)
-            return variable.op.outputs[1], grad.indices, grad.values
+            rows = rows_of_variable(grad, variable)
+            adopt(variable.op, self, self.slot_names)
+            return rows
         if isinstance(variable, tf.Tensor) and variable.op.type in _OFFSET_OPS \
                 and variable.value_index == 0:
             if not self.by_address:
@@ -161,17 +159,10 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
             handle = variable.op.inputs[0]
             table = table_op_of(handle)
             if table.type == TABLE_OP:
-                self._adopt(table)
+                adopt(table, self, self.slot_names)
             _check_place(table, variable)
             return handle, variable, tf.convert_to_tensor(grad)
         return None
-
-    def _adopt(self, op: tf.Operation) -> None:
-        """Notes at the objects of the table that `op` makes that this optimizer updates them."""
-        for table in graph_state(op.graph).tables.values():
-            if table.variable.op is op:
-                table.optimizer = self
-                table.ext_emb_size = table.emb_size * (1 + len(self.slot_names))
 
     def _check_dense(self, variable: Any) -> None:
         """Refuses an ordinary variable where it is not supported."""
@@ -188,24 +179,8 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
         raise NotImplementedError
 
     def _apply_table(self, group: List[_Rows]) -> tf.Operation:
-        """Adds the op that updates the rows of one table, each of them once.
-
-        Gradients that are sums over the ids of each row, as tf.gradients makes them, go into the op
-        unsummed, so that the sums need no tensor. The rows become the same bit for bit.
-        """
-        handle = group[0][0]
-        found = _reduced(group)
-        if found is None:
-            _, offsets, grad = group[0] if len(group) == 1 else _joined(group)
-            return getattr(library(), self.apply_op)(
-                handle, offsets, grad, *self._tensors, **self.apply_attributes).op
-        with tf.control_dependencies(found.control_inputs):
-            update = getattr(library(), self.apply_op + "_by_restore")(
-                handle, [part.offsets for part in found.parts],
-                [part.inverse for part in found.parts], [part.grad for part in found.parts],
-                *self._tensors, **self.apply_attributes).op
-        forbid_feeding(update)
-        return update
+        """Adds the op that updates the rows of one table, each of them once."""
+        return apply_rows(self.apply_op, group, self._tensors, self.apply_attributes)
 
     def _advance(self, updates: List[tf.Operation]) -> List[tf.Operation]:
         """Adds ops that run once, after `updates`."""
@@ -221,6 +196,64 @@ class ByAddress:
     """
 
     by_address = True
+
+
+def rows_of_variable(grad: Any, variable: Any) -> _Rows:
+    """Returns (handle, offsets, gradient) of a pair with the variable of a table.
+
+    Args:
+        grad: IndexedSlices with values (n, dim) and indices (n), the offsets.
+        variable: The variable.
+
+    Raises:
+        TypeError: If the gradient is anything else.
+        ValueError: If its offsets exist only inside of a branch, loop or function that this call is
+            outside of.
+    """
+    if not isinstance(grad, tf.IndexedSlices):
+        raise TypeError("the gradient of the table {!r} should be an IndexedSlices, as "
+                        "tf.gradients makes it, but is {}".format(variable.op.name, grad))
+    _check_place(variable.op, grad.indices)
+    return variable.op.outputs[1], grad.indices, grad.values
+
+
+def adopt(op: tf.Operation, optimizer: tf.compat.v1.train.Optimizer,
+          slot_names: Sequence[str]) -> None:
+    """Notes at the objects of the table that `op` makes that an optimizer updates its rows."""
+    for table in graph_state(op.graph).tables.values():
+        if table.variable.op is op:
+            table.optimizer = optimizer
+            table.ext_emb_size = table.emb_size * (1 + len(slot_names))
+
+
+def apply_rows(apply_op: str, group: List[_Rows], tensors: Sequence[tf.Tensor],
+               attributes: Dict[str, Any]) -> tf.Operation:
+    """Adds the op that updates the rows of one table, each of them once.
+
+    Gradients that are sums over the ids of each row, as tf.gradients makes them, go into the op
+    unsummed, so that the sums need no tensor. The rows become the same bit for bit.
+
+    Args:
+        apply_op: Name of the plugin's function that updates rows by offset.
+        group: The gradients of one table.
+        tensors: Numbers of the optimizer, in the op's order.
+        attributes: Attributes of the op.
+
+    Returns:
+        The op.
+    """
+    handle = group[0][0]
+    found = _reduced(group)
+    if found is None:
+        _, offsets, grad = group[0] if len(group) == 1 else _joined(group)
+        return getattr(library(), apply_op)(handle, offsets, grad, *tensors, **attributes).op
+    with tf.control_dependencies(found.control_inputs):
+        update = getattr(library(), apply_op + "_by_restore")(
+            handle, [part.offsets for part in found.parts],
+            [part.inverse for part in found.parts], [part.grad for part in found.parts],
+            *tensors, **attributes).op
+    forbid_feeding(update)
+    return update
 
 
 def _check_place(table: tf.Operation, offsets: tf.Tensor) -> None:

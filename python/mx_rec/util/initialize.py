@@ -8,8 +8,8 @@ import tensorflow as tf
 from mx_rec.constants import constants
 from mx_rec.constants.constants import MAX_INT32
 from mx_rec.util.communication.hccl_ops import get_rank_id, get_rank_size
+from mx_rec.util.host_ops import HostOps, host_pipeline_ops
 from mx_rec.util.log import logger
-from mx_rec.util.ops import HostPipelineOps, host_pipeline_ops
 from mx_rec.util.settings import Settings
 from mx_rec.util.sub_configs import (FeatureSpecConfig, HybridManagerConfig, OptimizerConfig,
                                      SparseEmbedConfig, TrainParamsConfig)
@@ -50,8 +50,8 @@ class ConfigInitializer(Settings):
         return cast(ConfigInitializer, Settings.get_instance())
 
     @property
-    def host_pipeline_ops(self) -> HostPipelineOps:
-        """The Python functions of the plugin's ops."""
+    def host_pipeline_ops(self) -> HostOps:
+        """The Python functions of the plugin's ops, and the host ops of the original."""
         return host_pipeline_ops()
 
 
@@ -198,8 +198,8 @@ def get_use_dynamic_expansion() -> bool:
     return _config().use_dynamic_expansion
 
 
-def get_host_pipeline_ops() -> HostPipelineOps:
-    """Returns the Python functions of the plugin's ops."""
+def get_host_pipeline_ops() -> HostOps:
+    """Returns the Python functions of the plugin's ops, and the host ops of the original."""
     return host_pipeline_ops()
 
 

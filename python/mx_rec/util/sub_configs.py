@@ -1,5 +1,6 @@
 """The sub-configurations that hang on ConfigInitializer; most are views of the present graph."""
 
+import os
 from typing import Any, Dict, List, Optional, Set
 
 import tensorflow as tf
@@ -7,7 +8,7 @@ import tensorflow as tf
 from mx_rec.constants.constants import (ASCEND_GLOBAL_HASHTABLE_COLLECTION, EVAL_CHANNEL_ID,
                                         TRAIN_CHANNEL_ID)
 from mx_rec.core.admission import evict
-from mx_rec.core.graph_state import graph_state
+from mx_rec.core.graph_state import find_session, graph_state, outermost_graph
 from mx_rec.core.table_variable import is_table_variable
 from mx_rec.validator.validator import Bool, Text, checked
 
@@ -99,7 +100,13 @@ class HybridManagerConfig:
     """The state of the pipeline of the present graph.
 
     There is no host process to manage: tables live in the session that runs the graph.
+
+    Attributes:
+        table_saver: mx_rec.saver.saver.Saver. That module is above this one, so mx_rec.patches sets
+            it.
     """
+
+    table_saver = None  # type: Any
 
     @property
     def asc_manager(self) -> Optional[Any]:
@@ -125,6 +132,34 @@ class HybridManagerConfig:
         evict()
         return True
 
+    def save_host_data(self, root_dir: str) -> None:
+        """Saves the tables of the present graph from the present session, without variables.
+
+        Args:
+            root_dir: The directory `sparse-<name>-<step>` of a checkpoint, or its prefix without
+                `sparse-`. What is there is replaced as a whole.
+
+        Raises:
+            ValueError: If the path is not valid.
+            RuntimeError: If no session was opened on the present graph, or the last was closed.
+        """
+        self.table_saver(max_to_keep=0).save(find_session(outermost_graph()), _prefix_of(root_dir))
+
+    def restore_host_data(self, root_dir: str) -> None:
+        """Replaces the content of the tables of the present graph by what was saved.
+
+        Args:
+            root_dir: As `save_host_data`.
+
+        Raises:
+            FileExistsError: If there is no such directory, or it lacks a table.
+            RuntimeError: As `save_host_data`.
+        """
+        self.table_saver().restore(find_session(outermost_graph()), _prefix_of(root_dir))
+
+    def fetch_device_emb(self) -> None:
+        """Does nothing: rows lie in memory, and no device has newer ones."""
+
     def get_table_size(self, table_name: str) -> int:
         """Returns the number of rows of a table of the present graph."""
         return SparseEmbedConfig().get_table_instance_by_name(table_name).size()
@@ -132,6 +167,13 @@ class HybridManagerConfig:
     def get_table_capacity(self, table_name: str) -> int:
         """Returns the row budget of a table of the present graph."""
         return SparseEmbedConfig().get_table_instance_by_name(table_name).capacity()
+
+
+def _prefix_of(root_dir: str) -> str:
+    """Returns the prefix of the checkpoint whose directory of tables `root_dir` is."""
+    Text(1, 1024)("root_dir", root_dir)
+    head, base = os.path.split(root_dir.rstrip(os.sep))
+    return os.path.join(head, base[len("sparse-"):] if base.startswith("sparse-") else base)
 
 
 class OptimizerConfig:

@@ -185,13 +185,6 @@ def test_a_job_of_many_processes_is_refused_when_it_would_broadcast(monkeypatch)
 def test_loops_of_one_step_are_the_step():
     train = tf.no_op()
     assert util.set_iteration_per_loop(None, train) is train
-    loop = util.IterationPerLoop()
-    assert loop.create_iteration_per_loop_var(train) is train
-    loop.load_iteration_per_loop_var(None, 1)
-    with pytest.raises(NotImplementedError, match="iterations_per_loop is 10"):
-        util.set_iteration_per_loop(None, train, 10)
-    with pytest.raises(ValueError, match="iterations_per_loop"):
-        loop.load_iteration_per_loop_var(None, 0)
 
 
 def test_scopes_and_the_plugin_change_nothing():

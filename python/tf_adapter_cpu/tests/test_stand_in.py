@@ -48,7 +48,8 @@ def test_the_import_is_refused_where_the_vendors_package_comes_later(tmp_path, n
 
 
 def test_another_copy_of_the_stand_in_and_plain_directories_are_no_vendor(tmp_path):
-    shutil.copytree(os.path.join(ROOM, "tf_adapter"), str(tmp_path / "copy" / "tf_adapter"))
+    for name in ("tf_adapter", "npu_bridge"):
+        shutil.copytree(os.path.join(ROOM, name), str(tmp_path / "copy" / name))
     os.makedirs(str(tmp_path / "plain" / "tf_adapter"))
     os.makedirs(str(tmp_path / "plain" / "npu_bridge"))
     assert python(SHOW, [ROOM, str(tmp_path / "copy"), str(tmp_path / "plain")]) == (0, "stand-in\n")
@@ -99,6 +100,7 @@ def site(source, tmp_path_factory):
     # No file of the vendor's package can be overwritten.
     assert not [name for name in names if name.startswith(("tf_adapter", "npu_bridge"))]
     assert "mx_rec_tf_adapter/tf_adapter/__init__.py" in names and "mx_rec_tf_adapter.pth" in names
+    assert "mx_rec_tf_adapter/npu_bridge/estimator/npu/npu_config.py" in names
     return base / "site"
 
 
@@ -111,6 +113,12 @@ def add(site):
 def test_the_wheel_is_found_through_its_path_file(site):
     code = SHOW + "; print(tf_adapter.__file__.startswith({!r}))".format(str(site))
     assert python(code, [], add(site)) == (0, "stand-in\nTrue\n")
+
+
+def test_npu_bridge_is_found_through_the_path_file_of_the_wheel(site):
+    code = "import npu_bridge.npu_init as names; print(names.NPUEstimator.__name__, names.tf.__name__, " \
+        "__import__('npu_bridge').__file__.startswith({!r}))".format(str(site))
+    assert python(code, [], add(site)) == (0, "NPUEstimator tensorflow True\n")
 
 
 def test_the_vendors_package_beside_the_wheel_wins(site, tmp_path):

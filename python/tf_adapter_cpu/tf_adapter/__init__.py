@@ -3,16 +3,17 @@
 Importing it raises ImportError where the vendor's package is present.
 """
 
-from tf_adapter._stand_in import refuse_to_shadow
+from ._stand_in import refuse_to_shadow
 
 refuse_to_shadow()
 
+import tensorflow as tf  # noqa: E402,F401  scripts take it from a star import
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2  # noqa: E402
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig  # noqa: E402
 
-from tf_adapter import hccl_ops, npu_ops, npu_plugin, npu_scope, util  # noqa: E402
-from tf_adapter._version import VERSION as __version__  # noqa: E402,F401
-from tf_adapter.absent import (  # noqa: E402
+from . import hccl_ops, npu_ops, npu_plugin, npu_scope, util  # noqa: E402
+from ._version import VERSION as __version__  # noqa: E402,F401
+from .absent import (  # noqa: E402
     KerasDistributeOptimizer,
     NPUBroadcastGlobalVariablesCallback,
     NPUStrategy,
@@ -24,7 +25,7 @@ from tf_adapter.absent import (  # noqa: E402
     npu_keras_optimizer,
     set_keras_session_npu_config,
 )
-from tf_adapter.config import (  # noqa: E402
+from .config import (  # noqa: E402
     DumpConfig,
     DynamicInputConfig,
     ExperimentalConfig,
@@ -34,15 +35,15 @@ from tf_adapter.config import (  # noqa: E402
     NpuExecutePlacement,
     ProfilingConfig,
 )
-from tf_adapter.estimator import NPUEstimator, NPUEstimatorSpec  # noqa: E402
-from tf_adapter.hooks import (  # noqa: E402
+from .estimator import NPUEstimator, NPUEstimatorSpec  # noqa: E402
+from .hooks import (  # noqa: E402
     NPUBroadcastGlobalVariablesHook,
     NPUCheckpointSaverHook,
     NPUOutputTensorHook,
     NpuEmptyHook,
     npu_hooks_append,
 )
-from tf_adapter.optimizers import (  # noqa: E402
+from .optimizers import (  # noqa: E402
     NPUDistributedOptimizer,
     NPUOptimizer,
     allreduce,
@@ -50,7 +51,7 @@ from tf_adapter.optimizers import (  # noqa: E402
     npu_distributed_optimizer_wrapper,
     npu_tf_optimizer,
 )
-from tf_adapter.ranks import (  # noqa: E402
+from .ranks import (  # noqa: E402
     get_group_rank_from_world_rank,
     get_local_rank_id,
     get_local_rank_size,
@@ -63,7 +64,7 @@ from tf_adapter.ranks import (  # noqa: E402
     set_split_strategy_by_idx,
     set_split_strategy_by_size,
 )
-from tf_adapter.session import (  # noqa: E402
+from .session import (  # noqa: E402
     close_session,
     init_resource,
     npu_config_proto,
@@ -136,6 +137,7 @@ __all__ = [
     "set_split_strategy_by_idx",
     "set_split_strategy_by_size",
     "shutdown_resource",
+    "tf",
     "util",
 ]
 
@@ -143,6 +145,6 @@ __all__ = [
 def __getattr__(name):
     """Finds the names that are imported on first use."""
     if name in _LATE:
-        from tf_adapter import loss_scale
+        from . import loss_scale
         return getattr(loss_scale, name)
     raise AttributeError("module 'tf_adapter' has no attribute {!r}".format(name))

@@ -14,9 +14,10 @@ MARK = os.path.basename(__file__)
 
 
 def find_foreign(path: Optional[List[str]] = None) -> Optional[str]:
-    """Looks for the vendor's packages: `tf_adapter`, unless it is a copy of ours, and `npu_bridge`.
+    """Looks for the vendor's packages, `tf_adapter` and `npu_bridge`, unless they are copies of ours.
 
-    Nothing is imported. Directories without `__init__.py` do not count.
+    Nothing is imported. Directories without `__init__.py` do not count, nor do single files: a
+    tf_adapter.py beside a script is the script's own.
 
     Args:
         path: Directories to look in, all of them; `sys.path` by default.
@@ -29,7 +30,7 @@ def find_foreign(path: Optional[List[str]] = None) -> Optional[str]:
             spec = PathFinder.find_spec(name, [entry or os.getcwd()])
             if spec is None or not spec.origin or spec.origin == "namespace":
                 continue
-            if name == "tf_adapter" and os.path.isfile(
+            if spec.submodule_search_locations is None or os.path.isfile(
                     os.path.join(os.path.dirname(spec.origin), MARK)):
                 continue
             return spec.origin

@@ -6,8 +6,8 @@ import os
 
 import tensorflow as tf
 
-from tf_adapter import _checks
-from tf_adapter._checks import (BOOL, INTEGER, NATURAL, NUMBER, POSITIVE, TEXT, TEXT_OR_INTEGER)
+from . import _checks
+from ._checks import (BOOL, INTEGER, NATURAL, NUMBER, POSITIVE, TEXT, TEXT_OR_INTEGER)
 
 
 class ProfilingConfig:

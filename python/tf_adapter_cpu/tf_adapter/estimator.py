@@ -4,8 +4,8 @@ import inspect
 
 import tensorflow as tf
 
-from tf_adapter import _checks
-from tf_adapter.hooks import HostCallHook
+from . import _checks
+from .hooks import HostCallHook
 
 
 class NPUEstimatorSpec(tf.estimator.EstimatorSpec):

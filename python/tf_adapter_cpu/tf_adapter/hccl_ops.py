@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tf_adapter.ranks import need_single_rank
+from .ranks import need_single_rank
 
 _WORLD = "hccl_world_group"
 _REDUCTIONS = ("sum", "max", "min", "prod")

@@ -3,8 +3,8 @@
 import tensorflow as tf
 from tensorflow.python.ops import summary_ops_v2
 
-from tf_adapter import _checks
-from tf_adapter.ranks import launched_ranks
+from . import _checks
+from .ranks import launched_ranks
 
 
 class NPUBroadcastGlobalVariablesHook(tf.estimator.SessionRunHook):

@@ -3,7 +3,7 @@
 import tensorflow as tf
 from tensorflow.contrib import mixed_precision
 
-from tf_adapter.ranks import need_single_rank
+from .ranks import need_single_rank
 
 
 class FixedLossScaleManager(mixed_precision.FixedLossScaleManager):

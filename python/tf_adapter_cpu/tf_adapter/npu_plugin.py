@@ -1,6 +1,6 @@
 """Starting, stopping and setting up the device, of which there is none: all of it does nothing."""
 
-from tf_adapter import _checks
+from . import _checks
 
 
 def set_device_sat_mode(mode):

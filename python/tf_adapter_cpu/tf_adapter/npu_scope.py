@@ -2,7 +2,7 @@
 
 import contextlib
 
-from tf_adapter.config import NpuExecutePlacement
+from .config import NpuExecutePlacement
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tf_adapter.ranks import need_single_rank
+from .ranks import need_single_rank
 
 _Optimizer = tf.compat.v1.train.Optimizer
 
@@ -110,6 +110,6 @@ class NPUOptimizer(_Wrapper):
         if is_loss_scale:
             if loss_scale_manager is None:
                 raise ValueError("loss_scale_manager is needed with is_loss_scale=True")
-            from tf_adapter.loss_scale import NPULossScaleOptimizer
+            from .loss_scale import NPULossScaleOptimizer
             opt = NPULossScaleOptimizer(opt, loss_scale_manager)
         super().__init__(opt, name or "NPUOptimizer" + type(opt).__name__)

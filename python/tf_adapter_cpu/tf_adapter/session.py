@@ -8,7 +8,7 @@ configuration runs as it is.
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
-from tf_adapter.npu_ops import initialize_system, shutdown_system
+from .npu_ops import initialize_system, shutdown_system
 
 
 def npu_config_proto(config_proto=None):

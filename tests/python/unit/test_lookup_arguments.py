@@ -70,7 +70,7 @@ def make_sparse():
     (make_sparse, "tf.sparse.to_dense"),
     (lambda: tf.ragged.constant([[1], [2, 3]]), "ids.to_tensor"),
     (lambda: tf.keras.Input([3], dtype=tf.int64), "Keras models are not supported"),
-    (lambda: ids_of(dtype=tf.float32), "should be int32 or int64"),
+    (lambda: tf.constant(["a"]), "should be of an integer or float type"),
     (lambda: [1, 2], "exactly one FeatureSpec"),
     (lambda: np.int64([1]), "not in ['FeatureSpec', 'Tensor']"),
     (lambda: None, "not in ['FeatureSpec', 'Tensor']"),

@@ -10,6 +10,7 @@ from tensorflow.python.data.util import nest
 from mx_rec.core.asc.batches import check_dense, holder_of
 from mx_rec.core.asc.feature_spec import FeatureSpec, Insertion
 from mx_rec.core.graph_state import GraphState, graph_state
+from mx_rec.core.ids import is_id_type
 from mx_rec.util.log import logger
 from mx_rec.util.settings import Settings
 from mx_rec.validator.validator import Bool, Int, Text, Type, checked
@@ -144,9 +145,9 @@ def _check_entry(spec: FeatureSpec, entry: tf.Tensor, is_training: bool,
                                            state.timestamp_spec.name, spec.name))
             state.timestamp_spec = spec
         return
-    if entry.dtype not in (tf.int32, tf.int64):
-        raise ValueError("the entry {!r} of the feature {!r} should be int32 or int64, but is "
-                         "{}".format(spec.index_key, spec.name, entry.dtype.name))
+    if not is_id_type(entry.dtype):
+        raise ValueError("the entry {!r} of the feature {!r} should be of an integer or float "
+                         "type, but is {}".format(spec.index_key, spec.name, entry.dtype.name))
     if not Settings.get_instance().use_static:
         return
     if entry.shape.rank == 0:

@@ -4,7 +4,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import tensorflow as tf
 
-from mx_rec.core.asc.batches import entry_of, holder_of
+from mx_rec.core.asc.batches import check_dense, entry_of, holder_of
 from mx_rec.core.asc.feature_spec import FeatureSpec
 from mx_rec.core.graph_state import GraphState, graph_state, outermost_graph
 
@@ -65,11 +65,16 @@ def ids_of_spec(spec: FeatureSpec, is_training: bool, batch: Any, use_static: bo
         The ids' tensor.
 
     Raises:
-        RuntimeError: If no insert function of that mode has read the feature, if batch is None in
+        RuntimeError: If no insert function of that mode has read the feature (a lookup for
+            evaluation or prediction needs none where the batch holds the ids), if batch is None in
             dynamic shape, or if the search does not find exactly one place.
+        ValueError: If the entry of such a batch is not a dense tensor.
         KeyError: If the batch has no entry for the feature.
     """
     state = graph_state()
+    if _is_served(spec, is_training, batch, state):
+        return check_dense(entry_of(batch, spec.index_key),
+                           "the entry {!r}".format(spec.index_key))
     if not state.insertions_of(spec, is_training):
         mode = "training" if is_training else "evaluation"
         other = state.modes_of(spec)
@@ -84,6 +89,16 @@ def ids_of_spec(spec: FeatureSpec, is_training: bool, batch: Any, use_static: bo
         raise RuntimeError("the lookup of the feature {!r} needs batch= in dynamic shape: pass the "
                            "element of the dataset that it belongs to.".format(spec.name))
     return _search(spec, is_training, state)
+
+
+def _is_served(spec: FeatureSpec, is_training: bool, batch: Any, state: GraphState) -> bool:
+    """Whether a lookup for prediction has its ids in a batch that no insert function has read.
+
+    So it is in graphs for export, whose batch is placeholders, and in graphs of their own for
+    prediction. An insert function that has read the feature has to be one of the lookup's mode.
+    """
+    return not is_training and not state.modes_of(spec) \
+        and batch is not None and holder_of(batch, spec.index_key) is not None
 
 
 def timestamp_of_spec(spec: FeatureSpec, batch: Any, use_static: bool) -> Optional[tf.Tensor]:

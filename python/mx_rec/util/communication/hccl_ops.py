@@ -35,6 +35,11 @@ def get_rank_size() -> int:
     return _rank_and_size()[1]
 
 
+def get_local_rank_size() -> int:
+    """Returns the number of ranks that share a device: 1, as every process has its own memory."""
+    return 1
+
+
 def _rank_and_size() -> Tuple[int, int]:
     cluster = read_cluster()
     if cluster is None:

@@ -1,0 +1,217 @@
+"""TensorFlow's own optimizers on a table's variable: they update rows as ours do."""
+
+from collections import OrderedDict
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import tensorflow as tf
+
+from mx_rec.core.table_variable import (TableVariable, described_name, is_table_variable,
+                                        own_variables)
+from mx_rec.optimizers.adagrad import CustomizedAdagrad
+from mx_rec.optimizers.base import adopt, apply_rows, rows_of_variable, scalar
+from mx_rec.optimizers.ftrl import CustomizedFtrl
+from mx_rec.optimizers.gradient_descent import CustomizedGradientDescent
+from mx_rec.optimizers.lazy_adam import CustomizedLazyAdam
+from mx_rec.optimizers.momentum import CustomizedMomentum
+from mx_rec.util.initialize import ConfigInitializer
+from mx_rec.util.log import warn_once
+
+_Pair = Tuple[Any, Any]
+_train = tf.compat.v1.train
+
+
+class _Rule(NamedTuple):
+    """How an optimizer of TensorFlow updates the rows of a table.
+
+    Attributes:
+        like: Our optimizer of the same rule, which names the op and the slots.
+        tensors: Makes the op's numbers from what the optimizer has prepared.
+        attributes: Makes the op's attributes.
+    """
+
+    like: Any
+    tensors: Callable[[Any], Sequence[tf.Tensor]]
+    attributes: Callable[[Any], Dict[str, Any]]
+
+
+def _no_attributes(optimizer: Any) -> Dict[str, Any]:
+    del optimizer
+    return {}
+
+
+# What follows reads the attributes that each class sets in its constructor and in `_prepare`.
+# pylint: disable=protected-access
+
+
+def _of_gradient_descent(optimizer: Any) -> List[tf.Tensor]:
+    return [scalar(optimizer._learning_rate_tensor, "learning_rate"), scalar(0.0, "weight_decay")]
+
+
+def _of_momentum(optimizer: Any) -> List[tf.Tensor]:
+    return [scalar(optimizer._learning_rate_tensor, "learning_rate"),
+            scalar(optimizer._momentum_tensor, "momentum")]
+
+
+def _attributes_of_momentum(optimizer: Any) -> Dict[str, Any]:
+    return {"nesterov": int(optimizer._use_nesterov)}
+
+
+def _of_adagrad(optimizer: Any) -> List[tf.Tensor]:
+    return [scalar(optimizer._learning_rate_tensor, "learning_rate"),
+            scalar(optimizer._initial_accumulator_value, "initial_accumulator")]
+
+
+def _of_adam(optimizer: Any) -> List[tf.Tensor]:
+    beta1_power, beta2_power = optimizer._get_beta_accumulators()
+    return [scalar(optimizer._lr_t, "learning_rate"), scalar(beta1_power, "beta1_power_now"),
+            scalar(beta2_power, "beta2_power_now"), scalar(optimizer._beta1_t, "beta1"),
+            scalar(optimizer._beta2_t, "beta2"), scalar(optimizer._epsilon_t, "epsilon")]
+
+
+def _of_ftrl(optimizer: Any) -> List[tf.Tensor]:
+    return [scalar(optimizer._learning_rate_tensor, "learning_rate"),
+            scalar(optimizer._learning_rate_power_tensor, "learning_rate_power"),
+            scalar(optimizer._initial_accumulator_value, "initial_accumulator"),
+            scalar(optimizer._l1_regularization_strength_tensor, "l1"),
+            scalar(optimizer._l2_regularization_strength_tensor, "l2"),
+            scalar(optimizer._l2_shrinkage_regularization_strength_tensor, "l2_shrinkage")]
+
+
+# pylint: enable=protected-access
+
+# By exact class: a subclass may compute anything else.
+_RULES = {
+    _train.GradientDescentOptimizer: _Rule(CustomizedGradientDescent, _of_gradient_descent,
+                                           _no_attributes),
+    _train.MomentumOptimizer: _Rule(CustomizedMomentum, _of_momentum, _attributes_of_momentum),
+    _train.AdagradOptimizer: _Rule(CustomizedAdagrad, _of_adagrad, _no_attributes),
+    _train.AdamOptimizer: _Rule(CustomizedLazyAdam, _of_adam, _no_attributes),
+    _train.FtrlOptimizer: _Rule(CustomizedFtrl, _of_ftrl, _no_attributes),
+}
+
+
+class TableProcessor:
+    """What an optimizer of TensorFlow does with the variable of a table.
+
+    Args:
+        variable: The variable.
+        ordinary: What TensorFlow has for variables, which says what other optimizers cannot do.
+    """
+
+    def __init__(self, variable: TableVariable, ordinary: Any) -> None:
+        self._variable = variable
+        self._ordinary = ordinary
+
+    def __str__(self) -> str:
+        return "<TableProcessor({})>".format(self._variable)
+
+    def target(self) -> tf.Tensor:
+        """Returns the tensor that gradients are taken with respect to."""
+        return self._ordinary.target()
+
+    def update_op(self, optimizer: Any, grad: Any) -> tf.Operation:
+        """Adds the op that updates the rows of a gradient.
+
+        Args:
+            optimizer: The optimizer, with its numbers prepared.
+            grad: IndexedSlices, its values (n, dim) float32 and its indices (n) int64 offsets.
+
+        Returns:
+            The op.
+
+        Raises:
+            TypeError: If the gradient is a dense tensor.
+            ValueError: If the offsets exist only inside of a branch, loop or function that this
+                call is outside of.
+            NotImplementedError: If the optimizer is not one whose rule is known.
+        """
+        rule = _RULES.get(type(optimizer))
+        if rule is None:
+            return self._ordinary.update_op(optimizer, grad)
+        rows = rows_of_variable(grad, self._variable)
+        # TensorFlow puts updates beside their variable, which for a table the device says.
+        with tf.compat.v1.colocate_with(None, ignore_existing=True), tf.device("/cpu:0"):
+            return apply_rows(rule.like.apply_op, [rows], rule.tensors(optimizer),
+                              rule.attributes(optimizer))
+
+
+def patched_processor(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Makes the function by which an optimizer finds how to update a variable."""
+
+    def _get_processor(v: Any) -> Any:
+        if isinstance(v, TableVariable):
+            return TableProcessor(v, stock(v))
+        return stock(v)
+
+    return _get_processor
+
+
+def patched_slot(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a method that creates a slot: those of a table live with its rows."""
+
+    def make(self: Any, var: Any, *args: Any, **kwargs: Any) -> Optional[tf.Variable]:
+        if isinstance(var, TableVariable) and type(self) in _RULES:
+            return None
+        return stock(self, var, *args, **kwargs)
+
+    return make
+
+
+def patched_apply_gradients(stock: Callable[..., tf.Operation]) -> Callable[..., tf.Operation]:
+    """Makes Optimizer.apply_gradients, which gives each row of a table one update.
+
+    Calls without tables, and calls of optimizers whose rule is not known, go through unchanged.
+    """
+
+    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> tf.Operation:
+        pairs = tuple(grads_and_vars)
+        rule = _RULES.get(type(self))
+        if rule is not None:
+            tables = [(grad, variable) for grad, variable in pairs
+                      if grad is not None and is_table_variable(variable)]
+            for grad, variable in tables:
+                _check(self, grad, variable)
+            for _, variable in tables:
+                adopt(variable.op, self, rule.like.slot_names)
+            pairs = _by_variable(pairs)
+        return stock(self, pairs, *args, **kwargs)
+
+    return apply_gradients
+
+
+def _check(optimizer: Any, grad: Any, variable: Any) -> None:
+    """Checks a pair of a table, and warns where the rule is not TensorFlow's for variables."""
+    name = described_name(variable.op)
+    if ConfigInitializer.get_instance().use_dynamic_expansion:
+        raise ValueError(
+            "The dynamic expansion mode is not compatible with the optimizer {}, which cannot "
+            "update the table {!r}: use an optimizer of a _by_addr module.".format(
+                type(optimizer).__name__, name))
+    rows_of_variable(grad, variable)
+    if type(optimizer) is _train.AdamOptimizer:
+        warn_once("AdamOptimizer updates the table %r lazily: moments decay in the rows of a batch "
+                  "alone, as with mx_rec.optimizers.lazy_adam; those of an ordinary variable decay "
+                  "in all rows.", name)
+
+
+def _by_variable(pairs: Sequence[_Pair]) -> List[_Pair]:
+    """Joins the gradients of each table, so that every row gets one update."""
+    parts = OrderedDict()  # type: Dict[Any, List[Any]]
+    joined = []  # type: List[_Pair]
+    for grad, variable in pairs:
+        if grad is None or not is_table_variable(variable):
+            joined.append((grad, variable))
+            continue
+        own = own_variables([variable])[0]
+        if own not in parts:
+            joined.append((parts.setdefault(own, []), own))
+        parts[own].append(grad)
+    return [(_join(grad) if isinstance(grad, list) else grad, variable)
+            for grad, variable in joined]
+
+
+def _join(grads: List[tf.IndexedSlices]) -> tf.IndexedSlices:
+    if len(grads) == 1:
+        return grads[0]
+    return tf.IndexedSlices(tf.concat([grad.values for grad in grads], 0),
+                            tf.concat([grad.indices for grad in grads], 0))

@@ -1,0 +1,1 @@
+"""Import paths of newer scripts for what the device vendor's packages hold."""

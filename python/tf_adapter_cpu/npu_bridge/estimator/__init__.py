@@ -1,0 +1,1 @@
+"""Estimators, sessions and operations of the device, under the vendor's paths."""

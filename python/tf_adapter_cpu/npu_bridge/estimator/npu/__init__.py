@@ -1,0 +1,1 @@
+"""Estimators, sessions and settings of the device, under the vendor's paths."""

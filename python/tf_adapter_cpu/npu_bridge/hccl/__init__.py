@@ -1,0 +1,1 @@
+"""Collective operations, under the vendor's path."""
