@@ -117,7 +117,7 @@ class Model:
 
 
 class Calls:
-    """Kills this process before a certain call of the system or TensorFlow, or step of the commit."""
+    """Kills this process before a certain call of system or TensorFlow, or step of the commit."""
 
     def __init__(self, deadly=None):
         self.count = 0

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 /// The tables of a checkpoint on their way into their directory.
 ///
 /// `begin`, then the tables are saved into `staging`, then `put_in_place`, then the variables are
-/// saved; `finish` when all is well, `undo` when it is not. As long as it lives, no other save takes
-/// its hidden directories for leftovers.
+/// saved; `finish` when all is well, `undo` when it is not. While it lives, no other save takes its
+/// hidden directories for leftovers.
 #[derive(Debug)]
 pub struct Commit {
     place: Place,
@@ -44,12 +44,12 @@ impl Commit {
     }
 
     /// Writes the manifest, which says `content` and how to tell these tables from others, flushes
-    /// it, and makes the hidden directory the checkpoint's. What stood there is kept, and so are the
-    /// variables, if the member `dense` says that they are replaced as well.
+    /// it, and makes the hidden directory the checkpoint's. What stood there is kept, and so are
+    /// the variables, if the member `dense` says that they are replaced as well.
     ///
     /// # Errors
-    /// What the system says, or what is not sound in the tables. What stood there is there still, or
-    /// comes back by `undo`.
+    /// What the system says, or what is not sound in the tables. What stood there is there still,
+    /// or comes back by `undo`.
     pub fn put_in_place(
         &mut self,
         content: &Map<String, Value>,
