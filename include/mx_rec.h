@@ -1,8 +1,8 @@
 /* What libmx_rec.so exports beside its ops.
  *
- * Loading the library registers its ops with the TensorFlow of the process, if there is one. The first functions tell
- * how that went. All strings end with a zero byte and live as long as the library; all functions may be called from
- * any thread.
+ * Loading the library registers its ops with the TensorFlow of the process, if there is one. The
+ * first functions tell how that went. All strings end with a zero byte and live as long as the
+ * library; all functions may be called from any thread.
  */
 #ifndef MX_REC_H_
 #define MX_REC_H_
@@ -45,15 +45,15 @@ void mx_rec_free(unsigned char* result, size_t result_size);
  */
 
 /* [{"name": s, "doc": s, "inputs": [ARG, ...], "outputs": [ARG, ...], "attrs": [{"spec": s, "doc":
- * s}, ...], "errors": s, "stateful": b, "differentiable": b}, ...], in the order of docs/ops.md. ARG
- * is {"name": s, "type": s, "shape": s, "doc": s}.
+ * s}, ...], "errors": s, "stateful": b, "differentiable": b}, ...], in the order of docs/ops.md.
+ * ARG is {"name": s, "type": s, "shape": s, "doc": s}.
  */
 int mx_rec_op_definitions(unsigned char** result, size_t* result_size);
 
 /* question: {"op": s, "inputs": [SHAPE, ...], "list": n}: the shapes of all tensors that go in, and
  * how many of these each list has, 0 without a list. *result is [SHAPE, ...], one for each tensor
- * that comes out. SHAPE is null, or a list of sizes, of which those that are not known are null. The
- * error names the input whose shape contradicts the op's definition.
+ * that comes out. SHAPE is null, or a list of sizes, of which those that are not known are null.
+ * The error names the input whose shape contradicts the op's definition.
  */
 int mx_rec_infer_shapes(const unsigned char* question, size_t question_size,
                         unsigned char** result, size_t* result_size);
@@ -66,81 +66,94 @@ int mx_rec_check_table(const unsigned char* config, size_t config_size, unsigned
 
 /* Decides which lookups of a graph can move into its input pipelines. Needs no TensorFlow.
  *
- * graph: a serialized GraphDef. ops: a serialized OpList of the op types that the caller knows; only their names and
- * is_stateful are read. Both may be null if their size is 0.
+ * graph: a serialized GraphDef. ops: a serialized OpList of the op types that the caller knows;
+ * only their names and is_stateful are read. Both may be null if their size is 0.
  *
- * Returns 0, and *result is the plan: 8 bytes, the length n of the JSON, little-endian; n bytes of JSON, UTF-8; the
- * GraphDefs that the JSON points into. Returns 1, and *result is the text of an error, UTF-8; it does not end with a zero byte.
- * In both cases *result has *result_size bytes and goes back to mx_rec_free. Never aborts.
+ * Returns 0, and *result is the plan: 8 bytes, the length n of the JSON, little-endian; n bytes of
+ * JSON, UTF-8; the GraphDefs that the JSON points into. Returns 1, and *result is the text of an
+ * error, UTF-8; it does not end with a zero byte. In both cases *result has *result_size bytes and
+ * goes back to mx_rec_free. Never aborts.
  */
 int mx_rec_plan(const unsigned char* graph, size_t graph_size, const unsigned char* ops, size_t ops_size,
                 unsigned char** result, size_t* result_size);
 
 /* Begins to record the runs of our ops, those in input pipelines included; TensorFlow's RunMetadata lacks these. What was
- * recorded before and not fetched is dropped. Off until the first call; while it is off, an op run pays one load for it.
+ * recorded before and not fetched is dropped. Off until the first call; while it is off, an op run
+ * pays one load for it.
  */
 void mx_rec_trace_start(void);
 
 /* Ends the recording. Needs no TensorFlow.
  *
- * Returns 0, and *result is JSON, UTF-8: {"version": 1, "dropped": n, "spans": [{"op": "MxRecPrepare", "table": "users" or null,
- * "thread": 1, "start": microseconds since the Unix epoch as in RunMetadata, "duration": microseconds}, ...]}, in the order in which the
- * runs ended. Threads have numbers from 1. At most 262,144 spans are kept; dropped says how many more there were. Returns 1,
- * and *result is the text of an error, UTF-8. In both cases it does not end with a zero byte, has *result_size bytes and goes back to
- * mx_rec_free. Never aborts.
+ * Returns 0, and *result is JSON, UTF-8: {"version": 1, "dropped": n, "spans": [{"op":
+ * "MxRecPrepare", "table": "users" or null, "thread": 1, "start": microseconds since the Unix epoch
+ * as in RunMetadata, "duration": microseconds}, ...]}, in the order in which the runs ended.
+ * Threads have numbers from 1. At most 262,144 spans are kept; dropped says how many more there
+ * were. Returns 1, and *result is the text of an error, UTF-8. In both cases it does not end with a
+ * zero byte, has *result_size bytes and goes back to mx_rec_free. Never aborts.
  */
 int mx_rec_trace_stop(unsigned char** result, size_t* result_size);
 
 /* Look at the directory of one saved table, without a table in memory. None needs TensorFlow.
  *
- * path, here, there: bytes of a path, without a zero byte. progress: is told the bytes done and the bytes in all, at least once a MiB,
- * on the calling thread, and returns 0 to stop the work, which then returns 1; may be null.
+ * path, here, there: bytes of a path, without a zero byte. progress: is told the bytes done and the
+ * bytes in all, at least once a MiB, on the calling thread, and returns 0 to stop the work, which
+ * then returns 1; may be null.
  *
- * Each returns 0, and *result is JSON, UTF-8; or 1, and *result is the text of an error, UTF-8, that names the file. In both cases it
- * does not end with a zero byte, has *result_size bytes and goes back to mx_rec_free. None aborts.
+ * Each returns 0, and *result is JSON, UTF-8; or 1, and *result is the text of an error, UTF-8,
+ * that names the file. In both cases it does not end with a zero byte, has *result_size bytes and
+ * goes back to mx_rec_free. None aborts.
  */
 typedef int (*mx_rec_progress)(uint64_t done, uint64_t total, void* context);
 
 /* {"version": 0 (the original's), 1 or 2, "rows": n or null, "dim": n or null, "slots": [{"name": s, "initial": x or null}],
- * "parts": [{"name": "key", "bytes": n}, ...], "bytes": n of all files, "history": HISTORY or null, "config": {...} or null, "faults":
- * FAULTS}. Reads no data file: faults are those of manifest, attribute files, thresholds and sizes. HISTORY is {"keys": n, "access": n,
- * "configured_access": n or null, "eviction": seconds or null, "counting": b, "latest": seconds since 1970}. FAULTS is [{"file": path below the directory, "message": s}, ...].
+ * "parts": [{"name": "key", "bytes": n}, ...], "bytes": n of all files, "history": HISTORY or null,
+ * "config": {...} or null, "faults": FAULTS}. Reads no data file: faults are those of manifest,
+ * attribute files, thresholds and sizes. HISTORY is {"keys": n, "access": n, "configured_access": n
+ * or null, "eviction": seconds or null, "counting": b, "latest": seconds since 1970}. FAULTS is
+ * [{"file": path below the directory, "message": s}, ...].
  */
 int mx_rec_checkpoint_describe(const unsigned char* path, size_t path_size, unsigned char** result, size_t* result_size);
 
 /* {"version": n, "rows": n or null, "files": n that were read, "bytes": n of them, "checksums": n of files whose checksum was
- * compared, "faults": FAULTS}: all of them. Needs 8 bytes a key, with a row or in the history, and a few MiB.
+ * compared, "faults": FAULTS}: all of them. Needs 8 bytes a key, with a row or in the history, and
+ * a few MiB.
  */
 int mx_rec_checkpoint_verify(const unsigned char* path, size_t path_size, mx_rec_progress progress, void* context,
                              unsigned char** result, size_t* result_size);
 
 /* null if the key has no row and nothing is known of it, else {"position": n, "parts": [{"name": "embedding" or a slot, "values":
- * [x, ...]}, ...], "seen": {"count": n, "last": seconds since 1970} or null}. Without a row the position is null and there are no parts.
- * What is not finite is "NaN", "Infinity" or "-Infinity".
+ * [x, ...]}, ...], "seen": {"count": n, "last": seconds since 1970} or null}. Without a row the
+ * position is null and there are no parts. What is not finite is "NaN", "Infinity" or "-Infinity".
  */
 int mx_rec_checkpoint_row(const unsigned char* path, size_t path_size, int64_t key, mx_rec_progress progress,
                           void* context, unsigned char** result, size_t* result_size);
 
 /* {"equal": b, "rows": [n, n], "dims": [n, n], "only_here": KEYS, "only_there": KEYS, "differing": KEYS, "parts": [{"name": s,
- * "rows": n that differ in a bit, "largest": largest absolute difference or null if that is not finite, "key": where, or null}],
- * "parts_only_here": [s], "parts_only_there": [s], "history": null if neither has one, else {"here": HISTORY or null, "there": HISTORY
- * or null, "only_here": KEYS, "only_there": KEYS, "differing": KEYS}}. KEYS is {"count": n, "first": [the ten smallest]}. Rows are matched by key.
- * Needs 16 bytes for each key of the second table and at most 32 MiB; or 16 bytes for each key of both histories, if that is more.
+ * "rows": n that differ in a bit, "largest": largest absolute difference or null if that is not
+ * finite, "key": where, or null}], "parts_only_here": [s], "parts_only_there": [s], "history": null
+ * if neither has one, else {"here": HISTORY or null, "there": HISTORY or null, "only_here": KEYS,
+ * "only_there": KEYS, "differing": KEYS}}. KEYS is {"count": n, "first": [the ten smallest]}. Rows
+ * are matched by key. Needs 16 bytes for each key of the second table and at most 32 MiB; or 16
+ * bytes for each key of both histories, if that is more.
  */
 int mx_rec_checkpoint_diff(const unsigned char* here, size_t here_size, const unsigned char* there, size_t there_size,
                            mx_rec_progress progress, void* context, unsigned char** result, size_t* result_size);
 
 /* Load several tables of this process together: all files are read and checked first, then all contents are replaced.
  *
- * Each returns 0, and *result is JSON, UTF-8; or 1, and *result is the text of an error, UTF-8. In both cases it does not end with a
- * zero byte, has *result_size bytes and goes back to mx_rec_free. None aborts.
+ * Each returns 0, and *result is JSON, UTF-8; or 1, and *result is the text of an error, UTF-8. In
+ * both cases it does not end with a zero byte, has *result_size bytes and goes back to mx_rec_free.
+ * None aborts.
  */
 
 /* Reads every file of every table once and checks it; no table changes. handles: one for each table. paths: for each table the
- * directory of a whole save and those of its deltas, with a zero byte between two paths and two between two tables.
+ * directory of a whole save and those of its deltas, with a zero byte between two paths and two
+ * between two tables.
  *
- * {"group": n, "rows": [n, ...]}: all is well, and the contents wait for publish or discard. {"group": null}: a handle is of no table of
- * this copy of the library. {"kind": s, "message": s}: a table cannot be loaded, and nothing waits; the kind is InvalidArgument, NotFound,
+ * {"group": n, "rows": [n, ...]}: all is well, and the contents wait for publish or discard.
+ * {"group": null}: a handle is of no table of this copy of the library. {"kind": s, "message": s}:
+ * a table cannot be loaded, and nothing waits; the kind is InvalidArgument, NotFound,
  * ResourceExhausted, DataLoss, Io or Internal.
  */
 int mx_rec_checkpoint_stage(const int64_t* handles, size_t tables, const unsigned char* paths, size_t paths_size,
@@ -158,25 +171,25 @@ int mx_rec_checkpoint_discard(uint64_t group, unsigned char** result, size_t* re
  * TensorFlow.
  *
  * directory: bytes of the absolute path <dir>/sparse-<base>-<step>, or delta-sparse-..., without a
- * zero byte. before: is told of each step on the disk before it is taken, on the calling thread: its
- * name, which is "make", "write", "flush", "link", "copy", "rename", "exchange" or "remove" and ends
- * with a zero byte, and the path, which does not. It returns 0, or an errno: the step is then not
- * taken and ends with that error. It may be null, and may end the process.
+ * zero byte. before: is told of each step on the disk before it is taken, on the calling thread:
+ * its name, which is "make", "write", "flush", "link", "copy", "rename", "exchange" or "remove" and
+ * ends with a zero byte, and the path, which does not. It returns 0, or an errno: the step is then
+ * not taken and ends with that error. It may be null, and may end the process.
  *
  * Each returns 0, and *result is JSON, UTF-8: {"notes": NOTES, "value": ...}, or {"notes": NOTES,
  * "error": ERROR}; or 1, and *result is the text of a defect, UTF-8. In both cases it does not end
  * with a zero byte, has *result_size bytes and goes back to mx_rec_free. None aborts. NOTES is
- * [["info" or "warning", s], ...], for people. ERROR is {"errno": n, "paths": [one or two]} of a step
- * that the system refused, else {"kind": s, "message": s}: the kind is NoDirectory if something else
- * stands where the tables go, or one of those of mx_rec_checkpoint_stage. What is no UTF-8 in a path
- * is replaced.
+ * [["info" or "warning", s], ...], for people. ERROR is {"errno": n, "paths": [one or two]} of a
+ * step that the system refused, else {"kind": s, "message": s}: the kind is NoDirectory if
+ * something else stands where the tables go, or one of those of mx_rec_checkpoint_stage. What is no
+ * UTF-8 in a path is replaced.
  */
 typedef int (*mx_rec_before)(const char* step, const unsigned char* path, size_t path_size,
                              void* context);
 
 /* Makes <dir>, puts back what saves of dead processes had replaced, and removes what they left. The
- * value is the names of the directories beside it that dead processes saved with variables, and whose
- * variables are gone: what deltas do not follow of these can be discarded.
+ * value is the names of the directories beside it that dead processes saved with variables, and
+ * whose variables are gone: what deltas do not follow of these can be discarded.
  */
 int mx_rec_commit_clean(const unsigned char* directory, size_t directory_size, mx_rec_before before,
                         void* context, unsigned char** result, size_t* result_size);
@@ -188,9 +201,9 @@ int mx_rec_commit_begin(const unsigned char* directory, size_t directory_size, m
                         void* context, unsigned char** result, size_t* result_size);
 
 /* Checks the tables, writes the manifest, flushes both and renames the hidden directory; null.
- * content: a JSON object with at least "tables", a list of objects with a "name"; "dense": true says
- * that variables are saved after it, and what is there of them is kept. After an error the commit
- * waits for its undo.
+ * content: a JSON object with at least "tables", a list of objects with a "name"; "dense": true
+ * says that variables are saved after it, and what is there of them is kept. After an error the
+ * commit waits for its undo.
  */
 int mx_rec_commit_place(uint64_t commit, const unsigned char* content, size_t content_size,
                         mx_rec_before before, void* context, unsigned char** result,

@@ -233,7 +233,8 @@ unsafe fn answer<T: Serialize>(
 /// The caller's function as ours; without one the work goes on.
 ///
 /// # Safety
-/// `progress` is null or may be called with `context` from any thread that calls what is returned, as long as that lives.
+/// `progress` is null or may be called with `context` from any thread that calls what is returned,
+/// as long as that lives.
 unsafe fn progress_callback(
     progress: Progress,
     context: *mut c_void,

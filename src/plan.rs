@@ -4,14 +4,15 @@ use crate::ffi_buffer::{bytes, give};
 use mx_rec_tf_ops::graph::Plan;
 use std::ffi::c_int;
 
-/// Decides what of a graph can move into its input pipelines. include/mx_rec.h says what the bytes are.
+/// Decides what of a graph can move into its input pipelines. include/mx_rec.h says what the bytes
+/// are.
 ///
-/// Returns 0 and a plan, or 1 and an error text in UTF-8; `*result` is then owned by the caller, who gives it back to
-/// `mx_rec_free` with its size. Never panics.
+/// Returns 0 and a plan, or 1 and an error text in UTF-8; `*result` is then owned by the caller,
+/// who gives it back to `mx_rec_free` with its size. Never panics.
 ///
 /// # Safety
-/// `graph` and `ops` point to that many readable bytes, or are null with a size of 0. `result` and `result_size` point
-/// to places that can be written, or are null, and then nothing is done.
+/// `graph` and `ops` point to that many readable bytes, or are null with a size of 0. `result` and
+/// `result_size` point to places that can be written, or are null, and then nothing is done.
 #[no_mangle]
 pub(crate) unsafe extern "C" fn mx_rec_plan(
     graph: *const u8,

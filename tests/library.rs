@@ -1,12 +1,13 @@
-//! The built library: what it exports, what it needs, and how it behaves in a process without TensorFlow.
+//! The built library: what it exports, what it needs, and how it behaves in a process without
+//! TensorFlow.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Builds the library in the profile of this test and returns its path. (A cdylib is no dependency of a test, so cargo
-/// does not build it of its own accord.)
+/// Builds the library in the profile of this test and returns its path. (A cdylib is no dependency
+/// of a test, so cargo does not build it of its own accord.)
 fn library() -> PathBuf {
     let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let target = target.parent().expect("the target directory");

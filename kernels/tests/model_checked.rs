@@ -137,7 +137,8 @@ fn a_threshold_set_by_hand_is_not_lost_to_a_first_batch() {
     });
 }
 
-/// Two saved tables: in both key 1 has a row, of ones and of twos. Made once, by the first schedule.
+/// Two saved tables: in both key 1 has a row, of ones and of twos. Made once, by the first
+/// schedule.
 fn saved() -> &'static [PathBuf; 2] {
     static SAVED: OnceLock<[PathBuf; 2]> = OnceLock::new();
     SAVED.get_or_init(|| {

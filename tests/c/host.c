@@ -94,7 +94,7 @@ static const char* traces(void* library) {
 }
 
 static int stop(uint64_t done, uint64_t total, void* context) {
-  *(int*)context += done <= total;
+  * (int*)context += done <= total;
   return 0;
 }
 

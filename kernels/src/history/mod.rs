@@ -1,7 +1,7 @@
 //! How often and when keys were seen: admission and eviction are decided by it.
 //!
-//! A key with a row has its history in an array beside the rows, any other in [`candidates`]. Both take additions from several
-//! threads at once, and the result does not depend on their order.
+//! A key with a row has its history in an array beside the rows, any other in [`candidates`]. Both
+//! take additions from several threads at once, and the result does not depend on their order.
 
 mod candidates;
 mod counters;
@@ -32,7 +32,8 @@ pub(crate) struct History {
     counting: AtomicBool,
     /// The greatest batch timestamp seen.
     latest: AtomicU32,
-    /// The access threshold of the program's configuration, which `access` was first; -1 before there is one.
+    /// The access threshold of the program's configuration, which `access` was first; -1 before
+    /// there is one.
     configured: AtomicI64,
     /// Whether this came from files and no configuration has been given since.
     awaits: AtomicBool,
@@ -40,7 +41,8 @@ pub(crate) struct History {
     by_hand: AtomicBool,
     /// No row was admitted below this count.
     least: AtomicU32,
-    /// By row number, [`Seen::pack`], in pieces of [`PIECE`], so that no growth moves them; empty pieces are zeros.
+    /// By row number, [`Seen::pack`], in pieces of [`PIECE`], so that no growth moves them; empty
+    /// pieces are zeros.
     rows: Vec<Box<[AtomicU64]>>,
     pub(crate) candidates: Candidates,
 }
