@@ -45,7 +45,7 @@ fn our_declarations_compile_beside_tensorflows() {
         .include(tensorflow_headers())
         .file(Path::new(ROOT).join("tests/c/headers.c"));
     let numbers = numbers(&header);
-    assert_eq!(numbers.len(), 11);
+    assert_eq!(numbers.len(), 12);
     for (name, value) in &numbers {
         let name = match name.as_str() {
             "TF_OK" => "MX_REC_OK_CODE".to_owned(),

@@ -2,13 +2,7 @@
 //! buffers that are not its own, so that neither their addresses nor their contents can be relied
 //! on later.
 
-use crate::pool::Pool;
 use crate::Ids;
-use std::ops::Range;
-
-/// Numbers that one thread reads at a time; a multiple of those of a step. The value depends on it,
-/// and not on the number of threads.
-const BLOCK: usize = 16 << 10;
 
 /// Sums that do not wait for each other.
 const LANES: usize = 4;
@@ -31,30 +25,19 @@ pub(super) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// That of a batch.
-    pub(super) fn of(pool: &Pool, ids: Ids<'_>, inverse: &[i32]) -> Fingerprint {
+    /// That of a batch, on the caller's thread: a claim that asked the pool would wait behind the
+    /// work of batches ahead.
+    pub(super) fn of(ids: Ids<'_>, inverse: &[i32]) -> Fingerprint {
         let of_ids = match ids {
-            Ids::I64(ids) => by_block(pool, ids.len(), |block| wide(&ids[block])),
-            Ids::I32(ids) => !by_block(pool, ids.len(), |block| narrow(&ids[block])),
+            Ids::I64(ids) => wide(ids),
+            Ids::I32(ids) => !narrow(ids),
         };
-        let of_inverse = by_block(pool, inverse.len(), |block| narrow(&inverse[block]));
         Fingerprint {
             ids: ids.len(),
             inverse: inverse.len(),
-            bits: fold(of_ids, FACTORS[0]) ^ of_inverse,
+            bits: fold(of_ids, FACTORS[0]) ^ narrow(inverse),
         }
     }
-}
-
-/// Sums up `n` numbers block by block.
-fn by_block(pool: &Pool, n: usize, sum: impl Fn(Range<usize>) -> u64 + Sync) -> u64 {
-    let mut sums = vec![0; n.div_ceil(BLOCK)];
-    let blocks = sums.iter_mut().enumerate().collect();
-    pool.each(blocks, |(at, place): (usize, &mut u64)| {
-        *place = sum(at * BLOCK..n.min((at + 1) * BLOCK));
-    });
-    let join = |all: u64, sum: u64| fold(all ^ sum, FACTORS[1]);
-    sums.into_iter().fold(FACTORS[2], join)
 }
 
 /// The sum of 64-bit numbers.
@@ -105,26 +88,24 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn any_change_of_any_number_shows_on_any_number_of_threads() {
-        let (one, three) = (Pool::new(1).unwrap(), Pool::new(3).unwrap());
-        for n in [0, 1, 3, 4, 7, 9, BLOCK - 1, BLOCK, 2 * BLOCK + 5] {
+    fn any_change_of_any_number_shows() {
+        for n in [0, 1, 3, 4, 7, 9, 16_383, 16_384, 32_773] {
             let ids: Vec<i64> = (0..n as i64).map(|at| at * 7 - 3).collect();
             let short: Vec<i32> = (0..n as i32).map(|at| at * 7 - 3).collect();
             let inverse: Vec<i32> = (0..n as i32).collect();
-            let first = Fingerprint::of(&one, Ids::I64(&ids), &inverse);
-            assert_eq!(first, Fingerprint::of(&three, Ids::I64(&ids), &inverse));
+            let first = Fingerprint::of(Ids::I64(&ids), &inverse);
             let mut seen = HashSet::from([first.bits]);
-            let narrow = Fingerprint::of(&three, Ids::I32(&short), &inverse);
+            let narrow = Fingerprint::of(Ids::I32(&short), &inverse);
             assert!(seen.insert(narrow.bits), "{n}: the width");
             let mut changes = 2;
             for at in (0..n).step_by(1 + n / 20) {
                 for bit in [0, 1, 31, 32, 62, 63] {
                     let mut ids = ids.clone();
                     ids[at] ^= 1 << bit;
-                    seen.insert(Fingerprint::of(&one, Ids::I64(&ids), &inverse).bits);
+                    seen.insert(Fingerprint::of(Ids::I64(&ids), &inverse).bits);
                     let mut inverse = inverse.clone();
                     inverse[at] ^= 1 << (bit % 32);
-                    let changed = Fingerprint::of(&one, Ids::I32(&short), &inverse);
+                    let changed = Fingerprint::of(Ids::I32(&short), &inverse);
                     seen.insert(changed.bits);
                     changes += 2;
                 }
@@ -132,8 +113,7 @@ mod tests {
                 changes -= 2;
                 let mut ids = ids.clone();
                 ids.swap(at, n - 1 - at);
-                changes +=
-                    usize::from(seen.insert(Fingerprint::of(&one, Ids::I64(&ids), &inverse).bits));
+                changes += usize::from(seen.insert(Fingerprint::of(Ids::I64(&ids), &inverse).bits));
             }
             assert_eq!(seen.len(), changes, "{n}");
         }

@@ -126,7 +126,7 @@ impl Table {
                 .keys()
                 .distinct(pool, &index, ids, wanted, inverse, room);
             let (keys, _) = std::mem::take(&mut found.list);
-            let source = Fingerprint::of(pool, ids, inverse);
+            let source = Fingerprint::of(ids, inverse);
             leases.push(first.stage(pool, &index, found, limit, source));
             drop(index);
             for table in others {
@@ -164,7 +164,7 @@ impl Table {
         if !self.flight().lock().may_be_claimed(offsets) {
             return Ok(false);
         }
-        let source = Fingerprint::of(pool, ids, inverse);
+        let source = Fingerprint::of(ids, inverse);
         match self.flight().lock().claim(offsets, source) {
             Claim::Stale => return Ok(false),
             Claim::Good => {

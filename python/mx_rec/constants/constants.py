@@ -40,6 +40,7 @@ DEFAULT_SEED = 10086
 
 # Checkpoint files.
 FILE_MODE = 0o640
+DIRECTORY_MODE = 0o750
 HDFS_FILE_PREFIX = ("viewfs://", "hdfs://")
 
 # The key that never gets a row: its embedding is zeros and its gradient is dropped.
