@@ -1,0 +1,1 @@
+"""P20 to P23: ours beside engines that need a Python of their own."""

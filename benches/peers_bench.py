@@ -1,0 +1,137 @@
+"""P20 to P23: ours beside TFRA and FBGEMM, each in a Python and a process of its own.
+
+Both processes of a figure are alive together and are asked for one repetition in turn, so that
+noise hits both; the one that is not asked waits for a line of standard input.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+from peers import work
+from session import measure
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TFRA = "TFRA 0.8.1, its own process"
+FBGEMM = "FBGEMM's CPU lookup of arrays, its own process"
+
+# (figure, what, case of ours, peer, case of the peer, target, largest difference of values)
+FIGURES = [
+    ("P20", "bags of 20 summed, 4 tables, evaluation", "bags", "fbgemm", "bags", 0.5, 1e-5),
+    ("P20 t", "bags of 20 summed, 4 tables, training lookup", "bags-train", "fbgemm", "bags", 0.5,
+     1e-5),
+    ("P21", "evaluation lookup, 80% of ids from 20% of keys", "lookup", "tfra", "lookup", 6.0, 0.0),
+]
+for _name, _target in (("sgd", 4.0), ("adagrad", 8.0), ("adam", 12.0)):
+    FIGURES.append(("P22 " + _name, "step of known ids, " + _name, "known-" + _name, "tfra",
+                    "known-" + _name, _target, None))
+for _name in ("sgd", "adagrad", "adam"):
+    FIGURES.append(("P23 " + _name, "step of new ids, " + _name, "new-" + _name, "tfra",
+                    "new-" + _name, 4.0, None))
+
+
+class Side:
+    """A process that serves repetitions."""
+
+    def __init__(self, python, script, case, short):
+        command = [python, os.path.join(HERE, "peers", script), case] + ["--short"] * short
+        environment = dict(os.environ, OMP_WAIT_POLICY="passive", TF_CPP_MIN_LOG_LEVEL="3")
+        self._name = "%s %s" % (script, case)
+        # The libraries say much there: it is shown only if the process fails.
+        self._errors = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            env=environment, universal_newlines=True,
+        )
+        self._read()
+
+    def _read(self):
+        for line in self._process.stdout:
+            if line.startswith(work.PREFIX):
+                return line[len(work.PREFIX) :].strip()
+        code = self._process.wait()
+        self._errors.seek(0)
+        said = "".join(self._errors.readlines()[-15:])
+        raise RuntimeError("%s ended with code %s:\n%s" % (self._name, code, said))
+
+    def _ask(self, line):
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def step(self, number):
+        """Runs a repetition and returns its milliseconds, as that process measured them."""
+        return float(self._ask("step %d" % number))
+
+    def value(self):
+        """What the side computed, for comparison: float64 array."""
+        return np.array([float(number) for number in self._ask("value").split()])
+
+    def close(self):
+        """Ends the process."""
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.kill()
+        self._process.wait()
+        self._errors.close()
+
+
+def main():
+    """Measures what has an environment; the exit code is 0 when all of it ran."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", required=True, help="file to append figures to")
+    parser.add_argument("--tfra", help="Python of an environment with TFRA")
+    parser.add_argument("--fbgemm", help="Python of an environment with FBGEMM")
+    parser.add_argument("--only", help="comma separated targets, e.g. P21")
+    parser.add_argument("--short", action="store_true", help="small sizes; not a measurement")
+    options = parser.parse_args()
+    pythons = {"tfra": options.tfra, "fbgemm": options.fbgemm}
+    wanted = options.only.split(",") if options.only else ["P20", "P21", "P22", "P23"]
+    failed = False
+    for figure in FIGURES:
+        if figure[0].split()[0] not in wanted:
+            continue
+        if not pythons[figure[3]]:
+            print("%s left out: no environment of %s" % (figure[0], figure[3]), file=sys.stderr)
+            continue
+        try:
+            measure.emit([measured(figure, pythons[figure[3]], options.short)], options.json)
+        except RuntimeError as error:
+            print("%s failed: %s" % (figure[0], error), file=sys.stderr)
+            failed = True
+    return 1 if failed else 0
+
+
+def measured(figure, python, short):
+    """The record of one figure."""
+    number, what, our_case, peer, peer_case, target, tolerance = figure
+    sizes = work.SHORT if short else work.STANDARD
+    sides = []
+    try:
+        sides.append(Side(sys.executable, "ours_side.py", our_case, short))
+        sides.append(Side(python, peer + "_side.py", peer_case, short))
+        if tolerance is not None:
+            measure.agree(number, sides[0].value(), sides[1].value(), tolerance)
+        times = np.zeros((2, sizes.repetitions))
+        for step in range(sizes.warmup + sizes.repetitions):
+            for turn in range(2):
+                side = (step + turn) % 2
+                taken = sides[side].step(step)
+                if step >= sizes.warmup:
+                    times[side, step - sizes.warmup] = taken
+        if tolerance is None:
+            # The same steps from the same rows: Adam's two forms differ in epsilon's place.
+            measure.agree(number, sides[0].value(), sides[1].value(), 2e-3)
+    finally:
+        for side in sides:
+            side.close()
+    name = TFRA if peer == "tfra" else FBGEMM
+    return measure.figure(number, what, times[0], times[1], target, True, name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
