@@ -3,15 +3,20 @@
 use crate::library::load_plugin;
 use crate::status::{Result, Status};
 use crate::tensor::{Element, Tensor};
-use std::ffi::{c_int, CString};
+use std::ffi::{c_int, CStr, CString};
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tensorflow_sys_runtime as tf;
 
 /// What is known of a shape: nothing, or its rank and sizes, -1 for an unknown one.
 pub type Shape = Option<Vec<i64>>;
 
-/// An owned graph.
-pub struct Graph(*mut tf::TF_Graph);
+/// An owned graph. It names its nodes itself.
+pub struct Graph {
+    raw: *mut tf::TF_Graph,
+    /// How many nodes were begun.
+    nodes: AtomicUsize,
+}
 
 // SAFETY: TensorFlow's graphs have a lock of their own.
 unsafe impl Send for Graph {}
@@ -53,19 +58,30 @@ impl Graph {
     /// An empty graph.
     pub fn new() -> Graph {
         load_plugin();
-        // SAFETY: takes no argument.
-        Graph(unsafe { tf::TF_NewGraph() })
+        Graph {
+            // SAFETY: takes no argument.
+            raw: unsafe { tf::TF_NewGraph() },
+            nodes: AtomicUsize::new(0),
+        }
     }
 
     pub(crate) fn raw(&self) -> *mut tf::TF_Graph {
-        self.0
+        self.raw
     }
 
     /// Begins a node of type `op`.
-    pub fn node(&self, op: &str, name: &str) -> NodeBuilder<'_> {
-        let (op, name) = (text(op), text(name));
+    pub fn node(&self, op: &str) -> NodeBuilder<'_> {
+        let name = loop {
+            let number = self.nodes.fetch_add(1, Ordering::Relaxed);
+            let name = format!("{op}_{number}");
+            // A graph that was imported has names already.
+            if self.find(&name).is_none() {
+                break text(&name);
+            }
+        };
+        let op = text(op);
         // SAFETY: the graph is alive, the texts end with a zero and are copied.
-        let raw = unsafe { tf::TF_NewOperation(self.0, op.as_ptr(), name.as_ptr()) };
+        let raw = unsafe { tf::TF_NewOperation(self.raw, op.as_ptr(), name.as_ptr()) };
         NodeBuilder {
             raw,
             graph: PhantomData,
@@ -73,12 +89,9 @@ impl Graph {
     }
 
     /// A constant.
-    ///
-    /// # Panics
-    /// If the name is taken.
-    pub fn constant(&self, name: &str, tensor: &Tensor) -> Output<'_> {
+    pub fn constant(&self, tensor: &Tensor) -> Output<'_> {
         let status = Status::new();
-        let builder = self.node("Const", name);
+        let builder = self.node("Const");
         // SAFETY: builder, tensor and status are alive; the tensor is copied or referred to.
         unsafe {
             let dtype = tf::TF_TensorType(tensor.raw());
@@ -86,22 +99,19 @@ impl Graph {
             tf::TF_SetAttrTensor(builder.raw, c"value".as_ptr(), tensor.raw(), status.raw());
         }
         status.check().expect("a tensor of values");
-        builder.finish().expect("a name that is free").output(0)
+        builder.finish().expect("a node without inputs").output(0)
     }
 
     /// A placeholder of which `shape` is known.
-    ///
-    /// # Panics
-    /// If the name is taken.
-    pub fn placeholder<T: Element>(&self, name: &str, shape: &Shape) -> Output<'_> {
-        let builder = self.node("Placeholder", name);
+    pub fn placeholder<T: Element>(&self, shape: &Shape) -> Output<'_> {
+        let builder = self.node("Placeholder");
         let (dims, rank) = lend(shape);
         // SAFETY: the builder is alive, the sizes are copied.
         unsafe {
             tf::TF_SetAttrType(builder.raw, c"dtype".as_ptr(), T::TYPE);
             tf::TF_SetAttrShape(builder.raw, c"shape".as_ptr(), dims, rank);
         }
-        builder.finish().expect("a name that is free").output(0)
+        builder.finish().expect("a node without inputs").output(0)
     }
 
     /// What TensorFlow knows of an output's shape.
@@ -110,11 +120,11 @@ impl Graph {
         // SAFETY: the graph is alive and the output of its node; the vector has as many places as
         // the rank says.
         unsafe {
-            let rank = tf::TF_GraphGetTensorNumDims(self.0, output.raw(), status.raw());
+            let rank = tf::TF_GraphGetTensorNumDims(self.raw, output.raw(), status.raw());
             let rank = usize::try_from(rank).ok()?;
             let mut dims = vec![0; rank];
             tf::TF_GraphGetTensorShape(
-                self.0,
+                self.raw,
                 output.raw(),
                 dims.as_mut_ptr(),
                 rank as c_int,
@@ -132,7 +142,7 @@ impl Graph {
     pub fn state_shape(&self, output: Output<'_>, shape: &Shape) -> Result<()> {
         let (status, (dims, rank)) = (Status::new(), lend(shape));
         // SAFETY: the graph is alive and the output of its node; the sizes are copied.
-        unsafe { tf::TF_GraphSetTensorShape(self.0, output.raw(), dims, rank, status.raw()) };
+        unsafe { tf::TF_GraphSetTensorShape(self.raw, output.raw(), dims, rank, status.raw()) };
         status.check()
     }
 
@@ -145,7 +155,7 @@ impl Graph {
         // SAFETY: the graph is alive; the buffer is ours, read while it lives and deleted once.
         unsafe {
             let buffer = tf::TF_NewBuffer();
-            tf::TF_GraphToGraphDef(self.0, buffer, status.raw());
+            tf::TF_GraphToGraphDef(self.raw, buffer, status.raw());
             let (data, length) = ((*buffer).data.cast::<u8>(), (*buffer).length);
             let bytes = match data.is_null() {
                 true => Vec::new(),
@@ -166,7 +176,7 @@ impl Graph {
         unsafe {
             let buffer = tf::TF_NewBufferFromString(bytes.as_ptr().cast(), bytes.len());
             let options = tf::TF_NewImportGraphDefOptions();
-            tf::TF_GraphImportGraphDef(graph.0, buffer, options, status.raw());
+            tf::TF_GraphImportGraphDef(graph.raw, buffer, options, status.raw());
             tf::TF_DeleteImportGraphDefOptions(options);
             tf::TF_DeleteBuffer(buffer);
         }
@@ -177,7 +187,7 @@ impl Graph {
     pub fn find(&self, name: &str) -> Option<Node<'_>> {
         let name = text(name);
         // SAFETY: the graph is alive, the text ends with a zero.
-        let raw = unsafe { tf::TF_GraphOperationByName(self.0, name.as_ptr()) };
+        let raw = unsafe { tf::TF_GraphOperationByName(self.raw, name.as_ptr()) };
         (!raw.is_null()).then_some(Node {
             raw,
             graph: PhantomData,
@@ -188,7 +198,7 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         // SAFETY: owned, deleted once; TensorFlow keeps it while sessions use it.
-        unsafe { tf::TF_DeleteGraph(self.0) }
+        unsafe { tf::TF_DeleteGraph(self.raw) }
     }
 }
 
@@ -201,12 +211,24 @@ impl<'g> Node<'g> {
         }
     }
 
+    /// Its name.
+    pub fn name(self) -> String {
+        // SAFETY: the node is alive, and its name lives as long.
+        let name = unsafe { CStr::from_ptr(tf::TF_OperationName(self.raw)) };
+        name.to_string_lossy().into_owned()
+    }
+
     pub(crate) fn raw(self) -> *mut tf::TF_Operation {
         self.raw
     }
 }
 
-impl Output<'_> {
+impl<'g> Output<'g> {
+    /// The node that it is of.
+    pub fn node(self) -> Node<'g> {
+        self.node
+    }
+
     pub(crate) fn raw(self) -> tf::TF_Output {
         tf::TF_Output {
             oper: self.node.raw,

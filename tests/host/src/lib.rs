@@ -10,7 +10,7 @@ mod session;
 mod status;
 mod tensor;
 
-pub use graph::{Graph, Node, Output, Shape};
+pub use graph::{Graph, Node, NodeBuilder, Output, Shape};
 pub use library::{load_plugin, op_list, plugin_path, version};
 pub use session::Session;
 pub use status::{Code, Failure, Result};

@@ -43,8 +43,7 @@ impl Tensor {
         // SAFETY: the dimensions are lent for the call; the memory that comes back has `bytes`
         // bytes, is ours until the tensor is handed out, and is aligned for every type.
         unsafe {
-            let raw =
-                tf::TF_AllocateTensor(T::TYPE, dims.as_ptr(), dims.len() as c_int, bytes);
+            let raw = tf::TF_AllocateTensor(T::TYPE, dims.as_ptr(), dims.len() as c_int, bytes);
             assert!(!raw.is_null(), "no memory for a tensor");
             if bytes > 0 {
                 let to = tf::TF_TensorData(raw).cast::<T>();
