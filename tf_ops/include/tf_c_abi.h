@@ -89,6 +89,7 @@ extern TF_ShapeHandle* TF_NewShapeHandle(void);
 extern void TF_DeleteShapeHandle(TF_ShapeHandle* handle);
 extern TF_DimensionHandle* TF_NewDimensionHandle(void);
 extern void TF_DeleteDimensionHandle(TF_DimensionHandle* handle);
+extern int64_t TF_ShapeInferenceContextNumInputs(TF_ShapeInferenceContext* ctx);
 extern void TF_ShapeInferenceContextGetInput(TF_ShapeInferenceContext* ctx, int i,
                                              TF_ShapeHandle* handle, TF_Status* status);
 extern void TF_ShapeInferenceContextSetOutput(TF_ShapeInferenceContext* ctx, int i,

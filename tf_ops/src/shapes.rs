@@ -22,7 +22,7 @@ const TIMES: &str = "N times ";
 pub fn infer(def: &OpDef, inputs: &[Shape], list: usize) -> Result<Vec<Shape>> {
     // Counted before any list is gone through: nothing here takes time beyond the inputs that there
     // are.
-    let lists = def.inputs.iter().filter(|arg| arg.is_list()).count();
+    let lists = lists(def);
     let expected = (def.inputs.len() - lists).saturating_add(lists.saturating_mul(list));
     if expected != inputs.len() {
         return Err(Error::invalid("the op has another number of inputs")
@@ -41,6 +41,18 @@ pub fn infer(def: &OpDef, inputs: &[Shape], list: usize) -> Result<Vec<Shape>> {
     Ok(outputs
         .map(|(arg, place)| names.shape(arg, place))
         .collect())
+}
+
+/// How many tensors each list has among `inputs` tensors of an op; 0 without a list.
+pub(crate) fn list_length(def: &OpDef, inputs: usize) -> usize {
+    let lists = lists(def);
+    let in_lists = inputs.saturating_sub(def.inputs.len() - lists);
+    in_lists.checked_div(lists).unwrap_or(0)
+}
+
+/// How many of an op's inputs are lists.
+fn lists(def: &OpDef) -> usize {
+    def.inputs.iter().filter(|arg| arg.is_list()).count()
 }
 
 /// Each tensor of an input or output: in a list with its place.
@@ -376,6 +388,18 @@ mod tests {
         let mut wrong = lookups.clone();
         wrong.swap(3, 4);
         assert!(infer(&wrong).is_err_and(|text| text.contains("in grad")));
+    }
+
+    #[test]
+    fn the_length_of_lists_follows_from_the_number_of_tensors() {
+        for def in definitions() {
+            for list in 1..4 {
+                let count = def.inputs.iter().flat_map(|arg| places(arg, list)).count();
+                let expected = if lists(&def) == 0 { 0 } else { list };
+                assert_eq!(list_length(&def, count), expected, "{}", def.name);
+            }
+            assert_eq!(list_length(&def, 0), 0, "{}", def.name);
+        }
     }
 
     #[test]

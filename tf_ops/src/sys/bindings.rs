@@ -133,6 +133,8 @@ pub struct TensorFlow {
     pub TF_DeleteShapeHandle: unsafe extern "C" fn(handle: *mut TF_ShapeHandle),
     pub TF_NewDimensionHandle: unsafe extern "C" fn() -> *mut TF_DimensionHandle,
     pub TF_DeleteDimensionHandle: unsafe extern "C" fn(handle: *mut TF_DimensionHandle),
+    pub TF_ShapeInferenceContextNumInputs:
+        unsafe extern "C" fn(ctx: *mut TF_ShapeInferenceContext) -> i64,
     pub TF_ShapeInferenceContextGetInput: unsafe extern "C" fn(
         ctx: *mut TF_ShapeInferenceContext,
         i: ::std::os::raw::c_int,
@@ -276,6 +278,8 @@ impl TensorFlow {
             unsafe { __library.get(b"TF_NewDimensionHandle\0") }.map(|sym| *sym)?;
         let TF_DeleteDimensionHandle =
             unsafe { __library.get(b"TF_DeleteDimensionHandle\0") }.map(|sym| *sym)?;
+        let TF_ShapeInferenceContextNumInputs =
+            unsafe { __library.get(b"TF_ShapeInferenceContextNumInputs\0") }.map(|sym| *sym)?;
         let TF_ShapeInferenceContextGetInput =
             unsafe { __library.get(b"TF_ShapeInferenceContextGetInput\0") }.map(|sym| *sym)?;
         let TF_ShapeInferenceContextSetOutput =
@@ -343,6 +347,7 @@ impl TensorFlow {
             TF_DeleteShapeHandle,
             TF_NewDimensionHandle,
             TF_DeleteDimensionHandle,
+            TF_ShapeInferenceContextNumInputs,
             TF_ShapeInferenceContextGetInput,
             TF_ShapeInferenceContextSetOutput,
             TF_ShapeInferenceContextSetUnknownShape,
@@ -506,6 +511,12 @@ impl TensorFlow {
     }
     pub unsafe fn TF_DeleteDimensionHandle(&self, handle: *mut TF_DimensionHandle) {
         unsafe { (self.TF_DeleteDimensionHandle)(handle) }
+    }
+    pub unsafe fn TF_ShapeInferenceContextNumInputs(
+        &self,
+        ctx: *mut TF_ShapeInferenceContext,
+    ) -> i64 {
+        unsafe { (self.TF_ShapeInferenceContextNumInputs)(ctx) }
     }
     pub unsafe fn TF_ShapeInferenceContextGetInput(
         &self,

@@ -104,18 +104,10 @@ unsafe extern "C" fn shape<K: OpKernel>(
     let context = unsafe { ShapeContext::new(api, raw) };
     if let Err(error) = guarded(|| {
         context.set_unknown()?;
-        // Of lists, whose length is not known here, the first tensor is looked at and stated.
-        let seen = K::DEF.inputs.iter().position(|arg| arg.is_list());
-        let seen = seen.map_or(K::DEF.inputs.len(), |list| list + 1);
-        let mut inputs = vec![None; K::DEF.inputs.len()];
-        for (at, shape) in inputs.iter_mut().enumerate().take(seen) {
-            *shape = context.input(at);
-        }
-        for (at, shape) in shapes::infer(K::DEF, &inputs, 1)?.iter().enumerate() {
+        let inputs = context.inputs();
+        let list = shapes::list_length(K::DEF, inputs.len());
+        for (at, shape) in shapes::infer(K::DEF, &inputs, list)?.iter().enumerate() {
             context.set(at, shape)?;
-            if K::DEF.outputs.get(at).is_some_and(|arg| arg.is_list()) {
-                break;
-            }
         }
         Ok(())
     }) {

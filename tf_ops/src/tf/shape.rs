@@ -43,10 +43,17 @@ impl ShapeContext {
         Self { api, raw }
     }
 
-    /// The shape of input number `at`. Nothing is known if TensorFlow does not show it: the C API
-    /// of 1.15 refuses every input but the first. mx_rec/ops/shapes.py states what is missed for
-    /// that reason.
-    pub(super) fn input(&self, at: usize) -> Shape {
+    /// The shapes of all tensors that go into the node, those of lists included. Nothing is known
+    /// of one that TensorFlow does not show: the C API of 1.15 refuses every tensor but the first.
+    /// mx_rec/ops/shapes.py states what is missed for that reason.
+    pub(super) fn inputs(&self) -> Vec<Shape> {
+        // SAFETY: the context is valid.
+        let count = unsafe { self.api.TF_ShapeInferenceContextNumInputs(self.raw) };
+        let count = usize::try_from(count).unwrap_or(0);
+        (0..count).map(|at| self.input(at)).collect()
+    }
+
+    fn input(&self, at: usize) -> Shape {
         let (shape, status) = (Handle::new(self.api), Status::new(self.api));
         let index = c_int::try_from(at).ok()?;
         // SAFETY: the context is valid, shape and status are ours.

@@ -1,0 +1,94 @@
+//! Lookups in two halves: prepared before the step and claimed in it, counted before keys get rows.
+
+use crate::table::{Table, DIM};
+use mx_rec_host_tests::{Graph, Session, Tensor};
+use serde_json::json;
+
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn keys_of_a_prepared_batch_are_seen_once_they_are_claimed() {
+    let graph = Graph::new();
+    let tables = ["a", "b"].map(|name| Table::new(&graph, name, json!({})));
+    let ids = graph.placeholder::<i64>(&None);
+    let handles = tables.map(|table| table.handle);
+    let prepare = graph.node("MxRecPrepare").inputs(&handles).input(ids);
+    let prepare = prepare.finish().expect("MxRecPrepare");
+    let prepared = [
+        graph.placeholder::<i64>(&None),
+        graph.placeholder::<i64>(&None),
+        graph.placeholder::<i32>(&None),
+    ];
+    let claims = [0, 1].map(|at: usize| {
+        let claim = tables[at].node("MxRecClaim").input(ids);
+        let claim = claim.input(prepared[at]).input(prepared[2]).finish();
+        claim.expect("MxRecClaim")
+    });
+    let session = Session::new(&graph).expect("a session");
+    let keys = Tensor::new(&[2, 2], &[7_i64, -1, 8, 7]);
+    let outputs = [0, 1, 2].map(|at| prepare.output(at));
+    let ahead = session
+        .run(&[(ids, &keys)], &outputs, &[])
+        .expect("MxRecPrepare");
+    assert_eq!(ahead[2].values::<i32>(), [0, -1, 1, 0]);
+    assert_eq!(tables.map(|table| table.size(&session)), [0, 0]);
+    let mut feeds = vec![(ids, &keys)];
+    feeds.extend(prepared.into_iter().zip(&ahead));
+    let outputs = [
+        claims[0].output(0),
+        claims[0].output(1),
+        claims[1].output(0),
+    ];
+    let claimed = session.run(&feeds, &outputs, &[]).expect("MxRecClaim");
+    assert_eq!(claimed[0].values::<i64>(), ahead[0].values::<i64>());
+    assert_eq!(claimed[1].values::<i32>(), ahead[2].values::<i32>());
+    assert_eq!(claimed[2].values::<i64>(), ahead[1].values::<i64>());
+    for table in tables {
+        let rows = table.rows(&session);
+        assert_eq!(rows, [(7, vec![0.5; DIM]), (8, vec![0.5; DIM])]);
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn a_key_gets_a_row_when_it_was_counted_often_enough_and_loses_it_when_it_is_old() {
+    let graph = Graph::new();
+    let table = Table::new(&graph, "t", json!({}));
+    let ids = graph.placeholder::<i64>(&None);
+    let time = graph.placeholder::<i64>(&None);
+    let observe = table.node("MxRecObserve").input(ids);
+    let observe = observe.input(table.scalar(1_i32)).input(time);
+    let observe = observe
+        .int("access_threshold", 3)
+        .int("eviction_threshold", 50);
+    let observe = observe.finish().expect("MxRecObserve");
+    let (keys, places) = (observe.output(0), observe.output(1));
+    let admit = table.node("MxRecAdmit").input(keys).input(places);
+    let admit = admit.finish().expect("MxRecAdmit");
+    let value = graph.placeholder::<i32>(&None);
+    let threshold = table.node("MxRecSetThreshold").input(value).finish();
+    let threshold = threshold.expect("MxRecSetThreshold").output(0);
+    let evict = table
+        .node("MxRecEvict")
+        .finish()
+        .expect("MxRecEvict")
+        .output(0);
+    let session = Session::new(&graph).expect("a session");
+    let step = |seconds: i64, batch: &[i64]| -> Vec<i32> {
+        let (batch, seconds) = (Tensor::vector(batch), Tensor::scalar(seconds));
+        let got = session.run(&[(ids, &batch), (time, &seconds)], &[admit.output(1)], &[]);
+        got.expect("a lookup")[0].values().to_vec()
+    };
+    assert_eq!(step(100, &[1, 2, 1, -1]), [-1, -1, -1, -1]);
+    assert_eq!(step(110, &[1, 2]), [0, -1]);
+    assert_eq!(table.size(&session), 1);
+    let two = Tensor::scalar(2_i32);
+    let got = session.run(&[(value, &two)], &[threshold], &[]);
+    assert_eq!(got.expect("a threshold")[0].value::<i32>(), 2);
+    assert_eq!(step(155, &[2]), [0]);
+    assert_eq!(table.size(&session), 2);
+    // Key 1 was last seen at 110.
+    assert_eq!(step(161, &[2, 3]), [0, -1]);
+    let got = session.run(&[], &[evict], &[]).expect("an eviction");
+    assert_eq!(got[0].values::<i64>(), [1, 2]);
+    assert_eq!(table.rows(&session), [(2, vec![0.5; DIM])]);
+}

@@ -1,0 +1,56 @@
+//! The ops that TensorFlow lists.
+
+use mx_rec_host_tests::{op_list, version};
+use std::collections::BTreeSet;
+
+const DOCS: &str = include_str!("../../../../docs/ops.md");
+
+/// The plugin's ops in a serialized OpList: field 1 of the list is an op, field 1 of the op its
+/// name.
+fn ours(list: &[u8]) -> BTreeSet<String> {
+    const PREFIX: &[u8] = b"MxRec";
+    let places = list.windows(PREFIX.len() + 2).enumerate();
+    let places = places.filter(|(_, bytes)| bytes[0] == 0x0A && &bytes[2..] == PREFIX);
+    places
+        .map(|(at, bytes)| {
+            let name = &list[at + 2..][..bytes[1].into()];
+            String::from_utf8(name.to_vec()).expect("a name")
+        })
+        .collect()
+}
+
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn tensorflow_lists_the_ops_of_the_docs_and_no_other() {
+    assert!(version().starts_with("2."), "{}", version());
+    let listed = ours(&op_list());
+    let documented = DOCS
+        .lines()
+        .filter_map(|line| line.strip_prefix("## MxRec"));
+    let documented: BTreeSet<String> = documented.map(|name| format!("MxRec{name}")).collect();
+    assert!(documented.len() > 30, "{documented:?}");
+    assert_eq!(listed, documented);
+}
+
+#[test]
+fn every_op_of_the_docs_is_run_by_these_tests() {
+    let sources = [
+        include_str!("ahead.rs"),
+        include_str!("lookup.rs"),
+        include_str!("refused.rs"),
+        include_str!("saved.rs"),
+        include_str!("sessions.rs"),
+        include_str!("table.rs"),
+        include_str!("update.rs"),
+        include_str!("oracle.rs"),
+    ];
+    for op in DOCS.lines().filter_map(|line| line.strip_prefix("## ")) {
+        // The forms of an optimizer are run by its name and their endings.
+        let named = op.trim_end_matches("ByRestore").trim_end_matches("ByIds");
+        let quoted = format!("\"{named}\"");
+        assert!(
+            sources.iter().any(|source| source.contains(&quoted)),
+            "no test runs {op}"
+        );
+    }
+}

@@ -1,0 +1,176 @@
+//! Lookups: keys to rows and rows to embeddings, and what changes the set of keys.
+
+use crate::table::{Table, DIM};
+use mx_rec_host_tests::{Graph, Session, Tensor};
+use serde_json::json;
+
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn a_training_lookup_makes_rows_for_keys_and_zeros_for_padding() {
+    let graph = Graph::new();
+    let random = json!({"kind": "random_uniform", "min": -1.0, "max": 1.0});
+    let table = Table::new(&graph, "t", json!({"initializer": random}));
+    let ids = graph.placeholder::<i64>(&None);
+    let (offsets, inverse) = table.id_offset(ids);
+    let embedding = table.embed((offsets, inverse));
+    let lookup = table
+        .node("MxRecLookup")
+        .input(table.variable)
+        .input(offsets);
+    let rows = lookup.finish().expect("MxRecLookup").output(0);
+    let restore = graph.node("MxRecRestore").input(rows).input(inverse);
+    let restored = restore.finish().expect("MxRecRestore").output(0);
+    let session = Session::new(&graph).expect("a session");
+    let keys = [5, i64::MIN, -1, 5, i64::MAX, -2];
+    let fed = Tensor::new(&[3, 2], &keys);
+    let fetches = [offsets, inverse, embedding, rows, restored];
+    let got = session
+        .run(&[(ids, &fed)], &fetches, &[])
+        .expect("a lookup");
+    assert_eq!(got[0].dims(), [4]);
+    assert_eq!(got[1].values::<i32>(), [0, 1, -1, 0, 2, 3]);
+    assert_eq!(got[2].dims(), [3, 2, DIM as i64]);
+    assert_eq!(got[2].values::<f32>(), got[4].values::<f32>());
+    let (embedding, rows): (&[f32], &[f32]) = (got[2].values(), got[3].values());
+    let places = got[1].values::<i32>().iter();
+    for (found, &place) in embedding.chunks(DIM).zip(places) {
+        match usize::try_from(place) {
+            Ok(place) => assert_eq!(found, &rows[place * DIM..][..DIM]),
+            Err(_) => assert_eq!(found, [0.0; DIM]),
+        }
+    }
+    assert!(rows.iter().all(|value| (-1.0..1.0).contains(value)));
+    assert_ne!(rows[..DIM], rows[DIM..2 * DIM]);
+    assert_eq!(table.size(&session), 4);
+    // Another table with this seed starts with the same bits, whatever else it holds.
+    let other = Session::new(&graph).expect("a session");
+    let fed = Tensor::vector(&[77_i64, -2, 5]);
+    let again = other
+        .run(&[(ids, &fed)], &[fetches[2]], &[])
+        .expect("a lookup");
+    let again = again[0].values::<f32>();
+    assert_eq!(again[DIM..2 * DIM], embedding[5 * DIM..]);
+    assert_eq!(again[2 * DIM..], embedding[..DIM]);
+}
+
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn evaluation_makes_no_rows_and_gives_what_absent_keys_are_to_get() {
+    let graph = Graph::new();
+    let table = Table::new(&graph, "t", json!({}));
+    let ids = graph.placeholder::<i32>(&None);
+    let rows = graph.placeholder::<f32>(&None);
+    let absent = graph.placeholder::<f32>(&None);
+    let assign = table.node("MxRecAssign").input(ids).input(rows).finish();
+    let assign = assign.expect("MxRecAssign").output(0);
+    let find = table.node("MxRecFind").input(table.variable).input(ids);
+    let find = find.input(absent).finish().expect("MxRecFind").output(0);
+    let session = Session::new(&graph).expect("a session");
+    let dim = DIM as i64;
+    let given: Vec<f32> = (0..3 * DIM).map(|at| at as f32).collect();
+    let keys = Tensor::vector(&[10_i32, 20, 10]);
+    let given = Tensor::new(&[3, dim], &given);
+    let size = session.run(&[(ids, &keys), (rows, &given)], &[assign], &[]);
+    assert_eq!(size.expect("an assignment")[0].value::<i64>(), 2);
+    let (last, middle) = (
+        &given.values::<f32>()[2 * DIM..],
+        &given.values::<f32>()[DIM..2 * DIM],
+    );
+    assert_eq!(
+        table.rows(&session),
+        [(10, last.to_vec()), (20, middle.to_vec())]
+    );
+    let asked = Tensor::vector(&[20_i32, 30, -1, 10]);
+    for count in [0, 1, 4] {
+        let fill: Vec<f32> = (0..count * DIM).map(|at| 100.0 + at as f32).collect();
+        let fill = Tensor::new(&[count as i64, dim], &fill);
+        let found = session.run(&[(ids, &asked), (absent, &fill)], &[find], &[]);
+        let found = &found.expect("a lookup")[0];
+        assert_eq!(found.dims(), [4, dim]);
+        let of_key = |at: usize| &found.values::<f32>()[at * DIM..][..DIM];
+        assert_eq!((of_key(0), of_key(3)), (middle, last));
+        assert_eq!(of_key(2), [0.0; DIM]);
+        let expected = match count {
+            0 => &[0.0; DIM][..],
+            1 => &fill.values()[..DIM],
+            _ => &fill.values()[DIM..2 * DIM],
+        };
+        assert_eq!(of_key(1), expected);
+    }
+    assert_eq!(table.size(&session), 2);
+}
+
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn a_key_that_was_removed_or_cleared_starts_afresh() {
+    let graph = Graph::new();
+    let table = Table::new(&graph, "t", json!({"capacity": 3}));
+    let ids = graph.placeholder::<i64>(&None);
+    let grad = graph.placeholder::<f32>(&None);
+    let lookup = table.id_offset(ids);
+    let embedding = table.embed(lookup);
+    let updated = table.descend(lookup.0, grad);
+    let remove = table.node("MxRecRemove").input(ids).finish();
+    let remove = remove.expect("MxRecRemove").output(0);
+    let clear = table
+        .node("MxRecClear")
+        .finish()
+        .expect("MxRecClear")
+        .output(0);
+    let capacity = table.node("MxRecCapacity").finish();
+    let capacity = capacity.expect("MxRecCapacity").output(0);
+    let session = Session::new(&graph).expect("a session");
+    let keys = Tensor::vector(&[1_i64, 2, 3]);
+    let ones = Tensor::new(&[3, DIM as i64], &[1.0_f32; 3 * DIM]);
+    let train = [(ids, &keys), (grad, &ones)];
+    let got = session
+        .run(&train, &[updated, capacity], &[])
+        .expect("a step");
+    assert_eq!(got[0].value::<i64>(), 3);
+    assert_eq!(got[1].value::<i64>(), 3);
+    assert_eq!(table.rows(&session)[2], (3, vec![-0.5; DIM]));
+    let gone = Tensor::vector(&[2_i64, 9]);
+    let got = session
+        .run(&[(ids, &gone)], &[remove], &[])
+        .expect("removal");
+    assert_eq!(got[0].value::<i64>(), 1);
+    let got = session
+        .run(&[(ids, &keys)], &[embedding], &[])
+        .expect("a lookup");
+    let expected = [[-0.5; DIM], [0.5; DIM], [-0.5; DIM]].concat();
+    assert_eq!(got[0].values::<f32>(), expected);
+    let got = session.run(&[], &[clear], &[]).expect("clearing");
+    assert_eq!(got[0].value::<i64>(), 3);
+    assert_eq!(table.size(&session), 0);
+    let got = session
+        .run(&[(ids, &keys)], &[embedding], &[])
+        .expect("a lookup");
+    assert_eq!(got[0].values::<f32>(), [0.5; 3 * DIM]);
+}
+
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn an_empty_batch_is_a_batch() {
+    let graph = Graph::new();
+    let table = Table::new(&graph, "t", json!({}));
+    let ids = graph.placeholder::<i64>(&None);
+    let lookup = table.id_offset(ids);
+    let embedding = table.embed(lookup);
+    let reduce = graph.node("MxRecReduce").input(embedding).input(lookup.1);
+    let reduced = reduce
+        .input(lookup.0)
+        .finish()
+        .expect("MxRecReduce")
+        .output(0);
+    let updated = table.descend(lookup.0, reduced);
+    let session = Session::new(&graph).expect("a session");
+    for dims in [&[0][..], &[2, 0, 3]] {
+        let empty = Tensor::new::<i64>(dims, &[]);
+        let got = session.run(&[(ids, &empty)], &[embedding, reduced, updated], &[]);
+        let got = got.expect("a step");
+        assert_eq!(got[0].dims(), [dims, &[DIM as i64]].concat());
+        assert_eq!(got[1].dims(), [0, DIM as i64]);
+        assert_eq!(got[2].value::<i64>(), 0);
+    }
+    assert_eq!(table.size(&session), 0);
+}

@@ -1,0 +1,15 @@
+//! The plugin's ops in sessions of TensorFlow 2.x, without Python: what they compute, what they
+//! refuse, and what is known of shapes before they run.
+//!
+//! Without a TensorFlow (`MX_REC_HOST_TENSORFLOW`, see ../build.rs) every test is ignored.
+
+mod ahead;
+mod listed;
+mod lookup;
+mod oracle;
+mod refused;
+mod saved;
+mod sessions;
+mod shapes;
+mod table;
+mod update;

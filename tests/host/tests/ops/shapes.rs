@@ -1,0 +1,308 @@
+//! Static shapes: what TensorFlow knows of the ops before they run, and what it refuses then.
+
+use crate::oracle::Random;
+use crate::table::{Table, DIM};
+use mx_rec_host_tests::{Code, Failure, Graph, Node, Output, Session, Shape, Tensor};
+use mx_rec_tf_ops::{infer_shapes, Arg, OpDef};
+use serde_json::json;
+use std::collections::HashMap;
+
+/// The type of an input; `list` stands for that of each of its tensors.
+fn dtype(arg: &Arg) -> &'static str {
+    arg.dtype.trim_start_matches("N * ")
+}
+
+/// A placeholder for a tensor of an input.
+fn placeholder<'g>(graph: &'g Graph, arg: &Arg, shape: &Shape) -> Output<'g> {
+    match dtype(arg) {
+        "float" => graph.placeholder::<f32>(shape),
+        "int32" => graph.placeholder::<i32>(shape),
+        "uint8" => graph.placeholder::<u8>(shape),
+        "int64" | "T" => graph.placeholder::<i64>(shape),
+        other => panic!("a type that this test does not know: {other}"),
+    }
+}
+
+/// The attributes without a default, other than types and lengths of lists, which follow from
+/// inputs.
+fn attributes(def: &OpDef) -> impl Iterator<Item = &'static str> {
+    let specs = def.attrs.iter().map(|attr| attr.spec);
+    specs.filter_map(|spec| {
+        let (name, kind) = spec.split_once(": ")?;
+        (kind == "int").then_some(name)
+    })
+}
+
+/// A node of `def` with a placeholder for each tensor; lists have `list` tensors.
+fn node<'g>(
+    graph: &'g Graph,
+    def: &OpDef,
+    shapes: &[Shape],
+    list: usize,
+) -> Result<Node<'g>, Failure> {
+    let mut shapes = shapes.iter();
+    let mut next = |arg| placeholder(graph, arg, shapes.next().expect("a shape for each tensor"));
+    let mut node = graph.node(def.name);
+    for arg in def.inputs {
+        if arg.dtype.starts_with("N * ") {
+            let tensors: Vec<_> = (0..list).map(|_| next(arg)).collect();
+            node = node.inputs(&tensors);
+        } else {
+            node = node.input(next(arg));
+        }
+    }
+    for name in attributes(def) {
+        node = node.int(name, 1);
+    }
+    node.finish()
+}
+
+/// Shapes that fit the inputs of an op, in which some sizes, ranks or all is unknown. One shape in
+/// so many is spoiled: it may contradict the others.
+fn fitting(def: &OpDef, list: usize, random: &mut Random) -> Vec<Shape> {
+    let mut names: HashMap<(String, usize), Vec<i64>> = HashMap::new();
+    let mut shapes = Vec::new();
+    for arg in def.inputs {
+        let is_list = arg.shape.starts_with("N times ");
+        for place in 0..if is_list { list } else { 1 } {
+            let text = arg.shape.trim_start_matches("N times ");
+            let text = text.split(" or ").next().expect("a shape");
+            let mut dims = Vec::new();
+            for size in text.trim_matches(['(', ')']).split(", ") {
+                let count = if size.ends_with("...") {
+                    random.below(3)
+                } else {
+                    1
+                };
+                let drawn = (0..count).map(|_| random.below(4) as i64).collect();
+                let key = (size.to_owned(), place);
+                match size.parse() {
+                    _ if size.is_empty() => {}
+                    Ok(number) => dims.push(number),
+                    Err(_) => dims.extend(names.entry(key).or_insert(drawn).clone()),
+                }
+            }
+            for dim in &mut dims {
+                match random.below(8) {
+                    0 | 1 => *dim = -1,
+                    2 if random.below(2) == 0 => *dim += 1,
+                    _ => {}
+                }
+            }
+            shapes.push((random.below(6) > 0).then_some(dims));
+        }
+    }
+    shapes
+}
+
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn tensorflow_knows_of_every_op_what_its_definition_says_and_refuses_the_same() {
+    let mut random = Random(1);
+    let (mut known, mut refused) = (0, 0);
+    for def in mx_rec_tf_ops::ops::definitions() {
+        for round in 0..40 {
+            let list = 1 + round % 3;
+            let shapes = fitting(&def, list, &mut random);
+            let asked: Vec<_> = shapes
+                .iter()
+                .map(|shape| {
+                    let dims = shape.iter().flatten();
+                    let dims = dims.map(|&dim| (dim >= 0).then_some(dim)).collect();
+                    shape.is_some().then_some(dims)
+                })
+                .collect();
+            let expected = infer_shapes(&def, &asked, list);
+            let graph = Graph::new();
+            let made = node(&graph, &def, &shapes, list);
+            let what = format!("{} of {shapes:?}", def.name);
+            match (made, expected) {
+                (Ok(node), Ok(expected)) => {
+                    for (at, shape) in expected.into_iter().enumerate() {
+                        known += usize::from(shape.is_some());
+                        let dims = |shape: Vec<Option<i64>>| {
+                            shape.into_iter().map(|dim| dim.unwrap_or(-1)).collect()
+                        };
+                        let found = graph.shape(node.output(at));
+                        assert_eq!(found, shape.map(dims), "output {at}: {what}");
+                    }
+                }
+                (Err(failure), Err(error)) => {
+                    refused += 1;
+                    assert_eq!(failure.code, Code::TF_INVALID_ARGUMENT, "{what}");
+                    let text = format!("{}: {error}", def.name);
+                    assert!(failure.message.contains(&text), "{text}: {failure}");
+                }
+                (Ok(_), Err(error)) => panic!("TensorFlow accepts {what}: {error}"),
+                (Err(failure), Ok(_)) => panic!("TensorFlow refuses {what}: {failure}"),
+            }
+        }
+    }
+    assert!(known > 1000 && refused > 50, "{known} {refused}");
+}
+
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn shapes_follow_a_training_step_from_its_ids_to_its_update() {
+    let dim = DIM as i64;
+    for (ids, embedding) in [
+        (None, None),
+        (Some(vec![]), Some(vec![dim])),
+        (Some(vec![-1]), Some(vec![-1, dim])),
+        (Some(vec![3, -1, 2]), Some(vec![3, -1, 2, dim])),
+    ] {
+        let graph = Graph::new();
+        let table = Table::new(&graph, "t", json!({}));
+        assert_eq!(graph.shape(table.variable), Some(vec![0, dim]));
+        assert_eq!(graph.shape(table.handle), Some(vec![]));
+        let ids_in = graph.placeholder::<i64>(&ids);
+        let (offsets, inverse) = table.id_offset(ids_in);
+        assert_eq!(graph.shape(offsets), Some(vec![-1]));
+        assert_eq!(graph.shape(inverse), ids);
+        let found = table.embed((offsets, inverse));
+        assert_eq!(graph.shape(found), embedding);
+        let handles = [table.handle; 2];
+        let prepare = graph.node("MxRecPrepare").inputs(&handles).input(ids_in);
+        let prepare = prepare.finish().expect("MxRecPrepare");
+        let shapes = [0, 1, 2].map(|at| graph.shape(prepare.output(at)));
+        assert_eq!(shapes, [Some(vec![-1]), Some(vec![-1]), ids]);
+        let reduce = graph.node("MxRecReduce").input(found).input(inverse);
+        let reduced = reduce
+            .input(offsets)
+            .finish()
+            .expect("MxRecReduce")
+            .output(0);
+        let known = if embedding.is_some() { dim } else { -1 };
+        assert_eq!(graph.shape(reduced), Some(vec![-1, known]));
+        let updated = table.descend(offsets, reduced);
+        assert_eq!(graph.shape(updated), Some(vec![]));
+        // A graph that went through a file knows the same.
+        let copy = Graph::from_bytes(&graph.to_bytes().expect("a GraphDef"));
+        let copy = copy.expect("a graph");
+        for output in [offsets, found, reduced, updated] {
+            let there = copy.find(&output.node().name()).expect("the node");
+            assert_eq!(copy.shape(there.output(0)), graph.shape(output));
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn what_is_stated_of_an_output_is_merged_with_what_follows_from_inputs() {
+    let graph = Graph::new();
+    let table = Table::new(&graph, "t", json!({}));
+    let ids = graph.placeholder::<i64>(&None);
+    graph.state_shape(ids, &Some(vec![-1, 4])).expect("a shape");
+    let lookup = table.id_offset(ids);
+    let embedding = table.embed(lookup);
+    let dim = DIM as i64;
+    assert_eq!(graph.shape(embedding), Some(vec![-1, 4, dim]));
+    let stated = graph.state_shape(embedding, &Some(vec![6, -1, -1]));
+    stated.expect("it fits");
+    assert_eq!(graph.shape(embedding), Some(vec![6, 4, dim]));
+    for wrong in [vec![6, 5, dim], vec![6, 4], vec![-1, -1, dim + 1]] {
+        let refused = graph.state_shape(embedding, &Some(wrong.clone()));
+        let refused = refused.expect_err("a contradiction");
+        assert_eq!(refused.code, Code::TF_INVALID_ARGUMENT, "{wrong:?}");
+    }
+    assert_eq!(graph.shape(embedding), Some(vec![6, 4, dim]));
+}
+
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn a_contradiction_is_an_error_when_the_graph_is_built_and_names_the_input() {
+    let graph = Graph::new();
+    let table = Table::new(&graph, "t", json!({}));
+    let longs = |dims: &[i64]| graph.placeholder::<i64>(&Some(dims.to_vec()));
+    let places = |dims: &[i64]| graph.placeholder::<i32>(&Some(dims.to_vec()));
+    let floats = |dims: &[i64]| graph.placeholder::<f32>(&Some(dims.to_vec()));
+    let dim = DIM as i64;
+    let zero = table.scalar(0.0_f32);
+    let twice = |offsets: [i64; 2]| offsets.map(|length| longs(&[length]));
+    for (node, message) in [
+        (
+            graph.node("MxRecSize").input(longs(&[1])),
+            "MxRecSize: handle must have rank 0, but has shape (1)".to_owned(),
+        ),
+        (
+            table
+                .node("MxRecLookup")
+                .input(table.variable)
+                .input(longs(&[2, 2])),
+            "MxRecLookup: offsets must have rank 1, but has shape (2, 2)".to_owned(),
+        ),
+        (
+            table
+                .node("MxRecFind")
+                .input(table.variable)
+                .input(longs(&[3]))
+                .input(floats(&[1, 4])),
+            format!("MxRecFind: dim must agree, but is ({dim}) in variable and (4) in absent"),
+        ),
+        (
+            graph
+                .node("MxRecReduce")
+                .input(floats(&[2, 3, 4]))
+                .input(places(&[2, -1, 3]))
+                .input(longs(&[5])),
+            "MxRecReduce: s must agree, but is (2, 3) in grad and (2, ?, 3) in inverse".to_owned(),
+        ),
+        (
+            table
+                .node("MxRecApplySgd")
+                .input(longs(&[5]))
+                .input(floats(&[6, dim]))
+                .input(zero)
+                .input(zero),
+            "MxRecApplySgd: m must agree, but is (5) in offsets and (6) in grad".to_owned(),
+        ),
+        (
+            table
+                .node("MxRecApplySgd")
+                .input(longs(&[5]))
+                .input(floats(&[5, dim]))
+                .input(floats(&[1]))
+                .input(zero),
+            "MxRecApplySgd: lr must have rank 0, but has shape (1)".to_owned(),
+        ),
+        (
+            // The second tensor of each list.
+            table
+                .node("MxRecApplySgdByRestore")
+                .inputs(&twice([5, 6]))
+                .inputs(&[places(&[7]), places(&[8])])
+                .inputs(&[floats(&[7, dim]), floats(&[9, dim])])
+                .input(zero)
+                .input(zero),
+            "MxRecApplySgdByRestore: s must agree, but is (8) in inverse and (9) in grad"
+                .to_owned(),
+        ),
+    ] {
+        let failure = node.finish().err().expect("a contradiction");
+        assert_eq!(failure.code, Code::TF_INVALID_ARGUMENT, "{failure}");
+        assert!(failure.message.contains(&message), "{message}: {failure}");
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn a_graph_of_partial_shapes_runs_with_batches_of_any_length() {
+    let graph = Graph::new();
+    let table = Table::new(&graph, "t", json!({}));
+    let ids = graph.placeholder::<i64>(&Some(vec![-1, 2]));
+    let embedding = table.embed(table.id_offset(ids));
+    let dim = DIM as i64;
+    assert_eq!(graph.shape(embedding), Some(vec![-1, 2, dim]));
+    // TensorFlow may compute this from static shapes.
+    let shape = graph.node("Shape").input(embedding).finish();
+    let shape = shape.expect("Shape").output(0);
+    let session = Session::new(&graph).expect("a session");
+    for length in [0_i64, 1, 5] {
+        let keys: Vec<i64> = (0..length * 2).collect();
+        let keys = Tensor::new(&[length, 2], &keys);
+        let got = session.run(&[(ids, &keys)], &[embedding, shape], &[]);
+        let got = got.expect("a lookup");
+        assert_eq!(got[0].dims(), [length, 2, dim]);
+        assert_eq!(got[1].values::<i32>(), [length as i32, 2, dim as i32]);
+    }
+}

@@ -1,0 +1,127 @@
+//! A table in a graph, the nodes that tests make of it, and what a session says of it.
+
+use mx_rec_host_tests::{Element, Graph, Node, NodeBuilder, Output, Result, Session, Tensor};
+use serde_json::{json, Value};
+
+/// The columns of the tables in these tests: a full SIMD register and a rest.
+pub(crate) const DIM: usize = 11;
+
+/// The nodes of a table, and those that look at it.
+#[derive(Clone, Copy)]
+pub(crate) struct Table<'g> {
+    graph: &'g Graph,
+    /// What lookups take.
+    pub(crate) variable: Output<'g>,
+    /// Its number.
+    pub(crate) handle: Output<'g>,
+    size: Node<'g>,
+    export: Node<'g>,
+    stats: Node<'g>,
+}
+
+/// The settings of a table whose rows start at 0.5; `more` replaces some.
+pub(crate) fn settings(name: &str, more: Value) -> String {
+    let mut settings = json!({
+        "name": name, "dim": DIM, "capacity": 1000, "seed": 7, "init_param": 1.0,
+        "padding_keys": [], "initializer": {"kind": "constant", "value": 0.5},
+    });
+    if let (Value::Object(settings), Value::Object(more)) = (&mut settings, more) {
+        settings.extend(more);
+    }
+    settings.to_string()
+}
+
+/// The node of a table with these settings.
+pub(crate) fn table_node<'g>(graph: &'g Graph, settings: &str, dim: usize) -> Result<Node<'g>> {
+    let config = graph.constant(&Tensor::vector(settings.as_bytes()));
+    let like = graph.constant(&Tensor::new::<f32>(&[0, dim as i64], &[]));
+    graph.node("MxRecTable").input(config).input(like).finish()
+}
+
+impl<'g> Table<'g> {
+    /// A table by [`settings`].
+    pub(crate) fn new(graph: &'g Graph, name: &str, more: Value) -> Table<'g> {
+        let node = table_node(graph, &settings(name, more), DIM).expect("a table");
+        let handle = node.output(1);
+        let of = |op| graph.node(op).input(handle).finish().expect(op);
+        Table {
+            graph,
+            variable: node.output(0),
+            handle,
+            size: of("MxRecSize"),
+            export: of("MxRecExport"),
+            stats: of("MxRecTableStats"),
+        }
+    }
+
+    /// Begins a node whose first input is the handle.
+    pub(crate) fn node(&self, op: &str) -> NodeBuilder<'g> {
+        self.graph.node(op).input(self.handle)
+    }
+
+    /// Offsets and inverse of a training lookup.
+    pub(crate) fn id_offset(&self, ids: Output<'g>) -> (Output<'g>, Output<'g>) {
+        let node = self.node("MxRecIdOffset").input(ids).int("create", 1);
+        let node = node.finish().expect("MxRecIdOffset");
+        (node.output(0), node.output(1))
+    }
+
+    /// The embeddings of what [`Table::id_offset`] gave.
+    pub(crate) fn embed(&self, (offsets, inverse): (Output<'g>, Output<'g>)) -> Output<'g> {
+        let node = self.node("MxRecEmbed").input(self.variable);
+        let node = node.input(offsets).input(inverse).finish();
+        node.expect("MxRecEmbed").output(0)
+    }
+
+    /// A node that takes the handle and a text.
+    pub(crate) fn with_text(&self, op: &str, text: &str) -> Node<'g> {
+        let text = self.graph.constant(&Tensor::vector(text.as_bytes()));
+        self.node(op).input(text).finish().expect(op)
+    }
+
+    /// Gradient descent on offsets that exist already, at learning rate 1 without decay.
+    pub(crate) fn descend(&self, offsets: Output<'g>, grad: Output<'g>) -> Output<'g> {
+        let node = self.node("MxRecApplySgd").input(offsets).input(grad);
+        let node = node.input(self.scalar(1.0_f32)).input(self.scalar(0.0_f32));
+        node.finish().expect("MxRecApplySgd").output(0)
+    }
+
+    /// A constant of rank 0.
+    pub(crate) fn scalar<T: Element>(&self, value: T) -> Output<'g> {
+        self.graph.constant(&Tensor::scalar(value))
+    }
+
+    /// How many rows it has.
+    pub(crate) fn size(&self, session: &Session<'g>) -> i64 {
+        let size = session.run(&[], &[self.size.output(0)], &[]);
+        size.expect("a size")[0].value()
+    }
+
+    /// Its statistics, in the order of docs/ops.md.
+    pub(crate) fn stats(&self, session: &Session<'g>) -> Vec<i64> {
+        let stats = session.run(&[], &[self.stats.output(0)], &[]);
+        stats.expect("statistics")[0].values().to_vec()
+    }
+
+    /// Every key with its embedding, by key.
+    pub(crate) fn rows(&self, session: &Session<'g>) -> Vec<(i64, Vec<f32>)> {
+        by_key(session, self.export)
+    }
+
+    /// Every key with the values of a slot, by key.
+    pub(crate) fn slot(&self, session: &Session<'g>, name: &str) -> Vec<(i64, Vec<f32>)> {
+        by_key(session, self.with_text("MxRecExportSlot", name))
+    }
+}
+
+/// The rows that a node exports, by key.
+fn by_key<'g>(session: &Session<'g>, export: Node<'g>) -> Vec<(i64, Vec<f32>)> {
+    let fetched = session.run(&[], &[export.output(0), export.output(1)], &[]);
+    let fetched = fetched.expect("an export");
+    let (keys, rows) = (fetched[0].values::<i64>(), fetched[1].values::<f32>());
+    assert_eq!(fetched[1].dims(), [keys.len() as i64, DIM as i64]);
+    let rows = rows.chunks(DIM).map(<[f32]>::to_vec);
+    let mut found: Vec<_> = keys.iter().copied().zip(rows).collect();
+    found.sort_by_key(|(key, _)| *key);
+    found
+}
