@@ -38,6 +38,6 @@ pub use init::{Distribution, Initializer, Mode};
 pub use optim::{Adagrad, Ftrl, LazyAdam, Momentum, RowOptimizer, Sgd, SlotSpec};
 pub use pool::Pool;
 pub use table::{
-    Absent, Export, Lease, Loading, LookupGradients, Memory, Snapshot, Stats, Table, TableConfig,
-    Target, Thresholds, MAX_CAPACITY, MAX_DIM,
+    Absent, BatchRows, Export, Field, FieldUpdate, Lease, Loading, LookupGradients, Memory,
+    Snapshot, Stats, Table, TableConfig, Target, Thresholds, MAX_CAPACITY, MAX_DIM,
 };

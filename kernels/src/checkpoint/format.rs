@@ -1,6 +1,6 @@
 //! Names, attributes and errors that the writer and the reader of checkpoints share.
 
-use crate::{Error, Kind, Result};
+use crate::{Error, Kind, Result, SlotSpec};
 use std::io;
 use std::path::Path;
 
@@ -73,6 +73,27 @@ pub(super) fn is_slot_name(name: &str) -> bool {
         && !NOT_SLOTS.contains(&name)
 }
 
+/// Checks that a slot can be saved: its name is that of a directory, as `LazyAdam_momentum` is, and
+/// its initial value is finite.
+///
+/// # Errors
+/// `InvalidArgument` with the slot and what is wrong with it.
+pub fn check_slot(slot: &SlotSpec) -> Result<()> {
+    if !is_slot_name(&slot.name) {
+        return Err(Error::invalid(
+            "the name of a slot must have 1 to 255 letters, digits, '_', '-' and '.', no leading \
+             '.', and be none of the names of a table's own files",
+        )
+        .with("slot", format_args!("{:?}", slot.name)));
+    }
+    if !slot.initial.is_finite() {
+        return Err(Error::invalid("the initial value of a slot must be finite")
+            .with("slot", &slot.name)
+            .with("initial", slot.initial));
+    }
+    Ok(())
+}
+
 /// What the operating system said about `path`: `NotFound`, or `Io`.
 pub(super) fn refused(action: &str, path: &Path, cause: io::Error) -> Error {
     let kind = match cause.kind() {
@@ -130,5 +151,18 @@ mod tests {
             assert!(!is_slot_name(bad), "{bad}");
         }
         assert!(!is_slot_name(&"x".repeat(256)));
+    }
+
+    #[test]
+    fn a_slot_that_cannot_be_saved_is_refused_by_its_name() {
+        let check = |name: &'static str, initial| {
+            let name = name.into();
+            check_slot(&SlotSpec { name, initial }).map_err(|error| error.to_string())
+        };
+        assert_eq!(check("Own_m", -0.5), Ok(()));
+        for (name, initial) in [("a/b", 0.0), ("key", 0.0), ("m", f32::INFINITY)] {
+            let text = check(name, initial).unwrap_err();
+            assert!(text.contains(name), "{text}");
+        }
     }
 }

@@ -28,5 +28,6 @@ mod temp;
 #[cfg(test)]
 mod tests;
 
+pub use format::check_slot;
 pub use reader::{load, load_chain, load_slots, Loaded, StagedLoad};
 pub use writer::{save, save_delta, Saved};

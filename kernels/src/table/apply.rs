@@ -140,7 +140,7 @@ impl Table {
     }
 
     /// Refuses more gradients than positions can number.
-    fn expect_numbers(&self, n: usize) -> Result<()> {
+    pub(super) fn expect_numbers(&self, n: usize) -> Result<()> {
         if i32::try_from(n).is_ok() {
             return Ok(());
         }
@@ -168,7 +168,7 @@ impl Table {
 
     /// Deals the entries of a batch to owners of rows; padding is dropped, and what is stale is
     /// dropped and counted.
-    fn deal(
+    pub(super) fn deal(
         &self,
         pool: &Pool,
         content: &Content,
@@ -250,17 +250,17 @@ impl Table {
 }
 
 /// Pairs of a row and its position in the batch, by range of the batch and by owner of the row.
-struct Dealt {
+pub(super) struct Dealt {
     lists: Vec<Vec<Vec<(u32, u32)>>>,
-    owners: usize,
+    pub(super) owners: usize,
     /// Whether no row occurs twice.
     distinct: bool,
     /// How many distinct offsets are stale.
-    stale: u64,
+    pub(super) stale: u64,
 }
 
 /// How many distinct offsets there are.
-fn distinct(mut offsets: Vec<i64>) -> u64 {
+pub(super) fn distinct(mut offsets: Vec<i64>) -> u64 {
     offsets.sort_unstable();
     offsets.dedup();
     offsets.len() as u64
@@ -268,7 +268,7 @@ fn distinct(mut offsets: Vec<i64>) -> u64 {
 
 impl Dealt {
     /// Notes the rows as changed, if anybody wants to know.
-    fn note(&self, content: &mut Content) {
+    pub(super) fn note(&self, content: &mut Content) {
         if content.changes.is_on() {
             let rows = (0..self.owners).flat_map(|owner| self.of(owner).map(|(row, _)| row));
             content.changes.touch(rows);
@@ -276,7 +276,7 @@ impl Dealt {
     }
 
     /// The pairs of one owner, in order of occurrence.
-    fn of(&self, owner: usize) -> impl Iterator<Item = (u32, u32)> + '_ {
+    pub(super) fn of(&self, owner: usize) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.lists
             .iter()
             .flat_map(move |lists| lists[owner].iter().copied())

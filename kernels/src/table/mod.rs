@@ -18,6 +18,7 @@
 //! | `read` | lookup and find |
 //! | `admission`, `evict` | which keys get rows, and which lose them |
 //! | `apply` | updates and assignment |
+//! | `fields` | updates that are computed outside of the table |
 //! | `export`, `load`, `swap`, `history_io` | the whole content, out and in; its history |
 //!
 //! Where the floats of a row are is [`RowStore`](crate::rows::RowStore)'s business: here rows have
@@ -57,6 +58,7 @@ mod decision;
 mod engine;
 mod evict;
 mod export;
+mod fields;
 mod fingerprint;
 mod flight;
 mod free_rows;
@@ -79,6 +81,7 @@ pub use config::{TableConfig, MAX_CAPACITY, MAX_DIM};
 pub use engine::Table;
 pub use export::Snapshot;
 pub(crate) use export::Window;
+pub use fields::{BatchRows, Field, FieldUpdate};
 pub use lease::Lease;
 pub(crate) use load::BuiltContent;
 pub use load::Loading;

@@ -147,7 +147,7 @@ impl Table {
     }
 
     /// Cuts `out (n, dim)` into parts for the threads of a pool.
-    fn parts(
+    pub(super) fn parts(
         &self,
         pool: &Pool,
         n: usize,

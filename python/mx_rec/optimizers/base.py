@@ -17,6 +17,9 @@ from mx_rec.util.initialize import ConfigInitializer
 # The ops whose first output is the rows of a training lookup.
 _OFFSET_OPS = ("MxRecIdOffset", "MxRecAdmit")
 
+# Attribute of an op that makes a table, see slot_owners.
+_OWNERS = "_mx_rec_slot_owners"
+
 _Pair = Tuple[Any, Any]
 # (handle, offsets, gradient) of one table.
 _Rows = Tuple[tf.Tensor, tf.Tensor, tf.Tensor]
@@ -147,21 +150,12 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
             rows = rows_of_variable(grad, variable)
             adopt(variable.op, self, self.slot_names)
             return rows
-        if isinstance(variable, tf.Tensor) and variable.op.type in _OFFSET_OPS \
-                and variable.value_index == 0:
-            if not self.by_address:
-                raise ValueError("The dynamic expansion mode is not compatible with the optimizer "
-                                 "{}: it updates table variables, not offsets. Use its _by_addr "
-                                 "form.".format(type(self).__name__))
-            if isinstance(grad, tf.IndexedSlices):
-                raise TypeError("the gradient of looked-up rows should be a Tensor, but is "
-                                "{}".format(grad))
-            handle = variable.op.inputs[0]
-            table = table_op_of(handle)
+        if is_offsets(variable):
+            rows = rows_of_offsets(grad, variable, self, self.by_address)
+            table = table_op_of(rows[0])
             if table.type == TABLE_OP:
                 adopt(table, self, self.slot_names)
-            _check_place(table, variable)
-            return handle, variable, tf.convert_to_tensor(grad)
+            return rows
         return None
 
     def _check_dense(self, variable: Any) -> None:
@@ -217,13 +211,80 @@ def rows_of_variable(grad: Any, variable: Any) -> _Rows:
     return variable.op.outputs[1], grad.indices, grad.values
 
 
+def is_offsets(value: Any) -> bool:
+    """Returns whether `value` is the offsets that a training lookup gives."""
+    return isinstance(value, tf.Tensor) and value.op.type in _OFFSET_OPS and value.value_index == 0
+
+
+def rows_of_offsets(grad: Any, offsets: tf.Tensor, optimizer: Any, by_address: bool) -> _Rows:
+    """Returns (handle, offsets, gradient) of a pair with offsets of a lookup.
+
+    Args:
+        grad: The gradient of the looked-up rows, float32 (n, dim).
+        offsets: Their offsets (n).
+        optimizer: What is to update them.
+        by_address: Whether it can.
+
+    Raises:
+        TypeError: If the gradient is anything else.
+        ValueError: If the optimizer cannot, or the offsets exist only inside of a branch, loop or
+            function that this call is outside of.
+    """
+    if not by_address:
+        raise ValueError("The dynamic expansion mode is not compatible with the optimizer "
+                         "{}: it updates table variables, not offsets. Use its _by_addr "
+                         "form.".format(type(optimizer).__name__))
+    if isinstance(grad, tf.IndexedSlices):
+        raise TypeError("the gradient of looked-up rows should be a Tensor, but is "
+                        "{}".format(grad))
+    handle = offsets.op.inputs[0]
+    _check_place(table_op_of(handle), offsets)
+    return handle, offsets, tf.convert_to_tensor(grad)
+
+
 def adopt(op: tf.Operation, optimizer: tf.compat.v1.train.Optimizer,
-          slot_names: Sequence[str]) -> None:
-    """Notes at the objects of the table that `op` makes that an optimizer updates its rows."""
+          slot_names: Sequence[str], is_user_written: bool = False) -> None:
+    """Notes at the objects of the table that `op` makes that an optimizer updates its rows.
+
+    Args:
+        op: The op that makes the table.
+        optimizer: The optimizer.
+        slot_names: Names of its slots, as in checkpoints.
+        is_user_written: Whether the slots are its own. All others share slots of one name.
+
+    Raises:
+        ValueError: If a slot is that of a user-written optimizer of this graph.
+    """
+    owners = slot_owners(op)
+    for name in () if is_user_written else slot_names:
+        owner = owners.setdefault(name, None)
+        if owner is not None:
+            raise ValueError(
+                "the optimizer {} cannot update the table {!r}: its slot {!r} is that of the "
+                "optimizer {!r} ({}), which needs another name.".format(
+                    type(optimizer).__name__, described_name(op), name, owner.get_name(),
+                    type(owner).__name__))
     for table in graph_state(op.graph).tables.values():
         if table.variable.op is op:
             table.optimizer = optimizer
             table.ext_emb_size = table.emb_size * (1 + len(slot_names))
+
+
+def slot_owners(op: tf.Operation) -> Dict[str, Any]:
+    """Returns the optimizer that each slot of a table's rows belongs to.
+
+    Args:
+        op: The op that makes the table.
+
+    Returns:
+        By name of the slot, as in checkpoints, its user-written optimizer in this graph; None for a
+        slot that optimizers of the package share.
+    """
+    owners = getattr(op, _OWNERS, None)
+    if owners is None:
+        owners = {}
+        setattr(op, _OWNERS, owners)
+    return owners
 
 
 def apply_rows(apply_op: str, group: List[_Rows], tensors: Sequence[tf.Tensor],

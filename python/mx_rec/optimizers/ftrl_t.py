@@ -1,10 +1,9 @@
-"""FTRL with averaged gradients and decaying state, of older releases, for ordinary variables."""
+"""FTRL with averaged gradients and decaying state, of older releases."""
 
-from typing import Any, Callable, Iterable, List, Optional, Tuple, Union
+from typing import Any, Callable, List, Optional, Tuple, Union
 
 import tensorflow as tf
 
-from mx_rec.core.table import is_table_variable
 from mx_rec.optimizers.customized import CustomizedOptimizer
 from mx_rec.tensorflow.names import gen_state_ops, resource_variable_ops
 from mx_rec.validator.validator import Bool, LearningRate, Number, Text, checked
@@ -49,23 +48,6 @@ class CustomizedFtrlT(tf.compat.v1.train.Optimizer, CustomizedOptimizer):
     def get_slot_init_values(self) -> List[float]:
         """Returns what slots start with: zeros."""
         return [0.0] * self.slot_num
-
-    def apply_gradients(self, grads_and_vars: Iterable[Tuple[Any, Any]], global_step: Any = None,
-                        name: Optional[str] = None) -> tf.Operation:
-        """Adds the ops that update variables, as TensorFlow's method of that name.
-
-        Raises:
-            NotImplementedError: If one of the variables is a table's.
-            ValueError: As TensorFlow's.
-        """
-        pairs = list(grads_and_vars)
-        for _, variable in pairs:
-            if is_table_variable(variable):
-                raise NotImplementedError(
-                    "{} updates ordinary variables, and {} is a table's. Use "
-                    "mx_rec.optimizers.ftrl for tables.".format(
-                        type(self).__name__, variable.op.name))
-        return super().apply_gradients(pairs, global_step, name)
 
     def _create_slots(self, var_list: List[Any]) -> None:
         for variable in var_list:
@@ -139,7 +121,7 @@ def create_hash_optimizer(learning_rate: Union[float, tf.Tensor], use_locking: b
         g_name: 1-255 characters: a slot's name.
 
     Returns:
-        The optimizer, for ordinary variables; a table's is refused when gradients are applied.
+        The optimizer, for tables and ordinary variables.
 
     Raises:
         ValueError: If an argument is out of its range or of a wrong type.

@@ -1,4 +1,4 @@
-"""The FTRL of older releases for ordinary variables, which starts from the variable's values."""
+"""The FTRL of older releases that starts from the values of the variable or table."""
 
 from typing import Optional, Union
 

@@ -1,18 +1,24 @@
-"""TensorFlow's own optimizers on a table's variable: they update rows as ours do."""
+"""Optimizers of TensorFlow and of scripts on a table's variable: how an update of it is made."""
 
+import inspect
 from collections import OrderedDict
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
 from mx_rec.core.table_variable import (TableVariable, described_name, is_table_variable,
-                                        own_variables)
+                                        own_variables, table_op_of, table_variable)
 from mx_rec.optimizers.adagrad import CustomizedAdagrad
-from mx_rec.optimizers.base import adopt, apply_rows, rows_of_variable, scalar
+from mx_rec.optimizers.base import (adopt, apply_rows, is_offsets, rows_of_offsets,
+                                    rows_of_variable, scalar)
 from mx_rec.optimizers.ftrl import CustomizedFtrl
 from mx_rec.optimizers.gradient_descent import CustomizedGradientDescent
 from mx_rec.optimizers.lazy_adam import CustomizedLazyAdam
 from mx_rec.optimizers.momentum import CustomizedMomentum
+from mx_rec.optimizers.rows_variable import RowsVariable
+from mx_rec.optimizers.user_written import (RowsProcessor, UpdatedRows, find_slot,
+                                            initial_of_initializer, initial_of_tensor, make_slot,
+                                            use_resource)
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import warn_once
 
@@ -139,6 +145,8 @@ def patched_processor(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Makes the function by which an optimizer finds how to update a variable."""
 
     def _get_processor(v: Any) -> Any:
+        if isinstance(v, UpdatedRows):
+            return RowsProcessor(v)
         if isinstance(v, TableVariable):
             return TableProcessor(v, stock(v))
         return stock(v)
@@ -149,18 +157,40 @@ def patched_processor(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def patched_slot(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a method that creates a slot: those of a table live with its rows."""
 
-    def make(self: Any, var: Any, *args: Any, **kwargs: Any) -> Optional[tf.Variable]:
+    def make(self: Any, var: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(var, TableVariable) and type(self) in _RULES:
             return None
+        if isinstance(var, UpdatedRows):
+            given = inspect.signature(stock).bind(self, var, *args, **kwargs).arguments
+            name = given["slot_name"]
+            initial = 0.0
+            if "val" in given:
+                initial = initial_of_tensor(var, name, given["val"])
+            elif "initializer" in given:
+                initial = initial_of_initializer(var, name, given["initializer"], given["shape"],
+                                                 given["dtype"])
+            return make_slot(self, var, name, initial)
         return stock(self, var, *args, **kwargs)
 
     return make
 
 
+def patched_get_slot(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes Optimizer.get_slot, which knows the slots of tables."""
+
+    def get_slot(self: Any, var: Any, name: str) -> Any:
+        if isinstance(var, (RowsVariable, TableVariable)):
+            return find_slot(self, var, name)
+        return stock(self, var, name)
+
+    return get_slot
+
+
 def patched_apply_gradients(stock: Callable[..., tf.Operation]) -> Callable[..., tf.Operation]:
     """Makes Optimizer.apply_gradients, which gives each row of a table one update.
 
-    Calls without tables, and calls of optimizers whose rule is not known, go through unchanged.
+    Optimizers whose rule is not known see the rows of the batch in the place of a table's
+    variable. Calls without tables go through unchanged.
     """
 
     def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> tf.Operation:
@@ -174,19 +204,46 @@ def patched_apply_gradients(stock: Callable[..., tf.Operation]) -> Callable[...,
             for _, variable in tables:
                 adopt(variable.op, self, rule.like.slot_names)
             pairs = _by_variable(pairs)
+        else:
+            pairs = _with_rows(self, pairs)
         return stock(self, pairs, *args, **kwargs)
 
     return apply_gradients
 
 
+def _with_rows(optimizer: Any, pairs: Sequence[_Pair]) -> Sequence[_Pair]:
+    """Returns pairs that have UpdatedRows in the place of a table's variable or offsets."""
+    found = []  # type: List[_Pair]
+    for grad, variable in pairs:
+        if grad is not None and is_table_variable(variable):
+            _check(optimizer, grad, variable)
+        elif grad is not None and is_offsets(variable):
+            # With dynamic expansion, tables are updated by what their lookups give.
+            handle, offsets, values = rows_of_offsets(grad, variable, optimizer,
+                                                      _is_by_address())
+            grad = tf.IndexedSlices(values, offsets)
+            variable = table_variable(table_op_of(handle))
+        found.append((grad, variable))
+    joined = _by_variable(found)
+    return [(grad, UpdatedRows(variable.op, use_resource(optimizer, variable.op))
+             if grad is not None and isinstance(variable, TableVariable) else variable)
+            for grad, variable in joined]
+
+
+def _is_by_address() -> bool:
+    return bool(ConfigInitializer.get_instance().use_dynamic_expansion)
+
+
 def _check(optimizer: Any, grad: Any, variable: Any) -> None:
     """Checks a pair of a table, and warns where the rule is not TensorFlow's for variables."""
     name = described_name(variable.op)
-    if ConfigInitializer.get_instance().use_dynamic_expansion:
+    if _is_by_address():
         raise ValueError(
             "The dynamic expansion mode is not compatible with the optimizer {}, which cannot "
-            "update the table {!r}: use an optimizer of a _by_addr module.".format(
-                type(optimizer).__name__, name))
+            "update the table {!r}: {}.".format(
+                type(optimizer).__name__, name,
+                "use an optimizer of a _by_addr module" if type(optimizer) in _RULES else
+                "give it pairs of the gradient of the looked-up rows and their offsets"))
     rows_of_variable(grad, variable)
     if type(optimizer) is _train.AdamOptimizer:
         warn_once("AdamOptimizer updates the table %r lazily: moments decay in the rows of a batch "

@@ -2,14 +2,18 @@
 
 import os
 import re
-from typing import List
+from typing import List, Set
 
 import tensorflow as tf
 
 from mx_rec.core.table import table_config_of, table_name_of
+from mx_rec.optimizers.user_written import slot_names_of
 from mx_rec.util.log import logger
 
 _APPLY = re.compile(r"^MxRecApply(LazyAdam|Adagrad|Ftrl|Momentum)(By[A-Z][a-z]+)?$")
+# What user-written optimizers update by, and how the types of all updates begin.
+_WRITE = "MxRecWriteRows"
+_UPDATES = ("MxRecApply", _WRITE)
 _SLOTS = {"LazyAdam": ("LazyAdam_momentum", "LazyAdam_velocity"),
           "Adagrad": ("Adagrad_accumulator",),
           "Ftrl": ("Ftrl_accum", "Ftrl_linear"),
@@ -26,13 +30,16 @@ def log_other_slots(load: tf.Operation, saved: List[str]) -> None:
         saved: Names of the slots that the checkpoint has of it.
     """
     table = load.inputs[0].op
-    kinds = {match.group(1) for op, match in (
-        (op, _APPLY.match(op.type)) for op in load.graph.get_operations())
-             if match and op.inputs[0].op is table}
-    if not kinds:
+    wanted = set()  # type: Set[str]
+    for op in load.graph.get_operations():
+        if not op.type.startswith(_UPDATES) or op.inputs[0].op is not table:
+            continue
+        match = _APPLY.match(op.type)
+        wanted.update(_SLOTS[match.group(1)] if match else
+                      slot_names_of(op) if op.type == _WRITE else ())
+    if not wanted:
         return
-    wanted = [slot for kind in sorted(kinds) for slot in _SLOTS[kind]]
-    missing = [slot for slot in wanted if slot not in saved]
+    missing = [slot for slot in sorted(wanted) if slot not in saved]
     others = [slot for slot in saved if slot not in wanted]
     if missing:
         logger.warning("the table %r was saved without the slots %s: they start fresh in every "

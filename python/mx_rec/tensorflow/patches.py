@@ -23,7 +23,7 @@
 | optimize_for_inference | it refuses tables: it leaves out what would load them |
 | training.optimizer._get_processor | TensorFlow's optimizers update rows of a table's variable |
 | Optimizer.apply_gradients | the same: each row gets one update |
-| Optimizer's three makers of slots | the same: slots of a table live with its rows |
+| Optimizer's three makers of slots, get_slot | the same: slots of a table live with its rows |
 | DatasetV2.eos_map | a new method, which scripts of the original call |
 
 A graph without tables behaves as without them. Apart from them, mx_rec.core.table_variable tells
@@ -42,7 +42,8 @@ from mx_rec.graph.eos import eos_map
 from mx_rec.graph.imported import patched_import, patched_new_operations
 from mx_rec.graph.iterators import remembering_elements
 from mx_rec.graph.sessions import preparing, starting_iterators
-from mx_rec.optimizers.stock import patched_apply_gradients, patched_processor, patched_slot
+from mx_rec.optimizers.stock import (patched_apply_gradients, patched_get_slot, patched_processor,
+                                     patched_slot)
 from mx_rec.saver.incremental import (patched_hook_after_run, patched_hook_begin,
                                       patched_hook_created, patched_hook_end)
 from mx_rec.saver.objects import patched_object_restore, patched_object_save
@@ -150,6 +151,8 @@ _PATCHES = (
            patched_processor),
     _Patch("TensorFlow's optimizers on tables", _in(_OPTIMIZER + ":Optimizer"), "apply_gradients",
            patched_apply_gradients),
+    _Patch("TensorFlow's optimizers on tables", _in(_OPTIMIZER + ":Optimizer"), "get_slot",
+           patched_get_slot),
 ) + tuple(
     _Patch("TensorFlow's optimizers on tables", _in(_OPTIMIZER + ":Optimizer"), maker,
            patched_slot)

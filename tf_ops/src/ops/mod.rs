@@ -3,6 +3,7 @@
 mod admission;
 mod ahead;
 mod apply;
+mod fields;
 mod file;
 mod handle;
 mod inspect;
@@ -50,6 +51,8 @@ macro_rules! for_each_op {
             apply::ByOffset<apply::Ftrl>,
             apply::ByRestore<apply::Ftrl>,
             apply::ById<apply::Ftrl>,
+            fields::ReadRows,
+            fields::WriteRows,
             inspect::Size,
             inspect::Capacity,
             admission::Stats,

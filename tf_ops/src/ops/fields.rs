@@ -1,0 +1,270 @@
+//! Updates that TensorFlow's ops compute: `MxRecReadRows` before them, `MxRecWriteRows` after them.
+
+use super::support::{expect_last, expect_rank, on, table, HANDLE};
+use crate::op_def::{Arg, Attr, OpDef};
+use crate::tf::{Construction, Context, Input, OpKernel};
+use crate::threads::pool;
+use mx_rec_kernels::{checkpoint, Error, Field, FieldUpdate, Result, SlotSpec};
+use std::collections::HashSet;
+
+const FIELDS: Arg = Arg {
+    name: "fields",
+    dtype: "N * uint8",
+    shape: "N times (b)",
+    doc: "Names of the fields in UTF-8: a slot, LazyAdam_momentum for one; the empty name is the \
+          embedding.",
+};
+const INITIAL: Arg = Arg {
+    name: "initial",
+    dtype: "float",
+    shape: "(n)",
+    doc: "For each field what it starts at in rows that lack it; the embedding's is ignored.",
+};
+const COUNT: Attr = Attr {
+    spec: "N: int >= 1",
+    doc: "Fields.",
+};
+const ERRORS: &str = "`INVALID_ARGUMENT` for an offset that was never given out and for a name or \
+                      an initial value that no slot can have, `ABORTED` for an offset from before \
+                      a restore or clear.";
+
+/// The attribute `N`.
+fn count(construction: &Construction) -> Result<usize> {
+    usize::try_from(construction.int("N")?).map_err(|_| Error::invalid("N must not be negative"))
+}
+
+/// The tensors of a list: input number `arg`, whose first is tensor number `first`.
+fn list(context: &Context, first: usize, arg: usize, count: usize) -> Result<Vec<Input>> {
+    (first..first + count)
+        .map(|at| context.tensor(at, arg))
+        .collect()
+}
+
+/// The fields by their names and initial values.
+fn fields(names: &[Input], initial: &Input) -> Result<Vec<Field>> {
+    expect_rank(initial, 1)?;
+    let initial = initial.values::<f32>()?;
+    if initial.len() != names.len() {
+        return Err(
+            Error::invalid("initial must have a value for each of the fields")
+                .with("initial", initial.len())
+                .with("fields", names.len()),
+        );
+    }
+    let mut fields = Vec::with_capacity(names.len());
+    let mut known = HashSet::new();
+    for (name, &initial) in names.iter().zip(initial) {
+        let name = String::from_utf8_lossy(name.values::<u8>()?).into_owned();
+        if !known.insert(name.clone()) {
+            return Err(Error::invalid("a field is named twice").with("field", name));
+        }
+        let field = if name.is_empty() {
+            Field::Embedding
+        } else {
+            let name = name.into();
+            let slot = SlotSpec { name, initial };
+            checkpoint::check_slot(&slot)?;
+            Field::Slot(slot)
+        };
+        fields.push(field);
+    }
+    Ok(fields)
+}
+
+/// Offsets to the distinct rows and their fields.
+pub(crate) struct ReadRows {
+    fields: usize,
+}
+
+impl OpKernel for ReadRows {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecReadRows",
+        doc: "Copies fields of the rows that gradients update, for an update that other ops \
+              compute and MxRecWriteRows writes. Gradients of padding, and of keys that were \
+              removed since their lookup, are left out; the latter are counted.",
+        inputs: &[
+            HANDLE,
+            Arg {
+                name: "offsets",
+                dtype: "int64",
+                shape: "(m)",
+                doc: "Rows to update; they may repeat, -1 is left out.",
+            },
+            Arg {
+                name: "grad",
+                dtype: "float",
+                shape: "(m, dim)",
+                doc: "Gradients of the rows.",
+            },
+            FIELDS,
+            INITIAL,
+        ],
+        outputs: &[
+            Arg {
+                name: "rows",
+                dtype: "int64",
+                shape: "(u)",
+                doc: "The distinct rows, in order of first occurrence.",
+            },
+            Arg {
+                name: "indices",
+                dtype: "int64",
+                shape: "(k)",
+                doc: "For each gradient that was not left out its place in rows.",
+            },
+            Arg {
+                name: "gradients",
+                dtype: "float",
+                shape: "(k, dim)",
+                doc: "The gradients that were not left out.",
+            },
+            Arg {
+                name: "values",
+                dtype: "N * float",
+                shape: "N times (u, dim)",
+                doc: "Each field of the distinct rows.",
+            },
+        ],
+        attrs: &[COUNT],
+        errors: ERRORS,
+        stateful: true,
+        differentiable: false,
+    };
+
+    fn create(construction: &Construction) -> Result<Self> {
+        let fields = count(construction)?;
+        Ok(Self { fields })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (table, offsets, grad) = (table(context)?, context.input(1)?, context.input(2)?);
+        let names = list(context, 3, 3, self.fields)?;
+        let initial = context.tensor(3 + self.fields, 4)?;
+        on(&table, || {
+            let dim = table.dim();
+            expect_rank(&offsets, 1)?;
+            expect_rank(&grad, 2)?;
+            expect_last(&grad, dim)?;
+            if grad.dim(0) != offsets.dim(0) {
+                return Err(
+                    Error::invalid("grad must have a row for each of the offsets")
+                        .with("grad", grad.dim(0))
+                        .with("offsets", offsets.dim(0)),
+                );
+            }
+            let fields = fields(&names, &initial)?;
+            let found = table.batch_rows(offsets.values::<i64>()?)?;
+            let rows_count = found.offsets().len() as i64;
+            let mut values = Vec::with_capacity(fields.len());
+            for field in &fields {
+                let mut copied = context.allocate::<f32>(&[rows_count, dim as i64])?;
+                found.read(pool()?, field, copied.values())?;
+                values.push(copied);
+            }
+            let mut rows = context.allocate::<i64>(&[rows_count])?;
+            rows.values().copy_from_slice(found.offsets());
+            let mut indices = context.allocate::<i64>(&[found.places().len() as i64])?;
+            indices.values().copy_from_slice(found.places());
+            if let Some(kept) = found.kept() {
+                let all = grad.values::<f32>()?;
+                let mut some = context.allocate::<f32>(&[kept.len() as i64, dim as i64])?;
+                let places = some.values().chunks_exact_mut(dim);
+                for (&at, place) in kept.iter().zip(places) {
+                    if let Some(grad) = all.chunks_exact(dim).nth(at) {
+                        place.copy_from_slice(grad);
+                    }
+                }
+                context.set(2, some)?;
+            } else {
+                context.set(2, &grad)?;
+            }
+            context.set(0, rows)?;
+            context.set(1, indices)?;
+            for (at, copied) in values.into_iter().enumerate() {
+                context.set(3 + at, copied)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Fields of rows to the table.
+pub(crate) struct WriteRows {
+    fields: usize,
+}
+
+impl OpKernel for WriteRows {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecWriteRows",
+        doc: "Writes what an update has made of rows that MxRecReadRows copied. A float that is \
+              still the old one becomes the new one; to one that another update has changed since, \
+              the difference between new and old is added. Slots that rows lack are added first. \
+              Keys that were removed since are left out and counted.",
+        inputs: &[
+            HANDLE,
+            Arg {
+                name: "rows",
+                dtype: "int64",
+                shape: "(u)",
+                doc: "Distinct rows, from MxRecReadRows.",
+            },
+            FIELDS,
+            INITIAL,
+            Arg {
+                name: "old",
+                dtype: "N * float",
+                shape: "N times (u, dim)",
+                doc: "The fields as they were read.",
+            },
+            Arg {
+                name: "new",
+                dtype: "N * float",
+                shape: "N times (u, dim)",
+                doc: "The fields as they should be.",
+            },
+        ],
+        outputs: &[Arg {
+            name: "updated",
+            dtype: "int64",
+            shape: "()",
+            doc: "Rows that were written; rows of padding_keys are not.",
+        }],
+        attrs: &[COUNT],
+        errors: ERRORS,
+        stateful: true,
+        differentiable: false,
+    };
+
+    fn create(construction: &Construction) -> Result<Self> {
+        let fields = count(construction)?;
+        Ok(Self { fields })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (table, rows) = (table(context)?, context.input(1)?);
+        let names = list(context, 2, 2, self.fields)?;
+        let initial = context.tensor(2 + self.fields, 3)?;
+        let old = list(context, 3 + self.fields, 4, self.fields)?;
+        let new = list(context, 3 + 2 * self.fields, 5, self.fields)?;
+        on(&table, || {
+            expect_rank(&rows, 1)?;
+            for values in old.iter().chain(&new) {
+                expect_rank(values, 2)?;
+                expect_last(values, table.dim())?;
+            }
+            let mut updates = Vec::with_capacity(self.fields);
+            for (field, (old, new)) in fields(&names, &initial)?
+                .into_iter()
+                .zip(old.iter().zip(&new))
+            {
+                updates.push(FieldUpdate {
+                    field,
+                    old: old.values::<f32>()?,
+                    new: new.values::<f32>()?,
+                });
+            }
+            let updated = table.write_fields(pool()?, rows.values::<i64>()?, &updates)?;
+            context.set_scalar(0, updated as i64)
+        })
+    }
+}
