@@ -1,7 +1,7 @@
 """Runs example programs of Rec SDK TensorFlow, unchanged, on generated data.
 
-    usage: scripts/originals DIR [--only PROGRAM] [--match PATTERN] [--full] [--list] [--work DIR]
-                             [--python PYTHON] [--timeout SECONDS]
+    usage: scripts/originals DIR [--only PROGRAM] [--match PATTERN] [--full] [--long] [--list]
+                             [--work DIR] [--python PYTHON] [--timeout SECONDS]
 
 DIR holds any of these programs, each in a directory of its name, as their repository has them under
 `examples/` (demo/ and model/ in between may be there or not):
@@ -11,6 +11,11 @@ DIR holds any of these programs, each in a directory of its name, as their repos
 Nothing is downloaded and no file in DIR is changed: every program is copied to the work directory
 and runs there, once for each row of the table that is printed. The models read TFRecords of click
 logs or of a census, which are generated; the two demos make their own data.
+
+The models evaluate after as many steps as their main file says: mmoe is given enough data for
+that. Of the others, whose batches hold thousands of samples, the last rows cut that number to 10 in
+the copy. --long adds WideDeep unchanged on enough data for its 1,120 steps, which takes 5 GB of
+memory. A step of DCNv2 multiplies matrices for some 10 seconds on two cores.
 
 What a program needs beside TensorFlow and mx_rec comes from PyPI into the interpreter that runs it,
 for instance:
@@ -53,6 +58,7 @@ class Run(NamedTuple):
         continues: Whether it runs where the run before it was.
         cut: (pattern, text) that is replaced in the copy's main file; None leaves it unchanged.
         evidence: Pattern that the log must hold as well.
+        is_whole: Whether it reads data for all steps up to an evaluation.
     """
 
     program: str
@@ -61,6 +67,7 @@ class Run(NamedTuple):
     continues: bool = False
     cut: Optional[Any] = None
     evidence: Optional[str] = None
+    is_whole: bool = False
 
 
 class Program(NamedTuple):
@@ -71,12 +78,14 @@ class Program(NamedTuple):
         main: Its main file.
         prepare: Makes its data in a directory; returns further environment variables.
         runs: Its runs, by whether all combinations are asked for.
+        prepare_whole: Makes the data of a run that is whole; None if the program has none.
     """
 
     places: List[str]
     main: str
     prepare: Callable[[str], Switches]
     runs: Callable[[bool], List[Run]]
+    prepare_whole: Optional[Callable[[str], Switches]] = None
 
 
 # The two demos ---------------------------------------------------------------------------------
@@ -157,10 +166,11 @@ def little_demo_estimator_runs(full: bool) -> List[Run]:
         if chosen["RUN_MODE"] == "predict" and chosen["USE_MODIFY_GRAPH"] == "0":
             # The program itself sets the features of training, and asks for those of evaluation.
             refusal = "eval_feature_spec_list"
+        elif chosen["RUN_MODE"] == "predict" and chosen.get("USE_TUPLE_DATA_FORMAT") == "1":
+            # The program itself asks for labels, which no Estimator gives a prediction.
+            refusal = "'NoneType' object is not subscriptable"
         if chosen.get("USE_EXPORT_SAVED_MODEL") == "1":
             evidence = "The export saved model path is"
-            if chosen["USE_MODIFY_GRAPH"] == "0":
-                evidence = None
         runs.append(Run(program, chosen, refusal, continues=chosen["RUN_MODE"] == "predict",
                         evidence=evidence))
 
@@ -181,10 +191,16 @@ def little_demo_estimator_runs(full: bool) -> List[Run]:
         add(RUN_MODE="train", USE_MODIFY_GRAPH=modify, CACHE_MODE="DDR")
     add(RUN_MODE="train_and_evaluate", USE_EXPORT_SAVED_MODEL="1")
     add(RUN_MODE="train_and_evaluate", USE_EXPORT_SAVED_MODEL="1", USE_DYNAMIC_EXPANSION="1")
+    add(RUN_MODE="train_and_evaluate", USE_EXPORT_SAVED_MODEL="1", CACHE_MODE="DDR")
+    add(RUN_MODE="train_and_evaluate", USE_EXPORT_SAVED_MODEL="1", USE_MODIFY_GRAPH="0")
     for mode in ("train", "predict", "train_and_evaluate"):
         add(RUN_MODE=mode, ENABLE_SLICER_TEST="1", ENABLE_PUSH_OPS_TEST="1")
+    for mode in ("train", "predict", "train_and_evaluate"):
         add(RUN_MODE=mode, USE_TUPLE_DATA_FORMAT="1")
-    add(RUN_MODE="train", USE_DETERMINISTIC="1", USE_DP="1")
+    for modify in "10":
+        for mode in ("train", "train_and_evaluate"):
+            add(RUN_MODE=mode, USE_DETERMINISTIC="1", USE_DP="1", USE_MODIFY_GRAPH=modify)
+    add(RUN_MODE="train_and_evaluate", CACHE_MODE="DDR", USE_TIMESTAMP="1", USE_ONE_SHOT="1")
     add(RUN_MODE="train", USE_DYNAMIC_EXPANSION="1", CACHE_MODE="DDR")
     add(RUN_MODE="train", USE_DYNAMIC_EXPANSION="1", USE_TIMESTAMP="1")
     add(RUN_MODE="train", MULTI_LOOKUP_TIMES="2")
@@ -319,6 +335,7 @@ def records(train: int, test: int, links: int, **form: Any) -> Callable[[str], S
 
 
 _CLICKS = {"lines": 1024, "sparse": 26, "dense": 13, "labels": 1, "whole": False}
+_LINES = {"lines": 1, "sparse": 26, "dense": 13, "labels": 1, "whole": True}
 _CUT = (r"(?m)^(    train_steps = )\d+", r"\g<1>10")
 
 PROGRAMS = {
@@ -330,9 +347,9 @@ PROGRAMS = {
     "mmoe": Program(["mmoe"], "main_mxrec.py", records(
         352, 320, 1, lines=1, sparse=29, dense=11, labels=2, whole=False),
         model_runs("mmoe", None, "Test auc income")),
-    "WideDeep": Program(["WideDeep", "WideDeep/model"], "main_mxrec.py", records(
-        4096, 8192, 22, lines=1, sparse=26, dense=13, labels=1, whole=True),
-        model_runs("WideDeep", _CUT, "Test auc")),
+    "WideDeep": Program(
+        ["WideDeep", "WideDeep/model"], "main_mxrec.py", records(4096, 8192, 22, **_LINES),
+        model_runs("WideDeep", _CUT, "Test auc"), records(4096, 8192, 1122, **_LINES)),
     "DCNv2": Program(["DCNv2"], "main_mxrec.py", records(8, 16, 4, **_CLICKS),
                      model_runs("DCNv2", _CUT, "Test auc")),
     "dlrm": Program(["dlrm", "dlrm/model"], "main_mxrec.py", records(8, 16, 4, **_CLICKS),
@@ -397,6 +414,8 @@ def describe(run: Run) -> str:
     """Returns the switches of a run in one line."""
     parts = ["{}={}".format(name, value) for name, value in sorted(run.switches.items())
              if not (name.startswith(("USE_", "ENABLE_")) and value == "0")]
+    if run.is_whole:
+        parts.append("(whole, up to an evaluation)")
     if run.cut is not None:
         parts.append("(train_steps cut to 10 in the copy, to reach the evaluation)")
     return " ".join(parts)
@@ -416,6 +435,14 @@ def copy_of(source: str, where: str, run: Run) -> None:
             file.write(changed)
 
 
+def runs_of(name: str, options: argparse.Namespace) -> List[Run]:
+    """Returns the runs of a program that the options ask for."""
+    runs = PROGRAMS[name].runs(options.full)
+    if options.long and PROGRAMS[name].prepare_whole is not None:
+        runs.append(Run(name, _model_switches(), evidence="Test auc", is_whole=True))
+    return chosen(runs, options.match)
+
+
 def chosen(runs: List[Run], pattern: str) -> List[Run]:
     """Returns the runs whose description a pattern finds, and those that they continue."""
     kept = [bool(re.search(pattern, describe(run))) for run in runs]
@@ -423,6 +450,15 @@ def chosen(runs: List[Run], pattern: str) -> List[Run]:
         if kept[place] and runs[place].continues:
             kept[place - 1] = True
     return [run for run, is_kept in zip(runs, kept) if is_kept]
+
+
+def make_data(name: str, is_whole: bool, base: str) -> Switches:
+    """Makes a program's data below its directory of work; returns further environment variables."""
+    program = PROGRAMS[name]
+    directory = os.path.join(base, "data-whole" if is_whole else "data")
+    os.makedirs(directory)
+    prepare = program.prepare_whole if is_whole else program.prepare
+    return prepare(directory)
 
 
 def run_all(options: argparse.Namespace, work: str) -> int:
@@ -434,17 +470,16 @@ def run_all(options: argparse.Namespace, work: str) -> int:
     failures = 0
     for name in names:
         source = find_program(options.directory, name)
-        runs = chosen(PROGRAMS[name].runs(options.full), options.match)
-        data = {}  # type: Switches
+        runs = runs_of(name, options)
+        data = {}  # type: Dict[bool, Switches]
         base = os.path.join(work, name)
-        if not options.list:
-            os.makedirs(os.path.join(base, "data"))
-            data = PROGRAMS[name].prepare(os.path.join(base, "data"))
         where = ""
         for number, run in enumerate(runs):
             if options.list:
                 print("| {} | {} |".format(name, describe(run)))
                 continue
+            if run.is_whole not in data:
+                data[run.is_whole] = make_data(name, run.is_whole, base)
             if not run.continues:
                 where = os.path.join(base, "%03d" % number)
                 copy_of(source, where, run)
@@ -452,7 +487,8 @@ def run_all(options: argparse.Namespace, work: str) -> int:
                 if os.path.isfile(prepared):
                     os.link(prepared, os.path.join(where, "data.dat"))
             began = time.time()
-            result = run_program(options.python, where, run, data, options.timeout)
+            result = run_program(options.python, where, run, data[run.is_whole],
+                                 options.timeout)
             failures += result.startswith("FAILED")
             print("| {} | {} | {} | {:.0f} s |".format(name, describe(run), result,
                                                        time.time() - began), flush=True)
@@ -470,6 +506,8 @@ def main() -> int:
                         help="run the rows whose switches this regular expression finds, and what "
                              "they continue")
     parser.add_argument("--full", action="store_true", help="every combination of switches")
+    parser.add_argument("--long", action="store_true",
+                        help="WideDeep unchanged up to its evaluation as well")
     parser.add_argument("--list", action="store_true", help="print the runs without running them")
     parser.add_argument("--work", help="where programs and data are copied to; kept at the end")
     parser.add_argument("--python", default=sys.executable, help="the interpreter that runs them")

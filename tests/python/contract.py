@@ -2,13 +2,14 @@
 
 Run as a program it prints what differs and ends with 1 if anything does; test_contract.py runs it as a test. A signature
 here is what a script may rely on: ours begins with the same parameters, in that order and with those defaults, and has
-further ones only with defaults. `*` begins parameters that are given by keyword, in any order. None stands for names whose
-parameters the API leaves open.
+further ones only with defaults. `*` begins parameters that are given by keyword, in any order. A name that begins with `_`
+may have any name: it is given by position. None stands for names whose parameters the API leaves open.
 """
 
 import enum
 import importlib
 import inspect
+import os
 import sys
 
 MAX = 2147483647
@@ -24,9 +25,9 @@ FUNCTIONS = {
         "get_rank_id": "", "get_rank_size": "", "get_initializer": "is_training", "get_target_batch": "is_training",
         "set_if_load": "if_load", "get_if_load": "", "get_use_static": "", "get_use_hot": "",
         "get_use_dynamic_expansion": "", "get_host_pipeline_ops": "", "clear_channel": "*, is_train_channel=False",
-        "set_ascend_global_hashtable_collection": None, "get_ascend_global_hashtable_collection": "",
-        "set_ascend_table_name_must_contain": None, "get_name_to_var_dict": "", "export_feature_spec": None,
-        "insert_merged_multi_lookup": None, "ConfigInitializer.get_instance": "",
+        "set_ascend_global_hashtable_collection": "_name", "get_ascend_global_hashtable_collection": "",
+        "set_ascend_table_name_must_contain": "_name='merged'", "get_name_to_var_dict": "", "export_feature_spec": "",
+        "insert_merged_multi_lookup": "is_training, _value=True", "ConfigInitializer.get_instance": "",
     },
     "mx_rec.util.variable": {"get_dense_and_sparse_variable": ""},
     "mx_rec.util.ops": {"import_host_pipeline_ops": "*, so_pkg_name='libmx_rec.so'"},
@@ -98,7 +99,9 @@ FUNCTIONS = {
     "mx_rec.optimizers.base": {"CustomizedOptimizer": ""},
     "mx_rec.saver.saver": {
         "Saver": "var_list=None, max_to_keep=3, prefix_name='checkpoint'",
-        "Saver.save": "self, sess, save_path", "Saver.restore": "self, sess, save_path"},
+        "Saver.save": "self, sess, save_path", "Saver.restore": "self, sess, save_path",
+        "validate_read_file": "read_file_path"},
+    "mx_rec.saver.patch": {"validate_save_path": "_path"},
     "mx_rec.saver.sparse": {"export": "table_list=None"},
     "tensorflow.compat.v1.train": {
         "Saver.save": "self, sess, save_path, global_step=None, latest_filename=None, meta_graph_suffix='meta', "
@@ -111,16 +114,32 @@ FUNCTIONS = {
         "TrainParamsConfig.get_initializer": "self, is_training",
         "TrainParamsConfig.get_target_batch": "self, is_training",
         "TrainParamsConfig.get_training_mode_channel_id": "self, is_training",
-        "TrainParamsConfig.set_initializer": None, "TrainParamsConfig.set_target_batch": None,
-        "TrainParamsConfig.set_merged_multi_lookup": None, "TrainParamsConfig.get_merged_multi_lookup": None,
+        "TrainParamsConfig.set_initializer": "self, is_training, _initializer",
+        "TrainParamsConfig.set_target_batch": "self, is_training, _batch",
+        "TrainParamsConfig.set_merged_multi_lookup": "self, is_training, _value=True",
+        "TrainParamsConfig.get_merged_multi_lookup": "self, is_training",
         "SparseEmbedConfig.get_table_instance": "self, key",
         "SparseEmbedConfig.get_table_instance_by_name": "self, table_name",
         "SparseEmbedConfig.get_table_instance_by_tensor": "self, tensor",
-        "HybridManagerConfig.trigger_evict": "self", "HybridManagerConfig.save_host_data": None,
-        "HybridManagerConfig.restore_host_data": None, "HybridManagerConfig.fetch_device_emb": None,
-        "HybridManagerConfig.get_table_size": None, "HybridManagerConfig.get_table_capacity": None},
+        "HybridManagerConfig.trigger_evict": "self", "HybridManagerConfig.save_host_data": "self, _path",
+        "HybridManagerConfig.restore_host_data": "self, _path", "HybridManagerConfig.fetch_device_emb": "self",
+        "HybridManagerConfig.get_table_size": "self, _table_name",
+        "HybridManagerConfig.get_table_capacity": "self, _table_name"},
     "mx_rec.core.table": {"Table.size": "self", "Table.capacity": "self"},
+    "mx_rec.constants.constants": {"BaseEnum.mapping": "_value"},
+    "tf_adapter": {
+        "NPUEstimator": "model_fn=None, model_dir=None, config=None, params=None, job_start_file='', warm_start_from=None",
+        "NPURunConfig": "iterations_per_loop=1, *, model_dir=None, save_checkpoints_steps=None, session_config=None",
+        "npu_hooks_append": "_hooks_list=()", "util.set_iteration_per_loop": "sess, train_op, iterations_per_loop=1"},
 }
+
+# create_table's parameters by position in older releases, with a value for each that is not its default.
+OLDER_CREATE_TABLE = [
+    ("key_dtype", "tf.int32"), ("dim", "4"), ("name", "'older'"), ("emb_initializer", "tf.compat.v1.ones_initializer()"),
+    ("optimizer_list", "[]"), ("device_vocabulary_size", "16"), ("host_vocabulary_size", "8"),
+    ("ssd_vocabulary_size", "0"), ("ssd_data_path", "('.',)"), ("is_save", "False"), ("init_param", "2.0"),
+    ("all2all_gradients_op", "'sum_gradients_and_div_by_ranksize'"), ("value_dtype", "tf.float32"), ("shard_num", "2"),
+    ("fusion_optimizer_var", "False"), ("hashtable_threshold", "1")]
 
 # Functions of what import_host_pipeline_ops() returns.
 HOST_OPS = {
@@ -137,6 +156,29 @@ CONSTANTS = {
     "MAX_VOCABULARY_SIZE": 10 ** 9, "MAX_DEVICE_VOCABULARY_SIZE": 10 ** 9, "MAX_WHILE_SIZE": 800, "MAX_INT32": MAX,
     "ASCEND_TABLE_NAME_MUST_CONTAIN": None, "FILE_MODE": 0o640, "DIRECTORY_MODE": 0o750,
     "HDFS_FILE_PREFIX": ("viewfs://", "hdfs://")}
+
+# Environment variables: the attribute of global_env, the default, values that are taken, values that are not.
+ENVIRONMENT = {
+    "MXREC_LOG_LEVEL": ("log_level", "INFO", ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], ["LOUD", ""]),
+    "GLOG_stderrthreshold": ("glog_stderrthreshold", 0, ["-2", "-1", "0", "1", "2"], ["-3", "3", "x"]),
+    "TF_DEVICE": ("tf_device", "NONE", ["NPU", "GPU", "CPU", "NONE"], ["TPU"]),
+    "AclTimeout": ("acl_timeout", -1, ["-1", str(MAX)], ["-2", str(MAX + 1)]),
+    "HD_CHANNEL_SIZE": ("hd_channel_size", 40, ["2", "8192"], ["1", "8193"]),
+    "KEY_PROCESS_THREAD_NUM": ("key_process_thread_num", 6, ["1", "10"], ["0", "11"]),
+    "MAX_UNIQUE_THREAD_NUM": ("max_unique_thread_num", 8, ["1", "8"], ["0", "9"]),
+    "FAST_UNIQUE": ("fast_unique", False, ["0", "1"], ["2"]),
+    "HOT_EMB_UPDATE_STEP": ("hot_emb_update_step", 1000, ["1", "1000"], ["0", "1001"]),
+    "USE_COMBINE_FAAE": ("use_combine_faae", False, ["0", "1"], ["2"]),
+    "RECORD_KEY_COUNT": ("record_key_count", False, ["0", "1"], ["2"]),
+    "SSD_SAVE_COMPACT_LEVEL": ("ssd_save_compact_level", 2, ["0", "1", "2"], ["3"]),
+    "USE_SHM_SWAP": ("use_shm_swap", False, ["0", "1"], ["2"]),
+    "HUGE_TLB_ENABLE": ("huge_tlb_enable", False, ["0", "1"], ["2"]),
+    "CM_WORKER_SIZE": ("cm_worker_size", 0, ["0", "512"], ["-1", "513"]),
+    "APPLY_GRADIENTS_STRATEGY": ("apply_gradients_strategy", "direct_apply",
+                                 ["direct_apply", "sum_same_id_gradients_and_apply"], ["other"])}
+
+FEATURE = ["name", "table_name", "index_key", "access_threshold", "eviction_threshold", "is_timestamp", "batch_size",
+           "faae_coefficient", "feat_cnt"]
 
 # Objects that are no functions, by module.
 OBJECTS = {"mx_rec.util.log": "logger", "rec_sdk_common.log": "logger", "mx_rec": "__version__"}
@@ -172,8 +214,6 @@ TABLE = ["table_name", "embedding_size", "emb_size", "key_dtype", "variable", "i
 
 def expected(text):
     """Returns (parameters by position, parameters by keyword, whether unknown keywords are taken) of a signature."""
-    import os
-
     import tensorflow as tf
 
     names = {"FLOAT": tf.float32, "CURRENT": (os.getcwd(),)}
@@ -207,25 +247,31 @@ def compare(function, text):
     takes_any = any(one.kind is one.VAR_KEYWORD for one in ours)
     placed = [one for one in ours if one.kind in (one.POSITIONAL_OR_KEYWORD, one.POSITIONAL_ONLY)]
     for position, wanted in enumerate(ordered):
-        if position >= len(placed) or placed[position].name != wanted.name:
+        is_open = wanted.name.startswith("_")
+        if position >= len(placed) or (placed[position].name != wanted.name and not is_open):
             yield "parameter {} should be {!r}, but is {!r}".format(
                 position, wanted.name, placed[position].name if position < len(placed) else None)
-        elif placed[position].default != wanted.default:
+        elif _differ(placed[position].default, wanted.default):
             yield "default of {!r} should be {!r}, but is {!r}".format(
                 wanted.name, wanted.default, placed[position].default)
     for wanted in by_keyword:
         if wanted.name not in taken:
             if not takes_any:
                 yield "there is no parameter {!r}".format(wanted.name)
-        elif taken[wanted.name].default != wanted.default:
+        elif _differ(taken[wanted.name].default, wanted.default):
             yield "default of {!r} should be {!r}, but is {!r}".format(
                 wanted.name, wanted.default, taken[wanted.name].default)
     if takes_unknown and not takes_any:
         yield "unknown keywords are not taken"
-    known = {one.name for one in ordered + by_keyword}
+    known = {one.name for one in ordered + by_keyword} | {one.name for one in placed[:len(ordered)]}
     for one in ours:
         if one.name not in known and one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
             yield "parameter {!r} has no default, and the API does not have it".format(one.name)
+
+
+def _differ(one, other):
+    """Returns whether two defaults differ; True and 1 do."""
+    return one != other or isinstance(one, bool) != isinstance(other, bool)
 
 
 def find(module, path):
@@ -278,6 +324,7 @@ def instance_differences():
     """Yields what differs in attributes of the configuration and of tables. Needs `init` and a fresh graph."""
     import tensorflow as tf
 
+    from mx_rec.core.asc.helper import FeatureSpec
     from mx_rec.core.embedding import create_table
     from mx_rec.util.initialize import ConfigInitializer
     from mx_rec.util.ops import import_host_pipeline_ops
@@ -298,6 +345,11 @@ def instance_differences():
     for name in TABLE:
         if not hasattr(table, name):
             yield "tables have no {}".format(name)
+    for name in FEATURE:
+        if not hasattr(FeatureSpec("contract"), name):
+            yield "features have no {}".format(name)
+    for difference in older_differences():
+        yield difference
     host = import_host_pipeline_ops()
     for name, text in sorted(HOST_OPS.items()):
         if not callable(getattr(host, name, None)):
@@ -307,14 +359,61 @@ def instance_differences():
                 yield "host op {}: {}".format(name, difference)
 
 
+def older_differences():
+    """Yields what differs if create_table gets its arguments by position, as in older releases."""
+    import tensorflow as tf
+
+    from mx_rec.core.embedding import create_table
+
+    values = [eval(text, {"tf": tf}) for _, text in OLDER_CREATE_TABLE]
+    given = {name: value for (name, _), value in zip(OLDER_CREATE_TABLE, values)}
+    try:
+        table = create_table(*values)
+    except (TypeError, ValueError) as error:
+        yield "create_table does not take the arguments of older releases by position: {}".format(error)
+        return
+    kept = {"key_dtype": "key_dtype", "emb_size": "dim", "table_name": "name", "is_save": "is_save",
+            "slice_device_vocabulary_size": "device_vocabulary_size", "init_param": "init_param",
+            "slice_host_vocabulary_size": "host_vocabulary_size", "all2all_gradients_op": "all2all_gradients_op"}
+    for attribute, name in sorted(kept.items()):
+        found = getattr(table, attribute)
+        if getattr(found, "value", found) != given[name]:
+            yield "create_table by position of older releases: {} is {!r}, but {!r} was given".format(
+                name, found, given[name])
+
+
+def environment_differences():
+    """Yields what differs in the environment variables, whose values it changes for a moment."""
+    from mx_rec.util.global_env_conf import read_environment
+
+    before = {name: os.environ.pop(name) for name in ENVIRONMENT if name in os.environ}
+    try:
+        for name, (attribute, default, taken, refused) in sorted(ENVIRONMENT.items()):
+            if _differ(getattr(read_environment(), attribute), default):
+                yield "the default of {} should be {!r}".format(name, default)
+            for value in taken + refused:
+                os.environ[name] = value
+                try:
+                    found = getattr(read_environment(), attribute)
+                    wanted = value == "1" if isinstance(default, bool) else type(default)(value)
+                    if value in refused or _differ(found, wanted):
+                        yield "{}={} should be {}, but is {!r}".format(
+                            name, value, "refused" if value in refused else repr(wanted), found)
+                except ValueError:
+                    if value in taken:
+                        yield "{}={} is refused".format(name, value)
+            del os.environ[name]
+    finally:
+        os.environ.update(before)
+
+
 def differences():
     """Returns all that differs, as sentences. Needs `init` and a fresh graph."""
-    return list(function_differences(FUNCTIONS)) + list(constant_differences()) + list(instance_differences())
+    return list(function_differences(FUNCTIONS)) + list(constant_differences()) + \
+        list(instance_differences()) + list(environment_differences())
 
 
 if __name__ == "__main__":
-    import os
-
     import support  # finds the package of this checkout
 
     sys.path.append(os.path.join(support.PACKAGES, "tf_adapter_cpu"))

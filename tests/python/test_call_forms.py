@@ -180,3 +180,49 @@ def test_arguments_of_older_releases_are_taken_and_those_without_effect_are_logg
     assert "without effect" not in caplog.text
     with pytest.raises(ValueError, match="optimizer_list"):
         embedding.create_table(tf.int64, 4, "wrong", tf.compat.v1.zeros_initializer(), optimizer_list="Adam")
+
+
+def sizes(table):
+    return table.slice_device_vocabulary_size, table.slice_host_vocabulary_size
+
+
+def test_a_table_takes_its_arguments_in_the_order_of_older_releases(graph, session, mx, caplog):
+    import mx_rec.core.embedding as embedding
+    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
+
+    mx()
+    tf = support.tf()
+    ones = tf.compat.v1.ones_initializer()
+    with caplog.at_level("INFO", logger="mx_rec"):
+        table = embedding.create_table(
+            tf.int64, 4, "old", ones, [create_hash_optimizer(0.1)], 5, 3, 0, (".",), False, 2.0,
+            "sum_gradients_and_div_by_ranksize", tf.float32, 8, False, 1)
+    assert sizes(table) == (5, 3) and (table.is_save, table.is_dp, table.init_param) == (False, False, 2.0)
+    assert "'old': accepted without effect: fusion_optimizer_var, hashtable_threshold, optimizer_list, shard_num." \
+        in caplog.text
+    rows = embedding.sparse_lookup(table, tf.constant([7], tf.int64), modify_graph=True)
+    assert session().run(rows).tolist() == [[2.0] * 4]
+    for number, fifth in enumerate([[], (), None, create_hash_optimizer(0.1)]):
+        assert sizes(embedding.create_table(tf.int64, 4, "t%d" % number, ones, fifth, 5)) == (5, 0)
+        assert sizes(embedding.create_table(tf.int64, 4, "k%d" % number, ones, fifth, host_vocabulary_size=6,
+                                            is_dp=True)) == (1, 6)
+    assert sizes(embedding.create_table(tf.int64, 4, "now", ones, 5, 3)) == (5, 3)
+    assert sizes(embedding.create_table(tf.int64, 4, "keyword", ones, optimizer_list=create_hash_optimizer(0.1))) == (1, 0)
+
+
+def test_a_wrong_use_of_the_older_order_is_told(graph, mx):
+    import mx_rec.core.embedding as embedding
+
+    mx()
+    tf = support.tf()
+    first = (tf.int64, 4, "old", tf.compat.v1.zeros_initializer())
+    with pytest.raises(TypeError, match="multiple values for the argument 'device_vocabulary_size'"):
+        embedding.create_table(*first, [], 5, device_vocabulary_size=5)
+    with pytest.raises(TypeError, match="multiple values for the argument 'optimizer_list'"):
+        embedding.create_table(*first, [], optimizer_list=[])
+    with pytest.raises(TypeError, match="16 arguments by position .* 17 were given"):
+        embedding.create_table(*first, [], 5, 3, 0, (".",), True, 1.0, "sum_gradients", tf.float32, 1, True, 0, 0)
+    with pytest.raises(ValueError, match="device_vocabulary_size"):
+        embedding.create_table(*first, "Adam")
+    with pytest.raises(ValueError, match="init_param"):
+        embedding.create_table(*first, [], 5, 3, 0, (".",), True, False)

@@ -300,6 +300,18 @@ def test_the_default_index_key_is_the_name_of_the_feature(graph, session, dynami
     assert sorted(raw.rows(sess)) == [5, 6]
 
 
+def test_a_feature_tells_its_ids_per_sample_once_it_was_read(graph, session, dynamic):
+    from mx_rec.core.asc.helper import FeatureSpec
+
+    tf = support.tf()
+    specs = [FeatureSpec(name) for name in ("flat", "wide", "deep", "unknown")] + [FeatureSpec("time", is_timestamp=True)]
+    assert [spec.feat_cnt for spec in specs] == [None] * 5
+    batch = {"flat": tf.zeros([4], tf.int64), "wide": tf.zeros([4, 3], tf.int64), "deep": tf.zeros([4, 3, 2], tf.int64),
+             "unknown": tf.compat.v1.placeholder(tf.int64, [4, None]), "time": tf.constant(1, tf.int64)}
+    insert(specs)(batch)
+    assert [spec.feat_cnt for spec in specs] == [1, 3, 6, None, None]
+
+
 def test_positions_and_table_names_describe_features_too(graph, session, dynamic):
     from mx_rec.core.asc.helper import get_asc_insert_func
 

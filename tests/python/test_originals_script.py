@@ -72,6 +72,24 @@ def test_every_combination_is_run_once():
         assert {run.program for run in runs} == {name}
 
 
+def test_a_run_that_is_whole_has_data_of_its_own(tmp_path, monkeypatch):
+    home = tmp_path / "programs" / "WideDeep"
+    home.mkdir(parents=True)
+    (home / "main_mxrec.py").write_text("import os\ntrain_steps = 1120\npath = os.environ['DLRM_CRITEO_DATA_PATH']\n"
+                                        "print('Test auc', len(os.listdir(path + '/train')), path)\nprint('Demo done!')\n")
+    small = originals.PROGRAMS["WideDeep"]._replace(
+        prepare=originals.records(2, 2, 3, **originals._LINES), prepare_whole=originals.records(2, 2, 5, **originals._LINES))
+    monkeypatch.setitem(originals.PROGRAMS, "WideDeep", small)
+    work = str(tmp_path / "work")
+    monkeypatch.setattr(sys, "argv", ["originals", str(tmp_path / "programs"), "--long", "--work", work, "--match",
+                                      "DDR USE_DYNAMIC=1$|whole"])
+    assert originals.main() == 0
+    logs = sorted(os.path.join(work, "WideDeep", name, "out.log") for name in os.listdir(work + "/WideDeep")
+                  if not name.startswith("data"))
+    assert [open(log).read().split()[2] for log in logs] == ["3", "5"]
+    assert [open(log).read().split()[3].split("/")[-1] for log in logs] == ["data", "data-whole"]
+
+
 def test_a_pattern_chooses_rows_and_what_they_continue():
     runs = originals.little_demo_runs(False)
     chosen = originals.chosen(runs, "USE_DYNAMIC_EXPANSION=1 USE_MODE=predict USE_MODIFY_GRAPH=1")

@@ -1,9 +1,10 @@
 """`create_table` and `sparse_lookup`: what a model script calls."""
 
+import functools
 import json
 import os
 import re
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
 
@@ -22,6 +23,15 @@ from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Float, Int, Option, Text, Type, checked, is_int
 
 MERGED_PREFIX = "mergeable_table"
+
+# What an optimizer_list may be.
+_OPTIMIZERS = (list, tuple, tf.compat.v1.train.Optimizer)
+
+# create_table's parameters by position in older releases, whose fifth was optimizer_list.
+_OLDER_ORDER = ("key_dtype", "dim", "name", "emb_initializer", "optimizer_list",
+                "device_vocabulary_size", "host_vocabulary_size", "ssd_vocabulary_size",
+                "ssd_data_path", "is_save", "init_param", "all2all_gradients_op", "value_dtype",
+                "shard_num", "fusion_optimizer_var", "hashtable_threshold")
 
 
 def clean_name(name: str) -> str:
@@ -45,6 +55,32 @@ def clean_name(name: str) -> str:
     return cleaned
 
 
+def _taking_older_order(function: Callable[..., Table]) -> Callable[..., Table]:
+    """Makes create_table, which takes arguments in the order of older releases as well.
+
+    A fifth argument that is a list, a tuple, an optimizer or None is an optimizer_list: the number
+    of rows, which is fifth now, is none of these.
+    """
+
+    @functools.wraps(function)
+    def create_table(*args: Any, **kwargs: Any) -> Table:
+        if len(args) > 4 and (args[4] is None or isinstance(args[4], _OPTIMIZERS)):
+            if len(args) > len(_OLDER_ORDER):
+                raise TypeError("create_table takes {} arguments by position if the fifth is an "
+                                "optimizer_list, but {} were given".format(
+                                    len(_OLDER_ORDER), len(args)))
+            older = dict(zip(_OLDER_ORDER, args))
+            twice = sorted(set(older) & set(kwargs))
+            if twice:
+                raise TypeError("create_table got multiple values for the argument {!r}, the fifth "
+                                "being an optimizer_list".format(twice[0]))
+            return function(**older, **kwargs)
+        return function(*args, **kwargs)
+
+    return create_table
+
+
+@_taking_older_order
 @checked(key_dtype=Option((tf.int64, tf.int32)), name=Text(1, 100),
          device_vocabulary_size=Int(1, MAX_DEVICE_VOCABULARY_SIZE),
          host_vocabulary_size=Int(0, MAX_VOCABULARY_SIZE),
@@ -54,7 +90,7 @@ def clean_name(name: str) -> str:
          all2all_gradients_op=Option(constants.All2allGradientsOp.values()), enable_merge=Bool(),
          padding_keys_mask=Bool(), padding_keys_len=Int(1, MAX_INT32, optional=True),
          value_dtype=Option((tf.float32,)), shard_num=Int(1, 8192), fusion_optimizer_var=Bool(),
-         hashtable_threshold=Int(0, MAX_INT32), optimizer_list=Type(list, tuple, optional=True))
+         hashtable_threshold=Int(0, MAX_INT32), optimizer_list=Type(*_OPTIMIZERS, optional=True))
 def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str,
                  emb_initializer: Any, device_vocabulary_size: int = 1,
                  host_vocabulary_size: int = 0, ssd_vocabulary_size: int = 0,
@@ -66,7 +102,8 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
                  value_dtype: tf.DType = tf.float32, shard_num: int = 1,
                  fusion_optimizer_var: bool = True, hashtable_threshold: int = 0,
                  admission_sketch_bytes: int = 0,
-                 optimizer_list: Optional[Sequence[Any]] = None) -> Table:
+                 optimizer_list: Union[None, Sequence[Any],
+                                       tf.compat.v1.train.Optimizer] = None) -> Table:
     """Creates a table of embeddings in the present default graph.
 
     The table itself comes to life in each session that runs the graph, and goes with it.
@@ -109,7 +146,9 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
             key is never admitted later than with exact counters, but may be admitted earlier, and
             evictions report keys with rows only. docs/admission-eviction.md has the error.
         optimizer_list: Of older releases, without effect: a row has the slots of the optimizer that
-            updates it.
+            updates it. It may also be fifth by position, before device_vocabulary_size, where
+            older releases have it; is_dp, enable_merge and the padding keys, which they lack, are
+            then given by keyword.
 
     Returns:
         The table.
@@ -117,7 +156,8 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
     Raises:
         ValueError: If an argument is out of its range or of a wrong type, the name is taken, the
             initializer is not supported, or sizes do not go together.
-        TypeError: If padding_keys is neither an int nor a list of int.
+        TypeError: If padding_keys is neither an int nor a list of int, or an argument is given
+            twice.
         EnvironmentError: If `init` was not called, or the pipeline of this graph was started.
         RuntimeError: If enable_merge is True without dynamic expansion, or eager execution is on,
             also outside of the tf.function that calls this.

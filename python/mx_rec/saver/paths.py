@@ -3,7 +3,10 @@
 import errno
 import os
 import re
+import stat
 from typing import Any, List
+
+import tensorflow as tf
 
 from mx_rec.validator.validator import Text
 
@@ -11,7 +14,78 @@ SPARSE_PREFIX = "sparse-"
 DELTA_PREFIX = "delta-"
 
 _SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*://")
+_MOST_BYTES = 500 * 1024 ** 3
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _SYSTEM_DIRECTORIES = ("/usr/bin", "/usr/sbin", "/etc", "/usr/lib", "/usr/lib64", "/usr/local")
+
+
+def validate_read_file(read_file_path: str) -> None:
+    """Checks a file before a script reads it.
+
+    Of a file that only TensorFlow reaches, as hdfs://host/x, the size alone is checked.
+
+    Args:
+        read_file_path: Path of the file, 1-1024 characters.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the path is no str of that length; if it is a symbolic link, a directory or
+            another thing than a file; if the file is empty or larger than 500 GiB; if neither the
+            user nor the group of this process owns it; or if others than its owner may write it.
+    """
+    Text(1, 1024)("read_file_path", read_file_path)
+    if is_remote(read_file_path):
+        try:
+            _check_size(read_file_path, tf.io.gfile.stat(read_file_path).length)
+        except tf.errors.NotFoundError as error:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT),
+                                    read_file_path) from error
+        return
+    found = os.lstat(read_file_path)
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError("'read_file_path' should be a file, but {!r} is {}".format(
+            read_file_path, "a symbolic link" if stat.S_ISLNK(found.st_mode) else
+            "a directory" if stat.S_ISDIR(found.st_mode) else "none"))
+    _check_size(read_file_path, found.st_size)
+    if found.st_uid != os.geteuid() and found.st_gid != os.getegid():
+        raise ValueError("'read_file_path': {!r} belongs to user {} and group {}, and this process "
+                         "to user {} and group {}".format(read_file_path, found.st_uid,
+                                                          found.st_gid, os.geteuid(), os.getegid()))
+    if found.st_mode & _WRITABLE_BY_OTHERS:
+        raise ValueError("'read_file_path': others than its owner may write {!r}, whose mode is "
+                         "{:04o}; chmod go-w takes that away".format(
+                             read_file_path, stat.S_IMODE(found.st_mode)))
+
+
+def _check_size(path: str, size: int) -> None:
+    if not 1 <= size <= _MOST_BYTES:
+        raise ValueError("'read_file_path': {!r} has {} bytes, which is not in [1, {}]".format(
+            path, size, _MOST_BYTES))
+
+
+def validate_save_path(save_path: str) -> None:
+    """Checks a path before a script writes there.
+
+    Args:
+        save_path: Path of a file or directory, there or not, 1-1024 characters.
+
+    Raises:
+        ValueError: If it is no str of that length, has control characters or "..", or lies in a
+            directory of the system.
+        NotADirectoryError: If a part of it that should be a directory is a file.
+        PermissionError: If this process must not write there.
+    """
+    path = check_save_path(save_path)
+    if is_remote(path):
+        return
+    present = os.path.abspath(path)
+    while not os.path.lexists(present):
+        present = os.path.dirname(present)
+    if present != os.path.abspath(path) and not os.path.isdir(present):
+        raise NotADirectoryError(errno.ENOTDIR, "a file stands where a directory goes", present)
+    needed = os.W_OK | os.X_OK if os.path.isdir(present) else os.W_OK
+    if not os.access(present, needed):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), present)
 
 
 def check_save_path(save_path: Any) -> str:

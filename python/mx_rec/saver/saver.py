@@ -16,6 +16,7 @@ from mx_rec.saver.commit import sync_dense
 from mx_rec.saver.loads import StagedLoads, tables_to_load, verify_tables
 from mx_rec.saver.paths import (check_free, check_save_path, is_remote, single_slashes,
                                 sparse_directory)
+from mx_rec.saver.paths import validate_read_file  # noqa: F401  scripts import it from here
 from mx_rec.saver.remote import directory_of, discard, index_stamp, local_copy, staging_of
 from mx_rec.saver.serving import restores_tables
 from mx_rec.saver.table_ops import TableOps, distinct, paths_of, table_ops

@@ -15,7 +15,8 @@ PATHS = {
     "estimator.npu.npu_config": ["NPURunConfig", "DumpConfig", "ProfilingConfig", "DynamicInputConfig"],
     "estimator.npu.npu_estimator": ["NPUEstimator", "NPUEstimatorSpec"],
     "estimator.npu.npu_optimizer": ["NPUDistributedOptimizer", "NPUOptimizer", "allreduce"],
-    "estimator.npu.npu_hook": ["NPUBroadcastGlobalVariablesHook", "NPUCheckpointSaverHook", "NPUOutputTensorHook"],
+    "estimator.npu.npu_hook": ["NPUBroadcastGlobalVariablesHook", "NPUCheckpointSaverHook", "NPUOutputTensorHook",
+                               "SetIterationsVarHook"],
     "estimator.npu.npu_loss_scale_optimizer": ["NPULossScaleOptimizer"],
     "estimator.npu.npu_loss_scale_manager": ["FixedLossScaleManager", "ExponentialUpdateLossScaleManager"],
     "estimator.npu.npu_scope": ["without_npu_compile_scope"],
@@ -24,6 +25,9 @@ PATHS = {
     "estimator.npu.keras_to_npu": ["model_to_npu_estimator"],
     "estimator.npu.npu_strategy": ["NPUStrategy"],
     "estimator.npu.npu_callbacks": ["npu_callbacks_append"],
+    "estimator.npu.npu_rnn": ["npu_dynamic_rnn"],
+    "estimator.npu.npu_dynamic_rnn": ["DynamicRNN", "DynamicGRUV2"],
+    "estimator.npu_unary_ops": ["gelu", "gelu_grad"],
     "hccl.hccl_ops": ["allreduce", "allgather", "broadcast"],
 }
 
@@ -59,7 +63,7 @@ def test_a_star_import_gives_tensorflow_and_the_modules_of_the_vendor(module):
     exec("from {} import *".format(module), names)
     assert names["tf"] is tf
     for name in ("NPURunConfig", "NPUEstimator", "npu_hooks_append", "DumpConfig", "hccl_ops", "npu_ops", "npu_plugin",
-                 "npu_scope", "util", "config_pb2", "RewriterConfig", "get_rank_id", "FixedLossScaleManager"):
+                 "npu_scope", "npu_rnn", "npu_unary_ops", "SetIterationsVarHook", "util", "config_pb2", "RewriterConfig", "get_rank_id", "FixedLossScaleManager"):
         assert name in names, name
     if module == "npu_bridge.npu_init":
         from tensorflow.python.client import session

@@ -49,6 +49,69 @@ def test_train_and_evaluate_is_that_of_tf_estimator(tmp_path):
     assert small_model.variables(tmp_path / "ours") == small_model.variables(tmp_path / "theirs")
 
 
+class Steps(tf.estimator.SessionRunHook):
+    """Notes the global step and the loss of each run."""
+
+    def __init__(self):
+        self.steps, self.losses = [], []
+
+    def before_run(self, run_context):
+        return tf.estimator.SessionRunArgs("model_loss:0")
+
+    def after_run(self, run_context, run_values):
+        self.steps.append(int(run_context.session.run(tf.compat.v1.train.get_global_step())))
+        self.losses.append(run_values.results)
+
+
+def test_hooks_see_the_global_step_advance_by_a_loop_and_the_last_loss_of_it(tmp_path):
+    ours, theirs, saved = Steps(), Steps(), []
+
+    class Listener(tf.estimator.CheckpointSaverListener):
+        def after_save(self, session, global_step_value):
+            saved.append(int(global_step_value))
+
+    npu(tmp_path / "ours", iterations_per_loop=5).train(
+        small_model.input_fn(), [ours], steps=25, saving_listeners=[Listener()])
+    npu(tmp_path / "theirs").train(small_model.input_fn(), [theirs], steps=25)
+    assert ours.steps == [5, 10, 15, 20, 25] and theirs.steps == list(range(1, 26))
+    assert ours.losses == theirs.losses[4::5]
+    assert saved == [0, 10, 20, 25]
+
+
+def test_the_end_of_the_input_within_a_loop_keeps_the_steps_before_it(tmp_path):
+    hook = Steps()
+    npu(tmp_path / "ours", iterations_per_loop=4).train(small_model.input_fn(1), [hook])
+    stock(tmp_path / "theirs").train(small_model.input_fn(1))
+    assert hook.steps == [4]
+    assert small_model.variables(tmp_path / "ours") == small_model.variables(tmp_path / "theirs")
+
+
+def test_a_training_op_may_be_a_tensor(tmp_path):
+    def model_fn(features, labels, mode):
+        spec = small_model.model(features, labels, mode)
+        if mode == tf.estimator.ModeKeys.TRAIN:
+            with tf.control_dependencies([spec.train_op]):
+                return spec._replace(train_op=tf.identity(spec.loss))
+        return spec
+
+    npu(tmp_path / "ours", model_fn, iterations_per_loop=5).train(small_model.input_fn(), steps=10)
+    stock(tmp_path / "theirs").train(small_model.input_fn(), steps=10)
+    assert small_model.variables(tmp_path / "ours") == small_model.variables(tmp_path / "theirs")
+
+
+def test_a_session_that_replaces_a_lost_one_loops_as_well(tmp_path):
+    class Losing(Steps):
+        def after_run(self, run_context, run_values):
+            super().after_run(run_context, run_values)
+            if len(self.steps) == 2:
+                raise tf.errors.AbortedError(None, None, "lost")
+
+    hook = Losing()
+    npu(tmp_path, iterations_per_loop=5).train(small_model.input_fn(), [hook], steps=20)
+    assert hook.steps == [5, 10, 15, 20]  # The checkpoint of step 10 was there.
+    assert tf.train.load_variable(str(tmp_path), "global_step") == 20
+
+
 @pytest.mark.parametrize("config", [None, tf.estimator.RunConfig()])
 def test_a_plain_run_config_or_none_is_enough(tmp_path, config):
     estimator = NPUEstimator(small_model.model_fn, str(tmp_path), config)

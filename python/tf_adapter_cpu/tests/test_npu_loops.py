@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_adapter import util
+from tf_adapter import SetIterationsVarHook, util
 
 
 def model(data=None):
@@ -78,14 +78,65 @@ def test_the_end_of_the_data_ends_a_run_after_the_steps_before_it():
         assert sess.run(tf.compat.v1.train.get_global_step()) == 5
 
 
-def test_a_session_that_does_not_loop_the_op_says_so():
+def test_a_session_that_does_not_loop_the_op_refuses_before_any_step():
+    train, loss, _ = model()
+    step = tf.compat.v1.train.get_global_step()
+    with initialised() as sess, initialised() as other:
+        looped = util.set_iteration_per_loop(sess, train, 3)
+        with tf.control_dependencies([looped]):
+            after = tf.identity(loss)
+        for fetches in (looped, [looped, loss], {"a": (after,)}, looped.name):
+            with pytest.raises(RuntimeError, match="'IterationOp' does several steps .* No step was done"):
+                other.run(fetches)
+        with pytest.raises(RuntimeError, match="only run"):
+            other.make_callable(looped)
+        with pytest.raises(RuntimeError, match="only run"):
+            sess.partial_run_setup([looped])
+        assert other.run(step) == 0 and sess.run(step) == 0
+        assert other.run(loss) == 9.0  # The first sample: nothing was read, either.
+        assert other.make_callable(step)() == 0
+
+
+def test_what_does_not_run_by_our_methods_fails_all_the_same():
     train, _, _ = model()
     with initialised() as sess, initialised() as other:
         looped = util.set_iteration_per_loop(sess, train, 3)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="does not loop it"):
-            other.run(looped)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="does not loop it"):
-            sess.make_callable(looped)()
+        with pytest.raises(tf.errors.InvalidArgumentError, match="run without tf_adapter"):
+            getattr(type(other).run, "_mx_rec_unlooped")(other, looped)
+
+
+def test_two_sessions_loop_one_op_so_often_as_each_was_told():
+    train, _, _ = model()
+    step = tf.compat.v1.train.get_global_step()
+    loop = util.IterationPerLoop()
+    looped = loop.create_iteration_per_loop_var(train)
+    with initialised() as sess, initialised() as other:
+        loop.load_iteration_per_loop_var(sess, 2)
+        loop.load_iteration_per_loop_var(other, 5)
+        sess.run(looped)
+        other.run(looped)
+        assert (sess.run(step), other.run(step)) == (2, 5)
+        loop.load_iteration_per_loop_var(sess, 1)
+        sess.run(looped)
+        assert sess.run(step) == 3
+
+
+def test_wrong_fetches_get_the_error_of_the_session():
+    train, _, _ = model()
+    with initialised() as sess:
+        looped = util.set_iteration_per_loop(sess, train, 3)
+        for fetches, words in (([looped, None], "None"), ([looped, "no_such:0"], "no_such")):
+            with pytest.raises((TypeError, ValueError), match=words):
+                sess.run(fetches)
+        assert sess.run(tf.compat.v1.train.get_global_step()) == 0
+
+
+def test_sessions_of_other_graphs_do_as_ever():
+    train, _, _ = model()
+    with initialised() as sess:
+        util.set_iteration_per_loop(sess, train, 3)
+        with tf.Graph().as_default(), tf.compat.v1.Session() as other:
+            assert other.run(tf.group(tf.constant(1), name="IterationOp")) is None
 
 
 @pytest.mark.parametrize("op, count, words", [
@@ -113,19 +164,46 @@ def test_loops_of_different_lengths_are_no_one_run():
             sess.run([two, three])
 
 
-def test_a_monitored_session_loops_with_its_hooks_at_each_step():
+class Steps(tf.estimator.SessionRunHook):
+    """Notes the global step after each run."""
+
+    def __init__(self):
+        self.seen = []
+
+    def after_run(self, run_context, run_values):
+        self.seen.append(run_context.session.run(tf.compat.v1.train.get_global_step()))
+
+
+def test_hooks_of_a_monitored_session_see_the_step_advance_by_the_loop():
     train, loss, _ = model()
-    seen = []
-
-    class Hook(tf.estimator.SessionRunHook):
-        def after_run(self, run_context, run_values):
-            seen.append(1)
-
-    with tf.compat.v1.train.MonitoredTrainingSession(hooks=[Hook()]) as sess:
+    hook = Steps()
+    with tf.compat.v1.train.MonitoredTrainingSession(hooks=[hook]) as sess:
         sess.graph._unsafe_unfinalize()
         looped = util.set_iteration_per_loop(sess, train, 4)
         last = sess.run([looped, loss])[1]
-    assert len(seen) == 4 and last == single_runs(4)[0]
+        sess.run(looped)
+    assert hook.seen == [4, 8] and last == single_runs(4)[0]
+
+
+def test_a_hook_loops_the_op_that_a_script_calls_iteration_op():
+    train, loss, _ = model()
+    train = tf.group(train, name="IterationOp")
+    hook = Steps()
+    with tf.compat.v1.train.MonitoredTrainingSession(hooks=[SetIterationsVarHook(3), hook]) as sess:
+        assert sess.run([train, loss])[1] == single_runs(3)[0]
+    assert hook.seen == [3]
+    with initialised() as sess:  # Without the hook it is an op as any other.
+        sess.run(train)
+        assert sess.run(tf.compat.v1.train.get_global_step()) == 1
+
+
+def test_a_hook_that_finds_no_such_op_says_how_to_make_it():
+    for count in (None, 0, True, 1.5):
+        with pytest.raises(ValueError, match="iterations_per_loop"):
+            SetIterationsVarHook(count)
+    model()
+    with pytest.raises(RuntimeError, match="name='IterationOp'.*has 0"):
+        tf.compat.v1.train.MonitoredTrainingSession(hooks=[SetIterationsVarHook(3)])
 
 
 def test_two_calls_serve_graphs_that_are_finalised_in_between():

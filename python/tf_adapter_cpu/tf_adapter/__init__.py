@@ -11,7 +11,15 @@ import tensorflow as tf  # noqa: E402,F401  scripts take it from a star import
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2  # noqa: E402
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig  # noqa: E402
 
-from . import hccl_ops, npu_ops, npu_plugin, npu_scope, util  # noqa: E402
+from . import (  # noqa: E402
+    hccl_ops,
+    npu_ops,
+    npu_plugin,
+    npu_rnn,
+    npu_scope,
+    npu_unary_ops,
+    util,
+)
 from ._version import VERSION as __version__  # noqa: E402,F401
 from .absent import (  # noqa: E402
     KerasDistributeOptimizer,
@@ -41,6 +49,7 @@ from .hooks import (  # noqa: E402
     NPUCheckpointSaverHook,
     NPUOutputTensorHook,
     NpuEmptyHook,
+    SetIterationsVarHook,
     npu_hooks_append,
 )
 from .optimizers import (  # noqa: E402
@@ -101,6 +110,7 @@ __all__ = [
     "NpuExecutePlacement",
     "ProfilingConfig",
     "RewriterConfig",
+    "SetIterationsVarHook",
     "allreduce",
     "close_session",
     "config_pb2",
@@ -129,9 +139,11 @@ __all__ = [
     "npu_ops",
     "npu_optimizer_options",
     "npu_plugin",
+    "npu_rnn",
     "npu_run_config_init",
     "npu_scope",
     "npu_tf_optimizer",
+    "npu_unary_ops",
     "rewriter_config_pb2",
     "set_keras_session_npu_config",
     "set_split_strategy_by_idx",

@@ -24,5 +24,9 @@ npu_keras_optimizer = _absent("npu_keras_optimizer", _KERAS)
 set_keras_session_npu_config = _absent("set_keras_session_npu_config", _KERAS)
 NPUStrategy = _absent("NPUStrategy", "there are no NPUs to spread a model over; use a strategy of "
                       "tf.distribute")
+DynamicRNN = _absent("DynamicRNN", "it is a layer of the device; use tf.nn.dynamic_rnn, or "
+                     "npu_rnn.npu_dynamic_rnn, with a cell")
+DynamicGRUV2 = _absent("DynamicGRUV2", "it is a layer of the device; use tf.nn.dynamic_rnn, or "
+                       "npu_rnn.npu_dynamic_rnn, with a GRUCell")
 create_group = _absent("create_group", _GROUPS)
 destroy_group = _absent("destroy_group", _GROUPS)

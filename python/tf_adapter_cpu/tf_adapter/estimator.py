@@ -4,8 +4,8 @@ import inspect
 
 import tensorflow as tf
 
-from . import _checks
-from .hooks import HostCallHook
+from . import _checks, _loops
+from .hooks import HostCallHook, LoopHook
 
 
 class NPUEstimatorSpec(tf.estimator.EstimatorSpec):
@@ -44,6 +44,9 @@ class NPUEstimatorSpec(tf.estimator.EstimatorSpec):
 class NPUEstimator(tf.estimator.Estimator):
     """An Estimator whose steps of training come in whole loops.
 
+    With `iterations_per_loop` of an NPURunConfig above 1, one run of the training op is so many
+    steps, and hooks see the global step advance by so many. The numbers are those of single steps.
+
     Args:
         model_fn: As for `tf.estimator.Estimator`; it returns an EstimatorSpec or an
             NPUEstimatorSpec.
@@ -79,6 +82,16 @@ class NPUEstimator(tf.estimator.Estimator):
         self._check_whole_loops(steps, max_steps)
         return super().train(input_fn, hooks=hooks, steps=steps, max_steps=max_steps,
                              saving_listeners=saving_listeners)
+
+    def _call_model_fn(self, features, labels, mode, config):
+        """Calls model_fn; the training op of what it returns does all steps of a loop."""
+        spec = super()._call_model_fn(features, labels, mode, config)
+        count = getattr(self._config, "iterations_per_loop", 1)
+        if mode != tf.estimator.ModeKeys.TRAIN or count == 1:
+            return spec
+        loop = _loops.guarded(spec.train_op)
+        hooks = (LoopHook(loop, count),) + tuple(spec.training_hooks)
+        return spec._replace(train_op=loop.op, training_hooks=hooks)
 
     def _check_whole_loops(self, steps, max_steps):
         """Raises ValueError if the steps to do are no whole number of loops."""

@@ -3,7 +3,7 @@
 import tensorflow as tf
 from tensorflow.python.ops import summary_ops_v2
 
-from . import _checks
+from . import _checks, _loops
 from .ranks import launched_ranks
 
 
@@ -129,6 +129,55 @@ class HostCallHook(tf.estimator.SessionRunHook):
     def end(self, session):
         """Writes what the writers hold."""
         session.run(self._flushes)
+
+
+class SetIterationsVarHook(tf.estimator.SessionRunHook):
+    """Makes each run of the training op several steps; it is one run for hooks.
+
+    The training op is called IterationOp: `tf.group(train_op, name="IterationOp")`.
+
+    Args:
+        iterations_per_loop: The number of steps, at least 1.
+
+    Raises:
+        ValueError: If it is no such int.
+    """
+
+    def __init__(self, iterations_per_loop=None):
+        super().__init__()
+        _checks.check("iterations_per_loop", iterations_per_loop, _checks.POSITIVE)
+        self._count = iterations_per_loop
+        self._loop = None
+
+    def begin(self):
+        """Finds the op.
+
+        Raises:
+            RuntimeError: If the graph does not have exactly one of that name.
+        """
+        self._loop = _loops.named(tf.compat.v1.get_default_graph())
+
+    def after_create_session(self, session, coord):
+        """Has the session loop it."""
+        _loops.install(session, self._loop, self._count)
+
+
+class LoopHook(tf.estimator.SessionRunHook):
+    """Makes each run of an op several steps in the sessions of an Estimator.
+
+    Args:
+        loop: The op, as `_loops.guarded` made it.
+        count: The number of steps.
+    """
+
+    def __init__(self, loop, count):
+        super().__init__()
+        self._loop = loop
+        self._count = count
+
+    def after_create_session(self, session, coord):
+        """Has the session loop it; a session that replaces a lost one, too."""
+        _loops.install(session, self._loop, self._count)
 
 
 def npu_hooks_append(hooks_list=()):

@@ -45,6 +45,10 @@ class FeatureSpec:
         faae_coefficient: Factor of the feature's occurrences, an int in [1, 2147483647].
         feat_count: Of older releases; without effect.
 
+    Attributes:
+        feat_cnt: Ids per sample, the product of the dimensions after the first; None until an
+            insert function has read the feature, and where the shape is not known.
+
     Raises:
         ValueError: If an argument is out of its range or of a wrong type, or an eviction threshold
             comes without an access threshold.
@@ -71,6 +75,7 @@ class FeatureSpec:
         self.batch_size = batch_size
         self.faae_coefficient = faae_coefficient
         self.feat_count = feat_count
+        self.feat_cnt = None  # type: Optional[int]
         if not self.table_name:
             raise ValueError("the table name {!r} has no letter, digit or underscore".format(
                 table_name if table_name else name))

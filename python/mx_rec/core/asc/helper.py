@@ -111,6 +111,8 @@ def _insert(args: Tuple[Any, ...], specs: List[FeatureSpec], is_training: bool,
         holder = place if holder is None else holder
         entry = check_dense(place[spec.index_key], "the entry {!r}".format(spec.index_key))
         _check_entry(spec, entry, is_training, state)
+        if not spec.is_timestamp and entry.shape.rank:
+            spec.feat_cnt = entry.shape[1:].num_elements()
         found[spec.name] = spec
         entries[spec.name] = entry
     marker = MARKER.format(next(_numbers))
