@@ -1,4 +1,4 @@
-"""Embedding tables for TensorFlow 1.15, with the names that Rec SDK scripts import."""
+"""Embedding tables for TensorFlow, with the names that Rec SDK scripts import."""
 
 from mx_rec import plugin
 from mx_rec._version import VERSION
@@ -10,9 +10,10 @@ from mx_rec.util import global_env_conf  # noqa: E402,F401  the environment is c
 plugin.load()
 
 from mx_rec.ops import gradients  # noqa: E402,F401  registers the gradients of the ops
-from mx_rec import patches  # noqa: E402
+from mx_rec.tensorflow import patches, versions  # noqa: E402
 
 patches.apply()
+versions.report_untried()
 
 __version__ = VERSION
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import struct
 from types import ModuleType
 from typing import Any, Optional, Tuple
@@ -10,7 +11,8 @@ from mx_rec._version import VERSION
 
 PLUGIN_NAME = "libmx_rec.so"
 LIBRARY_VARIABLE = "MX_REC_LIBRARY"
-TENSORFLOW_VERSION = "1.15"
+OLDEST = (1, 15)
+SUPPORTED = "1.15 or newer, also 2.x"
 
 _loaded = None  # type: Optional[ModuleType]
 
@@ -27,25 +29,26 @@ def check_tensorflow() -> None:
     """Checks that a TensorFlow is installed that this package works with.
 
     Raises:
-        ImportError: If TensorFlow is missing, cannot be imported or is not 1.15.
+        ImportError: If TensorFlow is missing, cannot be imported or is older than 1.15.
     """
     try:
         import tensorflow as tf
     except ImportError as error:
         raise ImportError(
             "mx_rec needs TensorFlow {0}, but `import tensorflow` failed: {1}. Install it into "
-            "the Python 3.7 environment that runs this script, for example with "
-            "`pip install tensorflow==1.15.5 protobuf==3.20.3`, and import mx_rec again."
-            .format(TENSORFLOW_VERSION, error)) from error
+            "the environment that runs this script, for example with `pip install "
+            "tensorflow==1.15.5 protobuf==3.20.3` for Python 3.7 or `pip install tensorflow` for "
+            "a newer one, and import mx_rec again.".format(SUPPORTED, error)) from error
     found = str(getattr(tf, "__version__", "unknown"))
-    if found.split(".")[:2] != TENSORFLOW_VERSION.split("."):
+    numbers = re.match(r"(\d+)\.(\d+)", found)
+    if numbers is None or tuple(map(int, numbers.groups())) < OLDEST:
         raise ImportError(
             "mx_rec works with TensorFlow {0}, but the TensorFlow that Python found is {1} (in "
-            "{2}). Its Python package is written for graph mode and sessions of {0}; no other "
-            "version is tested. Install the right one with `pip install tensorflow==1.15.5 "
-            "protobuf==3.20.3` in a Python 3.7 environment, or run this script in one that has "
-            "it.".format(TENSORFLOW_VERSION, found,
-                         os.path.dirname(getattr(tf, "__file__", "") or "an unknown place")))
+            "{2}). Install another one, for example with `pip install tensorflow==1.15.5 "
+            "protobuf==3.20.3` for Python 3.7 or `pip install tensorflow` for a newer one, or run "
+            "this script in an environment that has it.".format(
+                SUPPORTED, found, os.path.dirname(getattr(tf, "__file__", "") or
+                                                  "an unknown place")))
 
 
 def call(name: str, *arguments: Any) -> Tuple[int, bytes]:
@@ -127,9 +130,9 @@ def _load(path: str) -> ModuleType:
         raise ImportError(
             "mx_rec's plugin {0} was loaded, but could not register its ops with TensorFlow {1}: "
             "{2} (code {3}). Check that this Python process imports only one TensorFlow, that it "
-            "is {4} from the official wheel, and that the plugin is version {5}."
+            "is from the official wheel, and that the plugin is version {4}."
             .format(path, tf.__version__, message.rstrip(".") or "no reason was given", status,
-                    TENSORFLOW_VERSION, VERSION))
+                    VERSION))
     if version.split("+")[0].split(" ")[0] != VERSION:
         raise ImportError(
             "mx_rec's plugin {0} is version {1}, but the Python package beside it is version {2}. "

@@ -90,8 +90,8 @@ class Admission:
         self.waits = False
         evicting = None  # type: Optional[tf.Tensor]
         # Made here, so that they exist when the graph is finalised.
-        with tf.init_scope(), tf.name_scope(None), tf.device("/cpu:0"), \
-                tf.name_scope(table.variable.op.name + _CONTROLS_SCOPE):
+        with tf.init_scope(), tf.compat.v1.name_scope(None), tf.device("/cpu:0"), \
+                tf.compat.v1.name_scope(table.variable.op.name + _CONTROLS_SCOPE):
             value = tf.compat.v1.placeholder(tf.int32, [], name="threshold")
             changed = library().mx_rec_set_threshold(table.handle, value, name="set_threshold")
             if thresholds[1] >= 0:
@@ -236,8 +236,8 @@ def _stand_in(state: GraphState) -> tf.Tensor:
     Until `settle_timestamp` connects the timestamp it is an empty vector, which notes no time.
     """
     if state.timestamp is None:
-        with tf.init_scope(), tf.name_scope(None), tf.device("/cpu:0"), \
-                tf.name_scope(_TIMESTAMP_SCOPE):
+        with tf.init_scope(), tf.compat.v1.name_scope(None), tf.device("/cpu:0"), \
+                tf.compat.v1.name_scope(_TIMESTAMP_SCOPE):
             # Of unknown shape, so that a scalar can take its place.
             none = tf.compat.v1.placeholder_with_default(tf.zeros([0], tf.int64), None, "none")
             state.timestamp = tf.identity(none, name="timestamp")

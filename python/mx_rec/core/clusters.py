@@ -21,9 +21,9 @@ import re
 from typing import Any, List, Optional
 
 import tensorflow as tf
-from tensorflow.python.framework import device as device_module
-from tensorflow.python.training import device_setter
 
+from mx_rec.tensorflow.names import device as device_module
+from mx_rec.tensorflow.names import device_setter
 from mx_rec.util.communication.cluster import EVALUATOR, describe_jobs, read_cluster
 
 # Attributes of a session: the tasks (job, index) of its server once known, and the version of the

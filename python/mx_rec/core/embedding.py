@@ -6,7 +6,6 @@ import re
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
-from tensorflow.python.framework import ops as tf_ops
 
 from mx_rec.constants import constants
 from mx_rec.constants.constants import (MAX_DEVICE_VOCABULARY_SIZE, MAX_EMBEDDING_SIZE, MAX_INT32,
@@ -17,6 +16,7 @@ from mx_rec.core.graph_state import graph_state
 from mx_rec.core.initializers import describe_initializer, seed_of, table_seed
 from mx_rec.core.lookup import sparse_lookup
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
+from mx_rec.tensorflow.names import ops as tf_ops
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Float, Int, Option, Text, Type, checked, is_int

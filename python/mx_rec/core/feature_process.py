@@ -238,8 +238,8 @@ class _Eviction(threading.Thread):
 def _with_summaries(name: str, evicted: tf.Tensor) -> Tuple[tf.Tensor, tf.Operation]:
     """Returns (evicted, kept) of a table, which two summaries then show, and what they start by."""
     kinds = ("evicted", "kept")
-    with tf.init_scope(), tf.name_scope(None), tf.device("/cpu:0"):
-        with tf.name_scope("evict/" + name + "/"):
+    with tf.init_scope(), tf.compat.v1.name_scope(None), tf.device("/cpu:0"):
+        with tf.compat.v1.name_scope("evict/" + name + "/"):
             last = tf.compat.v1.Variable(
                 tf.zeros([len(kinds)], tf.int64), trainable=False, use_resource=True, name="last",
                 collections=[])

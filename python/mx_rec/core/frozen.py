@@ -5,10 +5,10 @@ from typing import Any, Callable, Dict, List, Set
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
-from tensorflow.python.framework import ops as tf_ops
-from tensorflow.python.framework import tensor_util
 
 from mx_rec.core.table_variable import TABLE_OP, TableVariable, refuse_value
+from mx_rec.tensorflow.names import ops as tf_ops
+from mx_rec.tensorflow.names import tensor_util
 from mx_rec.util.log import warn_once
 
 # What reads a table through its handle and never gives it a row.

@@ -9,6 +9,7 @@ import tensorflow as tf
 from mx_rec.core.asc.feature_spec import FeatureSpec, Insertion
 
 _ATTRIBUTE = "_mx_rec_state"
+_first = threading.Lock()
 
 
 class GraphState:
@@ -109,7 +110,11 @@ def graph_state(graph: Optional[tf.Graph] = None) -> GraphState:
     state = getattr(graph, _ATTRIBUTE, None)
     if state is None:
         # Of two threads that come first, such as by opening sessions, both get the same one.
-        state = graph.__dict__.setdefault(_ATTRIBUTE, GraphState())
+        with _first:
+            state = getattr(graph, _ATTRIBUTE, None)
+            if state is None:
+                state = GraphState()
+                setattr(graph, _ATTRIBUTE, state)
     return state
 
 

@@ -7,12 +7,11 @@ from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import tensor_util
-from tensorflow.python.ops import init_ops, init_ops_v2
 
 from mx_rec import plugin
 from mx_rec.constants.constants import DEFAULT_SEED
 from mx_rec.ops import library
+from mx_rec.tensorflow.names import init_ops, init_ops_v2, tensor_util
 
 SUPPORTED = ("zeros", "ones", "constant", "random_uniform", "random_normal", "truncated_normal",
              "variance_scaling (also glorot, he and lecun)")

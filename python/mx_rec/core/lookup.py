@@ -160,7 +160,7 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
         check_timestamp(timestamp, "the timestamp of the batch")
     request = _Request(table, tensor, is_train, is_grad, limit, absent, thresholds, coefficient,
                        timestamp)
-    with tf.name_scope("{}//{}".format(scope_of(table.table_name), name)):
+    with tf.compat.v1.name_scope("{}//{}".format(scope_of(table.table_name), name)):
         result = _build(request, modify_graph)
     state.lookups += 1
     if is_train or thresholds != OFF:

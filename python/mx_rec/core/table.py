@@ -260,12 +260,12 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
     text = json.dumps(config, sort_keys=True).encode("utf-8")
     check_table(options.table_name, initializer, text)
     op_name = scope_of(name)
-    with tf.init_scope(), tf.name_scope(None), tf.device("/cpu:0"):
-        with tf.name_scope(op_name + "//table") as scope:
+    with tf.init_scope(), tf.compat.v1.name_scope(None), tf.device("/cpu:0"):
+        with tf.compat.v1.name_scope(op_name + "//table") as scope:
             config_tensor = tf.constant(np.frombuffer(text, np.uint8), name="config")
             like = tf.zeros([0, options.dim], name="like")
         variable, handle = library().mx_rec_table(config_tensor, like, name=op_name)
-        with tf.name_scope(scope):
+        with tf.compat.v1.name_scope(scope):
             size = library().mx_rec_size(handle, name="size")
             stats = library().mx_rec_table_stats(handle, name="stats")
             if options.is_save:

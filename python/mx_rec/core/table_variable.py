@@ -4,8 +4,9 @@ import json
 from typing import Any, Callable, List, NoReturn, Optional
 
 import tensorflow as tf
-from tensorflow.python.client import session as session_module
-from tensorflow.python.framework import ops as tf_ops
+
+from mx_rec.tensorflow.names import DenseLike, register_dense_like, tensor_util
+from mx_rec.tensorflow.names import session as session_module
 
 TABLE_OP = "MxRecTable"
 
@@ -13,7 +14,7 @@ TABLE_OP = "MxRecTable"
 _VARIABLE = "_mx_rec_variable"
 
 
-class TableVariable(tf.compat.v1.Variable):
+class TableVariable(tf.compat.v1.Variable, DenseLike):
     """Stands for all rows of a table in tf.gradients, optimizers and collections.
 
     It is equal to itself alone. It has no dense value: whatever reads or assigns the value, such as
@@ -183,8 +184,6 @@ def table_config_of(op: tf.Operation) -> Any:
     Raises:
         ValueError: If the op's configuration is not a constant.
     """
-    from tensorflow.python.framework import tensor_util
-
     config = tensor_util.constant_value(op.inputs[0])
     if config is None:
         raise ValueError("the configuration of the table op {!r} is not a constant, so that its "
@@ -263,8 +262,7 @@ for _name in _METHODS:
 for _name in _PROPERTIES:
     setattr(TableVariable, _name, property(_refusing(_name)))
 tf.register_tensor_conversion_function(TableVariable, _convert)
-# Without this, lists of it are converted by NumPy.
-tf_ops.register_dense_tensor_like_type(TableVariable)
+register_dense_like(TableVariable)
 session_module.register_session_run_conversion_functions(TableVariable, _fetch, _feed, _feed)
 
 __all__ = [

@@ -3,9 +3,9 @@
 from typing import Any, Callable, Sequence
 
 import tensorflow as tf
-from tensorflow.python.data.util import structure
 
 from mx_rec.core.graph_state import GraphState, graph_state
+from mx_rec.tensorflow.names import structure
 
 
 def remembering_elements(stock: Callable[..., None]) -> Callable[..., None]:

@@ -6,10 +6,10 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
-from tensorflow.python import pywrap_tensorflow
 
 from mx_rec import plugin
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
+from mx_rec.tensorflow.names import c_api
 
 TRAIN = "train"
 EVAL = "eval"
@@ -167,11 +167,11 @@ def is_movable(op: tf.Operation) -> bool:
 
 def registered_ops() -> bytes:
     """Returns the definitions of all ops that this process has loaded, a serialized OpList."""
-    buffer = pywrap_tensorflow.TF_GetAllOpList()
+    buffer = c_api.TF_GetAllOpList()
     try:
-        return pywrap_tensorflow.TF_GetBuffer(buffer)
+        return c_api.TF_GetBuffer(buffer)
     finally:
-        pywrap_tensorflow.TF_DeleteBuffer(buffer)
+        c_api.TF_DeleteBuffer(buffer)
 
 
 def _iterator(entry: Dict[str, Any], raw: bytes) -> Iterator:

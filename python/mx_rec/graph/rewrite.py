@@ -5,13 +5,12 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
-from tensorflow.python.data.ops import dataset_ops
-from tensorflow.python.ops import gen_dataset_ops
 
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.graph.plan import ONE_SHOT, TRAIN, Iterator, Lookup
 from mx_rec.graph.sessions import PIPELINE_SCOPE
 from mx_rec.ops import library
+from mx_rec.tensorflow.names import MapDataset, dataset_ops, gen_dataset_ops
 
 # Batches that are prepared ahead of the step. One hides the key work; more smooth out jitter.
 # Rows of prepared batches wait in memory, so the number is small.
@@ -60,7 +59,7 @@ def rewrite(graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
     spec = tuple(tf.TensorSpec(output.shape, output.dtype) for output in get_next.outputs)
     extension = _Extension(graph, iterator, lookups)
     with graph.as_default(), graph.control_dependencies(None), tf.device("/cpu:0"), \
-            tf.name_scope(PIPELINE_SCOPE + iterator.iterator + "/"):
+            tf.compat.v1.name_scope(PIPELINE_SCOPE + iterator.iterator + "/"):
         if iterator.kind == ONE_SHOT:
             sources = [_repeat(get_next)]
         else:
@@ -206,7 +205,7 @@ def _take_over(op: tf.Operation, lookup: Lookup, computed: Dict[str, tf.Tensor],
     graph = op.graph
     with graph.as_default(), graph.control_dependencies(None), \
             graph.control_dependencies(op.control_inputs), tf.device(op.device), \
-            tf.name_scope(op.name + "/"):
+            tf.compat.v1.name_scope(op.name + "/"):
         claimed = library().mx_rec_claim(handle, computed.get(lookup.ids, ids), offsets, inverse,
                                          limit=op.get_attr("limit"), name="claim")
     replace_outputs(op, claimed)
@@ -267,7 +266,7 @@ def _repeat(get_next: tf.Operation) -> Any:
         return tuple(gen_dataset_ops.iterator_get_next(resource, types, shapes))
 
     # The end of the iterator, an error OutOfRange of the function, is the end of the dataset.
-    return dataset_ops.MapDataset(tf.data.Dataset.from_tensors(0).repeat(),
+    return MapDataset(tf.data.Dataset.from_tensors(0).repeat(),
                                   _as_it_stands(read), preserve_cardinality=False)
 
 

@@ -14,8 +14,8 @@ Not seen are variables whose tensor a dataset, a queue or a feed hands on.
 from typing import Any, Iterable
 
 import tensorflow as tf
-from tensorflow.python.framework import ops as tf_ops
-from tensorflow.python.ops import gen_array_ops, variables
+
+from mx_rec.tensorflow.names import RefVariable, gen_array_ops, known_gradients
 
 # The gradient of the copy, which TensorFlow's op has not.
 _GRADIENT = "MxRecCopyOfVariable"
@@ -37,9 +37,9 @@ def copies_of_variables(value: Any) -> Any:
         value: An argument of one of the plugin's ops, or a list or tuple of such.
     """
     if isinstance(value, (list, tuple)):
-        is_ours = (tf.Tensor, variables.RefVariable)
+        is_ours = (tf.Tensor, RefVariable)
         return [copies_of_variables(one) if isinstance(one, is_ours) else one for one in value]
-    if isinstance(value, variables.RefVariable):
+    if isinstance(value, RefVariable):
         value = tf.convert_to_tensor(value)
     if not isinstance(value, tf.Tensor) or tf.executing_eagerly() or value.shape.rank == 0:
         return value
@@ -80,5 +80,5 @@ def _gradient(op: tf.Operation, grad: Any) -> Any:
     return grad
 
 
-if _GRADIENT not in tf_ops._gradient_registry.list():  # pylint: disable=protected-access
+if _GRADIENT not in known_gradients():
     tf.RegisterGradient(_GRADIENT)(_gradient)

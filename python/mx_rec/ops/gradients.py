@@ -3,10 +3,10 @@
 from typing import Any, Callable, Dict, List, Optional
 
 import tensorflow as tf
-from tensorflow.python.ops import array_ops, while_v2
 
 from mx_rec.ops import library
 from mx_rec.ops.shapes import definitions
+from mx_rec.tensorflow.names import array_ops, known_gradients, while_v2
 
 
 def _restore_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:
@@ -133,9 +133,7 @@ _GRADIENTS = {
 
 def _register() -> None:
     """Registers all gradients; TensorFlow refuses a second registration of a name."""
-    from tensorflow.python.framework import ops as tf_ops
-
-    known = tf_ops._gradient_registry.list()  # pylint: disable=protected-access
+    known = known_gradients()
     for name, definition in definitions().items():
         if name in known:
             continue

@@ -4,7 +4,6 @@ from collections import OrderedDict
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table_variable import (TABLE_OP, described_name, is_table_variable,
@@ -12,6 +11,7 @@ from mx_rec.core.table_variable import (TABLE_OP, described_name, is_table_varia
 from mx_rec.ops import library
 from mx_rec.optimizers.customized import CustomizedOptimizer  # noqa: F401  scripts import it here
 from mx_rec.optimizers.fusion import Reductions, forbid_feeding, reductions
+from mx_rec.tensorflow.names import control_flow_util
 from mx_rec.util.initialize import ConfigInitializer
 
 # The ops whose first output is the rows of a training lookup.
@@ -119,7 +119,7 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
                    name: Optional[str]) -> tf.Operation:
         with tf.init_scope():
             self._create_state()
-        with tf.name_scope(name or self.get_name()) as scope:
+        with tf.compat.v1.name_scope(name or self.get_name()) as scope:
             updates = []  # type: List[tf.Operation]
             if dense:
                 updates.append(super().apply_gradients(dense, name="dense"))

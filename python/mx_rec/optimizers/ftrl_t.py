@@ -3,10 +3,10 @@
 from typing import Any, Callable, Iterable, List, Optional, Tuple, Union
 
 import tensorflow as tf
-from tensorflow.python.ops import gen_state_ops, resource_variable_ops
 
 from mx_rec.core.table import is_table_variable
 from mx_rec.optimizers.customized import CustomizedOptimizer
+from mx_rec.tensorflow.names import gen_state_ops, resource_variable_ops
 from mx_rec.validator.validator import Bool, LearningRate, Number, Text, checked
 
 # Below it, l1 regularisation is off.

@@ -3,7 +3,8 @@
 from typing import Iterable, List, NamedTuple, Optional
 
 import tensorflow as tf
-from tensorflow.python.framework import tensor_util
+
+from mx_rec.tensorflow.names import tensor_util
 
 _APPLY_PREFIX = "MxRecApply"
 _FUSED_SUFFIX = "ByRestore"

@@ -14,12 +14,12 @@ import weakref
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set
 
 import tensorflow as tf
-from tensorflow.python.training import checkpoint_management
 
 from mx_rec.saver.chains import (base_of, delta_directory, deltas, dense_of, identity_of, is_delta,
                                  needed, read_manifest, step_of, tables_directory)
 from mx_rec.saver.commit import discard
 from mx_rec.saver.paths import is_remote, same_directory, sparse_directory
+from mx_rec.tensorflow.names import checkpoint_management
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 
@@ -253,7 +253,7 @@ def _place(checkpoint: str) -> Any:
     return os.path.realpath(parent), re.sub(r"-\d+$", "", base)
 
 
-# What tf.estimator's hook does in addition; see patches.py -----------------------------------
+# What tf.estimator's hook does in addition; see tensorflow/patches.py ------------------------
 
 
 def patched_hook_begin(stock: Any) -> Any:
@@ -304,7 +304,7 @@ def patched_hook_created(stock: Any) -> Any:
 
     def after_create_session(self: Any, session: Any, coord: Any) -> None:
         clocks = getattr(self, "_mx_rec_clocks", None)
-        with asking_for(BASE) if clocks else contextlib.nullcontext():
+        with asking_for(BASE) if clocks else contextlib.ExitStack():
             stock(self, session, coord)
         if clocks:
             step = session.run(self._global_step_tensor)
@@ -319,7 +319,7 @@ def patched_hook_end(stock: Any) -> Any:
 
     def end(self: Any, session: Any) -> None:
         clocks = getattr(self, "_mx_rec_clocks", None)
-        with asking_for(DELTA) if clocks else contextlib.nullcontext():
+        with asking_for(DELTA) if clocks else contextlib.ExitStack():
             stock(self, session)
 
     return end

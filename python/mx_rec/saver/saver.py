@@ -6,9 +6,6 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Union
 
 import tensorflow as tf
-from tensorflow.python.ops import variables
-from tensorflow.python.training import checkpoint_management, training_util
-from tensorflow.python.training.saving import saveable_object
 
 from mx_rec.constants.constants import MAX_INT32
 from mx_rec.core.graph_state import remember_session
@@ -22,6 +19,8 @@ from mx_rec.saver.paths import (check_free, check_save_path, is_remote, single_s
 from mx_rec.saver.remote import directory_of, discard, index_stamp, local_copy, staging_of
 from mx_rec.saver.serving import restores_tables
 from mx_rec.saver.table_ops import TableOps, distinct, paths_of, table_ops
+from mx_rec.tensorflow.names import (checkpoint_management, saveable_object, training_util,
+                                     variables)
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Int, Text, checked, is_int
@@ -118,7 +117,7 @@ class _Marker(saveable_object.SaveableObject):
         return tf.group(*[tensor.op for tensor in restored_tensors])
 
 
-# What tf.train.Saver does in addition; see patches.py ----------------------------------------
+# What tf.train.Saver does in addition; see tensorflow/patches.py -----------------------------
 
 
 def patched_init(stock: Callable[..., None]) -> Callable[..., None]:

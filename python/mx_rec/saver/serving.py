@@ -54,7 +54,7 @@ def _restore_tables_too(graph: tf.Graph, saver_def: Any) -> None:
         return
     filename = graph.get_tensor_by_name(saver_def.filename_tensor_name)
     with graph.as_default(), graph.control_dependencies(None), tf.device("/cpu:0"), \
-            tf.name_scope("mx_rec_restore"):
+            tf.compat.v1.name_scope("mx_rec_restore"):
         directory = tf.strings.regex_replace(filename, "([^/]*)$", SPARSE_PREFIX + "\\1",
                                              replace_global=False)
         loads = [library().mx_rec_load(op.outputs[1], tf.io.decode_raw(

@@ -57,7 +57,7 @@ class _Start(NamedTuple):
     slots: List[str]
 
 
-# What TensorFlow does in addition; see patches.py --------------------------------------------
+# What TensorFlow does in addition; see tensorflow/patches.py ---------------------------------
 
 
 def patched_settings(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -413,7 +413,7 @@ def _load_when_initialised(graph: tf.Graph, found: Dict[str, tf.Operation],
                          "initializer could load them; make a global step.")
     loads = []  # type: List[tf.Operation]
     with graph.as_default(), graph.control_dependencies(None), tf.device("/cpu:0"), \
-            tf.name_scope("mx_rec_warm_start"):
+            tf.compat.v1.name_scope("mx_rec_warm_start"):
         for name, start in starts.items():
             parent, table = os.path.split(os.path.abspath(start.directory))
             loads.append(library().mx_rec_warm_start(

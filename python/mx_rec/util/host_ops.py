@@ -7,12 +7,12 @@ do nothing when they run; those that would put ids into it are refused when they
 from typing import Any, NoReturn, Optional
 
 import tensorflow as tf
-from tensorflow.python.ops import gen_dataset_ops
 
 from mx_rec import plugin
 from mx_rec.constants.constants import EVAL_CHANNEL_ID, TRAIN_CHANNEL_ID
 from mx_rec.core.admission import set_threshold_op
 from mx_rec.ops.shapes import Library
+from mx_rec.tensorflow.names import gen_dataset_ops
 from mx_rec.validator.validator import Int
 
 _library = None  # type: Optional[HostOps]
@@ -72,7 +72,7 @@ class HostOps(Library):
         if value.dtype != tf.int64:
             raise ValueError("type of 'input' of return_timestamp is not int64: it is {}".format(
                 value.dtype.name))
-        with tf.name_scope(name or "ReturnTimestamp"):
+        with tf.compat.v1.name_scope(name or "ReturnTimestamp"):
             with tf.control_dependencies([value]):
                 return tf.cast(tf.timestamp(), tf.int64)
 

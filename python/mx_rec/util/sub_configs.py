@@ -102,8 +102,8 @@ class HybridManagerConfig:
     There is no host process to manage: tables live in the session that runs the graph.
 
     Attributes:
-        table_saver: mx_rec.saver.saver.Saver. That module is above this one, so mx_rec.patches sets
-            it.
+        table_saver: mx_rec.saver.saver.Saver. That module is above this one:
+            tensorflow.patches sets it.
     """
 
     table_saver = None  # type: Any

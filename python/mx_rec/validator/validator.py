@@ -12,8 +12,8 @@ from typing import Any, Callable, Optional, Sequence, TypeVar
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import tensor_util
 
+from mx_rec.tensorflow.names import tensor_util
 from mx_rec.util.log import logger
 
 NAME_PATTERN = r"^[0-9A-Za-z_.]+$"

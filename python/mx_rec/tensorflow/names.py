@@ -1,0 +1,79 @@
+"""The private names of TensorFlow that mx_rec uses, from where this version has them.
+
+All other modules take them from here. Names that every version has in one place stand first; the
+others tell since when they are where.
+"""
+
+from typing import Any, Callable
+
+from mx_rec.tensorflow.versions import IS_1, Absent, find
+
+_P = "tensorflow.python."
+_SINCE_1 = (1, 15)
+
+# Modules that have not moved.
+array_ops = find("gradients in branches", (_SINCE_1, _P + "ops.array_ops"))
+checkpoint_management = find(
+    "tf.train.Saver with tables", ((2, 9), _P + "checkpoint.checkpoint_management"),
+    (_SINCE_1, _P + "training.checkpoint_management"))
+control_flow_util = find("optimizers for tables", (_SINCE_1, _P + "ops.control_flow_util"))
+dataset_ops = find("graph modification", (_SINCE_1, _P + "data.ops.dataset_ops"))
+device = find("the check for clusters", (_SINCE_1, _P + "framework.device"))
+device_setter = find("the check for clusters", (_SINCE_1, _P + "training.device_setter"))
+gen_array_ops = find("copies of variables", (_SINCE_1, _P + "ops.gen_array_ops"))
+gen_dataset_ops = find("graph modification", (_SINCE_1, _P + "ops.gen_dataset_ops"))
+gen_state_ops = find("ftrl_t", (_SINCE_1, _P + "ops.gen_state_ops"))
+init_ops = find("initial values", (_SINCE_1, _P + "ops.init_ops"))
+init_ops_v2 = find("initial values", (_SINCE_1, _P + "ops.init_ops_v2"))
+nest = find("FeatureSpec", (_SINCE_1, _P + "data.util.nest"))
+ops = find("gradients", (_SINCE_1, _P + "framework.ops"))
+resource_variable_ops = find("ftrl_t", (_SINCE_1, _P + "ops.resource_variable_ops"))
+saveable_object = find("tf.train.Saver with tables alone",
+                       (_SINCE_1, _P + "training.saving.saveable_object"))
+session = find("sessions", (_SINCE_1, _P + "client.session"))
+structure = find("get_target_batch", (_SINCE_1, _P + "data.util.structure"))
+tensor_util = find("constants", (_SINCE_1, _P + "framework.tensor_util"))
+training_util = find("tf.train.Saver with tables", (_SINCE_1, _P + "training.training_util"))
+variables = find("tf.train.Saver with tables", (_SINCE_1, _P + "ops.variables"))
+while_v2 = find("gradients in loops", (_SINCE_1, _P + "ops.while_v2"))
+
+# Names that have.
+MapDataset = find("graph modification of one-shot iterators",
+                  ((2, 12), _P + "data.ops.map_op:_MapDataset"),
+                  (_SINCE_1, _P + "data.ops.dataset_ops:MapDataset"))
+RefVariable = find("copies of variables", ((2, 12), _P + "ops.ref_variable:RefVariable"),
+                   (_SINCE_1, _P + "ops.variables:RefVariable"))
+c_api = find("graph modification", ((2, 0), _P + "client.pywrap_tf_session"),
+             (_SINCE_1, _P + "pywrap_tensorflow"))
+
+if isinstance(RefVariable, Absent):
+    RefVariable = type("NoRefVariable", (), {})
+
+
+def _dense_like() -> Any:
+    """Returns the base class by which 2.x knows what is converted as a whole, not by its items."""
+    if IS_1:
+        return type("DenseLike", (), {})
+    return find("lists with the variable of a table", ((2, 0), _P + "types.core:Tensor"))
+
+
+DenseLike = _dense_like()
+
+
+def register_dense_like(kind: type) -> None:
+    """Lets TensorFlow convert lists that hold objects of a class derived from `DenseLike`.
+
+    Without it, lists are converted by NumPy.
+    """
+    if IS_1:
+        ops.register_dense_tensor_like_type(kind)
+
+
+def known_gradients() -> Any:
+    """Returns the names of the registered gradient functions."""
+    return ops._gradient_registry.list()  # pylint: disable=protected-access
+
+
+def session_closer() -> Callable[[Any], None]:
+    """Returns the method by which every session closes."""
+    return session.BaseSession.close

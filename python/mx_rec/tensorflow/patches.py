@@ -1,0 +1,181 @@
+"""The few changes that mx_rec makes to TensorFlow, each for a feature that needs it.
+
+| changed | because |
+|---|---|
+| tf.compat.v1.train.Saver.__init__ | tables are not variables: they are taken out of var_list |
+| tf.compat.v1.train.Saver.save | tables are saved with the variables, and removed with them |
+| tf.compat.v1.train.Saver.restore | tables are restored with the variables |
+| CheckpointSaverHook's four methods | incremental checkpoints are saved by two clocks |
+| SavedModelBuilder._maybe_create_saver | a model loaded without this package has its tables |
+| BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides; clusters |
+| BaseSession.run | a rewritten one-shot iterator starts by itself; a warning if none is rewritten |
+| BaseSession.make_callable, partial_run_setup | the same for steps that do not go through run |
+| Iterator.__init__ | get_target_batch gives batches in the nesting of the user's dataset |
+| TrackableSaver.save, restore | tf.train.Checkpoint would leave tables out: it refuses |
+| warm_starting_util.warm_start | tables are warm-started with the variables, from several paths |
+| tf.compat.v1.train.warm_start | the same, called by hand |
+| Estimator's reading of warm_start_from | lists that do not fit each other are refused at once |
+| meta_graph.import_scoped_meta_graph_* | imported collections hold variables of tables |
+| Graph._add_new_tf_operations | imported graphs: no feeding past fused updates, no empty tables |
+| graph_util_impl.extract_sub_graph | freezing (its only caller by that name) refuses tables |
+| convert_to_constants._run_inline_* | freezing of functions refuses tables |
+| build_tensor_info_internal | signatures of a SavedModel refuse the variable of a table |
+| optimize_for_inference | it refuses tables: it leaves out what would load them |
+| training.optimizer._get_processor | TensorFlow's optimizers update rows of a table's variable |
+| Optimizer.apply_gradients | the same: each row gets one update |
+| Optimizer's three makers of slots | the same: slots of a table live with its rows |
+| DatasetV2.eos_map | a new method, which scripts of the original call |
+
+A graph without tables behaves as without them. Apart from them, mx_rec.core.table_variable tells
+TensorFlow's registries of conversions how a table's variable is converted, fetched and fed.
+"""
+
+import functools
+from typing import Any, Callable, NamedTuple, Tuple, Union
+
+import tensorflow as tf
+
+from mx_rec.core.clusters import check_session
+from mx_rec.core.frozen import patched_function_tool, patched_tensor_info, patched_tool
+from mx_rec.core.graph_state import remember_session
+from mx_rec.graph.eos import eos_map
+from mx_rec.graph.imported import patched_import, patched_new_operations
+from mx_rec.graph.iterators import remembering_elements
+from mx_rec.graph.sessions import preparing, starting_iterators
+from mx_rec.optimizers.stock import patched_apply_gradients, patched_processor, patched_slot
+from mx_rec.saver.incremental import (patched_hook_after_run, patched_hook_begin,
+                                      patched_hook_created, patched_hook_end)
+from mx_rec.saver.objects import patched_object_restore, patched_object_save
+from mx_rec.saver.saver import Saver, patched_init, patched_restore, patched_save
+from mx_rec.saver.serving import patched_saver_of_builder
+from mx_rec.saver.warm_start import patched_settings, patched_warm_start
+from mx_rec.tensorflow import names
+from mx_rec.tensorflow.versions import IS_1, Absent, absent, find, has_estimators
+from mx_rec.util.sub_configs import HybridManagerConfig
+
+_STOCK = "_mx_rec_stock"
+_P = "tensorflow.python."
+_Make = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class _Patch(NamedTuple):
+    """One change.
+
+    Attributes:
+        feature: What needs it, the subject of a sentence.
+        owner: The class or module; or where versions have had it, newest first, as `find` takes it.
+        name: The function or method of it.
+        make: Makes the replacement of what was there.
+    """
+
+    feature: str
+    owner: Union[type, Tuple[Tuple[Tuple[int, int], str], ...]]
+    name: str
+    make: _Make
+
+
+def _in(module: str, since: Tuple[int, int] = (1, 15)) -> Any:
+    """A place that has not moved."""
+    return ((since, module),)
+
+
+def _patch(owner: Any, name: str, make: _Make) -> None:
+    """Replaces `owner.name`, of a class or a module, by `make(stock)`, once."""
+    stock = getattr(owner, name)
+    if hasattr(stock, _STOCK):
+        return
+    replacement = functools.wraps(stock)(make(stock))
+    setattr(replacement, _STOCK, stock)
+    setattr(owner, name, replacement)
+
+
+def _remembering(stock: Callable[..., None]) -> Callable[..., None]:
+    """Makes BaseSession.__init__, which notes the session at its graph.
+
+    A session that would run tables in a cluster of several tasks is closed again and refused.
+    """
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        stock(self, *args, **kwargs)
+        try:
+            check_session(self)
+        except Exception:
+            names.session.BaseSession.close(self)
+            raise
+        remember_session(self)
+
+    return __init__
+
+
+_SAVER = tf.compat.v1.train.Saver
+_HOOK = tf.compat.v1.train.CheckpointSaverHook
+_TRACKABLE = (((2, 9), _P + "checkpoint.checkpoint:TrackableSaver"),
+              ((1, 15), _P + "training.tracking.util:TrackableSaver"))
+_BUILDER = _in(_P + "saved_model.builder_impl:_SavedModelBuilder")
+_SESSION = _in(_P + "client.session:BaseSession")
+_OPTIMIZER = _P + "training.optimizer"
+_ESTIMATOR = "tensorflow_estimator.python.estimator.estimator"
+
+_PATCHES = (
+    _Patch("tf.train.Saver", _SAVER, "__init__", patched_init),
+    _Patch("tf.train.Saver", _SAVER, "save", patched_save),
+    _Patch("tf.train.Saver", _SAVER, "restore", patched_restore),
+    _Patch("incremental checkpoints", _HOOK, "begin", patched_hook_begin),
+    _Patch("incremental checkpoints", _HOOK, "after_create_session", patched_hook_created),
+    _Patch("incremental checkpoints", _HOOK, "after_run", patched_hook_after_run),
+    _Patch("incremental checkpoints", _HOOK, "end", patched_hook_end),
+    _Patch("SavedModels", _BUILDER, "_maybe_create_saver", patched_saver_of_builder),
+    _Patch("the refusal of tf.train.Checkpoint", _TRACKABLE, "save", patched_object_save),
+    _Patch("the refusal of tf.train.Checkpoint", _TRACKABLE, "restore", patched_object_restore),
+    _Patch("warm starts", _in(_P + "training.warm_starting_util"), "warm_start",
+           patched_warm_start),
+    _Patch("table.size() with a hidden session", _SESSION, "__init__", _remembering),
+    _Patch("sessions", _SESSION, "run", starting_iterators),
+    _Patch("sessions", _SESSION, "make_callable", preparing),
+    _Patch("sessions", _SESSION, "partial_run_setup", preparing),
+    _Patch("get_target_batch", _in(_P + "data.ops.iterator_ops:Iterator"), "__init__",
+           remembering_elements),
+    _Patch("imported graphs", _in(_P + "framework.meta_graph"),
+           "import_scoped_meta_graph_with_return_elements", patched_import),
+    _Patch("imported graphs", tf.Graph, "_add_new_tf_operations", patched_new_operations),
+    _Patch("the refusal to freeze", _in(_P + "framework.graph_util_impl"), "extract_sub_graph",
+           patched_tool),
+    _Patch("the refusal to freeze", _in(_P + "framework.convert_to_constants"),
+           "_run_inline_graph_optimization", patched_function_tool),
+    _Patch("the refusal of a table in a signature", _in(_P + "saved_model.utils_impl"),
+           "build_tensor_info_internal", patched_tensor_info),
+    _Patch("the refusal to freeze", _in(_P + "tools.optimize_for_inference_lib"),
+           "optimize_for_inference", patched_tool),
+    _Patch("TensorFlow's optimizers on tables", _in(_OPTIMIZER), "_get_processor",
+           patched_processor),
+    _Patch("TensorFlow's optimizers on tables", _in(_OPTIMIZER + ":Optimizer"), "apply_gradients",
+           patched_apply_gradients),
+) + tuple(
+    _Patch("TensorFlow's optimizers on tables", _in(_OPTIMIZER + ":Optimizer"), maker,
+           patched_slot)
+    for maker in ("_get_or_make_slot", "_get_or_make_slot_with_initializer", "_zeros_slot"))
+
+# Of a package that not every version comes with.
+_ESTIMATOR_PATCH = _Patch("warm starts of Estimators", _in(_ESTIMATOR),
+                          "_get_default_warm_start_settings", patched_settings)
+
+
+def apply() -> None:
+    """Applies all patches; a second call changes nothing."""
+    for patch in _PATCHES + ((_ESTIMATOR_PATCH,) if has_estimators() else ()):
+        owner = patch.owner
+        if isinstance(owner, tuple):
+            owner = find(patch.feature, *owner)
+            if isinstance(owner, Absent):
+                continue
+        if hasattr(owner, patch.name):
+            _patch(owner, patch.name, patch.make)
+        else:
+            absent(patch.feature, "{}.{}".format(owner.__name__, patch.name))
+    warm_starting_util = find("warm starts", *_in(_P + "training.warm_starting_util"))
+    # Set and not read: TensorFlow logs that the second name is deprecated when it is read.
+    tf.compat.v1.train.warm_start = warm_starting_util.warm_start
+    if IS_1:
+        tf.train.warm_start = warm_starting_util.warm_start
+    names.dataset_ops.DatasetV2.eos_map = eos_map
+    HybridManagerConfig.table_saver = Saver
