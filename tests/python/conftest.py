@@ -8,6 +8,8 @@ import pytest  # noqa: E402
 
 import support  # noqa: E402
 
+support.turn_graph_mode_on()
+
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: downloads or takes minutes; run with -m slow or MX_REC_SLOW=1")

@@ -1,5 +1,6 @@
 """What the end-to-end tests share: raw ops without the Python package, exports as numpy, tolerances, subprocesses."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -19,6 +20,17 @@ INT64_MIN = -2 ** 63
 INT64_MAX = 2 ** 63 - 1
 
 _OPS = []
+
+
+def turn_graph_mode_on():
+    """Runs this process and those that it starts in graph mode, where TensorFlow 2.x is installed."""
+    if importlib.util.find_spec("tensorflow_core") is not None:
+        return
+    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "graph_mode")
+    paths = [folder] + [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != folder]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    tf().compat.v1.disable_v2_behavior()
 
 
 def tf():

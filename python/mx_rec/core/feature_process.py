@@ -118,11 +118,11 @@ class EvictHook(tf.compat.v1.train.SessionRunHook):
         session.run(self._start_values)
         self._seen = int(session.run(self._step))
 
-    def before_run(self, run_context: Any) -> Optional[tf.estimator.SessionRunArgs]:
+    def before_run(self, run_context: Any) -> Optional[tf.compat.v1.train.SessionRunArgs]:
         """Asks for the global step."""
         if self._fetches is None:
             return None
-        return tf.estimator.SessionRunArgs(self._step)
+        return tf.compat.v1.train.SessionRunArgs(self._step)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Begins an eviction if one is due, and ends one that is done.

@@ -10,6 +10,7 @@ from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.graph.plan import ONE_SHOT, TRAIN, Iterator, Lookup
 from mx_rec.graph.sessions import PIPELINE_SCOPE
 from mx_rec.ops import library
+from mx_rec.tensorflow.moved import move_outputs
 from mx_rec.tensorflow.names import MapDataset, dataset_ops, gen_dataset_ops
 
 # Batches that are prepared ahead of the step. One hides the key work; more smooth out jitter.
@@ -111,11 +112,7 @@ def replace_outputs(old: tf.Operation, values: Sequence[tf.Tensor]) -> None:
         others = [new if op is old else op for op in waiting.control_inputs]
         waiting._remove_all_control_inputs()
         waiting._add_control_inputs(others)
-    for position, output in enumerate(list(old._outputs)):
-        output._op = new
-        output._name = None
-        output._tf_output = None
-        new._outputs[position] = output
+    move_outputs(old, new)
 
 
 class _Extension:

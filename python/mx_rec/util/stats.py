@@ -118,9 +118,9 @@ class TableStatsHook(tf.compat.v1.train.SessionRunHook):
         self._writer = tf.compat.v1.summary.FileWriterCache.get(self._output_dir)
         self._written = None
 
-    def before_run(self, run_context: Any) -> tf.estimator.SessionRunArgs:
+    def before_run(self, run_context: Any) -> tf.compat.v1.train.SessionRunArgs:
         """Asks for the global step."""
-        return tf.estimator.SessionRunArgs(self._step)
+        return tf.compat.v1.train.SessionRunArgs(self._step)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Writes if it is time to."""

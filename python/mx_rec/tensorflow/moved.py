@@ -1,0 +1,65 @@
+"""Tensor objects that become the outputs of another op, so that whoever holds them has the new ones.
+
+Up to TensorFlow 2.12 a tensor object of Python says itself which op it belongs to. Later its op is
+fixed when it is made, and the object gets a class whose properties are those of the new tensor.
+"""
+
+from typing import Any, Dict
+
+import tensorflow as tf
+
+# Attribute of a moved object: the tensor that it stands for.
+_STANDS_FOR = "_mx_rec_stands_for"
+_classes = {}  # type: Dict[type, type]
+
+
+def move_outputs(old: tf.Operation, new: tf.Operation) -> None:
+    """Makes the tensor objects of the outputs of `old` those of the first outputs of `new`.
+
+    Args:
+        old: An op.
+        new: Another op, whose first outputs have the same types.
+    """
+    # pylint: disable=protected-access
+    if hasattr(old, "_outputs"):
+        for position, output in enumerate(list(old._outputs)):
+            output._op = new
+            output._name = None
+            output._tf_output = None
+            new._outputs[position] = output
+        return
+    outputs = new.outputs
+    for position, output in enumerate(list(old.outputs)):
+        value = outputs[position]
+        setattr(output, _STANDS_FOR, value)
+        output.__class__ = _class_of(type(output))
+        outputs[position] = output
+    if old.outputs and new.outputs[0] is not old.outputs[0]:
+        raise NotImplementedError(
+            "this TensorFlow ({}) does not let another op take over the tensors of {!r}: leave "
+            "modify_graph out, and lookups stay in the step.".format(tf.__version__, old.name))
+
+
+def _class_of(kind: type) -> type:
+    """Returns the subclass of a class of tensors whose objects are what they stand for."""
+    if kind not in _classes:
+        body = {name: _property(name) for name in ("name", "_name", "op", "_op", "shape", "_shape",
+                                                   "value_index")}
+        body.update({name: _method(name) for name in ("_as_tf_output", "_as_node_def_input",
+                                                      "_set_shape", "consumers", "set_shape")})
+        # Without slots of its own, so that objects of the one class can become of the other.
+        body["__slots__"] = ()
+        _classes[kind] = type(kind.__name__, (kind,), body)
+    return _classes[kind]
+
+
+def _property(name: str) -> Any:
+    return property(lambda self: getattr(getattr(self, _STANDS_FOR), name))
+
+
+def _method(name: str) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(getattr(self, _STANDS_FOR), name)(*args, **kwargs)
+
+    method.__name__ = name
+    return method
