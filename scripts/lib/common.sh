@@ -18,6 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 export PIP_NO_CACHE_DIR=1
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}"
 
+verb="scripts/$(basename "$0")"
 say() { printf '==> %s\n' "$*" >&2; }
 
 # die "what is wrong" <<'TEXT' ... what to do ... TEXT
@@ -289,6 +290,40 @@ make_environment() {
 # The TensorFlow of .venv, as in 1.15.5.
 tensorflow_version() { tensorflow_of "$(version_of "$python")"; }
 
+# say_chosen: says what .venv was made with, and how to get 1.15 if it is not that.
+say_chosen() {
+    local version
+    version="$(version_of "$python")"
+    case "$(tensorflow_of "$version")" in
+        1.*) say ".venv has Python $version and TensorFlow $(tensorflow_of "$version")" ;;
+        *)
+            say "chose Python $version with TensorFlow $(tensorflow_of "$version"). TensorFlow 1.15" \
+                "needs Python 3.7 (pyenv install 3.7, uv python install 3.7, or conda create -n" \
+                "python37 python=3.7); then: PYTHON=<path of python3.7> $verb"
+            ;;
+    esac
+}
+
+# The TensorFlow 2.x that is tested beside 1.15: that of .venv, or if this is 1.15, one in
+# .cache/tf2. `tf2` is then the Python of its environment, or empty if this machine has none.
+ensure_tensorflow2() {
+    local version base
+    tf2="$python"
+    case "$(tensorflow_version)" in 1.*) ;; *) return ;; esac
+    tf2=""
+    for version in $pythons; do
+        case "$(tensorflow_of "$version")" in 1.*) continue ;; esac
+        if base="$(find_version "$version")"; then
+            tf2="$root/.cache/tf2/bin/python"
+            make_environment "${tf2%/bin/python}" "$base" "$(tensorflow_of "$version")"
+            return
+        fi
+    done
+}
+
+# tf2_libraries: the directory with the libraries and the headers of that TensorFlow.
+tf2_libraries() { printf '%s/tensorflow\n' "$(site_packages "${tf2%/bin/python}")"; }
+
 # .venv with TensorFlow and the packages of requirements/plots.txt and of each argument's file. It
 # keeps its Python while that runs, unless $PYTHON names another.
 ensure_environment() {
@@ -337,8 +372,14 @@ ensure_plugin() {
     fi
 }
 
-# The C headers of a TensorFlow 2.x wheel, which tests hold our own C header against.
+# The C headers of a TensorFlow 2.x, which tests hold our own C header against: of `tf2`, or if
+# this machine has no Python for one, out of a wheel.
 ensure_headers() {
+    if [ -n "$tf2" ]; then
+        MX_REC_TF_HEADERS="$(tf2_libraries)/include"
+        export MX_REC_TF_HEADERS
+        return
+    fi
     [ "$(cat "$headers/.version" 2>/dev/null)" = "$headers_version" ] && return
     say "fetching the C headers of TensorFlow $headers_version (a wheel of 200 MB, once)"
     local wheels="$root/.cache/tf-wheel"
