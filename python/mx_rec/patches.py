@@ -7,6 +7,8 @@
 | tf.compat.v1.train.Saver.restore | tables are restored with the variables |
 | CheckpointSaverHook's four methods | incremental checkpoints are saved by two clocks |
 | SavedModelBuilder._maybe_create_saver | a model loaded without this package has its tables |
+| SavedModelBuilder.add_meta_graph* | a model can be exported as TensorFlow's own ops alone |
+| Estimator.export_saved_model | the same by its argument `plain` |
 | BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides; clusters |
 | BaseSession.run | a rewritten one-shot iterator starts by itself; a warning if none is rewritten |
 | BaseSession.make_callable, partial_run_setup | the same for steps that do not go through run |
@@ -55,6 +57,8 @@ from mx_rec.optimizers.stock import patched_apply_gradients, patched_processor, 
 from mx_rec.saver.incremental import (patched_hook_after_run, patched_hook_begin,
                                       patched_hook_created, patched_hook_end)
 from mx_rec.saver.objects import patched_object_restore, patched_object_save
+from mx_rec.saver.plain import (patched_add, patched_add_with_variables,
+                                  patched_estimator_export)
 from mx_rec.saver.saver import Saver, patched_init, patched_restore, patched_save
 from mx_rec.saver.serving import patched_saver_of_builder
 from mx_rec.saver.warm_start import patched_settings, patched_warm_start
@@ -76,6 +80,12 @@ def apply() -> None:
     _patch(hook, "end", patched_hook_end)
     _patch(builder_impl._SavedModelBuilder,  # pylint: disable=protected-access
            "_maybe_create_saver", patched_saver_of_builder)
+    for builder in (builder_impl._SavedModelBuilder,  # pylint: disable=protected-access
+                    builder_impl.SavedModelBuilder):
+        _patch(builder, "add_meta_graph_and_variables", patched_add_with_variables)
+        _patch(builder, "add_meta_graph", patched_add)
+    for export in ("export_saved_model", "export_savedmodel"):
+        _patch(estimator.Estimator, export, patched_estimator_export)
     _patch(tracking_util.TrackableSaver, "save", patched_object_save)
     _patch(tracking_util.TrackableSaver, "restore", patched_object_restore)
     _patch(warm_starting_util, "warm_start", patched_warm_start)
