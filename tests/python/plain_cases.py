@@ -78,11 +78,11 @@ def several(tf):
     items, users = make_table(), make_table("users", 5)
     ids, more = placeholder([None]), placeholder([None, 2], tf.int32, "more")
     first, second, third = find(items, ids), find(items, more), find(users, ids)
-    weight = tf.compat.v1.get_variable("weight", initializer=[[2.5]] * DIM)
+    weight = tf.compat.v1.get_variable("weight", initializer=[2.5, 0.5, 1.5])
     bias = tf.compat.v1.get_variable("bias", initializer=[0.25] * 5, use_resource=True)
     parts = tf.compat.v1.get_variable("parts", [4], partitioner=tf.compat.v1.fixed_size_partitioner(2))
     return Model([items, users], {"ids": ids, "more": more}, {
-        "first": tf.matmul(first, weight), "second": second, "third": third + bias,
+        "first": first * weight, "second": second, "third": third + bias,
         "parts": tf.convert_to_tensor(parts)},
         [{"ids": queries(9, 1), "more": np.array([[1, 2], [-1, 3]], np.int32)}])
 

@@ -65,6 +65,7 @@ class Cut:
         self._wanted = wanted
         self._training = training
         self._lookups = collections.OrderedDict()  # type: Dict[str, Lookup]
+        self._checked = set()  # type: Set[str]
         self._roots = [_op_name(name) for name in wanted.outputs + wanted.others]
         self._read()
         self._cut_inputs()
@@ -113,7 +114,7 @@ class Cut:
             else:
                 result.node.extend(lookup_nodes(lookup, tables[lookup.table],
                                                 names[lookup.table]))
-        result.library.CopyFrom(self._functions(result.node))
+        result.library.CopyFrom(self._called_functions(result.node))
         used = {name for node in result.node for name in node.input}
         tf.import_graph_def(result, name="", input_map={
             name: tensor for name, tensor in resources.items()
@@ -131,6 +132,8 @@ class Cut:
         self._graph_def = self.graph.as_graph_def()
         self._nodes = {node.name: node for node in self._graph_def.node}
         self._order = {node.name: place for place, node in enumerate(self._graph_def.node)}
+        self._functions = {function.signature.name: function
+                           for function in self._graph_def.library.function}
         for name, placeholder in self.fed.items():
             self._add_placeholder(name, placeholder)
 
@@ -190,9 +193,22 @@ class Cut:
                     "that was modified lookups read another iterator: export from a graph of its "
                     "own.".format(name))
             else:
+                for function in _called(node):
+                    self._check_function(function)
                 sources = [self._source(source) for source in node.input]
             self._kept.add(name)
             ahead.extend(_op_name(source) for source in sources)
+
+    def _check_function(self, name: str) -> None:
+        """Refuses a function that has ops of the plugin, or calls one that has."""
+        if name not in self._functions or name in self._checked:
+            return
+        self._checked.add(name)
+        for node in self._functions[name].node_def:
+            if node.op.startswith(_OURS):
+                self._refuse(node.name, node.op, name)
+            for called in _called(node):
+                self._check_function(called)
 
     def _source(self, name: str) -> str:
         """Returns what an input of a node is, with placeholders for fed tensors."""
@@ -268,28 +284,24 @@ class Cut:
                 del result.attr["_class"]
         return result
 
-    def _functions(self, nodes: Iterable[node_def_pb2.NodeDef]
-                   ) -> function_pb2.FunctionDefLibrary:
-        """Returns the functions that nodes call, and refuses those with ops of the plugin."""
-        known = {function.signature.name: function
-                 for function in self._graph_def.library.function}
+    def _called_functions(self, nodes: Iterable[node_def_pb2.NodeDef]
+                          ) -> function_pb2.FunctionDefLibrary:
+        """Returns the functions that nodes call, directly or by others."""
         gradients = self._graph_def.library.gradient
-        result = function_pb2.FunctionDefLibrary()
         seen = set()  # type: Set[str]
         ahead = [name for node in nodes for name in _called(node)]
         while ahead:
             name = ahead.pop()
-            if name in seen or name not in known:
-                continue
-            seen.add(name)
-            for node in known[name].node_def:
-                if node.op.startswith(_OURS):
-                    self._refuse(node.name, node.op, name)
-                ahead.extend(_called(node))
-            ahead.extend(one.gradient_func for one in gradients if one.function_name == name)
-        result.function.extend(function for name, function in known.items() if name in seen)
-        result.gradient.extend(one for one in gradients if one.function_name in seen)
-        return result
+            if name in self._functions and name not in seen:
+                seen.add(name)
+                # A gradient function comes with an import and may not be called by any node.
+                self._check_function(name)
+                ahead.extend(one for node in self._functions[name].node_def
+                             for one in _called(node))
+                ahead.extend(one.gradient_func for one in gradients if one.function_name == name)
+        return function_pb2.FunctionDefLibrary(
+            function=[function for name, function in self._functions.items() if name in seen],
+            gradient=[one for one in gradients if one.function_name in seen])
 
     def _kept_variables(self) -> List[Any]:
         """Returns the variables of all collections whose ops are kept, each once."""

@@ -136,7 +136,7 @@ def take_rows(session: Any, tables: Sequence[tf.Operation], scratch: str) -> Dic
                  for op in saved})
     arrays = {op.name: tuple(session.run(ops[op.name].export)) for op in copied}
     for op in saved:
-        arrays[op.name] = _read(places[op.name], int(op.outputs[0].shape[1]))
+        arrays[op.name] = _read(places[op.name], int(table_config_of(op)["dim"]))
         # The arrays hold the files; optimizer slots take no room any more.
         shutil.rmtree(places[op.name])
     return {op.name: Rows(table_name_of(op), *arrays[op.name],
@@ -185,7 +185,8 @@ def _ops_of(graph: tf.Graph, tables: Sequence[tf.Operation]) -> Dict[str, _Table
 
 
 def _make_ops(table: tf.Operation) -> _TableOps:
-    handle, dim = table.outputs[1], int(table.outputs[0].shape[1])
+    # An imported op does not know its shapes.
+    handle, dim = table.outputs[1], int(table_config_of(table)["dim"])
     path = tf.compat.v1.placeholder(tf.uint8, [None])
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     like = table.inputs[1]
