@@ -120,7 +120,7 @@ def check_imported(operations: List[tf.Operation]) -> None:
                 "the table {!r} cannot be imported into a function of eager execution: a table "
                 "lives in a session. Load the model with tf.compat.v1.saved_model.load in a "
                 "tf.compat.v1.Session(graph=tf.Graph()), or with tf.contrib.predictor; or export "
-                "it with mx_rec.saver.export_plain, whose models load under eager execution.".format(
+                "it with mx_rec.saver.export_plain: such models load under eager execution.".format(
                     _table_name(tensor_util.constant_value(op.inputs[0]), op.name)))
         users = {consumer.type for consumer in op.outputs[1].consumers()}
         if "MxRecFind" in users and users <= _READERS:

@@ -339,8 +339,8 @@ def saver_of(cut: Cut) -> Any:
     saveables = cut.saveables()
     savers = graph.__dict__.setdefault(_SAVERS, {})
     key = tuple(sorted(one.name for one in saveables))
-    if key not in savers:
-        with extensible(graph):
+    with extensible(graph):
+        if key not in savers:
             savers[key] = tf.compat.v1.train.Saver(saveables or [_Nothing()],
                                                    name="plain_save").saver_def
     saver_def = savers[key]

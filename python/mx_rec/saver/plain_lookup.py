@@ -3,7 +3,7 @@
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2, node_def_pb2
+from tensorflow.core.framework import node_def_pb2
 
 from mx_rec.constants.constants import PADDING_KEY
 from mx_rec.saver.plain_rows import PlainTable, mixed_tensor

@@ -7,6 +7,7 @@ its rows, in variables of at most about 1 GB. The last row is zeros: what unknow
 import contextlib
 import os
 import shutil
+import threading
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -33,6 +34,9 @@ _MAX_LOAD = 0.8
 _FACTOR = 0x9E3779B97F4A7C15
 
 _OPS = "_mx_rec_plain_ops"
+
+# Held while ops are added to a graph, by one thread at a time.
+_extending = threading.RLock()
 
 
 class Limits(NamedTuple):
@@ -97,15 +101,16 @@ class _TableOps(NamedTuple):
 @contextlib.contextmanager
 def extensible(graph: tf.Graph) -> Iterator[None]:
     """Lets ops be added to a graph, also to one that was finalized."""
-    finalized = graph.finalized
-    if finalized:
-        graph._unsafe_unfinalize()  # pylint: disable=protected-access
-    try:
-        with graph.as_default(), graph.control_dependencies(None), tf.name_scope(None):
-            yield
-    finally:
+    with _extending:
+        finalized = graph.finalized
         if finalized:
-            graph.finalize()
+            graph._unsafe_unfinalize()  # pylint: disable=protected-access
+        try:
+            with graph.as_default(), graph.control_dependencies(None), tf.name_scope(None):
+                yield
+        finally:
+            if finalized:
+                graph.finalize()
 
 
 def take_rows(session: Any, tables: Sequence[tf.Operation], scratch: str) -> Dict[str, Rows]:
@@ -139,8 +144,12 @@ def take_rows(session: Any, tables: Sequence[tf.Operation], scratch: str) -> Dic
         arrays[op.name] = _read(places[op.name], int(table_config_of(op)["dim"]))
         # The arrays hold the files; optimizer slots take no room any more.
         shutil.rmtree(places[op.name])
-    return {op.name: Rows(table_name_of(op), *arrays[op.name],
-                          _found(session, ops[op.name], arrays[op.name][0])) for op in tables}
+    result = {}
+    for op in tables:
+        keys, rows = arrays[op.name]
+        found = _found(session, ops[op.name], keys, int(rows.shape[1]))
+        result[op.name] = Rows(table_name_of(op), keys, rows, found)
+    return result
 
 
 def _read(directory: str, dim: int) -> Tuple[np.ndarray, np.ndarray]:
@@ -154,7 +163,7 @@ def _read(directory: str, dim: int) -> Tuple[np.ndarray, np.ndarray]:
     return arrays[0], arrays[1]
 
 
-def _found(session: Any, ops: _TableOps, keys: np.ndarray) -> Optional[np.ndarray]:
+def _found(session: Any, ops: _TableOps, keys: np.ndarray, dim: int) -> Optional[np.ndarray]:
     """Returns the positions of keys whose rows lookups find, None if it is all of them.
 
     Keys below the threshold of admission may have rows, which lookups do not give.
@@ -163,8 +172,9 @@ def _found(session: Any, ops: _TableOps, keys: np.ndarray) -> Optional[np.ndarra
     if not history_bytes:
         return None
     found = []
-    for start in range(0, len(keys), KEYS_AT_ONCE // 4):
-        part = keys[start:start + KEYS_AT_ONCE // 4]
+    step = max(1, PIECE_BYTES // (4 * dim))
+    for start in range(0, len(keys), step):
+        part = keys[start:start + step]
         zeros, ones = session.run(ops.found, {ops.ids: part})
         # A row that depends on what absent keys get is not found.
         found.append(start + np.flatnonzero(np.all(
@@ -175,13 +185,14 @@ def _found(session: Any, ops: _TableOps, keys: np.ndarray) -> Optional[np.ndarra
 
 def _ops_of(graph: tf.Graph, tables: Sequence[tf.Operation]) -> Dict[str, _TableOps]:
     """Returns ops that read tables; they are made once in a graph."""
-    known = graph.__dict__.setdefault(_OPS, {})
-    missing = [op for op in tables if op.name not in known]
-    if missing:
-        with extensible(graph), tf.device("/cpu:0"):
-            for op in missing:
-                known[op.name] = _make_ops(op)
-    return known
+    with _extending:
+        known = graph.__dict__.setdefault(_OPS, {})  # type: Dict[str, _TableOps]
+        missing = [op for op in tables if op.name not in known]
+        if missing:
+            with extensible(graph), tf.device("/cpu:0"):
+                for op in missing:
+                    known[op.name] = _make_ops(op)
+        return known
 
 
 def _make_ops(table: tf.Operation) -> _TableOps:
