@@ -210,6 +210,10 @@ def test_training_lookups_are_refused_or_become_lookups_that_find(graph, session
     result = predict(tmp_path / "model", {"ids": queries})
     support.assert_same_bits(result["a"], expected)
     support.assert_same_bits(result["b"], expected[:, None])
+    counted = sparse_lookup(cases.make_table("users"), ids, modify_graph=True,
+                            access_and_evict_config=dict(access_threshold=2))
+    with pytest.raises(ValueError, match="'users//.*part of a training lookup, of a kind"):
+        export(sess, tmp_path / "other", {"ids": ids}, {"a": counted}, training_lookups="find")
     with pytest.raises(ValueError, match="'training_lookups' should be"):
         export(sess, tmp_path / "other", {"ids": ids}, outputs, training_lookups="train")
 

@@ -20,6 +20,9 @@ _FIND = "MxRecFind"
 _SPREAD = ("MxRecEmbed", "MxRecRestore")
 _KEY_WORK = ("MxRecIdOffset", "MxRecClaim")
 
+# Ops of training lookups; those with an access threshold have the middle two.
+_TRAINING = _SPREAD + ("MxRecLookup", "MxRecObserve", "MxRecAdmit") + _KEY_WORK
+
 _ITERATOR = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional")
 
 _SAVERS = "_mx_rec_plain_savers"
@@ -258,10 +261,14 @@ class Cut:
 
     def _refuse(self, name: str, kind: str, function: Optional[str] = None) -> NoReturn:
         where = "" if function is None else " in the function {!r}".format(function)
-        why = "" if function is None else \
-            " Lookups in functions, and in branches and loops of control flow v2, cannot be " \
-            "replaced: look the rows up outside of them, or build the graph with " \
-            "tf.compat.v1.disable_control_flow_v2()."
+        why = ""
+        if function is not None:
+            why = " Lookups in functions, and in branches and loops of control flow v2, cannot " \
+                "be replaced: look the rows up outside of them, or build the graph with " \
+                "tf.compat.v1.disable_control_flow_v2()."
+        elif kind in _TRAINING:
+            why = " It is part of a training lookup, of a kind that cannot be exported: look up " \
+                "with is_train=False in the part that predicts."
         raise ValueError(
             "the model cannot be exported: its outputs or its initialization depend on the op "
             "{!r}{} of type {}, which TensorFlow does not have.{}".format(name, where, kind, why))
