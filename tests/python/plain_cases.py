@@ -205,7 +205,7 @@ def save_feeds(directory, feeds):
                                           for name, value in feed.items()})
 
 
-def load(how, directories, out, python=sys.executable):
+def load(how, directories, out, python):
     """Runs models in a process without this package.
 
     Args:
@@ -231,9 +231,20 @@ def load(how, directories, out, python=sys.executable):
     return [[model[turn] for turn in sorted(model)] for model in found]
 
 
-def tf2_python():
-    """The interpreter of an environment with TensorFlow 2.x, None without one."""
-    return os.environ.get("MX_REC_TF2_PYTHON")
+# Ways to load a model: whether in TensorFlow 2.x, and how.
+WAYS = {"1.15 in a session": (False, "session"), "1.15 predictor": (False, "predictor"),
+        "2.x in a session": (True, "session"), "2.x eager": (True, "eager")}
+
+
+def load_in(way, directories, out):
+    """Runs models in one of WAYS; the test is skipped if nobody says where TensorFlow 2.x is."""
+    import pytest
+
+    in_2x, how = WAYS[way]
+    python = os.environ.get("MX_REC_TF2_PYTHON") if in_2x else sys.executable
+    if not python:
+        pytest.skip("NOT TESTED: plain models in TensorFlow 2.x; MX_REC_TF2_PYTHON names no interpreter")
+    return load(how, directories, out, python)
 
 
 def ops_of(directory):

@@ -4,15 +4,11 @@ The processes that load have TensorFlow 1.15, and TensorFlow 2.x if MX_REC_TF2_P
 """
 
 import os
-import sys
 
 import pytest
 
 import plain_cases as cases
 import support
-
-WAYS = {"1.15 in a session": (sys.executable, "session"), "1.15 predictor": (sys.executable, "predictor"),
-        "2.x in a session": (None, "session"), "2.x eager": (None, "eager")}
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +53,8 @@ def predicted(models, tmp_path_factory):
 
     def run(way):
         if way not in results:
-            python, how = WAYS[way]
             out = str(tmp_path_factory.mktemp("out")) + "/out.npz"
-            found = cases.load(how, [models[name][0] for name in names], out, python or cases.tf2_python())
+            found = cases.load_in(way, [models[name][0] for name in names], out)
             results[way] = dict(zip(names, found))
         return results[way]
 
@@ -67,12 +62,9 @@ def predicted(models, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", sorted(cases.CASES) + ["chunks"])
-@pytest.mark.parametrize("way", sorted(WAYS))
+@pytest.mark.parametrize("way", sorted(cases.WAYS))
 def test_a_process_without_the_package_predicts_the_same_bits(models, predicted, way, name):
-    if WAYS[way][0] is None and cases.tf2_python() is None:
-        pytest.skip("NOT TESTED: plain models in TensorFlow 2.x; MX_REC_TF2_PYTHON names no interpreter")
-    expected = models[name][1]
-    found = predicted(way)[name]
+    expected, found = models[name][1], predicted(way)[name]
     assert len(found) == len(expected)
     for turn, outputs in enumerate(expected):
         assert sorted(found[turn]) == sorted(outputs)

@@ -27,42 +27,65 @@ def predict(directory, feed, tags=("serve",), signature="serving_default"):
                         {signature.inputs[name].name: value for name, value in feed.items()})
 
 
-def test_an_estimator_exports_with_plain(mx, tmp_path):
-    """The argument of export_saved_model, for placeholders and for serialized examples, and exporters in the block."""
+class Estimator:
+    """A trained Estimator, its export by the argument `plain`, and what it predicts itself."""
+
+    def __init__(self, directory):
+        self.case = estimator_cases.Case("ahead", directory + "/model")
+        self.case.train(steps=12)
+        self.features, self.labels = estimator_cases.samples(40, seed=3, users=2 * estimator_cases.USERS)
+        self.expected = self.predict()
+        self.directory = self.case.estimator.export_saved_model(directory + "/raw", self.receiver, plain=True).decode()
+        cases.save_feeds(self.directory, [self.features])
+
+    def predict(self):
+        return self.case.predict((self.features, self.labels))["output"]
+
+    def receiver(self):
+        tf = support.tf()
+        inputs = {name: tf.compat.v1.placeholder(value.dtype.type, [None] + list(value.shape[1:]), name=name)
+                  for name, value in self.features.items()}
+        return tf.estimator.export.ServingInputReceiver(inputs, inputs)
+
+
+@pytest.fixture(scope="module")
+def estimator(tmp_path_factory):
+    from mx_rec.util.initialize import init, terminate_config_initializer
+
+    init()
+    try:
+        return Estimator(os.path.realpath(str(tmp_path_factory.mktemp("estimator"))))
+    finally:
+        terminate_config_initializer()
+
+
+@pytest.mark.parametrize("way", sorted(cases.WAYS))
+def test_an_estimator_exports_with_plain(estimator, tmp_path, way):
+    assert not [op for op in cases.ops_of(estimator.directory)[0] if op.startswith("MxRec")]
+    found = cases.load_in(way, [estimator.directory], str(tmp_path / "out.npz"))[0][0]
+    # Other versions of TensorFlow have other kernels for the dense layers behind the embeddings.
+    ulps = 16 if cases.WAYS[way][0] else 0
+    support.assert_rounding(found["output"], estimator.expected, ulps, 1.0, way)
+
+
+def test_an_estimator_exports_with_the_plugin_without_the_argument(dynamic, estimator, tmp_path):
+    stock = estimator.case.estimator.export_saved_model(str(tmp_path), estimator.receiver).decode()
+    assert "MxRecFind" in cases.ops_of(stock)[0]
+
+
+def test_exporters_in_the_block_are_plain(dynamic, estimator):
     from mx_rec.saver import plain_exports
 
     tf = support.tf()
-    mx()
-    case = estimator_cases.Case("ahead", tmp_path / "model")
-    case.train(steps=12)
-    features, labels = estimator_cases.samples(40, seed=3, users=2 * estimator_cases.USERS)
-
-    def receiver():
-        inputs = {name: tf.compat.v1.placeholder(value.dtype.type, [None] + list(value.shape[1:]), name=name)
-                  for name, value in features.items()}
-        return tf.estimator.export.ServingInputReceiver(inputs, inputs)
-
-    expected = case.predict((features, labels))["output"]
-    raw = case.estimator.export_saved_model(str(tmp_path / "raw"), receiver, plain=True).decode()
-    assert not [op for op in cases.ops_of(raw)[0] if op.startswith("MxRec")]
-    cases.save_feeds(raw, [features])
-    ways = [("session", None), ("predictor", None)]
-    ways += [("eager", cases.tf2_python())] if cases.tf2_python() else []
-    for how, python in ways:
-        found = cases.load(how, [raw], str(tmp_path / "out.npz"), *([python] if python else []))
-        # Other versions of TensorFlow have other kernels for the dense layers behind the embeddings.
-        support.assert_rounding(found[0][0]["output"], expected, 16 if python else 0, 1.0, how)
-    stock = case.estimator.export_saved_model(str(tmp_path / "stock"), receiver).decode()
-    assert "MxRecFind" in cases.ops_of(stock)[0]
-
-    exporter = tf.estimator.LatestExporter("latest", receiver)
+    case = estimator.case
+    exporter = tf.estimator.LatestExporter("latest", estimator.receiver)
     with plain_exports():
         tf.estimator.train_and_evaluate(
             case.estimator, tf.estimator.TrainSpec(case.input_fn(True, repeat=None), 20, case.hooks()),
             tf.estimator.EvalSpec(case.input_fn(False), None, hooks=case.hooks(), exporters=exporter,
                                   start_delay_secs=0, throttle_secs=0))
     newest = sorted(glob.glob("{}/export/latest/*".format(case.directory)))[-1]
-    support.assert_same_bits(predict(newest, features)["output"], case.predict((features, labels))["output"])
+    support.assert_same_bits(predict(newest, estimator.features)["output"], estimator.predict())
 
 
 def test_an_export_of_several_modes_is_refused(mx, tmp_path):
@@ -95,7 +118,8 @@ def test_simple_save_in_the_block_is_plain(graph, session, dynamic, tmp_path):
     support.assert_same_bits(predict(tmp_path / "model", {"ids": queries})["rows"], sess.run(rows, {ids: queries}))
 
 
-def test_assets_vocabularies_and_mutable_tables_of_tensorflow_are_kept(graph, session, dynamic, tmp_path):
+@pytest.mark.parametrize("way", sorted(cases.WAYS))
+def test_assets_vocabularies_and_mutable_tables_of_tensorflow_are_kept(graph, session, dynamic, tmp_path, way):
     tf = support.tf()
     vocabulary = tmp_path / "words.txt"
     vocabulary.write_text(u"a\nb\nc\n")
@@ -118,12 +142,9 @@ def test_assets_vocabularies_and_mutable_tables_of_tensorflow_are_kept(graph, se
     assert os.listdir(directory + "/assets") == ["words.txt"]
     vocabulary.write_text(u"moved\n")
     cases.save_feeds(directory, [{"words": fed}])
-    ways = [("session", None), ("predictor", None)]
-    ways += [("session", cases.tf2_python()), ("eager", cases.tf2_python())] if cases.tf2_python() else []
-    for how, python in ways:
-        found = cases.load(how, [directory], str(tmp_path / "out.npz"), *([python] if python else []))[0][0]
-        support.assert_same_bits(found["rows"], expected["rows"], how)
-        assert found["numbers"].tolist() == expected["numbers"].tolist() == [5, -1, 6, -1], how
+    found = cases.load_in(way, [directory], str(tmp_path / "out.npz"))[0][0]
+    support.assert_same_bits(found["rows"], expected["rows"])
+    assert found["numbers"].tolist() == expected["numbers"].tolist() == [5, -1, 6, -1]
 
 
 @pytest.mark.parametrize("use_dynamic", [True, False])
