@@ -90,10 +90,12 @@ def _refuse_tables(graph_def: graph_pb2.GraphDef, loaded: Set[str]) -> None:
     if tables:
         raise ValueError(
             "the graph cannot be frozen: the rows of the table{} {} are no variables and cannot "
-            "become constants, and every lookup in the frozen graph would give zeros. Export the "
-            "model with its tables (tf.compat.v1.saved_model.simple_save, or the Estimator's "
-            "export_saved_model), or restore its checkpoint with tf.compat.v1.train.Saver; or "
-            "freeze only what follows the embeddings, with these as its inputs.".format(
+            "become constants, and every lookup in the frozen graph would give zeros. For a model "
+            "that loads without mx_rec, use mx_rec.saver.export_plain, or the Estimator's "
+            "export_saved_model with plain=True. Where mx_rec is installed, export the model with "
+            "its tables (tf.compat.v1.saved_model.simple_save, export_saved_model), or restore "
+            "its checkpoint with tf.compat.v1.train.Saver; or freeze only what follows the "
+            "embeddings, with these as its inputs.".format(
                 "s" if len(tables) > 1 else "", ", ".join(map(repr, sorted(tables)))))
 
 
@@ -117,7 +119,8 @@ def check_imported(operations: List[tf.Operation]) -> None:
             raise NotImplementedError(
                 "the table {!r} cannot be imported into a function of eager execution: a table "
                 "lives in a session. Load the model with tf.compat.v1.saved_model.load in a "
-                "tf.compat.v1.Session(graph=tf.Graph()), or with tf.contrib.predictor.".format(
+                "tf.compat.v1.Session(graph=tf.Graph()), or with tf.contrib.predictor; or export "
+                "it with mx_rec.saver.export_plain: such models load under eager execution.".format(
                     _table_name(tensor_util.constant_value(op.inputs[0]), op.name)))
         users = {consumer.type for consumer in op.outputs[1].consumers()}
         if "MxRecFind" in users and users <= _READERS:

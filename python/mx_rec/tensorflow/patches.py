@@ -7,6 +7,8 @@
 | tf.compat.v1.train.Saver.restore | tables are restored with the variables |
 | CheckpointSaverHook's four methods | incremental checkpoints are saved by two clocks |
 | SavedModelBuilder._maybe_create_saver | a model loaded without this package has its tables |
+| SavedModelBuilder.add_meta_graph* | a model can be exported as TensorFlow's own ops alone |
+| Estimator.export_saved_model | the same by its argument `plain` |
 | BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides; clusters |
 | BaseSession.run | a rewritten one-shot iterator starts by itself; a warning if none is rewritten |
 | BaseSession.make_callable, partial_run_setup | the same for steps that do not go through run |
@@ -47,6 +49,7 @@ from mx_rec.optimizers.stock import (patched_apply_gradients, patched_get_slot, 
 from mx_rec.saver.incremental import (patched_hook_after_run, patched_hook_begin,
                                       patched_hook_created, patched_hook_end)
 from mx_rec.saver.objects import patched_object_restore, patched_object_save
+from mx_rec.saver.plain import patched_add, patched_add_with_variables, patched_estimator_export
 from mx_rec.saver.saver import Saver, patched_init, patched_restore, patched_save
 from mx_rec.saver.serving import patched_saver_of_builder
 from mx_rec.saver.warm_start import patched_settings, patched_warm_start
@@ -113,6 +116,7 @@ _HOOK = tf.compat.v1.train.CheckpointSaverHook
 _TRACKABLE = (((2, 9), _P + "checkpoint.checkpoint:TrackableSaver"),
               ((1, 15), _P + "training.tracking.util:TrackableSaver"))
 _BUILDER = _in(_P + "saved_model.builder_impl:_SavedModelBuilder")
+_BUILDER_1 = _in(_P + "saved_model.builder_impl:SavedModelBuilder")
 _SESSION = _in(_P + "client.session:BaseSession")
 _OPTIMIZER = _P + "training.optimizer"
 _ESTIMATOR = "tensorflow_estimator.python.estimator.estimator"
@@ -156,16 +160,26 @@ _PATCHES = (
 ) + tuple(
     _Patch("TensorFlow's optimizers on tables", _in(_OPTIMIZER + ":Optimizer"), maker,
            patched_slot)
-    for maker in ("_get_or_make_slot", "_get_or_make_slot_with_initializer", "_zeros_slot"))
+    for maker in ("_get_or_make_slot", "_get_or_make_slot_with_initializer", "_zeros_slot")
+) + tuple(
+    _Patch("plain exports", builder, name, make)
+    for builder in (_BUILDER, _BUILDER_1)
+    for name, make in (("add_meta_graph_and_variables", patched_add_with_variables),
+                       ("add_meta_graph", patched_add)))
 
 # Of a package that not every version comes with.
-_ESTIMATOR_PATCH = _Patch("warm starts of Estimators", _in(_ESTIMATOR),
-                          "_get_default_warm_start_settings", patched_settings)
+_ESTIMATOR_PATCHES = (
+    _Patch("warm starts of Estimators", _in(_ESTIMATOR), "_get_default_warm_start_settings",
+           patched_settings),
+) + tuple(
+    _Patch("plain exports of Estimators", _in(_ESTIMATOR + ":Estimator"), name,
+           patched_estimator_export)
+    for name in ("export_saved_model", "export_savedmodel"))
 
 
 def apply() -> None:
     """Applies all patches; a second call changes nothing."""
-    for patch in _PATCHES + ((_ESTIMATOR_PATCH,) if has_estimators() else ()):
+    for patch in _PATCHES + (_ESTIMATOR_PATCHES if has_estimators() else ()):
         owner = patch.owner
         if isinstance(owner, tuple):
             owner = find(patch.feature, *owner)

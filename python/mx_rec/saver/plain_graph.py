@@ -1,0 +1,396 @@
+"""Takes the part of a graph that predicts, with TensorFlow's own ops in the place of lookups."""
+
+import collections
+from typing import Any, Dict, Iterable, List, NamedTuple, NoReturn, Optional, Set, Tuple
+
+import tensorflow as tf
+from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
+
+from mx_rec.core.table_variable import TABLE_OP, described_name
+from mx_rec.saver.plain_lookup import PASSING, Lookup, lookup_nodes
+from mx_rec.saver.plain_rows import PlainTable, extensible
+from mx_rec.tensorflow.names import ops as tf_ops
+from mx_rec.tensorflow.names import saveable_object
+
+# How the types of the plugin's ops, and the attributes that the package gives to ops, begin.
+_OURS = "MxRec"
+_OUR_ATTRIBUTES = "_mx_rec_"
+
+_FIND = "MxRecFind"
+_SPREAD = ("MxRecEmbed", "MxRecRestore")
+_KEY_WORK = ("MxRecIdOffset", "MxRecClaim")
+
+# Ops of training lookups; those with an access threshold have the middle two.
+_TRAINING = _SPREAD + ("MxRecLookup", "MxRecObserve", "MxRecAdmit") + _KEY_WORK
+
+_ITERATOR = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional")
+
+_SAVERS = "_mx_rec_plain_savers"
+
+# Collections that builders of SavedModels fill themselves.
+_OF_BUILDERS = ("saved_model_main_op", "legacy_init_op", "saved_model_assets",
+                "saved_model_train_op")
+
+
+class Wanted(NamedTuple):
+    """What a SavedModel names of a graph.
+
+    Attributes:
+        inputs: Names of tensors that are fed.
+        outputs: Names of tensors that are fetched.
+        others: Names of ops and tensors that have to be there: of initialization and assets.
+    """
+
+    inputs: List[str]
+    outputs: List[str]
+    others: List[str]
+
+
+class Cut:
+    """The part of a graph that outputs need, without lookups' tables.
+
+    Attributes:
+        tables: Ops of type MxRecTable whose rows are looked up.
+        fed: New placeholders by the names of fed tensors that an iterator yields.
+
+    Args:
+        graph: The session's graph.
+        wanted: What is to be kept.
+        training: Whether training lookups become lookups without training; else they are refused.
+
+    Raises:
+        ValueError: If an op of the plugin would be left, or a fed tensor cannot be fed.
+    """
+
+    def __init__(self, graph: tf.Graph, wanted: Wanted, training: bool) -> None:
+        self.graph = graph
+        self.fed = {}  # type: Dict[str, str]
+        self._wanted = wanted
+        self._training = training
+        self._lookups = collections.OrderedDict()  # type: Dict[str, Lookup]
+        self._checked = set()  # type: Set[str]
+        self._roots = [_op_name(name) for name in wanted.outputs + wanted.others]
+        self._read()
+        self._cut_inputs()
+        self._keep()
+        self.tables = [graph.get_operation_by_name(name) for name in collections.OrderedDict(
+            (lookup.table, None) for lookup in self._lookups.values())]
+
+    def add(self, names: Iterable[str]) -> None:
+        """Keeps ops more, which may be newer than this object.
+
+        Args:
+            names: Names of ops or tensors.
+        """
+        self._roots += [_op_name(name) for name in names]
+        self._read()
+        self._keep()
+
+    def saveables(self) -> List[Any]:
+        """Returns the variables of the part that a Saver saves, and other saveable objects."""
+        found = [one for one in self.graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
+                 if _is_variable(one) and one.op.name in self._kept]
+        for one in self.graph.get_collection(tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS):
+            ops = [spec.tensor.op for spec in one.specs if isinstance(spec.tensor, tf.Tensor)]
+            ops += [source.op for op in ops for source in op.inputs]
+            if any(op.name in self._kept for op in ops):
+                found.append(one)
+        return found
+
+    def build(self, tables: Dict[str, PlainTable]) -> None:
+        """Imports the part into the default graph, with lookups in TensorFlow's own ops.
+
+        Args:
+            tables: By the name of the table's op, in the same graph.
+        """
+        resources = {}  # type: Dict[str, tf.Tensor]
+        names = {}  # type: Dict[str, List[str]]
+        for table, plain in tables.items():
+            tensors = [plain.index] + [chunk.handle for chunk in plain.chunks]
+            names[table] = [tensor.name for tensor in tensors]
+            resources.update(zip(names[table], tensors))
+        result = graph_pb2.GraphDef(versions=self._graph_def.versions)
+        for name in sorted(self._kept, key=self._order.__getitem__):
+            lookup = self._lookups.get(name)
+            if lookup is None:
+                result.node.extend([self._plain_node(self._nodes[name])])
+            else:
+                result.node.extend(lookup_nodes(lookup, tables[lookup.table],
+                                                names[lookup.table]))
+        result.library.CopyFrom(self._called_functions(result.node))
+        used = {name for node in result.node for name in node.input}
+        tf.import_graph_def(result, name="", input_map={
+            name: tensor for name, tensor in resources.items()
+            if name in used or name[:-2] in used})
+        self._copy_collections()
+
+    def scope(self) -> str:
+        """Returns a name scope that no kept op is in."""
+        scope = "tables"
+        while any(name.split("/")[0].lower() == scope for name in self._nodes):
+            scope += "_"
+        return scope
+
+    def _read(self) -> None:
+        self._graph_def = self.graph.as_graph_def()
+        self._nodes = {node.name: node for node in self._graph_def.node}
+        self._order = {node.name: place for place, node in enumerate(self._graph_def.node)}
+        self._functions = {function.signature.name: function
+                           for function in self._graph_def.library.function}
+        for name, placeholder in self.fed.items():
+            self._add_placeholder(name, placeholder)
+
+    def _cut_inputs(self) -> None:
+        """Puts placeholders in the place of fed tensors that come from an iterator."""
+        for name in self._wanted.inputs:
+            tensor = self.graph.get_tensor_by_name(name)
+            if tensor.op.type in _ITERATOR:
+                self.fed[name] = "{}/fed_{}".format(tensor.op.name, tensor.value_index)
+                self._add_placeholder(name, self.fed[name])
+            elif not self.graph.is_feedable(tensor):
+                raise ValueError(
+                    "the model cannot be exported: its input {!r} may not be fed, because lookups "
+                    "do not read it. They were moved into the input pipeline: export from a graph "
+                    "that is not modified, such as one of its own for prediction.".format(name))
+            self._roots.append(_op_name(self.fed.get(name, name)))
+
+    def _add_placeholder(self, name: str, placeholder: str) -> None:
+        tensor = self.graph.get_tensor_by_name(name)
+        node = node_def_pb2.NodeDef(name=placeholder, op="Placeholder")
+        node.attr["dtype"].type = tensor.dtype.as_datatype_enum
+        node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
+        self._nodes[placeholder] = node
+        self._order[placeholder] = self._order[tensor.op.name]
+
+    def _keep(self) -> None:
+        """Finds what the roots need, with the initializers of variables."""
+        self._kept = set()  # type: Set[str]
+        self._lookups.clear()
+        self._walk(self._roots)
+        while True:
+            before = len(self._kept)
+            for variable in self._kept_variables():
+                definition = variable.to_proto()
+                self._walk(_op_name(name) for name in (
+                    definition.variable_name, definition.initializer_name,
+                    definition.snapshot_name, definition.initial_value_name) if name)
+            if len(self._kept) == before:
+                return
+
+    def _walk(self, names: Iterable[str]) -> None:
+        ahead = list(names)
+        while ahead:
+            name = ahead.pop()
+            if name in self._kept:
+                continue
+            node = self._nodes[name]
+            if node.op.startswith(_OURS):
+                lookup = self._lookup_of(node)
+                self._lookups[name] = lookup
+                sources = [lookup.ids] + ([lookup.absent] if lookup.absent else [])
+                sources += [source for source in node.input if source.startswith("^")]
+            elif node.op in _ITERATOR:
+                raise ValueError(
+                    "the model cannot be exported: its outputs depend on the iterator {!r}, and a "
+                    "server feeds its inputs. Make the tensors of the batch inputs; in a graph "
+                    "that was modified lookups read another iterator: export from a graph of its "
+                    "own.".format(name))
+            else:
+                for function in _called(node):
+                    self._check_function(function)
+                sources = [self._source(source) for source in node.input]
+            self._kept.add(name)
+            ahead.extend(_op_name(source) for source in sources)
+
+    def _check_function(self, name: str) -> None:
+        """Refuses a function that has ops of the plugin, or calls one that has."""
+        if name not in self._functions or name in self._checked:
+            return
+        self._checked.add(name)
+        for node in self._functions[name].node_def:
+            if node.op.startswith(_OURS):
+                self._refuse(node.name, node.op, name)
+            for called in _called(node):
+                self._check_function(called)
+
+    def _source(self, name: str) -> str:
+        """Returns what an input of a node is, with placeholders for fed tensors."""
+        if name.startswith("^") or not self.fed:
+            return name
+        return self.fed.get(name if ":" in name else name + ":0", name)
+
+    def _lookup_of(self, node: node_def_pb2.NodeDef) -> Lookup:
+        """Returns the lookup that an op of the plugin is the result of, or refuses the op."""
+        op = self.graph.get_operation_by_name(node.name)
+        if node.op == _FIND:
+            path, table = self._table_of(op, op.inputs[0])
+            absent = op.inputs[3]
+            rows = tf.compat.dimension_value(absent.shape[0]) if absent.shape.rank else None
+            source = self._source(node.input[3])
+            return Lookup(node, table.name, self._source(node.input[2]), op.inputs[2].dtype,
+                          None if rows == 0 else source, rows, path)
+        if node.op in _SPREAD:
+            made = op if node.op == "MxRecEmbed" else op.inputs[0].op
+            key_work = made.inputs[2].op if len(made.inputs) > 2 else made
+            if key_work.type in _KEY_WORK and op.inputs[-1] is key_work.outputs[1]:
+                path, table = self._table_of(key_work, key_work.inputs[0])
+                if not self._training:
+                    raise ValueError(
+                        "the model cannot be exported: its outputs depend on the training lookup "
+                        "{!r} of the table {!r}, which gives new keys rows, and TensorFlow's own "
+                        "ops cannot. Look up with is_train=False in the part that predicts; or "
+                        "give training_lookups='find' to export it as a lookup that gives keys "
+                        "without a row zeros.".format(node.name, described_name(table)))
+                return Lookup(node, table.name, self._source(key_work.node_def.input[1]),
+                              key_work.inputs[1].dtype, None, 0, path)
+        self._refuse(node.name, node.op)
+
+    def _table_of(self, lookup: tf.Operation, handle: tf.Tensor
+                  ) -> Tuple[List[node_def_pb2.NodeDef], tf.Operation]:
+        """Returns what a table passes on its way to a lookup, the outermost first, and its op."""
+        path = []  # type: List[node_def_pb2.NodeDef]
+        while handle.op.type in PASSING:
+            path.append(handle.op.node_def)
+            handle = handle.op.inputs[0]
+        if handle.op.type != TABLE_OP:
+            raise ValueError(
+                "the model cannot be exported: the table of the lookup {!r} comes from the op {!r} "
+                "of type {}, so that it is not known which one it is.".format(
+                    lookup.name, handle.op.name, handle.op.type))
+        return path[::-1], handle.op
+
+    def _refuse(self, name: str, kind: str, function: Optional[str] = None) -> NoReturn:
+        where = "" if function is None else " in the function {!r}".format(function)
+        why = ""
+        if function is not None:
+            why = " Lookups in functions, and in branches and loops of control flow v2, cannot " \
+                "be replaced: look the rows up outside of them, or build the graph with " \
+                "tf.compat.v1.disable_control_flow_v2()."
+        elif kind in _TRAINING:
+            why = " It is part of a training lookup, of a kind that cannot be exported: look up " \
+                "with is_train=False in the part that predicts."
+        raise ValueError(
+            "the model cannot be exported: its outputs or its initialization depend on the op "
+            "{!r}{} of type {}, which TensorFlow does not have.{}".format(name, where, kind, why))
+
+    def _plain_node(self, node: node_def_pb2.NodeDef) -> node_def_pb2.NodeDef:
+        """Returns a node without attributes of this package and colocation with what is gone."""
+        result = node_def_pb2.NodeDef()
+        result.CopyFrom(node)
+        for place, name in enumerate(node.input):
+            result.input[place] = self._source(name)
+        for key in list(result.attr):
+            if key.startswith(_OUR_ATTRIBUTES):
+                del result.attr[key]
+        if "_class" in result.attr:
+            kept = [name for name in result.attr["_class"].list.s
+                    if not name.startswith(b"loc:@") or name[5:].decode() in self._kept]
+            del result.attr["_class"].list.s[:]
+            result.attr["_class"].list.s.extend(kept)
+            if not kept:
+                del result.attr["_class"]
+        return result
+
+    def _called_functions(self, nodes: Iterable[node_def_pb2.NodeDef]
+                          ) -> function_pb2.FunctionDefLibrary:
+        """Returns the functions that nodes call, directly or by others."""
+        gradients = self._graph_def.library.gradient
+        seen = set()  # type: Set[str]
+        ahead = [name for node in nodes for name in _called(node)]
+        while ahead:
+            name = ahead.pop()
+            if name in self._functions and name not in seen:
+                seen.add(name)
+                # A gradient function comes with an import and may not be called by any node.
+                self._check_function(name)
+                ahead.extend(one for node in self._functions[name].node_def
+                             for one in _called(node))
+                ahead.extend(one.gradient_func for one in gradients if one.function_name == name)
+        return function_pb2.FunctionDefLibrary(
+            function=[function for name, function in self._functions.items() if name in seen],
+            gradient=[one for one in gradients if one.function_name in seen])
+
+    def _kept_variables(self) -> List[Any]:
+        """Returns the variables of all collections whose ops are kept, each once."""
+        found = collections.OrderedDict()  # type: Dict[str, Any]
+        for key in self.graph.get_all_collection_keys():
+            for value in self.graph.get_collection_ref(key):
+                if _is_variable(value) and value.op.name in self._kept:
+                    found.setdefault(value.op.name, value)
+        return list(found.values())
+
+    def _copy_collections(self) -> None:
+        """Fills the default graph's collections with what of theirs was imported."""
+        graph = tf.compat.v1.get_default_graph()
+        read = tf_ops.get_from_proto_function(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
+        variables = {one.op.name: read(one.to_proto()) for one in self._kept_variables()}
+        for key in self.graph.get_all_collection_keys():
+            if key in _OF_BUILDERS or not isinstance(key, str) or key.startswith("ASCEND"):
+                continue
+            for value in self.graph.get_collection_ref(key):
+                if _is_variable(value):
+                    if value.op.name in variables:
+                        graph.add_to_collection(key, variables[value.op.name])
+                elif isinstance(value, (tf.Tensor, tf.Operation)) \
+                        and _op_name(value.name) in self._kept:
+                    graph.add_to_collection(key, graph.as_graph_element(value.name))
+
+
+def saver_of(cut: Cut) -> Any:
+    """Returns the SaverDef of what a part of a graph saves; its ops are made once in the graph.
+
+    Args:
+        cut: The part; the ops are added to it.
+    """
+    graph = cut.graph
+    saveables = cut.saveables()
+    savers = graph.__dict__.setdefault(_SAVERS, {})
+    key = tuple(sorted(one.name for one in saveables))
+    with extensible(graph):
+        if key not in savers:
+            savers[key] = tf.compat.v1.train.Saver(saveables or [_Nothing()],
+                                                   name="plain_save").saver_def
+    saver_def = savers[key]
+    cut.add([saver_def.filename_tensor_name, saver_def.restore_op_name,
+             saver_def.save_tensor_name])
+    return saver_def
+
+
+class _Nothing(saveable_object.SaveableObject):
+    """Stands for the variables of a model that has none, so that it has a Saver."""
+
+    def __init__(self) -> None:
+        value = tf.constant(0, tf.int64, name="no_variables")
+        super().__init__(value, [saveable_object.SaveSpec(value, "", "no_variables",
+                                                          dtype=tf.int64)], "no_variables")
+
+    def restore(self, restored_tensors: List[tf.Tensor], restored_shapes: Any) -> tf.Operation:
+        """Does nothing with what was read."""
+        del restored_shapes
+        return tf.group(*[tensor.op for tensor in restored_tensors])
+
+
+def _is_variable(value: Any) -> bool:
+    """Whether an element of a collection is a variable of TensorFlow, not that of a table."""
+    return isinstance(value, tf.compat.v1.Variable) and value.op.type != TABLE_OP
+
+
+def _op_name(name: str) -> str:
+    """Returns the name of the op of a tensor, an input of a node, or an op."""
+    return name.lstrip("^").split(":")[0]
+
+
+def _called(node: node_def_pb2.NodeDef) -> List[str]:
+    """Returns the names of functions that a node calls."""
+    names = [node.op]
+    for value in node.attr.values():
+        names.append(value.func.name)
+        names.extend(function.name for function in value.list.func)
+    return [name for name in names if name]
+
+
+__all__ = [
+    "Cut",
+    "Wanted",
+    "saver_of",
+]  # type: List[str]

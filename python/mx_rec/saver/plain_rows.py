@@ -1,0 +1,405 @@
+"""The rows of tables as TensorFlow's own ops keep and restore them, and their files.
+
+A table becomes an index from key to row number, a MutableDenseHashTable of 12 bytes a bucket, and
+its rows, in variables of at most about 1 GB. The last row is zeros: what unknown keys get.
+"""
+
+import contextlib
+import os
+import shutil
+import threading
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from mx_rec.constants.constants import PADDING_KEY
+from mx_rec.core.table_variable import table_config_of, table_name_of
+from mx_rec.ops import library
+from mx_rec.util.log import logger
+
+# Bytes of one variable with rows.
+CHUNK_BYTES = 1 << 30
+
+# Bytes of rows that are in memory at once while files are written.
+PIECE_BYTES = 1 << 26
+
+# Keys that are in memory at once while files are written, and while they are loaded.
+KEYS_AT_ONCE = 1 << 22
+
+# A table with more entries than this share of its buckets doubles them.
+_MAX_LOAD = 0.8
+
+# Odd, so that multiplication by it loses nothing: 2**64 divided by the golden ratio.
+_FACTOR = 0x9E3779B97F4A7C15
+
+_OPS = "_mx_rec_plain_ops"
+
+# Held while ops are added to a graph, by one thread at a time.
+_extending = threading.RLock()
+
+
+class Limits(NamedTuple):
+    """How much is in one variable, one write and one insertion; tests make them small."""
+
+    chunk_bytes: int = CHUNK_BYTES
+    piece_bytes: int = PIECE_BYTES
+    keys: int = KEYS_AT_ONCE
+
+
+class Rows:
+    """Keys and rows of a table at one moment, as far as lookups without training find them.
+
+    Attributes:
+        name: The table's name.
+        dim: Floats of a row.
+        count: Number of rows.
+
+    Args:
+        name: As above.
+        keys: int64 of shape (n).
+        rows: float32 of shape (n, dim).
+        found: Positions of those that lookups find, ascending; None is all.
+    """
+
+    def __init__(self, name: str, keys: np.ndarray, rows: np.ndarray,
+                 found: Optional[np.ndarray]) -> None:
+        self.name = name
+        self.dim = int(rows.shape[1])
+        self.count = len(keys) if found is None else len(found)
+        self._keys = keys
+        self._rows = rows
+        self._found = found
+
+    def keys(self, start: int, stop: int) -> np.ndarray:
+        """Returns keys `start..stop`, int64."""
+        return self._part(self._keys, start, stop)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Returns rows `start..stop`, float32; row `count` is zeros."""
+        part = self._part(self._rows, start, min(stop, self.count))
+        if stop > self.count:
+            part = np.concatenate([part, np.zeros([1, self.dim], np.float32)])
+        return part
+
+    def _part(self, values: np.ndarray, start: int, stop: int) -> np.ndarray:
+        at = slice(start, stop) if self._found is None else self._found[start:stop]
+        return np.array(values[at])
+
+
+class _TableOps(NamedTuple):
+    """Ops that read one table of the session's graph."""
+
+    path: tf.Tensor
+    save: tf.Tensor
+    export: Any
+    stats: tf.Tensor
+    ids: tf.Tensor
+    found: List[tf.Tensor]
+
+
+@contextlib.contextmanager
+def extensible(graph: tf.Graph) -> Iterator[None]:
+    """Lets ops be added to a graph, also to one that was finalized."""
+    with _extending:
+        finalized = graph.finalized
+        if finalized:
+            graph._unsafe_unfinalize()  # pylint: disable=protected-access
+        try:
+            with graph.as_default(), graph.control_dependencies(None), tf.name_scope(None):
+                yield
+        finally:
+            if finalized:
+                graph.finalize()
+
+
+def take_rows(session: Any, tables: Sequence[tf.Operation], scratch: str) -> Dict[str, Rows]:
+    """Takes a snapshot of each table.
+
+    A table is written into a directory and read from there piece by piece, so that memory does not
+    limit its size. A table that tracks changes is copied in memory instead: a save of it would
+    count for its incremental checkpoints.
+
+    Args:
+        session: A session of the tables' graph.
+        tables: Ops of type MxRecTable.
+        scratch: A local directory for the files, with room for the tables with all slots.
+
+    Returns:
+        The rows by the name of the op.
+
+    Raises:
+        tf.errors.OpError: If there is no room, on the disk or in memory.
+    """
+    ops = _ops_of(session.graph, tables)
+    copied = [op for op in tables if table_config_of(op).get("track_changes")]
+    saved = [op for op in tables if op not in copied]
+    places = {op.name: os.path.join(scratch, "table_{}".format(number))
+              for number, op in enumerate(saved)}
+    session.run([ops[op.name].save for op in saved],
+                {ops[op.name].path: np.frombuffer(os.fsencode(places[op.name]), np.uint8)
+                 for op in saved})
+    arrays = {op.name: tuple(session.run(ops[op.name].export)) for op in copied}
+    for op in saved:
+        arrays[op.name] = _read(places[op.name], int(table_config_of(op)["dim"]))
+        # The arrays hold the files; optimizer slots take no room any more.
+        shutil.rmtree(places[op.name])
+    result = {}
+    for op in tables:
+        keys, rows = arrays[op.name]
+        found = _found(session, ops[op.name], keys, int(rows.shape[1]))
+        result[op.name] = Rows(table_name_of(op), keys, rows, found)
+    return result
+
+
+def _read(directory: str, dim: int) -> Tuple[np.ndarray, np.ndarray]:
+    """Returns keys and rows of a saved table, which the system reads when they are needed."""
+    arrays = []
+    for part, dtype, shape in (("key", "<i8", (-1,)), ("embedding", "<f4", (-1, dim))):
+        path = os.path.join(directory, part, "slice.data")
+        empty = np.zeros([0] + list(shape[1:]), dtype)
+        arrays.append(np.memmap(path, dtype, "r").reshape(shape) if os.path.getsize(path)
+                      else empty)
+    return arrays[0], arrays[1]
+
+
+def _found(session: Any, ops: _TableOps, keys: np.ndarray, dim: int) -> Optional[np.ndarray]:
+    """Returns the positions of keys whose rows lookups find, None if it is all of them.
+
+    Keys below the threshold of admission may have rows, which lookups do not give.
+    """
+    history_bytes = int(session.run(ops.stats)[4])
+    if not history_bytes:
+        return None
+    found = []
+    step = max(1, PIECE_BYTES // (4 * dim))
+    for start in range(0, len(keys), step):
+        part = keys[start:start + step]
+        zeros, ones = session.run(ops.found, {ops.ids: part})
+        # A row that depends on what absent keys get is not found.
+        found.append(start + np.flatnonzero(np.all(
+            zeros.view(np.uint32) == ones.view(np.uint32), axis=1)))
+    positions = np.concatenate(found) if found else np.zeros([0], np.int64)
+    return None if len(positions) == len(keys) else positions
+
+
+def _ops_of(graph: tf.Graph, tables: Sequence[tf.Operation]) -> Dict[str, _TableOps]:
+    """Returns ops that read tables; they are made once in a graph."""
+    with _extending:
+        known = graph.__dict__.setdefault(_OPS, {})  # type: Dict[str, _TableOps]
+        missing = [op for op in tables if op.name not in known]
+        if missing:
+            with extensible(graph), tf.device("/cpu:0"):
+                for op in missing:
+                    known[op.name] = _make_ops(op)
+        return known
+
+
+def _make_ops(table: tf.Operation) -> _TableOps:
+    # An imported op does not know its shapes.
+    handle, dim = table.outputs[1], int(table_config_of(table)["dim"])
+    path = tf.compat.v1.placeholder(tf.uint8, [None])
+    ids = tf.compat.v1.placeholder(tf.int64, [None])
+    like = table.inputs[1]
+    return _TableOps(
+        path, library().mx_rec_save(handle, path).rows, library().mx_rec_export(handle),
+        library().mx_rec_table_stats(handle), ids,
+        [library().mx_rec_find(handle, like, ids, tf.fill([1, dim], value)) for value in (0., 1.)])
+
+
+def mixed(keys: np.ndarray) -> np.ndarray:
+    """Returns other int64 numbers for keys, different for different keys; see `mixed_tensor`."""
+    with np.errstate(over="ignore"):
+        words = np.array(keys, np.int64).view(np.uint64)
+        for _ in range(2):
+            words = words * np.uint64(_FACTOR)
+            words = words ^ (words >> np.uint64(32))
+        return words.view(np.int64)
+
+
+def mixed_tensor(keys: tf.Tensor) -> tf.Tensor:
+    """Returns what `mixed` does, of an int64 tensor.
+
+    TensorFlow's table takes the low bits of a key for its hash, so that ids with equal low bits,
+    such as those with a field in the high ones, would all share a bucket.
+    """
+    factor = tf.constant(_FACTOR - 2 ** 64, tf.int64)
+    for _ in range(2):
+        keys = keys * factor
+        # The shift copies the sign, which is masked.
+        high = tf.bitwise.bitwise_and(tf.bitwise.right_shift(keys, tf.constant(32, tf.int64)),
+                                      tf.constant(2 ** 32 - 1, tf.int64))
+        keys = tf.bitwise.bitwise_xor(keys, high)
+    return keys
+
+
+class PlainTable:
+    """The index and the rows of one table in a graph of TensorFlow's own ops.
+
+    Attributes:
+        count: Number of rows, which is also the number of the row of zeros.
+        dim: Floats of a row.
+        chunk_rows: Rows of each variable but the last.
+        index: The hash table, from mixed keys to row numbers, a resource.
+        chunks: The variables with the rows.
+        reserved: Mixed keys that the hash table does not take: of padding and of a key without a
+            row.
+        substitute: A mixed key without a row, which is looked up in their place.
+
+    Args:
+        rows: The table's content.
+        scope: Name scope of its ops, without a slash at the end.
+        limits: How large variables and reads are.
+    """
+
+    def __init__(self, rows: Rows, scope: str, limits: Limits) -> None:
+        self.count, self.dim = rows.count, rows.dim
+        self._rows, self._scope, self._limits = rows, scope, limits
+        self.chunk_rows = max(1, limits.chunk_bytes // (4 * self.dim))
+        unused, self.substitute = [int(key) for key in mixed(_unused_keys(rows, limits.keys))]
+        self.reserved = int(mixed(np.array([PADDING_KEY]))[0]), unused
+        buckets = 16
+        while buckets * _MAX_LOAD < self.count + 1:
+            buckets *= 2
+        with tf.name_scope(scope + "/"), tf.device("/cpu:0"):
+            self.index = tf.raw_ops.MutableDenseHashTableV2(
+                empty_key=tf.constant(self.reserved[0], tf.int64),
+                deleted_key=tf.constant(self.reserved[1], tf.int64), value_dtype=tf.int32,
+                value_shape=[], initial_num_buckets=buckets, max_load_factor=_MAX_LOAD,
+                use_node_name_sharing=True, name="index")
+            self.chunks = [tf.compat.v1.Variable(
+                tf.zeros([stop - start, self.dim]), trainable=False, use_resource=True,
+                name="rows_{}".format(number))
+                for number, (start, stop) in enumerate(self._bounds())]
+
+    def restore(self, filename: tf.Tensor) -> List[tf.Operation]:
+        """Makes the ops that fill the table from the files of a checkpoint, chunk by chunk.
+
+        Args:
+            filename: The checkpoint's prefix, a string scalar.
+
+        Returns:
+            The last ops of it.
+        """
+        with tf.name_scope(self._scope + "/restore/"), tf.device("/cpu:0"):
+            last = []  # type: List[tf.Operation]
+            for number, variable in enumerate(self.chunks):
+                with tf.control_dependencies(last):
+                    value, = tf.raw_ops.RestoreV2(
+                        prefix=filename, tensor_names=[self._rows_name(number)],
+                        shape_and_slices=[""], dtypes=[tf.float32])
+                last = [tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)]
+            for number, start in enumerate(range(0, self.count, self._limits.keys)):
+                with tf.control_dependencies(last):
+                    keys, = tf.raw_ops.RestoreV2(
+                        prefix=filename, tensor_names=[self._keys_name(number)],
+                        shape_and_slices=[""], dtypes=[tf.int64])
+                    # Where the file's keys end the range has to.
+                    values = tf.range(start, start + tf.size(keys))
+                last = [tf.raw_ops.LookupTableInsertV2(table_handle=self.index, keys=keys,
+                                                       values=values)]
+        return last
+
+    def write(self, writer: "BundleWriter") -> None:
+        """Writes keys and rows where `restore` reads them.
+
+        Args:
+            writer: Writes the files of a checkpoint.
+        """
+        keys = self._limits.keys
+        for number, start in enumerate(range(0, self.count, keys)):
+            part = mixed(self._rows.keys(start, min(start + keys, self.count)))
+            writer.write(self._keys_name(number), "", part)
+        piece = max(1, self._limits.piece_bytes // (4 * self.dim))
+        for number, (first, last) in enumerate(self._bounds()):
+            for start in range(first, last, piece):
+                part = self._rows.rows(start, min(start + piece, last))
+                writer.write(self._rows_name(number), "{} {} {},{}:-".format(
+                    last - first, self.dim, start - first, len(part)), part)
+        logger.info("exported the table %r, %d rows.", self._rows.name, self.count)
+
+    def _bounds(self) -> List[Tuple[int, int]]:
+        """Returns first row and end of each variable; the row of zeros is in the last."""
+        return [(start, min(start + self.chunk_rows, self.count + 1))
+                for start in range(0, self.count + 1, self.chunk_rows)]
+
+    def _rows_name(self, number: int) -> str:
+        return "{}/rows_{}".format(self._scope, number)
+
+    def _keys_name(self, number: int) -> str:
+        return "{}/keys_{}".format(self._scope, number)
+
+
+def _unused_keys(rows: Rows, at_once: int) -> np.ndarray:
+    """Returns two keys that a table has no rows for."""
+    random = np.random.RandomState(1)
+    while True:
+        keys = random.randint(-2 ** 63, 2 ** 63 - 1, 4, dtype=np.int64)
+        keys = np.unique(keys[keys != PADDING_KEY])
+        for start in range(0, rows.count, at_once):
+            part = rows.keys(start, min(start + at_once, rows.count))
+            keys = np.array([key for key in keys if not np.any(part == key)], np.int64)
+        if len(keys) >= 2:
+            return keys[:2]
+
+
+class BundleWriter:
+    """Writes tensors one by one into the files of one checkpoint of TensorFlow.
+
+    Args:
+        directory: Holds what is not yet merged; on the file system of the checkpoint.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._parts = []  # type: List[str]
+        self._graph = tf.Graph()
+        with self._graph.as_default(), tf.device("/cpu:0"):
+            placeholder = tf.compat.v1.placeholder
+            self._prefix = placeholder(tf.string, [])
+            self._name, self._slice = placeholder(tf.string, [1]), placeholder(tf.string, [1])
+            self._values = {np.dtype(dtype): placeholder(dtype) for dtype in (np.float32, np.int64)}
+            self._saves = {dtype: tf.raw_ops.SaveV2(
+                prefix=self._prefix, tensor_names=self._name, shape_and_slices=self._slice,
+                tensors=[value]) for dtype, value in self._values.items()}
+            self._merged = placeholder(tf.string, [None])
+            self._merge = tf.raw_ops.MergeV2Checkpoints(
+                checkpoint_prefixes=self._merged, destination_prefix=self._prefix,
+                delete_old_dirs=True)
+        self._session = tf.compat.v1.Session(graph=self._graph)
+
+    def new_part(self) -> str:
+        """Returns a prefix for a checkpoint that is to be merged with the others."""
+        self._parts.append(os.path.join(self._directory, "part-{:06}".format(len(self._parts))))
+        return self._parts[-1]
+
+    def write(self, name: str, where: str, values: np.ndarray) -> None:
+        """Writes a tensor, or a part of one.
+
+        Args:
+            name: Its name in the checkpoint.
+            where: Shape of the whole and slice, as SaveV2 has it; empty for a whole one.
+            values: float32 or int64.
+        """
+        self._session.run(self._saves[values.dtype], {
+            self._prefix: self.new_part(), self._name: [name], self._slice: [where],
+            self._values[values.dtype]: values})
+
+    def finish(self, prefix: str) -> None:
+        """Makes one checkpoint of all parts, under a prefix."""
+        self._session.run(self._merge, {self._merged: self._parts, self._prefix: prefix})
+
+    def close(self) -> None:
+        """Ends the session."""
+        self._session.close()
+
+
+__all__ = [
+    "BundleWriter",
+    "Limits",
+    "PlainTable",
+    "Rows",
+    "extensible",
+    "mixed_tensor",
+    "take_rows",
+]  # type: List[str]
