@@ -28,6 +28,11 @@ def pooled(table, ids, combiner="sum", **arguments):
     return sparse_lookup_pooled(table, ids, combiner, **arguments)
 
 
+def start_of(keys, dim=DIM):
+    """The first keys, and rows to begin with."""
+    return np.arange(keys), np.random.RandomState(4).randn(keys, dim).astype(np.float32)
+
+
 def batch_of(random, bags, length, keys=40, padding=0.2):
     """Dense ids with duplicates within bags, and padding."""
     ids = random.randint(0, keys, size=(bags, length))
