@@ -135,16 +135,19 @@ def may_be_trained(weights: tf.Tensor) -> bool:
 def _bags(pooling: Pooling, ids: tf.Tensor, shaped: tf.Tensor) -> _Bags:
     """Returns the bags of ids; `shaped` has their shape, and `ids` -1 where they are padding."""
     source = pooling.source
+    count = None  # type: Optional[int]
     if isinstance(source, tf.SparseTensor):
         ends = library().mx_rec_sparse_bag_ends(source.indices, source.dense_shape, name="ends")
-        count = source.dense_shape.op and source.get_shape()
-        ends.set_shape([None if count is None or count.rank is None else count[0]])
+        if source.get_shape().rank is not None:
+            count = source.get_shape().as_list()[0]
     elif isinstance(source, tf.RaggedTensor):
         ends = library().mx_rec_ragged_bag_ends(source.row_splits, name="ends")
-        splits = source.row_splits.shape[0]
-        ends.set_shape([None if splits is None else int(splits) - 1])
+        splits = source.row_splits.shape.as_list()[0]
+        count = None if splits is None else splits - 1
     else:
         ends = library().mx_rec_bag_ends(shaped, name="ends")
+    if source is not None:
+        ends.set_shape([count])
     weights = divisors = tf.zeros([0], name="none")
     if pooling.weights is not None:
         weights = pooling.weights
@@ -169,7 +172,7 @@ def _default(ids: tf.Tensor, inverse: tf.Tensor, absent: tf.Tensor, bags: _Bags)
     padding = tf.constant(PADDING_KEY, ids.dtype)
     is_refused = tf.logical_and(tf.less(inverse, 0), tf.not_equal(ids, padding))
     places = tf.zeros_like(inverse)
-    if absent.shape[0] != 1:
+    if absent.shape.as_list()[0] != 1:
         places = tf.reshape(tf.range(tf.size(inverse)), tf.shape(inverse))
     nowhere = tf.fill(tf.shape(inverse), -1)
     return library().mx_rec_restore_pooled(
