@@ -7,11 +7,14 @@ import support
 DIM = 5
 
 
-def make_table(name, dim=DIM, key_dtype=None, **arguments):
+def make_table(name, dim=DIM, key_dtype=None, first=None, **arguments):
+    """New rows are random, or `first` in all columns: those of tables of two names differ."""
     from mx_rec.core.embedding import create_table
 
     tf = support.tf()
     initializer = tf.compat.v1.random_uniform_initializer(-1.0, 1.0, seed=11)
+    if first is not None:
+        initializer = tf.compat.v1.constant_initializer(first)
     return create_table(key_dtype=key_dtype or tf.int64, dim=dim, name=name, emb_initializer=initializer,
                         **dict({"device_vocabulary_size": 5000}, **arguments))
 
@@ -39,10 +42,10 @@ def batch_of(random, bags, length, keys=40, padding=0.2):
     return np.where(random.random_sample((bags, length)) < padding, -1, ids).astype(np.int64)
 
 
-def unfused(table, ids, combiner="sum", weights=None):
+def unfused(table, ids, combiner="sum", weights=None, **arguments):
     """The same from an embedding for each id, by ops of TensorFlow."""
     tf = support.tf()
-    embedding = lookup(table, ids)
+    embedding = lookup(table, ids, **arguments)
     factors = tf.cast(tf.not_equal(ids, -1), tf.float32)
     if weights is not None:
         factors *= weights
