@@ -24,6 +24,7 @@ BENCHES = {
     "P12": ["model.dense.u", "model.dense.z"],
     "P15": ["lookup.smallest.u"],
     "P16": ["model.modified." + form for form in "uzsdk"],
+    "P19": ["bags.pooled.z"],
 }
 
 

@@ -305,6 +305,7 @@ fn evicting(sizes: &Sizes, share: u64, what: &str) -> Result<()> {
                 offsets: lease.offsets(),
                 inverse,
                 grads: &grads,
+                bags: None,
             };
             table.apply_lookups(&pool, &[lookup], &adam).map(drop)
         })

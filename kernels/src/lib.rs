@@ -31,7 +31,10 @@ mod sort;
 mod sync;
 mod table;
 
-pub use batch::{reduce, restore};
+pub use batch::{
+    bag_divisors, reduce, reduce_pooled, restore, restore_pooled, sparse_bag_ends,
+    weight_gradients, Bags, Divisor,
+};
 pub use error::{Error, Kind, Result};
 pub use ids::{Ids, PADDING};
 pub use init::{Distribution, Initializer, Mode};

@@ -417,6 +417,7 @@ fn step(verb: &Verb, table: &Table, model: &mut Model, pool: &Pool, by: &[Box<dy
                 offsets: &offsets,
                 inverse: &inverse,
                 grads: &grads,
+                bags: None,
             };
             let updated = table.apply_lookups(pool, &[lookup], optimizer).unwrap();
             assert_eq!(updated, model.apply(ids, &grads, optimizer));

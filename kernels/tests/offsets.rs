@@ -60,6 +60,7 @@ fn apply_fused(table: &Table, offsets: &[i64], optimizer: &dyn RowOptimizer) -> 
         offsets,
         inverse: &inverse,
         grads: &grads,
+        bags: None,
     };
     table.apply_lookups(&pool(), &[lookup], optimizer)
 }

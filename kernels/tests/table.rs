@@ -256,6 +256,7 @@ fn of<'a>(offsets: &'a [i64], inverse: &'a [i32], grads: &'a [f32]) -> LookupGra
         offsets,
         inverse,
         grads,
+        bags: None,
     }
 }
 

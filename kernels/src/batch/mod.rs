@@ -9,16 +9,30 @@
 //! | `restore`, `reduce` | the two verbs that need no table |
 //! | `summed` | what `reduce` gives, without a copy of the gradients that are alone |
 //! | `turns` | which thread sums which rows, for both |
+//! | `bags` | which ids are pooled, with their weights |
+//! | `pool` | adds up the rows of every bag |
+//! | `by_key` | the gradient of every key from those of its bags |
+//! | `divisors` | what makes means of sums; the bags of sparse ids |
+//! | `sums` | sums of rows, in registers where that is possible |
 
+mod bags;
+pub(crate) mod by_key;
 pub(crate) mod distinct;
+mod divisors;
 mod grouped;
 mod numbering;
 pub(crate) mod occurrences;
+pub(crate) mod pool;
 mod reduce;
 mod restore;
 pub(crate) mod summed;
+mod sums;
 mod turns;
 
+pub use bags::Bags;
+pub use by_key::reduce_pooled;
+pub use divisors::{bag_divisors, sparse_bag_ends, Divisor};
+pub use pool::{restore_pooled, weight_gradients};
 pub use reduce::reduce;
 pub(crate) use restore::out_of_range;
 pub use restore::restore;

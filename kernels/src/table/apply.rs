@@ -4,13 +4,14 @@ use super::content::Content;
 use super::engine::zeros;
 use super::offset::Unfit;
 use super::{LookupGradients, Table, Target};
+use crate::batch::by_key::ByKey;
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
 use crate::mem::NONE;
 use crate::pool::ranges;
 use crate::rows::{RowPart, RowStore, Store};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::{Ids, Pool, Result, RowOptimizer};
+use crate::{Error, Ids, Pool, Result, RowOptimizer};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -60,6 +61,7 @@ impl Table {
                     offsets: &offsets,
                     inverse: &inverse,
                     grads,
+                    bags: None,
                 };
                 let keyed = self.keyed(pool, &[lookup])?;
                 let mut content = self.content().write();
@@ -74,12 +76,13 @@ impl Table {
     /// One step of `optimizer` with the gradients of `lookups`; returns how many rows changed.
     ///
     /// As if the gradients of each lookup were summed over its ids with [`reduce`](crate::reduce),
-    /// and [`Table::apply`] were called with the sums of all lookups, one after the other: the same
-    /// bits without the tensors between.
+    /// those of a pooled one with [`reduce_pooled`](crate::reduce_pooled), and [`Table::apply`]
+    /// were called with the sums of all lookups, one after the other: the same bits without the
+    /// tensors between.
     ///
     /// # Errors
     /// As [`Table::apply`], and `InvalidArgument` for an entry of `inverse` that is no place in its
-    /// `offsets`. A failed call changes no row.
+    /// `offsets`, and for bags that are not those of the ids. A failed call changes no row.
     pub fn apply_lookups(
         &self,
         pool: &Pool,
@@ -87,8 +90,8 @@ impl Table {
         optimizer: &dyn RowOptimizer,
     ) -> Result<u64> {
         for lookup in lookups {
-            self.floats("grads", lookup.grads.len(), lookup.inverse.len())?;
-            self.expect_numbers(lookup.inverse.len())?;
+            self.floats("grads", lookup.grads.len(), lookup.len())?;
+            self.expect_numbers(lookup.inverse.len().max(lookup.len()))?;
         }
         self.expect_numbers(lookups.iter().map(|lookup| lookup.offsets.len()).sum())?;
         let keyed = self.keyed(pool, lookups)?;
@@ -151,18 +154,30 @@ impl Table {
 
     /// Sums the gradients of every distinct key of every lookup.
     fn keyed<'a>(&self, pool: &Pool, lookups: &[LookupGradients<'a>]) -> Result<Keyed<'a>> {
-        let spread: Vec<Spread<'a>> = lookups
-            .iter()
+        let named = |error: Error| error.with("table", &self.config().name);
+        let plain = lookups.iter().filter(|lookup| lookup.bags.is_none());
+        let spread: Vec<Spread<'a>> = plain
             .map(|lookup| (lookup.inverse, lookup.grads, lookup.offsets.len()))
             .collect();
-        let lookups = Summed::all(pool, self.dim(), &spread)
-            .map_err(|error| error.with("table", &self.config().name))?;
+        let mut plain = Summed::all(pool, self.dim(), &spread)
+            .map_err(named)?
+            .into_iter();
+        let mut found = Vec::with_capacity(lookups.len());
+        let mut ends = Vec::with_capacity(lookups.len());
         let mut end = 0;
-        let ends = spread.iter().map(|&(_, _, distinct)| {
+        for lookup in lookups {
+            let (inverse, grads, distinct) = (lookup.inverse, lookup.grads, lookup.offsets.len());
+            found.extend(match &lookup.bags {
+                None => plain.next().map(OfLookup::Plain),
+                Some(bags) => {
+                    let by_key = ByKey::new(pool, grads, self.dim(), inverse, bags, distinct);
+                    Some(OfLookup::Pooled(by_key.map_err(named)?))
+                }
+            });
             end += distinct;
-            end
-        });
-        let ends = ends.collect();
+            ends.push(end);
+        }
+        let lookups = found;
         Ok(Keyed { lookups, ends })
     }
 
@@ -285,8 +300,8 @@ impl Dealt {
 
 /// The gradients of a batch by position.
 trait Gradients: Sync {
-    /// The gradient at `position`, `dim` floats.
-    fn at(&self, position: u32) -> &[f32];
+    /// The gradient at `position`, `dim` floats, which may be put into `scratch (dim)`.
+    fn at<'s>(&'s self, position: u32, scratch: &'s mut [f32]) -> &'s [f32];
 }
 
 /// One gradient a position, `(n, dim)`.
@@ -297,30 +312,46 @@ struct Rows<'a> {
 
 impl Gradients for Rows<'_> {
     #[inline(always)]
-    fn at(&self, position: u32) -> &[f32] {
+    fn at<'s>(&'s self, position: u32, _: &'s mut [f32]) -> &'s [f32] {
         let at = position as usize * self.dim;
         &self.grads[at..at + self.dim]
+    }
+}
+
+/// The gradients of one lookup by the number of a key.
+enum OfLookup<'a> {
+    Plain(Summed<'a>),
+    Pooled(ByKey<'a>),
+}
+
+impl OfLookup<'_> {
+    #[inline(always)]
+    fn gradient<'s>(&'s self, number: usize, scratch: &'s mut [f32]) -> &'s [f32] {
+        match self {
+            OfLookup::Plain(summed) => summed.gradient(number),
+            OfLookup::Pooled(by_key) => by_key.gradient(number, scratch),
+        }
     }
 }
 
 /// The gradients of several lookups; a position is a distinct key of one of them, and counts on
 /// from lookup to lookup.
 struct Keyed<'a> {
-    lookups: Vec<Summed<'a>>,
+    lookups: Vec<OfLookup<'a>>,
     /// Where the positions of each lookup end.
     ends: Vec<usize>,
 }
 
 impl Gradients for Keyed<'_> {
     #[inline(always)]
-    fn at(&self, position: u32) -> &[f32] {
+    fn at<'s>(&'s self, position: u32, scratch: &'s mut [f32]) -> &'s [f32] {
         let position = position as usize;
         if let [lookup] = &self.lookups[..] {
-            return lookup.gradient(position);
+            return lookup.gradient(position, scratch);
         }
         let lookup = self.ends.partition_point(|&end| end <= position);
         let start = lookup.checked_sub(1).map_or(0, |before| self.ends[before]);
-        self.lookups[lookup].gradient(position - start)
+        self.lookups[lookup].gradient(position - start, scratch)
     }
 }
 
@@ -337,7 +368,7 @@ impl<G: Gradients> Job<'_, G> {
     /// Updates the rows of one owner, which may write all of them, and returns how many changed.
     fn run(&self, mut part: impl RowPart, found: &Occurrences) -> u64 {
         let rows = found.rows();
-        let mut sum = vec![0.0; self.dim];
+        let (mut sum, mut scratch) = (vec![0.0; self.dim], vec![0.0; self.dim]);
         let mut updated = 0;
         rows.iter().take(AHEAD).for_each(|&row| part.prefetch(row));
         for (number, &row) in rows.iter().enumerate() {
@@ -351,12 +382,12 @@ impl<G: Gradients> Job<'_, G> {
                 continue;
             };
             let (first, later) = found.of(number);
-            let mut grad = self.grads.at(first);
+            let mut grad = self.grads.at(first, &mut scratch);
             if !later.is_empty() {
                 sum.copy_from_slice(grad);
                 for &position in later {
                     sum.iter_mut()
-                        .zip(self.grads.at(position))
+                        .zip(self.grads.at(position, &mut scratch))
                         .for_each(|(sum, grad)| *sum += grad);
                 }
                 grad = &sum;

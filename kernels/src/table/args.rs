@@ -1,6 +1,6 @@
 //! The arguments and results of a table's verbs.
 
-use crate::{Ids, SlotSpec};
+use crate::{Bags, Ids, SlotSpec};
 
 /// The rows an update is for.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ impl Target<'_> {
     }
 }
 
-/// The gradients of one lookup, one for each of its ids.
+/// The gradients of one lookup: one for each of its ids, or of its bags.
 #[derive(Clone, Copy, Debug)]
 pub struct LookupGradients<'a> {
     /// Those of its distinct keys `(u)`, as [`Table::id_offset`](crate::Table::id_offset) gave
@@ -35,8 +35,20 @@ pub struct LookupGradients<'a> {
     pub offsets: &'a [i64],
     /// For each id its place in `offsets`, `(n)`; -1 is skipped.
     pub inverse: &'a [i32],
-    /// The gradients `(n, dim)`.
+    /// The gradients `(n, dim)`, of a pooled lookup `(b, dim)`.
     pub grads: &'a [f32],
+    /// The bags of a pooled lookup.
+    pub bags: Option<Bags<'a>>,
+}
+
+impl LookupGradients<'_> {
+    /// How many gradients it takes.
+    pub(super) fn len(&self) -> usize {
+        match self.bags {
+            None => self.inverse.len(),
+            Some(bags) => bags.len(),
+        }
+    }
 }
 
 /// What [`Table::find`](crate::Table::find) gives for keys without a row. The padding key always

@@ -16,6 +16,7 @@
 //! | `flight`, `fingerprint`, `key_map` | staged, leased and retired rows |
 //! | `lease` | batches that are prepared ahead of their step |
 //! | `read` | lookup and find |
+//! | `pooled` | lookup and find of bags |
 //! | `admission`, `evict` | which keys get rows, and which lose them |
 //! | `apply` | updates and assignment |
 //! | `fields` | updates that are computed outside of the table |
@@ -70,6 +71,7 @@ mod load;
 mod observed;
 mod offset;
 mod offset_buffers;
+mod pooled;
 mod read;
 mod rows;
 mod stats;

@@ -16,6 +16,8 @@ from mx_rec.core.clusters import check_graph
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.initializers import describe_initializer, seed_of, table_seed
 from mx_rec.core.lookup import sparse_lookup
+from mx_rec.core.pooled import (embedding_lookup_sparse, safe_embedding_lookup_sparse,
+                                sparse_lookup_pooled)
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
 from mx_rec.tensorflow.names import require_graph_mode
 from mx_rec.util.initialize import ConfigInitializer
@@ -328,5 +330,8 @@ def _merged_table(options: TableOptions, initializer: Any, capacity: int) -> Any
 __all__ = [
     "clean_name",
     "create_table",
+    "embedding_lookup_sparse",
+    "safe_embedding_lookup_sparse",
     "sparse_lookup",
+    "sparse_lookup_pooled",
 ]

@@ -12,8 +12,10 @@ from mx_rec.tensorflow.names import tensor_util
 from mx_rec.util.log import warn_once
 
 # What reads a table through its handle and never gives it a row.
-_READERS = frozenset(["MxRecFind", "MxRecEmbed", "MxRecSize", "MxRecCapacity", "MxRecTableStats",
-                      "MxRecExport", "MxRecExportSlot", "MxRecSave", "MxRecSaveDelta"])
+_FINDS = frozenset(["MxRecFind", "MxRecFindPooled"])
+_READERS = _FINDS | frozenset([
+    "MxRecEmbed", "MxRecEmbedPooled", "MxRecSize", "MxRecCapacity", "MxRecTableStats",
+    "MxRecExport", "MxRecExportSlot", "MxRecSave", "MxRecSaveDelta"])
 _LOAD_OP = "MxRecLoad"
 
 
@@ -123,7 +125,7 @@ def check_imported(operations: List[tf.Operation]) -> None:
                 "it with mx_rec.saver.export_plain: such models load under eager execution.".format(
                     _table_name(tensor_util.constant_value(op.inputs[0]), op.name)))
         users = {consumer.type for consumer in op.outputs[1].consumers()}
-        if "MxRecFind" in users and users <= _READERS:
+        if users & _FINDS and users <= _READERS:
             warn_once("the imported graph looks the table %r up, but holds no op that loads or "
                       "trains it: every lookup gives zeros. It was cut out of a graph or frozen. "
                       "Import the whole graph and restore its checkpoint, or load a SavedModel.",

@@ -14,6 +14,7 @@ from mx_rec.core.admission import (OFF, as_int64, check_thresholds, check_timest
                                    count_and_admit)
 from mx_rec.core.asc.feature_spec import FeatureSpec, normal_thresholds
 from mx_rec.core.asc.source import ids_of_spec, timestamp_of_spec
+from mx_rec.core.bags import Pooling, embed_pooled, find_pooled
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.ids import as_ids, is_id_type
 from mx_rec.core.table import FeatureLookup, Table, scope_of
@@ -43,6 +44,7 @@ class _Request(NamedTuple):
     thresholds: Tuple[int, int]
     coefficient: int
     timestamp: Optional[tf.Tensor]
+    pooling: Optional[Pooling]
 
 
 @checked(hashtable=Type(Table), is_train=Bool(), name=Text(1, 255, optional=True),
@@ -106,11 +108,39 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
         KeyError: If the batch has no entry for the FeatureSpec.
         EnvironmentError: If `init` was not called.
     """
-    config = ConfigInitializer.get_instance()
     if kwargs:
         logger.debug("sparse_lookup ignores the arguments %s.", ", ".join(sorted(kwargs)))
-    table = hashtable
-    require_graph_mode("sparse_lookup", "table {!r}".format(table.table_name))
+    require_graph_mode("sparse_lookup", "table {!r}".format(hashtable.table_name))
+    return look_up(hashtable, ids, send_count, is_train, name, modify_graph, batch,
+                   access_and_evict_config, is_grad, serving_default_value)
+
+
+def look_up(table: Table, ids: Any, send_count: Optional[int], is_train: bool,
+            name: Optional[str], modify_graph: bool, batch: Any, access_and_evict_config: Any,
+            is_grad: bool, serving_default_value: Any,
+            pooling: Optional[Pooling] = None) -> tf.Tensor:
+    """Adds a lookup to the graph.
+
+    Args:
+        table: The table.
+        ids: As of `sparse_lookup`, like the other arguments.
+        send_count: See there.
+        is_train: See there.
+        name: See there.
+        modify_graph: See there.
+        batch: See there.
+        access_and_evict_config: See there.
+        is_grad: See there.
+        serving_default_value: See there.
+        pooling: How the rows are pooled, None if they are not.
+
+    Returns:
+        A row for each id, or a vector for each bag of them.
+
+    Raises:
+        ValueError, RuntimeError, KeyError, EnvironmentError: As `sparse_lookup`.
+    """
+    config = ConfigInitializer.get_instance()
     spec, tensor = _check_ids(ids, modify_graph)
     state = graph_state()
     if table.variable.graph is not tf.compat.v1.get_default_graph() \
@@ -143,7 +173,8 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
         uses_default = serving_default_value is not None and (is_counted or not is_train)
         made = FeatureLookup(
             spec.name, is_train, tensor, is_train and is_grad, limit, thresholds, coefficient,
-            timestamp, _frozen(serving_default_value) if uses_default else None)
+            timestamp, _frozen(serving_default_value) if uses_default else None,
+            None if pooling is None else pooling.identity())
         earlier = _earlier_lookup(table, spec, made)
         if earlier is not None:
             return earlier
@@ -161,7 +192,7 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
     if timestamp is not None:
         check_timestamp(timestamp, "the timestamp of the batch")
     request = _Request(table, tensor, is_train, is_grad, limit, absent, thresholds, coefficient,
-                       timestamp)
+                       timestamp, pooling)
     with tf.compat.v1.name_scope("{}//{}".format(scope_of(table.table_name), name)):
         result = _build(request, modify_graph)
     state.lookups += 1
@@ -231,6 +262,10 @@ def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
             absent = request.absent
             if absent is None:
                 absent = tf.zeros([0, table.emb_size], name="absent")
+            if request.pooling is not None:
+                found, finder = find_pooled(table, ids, absent, request.pooling)
+                _mark(finder, modify_graph and finder is not None)
+                return tf.stop_gradient(found)
             found = library().mx_rec_find(
                 table.handle, row_shape(table.variable), ids, absent, name="find")
             _mark(found.op, modify_graph)
@@ -244,10 +279,19 @@ def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
             offsets, inverse = library().mx_rec_id_offset(
                 table.handle, ids, create=1, limit=request.limit, name="id_offset")
             _mark(offsets.op, modify_graph)
+        use_expansion = ConfigInitializer.get_instance().use_dynamic_expansion
+        if request.pooling is not None:
+            pooled, looked_up = embed_pooled(
+                table, ids, (offsets, inverse), request.absent, request.pooling, request.is_grad,
+                request.thresholds[0] >= 0, use_expansion and request.is_grad)
+            if request.is_grad:
+                tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, looked_up)
+                tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
+            return pooled
         if not request.is_grad:
             embedding = _embed(table, row_shape(table.variable), offsets, inverse)
             return tf.stop_gradient(_with_default(request, ids, inverse, embedding))
-        if ConfigInitializer.get_instance().use_dynamic_expansion:
+        if use_expansion:
             looked_up = library().mx_rec_lookup(
                 table.handle, raw_tensor(table.variable), offsets, name="rows")
             embedding = library().mx_rec_restore(looked_up, inverse, name="embedding")

@@ -68,6 +68,7 @@ class FeatureLookup(NamedTuple):
         coefficient: Factor of the ids' occurrences.
         timestamp: The timestamp's tensor, None without one.
         default: The rows of ids that have none: a tensor, variable or array, None for zeros.
+        pooling: How the rows are pooled (mx_rec.core.bags), None if they are not.
     """
 
     feature: str
@@ -79,6 +80,7 @@ class FeatureLookup(NamedTuple):
     coefficient: int
     timestamp: Optional[tf.Tensor]
     default: Any
+    pooling: Optional[Tuple[Any, ...]] = None
 
     def has_ids_of(self, other: "FeatureLookup") -> bool:
         """Whether both look the same ids of one feature up in one mode."""
@@ -95,6 +97,7 @@ class FeatureLookup(NamedTuple):
             ("faae_coefficient", self.coefficient != other.coefficient),
             ("timestamp of the batch", self.timestamp is not other.timestamp),
             ("serving_default_value", not _are_one_value(self.default, other.default)),
+            ("combiner, weights or max_norm", self.pooling != other.pooling),
         ) if differs]
 
 

@@ -18,7 +18,7 @@ ONE_SHOT = "one_shot"
 
 # The ops that look up by ids, of those that graph modification may move.
 TRAINING_LOOKUPS = ("MxRecIdOffset", "MxRecObserve")
-_LOOKUPS = TRAINING_LOOKUPS + ("MxRecFind",)
+_LOOKUPS = TRAINING_LOOKUPS + ("MxRecFind", "MxRecFindPooled")
 
 # So many moved ops are named in the text of a plan.
 _SHOWN = 20
@@ -29,7 +29,7 @@ class Lookup(NamedTuple):
 
     Attributes:
         node: Name of its op: MxRecIdOffset (training), MxRecObserve (training with admission) or
-            MxRecFind (evaluation).
+            MxRecFind or MxRecFindPooled (evaluation).
         kind: "train", "admit" or "eval".
         table: Name of its table.
         handle: Name of the tensor that is the table's handle.

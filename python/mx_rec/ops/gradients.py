@@ -4,7 +4,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 import tensorflow as tf
 
-from mx_rec.ops import library
+from mx_rec.ops import library, pooled
 from mx_rec.ops.shapes import definitions
 from mx_rec.tensorflow.names import array_ops, known_gradients, while_v2
 
@@ -82,6 +82,25 @@ def _embed_gradient(op: tf.Operation,
     return [None, _slices(op, summed, offsets), None, None]
 
 
+def _embed_pooled_gradient(op: tf.Operation,
+                           grad: tf.Tensor) -> List[Optional[tf.IndexedSlices]]:
+    """Gradient of MxRecEmbedPooled (handle, variable, offsets, .. -> pooled).
+
+    Args:
+        op: The forward op; its third input is offsets (u) int64.
+        grad: Gradient of the vectors of the bags, (s..., dim) float32.
+
+    Returns:
+        IndexedSlices(values (u, dim) float32, summed over the bags of each row, indices = offsets)
+        for the variable, and None for the others.
+
+    Raises:
+        NotImplementedError: If the lookup is inside a tf.while_loop with control flow v2.
+    """
+    offsets = op.inputs[2]
+    return [None, _slices(op, pooled.reduced(op, grad, offsets, 3), offsets)] + [None] * 5
+
+
 def _slices(op: tf.Operation, values: tf.Tensor, offsets: tf.Tensor) -> tf.IndexedSlices:
     """Returns the gradient of a table's variable, by the second input of a lookup.
 
@@ -128,6 +147,12 @@ _GRADIENTS = {
     "MxRecReduce": _reduce_gradient,
     "MxRecLookup": _lookup_gradient,
     "MxRecEmbed": _embed_gradient,
+    "MxRecEmbedPooled": _embed_pooled_gradient,
+    "MxRecRestorePooled": pooled.restore_pooled_gradient,
+    "MxRecBagWeights": pooled.weights_gradient,
+    "MxRecBagDivisors": pooled.divisors_gradient,
+    "MxRecReducePooled": pooled.no_second_gradient,
+    "MxRecPooledWeightGradient": pooled.no_second_gradient,
 }  # type: Dict[str, Callable[[tf.Operation, tf.Tensor], List[Any]]]
 
 

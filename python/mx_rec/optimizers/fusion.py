@@ -1,29 +1,39 @@
 """Finds gradients of tables that can be summed in the op that applies them."""
 
-from typing import Iterable, List, NamedTuple, Optional
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
 from mx_rec.tensorflow.names import tensor_util
 
+from mx_rec.ops import library
+
 _APPLY_PREFIX = "MxRecApply"
 _FUSED_SUFFIX = "ByRestore"
+_POOLED_SUFFIX = "Pooled"
 _REDUCE_OP = "MxRecReduce"
+_REDUCE_POOLED_OP = "MxRecReducePooled"
 _CONCAT_OP = "ConcatV2"
+
+# The number of lists of tensors that a fused update takes.
+_LISTS = {_FUSED_SUFFIX: 3, _POOLED_SUFFIX: 6}
 
 
 class Reduction(NamedTuple):
-    """A gradient of rows that is the output of an MxRecReduce, by that op's inputs.
+    """A gradient of rows that is the output of MxRecReduce or MxRecReducePooled, by its inputs.
 
     Attributes:
         offsets: int64 (u), the rows.
         inverse: int32 (s...), for each id its place in offsets.
-        grad: float32 (s..., dim), the gradient of the embeddings.
+        grad: float32 (s..., dim), the gradient of the embeddings, or of the bags' vectors.
+        bags: Of a pooled lookup int64 ends, float32 weights and float32 divisors of its bags; empty
+            for others.
     """
 
     offsets: tf.Tensor
     inverse: tf.Tensor
     grad: tf.Tensor
+    bags: Tuple[tf.Tensor, ...] = ()
 
 
 class Reductions(NamedTuple):
@@ -39,7 +49,7 @@ class Reductions(NamedTuple):
 
 
 def reductions(offsets: tf.Tensor, grad: tf.Tensor) -> Optional[Reductions]:
-    """Looks for MxRecReduce behind a gradient, with nothing between that changes a value.
+    """Looks for MxRecReduce and MxRecReducePooled behind a gradient, with nothing between that changes a value.
 
     tf.gradients makes such a gradient: the sums of one lookup, or those of several lookups, joined
     along the first dimension together with their offsets.
@@ -55,10 +65,11 @@ def reductions(offsets: tf.Tensor, grad: tf.Tensor) -> Optional[Reductions]:
     op = grad.op
     if not _is_here(op):
         return None
-    if op.type == _REDUCE_OP:
-        if op.inputs[2] is not offsets:
+    if op.type in (_REDUCE_OP, _REDUCE_POOLED_OP):
+        grads, inverse, *bags = list(op.inputs)
+        if bags.pop() is not offsets:
             return None
-        return Reductions([Reduction(offsets, op.inputs[1], op.inputs[0])],
+        return Reductions([Reduction(offsets, inverse, grads, tuple(bags))],
                           list(op.control_inputs))
     if not _joins_rows(op) or not _is_here(offsets.op) or not _joins_rows(offsets.op) \
             or len(op.inputs) != len(offsets.op.inputs):
@@ -90,10 +101,37 @@ def _is_here(op: tf.Operation) -> bool:
         and op._get_control_flow_context() is graph._get_control_flow_context()
 
 
+def apply_reductions(apply_op: str, handle: tf.Tensor, found: Reductions,
+                     tensors: Sequence[tf.Tensor], attributes: Dict[str, Any]) -> tf.Operation:
+    """Adds the op that sums the gradients of one table and applies the sums.
+
+    Args:
+        apply_op: Name of the plugin's function that updates rows by offset.
+        handle: The table.
+        found: What takes the place of its gradients.
+        tensors: Numbers of the optimizer, in the op's order.
+        attributes: Attributes of the op.
+
+    Returns:
+        The op. session.run refuses values for the sums that it leaves out.
+    """
+    parts = found.parts
+    lists = [[part.offsets for part in parts], [part.inverse for part in parts],
+             [part.grad for part in parts]]
+    suffix = "_by_restore"
+    if any(part.bags for part in parts):
+        suffix = "_pooled"
+        none = (tf.zeros([0], tf.int64), tf.zeros([0]), tf.zeros([0]))
+        lists.extend(map(list, zip(*[part.bags or none for part in parts])))
+    with tf.control_dependencies(found.control_inputs):
+        update = getattr(library(), apply_op + suffix)(handle, *lists, *tensors, **attributes).op
+    forbid_feeding(update)
+    return update
+
+
 def is_fused(op: tf.Operation) -> bool:
     """Whether the op sums the gradients of a table and applies the sums."""
-    kind = op.type
-    return kind.startswith(_APPLY_PREFIX) and kind.endswith(_FUSED_SUFFIX)
+    return op.type.startswith(_APPLY_PREFIX) and op.type.endswith(tuple(_LISTS))
 
 
 def forbid_feeding(update: tf.Operation) -> None:
@@ -106,12 +144,15 @@ def forbid_feeding(update: tf.Operation) -> None:
         update: An op for which `is_fused` holds.
     """
     lookups = update.get_attr("N")
-    offsets, inverses, grads = [list(update.inputs)[1 + part * lookups:1 + (part + 1) * lookups]
-                                for part in range(3)]
+    lists = _LISTS[_POOLED_SUFFIX if update.type.endswith(_POOLED_SUFFIX) else _FUSED_SUFFIX]
+    offsets, inverses, grads, *bags = [
+        list(update.inputs)[1 + part * lookups:1 + (part + 1) * lookups] for part in range(lists)]
     left_out = []  # type: List[tf.Tensor]
-    for part in zip(grads, inverses, offsets):
-        left_out.extend(op.outputs[0] for op in part[0].consumers()
-                        if op.type == _REDUCE_OP and _are(op.inputs, part))
+    for rows, inverse, grad, *described in zip(offsets, inverses, grads, *bags):
+        sums = {_REDUCE_OP: [grad, inverse, rows],
+                _REDUCE_POOLED_OP: [grad, inverse] + described + [rows]}
+        left_out.extend(op.outputs[0] for op in grad.consumers()
+                        if op.type in sums and _are(op.inputs, sums[op.type]))
     for level in (left_out, list(offsets)):
         # Joins may be joined again: TensorFlow joins gradients of one loss, scripts those of two.
         waiting = list(level)

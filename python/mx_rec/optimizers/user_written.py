@@ -252,7 +252,7 @@ def _update(optimizer: Any, grad: tf.IndexedSlices, rows: UpdatedRows) -> tf.Ope
                  if owner is optimizer and slot not in slots)
     handle = table.outputs[1]
     names = [""] + [slot.slot_name for slot in slots]
-    with tf.name_scope("fields"):
+    with tf.compat.v1.name_scope("fields"):
         fields = [tf.constant(np.frombuffer(name.encode("utf-8"), np.uint8)) for name in names]
         initial = tf.constant([0.0] + [slot.initial for slot in slots], tf.float32)
     read = library().mx_rec_read_rows(handle, grad.indices, grad.values, fields, initial,

@@ -106,7 +106,7 @@ def extensible(graph: tf.Graph) -> Iterator[None]:
         if finalized:
             graph._unsafe_unfinalize()  # pylint: disable=protected-access
         try:
-            with graph.as_default(), graph.control_dependencies(None), tf.name_scope(None):
+            with graph.as_default(), graph.control_dependencies(None), tf.compat.v1.name_scope(None):
                 yield
         finally:
             if finalized:
@@ -261,7 +261,7 @@ class PlainTable:
         buckets = 16
         while buckets * _MAX_LOAD < self.count + 1:
             buckets *= 2
-        with tf.name_scope(scope + "/"), tf.device("/cpu:0"):
+        with tf.compat.v1.name_scope(scope + "/"), tf.device("/cpu:0"):
             self.index = tf.raw_ops.MutableDenseHashTableV2(
                 empty_key=tf.constant(self.reserved[0], tf.int64),
                 deleted_key=tf.constant(self.reserved[1], tf.int64), value_dtype=tf.int32,
@@ -281,7 +281,7 @@ class PlainTable:
         Returns:
             The last ops of it.
         """
-        with tf.name_scope(self._scope + "/restore/"), tf.device("/cpu:0"):
+        with tf.compat.v1.name_scope(self._scope + "/restore/"), tf.device("/cpu:0"):
             last = []  # type: List[tf.Operation]
             for number, variable in enumerate(self.chunks):
                 with tf.control_dependencies(last):

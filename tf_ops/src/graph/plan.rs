@@ -24,7 +24,7 @@ const MOST_COPIES: usize = 8;
 pub enum LookupKind {
     /// MxRecIdOffset with create=1.
     Train,
-    /// MxRecFind.
+    /// MxRecFind or MxRecFindPooled.
     Eval,
     /// MxRecObserve: counts keys, which is allowed only in the step that uses the batch.
     Admit,
@@ -160,7 +160,7 @@ fn marked(graph: &Graph<'_>) -> Result<Vec<(usize, LookupKind)>> {
     for (at, node) in graph.nodes.iter().enumerate() {
         let kind = match node.op {
             "MxRecIdOffset" => LookupKind::Train,
-            "MxRecFind" => LookupKind::Eval,
+            "MxRecFind" | "MxRecFindPooled" => LookupKind::Eval,
             "MxRecObserve" => LookupKind::Admit,
             _ => continue,
         };

@@ -1,6 +1,8 @@
 //! One step of an optimizer: `MxRecApply<Optimizer>` by offset, `MxRecApply<Optimizer>ByRestore` by
-//! offset with gradients that are not yet summed, `MxRecApply<Optimizer>ByIds` by key.
+//! offset with gradients that are not yet summed, `MxRecApply<Optimizer>Pooled` with those of bags
+//! among them, `MxRecApply<Optimizer>ByIds` by key.
 
+use super::pooled::BagInputs;
 use super::support::{
     expect_last, expect_rank, expect_row_each, ids, on, table, HANDLE, IDS, KEY_TYPE,
 };
@@ -9,12 +11,14 @@ use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{self as kernels, Error, LookupGradients, Result, RowOptimizer, Target};
 
-/// What the three ops of an optimizer share: their definitions, and the optimizer of one step.
+/// What the four ops of an optimizer share: their definitions, and the optimizer of one step.
 pub(crate) trait Optimizer: Send + Sync + 'static {
     /// Definition of the op by offset.
     const BY_OFFSET: &'static OpDef;
     /// Definition of the op by offset with gradients of ids.
     const BY_RESTORE: &'static OpDef;
+    /// Definition of the op by offset with gradients of ids and of bags.
+    const POOLED: &'static OpDef;
     /// Definition of the op by key.
     const BY_ID: &'static OpDef;
 
@@ -50,6 +54,9 @@ pub(crate) struct ByRestore<O> {
     optimizer: O,
     lookups: usize,
 }
+
+/// The op that takes offsets and the gradients of all ids or bags, of one lookup or of several.
+pub(crate) struct Pooled<O>(ByRestore<O>);
 
 /// The op that takes keys.
 pub(crate) struct ById<O>(O);
@@ -91,12 +98,7 @@ impl<O: Optimizer> OpKernel for ByRestore<O> {
 
     fn compute(&self, context: &Context) -> Result<()> {
         let table = table(context)?;
-        let list = |arg: usize| -> Result<Vec<Input>> {
-            let start = 1 + (arg - 1) * self.lookups;
-            (start..start + self.lookups)
-                .map(|at| context.tensor(at, arg))
-                .collect()
-        };
+        let list = |arg| list(context, arg, self.lookups);
         let (offsets, inverse, grad) = (list(1)?, list(2)?, list(3)?);
         on(&table, || {
             let mut lookups = Vec::with_capacity(self.lookups);
@@ -107,6 +109,7 @@ impl<O: Optimizer> OpKernel for ByRestore<O> {
                     offsets: offsets.values::<i64>()?,
                     inverse: inverse.values::<i32>()?,
                     grads: grad.values::<f32>()?,
+                    bags: None,
                 });
             }
             let optimizer = self.optimizer.step(&Hyper {
@@ -114,6 +117,51 @@ impl<O: Optimizer> OpKernel for ByRestore<O> {
                 first: (1 + 3 * self.lookups, 4),
             })?;
             let updated = table.apply_lookups(pool()?, &lookups, optimizer.as_ref())?;
+            context.set_scalar(0, updated as i64)
+        })
+    }
+}
+
+impl<O: Optimizer> OpKernel for Pooled<O> {
+    const DEF: &'static OpDef = O::POOLED;
+
+    fn create(construction: &Construction) -> Result<Self> {
+        Ok(Self(ByRestore::create(construction)?))
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let Self(ByRestore { optimizer, lookups }) = self;
+        let table = table(context)?;
+        let list = |arg| list(context, arg, *lookups);
+        let (offsets, inverse, grad) = (list(1)?, list(2)?, list(3)?);
+        let described = list(4)?.into_iter().zip(list(5)?).zip(list(6)?);
+        let bags: Vec<BagInputs> = described
+            .map(|((ends, weights), divisors)| BagInputs::new(ends, Some(weights), Some(divisors)))
+            .collect();
+        on(&table, || {
+            let mut given = Vec::with_capacity(*lookups);
+            let lists = offsets.iter().zip(&inverse).zip(&grad).zip(&bags);
+            for (((offsets, inverse), grad), bags) in lists {
+                expect_rank(offsets, 1)?;
+                expect_last(grad, table.dim())?;
+                let is_pooled = !bags.is_empty();
+                if is_pooled {
+                    bags.expect_each(grad)?;
+                } else if !inverse.values::<i32>()?.is_empty() {
+                    expect_row_each(grad, inverse, table.dim())?;
+                }
+                given.push(LookupGradients {
+                    offsets: offsets.values::<i64>()?,
+                    inverse: inverse.values::<i32>()?,
+                    grads: grad.values::<f32>()?,
+                    bags: is_pooled.then(|| bags.bags()).transpose()?,
+                });
+            }
+            let optimizer = optimizer.step(&Hyper {
+                context,
+                first: (1 + 6 * lookups, 7),
+            })?;
+            let updated = table.apply_lookups(pool()?, &given, optimizer.as_ref())?;
             context.set_scalar(0, updated as i64)
         })
     }
@@ -140,6 +188,14 @@ impl<O: Optimizer> OpKernel for ById<O> {
             context.set_scalar(0, updated as i64)
         })
     }
+}
+
+/// The tensors of input `arg`, a list: the handle comes first, then lists of `lookups` tensors.
+fn list(context: &Context, arg: usize, lookups: usize) -> Result<Vec<Input>> {
+    let start = 1 + (arg - 1) * lookups;
+    (start..start + lookups)
+        .map(|at| context.tensor(at, arg))
+        .collect()
 }
 
 const fn scalar(name: &'static str, doc: &'static str) -> Arg {
@@ -187,6 +243,34 @@ const LIST_GRAD: Arg = Arg {
     shape: "N times (s..., dim)",
     doc: "For each lookup the gradient of its embeddings.",
 };
+const POOLED_INVERSE: Arg = Arg {
+    shape: "N times (i...)",
+    ..LIST_INVERSE
+};
+const POOLED_GRAD: Arg = Arg {
+    shape: "N times (s..., dim)",
+    doc: "For each lookup the gradient of its bags' vectors, or of its embeddings.",
+    ..LIST_GRAD
+};
+const LIST_ENDS: Arg = Arg {
+    name: "ends",
+    dtype: "N * int64",
+    shape: "N times (e...)",
+    doc: "For each lookup where its bags end among the ids, as in MxRecEmbedPooled; none: the \
+          lookup is not pooled.",
+};
+const LIST_WEIGHTS: Arg = Arg {
+    name: "weights",
+    dtype: "N * float",
+    shape: "N times (w...)",
+    doc: "For each lookup the weights of its ids, or none.",
+};
+const LIST_DIVISORS: Arg = Arg {
+    name: "divisors",
+    dtype: "N * float",
+    shape: "N times (d...)",
+    doc: "For each lookup the divisors of its bags, or none.",
+};
 const LOOKUPS: Attr = Attr {
     spec: "N: int >= 1",
     doc: "Lookups of the table.",
@@ -203,10 +287,14 @@ const ERRORS: &str = "`INVALID_ARGUMENT` for an offset that is no row in use, an
 const INVERSE_ERRORS: &str = "`INVALID_ARGUMENT` for an offset that is no row in use, for a place \
                               outside of offsets, and for a scalar that is not finite or out of \
                               its range.";
+const POOLED_ERRORS: &str = "`INVALID_ARGUMENT` for an offset that is no row in use, for a place \
+                             outside of offsets, for ends, weights and divisors that \
+                             MxRecEmbedPooled would refuse, and for a scalar that is not finite or \
+                             out of its range.";
 const ID_ERRORS: &str = "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, \
                          `INVALID_ARGUMENT` for a scalar that is not finite or out of its range.";
 
-/// The three definitions of an optimizer's ops, which differ in their first inputs only.
+/// The four definitions of an optimizer's ops, which differ in their first inputs only.
 macro_rules! definitions {
     ($name:literal, $doc:literal, [$($hyper:expr),*], [$($attr:expr),*]) => {
         const BY_OFFSET: &'static OpDef = &OpDef {
@@ -234,6 +322,28 @@ macro_rules! definitions {
             outputs: &[UPDATED],
             attrs: &[LOOKUPS, $($attr),*],
             errors: INVERSE_ERRORS,
+            stateful: true,
+            differentiable: false,
+        };
+        const POOLED: &'static OpDef = &OpDef {
+            name: concat!("MxRecApply", $name, "Pooled"),
+            doc: concat!(
+                "As MxRecApply", $name, "ByRestore, with pooled lookups among the others: \
+                                         MxRecReducePooled of these in the same op, the same bits."
+            ),
+            inputs: &[
+                HANDLE,
+                LIST_OFFSETS,
+                POOLED_INVERSE,
+                POOLED_GRAD,
+                LIST_ENDS,
+                LIST_WEIGHTS,
+                LIST_DIVISORS,
+                $($hyper),*
+            ],
+            outputs: &[UPDATED],
+            attrs: &[LOOKUPS, $($attr),*],
+            errors: POOLED_ERRORS,
             stateful: true,
             differentiable: false,
         };

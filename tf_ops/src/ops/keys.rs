@@ -5,7 +5,7 @@ use super::support::{
     TableOp, HANDLE, IDS, KEY_TYPE, LIMIT, RESOLVED, VARIABLE,
 };
 use crate::op_def::{Arg, Attr, OpDef};
-use crate::tf::{Construction, Context, OpKernel};
+use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{Absent, Error, Result, Table};
 
@@ -65,6 +65,14 @@ impl OpKernel for IdOffset {
     }
 }
 
+pub(super) const ABSENT: Arg = Arg {
+    name: "absent",
+    dtype: "float",
+    shape: "(k, dim)",
+    doc: "What keys without a row get: k = 0 zeros, k = 1 this row, k = number of ids \
+          a row each. Padding always gets zeros.",
+};
+
 /// Rows of keys, read only.
 #[derive(Default)]
 pub(crate) struct Find;
@@ -73,18 +81,7 @@ impl TableOp for Find {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecFind",
         doc: "Looks keys up without making rows: evaluation and prediction.",
-        inputs: &[
-            HANDLE,
-            VARIABLE,
-            IDS,
-            Arg {
-                name: "absent",
-                dtype: "float",
-                shape: "(k, dim)",
-                doc: "What keys without a row get: k = 0 zeros, k = 1 this row, k = number of ids \
-                      a row each. Padding always gets zeros.",
-            },
-        ],
+        inputs: &[HANDLE, VARIABLE, IDS, ABSENT],
         outputs: &[Arg {
             name: "embedding",
             dtype: "float",
@@ -101,29 +98,32 @@ impl TableOp for Find {
         let (input, absent) = (context.input(2)?, context.input(3)?);
         let ids = ids(&input)?;
         expect_variable(&context.input(1)?, table)?;
-        expect_rank(&absent, 2)?;
-        let rows = absent.values::<f32>()?;
-        let given = absent.dim(0);
-        if given != 0 {
-            expect_last(&absent, table.dim())?;
-        }
-        let absent = match given {
-            0 => Absent::Zeros,
-            1 => Absent::Row(rows),
-            n if n == ids.len() as i64 => Absent::Rows(rows),
-            n => {
-                return Err(
-                    Error::invalid("absent must have 0 rows, 1, or one for each id")
-                        .with("absent", n)
-                        .with("ids", ids.len()),
-                );
-            }
-        };
+        let absent = absent_rows(&absent, ids.len(), table)?;
         let mut dims = input.dims();
         dims.push(table.dim() as i64);
         let mut embedding = context.allocate::<f32>(&dims)?;
         table.find(pool()?, ids, absent, embedding.values())?;
         context.set(0, embedding)
+    }
+}
+
+/// What `n` ids without a row get, by the input `absent`.
+pub(super) fn absent_rows<'i>(input: &'i Input, n: usize, table: &Table) -> Result<Absent<'i>> {
+    expect_rank(input, 2)?;
+    let rows = input.values::<f32>()?;
+    let given = input.dim(0);
+    if given != 0 {
+        expect_last(input, table.dim())?;
+    }
+    match given {
+        0 => Ok(Absent::Zeros),
+        1 => Ok(Absent::Row(rows)),
+        given if given == n as i64 => Ok(Absent::Rows(rows)),
+        given => Err(
+            Error::invalid("absent must have 0 rows, 1, or one for each id")
+                .with("absent", given)
+                .with("ids", n),
+        ),
     }
 }
 

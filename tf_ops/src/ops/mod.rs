@@ -3,12 +3,14 @@
 mod admission;
 mod ahead;
 mod apply;
+mod bags;
 mod fields;
 mod file;
 mod handle;
 mod inspect;
 mod keys;
 mod page;
+mod pooled;
 mod rows;
 mod support;
 
@@ -36,20 +38,35 @@ macro_rules! for_each_op {
             rows::Embed,
             rows::Reduce,
             keys::Find,
+            bags::BagEnds,
+            bags::RaggedBagEnds,
+            bags::SparseBagEnds,
+            bags::BagWeights,
+            bags::BagDivisors,
+            pooled::EmbedPooled,
+            pooled::FindPooled,
+            pooled::RestorePooled,
+            pooled::ReducePooled,
+            pooled::PooledWeightGradient,
             apply::ByOffset<apply::Sgd>,
             apply::ByRestore<apply::Sgd>,
+            apply::Pooled<apply::Sgd>,
             apply::ById<apply::Sgd>,
             apply::ByOffset<apply::Momentum>,
             apply::ByRestore<apply::Momentum>,
+            apply::Pooled<apply::Momentum>,
             apply::ById<apply::Momentum>,
             apply::ByOffset<apply::Adagrad>,
             apply::ByRestore<apply::Adagrad>,
+            apply::Pooled<apply::Adagrad>,
             apply::ById<apply::Adagrad>,
             apply::ByOffset<apply::LazyAdam>,
             apply::ByRestore<apply::LazyAdam>,
+            apply::Pooled<apply::LazyAdam>,
             apply::ById<apply::LazyAdam>,
             apply::ByOffset<apply::Ftrl>,
             apply::ByRestore<apply::Ftrl>,
+            apply::Pooled<apply::Ftrl>,
             apply::ById<apply::Ftrl>,
             fields::ReadRows,
             fields::WriteRows,

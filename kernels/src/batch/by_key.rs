@@ -1,0 +1,193 @@
+//! The gradient of every distinct key of a pooled lookup, from the gradients of its bags.
+
+use super::bags::Bags;
+use super::pool::divided;
+use super::restore::{out_of_range, shapes};
+use super::sums::{with_sum, Sum, WithSum};
+use crate::pool::split_mut;
+use crate::simd::{Level, Vectorized};
+use crate::sort::Sizes;
+use crate::{Pool, Result};
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// A part of a reduction should add at least so many floats.
+const LEAST_FLOATS: usize = 1 << 16;
+
+/// The ids of a pooled lookup by the number that their keys have in `inverse`.
+///
+/// ```text
+/// inverse: | 0 | 1 | 0 | -1 | 2 |     bags: 0 0 | 1 1 1
+/// ends:    | 2 | 3 | 4 |              number -> where its occurrences end
+/// bags:    | 0 | 1 | 0 | 1 |          the bag of each, by number, in order of occurrence
+/// ```
+/// No gradient is copied: a key's is added up from those of its bags when it is asked for.
+pub(crate) struct ByKey<'a> {
+    grads: Cow<'a, [f32]>,
+    dim: usize,
+    ends: Vec<u32>,
+    bags: Vec<u32>,
+    /// The weight of each occurrence; empty without.
+    weights: Vec<f32>,
+    level: Level,
+}
+
+impl<'a> ByKey<'a> {
+    /// Sorts the ids of a lookup, fewer than 2^31, by key: `inverse (n)` and `grads (b, dim)`, the
+    /// gradients of the vectors of `bags`. There are `distinct` keys.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for bags that are not those of the ids, and for an entry of `inverse` that
+    /// is neither -1 nor the number of a key.
+    pub(crate) fn new(
+        pool: &Pool,
+        grads: &'a [f32],
+        dim: usize,
+        inverse: &[i32],
+        bags: &Bags<'_>,
+        distinct: usize,
+    ) -> Result<ByKey<'a>> {
+        bags.check(inverse.len())?;
+        let mut sizes = Sizes::new(vec![0_u32; distinct]);
+        let mut known = 0;
+        for &number in inverse {
+            if (number as usize) < distinct {
+                sizes.count(number as usize);
+                known += 1;
+            } else if number != -1 {
+                return Err(out_of_range(number, distinct));
+            }
+        }
+        let mut places = sizes.places();
+        let mut of = vec![0_u32; known];
+        let mut weights = vec![0.0; bags.weights.map_or(0, |_| known)];
+        for bag in 0..bags.len() {
+            for at in bags.ids(&(bag..bag + 1)) {
+                let number = inverse[at];
+                if number < 0 {
+                    continue;
+                }
+                let place = places.next(number as usize);
+                of[place] = bag as u32;
+                if let Some(given) = bags.weights {
+                    weights[place] = given[at];
+                }
+            }
+        }
+        let grads = match bags.divisors {
+            None => Cow::Borrowed(grads),
+            Some(divisors) => Cow::Owned(divided(pool, grads, dim, divisors)),
+        };
+        Ok(ByKey {
+            grads,
+            dim,
+            ends: places.ends(),
+            bags: of,
+            weights,
+            level: Level::detect(),
+        })
+    }
+
+    /// The gradient of a key, `dim` floats, which may be put into `scratch (dim)`: the sum of those
+    /// of its bags, each times its weight, in order of occurrence; zeros if it has none.
+    #[inline]
+    pub(crate) fn gradient<'s>(&'s self, number: usize, scratch: &'s mut [f32]) -> &'s [f32] {
+        let bags = match number {
+            0 => 0..self.ends[0] as usize,
+            _ => self.ends[number - 1] as usize..self.ends[number] as usize,
+        };
+        let grad = |bag: u32| &self.grads[bag as usize * self.dim..][..self.dim];
+        match self.bags[bags.clone()] {
+            [] => scratch.fill(0.0),
+            [only] if self.weights.is_empty() => return grad(only),
+            ref of => self.level.run(Occurring {
+                grads: &self.grads,
+                dim: self.dim,
+                bags: of,
+                weights: self.weights.get(bags).unwrap_or(&[]),
+                out: scratch,
+            }),
+        }
+        scratch
+    }
+}
+
+/// The sum of the gradients of a key's bags.
+struct Occurring<'a> {
+    grads: &'a [f32],
+    dim: usize,
+    /// One or more.
+    bags: &'a [u32],
+    /// One for each bag, or none.
+    weights: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Vectorized for Occurring<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        with_sum(self.dim, self);
+    }
+}
+
+impl WithSum for Occurring<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with(self, mut sum: impl Sum) {
+        let grad = |bag: u32| &self.grads[bag as usize * self.dim..][..self.dim];
+        let Some((&first, later)) = self.bags.split_first() else {
+            return;
+        };
+        match self.weights.split_first() {
+            None => {
+                sum.values().copy_from_slice(grad(first));
+                later.iter().for_each(|&bag| sum.add(grad(bag)));
+            }
+            Some((&weight, weights)) => {
+                sum.set_times(grad(first), weight);
+                for (&bag, &weight) in later.iter().zip(weights) {
+                    sum.add_times(grad(bag), weight);
+                }
+            }
+        }
+        self.out.copy_from_slice(sum.values());
+    }
+}
+
+/// Sums the gradients of bags over the keys that occur in them: `grads (b, dim)`, `inverse (n)`,
+/// `out (u, dim)`.
+///
+/// A key's row is the sum over its ids, in the order in which they occur, of the gradient of the
+/// id's bag, divided by the bag's divisor and times the id's weight: the same bits for any pool. A
+/// row without ids is zeros, and entries of -1 are dropped.
+///
+/// # Errors
+/// `InvalidArgument` for a wrong length, `dim == 0`, bags that are not those of the ids, or an
+/// entry of `inverse` that is neither -1 nor a row.
+pub fn reduce_pooled(
+    pool: &Pool,
+    grads: &[f32],
+    dim: usize,
+    inverse: &[i32],
+    bags: &Bags<'_>,
+    out: &mut [f32],
+) -> Result<()> {
+    let distinct = shapes(out.len(), dim, bags.len(), grads.len())?;
+    let by_key = ByKey::new(pool, grads, dim, inverse, bags, distinct)?;
+    let parts = crate::pool::ranges(distinct, pool.parts(inverse.len() * dim, LEAST_FLOATS) * 4);
+    let work = parts
+        .iter()
+        .cloned()
+        .zip(split_mut(out, dim, &parts))
+        .collect();
+    pool.each(work, |(range, out): (Range<usize>, &mut [f32])| {
+        let mut scratch = vec![0.0; dim];
+        for (number, out) in range.zip(out.chunks_exact_mut(dim)) {
+            out.copy_from_slice(by_key.gradient(number, &mut scratch));
+        }
+    });
+    Ok(())
+}

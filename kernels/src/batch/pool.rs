@@ -1,0 +1,314 @@
+//! Pools rows: the sum of the rows of every bag, straight from where the rows are.
+
+use super::bags::Bags;
+use super::restore::{out_of_range, shapes};
+use super::sums::{with_sum, Sum, WithSum};
+use crate::pool::{ranges, split_mut};
+use crate::simd::{Level, Vectorized};
+use crate::{Error, Pool, Result};
+use std::ops::Range;
+
+/// A part of a batch should add at least so many floats.
+const LEAST_FLOATS: usize = 1 << 15;
+
+/// Ids of which the row is asked for ahead of the one that is added.
+const AHEAD: usize = 16;
+
+/// Ids that are looked at ahead of the one whose row is asked for.
+pub(crate) const EARLY: usize = 16;
+
+/// Where the rows of the ids of a batch are.
+pub(crate) trait Rows {
+    /// A row that was asked for.
+    type Place: Copy + Default;
+    /// Why an id has none.
+    type Error;
+
+    /// Called for every id [`EARLY`] ids before [`Rows::ask`], in order.
+    fn early(&mut self, at: usize);
+
+    /// Starts to bring the row of an id into the cache.
+    fn ask(&mut self, at: usize) -> Result<Self::Place, Self::Error>;
+
+    /// The row of an id, at least `dim` floats; `None` stands for zeros.
+    fn row(&self, at: usize, place: Self::Place) -> Option<&[f32]>;
+}
+
+/// Cuts bags and their vectors `out (b, dim)` into parts for the threads of a pool. Each part is
+/// work of its own: [`pool_bags`] does it.
+pub(crate) fn parts<'o>(
+    pool: &Pool,
+    bags: &Bags<'_>,
+    dim: usize,
+    out: &'o mut [f32],
+) -> Vec<(Range<usize>, &'o mut [f32])> {
+    let all = bags.ids(&(0..bags.len())).len() + bags.len();
+    let parts = match pool.parts(all * dim, LEAST_FLOATS) {
+        1 => 1,
+        // A thread that is held up should not hold up the rest.
+        parts => parts * 4,
+    };
+    let parts = bags.cut(parts);
+    let outs = split_mut(out, dim, &parts);
+    parts.into_iter().zip(outs).collect()
+}
+
+/// Writes the vectors of the bags of `range`: the rows of a bag are added in the order of its ids,
+/// beginning with 0, and the sum is divided by the bag's divisor.
+///
+/// # Errors
+/// That of the first id for which `rows` gives one; `out` is then unspecified.
+pub(crate) fn pool_bags<R: Rows>(
+    level: Level,
+    rows: R,
+    bags: &Bags<'_>,
+    range: Range<usize>,
+    dim: usize,
+    out: &mut [f32],
+) -> Result<(), R::Error> {
+    level.run(PoolBags {
+        rows,
+        bags,
+        range,
+        dim,
+        out,
+    })
+}
+
+struct PoolBags<'a, R> {
+    rows: R,
+    bags: &'a Bags<'a>,
+    range: Range<usize>,
+    dim: usize,
+    out: &'a mut [f32],
+}
+
+impl<R: Rows> Vectorized for PoolBags<'_, R> {
+    type Output = Result<(), R::Error>;
+
+    #[inline(always)]
+    fn run(self) -> Self::Output {
+        with_sum(self.dim, self)
+    }
+}
+
+impl<R: Rows> WithSum for PoolBags<'_, R> {
+    type Output = Result<(), R::Error>;
+
+    #[inline(always)]
+    fn with(self, sum: impl Sum) -> Self::Output {
+        match self.bags.weights {
+            None => self.pool(sum, |sum, row, _| sum.add(row)),
+            Some(weights) => self.pool(sum, |sum, row, at| sum.add_times(row, weights[at])),
+        }
+    }
+}
+
+impl<R: Rows> PoolBags<'_, R> {
+    #[inline(always)]
+    fn pool<S: Sum>(self, mut sum: S, add: impl Fn(&mut S, &[f32], usize)) -> Result<(), R::Error> {
+        let PoolBags {
+            mut rows,
+            bags,
+            range,
+            dim,
+            out,
+        } = self;
+        let ids = bags.ids(&range);
+        let mut places = [R::Place::default(); AHEAD];
+        (ids.start..ids.end.min(ids.start + EARLY)).for_each(|at| rows.early(at));
+        for at in ids.start..ids.end.min(ids.start + AHEAD) {
+            places[at % AHEAD] = rows.ask(at)?;
+            if at + EARLY < ids.end {
+                rows.early(at + EARLY);
+            }
+        }
+        let mut at = ids.start;
+        for (bag, out) in range.zip(out.chunks_exact_mut(dim)) {
+            let end = bags.ends[bag] as usize;
+            sum.clear();
+            while at < end {
+                let place = places[at % AHEAD];
+                if at + AHEAD < ids.end {
+                    places[at % AHEAD] = rows.ask(at + AHEAD)?;
+                    if at + AHEAD + EARLY < ids.end {
+                        rows.early(at + AHEAD + EARLY);
+                    }
+                }
+                if let Some(row) = rows.row(at, place) {
+                    add(&mut sum, row, at);
+                }
+                at += 1;
+            }
+            match bags.divisors {
+                None => out.copy_from_slice(sum.values()),
+                Some(divisors) => divide(sum.values(), divisors[bag], out),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Divides a row by a bag's divisor; zeros for 0.
+#[inline(always)]
+pub(super) fn divide(row: &[f32], divisor: f32, out: &mut [f32]) {
+    if divisor == 0.0 {
+        out.fill(0.0);
+        return;
+    }
+    for (out, value) in out.iter_mut().zip(row) {
+        *out = value / divisor;
+    }
+}
+
+/// The rows of distinct keys, `(u, dim)`, and for each id its place among them.
+struct Spread<'a> {
+    rows: &'a [f32],
+    inverse: &'a [i32],
+    dim: usize,
+}
+
+impl Rows for Spread<'_> {
+    type Place = i32;
+    type Error = Error;
+
+    #[inline(always)]
+    fn early(&mut self, _: usize) {}
+
+    #[inline(always)]
+    fn ask(&mut self, at: usize) -> Result<i32> {
+        let place = self.inverse[at];
+        let distinct = self.rows.len() / self.dim;
+        if place == -1 || usize::try_from(place).is_ok_and(|place| place < distinct) {
+            return Ok(place);
+        }
+        Err(out_of_range(place, distinct))
+    }
+
+    #[inline(always)]
+    fn row(&self, _: usize, place: i32) -> Option<&[f32]> {
+        let start = usize::try_from(place).ok()? * self.dim;
+        self.rows.get(start..start + self.dim)
+    }
+}
+
+/// Pools the rows of distinct keys: `rows (u, dim)`, `inverse (n)`, `out (b, dim)`; an entry of -1
+/// adds nothing.
+///
+/// The vector of a bag is the sum of the rows of its ids, each times its weight, in the order of
+/// the ids, divided by the bag's divisor: the same bits for any pool.
+///
+/// # Errors
+/// `InvalidArgument` for a wrong length, `dim == 0`, bags that are not those of the ids, or an
+/// entry of `inverse` that is neither -1 nor a row.
+pub fn restore_pooled(
+    pool: &Pool,
+    rows: &[f32],
+    dim: usize,
+    inverse: &[i32],
+    bags: &Bags<'_>,
+    out: &mut [f32],
+) -> Result<()> {
+    shapes(rows.len(), dim, bags.len(), out.len())?;
+    bags.check(inverse.len())?;
+    let level = Level::detect();
+    pool.try_each(parts(pool, bags, dim, out), |(range, out)| {
+        let rows = Spread { rows, inverse, dim };
+        pool_bags(level, rows, bags, range, dim, out)
+    })
+}
+
+/// What [`restore_pooled`] changes with the weight of each id, times the gradients of its results:
+/// `rows (u, dim)`, `inverse (n)`, `grads (b, dim)`, `out (n)`. The divisors count as constants.
+///
+/// # Errors
+/// As [`restore_pooled`].
+pub fn weight_gradients(
+    pool: &Pool,
+    rows: &[f32],
+    dim: usize,
+    inverse: &[i32],
+    bags: &Bags<'_>,
+    grads: &[f32],
+    out: &mut [f32],
+) -> Result<()> {
+    shapes(rows.len(), dim, bags.len(), grads.len())?;
+    bags.check(inverse.len())?;
+    if out.len() != inverse.len() {
+        return Err(Error::invalid("there must be one weight for each id")
+            .with("weights", out.len())
+            .with("ids", inverse.len()));
+    }
+    let distinct = rows.len() / dim;
+    let parts = bags.cut(pool.parts(inverse.len() * dim, LEAST_FLOATS));
+    let ids: Vec<Range<usize>> = parts.iter().map(|part| bags.ids(part)).collect();
+    let level = Level::detect();
+    let work = parts.into_iter().zip(split_mut(out, 1, &ids)).collect();
+    pool.try_each(work, |(range, out): (Range<usize>, &mut [f32])| {
+        let mut scratch = vec![0.0; dim];
+        let start = bags.ids(&range).start;
+        for bag in range {
+            let grad = &grads[bag * dim..(bag + 1) * dim];
+            match bags.divisors {
+                None => scratch.copy_from_slice(grad),
+                Some(divisors) => divide(grad, divisors[bag], &mut scratch),
+            }
+            for at in bags.ids(&(bag..bag + 1)) {
+                let place = inverse[at];
+                out[at - start] = match usize::try_from(place) {
+                    Ok(place) if place < distinct => level.run(Dot {
+                        one: &rows[place * dim..(place + 1) * dim],
+                        other: &scratch,
+                    }),
+                    _ if place == -1 => 0.0,
+                    _ => return Err(out_of_range(place, distinct)),
+                };
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The scalar product, of eight sums: the same bits at every level.
+struct Dot<'a> {
+    one: &'a [f32],
+    other: &'a [f32],
+}
+
+impl Vectorized for Dot<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run(self) -> f32 {
+        let mut sums = [0.0_f32; 8];
+        let (ones, rest) = self.one.as_chunks::<8>();
+        let (others, other_rest) = self.other.as_chunks::<8>();
+        for (one, other) in ones.iter().zip(others) {
+            for ((sum, one), other) in sums.iter_mut().zip(one).zip(other) {
+                *sum += one * other;
+            }
+        }
+        let mut sum = sums.iter().sum::<f32>();
+        for (one, other) in rest.iter().zip(other_rest) {
+            sum += one * other;
+        }
+        sum
+    }
+}
+
+/// Divides every row of `grads (b, dim)` by its divisor, on all threads of a pool.
+pub(super) fn divided(pool: &Pool, grads: &[f32], dim: usize, divisors: &[f32]) -> Vec<f32> {
+    let mut out = vec![0.0; grads.len()];
+    let parts = ranges(divisors.len(), pool.parts(grads.len(), LEAST_FLOATS));
+    let work = parts
+        .iter()
+        .cloned()
+        .zip(split_mut(&mut out, dim, &parts))
+        .collect();
+    pool.each(work, |(range, out): (Range<usize>, &mut [f32])| {
+        for (bag, out) in range.zip(out.chunks_exact_mut(dim)) {
+            divide(&grads[bag * dim..(bag + 1) * dim], divisors[bag], out);
+        }
+    });
+    out
+}

@@ -1,0 +1,215 @@
+//! Reads pooled rows, by offset and by key: the sum of the rows of every bag, straight out of the
+//! table.
+
+use super::content::{Content, Offsets};
+use super::offset::Unfit;
+use super::{Absent, Table};
+use crate::batch::out_of_range;
+use crate::batch::pool::{parts, pool_bags, Rows, EARLY};
+use crate::history::History;
+use crate::index::{hash, Index};
+use crate::mem::{prefetch, Bucket, NONE};
+use crate::rows::RowStore;
+use crate::simd::Level;
+use crate::{Bags, Ids, Pool, Result, PADDING};
+use std::convert::Infallible;
+
+impl Table {
+    /// Pools the rows of ids: `(u)` offsets, for each of `(n)` ids its place among them, and
+    /// `(b, dim)` floats, the vectors of `bags`. What [`restore_pooled`](crate::restore_pooled)
+    /// gives for the rows of [`Table::lookup`], bit for bit.
+    ///
+    /// # Errors
+    /// As [`Table::embed`], and `InvalidArgument` for bags that are not those of the ids.
+    pub fn embed_pooled(
+        &self,
+        pool: &Pool,
+        offsets: &[i64],
+        inverse: &[i32],
+        bags: &Bags<'_>,
+        out: &mut [f32],
+    ) -> Result<()> {
+        self.floats("out", out.len(), bags.len())?;
+        self.expect_bags(bags, inverse.len())?;
+        let (content, level, dim) = (self.content().read(), Level::detect(), self.dim());
+        let found = content.offsets();
+        pool.try_each(parts(pool, bags, dim, out), |(range, out)| {
+            let rows = ByOffset {
+                content: &content,
+                found: &found,
+                offsets,
+                inverse,
+                dim,
+            };
+            pool_bags(level, rows, bags, range, dim, out).map_err(|(place, why)| {
+                match offsets.get(place as usize) {
+                    Some(&offset) => self.bad_offset("offsets", offset, why),
+                    None => out_of_range(place, offsets.len()).with("table", &self.config().name),
+                }
+            })
+        })
+    }
+
+    /// Pools the rows of keys: `(n)` ids and `(b, dim)` floats, the vectors of `bags`; never
+    /// creates a row, and makes nothing distinct. Keys without a row add what `absent` has for
+    /// them, padding adds nothing.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a wrong length of `out` or `absent`, and for bags that are not those
+    /// of the ids.
+    pub fn find_pooled(
+        &self,
+        pool: &Pool,
+        ids: Ids<'_>,
+        bags: &Bags<'_>,
+        absent: Absent<'_>,
+        out: &mut [f32],
+    ) -> Result<()> {
+        self.floats("out", out.len(), bags.len())?;
+        match absent {
+            Absent::Zeros => {}
+            Absent::Row(row) => self.floats("absent", row.len(), 1)?,
+            Absent::Rows(rows) => self.floats("absent", rows.len(), ids.len())?,
+        }
+        self.expect_bags(bags, ids.len())?;
+        let index = self.index().read();
+        let content = self.content().read();
+        let history = self.history().read();
+        let shared = Shared {
+            index: &index,
+            content: &content,
+            // Keys that have a row and are below the threshold of admission count as without.
+            history: history.as_deref().filter(|one| one.may_refuse()),
+            absent,
+            dim: self.dim(),
+        };
+        let (level, dim) = (Level::detect(), self.dim());
+        pool.each(parts(pool, bags, dim, out), |(range, out)| {
+            let Ok(()) = match ids {
+                Ids::I64(ids) => pool_bags(level, shared.by_key(ids), bags, range, dim, out),
+                Ids::I32(ids) => pool_bags(level, shared.by_key(ids), bags, range, dim, out),
+            };
+        });
+        Ok(())
+    }
+
+    /// Refuses bags that are not those of `n` ids.
+    pub(super) fn expect_bags(&self, bags: &Bags<'_>, n: usize) -> Result<()> {
+        bags.check(n)
+            .map_err(|error| error.with("table", &self.config().name))
+    }
+}
+
+/// The rows of offsets; an id is a place among these.
+struct ByOffset<'a> {
+    content: &'a Content,
+    found: &'a Offsets<'a>,
+    offsets: &'a [i64],
+    inverse: &'a [i32],
+    dim: usize,
+}
+
+impl Rows for ByOffset<'_> {
+    type Place = u32;
+    /// The place, and what is wrong with its offset.
+    type Error = (i32, Unfit);
+
+    #[inline(always)]
+    fn early(&mut self, _: usize) {}
+
+    #[inline(always)]
+    fn ask(&mut self, at: usize) -> Result<u32, Self::Error> {
+        let place = self.inverse[at];
+        let row = match self.offsets.get(place as usize) {
+            Some(&offset) => self.found.readable(offset).map_err(|why| (place, why))?,
+            None if place == -1 => NONE,
+            None => return Err((place, Unfit::Unknown)),
+        };
+        self.content.store.prefetch(row, self.dim);
+        Ok(row)
+    }
+
+    #[inline(always)]
+    fn row(&self, _: usize, row: u32) -> Option<&[f32]> {
+        self.content.store.row(row)
+    }
+}
+
+/// What all parts of a lookup by key read.
+struct Shared<'a> {
+    index: &'a Index,
+    content: &'a Content,
+    history: Option<&'a History>,
+    absent: Absent<'a>,
+    dim: usize,
+}
+
+impl Shared<'_> {
+    fn by_key<'s, T>(&'s self, ids: &'s [T]) -> ByKey<'s, T> {
+        ByKey {
+            shared: self,
+            ids,
+            homes: [self.index.home(0); EARLY],
+        }
+    }
+}
+
+/// The rows of keys: a bucket is asked for early, read when the row is asked for.
+struct ByKey<'a, T> {
+    shared: &'a Shared<'a>,
+    ids: &'a [T],
+    homes: [&'a Bucket; EARLY],
+}
+
+impl<T: Copy + Into<i64>> Rows for ByKey<'_, T> {
+    type Place = u32;
+    type Error = Infallible;
+
+    #[inline(always)]
+    fn early(&mut self, at: usize) {
+        let home = self.shared.index.home(hash(self.ids[at].into()));
+        prefetch(home);
+        self.homes[at % EARLY] = home;
+    }
+
+    #[inline(always)]
+    fn ask(&mut self, at: usize) -> Result<u32, Infallible> {
+        let Shared {
+            index,
+            content,
+            history,
+            dim,
+            ..
+        } = *self.shared;
+        let key = self.ids[at].into();
+        let row = index.row_from(self.homes[at % EARLY], key, hash(key));
+        if let Some(history) = history {
+            if row != NONE && history.of_row(row).count < history.access() {
+                return Ok(NONE);
+            }
+        }
+        content.store.prefetch(row, dim);
+        Ok(row)
+    }
+
+    #[inline(always)]
+    fn row(&self, at: usize, row: u32) -> Option<&[f32]> {
+        match self.shared.content.store.row(row) {
+            None => self.absent(at),
+            found => found,
+        }
+    }
+}
+
+impl<T: Copy + Into<i64>> ByKey<'_, T> {
+    #[cold]
+    fn absent(&self, at: usize) -> Option<&[f32]> {
+        let dim = self.shared.dim;
+        match self.shared.absent {
+            _ if self.ids[at].into() == PADDING => None,
+            Absent::Zeros => None,
+            Absent::Row(row) => Some(row),
+            Absent::Rows(rows) => rows.get(at * dim..(at + 1) * dim),
+        }
+    }
+}

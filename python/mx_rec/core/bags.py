@@ -1,0 +1,180 @@
+"""The ops of pooled lookups: rows of the ids of a bag, added up without a tensor of all of them."""
+
+from typing import Any, NamedTuple, Optional, Tuple, Union
+
+import tensorflow as tf
+
+from mx_rec.constants.constants import PADDING_KEY
+from mx_rec.core.table import Table
+from mx_rec.core.table_variable import raw_tensor, row_shape
+from mx_rec.ops import library
+
+# Numbers of the attribute combiner; a sum is divided by nothing.
+COMBINERS = {"sum": 0, "mean": 1, "sqrtn": 2}
+
+
+class Pooling(NamedTuple):
+    """How the rows of a lookup are pooled.
+
+    Attributes:
+        combiner: "sum", "mean" or "sqrtn".
+        source: The ids as the caller has them: a SparseTensor or RaggedTensor, whose rows are the
+            bags, or None, where bags lie along the last dimension.
+        weights: float32, of the shape of the ids that are looked up, or None.
+        has_weight_grad: Whether the weights have gradients.
+        max_norm: The greatest l2 norm of a row, None for any.
+    """
+
+    combiner: str
+    source: Union[None, tf.SparseTensor, tf.RaggedTensor]
+    weights: Optional[tf.Tensor]
+    has_weight_grad: bool
+    max_norm: Optional[float]
+
+    def identity(self) -> Tuple[Any, ...]:
+        """Returns what is equal for two poolings that give the same for the same ids."""
+        return (self.combiner, id(self.source), id(self.weights), self.has_weight_grad,
+                self.max_norm)
+
+
+class _Bags(NamedTuple):
+    """What ops take of the bags of a lookup."""
+
+    ends: tf.Tensor
+    weights: tf.Tensor
+    divisors: tf.Tensor
+
+
+def find_pooled(table: Table, ids: tf.Tensor, absent: tf.Tensor,
+                pooling: Pooling) -> Tuple[tf.Tensor, Optional[tf.Operation]]:
+    """Adds the ops of a pooled lookup that makes no rows.
+
+    Args:
+        table: The table.
+        ids: int32 or int64 ids.
+        absent: float32 (k, dim), the rows of ids that have none.
+        pooling: How they are pooled.
+
+    Returns:
+        The vectors of the bags, and the op that takes the ids, None if it is no lookup that graph
+        modification knows.
+    """
+    bags = _bags(pooling, ids, ids)
+    if pooling.max_norm is None:
+        found = library().mx_rec_find_pooled(table.handle, row_shape(table.variable), ids,
+                                             *bags, absent, name="find")
+        return found, found.op
+    keys, places = tf.unique(tf.reshape(ids, [-1]))
+    rows = library().mx_rec_find(table.handle, row_shape(table.variable), keys, absent,
+                                 name="find")
+    places = tf.compat.v1.where(
+        tf.equal(tf.reshape(ids, [-1]), tf.constant(PADDING_KEY, ids.dtype)),
+        tf.fill(tf.shape(places), -1), places)
+    inverse = tf.reshape(places, tf.shape(ids))
+    return library().mx_rec_restore_pooled(_clipped(rows, pooling), inverse, *bags,
+                                           name="pooled"), None
+
+
+def embed_pooled(table: Table, ids: tf.Tensor, resolved: Tuple[tf.Tensor, tf.Tensor],
+                 absent: Optional[tf.Tensor], pooling: Pooling, is_grad: bool, is_counted: bool,
+                 with_rows: bool) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Adds the ops of a pooled training lookup behind those that resolve its keys.
+
+    Args:
+        table: The table.
+        ids: int32 or int64 ids.
+        resolved: offsets (u) int64 and inverse int32, of the shape of the ids.
+        absent: The rows of ids that are not admitted, None for zeros.
+        pooling: How they are pooled.
+        is_grad: Whether the rows have gradients.
+        is_counted: Whether ids can be without a row that are not padding.
+        with_rows: Whether gradients are to be taken of the distinct rows.
+
+    Returns:
+        The vectors of the bags, and what gradients are taken of: these, or the distinct rows.
+    """
+    offsets, inverse = resolved
+    # Ids that a pipeline has resolved need not be computed in the step for this.
+    bags = _bags(pooling, ids if is_counted else inverse, inverse)
+    like = raw_tensor(table.variable) if is_grad else row_shape(table.variable)
+    if with_rows or pooling.has_weight_grad or pooling.max_norm is not None:
+        # Also the weights' gradient reads these rows, which the step may have changed by then.
+        rows = library().mx_rec_lookup(table.handle, like, offsets, name="rows")
+        used = rows if is_grad else tf.stop_gradient(rows)
+        pooled = library().mx_rec_restore_pooled(_clipped(used, pooling), inverse, *bags,
+                                                 name="pooled")
+    else:
+        rows = None
+        pooled = library().mx_rec_embed_pooled(table.handle, like, offsets, inverse, *bags,
+                                               name="pooled")
+        if not is_grad:
+            pooled = tf.stop_gradient(pooled)
+    if absent is not None and is_counted:
+        pooled = tf.add(pooled, _default(ids, inverse, absent, bags), name="pooled_or_default")
+    return pooled, rows if with_rows else pooled
+
+
+def may_be_trained(weights: tf.Tensor) -> bool:
+    """Returns whether weights are computed from variables, or may be: inside of functions."""
+    seen = set()
+    waiting = [weights.op]
+    while waiting:
+        op = waiting.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        if op.graph.building_function and op.type == "Placeholder":
+            return True
+        if any(output.dtype._is_ref_dtype  # pylint: disable=protected-access
+               for output in op.outputs) or op.type in ("VarHandleOp", "MxRecTable"):
+            return True
+        waiting.extend(tensor.op for tensor in op.inputs)
+    return False
+
+
+def _bags(pooling: Pooling, ids: tf.Tensor, shaped: tf.Tensor) -> _Bags:
+    """Returns the bags of ids; `shaped` has their shape, and `ids` -1 where they are padding."""
+    source = pooling.source
+    count = None  # type: Optional[int]
+    if isinstance(source, tf.SparseTensor):
+        ends = library().mx_rec_sparse_bag_ends(source.indices, source.dense_shape, name="ends")
+        if source.get_shape().rank is not None:
+            count = source.get_shape().as_list()[0]
+    elif isinstance(source, tf.RaggedTensor):
+        ends = library().mx_rec_ragged_bag_ends(source.row_splits, name="ends")
+        splits = source.row_splits.shape.as_list()[0]
+        count = None if splits is None else splits - 1
+    else:
+        ends = library().mx_rec_bag_ends(shaped, name="ends")
+    if source is not None:
+        ends.set_shape([count])
+    weights = divisors = tf.zeros([0], name="none")
+    if pooling.weights is not None:
+        weights = pooling.weights
+        if not pooling.has_weight_grad:
+            weights = tf.stop_gradient(weights)
+        weights = library().mx_rec_bag_weights(weights, shaped, name="weights")
+    if pooling.combiner != "sum":
+        divisors = library().mx_rec_bag_divisors(
+            ids, ends, weights, combiner=COMBINERS[pooling.combiner], name="divisors")
+    return _Bags(ends, weights, divisors)
+
+
+def _clipped(rows: tf.Tensor, pooling: Pooling) -> tf.Tensor:
+    """Returns rows with at most the greatest norm."""
+    if pooling.max_norm is None:
+        return rows
+    return tf.clip_by_norm(rows, pooling.max_norm, axes=[1], name="clipped")
+
+
+def _default(ids: tf.Tensor, inverse: tf.Tensor, absent: tf.Tensor, bags: _Bags) -> tf.Tensor:
+    """Returns what the rows of ids that are not admitted add to the vectors of their bags."""
+    padding = tf.constant(PADDING_KEY, ids.dtype)
+    is_refused = tf.logical_and(tf.less(inverse, 0), tf.not_equal(ids, padding))
+    places = tf.zeros_like(inverse)
+    if absent.shape.as_list()[0] != 1:
+        places = tf.reshape(tf.range(tf.size(inverse)), tf.shape(inverse))
+    nowhere = tf.fill(tf.shape(inverse), -1)
+    return library().mx_rec_restore_pooled(
+        tf.stop_gradient(absent), tf.compat.v1.where(is_refused, places, nowhere), *bags,
+        name="default")
