@@ -395,10 +395,10 @@ mod tests {
         for def in definitions() {
             for list in 1..4 {
                 let count = def.inputs.iter().flat_map(|arg| places(arg, list)).count();
-                let expected = if lists(&def) == 0 { 0 } else { list };
-                assert_eq!(list_length(&def, count), expected, "{}", def.name);
+                let expected = if lists(def) == 0 { 0 } else { list };
+                assert_eq!(list_length(def, count), expected, "{}", def.name);
             }
-            assert_eq!(list_length(&def, 0), 0, "{}", def.name);
+            assert_eq!(list_length(def, 0), 0, "{}", def.name);
         }
     }
 

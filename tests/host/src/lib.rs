@@ -2,7 +2,8 @@
 //!
 //! `library` opens TensorFlow and has it load the plugin; `graph`, `session` and `tensor` are the
 //! parts of the C API that the tests need, with owners and errors; `status` reports what TensorFlow
-//! refused. It never runs Python and is linked into nothing but tests.
+//! refused. It never runs Python and is linked into nothing but tests. docs/c-abi.md says how to
+//! run them.
 
 mod graph;
 mod library;

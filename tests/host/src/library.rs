@@ -17,7 +17,8 @@ const EXPECTED: &str = "libtensorflow.so";
 /// Opens TensorFlow and has it load the plugin, once in a process.
 ///
 /// # Panics
-/// With the reason, if there is no TensorFlow in `MX_REC_HOST_TENSORFLOW`, or it refuses the plugin.
+/// With the reason, if there is no TensorFlow in `MX_REC_HOST_TENSORFLOW`, or it refuses the
+/// plugin.
 pub fn load_plugin() {
     static LOADED: OnceLock<()> = OnceLock::new();
     LOADED.get_or_init(|| {
@@ -35,18 +36,17 @@ pub fn load_plugin() {
 
 /// Opens the C API of the wheel.
 fn open_tensorflow() {
-    let wheel = std::env::var_os("MX_REC_HOST_TENSORFLOW").map(PathBuf::from);
+    let wheel = given("MX_REC_HOST_TENSORFLOW");
     let wheel = wheel.expect("MX_REC_HOST_TENSORFLOW names the directory of a wheel's libraries");
+    let files = LIBRARIES.map(|library| existing(&wheel.join(library)));
     // tensorflow-sys-runtime opens a file of one name, in a directory that a variable names. The
     // loader looks for what that file needs in the directory of the link.
     let links = std::env::temp_dir().join(format!("mx_rec_host-{}", std::process::id()));
     std::fs::create_dir_all(&links).expect("a directory for links");
-    for library in LIBRARIES {
-        let file = wheel.join(library).canonicalize();
-        let file = file.unwrap_or_else(|error| panic!("{}/{library}: {error}", wheel.display()));
-        symlink(&file, links.join(library)).expect("a link");
+    for (library, file) in LIBRARIES.iter().zip(&files) {
+        symlink(file, links.join(library)).expect("a link");
     }
-    symlink(links.join(LIBRARIES[0]), links.join(EXPECTED)).expect("a link");
+    symlink(&files[0], links.join(EXPECTED)).expect("a link");
     // Before TensorFlow has a thread that could read the environment.
     std::env::set_var("TENSORFLOW_DIR", &links);
     if std::env::var_os("TF_CPP_MIN_LOG_LEVEL").is_none() {
@@ -62,10 +62,8 @@ fn open_tensorflow() {
 /// # Panics
 /// If it cannot be built.
 pub fn plugin_path() -> PathBuf {
-    if let Some(given) = std::env::var_os("MX_REC_PLUGIN") {
-        return PathBuf::from(given)
-            .canonicalize()
-            .expect("MX_REC_PLUGIN names a file");
+    if let Some(plugin) = given("MX_REC_PLUGIN") {
+        return existing(&plugin);
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let program = std::env::current_exe().expect("the path of this program");
@@ -80,6 +78,23 @@ pub fn plugin_path() -> PathBuf {
         .expect("cargo runs");
     assert!(built.success(), "the plugin could not be built");
     target.join("debug/libmx_rec.so")
+}
+
+/// The absolute path in a variable.
+fn given(variable: &str) -> Option<PathBuf> {
+    let path = PathBuf::from(std::env::var_os(variable).filter(|path| !path.is_empty())?);
+    // cargo runs tests in the directory of their crate.
+    assert!(
+        path.is_absolute(),
+        "{variable} is no absolute path: {path:?}"
+    );
+    Some(path)
+}
+
+/// The file at a path, links followed.
+fn existing(path: &Path) -> PathBuf {
+    let file = path.canonicalize();
+    file.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The version of TensorFlow, as it says.

@@ -103,7 +103,7 @@ fn tensorflow_knows_of_every_op_what_its_definition_says_and_refuses_the_same() 
     for def in mx_rec_tf_ops::ops::definitions() {
         for round in 0..40 {
             let list = 1 + round % 3;
-            let shapes = fitting(&def, list, &mut random);
+            let shapes = fitting(def, list, &mut random);
             let asked: Vec<_> = shapes
                 .iter()
                 .map(|shape| {
@@ -112,9 +112,9 @@ fn tensorflow_knows_of_every_op_what_its_definition_says_and_refuses_the_same() 
                     shape.is_some().then_some(dims)
                 })
                 .collect();
-            let expected = infer_shapes(&def, &asked, list);
+            let expected = infer_shapes(def, &asked, list);
             let graph = Graph::new();
-            let made = node(&graph, &def, &shapes, list);
+            let made = node(&graph, def, &shapes, list);
             let what = format!("{} of {shapes:?}", def.name);
             match (made, expected) {
                 (Ok(node), Ok(expected)) => {
@@ -206,6 +206,13 @@ fn what_is_stated_of_an_output_is_merged_with_what_follows_from_inputs() {
         assert_eq!(refused.code, Code::TF_INVALID_ARGUMENT, "{wrong:?}");
     }
     assert_eq!(graph.shape(embedding), Some(vec![6, 4, dim]));
+    // What two inputs know of one shape is merged too.
+    let claim = table.node("MxRecClaim");
+    let claim = claim.input(graph.placeholder::<i64>(&Some(vec![2, -1])));
+    let claim = claim.input(graph.placeholder::<i64>(&None));
+    let claim = claim.input(graph.placeholder::<i32>(&Some(vec![-1, 3])));
+    let claim = claim.finish().expect("MxRecClaim");
+    assert_eq!(graph.shape(claim.output(1)), Some(vec![2, 3]));
 }
 
 #[test]
