@@ -2,7 +2,7 @@
 
 use mx_rec_kernels::{
     bag_divisors, reduce_pooled, restore_pooled, weight_gradients, Absent, Adagrad, Bags, Divisor,
-    Ids, Initializer, LazyAdam, LookupGradients, Pool, RowOptimizer, Sgd, Table, TableConfig,
+    Ids, Initializer, Kind, LazyAdam, LookupGradients, Pool, RowOptimizer, Sgd, Table, TableConfig,
     Target,
 };
 use proptest::prelude::*;
@@ -474,4 +474,53 @@ fn what_does_not_fit_is_refused_by_name_and_changes_nothing() {
         .embed_pooled(&pool, &[offsets[0], 5], &inverse, &good, &mut out)
         .is_err());
     assert_eq!(table.export().unwrap(), before);
+}
+
+#[test]
+fn a_key_that_went_is_dropped_and_a_replaced_table_is_an_error_that_can_be_repeated() {
+    let (table, pool) = (table(2), Pool::new(2).unwrap());
+    let ids = [7, 8, 7, 9];
+    let resolve = || {
+        let mut inverse = vec![0; 4];
+        let offsets = table
+            .id_offset(&pool, Ids::I64(&ids), true, None, &mut inverse)
+            .unwrap();
+        (offsets, inverse)
+    };
+    let bags = Bags {
+        ends: &[2, 4],
+        weights: None,
+        divisors: None,
+    };
+    let adam = LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap();
+    let step = |(offsets, inverse): &(Vec<i64>, Vec<i32>)| {
+        let lookup = LookupGradients {
+            offsets,
+            inverse,
+            grads: &[1.0; 4],
+            bags: Some(bags),
+        };
+        table.apply_lookups(&pool, &[lookup], &adam)
+    };
+    let mut out = [9.0; 4];
+    let old = resolve();
+    assert_eq!(table.remove(Ids::I64(&[7])).unwrap(), 1);
+    assert_eq!(step(&old).unwrap(), 2);
+    assert_eq!(table.stats().stale, 1);
+    assert!(table
+        .embed_pooled(&pool, &old.0, &old.1, &bags, &mut out)
+        .is_err());
+    let old = resolve();
+    table.clear();
+    let again = resolve();
+    let before = table.export().unwrap();
+    let errors = [
+        step(&old).map(drop),
+        table.embed_pooled(&pool, &old.0, &old.1, &bags, &mut out),
+    ];
+    for error in errors {
+        assert_eq!(error.unwrap_err().kind(), Kind::Aborted);
+    }
+    assert_eq!(table.export().unwrap(), before);
+    assert_eq!(step(&again).unwrap(), 3);
 }

@@ -249,3 +249,64 @@ def test_an_unknown_rank_is_pooled_when_it_is_known(graph, session, dynamic):
         support.assert_rounding(ours, rows.sum(axis=-2), 8, scale=4.0)
     with pytest.raises(tf.errors.InvalidArgumentError, match="rank 1 or more|scalar"):
         sess.run(vector, {ids: 3})
+
+
+def test_steps_evaluations_and_removals_at_once_see_whole_rows(graph, session, dynamic):
+    """Every row is one number in all columns, whoever reads it: pooled vectors are so too."""
+    import threading
+
+    tf = support.tf()
+    ids = tf.compat.v1.placeholder(tf.int64, [None, 8])
+    table = make_table("table", 33, first=1.0)
+    vector = pooled(table, ids)
+    found = pooled(table, ids, "mean", is_train=False)
+    train = sgd(0.01).minimize(tf.reduce_sum(tf.square(vector)), var_list=[table.variable])
+    raw = support.Raw.of(table)
+    sess = session()
+    errors, stop = [], threading.Event()
+
+    def repeat(work, seed):
+        random = np.random.RandomState(seed)
+        try:
+            while not stop.is_set():
+                work(random)
+        except Exception as error:  # pylint: disable=broad-except
+            errors.append(error)
+
+    def check(values):
+        assert np.all(values == values[:, :1])
+
+    workers = [threading.Thread(target=repeat, args=pair) for pair in (
+        (lambda random: check(sess.run([vector, train], {ids: batch_of(random, 60, 8, keys=400)})[0]), 1),
+        (lambda random: check(sess.run([vector, train], {ids: batch_of(random, 60, 8, keys=400)})[0]), 2),
+        (lambda random: check(sess.run(found, {ids: batch_of(random, 60, 8, keys=400)})), 3),
+        (lambda random: raw.remove(sess, random.randint(0, 400, 20)), 4))]
+    for worker in workers:
+        worker.start()
+    stop.wait(3)
+    stop.set()
+    for worker in workers:
+        worker.join()
+    assert not errors, errors[0]
+    check(np.stack(list(raw.rows(sess).values())))
+
+
+def test_a_restore_between_lookup_and_update_ends_the_step_and_changes_nothing(graph, session, dynamic):
+    """The offsets and the vectors of a step, fed after the table was cleared."""
+    tf = support.tf()
+    ids = tf.constant([[1, 2, 2]], tf.int64)
+    table = make_table("table")
+    vector = pooled(table, ids)
+    train = sgd().minimize(tf.reduce_sum(vector), var_list=[table.variable])
+    clear = support.ops().mx_rec_clear(table.handle)
+    offsets, inverse = vector.op.inputs[2], vector.op.inputs[3]
+    raw = support.Raw.of(table)
+    sess = session()
+    old = sess.run([offsets, inverse, vector])
+    sess.run(clear)
+    sess.run(vector)
+    before = raw.rows(sess)
+    for fetch in (train, vector):
+        with pytest.raises(tf.errors.AbortedError, match="replaced"):
+            sess.run(fetch, {offsets: old[0], inverse: old[1]})
+    support.assert_same_tables(raw.rows(sess), before)
