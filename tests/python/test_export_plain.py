@@ -11,6 +11,10 @@ import plain_cases as cases
 import support
 
 
+# Cases of tables that take several variables.
+CHUNKS = {"chunks": cases.CASES["several"], "chunks, no ids": cases.CASES["a vector"], "chunks, loops": cases.CASES["loops"]}
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """name -> (directory, feeds, expected outputs) of each case."""
@@ -23,14 +27,14 @@ def models(tmp_path_factory):
     init()
     parent = os.path.realpath(str(tmp_path_factory.mktemp("plain")))
     made = {}
-    for number, (name, case) in enumerate(sorted(cases.CASES.items()) + [("chunks", cases.CASES["several"])]):
+    for number, (name, case) in enumerate(sorted(cases.CASES.items()) + sorted(CHUNKS.items())):
         with tf.Graph().as_default(), support.new_session() as sess:
             model = case(tf)
             sess.run(tf.compat.v1.global_variables_initializer())
             for table in model.tables:
                 cases.fill(table, sess, model.keys)
             directory = "{}/model {}".format(parent, number)
-            if name == "chunks":
+            if name in CHUNKS:
                 # As a table beyond the limit of a variable is: several variables, pieces of each, several reads of keys.
                 limits = plain_rows.Limits(chunk_bytes=1000, piece_bytes=240, keys=17)
                 plain._export(sess, directory, model.inputs, model.outputs, None, ("serve",), None, None, True, False,
@@ -61,7 +65,7 @@ def predicted(models, tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("name", sorted(cases.CASES) + ["chunks"])
+@pytest.mark.parametrize("name", sorted(cases.CASES) + sorted(CHUNKS))
 @pytest.mark.parametrize("way", sorted(cases.WAYS))
 def test_a_process_without_the_package_predicts_the_same_bits(models, predicted, way, name):
     expected, found = models[name][1], predicted(way)[name]
@@ -72,7 +76,7 @@ def test_a_process_without_the_package_predicts_the_same_bits(models, predicted,
             support.assert_same_bits(found[turn][key], value, "{}, feed {}".format(key, turn))
 
 
-@pytest.mark.parametrize("name", sorted(cases.CASES) + ["chunks"])
+@pytest.mark.parametrize("name", sorted(cases.CASES) + sorted(CHUNKS))
 def test_no_op_and_no_word_of_the_plugin_is_left(models, name):
     directory = models[name][0]
     ops, content = cases.ops_of(directory)

@@ -57,12 +57,12 @@ class Rows:
 
     Args:
         name: As above.
-        keys: int64 of shape (n).
-        rows: float32 of shape (n, dim).
+        keys: int64 of shape (n), or what gives slices of such an array.
+        rows: float32 of shape (n, dim), likewise.
         found: Positions of those that lookups find, ascending; None is all.
     """
 
-    def __init__(self, name: str, keys: np.ndarray, rows: np.ndarray,
+    def __init__(self, name: str, keys: Any, rows: Any,
                  found: Optional[np.ndarray]) -> None:
         self.name = name
         self.dim = int(rows.shape[1])
@@ -82,9 +82,9 @@ class Rows:
             part = np.concatenate([part, np.zeros([1, self.dim], np.float32)])
         return part
 
-    def _part(self, values: np.ndarray, start: int, stop: int) -> np.ndarray:
+    def _part(self, values: Any, start: int, stop: int) -> np.ndarray:
         at = slice(start, stop) if self._found is None else self._found[start:stop]
-        return np.array(values[at])
+        return values[at]
 
 
 class _TableOps(NamedTuple):
@@ -117,8 +117,8 @@ def take_rows(session: Any, tables: Sequence[tf.Operation], scratch: str) -> Dic
     """Takes a snapshot of each table.
 
     A table is written into a directory and read from there piece by piece, so that memory does not
-    limit its size. A table that tracks changes is copied in memory instead: a save of it would
-    count for its incremental checkpoints.
+    limit its size; the directory has to stay while the rows are in use. A table that tracks changes
+    is copied in memory instead: a save of it would count for its incremental checkpoints.
 
     Args:
         session: A session of the tables' graph.
@@ -142,8 +142,6 @@ def take_rows(session: Any, tables: Sequence[tf.Operation], scratch: str) -> Dic
     arrays = {op.name: tuple(session.run(ops[op.name].export)) for op in copied}
     for op in saved:
         arrays[op.name] = _read(places[op.name], int(table_config_of(op)["dim"]))
-        # The arrays hold the files; optimizer slots take no room any more.
-        shutil.rmtree(places[op.name])
     result = {}
     for op in tables:
         keys, rows = arrays[op.name]
@@ -152,18 +150,45 @@ def take_rows(session: Any, tables: Sequence[tf.Operation], scratch: str) -> Dic
     return result
 
 
-def _read(directory: str, dim: int) -> Tuple[np.ndarray, np.ndarray]:
-    """Returns keys and rows of a saved table, which the system reads when they are needed."""
-    arrays = []
-    for part, dtype, shape in (("key", "<i8", (-1,)), ("embedding", "<f4", (-1, dim))):
-        path = os.path.join(directory, part, "slice.data")
-        empty = np.zeros([0] + list(shape[1:]), dtype)
-        arrays.append(np.memmap(path, dtype, "r").reshape(shape) if os.path.getsize(path)
-                      else empty)
-    return arrays[0], arrays[1]
+class _Stored:
+    """A part of a saved table, an array of which memory holds what is asked for alone.
+
+    Attributes:
+        shape: (records, floats of a row), or (records).
+
+    Args:
+        path: A file of little-endian records.
+        dtype: Their type.
+        columns: () or (floats of a row).
+    """
+
+    def __init__(self, path: str, dtype: str, columns: Tuple[int, ...]) -> None:
+        self._path, self._dtype = path, np.dtype(dtype)
+        record = self._dtype.itemsize * int(np.prod(columns, dtype=np.int64))
+        self.shape = (os.path.getsize(path) // record,) + columns
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, at: Any) -> np.ndarray:
+        if not len(self):
+            # No file of zero bytes can be mapped.
+            return np.zeros(self.shape, self._dtype)[at]
+        # The mapping ends here, and with it the file's pages leave the process.
+        return np.array(np.memmap(self._path, self._dtype, "r", shape=self.shape)[at])
 
 
-def _found(session: Any, ops: _TableOps, keys: np.ndarray, dim: int) -> Optional[np.ndarray]:
+def _read(directory: str, dim: int) -> Tuple[_Stored, _Stored]:
+    """Returns keys and rows of a saved table, whose other parts are removed."""
+    for name in os.listdir(directory):
+        path = os.path.join(directory, name)
+        if os.path.isdir(path) and name not in ("key", "embedding"):
+            shutil.rmtree(path)
+    return (_Stored(os.path.join(directory, "key", "slice.data"), "<i8", ()),
+            _Stored(os.path.join(directory, "embedding", "slice.data"), "<f4", (dim,)))
+
+
+def _found(session: Any, ops: _TableOps, keys: Any, dim: int) -> Optional[np.ndarray]:
     """Returns the positions of keys whose rows lookups find, None if it is all of them.
 
     Keys below the threshold of admission may have rows, which lookups do not give.
