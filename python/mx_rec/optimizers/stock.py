@@ -13,6 +13,7 @@ from mx_rec.optimizers.ftrl import CustomizedFtrl
 from mx_rec.optimizers.gradient_descent import CustomizedGradientDescent
 from mx_rec.optimizers.lazy_adam import CustomizedLazyAdam
 from mx_rec.optimizers.momentum import CustomizedMomentum
+from mx_rec.tensorflow.versions import IS_1
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import warn_once
 
@@ -69,11 +70,14 @@ def _of_adam(optimizer: Any) -> List[tf.Tensor]:
 
 
 def _of_ftrl(optimizer: Any) -> List[tf.Tensor]:
+    # 2.x has another number, beta, whose part of the update is in this one.
+    l2 = "_l2_regularization_strength_tensor" if IS_1 \
+        else "_adjusted_l2_regularization_strength_tensor"
     return [scalar(optimizer._learning_rate_tensor, "learning_rate"),
             scalar(optimizer._learning_rate_power_tensor, "learning_rate_power"),
             scalar(optimizer._initial_accumulator_value, "initial_accumulator"),
             scalar(optimizer._l1_regularization_strength_tensor, "l1"),
-            scalar(optimizer._l2_regularization_strength_tensor, "l2"),
+            scalar(getattr(optimizer, l2), "l2"),
             scalar(optimizer._l2_shrinkage_regularization_strength_tensor, "l2_shrinkage")]
 
 
