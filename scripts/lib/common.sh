@@ -241,11 +241,15 @@ stamp_of() {
         | sha256sum | cut -d ' ' -f 1
 }
 
+# Further options of pip install.
+pip_options=()
+
 # install_requirements DIRECTORY NAME [PACKAGE...]: installs requirements/NAME.txt and the packages
 # into an environment, unless its stamp says that they are installed.
 install_requirements() {
-    local directory="$1" name="$2" stamp wanted
+    local directory="$1" name="$2" stamp wanted log
     shift 2
+    log="$(basename "$directory")"
     stamp="$directory/.stamp-$name"
     wanted="$(stamp_of "$directory" "requirements/$name.txt") $*"
     [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && return
@@ -253,9 +257,10 @@ install_requirements() {
     rm -f "$stamp"
     # --no-deps: the files name every package, so the pins hold whatever the packages ask for;
     # pip check then tells whether they agree.
-    quietly "pip-$name.log" "$directory/bin/python" -m pip install --no-deps \
-        --only-binary=:all: --requirement "requirements/$name.txt" "$@"
-    quietly pip-check.log "$directory/bin/python" -m pip check
+    quietly "pip-$log-$name.log" "$directory/bin/python" -m pip install --no-deps \
+        --only-binary=:all: ${pip_options[@]+"${pip_options[@]}"} \
+        --requirement "requirements/$name.txt" "$@"
+    quietly "pip-$log-check.log" "$directory/bin/python" -m pip check
     printf '%s\n' "$wanted" >"$stamp"
 }
 
@@ -307,15 +312,25 @@ say_chosen() {
 # The TensorFlow 2.x that is tested beside 1.15: that of .venv, or if this is 1.15, one in
 # .cache/tf2. `tf2` is then the Python of its environment, or empty if this machine has none.
 ensure_tensorflow2() {
-    local version base
     tf2="$python"
-    case "$(tensorflow_version)" in 1.*) ;; *) return ;; esac
+    case "$(tensorflow_version)" in 1.*) make_tensorflow2 ;; esac
+}
+
+# The second of these. It may run beside whatever needs only .venv, hence a lock of its own.
+make_tensorflow2() {
+    local version base
     tf2=""
     for version in $pythons; do
         case "$(tensorflow_of "$version")" in 1.*) continue ;; esac
         if base="$(find_version "$version")"; then
+            mkdir -p "$root/.cache"
+            (
+                ! command -v flock >/dev/null || { exec 8>"$root/.cache/tf2.lock" && flock 8; }
+                # Compiling all of TensorFlow takes longer than compiling what tests import.
+                pip_options=(--no-compile)
+                make_environment "$root/.cache/tf2" "$base" "$(tensorflow_of "$version")"
+            )
             tf2="$root/.cache/tf2/bin/python"
-            make_environment "${tf2%/bin/python}" "$base" "$(tensorflow_of "$version")"
             return
         fi
     done
