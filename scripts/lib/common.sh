@@ -124,8 +124,7 @@ candidates() {
     if [ -f "$HOME/.conda/environments.txt" ]; then
         sed "s|\$|/bin/python$1|" "$HOME/.conda/environments.txt"
     fi
-    for home in "${CONDA_PREFIX:-}" "${CONDA_ROOT:-}" "$HOME"/{mini,ana}conda3 \
-        "$HOME"/mini{forge,mamba}3 /opt/{conda,miniconda3,anaconda3}; do
+    for home in "${CONDA_PREFIX:-}" "$HOME"/{mini,ana}conda3 "$HOME"/mini{forge,mamba}3; do
         if [ -n "$home" ]; then
             printf '%s\n' "$home/bin/python$1" "$home"/envs/*/bin/python"$1"
         fi
