@@ -16,7 +16,7 @@ from mx_rec.core.graph_state import graph_state
 from mx_rec.core.initializers import describe_initializer, seed_of, table_seed
 from mx_rec.core.lookup import sparse_lookup
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
-from mx_rec.tensorflow.names import ops as tf_ops
+from mx_rec.tensorflow.names import require_graph_mode
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Float, Int, Option, Text, Type, checked, is_int
@@ -128,10 +128,7 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
     _report_idle(name, shard_num=(shard_num, 1), fusion_optimizer_var=(fusion_optimizer_var, True),
                  hashtable_threshold=(hashtable_threshold, 0),
                  optimizer_list=(optimizer_list, None))
-    if tf_ops.executing_eagerly_outside_functions():
-        raise RuntimeError("tables need graph mode, also inside of a tf.function: call "
-                           "tf.compat.v1.disable_eager_execution() first, or build the model in a "
-                           "tf.Graph. (table {!r})".format(name))
+    require_graph_mode("create_table", "table {!r}".format(name))
     size = _check_dim(dim)
     table_name = clean_name(name)
     if table_name.startswith(MERGED_PREFIX):

@@ -11,10 +11,14 @@ import tensorflow as tf
 from mx_rec import plugin
 from mx_rec.constants.constants import DEFAULT_SEED
 from mx_rec.ops import library
-from mx_rec.tensorflow.names import init_ops, init_ops_v2, tensor_util
+from mx_rec.tensorflow.names import tensor_util
 
 SUPPORTED = ("zeros", "ones", "constant", "random_uniform", "random_normal", "truncated_normal",
              "variance_scaling (also glorot, he and lecun)")
+
+# The classes, which TensorFlow's releases have in several modules, and Keras in its own.
+_KINDS = frozenset(("Zeros", "Ones", "Constant", "RandomUniform", "RandomNormal", "TruncatedNormal",
+                    "VarianceScaling"))
 
 
 def describe_initializer(initializer: Any, rows: int, dim: int, table: str) -> Dict[str, Any]:
@@ -42,22 +46,22 @@ def describe_initializer(initializer: Any, rows: int, dim: int, table: str) -> D
     def number(name: str) -> float:
         return _number(table, name, getattr(initializer, name))
 
-    if isinstance(initializer, (init_ops.Zeros, init_ops_v2.Zeros)):
+    kind = _kind(initializer)
+    if kind == "Zeros":
         return {"kind": "zeros"}
-    if isinstance(initializer, (init_ops.Ones, init_ops_v2.Ones)):
+    if kind == "Ones":
         return {"kind": "ones"}
-    if isinstance(initializer, (init_ops.Constant, init_ops_v2.Constant)):
+    if kind == "Constant":
         return {"kind": "constant", "value": number("value")}
-    if isinstance(initializer, (init_ops.RandomUniform, init_ops_v2.RandomUniform)):
+    if kind == "RandomUniform":
         least = 0.0 if initializer.minval is None else number("minval")
         most = 1.0 if initializer.maxval is None else number("maxval")
         return {"kind": "random_uniform", "min": least, "max": most}
-    # TruncatedNormal comes first: some releases derive it from RandomNormal.
-    if isinstance(initializer, (init_ops.TruncatedNormal, init_ops_v2.TruncatedNormal)):
+    if kind == "TruncatedNormal":
         return {"kind": "truncated_normal", "mean": number("mean"), "stddev": number("stddev")}
-    if isinstance(initializer, (init_ops.RandomNormal, init_ops_v2.RandomNormal)):
+    if kind == "RandomNormal":
         return {"kind": "random_normal", "mean": number("mean"), "stddev": number("stddev")}
-    if isinstance(initializer, (init_ops.VarianceScaling, init_ops_v2.VarianceScaling)):
+    if kind == "VarianceScaling":
         distribution = initializer.distribution
         return {
             "kind": "variance_scaling",
@@ -126,7 +130,8 @@ def seed_of(initializer: Any, table: str) -> Optional[int]:
     Raises:
         ValueError: If the seed is no integer that is known when the table is created.
     """
-    seed = getattr(initializer, "seed", None)
+    # Keras 3 draws a seed where none was given, and keeps what was given beside it.
+    seed = getattr(initializer, "_init_seed", getattr(initializer, "seed", None))
     try:
         number = None if seed is None else int(seed)
     except (TypeError, ValueError, OverflowError):
@@ -136,9 +141,15 @@ def seed_of(initializer: Any, table: str) -> Optional[int]:
 
 
 def _is_tensorflow(kind: type) -> bool:
-    """Whether the class comes from TensorFlow: a user's subclass may compute anything."""
+    """Whether the class is TensorFlow's or Keras's: a user's subclass may compute anything."""
     module: Tuple[str, ...] = tuple(kind.__module__.split("."))
-    return module[0] in ("tensorflow", "tensorflow_core")
+    return module[0] in ("tensorflow", "tensorflow_core", "keras", "tf_keras")
+
+
+def _kind(initializer: Any) -> str:
+    """Which of `_KINDS` an initializer is, by its class or the nearest base; "" if none."""
+    return next((kind.__name__ for kind in type(initializer).__mro__
+                 if kind.__name__ in _KINDS and _is_tensorflow(kind)), "")
 
 
 def _number(table: str, name: str, value: Any) -> float:

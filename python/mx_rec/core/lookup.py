@@ -19,6 +19,7 @@ from mx_rec.core.ids import as_ids, is_id_type
 from mx_rec.core.table import FeatureLookup, Table, scope_of
 from mx_rec.core.table_variable import raw_tensor, row_shape
 from mx_rec.ops import library
+from mx_rec.tensorflow.names import require_graph_mode
 from mx_rec.util.communication.hccl_ops import get_rank_size
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
@@ -99,9 +100,9 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
             table differ, a feature whose ids are counted for admission is looked up again with
             other arguments, an eviction threshold comes without an access threshold or with dynamic
             expansion, or serving_default_value does not fit.
-        RuntimeError: If the table has 128 lookups of this mode, a FeatureSpec comes without batch
-            in dynamic shape or was not read by an insert function of this mode, or a training
-            lookup is made after `start_asc_pipeline`.
+        RuntimeError: If eager execution is on, the table has 128 lookups of this mode, a
+            FeatureSpec comes without batch in dynamic shape or was not read by an insert function
+            of this mode, or a training lookup is made after `start_asc_pipeline`.
         KeyError: If the batch has no entry for the FeatureSpec.
         EnvironmentError: If `init` was not called.
     """
@@ -109,6 +110,7 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
     if kwargs:
         logger.debug("sparse_lookup ignores the arguments %s.", ", ".join(sorted(kwargs)))
     table = hashtable
+    require_graph_mode("sparse_lookup", "table {!r}".format(table.table_name))
     spec, tensor = _check_ids(ids, modify_graph)
     state = graph_state()
     if table.variable.graph is not tf.compat.v1.get_default_graph() \

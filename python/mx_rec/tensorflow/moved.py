@@ -1,4 +1,4 @@
-"""Tensor objects that become the outputs of another op, so that whoever holds them has the new ones.
+"""Tensor objects that become the outputs of another op: whoever holds them has the new ones.
 
 Up to TensorFlow 2.12 a tensor object of Python says itself which op it belongs to. Later its op is
 fixed when it is made, and the object gets a class whose properties are those of the new tensor.

@@ -4,7 +4,7 @@ All other modules take them from here. Names that every version has in one place
 others tell since when they are where.
 """
 
-from typing import Any, Callable
+from typing import Any
 
 from mx_rec.tensorflow.versions import IS_1, Absent, find
 
@@ -23,8 +23,6 @@ device_setter = find("the check for clusters", (_SINCE_1, _P + "training.device_
 gen_array_ops = find("copies of variables", (_SINCE_1, _P + "ops.gen_array_ops"))
 gen_dataset_ops = find("graph modification", (_SINCE_1, _P + "ops.gen_dataset_ops"))
 gen_state_ops = find("ftrl_t", (_SINCE_1, _P + "ops.gen_state_ops"))
-init_ops = find("initial values", (_SINCE_1, _P + "ops.init_ops"))
-init_ops_v2 = find("initial values", (_SINCE_1, _P + "ops.init_ops_v2"))
 nest = find("FeatureSpec", (_SINCE_1, _P + "data.util.nest"))
 ops = find("gradients", (_SINCE_1, _P + "framework.ops"))
 resource_variable_ops = find("ftrl_t", (_SINCE_1, _P + "ops.resource_variable_ops"))
@@ -74,6 +72,19 @@ def known_gradients() -> Any:
     return ops._gradient_registry.list()  # pylint: disable=protected-access
 
 
-def session_closer() -> Callable[[Any], None]:
-    """Returns the method by which every session closes."""
-    return session.BaseSession.close
+def require_graph_mode(call: str, what: str) -> None:
+    """Refuses eager execution, also outside of the tf.function that a call is made in.
+
+    Args:
+        call: What was called.
+        what: What it was called for.
+
+    Raises:
+        RuntimeError: If eager execution is on; the text says how to switch.
+    """
+    if ops.executing_eagerly_outside_functions():
+        raise RuntimeError(
+            "{}: tables need graph mode, also inside of a tf.function, and eager execution is on. "
+            "Call tf.compat.v1.disable_v2_behavior() (or disable_eager_execution()) right after "
+            "the import of TensorFlow, or build the model in `with tf.Graph().as_default():`, and "
+            "run it in a tf.compat.v1.Session. ({})".format(call, what))

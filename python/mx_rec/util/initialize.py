@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from mx_rec.constants import constants
 from mx_rec.constants.constants import MAX_INT32
+from mx_rec.tensorflow.names import ops
 from mx_rec.util.communication.hccl_ops import get_rank_id, get_rank_size
 from mx_rec.util.host_ops import HostOps, host_pipeline_ops
 from mx_rec.util.log import logger
@@ -113,6 +114,10 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
     elif restore_model_version is not None:
         logger.warning("'restore_model_version' chooses a version of incremental checkpoints and "
                        "has no effect without them.")
+    if ops.executing_eagerly_outside_functions():
+        logger.info("init: eager execution is on; create_table and sparse_lookup need graph mode: "
+                    "build the model in `with tf.Graph().as_default():`, or call "
+                    "tf.compat.v1.disable_v2_behavior() right after the import of TensorFlow.")
     use_hot = bool(kwargs.get("use_hot", True))
     _report_keywords(kwargs, bind_cpu, use_lccl)
     Settings.set_instance(ConfigInitializer(

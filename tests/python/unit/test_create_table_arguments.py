@@ -380,12 +380,12 @@ def test_a_name_may_begin_with_an_underscore(dynamic, session, tmp_path, name):
 EAGER = """
 import tensorflow as tf
 tf.compat.v1.enable_eager_execution()
-from mx_rec.core.embedding import create_table
+from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.util.initialize import init
 init()
 
 def create():
-    create_table(tf.int64, 4, "items", tf.compat.v1.zeros_initializer())
+    create.table = create_table(tf.int64, 4, "items", tf.compat.v1.zeros_initializer())
     return tf.constant(0)
 
 for make in (create, tf.function(create, autograph=False),
@@ -397,12 +397,17 @@ for make in (create, tf.function(create, autograph=False),
 with tf.Graph().as_default():
     create()
     print("made")
+try:
+    sparse_lookup(create.table, tf.constant([1], tf.int64), modify_graph=True)
+except RuntimeError as error:
+    print(error)
 """
 
 
 def test_eager_execution_has_no_tables_also_in_functions():
     """In a tf.function the table's ops came into the eager context, where they failed with an error of their own."""
     lines = support.run_python(EAGER).splitlines()
-    assert len(lines) == 4 and lines[3] == "made"
-    for line in lines[:3]:
-        assert line.startswith("tables need graph mode, also inside of a tf.function") and "'items'" in line
+    assert len(lines) == 5 and lines[3] == "made"
+    for line, call in zip(lines[:3] + lines[4:], ["create_table"] * 3 + ["sparse_lookup"]):
+        assert line.startswith(call + ": tables need graph mode, also inside of a tf.function") and "'items'" in line
+        assert "tf.compat.v1.disable_v2_behavior()" in line
