@@ -352,21 +352,23 @@ ensure_environment() {
     # setuptools, and edits of the package take effect at once. scripts/wheel tests the packaging.
     local site
     site="$(site_packages "$venv")"
-    adapter_path="$site/mx_rec_tf_adapter.pth"
     if [ "$(cat "$site/mx_rec.pth" 2>/dev/null)" != "$root/python" ]; then
         printf '%s\n' "$root/python" >"$site/mx_rec.pth"
     fi
     ensure_adapter
 }
 
+# The path file by which .venv finds the stand-in for the vendor's tf_adapter.
+adapter_path() { printf '%s/mx_rec_tf_adapter.pth\n' "$(site_packages "$venv")"; }
+
 # The stand-in for the vendor's tf_adapter, importable unless the vendor's is.
 ensure_adapter() {
     local complaint
     if ! complaint="$("$python" "$adapter/tf_adapter/_stand_in.py" 2>&1)"; then
         say "leaving tf_adapter as it is: $complaint"
-        rm -f "$adapter_path"
-    elif [ "$(cat "$adapter_path" 2>/dev/null)" != "$adapter" ]; then
-        printf '%s\n' "$adapter" >"$adapter_path"
+        rm -f "$(adapter_path)"
+    elif [ "$(cat "$(adapter_path)" 2>/dev/null)" != "$adapter" ]; then
+        printf '%s\n' "$adapter" >"$(adapter_path)"
     fi
 }
 
