@@ -132,7 +132,7 @@ def train_variables(train, held_out, settings, rows, kernels):
     Returns:
         The history.
     """
-    say("\non variables of TensorFlow, LazyAdamOptimizer of tf.contrib:")
+    say("\non variables of TensorFlow, LazyAdam as tf.contrib has it:")
     counts = {name: int(max(getattr(part, name).max() for part in (train, held_out))) + 1
               for name in model.FEATURES}
     built = model.on_variables(float(np.mean(train.stars)), counts, settings)

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 import tensorflow as tf
 
+from lazy_adam import make_lazy_adam
 from movielens_data import PADDING, Ratings, rmse
 from mx_rec.core.asc.helper import FeatureSpec, get_asc_insert_func
 from mx_rec.core.asc.manager import start_asc_pipeline
@@ -14,6 +15,9 @@ from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 from mx_rec.util.variable import get_dense_and_sparse_variable
 
 tf1 = tf.compat.v1
+# Graphs and sessions, which TensorFlow 2 has to be asked for.
+if not tf.__version__.startswith("1."):
+    tf1.disable_v2_behavior()
 
 # The embeddings, by the entry of the batch that holds their ids.
 FEATURES = ("user", "movie", "genres")
@@ -125,7 +129,7 @@ def on_tables(mean: float, budget: int, settings: Settings) -> Model:
 
 
 def on_variables(mean: float, counts: Dict[str, int], settings: Settings) -> Model:
-    """Builds the same model on variables of TensorFlow, with contrib's LazyAdamOptimizer.
+    """Builds the same model on variables of TensorFlow, with LazyAdam as contrib has it.
 
     Args:
         mean: As `on_tables`.
@@ -154,7 +158,7 @@ def on_variables(mean: float, counts: Dict[str, int], settings: Settings) -> Mod
 
         dense, sparse = tf1.trainable_variables(), [storage[name] for name in FEATURES]
         gradients = tf.gradients(total, dense + sparse, gate_gradients=True)
-        lazy_adam = tf.contrib.opt.LazyAdamOptimizer(settings.rate)
+        lazy_adam = make_lazy_adam(settings.rate)
         train = tf.group(
             tf1.train.AdamOptimizer(settings.rate).apply_gradients(
                 zip(gradients[:len(dense)], dense)),
@@ -211,10 +215,18 @@ def score(rows: Dict[str, tf.Tensor], genres: tf.Tensor, mean: float,
     seen = tf.concat([user, movie, genre, by_movie, by_genre], axis=1)
     seen.set_shape([None, 5 * (settings.dim - 1)])
     with tf1.variable_scope("dense", reuse=tf1.AUTO_REUSE):
-        hidden = tf1.layers.dense(seen, settings.hidden, activation=tf.nn.relu, name="hidden")
-        correction = tf1.layers.dense(hidden, 1, name="correction")[:, 0]
+        hidden = tf.nn.relu(_dense(seen, settings.hidden, "hidden"))
+        correction = _dense(hidden, 1, "correction")[:, 0]
     return (mean + user_bias + movie_bias + genre_bias + tf.reduce_sum(by_movie, axis=1)
             + tf.reduce_sum(by_genre, axis=1) + correction)
+
+
+def _dense(values: tf.Tensor, units: int, name: str) -> tf.Tensor:
+    """A dense layer without activation: (n, k) to (n, units). Newer TensorFlow has no tf.layers."""
+    with tf1.variable_scope(name):
+        kernel = tf1.get_variable("kernel", [values.shape.as_list()[1], units])
+        bias = tf1.get_variable("bias", [units], initializer=tf1.zeros_initializer())
+    return tf.matmul(values, kernel) + bias
 
 
 def losses(prediction: tf.Tensor, batch: Dict[str, tf.Tensor], rows: Dict[str, tf.Tensor],

@@ -11,7 +11,6 @@ headers="$root/.cache/tf-headers"
 headers_version=2.15.1
 plugin="$root/python/mx_rec/libmx_rec.so"
 adapter="$root/python/tf_adapter_cpu"
-adapter_path="$venv/lib/python3.7/site-packages/mx_rec_tf_adapter.pth"
 
 export CARGO_TARGET_DIR="$root/target"
 export MPLCONFIGDIR="$root/.cache/matplotlib"
@@ -19,6 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 export PIP_NO_CACHE_DIR=1
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}"
 
+verb="scripts/$(basename "$0")"
 say() { printf '==> %s\n' "$*" >&2; }
 
 # die "what is wrong" <<'TEXT' ... what to do ... TEXT
@@ -85,50 +85,99 @@ wait_beside() {
 
 # --- tools ------------------------------------------------------------------------------------
 
-is_python37() {
-    "$1" - <<'CODE' >/dev/null 2>&1
+# Pythons that .venv can be made with, the best first, each with its TensorFlow: the newest that
+# has Estimators, else the newest. requirements/tensorflow-*.txt has the packages of each.
+pythons="3.7 3.13 3.12 3.11 3.10 3.9 3.8"
+tensorflow_of() {
+    case "$1" in
+        3.7) echo 1.15.5 ;;
+        3.8) echo 2.13.1 ;;
+        3.9 | 3.10 | 3.11) echo 2.15.1 ;;
+        3.12 | 3.13) echo 2.21.0 ;;
+        *) return 1 ;;
+    esac
+}
+
+# version_of PYTHON: prints "3.7" for a 64-bit CPython 3.7 that can make environments; fails for
+# what TensorFlow has no wheels for.
+version_of() {
+    "$1" - 2>/dev/null <<'CODE'
 import platform, struct, sys
 import ensurepip, venv
-assert sys.version_info[:2] == (3, 7) and struct.calcsize("P") == 8
-assert platform.machine() == "x86_64" and sys.platform == "linux"
+assert struct.calcsize("P") == 8 and sys.platform == "linux"
+assert platform.machine() == "x86_64" and platform.python_implementation() == "CPython"
+assert "t" not in sys.abiflags  # which has no global lock
+print("%d.%d" % sys.version_info[:2])
 CODE
 }
 
-# Prints the path of a Python 3.7: $PYTHON, else PATH, else pyenv.
-find_python() {
+# candidates VERSION: paths where a Python of this version may be: PATH, pyenv, uv, conda.
+candidates() {
+    local name home
+    for name in "python$1" python3 python; do
+        command -v "$name" || true
+    done
+    printf '%s\n' "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$1".*/bin/python"$1"
+    home="${UV_PYTHON_INSTALL_DIR:-${XDG_DATA_HOME:-$HOME/.local/share}/uv/python}"
+    printf '%s\n' "$home"/cpython-"$1".*/bin/python"$1"
+    # conda lists all environments there, wherever they are.
+    if [ -f "$HOME/.conda/environments.txt" ]; then
+        sed "s|\$|/bin/python$1|" "$HOME/.conda/environments.txt"
+    fi
+    for home in "${CONDA_PREFIX:-}" "$HOME"/{mini,ana}conda3 "$HOME"/mini{forge,mamba}3; do
+        if [ -n "$home" ]; then
+            printf '%s\n' "$home/bin/python$1" "$home"/envs/*/bin/python"$1"
+        fi
+    done
+}
+
+# find_version VERSION: prints the path of a Python of this version, or fails.
+find_version() {
     local candidate
-    if [ -n "${PYTHON:-}" ]; then
-        if candidate="$(command -v "$PYTHON")" && is_python37 "$candidate"; then
+    while IFS= read -r candidate; do
+        if [ -x "$candidate" ] && [ "$(version_of "$candidate")" = "$1" ]; then
             printf '%s\n' "$candidate"
             return
         fi
-        die "\$PYTHON is '$PYTHON', which is no 64-bit Python 3.7 with venv and ensurepip" <<'TEXT'
+    done < <(candidates "$1")
+    return 1
+}
+
+# Prints the path of the Python that .venv is made with: $PYTHON, else the best that is found.
+find_python() {
+    local candidate version
+    if [ -n "${PYTHON:-}" ]; then
+        if candidate="$(command -v "$PYTHON")" && version="$(version_of "$candidate")" \
+            && tensorflow_of "$version" >/dev/null; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+        die "\$PYTHON is '$PYTHON', which is no Python that can be used" <<TEXT
+It has to be a 64-bit CPython for x86-64 Linux with venv and ensurepip, of one of the versions
+    $pythons
 Let it name one, for example
     PYTHON=/opt/python3.7/bin/python3.7 scripts/setup
-or unset it to have PATH and pyenv searched.
+or unset it to have PATH, pyenv, uv and conda searched.
 TEXT
     fi
-    for candidate in python3.7 python3 python; do
-        if candidate="$(command -v "$candidate")" && is_python37 "$candidate"; then
-            printf '%s\n' "$candidate"
-            return
-        fi
+    for version in $pythons; do
+        find_version "$version" && return
     done
-    for candidate in "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.7.*/bin/python3.7; do
-        if [ -x "$candidate" ] && is_python37 "$candidate"; then
-            printf '%s\n' "$candidate"
-            return
-        fi
-    done
-    local pyenv="${PYENV_ROOT:-$HOME/.pyenv}"
-    die "found no Python 3.7 (looked at \$PYTHON, PATH and $pyenv/versions)" <<'TEXT'
-TensorFlow 1.15 has wheels for Python 3.7 and older only. Install one, for example with pyenv:
-    apt-get install build-essential libssl-dev zlib1g-dev libbz2-dev libreadline-dev \
-        libsqlite3-dev libffi-dev liblzma-dev
-    pyenv install 3.7.16
-or with conda:
+    die "found no Python that has a TensorFlow (looked at \$PYTHON, PATH, pyenv, uv and conda)" <<TEXT
+Any of these will do, 3.7 being the one for TensorFlow 1.15; it needs venv and ensurepip, which
+Debian and Ubuntu have in a package of their own, python3-venv:
+    $pythons
+$(how_to_get_python37)
+then run this again, with PYTHON=<path of python> in front if it is in none of these places.
+TEXT
+}
+
+how_to_get_python37() {
+    cat <<'TEXT'
+Python 3.7 is there for example with pyenv, uv or conda:
+    pyenv install 3.7
+    uv python install 3.7
     conda create -n python37 python=3.7
-then run this again, with PYTHON=<path of python3.7> in front if it is neither on PATH nor in pyenv.
 TEXT
 }
 
@@ -180,64 +229,146 @@ lock_checkout() {
 
 unlock_checkout() { exec 9>&-; }
 
-venv_works() { [ -x "$python" ] && is_python37 "$python"; }
+# site_packages DIRECTORY: where an environment has its packages.
+site_packages() { printf '%s\n' "$1"/lib/python3.*/site-packages; }
 
-# What the packages of requirements/$1.txt in this environment depend on.
+# What the packages of an environment depend on: stamp_of DIRECTORY FILE...
 stamp_of() {
-    {
-        printf '%s\n' "$root"
-        "$python" --version
-        cat requirements/runtime.txt "requirements/$1.txt"
-    } | sha256sum | cut -d ' ' -f 1
+    local directory="$1"
+    shift
+    { printf '%s\n' "$directory" && "$directory/bin/python" --version && cat "$@"; } 2>&1 \
+        | sha256sum | cut -d ' ' -f 1
 }
 
-# Installs requirements/$1.txt unless the stamp says that it is installed.
+# Further options of pip install.
+pip_options=()
+
+# install_requirements DIRECTORY NAME [PACKAGE...]: installs requirements/NAME.txt and the packages
+# into an environment, unless its stamp says that they are installed.
 install_requirements() {
-    local stamp="$venv/.stamp-$1"
-    [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(stamp_of "$1")" ] && return
-    say "installing requirements/$1.txt into .venv"
+    local directory="$1" name="$2" stamp wanted log
+    shift 2
+    log="$(basename "$directory")"
+    stamp="$directory/.stamp-$name"
+    wanted="$(stamp_of "$directory" "requirements/$name.txt") $*"
+    [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && return
+    say "installing requirements/$name.txt${*:+ and $*} into ${directory#"$root/"}"
     rm -f "$stamp"
     # --no-deps: the files name every package, so the pins hold whatever the packages ask for;
     # pip check then tells whether they agree.
-    # Only gast has no wheel.
-    quietly "pip-$1.log" "$python" -m pip install --no-deps --only-binary=:all: --no-binary=gast \
-        --requirement "requirements/$1.txt"
-    quietly pip-check.log "$python" -m pip check
-    stamp_of "$1" >"$stamp"
+    quietly "pip-$log-$name.log" "$directory/bin/python" -m pip install --no-deps \
+        --only-binary=:all: ${pip_options[@]+"${pip_options[@]}"} \
+        --requirement "requirements/$name.txt" "$@"
+    quietly "pip-$log-check.log" "$directory/bin/python" -m pip check
+    printf '%s\n' "$wanted" >"$stamp"
 }
 
-# .venv with the packages of requirements/runtime.txt and those of each argument.
-ensure_environment() {
-    if ! venv_works; then
-        local base
-        base="$(find_python)"
-        say "creating .venv with $base"
-        rm -rf "$venv"
-        quietly venv.log "$base" -m venv "$venv"
+# make_environment DIRECTORY PYTHON TENSORFLOW [NAME...]: an environment with this TensorFlow (as
+# in 1.15.5), the packages that it needs, and those of each requirements/NAME.txt. Does what is not
+# done yet, and starts anew where the directory has another Python.
+make_environment() {
+    local directory="$1" base="$2" version="$3" name minor package
+    shift 3
+    minor="$(version_of "$base")"
+    if [ "$(version_of "$directory/bin/python")" != "$minor" ]; then
+        say "creating ${directory#"$root/"} with Python $minor, $base"
+        rm -rf "$directory"
+        quietly venv.log "$base" -m venv "$directory"
+        # Its own knows no wheels of manylinux2014, and trips over PIP_NO_CACHE_DIR=1.
+        if [ "$minor" = 3.6 ]; then
+            quietly pip.log env -u PIP_NO_CACHE_DIR "$directory/bin/python" -m pip install \
+                --no-cache-dir pip==21.3.1
+        fi
     fi
+    # The plain package of 2.x is for GPUs.
+    case "$version" in
+        1.*) package="tensorflow==$version" ;;
+        *) package="tensorflow-cpu==$version" ;;
+    esac
+    install_requirements "$directory" "tensorflow-${version%.*}" "$package"
+    for name in "$@"; do
+        install_requirements "$directory" "$name"
+    done
+}
+
+# The TensorFlow of .venv, as in 1.15.5.
+tensorflow_version() { tensorflow_of "$(version_of "$python")"; }
+
+# say_chosen: says what .venv was made with, and how to get 1.15 if it is not that.
+say_chosen() {
+    local version
+    version="$(version_of "$python")"
+    case "$(tensorflow_of "$version")" in
+        1.*) say ".venv has Python $version and TensorFlow $(tensorflow_of "$version")" ;;
+        *)
+            say "chose Python $version with TensorFlow $(tensorflow_of "$version"). TensorFlow 1.15" \
+                "needs Python 3.7 (pyenv install 3.7, uv python install 3.7, or conda create -n" \
+                "python37 python=3.7); then: PYTHON=<path of python3.7> $verb"
+            ;;
+    esac
+}
+
+# The TensorFlow 2.x that is tested beside 1.15: that of .venv, or if this is 1.15, one in
+# .cache/tf2. `tf2` is then the Python of its environment, or empty if this machine has none.
+ensure_tensorflow2() {
+    tf2="$python"
+    case "$(tensorflow_version)" in 1.*) make_tensorflow2 ;; esac
+}
+
+# The second of these. It may run beside whatever needs only .venv, hence a lock of its own.
+make_tensorflow2() {
+    local version base
+    tf2=""
+    for version in $pythons; do
+        case "$(tensorflow_of "$version")" in 1.*) continue ;; esac
+        if base="$(find_version "$version")"; then
+            mkdir -p "$root/.cache"
+            (
+                ! command -v flock >/dev/null || { exec 8>"$root/.cache/tf2.lock" && flock 8; }
+                # Compiling all of TensorFlow takes longer than compiling what tests import.
+                pip_options=(--no-compile)
+                make_environment "$root/.cache/tf2" "$base" "$(tensorflow_of "$version")"
+            )
+            tf2="$root/.cache/tf2/bin/python"
+            return
+        fi
+    done
+}
+
+# tf2_libraries: the directory with the libraries and the headers of that TensorFlow.
+tf2_libraries() { printf '%s/tensorflow\n' "$(site_packages "${tf2%/bin/python}")"; }
+
+# .venv with TensorFlow and the packages of requirements/plots.txt and of each argument's file. It
+# keeps its Python while that runs, unless $PYTHON names another.
+ensure_environment() {
+    local base="$python" version
+    version="$(version_of "$python")" || version=""
+    if [ -n "${PYTHON:-}" ] || ! tensorflow_of "$version" >/dev/null; then
+        base="$(find_python)"
+        version="$(version_of "$base")"
+    fi
+    make_environment "$venv" "$base" "$(tensorflow_of "$version")" plots "$@"
     # A path file instead of an editable install: it needs no build and no network, works with every
     # setuptools, and edits of the package take effect at once. scripts/wheel tests the packaging.
     local site
-    site="$venv/lib/python3.7/site-packages"
+    site="$(site_packages "$venv")"
     if [ "$(cat "$site/mx_rec.pth" 2>/dev/null)" != "$root/python" ]; then
         printf '%s\n' "$root/python" >"$site/mx_rec.pth"
     fi
     ensure_adapter
-    install_requirements runtime
-    local extra
-    for extra in "$@"; do
-        install_requirements "$extra"
-    done
 }
+
+# The path file by which .venv finds the stand-in for the vendor's tf_adapter.
+adapter_path() { printf '%s/mx_rec_tf_adapter.pth\n' "$(site_packages "$venv")"; }
 
 # The stand-in for the vendor's tf_adapter, importable unless the vendor's is.
 ensure_adapter() {
     local complaint
     if ! complaint="$("$python" "$adapter/tf_adapter/_stand_in.py" 2>&1)"; then
         say "leaving tf_adapter as it is: $complaint"
-        rm -f "$adapter_path"
-    elif [ "$(cat "$adapter_path" 2>/dev/null)" != "$adapter" ]; then
-        printf '%s\n' "$adapter" >"$adapter_path"
+        rm -f "$(adapter_path)"
+    elif [ "$(cat "$(adapter_path)" 2>/dev/null)" != "$adapter" ]; then
+        printf '%s\n' "$adapter" >"$(adapter_path)"
     fi
 }
 
@@ -257,8 +388,14 @@ ensure_plugin() {
     fi
 }
 
-# The C headers of a TensorFlow 2.x wheel, which tests hold our own C header against.
+# The C headers of a TensorFlow 2.x, which tests hold our own C header against: of `tf2`, or if
+# this machine has no Python for one, out of a wheel.
 ensure_headers() {
+    if [ -n "$tf2" ]; then
+        MX_REC_TF_HEADERS="$(tf2_libraries)/include"
+        export MX_REC_TF_HEADERS
+        return
+    fi
     [ "$(cat "$headers/.version" 2>/dev/null)" = "$headers_version" ] && return
     say "fetching the C headers of TensorFlow $headers_version (a wheel of 200 MB, once)"
     local wheels="$root/.cache/tf-wheel"

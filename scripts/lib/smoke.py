@@ -22,6 +22,7 @@ def main():
     if args.below and not where.startswith(os.path.realpath(args.below) + os.sep):
         print("mx_rec was imported from {}, not from below {}".format(where, args.below))
         return 1
+    tf.compat.v1.disable_eager_execution()
     init()
     ids = tf.constant([7, -5, 7], tf.int64)
     target = tf.constant([[1.0], [2.0], [1.0]])

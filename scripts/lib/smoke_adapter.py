@@ -29,6 +29,7 @@ def main():
     if args.below and not where.startswith(os.path.realpath(args.below) + os.sep):
         print("tf_adapter was imported from {}, not from below {}".format(where, args.below))
         return 1
+    tf.compat.v1.disable_eager_execution()
     with tempfile.TemporaryDirectory() as directory:
         config = tf_adapter.NPURunConfig(model_dir=directory)
         estimator = tf_adapter.NPUEstimator(model_fn=model_fn, config=config)
