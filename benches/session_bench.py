@@ -1,7 +1,8 @@
-"""Runs the session benches, each in a fresh process, and appends their figures as JSON lines."""
+"""Runs the session benches, each in a process of its own, and appends their figures as JSON lines."""
 
 import argparse
 import importlib
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -37,39 +38,64 @@ def main():
     parser.add_argument("--bench", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.bench:
-        run_one(options)
+        from session import workload
+
+        run_one(options.bench, options.json, workload.STANDARD)
         return 0
     wanted = options.only.split(",") if options.only else list(BENCHES)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    run = run_forked if options.short else run_fresh
     failed = []
     for target in BENCHES:
         if target not in wanted:
             continue
         for name in BENCHES[target]:
-            command = [sys.executable, os.path.join(HERE, "session_bench.py"), "--bench", name]
-            command += ["--json", options.json] + (["--short"] if options.short else [])
-            environment = dict(os.environ)
-            environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-            if subprocess.call(command, env=environment):
+            if run(name, options.json):
                 failed.append("%s (%s)" % (target, name))
     if failed:
         print("session benches that failed: " + ", ".join(failed), file=sys.stderr)
     return 1 if failed else 0
 
 
-def run_one(options):
-    """Runs one bench in this process."""
+def run_fresh(name, json):
+    """Measures a bench in a process that did nothing before; returns its exit code."""
+    return subprocess.call([sys.executable, os.path.join(HERE, "session_bench.py"),
+                            "--bench", name, "--json", json])
+
+
+def run_forked(name, json):
+    """Runs the short form of a bench in a process that has TensorFlow imported already, but no
+    session or plugin yet; returns its exit code.
+    """
+    quiet_tensorflow()
+    import tensorflow.contrib  # noqa: F401  (the peers' optimizers: seconds of importing)
+    from session import workload
+
+    process = multiprocessing.get_context("fork").Process(
+        target=run_one, args=(name, json, workload.SHORT))
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def quiet_tensorflow():
+    """Imports TensorFlow without its warnings."""
     import warnings
 
     warnings.filterwarnings("ignore", category=FutureWarning)
     import tensorflow as tf
 
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
-    from session import measure, workload
 
-    module, function, draw = options.bench.split(".")
+
+def run_one(name, json, sizes):
+    """Runs one bench in this process."""
+    quiet_tensorflow()
+    from session import measure
+
+    module, function, draw = name.split(".")
     bench = getattr(importlib.import_module("session." + module), function)
-    sizes = workload.SHORT if options.short else workload.STANDARD
-    measure.emit(bench(sizes, draw), options.json)
+    measure.emit(bench(sizes, draw), json)
 
 
 if __name__ == "__main__":

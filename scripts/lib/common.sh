@@ -124,8 +124,7 @@ candidates() {
     if [ -f "$HOME/.conda/environments.txt" ]; then
         sed "s|\$|/bin/python$1|" "$HOME/.conda/environments.txt"
     fi
-    for home in "${CONDA_PREFIX:-}" "${CONDA_ROOT:-}" "$HOME"/{mini,ana}conda3 \
-        "$HOME"/mini{forge,mamba}3 /opt/{conda,miniconda3,anaconda3}; do
+    for home in "${CONDA_PREFIX:-}" "$HOME"/{mini,ana}conda3 "$HOME"/mini{forge,mamba}3; do
         if [ -n "$home" ]; then
             printf '%s\n' "$home/bin/python$1" "$home"/envs/*/bin/python"$1"
         fi
@@ -241,11 +240,15 @@ stamp_of() {
         | sha256sum | cut -d ' ' -f 1
 }
 
+# Further options of pip install.
+pip_options=()
+
 # install_requirements DIRECTORY NAME [PACKAGE...]: installs requirements/NAME.txt and the packages
 # into an environment, unless its stamp says that they are installed.
 install_requirements() {
-    local directory="$1" name="$2" stamp wanted
+    local directory="$1" name="$2" stamp wanted log
     shift 2
+    log="$(basename "$directory")"
     stamp="$directory/.stamp-$name"
     wanted="$(stamp_of "$directory" "requirements/$name.txt") $*"
     [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && return
@@ -253,9 +256,10 @@ install_requirements() {
     rm -f "$stamp"
     # --no-deps: the files name every package, so the pins hold whatever the packages ask for;
     # pip check then tells whether they agree.
-    quietly "pip-$name.log" "$directory/bin/python" -m pip install --no-deps \
-        --only-binary=:all: --requirement "requirements/$name.txt" "$@"
-    quietly pip-check.log "$directory/bin/python" -m pip check
+    quietly "pip-$log-$name.log" "$directory/bin/python" -m pip install --no-deps \
+        --only-binary=:all: ${pip_options[@]+"${pip_options[@]}"} \
+        --requirement "requirements/$name.txt" "$@"
+    quietly "pip-$log-check.log" "$directory/bin/python" -m pip check
     printf '%s\n' "$wanted" >"$stamp"
 }
 
@@ -307,15 +311,25 @@ say_chosen() {
 # The TensorFlow 2.x that is tested beside 1.15: that of .venv, or if this is 1.15, one in
 # .cache/tf2. `tf2` is then the Python of its environment, or empty if this machine has none.
 ensure_tensorflow2() {
-    local version base
     tf2="$python"
-    case "$(tensorflow_version)" in 1.*) ;; *) return ;; esac
+    case "$(tensorflow_version)" in 1.*) make_tensorflow2 ;; esac
+}
+
+# The second of these. It may run beside whatever needs only .venv, hence a lock of its own.
+make_tensorflow2() {
+    local version base
     tf2=""
     for version in $pythons; do
         case "$(tensorflow_of "$version")" in 1.*) continue ;; esac
         if base="$(find_version "$version")"; then
+            mkdir -p "$root/.cache"
+            (
+                ! command -v flock >/dev/null || { exec 8>"$root/.cache/tf2.lock" && flock 8; }
+                # Compiling all of TensorFlow takes longer than compiling what tests import.
+                pip_options=(--no-compile)
+                make_environment "$root/.cache/tf2" "$base" "$(tensorflow_of "$version")"
+            )
             tf2="$root/.cache/tf2/bin/python"
-            make_environment "${tf2%/bin/python}" "$base" "$(tensorflow_of "$version")"
             return
         fi
     done
@@ -338,21 +352,23 @@ ensure_environment() {
     # setuptools, and edits of the package take effect at once. scripts/wheel tests the packaging.
     local site
     site="$(site_packages "$venv")"
-    adapter_path="$site/mx_rec_tf_adapter.pth"
     if [ "$(cat "$site/mx_rec.pth" 2>/dev/null)" != "$root/python" ]; then
         printf '%s\n' "$root/python" >"$site/mx_rec.pth"
     fi
     ensure_adapter
 }
 
+# The path file by which .venv finds the stand-in for the vendor's tf_adapter.
+adapter_path() { printf '%s/mx_rec_tf_adapter.pth\n' "$(site_packages "$venv")"; }
+
 # The stand-in for the vendor's tf_adapter, importable unless the vendor's is.
 ensure_adapter() {
     local complaint
     if ! complaint="$("$python" "$adapter/tf_adapter/_stand_in.py" 2>&1)"; then
         say "leaving tf_adapter as it is: $complaint"
-        rm -f "$adapter_path"
-    elif [ "$(cat "$adapter_path" 2>/dev/null)" != "$adapter" ]; then
-        printf '%s\n' "$adapter" >"$adapter_path"
+        rm -f "$(adapter_path)"
+    elif [ "$(cat "$(adapter_path)" 2>/dev/null)" != "$adapter" ]; then
+        printf '%s\n' "$adapter" >"$(adapter_path)"
     fi
 }
 

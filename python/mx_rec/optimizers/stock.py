@@ -19,6 +19,7 @@ from mx_rec.optimizers.rows_variable import RowsVariable
 from mx_rec.optimizers.user_written import (RowsProcessor, UpdatedRows, find_slot,
                                             initial_of_initializer, initial_of_tensor, make_slot,
                                             use_resource)
+from mx_rec.tensorflow.versions import IS_1
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import warn_once
 
@@ -75,11 +76,14 @@ def _of_adam(optimizer: Any) -> List[tf.Tensor]:
 
 
 def _of_ftrl(optimizer: Any) -> List[tf.Tensor]:
+    # 2.x has another number, beta, whose part of the update is in this one.
+    l2 = "_l2_regularization_strength_tensor" if IS_1 \
+        else "_adjusted_l2_regularization_strength_tensor"
     return [scalar(optimizer._learning_rate_tensor, "learning_rate"),
             scalar(optimizer._learning_rate_power_tensor, "learning_rate_power"),
             scalar(optimizer._initial_accumulator_value, "initial_accumulator"),
             scalar(optimizer._l1_regularization_strength_tensor, "l1"),
-            scalar(optimizer._l2_regularization_strength_tensor, "l2"),
+            scalar(getattr(optimizer, l2), "l2"),
             scalar(optimizer._l2_shrinkage_regularization_strength_tensor, "l2_shrinkage")]
 
 

@@ -20,7 +20,7 @@ def patched_object_save(stock: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def save(self: Any, file_prefix: Any, checkpoint_number: Any = None,
-             session: Any = None) -> Any:
+             session: Any = None, **kwargs: Any) -> Any:
         """Saves as stock TensorFlow does.
 
         Raises:
@@ -32,7 +32,7 @@ def patched_object_save(stock: Callable[..., Any]) -> Callable[..., Any]:
                 "tf.train.Checkpoint and CheckpointManager do not save tables: {!r} would lack the "
                 "rows of {}. Use tf.compat.v1.train.Saver().save(session, path), which saves "
                 "variables and tables.".format(file_prefix, names))
-        return stock(self, file_prefix, checkpoint_number, session)
+        return stock(self, file_prefix, checkpoint_number, session, **kwargs)
 
     return save
 
@@ -47,7 +47,7 @@ def patched_object_restore(stock: Callable[..., Any]) -> Callable[..., Any]:
         Its replacement.
     """
 
-    def restore(self: Any, save_path: Any) -> Any:
+    def restore(self: Any, save_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Restores as stock TensorFlow does.
 
         Raises:
@@ -62,7 +62,7 @@ def patched_object_restore(stock: Callable[..., Any]) -> Callable[..., Any]:
                     "tf.train.Checkpoint does not restore tables: {} would keep their rows instead "
                     "of those in {}. Use tf.compat.v1.train.Saver().restore(session, {!r})."
                     .format(names, directory, save_path))
-        return stock(self, save_path)
+        return stock(self, save_path, *args, **kwargs)
 
     return restore
 

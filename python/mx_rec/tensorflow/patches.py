@@ -33,6 +33,7 @@ TensorFlow's registries of conversions how a table's variable is converted, fetc
 """
 
 import functools
+import sys
 from typing import Any, Callable, NamedTuple, Tuple, Union
 
 import tensorflow as tf
@@ -81,6 +82,22 @@ class _Patch(NamedTuple):
 def _in(module: str, since: Tuple[int, int] = (1, 15)) -> Any:
     """A place that has not moved."""
     return ((since, module),)
+
+
+def _export_warm_start(replacement: Any) -> None:
+    """Puts the patched function where the public modules of TensorFlow have that of before.
+
+    Some 2.x have two objects for one module, by `tensorflow._api.v2` and by its public name.
+    """
+    # Set and not read: TensorFlow logs that the second name is deprecated when it is read.
+    tf.compat.v1.train.warm_start = replacement
+    if IS_1:
+        tf.train.warm_start = replacement
+    stock = getattr(replacement, _STOCK, None)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("tensorflow.") and name.endswith(".train") \
+                and getattr(module, "__dict__", {}).get("warm_start") is stock:
+            module.warm_start = replacement
 
 
 def _patch(owner: Any, name: str, make: _Make) -> None:
@@ -189,10 +206,6 @@ def apply() -> None:
             _patch(owner, patch.name, patch.make)
         else:
             absent(patch.feature, "{}.{}".format(owner.__name__, patch.name))
-    warm_starting_util = find("warm starts", *_in(_P + "training.warm_starting_util"))
-    # Set and not read: TensorFlow logs that the second name is deprecated when it is read.
-    tf.compat.v1.train.warm_start = warm_starting_util.warm_start
-    if IS_1:
-        tf.train.warm_start = warm_starting_util.warm_start
+    _export_warm_start(find("warm starts", *_in(_P + "training.warm_starting_util")).warm_start)
     names.dataset_ops.DatasetV2.eos_map = eos_map
     HybridManagerConfig.table_saver = Saver

@@ -14,7 +14,7 @@ MARK = os.path.basename(__file__)
 
 
 def find_foreign(path: Optional[List[str]] = None) -> Optional[str]:
-    """Looks for the vendor's packages, `tf_adapter` and `npu_bridge`, unless they are copies of ours.
+    """Looks for the vendor's `tf_adapter` and `npu_bridge`, unless they are copies of ours.
 
     Nothing is imported. Directories without `__init__.py` do not count, nor do single files: a
     tf_adapter.py beside a script is the script's own.
