@@ -31,13 +31,13 @@ mod sort;
 mod sync;
 mod table;
 
-pub use batch::{reduce, restore};
+pub use batch::{reduce, restore, Columns};
 pub use error::{Error, Kind, Result};
 pub use ids::{Ids, PADDING};
 pub use init::{Distribution, Initializer, Mode};
 pub use optim::{Adagrad, Ftrl, LazyAdam, Momentum, RowOptimizer, Sgd, SlotSpec};
 pub use pool::Pool;
 pub use table::{
-    Absent, Export, Lease, Loading, LookupGradients, Memory, Snapshot, Stats, Table, TableConfig,
-    Target, Thresholds, MAX_CAPACITY, MAX_DIM,
+    Absent, Export, Lease, Loading, LookupColumns, LookupGradients, Memory, RowGradients, Snapshot,
+    Stats, Table, TableConfig, Target, Thresholds, MAX_CAPACITY, MAX_DIM,
 };

@@ -2,6 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `columns` | columns of a matrix, read in place |
 //! | `grouped` | sorts the keys of a batch into groups that fit the first cache |
 //! | `numbering` | a set that numbers what is distinct |
 //! | `distinct` | distinct keys in order of first occurrence, with their rows |
@@ -10,6 +11,7 @@
 //! | `summed` | what `reduce` gives, without a copy of the gradients that are alone |
 //! | `turns` | which thread sums which rows, for both |
 
+mod columns;
 pub(crate) mod distinct;
 mod grouped;
 mod numbering;
@@ -19,6 +21,8 @@ mod restore;
 pub(crate) mod summed;
 mod turns;
 
+pub use columns::Columns;
 pub use reduce::reduce;
+pub(crate) use reduce::reduce_columns;
 pub(crate) use restore::out_of_range;
 pub use restore::restore;

@@ -140,7 +140,7 @@ impl Table {
     }
 
     /// Refuses more gradients than positions can number.
-    fn expect_numbers(&self, n: usize) -> Result<()> {
+    pub(super) fn expect_numbers(&self, n: usize) -> Result<()> {
         if i32::try_from(n).is_ok() {
             return Ok(());
         }
@@ -150,7 +150,11 @@ impl Table {
     }
 
     /// Sums the gradients of every distinct key of every lookup.
-    fn keyed<'a>(&self, pool: &Pool, lookups: &[LookupGradients<'a>]) -> Result<Keyed<'a>> {
+    pub(super) fn keyed<'a>(
+        &self,
+        pool: &Pool,
+        lookups: &[LookupGradients<'a>],
+    ) -> Result<Keyed<'a>> {
         let spread: Vec<Spread<'a>> = lookups
             .iter()
             .map(|lookup| (lookup.inverse, lookup.grads, lookup.offsets.len()))
@@ -168,7 +172,7 @@ impl Table {
 
     /// Deals the entries of a batch to owners of rows; padding is dropped, and what is stale is
     /// dropped and counted.
-    fn deal(
+    pub(super) fn deal(
         &self,
         pool: &Pool,
         content: &Content,
@@ -210,7 +214,7 @@ impl Table {
     }
 
     /// Sums the gradients of every row and updates it.
-    fn update(
+    pub(super) fn update(
         &self,
         pool: &Pool,
         content: &mut Content,
@@ -250,7 +254,7 @@ impl Table {
 }
 
 /// Pairs of a row and its position in the batch, by range of the batch and by owner of the row.
-struct Dealt {
+pub(super) struct Dealt {
     lists: Vec<Vec<Vec<(u32, u32)>>>,
     owners: usize,
     /// Whether no row occurs twice.
@@ -284,15 +288,15 @@ impl Dealt {
 }
 
 /// The gradients of a batch by position.
-trait Gradients: Sync {
+pub(super) trait Gradients: Sync {
     /// The gradient at `position`, `dim` floats.
     fn at(&self, position: u32) -> &[f32];
 }
 
 /// One gradient a position, `(n, dim)`.
-struct Rows<'a> {
-    dim: usize,
-    grads: &'a [f32],
+pub(super) struct Rows<'a> {
+    pub(super) dim: usize,
+    pub(super) grads: &'a [f32],
 }
 
 impl Gradients for Rows<'_> {
@@ -305,7 +309,7 @@ impl Gradients for Rows<'_> {
 
 /// The gradients of several lookups; a position is a distinct key of one of them, and counts on
 /// from lookup to lookup.
-struct Keyed<'a> {
+pub(super) struct Keyed<'a> {
     lookups: Vec<Summed<'a>>,
     /// Where the positions of each lookup end.
     ends: Vec<usize>,

@@ -11,15 +11,14 @@ from mx_rec.core.table_variable import (TABLE_OP, described_name, is_table_varia
                                         own_variables, table_op_of)
 from mx_rec.ops import library
 from mx_rec.optimizers.customized import CustomizedOptimizer  # noqa: F401  scripts import it here
-from mx_rec.optimizers.fusion import Reductions, forbid_feeding, reductions
+from mx_rec.optimizers.fusion import all_reductions, forbid_feeding
+from mx_rec.optimizers.grouping import Rows, apply_tables
 from mx_rec.util.initialize import ConfigInitializer
 
 # The ops whose first output is the rows of a training lookup.
 _OFFSET_OPS = ("MxRecIdOffset", "MxRecAdmit")
 
 _Pair = Tuple[Any, Any]
-# (handle, offsets, gradient) of one table.
-_Rows = Tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 class TableOptimizer(tf.compat.v1.train.Optimizer):
@@ -97,7 +96,7 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
         pairs = tuple(grads_and_vars)
         if not pairs:
             raise ValueError("No variables provided.")
-        tables = []  # type: List[_Rows]
+        tables = []  # type: List[Rows]
         dense = []  # type: List[_Pair]
         for grad, variable in pairs:
             if grad is None:
@@ -115,7 +114,7 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
             return super().apply_gradients(dense, global_step=global_step, name=name)
         return self._apply_all(tables, dense, global_step, name)
 
-    def _apply_all(self, tables: List[_Rows], dense: List[_Pair], global_step: Any,
+    def _apply_all(self, tables: List[Rows], dense: List[_Pair], global_step: Any,
                    name: Optional[str]) -> tf.Operation:
         with tf.init_scope():
             self._create_state()
@@ -125,8 +124,8 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
                 updates.append(super().apply_gradients(dense, name="dense"))
             self._prepare()
             with tf.device("/cpu:0"):
-                for group in _by_table(tables):
-                    updates.append(self._apply_table(group))
+                updates.extend(apply_tables(self.apply_op, _by_table(tables), self._tensors,
+                                            self.apply_attributes, self._apply_table))
             updates.extend(self._advance(updates))
             if global_step is None:
                 done = tf.group(*updates, name=scope)
@@ -141,7 +140,7 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
             train_ops.append(done)
         return done
 
-    def _rows_of(self, grad: Any, variable: Any) -> Optional[_Rows]:
+    def _rows_of(self, grad: Any, variable: Any) -> Optional[Rows]:
         """Returns (handle, offsets, gradient) if the pair belongs to a table."""
         if is_table_variable(variable):
             rows = rows_of_variable(grad, variable)
@@ -178,7 +177,7 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
         """Makes the optimizer's numbers into float32 scalars: `_tensors`, in the op's order."""
         raise NotImplementedError
 
-    def _apply_table(self, group: List[_Rows]) -> tf.Operation:
+    def _apply_table(self, group: List[Rows]) -> tf.Operation:
         """Adds the op that updates the rows of one table, each of them once."""
         return apply_rows(self.apply_op, group, self._tensors, self.apply_attributes)
 
@@ -198,7 +197,7 @@ class ByAddress:
     by_address = True
 
 
-def rows_of_variable(grad: Any, variable: Any) -> _Rows:
+def rows_of_variable(grad: Any, variable: Any) -> Rows:
     """Returns (handle, offsets, gradient) of a pair with the variable of a table.
 
     Args:
@@ -226,7 +225,7 @@ def adopt(op: tf.Operation, optimizer: tf.compat.v1.train.Optimizer,
             table.ext_emb_size = table.emb_size * (1 + len(slot_names))
 
 
-def apply_rows(apply_op: str, group: List[_Rows], tensors: Sequence[tf.Tensor],
+def apply_rows(apply_op: str, group: List[Rows], tensors: Sequence[tf.Tensor],
                attributes: Dict[str, Any]) -> tf.Operation:
     """Adds the op that updates the rows of one table, each of them once.
 
@@ -243,7 +242,7 @@ def apply_rows(apply_op: str, group: List[_Rows], tensors: Sequence[tf.Tensor],
         The op.
     """
     handle = group[0][0]
-    found = _reduced(group)
+    found = all_reductions([rows[1:] for rows in group])
     if found is None:
         _, offsets, grad = group[0] if len(group) == 1 else _joined(group)
         return getattr(library(), apply_op)(handle, offsets, grad, *tensors, **attributes).op
@@ -282,30 +281,18 @@ def _check_place(table: tf.Operation, offsets: tf.Tensor) -> None:
             "apply their gradients inside of it too.".format(described_name(table), offsets.name))
 
 
-def _by_table(tables: List[_Rows]) -> List[List[_Rows]]:
+def _by_table(tables: List[Rows]) -> List[List[Rows]]:
     """Groups gradients by table, so that every row gets one update."""
-    groups = OrderedDict()  # type: Dict[str, List[_Rows]]
+    groups = OrderedDict()  # type: Dict[str, List[Rows]]
     for rows in tables:
         groups.setdefault(rows[0].name, []).append(rows)
     return list(groups.values())
 
 
-def _joined(group: List[_Rows]) -> _Rows:
+def _joined(group: List[Rows]) -> Rows:
     """Joins several gradients of one table."""
     return (group[0][0], tf.concat([offsets for _, offsets, _ in group], 0),
             tf.concat([grad for _, _, grad in group], 0))
-
-
-def _reduced(group: List[_Rows]) -> Optional[Reductions]:
-    """Returns the reductions that all gradients of one table are made of, None if one is not."""
-    joined = Reductions([], [])
-    for _, offsets, grad in group:
-        found = reductions(offsets, grad)
-        if found is None:
-            return None
-        joined.parts.extend(found.parts)
-        joined.control_inputs.extend(found.control_inputs)
-    return joined
 
 
 def scalar(value: Any, name: str) -> tf.Tensor:

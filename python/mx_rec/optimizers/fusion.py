@@ -1,12 +1,13 @@
 """Finds gradients of tables that can be summed in the op that applies them."""
 
-from typing import Iterable, List, NamedTuple, Optional
+from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 from tensorflow.python.framework import tensor_util
 
 _APPLY_PREFIX = "MxRecApply"
 _FUSED_SUFFIX = "ByRestore"
+_GROUPED = "Many"
 _REDUCE_OP = "MxRecReduce"
 _CONCAT_OP = "ConcatV2"
 
@@ -17,12 +18,15 @@ class Reduction(NamedTuple):
     Attributes:
         offsets: int64 (u), the rows.
         inverse: int32 (s...), for each id its place in offsets.
-        grad: float32 (s..., dim), the gradient of the embeddings.
+        grad: float32 (s..., dim), the gradient of the embeddings, or (s..., width), that of a
+            concatenation that they are columns of.
+        column: The first of their columns; -1 if all are theirs.
     """
 
     offsets: tf.Tensor
     inverse: tf.Tensor
     grad: tf.Tensor
+    column: int = -1
 
 
 class Reductions(NamedTuple):
@@ -75,6 +79,22 @@ def reductions(offsets: tf.Tensor, grad: tf.Tensor) -> Optional[Reductions]:
     return Reductions(parts, control_inputs)
 
 
+def all_reductions(grads: Sequence[Tuple[tf.Tensor, tf.Tensor]]) -> Optional[Reductions]:
+    """Returns the reductions that all gradients of one table are made of, None if one is not.
+
+    Args:
+        grads: The gradients, each with the rows that it is for: (offsets, gradient).
+    """
+    joined = Reductions([], [])
+    for offsets, grad in grads:
+        found = reductions(offsets, grad)
+        if found is None:
+            return None
+        joined.parts.extend(found.parts)
+        joined.control_inputs.extend(found.control_inputs)
+    return joined
+
+
 def _joins_rows(op: tf.Operation) -> bool:
     """Whether the op joins tensors along their first dimension."""
     return op.type == _CONCAT_OP and op.inputs[-1].op.type == "Const" \
@@ -105,7 +125,9 @@ def forbid_feeding(update: tf.Operation) -> None:
         update: An op for which `is_fused` holds.
     """
     lookups = update.get_attr("N")
-    offsets, inverses, grads = [list(update.inputs)[1 + part * lookups:1 + (part + 1) * lookups]
+    # One handle, or one for each lookup of a group.
+    first = lookups if _GROUPED in update.type else 1
+    offsets, inverses, grads = [list(update.inputs)[first + part * lookups:][:lookups]
                                 for part in range(3)]
     left_out = []  # type: List[tf.Tensor]
     for part in zip(grads, inverses, offsets):

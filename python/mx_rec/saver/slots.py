@@ -9,7 +9,7 @@ import tensorflow as tf
 from mx_rec.core.table import table_config_of, table_name_of
 from mx_rec.util.log import logger
 
-_APPLY = re.compile(r"^MxRecApply(LazyAdam|Adagrad|Ftrl|Momentum)(By[A-Z][a-z]+)?$")
+_APPLY = re.compile(r"^MxRecApply(LazyAdam|Adagrad|Ftrl|Momentum)(Many)?(By[A-Z][a-z]+)?$")
 _SLOTS = {"LazyAdam": ("LazyAdam_momentum", "LazyAdam_velocity"),
           "Adagrad": ("Adagrad_accumulator",),
           "Ftrl": ("Ftrl_accum", "Ftrl_linear"),
@@ -28,7 +28,7 @@ def log_other_slots(load: tf.Operation, saved: List[str]) -> None:
     table = load.inputs[0].op
     kinds = {match.group(1) for op, match in (
         (op, _APPLY.match(op.type)) for op in load.graph.get_operations())
-             if match and op.inputs[0].op is table}
+             if match and any(tensor.op is table for tensor in op.inputs)}
     if not kinds:
         return
     wanted = [slot for kind in sorted(kinds) for slot in _SLOTS[kind]]

@@ -4,6 +4,7 @@ mod admission;
 mod ahead;
 mod apply;
 mod file;
+mod grouped;
 mod handle;
 mod inspect;
 mod keys;
@@ -38,18 +39,28 @@ macro_rules! for_each_op {
             apply::ByOffset<apply::Sgd>,
             apply::ByRestore<apply::Sgd>,
             apply::ById<apply::Sgd>,
+            grouped::ApplyMany<apply::Sgd>,
+            grouped::ApplyManyByRestore<apply::Sgd>,
             apply::ByOffset<apply::Momentum>,
             apply::ByRestore<apply::Momentum>,
             apply::ById<apply::Momentum>,
+            grouped::ApplyMany<apply::Momentum>,
+            grouped::ApplyManyByRestore<apply::Momentum>,
             apply::ByOffset<apply::Adagrad>,
             apply::ByRestore<apply::Adagrad>,
             apply::ById<apply::Adagrad>,
+            grouped::ApplyMany<apply::Adagrad>,
+            grouped::ApplyManyByRestore<apply::Adagrad>,
             apply::ByOffset<apply::LazyAdam>,
             apply::ByRestore<apply::LazyAdam>,
             apply::ById<apply::LazyAdam>,
+            grouped::ApplyMany<apply::LazyAdam>,
+            grouped::ApplyManyByRestore<apply::LazyAdam>,
             apply::ByOffset<apply::Ftrl>,
             apply::ByRestore<apply::Ftrl>,
             apply::ById<apply::Ftrl>,
+            grouped::ApplyMany<apply::Ftrl>,
+            grouped::ApplyManyByRestore<apply::Ftrl>,
             inspect::Size,
             inspect::Capacity,
             admission::Stats,

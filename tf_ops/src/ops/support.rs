@@ -14,6 +14,16 @@ pub(super) const HANDLE: Arg = Arg {
     shape: "()",
     doc: "The table.",
 };
+pub(super) const HANDLES: Arg = Arg {
+    name: "handles",
+    dtype: "N * int64",
+    shape: "N times ()",
+    doc: "The table of each member of the group; a table may come several times.",
+};
+pub(super) const MEMBERS: Attr = Attr {
+    spec: "N: int >= 1",
+    doc: "Members of the group.",
+};
 pub(super) const VARIABLE: Arg = Arg {
     name: "variable",
     dtype: "float",
