@@ -24,6 +24,9 @@ BENCHES = {
     "P12": ["model.dense.u", "model.dense.z"],
     "P15": ["lookup.smallest.u"],
     "P16": ["model.modified." + form for form in "uzsdk"],
+    "P17": ["tables.forward.z", "tables.step.z"],
+    "P18": ["tables.small.z"],
+    "P24": ["deepfm.tables.u", "deepfm.tables.z"],
 }
 
 

@@ -31,13 +31,14 @@ mod sort;
 mod sync;
 mod table;
 
-pub use batch::{reduce, restore, Columns};
+pub use batch::{reduce, reduce_columns, restore, Columns};
 pub use error::{Error, Kind, Result};
 pub use ids::{Ids, PADDING};
 pub use init::{Distribution, Initializer, Mode};
 pub use optim::{Adagrad, Ftrl, LazyAdam, Momentum, RowOptimizer, Sgd, SlotSpec};
 pub use pool::Pool;
 pub use table::{
-    Absent, Export, Lease, Loading, LookupColumns, LookupGradients, Memory, RowGradients, Snapshot,
-    Stats, Table, TableConfig, Target, Thresholds, MAX_CAPACITY, MAX_DIM,
+    Absent, Export, IdsOf, KeysOf, Lease, Loading, LookupColumns, LookupGradients, Memory,
+    RowGradients, RowsOf, Snapshot, Stats, Table, TableConfig, Target, Thresholds, MAX_CAPACITY,
+    MAX_DIM,
 };

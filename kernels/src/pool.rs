@@ -178,6 +178,7 @@ pub(crate) fn split_mut<'a, T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Kind;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]

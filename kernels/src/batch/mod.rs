@@ -22,7 +22,6 @@ pub(crate) mod summed;
 mod turns;
 
 pub use columns::Columns;
-pub use reduce::reduce;
-pub(crate) use reduce::reduce_columns;
+pub use reduce::{reduce, reduce_columns};
 pub(crate) use restore::out_of_range;
 pub use restore::restore;

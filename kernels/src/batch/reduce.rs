@@ -31,7 +31,7 @@ pub fn reduce(
 ///
 /// # Errors
 /// As there.
-pub(crate) fn reduce_columns(
+pub fn reduce_columns(
     pool: &Pool,
     grads: Columns<'_>,
     inverse: &[i32],

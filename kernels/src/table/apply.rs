@@ -14,8 +14,9 @@ use crate::{Ids, Pool, Result, RowOptimizer};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// A thread should have at least so many gradients.
-const LEAST: usize = 512;
+/// A thread should have at least so many gradients: to wake another one takes as long as several
+/// hundred.
+const LEAST: usize = 2048;
 
 /// One owner should have at most about so many gradients, so that its lists stay in the second
 /// cache.

@@ -38,6 +38,15 @@ pub(super) fn by_address<'t>(tables: impl Iterator<Item = &'t Table>) -> Vec<One
     found
 }
 
+/// For each member of a group the place of its table in `tables`.
+pub(super) fn places(tables: &[OneTable<'_>], members: usize) -> Vec<usize> {
+    let mut places = vec![0; members];
+    for (at, one) in tables.iter().enumerate() {
+        one.members.iter().for_each(|&member| places[member] = at);
+    }
+    places
+}
+
 /// Calls `work` once with each item, of which `cost` tells how much work it is: ids or gradients.
 ///
 /// An item too large to be one thread's share is worked on alone, with the whole pool. The others

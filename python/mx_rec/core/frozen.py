@@ -12,8 +12,11 @@ from mx_rec.core.table_variable import TABLE_OP, TableVariable, refuse_value
 from mx_rec.util.log import warn_once
 
 # What reads a table through its handle and never gives it a row.
-_READERS = frozenset(["MxRecFind", "MxRecEmbed", "MxRecSize", "MxRecCapacity", "MxRecTableStats",
+_READERS = frozenset(["MxRecFind", "MxRecFindMany", "MxRecEmbed", "MxRecEmbedMany",
+                      "MxRecEmbedConcat", "MxRecSize", "MxRecCapacity", "MxRecTableStats",
                       "MxRecExport", "MxRecExportSlot", "MxRecSave", "MxRecSaveDelta"])
+# Those of them that look keys up.
+_FINDERS = frozenset(["MxRecFind", "MxRecFindMany"])
 _LOAD_OP = "MxRecLoad"
 
 
@@ -120,7 +123,7 @@ def check_imported(operations: List[tf.Operation]) -> None:
                 "tf.compat.v1.Session(graph=tf.Graph()), or with tf.contrib.predictor.".format(
                     _table_name(tensor_util.constant_value(op.inputs[0]), op.name)))
         users = {consumer.type for consumer in op.outputs[1].consumers()}
-        if "MxRecFind" in users and users <= _READERS:
+        if users & _FINDERS and users <= _READERS:
             warn_once("the imported graph looks the table %r up, but holds no op that loads or "
                       "trains it: every lookup gives zeros. It was cut out of a graph or frozen. "
                       "Import the whole graph and restore its checkpoint, or load a SavedModel.",

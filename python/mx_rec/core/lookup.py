@@ -30,8 +30,8 @@ MOVABLE_ATTRIBUTE = "_mx_rec_movable"
 _CONFIG_KEYS = ("access_threshold", "eviction_threshold", "faae_coefficient")
 
 
-class _Request(NamedTuple):
-    """One lookup, checked."""
+class LookupRequest(NamedTuple):
+    """One lookup, checked; the fields are those of `sparse_lookup`, `absent` its default rows."""
 
     table: Table
     ids: tf.Tensor
@@ -42,6 +42,24 @@ class _Request(NamedTuple):
     thresholds: Tuple[int, int]
     coefficient: int
     timestamp: Optional[tf.Tensor]
+
+
+class PlannedLookup(NamedTuple):
+    """A lookup whose arguments were checked.
+
+    Attributes:
+        request: What its ops are made from; None if the lookup was made earlier.
+        made: What sets a lookup by FeatureSpec apart, None for tensor ids.
+        scope: The name scope of its ops.
+        send_count: As given.
+        earlier: The result of the equal lookup that was made earlier, or None.
+    """
+
+    request: Optional[LookupRequest]
+    made: Optional[FeatureLookup]
+    scope: str
+    send_count: Optional[int]
+    earlier: Optional[tf.Tensor]
 
 
 @checked(hashtable=Type(Table), is_train=Bool(), name=Text(1, 255, optional=True),
@@ -105,6 +123,25 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
         KeyError: If the batch has no entry for the FeatureSpec.
         EnvironmentError: If `init` was not called.
     """
+    planned = plan_lookup(hashtable, ids, send_count, is_train, name, modify_graph, batch,
+                          access_and_evict_config, is_grad, serving_default_value, **kwargs)
+    if planned.earlier is not None:
+        return planned.earlier
+    with tf.name_scope(planned.scope):
+        result = build_lookup(planned.request, modify_graph)
+    note_lookup(planned, result)
+    return result
+
+
+def plan_lookup(hashtable: Table, ids: Any, send_count: Optional[int], is_train: bool,
+                name: Optional[str], modify_graph: bool, batch: Any,
+                access_and_evict_config: Any, is_grad: bool, serving_default_value: Any,
+                **kwargs: Any) -> PlannedLookup:
+    """Checks the arguments of a lookup, as those of `sparse_lookup`, and adds no op of a table.
+
+    Returns:
+        The lookup. Once its ops are there, `note_lookup` counts it.
+    """
     config = ConfigInitializer.get_instance()
     if kwargs:
         logger.debug("sparse_lookup ignores the arguments %s.", ", ".join(sorted(kwargs)))
@@ -144,11 +181,10 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
             timestamp, _frozen(serving_default_value) if uses_default else None)
         earlier = _earlier_lookup(table, spec, made)
         if earlier is not None:
-            return earlier
+            return PlannedLookup(None, made, "", send_count, earlier)
     else:
         made = None
         config.modify_graph = True
-        state.movable += 1
     absent = _check_default(serving_default_value, table, tensor)
     if table.multi_lookup_times[is_train] >= MULTI_LOOKUP_TIMES:
         raise RuntimeError("the table {!r} has {} lookups for {} already; more are not "
@@ -158,21 +194,34 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
         name = "sparse_lookup_{}".format(state.lookups)
     if timestamp is not None:
         check_timestamp(timestamp, "the timestamp of the batch")
-    request = _Request(table, tensor, is_train, is_grad, limit, absent, thresholds, coefficient,
-                       timestamp)
-    with tf.name_scope("{}//{}".format(scope_of(table.table_name), name)):
-        result = _build(request, modify_graph)
+    request = LookupRequest(table, tensor, is_train, is_grad, limit, absent, thresholds,
+                            coefficient, timestamp)
+    scope = "{}//{}".format(scope_of(table.table_name), name)
+    return PlannedLookup(request, made, scope, send_count, None)
+
+
+def note_lookup(planned: PlannedLookup, result: Optional[tf.Tensor]) -> None:
+    """Counts a lookup whose ops were added.
+
+    Args:
+        planned: A lookup that was not made earlier.
+        result: What it gives, which an equal lookup of a feature gives again; None if that is no
+            tensor of its own.
+    """
+    request, state = planned.request, graph_state()
+    table, is_train = request.table, request.is_train
+    if planned.made is None:
+        state.movable += 1
     state.lookups += 1
-    if is_train or thresholds != OFF:
-        table.thresholds[is_train] = thresholds
+    if is_train or request.thresholds != OFF:
+        table.thresholds[is_train] = request.thresholds
     table.multi_lookup_times[is_train] += 1
     if is_train:
-        table.is_grad = table.is_grad or is_grad
-        if send_count is not None:
-            table.send_count = (table.send_count or 0) + int(send_count)
-    if made is not None:
-        table.lookups.append((made, result))
-    return result
+        table.is_grad = table.is_grad or request.is_grad
+        if planned.send_count is not None:
+            table.send_count = (table.send_count or 0) + int(planned.send_count)
+    if planned.made is not None and result is not None:
+        table.lookups.append((planned.made, result))
 
 
 def _earlier_lookup(table: Table, spec: FeatureSpec, made: FeatureLookup) -> Optional[tf.Tensor]:
@@ -217,34 +266,41 @@ def _is_usable(result: tf.Tensor) -> bool:
     return context is inside
 
 
-def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
-    """Adds the ops of one lookup, in the present name scope."""
-    table = request.table
-    ids = as_ids(request.ids, table.table_name)
+def ids_of_lookup(request: LookupRequest, modify_graph: bool) -> tf.Tensor:
+    """Adds the ops that make the ids of a lookup int32 or int64, in the present name scope."""
+    ids = as_ids(request.ids, request.table.table_name)
     if modify_graph:
         ids = tf.identity(ids, name="ids")
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ENTRANCE, ids)
+    return ids
+
+
+def default_rows(request: LookupRequest) -> tf.Tensor:
+    """Returns the rows of ids that have none, float32 (k, dim), as MxRecFind takes them."""
+    if request.absent is not None:
+        return request.absent
+    return tf.zeros([0, request.table.emb_size], name="absent")
+
+
+def build_lookup(request: LookupRequest, modify_graph: bool) -> tf.Tensor:
+    """Adds the ops of one lookup, in the present name scope."""
+    table = request.table
+    ids = ids_of_lookup(request, modify_graph)
     with tf.device("/cpu:0"):
         if not request.is_train:
-            absent = request.absent
-            if absent is None:
-                absent = tf.zeros([0, table.emb_size], name="absent")
             found = library().mx_rec_find(
-                table.handle, row_shape(table.variable), ids, absent, name="find")
-            _mark(found.op, modify_graph)
+                table.handle, row_shape(table.variable), ids, default_rows(request), name="find")
+            mark_movable(found.op, modify_graph)
             return tf.stop_gradient(found)
         if request.thresholds[0] >= 0:
-            stamp = None if request.timestamp is None else as_int64(request.timestamp)
-            offsets, inverse = count_and_admit(table, ids, request.thresholds,
-                                               request.coefficient, stamp, request.limit)
-            _mark(offsets.op.inputs[1].op, modify_graph)
+            offsets, inverse = admitted(request, ids, modify_graph)
         else:
             offsets, inverse = library().mx_rec_id_offset(
                 table.handle, ids, create=1, limit=request.limit, name="id_offset")
-            _mark(offsets.op, modify_graph)
+            mark_movable(offsets.op, modify_graph)
         if not request.is_grad:
             embedding = _embed(table, row_shape(table.variable), offsets, inverse)
-            return tf.stop_gradient(_with_default(request, ids, inverse, embedding))
+            return tf.stop_gradient(with_default(request, ids, inverse, embedding))
         if ConfigInitializer.get_instance().use_dynamic_expansion:
             looked_up = library().mx_rec_lookup(
                 table.handle, raw_tensor(table.variable), offsets, name="rows")
@@ -255,10 +311,20 @@ def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
         # then the collection holds what the lookup returns.
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, looked_up)
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
-        return _with_default(request, ids, inverse, embedding)
+        return with_default(request, ids, inverse, embedding)
 
 
-def _with_default(request: _Request, ids: tf.Tensor, inverse: tf.Tensor,
+def admitted(request: LookupRequest, ids: tf.Tensor,
+             modify_graph: bool) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Adds the ops that count ids and admit keys; returns offsets and inverse."""
+    stamp = None if request.timestamp is None else as_int64(request.timestamp)
+    offsets, inverse = count_and_admit(request.table, ids, request.thresholds,
+                                       request.coefficient, stamp, request.limit)
+    mark_movable(offsets.op.inputs[1].op, modify_graph)
+    return offsets, inverse
+
+
+def with_default(request: LookupRequest, ids: tf.Tensor, inverse: tf.Tensor,
                   embedding: tf.Tensor) -> tf.Tensor:
     """Returns a training lookup's result with the default rows of ids that are not admitted."""
     if request.absent is None or request.thresholds[0] < 0:
@@ -279,7 +345,7 @@ def _embed(table: Table, like: tf.Tensor, offsets: tf.Tensor, inverse: tf.Tensor
     return library().mx_rec_embed(table.handle, like, offsets, inverse, name="embedding")
 
 
-def _mark(op: tf.Operation, modify_graph: bool) -> None:
+def mark_movable(op: tf.Operation, modify_graph: bool) -> None:
     """Marks the op of a lookup that graph modification may move."""
     if modify_graph:
         op._set_attr(  # pylint: disable=protected-access

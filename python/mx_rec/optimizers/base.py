@@ -11,7 +11,7 @@ from mx_rec.core.table_variable import (TABLE_OP, described_name, is_table_varia
                                         own_variables, table_op_of)
 from mx_rec.ops import library
 from mx_rec.optimizers.customized import CustomizedOptimizer  # noqa: F401  scripts import it here
-from mx_rec.optimizers.fusion import all_reductions, forbid_feeding
+from mx_rec.optimizers.fusion import all_reductions, apply_fused
 from mx_rec.optimizers.grouping import Rows, apply_tables
 from mx_rec.util.initialize import ConfigInitializer
 
@@ -246,13 +246,8 @@ def apply_rows(apply_op: str, group: List[Rows], tensors: Sequence[tf.Tensor],
     if found is None:
         _, offsets, grad = group[0] if len(group) == 1 else _joined(group)
         return getattr(library(), apply_op)(handle, offsets, grad, *tensors, **attributes).op
-    with tf.control_dependencies(found.control_inputs):
-        update = getattr(library(), apply_op + "_by_restore")(
-            handle, [part.offsets for part in found.parts],
-            [part.inverse for part in found.parts], [part.grad for part in found.parts],
-            *tensors, **attributes).op
-    forbid_feeding(update)
-    return update
+    return apply_fused(apply_op, [(handle, part) for part in found.parts], found.control_inputs,
+                       tensors, attributes)
 
 
 def _check_place(table: tf.Operation, offsets: tf.Tensor) -> None:

@@ -1,14 +1,17 @@
 """Finds gradients of tables that can be summed in the op that applies them."""
 
-from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 from tensorflow.python.framework import tensor_util
+
+from mx_rec.ops import library
 
 _APPLY_PREFIX = "MxRecApply"
 _FUSED_SUFFIX = "ByRestore"
 _GROUPED = "Many"
 _REDUCE_OP = "MxRecReduce"
+_REDUCE_COLUMNS_OP = "MxRecReduceColumns"
 _CONCAT_OP = "ConcatV2"
 
 
@@ -58,10 +61,11 @@ def reductions(offsets: tf.Tensor, grad: tf.Tensor) -> Optional[Reductions]:
     op = grad.op
     if not _is_here(op):
         return None
-    if op.type == _REDUCE_OP:
+    if op.type in (_REDUCE_OP, _REDUCE_COLUMNS_OP):
         if op.inputs[2] is not offsets:
             return None
-        return Reductions([Reduction(offsets, op.inputs[1], op.inputs[0])],
+        column = op.get_attr("first") if op.type == _REDUCE_COLUMNS_OP else -1
+        return Reductions([Reduction(offsets, op.inputs[1], op.inputs[0], column)],
                           list(op.control_inputs))
     if not _joins_rows(op) or not _is_here(offsets.op) or not _joins_rows(offsets.op) \
             or len(op.inputs) != len(offsets.op.inputs):
@@ -109,6 +113,38 @@ def _is_here(op: tf.Operation) -> bool:
         and op._get_control_flow_context() is graph._get_control_flow_context()
 
 
+def apply_fused(apply_op: str, members: Sequence[Tuple[tf.Tensor, Reduction]],
+                control_inputs: Sequence[tf.Operation], tensors: Sequence[tf.Tensor],
+                attributes: Dict[str, Any]) -> tf.Operation:
+    """Adds the op that sums gradients of ids and applies the sums, of one table or of many.
+
+    Args:
+        apply_op: Name of the plugin's function that updates rows of one table by offset.
+        members: The reductions, each with the handle of its table; those of one table in order.
+        control_inputs: What the op waits for.
+        tensors: Numbers of the optimizer, in the op's order.
+        attributes: Attributes of the op.
+
+    Returns:
+        The op.
+    """
+    handles = [handle for handle, _ in members]
+    lists = [[part.offsets for _, part in members], [part.inverse for _, part in members],
+             [part.grad for _, part in members]]
+    columns = [part.column for _, part in members]
+    is_one = all(handle is handles[0] for handle in handles) and max(columns) < 0
+    with tf.control_dependencies(control_inputs):
+        if is_one:
+            make = getattr(library(), apply_op + "_by_restore")
+            update = make(handles[0], *lists, *tensors, **attributes).op
+        else:
+            make = getattr(library(), apply_op + "_many_by_restore")
+            update = make(handles, *lists, tf.constant(columns, tf.int32), *tensors,
+                          **attributes).op
+    forbid_feeding(update)
+    return update
+
+
 def is_fused(op: tf.Operation) -> bool:
     """Whether the op sums the gradients of a table and applies the sums."""
     kind = op.type
@@ -132,7 +168,8 @@ def forbid_feeding(update: tf.Operation) -> None:
     left_out = []  # type: List[tf.Tensor]
     for part in zip(grads, inverses, offsets):
         left_out.extend(op.outputs[0] for op in part[0].consumers()
-                        if op.type == _REDUCE_OP and _are(op.inputs, part))
+                        if op.type in (_REDUCE_OP, _REDUCE_COLUMNS_OP)
+                        and _are(op.inputs, part))
     for level in (left_out, list(offsets)):
         # Joins may be joined again: TensorFlow joins gradients of one loss, scripts those of two.
         waiting = list(level)

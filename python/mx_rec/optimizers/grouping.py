@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from mx_rec.core.table_variable import table_op_of
 from mx_rec.ops import library
-from mx_rec.optimizers.fusion import Reductions, all_reductions, forbid_feeding
+from mx_rec.optimizers.fusion import Reductions, all_reductions, apply_fused
 from mx_rec.util.global_env_conf import groups_tables
 
 # (handle, offsets, gradient) of one table.
@@ -15,7 +15,6 @@ Rows = Tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 # The function of the op for many tables, behind that of the op for one.
 _MANY = "_many"
-_MANY_BY_RESTORE = "_many_by_restore"
 
 # Ops of which one output has no value in a run, and those that have one whatever their inputs have.
 _BRANCHES = frozenset(("Switch", "RefSwitch"))
@@ -85,14 +84,7 @@ def _apply_fused(apply_op: str, pairs: List[Tuple[List[Rows], Reductions]],
     """Adds the op that sums the gradients of ids and applies the sums."""
     members = [(group[0][0], part) for group, found in pairs for part in found.parts]
     control_inputs = [op for _, found in pairs for op in found.control_inputs]
-    columns = tf.constant([part.column for _, part in members], tf.int32)
-    with tf.control_dependencies(control_inputs):
-        update = getattr(library(), apply_op + _MANY_BY_RESTORE)(
-            [handle for handle, _ in members], [part.offsets for _, part in members],
-            [part.inverse for _, part in members], [part.grad for _, part in members],
-            columns, *tensors, **attributes).op
-    forbid_feeding(update)
-    return update
+    return apply_fused(apply_op, members, control_inputs, tensors, attributes)
 
 
 def _is_outermost() -> bool:

@@ -1,13 +1,13 @@
 //! Ops that take keys: `MxRecIdOffset`, `MxRecFind`, `MxRecAssign`, `MxRecRemove`.
 
 use super::support::{
-    expect_last, expect_rank, expect_row_each, expect_variable, ids, limit, on, resolve, table,
-    TableOp, HANDLE, IDS, KEY_TYPE, LIMIT, RESOLVED, VARIABLE,
+    expect_row_each, expect_variable, ids, limit, on, resolve, rows_of_absent, table, TableOp,
+    HANDLE, IDS, KEY_TYPE, LIMIT, RESOLVED, VARIABLE,
 };
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{Absent, Error, Result, Table};
+use mx_rec_kernels::{Error, Result, Table};
 
 /// Distinct keys and their rows.
 pub(crate) struct IdOffset {
@@ -101,24 +101,7 @@ impl TableOp for Find {
         let (input, absent) = (context.input(2)?, context.input(3)?);
         let ids = ids(&input)?;
         expect_variable(&context.input(1)?, table)?;
-        expect_rank(&absent, 2)?;
-        let rows = absent.values::<f32>()?;
-        let given = absent.dim(0);
-        if given != 0 {
-            expect_last(&absent, table.dim())?;
-        }
-        let absent = match given {
-            0 => Absent::Zeros,
-            1 => Absent::Row(rows),
-            n if n == ids.len() as i64 => Absent::Rows(rows),
-            n => {
-                return Err(
-                    Error::invalid("absent must have 0 rows, 1, or one for each id")
-                        .with("absent", n)
-                        .with("ids", ids.len()),
-                );
-            }
-        };
+        let absent = rows_of_absent(&absent, ids.len(), table.dim())?;
         let mut dims = input.dims();
         dims.push(table.dim() as i64);
         let mut embedding = context.allocate::<f32>(&dims)?;
