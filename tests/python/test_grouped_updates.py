@@ -269,7 +269,8 @@ def test_a_failing_table_names_itself_and_leaves_the_others_as_they_were(graph, 
             sess.run(embeddings[1])
             before[1] = raws[1].rows(sess)
         with pytest.raises(error, match="MxRecApplySgdManyByRestore on table 'table_1'.*" + text):
-            sess.run(train, {gradients[1].indices: value})
+            # The lookup, which would refuse them too, is left out.
+            sess.run(train, {gradients[1].indices: value, embeddings[1]: np.zeros([2, 2])})
         for raw, rows in zip(raws, before):
             support.assert_same_tables(raw.rows(sess), rows)
 
@@ -297,7 +298,7 @@ def test_gradients_that_a_grouped_update_does_not_read_cannot_be_fed(graph, sess
         sess.run(train)
 
 
-def test_stock_optimizers_and_by_address_ones_are_grouped_too(graph, session, mx):
+def test_by_address_updates_are_grouped_too(graph, session, mx):
     from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
     from mx_rec.optimizers.gradient_descent_by_addr import create_hash_optimizer_by_addr
 
@@ -330,3 +331,35 @@ def test_slots_of_a_grouped_update_are_known_when_a_checkpoint_is_restored(graph
     saver.restore(session(), path)
     said = [record.getMessage() for record in caplog.records if "without the slots" in record.getMessage()]
     assert len(said) == 2 and all("Adagrad_accumulator" in text for text in said)
+
+
+@pytest.mark.parametrize("kind", ["GradientDescentOptimizer", "AdagradOptimizer", "AdamOptimizer"])
+def test_optimizers_of_tensorflow_update_tables_in_groups(graph, session, dynamic, monkeypatch, kind):
+    """Beside ordinary variables; each call of apply_gradients is a group of its own."""
+    tf = support.tf()
+    ids = tf.constant([[1, 2], [2, 5]], tf.int64)
+    sides = []
+    for grouped in ("1", "0"):
+        monkeypatch.setenv(GROUPS, grouped)
+        tables = [make_table("table_%s_%d" % (grouped, at), 2 + at) for at in range(3)]
+        weight = tf.compat.v1.Variable(3.0, name="weight_" + grouped)
+        optimizer = getattr(tf.compat.v1.train, kind)(0.1)
+        loss = loss_of([lookup(table, ids) for table in tables]) * weight
+        variables = [table.variable for table in tables] + [weight]
+        gradients = tf.gradients(loss, variables)
+        gradients[1] = untouched(gradients[1])
+        train = optimizer.apply_gradients(zip(gradients, variables))
+        again = optimizer.apply_gradients(zip(gradients[:2], variables[:2]))
+        sides.append(([train, again], [support.Raw.of(table) for table in tables], weight))
+    assert len(updates_of(sides[0][0][0])) == 2 and len(updates_of(sides[1][0][0])) == 3
+    sess = session()
+    sess.run(tf.compat.v1.global_variables_initializer())
+    for _, raws, _ in sides:
+        for at, raw in enumerate(raws):
+            raw.assign(sess, [1, 2, 5], np.random.RandomState(at).randn(3, raw.dim))
+    for step in (0, 0, 1):
+        for trains, _, _ in sides:
+            sess.run(trains[step])
+        for raw, other in zip(sides[0][1], sides[1][1]):
+            support.assert_same_tables(raw.rows(sess), other.rows(sess))
+    support.assert_same_bits(sess.run(sides[0][2]), sess.run(sides[1][2]))

@@ -18,7 +18,7 @@
 //! | `read` | lookup and find |
 //! | `admission`, `evict` | which keys get rows, and which lose them |
 //! | `apply` | updates and assignment |
-//! | `group`, `group_lookup`, `group_read`, `group_apply` | the verbs of steps on many tables at once |
+//! | `group*` | lookups and updates of many tables at once |
 //! | `export`, `load`, `swap`, `history_io` | the whole content, out and in; its history |
 //!
 //! Where the floats of a row are is [`RowStore`](crate::rows::RowStore)'s business: here rows have

@@ -448,6 +448,28 @@ impl OpKernel for FindMany {
     }
 }
 
+/// The entries of the input `columns`, one for each member.
+fn first_columns(input: &Input, members: usize) -> Result<&[i32]> {
+    expect_rank(input, 1)?;
+    let firsts = input.values::<i32>()?;
+    if firsts.len() == members {
+        return Ok(firsts);
+    }
+    Err(
+        Error::invalid("columns must have one entry for each member")
+            .with("columns", firsts.len())
+            .with("members", members),
+    )
+}
+
+/// Runs what is for all tables of a group; its error names the first of them.
+fn on_first<T>(tables: &[Arc<Table>], work: impl FnOnce() -> Result<T>) -> Result<T> {
+    match tables.first() {
+        Some(table) => on(table, work),
+        None => work(),
+    }
+}
+
 /// The op that takes offsets.
 pub(crate) struct ApplyMany<O> {
     optimizer: O,
@@ -481,7 +503,9 @@ impl<O: Optimizer> OpKernel for ApplyMany<O> {
             })?;
             group.push((&**table, rows));
         }
-        let step = self.optimizer.step(&Hyper::new(context, 3 * members, 3))?;
+        let step = on_first(&tables, || {
+            self.optimizer.step(&Hyper::new(context, 3 * members, 3))
+        })?;
         let updated = Table::apply_many(pool()?, &group, step.as_ref())?;
         context.set_scalar(0, updated as i64)
     }
@@ -509,15 +533,7 @@ impl<O: Optimizer> OpKernel for ApplyManyByRestore<O> {
         let (tables, offsets) = (lists.tables()?, lists.list(1)?);
         let (inverses, grads) = (lists.list(2)?, lists.list(3)?);
         let firsts = context.tensor(4 * members, 4)?;
-        expect_rank(&firsts, 1)?;
-        let firsts = firsts.values::<i32>()?;
-        if firsts.len() != members {
-            return Err(
-                Error::invalid("columns must have one entry for each member")
-                    .with("columns", firsts.len())
-                    .with("members", members),
-            );
-        }
+        let firsts = on_first(&tables, || first_columns(&firsts, members))?;
         let mut group = Vec::with_capacity(members);
         let inputs = offsets.iter().zip(&inverses).zip(&grads).zip(firsts);
         for (table, (((offsets, inverse), grad), &column)) in tables.iter().zip(inputs) {
@@ -537,9 +553,10 @@ impl<O: Optimizer> OpKernel for ApplyManyByRestore<O> {
             })?;
             group.push((&**table, lookup));
         }
-        let step = self
-            .optimizer
-            .step(&Hyper::new(context, 4 * members + 1, 5))?;
+        let step = on_first(&tables, || {
+            self.optimizer
+                .step(&Hyper::new(context, 4 * members + 1, 5))
+        })?;
         let updated = Table::apply_lookups_many(pool()?, &group, step.as_ref())?;
         context.set_scalar(0, updated as i64)
     }
