@@ -25,7 +25,10 @@ BENCHES = {
     "P12": ["model.dense.u", "model.dense.z"],
     "P15": ["lookup.smallest.u"],
     "P16": ["model.modified." + form for form in "uzsdk"],
+    "P17": ["tables.forward.z", "tables.step.z"],
+    "P18": ["tables.small.z"],
     "P19": ["bags.pooled.z"],
+    "P24": ["deepfm.tables.u", "deepfm.tables.z"],
 }
 
 

@@ -32,8 +32,8 @@ mod sync;
 mod table;
 
 pub use batch::{
-    bag_divisors, reduce, reduce_pooled, restore, restore_pooled, sparse_bag_ends,
-    weight_gradients, Bags, Divisor,
+    bag_divisors, reduce, reduce_columns, reduce_pooled, restore, restore_pooled, sparse_bag_ends,
+    weight_gradients, Bags, Columns, Divisor,
 };
 pub use error::{Error, Kind, Result};
 pub use ids::{Ids, PADDING};
@@ -41,6 +41,7 @@ pub use init::{Distribution, Initializer, Mode};
 pub use optim::{Adagrad, Ftrl, LazyAdam, Momentum, RowOptimizer, Sgd, SlotSpec};
 pub use pool::Pool;
 pub use table::{
-    Absent, BatchRows, Export, Field, FieldUpdate, Lease, Loading, LookupGradients, Memory,
-    Snapshot, Stats, Table, TableConfig, Target, Thresholds, MAX_CAPACITY, MAX_DIM,
+    Absent, BatchRows, Export, Field, FieldUpdate, IdsOf, KeysOf, Lease, Loading, LookupColumns,
+    LookupGradients, Memory, RowGradients, RowsOf, Snapshot, Stats, Table, TableConfig, Target,
+    Thresholds, MAX_CAPACITY, MAX_DIM,
 };

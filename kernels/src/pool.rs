@@ -1,8 +1,15 @@
 //! The threads that share the work of one batch; small work stays on the caller.
 
 use crate::sync::Mutex;
-use crate::{Error, Kind, Result};
+use crate::{Error, Result};
 use std::ops::Range;
+
+#[cfg(not(feature = "model"))]
+#[expect(
+    unsafe_code,
+    reason = "threads that live longer than a call work with what the caller lends them"
+)]
+mod helpers;
 
 /// A fixed number of threads, the caller's among them.
 ///
@@ -11,11 +18,9 @@ use std::ops::Range;
 /// decides.
 pub struct Pool {
     threads: usize,
-    #[cfg_attr(
-        feature = "model",
-        expect(dead_code, reason = "the model has threads of its own")
-    )]
-    helpers: Option<rayon::ThreadPool>,
+    /// The model has threads of its own.
+    #[cfg(not(feature = "model"))]
+    helpers: Option<helpers::Helpers>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -37,29 +42,23 @@ impl Pool {
         if !(1..=1024).contains(&threads) {
             return Err(Error::invalid("a pool has 1 to 1024 threads").with("threads", threads));
         }
-        // The model has threads of its own.
-        if threads == 1 || cfg!(feature = "model") {
-            return Ok(Pool {
-                threads,
-                helpers: None,
-            });
-        }
-        let helpers = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads - 1)
-            .thread_name(|at| format!("mx_rec-{at}"))
-            .build()
-            .map_err(|cause| {
-                Error::new(
-                    Kind::ResourceExhausted,
-                    "cannot start the threads of a pool",
-                )
-                .with("threads", threads)
-                .with("cause", cause)
-            })?;
         Ok(Pool {
             threads,
-            helpers: Some(helpers),
+            #[cfg(not(feature = "model"))]
+            helpers: match threads {
+                1 => None,
+                _ => Some(helpers::Helpers::new(threads - 1)?),
+            },
         })
+    }
+
+    /// A pool of the caller's thread alone.
+    pub(crate) fn alone() -> Pool {
+        Pool {
+            threads: 1,
+            #[cfg(not(feature = "model"))]
+            helpers: None,
+        }
     }
 
     /// How many threads work at most, the caller's among them.
@@ -123,17 +122,13 @@ impl Pool {
 
 #[cfg(not(feature = "model"))]
 impl Pool {
-    /// Calls `run` on the caller's thread and on so many helpers; returns when all calls have.
+    /// Calls `run` on the caller's thread and on at most so many helpers, those that are free;
+    /// returns when all calls have.
     fn everywhere(&self, wanted: usize, run: &(impl Fn() + Sync)) {
-        let Some(helpers) = &self.helpers else {
-            return run();
-        };
-        helpers.in_place_scope(|scope| {
-            for _ in 0..wanted {
-                scope.spawn(move |_| run());
-            }
-            run();
-        });
+        match &self.helpers {
+            Some(helpers) => helpers.run(wanted, run),
+            None => run(),
+        }
     }
 }
 
@@ -183,6 +178,7 @@ pub(crate) fn split_mut<'a, T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Kind;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]

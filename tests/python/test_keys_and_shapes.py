@@ -306,7 +306,8 @@ def test_gradients_are_registered_as_the_definitions_say(graph):
     from mx_rec.ops.shapes import definitions
 
     with_gradient = {name for name, one in definitions().items() if one["differentiable"]}
-    assert with_gradient == {"MxRecLookup", "MxRecRestore", "MxRecEmbed", "MxRecReduce"}
+    assert with_gradient == {"MxRecLookup", "MxRecRestore", "MxRecEmbed", "MxRecReduce", "MxRecEmbedMany",
+                             "MxRecEmbedConcat", "MxRecReduceColumns"}
     for name in definitions():
         # TensorFlow keeps None for an op that has no gradient, and knows nothing of others.
         assert (tf_ops._gradient_registry.lookup(name) is not None) == (name in with_gradient), name
@@ -331,11 +332,11 @@ def test_ops_on_tables_are_stateful_and_pure_ones_are_not(graph):
 
     support.ops()
     registered = {name: op for name, op in op_def_registry.get_registered_ops().items() if name.startswith("MxRec")}
-    pure = {"MxRecRestore", "MxRecReduce"}
+    pure = {"MxRecRestore", "MxRecReduce", "MxRecReduceColumns"}
     appliers = ["Sgd", "Momentum", "Adagrad", "LazyAdam", "Ftrl"]
     expected = pure | {"MxRec" + name for name in (
         "Table", "IdOffset", "Lookup", "Embed", "Find", "Size", "Capacity", "Export", "ExportSlot", "Assign", "Remove", "Clear",
         "Save", "Load")} | {"MxRecApply" + name for name in appliers} | {
-            "MxRecApply%s%s" % (name, form) for name in appliers for form in ("ByIds", "ByRestore")}
+            "MxRecApply%s%s" % (name, form) for name in appliers for form in ("ByIds", "ByRestore", "Many", "ManyByRestore")}
     assert expected <= set(registered)
     assert {name for name in registered if not registered[name].is_stateful} == pure

@@ -29,6 +29,7 @@ class Arguments:
             "beta": (0.9, np.float32), "name": (np.frombuffer(b"Adagrad_accumulator", np.uint8), np.uint8),
             "path": (np.frombuffer(b"/nowhere/at/all", np.uint8), np.uint8), "since": (0, np.int64),
             "weight": (1, np.int32), "timestamp": (1000, np.int64), "keys": ([1, 2], np.int64),
+            "columns": ([-1, 0], np.int32),
         }
         values.update(replaced)
         for name, (value, dtype) in values.items():
@@ -61,6 +62,24 @@ CALLS = {
         a.handle, [a.offsets], [a.restore], [a.wide], a.lr, a.power, a.accumulator, a.zero, a.zero, a.zero),
     "MxRecApplySgdByIds": lambda o, a: o.mx_rec_apply_sgd_by_ids(a.handle, a.ids, a.grad, a.lr, a.zero),
     "MxRecApplyAdagradByIds": lambda o, a: o.mx_rec_apply_adagrad_by_ids(a.handle, a.ids, a.grad, a.lr, a.accumulator),
+    "MxRecIdOffsetMany": lambda o, a: o.mx_rec_id_offset_many([a.handle] * 2, [a.ids] * 2).offsets[1],
+    "MxRecClaimMany": lambda o, a: o.mx_rec_claim_many(
+        [a.handle] * 2, [a.ids] * 2, [a.offsets] * 2, [a.restore] * 2).offsets[1],
+    "MxRecEmbedMany": lambda o, a: o.mx_rec_embed_many(
+        [a.handle] * 2, [a.variable] * 2, [a.offsets] * 2, [a.restore] * 2)[1],
+    "MxRecEmbedConcat": lambda o, a: o.mx_rec_embed_concat(
+        [a.handle] * 2, [a.variable] * 2, [a.offsets] * 2, [a.restore] * 2),
+    "MxRecFindMany": lambda o, a: o.mx_rec_find_many([a.handle] * 2, [a.variable] * 2, [a.ids] * 2, [a.absent] * 2)[1],
+    "MxRecReduceColumns": lambda o, a: o.mx_rec_reduce_columns(a.wide, a.restore, a.offsets, first=1, dim=DIM - 1),
+    "MxRecApplySgdMany": lambda o, a: o.mx_rec_apply_sgd_many(
+        [a.handle] * 2, [a.offsets] * 2, [a.grad] * 2, a.lr, a.zero),
+    "MxRecApplyLazyAdamMany": lambda o, a: o.mx_rec_apply_lazy_adam_many(
+        [a.handle] * 2, [a.offsets] * 2, [a.grad] * 2, a.lr, a.beta, a.beta, a.beta, a.beta, a.epsilon),
+    "MxRecApplySgdManyByRestore": lambda o, a: o.mx_rec_apply_sgd_many_by_restore(
+        [a.handle] * 2, [a.offsets] * 2, [a.restore] * 2, [a.wide] * 2, a.columns, a.lr, a.zero),
+    "MxRecApplyLazyAdamManyByRestore": lambda o, a: o.mx_rec_apply_lazy_adam_many_by_restore(
+        [a.handle] * 2, [a.offsets] * 2, [a.restore] * 2, [a.wide] * 2, a.columns, a.lr, a.beta, a.beta, a.beta, a.beta,
+        a.epsilon),
     "MxRecObserve": lambda o, a: o.mx_rec_observe(
         a.handle, a.ids, a.weight, a.timestamp, access_threshold=1, eviction_threshold=60).keys,
     "MxRecAdmit": lambda o, a: o.mx_rec_admit(a.handle, a.keys, a.restore).offsets,
@@ -85,7 +104,8 @@ F, I, N = np.float32, np.int64, np.int32
 APPLIES = [op for op in CALLS if op.startswith("MxRecApply")]
 UNSUMMED = [op for op in APPLIES if op.endswith("ByRestore")]
 SUMMED = [op for op in APPLIES if op not in UNSUMMED]
-HANDLES = [op for op in CALLS if op not in ("MxRecRestore", "MxRecReduce")]
+GROUPED = [op for op in APPLIES if op.endswith("ManyByRestore")]
+HANDLES = [op for op in CALLS if op not in ("MxRecRestore", "MxRecReduce", "MxRecReduceColumns")]
 
 WRONG = (
     [(op, "handle", value, I) for op in HANDLES for value in (0, 123456789, [1, 2])]
@@ -115,6 +135,13 @@ WRONG = (
     + [("MxRecApplyFtrl", "zero", value, F) for value in (NAN, INF, -1.0)]
     + [("MxRecApplyFtrl", "accumulator", value, F) for value in (NAN, -1.0)]
     + [("MxRecAssign", "rows", value, F) for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]))]
+    + [(op, "columns", value, N) for op in GROUPED for value in ([0], [0, 1], [0, 2 ** 31 - 1], [[0, 0]], [])]
+    + [(op, "offsets", value, I) for op in ("MxRecEmbedMany", "MxRecEmbedConcat") for value in ([0, 5], [[0, 1]])]
+    + [(op, "restore", value, N) for op in ("MxRecEmbedMany", "MxRecEmbedConcat") for value in ([2], [-2])]
+    + [(op, "variable", value, F) for op in ("MxRecEmbedMany", "MxRecEmbedConcat", "MxRecFindMany")
+       for value in (np.zeros([0, 3]), np.zeros([4]))]
+    + [("MxRecFindMany", "absent", value, F) for value in (np.zeros([3, DIM]), np.zeros([1, DIM + 1]), np.zeros([DIM]))]
+    + [("MxRecReduceColumns", "wide", value, F) for value in (np.ones([3, DIM - 1]), np.ones([2, DIM]), np.ones([3]))]
     + [("MxRecObserve", "weight", value, N) for value in (-1, -2 ** 31, [1, 1])]
     + [("MxRecObserve", "timestamp", value, I) for value in (0, -1, 2 ** 32 - 1, 2 ** 62, [1, 2], [[1]], [])]
     + [("MxRecAdmit", "keys", value, I) for value in ([1], [-1, 2], [7, 7], [[1, 2]], 1)]

@@ -2,6 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `columns` | columns of a matrix, read in place |
 //! | `grouped` | sorts the keys of a batch into groups that fit the first cache |
 //! | `numbering` | a set that numbers what is distinct |
 //! | `distinct` | distinct keys in order of first occurrence, with their rows |
@@ -17,6 +18,7 @@
 
 mod bags;
 pub(crate) mod by_key;
+mod columns;
 pub(crate) mod distinct;
 mod divisors;
 mod grouped;
@@ -31,8 +33,9 @@ mod turns;
 
 pub use bags::Bags;
 pub use by_key::reduce_pooled;
+pub use columns::Columns;
 pub use divisors::{bag_divisors, sparse_bag_ends, Divisor};
 pub use pool::{restore_pooled, weight_gradients};
-pub use reduce::reduce;
+pub use reduce::{reduce, reduce_columns};
 pub(crate) use restore::out_of_range;
 pub use restore::restore;

@@ -1,5 +1,6 @@
 //! Sums the gradients of all ids that share a row, in order of occurrence.
 
+use super::columns::Columns;
 use super::restore::{out_of_range, shapes};
 use super::turns::Turns;
 use crate::{Pool, Result};
@@ -22,11 +23,26 @@ pub fn reduce(
     inverse: &[i32],
     out: &mut [f32],
 ) -> Result<()> {
-    let distinct = shapes(out.len(), dim, inverse.len(), grads.len())?;
-    let parts = pool.parts(grads.len(), LEAST_FLOATS);
+    shapes(out.len(), dim, inverse.len(), grads.len())?;
+    reduce_columns(pool, Columns::all(grads, dim)?, inverse, out)
+}
+
+/// [`reduce`] of gradients that are columns of a matrix.
+///
+/// # Errors
+/// As there.
+pub fn reduce_columns(
+    pool: &Pool,
+    grads: Columns<'_>,
+    inverse: &[i32],
+    out: &mut [f32],
+) -> Result<()> {
+    let dim = grads.dim();
+    let distinct = shapes(out.len(), dim, inverse.len(), grads.len() * dim)?;
+    let parts = pool.parts(inverse.len() * dim, LEAST_FLOATS);
     pool.try_each(Turns::deal(out, dim, parts), |mut sums| {
         let mut fresh = vec![true; sums.len()];
-        for (&at, grad) in inverse.iter().zip(grads.chunks_exact(dim)) {
+        for (&at, grad) in inverse.iter().zip(grads.rows()) {
             let row = match usize::try_from(at) {
                 Ok(row) if row < distinct => row,
                 Err(_) if at == -1 => continue,

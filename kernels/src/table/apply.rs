@@ -15,8 +15,9 @@ use crate::{Error, Ids, Pool, Result, RowOptimizer};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// A thread should have at least so many gradients.
-const LEAST: usize = 512;
+/// A thread should have at least so many gradients: to wake another one takes as long as several
+/// hundred.
+const LEAST: usize = 2048;
 
 /// One owner should have at most about so many gradients, so that its lists stay in the second
 /// cache.
@@ -153,7 +154,11 @@ impl Table {
     }
 
     /// Sums the gradients of every distinct key of every lookup.
-    fn keyed<'a>(&self, pool: &Pool, lookups: &[LookupGradients<'a>]) -> Result<Keyed<'a>> {
+    pub(super) fn keyed<'a>(
+        &self,
+        pool: &Pool,
+        lookups: &[LookupGradients<'a>],
+    ) -> Result<Keyed<'a>> {
         let named = |error: Error| error.with("table", &self.config().name);
         let plain = lookups.iter().filter(|lookup| lookup.bags.is_none());
         let spread: Vec<Spread<'a>> = plain
@@ -225,7 +230,7 @@ impl Table {
     }
 
     /// Sums the gradients of every row and updates it.
-    fn update(
+    pub(super) fn update(
         &self,
         pool: &Pool,
         content: &mut Content,
@@ -299,15 +304,15 @@ impl Dealt {
 }
 
 /// The gradients of a batch by position.
-trait Gradients: Sync {
+pub(super) trait Gradients: Sync {
     /// The gradient at `position`, `dim` floats, which may be put into `scratch (dim)`.
     fn at<'s>(&'s self, position: u32, scratch: &'s mut [f32]) -> &'s [f32];
 }
 
 /// One gradient a position, `(n, dim)`.
-struct Rows<'a> {
-    dim: usize,
-    grads: &'a [f32],
+pub(super) struct Rows<'a> {
+    pub(super) dim: usize,
+    pub(super) grads: &'a [f32],
 }
 
 impl Gradients for Rows<'_> {
@@ -336,7 +341,7 @@ impl OfLookup<'_> {
 
 /// The gradients of several lookups; a position is a distinct key of one of them, and counts on
 /// from lookup to lookup.
-struct Keyed<'a> {
+pub(super) struct Keyed<'a> {
     lookups: Vec<OfLookup<'a>>,
     /// Where the positions of each lookup end.
     ends: Vec<usize>,

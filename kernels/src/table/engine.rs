@@ -178,12 +178,7 @@ impl Table {
         let mut found = self
             .keys
             .distinct(pool, &index, ids, wanted, inverse, &room);
-        if let Some(limit) = limit.filter(|&limit| found.keys > limit) {
-            return Err(self
-                .refuse("the batch has more distinct keys than its limit")
-                .with("distinct", found.keys)
-                .with("limit", limit));
-        }
+        self.expect_at_most(limit, found.keys)?;
         if found.missing.is_empty() {
             if create {
                 self.keys.counters.batch(found.keys, 0);
@@ -293,6 +288,17 @@ impl Table {
     /// An `InvalidArgument` with the table's name.
     pub(super) fn refuse(&self, message: &str) -> Error {
         Error::invalid(message).with("table", &self.config.name)
+    }
+
+    /// Refuses more distinct keys than a limit.
+    pub(super) fn expect_at_most(&self, limit: Option<usize>, distinct: usize) -> Result<()> {
+        match limit.filter(|&limit| distinct > limit) {
+            None => Ok(()),
+            Some(limit) => Err(self
+                .refuse("the batch has more distinct keys than its limit")
+                .with("distinct", distinct)
+                .with("limit", limit)),
+        }
     }
 
     /// Refuses more rows than the budget.

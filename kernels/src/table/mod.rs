@@ -20,6 +20,7 @@
 //! | `admission`, `evict` | which keys get rows, and which lose them |
 //! | `apply` | updates and assignment |
 //! | `fields` | updates that are computed outside of the table |
+//! | `group*` | lookups and updates of many tables at once |
 //! | `export`, `load`, `swap`, `history_io` | the whole content, out and in; its history |
 //!
 //! Where the floats of a row are is [`RowStore`](crate::rows::RowStore)'s business: here rows have
@@ -37,9 +38,9 @@
 //! | `births` | rows | the generations of rows; taken inside of `Content` and `Rows` alone |
 //! | `history` | keys | how often and when keys were seen |
 //!
-//! Only [`Table::swap_contents`] takes locks of several tables: first `index` of all, then `flight`
-//! and `content` of each, both times in the order of the tables' addresses. It waits for another
-//! table while it holds locks, and nobody else does.
+//! [`Table::swap_contents`] and the verbs on groups of tables take locks of several tables: first
+//! `index` of all, then `flight` and `content` of each, both times in the order of the tables'
+//! addresses. They wait for another table while they hold locks, and nobody else does.
 //!
 //! `observed`, `scratch` and the offset buffers have locks that are held for a moment, with no
 //! other lock taken under them. `index` and `content` are held for a whole batch each, so that the
@@ -63,6 +64,10 @@ mod fields;
 mod fingerprint;
 mod flight;
 mod free_rows;
+mod group;
+mod group_apply;
+mod group_lookup;
+mod group_read;
 mod history_io;
 mod key_map;
 mod keys;
@@ -84,6 +89,9 @@ pub use engine::Table;
 pub use export::Snapshot;
 pub(crate) use export::Window;
 pub use fields::{BatchRows, Field, FieldUpdate};
+pub use group_apply::{LookupColumns, RowGradients};
+pub use group_lookup::IdsOf;
+pub use group_read::{KeysOf, RowsOf};
 pub use lease::Lease;
 pub(crate) use load::BuiltContent;
 pub use load::Loading;

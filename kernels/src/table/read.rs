@@ -1,6 +1,6 @@
 //! Reads rows by offset and by key, and prefetches later rows while earlier ones are copied.
 
-use super::content::Content;
+use super::content::{Content, Offsets};
 use super::offset::Unfit;
 use super::{Absent, Table};
 use crate::batch::out_of_range;
@@ -35,7 +35,8 @@ impl Table {
         self.parts(pool, offsets.len(), out, |range, out| {
             let offsets = &offsets[range];
             let row = |at: usize| rows.readable(offsets[at]);
-            copy_rows(&content, offsets.len(), row, self.dim(), out)
+            let outs = out.chunks_exact_mut(self.dim());
+            copy_rows(&content, offsets.len(), row, self.dim(), outs)
                 .map_err(|(at, why)| self.bad_offset("offsets", offsets[at], why))
         })
     }
@@ -53,22 +54,46 @@ impl Table {
         out: &mut [f32],
     ) -> Result<()> {
         self.floats("out", out.len(), inverse.len())?;
-        let content = self.content().read();
+        self.embed_from(pool, &self.content().read(), offsets, inverse, out)
+    }
+
+    /// [`Table::embed`] of a content that is locked.
+    pub(super) fn embed_from(
+        &self,
+        pool: &Pool,
+        content: &Content,
+        offsets: &[i64],
+        inverse: &[i32],
+        out: &mut [f32],
+    ) -> Result<()> {
         let rows = content.offsets();
         self.parts(pool, inverse.len(), out, |range, out| {
-            let inverse = &inverse[range];
-            let row = |at: usize| match offsets.get(inverse[at] as usize) {
-                Some(&offset) => rows.readable(offset),
-                None if inverse[at] == -1 => Ok(NONE),
-                None => Err(Unfit::Unknown),
-            };
-            copy_rows(&content, inverse.len(), row, self.dim(), out).map_err(|(at, why)| {
-                let place = inverse[at];
-                match offsets.get(place as usize) {
-                    Some(&offset) => self.bad_offset("offsets", offset, why),
-                    None => out_of_range(place, offsets.len()).with("table", &self.config().name),
-                }
-            })
+            let outs = out.chunks_exact_mut(self.dim());
+            self.embed_rows(content, &rows, offsets, &inverse[range], outs)
+        })
+    }
+
+    /// Copies the rows of some ids on the caller's thread, each to one of `outs`.
+    #[inline]
+    pub(super) fn embed_rows<'o>(
+        &self,
+        content: &Content,
+        rows: &Offsets<'_>,
+        offsets: &[i64],
+        inverse: &[i32],
+        outs: impl Iterator<Item = &'o mut [f32]>,
+    ) -> Result<()> {
+        let row = |at: usize| match offsets.get(inverse[at] as usize) {
+            Some(&offset) => rows.readable(offset),
+            None if inverse[at] == -1 => Ok(NONE),
+            None => Err(Unfit::Unknown),
+        };
+        copy_rows(content, inverse.len(), row, self.dim(), outs).map_err(|(at, why)| {
+            let place = inverse[at];
+            match offsets.get(place as usize) {
+                Some(&offset) => self.bad_offset("offsets", offset, why),
+                None => out_of_range(place, offsets.len()).with("table", &self.config().name),
+            }
         })
     }
 
@@ -83,15 +108,32 @@ impl Table {
         absent: Absent<'_>,
         out: &mut [f32],
     ) -> Result<()> {
-        let dim = self.dim();
-        self.floats("out", out.len(), ids.len())?;
-        match absent {
-            Absent::Zeros => {}
-            Absent::Row(row) => self.floats("absent", row.len(), 1)?,
-            Absent::Rows(rows) => self.floats("absent", rows.len(), ids.len())?,
-        }
+        self.expect_find(ids, absent, out)?;
         let index = self.index().read();
         let content = self.content().read();
+        self.find_in(pool, (&index, &content), ids, absent, out)
+    }
+
+    /// Refuses arguments of [`Table::find`] of the wrong length.
+    pub(super) fn expect_find(&self, ids: Ids<'_>, absent: Absent<'_>, out: &[f32]) -> Result<()> {
+        self.floats("out", out.len(), ids.len())?;
+        match absent {
+            Absent::Zeros => Ok(()),
+            Absent::Row(row) => self.floats("absent", row.len(), 1),
+            Absent::Rows(rows) => self.floats("absent", rows.len(), ids.len()),
+        }
+    }
+
+    /// [`Table::find`] in an index and a content that are locked.
+    pub(super) fn find_in(
+        &self,
+        pool: &Pool,
+        (index, content): (&Index, &Content),
+        ids: Ids<'_>,
+        absent: Absent<'_>,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let dim = self.dim();
         let level = Level::detect();
         self.parts(pool, ids.len(), out, |range, out| {
             let absent = match absent {
@@ -101,8 +143,8 @@ impl Table {
             match ids.part(range) {
                 Ids::I64(ids) => {
                     level.run(Find {
-                        index: &index,
-                        content: &content,
+                        index,
+                        content,
                         ids,
                         dim,
                         absent,
@@ -111,8 +153,8 @@ impl Table {
                 }
                 Ids::I32(ids) => {
                     level.run(Find {
-                        index: &index,
-                        content: &content,
+                        index,
+                        content,
                         ids,
                         dim,
                         absent,
@@ -122,7 +164,7 @@ impl Table {
             }
             Ok(())
         })?;
-        self.hide_refused(&index, ids, absent, out);
+        self.hide_refused(index, ids, absent, out);
         Ok(())
     }
 
@@ -177,12 +219,12 @@ impl Table {
 /// Copies `n` rows, those that `row` names, or returns the position of the first for which it names
 /// none, and why.
 #[inline(always)]
-fn copy_rows(
+fn copy_rows<'o>(
     content: &Content,
     n: usize,
     row: impl Fn(usize) -> Result<u32, Unfit>,
     dim: usize,
-    out: &mut [f32],
+    outs: impl Iterator<Item = &'o mut [f32]>,
 ) -> Result<(), (usize, Unfit)> {
     let ask = |at: usize| -> Result<u32, (usize, Unfit)> {
         let row = row(at).map_err(|why| (at, why))?;
@@ -193,7 +235,7 @@ fn copy_rows(
     for (at, row) in rows.iter_mut().enumerate().take(n) {
         *row = ask(at)?;
     }
-    for (at, out) in out.chunks_exact_mut(dim).enumerate() {
+    for (at, out) in outs.enumerate() {
         let row = rows[at % AHEAD];
         if at + AHEAD < n {
             rows[at % AHEAD] = ask(at + AHEAD)?;

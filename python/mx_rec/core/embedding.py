@@ -14,6 +14,7 @@ from mx_rec.constants.constants import (MAX_DEVICE_VOCABULARY_SIZE, MAX_EMBEDDIN
                                         MIN_SKETCH_BYTES)
 from mx_rec.core.clusters import check_graph
 from mx_rec.core.graph_state import graph_state
+from mx_rec.core.grouped import sparse_lookup_many  # noqa: F401  scripts import it here
 from mx_rec.core.initializers import describe_initializer, seed_of, table_seed
 from mx_rec.core.lookup import sparse_lookup
 from mx_rec.core.pooled import (embedding_lookup_sparse, safe_embedding_lookup_sparse,

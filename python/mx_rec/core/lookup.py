@@ -32,8 +32,8 @@ MOVABLE_ATTRIBUTE = "_mx_rec_movable"
 _CONFIG_KEYS = ("access_threshold", "eviction_threshold", "faae_coefficient")
 
 
-class _Request(NamedTuple):
-    """One lookup, checked."""
+class LookupRequest(NamedTuple):
+    """One lookup, checked; the fields are those of `sparse_lookup`, `absent` its default rows."""
 
     table: Table
     ids: tf.Tensor
@@ -45,6 +45,24 @@ class _Request(NamedTuple):
     coefficient: int
     timestamp: Optional[tf.Tensor]
     pooling: Optional[Pooling]
+
+
+class PlannedLookup(NamedTuple):
+    """A lookup whose arguments were checked.
+
+    Attributes:
+        request: What its ops are made from; None if the lookup was made earlier.
+        made: What sets a lookup by FeatureSpec apart, None for tensor ids.
+        scope: The name scope of its ops.
+        send_count: As given.
+        earlier: The result of the equal lookup that was made earlier, or None.
+    """
+
+    request: Optional[LookupRequest]
+    made: Optional[FeatureLookup]
+    scope: str
+    send_count: Optional[int]
+    earlier: Optional[tf.Tensor]
 
 
 @checked(hashtable=Type(Table), is_train=Bool(), name=Text(1, 255, optional=True),
@@ -108,17 +126,15 @@ def sparse_lookup(hashtable: Table, ids: Union[FeatureSpec, tf.Tensor, List[Feat
         KeyError: If the batch has no entry for the FeatureSpec.
         EnvironmentError: If `init` was not called.
     """
-    if kwargs:
-        logger.debug("sparse_lookup ignores the arguments %s.", ", ".join(sorted(kwargs)))
     require_graph_mode("sparse_lookup", "table {!r}".format(hashtable.table_name))
     return look_up(hashtable, ids, send_count, is_train, name, modify_graph, batch,
-                   access_and_evict_config, is_grad, serving_default_value)
+                   access_and_evict_config, is_grad, serving_default_value, **kwargs)
 
 
 def look_up(table: Table, ids: Any, send_count: Optional[int], is_train: bool,
             name: Optional[str], modify_graph: bool, batch: Any, access_and_evict_config: Any,
             is_grad: bool, serving_default_value: Any,
-            pooling: Optional[Pooling] = None) -> tf.Tensor:
+            pooling: Optional[Pooling] = None, **kwargs: Any) -> tf.Tensor:
     """Adds a lookup to the graph.
 
     Args:
@@ -133,6 +149,7 @@ def look_up(table: Table, ids: Any, send_count: Optional[int], is_train: bool,
         is_grad: See there.
         serving_default_value: See there.
         pooling: How the rows are pooled, None if they are not.
+        **kwargs: See there.
 
     Returns:
         A row for each id, or a vector for each bag of them.
@@ -140,7 +157,29 @@ def look_up(table: Table, ids: Any, send_count: Optional[int], is_train: bool,
     Raises:
         ValueError, RuntimeError, KeyError, EnvironmentError: As `sparse_lookup`.
     """
+    planned = plan_lookup(table, ids, send_count, is_train, name, modify_graph, batch,
+                          access_and_evict_config, is_grad, serving_default_value, pooling,
+                          **kwargs)
+    if planned.earlier is not None:
+        return planned.earlier
+    with tf.compat.v1.name_scope(planned.scope):
+        result = build_lookup(planned.request, modify_graph)
+    note_lookup(planned, result)
+    return result
+
+
+def plan_lookup(table: Table, ids: Any, send_count: Optional[int], is_train: bool,
+                name: Optional[str], modify_graph: bool, batch: Any,
+                access_and_evict_config: Any, is_grad: bool, serving_default_value: Any,
+                pooling: Optional[Pooling] = None, **kwargs: Any) -> PlannedLookup:
+    """Checks the arguments of a lookup, as those of `look_up`, and adds no op of a table.
+
+    Returns:
+        The lookup. Once its ops are there, `note_lookup` counts it.
+    """
     config = ConfigInitializer.get_instance()
+    if kwargs:
+        logger.debug("sparse_lookup ignores the arguments %s.", ", ".join(sorted(kwargs)))
     spec, tensor = _check_ids(ids, modify_graph)
     state = graph_state()
     if table.variable.graph is not tf.compat.v1.get_default_graph() \
@@ -177,11 +216,10 @@ def look_up(table: Table, ids: Any, send_count: Optional[int], is_train: bool,
             None if pooling is None else pooling.identity())
         earlier = _earlier_lookup(table, spec, made)
         if earlier is not None:
-            return earlier
+            return PlannedLookup(None, made, "", send_count, earlier)
     else:
         made = None
         config.modify_graph = True
-        state.movable += 1
     absent = _check_default(serving_default_value, table, tensor)
     if table.multi_lookup_times[is_train] >= MULTI_LOOKUP_TIMES:
         raise RuntimeError("the table {!r} has {} lookups for {} already; more are not "
@@ -191,21 +229,34 @@ def look_up(table: Table, ids: Any, send_count: Optional[int], is_train: bool,
         name = "sparse_lookup_{}".format(state.lookups)
     if timestamp is not None:
         check_timestamp(timestamp, "the timestamp of the batch")
-    request = _Request(table, tensor, is_train, is_grad, limit, absent, thresholds, coefficient,
-                       timestamp, pooling)
-    with tf.compat.v1.name_scope("{}//{}".format(scope_of(table.table_name), name)):
-        result = _build(request, modify_graph)
+    request = LookupRequest(table, tensor, is_train, is_grad, limit, absent, thresholds,
+                            coefficient, timestamp, pooling)
+    scope = "{}//{}".format(scope_of(table.table_name), name)
+    return PlannedLookup(request, made, scope, send_count, None)
+
+
+def note_lookup(planned: PlannedLookup, result: Optional[tf.Tensor]) -> None:
+    """Counts a lookup whose ops were added.
+
+    Args:
+        planned: A lookup that was not made earlier.
+        result: What it gives, which an equal lookup of a feature gives again; None if that is no
+            tensor of its own.
+    """
+    request, state = planned.request, graph_state()
+    table, is_train = request.table, request.is_train
+    if planned.made is None:
+        state.movable += 1
     state.lookups += 1
-    if is_train or thresholds != OFF:
-        table.thresholds[is_train] = thresholds
+    if is_train or request.thresholds != OFF:
+        table.thresholds[is_train] = request.thresholds
     table.multi_lookup_times[is_train] += 1
     if is_train:
-        table.is_grad = table.is_grad or is_grad
-        if send_count is not None:
-            table.send_count = (table.send_count or 0) + int(send_count)
-    if made is not None:
-        table.lookups.append((made, result))
-    return result
+        table.is_grad = table.is_grad or request.is_grad
+        if planned.send_count is not None:
+            table.send_count = (table.send_count or 0) + int(planned.send_count)
+    if planned.made is not None and result is not None:
+        table.lookups.append((planned.made, result))
 
 
 def _earlier_lookup(table: Table, spec: FeatureSpec, made: FeatureLookup) -> Optional[tf.Tensor]:
@@ -250,35 +301,42 @@ def _is_usable(result: tf.Tensor) -> bool:
     return context is inside
 
 
-def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
-    """Adds the ops of one lookup, in the present name scope."""
-    table = request.table
-    ids = as_ids(request.ids, table.table_name)
+def ids_of_lookup(request: LookupRequest, modify_graph: bool) -> tf.Tensor:
+    """Adds the ops that make the ids of a lookup int32 or int64, in the present name scope."""
+    ids = as_ids(request.ids, request.table.table_name)
     if modify_graph:
         ids = tf.identity(ids, name="ids")
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ENTRANCE, ids)
+    return ids
+
+
+def default_rows(request: LookupRequest) -> tf.Tensor:
+    """Returns the rows of ids that have none, float32 (k, dim), as MxRecFind takes them."""
+    if request.absent is not None:
+        return request.absent
+    return tf.zeros([0, request.table.emb_size], name="absent")
+
+
+def build_lookup(request: LookupRequest, modify_graph: bool) -> tf.Tensor:
+    """Adds the ops of one lookup, in the present name scope."""
+    table = request.table
+    ids = ids_of_lookup(request, modify_graph)
     with tf.device("/cpu:0"):
         if not request.is_train:
-            absent = request.absent
-            if absent is None:
-                absent = tf.zeros([0, table.emb_size], name="absent")
             if request.pooling is not None:
-                found, finder = find_pooled(table, ids, absent, request.pooling)
-                _mark(finder, modify_graph and finder is not None)
+                found, finder = find_pooled(table, ids, default_rows(request), request.pooling)
+                mark_movable(finder, modify_graph and finder is not None)
                 return tf.stop_gradient(found)
             found = library().mx_rec_find(
-                table.handle, row_shape(table.variable), ids, absent, name="find")
-            _mark(found.op, modify_graph)
+                table.handle, row_shape(table.variable), ids, default_rows(request), name="find")
+            mark_movable(found.op, modify_graph)
             return tf.stop_gradient(found)
         if request.thresholds[0] >= 0:
-            stamp = None if request.timestamp is None else as_int64(request.timestamp)
-            offsets, inverse = count_and_admit(table, ids, request.thresholds,
-                                               request.coefficient, stamp, request.limit)
-            _mark(offsets.op.inputs[1].op, modify_graph)
+            offsets, inverse = admitted(request, ids, modify_graph)
         else:
             offsets, inverse = library().mx_rec_id_offset(
                 table.handle, ids, create=1, limit=request.limit, name="id_offset")
-            _mark(offsets.op, modify_graph)
+            mark_movable(offsets.op, modify_graph)
         use_expansion = ConfigInitializer.get_instance().use_dynamic_expansion
         if request.pooling is not None:
             pooled, looked_up = embed_pooled(
@@ -290,7 +348,7 @@ def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
             return pooled
         if not request.is_grad:
             embedding = _embed(table, row_shape(table.variable), offsets, inverse)
-            return tf.stop_gradient(_with_default(request, ids, inverse, embedding))
+            return tf.stop_gradient(with_default(request, ids, inverse, embedding))
         if use_expansion:
             looked_up = library().mx_rec_lookup(
                 table.handle, raw_tensor(table.variable), offsets, name="rows")
@@ -301,10 +359,20 @@ def _build(request: _Request, modify_graph: bool) -> tf.Tensor:
         # then the collection holds what the lookup returns.
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, looked_up)
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
-        return _with_default(request, ids, inverse, embedding)
+        return with_default(request, ids, inverse, embedding)
 
 
-def _with_default(request: _Request, ids: tf.Tensor, inverse: tf.Tensor,
+def admitted(request: LookupRequest, ids: tf.Tensor,
+             modify_graph: bool) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Adds the ops that count ids and admit keys; returns offsets and inverse."""
+    stamp = None if request.timestamp is None else as_int64(request.timestamp)
+    offsets, inverse = count_and_admit(request.table, ids, request.thresholds,
+                                       request.coefficient, stamp, request.limit)
+    mark_movable(offsets.op.inputs[1].op, modify_graph)
+    return offsets, inverse
+
+
+def with_default(request: LookupRequest, ids: tf.Tensor, inverse: tf.Tensor,
                   embedding: tf.Tensor) -> tf.Tensor:
     """Returns a training lookup's result with the default rows of ids that are not admitted."""
     if request.absent is None or request.thresholds[0] < 0:
@@ -325,7 +393,7 @@ def _embed(table: Table, like: tf.Tensor, offsets: tf.Tensor, inverse: tf.Tensor
     return library().mx_rec_embed(table.handle, like, offsets, inverse, name="embedding")
 
 
-def _mark(op: tf.Operation, modify_graph: bool) -> None:
+def mark_movable(op: tf.Operation, modify_graph: bool) -> None:
     """Marks the op of a lookup that graph modification may move."""
     if modify_graph:
         op._set_attr(  # pylint: disable=protected-access

@@ -11,6 +11,7 @@ from typing import List, Optional
 from mx_rec import plugin
 from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.files import GraphFile, merged_ops, read_graph
+from mx_rec.graph.grouped import apart
 from mx_rec.graph.plan import Plan, make_plan, registered_ops
 
 _PROGRAM = "python -m mx_rec.graph"
@@ -49,7 +50,8 @@ def main(argv: Optional[List[str]] = None) -> int:
     try:
         file = read_graph(arguments.file, arguments.tag)
         plugin.load()
-        plan = make_plan(file.graph.SerializeToString(), merged_ops(registered_ops(), file.ops))
+        plan = make_plan(apart(file.graph).SerializeToString(),
+                         merged_ops(registered_ops(), file.ops))
         if arguments.dot:
             _write(arguments.dot, draw_dot(plan))
         if arguments.svg:
@@ -82,7 +84,8 @@ def report(path: str, file: GraphFile, plan: Plan) -> str:
     """
     types = [node.op for node in file.graph.node]
     tables = types.count("MxRecTable")
-    claims = types.count("MxRecClaim")
+    claims = types.count("MxRecClaim") + sum(
+        node.attr["N"].i for node in file.graph.node if node.op == "MxRecClaimMany")
     lines = ["{}: a {} with {}".format(path, file.kind, _count(tables, "table"))]
     if not plan.lookups:
         if not tables:

@@ -12,6 +12,7 @@ from mx_rec.core.graph_state import GraphState, graph_state
 from mx_rec.core.upstream import upstream
 from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.iterators import nested_batch
+from mx_rec.graph.grouped import join_again, take_apart
 from mx_rec.graph.plan import ADMIT, EVAL, ONE_SHOT, TRAIN, Plan, is_movable, make_plan
 from mx_rec.graph.rewrite import Rewritten, rewrite
 from mx_rec.graph.sessions import adopt_initializers, has_run, start_iterators
@@ -80,6 +81,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
                        "graph stays as it is. Modify it before the first session.run.")
         return
     settle_timestamp(graph)
+    taken = take_apart(graph)
     before = graph.as_graph_def()
     plan = make_plan(before.SerializeToString())
     for lookup in plan.lookups:
@@ -99,6 +101,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
             iterator.iterator).type
         config.train_params_config.dataset_element_spec = state.element_specs.get(
             iterator.iterator)
+    join_again(graph, taken)
     with graph.as_default(), graph.control_dependencies(None):
         for mode, found in by_mode.items():
             _set_mode(state, mode, found, by_mode[not mode])

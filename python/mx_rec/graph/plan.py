@@ -17,8 +17,8 @@ ADMIT = "admit"
 ONE_SHOT = "one_shot"
 
 # The ops that look up by ids, of those that graph modification may move.
-TRAINING_LOOKUPS = ("MxRecIdOffset", "MxRecObserve")
-_LOOKUPS = TRAINING_LOOKUPS + ("MxRecFind", "MxRecFindPooled")
+TRAINING_LOOKUPS = ("MxRecIdOffset", "MxRecIdOffsetMany", "MxRecObserve")
+_LOOKUPS = TRAINING_LOOKUPS + ("MxRecFind", "MxRecFindMany", "MxRecFindPooled")
 
 # So many moved ops are named in the text of a plan.
 _SHOWN = 20

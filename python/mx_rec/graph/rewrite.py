@@ -7,6 +7,7 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
+from mx_rec.graph.grouped import Claim, claim_together
 from mx_rec.graph.plan import ONE_SHOT, TRAIN, Iterator, Lookup
 from mx_rec.graph.sessions import PIPELINE_SCOPE
 from mx_rec.ops import library
@@ -83,8 +84,12 @@ def rewrite(graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
     components = list(get_next.outputs)
     replace_outputs(get_next, values[:len(components)])
     computed, prepared = extension.split(values[len(components):])
+    claims = []  # type: List[Claim]
     for lookup in lookups:
-        _take_over(graph.get_operation_by_name(lookup.node), lookup, computed, prepared)
+        claims.extend(_take_over(graph.get_operation_by_name(lookup.node), lookup, computed,
+                                 prepared))
+    for claim in claim_together(graph, claims):
+        _claim_alone(claim)
     _forbid_feeding(graph, iterator, components)
     return Rewritten(initializers, components)
 
@@ -188,22 +193,25 @@ class _Extension:
 
 
 def _take_over(op: tf.Operation, lookup: Lookup, computed: Dict[str, tf.Tensor],
-               prepared: _Prepared) -> None:
-    """Makes a lookup in the step take what the pipeline gives."""
+               prepared: _Prepared) -> List[Claim]:
+    """Makes a lookup in the step take what the pipeline gives; a training lookup is to claim it."""
     op._set_attr(  # pylint: disable=protected-access
         MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=False))
     if lookup.kind != TRAIN:
         if lookup.ids in computed:
             position = [tensor.name for tensor in op.inputs].index(lookup.ids)
             op._update_input(position, computed[lookup.ids])  # pylint: disable=protected-access
-        return
-    offsets, inverse = prepared[lookup.node]
-    handle, ids = op.inputs
-    graph = op.graph
+        return []
+    return [Claim(op, computed.get(lookup.ids, op.inputs[1]), *prepared[lookup.node])]
+
+
+def _claim_alone(claim: Claim) -> None:
+    """Claims the batch of one lookup."""
+    op, graph = claim.op, claim.op.graph
     with graph.as_default(), graph.control_dependencies(None), \
             graph.control_dependencies(op.control_inputs), tf.device(op.device), \
             tf.compat.v1.name_scope(op.name + "/"):
-        claimed = library().mx_rec_claim(handle, computed.get(lookup.ids, ids), offsets, inverse,
+        claimed = library().mx_rec_claim(op.inputs[0], claim.ids, claim.offsets, claim.inverse,
                                          limit=op.get_attr("limit"), name="claim")
     replace_outputs(op, claimed)
 

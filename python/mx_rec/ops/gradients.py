@@ -101,6 +101,94 @@ def _embed_pooled_gradient(op: tf.Operation,
     return [None, _slices(op, pooled.reduced(op, grad, offsets, 3), offsets)] + [None] * 5
 
 
+def _embed_many_gradient(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
+    """Gradient of MxRecEmbedMany (handles, variables, offsets, inverse -> embeddings).
+
+    Args:
+        op: The forward op.
+        *grads: Gradients of the embeddings, each (s..., dim) float32.
+
+    Returns:
+        For each variable IndexedSlices(values (u, dim) float32, indices = offsets), None if the
+        loss does not depend on its embeddings; None for the other inputs.
+
+    Raises:
+        NotImplementedError: If the lookups are inside a tf.while_loop with control flow v2.
+    """
+    _, _, offsets, inverses = _lists(op)
+    slices = []  # type: List[Any]
+    for embedding, grad, rows, inverse in zip(op.outputs, grads, offsets, inverses):
+        # In the place of gradients that there are not, TensorFlow gives zeros.
+        if grad is None or _is_zeros_like(grad, embedding):
+            slices.append(None)
+            continue
+        summed = library().mx_rec_reduce(_as_tensor(grad), inverse, rows)
+        slices.append(_slices(op, summed, rows))
+    nothing = [None] * len(slices)
+    return nothing + slices + nothing + nothing
+
+
+def _embed_concat_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Any]:
+    """Gradient of MxRecEmbedConcat (handles, variables, offsets, inverse -> embedding).
+
+    Args:
+        op: The forward op.
+        grad: Gradient of the concatenation, (s..., width) float32.
+
+    Returns:
+        For each variable IndexedSlices(values (u, dim) float32, summed over the ids of each row
+        from the columns of `grad` that are its own, indices = offsets); None for the other inputs.
+
+    Raises:
+        NotImplementedError: If the lookups are inside a tf.while_loop with control flow v2.
+    """
+    grad = _as_tensor(grad)
+    _, variables, offsets, inverses = _lists(op)
+    slices = []  # type: List[Any]
+    first = 0
+    for variable, rows, inverse in zip(variables, offsets, inverses):
+        dim = variable.shape.as_list()[1]
+        summed = library().mx_rec_reduce_columns(grad, inverse, rows, first=first, dim=dim)
+        summed.set_shape([None, dim])
+        slices.append(_slices(op, summed, rows))
+        first += dim
+    nothing = [None] * len(slices)
+    return nothing + slices + nothing + nothing
+
+
+def _reduce_columns_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:
+    """Gradient of MxRecReduceColumns (grad, inverse, offsets -> rows): zeros beside its columns.
+
+    Args:
+        op: The forward op.
+        grad: Gradient of its rows, (u, dim) float32.
+
+    Returns:
+        The gradient of its first input, (s..., width) float32, and None for the others.
+    """
+    spread = library().mx_rec_restore(_as_tensor(grad), op.inputs[1])
+    first, dim = op.get_attr("first"), op.get_attr("dim")
+    behind = tf.shape(op.inputs[0])[-1] - (first + dim)
+    columns = tf.one_hot(tf.rank(spread) - 1, tf.rank(spread), dtype=tf.int32)
+    paddings = tf.stack([columns * first, columns * behind], axis=1)
+    wide = tf.pad(spread, paddings)
+    wide.set_shape(op.inputs[0].shape)
+    return [wide, None, None]
+
+
+def _lists(op: tf.Operation) -> List[List[tf.Tensor]]:
+    """The inputs of an op that are all lists of the same length."""
+    members = op.get_attr("N")
+    inputs = list(op.inputs)
+    return [inputs[start:start + members] for start in range(0, len(inputs), members)]
+
+
+def _is_zeros_like(grad: Any, tensor: tf.Tensor) -> bool:
+    """Whether a gradient is what TensorFlow makes where there is none."""
+    return isinstance(grad, tf.Tensor) and grad.op.type == "ZerosLike" \
+        and grad.op.inputs[0] is tensor
+
+
 def _slices(op: tf.Operation, values: tf.Tensor, offsets: tf.Tensor) -> tf.IndexedSlices:
     """Returns the gradient of a table's variable, by the second input of a lookup.
 
@@ -153,6 +241,9 @@ _GRADIENTS = {
     "MxRecBagDivisors": pooled.divisors_gradient,
     "MxRecReducePooled": pooled.no_second_gradient,
     "MxRecPooledWeightGradient": pooled.no_second_gradient,
+    "MxRecEmbedMany": _embed_many_gradient,
+    "MxRecEmbedConcat": _embed_concat_gradient,
+    "MxRecReduceColumns": _reduce_columns_gradient,
 }  # type: Dict[str, Callable[[tf.Operation, tf.Tensor], List[Any]]]
 
 

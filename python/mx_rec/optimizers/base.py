@@ -10,7 +10,8 @@ from mx_rec.core.table_variable import (TABLE_OP, described_name, is_table_varia
                                         own_variables, table_op_of)
 from mx_rec.ops import library
 from mx_rec.optimizers.customized import CustomizedOptimizer  # noqa: F401  scripts import it here
-from mx_rec.optimizers.fusion import Reductions, apply_reductions, reductions
+from mx_rec.optimizers.fusion import all_reductions, apply_fused
+from mx_rec.optimizers.grouping import Rows, apply_tables
 from mx_rec.tensorflow.names import control_flow_util
 from mx_rec.util.initialize import ConfigInitializer
 
@@ -21,8 +22,6 @@ _OFFSET_OPS = ("MxRecIdOffset", "MxRecAdmit")
 _OWNERS = "_mx_rec_slot_owners"
 
 _Pair = Tuple[Any, Any]
-# (handle, offsets, gradient) of one table.
-_Rows = Tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 class TableOptimizer(tf.compat.v1.train.Optimizer):
@@ -100,7 +99,7 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
         pairs = tuple(grads_and_vars)
         if not pairs:
             raise ValueError("No variables provided.")
-        tables = []  # type: List[_Rows]
+        tables = []  # type: List[Rows]
         dense = []  # type: List[_Pair]
         for grad, variable in pairs:
             if grad is None:
@@ -118,7 +117,7 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
             return super().apply_gradients(dense, global_step=global_step, name=name)
         return self._apply_all(tables, dense, global_step, name)
 
-    def _apply_all(self, tables: List[_Rows], dense: List[_Pair], global_step: Any,
+    def _apply_all(self, tables: List[Rows], dense: List[_Pair], global_step: Any,
                    name: Optional[str]) -> tf.Operation:
         with tf.init_scope():
             self._create_state()
@@ -128,8 +127,8 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
                 updates.append(super().apply_gradients(dense, name="dense"))
             self._prepare()
             with tf.device("/cpu:0"):
-                for group in _by_table(tables):
-                    updates.append(self._apply_table(group))
+                updates.extend(apply_tables(self.apply_op, _by_table(tables), self._tensors,
+                                            self.apply_attributes, self._apply_table))
             updates.extend(self._advance(updates))
             if global_step is None:
                 done = tf.group(*updates, name=scope)
@@ -144,7 +143,7 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
             train_ops.append(done)
         return done
 
-    def _rows_of(self, grad: Any, variable: Any) -> Optional[_Rows]:
+    def _rows_of(self, grad: Any, variable: Any) -> Optional[Rows]:
         """Returns (handle, offsets, gradient) if the pair belongs to a table."""
         if is_table_variable(variable):
             rows = rows_of_variable(grad, variable)
@@ -172,7 +171,7 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
         """Makes the optimizer's numbers into float32 scalars: `_tensors`, in the op's order."""
         raise NotImplementedError
 
-    def _apply_table(self, group: List[_Rows]) -> tf.Operation:
+    def _apply_table(self, group: List[Rows]) -> tf.Operation:
         """Adds the op that updates the rows of one table, each of them once."""
         return apply_rows(self.apply_op, group, self._tensors, self.apply_attributes)
 
@@ -192,7 +191,7 @@ class ByAddress:
     by_address = True
 
 
-def rows_of_variable(grad: Any, variable: Any) -> _Rows:
+def rows_of_variable(grad: Any, variable: Any) -> Rows:
     """Returns (handle, offsets, gradient) of a pair with the variable of a table.
 
     Args:
@@ -216,7 +215,7 @@ def is_offsets(value: Any) -> bool:
     return isinstance(value, tf.Tensor) and value.op.type in _OFFSET_OPS and value.value_index == 0
 
 
-def rows_of_offsets(grad: Any, offsets: tf.Tensor, optimizer: Any, by_address: bool) -> _Rows:
+def rows_of_offsets(grad: Any, offsets: tf.Tensor, optimizer: Any, by_address: bool) -> Rows:
     """Returns (handle, offsets, gradient) of a pair with offsets of a lookup.
 
     Args:
@@ -287,7 +286,7 @@ def slot_owners(op: tf.Operation) -> Dict[str, Any]:
     return owners
 
 
-def apply_rows(apply_op: str, group: List[_Rows], tensors: Sequence[tf.Tensor],
+def apply_rows(apply_op: str, group: List[Rows], tensors: Sequence[tf.Tensor],
                attributes: Dict[str, Any]) -> tf.Operation:
     """Adds the op that updates the rows of one table, each of them once.
 
@@ -304,11 +303,12 @@ def apply_rows(apply_op: str, group: List[_Rows], tensors: Sequence[tf.Tensor],
         The op.
     """
     handle = group[0][0]
-    found = _reduced(group)
+    found = all_reductions([rows[1:] for rows in group])
     if found is None:
         _, offsets, grad = group[0] if len(group) == 1 else _joined(group)
         return getattr(library(), apply_op)(handle, offsets, grad, *tensors, **attributes).op
-    return apply_reductions(apply_op, handle, found, tensors, attributes)
+    return apply_fused(apply_op, [(handle, part) for part in found.parts], found.control_inputs,
+                       tensors, attributes)
 
 
 def _check_place(table: tf.Operation, offsets: tf.Tensor) -> None:
@@ -337,30 +337,18 @@ def _check_place(table: tf.Operation, offsets: tf.Tensor) -> None:
             "apply their gradients inside of it too.".format(described_name(table), offsets.name))
 
 
-def _by_table(tables: List[_Rows]) -> List[List[_Rows]]:
+def _by_table(tables: List[Rows]) -> List[List[Rows]]:
     """Groups gradients by table, so that every row gets one update."""
-    groups = OrderedDict()  # type: Dict[str, List[_Rows]]
+    groups = OrderedDict()  # type: Dict[str, List[Rows]]
     for rows in tables:
         groups.setdefault(rows[0].name, []).append(rows)
     return list(groups.values())
 
 
-def _joined(group: List[_Rows]) -> _Rows:
+def _joined(group: List[Rows]) -> Rows:
     """Joins several gradients of one table."""
     return (group[0][0], tf.concat([offsets for _, offsets, _ in group], 0),
             tf.concat([grad for _, _, grad in group], 0))
-
-
-def _reduced(group: List[_Rows]) -> Optional[Reductions]:
-    """Returns the reductions that all gradients of one table are made of, None if one is not."""
-    joined = Reductions([], [])
-    for _, offsets, grad in group:
-        found = reductions(offsets, grad)
-        if found is None:
-            return None
-        joined.parts.extend(found.parts)
-        joined.control_inputs.extend(found.control_inputs)
-    return joined
 
 
 def scalar(value: Any, name: str) -> tf.Tensor:

@@ -4,15 +4,16 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tu
 
 import tensorflow as tf
 
-from mx_rec.tensorflow.names import tensor_util
-
 from mx_rec.ops import library
+from mx_rec.tensorflow.names import tensor_util
 
 _APPLY_PREFIX = "MxRecApply"
 _FUSED_SUFFIX = "ByRestore"
 _POOLED_SUFFIX = "Pooled"
+_GROUPED = "Many"
 _REDUCE_OP = "MxRecReduce"
 _REDUCE_POOLED_OP = "MxRecReducePooled"
+_REDUCE_COLUMNS_OP = "MxRecReduceColumns"
 _CONCAT_OP = "ConcatV2"
 
 # The number of lists of tensors that a fused update takes.
@@ -25,15 +26,18 @@ class Reduction(NamedTuple):
     Attributes:
         offsets: int64 (u), the rows.
         inverse: int32 (s...), for each id its place in offsets.
-        grad: float32 (s..., dim), the gradient of the embeddings, or of the bags' vectors.
+        grad: float32 (s..., dim), the gradient of the embeddings or of the bags' vectors; or
+            (s..., width), that of a concatenation that they are columns of.
         bags: Of a pooled lookup int64 ends, float32 weights and float32 divisors of its bags; empty
             for others.
+        column: The first of their columns; -1 if all are theirs.
     """
 
     offsets: tf.Tensor
     inverse: tf.Tensor
     grad: tf.Tensor
     bags: Tuple[tf.Tensor, ...] = ()
+    column: int = -1
 
 
 class Reductions(NamedTuple):
@@ -49,7 +53,7 @@ class Reductions(NamedTuple):
 
 
 def reductions(offsets: tf.Tensor, grad: tf.Tensor) -> Optional[Reductions]:
-    """Looks for MxRecReduce and MxRecReducePooled behind a gradient, with nothing between that changes a value.
+    """Looks for ops that sum over ids behind a gradient, with nothing between that changes a value.
 
     tf.gradients makes such a gradient: the sums of one lookup, or those of several lookups, joined
     along the first dimension together with their offsets.
@@ -65,11 +69,12 @@ def reductions(offsets: tf.Tensor, grad: tf.Tensor) -> Optional[Reductions]:
     op = grad.op
     if not _is_here(op):
         return None
-    if op.type in (_REDUCE_OP, _REDUCE_POOLED_OP):
+    if op.type in (_REDUCE_OP, _REDUCE_POOLED_OP, _REDUCE_COLUMNS_OP):
         grads, inverse, *bags = list(op.inputs)
         if bags.pop() is not offsets:
             return None
-        return Reductions([Reduction(offsets, inverse, grads, tuple(bags))],
+        column = op.get_attr("first") if op.type == _REDUCE_COLUMNS_OP else -1
+        return Reductions([Reduction(offsets, inverse, grads, tuple(bags), column)],
                           list(op.control_inputs))
     if not _joins_rows(op) or not _is_here(offsets.op) or not _joins_rows(offsets.op) \
             or len(op.inputs) != len(offsets.op.inputs):
@@ -87,6 +92,30 @@ def reductions(offsets: tf.Tensor, grad: tf.Tensor) -> Optional[Reductions]:
     return Reductions(parts, control_inputs)
 
 
+def all_reductions(grads: Sequence[Tuple[tf.Tensor, tf.Tensor]]) -> Optional[Reductions]:
+    """Returns the reductions that all gradients of one table are made of, None if one is not.
+
+    Args:
+        grads: The gradients, each with the rows that it is for: (offsets, gradient).
+    """
+    joined = Reductions([], [])
+    for offsets, grad in grads:
+        found = reductions(offsets, grad)
+        if found is None:
+            return None
+        joined.parts.extend(found.parts)
+        joined.control_inputs.extend(found.control_inputs)
+    # No op takes bags and columns of a concatenation together.
+    if is_pooled(joined) and any(part.column >= 0 for part in joined.parts):
+        return None
+    return joined
+
+
+def is_pooled(found: Reductions) -> bool:
+    """Whether one of the lookups is pooled."""
+    return any(part.bags for part in found.parts)
+
+
 def _joins_rows(op: tf.Operation) -> bool:
     """Whether the op joins tensors along their first dimension."""
     return op.type == _CONCAT_OP and op.inputs[-1].op.type == "Const" \
@@ -101,30 +130,40 @@ def _is_here(op: tf.Operation) -> bool:
         and op._get_control_flow_context() is graph._get_control_flow_context()
 
 
-def apply_reductions(apply_op: str, handle: tf.Tensor, found: Reductions,
-                     tensors: Sequence[tf.Tensor], attributes: Dict[str, Any]) -> tf.Operation:
-    """Adds the op that sums the gradients of one table and applies the sums.
+def apply_fused(apply_op: str, members: Sequence[Tuple[tf.Tensor, Reduction]],
+                control_inputs: Sequence[tf.Operation], tensors: Sequence[tf.Tensor],
+                attributes: Dict[str, Any]) -> tf.Operation:
+    """Adds the op that sums gradients of ids and applies the sums, of one table or of many.
 
     Args:
-        apply_op: Name of the plugin's function that updates rows by offset.
-        handle: The table.
-        found: What takes the place of its gradients.
+        apply_op: Name of the plugin's function that updates rows of one table by offset.
+        members: The reductions, each with the handle of its table; those of one table in order.
+            Pooled ones are all of one table.
+        control_inputs: What the op waits for.
         tensors: Numbers of the optimizer, in the op's order.
         attributes: Attributes of the op.
 
     Returns:
         The op. session.run refuses values for the sums that it leaves out.
     """
-    parts = found.parts
+    handles = [handle for handle, _ in members]
+    parts = [part for _, part in members]
     lists = [[part.offsets for part in parts], [part.inverse for part in parts],
              [part.grad for part in parts]]
-    suffix = "_by_restore"
-    if any(part.bags for part in parts):
-        suffix = "_pooled"
-        none = (tf.zeros([0], tf.int64), tf.zeros([0]), tf.zeros([0]))
-        lists.extend(map(list, zip(*[part.bags or none for part in parts])))
-    with tf.control_dependencies(found.control_inputs):
-        update = getattr(library(), apply_op + suffix)(handle, *lists, *tensors, **attributes).op
+    columns = [part.column for part in parts]
+    with tf.control_dependencies(control_inputs):
+        if any(part.bags for part in parts):
+            none = (tf.zeros([0], tf.int64), tf.zeros([0]), tf.zeros([0]))
+            lists.extend(map(list, zip(*[part.bags or none for part in parts])))
+            make = getattr(library(), apply_op + "_pooled")
+            update = make(handles[0], *lists, *tensors, **attributes).op
+        elif all(handle is handles[0] for handle in handles) and max(columns) < 0:
+            make = getattr(library(), apply_op + "_by_restore")
+            update = make(handles[0], *lists, *tensors, **attributes).op
+        else:
+            make = getattr(library(), apply_op + "_many_by_restore")
+            update = make(handles, *lists, tf.constant(columns, tf.int32), *tensors,
+                          **attributes).op
     forbid_feeding(update)
     return update
 
@@ -144,12 +183,14 @@ def forbid_feeding(update: tf.Operation) -> None:
         update: An op for which `is_fused` holds.
     """
     lookups = update.get_attr("N")
+    # One handle, or one for each lookup of a group.
+    first = lookups if _GROUPED in update.type else 1
     lists = _LISTS[_POOLED_SUFFIX if update.type.endswith(_POOLED_SUFFIX) else _FUSED_SUFFIX]
     offsets, inverses, grads, *bags = [
-        list(update.inputs)[1 + part * lookups:1 + (part + 1) * lookups] for part in range(lists)]
+        list(update.inputs)[first + part * lookups:][:lookups] for part in range(lists)]
     left_out = []  # type: List[tf.Tensor]
     for rows, inverse, grad, *described in zip(offsets, inverses, grads, *bags):
-        sums = {_REDUCE_OP: [grad, inverse, rows],
+        sums = {_REDUCE_OP: [grad, inverse, rows], _REDUCE_COLUMNS_OP: [grad, inverse, rows],
                 _REDUCE_POOLED_OP: [grad, inverse] + described + [rows]}
         left_out.extend(op.outputs[0] for op in grad.consumers()
                         if op.type in sums and _are(op.inputs, sums[op.type]))

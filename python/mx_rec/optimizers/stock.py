@@ -13,6 +13,7 @@ from mx_rec.optimizers.base import (adopt, apply_rows, is_offsets, rows_of_offse
                                     rows_of_variable, scalar)
 from mx_rec.optimizers.ftrl import CustomizedFtrl
 from mx_rec.optimizers.gradient_descent import CustomizedGradientDescent
+from mx_rec.optimizers.grouping import apply_tables
 from mx_rec.optimizers.lazy_adam import CustomizedLazyAdam
 from mx_rec.optimizers.momentum import CustomizedMomentum
 from mx_rec.optimizers.rows_variable import RowsVariable
@@ -24,6 +25,9 @@ from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import warn_once
 
 _Pair = Tuple[Any, Any]
+
+# The attribute of an optimizer that is in apply_gradients: that call.
+_CALL = "_mx_rec_call"
 _train = tf.compat.v1.train
 
 
@@ -138,11 +142,33 @@ class TableProcessor:
         rule = _RULES.get(type(optimizer))
         if rule is None:
             return self._ordinary.update_op(optimizer, grad)
-        rows = rows_of_variable(grad, self._variable)
-        # TensorFlow puts updates beside their variable, which for a table the device says.
-        with tf.compat.v1.colocate_with(None, ignore_existing=True), tf.device("/cpu:0"):
-            return apply_rows(rule.like.apply_op, [rows], rule.tensors(optimizer),
-                              rule.attributes(optimizer))
+        call = getattr(optimizer, _CALL, None)
+        if call is None or not any(grad is one for one, _ in call.tables):
+            return _update(optimizer, rule, [(grad, self._variable)])
+        # The first table of the call has the op that updates all of them.
+        if call.update is None:
+            call.update = _update(optimizer, rule, call.tables)
+        return call.update
+
+
+class _Call:
+    """One call of apply_gradients: its tables, and the op that updates them once it is made."""
+
+    def __init__(self, tables: List[_Pair]) -> None:
+        self.tables = tables
+        self.update = None  # type: Optional[tf.Operation]
+
+
+def _update(optimizer: Any, rule: _Rule, pairs: Sequence[_Pair]) -> tf.Operation:
+    """Adds the op that updates the rows of tables."""
+    tensors, attributes = rule.tensors(optimizer), rule.attributes(optimizer)
+    tables = [[rows_of_variable(grad, variable)] for grad, variable in pairs]
+    # TensorFlow puts updates beside their variable, which for a table the device says.
+    with tf.compat.v1.colocate_with(None, ignore_existing=True), tf.device("/cpu:0"):
+        updates = apply_tables(
+            rule.like.apply_op, tables, tensors, attributes,
+            lambda group: apply_rows(rule.like.apply_op, group, tensors, attributes))
+        return updates[0] if len(updates) == 1 else tf.group(*updates)
 
 
 def patched_processor(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -208,9 +234,15 @@ def patched_apply_gradients(stock: Callable[..., tf.Operation]) -> Callable[...,
             for _, variable in tables:
                 adopt(variable.op, self, rule.like.slot_names)
             pairs = _by_variable(pairs)
+            setattr(self, _CALL, _Call([(grad, variable) for grad, variable in pairs
+                                        if isinstance(variable, TableVariable)
+                                        and grad is not None]))
         else:
             pairs = _with_rows(self, pairs)
-        return stock(self, pairs, *args, **kwargs)
+        try:
+            return stock(self, pairs, *args, **kwargs)
+        finally:
+            self.__dict__.pop(_CALL, None)
 
     return apply_gradients
 

@@ -10,7 +10,7 @@ from mx_rec.core.table import table_config_of, table_name_of
 from mx_rec.optimizers.user_written import slot_names_of
 from mx_rec.util.log import logger
 
-_APPLY = re.compile(r"^MxRecApply(LazyAdam|Adagrad|Ftrl|Momentum)(By[A-Z][a-z]+)?$")
+_APPLY = re.compile(r"^MxRecApply(LazyAdam|Adagrad|Ftrl|Momentum)(Many)?(By[A-Z][a-z]+|Pooled)?$")
 # What user-written optimizers update by, and how the types of all updates begin.
 _WRITE = "MxRecWriteRows"
 _UPDATES = ("MxRecApply", _WRITE)
@@ -32,7 +32,8 @@ def log_other_slots(load: tf.Operation, saved: List[str]) -> None:
     table = load.inputs[0].op
     wanted = set()  # type: Set[str]
     for op in load.graph.get_operations():
-        if not op.type.startswith(_UPDATES) or op.inputs[0].op is not table:
+        if not op.type.startswith(_UPDATES) \
+                or all(tensor.op is not table for tensor in op.inputs):
             continue
         match = _APPLY.match(op.type)
         wanted.update(_SLOTS[match.group(1)] if match else

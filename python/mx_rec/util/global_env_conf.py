@@ -93,6 +93,17 @@ def _integer(name: str, least: int, most: int, default: int) -> int:
     return number
 
 
+def groups_tables() -> bool:
+    """Whether work on several tables may be done by one op: MXREC_GROUP_TABLES, 1 by default.
+
+    It is read at each call, so that one process can build a graph either way.
+
+    Raises:
+        ValueError: If the variable is neither 0 nor 1.
+    """
+    return _option("MXREC_GROUP_TABLES", _SWITCH, "1") == "1"
+
+
 def _switch(name: str) -> bool:
     return _option(name, _SWITCH, "0") == "1"
 

@@ -4,7 +4,8 @@
 
 use super::pooled::BagInputs;
 use super::support::{
-    expect_last, expect_rank, expect_row_each, ids, on, table, HANDLE, IDS, KEY_TYPE,
+    expect_last, expect_rank, expect_row_each, ids, on, table, HANDLE, HANDLES, IDS, KEY_TYPE,
+    MEMBERS,
 };
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel};
@@ -21,6 +22,10 @@ pub(crate) trait Optimizer: Send + Sync + 'static {
     const POOLED: &'static OpDef;
     /// Definition of the op by key.
     const BY_ID: &'static OpDef;
+    /// Definition of the op by offset of many tables.
+    const MANY: &'static OpDef;
+    /// Definition of the op by offset of many tables with gradients of ids.
+    const MANY_BY_RESTORE: &'static OpDef;
 
     /// Reads the node's attributes.
     fn read(construction: &Construction) -> Result<Self>
@@ -38,7 +43,13 @@ pub(crate) struct Hyper<'a> {
     first: (usize, usize),
 }
 
-impl Hyper<'_> {
+impl<'a> Hyper<'a> {
+    /// Those that begin with tensor number `tensor`, which is input number `arg` of the definition.
+    pub(super) fn new(context: &'a Context, tensor: usize, arg: usize) -> Self {
+        let first = (tensor, arg);
+        Self { context, first }
+    }
+
     /// Scalar number `at` after the gradient.
     fn get(&self, at: usize) -> Result<f32> {
         let (tensor, arg) = self.first;
@@ -271,6 +282,45 @@ const LIST_DIVISORS: Arg = Arg {
     shape: "N times (d...)",
     doc: "For each lookup the divisors of its bags, or none.",
 };
+const MANY_OFFSETS: Arg = Arg {
+    name: "offsets",
+    dtype: "N * int64",
+    shape: "N times (m)",
+    doc: "For each member the rows to update; they may repeat, -1 is skipped.",
+};
+const MANY_GRAD: Arg = Arg {
+    name: "grad",
+    dtype: "N * float",
+    shape: "N times (m, dim)",
+    doc: "For each member the gradients of the rows.",
+};
+const LOOKUP_OFFSETS: Arg = Arg {
+    name: "offsets",
+    dtype: "N * int64",
+    shape: "N times (u)",
+    doc: "For each member, a lookup, the rows of its distinct keys; they may repeat, -1 is \
+          skipped.",
+};
+const LOOKUP_INVERSE: Arg = Arg {
+    name: "inverse",
+    dtype: "N * int32",
+    shape: "N times (s...)",
+    doc: "For each member and id its place in offsets; -1 is skipped.",
+};
+const LOOKUP_GRAD: Arg = Arg {
+    name: "grad",
+    dtype: "N * float",
+    shape: "N times (s..., width)",
+    doc: "For each member the gradient of its embeddings, or of a concatenation that they are \
+          columns of.",
+};
+const COLUMNS: Arg = Arg {
+    name: "columns",
+    dtype: "int32",
+    shape: "(members)",
+    doc: "For each member the first column of grad that is its own; -1: all are.",
+};
+
 const LOOKUPS: Attr = Attr {
     spec: "N: int >= 1",
     doc: "Lookups of the table.",
@@ -355,6 +405,41 @@ macro_rules! definitions {
             outputs: &[UPDATED],
             attrs: &[KEY_TYPE, $($attr),*],
             errors: ID_ERRORS,
+            stateful: true,
+            differentiable: false,
+        };
+        const MANY: &'static OpDef = &OpDef {
+            name: concat!("MxRecApply", $name, "Many"),
+            doc: concat!(
+                "MxRecApply", $name, " in many tables at once: the same bits in each. Members of \
+                                      one table count as one batch, in their order. If one \
+                                      member fails, no row of any table changes."
+            ),
+            inputs: &[HANDLES, MANY_OFFSETS, MANY_GRAD, $($hyper),*],
+            outputs: &[UPDATED],
+            attrs: &[MEMBERS, $($attr),*],
+            errors: ERRORS,
+            stateful: true,
+            differentiable: false,
+        };
+        const MANY_BY_RESTORE: &'static OpDef = &OpDef {
+            name: concat!("MxRecApply", $name, "ManyByRestore"),
+            doc: concat!(
+                "MxRecApply", $name, "ByRestore in many tables at once: the same bits in each. \
+                                      Members of one table are its lookups, in their order. If \
+                                      one member fails, no row of any table changes."
+            ),
+            inputs: &[
+                HANDLES,
+                LOOKUP_OFFSETS,
+                LOOKUP_INVERSE,
+                LOOKUP_GRAD,
+                COLUMNS,
+                $($hyper),*
+            ],
+            outputs: &[UPDATED],
+            attrs: &[MEMBERS, $($attr),*],
+            errors: INVERSE_ERRORS,
             stateful: true,
             differentiable: false,
         };

@@ -1,13 +1,13 @@
 //! Ops that take keys: `MxRecIdOffset`, `MxRecFind`, `MxRecAssign`, `MxRecRemove`.
 
 use super::support::{
-    expect_last, expect_rank, expect_row_each, expect_variable, ids, limit, on, resolve, table,
-    TableOp, HANDLE, IDS, KEY_TYPE, LIMIT, RESOLVED, VARIABLE,
+    expect_row_each, expect_variable, ids, limit, on, resolve, rows_of_absent, table, TableOp,
+    HANDLE, IDS, KEY_TYPE, LIMIT, RESOLVED, VARIABLE,
 };
 use crate::op_def::{Arg, Attr, OpDef};
-use crate::tf::{Construction, Context, Input, OpKernel};
+use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{Absent, Error, Result, Table};
+use mx_rec_kernels::{Error, Result, Table};
 
 /// Distinct keys and their rows.
 pub(crate) struct IdOffset {
@@ -98,32 +98,12 @@ impl TableOp for Find {
         let (input, absent) = (context.input(2)?, context.input(3)?);
         let ids = ids(&input)?;
         expect_variable(&context.input(1)?, table)?;
-        let absent = absent_rows(&absent, ids.len(), table)?;
+        let absent = rows_of_absent(&absent, ids.len(), table.dim())?;
         let mut dims = input.dims();
         dims.push(table.dim() as i64);
         let mut embedding = context.allocate::<f32>(&dims)?;
         table.find(pool()?, ids, absent, embedding.values())?;
         context.set(0, embedding)
-    }
-}
-
-/// What `n` ids without a row get, by the input `absent`.
-pub(super) fn absent_rows<'i>(input: &'i Input, n: usize, table: &Table) -> Result<Absent<'i>> {
-    expect_rank(input, 2)?;
-    let rows = input.values::<f32>()?;
-    let given = input.dim(0);
-    if given != 0 {
-        expect_last(input, table.dim())?;
-    }
-    match given {
-        0 => Ok(Absent::Zeros),
-        1 => Ok(Absent::Row(rows)),
-        given if given == n as i64 => Ok(Absent::Rows(rows)),
-        given => Err(
-            Error::invalid("absent must have 0 rows, 1, or one for each id")
-                .with("absent", given)
-                .with("ids", n),
-        ),
     }
 }
 

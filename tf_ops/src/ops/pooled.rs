@@ -2,8 +2,10 @@
 //! rows of every bag of ids, `MxRecReducePooled` and `MxRecPooledWeightGradient` are their
 //! gradients; `bags.rs` has the ops that describe bags.
 
-use super::keys::{absent_rows, ABSENT};
-use super::support::{expect_rank, expect_variable, ids, TableOp, HANDLE, IDS, KEY_TYPE, VARIABLE};
+use super::keys::ABSENT;
+use super::support::{
+    expect_rank, expect_variable, ids, rows_of_absent, TableOp, HANDLE, IDS, KEY_TYPE, VARIABLE,
+};
 use crate::op_def::{Arg, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
@@ -209,7 +211,7 @@ impl TableOp for FindPooled {
         let (input, absent) = (context.input(2)?, context.input(6)?);
         let ids = ids(&input)?;
         expect_variable(&context.input(1)?, table)?;
-        let absent = absent_rows(&absent, ids.len(), table)?;
+        let absent = rows_of_absent(&absent, ids.len(), table.dim())?;
         let given = BagInputs::read(context, 3, Some(4), Some(5))?;
         let mut pooled = context.allocate::<f32>(&given.shape(table.dim()))?;
         table.find_pooled(pool()?, ids, &given.bags()?, absent, pooled.values())?;

@@ -1,7 +1,8 @@
-//! Ops that move rows: `MxRecLookup`, `MxRecRestore`, `MxRecEmbed`, `MxRecReduce`.
+//! Ops that move rows: `MxRecLookup`, `MxRecRestore`, `MxRecEmbed`, `MxRecReduce`,
+//! `MxRecReduceColumns`.
 
-use super::support::{expect_rank, expect_variable, TableOp, HANDLE, VARIABLE};
-use crate::op_def::{Arg, OpDef};
+use super::support::{columns, expect_rank, expect_variable, TableOp, HANDLE, VARIABLE};
+use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{Error, Result, Table};
@@ -150,6 +151,77 @@ impl TableOp for Embed {
             embedding.values(),
         )?;
         context.set(0, embedding)
+    }
+}
+
+/// Gradients of concatenated embeddings to gradients of the rows of one table.
+pub(crate) struct ReduceColumns {
+    first: usize,
+    dim: usize,
+}
+
+impl OpKernel for ReduceColumns {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecReduceColumns",
+        doc: "MxRecReduce of neighbouring columns of a gradient: those that the embeddings of one \
+              table have in a concatenation.",
+        inputs: &[
+            Arg {
+                name: "grad",
+                dtype: "float",
+                shape: "(s..., width)",
+                doc: "Gradient of the concatenation.",
+            },
+            INVERSE,
+            Arg {
+                name: "offsets",
+                dtype: "int64",
+                shape: "(u)",
+                doc: "Only its length counts.",
+            },
+        ],
+        outputs: &[Arg {
+            name: "rows",
+            dtype: "float",
+            shape: "(u, columns)",
+            doc: "Gradient of the rows.",
+        }],
+        attrs: &[
+            Attr {
+                spec: "first: int >= 0",
+                doc: "The first of the columns.",
+            },
+            Attr {
+                spec: "dim: int >= 1",
+                doc: "How many columns there are.",
+            },
+        ],
+        errors:
+            "`INVALID_ARGUMENT` for a place outside of rows, and for columns that grad has not.",
+        stateful: false,
+        differentiable: true,
+    };
+
+    fn create(construction: &Construction) -> Result<Self> {
+        let natural = |name: &str| -> Result<usize> {
+            let value = construction.int(name)?;
+            usize::try_from(value)
+                .map_err(|_| Error::invalid(format!("{name} must not be negative")))
+        };
+        Ok(Self {
+            first: natural("first")?,
+            dim: natural("dim")?,
+        })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (grad, inverse, offsets) = (context.input(0)?, context.input(1)?, context.input(2)?);
+        expect_rank(&offsets, 1)?;
+        let columns = columns(&grad, &inverse, self.first, self.dim)?;
+        let mut summed = context.allocate::<f32>(&[offsets.dim(0), self.dim as i64])?;
+        let inverse = inverse.values::<i32>()?;
+        mx_rec_kernels::reduce_columns(pool()?, columns, inverse, summed.values())?;
+        context.set(0, summed)
     }
 }
 

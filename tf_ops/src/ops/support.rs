@@ -5,7 +5,7 @@ use crate::tables;
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
 use crate::trace;
-use mx_rec_kernels::{Error, Ids, Result, Table};
+use mx_rec_kernels::{Absent, Columns, Error, Ids, Result, Table};
 use std::sync::Arc;
 
 pub(super) const HANDLE: Arg = Arg {
@@ -13,6 +13,16 @@ pub(super) const HANDLE: Arg = Arg {
     dtype: "int64",
     shape: "()",
     doc: "The table.",
+};
+pub(super) const HANDLES: Arg = Arg {
+    name: "handles",
+    dtype: "N * int64",
+    shape: "N times ()",
+    doc: "The table of each member of the group; a table may come several times.",
+};
+pub(super) const MEMBERS: Attr = Attr {
+    spec: "N: int >= 1",
+    doc: "Members of the group.",
 };
 pub(super) const VARIABLE: Arg = Arg {
     name: "variable",
@@ -164,6 +174,47 @@ pub(super) fn expect_row_each(rows: &Input, ids: &Input, dim: usize) -> Result<(
     ))
     .with(rows.name(), format_args!("{of_rows:?}"))
     .with(ids.name(), format_args!("{of_ids:?}")))
+}
+
+/// `dim` columns of a gradient from number `first` on, one row for each of the ids of `inverse`.
+pub(super) fn columns<'a>(
+    grad: &'a Input,
+    inverse: &Input,
+    first: usize,
+    dim: usize,
+) -> Result<Columns<'a>> {
+    let (of_grad, of_ids) = (grad.dims(), inverse.dims());
+    match of_grad.split_last() {
+        Some((&width, ids)) if *ids == of_ids => {
+            let width = usize::try_from(width).unwrap_or(0);
+            Columns::of(grad.values::<f32>()?, width, first, dim)
+        }
+        _ => Err(
+            Error::invalid("grad must have the shape of inverse and one dimension behind it")
+                .with("grad", format_args!("{of_grad:?}"))
+                .with("inverse", format_args!("{of_ids:?}")),
+        ),
+    }
+}
+
+/// What keys without a row get: no row, one for all, or one for each of `ids` ids.
+pub(super) fn rows_of_absent(absent: &Input, ids: usize, dim: usize) -> Result<Absent<'_>> {
+    expect_rank(absent, 2)?;
+    let rows = absent.values::<f32>()?;
+    let given = absent.dim(0);
+    if given != 0 {
+        expect_last(absent, dim)?;
+    }
+    match given {
+        0 => Ok(Absent::Zeros),
+        1 => Ok(Absent::Row(rows)),
+        n if n == ids as i64 => Ok(Absent::Rows(rows)),
+        n => Err(
+            Error::invalid("absent must have 0 rows, 1, or one for each id")
+                .with("absent", n)
+                .with("ids", ids),
+        ),
+    }
 }
 
 /// Refuses a variable that is not the table's: shape (0, dim).

@@ -1,0 +1,177 @@
+"""P17 and P18: a table a feature, one id each, forward and whole sparse step."""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from session import measure, workload
+from session.sides import Filling, Ours, dense_variable, force, session
+
+RATE = 0.01
+WORDS = {"u": "uniform ids", "z": "Zipf 1.05 ids"}
+PEER = "26 embedding_lookup on dense variables"
+
+
+class Features(NamedTuple):
+    """How many tables there are, and of what size.
+
+    Attributes:
+        tables: features, each with a table.
+        rows: keys of a table, all present before anything is measured.
+        dim: columns of an embedding.
+        batch: samples in a batch, one id of each feature.
+        batches: different batches.
+        repetitions: measured repetitions of each side.
+        warmup: repetitions before them.
+    """
+
+    tables: int = 26
+    rows: int = 200000
+    dim: int = 16
+    batch: int = 2048
+    batches: int = 64
+    repetitions: int = 120
+    warmup: int = 24
+
+
+def forward(sizes, draw):
+    """P17: embeddings of all features side by side."""
+    features = _features(sizes, 2048)
+    sides = _Sides(features, draw)
+    fetches = [force(rows) for rows in sides.rows]
+    with session() as running:
+        sides.start(running)
+        values = running.run(sides.rows, {sides.number: 0})
+        for name, value in zip(("many", "single"), values):
+            measure.agree("P17 forward, " + name, value, values[-1], 0)
+        del values
+        times = measure.interleave(
+            [_runner(running, fetch, sides.number) for fetch in fetches],
+            features.batches,
+            features.repetitions,
+            features.warmup,
+        )
+    return _figures("P17 %s f" % draw, "forward", draw, times, 3.0, PEER)
+
+
+def step(sizes, draw):
+    """P17: the whole sparse step, batch 2,048."""
+    return _step(_features(sizes, 2048), "P17 " + draw, draw)
+
+
+def small(sizes, draw):
+    """P18: the whole sparse step, batch 256."""
+    return _step(_features(sizes, 256), "P18 " + draw, draw)
+
+
+def _step(features, number, draw):
+    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
+
+    sides = _Sides(features, draw)
+    # Of each side the lightest loss that has a gradient for every id.
+    losses = [tf.nn.l2_loss(rows) for rows in sides.rows]
+    trains = []
+    for loss, tables in zip(losses, sides.ours):
+        variables = [table.variable for table in tables]
+        gradients = tf.gradients(loss, variables)
+        trains.append(create_hash_optimizer(RATE).apply_gradients(zip(gradients, variables)))
+    peer = tf.contrib.opt.LazyAdamOptimizer(RATE)
+    trains.append(peer.minimize(losses[-1], var_list=sides.dense))
+    fetches = list(zip(losses, trains))
+    last = sides.ids[features.tables - 1]
+    probes = [tables[-1].find(last) for tables in sides.ours] + [tf.gather(sides.dense[-1], last)]
+    with session() as running:
+        sides.start(running)
+        times = measure.interleave(
+            [_runner(running, fetch, sides.number) for fetch in fetches],
+            features.batches,
+            features.repetitions,
+            features.warmup,
+        )
+        values = running.run(probes, {sides.number: 0})
+        for value in values[:-1]:
+            measure.agree(number, value, values[-1], 2e-5)
+    return _figures(number, "whole sparse step", draw, times, 4.0, PEER + ", LazyAdam")
+
+
+def _features(sizes, batch):
+    if sizes is workload.SHORT:
+        return Features(4, 2000, 16, 64, 4, 3, 2)
+    return Features(batch=batch)
+
+
+def _figures(number, what, draw, times, target, peer):
+    forms = (("", "sparse_lookup_many"), (" one", "a sparse_lookup a table"))
+    return [
+        measure.figure(
+            number + mark, "%s, %s, %s" % (what, words, WORDS[draw]), ours, times[-1], target, True,
+            peer
+        )
+        for (mark, words), ours in zip(forms, times)
+    ]
+
+
+def _runner(running, fetch, number):
+    return lambda k: running.run(fetch, {number: k})
+
+
+class _Sides:
+    """Tables of ours looked up together, tables of ours looked up one by one, dense variables.
+
+    Attributes:
+        number: placeholder of the batch's number.
+        ids: int64 (tables, batch), those of the batch.
+        ours: for each of our two sides its tables.
+        dense: the variables of the peer.
+        rows: for each side float32 (batch, tables * dim).
+    """
+
+    def __init__(self, features, draw):
+        from mx_rec.core.embedding import sparse_lookup_many
+
+        self.number = tf.compat.v1.placeholder(tf.int32, [])
+        self._array = _batches(features, draw)
+        # A resource variable: what reads it needs no copy on either side.
+        self._fed = tf.compat.v1.placeholder(tf.int64, self._array.shape)
+        held = tf.Variable(
+            tf.zeros(self._array.shape, tf.int64), trainable=False, name="ids", use_resource=True
+        )
+        self._load = held.assign(self._fed).op
+        self.ids = tf.unstack(held[self.number])
+        names = ["feature_%d" % at for at in range(features.tables)]
+        self.dense = [dense_variable(features, name) for name in names]
+        self.ours = [[Ours(features, side + name) for name in names] for side in ("many_", "one_")]
+        many, single = self.ours
+        self.rows = [
+            sparse_lookup_many(
+                [table.table for table in many], self.ids, modify_graph=True, concat=True
+            ),
+            tf.concat(
+                [table.lookup(ids, True, "train") for table, ids in zip(single, self.ids)], 1
+            ),
+            tf.concat(
+                [tf.nn.embedding_lookup(table, ids) for table, ids in zip(self.dense, self.ids)], 1
+            ),
+        ]
+        order = workload.key_order(features)
+        self._fillings = [
+            Filling(dense, order, table.assign)
+            for tables in self.ours
+            for dense, table in zip(self.dense, tables)
+        ]
+
+    def start(self, running):
+        """Gives every side the same rows."""
+        running.run(tf.compat.v1.global_variables_initializer())
+        running.run(self._load, {self._fed: self._array})
+        for filling in self._fillings:
+            filling.run(running)
+
+
+def _batches(features, draw):
+    """Ids: int64 (batches, tables, batch), drawn anew for each table."""
+    count = features.batches * features.tables
+    sizes = workload.Sizes(features.rows, 0, features.batch, count, 0, 0, 0)
+    ids = workload.id_batches(sizes, draw)
+    return np.ascontiguousarray(ids.reshape(features.batches, features.tables, features.batch))

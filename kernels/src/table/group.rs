@@ -1,0 +1,102 @@
+//! What the verbs on groups of tables share: which tables a group has, who works on which of them,
+//! and whose error a group that fails gives.
+//!
+//! A group is a list of members, each a table with its input; a table may come several times. A
+//! verb takes the locks of each table once, in the order of the tables' addresses, checks all
+//! members, and changes tables when no member can fail any more. So a group that fails changes
+//! nothing, and the error is that of the first member, in the order of the list, that fails.
+
+use super::Table;
+use crate::sync::Mutex;
+use crate::{Error, Pool, Result};
+
+/// A thread should have at least so much work, in ids or gradients, before another one is woken.
+pub(super) const LEAST: usize = 2048;
+
+/// One table of a group.
+pub(super) struct OneTable<'t> {
+    pub(super) table: &'t Table,
+    /// The places of its members in the group, in order.
+    pub(super) members: Vec<usize>,
+}
+
+/// The tables of a group, each once, in the order of their addresses: that in which their locks are
+/// taken.
+pub(super) fn by_address<'t>(tables: impl Iterator<Item = &'t Table>) -> Vec<OneTable<'t>> {
+    let mut members: Vec<(&Table, usize)> = tables.enumerate().map(|(at, one)| (one, at)).collect();
+    members.sort_by_key(|&(table, at)| (std::ptr::from_ref(table).addr(), at));
+    let mut found: Vec<OneTable<'t>> = Vec::with_capacity(members.len());
+    for (table, at) in members {
+        match found.last_mut() {
+            Some(last) if std::ptr::eq(last.table, table) => last.members.push(at),
+            _ => found.push(OneTable {
+                table,
+                members: vec![at],
+            }),
+        }
+    }
+    found
+}
+
+/// For each member of a group the place of its table in `tables`.
+pub(super) fn places(tables: &[OneTable<'_>], members: usize) -> Vec<usize> {
+    let mut places = vec![0; members];
+    for (at, one) in tables.iter().enumerate() {
+        one.members.iter().for_each(|&member| places[member] = at);
+    }
+    places
+}
+
+/// Calls `work` once with each item, of which `cost` tells how much work it is: ids or gradients.
+///
+/// An item too large to be one thread's share is worked on alone, with the whole pool. The others
+/// are dealt to the threads, the largest first, and each is worked on by one thread, with a pool of
+/// that thread alone. A group with little work stays on the caller's thread.
+pub(super) fn each<T: Send>(
+    pool: &Pool,
+    mut items: Vec<T>,
+    cost: impl Fn(&T) -> usize,
+    work: impl Fn(&Pool, T) + Sync,
+) {
+    items.sort_by_key(|item| std::cmp::Reverse(cost(item)));
+    let total: usize = items.iter().map(&cost).sum();
+    let threads = pool.parts(total, LEAST);
+    let share = total / (2 * threads);
+    let large = match threads {
+        1 => 0,
+        _ => items.iter().take_while(|item| cost(item) > share).count(),
+    };
+    let small = items.split_off(large);
+    items.into_iter().for_each(|item| work(pool, item));
+    let alone = Pool::alone();
+    match threads {
+        1 => small.into_iter().for_each(|item| work(&alone, item)),
+        _ => pool.each(small, |item| work(&alone, item)),
+    }
+}
+
+/// The error of the first member of a group that failed, if one did.
+#[derive(Default)]
+pub(super) struct Failure(Mutex<Option<(usize, Error)>>);
+
+impl Failure {
+    /// Notes the error of the table whose first member is `member`; what came out otherwise.
+    pub(super) fn note<T>(&self, member: usize, result: Result<T>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                let mut first = self.0.lock();
+                if first.as_ref().is_none_or(|&(other, _)| member < other) {
+                    *first = Some((member, error));
+                }
+                None
+            }
+        }
+    }
+
+    /// # Errors
+    /// The error of the first member that failed.
+    pub(super) fn check(self) -> Result<()> {
+        self.0.into_inner().map_or(Ok(()), |(_, error)| Err(error))
+    }
+}

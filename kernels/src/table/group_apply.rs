@@ -1,0 +1,267 @@
+//! One step of an optimizer in many tables at once.
+
+use super::apply::{Dealt, Keyed, Rows};
+use super::content::Content;
+use super::group::{by_address, each, Failure, OneTable};
+use super::{LookupGradients, Table};
+use crate::batch::reduce_columns;
+use crate::sync::RwLockWriteGuard;
+use crate::{Columns, Error, Pool, Result, RowOptimizer};
+use std::borrow::Cow;
+
+/// Sums of at most so many floats are made beside each other; where there are more, gradients that
+/// are alone are read where they are.
+const MOST_SUMS: usize = 1 << 18;
+
+/// The gradients of some rows of a table.
+#[derive(Clone, Copy, Debug)]
+pub struct RowGradients<'a> {
+    /// Offsets as [`Table::id_offset`] gave them `(n)`; they may repeat, -1 and 0 are skipped.
+    pub offsets: &'a [i64],
+    /// The gradients `(n, dim)`.
+    pub grads: &'a [f32],
+}
+
+/// The gradients of one lookup, one for each of its ids, as columns of a matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct LookupColumns<'a> {
+    /// Those of its distinct keys `(u)`, as [`Table::id_offset`] gave them; they may repeat, -1 and
+    /// 0 are skipped.
+    pub offsets: &'a [i64],
+    /// For each id its place in `offsets`, `(n)`; -1 is skipped.
+    pub inverse: &'a [i32],
+    /// The gradients `(n, dim)`.
+    pub grads: Columns<'a>,
+}
+
+/// One table of the group, and what is known of its update so far.
+struct Update<'t, 'g> {
+    table: &'t Table,
+    /// The place of its first member in the group.
+    first: usize,
+    /// The offsets of all members, one after the other.
+    offsets: Vec<i64>,
+    grads: Grads<'g>,
+    dealt: Option<Dealt>,
+    updated: u64,
+}
+
+/// The gradients of a table's members, by their places in the joined offsets.
+enum Grads<'g> {
+    /// One gradient a place.
+    Rows(Cow<'g, [f32]>),
+    /// Gradients of the ids of lookups, still to be summed.
+    Lookups(Vec<LookupColumns<'g>>),
+    /// The same, summed where several belong to one key.
+    Keyed(Keyed<'g>),
+}
+
+impl Table {
+    /// [`Table::apply`] by offsets in several tables at once; returns how many rows changed.
+    ///
+    /// The members of one table count as one batch, joined in the order of the group.
+    ///
+    /// # Errors
+    /// As there, of the first member that fails; then no row of any table changed. Slots that the
+    /// optimizer needs may have been added.
+    pub fn apply_many(
+        pool: &Pool,
+        group: &[(&Table, RowGradients<'_>)],
+        optimizer: &dyn RowOptimizer,
+    ) -> Result<u64> {
+        for (table, rows) in group {
+            table.floats("grads", rows.grads.len(), rows.offsets.len())?;
+        }
+        let tables = by_address(group.iter().map(|(table, _)| *table));
+        let updates = tables.iter().map(|one| {
+            let members = || one.members.iter().map(|&at| group[at].1);
+            let grads = match one.members[..] {
+                [only] => group[only].1.grads.into(),
+                _ => members().flat_map(|rows| rows.grads).copied().collect(),
+            };
+            let offsets = members().flat_map(|rows| rows.offsets).copied().collect();
+            Update::new(one, offsets, Grads::Rows(grads))
+        });
+        update_all(pool, updates.collect(), optimizer)
+    }
+
+    /// [`Table::apply_lookups`] in several tables at once; returns how many rows changed.
+    ///
+    /// The members of one table are its lookups, in the order of the group.
+    ///
+    /// # Errors
+    /// As there, of the first member that fails; then no row of any table changed. Slots that the
+    /// optimizer needs may have been added.
+    pub fn apply_lookups_many(
+        pool: &Pool,
+        group: &[(&Table, LookupColumns<'_>)],
+        optimizer: &dyn RowOptimizer,
+    ) -> Result<u64> {
+        for (table, lookup) in group {
+            table.length("dim of grads", lookup.grads.dim(), table.dim())?;
+            table.length("grads", lookup.grads.len(), lookup.inverse.len())?;
+            table.expect_numbers(lookup.inverse.len())?;
+        }
+        let tables = by_address(group.iter().map(|(table, _)| *table));
+        let updates = tables.iter().map(|one| {
+            let lookups: Vec<_> = one.members.iter().map(|&at| group[at].1).collect();
+            let offsets = lookups.iter().flat_map(|one| one.offsets).copied();
+            Update::new(one, offsets.collect(), Grads::Lookups(lookups))
+        });
+        update_all(pool, updates.collect(), optimizer)
+    }
+}
+
+impl<'t, 'g> Update<'t, 'g> {
+    fn new(one: &OneTable<'t>, offsets: Vec<i64>, grads: Grads<'g>) -> Update<'t, 'g> {
+        Update {
+            table: one.table,
+            first: one.members[0],
+            offsets,
+            grads,
+            dealt: None,
+            updated: 0,
+        }
+    }
+
+    /// How many gradients it has.
+    fn cost(&self) -> usize {
+        match &self.grads {
+            Grads::Lookups(lookups) => lookups.iter().map(|one| one.inverse.len()).sum(),
+            _ => self.offsets.len(),
+        }
+    }
+
+    /// Sums the gradients of each key of each lookup. Both ways give the same bits.
+    fn sum(&mut self, pool: &Pool) -> Result<()> {
+        let Grads::Lookups(lookups) = &self.grads else {
+            return Ok(());
+        };
+        let dim = self.table.dim();
+        let floats = self.offsets.len() * dim;
+        let in_place: Option<Vec<_>> = match floats > MOST_SUMS {
+            true => lookups.iter().map(whole).collect(),
+            false => None,
+        };
+        self.grads = match in_place {
+            Some(lookups) => Grads::Keyed(self.table.keyed(pool, &lookups)?),
+            None => {
+                let mut sums = vec![0.0; floats];
+                let mut rest = &mut sums[..];
+                for lookup in lookups {
+                    let (own, others) = rest.split_at_mut(lookup.offsets.len() * dim);
+                    rest = others;
+                    let summed = reduce_columns(pool, lookup.grads, lookup.inverse, own);
+                    summed.map_err(|error| self.named(error))?;
+                }
+                Grads::Rows(sums.into())
+            }
+        };
+        Ok(())
+    }
+
+    /// Finds the rows of all offsets.
+    fn deal(&mut self, pool: &Pool, content: &Content) -> Result<()> {
+        let n = self.offsets.len();
+        let offset = |at: usize| self.offsets[at];
+        self.dealt = Some(self.table.deal(pool, content, n, offset)?);
+        Ok(())
+    }
+
+    /// Updates the rows.
+    fn run(
+        &mut self,
+        pool: &Pool,
+        content: &mut Content,
+        optimizer: &dyn RowOptimizer,
+    ) -> Result<()> {
+        let Some(dealt) = &self.dealt else {
+            return Ok(());
+        };
+        let (table, dim) = (self.table, self.table.dim());
+        self.updated = match &self.grads {
+            Grads::Rows(grads) => {
+                let rows = Rows { dim, grads };
+                table.update(pool, content, dealt, &rows, optimizer)?
+            }
+            Grads::Keyed(keyed) => table.update(pool, content, dealt, keyed, optimizer)?,
+            Grads::Lookups(_) => 0,
+        };
+        Ok(())
+    }
+
+    fn named(&self, error: Error) -> Error {
+        error.with("table", &self.table.config().name)
+    }
+}
+
+/// The gradients of a lookup that are all columns of their matrix.
+fn whole<'g>(lookup: &LookupColumns<'g>) -> Option<LookupGradients<'g>> {
+    Some(LookupGradients {
+        offsets: lookup.offsets,
+        inverse: lookup.inverse,
+        grads: lookup.grads.whole()?,
+        bags: None,
+    })
+}
+
+/// Sums, checks and updates; `updates` are in the order of their tables' addresses.
+fn update_all(
+    pool: &Pool,
+    mut updates: Vec<Update<'_, '_>>,
+    optimizer: &dyn RowOptimizer,
+) -> Result<u64> {
+    for update in &updates {
+        update.table.expect_numbers(update.offsets.len())?;
+    }
+    let failure = Failure::default();
+    let all: Vec<&mut Update<'_, '_>> = updates.iter_mut().collect();
+    each(
+        pool,
+        all,
+        |one| one.cost(),
+        |pool, one| {
+            let done = one.sum(pool);
+            failure.note(one.first, done);
+        },
+    );
+    failure.check()?;
+
+    let tables: Vec<&Table> = updates.iter().map(|one| one.table).collect();
+    let mut contents: Vec<RwLockWriteGuard<'_, Content>> =
+        tables.iter().map(|table| table.content().write()).collect();
+    let failure = Failure::default();
+    let read = contents.iter().map(|content| &**content);
+    let all: Vec<(&mut Update<'_, '_>, &Content)> = updates.iter_mut().zip(read).collect();
+    each(
+        pool,
+        all,
+        |(one, _)| one.cost(),
+        |pool, (one, content)| {
+            let done = one.deal(pool, content);
+            failure.note(one.first, done);
+        },
+    );
+    failure.check()?;
+    let slots = optimizer.slots();
+    for (table, content) in tables.iter().zip(&mut contents) {
+        let starts = content.slots_for(&slots);
+        starts.map_err(|error| error.with("table", &table.config().name))?;
+    }
+
+    let failure = Failure::default();
+    let written = contents.iter_mut().map(|content| &mut **content);
+    let all: Vec<(&mut Update<'_, '_>, &mut Content)> = updates.iter_mut().zip(written).collect();
+    each(
+        pool,
+        all,
+        |(one, _)| one.cost(),
+        |pool, (one, content)| {
+            let done = one.run(pool, content, optimizer);
+            failure.note(one.first, done);
+        },
+    );
+    failure.check()?;
+    drop(contents);
+    Ok(updates.iter().map(|one| one.updated).sum())
+}

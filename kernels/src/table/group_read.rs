@@ -1,0 +1,182 @@
+//! Reads the rows of many tables at once, each table's to a place of its own, or all of them side by
+//! side.
+
+use super::content::{Content, Offsets};
+use super::group::{by_address, each, places, Failure};
+use super::{Absent, Table};
+use crate::index::Index;
+use crate::pool::{ranges, split_mut};
+use crate::{Error, Ids, Pool, Result};
+use std::ops::Range;
+
+/// A part of a concatenation should have at least so many floats.
+const LEAST_FLOATS: usize = 1 << 15;
+
+/// So many rows of a concatenation are filled table by table: they stay in the second cache.
+const BLOCK: usize = 64;
+
+/// What one lookup has found, to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct RowsOf<'a> {
+    /// The table.
+    pub table: &'a Table,
+    /// The offsets of its distinct keys `(u)`; -1 and 0 give zeros.
+    pub offsets: &'a [i64],
+    /// For each id its place among them `(n)`; -1 gives zeros.
+    pub inverse: &'a [i32],
+}
+
+/// Keys of one table, to be looked up.
+#[derive(Clone, Copy, Debug)]
+pub struct KeysOf<'a> {
+    /// The table.
+    pub table: &'a Table,
+    /// Keys.
+    pub ids: Ids<'a>,
+    /// What those without a row get.
+    pub absent: Absent<'a>,
+}
+
+impl Table {
+    /// [`Table::embed`] of several lookups at once; `outs[i]` is for `group[i]`.
+    ///
+    /// # Errors
+    /// As there, of the first lookup that fails. `outs` are then unspecified.
+    pub fn embed_many(pool: &Pool, group: &[RowsOf<'_>], outs: Vec<&mut [f32]>) -> Result<()> {
+        expect_outs(group.len(), outs.len())?;
+        for (one, out) in group.iter().zip(&outs) {
+            one.table.floats("out", out.len(), one.inverse.len())?;
+        }
+        let tables = by_address(group.iter().map(|one| one.table));
+        let locks: Vec<_> = tables
+            .iter()
+            .map(|one| one.table.content().read())
+            .collect();
+        let contents: Vec<&Content> = locks.iter().map(|content| &**content).collect();
+        let places = places(&tables, group.len());
+        let failure = Failure::default();
+        let items: Vec<_> = group.iter().zip(outs).enumerate().collect();
+        each(
+            pool,
+            items,
+            |(_, (one, _))| one.inverse.len(),
+            |pool, (at, (one, out))| {
+                let content = contents[places[at]];
+                let done = one
+                    .table
+                    .embed_from(pool, content, one.offsets, one.inverse, out);
+                failure.note(at, done);
+            },
+        );
+        failure.check()
+    }
+
+    /// [`Table::embed`] of several lookups of as many ids each, side by side: `out (n, width)`, of
+    /// which each lookup fills as many columns as its table has, from left to right.
+    ///
+    /// # Errors
+    /// As there, and `InvalidArgument` if the lookups have different numbers of ids or `out` has
+    /// another size. `out` is then unspecified.
+    pub fn embed_side_by_side(pool: &Pool, group: &[RowsOf<'_>], out: &mut [f32]) -> Result<()> {
+        let n = group.first().map_or(0, |one| one.inverse.len());
+        let width: usize = group.iter().map(|one| one.table.dim()).sum();
+        for one in group {
+            one.table.length("inverse", one.inverse.len(), n)?;
+        }
+        if out.len() != n.saturating_mul(width) {
+            return Err(Error::invalid("an argument has the wrong length")
+                .with("argument", "out")
+                .with("length", out.len())
+                .with("expected", n.saturating_mul(width)));
+        }
+        let tables = by_address(group.iter().map(|one| one.table));
+        let locks: Vec<_> = tables
+            .iter()
+            .map(|one| one.table.content().read())
+            .collect();
+        let rows: Vec<Offsets<'_>> = locks.iter().map(|content| content.offsets()).collect();
+        let places = places(&tables, group.len());
+        // Whole blocks, so that the same lookup is the first to fail on any number of threads.
+        let blocks = n.div_ceil(BLOCK);
+        let parts = match pool.parts(out.len(), LEAST_FLOATS) {
+            1 => 1,
+            // A thread that is held up should not hold up the rest.
+            parts => (parts * 4).min(blocks),
+        };
+        let parts: Vec<Range<usize>> = ranges(blocks, parts)
+            .into_iter()
+            .map(|blocks| blocks.start * BLOCK..(blocks.end * BLOCK).min(n))
+            .collect();
+        let work: Vec<_> = parts
+            .iter()
+            .cloned()
+            .zip(split_mut(out, width, &parts))
+            .collect();
+        pool.try_each(work, |(range, out): (Range<usize>, &mut [f32])| {
+            for (block, out) in out.chunks_mut((BLOCK * width).max(1)).enumerate() {
+                let start = range.start + block * BLOCK;
+                let ids = start..(start + BLOCK).min(range.end);
+                let mut column = 0;
+                for (one, &at) in group.iter().zip(&places) {
+                    let columns = column..column + one.table.dim();
+                    column = columns.end;
+                    let inverse = &one.inverse[ids.clone()];
+                    let outs = out
+                        .chunks_exact_mut(width)
+                        .map(|out| &mut out[columns.clone()]);
+                    let content = &locks[at];
+                    one.table
+                        .embed_rows(content, &rows[at], one.offsets, inverse, outs)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// [`Table::find`] of several batches at once; `outs[i]` is for `group[i]`.
+    ///
+    /// # Errors
+    /// As there, of the first batch that fails.
+    pub fn find_many(pool: &Pool, group: &[KeysOf<'_>], outs: Vec<&mut [f32]>) -> Result<()> {
+        expect_outs(group.len(), outs.len())?;
+        for (one, out) in group.iter().zip(&outs) {
+            one.table.expect_find(one.ids, one.absent, out)?;
+        }
+        let tables = by_address(group.iter().map(|one| one.table));
+        let indexes: Vec<_> = tables.iter().map(|one| one.table.index().read()).collect();
+        let contents: Vec<_> = tables
+            .iter()
+            .map(|one| one.table.content().read())
+            .collect();
+        let held: Vec<(&Index, &Content)> = indexes
+            .iter()
+            .zip(&contents)
+            .map(|(index, content)| (&**index, &**content))
+            .collect();
+        let places = places(&tables, group.len());
+        let failure = Failure::default();
+        let items: Vec<_> = group.iter().zip(outs).enumerate().collect();
+        each(
+            pool,
+            items,
+            |(_, (one, _))| one.ids.len(),
+            |pool, (at, (one, out))| {
+                let done = one
+                    .table
+                    .find_in(pool, held[places[at]], one.ids, one.absent, out);
+                failure.note(at, done);
+            },
+        );
+        failure.check()
+    }
+}
+
+/// Refuses another number of outputs than there are members.
+fn expect_outs(members: usize, outs: usize) -> Result<()> {
+    if members == outs {
+        return Ok(());
+    }
+    Err(Error::invalid("a group needs one output for each member")
+        .with("members", members)
+        .with("outputs", outs))
+}

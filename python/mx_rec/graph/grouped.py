@@ -1,0 +1,292 @@
+"""Lookups of many tables while a graph is modified: taken apart before the plan, joined behind it.
+
+The plan decides on each lookup by itself. Ops for many tables are therefore taken apart first; what
+stays in the step is joined again, and what moves claims its batch by one op for all tables, which
+also read their rows by one op.
+"""
+
+import contextlib
+from collections import OrderedDict
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2, graph_pb2
+
+from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
+from mx_rec.ops import library
+from mx_rec.util.global_env_conf import groups_tables
+
+_MANY_OFFSETS = "MxRecIdOffsetMany"
+_MANY_FIND = "MxRecFindMany"
+_ONE_OFFSETS = "MxRecIdOffset"
+_ONE_FIND = "MxRecFind"
+_ONE_EMBED = "MxRecEmbed"
+
+# How many lists of outputs an op for many tables has.
+_OUTPUT_LISTS = {_MANY_OFFSETS: 2, _MANY_FIND: 1}
+
+
+class Claim(NamedTuple):
+    """A training lookup that moved, and what the pipeline has prepared for it.
+
+    Attributes:
+        op: Its op in the step.
+        ids: Its ids.
+        offsets: Prepared offsets.
+        inverse: The prepared inverse.
+    """
+
+    op: tf.Operation
+    ids: tf.Tensor
+    offsets: tf.Tensor
+    inverse: tf.Tensor
+
+
+def take_apart(graph: tf.Graph) -> List[List[tf.Tensor]]:
+    """Gives each lookup of a movable op for many tables an op of its own.
+
+    Args:
+        graph: A graph that no session has run.
+
+    Returns:
+        For each op that was taken apart the first output of each of its lookups.
+    """
+    taken = []  # type: List[List[tf.Tensor]]
+    for op in graph.get_operations():
+        if op.type not in _OUTPUT_LISTS or MOVABLE_ATTRIBUTE not in op.node_def.attr \
+                or not op.get_attr(MOVABLE_ATTRIBUTE):
+            continue
+        lists = _lists(op)
+        with _in_place_of(graph, op):
+            parts = [_single(op, inputs, at) for at, inputs in enumerate(zip(*lists))]
+        for part in parts:
+            _set_movable(part, True)
+        _set_movable(op, False)
+        outputs = [part.outputs[at] for at in range(_OUTPUT_LISTS[op.type]) for part in parts]
+        _replace_each(op, outputs)
+        taken.append([op.outputs[0] for op in parts])
+    return taken
+
+
+def join_again(graph: tf.Graph, taken: Sequence[Sequence[tf.Tensor]]) -> None:
+    """Makes one op for many tables of the lookups that were taken apart and have not moved.
+
+    Args:
+        graph: The graph.
+        taken: What `take_apart` returned.
+    """
+    for tensors in taken:
+        ops = [tensor.op for tensor in tensors]
+        for kind, make in ((_ONE_OFFSETS, _many_offsets), (_ONE_FIND, _many_find)):
+            same = OrderedDict()  # type: Dict[Any, List[tf.Operation]]
+            for op in ops:
+                if op.type == kind:
+                    key = op.get_attr("T"), kind == _ONE_OFFSETS and op.get_attr("limit")
+                    same.setdefault(key, []).append(op)
+            for together in same.values():
+                if len(together) < 2:
+                    continue
+                with _in_place_of(graph, together[0]):
+                    lists = make(together)
+                for at, op in enumerate(together):
+                    _set_movable(op, False)
+                    _replace_each(op, [values[at] for values in lists])
+                _set_movable(lists[0][0].op, True)
+
+
+def claim_together(graph: tf.Graph, claims: Sequence[Claim]) -> List[Claim]:
+    """Claims batches of many tables by one op, and reads their rows by one op.
+
+    Lookups in branches and loops, and those that wait for other ops, are left alone.
+
+    Args:
+        graph: The graph.
+        claims: The lookups that moved.
+
+    Returns:
+        Those that are left alone.
+    """
+    if not groups_tables():
+        return list(claims)
+    left = []  # type: List[Claim]
+    same = OrderedDict()  # type: Dict[Any, List[Claim]]
+    for claim in claims:
+        op = claim.op
+        if _is_free(op):
+            key = op.device, op.get_attr("T"), op.get_attr("limit")
+            same.setdefault(key, []).append(claim)
+        else:
+            left.append(claim)
+    for together in same.values():
+        if len(together) < 2:
+            left.extend(together)
+            continue
+        with _in_place_of(graph, together[0].op):
+            offsets, inverses = library().mx_rec_claim_many(
+                [claim.op.inputs[0] for claim in together], [claim.ids for claim in together],
+                [claim.offsets for claim in together], [claim.inverse for claim in together],
+                limit=together[0].op.get_attr("limit"), name="claim")
+        readers = [_readers(claim.op) for claim in together]
+        for at, claim in enumerate(together):
+            _replace_each(claim.op, [offsets[at], inverses[at]])
+        _embed_together(graph, [op for ops in readers for op in ops])
+    return left
+
+
+def apart(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
+    """Returns a GraphDef in which each lookup of a movable op for many tables is a node of its own.
+
+    Args:
+        graph_def: A GraphDef, which stays as it is.
+    """
+    many = {node.name: node for node in graph_def.node
+            if node.op in _OUTPUT_LISTS and node.attr[MOVABLE_ATTRIBUTE].b}
+    if not many:
+        return graph_def
+    result = graph_pb2.GraphDef()
+    result.CopyFrom(graph_def)
+    del result.node[:]
+    for node in graph_def.node:
+        if node.name in many:
+            result.node.extend(_single_nodes(node))
+            continue
+        copy = result.node.add()
+        copy.CopyFrom(node)
+        del copy.input[:]
+        for source in node.input:
+            copy.input.extend(_sources(source, many))
+    return result
+
+
+def _lists(op: tf.Operation) -> List[List[tf.Tensor]]:
+    """The inputs of an op that are all lists of the same length."""
+    members = op.get_attr("N")
+    inputs = list(op.inputs)
+    return [inputs[start:start + members] for start in range(0, len(inputs), members)]
+
+
+def _single(op: tf.Operation, inputs: Tuple[tf.Tensor, ...], at: int) -> tf.Operation:
+    name = "lookup_{}".format(at)
+    if op.type == _MANY_FIND:
+        return library().mx_rec_find(*inputs, name=name).op
+    return library().mx_rec_id_offset(*inputs, create=1, limit=op.get_attr("limit"),
+                                      name=name).offsets.op
+
+
+def _many_offsets(ops: List[tf.Operation]) -> List[List[tf.Tensor]]:
+    handles, ids = zip(*[op.inputs for op in ops])
+    made = library().mx_rec_id_offset_many(list(handles), list(ids),
+                                           limit=ops[0].get_attr("limit"), name="id_offset")
+    return [list(made.offsets), list(made.inverse)]
+
+
+def _many_find(ops: List[tf.Operation]) -> List[List[tf.Tensor]]:
+    inputs = [list(part) for part in zip(*[op.inputs for op in ops])]
+    return [list(library().mx_rec_find_many(*inputs, name="find"))]
+
+
+def _is_free(op: tf.Operation) -> bool:
+    """Whether an op stands in no branch or loop and waits for nothing but its inputs."""
+    # pylint: disable=protected-access
+    return not op.control_inputs and op._get_control_flow_context() is None
+
+
+def _readers(op: tf.Operation) -> List[tf.Operation]:
+    """The ops that read the rows that a lookup has found, and can do so with those of others."""
+    offsets, inverse = op.outputs
+    return [reader for reader in offsets.consumers()
+            if reader.type == _ONE_EMBED and _is_free(reader) and reader.inputs[2] is offsets
+            and reader.inputs[3] is inverse]
+
+
+def _embed_together(graph: tf.Graph, readers: Sequence[tf.Operation]) -> None:
+    """Reads the rows of several lookups by one op."""
+    same = OrderedDict()  # type: Dict[str, List[tf.Operation]]
+    for reader in readers:
+        same.setdefault(reader.device, []).append(reader)
+    for together in same.values():
+        if len(together) < 2:
+            continue
+        inputs = [list(part) for part in zip(*[op.inputs for op in together])]
+        with _in_place_of(graph, together[0]):
+            embeddings = library().mx_rec_embed_many(*inputs, name="embedding")
+        for op, embedding in zip(together, embeddings):
+            _replace_each(op, [embedding])
+
+
+def _set_movable(op: tf.Operation, value: bool) -> None:
+    op._set_attr(  # pylint: disable=protected-access
+        MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=value))
+
+
+@contextlib.contextmanager
+def _in_place_of(graph: tf.Graph, op: tf.Operation) -> Iterator[None]:
+    """A context in which ops are made that take the place of `op`."""
+    with graph.as_default(), graph.control_dependencies(None), \
+            graph.control_dependencies(op.control_inputs), tf.device(op.device), \
+            tf.name_scope(op.name + "/"):
+        yield
+
+
+def _replace_each(old: tf.Operation, values: Sequence[tf.Tensor]) -> None:
+    """Puts outputs of other ops in the place of the outputs of `old`, in order.
+
+    Ops that read an old output read the new one, ops that wait for `old` wait for the other ops.
+    The tensor objects that the script may hold become those of the new outputs.
+    """
+    # pylint: disable=protected-access
+    for output, value in zip(old.outputs, values):
+        value.set_shape(output.shape)
+        for consumer in output.consumers():
+            for position, tensor in enumerate(consumer.inputs):
+                if tensor is output:
+                    consumer._update_input(position, value)
+    new = list(OrderedDict.fromkeys(value.op for value in values))
+    for waiting in list(old._control_outputs):
+        others = [op for op in waiting.control_inputs if op is not old] + new
+        waiting._remove_all_control_inputs()
+        waiting._add_control_inputs(others)
+    for output, value in zip(list(old._outputs), values):
+        op, place = value.op, value.value_index
+        output._op = op
+        output._value_index = place
+        output._name = None
+        output._tf_output = None
+        op._outputs[place] = output
+
+
+def _single_nodes(node: Any) -> List[Any]:
+    """The nodes of the lookups of a node for many tables."""
+    members = node.attr["N"].i
+    data = [source for source in node.input if not source.startswith("^")]
+    waits = [source for source in node.input if source.startswith("^")]
+    nodes = []
+    for at in range(members):
+        one = graph_pb2.GraphDef().node.add()
+        one.name = _name_of(node.name, at)
+        one.op = _ONE_FIND if node.op == _MANY_FIND else _ONE_OFFSETS
+        one.device = node.device
+        one.input.extend(data[at::members] + waits)
+        for key in ("T", "limit", MOVABLE_ATTRIBUTE):
+            if key in node.attr:
+                one.attr[key].CopyFrom(node.attr[key])
+        if one.op == _ONE_OFFSETS:
+            one.attr["create"].i = 1
+        nodes.append(one)
+    return nodes
+
+
+def _name_of(name: str, at: int) -> str:
+    return "{}/lookup_{}".format(name, at)
+
+
+def _sources(source: str, many: Dict[str, Any]) -> List[str]:
+    """What stands for an input that may be an output of a node for many tables."""
+    name, _, place = source.lstrip("^").partition(":")
+    if name not in many:
+        return [source]
+    members = many[name].attr["N"].i
+    if source.startswith("^"):
+        return ["^" + _name_of(name, at) for at in range(members)]
+    output, at = divmod(int(place or 0), members)
+    return ["{}:{}".format(_name_of(name, at), output)]

@@ -1,0 +1,127 @@
+"""Updates of many tables in one op, where that cannot change what a step does."""
+
+from collections import OrderedDict
+from typing import Any, Callable, Dict, Iterable, List, Sequence, Set, Tuple
+
+import tensorflow as tf
+
+from mx_rec.core.table_variable import table_op_of
+from mx_rec.ops import library
+from mx_rec.optimizers.fusion import Reductions, all_reductions, apply_fused, is_pooled
+from mx_rec.util.global_env_conf import groups_tables
+
+# (handle, offsets, gradient) of one table.
+Rows = Tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+
+# The function of the op for many tables, behind that of the op for one.
+_MANY = "_many"
+
+# Ops of which one output has no value in a run, and those that have one whatever their inputs have.
+_BRANCHES = frozenset(("Switch", "RefSwitch"))
+_JOINS = frozenset(("Merge", "RefMerge", "Exit", "RefExit"))
+
+
+def apply_tables(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[tf.Tensor],
+                 attributes: Dict[str, Any],
+                 apply_one: Callable[[List[Rows]], tf.Operation]) -> List[tf.Operation]:
+    """Adds the ops that update the rows of several tables, each row once.
+
+    Tables on the same device share an op. A table has an op of its own if the call is inside of a
+    branch, a loop or a function, or if its gradient may have no value in a run, as that of a branch
+    that is not taken: the others would not be updated either. The rows become the same bit for bit.
+    With the environment variable MXREC_GROUP_TABLES=0 each table has an op of its own.
+
+    Args:
+        apply_op: Name of the plugin's function that updates rows of one table by offset.
+        tables: For each table its gradients.
+        tensors: Numbers of the optimizer, in the op's order.
+        attributes: Attributes of the op.
+        apply_one: Adds the op for one table.
+
+    Returns:
+        The ops.
+    """
+    if len(tables) < 2 or not groups_tables() or not _is_outermost():
+        return [apply_one(group) for group in tables]
+    updates = []  # type: List[tf.Operation]
+    fused = OrderedDict()  # type: Dict[str, List[Tuple[List[Rows], Reductions]]]
+    plain = OrderedDict()  # type: Dict[str, List[List[Rows]]]
+    alive = set()  # type: Set[tf.Operation]
+    for group in tables:
+        found = all_reductions([rows[1:] for rows in group])
+        # An update by pooled lookups is no small one.
+        if (found is not None and is_pooled(found)) or _may_be_dead(_read(group, found), alive):
+            updates.append(apply_one(group))
+            continue
+        device = table_op_of(group[0][0]).device
+        if found is None:
+            plain.setdefault(device, []).append(group)
+        else:
+            fused.setdefault(device, []).append((group, found))
+    for groups in plain.values():
+        if len(groups) == 1:
+            updates.append(apply_one(groups[0]))
+        else:
+            updates.append(_apply_plain(apply_op, groups, tensors, attributes))
+    for pairs in fused.values():
+        if len(pairs) == 1:
+            updates.append(apply_one(pairs[0][0]))
+        else:
+            updates.append(_apply_fused(apply_op, pairs, tensors, attributes))
+    return updates
+
+
+def _apply_plain(apply_op: str, groups: List[List[Rows]], tensors: Sequence[tf.Tensor],
+                 attributes: Dict[str, Any]) -> tf.Operation:
+    """Adds the op that applies gradients of rows."""
+    members = [rows for group in groups for rows in group]
+    handles, offsets, grads = [list(part) for part in zip(*members)]
+    make = getattr(library(), apply_op + _MANY)
+    return make(handles, offsets, grads, *tensors, **attributes).op
+
+
+def _apply_fused(apply_op: str, pairs: List[Tuple[List[Rows], Reductions]],
+                 tensors: Sequence[tf.Tensor], attributes: Dict[str, Any]) -> tf.Operation:
+    """Adds the op that sums the gradients of ids and applies the sums."""
+    members = [(group[0][0], part) for group, found in pairs for part in found.parts]
+    control_inputs = [op for _, found in pairs for op in found.control_inputs]
+    return apply_fused(apply_op, members, control_inputs, tensors, attributes)
+
+
+def _is_outermost() -> bool:
+    """Whether ops that are added now stand in no branch, loop or function."""
+    graph = tf.compat.v1.get_default_graph()
+    # pylint: disable=protected-access
+    return not graph.building_function and graph._get_control_flow_context() is None
+
+
+def _read(group: List[Rows], found: Any) -> List[tf.Operation]:
+    """The ops whose results the update of a table reads or waits for."""
+    if found is None:
+        return [tensor.op for rows in group for tensor in rows]
+    tensors = [tensor for part in found.parts
+               for tensor in (part.offsets, part.inverse, part.grad)]
+    return [tensor.op for tensor in tensors] + list(found.control_inputs)
+
+
+def _may_be_dead(ops: Iterable[tf.Operation], alive: Set[tf.Operation]) -> bool:
+    """Whether a run may have no value for what some ops give.
+
+    Args:
+        ops: Ops outside of branches and loops.
+        alive: Ops that have a value in each run; those that are found are added.
+    """
+    seen = set(ops) - alive
+    waiting = list(seen)
+    while waiting:
+        op = waiting.pop()
+        if op.type in _BRANCHES:
+            return True
+        if op.type in _JOINS:
+            continue
+        for before in [tensor.op for tensor in op.inputs] + list(op.control_inputs):
+            if before not in seen and before not in alive:
+                seen.add(before)
+                waiting.append(before)
+    alive.update(seen)
+    return False

@@ -1,0 +1,357 @@
+"""sparse_lookup_many: the numbers of single lookups, by one op of each kind; in modified graphs too."""
+
+import numpy as np
+import pytest
+
+import support
+from test_fused_updates import loss_of, lookup, needed
+from test_grouped_updates import GROUPS, make_table, updates_of
+
+
+def many(tables, ids, **arguments):
+    from mx_rec.core.embedding import sparse_lookup_many
+
+    return sparse_lookup_many(tables, ids, modify_graph=True, **arguments)
+
+
+def lazy_adam():
+    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
+
+    return create_hash_optimizer(0.05)
+
+
+def types_of(graph):
+    found = {}
+    for op in graph.get_operations():
+        if op.type.startswith("MxRec"):
+            found[op.type] = found.get(op.type, 0) + 1
+    return found
+
+
+def trained(tables, loss):
+    tf = support.tf()
+    variables = [table.variable for table in tables]
+    return lazy_adam().apply_gradients(zip(tf.gradients(loss, variables), variables))
+
+
+def filled(sess, raws):
+    for at, raw in enumerate(raws):
+        raw.assign(sess, np.arange(60), np.random.RandomState(at).randn(60, raw.dim))
+
+
+DIMS = [4, 16, 1, 33]
+
+
+@pytest.mark.parametrize("concat", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_training_gives_the_bits_of_single_lookups(graph, session, dynamic, concat, again):
+    """Random batches, empty ones too; with `again` one table comes twice in the group."""
+    tf = support.tf()
+    places = list(range(len(DIMS))) + [1] * again
+    ids = [tf.compat.v1.placeholder(tf.int64, [None, None]) for _ in places]
+    sides = []
+    for grouped in (True, False):
+        tables = [make_table("%s_%d" % ("many" if grouped else "one", at), dim) for at, dim in enumerate(DIMS)]
+        chosen = [tables[at] for at in places]
+        if grouped:
+            found = many(chosen, ids, concat=concat)
+        else:
+            found = [lookup(table, one) for table, one in zip(chosen, ids)]
+            found = tf.concat(found, -1) if concat else found
+        found = [found] if concat else found
+        sides.append((found, trained(tables, loss_of(found)), [support.Raw.of(table) for table in tables]))
+    ops = needed(sides[0][1])
+    assert ("MxRecEmbedConcat" if concat else "MxRecEmbedMany") in ops and "MxRecIdOffsetMany" in ops
+    assert "MxRecReduce" not in ops and "MxRecReduceColumns" not in ops
+    assert updates_of(sides[0][1]) == [("LazyAdamManyByRestore", 4)]
+    for found, _, _ in sides:
+        assert [one.shape.as_list()[-1] for one in found] == (
+            [sum(DIMS[at] for at in places)] if concat else [DIMS[at] for at in places])
+    sess = session()
+    sess.run(tf.compat.v1.global_variables_initializer())
+    for _, _, raws in sides:
+        filled(sess, raws)
+    random = np.random.RandomState(3)
+    for step in range(6):
+        shape = [(5, 3), (0, 3), (1, 1), (70, 2), (3, 0), (600, 5)][step]
+        feed = {one: random.randint(-1, 80, size=shape) for one in ids}
+        if not again:
+            # Rows of new keys begin with values that depend on the table's name.
+            feed = {one: np.minimum(values, 59) for one, values in feed.items()}
+        else:
+            feed = {one: values % 60 - (values < 0) for one, values in feed.items()}
+        results = [sess.run([found, train], feed)[0] for found, train, _ in sides]
+        for ours, theirs in zip(*results):
+            support.assert_same_bits(ours, theirs)
+        for raw, other in zip(sides[0][2], sides[1][2]):
+            support.assert_same_tables(raw.rows(sess), other.rows(sess))
+            support.assert_same_tables(raw.slot_rows(sess, "LazyAdam_velocity"),
+                                       other.slot_rows(sess, "LazyAdam_velocity"))
+
+
+@pytest.mark.parametrize("concat", [False, True])
+def test_changed_gradients_give_what_single_lookups_give(graph, session, dynamic, concat):
+    """Clipped gradients need sums that are tensors: those of columns too."""
+    tf = support.tf()
+    ids = [tf.constant([[1, 2], [1, 3]], tf.int64), tf.constant([[7, 7], [7, -1]], tf.int64)]
+    sides = []
+    for grouped in (True, False):
+        tables = [make_table("%s_%d" % ("many" if grouped else "one", at), 2 + at) for at in range(2)]
+        found = many(tables, ids, concat=concat) if grouped else [lookup(*pair) for pair in zip(tables, ids)]
+        if not grouped and concat:
+            found = tf.concat(found, -1)
+        loss = loss_of([found] if concat else found)
+        variables = [table.variable for table in tables]
+        gradients = [tf.IndexedSlices(tf.clip_by_norm(one.values, 0.5), one.indices)
+                     for one in tf.gradients(loss, variables)]
+        assert all(one.values.shape.as_list()[1] == 2 + at for at, one in enumerate(gradients))
+        train = lazy_adam().apply_gradients(zip(gradients, variables))
+        sides.append((train, [support.Raw.of(table) for table in tables]))
+    assert ("MxRecReduceColumns" in needed(sides[0][0])) == concat
+    sess = session()
+    sess.run(tf.compat.v1.global_variables_initializer())
+    for _, raws in sides:
+        filled(sess, raws)
+    for _ in range(3):
+        for train, _ in sides:
+            sess.run(train)
+        for raw, other in zip(sides[0][1], sides[1][1]):
+            support.assert_same_tables(raw.rows(sess), other.rows(sess))
+
+
+def test_the_gradient_of_a_gradient_goes_through_columns(graph, session, dynamic):
+    tf = support.tf()
+    grad = tf.compat.v1.placeholder(tf.float32, [None, 2, 5])
+    inverse, offsets = tf.constant([[0, 1], [0, -1]]), tf.constant([5, 6], tf.int64)
+    rows = support.shaped_ops().mx_rec_reduce_columns(grad, inverse, offsets, first=1, dim=3)
+    back = tf.gradients(tf.reduce_sum(rows * [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), grad)[0]
+    value = np.arange(20, dtype=np.float32).reshape(2, 2, 5)
+    summed, found = session().run([rows, back], {grad: value})
+    assert summed.tolist() == (np.array([value[0, 0] + value[1, 0], value[0, 1]])[:, 1:4]).tolist()
+    assert found.tolist() == [[[0, 1, 2, 3, 0], [0, 4, 5, 6, 0]], [[0, 1, 2, 3, 0], [0] * 5]]
+
+
+def test_a_table_whose_embeddings_no_loss_reads_is_not_updated(graph, session, dynamic):
+    """TensorFlow makes gradients of zeros for it: with momentum they would move its rows."""
+    tf = support.tf()
+    tables = [make_table("table_%d" % at, 2) for at in range(3)]
+    found = many(tables, [tf.constant([1, 2], tf.int64)] * 3)
+    variables = [table.variable for table in tables]
+    gradients = tf.gradients(loss_of([found[0], found[2]]), variables)
+    assert gradients[1] is None
+    assert updates_of(lazy_adam().apply_gradients(zip(gradients, variables))) == [("LazyAdamManyByRestore", 2)]
+
+
+@pytest.mark.parametrize("concat", [False, True])
+def test_evaluation_finds_rows_and_makes_none(graph, session, dynamic, concat):
+    tf = support.tf()
+    tables = [make_table("table_%d" % at, 2 + at) for at in range(3)]
+    ids = tf.compat.v1.placeholder(tf.int64, [None])
+    found = many(tables, [ids] * 3, is_train=False, concat=concat)
+    assert types_of(graph)["MxRecFindMany"] == 1 and "MxRecFind" not in types_of(graph)
+    raws = [support.Raw.of(table) for table in tables]
+    sess = session()
+    filled(sess, raws)
+    keys = [5, 99, -1, 5]
+    expected = [raw.find(sess, keys) for raw in raws]
+    values = sess.run(found, {ids: keys})
+    if concat:
+        support.assert_same_bits(values, np.concatenate(expected, 1))
+    else:
+        for one, other in zip(values, expected):
+            support.assert_same_bits(one, other)
+    assert [raw.size(sess) for raw in raws] == [60] * 3
+
+
+def test_ids_of_several_types_and_shapes(graph, session, dynamic):
+    tf = support.tf()
+    tables = [make_table("table_%d" % at, 2) for at in range(4)]
+    ids = [tf.constant([[1, 2]], tf.int32), tf.constant([1, 2, 3], tf.int64), tf.constant(7, tf.int32),
+           tf.constant([3.0, 4.0])]
+    found = many(tables, ids)
+    assert [one.shape.as_list() for one in found] == [[1, 2, 2], [3, 2], [2], [2, 2]]
+    assert types_of(graph)["MxRecIdOffsetMany"] == 2
+    session().run(found)
+
+
+def test_admission_and_default_rows_work_in_a_group(graph, session, dynamic):
+    tf = support.tf()
+    tables = [make_table("table_%d" % at, 2) for at in range(2)]
+    ids = tf.compat.v1.placeholder(tf.int64, [None])
+    default = np.float32([7.0, 8.0])
+    found = many(tables, [ids, ids + 1], access_and_evict_config={"access_threshold": 2},
+                 serving_default_value=default, concat=True)
+    train = trained(tables, tf.reduce_sum(found))
+    sess = session()
+    sess.run(tf.compat.v1.global_variables_initializer())
+    first, _ = sess.run([found, train], {ids: [1, 2]})
+    assert first.tolist() == [[7, 8, 7, 8]] * 2
+    assert [support.Raw.of(table).size(sess) for table in tables] == [0, 0]
+    second, _ = sess.run([found, train], {ids: [1, 5]})
+    assert second[1].tolist() == [7, 8, 7, 8] and not np.array_equal(second[0], [7, 8, 7, 8])
+    assert [support.Raw.of(table).size(sess) for table in tables] == [1, 1]
+
+
+@pytest.mark.parametrize("place", ["cond", "loop", "function", "expansion", "switch", "one"])
+def test_elsewhere_each_lookup_has_ops_of_its_own(graph, session, mx, monkeypatch, place):
+    tf = support.tf()
+    mx(use_dynamic_expansion=place == "expansion")
+    if place == "switch":
+        monkeypatch.setenv(GROUPS, "0")
+    tables = [make_table("table_%d" % at, 2) for at in range(1 if place == "one" else 3)]
+    ids = [tf.constant([4, 6], tf.int64)] * len(tables)
+
+    def total():
+        return tf.reduce_sum(many(tables, ids, concat=True))
+
+    if place == "cond":
+        found = tf.cond(tf.constant(True), total, lambda: tf.constant(0.0))
+    elif place == "loop":
+        found = tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, x + total()), [0, 0.0])[1]
+    elif place == "function":
+        found = tf.function(total)()
+    else:
+        found = total()
+    assert not [kind for kind in types_of(graph) if "Many" in kind or "Concat" in kind]
+    assert np.isfinite(session().run(found))
+
+
+def test_a_failing_table_names_itself_and_no_table_gets_a_row(graph, session, dynamic):
+    tf = support.tf()
+    tables = [make_table("table_%d" % at, 2, capacity=4 if at == 1 else 100) for at in range(3)]
+    ids = tf.compat.v1.placeholder(tf.int64, [None])
+    found = many(tables, [ids] * 3)
+    raws = [support.Raw.of(table) for table in tables]
+    sess = session()
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="MxRecIdOffsetMany on table 'table_1'"):
+        sess.run(found, {ids: np.arange(9)})
+    assert [raw.size(sess) for raw in raws] == [0, 0, 0]
+    sess.run(found, {ids: [1, 2]})
+    assert [raw.size(sess) for raw in raws] == [2, 2, 2]
+
+
+def test_bad_arguments_are_refused_before_anything_is_made(graph, dynamic):
+    from mx_rec.core.embedding import sparse_lookup_many
+
+    tf = support.tf()
+    tables = [make_table("table_%d" % at, 2) for at in range(2)]
+    ids = tf.constant([1, 2], tf.int64)
+    before = len(graph.get_operations())
+    for arguments, text in (
+            (([], []), "at least one table"), ((tables, [ids]), "one entry for each of the 2 tables"),
+            (([tables[0], 5], [ids, ids]), "hashtables"), ((tables[0], [ids]), "hashtables"),
+            ((tables, [ids, 5]), "'ids'"), ((tables, [ids, tf.SparseTensor([[0]], [1], [1])]), "SparseTensor")):
+        with pytest.raises(ValueError, match=text):
+            sparse_lookup_many(*arguments, modify_graph=True)
+    with pytest.raises(ValueError, match="need modify_graph=True"):
+        sparse_lookup_many(tables, [ids, ids])
+    assert not [op for op in graph.get_operations()[before:] if op.type.startswith("MxRec")]
+    with pytest.raises(ValueError, match="'table_0' have the shape .2,. and those of the table 'table_1' .3,."):
+        many(tables, [ids, tf.constant([1, 2, 3], tf.int64)], concat=True)
+    assert [table.multi_lookup_times[True] for table in tables] == [0, 0]
+
+
+def test_ids_of_different_shapes_are_refused_in_the_step(graph, session, dynamic):
+    tf = support.tf()
+    tables = [make_table("table_%d" % at, 2) for at in range(2)]
+    ids = [tf.compat.v1.placeholder(tf.int64, None) for _ in tables]
+    found = many(tables, ids, concat=True)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="MxRecEmbedConcat on table 'table_1'.*one shape"):
+        session().run(found, {ids[0]: [1, 2], ids[1]: [[1, 2]]})
+
+
+# Graph modification.
+
+
+def pipeline_model(grouped, modify, tables=3, batches=5):
+    """A model fed by a dataset; returns the fetches, how to start it, and its tables."""
+    from mx_rec.graph import modify_graph_and_start_emb_cache
+    from mx_rec.util.initialize import get_initializer
+
+    tf = support.tf()
+    random = np.random.RandomState(5)
+    ids = random.randint(-1, 40, size=(batches, tables, 8, 2))
+    dataset = tf.data.Dataset.from_tensor_slices(ids)
+    iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+    batch = iterator.get_next()
+    made = [make_table("table_%d" % at, 3 + at) for at in range(tables)]
+    columns = [batch[at] * 2 for at in range(tables)]
+    if grouped:
+        found = many(made, columns, concat=grouped == "concat")
+    else:
+        found = [lookup(table, one) for table, one in zip(made, columns)]
+    fixed = many(made, [tf.constant([[1, 3]], tf.int64)] * tables)
+    loss = loss_of(([found] if grouped == "concat" else list(found)) + fixed) \
+        if grouped == "concat" else loss_of(list(found) + fixed)
+    train = trained(made, loss)
+    initializer = iterator.initializer
+    if modify:
+        modify_graph_and_start_emb_cache(dump_graph=False)
+        initializer = get_initializer(True)
+    rows = found if grouped == "concat" else tf.concat(found, -1)
+    return rows, train, initializer, made
+
+
+def run_model(grouped, modify):
+    """Rows of each step and all tables at the end, in a graph of its own."""
+    tf = support.tf()
+    tf.compat.v1.reset_default_graph()
+    rows, train, initializer, tables = pipeline_model(grouped, modify)
+    raws = [support.Raw.of(table) for table in tables]
+    graph = tf.compat.v1.get_default_graph()
+    steps = []
+    with support.new_session(graph) as sess:
+        sess.run(tf.compat.v1.global_variables_initializer())
+        sess.run(initializer)
+        while True:
+            try:
+                steps.append(sess.run([rows, train])[0])
+            except tf.errors.OutOfRangeError:
+                break
+        return steps, [raw.rows(sess) for raw in raws], needed(train)
+
+
+@pytest.mark.parametrize("grouped", ["", "many", "concat"])
+def test_a_modified_graph_claims_and_reads_all_tables_by_one_op_and_gives_the_same_bits(
+        graph, dynamic, monkeypatch, grouped):
+    expected = run_model(grouped, False)
+    assert len(expected[0]) == 5 and "MxRecClaimMany" not in expected[2]
+    modified = run_model(grouped, True)
+    ops = modified[2]
+    assert len(ops["MxRecClaimMany"]) == 1 and "MxRecClaim" not in ops and "MxRecEmbed" not in ops
+    # What cannot move is one op again.
+    assert "MxRecIdOffset" not in ops and len(ops["MxRecIdOffsetMany"]) == 1
+    monkeypatch.setenv(GROUPS, "0")
+    alone = run_model("", True)
+    assert "MxRecClaimMany" not in alone[2] and len(alone[2]["MxRecClaim"]) == 3
+    for found in (modified, alone) if grouped == "" else (modified,):
+        for ours, theirs in zip(found[0], expected[0]):
+            support.assert_same_bits(ours, theirs)
+        for ours, theirs in zip(found[1], expected[1]):
+            support.assert_same_tables(ours, theirs)
+
+
+def test_the_command_plans_each_lookup_of_a_group(graph, dynamic, tmp_path, capsys):
+    from mx_rec.graph.__main__ import main
+
+    tf = support.tf()
+    pipeline_model("many", False)
+    tf.io.write_graph(graph, str(tmp_path), "graph.pb", as_text=False)
+    assert main([str(tmp_path / "graph.pb")]) == 0
+    said = capsys.readouterr().out
+    assert "6 lookups that may be moved: 3 move, 3 stay" in said
+
+
+def test_a_group_that_was_evicted_between_preparation_and_claim_is_resolved_again(graph, dynamic):
+    """Rows removed while batches are prepared ahead: the claim of these tables looks them up anew."""
+    tf = support.tf()
+    rows, train, initializer, tables = pipeline_model("many", True)
+    raws = [support.Raw.of(table) for table in tables]
+    with support.new_session(graph) as sess:
+        sess.run(tf.compat.v1.global_variables_initializer())
+        sess.run(initializer)
+        sess.run([rows, train])
+        raws[1].remove(sess, np.arange(0, 40, 2))
+        for _ in range(3):
+            sess.run([rows, train])
+        assert all(raw.size(sess) > 5 for raw in raws)

@@ -1,0 +1,563 @@
+//! Ops on many tables at once: `MxRecIdOffsetMany`, `MxRecClaimMany`, `MxRecEmbedMany`,
+//! `MxRecEmbedConcat`, `MxRecFindMany`, and one step of an optimizer, `MxRecApply<Optimizer>Many` and
+//! `MxRecApply<Optimizer>ManyByRestore`.
+
+use super::apply::{Hyper, Optimizer};
+use super::support::{
+    columns, expect_last, expect_rank, expect_variable, ids, limit, on, rows_of_absent, HANDLES,
+    KEY_TYPE, LIMIT, MEMBERS,
+};
+use crate::op_def::{Arg, OpDef};
+use crate::tf::{Construction, Context, Input, Lent, OpKernel, Output};
+use crate::threads::pool;
+use crate::{tables, trace};
+use mx_rec_kernels::{Error, IdsOf, KeysOf, LookupColumns, Result, RowGradients, RowsOf, Table};
+use std::sync::Arc;
+
+/// How many members the node has.
+fn members(construction: &Construction) -> Result<usize> {
+    usize::try_from(construction.int("N")?).map_err(|_| Error::invalid("N must not be negative"))
+}
+
+/// The inputs of a group: lists of as many tensors as the group has members, and single tensors.
+struct Lists<'a> {
+    context: &'a Context,
+    members: usize,
+}
+
+impl Lists<'_> {
+    /// The tensors of the list that input number `arg` is, behind `lists` lists.
+    fn list(&self, arg: usize) -> Result<Vec<Input>> {
+        let start = arg * self.members;
+        let places = start..start + self.members;
+        places.map(|at| self.context.tensor(at, arg)).collect()
+    }
+
+    /// The tables of the members.
+    fn tables(&self) -> Result<Vec<Arc<Table>>> {
+        let handles = self.list(0)?;
+        let tables = handles
+            .iter()
+            .map(|handle| tables::get(handle.scalar::<i64>()?))
+            .collect::<Result<Vec<_>>>()?;
+        tables.iter().for_each(trace::note);
+        Ok(tables)
+    }
+}
+
+const MANY_IDS: Arg = Arg {
+    name: "ids",
+    dtype: "N * T",
+    shape: "N times (s...)",
+    doc: "For each member keys, any rank.",
+};
+/// The outputs of ops that resolve keys.
+const MANY_RESOLVED: &[Arg] = &[
+    Arg {
+        name: "offsets",
+        dtype: "N * int64",
+        shape: "N times (u)",
+        doc: "For each member the row numbers of the distinct keys, in order of first occurrence.",
+    },
+    Arg {
+        name: "inverse",
+        dtype: "N * int32",
+        shape: "N times (s...)",
+        doc: "For each member and id its place in offsets; -1 for padding.",
+    },
+];
+
+/// Distinct keys and their rows, in many tables.
+pub(crate) struct IdOffsetMany {
+    members: usize,
+    limit: Option<usize>,
+}
+
+impl OpKernel for IdOffsetMany {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecIdOffsetMany",
+        doc: "MxRecIdOffset with `create` 1 in many tables at once: the same offsets, which are \
+              leases, in each. Batches of one table get their rows in their order.",
+        inputs: &[HANDLES, MANY_IDS],
+        outputs: MANY_RESOLVED,
+        attrs: &[MEMBERS, KEY_TYPE, LIMIT],
+        errors: "those of MxRecIdOffset; no batch of any table then changes anything.",
+        stateful: true,
+        differentiable: false,
+    };
+
+    fn create(construction: &Construction) -> Result<Self> {
+        Ok(Self {
+            members: members(construction)?,
+            limit: limit(construction)?,
+        })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let members = self.members;
+        let lists = Lists { context, members };
+        let (tables, inputs) = (lists.tables()?, lists.list(1)?);
+        let inputs: Vec<&Input> = inputs.iter().collect();
+        let resolved = resolve_many(context, &tables, &inputs, self.limit)?;
+        for (at, (offsets, inverse)) in resolved.into_iter().enumerate() {
+            context.set(at, offsets)?;
+            context.set(members + at, inverse)?;
+        }
+        Ok(())
+    }
+}
+
+/// What `MxRecPrepare` found, made true in many tables.
+pub(crate) struct ClaimMany {
+    members: usize,
+    limit: Option<usize>,
+}
+
+impl OpKernel for ClaimMany {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecClaimMany",
+        doc: "MxRecClaim in many tables at once. Batches that cannot be claimed are resolved \
+              together, as by MxRecIdOffsetMany.",
+        inputs: &[
+            HANDLES,
+            MANY_IDS,
+            Arg {
+                name: "prepared_offsets",
+                dtype: "N * int64",
+                shape: "N times (v)",
+                doc: "For each member offsets from MxRecPrepare.",
+            },
+            Arg {
+                name: "prepared_inverse",
+                dtype: "N * int32",
+                shape: "N times (s...)",
+                doc: "For each member inverse from MxRecPrepare.",
+            },
+        ],
+        outputs: MANY_RESOLVED,
+        attrs: &[MEMBERS, KEY_TYPE, LIMIT],
+        errors: "those of MxRecIdOffset; batches that could be claimed are then in their tables.",
+        stateful: true,
+        differentiable: false,
+    };
+
+    fn create(construction: &Construction) -> Result<Self> {
+        Ok(Self {
+            members: members(construction)?,
+            limit: limit(construction)?,
+        })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let members = self.members;
+        let lists = Lists { context, members };
+        let (tables, inputs) = (lists.tables()?, lists.list(1)?);
+        let (offsets, inverses) = (lists.list(2)?, lists.list(3)?);
+        let mut late = Vec::new();
+        let prepared = offsets.iter().zip(&inverses);
+        for (at, ((table, input), (offsets, inverse))) in
+            tables.iter().zip(&inputs).zip(prepared).enumerate()
+        {
+            let is_claimed = on(table, || {
+                if offsets.rank() != 1 || inverse.dims() != input.dims() {
+                    return Ok(false);
+                }
+                let (given, places) = (offsets.values::<i64>()?, inverse.values::<i32>()?);
+                table.claim(pool()?, ids(input)?, given, self.limit, places)
+            })?;
+            if !is_claimed {
+                late.push(at);
+            }
+        }
+        let at = |list: &[usize]| -> (Vec<Arc<Table>>, Vec<&Input>) {
+            let found = list
+                .iter()
+                .filter_map(|&at| Some((tables.get(at)?, inputs.get(at)?)));
+            found
+                .map(|(table, input)| (Arc::clone(table), input))
+                .unzip()
+        };
+        let (late_tables, late_inputs) = at(&late);
+        let resolved = resolve_many(context, &late_tables, &late_inputs, self.limit)?;
+        let mut resolved = late.into_iter().zip(resolved).peekable();
+        for (at, (offsets, inverse)) in offsets.iter().zip(&inverses).enumerate() {
+            match resolved.next_if(|(late, _)| *late == at) {
+                Some((_, (offsets, inverse))) => {
+                    context.set(at, offsets)?;
+                    context.set(members + at, inverse)?;
+                }
+                None => {
+                    context.set(at, offsets)?;
+                    context.set(members + at, inverse)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The offsets and the inverse of batches of ids as the tables give them now; unknown keys get rows.
+fn resolve_many(
+    context: &Context,
+    tables: &[Arc<Table>],
+    inputs: &[&Input],
+    limit: Option<usize>,
+) -> Result<Vec<(Lent, Output<i32>)>> {
+    let mut inverses = inputs
+        .iter()
+        .map(|input| context.allocate::<i32>(&input.dims()))
+        .collect::<Result<Vec<_>>>()?;
+    let mut group = Vec::with_capacity(tables.len());
+    for ((table, input), inverse) in tables.iter().zip(inputs).zip(&mut inverses) {
+        group.push(IdsOf {
+            table,
+            ids: ids(input)?,
+            inverse: inverse.values(),
+        });
+    }
+    let leases = Table::lease_many(pool()?, group, limit)?;
+    let offsets = leases
+        .into_iter()
+        .map(|lease| context.lend(lease))
+        .collect::<Result<Vec<_>>>()?;
+    Ok(offsets.into_iter().zip(inverses).collect())
+}
+
+const VARIABLES: Arg = Arg {
+    name: "variables",
+    dtype: "N * float",
+    shape: "N times (0, dim)",
+    doc: "The variable of each member's table; it carries dim to shape inference and is what \
+          gradients are taken of.",
+};
+const FOUND_OFFSETS: Arg = Arg {
+    name: "offsets",
+    dtype: "N * int64",
+    shape: "N times (u)",
+    doc: "For each member row numbers, as MxRecIdOffset gives them.",
+};
+const FOUND_INVERSE: Arg = Arg {
+    name: "inverse",
+    dtype: "N * int32",
+    shape: "N times (s...)",
+    doc: "For each member and id its place in offsets; -1: none.",
+};
+const EMBED_ERRORS: &str = "`INVALID_ARGUMENT` for an offset that is no row in use, and for a \
+                            place outside of offsets.";
+
+/// The inputs of an op that reads rows by offset.
+struct Found {
+    tables: Vec<Arc<Table>>,
+    offsets: Vec<Input>,
+    inverses: Vec<Input>,
+}
+
+impl Found {
+    fn of(lists: &Lists<'_>) -> Result<Found> {
+        let tables = lists.tables()?;
+        for (table, variable) in tables.iter().zip(&lists.list(1)?) {
+            on(table, || expect_variable(variable, table))?;
+        }
+        let (offsets, inverses) = (lists.list(2)?, lists.list(3)?);
+        for (table, offsets) in tables.iter().zip(&offsets) {
+            on(table, || expect_rank(offsets, 1))?;
+        }
+        Ok(Found {
+            tables,
+            offsets,
+            inverses,
+        })
+    }
+
+    fn group(&self) -> Result<Vec<RowsOf<'_>>> {
+        let inputs = self.tables.iter().zip(&self.offsets).zip(&self.inverses);
+        let group = inputs.map(|((table, offsets), inverse)| {
+            Ok(RowsOf {
+                table,
+                offsets: offsets.values::<i64>()?,
+                inverse: inverse.values::<i32>()?,
+            })
+        });
+        group.collect()
+    }
+}
+
+/// Offsets to embeddings, in many tables.
+pub(crate) struct EmbedMany {
+    members: usize,
+}
+
+impl OpKernel for EmbedMany {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecEmbedMany",
+        doc: "MxRecEmbed in many tables at once.",
+        inputs: &[HANDLES, VARIABLES, FOUND_OFFSETS, FOUND_INVERSE],
+        outputs: &[Arg {
+            name: "embeddings",
+            dtype: "N * float",
+            shape: "N times (s..., dim)",
+            doc: "For each member a row for each id; zeros for -1.",
+        }],
+        attrs: &[MEMBERS],
+        errors: EMBED_ERRORS,
+        stateful: true,
+        differentiable: true,
+    };
+
+    fn create(construction: &Construction) -> Result<Self> {
+        let members = members(construction)?;
+        Ok(Self { members })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let members = self.members;
+        let found = Found::of(&Lists { context, members })?;
+        let mut outputs = found
+            .tables
+            .iter()
+            .zip(&found.inverses)
+            .map(|(table, inverse)| context.allocate::<f32>(&with_last(inverse, table.dim())))
+            .collect::<Result<Vec<_>>>()?;
+        let outs = outputs.iter_mut().map(|output| output.values()).collect();
+        Table::embed_many(pool()?, &found.group()?, outs)?;
+        for (at, output) in outputs.into_iter().enumerate() {
+            context.set(at, output)?;
+        }
+        Ok(())
+    }
+}
+
+/// Offsets to embeddings of many tables, side by side.
+pub(crate) struct EmbedConcat {
+    members: usize,
+}
+
+impl OpKernel for EmbedConcat {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecEmbedConcat",
+        doc: "MxRecEmbedMany and the concatenation of the embeddings along their last dimension, \
+              in the order of the members, in one.",
+        inputs: &[HANDLES, VARIABLES, FOUND_OFFSETS, FOUND_INVERSE],
+        outputs: &[Arg {
+            name: "embedding",
+            dtype: "float",
+            shape: "(t..., width)",
+            doc: "A row for each id: those of all members, side by side; zeros for -1.",
+        }],
+        attrs: &[MEMBERS],
+        errors: "`INVALID_ARGUMENT` for an offset that is no row in use, for a place outside of \
+                 offsets, and for members of different shapes.",
+        stateful: true,
+        differentiable: true,
+    };
+
+    fn create(construction: &Construction) -> Result<Self> {
+        let members = members(construction)?;
+        Ok(Self { members })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let members = self.members;
+        let found = Found::of(&Lists { context, members })?;
+        let first = found
+            .inverses
+            .first()
+            .ok_or_else(|| Error::invalid("a group must have members"))?;
+        for (table, inverse) in found.tables.iter().zip(&found.inverses) {
+            if inverse.dims() != first.dims() {
+                return Err(Error::invalid("the ids of all members must have one shape")
+                    .with("table", &table.config().name)
+                    .with("shape", format_args!("{:?}", inverse.dims()))
+                    .with("first", format_args!("{:?}", first.dims())));
+            }
+        }
+        let width = found.tables.iter().map(|table| table.dim()).sum();
+        let mut output = context.allocate::<f32>(&with_last(first, width))?;
+        Table::embed_side_by_side(pool()?, &found.group()?, output.values())?;
+        context.set(0, output)
+    }
+}
+
+/// The shape of an input with one dimension behind it.
+fn with_last(input: &Input, last: usize) -> Vec<i64> {
+    let mut dims = input.dims();
+    dims.push(last as i64);
+    dims
+}
+
+/// Rows of keys of many tables, read only.
+pub(crate) struct FindMany {
+    members: usize,
+}
+
+impl OpKernel for FindMany {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecFindMany",
+        doc: "MxRecFind in many tables at once.",
+        inputs: &[
+            HANDLES,
+            VARIABLES,
+            MANY_IDS,
+            Arg {
+                name: "absent",
+                dtype: "N * float",
+                shape: "N times (k, dim)",
+                doc: "For each member what keys without a row get, as in MxRecFind.",
+            },
+        ],
+        outputs: &[Arg {
+            name: "embeddings",
+            dtype: "N * float",
+            shape: "N times (s..., dim)",
+            doc: "For each member the rows.",
+        }],
+        attrs: &[MEMBERS, KEY_TYPE],
+        errors: "`INVALID_ARGUMENT` for another k.",
+        stateful: true,
+        differentiable: false,
+    };
+
+    fn create(construction: &Construction) -> Result<Self> {
+        let members = members(construction)?;
+        Ok(Self { members })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let members = self.members;
+        let lists = Lists { context, members };
+        let (tables, variables) = (lists.tables()?, lists.list(1)?);
+        let (inputs, absents) = (lists.list(2)?, lists.list(3)?);
+        let mut group = Vec::with_capacity(members);
+        let mut outputs = Vec::with_capacity(members);
+        let all = tables.iter().zip(&variables).zip(&inputs).zip(&absents);
+        for (((table, variable), input), absent) in all {
+            let ids = ids(input)?;
+            let absent = on(table, || {
+                expect_variable(variable, table)?;
+                rows_of_absent(absent, ids.len(), table.dim())
+            })?;
+            group.push(KeysOf { table, ids, absent });
+            outputs.push(context.allocate::<f32>(&with_last(input, table.dim()))?);
+        }
+        let outs = outputs.iter_mut().map(|output| output.values()).collect();
+        Table::find_many(pool()?, &group, outs)?;
+        for (at, output) in outputs.into_iter().enumerate() {
+            context.set(at, output)?;
+        }
+        Ok(())
+    }
+}
+
+/// The entries of the input `columns`, one for each member.
+fn first_columns(input: &Input, members: usize) -> Result<&[i32]> {
+    expect_rank(input, 1)?;
+    let firsts = input.values::<i32>()?;
+    if firsts.len() == members {
+        return Ok(firsts);
+    }
+    Err(
+        Error::invalid("columns must have one entry for each member")
+            .with("columns", firsts.len())
+            .with("members", members),
+    )
+}
+
+/// Runs what is for all tables of a group; its error names the first of them.
+fn on_first<T>(tables: &[Arc<Table>], work: impl FnOnce() -> Result<T>) -> Result<T> {
+    match tables.first() {
+        Some(table) => on(table, work),
+        None => work(),
+    }
+}
+
+/// The op that takes offsets.
+pub(crate) struct ApplyMany<O> {
+    optimizer: O,
+    members: usize,
+}
+
+impl<O: Optimizer> OpKernel for ApplyMany<O> {
+    const DEF: &'static OpDef = O::MANY;
+
+    fn create(construction: &Construction) -> Result<Self> {
+        Ok(Self {
+            members: members(construction)?,
+            optimizer: O::read(construction)?,
+        })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let members = self.members;
+        let lists = Lists { context, members };
+        let (tables, offsets, grads) = (lists.tables()?, lists.list(1)?, lists.list(2)?);
+        let mut group = Vec::with_capacity(members);
+        for ((table, offsets), grad) in tables.iter().zip(&offsets).zip(&grads) {
+            let rows = on(table, || {
+                expect_rank(offsets, 1)?;
+                expect_rank(grad, 2)?;
+                expect_last(grad, table.dim())?;
+                Ok(RowGradients {
+                    offsets: offsets.values::<i64>()?,
+                    grads: grad.values::<f32>()?,
+                })
+            })?;
+            group.push((&**table, rows));
+        }
+        let step = on_first(&tables, || {
+            self.optimizer.step(&Hyper::new(context, 3 * members, 3))
+        })?;
+        let updated = Table::apply_many(pool()?, &group, step.as_ref())?;
+        context.set_scalar(0, updated as i64)
+    }
+}
+
+/// The op that takes offsets and the gradients of all ids of lookups.
+pub(crate) struct ApplyManyByRestore<O> {
+    optimizer: O,
+    members: usize,
+}
+
+impl<O: Optimizer> OpKernel for ApplyManyByRestore<O> {
+    const DEF: &'static OpDef = O::MANY_BY_RESTORE;
+
+    fn create(construction: &Construction) -> Result<Self> {
+        Ok(Self {
+            members: members(construction)?,
+            optimizer: O::read(construction)?,
+        })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let members = self.members;
+        let lists = Lists { context, members };
+        let (tables, offsets) = (lists.tables()?, lists.list(1)?);
+        let (inverses, grads) = (lists.list(2)?, lists.list(3)?);
+        let firsts = context.tensor(4 * members, 4)?;
+        let firsts = on_first(&tables, || first_columns(&firsts, members))?;
+        let mut group = Vec::with_capacity(members);
+        let inputs = offsets.iter().zip(&inverses).zip(&grads).zip(firsts);
+        for (table, (((offsets, inverse), grad), &column)) in tables.iter().zip(inputs) {
+            let lookup = on(table, || {
+                expect_rank(offsets, 1)?;
+                Ok(LookupColumns {
+                    offsets: offsets.values::<i64>()?,
+                    inverse: inverse.values::<i32>()?,
+                    grads: match usize::try_from(column) {
+                        Ok(first) => columns(grad, inverse, first, table.dim())?,
+                        Err(_) => {
+                            expect_last(grad, table.dim())?;
+                            columns(grad, inverse, 0, table.dim())?
+                        }
+                    },
+                })
+            })?;
+            group.push((&**table, lookup));
+        }
+        let step = on_first(&tables, || {
+            self.optimizer
+                .step(&Hyper::new(context, 4 * members + 1, 5))
+        })?;
+        let updated = Table::apply_lookups_many(pool()?, &group, step.as_ref())?;
+        context.set_scalar(0, updated as i64)
+    }
+}
