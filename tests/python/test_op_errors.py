@@ -28,6 +28,7 @@ class Arguments:
             "accumulator": (0.1, np.float32), "wide": (np.ones([3, DIM]), np.float32),
             "beta": (0.9, np.float32), "name": (np.frombuffer(b"Adagrad_accumulator", np.uint8), np.uint8),
             "path": (np.frombuffer(b"/nowhere/at/all", np.uint8), np.uint8), "since": (0, np.int64),
+            "embedding": (np.zeros(0), np.uint8), "initial": ([0.0, 0.5], np.float32),
             "weight": (1, np.int32), "timestamp": (1000, np.int64), "keys": ([1, 2], np.int64),
         }
         values.update(replaced)
@@ -61,6 +62,10 @@ CALLS = {
         a.handle, [a.offsets], [a.restore], [a.wide], a.lr, a.power, a.accumulator, a.zero, a.zero, a.zero),
     "MxRecApplySgdByIds": lambda o, a: o.mx_rec_apply_sgd_by_ids(a.handle, a.ids, a.grad, a.lr, a.zero),
     "MxRecApplyAdagradByIds": lambda o, a: o.mx_rec_apply_adagrad_by_ids(a.handle, a.ids, a.grad, a.lr, a.accumulator),
+    "MxRecReadRows": lambda o, a: o.mx_rec_read_rows(
+        a.handle, a.offsets, a.grad, [a.embedding, a.name], a.initial).rows,
+    "MxRecWriteRows": lambda o, a: o.mx_rec_write_rows(
+        a.handle, a.offsets, [a.embedding, a.name], a.initial, [a.grad, a.rows], [a.rows, a.rows]),
     "MxRecObserve": lambda o, a: o.mx_rec_observe(
         a.handle, a.ids, a.weight, a.timestamp, access_threshold=1, eviction_threshold=60).keys,
     "MxRecAdmit": lambda o, a: o.mx_rec_admit(a.handle, a.keys, a.restore).offsets,
@@ -85,6 +90,7 @@ F, I, N = np.float32, np.int64, np.int32
 APPLIES = [op for op in CALLS if op.startswith("MxRecApply")]
 UNSUMMED = [op for op in APPLIES if op.endswith("ByRestore")]
 SUMMED = [op for op in APPLIES if op not in UNSUMMED]
+FIELDS = ["MxRecReadRows", "MxRecWriteRows"]
 HANDLES = [op for op in CALLS if op not in ("MxRecRestore", "MxRecReduce")]
 
 WRONG = (
@@ -115,6 +121,12 @@ WRONG = (
     + [("MxRecApplyFtrl", "zero", value, F) for value in (NAN, INF, -1.0)]
     + [("MxRecApplyFtrl", "accumulator", value, F) for value in (NAN, -1.0)]
     + [("MxRecAssign", "rows", value, F) for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]))]
+    + [(op, "offsets", value, I) for op in FIELDS for value in ([0, 9], [0, -2], [[0, 1]], 0, [0])]
+    + [(op, "grad", value, F) for op in FIELDS for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]), 1.0)]
+    + [("MxRecWriteRows", "rows", value, F) for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]), 1.0)]
+    + [(op, "initial", value, F) for op in FIELDS for value in ([0.0], [0.0, NAN], [0.0, -INF], 0.5, [[0.0, 0.5]])]
+    + [(op, "name", np.frombuffer(value, np.uint8), np.uint8) for op in FIELDS for value in (
+        b"a/b", b"", b"\xff", b"key", b"..")]
     + [("MxRecObserve", "weight", value, N) for value in (-1, -2 ** 31, [1, 1])]
     + [("MxRecObserve", "timestamp", value, I) for value in (0, -1, 2 ** 32 - 1, 2 ** 62, [1, 2], [[1]], [])]
     + [("MxRecAdmit", "keys", value, I) for value in ([1], [-1, 2], [7, 7], [[1, 2]], 1)]
