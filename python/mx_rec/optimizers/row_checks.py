@@ -188,7 +188,7 @@ def _index_place(op: tf.Operation) -> int:
 
 def _consumers(tensor: tf.Tensor) -> Iterator[Tuple[tf.Operation, int]]:
     """The ops that take a tensor, each with the place among its inputs."""
-    for op in set(tensor.consumers()):
+    for op in dict.fromkeys(tensor.consumers()):
         for place, one in enumerate(op.inputs):
             if one is tensor:
                 yield op, place
