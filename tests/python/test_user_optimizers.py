@@ -130,6 +130,22 @@ def test_in_a_branch_an_update_runs_when_the_branch_does(graph, plain, dynamic, 
     assert_same(sess, optimizer, name, model, dense)
 
 
+def test_the_rows_outlive_what_a_branch_that_is_not_taken_does_with_them(graph, dynamic):
+    """A reference to them was handed to the other branch after the update had ended: memory that was freed."""
+    tf = support.tf()
+    model = Model(lookups=1)
+    train = user_optimizers.classes()["InBranches"]().minimize(model.loss, var_list=[model.variable])
+    ended = [op for op in graph.get_operations() if op.type == "DestroyTemporaryVariable"]
+    assert not ended
+    with tf.compat.v1.Session() as sess:
+        model.raw.assign(sess, key_of(np.arange(ROWS)), initial_rows())
+        for _ in range(300):
+            sess.run(train, model.feed([np.arange(ROWS)]))
+    other = Model("other", lookups=1)
+    user_optimizers.classes()["Descent"]().minimize(other.loss, var_list=[other.variable])
+    assert [op for op in graph.get_operations() if op.type == "DestroyTemporaryVariable"]
+
+
 @pytest.mark.parametrize("name", ["OwnAdam", "OnResources"])
 def test_in_a_loop_each_turn_is_an_update(graph, plain, dynamic, name):
     from mx_rec.core.embedding import sparse_lookup
