@@ -147,8 +147,8 @@ class RowChecks:
 def runs_before(op: tf.Operation, others: List[tf.Operation], start: tf.Operation) -> bool:
     """Returns whether all of `others` run before `op`, or are it.
 
-    What is joined after a condition runs on when one branch has ended: ops of the other branch, such
-    as the Switch that hands it a reference, may run later.
+    What is joined after a condition runs on when one branch has ended: ops of the other branch,
+    such as the Switch that hands it a reference, may run later.
 
     Args:
         op: An op.
