@@ -65,15 +65,10 @@ def test_a_repeated_row_gets_one_update_by_its_sum(graph, session):
     support.assert_same_bits(*sess.run([variable for _, variable in results]))
 
 
-def test_tables_and_wrong_numbers_are_refused(mx):
-    from mx_rec.core.embedding import create_table, sparse_lookup
+def test_wrong_numbers_are_refused(mx):
     from mx_rec.optimizers.ftrl_t import create_hash_optimizer
 
     mx()
-    table = create_table(tf.int64, 2, "refused", tf.compat.v1.zeros_initializer(), device_vocabulary_size=10)
-    rows = sparse_lookup(table, tf.constant([1], tf.int64), modify_graph=True)
-    with pytest.raises(NotImplementedError, match="refused.*mx_rec.optimizers.ftrl for tables"):
-        create_hash_optimizer(0.1).minimize(tf.reduce_sum(rows), var_list=[table.variable])
     for wrong in ({"alpha": 0.0}, {"beta": -1.0}, {"epsilon": 2.0}, {"name": ""}):
         with pytest.raises(ValueError, match=list(wrong)[0]):
             create_hash_optimizer(0.1, **wrong)

@@ -28,6 +28,7 @@ class Arguments:
             "accumulator": (0.1, np.float32), "wide": (np.ones([3, DIM]), np.float32),
             "beta": (0.9, np.float32), "name": (np.frombuffer(b"Adagrad_accumulator", np.uint8), np.uint8),
             "path": (np.frombuffer(b"/nowhere/at/all", np.uint8), np.uint8), "since": (0, np.int64),
+            "embedding": (np.zeros(0), np.uint8), "initial": ([0.0, 0.5], np.float32),
             "weight": (1, np.int32), "timestamp": (1000, np.int64), "keys": ([1, 2], np.int64),
             "columns": ([-1, 0], np.int32),
         }
@@ -80,6 +81,10 @@ CALLS = {
     "MxRecApplyLazyAdamManyByRestore": lambda o, a: o.mx_rec_apply_lazy_adam_many_by_restore(
         [a.handle] * 2, [a.offsets] * 2, [a.restore] * 2, [a.wide] * 2, a.columns, a.lr, a.beta, a.beta, a.beta, a.beta,
         a.epsilon),
+    "MxRecReadRows": lambda o, a: o.mx_rec_read_rows(
+        a.handle, a.offsets, a.grad, [a.embedding, a.name], a.initial).rows,
+    "MxRecWriteRows": lambda o, a: o.mx_rec_write_rows(
+        a.handle, a.offsets, [a.embedding, a.name], a.initial, [a.grad, a.rows], [a.rows, a.rows]),
     "MxRecObserve": lambda o, a: o.mx_rec_observe(
         a.handle, a.ids, a.weight, a.timestamp, access_threshold=1, eviction_threshold=60).keys,
     "MxRecAdmit": lambda o, a: o.mx_rec_admit(a.handle, a.keys, a.restore).offsets,
@@ -106,6 +111,8 @@ UNSUMMED = [op for op in APPLIES if op.endswith("ByRestore")]
 SUMMED = [op for op in APPLIES if op not in UNSUMMED]
 GROUPED = [op for op in APPLIES if op.endswith("ManyByRestore")]
 HANDLES = [op for op in CALLS if op not in ("MxRecRestore", "MxRecReduce", "MxRecReduceColumns")]
+FIELDS = ["MxRecReadRows", "MxRecWriteRows"]
+HANDLES = [op for op in CALLS if op not in ("MxRecRestore", "MxRecReduce")]
 
 WRONG = (
     [(op, "handle", value, I) for op in HANDLES for value in (0, 123456789, [1, 2])]
@@ -142,6 +149,12 @@ WRONG = (
        for value in (np.zeros([0, 3]), np.zeros([4]))]
     + [("MxRecFindMany", "absent", value, F) for value in (np.zeros([3, DIM]), np.zeros([1, DIM + 1]), np.zeros([DIM]))]
     + [("MxRecReduceColumns", "wide", value, F) for value in (np.ones([3, DIM - 1]), np.ones([2, DIM]), np.ones([3]))]
+    + [(op, "offsets", value, I) for op in FIELDS for value in ([0, 9], [0, -2], [[0, 1]], 0, [0])]
+    + [(op, "grad", value, F) for op in FIELDS for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]), 1.0)]
+    + [("MxRecWriteRows", "rows", value, F) for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]), 1.0)]
+    + [(op, "initial", value, F) for op in FIELDS for value in ([0.0], [0.0, NAN], [0.0, -INF], 0.5, [[0.0, 0.5]])]
+    + [(op, "name", np.frombuffer(value, np.uint8), np.uint8) for op in FIELDS for value in (
+        b"a/b", b"", b"\xff", b"key", b"..")]
     + [("MxRecObserve", "weight", value, N) for value in (-1, -2 ** 31, [1, 1])]
     + [("MxRecObserve", "timestamp", value, I) for value in (0, -1, 2 ** 32 - 1, 2 ** 62, [1, 2], [[1]], [])]
     + [("MxRecAdmit", "keys", value, I) for value in ([1], [-1, 2], [7, 7], [[1, 2]], 1)]

@@ -18,8 +18,11 @@ def batches(steps=STEPS):
 
 
 @pytest.fixture
-def as_it_stands(graph):
-    """A function that opens sessions in which TensorFlow does not rewrite the graph; they are closed at the end."""
+def plain(graph):
+    """A function that opens sessions in which TensorFlow does not rewrite the graph; they are closed at the end.
+
+    Elsewhere it multiplies numbers in another order, such as a gradient by two constants, where it sees all of them.
+    """
     tf = support.tf()
     config = tf.compat.v1.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
@@ -53,13 +56,13 @@ def assert_same(sess, optimizer, name, model, dense):
     return values
 
 
-@pytest.mark.parametrize("how", ["minimize", "apply_gradients", "clipped", "together"])
+@pytest.mark.parametrize("how", ["minimize", "apply_gradients", "clipped", "together", "rewritten"])
 @pytest.mark.parametrize("name", ALL)
-def test_a_table_gets_the_bits_of_a_variable(graph, session, as_it_stands, dynamic, name, how):
+def test_a_table_gets_the_bits_of_a_variable(graph, session, plain, dynamic, name, how):
     tf = support.tf()
     optimizer = user_optimizers.classes()[name]()
     model, dense = Model(), Dense(initial_rows(), use_resource=name in RESOURCES)
-    if how == "together":
+    if how in ("together", "rewritten"):
         train = optimizer.minimize(model.loss + dense.loss, var_list=[model.variable, dense.variable])
     else:
         updates = []
@@ -75,17 +78,20 @@ def test_a_table_gets_the_bits_of_a_variable(graph, session, as_it_stands, dynam
                 grads, _ = tf.clip_by_global_norm(grads, 2.0)
             updates.append(optimizer.apply_gradients(zip(grads, [one.variable])))
         train = tf.group(*updates)
-    # TensorFlow multiplies by the learning rate and the norm in another order where it sees both.
-    sess = start(as_it_stands if how == "clipped" else session, [model], SLOTS[name].values())
+    sess = start(session if how == "rewritten" else plain, [model], SLOTS[name].values())
     for batch in batches():
         sess.run(train, feeds([model, dense], batch))
-    values = assert_same(sess, optimizer, name, model, dense)
+    if how == "rewritten":
+        values = model.contents(sess, list(SLOTS[name].values()))
+        np.testing.assert_allclose(values[0], sess.run(dense.variable), rtol=1e-4, atol=1e-6)
+    else:
+        values = assert_same(sess, optimizer, name, model, dense)
     assert not np.array_equal(values[0], initial_rows())
     assert all(np.any(slot != slot[0, 0]) for slot in values[1:])
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_repeated_ids_are_summed_or_left_as_the_class_says(graph, session, dynamic, name):
+def test_repeated_ids_are_summed_or_left_as_the_class_says(graph, plain, dynamic, name):
     """A lookup sums its own repeats, so the variable gets such sums as well."""
     tf = support.tf()
     at = [tf.constant([3, 7, 5], tf.int64), tf.constant([7, 3], tf.int64)]
@@ -97,14 +103,14 @@ def test_repeated_ids_are_summed_or_left_as_the_class_says(graph, session, dynam
     train = optimizer.apply_gradients([
         (tf.IndexedSlices(tf.concat(values, 0), tf.concat(offsets, 0)), model.variable),
         (tf.IndexedSlices(tf.concat(values, 0), tf.concat(at, 0)), dense.variable)])
-    sess = start(session, [model], SLOTS[name].values())
+    sess = start(plain, [model], SLOTS[name].values())
     for _ in range(3):
         sess.run(train, {ids[0]: key_of([3, 7, 5]), ids[1]: key_of([7, 3])})
     assert_same(sess, optimizer, name, model, dense)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_in_a_branch_an_update_runs_when_the_branch_does(graph, session, dynamic, name):
+def test_in_a_branch_an_update_runs_when_the_branch_does(graph, plain, dynamic, name):
     tf = support.tf()
     optimizer = user_optimizers.classes()[name]()
     model, dense = Model(), Dense(initial_rows(), use_resource=name in RESOURCES)
@@ -116,7 +122,7 @@ def test_in_a_branch_an_update_runs_when_the_branch_does(graph, session, dynamic
             return tf.constant(1)
 
     done = tf.cond(flag, both, lambda: tf.constant(0))
-    sess = start(session, [model], SLOTS[name].values())
+    sess = start(plain, [model], SLOTS[name].values())
     for number, batch in enumerate(batches(7)):
         before = model.contents(sess, [])[0]
         assert sess.run(done, {flag: number % 3 != 1, **feeds([model, dense], batch)}) == int(number % 3 != 1)
@@ -124,14 +130,30 @@ def test_in_a_branch_an_update_runs_when_the_branch_does(graph, session, dynamic
     assert_same(sess, optimizer, name, model, dense)
 
 
+def test_the_rows_outlive_what_a_branch_that_is_not_taken_does_with_them(graph, dynamic):
+    """A reference to them was handed to the other branch after the update had ended: memory that was freed."""
+    tf = support.tf()
+    model = Model(lookups=1)
+    train = user_optimizers.classes()["InBranches"]().minimize(model.loss, var_list=[model.variable])
+    ended = [op for op in graph.get_operations() if op.type == "DestroyTemporaryVariable"]
+    assert not ended
+    with tf.compat.v1.Session() as sess:
+        model.raw.assign(sess, key_of(np.arange(ROWS)), initial_rows())
+        for _ in range(300):
+            sess.run(train, model.feed([np.arange(ROWS)]))
+    other = Model("other", lookups=1)
+    user_optimizers.classes()["Descent"]().minimize(other.loss, var_list=[other.variable])
+    assert [op for op in graph.get_operations() if op.type == "DestroyTemporaryVariable"]
+
+
 @pytest.mark.parametrize("name", ["OwnAdam", "OnResources"])
-def test_in_a_loop_each_turn_is_an_update(graph, session, dynamic, name):
+def test_in_a_loop_each_turn_is_an_update(graph, plain, dynamic, name):
     from mx_rec.core.embedding import sparse_lookup
 
     tf = support.tf()
     optimizer = user_optimizers.classes()[name]()
     model, dense = Model(), Dense(initial_rows(), use_resource=name in RESOURCES)
-    numbers = tf.constant([batch[0] for batch in batches(6)], tf.int64)
+    numbers = tf.constant(np.array([batch[0] for batch in batches(6)], np.int64))
 
     def turn(number):
         rows = numbers[number]
@@ -144,13 +166,13 @@ def test_in_a_loop_each_turn_is_an_update(graph, session, dynamic, name):
             return number + 1
 
     done = tf.while_loop(lambda number: number < 6, turn, [0], parallel_iterations=1)
-    sess = start(session, [model], SLOTS[name].values())
+    sess = start(plain, [model], SLOTS[name].values())
     assert sess.run(done) == 6
     assert_same(sess, optimizer, name, model, dense)
 
 
 @pytest.mark.parametrize("name", ["Decayed", "OwnAdagrad", "OwnAdam", "OnResources"])
-def test_two_tables_and_shared_lookups_have_each_their_own_slots(graph, session, dynamic, name):
+def test_two_tables_and_shared_lookups_have_each_their_own_slots(graph, plain, dynamic, name):
     """The second table is looked up by the same ids; one optimizer updates both and two variables."""
     from mx_rec.core.embedding import create_table, sparse_lookup
 
@@ -166,7 +188,7 @@ def test_two_tables_and_shared_lookups_have_each_their_own_slots(graph, session,
     second = support.Raw.of(wide)
     for slot in SLOTS[name].values():
         second.slot(slot)
-    sess = start(session, [model], SLOTS[name].values())
+    sess = start(plain, [model], SLOTS[name].values())
     for batch in batches(8):
         sess.run(train, feeds([model, dense], batch))
     assert_same(sess, optimizer, name, model, dense)
@@ -247,7 +269,7 @@ def test_a_monitored_session_resumes_with_the_slots(mx, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["Decayed", "OwnAdam", "OnResources"])
-def test_with_dynamic_expansion_pairs_of_gradients_and_offsets_are_taken(graph, session, mx, name):
+def test_with_dynamic_expansion_pairs_of_gradients_and_offsets_are_taken(graph, plain, mx, name):
     tf = support.tf()
     mx(use_dynamic_expansion=True)
     model, dense = Model(), Dense(initial_rows(), use_resource=name in RESOURCES)
@@ -259,7 +281,7 @@ def test_with_dynamic_expansion_pairs_of_gradients_and_offsets_are_taken(graph, 
         (tf.gradients(dense.loss, [dense.variable])[0], dense.variable)])
     with pytest.raises(ValueError, match="offsets"):
         optimizer.apply_gradients([(tf.gradients(model.loss, [model.variable])[0], model.variable)])
-    sess = start(session, [model], SLOTS[name].values())
+    sess = start(plain, [model], SLOTS[name].values())
     for batch in batches():
         sess.run(train, feeds([model, dense], batch))
     assert_same(sess, optimizer, name, model, dense)
@@ -287,7 +309,8 @@ def test_gradients_of_removed_keys_and_padding_keys_change_nothing_and_are_count
 
     tf = support.tf()
     table = create_table(key_dtype=tf.int64, dim=DIM, name="table", device_vocabulary_size=ROWS,
-                         emb_initializer=tf.compat.v1.ones_initializer(), padding_keys=[5])
+                         emb_initializer=tf.compat.v1.ones_initializer(), padding_keys=[5], padding_keys_mask=True,
+                         padding_keys_len=1)
     ids = tf.constant([4, 5, 6, -1], tf.int64)
     raw = support.Raw.of(table)
     grad, = tf.gradients(tf.reduce_sum(sparse_lookup(table, ids, modify_graph=True)), [table.variable])
@@ -300,12 +323,12 @@ def test_gradients_of_removed_keys_and_padding_keys_change_nothing_and_are_count
     raw.remove(sess, [4])
     sess.run(train, {offsets: np.append(given, -1)})
     rows = raw.rows(sess)
-    assert sorted(rows) == [5, 6] and table_stats(table, sess).stale == 1
+    assert sorted(rows) == [5, 6] and table_stats(table).stale == 1
     np.testing.assert_array_equal(rows[5], np.ones(DIM))
     np.testing.assert_array_equal(rows[6], np.zeros(DIM))
     raw.remove(sess, [5, 6])
     sess.run(train, {offsets: np.append(given, -1)})
-    assert raw.size(sess) == 0 and table_stats(table, sess).stale == 4
+    assert raw.size(sess) == 0 and table_stats(table).stale == 4
     with pytest.raises(tf.errors.InvalidArgumentError, match="never given out"):
         sess.run(train, {offsets: np.array([12345, 0, 0, 0])})
 
@@ -320,7 +343,7 @@ def test_a_batch_without_rows_is_an_update_of_nothing(graph, session, dynamic):
             assert model.raw.size(sess) == 0
 
 
-def test_two_optimizers_in_one_step_both_update_and_in_order_give_the_bits_of_a_variable(graph, session, dynamic):
+def test_two_optimizers_in_one_step_both_update_and_in_order_give_the_bits_of_a_variable(graph, plain, dynamic):
     tf = support.tf()
     model, dense = Model(), Dense(initial_rows())
     made = user_optimizers.classes()
@@ -331,7 +354,7 @@ def test_two_optimizers_in_one_step_both_update_and_in_order_give_the_bits_of_a_
             first = made["OwnAdagrad"]().apply_gradients(zip(grads, [one.variable]))
         with tf.control_dependencies([first]):
             updates.append(made["Decayed"]().apply_gradients(zip(grads, [one.variable])))
-    sess = start(session, [model])
+    sess = start(plain, [model])
     for batch in batches():
         sess.run(updates, feeds([model, dense], batch))
     support.assert_same_bits(model.contents(sess, [])[0], sess.run(dense.variable))
@@ -400,7 +423,7 @@ def test_an_optimizer_updates_a_table_in_several_calls_with_one_slot(graph, sess
         sess.run(optimizer.get_slot(model.variable, "trace"))
 
 
-def test_a_number_that_the_update_does_not_wait_for_can_be_fetched(graph, session, dynamic):
+def test_a_number_that_the_update_does_not_wait_for_can_be_fetched(graph, plain, dynamic):
     """A script may keep a tensor of its rows for a summary; it runs beside the update."""
     tf = support.tf()
     kept = []
@@ -414,14 +437,14 @@ def test_a_number_that_the_update_does_not_wait_for_can_be_fetched(graph, sessio
     model, dense = Model(), Dense(initial_rows())
     train = Watched().minimize(model.loss + dense.loss, var_list=[model.variable, dense.variable])
     model.raw.slot("Watched_trace")
-    sess = start(session, [model])
+    sess = start(plain, [model])
     for batch in batches():
         assert np.all(np.isfinite(sess.run([train] + kept, feeds([model, dense], batch))[1:]))
     support.assert_same_bits(model.contents(sess, [])[0], sess.run(dense.variable))
 
 
 @pytest.mark.parametrize("module", ["ftrl_t", "ftrl_t_dense"])
-def test_the_ftrl_of_older_releases_updates_tables(graph, session, dynamic, module):
+def test_the_ftrl_of_older_releases_updates_tables(graph, plain, dynamic, module):
     import importlib
 
     make = importlib.import_module("mx_rec.optimizers." + module).create_hash_optimizer
@@ -430,7 +453,7 @@ def test_the_ftrl_of_older_releases_updates_tables(graph, session, dynamic, modu
     settings = {"alpha": 0.2, "lambda1": 0.05, "lambda2": 0.1, "epsilon": 0.1, "grad_factor": 0.3, "name": "Old"}
     optimizer = make(0.1, **settings)
     train = optimizer.minimize(model.loss + dense.loss, var_list=[model.variable, dense.variable])
-    sess = start(session, [model], ["Old_" + slot for slot in slots])
+    sess = start(plain, [model], ["Old_" + slot for slot in slots])
     for batch in batches():
         sess.run(train, feeds([model, dense], batch))
     values = model.contents(sess, ["Old_" + slot for slot in slots])
@@ -443,7 +466,7 @@ STOCK = ["rms", "centered_rms", "adadelta", "proximal_descent", "proximal_adagra
 
 
 @pytest.mark.parametrize("name", STOCK)
-def test_other_optimizers_of_tensorflow_give_the_bits_of_a_variable(graph, session, dynamic, name):
+def test_other_optimizers_of_tensorflow_give_the_bits_of_a_variable(graph, plain, dynamic, name):
     tf = support.tf()
     train = tf.compat.v1.train
     optimizer = {
@@ -456,7 +479,7 @@ def test_other_optimizers_of_tensorflow_give_the_bits_of_a_variable(graph, sessi
     }[name]()
     model, dense = Model(), Dense(initial_rows())
     update = optimizer.minimize(model.loss + dense.loss, var_list=[model.variable, dense.variable])
-    sess = start(session, [model])
+    sess = start(plain, [model])
     for batch in batches():
         sess.run(update, feeds([model, dense], batch))
     values = model.contents(sess, [])[0]

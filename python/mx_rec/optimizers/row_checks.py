@@ -27,6 +27,8 @@ _FIRST_OUTPUT = frozenset(("Merge", "Unique", "UniqueV2", "UniqueWithCounts", "U
 # Ops that hold indices if all of their data inputs do.
 _JOIN = {"Concat": slice(1, None), "ConcatV2": slice(None, -1), "Merge": slice(None, None),
          "Pack": slice(None, None)}
+# Ops that do not wait for all of their inputs.
+_LATER = frozenset(("Merge", "RefMerge"))
 # Ops whose results tell nothing of the numbers that go in.
 _NUMBERLESS = frozenset(("OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"))
 
@@ -145,6 +147,9 @@ class RowChecks:
 def runs_before(op: tf.Operation, others: List[tf.Operation], start: tf.Operation) -> bool:
     """Returns whether all of `others` run before `op`, or are it.
 
+    What is joined after a condition runs on when one branch has ended: ops of the other branch,
+    such as the Switch that hands it a reference, may run later.
+
     Args:
         op: An op.
         others: Ops that run after `start`.
@@ -159,6 +164,8 @@ def runs_before(op: tf.Operation, others: List[tf.Operation], start: tf.Operatio
             continue
         seen.add(one)
         missing.discard(one)
+        if one.type in _LATER:
+            continue
         todo.extend(tensor.op for tensor in one.inputs)
         todo.extend(one.control_inputs)
     return not missing
@@ -188,7 +195,7 @@ def _index_place(op: tf.Operation) -> int:
 
 def _consumers(tensor: tf.Tensor) -> Iterator[Tuple[tf.Operation, int]]:
     """The ops that take a tensor, each with the place among its inputs."""
-    for op in set(tensor.consumers()):
+    for op in dict.fromkeys(tensor.consumers()):
         for place, one in enumerate(op.inputs):
             if one is tensor:
                 yield op, place
