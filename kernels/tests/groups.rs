@@ -623,8 +623,8 @@ fn groups_in_any_order_at_once_do_not_wait_for_each_other() {
         });
     });
     assert!(steps.load(SeqCst) > 10);
-    let mut first = vec![[0.0; 2]; 4];
-    let mut rows = vec![[0.0; 2]; 4];
+    let mut first = [[0.0; 2]; 4];
+    let mut rows = [[0.0; 2]; 4];
     let fresh = made(&[2, 2, 2, 2]);
     for at in 0..4 {
         fresh[at]
@@ -686,7 +686,7 @@ fn ids_that_several_tables_share_give_each_table_what_it_would_have_alone() {
         }
     }
     let mut inverses = [[9; 3]; 2];
-    let tables = vec![table(0, 4, 100), table(1, 4, 2)];
+    let tables = [table(0, 4, 100), table(1, 4, 2)];
     let group = tables
         .iter()
         .zip(&mut inverses)

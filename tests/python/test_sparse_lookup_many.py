@@ -355,3 +355,27 @@ def test_a_group_that_was_evicted_between_preparation_and_claim_is_resolved_agai
         for _ in range(3):
             sess.run([rows, train])
         assert all(raw.size(sess) > 5 for raw in raws)
+
+
+def test_lookups_that_no_common_update_trains_are_claimed_one_by_one(graph, dynamic):
+    """A run that needs one of them gives no key of the other table a row, as in a graph that is not modified."""
+    from mx_rec.graph import modify_graph_and_start_emb_cache
+    from mx_rec.util.initialize import get_initializer
+
+    tf = support.tf()
+    dataset = tf.data.Dataset.from_tensor_slices(np.arange(40).reshape(5, 2, 4))
+    iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+    batch = iterator.get_next()
+    tables = [make_table("table_%d" % at, 2) for at in range(2)]
+    found = [lookup(table, batch[at]) for at, table in enumerate(tables)]
+    trains = [trained([table], tf.reduce_sum(rows)) for table, rows in zip(tables, found)]
+    raws = [support.Raw.of(table) for table in tables]
+    modify_graph_and_start_emb_cache(dump_graph=False)
+    assert "MxRecClaimMany" not in types_of(graph) and types_of(graph)["MxRecClaim"] == 2
+    with support.new_session(graph) as sess:
+        sess.run(tf.compat.v1.global_variables_initializer())
+        sess.run(get_initializer(True))
+        sess.run(trains[0])
+        assert [raw.size(sess) for raw in raws] == [4, 0]
+        sess.run(trains[1])
+        assert [raw.size(sess) for raw in raws] == [4, 4]

@@ -167,11 +167,7 @@ impl Table {
         inverse: &mut [i32],
         room: impl Fn(usize) -> O,
     ) -> Result<(RwLockReadGuard<'_, Index>, O)> {
-        if i32::try_from(ids.len()).is_err() {
-            return Err(self
-                .refuse("a batch must have fewer than 2^31 ids")
-                .with("ids", ids.len()));
-        }
+        self.expect_ids(ids.len())?;
         let wanted = if create { Wanted::Keys } else { Wanted::Rows };
         let index = self.keys.index.read();
         let version = index.version();
@@ -288,6 +284,16 @@ impl Table {
     /// An `InvalidArgument` with the table's name.
     pub(super) fn refuse(&self, message: &str) -> Error {
         Error::invalid(message).with("table", &self.config.name)
+    }
+
+    /// Refuses more ids than positions can number.
+    pub(super) fn expect_ids(&self, ids: usize) -> Result<()> {
+        if i32::try_from(ids).is_ok() {
+            return Ok(());
+        }
+        Err(self
+            .refuse("a batch must have fewer than 2^31 ids")
+            .with("ids", ids))
     }
 
     /// Refuses more distinct keys than a limit.

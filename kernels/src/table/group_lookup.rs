@@ -71,7 +71,7 @@ impl Table {
         } in &group
         {
             table.length("inverse", inverse.len(), ids.len())?;
-            table.expect_numbers(ids.len())?;
+            table.expect_ids(ids.len())?;
         }
         let arcs: Vec<&Arc<Table>> = group.iter().map(|one| one.table).collect();
         let tables = by_address(arcs.iter().map(|table| &***table));

@@ -28,8 +28,8 @@ _TIMESTAMP_SCOPE = "mx_rec_timestamp"
 _CONTROLS_SCOPE = "//admission"
 
 # Ops of training lookups, and one that only graphs with a counting lookup have.
-_TRAINING_OPS = ("MxRecIdOffset", "MxRecIdOffsetMany", "MxRecObserve", "MxRecClaim", "MxRecClaimMany",
-                 "MxRecSetThreshold")
+_TRAINING_OPS = ("MxRecIdOffset", "MxRecIdOffsetMany", "MxRecObserve", "MxRecClaim",
+                 "MxRecClaimMany", "MxRecSetThreshold")
 
 # No threshold at all.
 OFF = (-1, -1)

@@ -7,7 +7,7 @@ also read their rows by one op.
 
 import contextlib
 from collections import OrderedDict
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2
@@ -21,6 +21,12 @@ _MANY_FIND = "MxRecFindMany"
 _ONE_OFFSETS = "MxRecIdOffset"
 _ONE_FIND = "MxRecFind"
 _ONE_EMBED = "MxRecEmbed"
+
+# The name of the op for many tables that a lookup was part of.
+_GROUP_ATTRIBUTE = "_mx_rec_group"
+
+_APPLY_PREFIX = "MxRecApply"
+_GROUPED = "Many"
 
 # How many lists of outputs an op for many tables has.
 _OUTPUT_LISTS = {_MANY_OFFSETS: 2, _MANY_FIND: 1}
@@ -61,6 +67,8 @@ def take_apart(graph: tf.Graph) -> List[List[tf.Tensor]]:
             parts = [_single(op, inputs, at) for at, inputs in enumerate(zip(*lists))]
         for part in parts:
             _set_movable(part, True)
+            part._set_attr(  # pylint: disable=protected-access
+                _GROUP_ATTRIBUTE, attr_value_pb2.AttrValue(s=op.name.encode("utf-8")))
         _set_movable(op, False)
         outputs = [part.outputs[at] for at in range(_OUTPUT_LISTS[op.type]) for part in parts]
         _replace_each(op, outputs)
@@ -97,7 +105,10 @@ def join_again(graph: tf.Graph, taken: Sequence[Sequence[tf.Tensor]]) -> None:
 def claim_together(graph: tf.Graph, claims: Sequence[Claim]) -> List[Claim]:
     """Claims batches of many tables by one op, and reads their rows by one op.
 
-    Lookups in branches and loops, and those that wait for other ops, are left alone.
+    Those are lookups that belong together: they were made by one `sparse_lookup_many`, or one op
+    updates their tables. A run that needs one of them then claims all of them, and may give keys of
+    each table their rows. Lookups in branches and loops, and those that wait for other ops, are
+    left alone.
 
     Args:
         graph: The graph.
@@ -112,8 +123,9 @@ def claim_together(graph: tf.Graph, claims: Sequence[Claim]) -> List[Claim]:
     same = OrderedDict()  # type: Dict[Any, List[Claim]]
     for claim in claims:
         op = claim.op
-        if _is_free(op):
-            key = op.device, op.get_attr("T"), op.get_attr("limit")
+        group = _group_of(op)
+        if group is not None and _is_free(op):
+            key = group, op.device, op.get_attr("T"), op.get_attr("limit")
             same.setdefault(key, []).append(claim)
         else:
             left.append(claim)
@@ -189,6 +201,15 @@ def _is_free(op: tf.Operation) -> bool:
     """Whether an op stands in no branch or loop and waits for nothing but its inputs."""
     # pylint: disable=protected-access
     return not op.control_inputs and op._get_control_flow_context() is None
+
+
+def _group_of(op: tf.Operation) -> Optional[str]:
+    """The name of what a lookup and those that belong to it have in common, None without any."""
+    if _GROUP_ATTRIBUTE in op.node_def.attr:
+        return op.get_attr(_GROUP_ATTRIBUTE).decode("utf-8")
+    updates = sorted(reader.name for reader in op.outputs[0].consumers()
+                     if reader.type.startswith(_APPLY_PREFIX) and _GROUPED in reader.type)
+    return updates[0] if updates else None
 
 
 def _readers(op: tf.Operation) -> List[tf.Operation]:

@@ -1,6 +1,6 @@
 //! Ops on many tables at once: `MxRecIdOffsetMany`, `MxRecClaimMany`, `MxRecEmbedMany`,
-//! `MxRecEmbedConcat`, `MxRecFindMany`, and one step of an optimizer, `MxRecApply<Optimizer>Many` and
-//! `MxRecApply<Optimizer>ManyByRestore`.
+//! `MxRecEmbedConcat`, `MxRecFindMany`, and one step of an optimizer,
+//! `MxRecApply<Optimizer>Many` and `MxRecApply<Optimizer>ManyByRestore`.
 
 use super::apply::{Hyper, Optimizer};
 use super::support::{
@@ -196,7 +196,8 @@ impl OpKernel for ClaimMany {
     }
 }
 
-/// The offsets and the inverse of batches of ids as the tables give them now; unknown keys get rows.
+/// The offsets and the inverse of batches of ids as the tables give them now; unknown keys get
+/// rows.
 fn resolve_many(
     context: &Context,
     tables: &[Arc<Table>],
