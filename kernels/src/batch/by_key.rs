@@ -1,9 +1,9 @@
 //! The gradient of every distinct key of a pooled lookup, from the gradients of its bags.
 
 use super::bags::Bags;
-use super::pool::divided;
+use super::pooling::divided;
 use super::restore::{out_of_range, shapes};
-use super::sums::{with_sum, Sum, WithSum};
+use super::sums::{with_sum, RowSum, WithSum};
 use crate::pool::split_mut;
 use crate::simd::{Level, Vectorized};
 use crate::sort::Sizes;
@@ -142,7 +142,7 @@ impl WithSum for Occurring<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with(self, mut sum: impl Sum) {
+    fn with(self, mut sum: impl RowSum) {
         let grad = |bag: u32| &self.grads[bag as usize * self.dim..][..self.dim];
         let Some((&first, later)) = self.bags.split_first() else {
             return;
