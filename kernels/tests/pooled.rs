@@ -345,7 +345,11 @@ fn expect_same_steps(batch: &Batch, threads: usize, optimizer: &dyn RowOptimizer
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 300,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn every_form_gives_the_sums_that_are_written_down(batch in batches(), threads in 1..3_usize) {
@@ -353,8 +357,12 @@ proptest! {
     }
 
     #[test]
-    fn steps_with_gradients_of_bags_are_those_with_their_sums(batch in batches(), threads in 1..3_usize) {
-        expect_same_steps(&batch, threads, &LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap());
+    fn steps_with_gradients_of_bags_are_those_with_their_sums(
+        batch in batches(),
+        threads in 1..3_usize,
+    ) {
+        let adam = LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap();
+        expect_same_steps(&batch, threads, &adam);
         expect_same_steps(&batch, threads, &Sgd::new(0.1, 0.01).unwrap());
     }
 }

@@ -1,13 +1,13 @@
 //! The gradient of every distinct key of a pooled lookup, from the gradients of its bags.
 
 use super::bags::Bags;
-use super::pool::divided;
+use super::pooling::divided;
 use super::restore::{out_of_range, shapes};
-use super::sums::{with_sum, Sum, WithSum};
+use super::sums::{with_sum, RowSum, WithSum};
 use crate::pool::split_mut;
 use crate::simd::{Level, Vectorized};
 use crate::sort::Sizes;
-use crate::{Pool, Result};
+use crate::{Error, Pool, Result};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -33,12 +33,12 @@ pub(crate) struct ByKey<'a> {
 }
 
 impl<'a> ByKey<'a> {
-    /// Sorts the ids of a lookup, fewer than 2^31, by key: `inverse (n)` and `grads (b, dim)`, the
+    /// Sorts the ids of a lookup by key: `inverse (n)` and `grads (b, dim)`, the
     /// gradients of the vectors of `bags`. There are `distinct` keys.
     ///
     /// # Errors
-    /// `InvalidArgument` for bags that are not those of the ids, and for an entry of `inverse` that
-    /// is neither -1 nor the number of a key.
+    /// `InvalidArgument` for bags that are not those of the ids, an entry of `inverse` that is
+    /// neither -1 nor the number of a key, and for 2^31 ids or bags and more.
     pub(crate) fn new(
         pool: &Pool,
         grads: &'a [f32],
@@ -48,6 +48,12 @@ impl<'a> ByKey<'a> {
         distinct: usize,
     ) -> Result<ByKey<'a>> {
         bags.check(inverse.len())?;
+        let most = inverse.len().max(bags.len());
+        if i32::try_from(most).is_err() {
+            return Err(
+                Error::invalid("a batch must have fewer than 2^31 ids and bags").with("n", most),
+            );
+        }
         let mut sizes = Sizes::new(vec![0_u32; distinct]);
         let mut known = 0;
         for &number in inverse {
@@ -136,7 +142,7 @@ impl WithSum for Occurring<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with(self, mut sum: impl Sum) {
+    fn with(self, mut sum: impl RowSum) {
         let grad = |bag: u32| &self.grads[bag as usize * self.dim..][..self.dim];
         let Some((&first, later)) = self.bags.split_first() else {
             return;

@@ -11,7 +11,7 @@
 //! | `summed` | what `reduce` gives, without a copy of the gradients that are alone |
 //! | `turns` | which thread sums which rows, for both |
 //! | `bags` | which ids are pooled, with their weights |
-//! | `pool` | adds up the rows of every bag |
+//! | `pooling` | adds up the rows of every bag |
 //! | `by_key` | the gradient of every key from those of its bags |
 //! | `divisors` | what makes means of sums; the bags of sparse ids |
 //! | `sums` | sums of rows, in registers where that is possible |
@@ -24,7 +24,7 @@ mod divisors;
 mod grouped;
 mod numbering;
 pub(crate) mod occurrences;
-pub(crate) mod pool;
+pub(crate) mod pooling;
 mod reduce;
 mod restore;
 pub(crate) mod summed;
@@ -35,7 +35,7 @@ pub use bags::Bags;
 pub use by_key::reduce_pooled;
 pub use columns::Columns;
 pub use divisors::{bag_divisors, sparse_bag_ends, Divisor};
-pub use pool::{restore_pooled, weight_gradients};
+pub use pooling::{restore_pooled, weight_gradients};
 pub use reduce::{reduce, reduce_columns};
 pub(crate) use restore::out_of_range;
 pub use restore::restore;

@@ -1,7 +1,7 @@
 //! Sums of rows: in registers where the width is a usual one.
 
 /// A sum of rows of one width.
-pub(super) trait Sum {
+pub(super) trait RowSum {
     /// Makes it zeros.
     fn clear(&mut self);
 
@@ -21,7 +21,7 @@ pub(super) trait Sum {
 /// Of `D` columns.
 pub(super) struct Fixed<const D: usize>(pub(super) [f32; D]);
 
-impl<const D: usize> Sum for Fixed<D> {
+impl<const D: usize> RowSum for Fixed<D> {
     #[inline(always)]
     fn clear(&mut self) {
         self.0 = [0.0; D];
@@ -63,7 +63,7 @@ impl<const D: usize> Sum for Fixed<D> {
 /// Of any number of columns.
 pub(super) struct Wide<'a>(pub(super) &'a mut [f32]);
 
-impl Sum for Wide<'_> {
+impl RowSum for Wide<'_> {
     #[inline(always)]
     fn clear(&mut self) {
         self.0.fill(0.0);
@@ -102,7 +102,7 @@ pub(super) trait WithSum {
     type Output;
 
     /// Does it. Must be `#[inline(always)]`, see [`Vectorized`](crate::simd::Vectorized).
-    fn with(self, sum: impl Sum) -> Self::Output;
+    fn with(self, sum: impl RowSum) -> Self::Output;
 }
 
 /// Runs `work` with a sum of `dim` columns; it holds anything.

@@ -5,7 +5,7 @@ use super::content::{Content, Offsets};
 use super::offset::Unfit;
 use super::{Absent, Table};
 use crate::batch::out_of_range;
-use crate::batch::pool::{parts, pool_bags, Rows, EARLY};
+use crate::batch::pooling::{parts, pool_bags, RowSource, EARLY};
 use crate::history::History;
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, Bucket, NONE};
@@ -34,7 +34,7 @@ impl Table {
         let (content, level, dim) = (self.content().read(), Level::detect(), self.dim());
         let found = content.offsets();
         pool.try_each(parts(pool, bags, dim, out), |(range, out)| {
-            let rows = ByOffset {
+            let rows = OffsetRows {
                 content: &content,
                 found: &found,
                 offsets,
@@ -75,7 +75,7 @@ impl Table {
         let index = self.index().read();
         let content = self.content().read();
         let history = self.history().read();
-        let shared = Shared {
+        let lookup = KeyLookup {
             index: &index,
             content: &content,
             // Keys that have a row and are below the threshold of admission count as without.
@@ -86,8 +86,8 @@ impl Table {
         let (level, dim) = (Level::detect(), self.dim());
         pool.each(parts(pool, bags, dim, out), |(range, out)| {
             let Ok(()) = match ids {
-                Ids::I64(ids) => pool_bags(level, shared.by_key(ids), bags, range, dim, out),
-                Ids::I32(ids) => pool_bags(level, shared.by_key(ids), bags, range, dim, out),
+                Ids::I64(ids) => pool_bags(level, lookup.rows(ids), bags, range, dim, out),
+                Ids::I32(ids) => pool_bags(level, lookup.rows(ids), bags, range, dim, out),
             };
         });
         Ok(())
@@ -101,7 +101,7 @@ impl Table {
 }
 
 /// The rows of offsets; an id is a place among these.
-struct ByOffset<'a> {
+struct OffsetRows<'a> {
     content: &'a Content,
     found: &'a Offsets<'a>,
     offsets: &'a [i64],
@@ -109,7 +109,7 @@ struct ByOffset<'a> {
     dim: usize,
 }
 
-impl Rows for ByOffset<'_> {
+impl RowSource for OffsetRows<'_> {
     type Place = u32;
     /// The place, and what is wrong with its offset.
     type Error = (i32, Unfit);
@@ -136,7 +136,7 @@ impl Rows for ByOffset<'_> {
 }
 
 /// What all parts of a lookup by key read.
-struct Shared<'a> {
+struct KeyLookup<'a> {
     index: &'a Index,
     content: &'a Content,
     history: Option<&'a History>,
@@ -144,10 +144,10 @@ struct Shared<'a> {
     dim: usize,
 }
 
-impl Shared<'_> {
-    fn by_key<'s, T>(&'s self, ids: &'s [T]) -> ByKey<'s, T> {
-        ByKey {
-            shared: self,
+impl KeyLookup<'_> {
+    fn rows<'s, T>(&'s self, ids: &'s [T]) -> KeyRows<'s, T> {
+        KeyRows {
+            lookup: self,
             ids,
             homes: [self.index.home(0); EARLY],
         }
@@ -155,32 +155,32 @@ impl Shared<'_> {
 }
 
 /// The rows of keys: a bucket is asked for early, read when the row is asked for.
-struct ByKey<'a, T> {
-    shared: &'a Shared<'a>,
+struct KeyRows<'a, T> {
+    lookup: &'a KeyLookup<'a>,
     ids: &'a [T],
     homes: [&'a Bucket; EARLY],
 }
 
-impl<T: Copy + Into<i64>> Rows for ByKey<'_, T> {
+impl<T: Copy + Into<i64>> RowSource for KeyRows<'_, T> {
     type Place = u32;
     type Error = Infallible;
 
     #[inline(always)]
     fn early(&mut self, at: usize) {
-        let home = self.shared.index.home(hash(self.ids[at].into()));
+        let home = self.lookup.index.home(hash(self.ids[at].into()));
         prefetch(home);
         self.homes[at % EARLY] = home;
     }
 
     #[inline(always)]
     fn ask(&mut self, at: usize) -> Result<u32, Infallible> {
-        let Shared {
+        let KeyLookup {
             index,
             content,
             history,
             dim,
             ..
-        } = *self.shared;
+        } = *self.lookup;
         let key = self.ids[at].into();
         let row = index.row_from(self.homes[at % EARLY], key, hash(key));
         if let Some(history) = history {
@@ -194,18 +194,18 @@ impl<T: Copy + Into<i64>> Rows for ByKey<'_, T> {
 
     #[inline(always)]
     fn row(&self, at: usize, row: u32) -> Option<&[f32]> {
-        match self.shared.content.store.row(row) {
+        match self.lookup.content.store.row(row) {
             None => self.absent(at),
             found => found,
         }
     }
 }
 
-impl<T: Copy + Into<i64>> ByKey<'_, T> {
+impl<T: Copy + Into<i64>> KeyRows<'_, T> {
     #[cold]
     fn absent(&self, at: usize) -> Option<&[f32]> {
-        let dim = self.shared.dim;
-        match self.shared.absent {
+        let dim = self.lookup.dim;
+        match self.lookup.absent {
             _ if self.ids[at].into() == PADDING => None,
             Absent::Zeros => None,
             Absent::Row(row) => Some(row),

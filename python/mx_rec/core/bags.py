@@ -20,7 +20,7 @@ class Pooling(NamedTuple):
         combiner: "sum", "mean" or "sqrtn".
         source: The ids as the caller has them: a SparseTensor or RaggedTensor, whose rows are the
             bags, or None, where bags lie along the last dimension.
-        weights: float32, of the shape of the ids that are looked up, or None.
+        weights: Of a float type and of the shape of the ids that are looked up, or None.
         has_weight_grad: Whether the weights have gradients.
         max_norm: The greatest l2 norm of a row, None for any.
     """
@@ -32,9 +32,8 @@ class Pooling(NamedTuple):
     max_norm: Optional[float]
 
     def identity(self) -> Tuple[Any, ...]:
-        """Returns what is equal for two poolings that give the same for the same ids."""
-        return (self.combiner, id(self.source), id(self.weights), self.has_weight_grad,
-                self.max_norm)
+        """Returns what is equal for two poolings of one feature that give the same."""
+        return self.combiner, id(self.weights), self.has_weight_grad, self.max_norm
 
 
 class _Bags(NamedTuple):
@@ -150,7 +149,7 @@ def _bags(pooling: Pooling, ids: tf.Tensor, shaped: tf.Tensor) -> _Bags:
         ends.set_shape([count])
     weights = divisors = tf.zeros([0], name="none")
     if pooling.weights is not None:
-        weights = pooling.weights
+        weights = tf.cast(pooling.weights, tf.float32)
         if not pooling.has_weight_grad:
             weights = tf.stop_gradient(weights)
         weights = library().mx_rec_bag_weights(weights, shaped, name="weights")

@@ -222,7 +222,7 @@ def _check_rank(ids: Union[tf.SparseTensor, tf.RaggedTensor], table: Table) -> N
 
 
 def _check_weights(weights: Any, ids: Any, table: Table) -> tf.Tensor:
-    """Returns weights as a float32 tensor of the shape of the ids that are looked up."""
+    """Returns weights as a tensor of a float type, of the shape of the ids that are looked up."""
     if isinstance(weights, (tf.SparseTensor, tf.RaggedTensor)):
         if not isinstance(ids, type(weights)):
             raise ValueError("'weights' of the table {!r} are a {}, but 'ids' are a {}".format(
@@ -236,7 +236,7 @@ def _check_weights(weights: Any, ids: Any, table: Table) -> tf.Tensor:
     if isinstance(looked_up, tf.Tensor) and not weights.shape.is_compatible_with(looked_up.shape):
         raise ValueError("'weights' of the table {!r} have the shape {}, but the ids have "
                          "{}".format(table.table_name, weights.shape, looked_up.shape))
-    return tf.cast(weights, tf.float32)
+    return weights
 
 
 def _check_sparse(ids_name: str, ids: Any, weights_name: str, weights: Any) -> None:

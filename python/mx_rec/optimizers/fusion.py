@@ -53,8 +53,9 @@ class Reductions(NamedTuple):
 
 
 def reductions(offsets: tf.Tensor, grad: tf.Tensor) -> Optional[Reductions]:
-    """Looks for ops that sum over ids behind a gradient, with nothing between that changes a value.
+    """Looks for the ops that sum gradients of ids or bags behind a gradient of rows.
 
+    Nothing between may change a value.
     tf.gradients makes such a gradient: the sums of one lookup, or those of several lookups, joined
     along the first dimension together with their offsets.
 

@@ -2,7 +2,7 @@
 
 use super::bags::Bags;
 use super::restore::{out_of_range, shapes};
-use super::sums::{with_sum, Sum, WithSum};
+use super::sums::{with_sum, RowSum, WithSum};
 use crate::pool::{ranges, split_mut};
 use crate::simd::{Level, Vectorized};
 use crate::{Error, Pool, Result};
@@ -18,13 +18,13 @@ const AHEAD: usize = 16;
 pub(crate) const EARLY: usize = 16;
 
 /// Where the rows of the ids of a batch are.
-pub(crate) trait Rows {
+pub(crate) trait RowSource {
     /// A row that was asked for.
     type Place: Copy + Default;
     /// Why an id has none.
     type Error;
 
-    /// Called for every id [`EARLY`] ids before [`Rows::ask`], in order.
+    /// Called for every id [`EARLY`] ids before [`RowSource::ask`], in order.
     fn early(&mut self, at: usize);
 
     /// Starts to bring the row of an id into the cache.
@@ -58,7 +58,7 @@ pub(crate) fn parts<'o>(
 ///
 /// # Errors
 /// That of the first id for which `rows` gives one; `out` is then unspecified.
-pub(crate) fn pool_bags<R: Rows>(
+pub(crate) fn pool_bags<R: RowSource>(
     level: Level,
     rows: R,
     bags: &Bags<'_>,
@@ -83,7 +83,7 @@ struct PoolBags<'a, R> {
     out: &'a mut [f32],
 }
 
-impl<R: Rows> Vectorized for PoolBags<'_, R> {
+impl<R: RowSource> Vectorized for PoolBags<'_, R> {
     type Output = Result<(), R::Error>;
 
     #[inline(always)]
@@ -92,11 +92,11 @@ impl<R: Rows> Vectorized for PoolBags<'_, R> {
     }
 }
 
-impl<R: Rows> WithSum for PoolBags<'_, R> {
+impl<R: RowSource> WithSum for PoolBags<'_, R> {
     type Output = Result<(), R::Error>;
 
     #[inline(always)]
-    fn with(self, sum: impl Sum) -> Self::Output {
+    fn with(self, sum: impl RowSum) -> Self::Output {
         match self.bags.weights {
             None => self.pool(sum, |sum, row, _| sum.add(row)),
             Some(weights) => self.pool(sum, |sum, row, at| sum.add_times(row, weights[at])),
@@ -104,9 +104,13 @@ impl<R: Rows> WithSum for PoolBags<'_, R> {
     }
 }
 
-impl<R: Rows> PoolBags<'_, R> {
+impl<R: RowSource> PoolBags<'_, R> {
     #[inline(always)]
-    fn pool<S: Sum>(self, mut sum: S, add: impl Fn(&mut S, &[f32], usize)) -> Result<(), R::Error> {
+    fn pool<S: RowSum>(
+        self,
+        mut sum: S,
+        add: impl Fn(&mut S, &[f32], usize),
+    ) -> Result<(), R::Error> {
         let PoolBags {
             mut rows,
             bags,
@@ -162,13 +166,13 @@ pub(super) fn divide(row: &[f32], divisor: f32, out: &mut [f32]) {
 }
 
 /// The rows of distinct keys, `(u, dim)`, and for each id its place among them.
-struct Spread<'a> {
+struct RestoredRows<'a> {
     rows: &'a [f32],
     inverse: &'a [i32],
     dim: usize,
 }
 
-impl Rows for Spread<'_> {
+impl RowSource for RestoredRows<'_> {
     type Place = i32;
     type Error = Error;
 
@@ -213,7 +217,7 @@ pub fn restore_pooled(
     bags.check(inverse.len())?;
     let level = Level::detect();
     pool.try_each(parts(pool, bags, dim, out), |(range, out)| {
-        let rows = Spread { rows, inverse, dim };
+        let rows = RestoredRows { rows, inverse, dim };
         pool_bags(level, rows, bags, range, dim, out)
     })
 }
