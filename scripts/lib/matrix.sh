@@ -1,6 +1,7 @@
 # scripts/stress matrix: every feature on every TensorFlow that docs/compatibility.md has a column
 # for. Sourced after common.sh.
 # shellcheck shell=bash
+# shellcheck disable=SC2154  # common.sh sets root and python
 
 # TensorFlow:Python, the columns of the table from left to right; the last one is the newest.
 matrix_columns="1.15.0:3.6 1.15.0:3.7 1.15.5:3.6 1.15.5:3.7 2.6.5:3.8 2.6.5:3.9 2.11.1:3.9 \
