@@ -106,7 +106,8 @@ def extensible(graph: tf.Graph) -> Iterator[None]:
         if finalized:
             graph._unsafe_unfinalize()  # pylint: disable=protected-access
         try:
-            with graph.as_default(), graph.control_dependencies(None), tf.compat.v1.name_scope(None):
+            with graph.as_default(), graph.control_dependencies(None), \
+                    tf.compat.v1.name_scope(None):
                 yield
         finally:
             if finalized:

@@ -50,9 +50,9 @@ if isinstance(RefVariable, Absent):
 
 def _dense_like() -> Any:
     """Returns the base class by which 2.x knows what is converted as a whole, not by its items."""
-    if IS_1:
-        return type("DenseLike", (), {})
-    return find("lists with the variable of a table", ((2, 0), _P + "types.core:Tensor"))
+    found = None if IS_1 else find("lists with the variable of a table",
+                                   ((2, 0), _P + "types.core:Tensor"))
+    return found or type("DenseLike", (), {})
 
 
 DenseLike = _dense_like()
