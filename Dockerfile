@@ -1,4 +1,4 @@
-# The library on TensorFlow 1.15, set up and ready: docker build -t mx_rec . && docker run -it mx_rec
+# The library on TensorFlow 1.15, set up: docker build -t mx_rec . && docker run -it mx_rec
 FROM python:3.7-bookworm
 
 RUN apt-get update \
