@@ -161,6 +161,25 @@ def _graph_modified(kind):
     return train
 
 
+def leases(place):
+    """Offsets are nobody's memory to compute in: else their lease would keep rows for ever."""
+    del place
+    from mx_rec.ops import library
+
+    with started():
+        table = make_table(rows=2000)
+        ids = tf1.placeholder(tf.int64, [None])
+        offsets, _ = library().mx_rec_id_offset(table.handle, ids, create=1, limit=0)
+        alone = tf.negative(offsets)
+        removed = library().mx_rec_remove(table.handle, ids)
+        with session() as sess:
+            for start in range(0, 6000, 500):
+                keys = {ids: np.arange(start, start + 500)}
+                assert (sess.run(alone, keys) < 0).all() and sess.run(removed, keys) == 500
+            assert table.size() == 0
+    return OK
+
+
 def admission_and_eviction(place):
     """Thresholds, a timestamp, EvictHook's verb, table_stats."""
     del place
@@ -546,6 +565,7 @@ FEATURES = (
     ("stock `AdamOptimizer` on a table", _trains_stock(lambda: _train.AdamOptimizer(0.05)), True),
     ("stock `FtrlOptimizer` on a table", _trains_stock(lambda: _train.FtrlOptimizer(0.3)), False),
     ("lookups in `tf.cond`", control_flow, False),
+    ("leases of rows, with ops that compute in place", leases, True),
     ("FeatureSpec", feature_specs, True),
     ("graph modification, initializable iterator", _graph_modified("initializable"), True),
     ("graph modification, one-shot iterator", _graph_modified("one-shot"), True),

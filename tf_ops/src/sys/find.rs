@@ -5,7 +5,9 @@ use libloading::os::unix::Library;
 use std::fmt;
 use std::sync::OnceLock;
 
-/// The libraries that hold the C API: the 1.15 wheel's, then those of 2.x.
+/// The libraries that hold the C API: that of the wheels of 1.15 and the older 2.x, then those of
+/// the newer ones, which have parts of it in both. A function is looked up in a library and in what
+/// that needs.
 const LIBRARIES: [&str; 3] = [
     "_pywrap_tensorflow_internal.so",
     "libtensorflow_cc.so.2",
@@ -50,7 +52,7 @@ impl fmt::Display for LoadError {
                 f,
                 "the TensorFlow in this process lacks a function of the C API that the plugin \
                     needs \
-                 ({cause}): use TensorFlow 1.15"
+                 ({cause}): use TensorFlow 1.15 or newer"
             ),
             LoadError::Refused(cause) => write!(f, "TensorFlow refused an op: {cause}"),
             LoadError::OtherCopy => f.write_str(

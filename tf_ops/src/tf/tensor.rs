@@ -326,9 +326,9 @@ impl Lent {
         let (data, bytes) = (lease.offsets().as_ptr(), size_of_val(lease.offsets()));
         let lease = Box::into_raw(Box::new(lease));
         // SAFETY: `data` has `len` numbers, is aligned to a cache line, so that it is not copied,
-        // and lives until TensorFlow calls `end_lease`, which it does once. TensorFlow 1.15 never
-        // writes to the memory of such a tensor: it takes it as not its own and does not reuse it
-        // for outputs.
+        // and lives until TensorFlow calls `end_lease`, which it does once. TensorFlow never writes
+        // to the memory of such a tensor: it takes it as not its own and does not reuse it for
+        // outputs (`OwnsMemory` of its buffer, in 1.15 and 2.x).
         let raw = unsafe {
             api.TF_NewTensor(
                 i64::DTYPE,
