@@ -195,7 +195,7 @@ def frozen(value):
 
 def essence(error):
     """What an error says, without the names of nodes, which TensorFlow appends, and of the op that found it."""
-    text = re.sub(r"\{\{.*?\}\}", "", error.message.split("\n")[0].split("[[")[0])
+    text = re.sub(r"\{\{.*?\}\}", "", support.message_of(error).split("\n")[0].split("[[")[0])
     return text.strip().replace("MxRecClaim", "MxRecIdOffset")
 
 

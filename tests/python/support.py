@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,14 @@ def turn_graph_mode_on():
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     tf().compat.v1.disable_v2_behavior()
+
+
+def message_of(error):
+    """The message of an op's error as 1.15 gives it; 2.x tells before it where the op was made."""
+    header, text = "Graph execution error:", error.message
+    if not text.startswith(header):
+        return text
+    return re.split(r"^Node: .*\n", text[len(header):], flags=re.MULTILINE)[-1].lstrip()
 
 
 def tf():

@@ -17,7 +17,8 @@
 | Estimator's reading of warm_start_from | lists that do not fit each other are refused at once |
 | meta_graph.import_scoped_meta_graph_* | imported collections hold variables of tables |
 | Graph._add_new_tf_operations | imported graphs: no feeding past fused updates, no empty tables |
-| graph_util_impl.extract_sub_graph | freezing (its only caller by that name) refuses tables |
+| graph_util_impl.extract_sub_graph | freezing (in 1.15 its only caller) refuses tables |
+| convert_to_constants.convert_variables_to_constants_from_* | the same in 2.x |
 | convert_to_constants._run_inline_* | freezing of functions refuses tables |
 | build_tensor_info_internal | signatures of a SavedModel refuse the variable of a table |
 | optimize_for_inference | it refuses tables: it leaves out what would load them |
@@ -51,7 +52,7 @@ from mx_rec.saver.saver import Saver, patched_init, patched_restore, patched_sav
 from mx_rec.saver.serving import patched_saver_of_builder
 from mx_rec.saver.warm_start import patched_settings, patched_warm_start
 from mx_rec.tensorflow import names
-from mx_rec.tensorflow.versions import IS_1, Absent, absent, find, has_estimators
+from mx_rec.tensorflow.versions import IS_1, VERSION, Absent, absent, find, has_estimators
 from mx_rec.util.sub_configs import HybridManagerConfig
 
 _STOCK = "_mx_rec_stock"
@@ -67,12 +68,14 @@ class _Patch(NamedTuple):
         owner: The class or module; or where versions have had it, newest first, as `find` takes it.
         name: The function or method of it.
         make: Makes the replacement of what was there.
+        since: The first version that has it.
     """
 
     feature: str
     owner: Union[type, Tuple[Tuple[Tuple[int, int], str], ...]]
     name: str
     make: _Make
+    since: Tuple[int, int] = (1, 15)
 
 
 def _in(module: str, since: Tuple[int, int] = (1, 15)) -> Any:
@@ -159,6 +162,8 @@ _PATCHES = (
            patched_tool),
     _Patch("the refusal to freeze", _in(_P + "framework.convert_to_constants"),
            "_run_inline_graph_optimization", patched_function_tool),
+    _Patch("the refusal to freeze", _in(_P + "framework.convert_to_constants", (2, 0)),
+           "convert_variables_to_constants_from_session_graph", patched_tool, (2, 0)),
     _Patch("the refusal of a table in a signature", _in(_P + "saved_model.utils_impl"),
            "build_tensor_info_internal", patched_tensor_info),
     _Patch("the refusal to freeze", _in(_P + "tools.optimize_for_inference_lib"),
@@ -180,6 +185,8 @@ _ESTIMATOR_PATCH = _Patch("warm starts of Estimators", _in(_ESTIMATOR),
 def apply() -> None:
     """Applies all patches; a second call changes nothing."""
     for patch in _PATCHES + ((_ESTIMATOR_PATCH,) if has_estimators() else ()):
+        if VERSION < patch.since:
+            continue
         owner = patch.owner
         if isinstance(owner, tuple):
             owner = find(patch.feature, *owner)
