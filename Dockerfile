@@ -1,4 +1,4 @@
-# The library on TensorFlow 1.15, set up and ready: docker build -t mx_rec . && docker run -it mx_rec
+# The library on TensorFlow 1.15, set up: docker build -t mx_rec . && docker run -it mx_rec
 FROM python:3.7-bookworm
 
 RUN apt-get update \
@@ -6,7 +6,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 # Rust, which the distribution has in a version that is too old.
-ENV PATH=/root/.cargo/bin:$PATH
+ENV CARGO_HOME=/opt/cargo RUSTUP_HOME=/opt/rustup PATH=/opt/cargo/bin:$PATH
 RUN curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal
 
 WORKDIR /mx_rec

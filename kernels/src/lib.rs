@@ -21,10 +21,13 @@ mod mem;
 mod optim;
 mod pool;
 mod rows;
-#[expect(
-    unsafe_code,
-    reason = "functions compiled for more instructions are entered here, after a look at the \
-              machine"
+#[cfg_attr(
+    target_arch = "x86_64",
+    expect(
+        unsafe_code,
+        reason = "functions compiled for more instructions are entered here, after a look at \
+                  the machine"
+    )
 )]
 mod simd;
 mod sort;

@@ -163,7 +163,7 @@ TEXT
     for version in $pythons; do
         find_version "$version" && return
     done
-    die "found no Python that has a TensorFlow (looked at \$PYTHON, PATH, pyenv, uv and conda)" <<TEXT
+    die "found no Python that has a TensorFlow (looked at \$PYTHON, PATH, pyenv, uv, conda)" <<TEXT
 Any of these will do, 3.7 being the one for TensorFlow 1.15; it needs venv and ensurepip, which
 Debian and Ubuntu have in a package of their own, python3-venv:
     $pythons
@@ -301,9 +301,9 @@ say_chosen() {
     case "$(tensorflow_of "$version")" in
         1.*) say ".venv has Python $version and TensorFlow $(tensorflow_of "$version")" ;;
         *)
-            say "chose Python $version with TensorFlow $(tensorflow_of "$version"). TensorFlow 1.15" \
-                "needs Python 3.7 (pyenv install 3.7, uv python install 3.7, or conda create -n" \
-                "python37 python=3.7); then: PYTHON=<path of python3.7> $verb"
+            say "chose Python $version with TensorFlow $(tensorflow_of "$version");" \
+                "TensorFlow 1.15 needs Python 3.7 (pyenv install 3.7, uv python install 3.7, or" \
+                "conda create -n python37 python=3.7) and then PYTHON=<path of python3.7> $verb"
             ;;
     esac
 }

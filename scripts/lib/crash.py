@@ -60,10 +60,21 @@ class Journal:
         return digests, saved
 
 
+def dense(values, units, name):
+    """A dense layer without activation, (n, k) to (n, units). Newer TensorFlow has no tf.layers."""
+    with tf.compat.v1.variable_scope(name):
+        kernel = tf.compat.v1.get_variable("kernel", [values.shape.as_list()[1], units])
+        bias = tf.compat.v1.get_variable("bias", [units],
+                                         initializer=tf.compat.v1.zeros_initializer())
+    return tf.matmul(values, kernel) + bias
+
+
 class Model:
     """Tables with slots beside variables, one of them with admission; step n trains the batch n."""
 
     def __init__(self):
+        if not tf.__version__.startswith("1."):
+            tf.compat.v1.disable_v2_behavior()
         tf.compat.v1.set_random_seed(1)
         # Deltas are saved where they are asked for, and not by a clock.
         init(is_incremental_checkpoint=True, save_checkpoint_due_time=10 ** 6,
@@ -81,8 +92,8 @@ class Model:
             table, self._ids, modify_graph=True,
             access_and_evict_config=admission if table is tables[0] else None)
             for table in tables], 1)
-        output = tf.compat.v1.layers.dense(looked, 64)
-        loss = tf.reduce_mean(tf.square(tf.compat.v1.layers.dense(output, 1) - 1.0))
+        output = dense(dense(looked, 64, "hidden"), 1, "output")
+        loss = tf.reduce_mean(tf.square(output - 1.0))
         variables = tf.compat.v1.trainable_variables()
         gradients = tf.gradients(loss, variables + [table.variable for table in tables])
         with tf.control_dependencies([getattr(one, "values", one) for one in gradients]):

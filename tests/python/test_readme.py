@@ -12,7 +12,8 @@ def test_the_readme_code_learns():
     with open(os.path.join(support.REPO, "README.md"), encoding="utf-8") as file:
         blocks = re.findall(r"^```python\n(.*?)^```", file.read(), re.DOTALL | re.MULTILINE)
     assert len(blocks) == 1
-    environment = dict(os.environ, PYTHONPATH=support.PACKAGES)
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(
+        [support.PACKAGES, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep))
     ran = subprocess.run([sys.executable, "-c", blocks[0]], stdout=subprocess.PIPE,
                          stderr=subprocess.PIPE, env=environment, timeout=300)
     assert ran.returncode == 0, ran.stderr.decode()

@@ -26,7 +26,7 @@ def test_ops_come_breadth_first_and_once(graph):
 
 def test_loops_end(graph):
     end = tf.while_loop(lambda i: i < 3, lambda i: i + 1, [tf.constant(0, name="zero")])
-    found = names([end])
+    found = names(tf.nest.flatten(end))
     assert "zero" in found and len(found) == len(set(found))
 
 
