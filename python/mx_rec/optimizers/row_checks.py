@@ -3,9 +3,9 @@
 from typing import Any, Dict, Iterator, List, Tuple
 
 import tensorflow as tf
-from tensorflow.python.framework import tensor_util
 
 from mx_rec.optimizers.rows_variable import RowsVariable
+from mx_rec.tensorflow.names import tensor_util
 
 # Ops that hand a variable on: its reference, handle or value.
 _HAND_ON = frozenset(("Enter", "Identity", "ReadVariableOp", "RefEnter", "RefIdentity", "RefSwitch",

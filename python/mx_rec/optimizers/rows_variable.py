@@ -4,12 +4,11 @@ import copy
 from typing import Any, Callable, List, NamedTuple, NoReturn, Optional
 
 import tensorflow as tf
-from tensorflow.python.client import session as session_module
-from tensorflow.python.framework import ops as tf_ops
-from tensorflow.python.ops import (gen_array_ops, gen_resource_variable_ops, gen_state_ops,
-                                   resource_variable_ops)
 
 from mx_rec.core.table_variable import described_name
+from mx_rec.tensorflow.names import (DenseLike, gen_array_ops, gen_resource_variable_ops,
+                                     gen_state_ops, register_dense_like, resource_variable_ops)
+from mx_rec.tensorflow.names import session as session_module
 
 
 class Held(NamedTuple):
@@ -24,7 +23,7 @@ class Held(NamedTuple):
     snapshot: Optional[tf.Tensor]
 
 
-class RowsVariable(tf.compat.v1.Variable):
+class RowsVariable(tf.compat.v1.Variable, DenseLike):
     """The embeddings or one slot of the rows that an update changes, as a variable (rows, dim).
 
     An optimizer gets it in the place of the variable of a table, and from `get_slot`. In the
@@ -300,5 +299,5 @@ for _name in ("assign", "assign_add", "assign_sub", "batch_scatter_update", "cou
 for _name in ("initial_value", "initializer"):
     setattr(RowsVariable, _name, property(_refusing(_name)))
 tf.register_tensor_conversion_function(RowsVariable, _convert)
-tf_ops.register_dense_tensor_like_type(RowsVariable)
+register_dense_like(RowsVariable)
 session_module.register_session_run_conversion_functions(RowsVariable, _fetch, _fetch, _fetch)

@@ -11,14 +11,14 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import tensor_util
-from tensorflow.python.ops import gen_array_ops, gen_resource_variable_ops, gen_state_ops
 
 from mx_rec.core.table_variable import described_name
 from mx_rec.ops import library
 from mx_rec.optimizers.base import adopt, slot_owners
 from mx_rec.optimizers.row_checks import RowChecks, runs_before
 from mx_rec.optimizers.rows_variable import Held, RowsVariable
+from mx_rec.tensorflow.names import (gen_array_ops, gen_resource_variable_ops, gen_state_ops,
+                                     tensor_util)
 
 # TensorFlow's methods that update a variable by rows, for reference and for resource variables.
 _REFERENCE = ("_apply_sparse_duplicate_indices", "_apply_sparse")

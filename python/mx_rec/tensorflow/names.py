@@ -22,6 +22,8 @@ device = find("the check for clusters", (_SINCE_1, _P + "framework.device"))
 device_setter = find("the check for clusters", (_SINCE_1, _P + "training.device_setter"))
 gen_array_ops = find("copies of variables", (_SINCE_1, _P + "ops.gen_array_ops"))
 gen_dataset_ops = find("graph modification", (_SINCE_1, _P + "ops.gen_dataset_ops"))
+gen_resource_variable_ops = find("optimizers that scripts write",
+                                 (_SINCE_1, _P + "ops.gen_resource_variable_ops"))
 gen_state_ops = find("ftrl_t", (_SINCE_1, _P + "ops.gen_state_ops"))
 nest = find("FeatureSpec", (_SINCE_1, _P + "data.util.nest"))
 ops = find("gradients", (_SINCE_1, _P + "framework.ops"))
