@@ -42,7 +42,7 @@ run_matrix() {
         esac
     done
     # shellcheck disable=SC2086
-    "$python" tests/matrix/table.py --results "$matrix_out" --columns $matrix_columns \
-        docs/compatibility.md || failed=1
+    "$python" tests/matrix/table.py docs/compatibility.md --results "$matrix_out" \
+        --columns $matrix_columns || failed=1
     return "$failed"
 }
