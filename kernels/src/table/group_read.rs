@@ -1,5 +1,5 @@
-//! Reads the rows of many tables at once, each table's to a place of its own, or all of them side by
-//! side.
+//! Reads the rows of many tables at once, each table's to a place of its own, or all of them side
+//! by side.
 
 use super::content::{Content, Offsets};
 use super::group::{by_address, each, places, Failure};
