@@ -1,112 +1,17 @@
 //! Verbs on groups of tables: the same bits as the verbs on one table, one after the other, on any
 //! number of threads; and a group that fails changes nothing.
 
+mod support;
+
 use mx_rec_kernels::{
-    Absent, Adagrad, Columns, Error, Ftrl, Ids, IdsOf, Initializer, KeysOf, Kind, LazyAdam, Lease,
-    LookupColumns, LookupGradients, Momentum, Pool, RowGradients, RowOptimizer, RowsOf, Sgd, Stats,
-    Table, TableConfig, Target,
+    Absent, Columns, Error, Ids, IdsOf, KeysOf, Kind, Lease, LookupColumns, LookupGradients, Pool,
+    RowGradients, RowsOf, Sgd, Table, Target,
 };
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-fn table(at: usize, dim: usize, capacity: u64) -> Arc<Table> {
-    let config = TableConfig {
-        name: format!("table_{at}"),
-        dim,
-        capacity,
-        seed: 3 + at as u64,
-        initializer: Initializer::RandomUniform {
-            min: -1.0,
-            max: 1.0,
-        },
-        init_param: 1.0,
-        frozen_keys: vec![11],
-        admission_sketch_bytes: 0,
-    };
-    Arc::new(Table::new(config).unwrap())
-}
-
-fn optimizer(at: usize, step: usize) -> Box<dyn RowOptimizer> {
-    let (first, second) = (
-        0.9_f32.powi(step as i32 + 1),
-        0.99_f32.powi(step as i32 + 1),
-    );
-    match at % 6 {
-        0 => Box::new(Sgd::new(0.3, 0.01).unwrap()),
-        1 => Box::new(Momentum::new(0.1, 0.8, true).unwrap()),
-        2 => Box::new(Momentum::new(0.1, 0.8, false).unwrap()),
-        3 => Box::new(Adagrad::new(0.2, 0.1).unwrap()),
-        4 => Box::new(LazyAdam::new(0.01, 0.9, 0.99, 1e-8, first, second).unwrap()),
-        _ => Box::new(Ftrl::new(0.1, -0.5, 0.1, 0.01, 0.01, 0.0).unwrap()),
-    }
-}
-
-fn floats(n: usize, seed: usize) -> Vec<f32> {
-    let value = |at: usize| ((at * 7919 + seed * 104_729) as f32 * 0.37).sin();
-    (0..n)
-        .map(|at| value(at) * 10_f32.powi((at % 7) as i32 - 3))
-        .collect()
-}
-
-/// Rows, slots and counters of a table: all that a verb can change, but the room in the index,
-/// which depends on how many keys came at once.
-type Seen = (Vec<i64>, Vec<u32>, Vec<(String, Vec<u32>)>, Stats);
-
-fn seen(table: &Table) -> Seen {
-    let bits = |values: &[f32]| {
-        values
-            .iter()
-            .map(|value| value.to_bits())
-            .collect::<Vec<_>>()
-    };
-    let export = table.export().unwrap();
-    let slots = export
-        .slots
-        .iter()
-        .map(|(spec, values)| (spec.name.to_string(), bits(values)));
-    let stats = Stats {
-        index_bytes: 0,
-        ..table.stats()
-    };
-    (
-        export.keys.clone(),
-        bits(&export.embedding),
-        slots.collect(),
-        stats,
-    )
-}
-
-fn all_seen(tables: &[Arc<Table>]) -> Vec<Seen> {
-    tables.iter().map(|table| seen(table)).collect()
-}
-
-/// The members of a group: each the number of a table, and its ids.
-type Members = Vec<(usize, Vec<i64>)>;
-
-fn leases(tables: &[Arc<Table>], pool: &Pool, members: &Members) -> (Vec<Lease>, Vec<Vec<i32>>) {
-    try_leases(tables, pool, members, None).unwrap()
-}
-
-fn try_leases(
-    tables: &[Arc<Table>],
-    pool: &Pool,
-    members: &Members,
-    limit: Option<usize>,
-) -> Result<(Vec<Lease>, Vec<Vec<i32>>), Error> {
-    let mut inverses: Vec<Vec<i32>> = members.iter().map(|(_, ids)| vec![9; ids.len()]).collect();
-    let group = members
-        .iter()
-        .zip(&mut inverses)
-        .map(|((at, ids), inverse)| IdsOf {
-            table: &tables[*at],
-            ids: Ids::I64(ids),
-            inverse,
-        });
-    let leases = Table::lease_many(pool, group.collect(), limit)?;
-    Ok((leases, inverses))
-}
+use support::{all_seen, bits, floats, leases, optimizer, table, try_leases, Members};
 
 /// One step of all members by verbs on one table: what they read, and how many rows changed.
 fn step_alone(
@@ -258,14 +163,16 @@ fn made(dims: &[usize]) -> Vec<Arc<Table>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 48, failure_persistence: None, ..ProptestConfig::default()
+    })]
     #[test]
     fn a_group_gives_the_bits_of_its_members_one_after_the_other(
         (dims, steps) in group(), by in 0..6_usize, wide in any::<bool>(),
     ) {
         let alone = made(&dims);
         let one = Pool::new(1).unwrap();
-        let together: Vec<_> = [1, 2, 3].map(|threads| (Pool::new(threads).unwrap(), made(&dims))).into();
+        let together = [1, 2, 3].map(|threads| (Pool::new(threads).unwrap(), made(&dims)));
         for (step, members) in steps.iter().enumerate() {
             let expected = step_alone(&alone, &one, members, by, step);
             let seen = all_seen(&alone);
@@ -273,7 +180,6 @@ proptest! {
                 let found = step_together(tables, pool, members, by, step, wide);
                 prop_assert_eq!(&found.0, &expected.0);
                 for (found, expected) in found.1.iter().zip(&expected.1) {
-                    let bits = |rows: &[f32]| rows.iter().map(|one| one.to_bits()).collect::<Vec<_>>();
                     prop_assert_eq!(bits(found), bits(expected));
                 }
                 prop_assert_eq!(found.2, expected.2);
@@ -288,7 +194,8 @@ proptest! {
             }).collect();
             let mut outs: Vec<Vec<f32>> =
                 group.iter().map(|one| vec![9.0; one.ids.len() * one.table.dim()]).collect();
-            Table::find_many(pool, &group, outs.iter_mut().map(|out| &mut out[..]).collect()).unwrap();
+            let places = outs.iter_mut().map(|out| &mut out[..]).collect();
+            Table::find_many(pool, &group, places).unwrap();
             for ((at, ids), out) in members.iter().zip(&outs) {
                 let mut expected = vec![7.0; out.len()];
                 alone[*at].find(&one, Ids::I64(ids), Absent::Zeros, &mut expected).unwrap();
@@ -304,11 +211,16 @@ proptest! {
         let tables = made(&dims);
         let pool = Pool::new(threads).unwrap();
         let members: Members = (0..dims.len() + 1)
-            .map(|one| (one % dims.len(), (0..n as i64).map(|at| at * 31 % (50 + one as i64) - 1).collect()))
+            .map(|one| {
+                let ids = (0..n as i64).map(|at| at * 31 % (50 + one as i64) - 1);
+                (one % dims.len(), ids.collect())
+            })
             .collect();
         let (found, inverses) = leases(&tables, &pool, &members);
         let group: Vec<RowsOf<'_>> = members.iter().zip(&found).zip(&inverses)
-            .map(|(((at, _), lease), inverse)| RowsOf { table: &tables[*at], offsets: lease.offsets(), inverse })
+            .map(|(((at, _), lease), inverse)| RowsOf {
+                table: &tables[*at], offsets: lease.offsets(), inverse,
+            })
             .collect();
         let width: usize = group.iter().map(|one| one.table.dim()).sum();
         let mut out = vec![9.0; n * width];

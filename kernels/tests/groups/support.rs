@@ -1,0 +1,112 @@
+//! What the tests of groups share: tables, optimizers, and all that a verb can change in a table.
+
+use mx_rec_kernels::{
+    Adagrad, Error, Ftrl, Ids, IdsOf, Initializer, LazyAdam, Lease, Momentum, Pool, RowOptimizer,
+    Sgd, Stats, Table, TableConfig,
+};
+use std::sync::Arc;
+
+pub(crate) fn table(at: usize, dim: usize, capacity: u64) -> Arc<Table> {
+    let config = TableConfig {
+        name: format!("table_{at}"),
+        dim,
+        capacity,
+        seed: 3 + at as u64,
+        initializer: Initializer::RandomUniform {
+            min: -1.0,
+            max: 1.0,
+        },
+        init_param: 1.0,
+        frozen_keys: vec![11],
+        admission_sketch_bytes: 0,
+    };
+    Arc::new(Table::new(config).unwrap())
+}
+
+pub(crate) fn optimizer(at: usize, step: usize) -> Box<dyn RowOptimizer> {
+    let (first, second) = (
+        0.9_f32.powi(step as i32 + 1),
+        0.99_f32.powi(step as i32 + 1),
+    );
+    match at % 6 {
+        0 => Box::new(Sgd::new(0.3, 0.01).unwrap()),
+        1 => Box::new(Momentum::new(0.1, 0.8, true).unwrap()),
+        2 => Box::new(Momentum::new(0.1, 0.8, false).unwrap()),
+        3 => Box::new(Adagrad::new(0.2, 0.1).unwrap()),
+        4 => Box::new(LazyAdam::new(0.01, 0.9, 0.99, 1e-8, first, second).unwrap()),
+        _ => Box::new(Ftrl::new(0.1, -0.5, 0.1, 0.01, 0.01, 0.0).unwrap()),
+    }
+}
+
+pub(crate) fn floats(n: usize, seed: usize) -> Vec<f32> {
+    let value = |at: usize| ((at * 7919 + seed * 104_729) as f32 * 0.37).sin();
+    (0..n)
+        .map(|at| value(at) * 10_f32.powi((at % 7) as i32 - 3))
+        .collect()
+}
+
+/// Rows, slots and counters of a table: all that a verb can change, but the room in the index,
+/// which depends on how many keys came at once.
+pub(crate) type Seen = (Vec<i64>, Vec<u32>, Vec<(String, Vec<u32>)>, Stats);
+
+pub(crate) fn seen(table: &Table) -> Seen {
+    let bits = |values: &[f32]| {
+        values
+            .iter()
+            .map(|value| value.to_bits())
+            .collect::<Vec<_>>()
+    };
+    let export = table.export().unwrap();
+    let slots = export
+        .slots
+        .iter()
+        .map(|(spec, values)| (spec.name.to_string(), bits(values)));
+    let stats = Stats {
+        index_bytes: 0,
+        ..table.stats()
+    };
+    (
+        export.keys.clone(),
+        bits(&export.embedding),
+        slots.collect(),
+        stats,
+    )
+}
+
+pub(crate) fn all_seen(tables: &[Arc<Table>]) -> Vec<Seen> {
+    tables.iter().map(|table| seen(table)).collect()
+}
+
+/// The members of a group: each the number of a table, and its ids.
+pub(crate) type Members = Vec<(usize, Vec<i64>)>;
+
+pub(crate) fn leases(
+    tables: &[Arc<Table>],
+    pool: &Pool,
+    members: &Members,
+) -> (Vec<Lease>, Vec<Vec<i32>>) {
+    try_leases(tables, pool, members, None).unwrap()
+}
+
+pub(crate) fn try_leases(
+    tables: &[Arc<Table>],
+    pool: &Pool,
+    members: &Members,
+    limit: Option<usize>,
+) -> Result<(Vec<Lease>, Vec<Vec<i32>>), Error> {
+    let mut inverses: Vec<Vec<i32>> = members.iter().map(|(_, ids)| vec![9; ids.len()]).collect();
+    let group = members
+        .iter()
+        .zip(&mut inverses)
+        .map(|((at, ids), inverse)| IdsOf {
+            table: &tables[*at],
+            ids: Ids::I64(ids),
+            inverse,
+        });
+    let leases = Table::lease_many(pool, group.collect(), limit)?;
+    Ok((leases, inverses))
+}
+
+pub(crate) fn bits(rows: &[f32]) -> Vec<u32> {
+    rows.iter().map(|one| one.to_bits()).collect()
+}
