@@ -307,7 +307,8 @@ def test_gradients_are_registered_as_the_definitions_say(graph):
 
     with_gradient = {name for name, one in definitions().items() if one["differentiable"]}
     assert with_gradient == {"MxRecLookup", "MxRecRestore", "MxRecEmbed", "MxRecReduce", "MxRecEmbedMany",
-                             "MxRecEmbedConcat", "MxRecReduceColumns"}
+                             "MxRecEmbedConcat", "MxRecReduceColumns", "MxRecEmbedPooled", "MxRecRestorePooled",
+                             "MxRecReducePooled", "MxRecBagWeights", "MxRecBagDivisors", "MxRecPooledWeightGradient"}
     for name in definitions():
         # TensorFlow keeps None for an op that has no gradient, and knows nothing of others.
         assert (tf_ops._gradient_registry.lookup(name) is not None) == (name in with_gradient), name
@@ -332,11 +333,13 @@ def test_ops_on_tables_are_stateful_and_pure_ones_are_not(graph):
 
     support.ops()
     registered = {name: op for name, op in op_def_registry.get_registered_ops().items() if name.startswith("MxRec")}
-    pure = {"MxRecRestore", "MxRecReduce", "MxRecReduceColumns"}
+    pure = {"MxRecRestore", "MxRecReduce", "MxRecReduceColumns", "MxRecRestorePooled", "MxRecReducePooled",
+            "MxRecPooledWeightGradient", "MxRecBagEnds", "MxRecRaggedBagEnds", "MxRecSparseBagEnds", "MxRecBagWeights",
+            "MxRecBagDivisors"}
     appliers = ["Sgd", "Momentum", "Adagrad", "LazyAdam", "Ftrl"]
     expected = pure | {"MxRec" + name for name in (
         "Table", "IdOffset", "Lookup", "Embed", "Find", "Size", "Capacity", "Export", "ExportSlot", "Assign", "Remove", "Clear",
         "Save", "Load")} | {"MxRecApply" + name for name in appliers} | {
-            "MxRecApply%s%s" % (name, form) for name in appliers for form in ("ByIds", "ByRestore", "Many", "ManyByRestore")}
+            "MxRecApply%s%s" % (name, form) for name in appliers for form in ("ByIds", "ByRestore", "Pooled", "Many", "ManyByRestore")}
     assert expected <= set(registered)
     assert {name for name in registered if not registered[name].is_stateful} == pure

@@ -112,7 +112,6 @@ SUMMED = [op for op in APPLIES if op not in UNSUMMED]
 GROUPED = [op for op in APPLIES if op.endswith("ManyByRestore")]
 HANDLES = [op for op in CALLS if op not in ("MxRecRestore", "MxRecReduce", "MxRecReduceColumns")]
 FIELDS = ["MxRecReadRows", "MxRecWriteRows"]
-HANDLES = [op for op in CALLS if op not in ("MxRecRestore", "MxRecReduce")]
 
 WRONG = (
     [(op, "handle", value, I) for op in HANDLES for value in (0, 123456789, [1, 2])]

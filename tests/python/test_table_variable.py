@@ -121,19 +121,25 @@ def test_a_session_neither_fetches_nor_feeds_it(graph, session, dynamic):
 
 
 @pytest.mark.parametrize("optimizer", ["RMSPropOptimizer", "AdadeltaOptimizer", "a subclass"])
-def test_an_optimizer_that_is_not_known_takes_its_gradient_but_does_not_update_it(graph, dynamic, optimizer):
-    """test_stock_optimizers has those of TensorFlow that update tables."""
+def test_an_optimizer_without_a_rule_of_the_engine_takes_its_gradient_and_updates_its_rows(graph, dynamic, session,
+                                                                                          optimizer):
+    """test_user_optimizers compares the numbers with those of an ordinary variable."""
     tf = support.tf()
     table = make_table()
-    loss = tf.reduce_sum(lookup(table, [1, 2])) + tf.reduce_sum(ordinary(tf))
+    rows = lookup(table, [1, 2])
+    loss = tf.reduce_sum(rows) + tf.reduce_sum(ordinary(tf))
     if optimizer == "a subclass":
         made = type("Own", (tf.compat.v1.train.GradientDescentOptimizer,), {})(0.1)
     else:
         made = getattr(tf.compat.v1.train, optimizer)(0.1)
     pairs = made.compute_gradients(loss, [table.variable] + tf.compat.v1.trainable_variables())
     assert isinstance(pairs[0][0], tf.IndexedSlices) and pairs[0][1] is table.variable
-    with pytest.raises(NotImplementedError, match="(?s)" + NO_VALUE + ".*mx_rec.optimizers"):
-        made.apply_gradients(pairs)
+    train = made.apply_gradients(pairs)
+    sess = session()
+    sess.run(tf.compat.v1.global_variables_initializer())
+    before = sess.run(rows)
+    sess.run(train)
+    assert (sess.run(rows) < before).all()
 
 
 def test_it_has_the_attributes_of_a_variable(graph, dynamic):
