@@ -13,6 +13,7 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
+import lookups
 import model
 from model import Contents, Training, features, loss_of, make_table, session, started
 
@@ -564,6 +565,10 @@ FEATURES = (
      _trains_stock(lambda: _train.AdagradOptimizer(0.1)), False),
     ("stock `AdamOptimizer` on a table", _trains_stock(lambda: _train.AdamOptimizer(0.05)), True),
     ("stock `FtrlOptimizer` on a table", _trains_stock(lambda: _train.FtrlOptimizer(0.3)), False),
+    ("optimizers that scripts write", lookups.own_optimizer, True),
+    ("pooled lookups: dense ids, weights", lookups.pooled_lookups, True),
+    ("pooled lookups: `safe_embedding_lookup_sparse`", lookups.sparse_bags, True),
+    ("`sparse_lookup_many`, updates in groups", lookups.many_tables, True),
     ("lookups in `tf.cond`", control_flow, False),
     ("leases of rows, with ops that compute in place", leases, True),
     ("FeatureSpec", feature_specs, True),
@@ -575,6 +580,7 @@ FEATURES = (
     ("warm start, `tf.compat.v1.train.warm_start`", warm_start, False),
     ("`MonitoredTrainingSession`, `TableStatsHook`", monitored_session, True),
     ("SavedModel: `simple_save`, load in a session", saved_model, True),
+    ("`export_plain`", lookups.plain_export, True),
     ("Estimators: train, evaluate, predict, export_saved_model", estimators, True),
     ("Estimators: `warm_start_from`", estimator_warm_start, False),
     ("`python -m mx_rec.graph`", graph_command, False),

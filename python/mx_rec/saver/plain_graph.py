@@ -8,7 +8,7 @@ from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
 from mx_rec.core.table_variable import TABLE_OP, described_name
 from mx_rec.saver.plain_lookup import PASSING, Lookup, lookup_nodes
-from mx_rec.saver.plain_rows import PlainTable, extensible
+from mx_rec.saver.plain_rows import PlainTable, extensible, kept
 from mx_rec.tensorflow.names import ops as tf_ops
 from mx_rec.tensorflow.names import saveable_object
 
@@ -344,7 +344,7 @@ def saver_of(cut: Cut) -> Any:
     """
     graph = cut.graph
     saveables = cut.saveables()
-    savers = graph.__dict__.setdefault(_SAVERS, {})
+    savers = kept(graph, _SAVERS)
     key = tuple(sorted(one.name for one in saveables))
     with extensible(graph):
         if key not in savers:

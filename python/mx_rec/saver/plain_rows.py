@@ -209,10 +209,19 @@ def _found(session: Any, ops: _TableOps, keys: Any, dim: int) -> Optional[np.nda
     return None if len(positions) == len(keys) else positions
 
 
+def kept(graph: tf.Graph, name: str) -> Dict[Any, Any]:
+    """Returns the dictionary that a graph keeps under a name; it is empty at first."""
+    found = getattr(graph, name, None)
+    if found is None:
+        found = {}
+        setattr(graph, name, found)
+    return found
+
+
 def _ops_of(graph: tf.Graph, tables: Sequence[tf.Operation]) -> Dict[str, _TableOps]:
     """Returns ops that read tables; they are made once in a graph."""
     with _extending:
-        known = graph.__dict__.setdefault(_OPS, {})  # type: Dict[str, _TableOps]
+        known = kept(graph, _OPS)  # type: Dict[str, _TableOps]
         missing = [op for op in tables if op.name not in known]
         if missing:
             with extensible(graph), tf.device("/cpu:0"):
