@@ -3,7 +3,7 @@
 use crate::oracle::{Optimizer, Oracle, Random, OPTIMIZERS};
 use crate::table::{Table, DIM};
 use crate::update::step;
-use mx_rec_host_tests::{Code, Graph, NodeBuilder, Output, Session, Tensor};
+use mx_rec_host_tests::{Code, Graph, Node, NodeBuilder, Output, Session, Tensor};
 use serde_json::{json, Value};
 
 /// The columns of the second table: not those of the first.
@@ -82,7 +82,7 @@ impl<'g> Group<'g> {
     }
 
     /// A node that takes variables, offsets and inverse of all members.
-    fn embed(&self, op: &str, lookups: &Lookups<'g>) -> mx_rec_host_tests::Node<'g> {
+    fn embed(&self, op: &str, lookups: &Lookups<'g>) -> Node<'g> {
         let node = self.node(op).inputs(&self.variables());
         let node = node.inputs(&lookups.offsets).inputs(&lookups.inverse);
         node.finish().expect(op)
@@ -247,6 +247,39 @@ fn a_group_takes_ids_of_32_bits() {
 
 #[test]
 #[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn members_of_a_group_may_be_empty() {
+    let graph = Graph::new();
+    let optimizer = &OPTIMIZERS[0];
+    let batch = Batch::new(&graph, optimizer);
+    let trainings = ["Many", "ManyByRestore"].map(|form| train(&graph, optimizer, form, &batch));
+    let session = Session::new(&graph).expect("a session");
+    let scalars = [Tensor::scalar(1.0_f32), Tensor::scalar(0.0_f32)];
+    for counts in [[2_usize, 0, 1], [0, 3, 0], [0, 0, 0]] {
+        let keys = counts.map(|count| Tensor::vector(&[-5_i64, 6, 7][..count]));
+        let grads = [0, 1, 2].map(|at: usize| {
+            let dims = [counts[at] as i64, DIMS[at] as i64];
+            Tensor::new(&dims, &vec![1.0_f32; counts[at] * DIMS[at]])
+        });
+        let mut feeds: Vec<_> = batch.ids.into_iter().zip(&keys).collect();
+        feeds.extend(batch.slices.into_iter().zip(&grads));
+        feeds.extend(batch.arguments.iter().copied().zip(&scalars));
+        let fetches = trainings.each_ref().map(|(_, updated)| updated[0]);
+        let updated = session.run(&feeds, &fetches, &[]).expect("a step");
+        let distinct = counts[0].max(counts[2]) + counts[1];
+        for updated in updated {
+            assert_eq!(updated.value::<i64>(), distinct as i64);
+        }
+    }
+    for (group, _) in trainings {
+        let wide = [(-5, vec![-1.5; DIM]), (6, vec![-0.5; DIM])];
+        assert_eq!(group.wide.rows(&session), wide);
+        let narrow = [-5, 6, 7].map(|key| (key, vec![-0.5; NARROW]));
+        assert_eq!(group.narrow.rows(&session), narrow);
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
 fn a_group_claims_what_was_prepared_and_resolves_the_others() {
     let graph = Graph::new();
     let initializer = json!({"kind": "random_uniform", "min": -1.0, "max": 1.0});
@@ -332,19 +365,7 @@ fn a_group_claims_what_was_prepared_and_resolves_the_others() {
 fn every_optimizer_gives_in_a_group_the_bits_of_each_table_alone() {
     for (number, optimizer) in OPTIMIZERS.iter().enumerate() {
         let graph = Graph::new();
-        let ids = [(); 3].map(|()| graph.placeholder::<i64>(&None));
-        let grad = graph.placeholder::<f32>(&None);
-        let slices = [(); 3].map(|()| graph.placeholder::<f32>(&None));
-        let arguments: Vec<_> = (optimizer.arguments)(1)
-            .iter()
-            .map(|_| graph.placeholder::<f32>(&Some(Vec::new())))
-            .collect();
-        let batch = Batch {
-            ids,
-            grad,
-            slices,
-            arguments: arguments.clone(),
-        };
+        let batch = Batch::new(&graph, optimizer);
         let forms = ["alone", "Many", "ManyByRestore", "columns"];
         let trainings = forms.map(|form| train(&graph, optimizer, form, &batch));
         let session = Session::new(&graph).expect("a session");
@@ -358,13 +379,13 @@ fn every_optimizer_gives_in_a_group_the_bits_of_each_table_alone() {
                 .into_iter()
                 .map(Tensor::scalar)
                 .collect();
-            let mut feeds: Vec<_> = ids.into_iter().zip(&keys).collect();
-            feeds.push((grad, &all));
-            feeds.extend(slices.into_iter().zip(&own));
-            feeds.extend(arguments.iter().copied().zip(&values));
-            let fetches: Vec<_> = trainings.iter().flat_map(|(_, updated)| updated).collect();
-            let fetches: Vec<_> = fetches.into_iter().copied().collect();
-            let updated = session.run(&feeds, &fetches, &[]).expect(optimizer.op);
+            let mut feeds: Vec<_> = batch.ids.into_iter().zip(&keys).collect();
+            feeds.push((batch.grad, &all));
+            feeds.extend(batch.slices.into_iter().zip(&own));
+            feeds.extend(batch.arguments.iter().copied().zip(&values));
+            let fetches = trainings.each_ref().map(|(_, updated)| updated.as_slice());
+            let updated = session.run(&feeds, &fetches.concat(), &[]);
+            let updated = updated.expect(optimizer.op);
             let updated: Vec<i64> = updated.iter().map(Tensor::value).collect();
             let both = [0, 2]
                 .map(|member: usize| keys[member].values::<i64>())
@@ -406,6 +427,19 @@ struct Batch<'g> {
     /// Gradients of the members.
     slices: [Output<'g>; 3],
     arguments: Vec<Output<'g>>,
+}
+
+impl<'g> Batch<'g> {
+    fn new(graph: &'g Graph, optimizer: &Optimizer) -> Batch<'g> {
+        let arguments = (optimizer.arguments)(1);
+        let scalar = |_| graph.placeholder::<f32>(&Some(Vec::new()));
+        Batch {
+            ids: [(); 3].map(|()| graph.placeholder::<i64>(&None)),
+            grad: graph.placeholder::<f32>(&None),
+            slices: [(); 3].map(|()| graph.placeholder::<f32>(&None)),
+            arguments: arguments.into_iter().map(scalar).collect(),
+        }
+    }
 }
 
 /// A step on a group of its own: each table alone, or all members in an op.
@@ -534,6 +568,22 @@ fn what_one_member_refuses_changes_no_table_of_the_group() {
     refuse(&with(0, &beyond), restored, invalid, "t_narrow");
     let short = Tensor::vector(&[0_i32, 0]);
     refuse(&with(0, &short), restored, invalid, "columns");
+
+    // The last member has no column behind its last one.
+    let behind = Tensor::vector(&[-1_i32, 0, 1]);
+    refuse(&with(0, &behind), restored, invalid, "t_wide");
+    for (first, dim) in [
+        (1, NARROW),
+        (NARROW, 1),
+        (0, NARROW + 1),
+        (i32::MAX as usize, 1),
+    ] {
+        let node = graph.node("MxRecReduceColumns").input(grads[1]);
+        let node = node.input(places[1]).input(offsets[1]);
+        let node = node.int("first", first as i64).int("dim", dim as i64);
+        let reduced = node.finish().expect("MxRecReduceColumns").output(0);
+        refuse(&feeds, reduced, invalid, "MxRecReduceColumns");
+    }
 
     // What is refused in no member is done in all.
     let got = session.run(&feeds, &[restored], &[]).expect("a step");

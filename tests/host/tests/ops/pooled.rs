@@ -424,6 +424,39 @@ fn bags_that_are_not_those_of_the_ids_are_refused() {
     }
 }
 
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn a_batch_without_bags_gives_nothing_and_bags_without_ids_give_zeros() {
+    let graph = Graph::new();
+    let pooling = Pooling::new(&graph);
+    let none = Tensor::vector::<f32>(&[]);
+    let keys = Tensor::vector::<i64>(&[]);
+    let fill = Tensor::new(&[1, DIM as i64], &[7.0_f32; DIM]);
+    for bags in [0_i64, 3] {
+        let count = bags as usize;
+        let ends = Tensor::vector(&vec![0_i64; count]);
+        let grads = Tensor::new(&[bags, DIM as i64], &vec![1.0_f32; count * DIM]);
+        let feeds = [
+            (pooling.ids, &keys),
+            (pooling.ends, &ends),
+            (pooling.weights, &none),
+            (pooling.divisors, &none),
+            (pooling.grad, &grads),
+            (pooling.absent, &fill),
+        ];
+        for fetch in [pooling.embedded, pooling.restored, pooling.found] {
+            let got = pooling.run(&feeds, fetch);
+            assert_eq!(got.dims(), [bags, DIM as i64]);
+            assert_eq!(got.values::<f32>(), vec![0.0; count * DIM]);
+        }
+        let divisors = pooling.run(&feeds, pooling.mean);
+        assert_eq!(divisors.values::<f32>(), vec![0.0; count]);
+        assert_eq!(pooling.run(&feeds, pooling.reduced).dims(), [0, DIM as i64]);
+        assert_eq!(pooling.run(&feeds, pooling.weight_gradient).dims(), [0]);
+    }
+    assert_eq!(pooling.table.size(&pooling.session), 0);
+}
+
 /// The forms of a step: sums in ops of their own, and in that of the optimizer.
 const FORMS: [&str; 2] = ["", "Pooled"];
 
