@@ -1,5 +1,6 @@
 //! The ops that TensorFlow lists.
 
+use crate::oracle::OPTIMIZERS;
 use mx_rec_host_tests::{op_list, version};
 use std::collections::BTreeSet;
 
@@ -36,6 +37,8 @@ fn tensorflow_lists_the_ops_of_the_docs_and_no_other() {
 fn every_op_of_the_docs_is_run_by_these_tests() {
     let sources = [
         include_str!("ahead.rs"),
+        include_str!("fields.rs"),
+        include_str!("grouped.rs"),
         include_str!("lookup.rs"),
         include_str!("refused.rs"),
         include_str!("saved.rs"),
@@ -43,14 +46,20 @@ fn every_op_of_the_docs_is_run_by_these_tests() {
         include_str!("table.rs"),
         include_str!("update.rs"),
         include_str!("oracle.rs"),
+        include_str!("pooled.rs"),
     ];
     for op in DOCS.lines().filter_map(|line| line.strip_prefix("## ")) {
         // The forms of an optimizer are run by its name and their endings.
-        let named = op.trim_end_matches("ByRestore").trim_end_matches("ByIds");
-        let quoted = format!("\"{named}\"");
-        assert!(
-            sources.iter().any(|source| source.contains(&quoted)),
-            "no test runs {op}"
-        );
+        let optimizers = OPTIMIZERS.iter().map(|optimizer| optimizer.op);
+        let parts = optimizers
+            .filter_map(|optimizer| Some([optimizer, op.strip_prefix(optimizer)?]))
+            .next();
+        for part in parts.unwrap_or([op, ""]) {
+            let quoted = format!("\"{part}\"");
+            assert!(
+                sources.iter().any(|source| source.contains(&quoted)),
+                "no test runs {op}"
+            );
+        }
     }
 }

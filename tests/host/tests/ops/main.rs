@@ -4,9 +4,12 @@
 //! Without a TensorFlow (`MX_REC_HOST_TENSORFLOW`, see ../build.rs) every test is ignored.
 
 mod ahead;
+mod fields;
+mod grouped;
 mod listed;
 mod lookup;
 mod oracle;
+mod pooled;
 mod refused;
 mod saved;
 mod sessions;

@@ -29,7 +29,8 @@ fn attributes(def: &OpDef) -> impl Iterator<Item = &'static str> {
     let specs = def.attrs.iter().map(|attr| attr.spec);
     specs.filter_map(|spec| {
         let (name, kind) = spec.split_once(": ")?;
-        (kind == "int").then_some(name)
+        let is_free = name != "N" && kind.starts_with("int") && !kind.contains(" = ");
+        is_free.then_some(name)
     })
 }
 

@@ -17,6 +17,7 @@ pub(crate) struct Table<'g> {
     size: Node<'g>,
     export: Node<'g>,
     stats: Node<'g>,
+    dim: usize,
 }
 
 /// The settings of a table whose rows start at 0.5; `more` replaces some.
@@ -41,7 +42,8 @@ pub(crate) fn table_node<'g>(graph: &'g Graph, settings: &str, dim: usize) -> Re
 impl<'g> Table<'g> {
     /// A table by [`settings`].
     pub(crate) fn new(graph: &'g Graph, name: &str, more: Value) -> Table<'g> {
-        let node = table_node(graph, &settings(name, more), DIM).expect("a table");
+        let dim = more["dim"].as_u64().map_or(DIM, |dim| dim as usize);
+        let node = table_node(graph, &settings(name, more), dim).expect("a table");
         let handle = node.output(1);
         let of = |op| graph.node(op).input(handle).finish().expect(op);
         Table {
@@ -51,6 +53,7 @@ impl<'g> Table<'g> {
             size: of("MxRecSize"),
             export: of("MxRecExport"),
             stats: of("MxRecTableStats"),
+            dim,
         }
     }
 
@@ -105,22 +108,23 @@ impl<'g> Table<'g> {
 
     /// Every key with its embedding, by key.
     pub(crate) fn rows(&self, session: &Session<'g>) -> Vec<(i64, Vec<f32>)> {
-        by_key(session, self.export)
+        by_key(session, self.export, self.dim)
     }
 
     /// Every key with the values of a slot, by key.
     pub(crate) fn slot(&self, session: &Session<'g>, name: &str) -> Vec<(i64, Vec<f32>)> {
-        by_key(session, self.with_text("MxRecExportSlot", name))
+        let export = self.with_text("MxRecExportSlot", name);
+        by_key(session, export, self.dim)
     }
 }
 
 /// The rows that a node exports, by key.
-fn by_key<'g>(session: &Session<'g>, export: Node<'g>) -> Vec<(i64, Vec<f32>)> {
+fn by_key<'g>(session: &Session<'g>, export: Node<'g>, dim: usize) -> Vec<(i64, Vec<f32>)> {
     let fetched = session.run(&[], &[export.output(0), export.output(1)], &[]);
     let fetched = fetched.expect("an export");
     let (keys, rows) = (fetched[0].values::<i64>(), fetched[1].values::<f32>());
-    assert_eq!(fetched[1].dims(), [keys.len() as i64, DIM as i64]);
-    let rows = rows.chunks(DIM).map(<[f32]>::to_vec);
+    assert_eq!(fetched[1].dims(), [keys.len() as i64, dim as i64]);
+    let rows = rows.chunks(dim).map(<[f32]>::to_vec);
     let mut found: Vec<_> = keys.iter().copied().zip(rows).collect();
     found.sort_by_key(|(key, _)| *key);
     found

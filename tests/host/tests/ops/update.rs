@@ -56,17 +56,23 @@ impl<'g> Batch<'g> {
                 node.input(offsets).input(reduced.output(0))
             }
         };
-        let node = self
-            .arguments
-            .iter()
-            .fold(node, |node, &one| node.input(one));
-        let node: NodeBuilder<'g> = match optimizer.nesterov {
-            Some(nesterov) => node.int("nesterov", nesterov),
-            None => node,
-        };
-        let updated = node.finish().expect(&op).output(0);
+        let updated = step(node, optimizer, &self.arguments);
         Training { table, updated }
     }
+}
+
+/// Ends the node of a step, of whatever form, with its scalars.
+pub(crate) fn step<'g>(
+    node: NodeBuilder<'g>,
+    optimizer: &Optimizer,
+    arguments: &[Output<'g>],
+) -> Output<'g> {
+    let node = arguments.iter().fold(node, |node, &one| node.input(one));
+    let node = match optimizer.nesterov {
+        Some(nesterov) => node.int("nesterov", nesterov),
+        None => node,
+    };
+    node.finish().expect(optimizer.op).output(0)
 }
 
 #[test]
