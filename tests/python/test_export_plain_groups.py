@@ -129,7 +129,7 @@ def sparse_bags(combiner):
         inputs, ids = sparse("ids")
         weights = inputs["weights"] = cases.placeholder([None], tf.float32, "weights")
         splits = inputs["splits"] = cases.placeholder([None], name="splits")
-        ragged = tf.RaggedTensor.from_row_splits(ids.values, splits)
+        ragged = tf.RaggedTensor.from_row_splits(ids.values, splits, validate=False)
         short = tf.RaggedTensor.from_row_splits(ids.values, tf.cast(splits, tf.int32))
         sparse_weights = tf.SparseTensor(ids.indices, weights, ids.dense_shape)
         outputs = {"sparse": pooled(users, ids, combiner), "weighted": pooled(table, ids, combiner, weights=sparse_weights),
@@ -205,6 +205,9 @@ CASES = {
     "tables without rows": nothing_known,
 }
 
+# With max_norm: tf.clip_by_norm, an op of TensorFlow in the session's graph too, rounds otherwise in some versions.
+ROUNDED = ("clipped", "sparse bags in a loop")
+
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
@@ -260,7 +263,10 @@ def test_a_process_without_the_package_pools_and_groups_to_the_same_bits(models,
     for turn, outputs in enumerate(expected):
         assert sorted(found[turn]) == sorted(outputs)
         for key, value in outputs.items():
-            support.assert_same_bits(found[turn][key], value, "{}, feed {}".format(key, turn))
+            if name in ROUNDED and cases.WAYS[way][0]:
+                np.testing.assert_allclose(found[turn][key], value, rtol=1e-6, atol=1e-7, err_msg=key)
+            else:
+                support.assert_same_bits(found[turn][key], value, "{}, feed {}".format(key, turn))
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -269,3 +275,168 @@ def test_no_op_of_groups_and_bags_is_left(models, name):
     assert not [op for op in ops if op.startswith("MxRec")]
     for word in (b"MxRec", b"mx_rec", b"ASCEND"):
         assert word not in content, word
+
+
+def export(sess, directory, inputs, outputs, **arguments):
+    import mx_rec.saver
+
+    return mx_rec.saver.export_plain(sess, str(directory), inputs, outputs, **arguments)
+
+
+def predict(directory, feed):
+    """What a process without the package predicts for one feed."""
+    cases.save_feeds(str(directory), [feed])
+    return cases.load_in("1.15 in a session", [str(directory)], str(directory) + ".out.npz")[0][0]
+
+
+def trained(tables, ids, weights, **arguments):
+    """Training lookups of all kinds that are grouped or pooled, and the lookups without training of the same."""
+    tf = support.tf()
+    items, users = tables
+    outputs = {}
+    for place, one in enumerate(find_many([items, users, items], [ids, ids, ids + 1], **arguments)):
+        outputs["many {}".format(place)] = one
+    outputs["concat"] = find_many([items, users], [ids, ids + 1], concat=True, **arguments)
+    outputs["sum"] = pooled(items, ids, **arguments)
+    for combiner in ("mean", "sqrtn"):
+        outputs[combiner] = pooled(users, ids, combiner, weights=weights, **arguments)
+    outputs["clipped"] = pooled(items, ids, "mean", max_norm=0.8, **arguments)
+    row_splits = tf.constant([0, 3, 3, DENSE.size], tf.int64)
+    outputs["ragged"] = pooled(items, tf.RaggedTensor.from_row_splits(tf.reshape(ids, [-1]), row_splits), "mean", **arguments)
+    return outputs
+
+
+@pytest.mark.parametrize("expansion", [False, True])
+def test_training_lookups_of_groups_and_bags_are_refused_or_find(mx, graph, session, tmp_path, expansion):
+    mx(use_dynamic=True, use_dynamic_expansion=expansion)
+    tf = support.tf()
+    if expansion:
+        tables = [cases.make_table(sizeless=True), cases.make_table("users", 5, sizeless=True)]
+    else:
+        tables = [cases.make_table(), cases.make_table("users", 5)]
+    ids = cases.placeholder(DENSE.shape)
+    # A variable gives the weights a gradient, for which rows are a tensor.
+    weights = tf.compat.v1.get_variable("weights", initializer=np.linspace(0.5, 2, DENSE.size).astype(np.float32).reshape(
+        DENSE.shape))
+    training = trained(tables, ids, weights, is_train=True)
+    plain = trained(tables, ids, weights, is_train=False)
+    training["without gradient"] = pooled(tables[0], ids, is_train=True, is_grad=False)
+    plain["without gradient"] = plain["sum"]
+    kinds = {op.type for op in graph.get_operations()}
+    assert {"MxRecRestorePooled", "MxRecBagDivisors", "MxRecBagWeights", "MxRecRaggedBagEnds"} <= kinds
+    assert ("MxRecEmbedConcat" in kinds) == ("MxRecEmbedMany" in kinds) == (not expansion)
+    sess = session()
+    sess.run(tf.compat.v1.global_variables_initializer())
+    for table in tables:
+        cases.fill(table, sess)
+    for name, output in sorted(training.items()):
+        with pytest.raises(ValueError, match="training lookup '.*training_lookups='find'"):
+            export(sess, tmp_path / "model", {"ids": ids}, {name: output})
+    assert not os.listdir(str(tmp_path))
+    export(sess, tmp_path / "model", {"ids": ids}, training, training_lookups="find")
+    for number, queries in enumerate((DENSE, np.full_like(DENSE, -1))):
+        found = predict(tmp_path / "model", {"ids": queries})
+        expected = sess.run(plain, {ids: queries})
+        for name in training:
+            support.assert_same_bits(found[name], expected[name], "{}, feed {}".format(name, number))
+
+
+def test_counted_training_lookups_of_groups_and_bags_are_refused(graph, session, dynamic, tmp_path):
+    tables = [cases.make_table(), cases.make_table("users")]
+    ids, config = cases.placeholder([None, 4]), dict(access_threshold=2)
+    outputs = [find_many(tables, [ids, ids], is_train=True, access_and_evict_config=config)[1],
+               pooled(tables[0], ids, "mean", is_train=True, access_and_evict_config=config),
+               pooled(tables[1], ids, max_norm=1.0, is_train=True, access_and_evict_config=config)]
+    sess = session()
+    for output in outputs:
+        with pytest.raises(ValueError, match="'.*of type MxRec(Embed|Lookup|EmbedMany|EmbedPooled|Admit).*part of a training"):
+            export(sess, tmp_path / "model", {"ids": ids}, {"a": output}, training_lookups="find")
+    assert not os.listdir(str(tmp_path))
+
+
+def test_an_op_without_a_form_is_named(graph, session, dynamic, tmp_path):
+    """A gradient of pooled rows is nothing that predicts."""
+    tf = support.tf()
+    table, ids = cases.make_table(), cases.placeholder([None, 4])
+    rows = pooled(table, ids, is_train=True)
+    gradient = tf.gradients(rows, table.variable.op.outputs[0])[0]
+    sess = session()
+    with pytest.raises(ValueError, match="of type MxRecReducePooled, which TensorFlow does not have"):
+        export(sess, tmp_path / "model", {"ids": ids}, {"a": tf.convert_to_tensor(gradient.values)}, training_lookups="find")
+    assert not os.listdir(str(tmp_path))
+
+
+def test_groups_with_prepared_keys_are_exported_by_their_batch_or_refused(graph, session, dynamic, tmp_path):
+    """Key work that was moved into the pipeline reads an iterator; lookups of placeholders in that graph do not."""
+    from mx_rec.graph import modify_graph_and_start_emb_cache
+    from mx_rec.util.initialize import get_initializer
+
+    tf = support.tf()
+    iterator = tf.compat.v1.data.make_initializable_iterator(tf.data.Dataset.from_tensor_slices(np.arange(40)).batch(4))
+    batch, ids = iterator.get_next(), cases.placeholder([None, 4])
+    tables = [cases.make_table(), cases.make_table("users")]
+    moved = find_many(tables, [batch, batch + 1], is_train=True)
+    bag = pooled(tables[0], tf.reshape(batch, [-1, 2]), "mean", is_train=True)
+    outputs = dict(zip("ab", find_many(tables, [ids, ids])), c=pooled(tables[0], ids, "mean"))
+    modify_graph_and_start_emb_cache()
+    sess = session()
+    sess.run(get_initializer(True))
+    sess.run([moved, bag])
+    export(sess, tmp_path / "model", {"ids": ids}, outputs)
+    found, expected = predict(tmp_path / "model", {"ids": DENSE}), sess.run(outputs, {ids: DENSE})
+    for name in outputs:
+        support.assert_same_bits(found[name], expected[name], name)
+    for output in moved + [bag]:
+        with pytest.raises(ValueError, match="iterator.*modified|may not be fed"):
+            export(sess, tmp_path / "batch", {"batch": batch}, {"score": output}, training_lookups="find")
+
+
+def good_feed():
+    return dict(sparse_feed("ids", [2, 1, 0], 13), weights=np.ones(3, np.float32), splits=np.array([0, 2, 3]))
+
+
+@pytest.fixture(scope="module")
+def checked_model(tmp_path_factory):
+    """A loaded model in a session: what runs it by feeds, for one output."""
+    import mx_rec.saver
+    from mx_rec.util.initialize import init, terminate_config_initializer
+
+    tf = support.tf()
+    tf.compat.v1.disable_control_flow_v2()
+    init()
+    directory = str(tmp_path_factory.mktemp("checked")) + "/model"
+    with tf.Graph().as_default(), support.new_session() as sess:
+        model = sparse_bags("mean")(tf)
+        sess.run(tf.compat.v1.global_variables_initializer())
+        mx_rec.saver.export_plain(sess, directory, model.inputs, model.outputs)
+    terminate_config_initializer()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as sess:
+        signature = tf.compat.v1.saved_model.loader.load(sess, ["serve"], directory).signature_def["serving_default"]
+
+        def run(output, feed):
+            return sess.run(signature.outputs[output].name,
+                            {signature.inputs[name].name: value for name, value in feed.items()})
+
+        yield run
+
+
+@pytest.mark.parametrize("output, changed, text", [
+    ("sparse", {"ids_indices": np.array([[1, 0], [0, 0], [2, 0]])}, "must ascend and lie inside"),
+    ("sparse", {"ids_indices": np.array([[0, 0], [1, 0], [3, 0]])}, "must ascend and lie inside"),
+    ("sparse", {"ids_indices": np.array([[-1, 0], [1, 0], [2, 0]])}, "must ascend and lie inside"),
+    ("sparse", {"ids_indices": np.array([[0, 0], [1, 0]])}, "ends of bags must ascend"),
+    ("sparse", {"ids_values": np.array([1, 2, 3, 4])}, "ends of bags must ascend"),
+    ("weighted", {"weights": np.ones(1, np.float32)}, "weights must have the shape"),
+    ("weighted", {"weights": np.ones(4, np.float32)}, "weights must have the shape"),
+    ("ragged", {"splits": np.array([1, 2, 3])}, "must begin with 0"),
+    ("ragged", {"splits": np.zeros([0], np.int64)}, "must begin with 0"),
+    ("ragged", {"splits": np.array([0, 3, 2, 3])}, "ends of bags must ascend"),
+    ("ragged", {"splits": np.array([0, 2])}, "ends of bags must ascend"),
+    ("ragged", {"splits": np.array([0, 4])}, "ends of bags must ascend"),
+])
+def test_a_model_refuses_bags_that_do_not_fit(checked_model, output, changed, text):
+    tf = support.tf()
+    assert checked_model(output, good_feed()).shape == (3 if output in ("sparse", "weighted") else 2,
+                                                        16 if output in ("sparse", "ragged") else 3)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+        checked_model(output, dict(good_feed(), **changed))
