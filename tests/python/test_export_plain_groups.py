@@ -440,3 +440,77 @@ def test_a_model_refuses_bags_that_do_not_fit(checked_model, output, changed, te
                                                         16 if output in ("sparse", "ragged") else 3)
     with pytest.raises(tf.errors.InvalidArgumentError, match=text):
         checked_model(output, dict(good_feed(), **changed))
+
+
+def test_keys_below_the_threshold_count_as_absent_in_groups_and_bags(graph, session, dynamic, tmp_path):
+    from mx_rec.core.embedding import sparse_lookup
+
+    tf = support.tf()
+    tables, ids = [cases.make_table(), cases.make_table("users")], cases.placeholder([None, 3])
+    config = dict(access_threshold=2)
+    rows = [sparse_lookup(table, ids, modify_graph=True, access_and_evict_config=config) for table in tables]
+    default = tf.constant([1.0, 2.0, 3.0])
+    outputs = dict(zip("ab", find_many(tables, [ids, ids], serving_default_value=default)),
+                   zeros=pooled(tables[0], ids, "mean"), default=pooled(tables[0], ids, "sqrtn", serving_default_value=default))
+    sess = session()
+    sess.run(tf.compat.v1.global_variables_initializer())
+    for batch in ([[1, 2, 3]], [[2, 3, 4]], [[3, -1, 5]]):
+        sess.run(rows, {ids: batch})
+    queries = np.array([[1, 2, 3], [4, 5, -1], [3, 3, 6]])
+    expected = sess.run(outputs, {ids: queries})
+    assert expected["zeros"].any(axis=1).tolist() == [True, False, True]
+    export(sess, tmp_path / "model", {"ids": ids}, outputs)
+    found = predict(tmp_path / "model", {"ids": queries})
+    for name in outputs:
+        support.assert_same_bits(found[name], expected[name], name)
+
+
+def test_an_imported_graph_of_groups_and_bags_is_exported(graph, session, dynamic, tmp_path):
+    tf = support.tf()
+    model = sparse_bags("mean")(tf)
+    items, users = model.tables
+    ids = cases.placeholder([None, 4], name="dense")
+    outputs = dict(model.outputs, **dict(zip("ab", find_many([items, users], [ids, ids]))))
+    outputs["sum"] = pooled(items, ids)
+    feed = dict(model.feeds[0], dense=DENSE)
+    sess = session()
+    sess.run(tf.compat.v1.global_variables_initializer())
+    for table in model.tables:
+        cases.fill(table, sess)
+    inputs = dict(model.inputs, dense=ids)
+    expected = sess.run(outputs, {inputs[name]: value for name, value in feed.items()})
+    saver = tf.compat.v1.train.Saver()
+    saver.save(sess, str(tmp_path / "saved"))
+    with tf.Graph().as_default() as other, support.new_session() as sess:
+        tf.compat.v1.train.import_meta_graph(str(tmp_path / "saved.meta")).restore(sess, str(tmp_path / "saved"))
+        same = [{name: other.get_tensor_by_name(one.name) for name, one in some.items()} for some in (inputs, outputs)]
+        export(sess, tmp_path / "model", *same)
+    found = predict(tmp_path / "model", feed)
+    for name in outputs:
+        support.assert_same_bits(found[name], expected[name], name)
+
+
+def test_lookups_of_groups_and_bags_by_feature_spec_are_exported(graph, session, dynamic, tmp_path):
+    from mx_rec.core.asc.helper import FeatureSpec, get_asc_insert_func
+
+    tf = support.tf()
+    tables = [cases.make_table(), cases.make_table("users")]
+    specs = [FeatureSpec("one", table_name="items"), FeatureSpec("two", table_name="users")]
+    data = {"one": DENSE, "two": DENSE[:, ::-1].copy()}
+    iterator = tf.compat.v1.data.make_initializable_iterator(tf.data.Dataset.from_tensor_slices(data).batch(3).map(
+        get_asc_insert_func(tgt_key_specs=specs, is_training=False, dump_graph=False)))
+    batch = iterator.get_next()
+    from mx_rec.core.embedding import sparse_lookup_many, sparse_lookup_pooled
+
+    outputs = dict(zip("ab", sparse_lookup_many(tables, specs, is_train=False, batch=batch)))
+    outputs["c"] = sparse_lookup_pooled(tables[0], specs[0], "mean", is_train=False, batch=batch)
+    sess = session()
+    sess.run(tf.compat.v1.global_variables_initializer())
+    for table in tables:
+        cases.fill(table, sess)
+    inputs = {name: batch[name] for name in data}
+    expected = sess.run(outputs, {inputs[name]: data[name] for name in data})
+    export(sess, tmp_path / "model", inputs, outputs)
+    found = predict(tmp_path / "model", data)
+    for name in outputs:
+        support.assert_same_bits(found[name], expected[name], name)
