@@ -7,7 +7,9 @@ import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
 from mx_rec.core.table_variable import TABLE_OP, described_name
-from mx_rec.saver.plain_lookup import PASSING, Lookup, lookup_nodes
+from mx_rec.saver import plain_pool
+from mx_rec.saver.plain_lookup import (PASSING, Make, Replaced, Source, TableUse, finding,
+                                       replacing_nodes)
 from mx_rec.saver.plain_rows import PlainTable, extensible, kept
 from mx_rec.tensorflow.names import ops as tf_ops
 from mx_rec.tensorflow.names import saveable_object
@@ -16,12 +18,24 @@ from mx_rec.tensorflow.names import saveable_object
 _OURS = "MxRec"
 _OUR_ATTRIBUTES = "_mx_rec_"
 
-_FIND = "MxRecFind"
-_SPREAD = ("MxRecEmbed", "MxRecRestore")
-_KEY_WORK = ("MxRecIdOffset", "MxRecClaim")
+# Lookups of one table and of many, which take lists of as many tensors as they have tables.
+_FIND = ("MxRecFind", "MxRecFindMany")
+_SIDE_BY_SIDE = "MxRecEmbedConcat"
+_SPREAD = ("MxRecEmbed", "MxRecEmbedMany", _SIDE_BY_SIDE)
+_KEY_WORK = ("MxRecIdOffset", "MxRecClaim", "MxRecIdOffsetMany", "MxRecClaimMany")
 
-# Ops of training lookups; those with an access threshold have the middle two.
-_TRAINING = _SPREAD + ("MxRecLookup", "MxRecObserve", "MxRecAdmit") + _KEY_WORK
+_FIND_POOLED = "MxRecFindPooled"
+_EMBED_POOLED = "MxRecEmbedPooled"
+_RESTORE, _RESTORE_POOLED = "MxRecRestore", "MxRecRestorePooled"
+_ROWS = "MxRecLookup"
+_WEIGHTS, _DIVISORS = "MxRecBagWeights", "MxRecBagDivisors"
+
+# Ops that say where bags end.
+_ENDS = {"MxRecBagEnds": plain_pool.dense_ends, "MxRecRaggedBagEnds": plain_pool.ragged_ends,
+         "MxRecSparseBagEnds": plain_pool.sparse_ends}  # type: Dict[str, Make]
+
+# Ops of training lookups; those with an access threshold have the last two.
+_TRAINING = _SPREAD + _KEY_WORK + (_EMBED_POOLED, _RESTORE, _ROWS, "MxRecObserve", "MxRecAdmit")
 
 _ITERATOR = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional")
 
@@ -67,14 +81,15 @@ class Cut:
         self.fed = {}  # type: Dict[str, str]
         self._wanted = wanted
         self._training = training
-        self._lookups = collections.OrderedDict()  # type: Dict[str, Lookup]
+        self._replaced = collections.OrderedDict()  # type: Dict[str, Replaced]
         self._checked = set()  # type: Set[str]
         self._roots = [_op_name(name) for name in wanted.outputs + wanted.others]
         self._read()
         self._cut_inputs()
         self._keep()
         self.tables = [graph.get_operation_by_name(name) for name in collections.OrderedDict(
-            (lookup.table, None) for lookup in self._lookups.values())]
+            (use.table, None) for replaced in self._replaced.values()
+            for use in replaced.tables)]
 
     def add(self, names: Iterable[str]) -> None:
         """Keeps ops more, which may be newer than this object.
@@ -111,12 +126,13 @@ class Cut:
             resources.update(zip(names[table], tensors))
         result = graph_pb2.GraphDef(versions=self._graph_def.versions)
         for name in sorted(self._kept, key=self._order.__getitem__):
-            lookup = self._lookups.get(name)
-            if lookup is None:
+            replaced = self._replaced.get(name)
+            if replaced is None:
                 result.node.extend([self._plain_node(self._nodes[name])])
             else:
-                result.node.extend(lookup_nodes(lookup, tables[lookup.table],
-                                                names[lookup.table]))
+                result.node.extend(replacing_nodes(
+                    replaced, [tables[use.table] for use in replaced.tables],
+                    [names[use.table] for use in replaced.tables]))
         result.library.CopyFrom(self._called_functions(result.node))
         used = {name for node in result.node for name in node.input}
         tf.import_graph_def(result, name="", input_map={
@@ -165,7 +181,7 @@ class Cut:
     def _keep(self) -> None:
         """Finds what the roots need, with the initializers of variables."""
         self._kept = set()  # type: Set[str]
-        self._lookups.clear()
+        self._replaced.clear()
         self._walk(self._roots)
         while True:
             before = len(self._kept)
@@ -185,9 +201,8 @@ class Cut:
                 continue
             node = self._nodes[name]
             if node.op.startswith(_OURS):
-                lookup = self._lookup_of(node)
-                self._lookups[name] = lookup
-                sources = [lookup.ids] + ([lookup.absent] if lookup.absent else [])
+                self._replaced[name] = self._lookup_of(node)
+                sources = [source.name for source in self._replaced[name].sources]
                 sources += [source for source in node.input if source.startswith("^")]
             elif node.op in _ITERATOR:
                 raise ValueError(
@@ -219,31 +234,142 @@ class Cut:
             return name
         return self.fed.get(name if ":" in name else name + ":0", name)
 
-    def _lookup_of(self, node: node_def_pb2.NodeDef) -> Lookup:
-        """Returns the lookup that an op of the plugin is the result of, or refuses the op."""
+    def _lookup_of(self, node: node_def_pb2.NodeDef) -> Replaced:
+        """Returns what stands for an op of the plugin in a lookup, or refuses the op."""
         op = self.graph.get_operation_by_name(node.name)
-        if node.op == _FIND:
-            path, table = self._table_of(op, op.inputs[0])
-            absent = op.inputs[3]
-            rows = tf.compat.dimension_value(absent.shape[0]) if absent.shape.rank else None
-            source = self._source(node.input[3])
-            return Lookup(node, table.name, self._source(node.input[2]), op.inputs[2].dtype,
-                          None if rows == 0 else source, rows, path)
-        if node.op in _SPREAD:
-            made = op if node.op == "MxRecEmbed" else op.inputs[0].op
-            key_work = made.inputs[2].op if len(made.inputs) > 2 else made
-            if key_work.type in _KEY_WORK and op.inputs[-1] is key_work.outputs[1]:
-                path, table = self._table_of(key_work, key_work.inputs[0])
-                if not self._training:
-                    raise ValueError(
-                        "the model cannot be exported: its outputs depend on the training lookup "
-                        "{!r} of the table {!r}, which gives new keys rows, and TensorFlow's own "
-                        "ops cannot. Look up with is_train=False in the part that predicts; or "
-                        "give training_lookups='find' to export it as a lookup that gives keys "
-                        "without a row zeros.".format(node.name, described_name(table)))
-                return Lookup(node, table.name, self._source(key_work.node_def.input[1]),
-                              key_work.inputs[1].dtype, None, 0, path)
-        self._refuse(node.name, node.op)
+        if node.op in _FIND:
+            return self._find_of(node, op)
+        if node.op in _SPREAD or node.op == _RESTORE:
+            replaced = self._trained_of(node, op)
+        elif node.op in (_EMBED_POOLED, _RESTORE_POOLED, _ROWS):
+            replaced = self._trained_pool_of(node, op)
+        elif node.op == _FIND_POOLED:
+            ends, has_weights, has_divisors = self._bags_of(op, 3)
+            absent = self._absent_of(op, 6)
+            replaced = Replaced(
+                node, [self._use_of(op, 0)], [self._input_of(op, 2)] + ends + absent,
+                plain_pool.find_pooled(has_weights, has_divisors, bool(absent)))
+        elif node.op in _ENDS:
+            sources = [self._input_of(op, place) for place in range(len(op.inputs))]
+            if node.op == "MxRecBagEnds":
+                sources = [self._ids_of(op, 0)]
+            replaced = Replaced(node, [], sources, _ENDS[node.op])
+        elif node.op == _WEIGHTS:
+            replaced = Replaced(node, [], [self._input_of(op, 0), self._ids_of(op, 1)],
+                                plain_pool.weights)
+        elif node.op == _DIVISORS:
+            ends, has_weights, _ = self._bags_of(op, 1)
+            replaced = Replaced(node, [], [self._ids_of(op, 0)] + ends,
+                                plain_pool.divisors(op.get_attr("combiner"), has_weights))
+        else:
+            replaced = None
+        if replaced is None:
+            self._refuse(node.name, node.op)
+        return replaced
+
+    def _find_of(self, node: node_def_pb2.NodeDef, op: tf.Operation) -> Replaced:
+        """Returns what stands for lookups of the part that predicts."""
+        members = len(op.inputs) // 4
+        uses, sources, has_absent = [], [], []
+        for member in range(members):
+            absent = self._absent_of(op, 3 * members + member)
+            uses.append(self._use_of(op, member))
+            sources += [self._input_of(op, 2 * members + member)] + absent
+            has_absent.append(bool(absent))
+        return Replaced(node, uses, sources, finding(has_absent))
+
+    def _trained_of(self, node: node_def_pb2.NodeDef, op: tf.Operation) -> Optional[Replaced]:
+        """Returns what stands for training lookups, None if nothing does."""
+        if node.op == _RESTORE:
+            rows = op.inputs[0].op
+            found = [(rows.inputs[2], op.inputs[1])] if rows.type == _ROWS else []
+        else:
+            members = len(op.inputs) // 4
+            found = list(zip(op.inputs[2 * members:3 * members], op.inputs[3 * members:]))
+        uses, sources = [], []
+        for offsets, inverse in found:
+            work = _key_work_of(inverse)
+            if work is None or offsets is not work[0].outputs[work[1]]:
+                return None
+            uses.append(self._trained_use_of(node, *work))
+            sources.append(self._ids_of_work(*work))
+        if not found:
+            return None
+        return Replaced(node, uses, sources,
+                        finding([False] * len(found), node.op == _SIDE_BY_SIDE))
+
+    def _trained_pool_of(self, node: node_def_pb2.NodeDef,
+                         op: tf.Operation) -> Optional[Replaced]:
+        """Returns what stands for an op that pools rows, or reads distinct ones; None without."""
+        if node.op == _RESTORE_POOLED:
+            ends, has_weights, has_divisors = self._bags_of(op, 2)
+            return Replaced(
+                node, [], [self._input_of(op, 0), self._ids_of(op, 1)] + ends,
+                plain_pool.restore_pooled(has_weights, has_divisors,
+                                          _key_work_of(op.inputs[1]) is not None))
+        offsets = op.inputs[2]
+        work = offsets.op, offsets.value_index
+        if work[0].type not in _KEY_WORK or 2 * work[1] >= len(work[0].outputs):
+            return None
+        if node.op == _ROWS:
+            return Replaced(node, [self._trained_use_of(node, *work)], [self._ids_of_work(*work)],
+                            plain_pool.distinct_rows)
+        if _key_work_of(op.inputs[3]) != work:
+            return None
+        use = self._trained_use_of(node, *work)
+        ends, has_weights, has_divisors = self._bags_of(op, 4)
+        return Replaced(node, [use], [self._ids_of_work(*work)] + ends,
+                        plain_pool.find_pooled(has_weights, has_divisors, False))
+
+    def _trained_use_of(self, node: node_def_pb2.NodeDef, work: tf.Operation,
+                        member: int) -> TableUse:
+        """Returns the table of a training lookup, or refuses the lookup."""
+        use = self._use_of(work, member)
+        if not self._training:
+            table = self.graph.get_operation_by_name(use.table)
+            raise ValueError(
+                "the model cannot be exported: its outputs depend on the training lookup {!r} of "
+                "the table {!r}, which gives new keys rows, and TensorFlow's own ops cannot. Look "
+                "up with is_train=False in the part that predicts; or give "
+                "training_lookups='find' to export it as a lookup that gives keys without a row "
+                "zeros.".format(node.name, described_name(table)))
+        return use
+
+    def _use_of(self, op: tf.Operation, place: int) -> TableUse:
+        """Returns the table that an op has the handle of."""
+        path, table = self._table_of(op, op.inputs[place])
+        return TableUse(table.name, path)
+
+    def _input_of(self, op: tf.Operation, place: int) -> Source:
+        """Returns an input of an op."""
+        return Source(self._source(op.node_def.input[place]), op.inputs[place].dtype,
+                      op.inputs[place].shape)
+
+    def _absent_of(self, op: tf.Operation, place: int) -> List[Source]:
+        """Returns the rows of absent ids, nothing if there are surely none."""
+        shape = op.inputs[place].shape
+        rows = tf.compat.dimension_value(shape[0]) if shape.rank else None
+        source = self._input_of(op, place)
+        return [] if rows == 0 else [source._replace(shape=tf.TensorShape([rows, None]))]
+
+    def _bags_of(self, op: tf.Operation, start: int) -> Tuple[List[Source], bool, bool]:
+        """Returns ends, and weights and divisors if there are any, and whether there are."""
+        sources, given = [self._input_of(op, start)], []
+        for place in (start + 1, start + 2):
+            is_input = place < len(op.inputs)
+            given.append(is_input and op.inputs[place].shape.num_elements() != 0)
+            if given[-1]:
+                sources.append(self._input_of(op, place))
+        return sources, given[0], given[1]
+
+    def _ids_of(self, op: tf.Operation, place: int) -> Source:
+        """Returns an input of an op; the ids, if it is the inverse of what a table resolves."""
+        work = _key_work_of(op.inputs[place])
+        return self._input_of(op, place) if work is None else self._ids_of_work(*work)
+
+    def _ids_of_work(self, work: tf.Operation, member: int) -> Source:
+        """Returns the ids that an op of key work resolves."""
+        return self._input_of(work, len(work.outputs) // 2 + member)
 
     def _table_of(self, lookup: tf.Operation, handle: tf.Tensor
                   ) -> Tuple[List[node_def_pb2.NodeDef], tf.Operation]:
@@ -373,6 +499,13 @@ class _Nothing(saveable_object.SaveableObject):
 def _is_variable(value: Any) -> bool:
     """Whether an element of a collection is a variable of TensorFlow, not that of a table."""
     return isinstance(value, tf.compat.v1.Variable) and value.op.type != TABLE_OP
+
+
+def _key_work_of(inverse: tf.Tensor) -> Optional[Tuple[tf.Operation, int]]:
+    """Returns the op that makes an inverse, and which of its tables it is of; None without one."""
+    op = inverse.op
+    member = inverse.value_index - len(op.outputs) // 2
+    return (op, member) if op.type in _KEY_WORK and member >= 0 else None
 
 
 def _op_name(name: str) -> str:

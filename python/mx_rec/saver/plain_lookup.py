@@ -1,6 +1,6 @@
-"""One lookup in TensorFlow's own ops, as nodes that take the place of an op of the plugin."""
+"""Lookups in TensorFlow's own ops, as nodes that take the place of an op of the plugin."""
 
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
@@ -13,125 +13,212 @@ _ENTER = ("Enter", "RefEnter")
 PASSING = _ENTER + ("Switch", "RefSwitch", "Identity")
 
 
-class Lookup(NamedTuple):
-    """An op of the plugin that looks rows up.
+class TableUse(NamedTuple):
+    """A table that an op of the plugin reads.
 
     Attributes:
-        node: The op, whose output the embeddings are.
-        table: Name of the op that makes the table.
-        ids: Name of the tensor of ids, int32 or int64, of any shape.
-        ids_type: Its dtype.
-        absent: Name of the tensor with the rows of ids without one, None for zeros: float32 of
-            shape (0, dim), (1, dim) or (number of ids, dim).
-        absent_rows: Its first size if that is known.
-        path: Nodes through which the table comes into a branch or a loop, the outermost first.
+        table: Name of the op that makes it.
+        path: Nodes through which it comes into a branch or a loop, the outermost first.
     """
 
-    node: node_def_pb2.NodeDef
     table: str
-    ids: str
-    ids_type: tf.DType
-    absent: Optional[str]
-    absent_rows: Optional[int]
     path: List[node_def_pb2.NodeDef]
 
-    @property
-    def is_in_loop(self) -> bool:
-        """Whether it is in a loop, whose ops need inputs of the loop."""
-        return any(node.op in _ENTER for node in self.path)
 
+class Source(NamedTuple):
+    """A tensor from outside that the ops of a replacement read.
 
-def lookup_nodes(lookup: Lookup, table: PlainTable, names: List[str]
-                 ) -> List[node_def_pb2.NodeDef]:
-    """Returns the nodes of a lookup; the last has the name of the op that they replace.
-
-    Args:
-        lookup: What is replaced.
-        table: The table.
-        names: Names of the tensors of its index and its chunks.
+    Attributes:
+        name: Its name, as an input of a node.
+        dtype: Its dtype.
+        shape: What is known of its shape.
     """
-    prefix = lookup.node.name + "/plain/"
-    nodes = []  # type: List[node_def_pb2.NodeDef]
-    inputs = {"ids": lookup.ids, "absent": lookup.absent}  # type: Dict[str, Optional[str]]
-    for number, name in enumerate(names):
-        for level, node in enumerate(lookup.path):
-            if node.op not in _ENTER:
-                # Where the ids of a branch are dead, so is all that takes them.
-                continue
-            enter = node_def_pb2.NodeDef()
-            enter.CopyFrom(node)
-            enter.op, enter.name = "Enter", "{}enter_{}_{}".format(prefix, number, level)
-            enter.attr["T"].type = tf.resource.as_datatype_enum
-            del enter.input[:]
-            enter.input.append(name)
-            nodes.append(enter)
-            name = enter.name
-        inputs["resource_{}".format(number)] = name
-    controls = [name for name in lookup.node.input if name.startswith("^")]
-    for node in _template(lookup, table):
-        if node.name in inputs:
-            continue
-        for place, name in enumerate(node.input):
-            source = inputs.get(name.split(":")[0])
-            node.input[place] = prefix + name if source is None else source
-        if lookup.is_in_loop and not node.input:
-            # A constant is of the loop if something of the loop comes before it.
-            node.input.append("^" + lookup.ids.split(":")[0])
-        node.device = lookup.node.device
-        if node.name == "result":
-            node.name = lookup.node.name
-            node.input.extend(controls)
-        else:
-            node.name = prefix + node.name
-        nodes.append(node)
-    return nodes
+
+    name: str
+    dtype: tf.DType
+    shape: tf.TensorShape
 
 
-def _template(lookup: Lookup, table: PlainTable) -> Any:
-    """Returns the nodes of a lookup; placeholders stand for what comes from outside."""
-    with tf.Graph().as_default() as graph:
-        ids = tf.compat.v1.placeholder(lookup.ids_type, name="ids")
-        absent = None
-        if lookup.absent is not None and lookup.absent_rows != 0:
-            absent = tf.compat.v1.placeholder(tf.float32, [lookup.absent_rows, table.dim],
-                                              name="absent")
-        resources = [tf.compat.v1.placeholder(tf.resource, [], name="resource_{}".format(number))
-                     for number in range(1 + len(table.chunks))]
-        tf.identity(_look_up(ids, absent, table, resources[0], resources[1:]), name="result")
-        return graph.as_graph_def().node
+class OpenTable(NamedTuple):
+    """A table where it is read.
 
-
-def _look_up(ids: tf.Tensor, absent: Optional[tf.Tensor], table: PlainTable, index: tf.Tensor,
-             chunks: List[tf.Tensor]) -> tf.Tensor:
-    """Adds the ops: the rows of ids, of shape ids.shape + [dim].
-
-    Args:
-        ids: int32 or int64 of any shape.
-        absent: As `Lookup.absent`.
-        table: The table.
+    Attributes:
+        plain: The table.
         index: Resource of its hash table.
         chunks: Resources of its rows.
     """
+
+    plain: PlainTable
+    index: tf.Tensor
+    chunks: List[tf.Tensor]
+
+
+# Adds ops that give the outputs of an op of the plugin, from its sources and its tables.
+Make = Callable[[List[tf.Tensor], List[OpenTable]], List[tf.Tensor]]
+
+
+class Replaced(NamedTuple):
+    """An op of the plugin that TensorFlow's own ops stand for.
+
+    Attributes:
+        node: The op.
+        tables: The tables that it reads.
+        sources: What else it reads; at least one.
+        make: Adds the ops.
+    """
+
+    node: node_def_pb2.NodeDef
+    tables: List[TableUse]
+    sources: List[Source]
+    make: Make
+
+    @property
+    def may_be_in_loop(self) -> bool:
+        """Whether it may be in a loop, whose ops need inputs of the loop."""
+        return not self.tables or any(node.op in _ENTER for use in self.tables
+                                      for node in use.path)
+
+
+def replacing_nodes(replaced: Replaced, tables: List[PlainTable], names: List[List[str]]
+                    ) -> List[node_def_pb2.NodeDef]:
+    """Returns the nodes that replace an op; the last has its name and its outputs.
+
+    Args:
+        replaced: The op.
+        tables: The tables that it reads.
+        names: For each of them the names of the tensors of its index and its chunks.
+    """
+    prefix = replaced.node.name + "/plain/"
+    nodes = []  # type: List[node_def_pb2.NodeDef]
+    inputs = {_input(place): source.name for place, source in enumerate(replaced.sources)}
+    for at, (use, of_table) in enumerate(zip(replaced.tables, names)):
+        for number, name in enumerate(of_table):
+            for level, node in enumerate(use.path):
+                if node.op not in _ENTER:
+                    # Where the ids of a branch are dead, so is all that takes them.
+                    continue
+                enter = node_def_pb2.NodeDef()
+                enter.CopyFrom(node)
+                enter.op = "Enter"
+                enter.name = "{}enter_{}_{}_{}".format(prefix, at, number, level)
+                enter.attr["T"].type = tf.resource.as_datatype_enum
+                del enter.input[:]
+                enter.input.append(name)
+                nodes.append(enter)
+                name = enter.name
+            inputs[_resource(at, number)] = name
+    controls = [name for name in replaced.node.input if name.startswith("^")]
+    result = None  # type: Optional[node_def_pb2.NodeDef]
+    for node in _template(replaced, tables):
+        if node.name in inputs:
+            continue
+        for place, name in enumerate(node.input):
+            if name.startswith("^"):
+                node.input[place] = "^" + prefix + name[1:]
+                continue
+            node.input[place] = inputs.get(name.split(":")[0], prefix + name)
+        if replaced.may_be_in_loop and not node.input:
+            # A constant is of the loop if something of the loop comes before it.
+            node.input.append("^" + replaced.sources[0].name.split(":")[0])
+        node.device = replaced.node.device
+        if node.name == "result":
+            result = node
+            continue
+        node.name = prefix + node.name
+        nodes.append(node)
+    result.name = replaced.node.name
+    result.input.extend(controls)
+    return nodes + [result]
+
+
+def _input(place: int) -> str:
+    return "input_{}".format(place)
+
+
+def _resource(table: int, number: int) -> str:
+    return "resource_{}_{}".format(table, number)
+
+
+def _template(replaced: Replaced, tables: List[PlainTable]) -> Any:
+    """Returns the nodes of a replacement; placeholders stand for what comes from outside."""
+    with tf.Graph().as_default() as graph:
+        placeholder = tf.compat.v1.placeholder
+        sources = [placeholder(source.dtype, source.shape, name=_input(place))
+                   for place, source in enumerate(replaced.sources)]
+        opened = []
+        for at, table in enumerate(tables):
+            resources = [placeholder(tf.resource, [], name=_resource(at, number))
+                         for number in range(1 + len(table.chunks))]
+            opened.append(OpenTable(table, resources[0], resources[1:]))
+        results = replaced.make(sources, opened)
+        if len(results) == 1:
+            tf.identity(results[0], name="result")
+        else:
+            tf.identity_n(results, name="result")
+        return graph.as_graph_def().node
+
+
+def finding(has_absent: List[bool], side_by_side: bool = False) -> Make:
+    """Returns what makes lookups.
+
+    Its sources are for each lookup the ids, int32 or int64 of any shape, and, if `has_absent` says
+    so, the rows of ids without one: float32 of shape (0, dim), (1, dim) or (number of ids, dim).
+
+    Args:
+        has_absent: For each lookup whether there are such rows.
+        side_by_side: Whether the embeddings are concatenated along their last dimension.
+    """
+
+    def make(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
+        given = iter(sources)
+        results = []
+        for table, has in zip(tables, has_absent):
+            ids = next(given)
+            rows, _ = find_rows(ids, next(given) if has else None, table)
+            results.append(tf.reshape(rows, tf.concat([tf.shape(ids), [table.plain.dim]], 0)))
+        return [tf.concat(results, -1)] if side_by_side else results
+
+    return make
+
+
+def find_rows(ids: tf.Tensor, absent: Optional[tf.Tensor],
+              table: OpenTable) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Adds the ops that find rows.
+
+    Args:
+        ids: int32 or int64 of any shape.
+        absent: The rows of ids without one, None for zeros.
+        table: The table.
+
+    Returns:
+        The rows of ids, float32 (number of ids, dim), and for each whether the table or `absent`
+        has it, bool (number of ids); the others are zeros.
+    """
+    plain = table.plain
     keys = tf.reshape(tf.cast(ids, tf.int64), [-1])
-    is_padding = tf.equal(keys, PADDING_KEY)
     words = mixed_tensor(keys)
-    is_reserved = tf.logical_or(tf.equal(words, table.reserved[0]),
-                                tf.equal(words, table.reserved[1]))
-    substitute = tf.fill(tf.shape(words), tf.constant(table.substitute, tf.int64))
+    is_reserved = tf.logical_or(tf.equal(words, plain.reserved[0]),
+                                tf.equal(words, plain.reserved[1]))
+    substitute = tf.fill(tf.shape(words), tf.constant(plain.substitute, tf.int64))
     words = tf.compat.v1.where(is_reserved, substitute, words)
-    numbers = tf.raw_ops.LookupTableFindV2(table_handle=index, keys=words,
-                                           default_value=tf.constant(table.count, tf.int32))
+    numbers = tf.raw_ops.LookupTableFindV2(table_handle=table.index, keys=words,
+                                           default_value=tf.constant(plain.count, tf.int32))
     numbers = tf.ensure_shape(numbers, [None])
-    rows = tf.ensure_shape(_gather(numbers, table, chunks), [None, table.dim])
-    if absent is not None:
-        if tf.compat.dimension_value(absent.shape[0]) is None:
-            # No row stands for a row of zeros.
-            missing = tf.cast(tf.equal(tf.shape(absent)[0], 0), tf.int32)
-            absent = tf.concat([absent, tf.zeros([missing, table.dim])], 0)
-        default = tf.broadcast_to(absent, tf.shape(rows))
-        is_absent = tf.logical_and(tf.equal(numbers, table.count), tf.logical_not(is_padding))
-        rows = tf.compat.v1.where(is_absent, default, rows)
-    return tf.reshape(rows, tf.concat([tf.shape(ids), [table.dim]], 0))
+    rows = tf.ensure_shape(_gather(numbers, plain, table.chunks), [None, plain.dim])
+    is_found = tf.not_equal(numbers, plain.count)
+    if absent is None:
+        return rows, is_found
+    is_absent = tf.logical_not(tf.logical_or(is_found, tf.equal(keys, PADDING_KEY)))
+    if tf.compat.dimension_value(absent.shape[0]) is None:
+        # No row stands for a row of zeros.
+        has_rows = tf.greater(tf.shape(absent)[0], 0)
+        missing = 1 - tf.cast(has_rows, tf.int32)
+        absent = tf.concat([absent, tf.zeros([missing, plain.dim])], 0)
+        is_given = tf.logical_and(is_absent, has_rows)
+    else:
+        is_given = is_absent
+    default = tf.broadcast_to(absent, tf.shape(rows))
+    return (tf.compat.v1.where(is_absent, default, rows), tf.logical_or(is_found, is_given))
 
 
 def _gather(numbers: tf.Tensor, table: PlainTable, chunks: List[tf.Tensor]) -> tf.Tensor:
@@ -149,6 +236,12 @@ def _gather(numbers: tf.Tensor, table: PlainTable, chunks: List[tf.Tensor]) -> t
 
 __all__ = [
     "PASSING",
-    "Lookup",
-    "lookup_nodes",
+    "Make",
+    "OpenTable",
+    "Replaced",
+    "Source",
+    "TableUse",
+    "find_rows",
+    "finding",
+    "replacing_nodes",
 ]  # type: List[str]

@@ -1,0 +1,221 @@
+"""Pooled lookups in TensorFlow's own ops: what takes the place of the plugin's ops of bags.
+
+Sums have the bits of the plugin's: tf.math.unsorted_segment_sum adds the rows of a bag in the order
+of its ids, beginning with 0, on CPUs.
+"""
+
+from typing import List, Optional
+
+import tensorflow as tf
+
+from mx_rec.constants.constants import PADDING_KEY
+from mx_rec.saver.plain_lookup import Make, OpenTable, find_rows
+
+# The attribute combiner of MxRecBagDivisors.
+_ROOT = 2
+
+
+def dense_ends(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
+    """Makes the ends of bags that lie along the last dimension of ids, the source."""
+    del tables
+    shape = tf.shape(sources[0], out_type=tf.int64)
+    bags, length = shape[:-1], shape[-1]
+    is_matrix = _check(tf.greater(tf.size(shape), 0), "ids must not be a scalar", [shape])
+    with tf.control_dependencies([is_matrix]):
+        number = tf.range(tf.constant(1, tf.int64), tf.reduce_prod(bags) + 1)
+    return [tf.reshape(number * length, bags)]
+
+
+def ragged_ends(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
+    """Makes the ends of the bags of ragged ids from their row splits."""
+    del tables
+    splits = tf.reshape(tf.cast(sources[0], tf.int64), [-1])
+    # Of no splits at all, the first is not 0 either.
+    begins = _check(tf.reduce_all(tf.equal(tf.concat([splits, [1]], 0)[0], 0)),
+                    "row_splits must begin with 0", [splits])
+    with tf.control_dependencies([begins]):
+        return [splits[1:]]
+
+
+def sparse_ends(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
+    """Makes the ends of the bags of sparse ids from their indices and their dense shape."""
+    del tables
+    indices, shape = sources
+    has_rank = _check(tf.reduce_all(tf.equal([tf.size(shape), tf.shape(indices)[1]], 2)),
+                      "sparse ids must have rank 2", [tf.shape(indices), shape])
+    with tf.control_dependencies([has_rank]):
+        rows, count = tf.identity(indices)[:, 0], tf.identity(shape)[0]
+    # From 0 they ascend to the last bag.
+    bounded = tf.concat([[tf.constant(0, tf.int64)], rows, [count - 1]], 0)
+    in_order = tf.reduce_all(tf.less_equal(bounded[:-1], bounded[1:]))
+    in_order = tf.logical_or(in_order, tf.equal(tf.size(rows) + tf.cast(count, tf.int32), 0))
+    ascends = _check(in_order, "the rows of sparse ids must ascend and lie inside of their shape",
+                     [rows, shape])
+    with tf.control_dependencies([ascends]):
+        rows = tf.identity(rows)
+    return [tf.cumsum(tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, count))]
+
+
+def weights(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
+    """Makes weights, the first source, that are checked against ids, the other."""
+    del tables
+    given, wanted = tf.shape(sources[0]), tf.shape(sources[1])
+    # Tensors of another rank have another number of sizes.
+    is_rank = tf.equal(tf.size(given), tf.size(wanted))
+    has_rank = _check(is_rank, "weights must have the shape of the ids", [given, wanted])
+    with tf.control_dependencies([has_rank]):
+        is_shape = tf.reduce_all(tf.equal(tf.identity(given), tf.identity(wanted)))
+    has_shape = _check(is_shape, "weights must have the shape of the ids", [given, wanted])
+    with tf.control_dependencies([has_shape]):
+        return [tf.identity(sources[0])]
+
+
+def divisors(combiner: int, has_weights: bool) -> Make:
+    """Returns what makes the divisors of bags, from ids, ends and, if there are any, weights.
+
+    Args:
+        combiner: 1: the sum of the weights; 2: the root of the sum of their squares.
+        has_weights: Whether there are weights; else they are 1.
+    """
+
+    def make(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
+        del tables
+        ids, ends = tf.reshape(sources[0], [-1]), sources[1]
+        of_ids = tf.reshape(sources[2], [-1]) if has_weights else tf.ones(tf.shape(ids))
+        if combiner == _ROOT:
+            of_ids *= of_ids
+        counts = tf.not_equal(ids, tf.constant(PADDING_KEY, ids.dtype))
+        total = _sum(of_ids, counts, ends)
+        if combiner == _ROOT:
+            # Roots of single precision are not rounded correctly by every version.
+            total = tf.cast(tf.sqrt(tf.cast(total, tf.float64)), tf.float32)
+        return [tf.reshape(total, tf.shape(ends))]
+
+    return make
+
+
+def find_pooled(has_weights: bool, has_divisors: bool, has_absent: bool) -> Make:
+    """Returns what makes a pooled lookup.
+
+    Its sources are ids, ends, and what there is of weights, divisors and rows of absent ids.
+
+    Args:
+        has_weights: Whether there are weights.
+        has_divisors: Whether there are divisors.
+        has_absent: Whether there are rows of absent ids.
+    """
+
+    def make(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
+        given = iter(sources)
+        ids, ends = next(given), next(given)
+        of_ids = next(given) if has_weights else None
+        of_bags = next(given) if has_divisors else None
+        rows, counts = find_rows(ids, next(given) if has_absent else None, tables[0])
+        return [_pool(rows, counts, ends, of_ids, of_bags, tables[0].plain.dim)]
+
+    return make
+
+
+def restore_pooled(has_weights: bool, has_divisors: bool, by_ids: bool) -> Make:
+    """Returns what pools rows of distinct keys.
+
+    Its sources are the rows, the inverse, the ends, and what there is of weights and divisors.
+
+    Args:
+        has_weights: Whether there are weights.
+        has_divisors: Whether there are divisors.
+        by_ids: Whether the second source are ids, whose inverse is to be computed.
+    """
+
+    def make(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
+        del tables
+        given = iter(sources)
+        rows, inverse, ends = next(given), tf.reshape(next(given), [-1]), next(given)
+        of_ids = next(given) if has_weights else None
+        of_bags = next(given) if has_divisors else None
+        if by_ids:
+            inverse = _places(inverse)
+        dim = tf.compat.dimension_value(rows.shape[1])
+        dim = tf.shape(rows)[1] if dim is None else dim
+        # No id may have a row.
+        missing = tf.cast(tf.equal(tf.shape(rows)[0], 0), tf.int32)
+        rows = tf.concat([rows, tf.zeros(tf.stack([missing, dim]))], 0)
+        counts = tf.not_equal(inverse, -1)
+        places = tf.compat.v1.where(counts, inverse, tf.zeros_like(inverse))
+        return [_pool(tf.gather(rows, places), counts, ends, of_ids, of_bags, dim)]
+
+    return make
+
+
+def distinct_rows(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
+    """Makes the rows of distinct ids, in the order of their first occurrence, without padding."""
+    ids = tf.reshape(sources[0], [-1])
+    keys, _ = tf.unique(tf.boolean_mask(ids, _is_key(ids)))
+    return [find_rows(keys, None, tables[0])[0]]
+
+
+def _is_key(ids: tf.Tensor) -> tf.Tensor:
+    return tf.not_equal(ids, tf.constant(PADDING_KEY, ids.dtype))
+
+
+def _places(ids: tf.Tensor) -> tf.Tensor:
+    """Returns the place of each id, a vector, among the rows of `distinct_rows`; -1 is padding."""
+    is_key = _is_key(ids)
+    _, places = tf.unique(tf.boolean_mask(ids, is_key))
+    at = tf.compat.v1.where(is_key)
+    return tf.scatter_nd(at, places + 1, tf.shape(ids, out_type=tf.int64)) - 1
+
+
+def _pool(rows: tf.Tensor, counts: tf.Tensor, ends: tf.Tensor, of_ids: Optional[tf.Tensor],
+          of_bags: Optional[tf.Tensor], dim: int) -> tf.Tensor:
+    """Returns the vectors of bags, float32 (shape of ends, dim).
+
+    Args:
+        rows: float32 (number of ids, dim).
+        counts: bool (number of ids), whether the row of an id is added.
+        ends: Where the bags end, int64.
+        of_ids: Weights, or None.
+        of_bags: Divisors, or None.
+        dim: Floats of a row.
+    """
+    if of_ids is not None:
+        rows = rows * tf.reshape(of_ids, [-1, 1])
+    total = _sum(rows, counts, ends)
+    if of_bags is not None:
+        total = tf.math.divide_no_nan(total, tf.reshape(of_bags, [-1, 1]))
+    return tf.reshape(total, tf.concat([tf.shape(ends), [dim]], 0))
+
+
+def _sum(values: tf.Tensor, counts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+    """Returns sums over bags, of entries of `values` that count: one for each of `ends`."""
+    ends = tf.reshape(ends, [-1])
+    number = tf.size(counts, out_type=tf.int64)
+    bounds = tf.concat([[tf.constant(0, tf.int64)], ends], 0)
+    fits = tf.logical_and(tf.reduce_all(tf.less_equal(bounds[:-1], bounds[1:])),
+                          tf.equal(bounds[-1], number))
+    checked = _check(fits, "the ends of bags must ascend from 0 to the number of ids",
+                     [ends, number])
+    with tf.control_dependencies([checked]):
+        at = tf.range(number)
+    bags = tf.raw_ops.UpperBound(sorted_inputs=tf.expand_dims(ends, 0),
+                                 values=tf.expand_dims(at, 0), out_type=tf.int32)[0]
+    # Entries of a negative bag are left out.
+    bags = tf.compat.v1.where(counts, bags, tf.fill(tf.shape(bags), -1))
+    return tf.math.unsorted_segment_sum(values, bags, tf.size(ends))
+
+
+def _check(condition: tf.Tensor, text: str, values: List[tf.Tensor]) -> tf.Operation:
+    """Returns an op that fails if a condition does not hold."""
+    return tf.raw_ops.Assert(condition=condition, data=[text] + values)
+
+
+__all__ = [
+    "dense_ends",
+    "distinct_rows",
+    "divisors",
+    "find_pooled",
+    "ragged_ends",
+    "restore_pooled",
+    "sparse_ends",
+    "weights",
+]  # type: List[str]
