@@ -410,14 +410,16 @@ def checked_model(tmp_path_factory):
         sess.run(tf.compat.v1.global_variables_initializer())
         mx_rec.saver.export_plain(sess, directory, model.inputs, model.outputs)
     terminate_config_initializer()
-    with tf.Graph().as_default(), tf.compat.v1.Session() as sess:
-        signature = tf.compat.v1.saved_model.loader.load(sess, ["serve"], directory).signature_def["serving_default"]
+    loaded = tf.compat.v1.Session(graph=tf.Graph())
+    with loaded.graph.as_default():
+        signature = tf.compat.v1.saved_model.loader.load(loaded, ["serve"], directory).signature_def["serving_default"]
 
-        def run(output, feed):
-            return sess.run(signature.outputs[output].name,
-                            {signature.inputs[name].name: value for name, value in feed.items()})
+    def run(output, feed):
+        return loaded.run(signature.outputs[output].name,
+                          {signature.inputs[name].name: value for name, value in feed.items()})
 
-        yield run
+    yield run
+    loaded.close()
 
 
 @pytest.mark.parametrize("output, changed, text", [
