@@ -4,13 +4,6 @@ use crate::sync::Mutex;
 use crate::{Error, Result};
 use std::ops::Range;
 
-#[cfg(not(feature = "model"))]
-#[expect(
-    unsafe_code,
-    reason = "threads that live longer than a call work with what the caller lends them"
-)]
-mod helpers;
-
 /// A fixed number of threads, the caller's among them.
 ///
 /// `Pool::new(1)` starts no thread at all. Nothing computed through a pool depends on its size:
@@ -20,7 +13,7 @@ pub struct Pool {
     threads: usize,
     /// The model has threads of its own.
     #[cfg(not(feature = "model"))]
-    helpers: Option<helpers::Helpers>,
+    helpers: Option<rayon::ThreadPool>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -47,7 +40,7 @@ impl Pool {
             #[cfg(not(feature = "model"))]
             helpers: match threads {
                 1 => None,
-                _ => Some(helpers::Helpers::new(threads - 1)?),
+                _ => Some(started(threads - 1)?),
             },
         })
     }
@@ -122,13 +115,17 @@ impl Pool {
 
 #[cfg(not(feature = "model"))]
 impl Pool {
-    /// Calls `run` on the caller's thread and on at most so many helpers, those that are free;
-    /// returns when all calls have.
+    /// Calls `run` on the caller's thread and on so many helpers; returns when all calls have.
     fn everywhere(&self, wanted: usize, run: &(impl Fn() + Sync)) {
-        match &self.helpers {
-            Some(helpers) => helpers.run(wanted, run),
-            None => run(),
-        }
+        let Some(helpers) = &self.helpers else {
+            return run();
+        };
+        helpers.in_place_scope(|scope| {
+            for _ in 0..wanted {
+                scope.spawn(move |_| run());
+            }
+            run();
+        });
     }
 }
 
@@ -142,6 +139,23 @@ impl Pool {
             run();
         });
     }
+}
+
+/// Starts `helpers` threads.
+#[cfg(not(feature = "model"))]
+fn started(helpers: usize) -> Result<rayon::ThreadPool> {
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(helpers)
+        .thread_name(|at| format!("mx_rec-{at}"))
+        .build()
+        .map_err(|cause| {
+            Error::new(
+                crate::Kind::ResourceExhausted,
+                "cannot start the threads of a pool",
+            )
+            .with("threads", helpers + 1)
+            .with("cause", cause)
+        })
 }
 
 /// Cuts `0..n` into `parts` ranges whose lengths differ by at most one.
