@@ -1,5 +1,6 @@
 """FTRL for tables."""
 
+import numbers
 from typing import Optional, Union
 
 import tensorflow as tf
@@ -27,6 +28,9 @@ class CustomizedFtrl(TableOptimizer, tf.compat.v1.train.FtrlOptimizer):
                  l1_regularization_strength: float, l2_regularization_strength: float,
                  accum_name: Optional[str], linear_name: Optional[str],
                  l2_shrinkage_regularization_strength: float) -> None:
+        # In 2.x, TensorFlow's own part for dense variables takes no integer.
+        if isinstance(learning_rate, numbers.Real):
+            learning_rate = float(learning_rate)
         super().__init__(
             learning_rate, learning_rate_power=learning_rate_power,
             initial_accumulator_value=initial_accumulator_value,
