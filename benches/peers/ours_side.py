@@ -93,6 +93,9 @@ def optimizer(rule):
         from mx_rec.optimizers.gradient_descent import create_hash_optimizer
     elif rule == "adagrad":
         from mx_rec.optimizers.adagrad import create_hash_optimizer
+
+        # What Keras starts at.
+        return create_hash_optimizer(learning_rate=RATE, initial_accumulator_value=0.1)
     else:
         from mx_rec.optimizers.lazy_adam import create_hash_optimizer
     return create_hash_optimizer(learning_rate=RATE)
