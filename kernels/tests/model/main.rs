@@ -10,7 +10,7 @@ use mx_rec_kernels::{
 };
 use proptest::prelude::*;
 use reference::Model;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 const DIM: usize = 5;
