@@ -33,6 +33,7 @@ mod simd;
 mod sort;
 mod sync;
 mod table;
+pub mod tier;
 
 pub use batch::{
     bag_divisors, reduce, reduce_columns, reduce_pooled, restore, restore_pooled, sparse_bag_ends,
