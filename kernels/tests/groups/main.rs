@@ -132,6 +132,7 @@ fn step_together(
                     offsets,
                     inverse,
                     grads,
+                    bags: None,
                 },
             )
         })
@@ -364,6 +365,7 @@ fn an_update_with_a_bad_member_changes_no_row_of_any_table() {
                         offsets,
                         inverse,
                         grads,
+                        bags: None,
                     },
                 )
             })
@@ -412,6 +414,7 @@ fn gradients_of_removed_keys_are_dropped_and_counted_in_their_table_alone() {
                     offsets,
                     inverse,
                     grads,
+                    bags: None,
                 },
             )
         })
@@ -499,6 +502,7 @@ fn groups_in_any_order_at_once_do_not_wait_for_each_other() {
                                     offsets,
                                     inverse,
                                     grads,
+                                    bags: None,
                                 },
                             )
                         })

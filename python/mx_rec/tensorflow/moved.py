@@ -4,7 +4,7 @@ Up to TensorFlow 2.12 a tensor object of Python says itself which op it belongs 
 fixed when it is made, and the object gets a class whose properties are those of the new tensor.
 """
 
-from typing import Any, Dict
+from typing import Any, Dict, Sequence
 
 import tensorflow as tf
 
@@ -38,6 +38,30 @@ def move_outputs(old: tf.Operation, new: tf.Operation) -> None:
         raise NotImplementedError(
             "this TensorFlow ({}) does not let another op take over the tensors of {!r}: leave "
             "modify_graph out, and lookups stay in the step.".format(tf.__version__, old.name))
+
+
+def move_each(old: tf.Operation, values: Sequence[tf.Tensor]) -> None:
+    """Makes the tensor objects of the outputs of `old` those of other ops, in order.
+
+    Args:
+        old: An op.
+        values: A tensor for each of its outputs, of the same types; each of another place.
+    """
+    # pylint: disable=protected-access
+    if hasattr(old, "_outputs"):
+        for output, value in zip(list(old._outputs), values):
+            op, place = value.op, value.value_index
+            output._op = op
+            output._value_index = place
+            output._name = None
+            output._tf_output = None
+            op._outputs[place] = output
+        return
+    for output, value in zip(list(old.outputs), values):
+        outputs, place = value.op.outputs, value.value_index
+        setattr(output, _STANDS_FOR, value)
+        output.__class__ = _class_of(type(output))
+        outputs[place] = output
 
 
 def _class_of(kind: type) -> type:

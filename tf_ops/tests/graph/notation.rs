@@ -105,7 +105,8 @@ impl NodeText {
     /// The node without what a move drops.
     pub(crate) fn unplaced(mut self) -> Self {
         self.device = None;
-        self.attrs.retain(|(key, _)| key != "_class");
+        self.attrs
+            .retain(|(key, _)| key != "_class" && key != "_output_shapes");
         self
     }
 }
