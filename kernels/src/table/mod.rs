@@ -16,6 +16,7 @@
 //! | `flight`, `fingerprint`, `key_map` | staged, leased and retired rows |
 //! | `lease` | batches that are prepared ahead of their step |
 //! | `read` | lookup and find |
+//! | `initial` | the rows that keys start with |
 //! | `pooled` | lookup and find of bags |
 //! | `admission`, `evict` | which keys get rows, and which lose them |
 //! | `apply` | updates and assignment |
@@ -70,6 +71,7 @@ mod group_lookup;
 mod group_push;
 mod group_read;
 mod history_io;
+mod initial;
 mod key_map;
 mod keys;
 mod lease;

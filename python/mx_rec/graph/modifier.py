@@ -17,6 +17,7 @@ from mx_rec.graph.plan import ADMIT, EVAL, ONE_SHOT, TRAIN, Plan, is_movable, ma
 from mx_rec.graph.rewrite import Rewritten, rewrite
 from mx_rec.graph.sums import fuse_sums, mark_sums
 from mx_rec.graph.sessions import adopt_initializers, has_run, start_iterators
+from mx_rec.stock.estimators import convert_graph
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Type, checked
@@ -48,6 +49,7 @@ def modify_graph_and_start_emb_cache(full_graph: Optional[tf.Graph] = None,
         EnvironmentError: If `init` was not called.
         OSError: If the dump cannot be written.
     """
+    convert_graph(full_graph or tf.compat.v1.get_default_graph(), True)
     run(full_graph, dump_graph)
     with (full_graph or tf.compat.v1.get_default_graph()).as_default():
         start_asc_pipeline()

@@ -19,6 +19,8 @@ from mx_rec.saver.paths import (check_free, check_save_path, is_remote, single_s
 from mx_rec.saver.paths import validate_read_file  # noqa: F401  scripts import it from here
 from mx_rec.saver.remote import directory_of, discard, index_stamp, local_copy, staging_of
 from mx_rec.saver.serving import restores_tables
+from mx_rec.stock.convert import converted
+from mx_rec.stock.dense import DenseSource
 from mx_rec.saver.table_ops import TableOps, distinct, paths_of, table_ops
 from mx_rec.tensorflow.names import (checkpoint_management, saveable_object, training_util,
                                      variables)
@@ -287,6 +289,13 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
         save_path = incremental.version_to_restore(save_path)
         directory = directory_of(save_path)
         with local_copy(directory) as here:
+            dense = DenseSource(converted(sess.graph, operations), here, save_path)
+            if dense.found:
+                operations = [op for op in operations if op.name not in dense.tables()]
+            if dense.found and not operations:
+                stock(self, sess, save_path)
+                dense.take_over(sess)
+                return
             if getattr(self, _EXPLICIT, False) and getattr(self, _TABLES, None) is None \
                     and not os.path.isdir(here):
                 logger.info("the Saver was given variables without tables and %s does not exist: "
@@ -303,6 +312,7 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
             with StagedLoads(sess, operations, here) as loads:
                 stock(self, sess, save_path)
                 epochs = loads.publish()
+                dense.take_over(sess)
             if here == directory:
                 incremental.note(sess, directory, epochs)
 
