@@ -17,7 +17,7 @@ from mx_rec.graph.plan import ADMIT, EVAL, ONE_SHOT, TRAIN, Plan, is_movable, ma
 from mx_rec.graph.rewrite import Rewritten, rewrite
 from mx_rec.graph.sums import fuse_sums, mark_sums
 from mx_rec.graph.sessions import adopt_initializers, has_run, start_iterators
-from mx_rec.stock.estimators import convert_graph
+from mx_rec.stock.select import convert_graph
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Type, checked

@@ -190,7 +190,8 @@ class _Uses:
 
 
 def plan_variables(graph_def: Any, options: StockTables, trains: bool,
-                   known: Optional[Set[str]] = None) -> List[StockVariable]:
+                   known: Optional[Set[str]] = None, only_known: bool = False,
+                   has_saver: bool = False) -> List[StockVariable]:
     """Decides about every variable of a graph that could be a table by its shape.
 
     Args:
@@ -198,8 +199,11 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
         options: Which variables are wanted.
         trains: Whether the graph trains: a variable without an update then stays TensorFlow's,
             because an optimizer may still come. Otherwise nothing updates tables.
-        known: Names of variables that are tables for certain, as a checkpoint says; they convert
-            whatever the options say, if they can.
+        known: Names of the tables of a checkpoint; their variables convert whatever the options
+            say, if they can.
+        only_known: Whether all others stay, because the checkpoint has them as variables.
+        has_saver: Whether a Saver may have been made for the variables: nothing is to be converted,
+            but what a table would be is wanted.
 
     Returns:
         The variables that have two or more rows of floats, in the order of the graph, without
@@ -212,7 +216,10 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
     for node in found:
         shape = shape_of(node)
         try:
-            plan = _plan_variable(nodes, node, shape, options, trains, known or set())
+            if only_known and table_name(node.name) not in (known or ()):
+                raise Stays("the checkpoint has it as a variable")
+            plan = _plan_variable(nodes, node, shape, options, trains, known or set(),
+                                  has_saver)
             slots.update(slot.variable for slot in plan.slots)
         except Stays as why:
             plan = _staying(node.name, shape, str(why))
@@ -228,11 +235,11 @@ def _is_candidate(node: Any) -> bool:
 
 
 def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTables, trains: bool,
-                   known: Set[str]) -> StockVariable:
+                   known: Set[str], has_saver: bool) -> StockVariable:
     uses = _Uses(nodes, node)
     if not uses.gathers:
         raise Stays("nothing gathers rows of it")
-    if node.name not in known:
+    if table_name(node.name) not in known:
         if not is_chosen(options, node.name):
             raise Stays("no name of stock_tables matches it")
         if shape[0] < options.least_rows:
@@ -245,13 +252,14 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
             dim, MAX_EMBEDDING_SIZE))
     if shape[0] > MAX_VOCABULARY_SIZE:
         raise Stays("it has more than {} rows".format(MAX_VOCABULARY_SIZE))
-    _check_savers(uses)
+    if uses.savers and not has_saver:
+        raise Stays("a Saver was made for it before ({})".format(uses.savers[0].name))
     initial = _initial_value(uses)
     initializer = describe(initial)
     if initializer is None:
         raise Stays("its initial value has no finite numbers")
-    kind, slots, slot_assigns = _plan_updates(uses, shape)
-    if trains and not kind and node.name not in known:
+    kind, slots, slot_assigns = _plan_updates(uses, shape, has_saver)
+    if trains and not kind and table_name(node.name) not in known:
         raise Stays("nothing updates it in this graph")
     if trains:
         _check_reads(uses)
@@ -264,11 +272,6 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         states=[one.name for one in uses.states],
         updates=[update.name for update, _ in uses.updates], kind=kind, slots=slots,
         assigns=[one.name for one in uses.assigns] + slot_assigns)
-
-
-def _check_savers(uses: _Uses) -> None:
-    if uses.savers:
-        raise Stays("a Saver was made for it before ({})".format(uses.savers[0].name))
 
 
 def _initial_value(uses: _Uses) -> Affine:
@@ -298,7 +301,8 @@ def _is_idle(node: Any) -> bool:
     return node.op in ("Identity", "Shape", "Size", "Rank", "Cast", "Const")
 
 
-def _plan_updates(uses: _Uses, shape: List[int]) -> Tuple[str, List[Slot], List[str]]:
+def _plan_updates(uses: _Uses, shape: List[int],
+                  has_saver: bool) -> Tuple[str, List[Slot], List[str]]:
     """Returns the kind of a variable's updates, its slots, and the slots' initializers."""
     kinds = set()  # type: Set[Tuple[str, Tuple[str, ...]]]
     for update, position in uses.updates:
@@ -325,7 +329,7 @@ def _plan_updates(uses: _Uses, shape: List[int]) -> Tuple[str, List[Slot], List[
         raise Stays("its optimizer uses one variable twice")
     slots, assigns = [], []
     for variable, name in zip(variables, forms.SLOTS[kind]):
-        slot, made_by = _plan_slot(uses, variable, name, shape)
+        slot, made_by = _plan_slot(uses, variable, name, shape, has_saver)
         slots.append(slot)
         assigns.extend(made_by)
     _check_start(kind, slots)
@@ -339,8 +343,8 @@ def _are_distinct(nodes: Nodes, update: Any, position: int) -> bool:
     return node is not None and node.op in ("Unique", "UniqueV2") and output == 0
 
 
-def _plan_slot(uses: _Uses, variable: str, name: str,
-               shape: List[int]) -> Tuple[Slot, List[str]]:
+def _plan_slot(uses: _Uses, variable: str, name: str, shape: List[int],
+               has_saver: bool) -> Tuple[Slot, List[str]]:
     """Returns the slot that an optimizer's variable becomes."""
     node = uses.nodes.by_name.get(variable)
     if node is None or node.op not in VARIABLES or shape_of(node) != shape \
@@ -349,16 +353,14 @@ def _plan_slot(uses: _Uses, variable: str, name: str,
     updates = {update.name for update, _ in uses.updates}
     try:
         own = _Uses(uses.nodes, node)
-        if own.gathers or own.reads or own.shapes or own.savers:
+        if own.gathers or own.reads or own.shapes or (own.savers and not has_saver):
             raise Stays("something else reads it")
         if any(update.name not in updates for update, _ in own.updates):
             raise Stays("it belongs to another variable, too")
         initial = _initial_value(own)
         if initial.kind is not None:
             raise Stays("it does not start as a constant")
-        used = [state for state in own.states if uses.nodes.all_uses(state)]
-        if used:
-            raise Stays("{} asks for its state".format(used[0].name))
+        uses.states.extend(own.states)
     except Stays as why:
         raise Stays("its optimizer's variable {} cannot be a slot: {}".format(variable, why))
     return Slot(variable, name, initial.shift), [one.name for one in own.assigns]

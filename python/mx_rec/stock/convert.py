@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -18,8 +18,8 @@ from mx_rec.stock.analysis import StockVariable, plan_variables
 from mx_rec.stock.dense import Filling, make_filling
 from mx_rec.util.stock_tables import StockTables
 from mx_rec.stock.wiring import (forget_variables, in_place_of, replace_output, replace_waiting)
-from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
+from mx_rec.util.settings import Settings
 
 # The attribute of a graph that holds what was converted.
 _CONVERTED = "_mx_rec_stock_tables"
@@ -74,7 +74,7 @@ def converted(graph: tf.Graph, operations: Any = None) -> List[ConvertedVariable
 
 
 def convert(graph: tf.Graph, options: StockTables, trains: bool,
-            known: Optional[Set[str]] = None) -> List[StockVariable]:
+            known: Optional[Set[str]] = None, only_known: bool = False) -> List[StockVariable]:
     """Makes tables of the variables of a graph that qualify. No session may have run it.
 
     Args:
@@ -82,11 +82,12 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
         options: Which variables.
         trains: See `plan_variables`.
         known: See `plan_variables`.
+        only_known: See `plan_variables`.
 
     Returns:
         The plan, with the variables that stay and why.
     """
-    plans = plan_variables(graph.as_graph_def(), options, trains, known)
+    plans = plan_variables(graph.as_graph_def(), options, trains, known, only_known)
     objects = _variable_objects(graph)
     done = converted(graph)
     for plan in plans:
@@ -110,6 +111,17 @@ def _variable_objects(graph: tf.Graph) -> Dict[str, Any]:
     return found
 
 
+def saved_slices(graph: tf.Graph, plan: StockVariable) -> Tuple[Slice, List[Slice]]:
+    """Returns where a variable and its slots stand in a checkpoint of variables."""
+    return _slices(_variable_objects(graph), plan)
+
+
+def _slices(objects: Dict[str, Any], plan: StockVariable) -> Tuple[Slice, List[Slice]]:
+    rows = plan.shape[0]
+    return (_slice(objects, plan.name, rows),
+            [_slice(objects, slot.variable, rows) for slot in plan.slots])
+
+
 def _slice(objects: Dict[str, Any], name: str, rows: int) -> Slice:
     info = getattr(objects.get(name), "_save_slice_info", None)
     if info is None:
@@ -119,7 +131,7 @@ def _slice(objects: Dict[str, Any], name: str, rows: int) -> Slice:
 
 def _convert(graph: tf.Graph, plan: StockVariable, objects: Dict[str, Any]) -> ConvertedVariable:
     with graph.as_default(), graph.control_dependencies(None):
-        table = _make_table(plan)
+        table = make_table(plan)
         filling = make_filling(table, _dim(plan), plan.slots)
     rows = _Rows(graph, plan, table)
     for update in plan.updates:
@@ -135,24 +147,23 @@ def _convert(graph: tf.Graph, plan: StockVariable, objects: Dict[str, Any]) -> C
     for assign in plan.assigns:
         replace_waiting(graph.get_operation_by_name(assign), None)
     names = [plan.name] + [slot.variable for slot in plan.slots]
-    made = ConvertedVariable(plan, table, _slice(objects, plan.name, plan.shape[0]),
-                             [_slice(objects, slot.variable, plan.shape[0])
-                              for slot in plan.slots], filling)
+    made = ConvertedVariable(plan, table, *_slices(objects, plan), filling)
     forget_variables(graph, names)
     return made
 
 
-def _make_table(plan: StockVariable) -> Table:
-    """Makes the table of a variable, one row for each row at most."""
+def make_table(plan: StockVariable) -> Table:
+    """Makes the table of a planned variable in the default graph, with a key for each row."""
     rows, dim = plan.shape[0], _dim(plan)
     options = TableOptions(
         table_name=plan.table, key_dtype=tf.int64, dim=dim, initializer=None,
         device_vocabulary_size=rows, host_vocabulary_size=0, ssd_vocabulary_size=0, is_save=True,
         is_dp=False, init_param=1.0, all2all_gradients_op="sum_gradients", padding_keys=None,
         padding_keys_mask=False, padding_keys_len=None, admission_sketch_bytes=0)
-    config = ConfigInitializer.get_instance()
+    settings = Settings._single_instance  # pylint: disable=protected-access
     physical = build_physical_table(plan.table, options, plan.initializer, _seed(plan.table), rows,
-                                    config.is_incremental_checkpoint)  # type: PhysicalTable
+                                    settings is not None
+                                    and settings.is_incremental_checkpoint)  # type: PhysicalTable
     table = Table(options, physical)
     table.ext_emb_size = dim * (1 + len(plan.slots))
     graph_state().tables[plan.table] = table

@@ -1,7 +1,6 @@
 """Variables of a checkpoint into tables, and tables into arrays as variables have them."""
 
-import os
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, List, NamedTuple, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -9,7 +8,6 @@ import tensorflow as tf
 from mx_rec.core.table import Table, scope_of
 from mx_rec.core.table_variable import row_shape
 from mx_rec.ops import library
-from mx_rec.util.log import logger
 
 # Rows that go into a table by one run.
 _CHUNK = 1 << 16
@@ -93,66 +91,3 @@ def dense_value(session: Any, filling: Filling, count: int) -> np.ndarray:
     parts = [session.run(filling.found, {filling.keys: np.arange(
         first, min(first + _CHUNK, count), dtype=np.int64)}) for first in range(0, count, _CHUNK)]
     return np.concatenate(parts)
-
-
-class DenseSource:
-    """Which tables of a graph a checkpoint has as variables only.
-
-    Args:
-        converted: The variables that became tables (stock.convert.ConvertedVariable).
-        directory: The checkpoint's directory of tables, which need not exist.
-        checkpoint: Prefix of the checkpoint.
-    """
-
-    def __init__(self, converted: Sequence[Any], directory: str, checkpoint: str) -> None:
-        self._checkpoint = checkpoint
-        self._reader = None  # type: Any
-        self.found = []  # type: List[Any]
-        missing = [one for one in converted
-                   if not os.path.isdir(os.path.join(directory, one.table.table_name))]
-        if not missing:
-            return
-        self._reader = tf.train.load_checkpoint(checkpoint)
-        shapes = self._reader.get_variable_to_shape_map()
-        self.found = [one for one in missing if one.saved.name in shapes]
-        for one in self.found:
-            wanted = [one.saved.whole] + one.plan.shape[1:]
-            if list(shapes[one.saved.name]) != wanted:
-                raise tf.errors.InvalidArgumentError(
-                    None, None, "the table {!r} cannot be filled from {}: the variable {!r} has "
-                    "the shape {} there, and {} in the model.".format(
-                        one.table.table_name, checkpoint, one.saved.name,
-                        list(shapes[one.saved.name]), wanted))
-        self._shapes = shapes
-
-    def tables(self) -> List[str]:
-        """Returns the names of the tables that are filled from variables."""
-        return [one.table.table_name for one in self.found]
-
-    def take_over(self, session: Any) -> None:
-        """Fills the tables."""
-        whole = {}  # type: Dict[str, np.ndarray]
-        for one in self.found:
-            rows = self._part(whole, one.saved, one)
-            slots = []
-            for place, slot in zip(one.slots, one.plan.slots):
-                values = self._part(whole, place, one)
-                if values is None:
-                    logger.info("the slot %s of the table %s is not in %s: it starts at %s.",
-                                slot.name, one.table.table_name, self._checkpoint, slot.initial)
-                    values = np.full_like(rows, slot.initial)
-                slots.append(values)
-            fill(session, one.filling, rows, slots)
-            logger.info("the table %s takes over the %d rows of the variable %s of %s.",
-                        one.table.table_name, len(rows), one.saved.name, self._checkpoint)
-
-    def _part(self, whole: Dict[str, np.ndarray], place: Any, one: Any) -> Optional[np.ndarray]:
-        """Returns the rows of one part of a variable, (n, dim); None if it is not there."""
-        if place.name not in self._shapes:
-            return None
-        if place.name not in whole:
-            whole.clear()
-            whole[place.name] = self._reader.get_tensor(place.name)
-        count = one.plan.shape[0]
-        values = whole[place.name][place.first:place.first + count]
-        return np.ascontiguousarray(values, np.float32).reshape(count, -1)
