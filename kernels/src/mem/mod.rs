@@ -19,5 +19,5 @@ pub(crate) use lines::Lines;
 pub(crate) use pages::{Pages, Zeroable};
 pub(crate) use prefetch::{prefetch, prefetch_behind};
 pub(crate) use processes::{exchange, process_exists, ticks_per_second};
-pub(crate) use slab::{OwnedRows, Slab};
+pub(crate) use slab::{FreshPages, OwnedRows, Slab};
 pub(crate) use writeback::start_writeback;

@@ -128,6 +128,19 @@ impl Region {
         }
     }
 
+    /// Asks the system for the pages of `from..to`, whole pages, and changes no contents. A kernel
+    /// that cannot do so ahead gives them when they are touched.
+    pub(super) fn populate(&self, from: usize, to: usize) {
+        let to = to.min(self.len);
+        if from < to {
+            // SAFETY: the range lies in this mapping; its contents stay as they are.
+            unsafe {
+                let address = self.start.as_ptr().add(from).cast();
+                libc::madvise(address, to - from, libc::MADV_POPULATE_WRITE);
+            }
+        }
+    }
+
     /// Gives the whole pages within `from..to` back to the system; they read as zeros afterwards.
     pub(super) fn release(&mut self, from: usize, to: usize) {
         let from = from.next_multiple_of(PAGE);

@@ -1,7 +1,7 @@
 //! Rows that are all in memory, in a [`Slab`].
 
 use super::{RowPart, RowStore};
-use crate::mem::{OwnedRows, Slab};
+use crate::mem::{FreshPages, OwnedRows, Slab};
 use crate::{Error, Result};
 
 /// Rows in memory.
@@ -33,6 +33,10 @@ impl RowStore for InMemory {
 
     fn grow(&mut self, rows: usize) -> Result<()> {
         self.0.grow(rows)
+    }
+
+    fn fresh_pages(&mut self, least: usize) -> Vec<FreshPages<'_>> {
+        self.0.fresh_pages(least)
     }
 
     fn truncate(&mut self, rows: usize) -> impl Sized + use<> {

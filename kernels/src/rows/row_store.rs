@@ -22,6 +22,7 @@
 //!   concern both places. [`RowStore::widen`] has to go through the rows on disk as well.
 //! - A snapshot reads every row once: it needs a way past the rows that are pinned in memory.
 
+use crate::mem::FreshPages;
 use crate::{Error, Result};
 
 /// Rows of one width, numbered from 0.
@@ -48,6 +49,10 @@ pub(crate) trait RowStore: Sized {
     /// # Errors
     /// `ResourceExhausted` if the system refuses; rows there are stay.
     fn grow(&mut self, rows: usize) -> Result<()>;
+
+    /// Memory that new rows will take, in pieces of which each is to be asked for by one thread;
+    /// `least` pieces, if it does not take so many and they do not make the rows much larger.
+    fn fresh_pages(&mut self, least: usize) -> Vec<FreshPages<'_>>;
 
     /// Drops rows from `rows` on and gives their memory back: most of it when the result is
     /// dropped, which takes time and should wait until no lock is held.

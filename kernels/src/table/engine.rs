@@ -10,6 +10,7 @@ use super::TableConfig;
 use crate::batch::distinct::Wanted;
 use crate::history::History;
 use crate::index::Index;
+use crate::mem::FreshPages;
 use crate::rows::{RowPart, RowStore};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::{Error, Ids, Kind, Pool, Result, SlotSpec};
@@ -359,6 +360,7 @@ impl Table {
         keys: &[i64],
         rows: &[u32],
     ) {
+        pool.each(content.store.fresh_pages(pool.threads()), FreshPages::ask);
         let reset_slots = content.reset_slots();
         let (dim, factor) = (self.dim(), self.config.init_param);
         pool.each(
