@@ -22,6 +22,7 @@ VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 _SUMMARIES = frozenset(("ScalarSummary", "HistogramSummary", "MergeSummary", "TensorSummary",
                         "TensorSummaryV2"))
 _LONGEST_NAME = 80
+_OPTIMIZER_OP = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]|(Resource)?Scatter(Sub|Add)$")
 _SAME = ("Identity",)
 
 
@@ -408,8 +409,30 @@ def _summary(uses: _Uses, kind: str, initializer: Dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def is_training(graph_def: Any) -> bool:
+    """Returns whether a graph has an op of an optimizer: it was made to train."""
+    return any(_OPTIMIZER_OP.match(node.op) for node in graph_def.node)
+
+
+def plan_text(plans: Sequence[StockVariable]) -> str:
+    """Returns a plan for a person to read, several lines; nothing for no variables."""
+    lines = []  # type: List[str]
+    for chosen, title in ((True, "{} become{} a table:"),
+                          (False, "{} stay{} TensorFlow's:")):
+        found = [plan for plan in plans if plan.converts == chosen]
+        if not found:
+            continue
+        lines.append(title.format(
+            "{} variable{}".format(len(found), "" if len(found) == 1 else "s"),
+            "s" if len(found) == 1 else ""))
+        lines.extend("  {} [{}]: {}".format(plan.name, ", ".join(map(str, plan.shape)),
+                                             plan.reason) for plan in found)
+    return "\n".join(lines) + "\n" if lines else ""
+
+
 def _staying(name: str, shape: List[int], reason: str) -> StockVariable:
     return StockVariable(name, list(shape), False, reason, "", {}, [], [], [], [], [], "", [], [])
 
 
-__all__ = ["Lookup", "Output", "Slot", "StockVariable", "plan_variables", "table_name"]
+__all__ = ["Lookup", "Output", "Slot", "StockVariable", "is_training", "plan_text",
+           "plan_variables", "table_name"]

@@ -1,8 +1,7 @@
 """Applies the plan of stock/analysis.py to a graph: tables in the place of variables."""
 
 import hashlib
-import json
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -273,15 +272,3 @@ class _Rows:
         """Returns the rows of ids, those that were never made as they would be made."""
         return library().mx_rec_find_initial(
             self._table.handle, row_shape(self._table.variable), ids, name="find")
-
-
-def plan_text(plans: Sequence[StockVariable]) -> str:
-    """Returns a plan for a person to read, several lines."""
-    lines = []  # type: List[str]
-    for title, chosen in (("tables", True), ("TensorFlow's as before", False)):
-        found = [plan for plan in plans if plan.converts == chosen]
-        if found:
-            lines.append("{}:".format(title))
-            lines.extend("  {} {}: {}".format(plan.name, json.dumps(plan.shape), plan.reason)
-                         for plan in found)
-    return "\n".join(lines) + "\n" if lines else ""
