@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from mx_rec.constants.constants import MAX_EMBEDDING_SIZE, MAX_VOCABULARY_SIZE
 from mx_rec.stock import updates as forms
+from mx_rec.stock.fused import Piece, pieces_of
 from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
 from mx_rec.util.stock_tables import StockTables, is_chosen
 from mx_rec.stock.values import Affine, affine_value, constant_int, describe
@@ -70,6 +71,8 @@ class StockVariable(NamedTuple):
         kind: Of the updates; "" without any.
         slots: The optimizer's variables.
         assigns: Its initializer and those of the slots.
+        pieces: The lookups that the gradients of the one update come straight from, None if
+            something stands between them.
     """
 
     name: str
@@ -86,6 +89,7 @@ class StockVariable(NamedTuple):
     kind: str
     slots: List[Slot]
     assigns: List[str]
+    pieces: Optional[List[Piece]] = None
 
 
 class Stays(Exception):
@@ -272,7 +276,18 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         reads=[read.name for read in uses.reads], shapes=[one.name for one in uses.shapes],
         states=[one.name for one in uses.states],
         updates=[update.name for update, _ in uses.updates], kind=kind, slots=slots,
-        assigns=[one.name for one in uses.assigns] + slot_assigns)
+        assigns=[one.name for one in uses.assigns] + slot_assigns, pieces=_pieces(uses))
+
+
+def _pieces(uses: _Uses) -> Optional[List[Piece]]:
+    """Returns the lookups of the variable's one update, if it is fused with them."""
+    if len(uses.updates) != 1:
+        return None
+    update = uses.updates[0][0]
+    form = forms.form_of(update.op)
+    if form is None or form.sums:
+        return None
+    return pieces_of(uses.nodes, update, form, uses.gathers)
 
 
 def _initial_value(uses: _Uses) -> Affine:
@@ -403,6 +418,8 @@ def _summary(uses: _Uses, kind: str, initializer: Dict[str, Any]) -> str:
     parts = ["{} gather{}".format(len(uses.gathers), "" if len(uses.gathers) == 1 else "s")]
     parts.append("updated by {}".format(kind) if kind else "not updated")
     parts.append("new rows by {}".format(initializer["kind"]))
+    if _pieces(uses):
+        parts[1] += " from the lookups' gradients"
     if uses.reads:
         parts.append("read as a whole {} time{}".format(
             len(uses.reads), "" if len(uses.reads) == 1 else "s"))
