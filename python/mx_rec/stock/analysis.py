@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from mx_rec.constants.constants import MAX_EMBEDDING_SIZE, MAX_VOCABULARY_SIZE
 from mx_rec.stock import updates as forms
+from mx_rec.stock.fused import Piece, pieces_of
 from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
 from mx_rec.util.stock_tables import StockTables, is_chosen
 from mx_rec.stock.values import Affine, affine_value, constant_int, describe
@@ -22,6 +23,7 @@ VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 _SUMMARIES = frozenset(("ScalarSummary", "HistogramSummary", "MergeSummary", "TensorSummary",
                         "TensorSummaryV2"))
 _LONGEST_NAME = 80
+_OPTIMIZER_OP = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]|(Resource)?Scatter(Sub|Add)$")
 _SAME = ("Identity",)
 
 
@@ -69,6 +71,8 @@ class StockVariable(NamedTuple):
         kind: Of the updates; "" without any.
         slots: The optimizer's variables.
         assigns: Its initializer and those of the slots.
+        pieces: The lookups that the gradients of the one update come straight from, None if
+            something stands between them.
     """
 
     name: str
@@ -85,6 +89,7 @@ class StockVariable(NamedTuple):
     kind: str
     slots: List[Slot]
     assigns: List[str]
+    pieces: Optional[List[Piece]] = None
 
 
 class Stays(Exception):
@@ -271,7 +276,18 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         reads=[read.name for read in uses.reads], shapes=[one.name for one in uses.shapes],
         states=[one.name for one in uses.states],
         updates=[update.name for update, _ in uses.updates], kind=kind, slots=slots,
-        assigns=[one.name for one in uses.assigns] + slot_assigns)
+        assigns=[one.name for one in uses.assigns] + slot_assigns, pieces=_pieces(uses))
+
+
+def _pieces(uses: _Uses) -> Optional[List[Piece]]:
+    """Returns the lookups of the variable's one update, if it is fused with them."""
+    if len(uses.updates) != 1:
+        return None
+    update = uses.updates[0][0]
+    form = forms.form_of(update.op)
+    if form is None or form.sums:
+        return None
+    return pieces_of(uses.nodes, update, form, uses.gathers)
 
 
 def _initial_value(uses: _Uses) -> Affine:
@@ -402,14 +418,38 @@ def _summary(uses: _Uses, kind: str, initializer: Dict[str, Any]) -> str:
     parts = ["{} gather{}".format(len(uses.gathers), "" if len(uses.gathers) == 1 else "s")]
     parts.append("updated by {}".format(kind) if kind else "not updated")
     parts.append("new rows by {}".format(initializer["kind"]))
+    if _pieces(uses):
+        parts[1] += " from the lookups' gradients"
     if uses.reads:
         parts.append("read as a whole {} time{}".format(
             len(uses.reads), "" if len(uses.reads) == 1 else "s"))
     return ", ".join(parts)
 
 
+def is_training(graph_def: Any) -> bool:
+    """Returns whether a graph has an op of an optimizer: it was made to train."""
+    return any(_OPTIMIZER_OP.match(node.op) for node in graph_def.node)
+
+
+def plan_text(plans: Sequence[StockVariable]) -> str:
+    """Returns a plan for a person to read, several lines; nothing for no variables."""
+    lines = []  # type: List[str]
+    for chosen, title in ((True, "{} become{} a table:"),
+                          (False, "{} stay{} TensorFlow's:")):
+        found = [plan for plan in plans if plan.converts == chosen]
+        if not found:
+            continue
+        lines.append(title.format(
+            "{} variable{}".format(len(found), "" if len(found) == 1 else "s"),
+            "s" if len(found) == 1 else ""))
+        lines.extend("  {} [{}]: {}".format(plan.name, ", ".join(map(str, plan.shape)),
+                                             plan.reason) for plan in found)
+    return "\n".join(lines) + "\n" if lines else ""
+
+
 def _staying(name: str, shape: List[int], reason: str) -> StockVariable:
     return StockVariable(name, list(shape), False, reason, "", {}, [], [], [], [], [], "", [], [])
 
 
-__all__ = ["Lookup", "Output", "Slot", "StockVariable", "plan_variables", "table_name"]
+__all__ = ["Lookup", "Output", "Slot", "StockVariable", "is_training", "plan_text",
+           "plan_variables", "table_name"]

@@ -1,13 +1,13 @@
 """Applies the plan of stock/analysis.py to a graph: tables in the place of variables."""
 
 import hashlib
-import json
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
 
 from mx_rec.constants.constants import DEFAULT_SEED
+from mx_rec.core.bags import COMBINERS
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.lookup import mark_movable
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
@@ -16,6 +16,7 @@ from mx_rec.ops import library
 from mx_rec.stock import updates as forms
 from mx_rec.stock.analysis import StockVariable, plan_variables
 from mx_rec.stock.dense import Filling, make_filling
+from mx_rec.stock.fused import Piece
 from mx_rec.util.stock_tables import StockTables
 from mx_rec.stock.wiring import (forget_variables, in_place_of, replace_output, replace_waiting)
 from mx_rec.util.log import logger
@@ -134,14 +135,16 @@ def _convert(graph: tf.Graph, plan: StockVariable, objects: Dict[str, Any]) -> C
         table = make_table(plan)
         filling = make_filling(table, _dim(plan), plan.slots)
     rows = _Rows(graph, plan, table)
-    for update in plan.updates:
+    fused = rows.fuse()
+    for update in plan.updates if fused is None else ():
         rows.update(graph.get_operation_by_name(update))
     for name in plan.shapes:
         rows.shape(graph.get_operation_by_name(name))
     for name in plan.states:
         rows.state(graph.get_operation_by_name(name))
     for lookup in plan.lookups:
-        rows.look_up(graph.get_operation_by_name(lookup.node), lookup.trains)
+        if lookup.node not in (fused or ()):
+            rows.look_up(graph.get_operation_by_name(lookup.node), lookup.trains)
     for read in plan.reads:
         rows.read(graph.get_operation_by_name(read))
     for assign in plan.assigns:
@@ -190,8 +193,9 @@ class _Rows:
         self._table = table
         self._dim = _dim(plan)
 
-    def look_up(self, op: tf.Operation, trains: bool) -> None:
-        """Replaces a gather."""
+    def look_up(self, op: tf.Operation, trains: bool) -> Sequence[tf.Tensor]:
+        """Replaces a gather; returns offsets and inverse if it trains."""
+        resolved = ()  # type: Sequence[tf.Tensor]
         with in_place_of(op):
             ids = library().mx_rec_checked_ids(
                 op.inputs[1], tf.constant(self._plan.shape[0], tf.int64, name="rows"), name="ids")
@@ -202,6 +206,7 @@ class _Rows:
                 found = library().mx_rec_embed(
                     self._table.handle, row_shape(self._table.variable), offsets, inverse,
                     name="embedding")
+                resolved = offsets, inverse
             else:
                 found = self._find(ids)
             if len(self._plan.shape) != 2:
@@ -209,6 +214,7 @@ class _Rows:
                     [tf.shape(ids), tf.constant(self._plan.shape[1:], tf.int32)], 0), name="rows")
         self._table.multi_lookup_times[trains] += 1
         replace_output(op, found)
+        return resolved
 
     def read(self, op: tf.Operation) -> None:
         """Replaces a read of the whole variable."""
@@ -240,48 +246,114 @@ class _Rows:
                 tf.reshape(op.inputs[form.indices], [-1]),
                 tf.constant(self._plan.shape[0], tf.int64, name="rows"), name="ids")
             grad = tf.reshape(op.inputs[form.grad], [-1, self._dim], name="grad")
-            update = self._apply(op, form, ids, grad)
+            if form.kind == forms.ADD and not forms.is_subtraction(op.type):
+                grad = tf.negative(grad)
+            update = self._apply(op, form, "by_ids", [ids, grad])
         replace_waiting(op, update)
 
-    def _apply(self, op: tf.Operation, form: forms.Form, ids: tf.Tensor,
-               grad: tf.Tensor) -> tf.Operation:
-        numbers = {name: op.inputs[position] for name, position in form.numbers.items()}
+    def fuse(self) -> Optional[Set[str]]:
+        """Replaces lookups and the update that takes their gradients straight.
+
+        Returns:
+            The names of the gathers that were replaced, None if there is no such update.
+        """
+        pieces = self._plan.pieces
+        if not pieces or len(self._plan.shape) != 2 or not all(map(self._can_fuse, pieces)):
+            return None
+        op = self._graph.get_operation_by_name(self._plan.updates[0])
+        members = []  # type: List[List[tf.Tensor]]
+        for piece in pieces:
+            grad = self._tensor(piece.grad)
+            members.append(self._pool(piece, grad) if piece.bags else self._keep(piece, grad))
+        form = forms.form_of(op.type)
+        assert form is not None
+        with in_place_of(op):
+            lists = [list(part) for part in zip(*members)]
+            if any(piece.bags for piece in pieces):
+                update = self._apply(op, form, "pooled", lists)
+            else:
+                update = self._apply(op, form, "by_restore", lists[:3])
+        replace_waiting(op, update)
+        for position in (form.grad, form.indices):
+            self._graph.prevent_feeding(op.inputs[position])
+        # What else reads the rows of a pooled lookup, such as a summary, gathers them by itself.
+        return {piece.gather for piece in pieces if piece.bags is None}
+
+    def _can_fuse(self, piece: Piece) -> bool:
+        """Whether shapes are what the chain was recognized for."""
+        grad = self._tensor(piece.grad)
+        if piece.bags is None:
+            ids = self._graph.get_operation_by_name(piece.gather).inputs[1]
+            return grad.shape.rank is not None and ids.shape.rank is not None \
+                and grad.shape.rank == ids.shape.rank + 1
+        fill = self._graph.get_operation_by_name(piece.bags.fill)
+        return fill.inputs[2].shape.as_list() == [2] and grad.shape.rank == 2
+
+    def _tensor(self, output: Any) -> tf.Tensor:
+        return self._graph.get_operation_by_name(output[0]).outputs[output[1]]
+
+    def _keep(self, piece: Piece, grad: tf.Tensor) -> List[tf.Tensor]:
+        """Replaces a gather; returns what the update takes of it."""
+        op = self._graph.get_operation_by_name(piece.gather)
+        offsets, inverse = self.look_up(op, True)
+        none = [tf.zeros([0], tf.int64), tf.zeros([0]), tf.zeros([0])]
+        return [offsets, inverse, grad] + none
+
+    def _pool(self, piece: Piece, grad: tf.Tensor) -> List[tf.Tensor]:
+        """Replaces a pooled lookup; returns what the update takes of it."""
+        bags = piece.bags
+        assert bags is not None
+        op = self._graph.get_operation_by_name(bags.result)
+        indices, values, shape = self._graph.get_operation_by_name(bags.fill).inputs[:3]
         make = library()
-        head = self._table.handle, ids
+        with in_place_of(op):
+            ids = make.mx_rec_checked_ids(
+                values, tf.constant(self._plan.shape[0], tf.int64, name="rows"), name="ids")
+            ends = make.mx_rec_sparse_bag_ends(indices, shape, name="ends")
+            weights = divisors = tf.zeros([0], name="none")
+            if bags.combiner != "sum":
+                divisors = make.mx_rec_bag_divisors(
+                    ids, ends, weights, combiner=COMBINERS[bags.combiner], name="divisors")
+            offsets, inverse = make.mx_rec_id_offset(self._table.handle, ids, create=1, limit=0,
+                                                     name="id_offset")
+            mark_movable(offsets.op, True)
+            pooled = make.mx_rec_embed_pooled(
+                self._table.handle, row_shape(self._table.variable), offsets, inverse, ends,
+                weights, divisors, name="pooled")
+        self._table.multi_lookup_times[True] += 1
+        replace_output(op, pooled)
+        return [offsets, inverse, grad, ends, weights, divisors]
+
+    def _apply(self, op: tf.Operation, form: forms.Form, how: str,
+               gradients: Sequence[Any]) -> tf.Operation:
+        """Adds the op that updates rows.
+
+        Args:
+            op: The op of TensorFlow.
+            form: Its form.
+            how: Which op of the optimizer.
+            gradients: What that op takes before the optimizer's numbers.
+        """
+        numbers = {name: op.inputs[position] for name, position in form.numbers.items()}
         slots = [tf.constant(slot.initial, tf.float32) for slot in self._plan.slots]
+        attributes = {}  # type: Dict[str, int]
         if form.kind == forms.ADD:
-            # w -= lr * g, with what TensorFlow would add or subtract as the gradient.
-            if not forms.is_subtraction(op.type):
-                grad = tf.negative(grad)
-            return make.mx_rec_apply_sgd_by_ids(*head, grad, tf.constant(1.0), tf.constant(0.0),
-                                                name="update").op
-        if form.kind == forms.MOMENTUM:
-            return make.mx_rec_apply_momentum_by_ids(
-                *head, grad, numbers["lr"], numbers["momentum"],
-                nesterov=int(op.get_attr("use_nesterov")), name="update").op
-        if form.kind == forms.ADAGRAD:
-            return make.mx_rec_apply_adagrad_by_ids(*head, grad, numbers["lr"], slots[0],
-                                                    name="update").op
-        shrinkage = numbers.get("l2_shrinkage")
-        if shrinkage is None:
-            shrinkage = tf.constant(0.0)
-        return make.mx_rec_apply_ftrl_by_ids(
-            *head, grad, numbers["lr"], numbers["lr_power"], slots[0], numbers["l1"],
-            numbers["l2"], shrinkage, name="update").op
+            # w -= lr * g, with what TensorFlow would subtract as the gradient.
+            optimizer, tensors = "sgd", [tf.constant(1.0), tf.constant(0.0)]
+        elif form.kind == forms.MOMENTUM:
+            optimizer, tensors = "momentum", [numbers["lr"], numbers["momentum"]]
+            attributes["nesterov"] = int(op.get_attr("use_nesterov"))
+        elif form.kind == forms.ADAGRAD:
+            optimizer, tensors = "adagrad", [numbers["lr"], slots[0]]
+        else:
+            shrinkage = numbers["l2_shrinkage"] if "l2_shrinkage" in numbers else tf.constant(0.0)
+            optimizer = "ftrl"
+            tensors = [numbers["lr"], numbers["lr_power"], slots[0], numbers["l1"], numbers["l2"],
+                       shrinkage]
+        make = getattr(library(), "mx_rec_apply_{}_{}".format(optimizer, how))
+        return make(self._table.handle, *gradients, *tensors, name="update", **attributes).op
 
     def _find(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the rows of ids, those that were never made as they would be made."""
         return library().mx_rec_find_initial(
             self._table.handle, row_shape(self._table.variable), ids, name="find")
-
-
-def plan_text(plans: Sequence[StockVariable]) -> str:
-    """Returns a plan for a person to read, several lines."""
-    lines = []  # type: List[str]
-    for title, chosen in (("tables", True), ("TensorFlow's as before", False)):
-        found = [plan for plan in plans if plan.converts == chosen]
-        if found:
-            lines.append("{}:".format(title))
-            lines.extend("  {} {}: {}".format(plan.name, json.dumps(plan.shape), plan.reason)
-                         for plan in found)
-    return "\n".join(lines) + "\n" if lines else ""
