@@ -44,24 +44,34 @@ def replace_each(old: tf.Operation, values: Sequence[tf.Tensor]) -> None:
         values: A tensor for each of its outputs, of the same types; no two are the same.
     """
     # pylint: disable=protected-access
-    for output, value in zip(old.outputs, values):
+    outputs = list(old.outputs)
+    for output, value in zip(outputs, values):
         value.set_shape(output.shape)
-        replace_reads(output, value)
+        _replace_reads(output, value)
     new = list(OrderedDict.fromkeys(value.op for value in values))
     for waiting in list(old._control_outputs):
         others = [op for op in waiting.control_inputs if op is not old] + new
         waiting._remove_all_control_inputs()
         waiting._add_control_inputs(others)
-    move_each(old, values)
+    move_each(outputs, values)
 
 
-def replace_reads(old: tf.Tensor, value: tf.Tensor) -> None:
-    """Makes all ops that read a tensor read another one.
+def replace_tensor(old: tf.Tensor, value: tf.Tensor) -> None:
+    """Puts a tensor in the place of one output of an op, whose other outputs stay.
+
+    Ops that wait for the op go on to do so.
 
     Args:
-        old: The tensor that they read.
-        value: What they are to read.
+        old: The output.
+        value: The tensor that ops are to read, and that the object `old` is to be.
     """
+    value.set_shape(old.shape)
+    _replace_reads(old, value)
+    move_each([old], [value])
+
+
+def _replace_reads(old: tf.Tensor, value: tf.Tensor) -> None:
+    """Makes all ops that read a tensor read another one."""
     for consumer in old.consumers():
         for position, tensor in enumerate(consumer.inputs):
             if tensor is old:

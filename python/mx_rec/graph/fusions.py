@@ -25,11 +25,13 @@ class Gradient(NamedTuple):
         readers: Names of the ops that take it for the rows.
         repeated: How it is made: {"tensor": name of what is repeated}, {"scaled": {"op", "by",
             "of"}} or {"added": [..]}.
+        waits: Names of the ops that what makes it waits for.
     """
 
     tensor: str
     readers: List[str]
     repeated: Dict[str, Any]
+    waits: List[str]
 
 
 class Sums(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Sequence, Set, Tuple
 import tensorflow as tf
 
 from mx_rec.graph.edits import (FUSED_ATTRIBUTE, FUSED_NAME, forbid_feeding, in_place_of,
-                                mark_positions, replace_each, replace_reads)
+                                mark_positions, replace_each, replace_tensor)
 from mx_rec.graph.fusions import Gradient, Sum, Sums
 from mx_rec.ops import library
 
@@ -128,6 +128,9 @@ def _waits(op: tf.Operation, reader: tf.Operation) -> List[tf.Operation]:
     waits = []  # type: List[tf.Operation]
     while op is not reader:
         waits.extend(op.control_inputs)
+        # In the place of an op, TensorFlow lets the constants wait that it reads.
+        for constant in list(op.inputs)[1:]:
+            waits.extend(constant.op.control_inputs)
         op = op.inputs[0].op
     return waits
 
@@ -154,7 +157,8 @@ def _replace_shapes(rows: _Rows, shapes: Sequence[tf.Operation]) -> None:
 
 def _replace_gradient(rows: _Rows, tensor: tf.Tensor, gradient: Gradient) -> None:
     """Makes what takes a gradient of each id take that of each bag."""
-    with in_place_of(rows.graph, tensor.op):
+    waits = [rows.graph.get_operation_by_name(name) for name in gradient.waits]
+    with in_place_of(rows.graph, tensor.op), tf.control_dependencies(waits):
         of_bags = _of_bags(rows, gradient.repeated)
         # TensorFlow lets an op read another tensor in the place of one only if their shapes agree.
         shapeless = tf.compat.v1.placeholder_with_default(of_bags, None, name=FUSED_NAME)
@@ -217,6 +221,4 @@ def _read_rest(graph: tf.Graph, op: tf.Operation, fused: Set[int]) -> None:
         else:
             embeddings = list(library().mx_rec_embed_many(*lists, name="embedding"))
     for at, embedding in zip(rest, embeddings):
-        old = op.outputs[at]
-        embedding.set_shape(old.shape)
-        replace_reads(old, embedding)
+        replace_tensor(op.outputs[at], embedding)

@@ -40,25 +40,24 @@ def move_outputs(old: tf.Operation, new: tf.Operation) -> None:
             "modify_graph out, and lookups stay in the step.".format(tf.__version__, old.name))
 
 
-def move_each(old: tf.Operation, values: Sequence[tf.Tensor]) -> None:
-    """Makes the tensor objects of the outputs of `old` those of other ops, in order.
+def move_each(old: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> None:
+    """Makes tensor objects of outputs those of other ops, in order.
 
     Args:
-        old: An op.
-        values: A tensor for each of its outputs, of the same types; each of another place.
+        old: Outputs of ops.
+        values: A tensor for each of them, of the same type; no two are the same.
     """
     # pylint: disable=protected-access
-    if hasattr(old, "_outputs"):
-        for output, value in zip(list(old._outputs), values):
-            op, place = value.op, value.value_index
+    for output, value in zip(old, values):
+        op, place = value.op, value.value_index
+        if hasattr(op, "_outputs"):
             output._op = op
             output._value_index = place
             output._name = None
             output._tf_output = None
             op._outputs[place] = output
-        return
-    for output, value in zip(list(old.outputs), values):
-        outputs, place = value.op.outputs, value.value_index
+            continue
+        outputs = op.outputs
         setattr(output, _STANDS_FOR, value)
         output.__class__ = _class_of(type(output))
         outputs[place] = output

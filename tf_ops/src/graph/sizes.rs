@@ -62,6 +62,8 @@ pub(super) struct SizeReader<'g, 'a> {
     /// The nodes whose output number `output` is the embeddings, as they are or passed on.
     embeddings: &'g [(usize, u64)],
     shape: &'g Dims,
+    /// What the nodes that were looked at wait for.
+    waits: Vec<String>,
     budget: usize,
 }
 
@@ -75,8 +77,14 @@ impl<'g, 'a> SizeReader<'g, 'a> {
             graph,
             embeddings,
             shape,
+            waits: Vec::new(),
             budget: MOST_NODES,
         }
+    }
+
+    /// Names of the nodes that those wait for which were looked at.
+    pub(super) fn into_waits(self) -> Vec<String> {
+        self.waits
     }
 
     /// The elements of a tensor; `None` if they cannot be told.
@@ -98,12 +106,13 @@ impl<'g, 'a> SizeReader<'g, 'a> {
         }
         let graph = self.graph;
         let node = graph.node(at)?;
-        let given: Vec<NodeInput<'a>> = graph
+        let (waits, given): (Vec<_>, Vec<NodeInput<'a>>) = graph
             .inputs(node)
             .iter()
-            .filter(|input| !input.is_control())
             .copied()
-            .collect();
+            .partition(NodeInput::is_control);
+        self.waits
+            .extend(waits.iter().map(|input| input.node.to_owned()));
         Ok(match (node.op, &given[..]) {
             ("Const", []) => match constant(node)? {
                 Some(found) => {

@@ -62,6 +62,8 @@ pub struct PlannedGradient {
     pub readers: Vec<String>,
     /// How it is computed from gradients of bags.
     pub repeated: Repeated,
+    /// Names of the nodes that what computes it waits for.
+    pub waits: Vec<String>,
 }
 
 /// A lookup whose rows are summed over bags.
@@ -123,6 +125,16 @@ struct Uses {
     shapes: Vec<String>,
     /// Why the rows are needed one by one.
     fault: Option<String>,
+}
+
+/// What a node sums over.
+enum Axes {
+    /// The bags: the last dimension of the ids. This tensor says so.
+    Bags(String),
+    /// Perhaps the bags, but they cannot be fused, for this reason.
+    Doubtful(&'static str),
+    /// Something else.
+    Other(&'static str),
 }
 
 impl<'g, 'a> Rule<'g, 'a> {
@@ -194,8 +206,9 @@ impl<'g, 'a> Rule<'g, 'a> {
                 match (node.op, reading.place) {
                     ("Identity" | "StopGradient", 0) => uses.tensors.push((reading.node, 0)),
                     ("Shape", 0) => uses.shapes.push(node.name.to_owned()),
-                    ("Sum" | "Mean", 0) => match self.over_bags(node, shape)? {
-                        Ok(axes) => {
+                    ("Sum" | "Mean", 0) => {
+                        let axes = self.over_bags(node, shape)?;
+                        if !matches!(axes, Axes::Other(_)) {
                             uses.sums.push(PlannedSum {
                                 node: node.name.to_owned(),
                                 combiner: match node.op {
@@ -204,12 +217,15 @@ impl<'g, 'a> Rule<'g, 'a> {
                                 },
                                 keep_dims: node.flag("keep_dims")?,
                             });
-                            uses.axes.push(axes);
                         }
-                        Err(why) => {
-                            uses.fault.get_or_insert(why);
+                        match axes {
+                            Axes::Bags(axes) => uses.axes.push(axes),
+                            Axes::Doubtful(why) | Axes::Other(why) => {
+                                uses.fault
+                                    .get_or_insert(format!("{} {why}", described(node)));
+                            }
                         }
-                    },
+                    }
                     _ => {
                         let this = described(graph.node(reader.node)?);
                         let why = format!("{} reads the rows of {this}, too", described(node));
@@ -221,29 +237,28 @@ impl<'g, 'a> Rule<'g, 'a> {
         Ok(uses)
     }
 
-    /// The tensor of the axes of a sum over bags, or why it is none.
-    fn over_bags(
-        &self,
-        node: &Node<'a>,
-        shape: Option<&Dims>,
-    ) -> Result<std::result::Result<String, String>> {
+    /// Which axes a node sums over.
+    fn over_bags(&self, node: &Node<'a>, shape: Option<&Dims>) -> Result<Axes> {
         let Some(axes) = self.graph.data_input(node, 1) else {
-            return Ok(Err(format!("{} has no axes", described(node))));
+            return Ok(Axes::Other("has no axes"));
         };
         let source = source_of(self.graph, axes);
         let found = source.map(constant).transpose()?.flatten();
         let given = found.and_then(|found| found.integers);
-        let why = match (given.as_deref(), shape.map(Vec::len)) {
-            (None, _) => "does not sum over constant axes",
-            (Some([_]), Some(..=2)) => "sums the rows of all ids",
-            (Some([-2]), _) => return Ok(Ok(axes.tensor())),
-            (Some(&[axis]), Some(rank)) if usize::try_from(axis) == Ok(rank - 2) => {
-                return Ok(Ok(axes.tensor()));
+        Ok(match (given.as_deref(), shape.map(Vec::len)) {
+            (None, _) => Axes::Other("does not sum over constant axes"),
+            (Some([0 | -2]), Some(2)) => {
+                Axes::Doubtful("sums the rows of all ids, which are one bag")
             }
-            (Some(&[axis]), None) if axis >= 0 => "sums rows of a rank that is not known",
-            _ => "does not sum over the last dimension of the ids alone",
-        };
-        Ok(Err(format!("{} {why}", described(node))))
+            (Some([-2]), _) => Axes::Bags(axes.tensor()),
+            (Some(&[axis]), Some(rank)) if axis >= 0 && axis + 2 == rank as i64 => {
+                Axes::Bags(axes.tensor())
+            }
+            (Some(&[axis]), None) if axis >= 0 => {
+                Axes::Doubtful("sums rows of which the graph does not tell the rank")
+            }
+            _ => Axes::Other("does not sum over the last dimension of the ids alone"),
+        })
     }
 
     /// Adds the gradients that can be read as those of bags; returns how many cannot.
@@ -273,15 +288,21 @@ impl<'g, 'a> Rule<'g, 'a> {
                 graph,
                 sizes: SizeReader::new(graph, tensors, shape.unwrap_or(&unknown)),
                 left_out: Vec::new(),
+                waits: Vec::new(),
                 budget: MOST_NODES,
             };
             match search.repeated(&tensor)? {
                 Some(repeated) => {
+                    let mut waits = search.waits;
+                    waits.extend(search.sizes.into_waits());
+                    waits.sort();
+                    waits.dedup();
                     planned.left_out.extend(search.left_out);
                     planned.gradients.push(PlannedGradient {
                         tensor: tensor.tensor(),
                         readers,
                         repeated,
+                        waits,
                     });
                 }
                 None => kept += 1,
@@ -296,6 +317,7 @@ struct Search<'g, 'a> {
     graph: &'g Graph<'a>,
     sizes: SizeReader<'g, 'a>,
     left_out: Vec<String>,
+    waits: Vec<String>,
     budget: usize,
 }
 
@@ -308,10 +330,11 @@ impl<'a> Search<'_, 'a> {
             return Ok(None);
         };
         self.budget = budget;
-        let inputs = graph.inputs(node);
-        if tensor.output != Some(0) || inputs.iter().any(NodeInput::is_control) {
+        if tensor.output != Some(0) {
             return Ok(None);
         }
+        let (inputs, waits) = data_and_waits(graph, node);
+        self.waits.extend(waits);
         self.left_out.push(tensor.tensor());
         match (node.op, inputs) {
             ("Identity", [of]) => self.repeated(of),
@@ -413,6 +436,7 @@ impl<'a> Search<'_, 'a> {
         if let Some(node) = source_of(graph, of) {
             if let ("Reshape", Some(shape)) = (node.op, graph.data_input(node, 1)) {
                 if let Some(sizes) = self.sizes.read(shape)? {
+                    self.waits.extend(data_and_waits(graph, node).1);
                     return Ok(Some(sizes.elements));
                 }
             }
@@ -451,6 +475,24 @@ impl<'a> Search<'_, 'a> {
             _ => Ok(false),
         }
     }
+}
+
+/// The data inputs of a node, and the names of the nodes that it waits for.
+fn data_and_waits<'g, 'a>(
+    graph: &'g Graph<'a>,
+    node: &Node<'a>,
+) -> (&'g [NodeInput<'a>], Vec<String>) {
+    let inputs = graph.inputs(node);
+    // Control inputs come last.
+    let data = inputs
+        .iter()
+        .take_while(|input| !input.is_control())
+        .count();
+    let (data, waits) = inputs.split_at(data);
+    (
+        data,
+        waits.iter().map(|input| input.node.to_owned()).collect(),
+    )
 }
 
 fn reason(planned: &PlannedSums, kept: usize) -> String {

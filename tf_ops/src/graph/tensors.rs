@@ -14,7 +14,6 @@ const MOST_STEPS: usize = 64;
 const MOST_ELEMENTS: i64 = 64;
 
 /// TensorFlow's numbers of types.
-const FLOAT: u64 = 1;
 const INT32: u64 = 3;
 const INT64: u64 = 9;
 
@@ -60,9 +59,17 @@ pub(super) fn dims(graph: &Graph<'_>, input: &NodeInput<'_>) -> Result<Option<Di
             "MxRecEmbed" => 3,
             "MxRecFind" => 2,
             "MxRecRestore" => 1,
+            "MxRecIdOffsetMany" => match output.checked_sub(members(node)?) {
+                Some(member) => place(members(node)? + member),
+                None => return Ok(None),
+            },
+            "MxRecEmbedMany" => place(3 * members(node)? + output),
             _ => return Ok(None),
         };
-        if matches!(node.op, "MxRecEmbed" | "MxRecFind" | "MxRecRestore") {
+        if matches!(
+            node.op,
+            "MxRecEmbed" | "MxRecFind" | "MxRecRestore" | "MxRecEmbedMany"
+        ) {
             behind.insert(0, None);
         }
         match graph.data_input(node, next) {
@@ -71,6 +78,18 @@ pub(super) fn dims(graph: &Graph<'_>, input: &NodeInput<'_>) -> Result<Option<Di
         }
     }
     Ok(None)
+}
+
+/// How many members a node for many tables has.
+fn members(node: &Node<'_>) -> Result<u64> {
+    let members = node
+        .int("N")?
+        .and_then(|members| u64::try_from(members).ok());
+    Ok(members.unwrap_or(0).min(node.bytes.len() as u64))
+}
+
+fn place(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
 }
 
 /// The shape that attributes of a node state for one of its outputs.
@@ -136,8 +155,6 @@ pub(super) struct Constant {
     pub(super) dims: Dims,
     /// Its elements, if they are integers.
     pub(super) integers: Option<Vec<i64>>,
-    /// Whether it is of floats that are all 1.
-    pub(super) is_ones: bool,
 }
 
 /// What a node of op Const holds; `None` for any other node and for large and strange constants.
@@ -153,14 +170,13 @@ pub(super) fn constant(node: &Node<'_>) -> Result<Option<Constant>> {
         }
     }
     let (mut dtype, mut dims, mut content): (u64, Option<Dims>, &[u8]) = (0, Some(Vec::new()), &[]);
-    let (mut integers, mut floats) = (Vec::new(), Vec::new());
+    let mut integers = Vec::new();
     for field in Fields::new("TensorProto", tensor) {
         let field = field?;
         match (field.number, field.value) {
             (1, Value::Varint(number)) => dtype = number,
             (2, Value::Bytes(shape)) => dims = read_shape(shape)?,
             (4, Value::Bytes(bytes)) => content = bytes,
-            (5, Value::Fixed(bytes) | Value::Bytes(bytes)) => floats.extend(words(bytes)),
             (7 | 10, Value::Varint(number)) => integers.push(number as i64),
             (7 | 10, Value::Bytes(packed)) => integers.extend(varints(packed)),
             _ => {}
@@ -173,12 +189,6 @@ pub(super) fn constant(node: &Node<'_>) -> Result<Option<Constant>> {
     let Some(count) = count.filter(|&count| count >= 0) else {
         return Ok(None);
     };
-    let one = 1.0_f32.to_bits();
-    let is_ones = dtype == FLOAT
-        && match content {
-            [] => !floats.is_empty() && floats.iter().all(|&bits| bits == one),
-            _ => words(content).all(|bits| bits == one) && content.len() as i64 == count * 4,
-        };
     let integers = match (dtype, content) {
         _ if count > MOST_ELEMENTS => None,
         (INT32 | INT64, []) => filled(integers, count),
@@ -191,11 +201,7 @@ pub(super) fn constant(node: &Node<'_>) -> Result<Option<Constant>> {
         ),
         _ => None,
     };
-    Ok(Some(Constant {
-        dims,
-        integers,
-        is_ones,
-    }))
+    Ok(Some(Constant { dims, integers }))
 }
 
 /// The words of four bytes.
