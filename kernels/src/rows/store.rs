@@ -3,7 +3,7 @@
 use super::in_memory::{InMemory, PartInMemory};
 use super::tiered::{Tiered, TieredPart};
 use super::{ReadRows, RowPart};
-use crate::mem::{OwnedRows, Slab};
+use crate::mem::{FreshPages, OwnedRows, Slab};
 use crate::Result;
 
 /// The rows of a table.
@@ -115,6 +115,15 @@ impl Store {
         match self {
             Store::InMemory(store) => store.0.grow(rows),
             Store::Tiered(tiered) => tiered.grow(rows),
+        }
+    }
+
+    /// Memory that new rows will take, in pieces of which each is to be asked for by one thread;
+    /// `least` pieces, if it does not take so many and they do not make the rows much larger.
+    pub(crate) fn fresh_pages(&mut self, least: usize) -> Vec<FreshPages<'_>> {
+        match self {
+            Store::InMemory(rows) => rows.0.fresh_pages(least),
+            Store::Tiered(tiered) => tiered.frames.fresh_pages(least),
         }
     }
 

@@ -12,6 +12,7 @@ use super::{TableConfig, TierConfig};
 use crate::batch::distinct::Wanted;
 use crate::history::History;
 use crate::index::Index;
+use crate::mem::FreshPages;
 use crate::rows::{RowPart, TierSetup};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::tier::{Files, Storage};
@@ -399,6 +400,7 @@ impl Table {
         keys: &[i64],
         rows: &[u32],
     ) {
+        pool.each(content.store.fresh_pages(pool.threads()), FreshPages::ask);
         content.store.name(keys, rows);
         let reset_slots = content.reset_slots();
         let (dim, factor) = (self.dim(), self.config.init_param);

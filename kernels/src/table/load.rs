@@ -38,6 +38,11 @@ impl BuiltContent {
 }
 
 impl Loading<'_> {
+    /// Floats of one embedding.
+    pub(crate) fn dim(&self) -> usize {
+        self.table.dim()
+    }
+
     /// Appends rows: `keys (n)`, `embedding (n, dim)`, and for every slot given to [`Table::load`]
     /// its values `(n, dim)`.
     ///

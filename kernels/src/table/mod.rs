@@ -16,6 +16,7 @@
 //! | `flight`, `fingerprint`, `key_map` | staged, leased and retired rows |
 //! | `lease` | batches that are prepared ahead of their step |
 //! | `read` | lookup and find |
+//! | `initial` | the rows that keys start with |
 //! | `pooled` | lookup and find of bags |
 //! | `admission`, `evict` | which keys get rows, and which lose them |
 //! | `apply` | updates and assignment |
@@ -70,8 +71,10 @@ mod free_rows;
 mod group;
 mod group_apply;
 mod group_lookup;
+mod group_push;
 mod group_read;
 mod history_io;
+mod initial;
 mod key_map;
 mod keys;
 mod lease;
@@ -96,6 +99,7 @@ pub(crate) use export::Window;
 pub use fields::{BatchRows, Field, FieldUpdate};
 pub use group_apply::{LookupColumns, RowGradients};
 pub use group_lookup::IdsOf;
+pub use group_push::{KeyGradients, Push, Pushed};
 pub use group_read::{KeysOf, RowsOf};
 pub use lease::Lease;
 pub(crate) use load::BuiltContent;

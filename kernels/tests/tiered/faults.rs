@@ -3,7 +3,9 @@
 
 use super::support::{batch, bits, config, content, faulty, floats, optimizer, pool, tiered, DIM};
 use mx_rec_kernels::tier::{Faulty, Files, Operation};
-use mx_rec_kernels::{Absent, Error, Ids, Kind, Lease, Pool, Result, Table, Target, TierConfig};
+use mx_rec_kernels::{
+    Absent, Error, Ids, KeyGradients, Kind, Lease, Pool, Push, Result, Table, Target, TierConfig,
+};
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::Arc;
@@ -330,6 +332,35 @@ fn new_slots_that_find_no_space_fail_the_update_and_leave_the_rows_as_they_were(
             assert!(after[&key][DIM..].iter().all(|&slot| slot == 0), "{key}");
         }
     }
+}
+
+#[test]
+fn a_push_whose_rows_cannot_be_read_changes_no_table() {
+    let pool = Pool::new(2).unwrap();
+    let (first, _) = filled();
+    let (second, faults) = filled();
+    let tables = [first, second];
+    let before = tables.each_ref().map(|table| content(table));
+    let keys: Vec<i64> = (0..60).collect();
+    let grads = floats(60 * DIM, 3);
+    let adam = optimizer(4, 0);
+    let pushes = tables.each_ref().map(|table| Push {
+        table,
+        grads: vec![KeyGradients {
+            keys: &keys,
+            grads: &grads,
+        }],
+        optimizer: &*adam,
+    });
+    faults.fail(Operation::Read, None, (0, u64::MAX), ErrorKind::Other);
+    let error = Table::push_many(&pool, &pushes).unwrap_err();
+    expect(&error, Kind::Io, &["table=faulty"]);
+    faults.heal();
+    assert!(tables.each_ref().map(|table| content(table)) == before);
+    let pushed = Table::push_many(&pool, &pushes).unwrap();
+    // Key 3 is frozen.
+    assert_eq!((pushed.updated, pushed.dropped), (118, 0));
+    assert!(content(&tables[0]) == content(&tables[1]));
 }
 
 #[test]

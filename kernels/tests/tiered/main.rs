@@ -428,6 +428,7 @@ fn groups_of_tables_give_the_same_bits_whether_their_rows_are_on_disk_or_not() {
                         offsets: lookup.offsets,
                         inverse: lookup.inverse,
                         grads: Columns::of(&grads, 4 * DIM, at * DIM, DIM).unwrap(),
+                        bags: None,
                     };
                     (lookup.table, columns)
                 })
