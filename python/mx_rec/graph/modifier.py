@@ -15,7 +15,9 @@ from mx_rec.graph.iterators import nested_batch
 from mx_rec.graph.grouped import join_again, take_apart
 from mx_rec.graph.plan import ADMIT, EVAL, ONE_SHOT, TRAIN, Plan, is_movable, make_plan
 from mx_rec.graph.rewrite import Rewritten, rewrite
+from mx_rec.graph.sums import fuse_sums, mark_sums
 from mx_rec.graph.sessions import adopt_initializers, has_run, start_iterators
+from mx_rec.stock.select import convert_graph
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Type, checked
@@ -47,6 +49,7 @@ def modify_graph_and_start_emb_cache(full_graph: Optional[tf.Graph] = None,
         EnvironmentError: If `init` was not called.
         OSError: If the dump cannot be written.
     """
+    convert_graph(full_graph or tf.compat.v1.get_default_graph(), True)
     run(full_graph, dump_graph)
     with (full_graph or tf.compat.v1.get_default_graph()).as_default():
         start_asc_pipeline()
@@ -82,12 +85,13 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
         return
     settle_timestamp(graph)
     taken = take_apart(graph)
-    before = graph.as_graph_def()
+    before = graph.as_graph_def(add_shapes=True)
     plan = make_plan(before.SerializeToString())
     for lookup in plan.lookups:
         if not lookup.moves:
             logger.info("the lookup %s of the table %r stays in the step: %s", lookup.node,
                         lookup.table, lookup.reason)
+    mark_sums(graph, plan.sums)
     by_mode = {True: [], False: []}  # type: Dict[bool, List[Any]]
     for iterator in plan.iterators:
         lookups = [plan.lookups[position] for position in iterator.lookups]
@@ -102,6 +106,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
         config.train_params_config.dataset_element_spec = state.element_specs.get(
             iterator.iterator)
     join_again(graph, taken)
+    fuse_sums(graph, plan.sums)
     with graph.as_default(), graph.control_dependencies(None):
         for mode, found in by_mode.items():
             _set_mode(state, mode, found, by_mode[not mode])
@@ -112,6 +117,9 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
     moved = sum(lookup.moves for lookup in plan.lookups)
     logger.info("graph modification: %d of %d lookups moved into %d input pipelines.", moved,
                 len(plan.lookups), len(plan.iterators))
+    for one in plan.sums:
+        logger.info("graph modification: the sum over bags of the lookup %s of the table %r %s: %s",
+                    one.lookup, one.table, "is fused" if one.fuses else "stays", one.reason)
     if dump_graph:
         _dump(before, graph, plan)
 

@@ -5,6 +5,7 @@ use super::graph_def::{item, read_ops, Graph, InputSource, Node, NodeInput};
 use super::iterators::{ExtendableIterator, Iterators};
 use super::library::{Library, StatefulOps};
 use super::slice::{Slicer, Verdict};
+use super::sums::{self, PlannedSums};
 use mx_rec_kernels::{Error, Kind, Result};
 use serde::Serialize;
 use std::collections::hash_map::Entry;
@@ -106,6 +107,8 @@ pub struct Plan {
     pub lookups: Vec<PlannedLookup>,
     /// The iterators that feed those that move, in the order of their first lookups.
     pub iterators: Vec<PlannedIterator>,
+    /// The lookups whose rows are summed over bags, in the order of the graph.
+    pub sums: Vec<PlannedSums>,
     /// The GraphDefs of the nodes to copy.
     #[serde(skip)]
     pub graphs: Vec<u8>,
@@ -125,6 +128,7 @@ impl Plan {
             nodes: graph.nodes.len(),
             lookups: Vec::new(),
             iterators: Vec::new(),
+            sums: sums::find(&graph)?,
             graphs: Vec::new(),
         };
         let marked = marked(&graph)?;
