@@ -24,6 +24,8 @@ def make(kind, directory, name="table", **more):
     options = dict(device_vocabulary_size=KEYS + 60, **more)
     if kind != "memory":
         options.update(STORAGE[kind], ssd_data_path=str(directory))
+    # A checkpoint of dense variables, whichever graph makes it.
+    tf.compat.v1.get_variable("dense", [])
     return create_table(tf.int64, DIM, name, tf.compat.v1.random_normal_initializer(seed=3), **options)
 
 
@@ -105,8 +107,9 @@ def restored(kind, directory, checkpoint):
         ids = tf.compat.v1.placeholder(tf.int64, [None])
         found = sparse_lookup(table, ids, is_train=False, modify_graph=True)
         start_asc_pipeline()
+        saver = tf.compat.v1.train.Saver()
         with support.new_session() as sess:
-            tf.compat.v1.train.Saver().restore(sess, str(checkpoint / "model.ckpt"))
+            saver.restore(sess, str(checkpoint / "model.ckpt"))
             return sess.run(found, {ids: np.arange(-3, KEYS + 3) * 7919 - 5}), table_stats(table)
 
 
