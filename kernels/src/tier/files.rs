@@ -1,10 +1,10 @@
 //! A storage of scratch files, one in each directory.
 
-use super::reader::Reader;
+use super::reader::{ReadBy, Reader};
 use super::scratch::Scratch;
 use super::{ReadAt, ReadFailure, Storage};
-use crate::{Error, Result};
-use rustix::fs::{fallocate, fstatvfs, FallocateFlags};
+use crate::{Error, Kind, Result};
+use rustix::fs::{fadvise, fallocate, fdatasync, fstatvfs, Advice, FallocateFlags};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -45,7 +45,12 @@ impl Files {
         }
         let scratch = directories
             .iter()
-            .map(|directory| Scratch::new(directory, named))
+            .map(|directory| {
+                let scratch = Scratch::new(directory, named)?;
+                // Rows are read one by one: no reading ahead. Where that cannot be said it is slower.
+                let _ = fadvise(scratch.file(), 0, None, Advice::Random);
+                Ok(scratch)
+            })
             .collect::<Result<Vec<_>>>()?;
         Ok(Files {
             scratch,
@@ -55,9 +60,39 @@ impl Files {
         })
     }
 
-    /// What reads: for logs of what a machine does.
-    pub fn reader(&self) -> &'static str {
-        self.reader.name()
+    /// The same files, read in another way than the one that was found best.
+    ///
+    /// # Errors
+    /// `Io` if the system does not have it.
+    pub fn read_by(mut self, kind: ReadBy) -> Result<Files> {
+        self.reader = Reader::of(kind).map_err(|cause| {
+            Error::new(Kind::Io, "cannot read in this way").with("cause", cause)
+        })?;
+        Ok(self)
+    }
+
+    /// What reads.
+    pub fn reads_by(&self) -> ReadBy {
+        self.reader.kind()
+    }
+
+    /// Writes what is not written yet and drops the files from the page cache: to measure what
+    /// disks do.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn drop_cache(&self) -> Result<()> {
+        for scratch in &self.scratch {
+            let file = scratch.file();
+            fdatasync(file)
+                .and_then(|()| fadvise(file, 0, None, Advice::DontNeed))
+                .map_err(|cause| {
+                    Error::new(Kind::Io, "cannot drop a file from memory")
+                        .with("file", scratch.path().display())
+                        .with("cause", cause)
+                })?;
+        }
+        Ok(())
     }
 }
 
@@ -102,6 +137,7 @@ impl Storage for Files {
     }
 
     fn another(&self) -> Result<Arc<dyn Storage>> {
-        Ok(Arc::new(Files::new(&self.directories, self.named)?))
+        let files = Files::new(&self.directories, self.named)?;
+        Ok(Arc::new(files.read_by(self.reads_by())?))
     }
 }
