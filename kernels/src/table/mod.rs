@@ -22,9 +22,11 @@
 //! | `apply` | updates and assignment |
 //! | `fields` | updates that are computed outside of the table |
 //! | `group*` | lookups and updates of many tables at once |
+//! | `tier` | what a table on disk has beside its rows |
+//! | `tiered` | how rows on disk get into memory for a verb |
 //! | `export`, `load`, `swap`, `history_io` | the whole content, out and in; its history |
 //!
-//! Where the floats of a row are is [`RowStore`](crate::rows::RowStore)'s business: here rows have
+//! Where the floats of a row are, in memory or on disk, is the business of `rows`: here rows have
 //! numbers.
 //!
 //! # Locks
@@ -33,6 +35,7 @@
 //!
 //! | lock | of | guards |
 //! |---|---|---|
+//! | `turn` | tier | who moves rows between memory and disk |
 //! | `index` | keys | which key has which row |
 //! | `flight` | rows | staged, leased and retired rows |
 //! | `content` | rows | the rows' floats, and which rows are used |
@@ -84,10 +87,12 @@ mod read;
 mod rows;
 mod stats;
 mod swap;
+mod tier;
+mod tiered;
 
 pub use admission::Thresholds;
 pub use args::{Absent, Export, LookupGradients, Memory, Target};
-pub use config::{TableConfig, MAX_CAPACITY, MAX_DIM};
+pub use config::{TableConfig, TierConfig, MAX_CAPACITY, MAX_DIM};
 pub use engine::Table;
 pub use export::Snapshot;
 pub(crate) use export::Window;
@@ -100,3 +105,4 @@ pub use lease::Lease;
 pub(crate) use load::BuiltContent;
 pub use load::Loading;
 pub use stats::Stats;
+pub use tier::TierStats;

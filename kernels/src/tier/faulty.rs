@@ -35,6 +35,8 @@ struct Fault {
 pub struct Faulty {
     inner: Arc<dyn Storage>,
     faults: Arc<Mutex<Vec<Fault>>>,
+    /// What [`Storage::another`] made last, `inner` before.
+    newest: Arc<Mutex<Arc<dyn Storage>>>,
 }
 
 impl Faulty {
@@ -42,6 +44,7 @@ impl Faulty {
     /// faults.
     pub fn new(inner: Arc<dyn Storage>) -> Faulty {
         Faulty {
+            newest: Arc::new(Mutex::new(Arc::clone(&inner))),
             inner,
             faults: Arc::default(),
         }
@@ -70,7 +73,7 @@ impl Faulty {
         self.faults.lock().clear();
     }
 
-    /// Flips a bit of byte `at` of the file of a directory.
+    /// Flips a bit of byte `at` of the file of a directory, of the files that were made last.
     ///
     /// # Errors
     /// Those of reading and writing it.
@@ -81,11 +84,10 @@ impl Faulty {
             at,
             into: &mut byte,
         }];
-        self.inner
-            .read(&mut reads)
-            .map_err(|failure| failure.cause)?;
+        let newest = self.newest.lock();
+        newest.read(&mut reads).map_err(|failure| failure.cause)?;
         byte[0] ^= 1 << (bit % 8);
-        self.inner.write(directory, at, &byte)
+        newest.write(directory, at, &byte)
     }
 
     /// The error of an operation, if one is due.
@@ -150,9 +152,12 @@ impl Storage for Faulty {
     }
 
     fn another(&self) -> Result<Arc<dyn Storage>> {
+        let inner = self.inner.another()?;
+        *self.newest.lock() = Arc::clone(&inner);
         Ok(Arc::new(Faulty {
-            inner: self.inner.another()?,
+            inner,
             faults: Arc::clone(&self.faults),
+            newest: Arc::clone(&self.newest),
         }))
     }
 }
