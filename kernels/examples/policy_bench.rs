@@ -1,6 +1,7 @@
 //! Which rows to keep in memory: misses of a batch by policy, on drawn batches.
 //!
-//!     cargo run --release -p mx_rec_kernels --example policy_bench -- [ROWS [SHARE [ZIPF [BATCH [PINNED]]]]]
+//!     cargo run --release -p mx_rec_kernels --example policy_bench -- \
+//!         [ROWS [SHARE [ZIPF [BATCH [PINNED]]]]]
 //!
 //! The engine's policy has the rows of PINNED batches pinned, which are ahead of the step.
 
@@ -58,9 +59,10 @@ fn main() {
                 distinct += rows.len();
             }
         }
+        let piece = (frames / 20).max(1);
         // Every row once, as an export or a pass over cold data does.
-        for start in (0..rows).step_by(batch) {
-            let scan: Vec<u32> = (start..rows.min(start + batch))
+        for start in (0..rows).step_by(piece) {
+            let scan: Vec<u32> = (start..rows.min(start + piece))
                 .map(|row| row as u32)
                 .collect();
             cache.batch(&scan);

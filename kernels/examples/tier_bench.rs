@@ -194,7 +194,8 @@ fn compaction(log: &Log, places: &[u32], width: usize) {
     println!(
         "compaction: {:.2} rows copied for each written, {most:.2} times the space of live rows at \
          most, a step {:.1?} in the median, {:.1?} of 100 at 99, {:.1?} at most, an append {:.1?}",
-        (after.moved - before.moved) as f64 / (after.records_written - before.records_written) as f64,
+        (after.moved - before.moved) as f64
+            / (after.records_written - before.records_written) as f64,
         steps[steps.len() / 2],
         steps[steps.len() * 99 / 100],
         steps[steps.len() - 1],

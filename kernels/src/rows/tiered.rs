@@ -205,18 +205,30 @@ impl Tiered {
 
     /// Whether all of some rows can be read and written: none is on disk.
     pub(crate) fn has_all(&self, mut rows: impl Iterator<Item = u32>) -> bool {
-        rows.all(|row| self.on_disk(row).is_none())
+        self.on_disk == 0 || rows.all(|row| self.on_disk(row).is_none())
     }
 
-    /// Pins those of some rows that are in memory, and tells the policy that they were asked for.
+    /// Pins those of some rows that are in memory.
     pub(crate) fn pin(&self, rows: impl Iterator<Item = u32>) -> Pinned {
-        let frames = rows.filter_map(|row| match self.place(row) {
+        self.pins.pin(self.frames_of(rows).collect())
+    }
+
+    /// Tells the policy that a batch looks these rows up, for those that are in memory; returns how
+    /// many. A row that comes in for a batch is not looked up again by the same one.
+    pub(crate) fn touch(&self, rows: impl Iterator<Item = u32>) -> u64 {
+        let touch = |frame| self.policy.touch(frame);
+        self.frames_of(rows).map(touch).count() as u64
+    }
+
+    /// The frames of those of some rows that are in memory.
+    fn frames_of<'s>(
+        &'s self,
+        rows: impl Iterator<Item = u32> + 's,
+    ) -> impl Iterator<Item = u32> + 's {
+        rows.filter_map(|row| match self.place(row) {
             Place::Frame(frame) => Some(frame),
             _ => None,
-        });
-        let frames: Vec<u32> = frames.collect();
-        frames.iter().for_each(|&frame| self.policy.touch(frame));
-        self.pins.pin(frames)
+        })
     }
 
     /// Frames without a row, those included that were never used.

@@ -7,7 +7,8 @@ use super::Table;
 use crate::history::History;
 use crate::index::Index;
 use crate::mem::NONE;
-use crate::rows::RowPart;
+use crate::rows::{RowPart, Tiered};
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
 
 /// A thread should copy at least so many rows.
@@ -192,6 +193,10 @@ impl Table {
             history: None,
         };
         fill(&mut loading)?;
+        let on_disk = |tiered: &Tiered| tiered.count().1 > 0;
+        if let Some(tier) = tier.filter(|_| loading.content.store.tiered().is_some_and(on_disk)) {
+            tier.spilled.store(true, Relaxed);
+        }
         let Loading {
             index,
             content,

@@ -3,7 +3,7 @@
 use super::content::Content;
 use super::TableConfig;
 use crate::rows::{Store, TierSetup, Tiered};
-use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::Mutex;
 use crate::{Result, SlotSpec};
 use std::sync::Arc;
@@ -17,7 +17,8 @@ pub struct TierStats {
     pub rows_in_memory: u64,
     /// Rows on disk.
     pub rows_on_disk: u64,
-    /// Rows that a batch wanted and found in memory; each distinct row of a lookup counts once.
+    /// Rows that a lookup wanted and found in memory, each distinct one once a lookup. Counted from
+    /// the moment when rows first go to disk.
     pub hits: u64,
     /// Rows that were read from disk for a batch.
     pub misses: u64,
@@ -38,6 +39,8 @@ pub(super) struct Tier {
     pub(super) setup: Arc<TierSetup>,
     /// Held by the thread that moves rows; taken before all other locks.
     pub(super) turn: Mutex<()>,
+    /// Whether rows have ever been on disk. Until then nothing is to be brought in.
+    pub(super) spilled: AtomicBool,
     pub(super) hits: AtomicU64,
     pub(super) misses: AtomicU64,
     pub(super) waited: AtomicU64,
@@ -50,6 +53,7 @@ impl Tier {
         Tier {
             setup: Arc::new(setup),
             turn: Mutex::default(),
+            spilled: AtomicBool::new(false),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             waited: AtomicU64::new(0),

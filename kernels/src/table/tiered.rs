@@ -29,12 +29,14 @@ use std::time::{Duration, Instant};
 /// How long a thread waits for rows that other threads have pinned for a moment.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// How far a request may go.
+/// Who needs rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Urgency {
-    /// A step waits: batches ahead make room for it.
-    Step,
-    /// Rows of leases and of other verbs stay.
+enum Need {
+    /// A lookup of a step, which waits: batches ahead make room for it.
+    Lookup,
+    /// A verb that uses what was looked up before; it waits, too.
+    Use,
+    /// A lookup ahead of its step: rows of leases and of other verbs stay.
     Ahead,
 }
 
@@ -136,13 +138,10 @@ impl Table {
         &self,
         pool: &Pool,
         ids: Ids<'_>,
-        verb: impl FnMut() -> Result<T>,
+        mut verb: impl FnMut() -> Result<T>,
     ) -> Result<T> {
         match self.tier() {
-            None => {
-                let mut verb = verb;
-                verb()
-            }
+            None => verb(),
             Some(_) => with_rows_of(pool, &[(self, &[ids])], true, verb),
         }
     }
@@ -155,13 +154,10 @@ impl Table {
         &self,
         pool: &Pool,
         keys: &[i64],
-        verb: impl FnMut() -> Result<T>,
+        mut verb: impl FnMut() -> Result<T>,
     ) -> Result<T> {
         match self.tier() {
-            None => {
-                let mut verb = verb;
-                verb()
-            }
+            None => verb(),
             Some(_) => with_rows_of(pool, &[(self, &[Ids::I64(keys)])], false, verb),
         }
     }
@@ -170,8 +166,11 @@ impl Table {
     /// the step says.
     pub(super) fn bring_in_ahead(&self, pool: &Pool, ids: Ids<'_>) -> Option<Pinned> {
         let tier = self.tier()?;
+        if !tier.spilled.load(Relaxed) && self.has_frames(ids.len()) {
+            return None;
+        }
         let (rows, new) = self.known_rows(pool, &[ids]);
-        self.bring_in(pool, tier, &|_| rows.clone(), new, Urgency::Ahead)
+        self.bring_in(pool, tier, &|_| rows.clone(), new, Need::Ahead)
             .unwrap_or_default()
     }
 
@@ -238,13 +237,15 @@ impl Table {
 
     fn bring_in_offsets(&self, pool: &Pool, tier: &Tier, offsets: &[i64]) -> Result<Pinned> {
         let rows = |content: &Content| rows_of(content, offsets).collect();
-        // Not blocked for long: a step waits.
-        loop {
-            let held = self.bring_in(pool, tier, &rows, 0, Urgency::Step)?;
-            if let Some(held) = held {
-                return Ok(held);
-            }
-        }
+        let held = self.bring_in(pool, tier, &rows, 0, Need::Use)?;
+        held.ok_or_else(no_tier)
+    }
+
+    /// Whether so many new rows find room without others going to disk.
+    fn has_frames(&self, n: usize) -> bool {
+        let content = self.content().read();
+        let tiered = content.store.tiered();
+        tiered.is_none_or(|tiered| tiered.has_frames(n))
     }
 
     /// The rows of known keys, each once a batch, and how many distinct keys have none.
@@ -284,20 +285,23 @@ impl Table {
         tier: &Tier,
         rows: &dyn Fn(&Content) -> Vec<u32>,
         new: usize,
-        urgency: Urgency,
+        need: Need,
     ) -> Result<Option<Pinned>> {
         {
             let content = self.content().read();
             let wanted = rows(&content);
             let tiered = tiered(&content)?;
             if tiered.has_all(wanted.iter().copied()) && tiered.has_frames(new) {
-                tier.hits.fetch_add(wanted.len() as u64, Relaxed);
+                if need != Need::Use {
+                    let hits = tiered.touch(wanted.iter().copied());
+                    tier.hits.fetch_add(hits, Relaxed);
+                }
                 return Ok(Some(tiered.pin(wanted.into_iter())));
             }
         }
         let start = Instant::now();
-        let done = self.exchange(pool, tier, rows, new, urgency);
-        if urgency == Urgency::Step {
+        let done = self.exchange(pool, tier, rows, new, need);
+        if need != Need::Ahead {
             let waited = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
             tier.waited.fetch_add(waited, Relaxed);
         }
@@ -311,25 +315,25 @@ impl Table {
         tier: &Tier,
         rows: &dyn Fn(&Content) -> Vec<u32>,
         new: usize,
-        urgency: Urgency,
+        need: Need,
     ) -> Result<Option<Pinned>> {
         let _turn = tier.turn.lock();
+        tier.spilled.store(true, Relaxed);
         let mut content = self.content().write();
-        let mut counted = false;
+        let mut is_first = true;
         loop {
             let wanted = rows(&content);
+            if std::mem::replace(&mut is_first, false) && need != Need::Use {
+                let hits = tiered(&content)?.touch(wanted.iter().copied());
+                tier.hits.fetch_add(hits, Relaxed);
+            }
             let request = Request { rows: &wanted, new };
             let begun = tiered_mut(&mut content)?.begin(request);
             match begun.map_err(|error| error.with("table", &self.config().name))? {
-                Begun::Ready(pinned) => {
-                    if !counted {
-                        tier.hits.fetch_add(wanted.len() as u64, Relaxed);
-                    }
-                    return Ok(Some(pinned));
-                }
+                Begun::Ready(pinned) => return Ok(Some(pinned)),
                 Begun::Blocked => {
                     drop(content);
-                    if urgency == Urgency::Ahead {
+                    if need == Need::Ahead {
                         return Ok(None);
                     }
                     if !self.give_up(tier) {
@@ -340,13 +344,10 @@ impl Table {
                 }
                 Begun::Exchange(mut exchange) => {
                     drop(content);
-                    if !std::mem::replace(&mut counted, true) {
-                        let (misses, all) = (exchange.arrivals(), wanted.len());
-                        tier.misses.fetch_add(misses as u64, Relaxed);
-                        tier.hits
-                            .fetch_add(all.saturating_sub(misses) as u64, Relaxed);
-                    }
                     let ran = exchange.run(pool);
+                    if ran.is_ok() {
+                        tier.misses.fetch_add(exchange.arrivals() as u64, Relaxed);
+                    }
                     content = self.content().write();
                     let is_current = tiered(&content)?.is_of(&exchange);
                     tiered_mut(&mut content)?.finish(exchange);
@@ -431,18 +432,18 @@ pub(super) fn with_rows_of<T>(
     all: bool,
     mut verb: impl FnMut() -> Result<T>,
 ) -> Result<T> {
-    let mut lacking: Vec<usize> = vec![0; tables.len()];
+    let mut lacking: Vec<Option<usize>> = vec![None; tables.len()];
     loop {
         let mut held: Held = Vec::with_capacity(tables.len());
         for ((table, ids), &lacking) in tables.iter().zip(&lacking) {
             let Some(tier) = table.tier() else { continue };
-            let mut pinned = None;
-            while pinned.is_none() {
-                let (rows, missing) = table.known_rows(pool, ids);
-                let new = if all { missing } else { lacking };
-                pinned = table.bring_in(pool, tier, &|_| rows.clone(), new, Urgency::Step)?;
+            if !tier.spilled.load(Relaxed) && lacking.is_none() {
+                // All rows are in memory, and most likely there is room for more.
+                continue;
             }
-            held.push(pinned);
+            let (rows, missing) = table.known_rows(pool, ids);
+            let new = if all { missing } else { lacking.unwrap_or(0) };
+            held.push(table.bring_in(pool, tier, &|_| rows.clone(), new, Need::Lookup)?);
         }
         let error = match verb() {
             Err(error) => error,
@@ -458,7 +459,7 @@ pub(super) fn with_rows_of<T>(
         };
         for ((table, _), lacking) in tables.iter().zip(&mut lacking) {
             if names(table) {
-                *lacking = frames;
+                *lacking = Some(frames);
             }
         }
     }

@@ -47,7 +47,8 @@ impl Files {
             .iter()
             .map(|directory| {
                 let scratch = Scratch::new(directory, named)?;
-                // Rows are read one by one: no reading ahead. Where that cannot be said it is slower.
+                // Rows are read one by one, so that reading ahead is of no use. Where the system
+                // does not hear of it, it is slower.
                 let _ = fadvise(scratch.file(), 0, None, Advice::Random);
                 Ok(scratch)
             })

@@ -3,16 +3,13 @@
 use super::reading::{Item, Reading, Want};
 use super::record::{self, Header};
 use super::segments::{Piece, Segments, Use};
+use super::shared::{Shared, WRITE};
 use super::{ReadAt, Storage};
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::sync::Mutex;
 use crate::{Error, Kind, Pool, Result};
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
-
-/// Bytes that are written at once.
-const WRITE: usize = 1 << 20;
 
 /// Bytes that one step of compaction reads at most.
 const STEP: u64 = 8 << 20;
@@ -83,57 +80,6 @@ pub struct LogStats {
     pub unreadable: u64,
 }
 
-#[derive(Debug, Default)]
-struct Counters {
-    records_read: AtomicU64,
-    bytes_read: AtomicU64,
-    records_written: AtomicU64,
-    bytes_written: AtomicU64,
-    moved: AtomicU64,
-    unreadable: AtomicU64,
-}
-
-/// What a log and its readings share.
-pub(super) struct Shared {
-    storage: Arc<dyn Storage>,
-    width: usize,
-    segments: Mutex<Segments>,
-    buffers: Mutex<Vec<Vec<u8>>>,
-    counters: Counters,
-}
-
-impl Shared {
-    pub(super) fn storage(&self) -> &dyn Storage {
-        &*self.storage
-    }
-
-    /// Floats of a record.
-    pub(super) fn width(&self) -> usize {
-        self.width
-    }
-
-    /// Bytes of a record.
-    pub(super) fn record(&self) -> usize {
-        record::bytes(self.width)
-    }
-
-    pub(super) fn take_buffer(&self) -> Vec<u8> {
-        self.buffers.lock().pop().unwrap_or_default()
-    }
-
-    pub(super) fn keep_buffer(&self, buffer: Vec<u8>) {
-        let mut buffers = self.buffers.lock();
-        if buffers.len() < 4 && buffer.capacity() <= 4 * WRITE {
-            buffers.push(buffer);
-        }
-    }
-
-    pub(super) fn counted(&self, bytes: u64, records: u64) {
-        self.counters.bytes_read.fetch_add(bytes, Relaxed);
-        self.counters.records_read.fetch_add(records, Relaxed);
-    }
-}
-
 /// Records of one width in scratch files. All verbs may run at once.
 pub struct Log {
     shared: Arc<Shared>,
@@ -153,13 +99,7 @@ impl Log {
     pub fn new(storage: Arc<dyn Storage>, width: usize, most: u64) -> Log {
         let segments = Segments::new(storage.directories(), record::bytes(width), most);
         Log {
-            shared: Arc::new(Shared {
-                storage,
-                width,
-                segments: Mutex::new(segments),
-                buffers: Mutex::default(),
-                counters: Counters::default(),
-            }),
+            shared: Arc::new(Shared::new(storage, width, segments)),
         }
     }
 

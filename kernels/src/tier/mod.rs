@@ -1,4 +1,4 @@
-//! Rows on disk: a log of fixed-size records in scratch files, and the choice of rows that go there.
+//! Rows on disk: a log of fixed-size records in scratch files, and which rows go there.
 //!
 //! It knows neither tables nor keys: a record is a row number, a key as it was given, and floats.
 //!
@@ -12,7 +12,8 @@
 //! | `faulty` | a storage that fails on request |
 //! | `record` | the bytes of a record, and its checksum |
 //! | `segments` | which slots of which segments are live |
-//! | `log` | append, read, free |
+//! | `log` | append, read, free, compact |
+//! | `shared` | what a log and its readings share |
 //! | `reading` | a batch of reads, planned under a lock and done without one |
 //! | `policy` | which frames of memory to empty |
 
@@ -26,6 +27,7 @@ mod reading;
 mod record;
 mod scratch;
 mod segments;
+mod shared;
 mod storage;
 mod threads;
 #[expect(

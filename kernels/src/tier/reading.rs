@@ -1,8 +1,8 @@
 //! A batch of reads: planned under the lock of the log, and done without one.
 
-use super::log::Shared;
 use super::record;
 use super::segments::Use;
+use super::shared::Shared;
 use super::{ReadAt, ReadFailure};
 use crate::pool::{ranges, Pool};
 use crate::{Error, Kind, Result};
@@ -62,7 +62,8 @@ impl Reading {
     ///
     /// # Errors
     /// `DataLoss` for a record that is not what was written, with its row, its key as it stands
-    /// there, file and offset; `Io`; `InvalidArgument` if `into` or `keys` is not as long as the records.
+    /// there, file and offset; `Io`; `InvalidArgument` if `into` or `keys` is not as long as the
+    /// records.
     pub fn run(&self, pool: &Pool, into: &mut [f32], keys: &mut [i64]) -> Result<()> {
         let width = self.shared.width();
         if into.len() != self.items.len() * width || keys.len() != self.items.len() {

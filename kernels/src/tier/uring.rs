@@ -90,9 +90,10 @@ fn run(ring: &mut IoUring, pending: &mut [Pending<'_>]) -> (bool, Result<(), Rea
                 .build()
                 .user_data(number as u64);
             // SAFETY: the entry names an open file and the bytes of `into`, both lent to `pending`,
-            // and nobody touches these bytes until the entry's completion is seen below; `run` returns only when all completions were, or when the
-            // entries that had none were never given to the system. The queue has a place for each
-            // entry: it holds `DEPTH`, and no more are under way.
+            // and nobody touches these bytes until the entry's completion is seen below: `run`
+            // returns only when all completions were, or when the entries that had none were never
+            // given to the system. The queue has a place for each entry: it holds `DEPTH`, and no
+            // more are under way.
             if unsafe { ring.submission().push(&entry) }.is_err() {
                 again.push(number);
                 break;
