@@ -36,11 +36,14 @@ impl Index {
             .next_power_of_two()
             .ilog2()
             .min(MOST_BITS);
+        let entries = usize::try_from(capacity >> bits).unwrap_or(usize::MAX);
+        // Shards are not equally full.
+        let most = entries.saturating_add(entries / 64);
         let shards = (0..1_u32 << bits)
             .map(|at| {
                 // Neighbours in number are far apart in phase.
                 let spread = f64::from(at.reverse_bits()) / f64::from(u32::MAX);
-                Shard::new(spread)
+                Shard::new(spread, most)
             })
             .collect::<Result<_>>()?;
         Ok(Index {
@@ -136,8 +139,9 @@ impl Index {
             },
         );
         pool.try_each(work, |shards| {
+            let mut tail = Vec::new();
             let mut shards = shards.into_iter();
-            shards.try_for_each(|(shard, more)| shard.reserve(more, bits))
+            shards.try_for_each(|(shard, more)| shard.reserve(more, bits, &mut tail))
         })
     }
 

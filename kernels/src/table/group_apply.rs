@@ -3,6 +3,7 @@
 use super::apply::{Dealt, Keyed, Rows};
 use super::content::Content;
 use super::group::{by_address, each, Failure, OneTable};
+use super::tiered::Held;
 use super::{LookupGradients, Table};
 use crate::batch::{reduce_columns, reduce_pooled};
 use crate::sync::RwLockWriteGuard;
@@ -240,6 +241,11 @@ fn update_all(
     failure.check()?;
 
     let tables: Vec<&Table> = updates.iter().map(|one| one.table).collect();
+    let mut _held = Held::new();
+    for one in updates.iter().filter(|one| one.table.has_tier()) {
+        let offsets = std::iter::once(&one.offsets[..]);
+        _held.push(one.table.hold(pool, offsets)?);
+    }
     let mut contents: Vec<RwLockWriteGuard<'_, Content>> =
         tables.iter().map(|table| table.content().write()).collect();
     let failure = Failure::default();

@@ -19,6 +19,7 @@ from mx_rec.graph.rewrite import Rewritten, rewrite
 from mx_rec.graph.rows import mark_rows, read_rest
 from mx_rec.graph.sessions import adopt_initializers, has_run, start_iterators
 from mx_rec.graph.sums import fuse_sums
+from mx_rec.stock.select import convert_graph
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Type, checked
@@ -50,6 +51,7 @@ def modify_graph_and_start_emb_cache(full_graph: Optional[tf.Graph] = None,
         EnvironmentError: If `init` was not called.
         OSError: If the dump cannot be written.
     """
+    convert_graph(full_graph or tf.compat.v1.get_default_graph(), True)
     run(full_graph, dump_graph)
     with (full_graph or tf.compat.v1.get_default_graph()).as_default():
         start_asc_pipeline()
