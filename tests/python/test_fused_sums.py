@@ -199,7 +199,8 @@ def test_default_rows_of_keys_that_are_not_admitted_keep_their_sum():
                           serving_default_value=np.full([1, 4], 0.25, np.float32))
         train(run, source, loss_of([total(rows)], label), [table], others=[rows], fused=False)
 
-    cases.alike(script, moves=1, use_dynamic=True)
+    plan = cases.alike(script, moves=1, use_dynamic=True)[AHEAD].plan
+    assert ["default rows" in one.reason for one in plan.sums] == [True]
 
 
 def test_dynamic_expansion_gives_the_same_bits():

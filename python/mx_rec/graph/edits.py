@@ -1,4 +1,4 @@
-"""Changes of a graph that no session has run: ops in the place of others, and tensors not to be fed."""
+"""Changes of a graph that no session has run: ops in the place of others, and what not to feed."""
 
 import contextlib
 from collections import OrderedDict

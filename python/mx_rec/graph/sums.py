@@ -1,4 +1,4 @@
-"""Sums over bags in a modified graph: rows are added up where they are read, and go back unrepeated."""
+"""Sums over bags in a modified graph: rows are added up where they are read, in both directions."""
 
 from typing import Any, List, Sequence, Set
 

@@ -107,7 +107,7 @@ struct Part<'a> {
 }
 
 impl<'g, 'a> Rule<'g, 'a> {
-    /// The entry of a concatenation in the plan; `None` if fewer than two of its inputs are lookups.
+    /// The entry of a concatenation in the plan; `None` for fewer than two lookups.
     fn judge(&self, at: usize, node: &Node<'a>) -> Result<Option<PlannedConcat>> {
         let graph = self.graph;
         let inputs: Vec<&NodeInput<'a>> = graph
