@@ -14,6 +14,7 @@ mod page;
 mod pooled;
 mod rows;
 mod support;
+mod variables;
 
 pub use page::{json, render};
 
@@ -98,7 +99,9 @@ macro_rules! for_each_op {
             file::Save,
             file::SaveDelta,
             file::Load,
-            file::WarmStart
+            file::WarmStart,
+            variables::CheckedIds,
+            variables::FindInitial
         )
     };
 }
