@@ -213,7 +213,8 @@ def test_an_exported_model_has_variables_and_the_same_predictions(mx, tmp_path):
                 else:
                     field.int64_list.value.append(value)
         examples.append(example.SerializeToString())
-    predictions = made.predict(lambda: tf.data.Dataset.from_tensor_slices(data(8)).batch(8))
+    predictions = made.predict(lambda: tf.data.Dataset.from_tensors(examples).map(
+        lambda serialized: tf.io.parse_example(serialized, parse)))
     expected = np.array([one["probabilities"] for one in predictions])
     with tf.Graph().as_default() as graph, support.new_session() as sess:
         signature = tf.compat.v1.saved_model.load(sess, ["serve"], exported.decode()).signature_def["predict"]
