@@ -89,6 +89,12 @@ impl Bucket {
         equal & ((1 << ENTRIES) - 1)
     }
 
+    /// Whether there is no free place.
+    #[inline(always)]
+    pub(crate) fn is_full(&self) -> bool {
+        self.equal(0) == 0
+    }
+
     /// Whether an entry whose home is here or before may lie further on.
     #[inline(always)]
     pub(crate) fn is_passed(&self) -> bool {

@@ -321,6 +321,9 @@ impl Flight {
 
 /// Positions in `keys` that are staged, with their rows, and the keys that are not.
 pub(super) fn divide(flight: &Flight, keys: &[i64]) -> (Vec<u32>, Vec<i64>) {
+    if flight.staging.is_empty() {
+        return (vec![NONE; keys.len()], keys.to_vec());
+    }
     let mut fresh = Vec::new();
     let rows = keys
         .iter()

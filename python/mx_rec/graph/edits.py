@@ -1,4 +1,4 @@
-"""Changes of a graph that no session has run: ops in the place of others, and tensors not to be fed."""
+"""Changes of a graph that no session has run: ops in the place of others, and what not to feed."""
 
 import contextlib
 from collections import OrderedDict
@@ -90,6 +90,24 @@ def mark_positions(op: tf.Operation, attribute: str, positions: Iterable[int]) -
     value = attr_value_pb2.AttrValue.ListValue(i=sorted(listed.union(positions)))
     op._set_attr(  # pylint: disable=protected-access
         attribute, attr_value_pb2.AttrValue(list=value))
+
+
+def pass_on(graph: tf.Graph, op: tf.Operation, tensor: tf.Tensor,
+            waits: Iterable[tf.Operation]) -> tf.Tensor:
+    """Returns a tensor as one whose shape is not known, which may stand for one of any shape.
+
+    TensorFlow lets an op read another tensor in the place of one only if their shapes agree.
+
+    Args:
+        graph: The graph.
+        op: The op in whose place it stands.
+        tensor: The tensor.
+        waits: Ops that it waits for, besides.
+    """
+    with in_place_of(graph, op), tf.control_dependencies(list(waits)):
+        value = tf.compat.v1.placeholder_with_default(tensor, None, name=FUSED_NAME)
+    forbid_feeding(value.op, [0])
+    return value
 
 
 def forbid_feeding(op: tf.Operation, positions: Iterable[int]) -> None:

@@ -2,6 +2,9 @@
 
 from typing import Any, Dict, List, NamedTuple
 
+# So many tables of a concatenation are named.
+_SHOWN = 5
+
 
 class Sum(NamedTuple):
     """A sum over the bags of a lookup.
@@ -58,6 +61,88 @@ class Sums(NamedTuple):
     gradients: List[Gradient]
     left_out: List[str]
     reason: str
+
+
+class Part(NamedTuple):
+    """A lookup whose rows are part of a concatenation.
+
+    Attributes:
+        lookup: Name of the op that reads the rows.
+        output: Which of its outputs they are.
+        table: Name of the table.
+    """
+
+    lookup: str
+    output: int
+    table: str
+
+
+class Columns(NamedTuple):
+    """A gradient of a part that is columns of the gradient of the whole.
+
+    Attributes:
+        tensor: Its name.
+        whole: Name of the gradient of the whole.
+        first: The first of its columns.
+        dim: How many there are.
+        readers: Names of the ops that take it for the rows.
+        waits: Names of the ops that what makes it waits for.
+    """
+
+    tensor: str
+    whole: str
+    first: int
+    dim: int
+    readers: List[str]
+    waits: List[str]
+
+
+class Concat(NamedTuple):
+    """A concatenation of lookups.
+
+    Attributes:
+        node: Name of its op.
+        fuses: Whether rows are copied straight to their places.
+        parts: The lookups, in order.
+        shapes: Names of the ops that read shapes of the rows.
+        gradients: The gradients that are read in the gradient of the whole.
+        left_out: Tensors that the fused graph does not read.
+        reason: Why it is fused or not, one sentence.
+    """
+
+    node: str
+    fuses: bool
+    parts: List[Part]
+    shapes: List[str]
+    gradients: List[Columns]
+    left_out: List[str]
+    reason: str
+
+
+def read_concats(described: List[Dict[str, Any]]) -> List[Concat]:
+    """Reads concatenations of lookups.
+
+    Args:
+        described: The entry `concats` of a plan.
+    """
+    return [Concat(**dict(one, parts=[Part(**part) for part in one["parts"]],
+                          gradients=[Columns(**part) for part in one["gradients"]]))
+            for one in described]
+
+
+def text_of_concats(concats: List[Concat]) -> List[str]:
+    """Returns the lines of a plan that tell of concatenations, none without any."""
+    if not concats:
+        return []
+    lines = ["", "concatenations of lookups:"]
+    for one in concats:
+        tables = list(dict.fromkeys(part.table for part in one.parts))
+        shown = ", ".join(map(repr, tables[:_SHOWN]))
+        rest = len(tables) - _SHOWN
+        lines.append("  {}  {} of {} lookups of {}{}: {}".format(
+            "fuses" if one.fuses else "stays", one.node, len(one.parts), shown,
+            " and {} more".format(rest) if rest > 0 else "", one.reason))
+    return lines
 
 
 def read_sums(described: List[Dict[str, Any]]) -> List[Sums]:

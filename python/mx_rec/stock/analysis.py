@@ -23,6 +23,7 @@ VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 _SUMMARIES = frozenset(("ScalarSummary", "HistogramSummary", "MergeSummary", "TensorSummary",
                         "TensorSummaryV2"))
 _LONGEST_NAME = 80
+_DENSE_UPDATE = re.compile(r"(Resource)?Apply[A-Z]")
 _OPTIMIZER_OP = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]|(Resource)?Scatter(Sub|Add)$")
 _SAME = ("Identity",)
 
@@ -130,6 +131,8 @@ class _Uses:
             self._of_value(node, node)
         elif kind == "Switch" and use.position == 0 and self.variable.op == "VarHandleOp":
             self._of_branch(node)
+        elif _DENSE_UPDATE.match(kind):
+            raise Stays("its gradient is dense: {} updates it as a whole".format(node.name))
         elif kind.startswith("RefSwitch") or kind in ("RefEnter", "Enter", "Switch"):
             raise Stays("it is used inside of a branch or loop, by {}".format(node.name))
         elif self.variable.op == "VarHandleOp":
@@ -243,7 +246,8 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
                    known: Set[str], has_saver: bool) -> StockVariable:
     uses = _Uses(nodes, node)
     if not uses.gathers:
-        raise Stays("nothing gathers rows of it")
+        raise Stays("nothing gathers rows of it{}".format(
+            ", but {} reads it as a whole".format(uses.whole[0].name) if uses.whole else ""))
     if table_name(node.name) not in known:
         if not is_chosen(options, node.name):
             raise Stays("no name of stock_tables matches it")

@@ -304,7 +304,13 @@ class _Rows:
         bags = piece.bags
         assert bags is not None
         op = self._graph.get_operation_by_name(bags.result)
-        indices, values, shape = self._graph.get_operation_by_name(bags.fill).inputs[:3]
+        fill = self._graph.get_operation_by_name(bags.fill)
+        indices, values, shape = fill.inputs[:3]
+        # TensorFlow gives rows without ids the first row, with a gradient of zeros: Adagrad then
+        # changes nothing, but an optimizer with momentum, or one that shrinks, does.
+        is_filled = self._plan.kind != forms.ADAGRAD
+        if is_filled:
+            indices, values = fill.outputs[:2]
         make = library()
         with in_place_of(op):
             ids = make.mx_rec_checked_ids(
@@ -314,6 +320,10 @@ class _Rows:
             if bags.combiner != "sum":
                 divisors = make.mx_rec_bag_divisors(
                     ids, ends, weights, combiner=COMBINERS[bags.combiner], name="divisors")
+            if is_filled:
+                # A vector that is divided by 0 is zeros, and so is its gradient.
+                has_ids = tf.cast(tf.logical_not(fill.outputs[2]), tf.float32, name="has_ids")
+                divisors = has_ids if bags.combiner == "sum" else tf.multiply(divisors, has_ids)
             offsets, inverse = make.mx_rec_id_offset(self._table.handle, ids, create=1, limit=0,
                                                      name="id_offset")
             mark_movable(offsets.op, True)

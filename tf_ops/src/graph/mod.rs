@@ -13,9 +13,11 @@
 //! consumers  who reads a tensor
 //! readers    the nodes that read rows, and those that take their gradients
 //! sums       the rule for sums over bags
+//! concats    the rule for concatenations of lookups
 //! plan       the decisions and their encoding
 //! ```
 
+mod concats;
 mod consumers;
 mod describe;
 pub mod graph_def;
@@ -29,5 +31,6 @@ mod sums;
 mod tensors;
 pub mod wire;
 
+pub use concats::{PlannedColumns, PlannedConcat, PlannedPart};
 pub use plan::{IteratorKind, LookupKind, Plan, PlannedIds, PlannedIterator, PlannedLookup};
 pub use sums::{Combiner, PlannedGradient, PlannedSum, PlannedSums, Repeated};

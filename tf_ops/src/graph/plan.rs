@@ -1,5 +1,6 @@
 //! The plan: which lookups move into which pipeline with which nodes, and why the others stay.
 
+use super::concats::{self, PlannedConcat};
 use super::describe::{described, quoted};
 use super::graph_def::{item, read_ops, Graph, InputSource, Node, NodeInput};
 use super::iterators::{ExtendableIterator, Iterators};
@@ -109,6 +110,8 @@ pub struct Plan {
     pub iterators: Vec<PlannedIterator>,
     /// The lookups whose rows are summed over bags, in the order of the graph.
     pub sums: Vec<PlannedSums>,
+    /// The concatenations of lookups, in the order of the graph.
+    pub concats: Vec<PlannedConcat>,
     /// The GraphDefs of the nodes to copy.
     #[serde(skip)]
     pub graphs: Vec<u8>,
@@ -129,6 +132,7 @@ impl Plan {
             lookups: Vec::new(),
             iterators: Vec::new(),
             sums: sums::find(&graph)?,
+            concats: concats::find(&graph)?,
             graphs: Vec::new(),
         };
         let marked = marked(&graph)?;

@@ -209,14 +209,7 @@ impl<'g, 'a> Rule<'g, 'a> {
                     ("Sum" | "Mean", 0) => {
                         let axes = self.over_bags(node, shape)?;
                         if !matches!(axes, Axes::Other(_)) {
-                            uses.sums.push(PlannedSum {
-                                node: node.name.to_owned(),
-                                combiner: match node.op {
-                                    "Sum" => Combiner::Sum,
-                                    _ => Combiner::Mean,
-                                },
-                                keep_dims: node.flag("keep_dims")?,
-                            });
+                            uses.sums.push(planned_sum(node)?);
                         }
                         match axes {
                             Axes::Bags(axes) => uses.axes.push(axes),
@@ -226,15 +219,57 @@ impl<'g, 'a> Rule<'g, 'a> {
                             }
                         }
                     }
+                    ("Reshape", 0) if !self.sums_of_defaults(reading.node, &mut uses.sums)? => {
+                        uses.fault.get_or_insert(self.read_too(reader, node)?);
+                    }
+                    ("Reshape", 0) => {
+                        let why = "default rows may take the place of its rows";
+                        uses.fault.get_or_insert(why.to_owned());
+                    }
                     _ => {
-                        let this = described(graph.node(reader.node)?);
-                        let why = format!("{} reads the rows of {this}, too", described(node));
-                        uses.fault.get_or_insert(why);
+                        uses.fault.get_or_insert(self.read_too(reader, node)?);
                     }
                 }
             }
         }
         Ok(uses)
+    }
+
+    fn read_too(&self, reader: &RowReader<'a>, node: &Node<'a>) -> Result<String> {
+        let this = described(self.graph.node(reader.node)?);
+        Ok(format!("{} reads the rows of {this}, too", described(node)))
+    }
+
+    /// Adds the sums over bags of rows, or of the default rows of keys that are not admitted, whose
+    /// choice begins with this Reshape; says whether there are some.
+    fn sums_of_defaults(&self, reshape: usize, sums: &mut Vec<PlannedSum>) -> Result<bool> {
+        let graph = self.graph;
+        let before = sums.len();
+        let readers = |of| self.consumers.of(graph, of, 0);
+        for chosen in readers(reshape)? {
+            if !matches!(graph.node(chosen.node)?.op, "Select" | "SelectV2") {
+                continue;
+            }
+            for rows in readers(chosen.node)? {
+                if graph.node(rows.node)?.op != "Reshape" {
+                    continue;
+                }
+                let tensor = NodeInput {
+                    node: graph.node(rows.node)?.name,
+                    output: Some(0),
+                    source: InputSource::Node(rows.node),
+                };
+                let shape = dims(graph, &tensor)?;
+                for sum in readers(rows.node)? {
+                    let node = graph.node(sum.node)?;
+                    let is_sum = matches!(node.op, "Sum" | "Mean") && sum.place == 0;
+                    if is_sum && matches!(self.over_bags(node, shape.as_ref())?, Axes::Bags(_)) {
+                        sums.push(planned_sum(node)?);
+                    }
+                }
+            }
+        }
+        Ok(sums.len() > before)
     }
 
     /// Which axes a node sums over.
@@ -475,6 +510,17 @@ impl<'a> Search<'_, 'a> {
             _ => Ok(false),
         }
     }
+}
+
+fn planned_sum(node: &Node<'_>) -> Result<PlannedSum> {
+    Ok(PlannedSum {
+        node: node.name.to_owned(),
+        combiner: match node.op {
+            "Sum" => Combiner::Sum,
+            _ => Combiner::Mean,
+        },
+        keep_dims: node.flag("keep_dims")?,
+    })
 }
 
 /// The data inputs of a node, and the names of the nodes that it waits for.

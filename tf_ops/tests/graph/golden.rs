@@ -60,15 +60,48 @@ fn answer(graph: &GraphText) -> String {
                 gradient.tensor,
                 gradient.readers.join(", "),
                 repeated(&gradient.repeated),
-                match &gradient.waits[..] {
-                    [] => String::new(),
-                    waits => format!(", waits for {}", waits.join(", ")),
-                }
+                waits_for(&gradient.waits)
             )
             .expect("text");
         }
         if !sums.left_out.is_empty() {
             writeln!(text, "left out {}", sums.left_out.join(", ")).expect("text");
+        }
+    }
+    for concat in &plan.concats {
+        let verb = if concat.fuses { "fuses" } else { "stays" };
+        writeln!(
+            text,
+            "\n== concatenation {}\n{verb}: {}",
+            concat.node, concat.reason
+        )
+        .expect("text");
+        for part in &concat.parts {
+            writeln!(
+                text,
+                "part {}:{} of {}",
+                part.lookup, part.output, part.table
+            )
+            .expect("text");
+        }
+        for shape in &concat.shapes {
+            writeln!(text, "shape {shape}").expect("text");
+        }
+        for columns in &concat.gradients {
+            writeln!(
+                text,
+                "gradient {} for {}: columns {} to {} of {}{}",
+                columns.tensor,
+                columns.readers.join(", "),
+                columns.first,
+                columns.first + columns.dim,
+                columns.whole,
+                waits_for(&columns.waits)
+            )
+            .expect("text");
+        }
+        if !concat.left_out.is_empty() {
+            writeln!(text, "left out {}", concat.left_out.join(", ")).expect("text");
         }
     }
     for (at, iterator) in plan.iterators.iter().enumerate() {
@@ -101,6 +134,13 @@ fn answer(graph: &GraphText) -> String {
         writeln!(text, "-- moved\n{}", moved.trim_end()).expect("text");
     }
     text
+}
+
+fn waits_for(waits: &[String]) -> String {
+    match waits {
+        [] => String::new(),
+        waits => format!(", waits for {}", waits.join(", ")),
+    }
 }
 
 fn repeated(of: &Repeated) -> String {

@@ -5,8 +5,8 @@
 //!
 //! The value of a Const of int32 is written `scalar[1]` or `vector[1, 2]`, shapes
 //! `shapes[6x5x4, ?x4, ?]`, where the last has no known rank. An attribute written `<0a0b>` is its
-//! AttrValue's bytes; one named `+99` is a field of NodeDef with that number. `function NAME` or `function NAME stateful` opens a function; its nodes
-//! follow, indented.
+//! AttrValue's bytes; one named `+99` is a field of NodeDef with that number. `function NAME` or
+//! `function NAME stateful` opens a function; its nodes follow, indented.
 
 use mx_rec_tf_ops::graph::graph_def::{Function, Graph, Node};
 use mx_rec_tf_ops::graph::wire::{put_bytes, put_number, Fields, Value};
