@@ -7,7 +7,7 @@ import pytest
 
 import modify_cases as cases
 import support
-from fused_cases import BATCH, LENGTH, close, iterator, loss_of, needed, optimizer, total, train
+from fused_cases import BATCH, LENGTH, close, data, iterator, loss_of, needed, optimizer, total, train
 from modify_cases import AHEAD
 
 
@@ -454,3 +454,53 @@ def test_the_command_shows_what_is_fused(tmp_path):
     cases.alike(script, moves=0, forms=[cases.STEP], use_dynamic=True)
     shown = support.run_python("import sys; from mx_rec.graph.__main__ import main; sys.exit(main(sys.argv[1:]))", path)
     assert "sums over bags:" in shown and "  fuses  the sum " in shown and "  stays  the sum " in shown
+
+
+def test_estimators_train_evaluate_and_predict_as_unmodified(tmp_path):
+    from mx_rec.core.embedding import create_table, sparse_lookup
+    from mx_rec.graph import GraphModifierHook
+    from mx_rec.util.initialize import init, terminate_config_initializer
+
+    tf1 = tf().compat.v1
+    seen, fused = {}, []
+
+    def input_fn():
+        ids, label = data()
+        return tf().data.Dataset.from_tensor_slices(({"ids": ids}, label)).batch(BATCH)
+
+    def model_fn(features, labels, mode):
+        is_train = mode == tf1.estimator.ModeKeys.TRAIN
+        table = create_table(key_dtype=tf().int64, dim=4, name="table", device_vocabulary_size=1000,
+                             emb_initializer=tf1.random_normal_initializer(stddev=0.3, seed=1))
+        sums = [total(sparse_lookup(table, features["ids"][:, at], is_train=is_train, modify_graph=True))
+                for at in range(2)]
+        joined = tf().concat(sums, axis=1)
+        if mode == tf1.estimator.ModeKeys.PREDICT:
+            return tf1.estimator.EstimatorSpec(mode, predictions={"joined": joined})
+        loss, update = loss_of(sums, labels), None
+        if is_train:
+            update = optimizer().minimize(loss, tf1.train.get_global_step(), var_list=[table.variable])
+        return tf1.estimator.EstimatorSpec(mode, loss=loss, train_op=update)
+
+    class Hook(GraphModifierHook):
+        def begin(self):
+            super().begin()
+            types = {op.type for op in tf1.get_default_graph().get_operations()}
+            fused.append(types & {"MxRecEmbedPooled", "MxRecFindPooled"})
+
+    for is_modified in (False, True):
+        init(use_dynamic=True)
+        try:
+            estimator = tf1.estimator.Estimator(model_fn, str(tmp_path / str(is_modified)))
+            for _ in range(2):
+                estimator.train(input_fn, hooks=[Hook()] if is_modified else [GraphModifierHook(modify_graph=False)])
+            hooks = [Hook()] if is_modified else [GraphModifierHook(modify_graph=False)]
+            loss = estimator.evaluate(input_fn, hooks=hooks)["loss"]
+            hooks = [Hook()] if is_modified else [GraphModifierHook(modify_graph=False)]
+            rows = [one["joined"] for one in estimator.predict(input_fn, hooks=hooks)]
+            seen[is_modified] = cases.frozen([loss, rows])
+        finally:
+            terminate_config_initializer()
+            tf1.reset_default_graph()
+    assert seen[True] == seen[False]
+    assert fused == [{"MxRecEmbedPooled"}] * 2 + [{"MxRecFindPooled"}] * 2
