@@ -1,7 +1,7 @@
 //! The engine: embedding tables that grow, their rows, their optimizers and their files.
 //!
-//! It knows nothing of TensorFlow or Python, keeps no global state and reads neither clock nor
-//! environment.
+//! It knows nothing of TensorFlow or Python, keeps no global state and reads no environment. It
+//! reads a clock only to measure how long batches wait for a disk.
 
 #![deny(unsafe_code)]
 
@@ -19,6 +19,7 @@ mod keeper;
 )]
 mod mem;
 mod optim;
+mod partition;
 mod pool;
 mod rows;
 #[cfg_attr(
@@ -33,18 +34,21 @@ mod simd;
 mod sort;
 mod sync;
 mod table;
+pub mod tier;
 
 pub use batch::{
-    bag_divisors, reduce, reduce_columns, reduce_pooled, restore, restore_pooled, sparse_bag_ends,
-    weight_gradients, Bags, Columns, Divisor,
+    bag_divisors, reduce, reduce_columns, reduce_pooled, restore, restore_pooled, rows_of_part,
+    sparse_bag_ends, stitch, weight_gradients, Bags, Columns, Divisor, SplitKeys, Splitter,
+    StitchTo,
 };
 pub use error::{Error, Kind, Result};
 pub use ids::{Ids, PADDING};
 pub use init::{Distribution, Initializer, Mode};
 pub use optim::{Adagrad, Ftrl, LazyAdam, Momentum, RowOptimizer, Sgd, SlotSpec};
+pub use partition::{check_parts, Partition, BUCKETS};
 pub use pool::Pool;
 pub use table::{
-    Absent, BatchRows, Export, Field, FieldUpdate, IdsOf, KeysOf, Lease, Loading, LookupColumns,
-    LookupGradients, Memory, RowGradients, RowsOf, Snapshot, Stats, Table, TableConfig, Target,
-    Thresholds, MAX_CAPACITY, MAX_DIM,
+    Absent, BatchRows, Export, Field, FieldUpdate, IdsOf, KeyGradients, KeysOf, Lease, Loading,
+    LookupColumns, LookupGradients, Memory, Push, Pushed, RowGradients, RowsOf, Snapshot, Stats,
+    Table, TableConfig, Target, Thresholds, TierConfig, TierStats, MAX_CAPACITY, MAX_DIM,
 };

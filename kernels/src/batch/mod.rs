@@ -8,6 +8,7 @@
 //! | `distinct` | distinct keys in order of first occurrence, with their rows |
 //! | `occurrences` | which gradients belong to which row |
 //! | `restore`, `reduce` | the two verbs that need no table |
+//! | `split` | distinct keys by part of a table, and rows that come back from the parts |
 //! | `summed` | what `reduce` gives, without a copy of the gradients that are alone |
 //! | `turns` | which thread sums which rows, for both |
 //! | `bags` | which ids are pooled, with their weights |
@@ -27,6 +28,7 @@ pub(crate) mod occurrences;
 pub(crate) mod pooling;
 mod reduce;
 mod restore;
+mod split;
 pub(crate) mod summed;
 mod sums;
 mod turns;
@@ -39,3 +41,4 @@ pub use pooling::{restore_pooled, weight_gradients};
 pub use reduce::{reduce, reduce_columns};
 pub(crate) use restore::out_of_range;
 pub use restore::restore;
+pub use split::{rows_of_part, stitch, SplitKeys, Splitter, StitchTo};

@@ -12,6 +12,7 @@ mod history;
 pub mod inspect;
 mod manifest;
 mod manifest_v1;
+mod partitioned;
 mod parts;
 mod reader;
 mod rows;
@@ -29,5 +30,5 @@ mod temp;
 mod tests;
 
 pub use format::check_slot;
-pub use reader::{load, load_chain, load_slots, Loaded, StagedLoad};
+pub use reader::{load, load_chain, load_part, load_slots, Loaded, StagedLoad};
 pub use writer::{save, save_delta, Saved};

@@ -15,10 +15,12 @@ use super::format::{
 };
 use super::history::HistoryReader;
 use super::manifest::Manifest;
+use super::partitioned::{retain, sources, Source};
 use super::parts::{attribute, check_width, find_slots};
 use super::whole::check_membership;
+use crate::partition::Partition;
 use crate::table::BuiltContent;
-use crate::{Error, Kind, Loading, Pool, Result, SlotSpec, Table};
+use crate::{Error, Kind, Loading, Pool, Result, SlotSpec, Table, MAX_CAPACITY};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -95,7 +97,18 @@ pub fn load_chain(
     dirs: &[&Path],
     wanted: &dyn Fn(&str) -> bool,
 ) -> Result<Loaded> {
-    let built = build(table, pool, dirs, wanted)?;
+    let built = build(table, pool, dirs, wanted, None)?;
+    Ok(Loaded::of(table.swap_content(built)))
+}
+
+/// [`load_chain`] of one part of the table that lies in `dirs`: `table` gets the keys that the part
+/// holds, whatever the parts were in which the table was saved. It gets no history of admission.
+///
+/// # Errors
+/// As there.
+pub fn load_part(table: &Table, pool: &Pool, dirs: &[&Path], part: Partition) -> Result<Loaded> {
+    let wanted = |name: &str| name != RECORDS;
+    let built = build(table, pool, dirs, &wanted, Some(part))?;
     Ok(Loaded::of(table.swap_content(built)))
 }
 
@@ -120,7 +133,7 @@ impl StagedLoad {
         dirs: &[&Path],
         wanted: &dyn Fn(&str) -> bool,
     ) -> Result<StagedLoad> {
-        let built = build(&table, pool, dirs, wanted)?;
+        let built = build(&table, pool, dirs, wanted, None)?;
         Ok(StagedLoad { table, built })
     }
 
@@ -165,19 +178,26 @@ impl fmt::Debug for StagedLoad {
     }
 }
 
-/// Reads and checks a directory and its deltas, and builds the content that they hold.
+/// Reads and checks a directory and its deltas, and builds the content that they hold, or that of
+/// one part. A table that was saved in parts has a directory for each.
 fn build(
     table: &Table,
     pool: &Pool,
     dirs: &[&Path],
     wanted: &dyn Fn(&str) -> bool,
+    part: Option<Partition>,
 ) -> Result<BuiltContent> {
-    let manifests = dirs
+    let mut found: Vec<(usize, Source)> = Vec::with_capacity(dirs.len());
+    for (at, dir) in dirs.iter().enumerate() {
+        found.extend(sources(dir, part)?.into_iter().map(|source| (at, source)));
+    }
+    let manifests = found
         .iter()
-        .map(|dir| Manifest::read(dir))
+        .map(|(_, source)| Manifest::read(&source.dir))
         .collect::<Result<Vec<_>>>()?;
-    let mut links = Vec::with_capacity(dirs.len());
-    for (at, (dir, manifest)) in dirs.iter().zip(&manifests).enumerate() {
+    let mut links = Vec::with_capacity(found.len());
+    for ((at, source), manifest) in found.iter().zip(&manifests) {
+        let (at, dir) = (*at, &source.dir);
         let is_delta = manifest.as_ref().is_some_and(|manifest| manifest.is_delta);
         if is_delta != (at > 0) {
             let message = if is_delta {
@@ -189,7 +209,14 @@ fn build(
                 .with("table", &table.config().name)
                 .with("path", dir.display()));
         }
-        links.push(Link::open(table, dir, manifest.as_ref(), wanted)?);
+        links.push(Link::open(table, source, manifest.as_ref(), wanted, part)?);
+        let are_parts = source.partition.is_some_and(|one| one.parts() > 1);
+        if are_parts && links.last().is_some_and(|link| link.history.is_some()) {
+            let error = Error::invalid("the admission history of parts cannot be joined");
+            return Err(error
+                .with("table", &table.config().name)
+                .with("path", dir.display()));
+        }
     }
     let mut specs = table.slots();
     // The newest says where new rows start.
@@ -213,6 +240,10 @@ fn build(
 /// One directory of a chain, with its files open and their sizes checked.
 struct Link<'m> {
     dir: &'m Path,
+    /// The part that the directory holds, if it is one of a part.
+    holds: Option<Partition>,
+    /// The part whose keys are wanted, if not all are.
+    only: Option<Partition>,
     rows: u64,
     /// Bytes of a row in each file of floats.
     width: u64,
@@ -230,15 +261,19 @@ struct Link<'m> {
 impl<'m> Link<'m> {
     fn open(
         table: &Table,
-        dir: &'m Path,
+        source: &'m Source,
         manifest: Option<&'m Manifest>,
         wanted: &dyn Fn(&str) -> bool,
+        only: Option<Partition>,
     ) -> Result<Self> {
+        let dir = source.dir.as_path();
         check_membership(dir, manifest.and_then(|manifest| manifest.seal))?;
         let mut verdicts =
             Verdicts::new(dir, manifest.and_then(|manifest| manifest.files.as_deref()));
         verdicts.attribute(KEY)?;
-        let rows = check_keys(table, dir)?;
+        // Of a part, the keys that are wanted are counted when they are there.
+        let most = only.map_or(table.capacity(), |_| MAX_CAPACITY);
+        let rows = check_keys(table, dir, most)?;
         if let Some(manifest) = manifest {
             check_dim(table, manifest.dim, &manifest.path)?;
             if manifest.rows != rows {
@@ -295,6 +330,8 @@ impl<'m> Link<'m> {
         })?;
         Ok(Self {
             dir,
+            holds: source.partition,
+            only,
             rows,
             width,
             slots,
@@ -347,6 +384,14 @@ impl<'m> Link<'m> {
                 (&mut self.keys, &mut keys),
                 (&mut self.columns, &mut values),
             )?;
+            let stranger = |key: &&i64| self.holds.is_some_and(|part| !part.holds(**key));
+            if let Some(key) = keys.iter().find(stranger) {
+                let error = damaged("a part of a table has a key of another part", &key_file);
+                return Err(error.with("key", key));
+            }
+            if let Some(part) = self.only {
+                retain(part, &mut keys, &mut values, loading.dim());
+            }
             let Some((embedding, on_disk)) = values.split_first() else {
                 break;
             };
@@ -372,20 +417,20 @@ impl<'m> Link<'m> {
     }
 }
 
-/// Checks the attribute of the keys and returns the number of rows.
-fn check_keys(table: &Table, dir: &Path) -> Result<u64> {
+/// Checks the attribute of the keys and returns the number of rows, of which there may be `most`.
+fn check_keys(table: &Table, dir: &Path, most: u64) -> Result<u64> {
     let dir = dir.join(KEY);
     let [rows, size] = attribute(&dir)?;
     let path = dir.join(ATTRIBUTE);
     check_width(size, KEY_BYTES, &path)?;
-    if rows > table.capacity() {
+    if rows > most {
         return Err(Error::new(
             Kind::ResourceExhausted,
             "the checkpoint has more rows than the table's capacity",
         )
         .with("table", &table.config().name)
         .with("rows", rows)
-        .with("capacity", table.capacity())
+        .with("capacity", most)
         .with("path", path.display()));
     }
     Ok(rows)

@@ -22,9 +22,11 @@
 //! | `apply` | updates and assignment |
 //! | `fields` | updates that are computed outside of the table |
 //! | `group*` | lookups and updates of many tables at once |
+//! | `tier` | what a table on disk has beside its rows |
+//! | `tiered` | how rows on disk get into memory for a verb |
 //! | `export`, `load`, `swap`, `history_io` | the whole content, out and in; its history |
 //!
-//! Where the floats of a row are is [`RowStore`](crate::rows::RowStore)'s business: here rows have
+//! Where the floats of a row are, in memory or on disk, is the business of `rows`: here rows have
 //! numbers.
 //!
 //! # Locks
@@ -33,6 +35,7 @@
 //!
 //! | lock | of | guards |
 //! |---|---|---|
+//! | `turn` | tier | who moves rows between memory and disk |
 //! | `index` | keys | which key has which row |
 //! | `flight` | rows | staged, leased and retired rows |
 //! | `content` | rows | the rows' floats, and which rows are used |
@@ -68,6 +71,7 @@ mod free_rows;
 mod group;
 mod group_apply;
 mod group_lookup;
+mod group_push;
 mod group_read;
 mod history_io;
 mod initial;
@@ -83,18 +87,22 @@ mod read;
 mod rows;
 mod stats;
 mod swap;
+mod tier;
+mod tiered;
 
 pub use admission::Thresholds;
 pub use args::{Absent, Export, LookupGradients, Memory, Target};
-pub use config::{TableConfig, MAX_CAPACITY, MAX_DIM};
+pub use config::{TableConfig, TierConfig, MAX_CAPACITY, MAX_DIM};
 pub use engine::Table;
 pub use export::Snapshot;
 pub(crate) use export::Window;
 pub use fields::{BatchRows, Field, FieldUpdate};
 pub use group_apply::{LookupColumns, RowGradients};
 pub use group_lookup::IdsOf;
+pub use group_push::{KeyGradients, Push, Pushed};
 pub use group_read::{KeysOf, RowsOf};
 pub use lease::Lease;
 pub(crate) use load::BuiltContent;
 pub use load::Loading;
 pub use stats::Stats;
+pub use tier::TierStats;

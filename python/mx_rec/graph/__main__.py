@@ -135,7 +135,14 @@ def as_json(plan: Plan) -> str:
         iterators.append(entry)
     return json.dumps({"nodes": plan.nodes,
                        "lookups": [dict(lookup._asdict()) for lookup in plan.lookups],
-                       "iterators": iterators}, indent=2) + "\n"
+                       "iterators": iterators,
+                       "sums": [dict(one._asdict(), sums=[part._asdict() for part in one.sums],
+                                     gradients=[part._asdict() for part in one.gradients])
+                                for one in plan.sums],
+                       "concats": [dict(one._asdict(),
+                                        parts=[part._asdict() for part in one.parts],
+                                        gradients=[part._asdict() for part in one.gradients])
+                                   for one in plan.concats]}, indent=2) + "\n"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,0 +1,360 @@
+//! Distinct keys by the part of the table that holds them, and rows that come back from the parts.
+
+use super::distinct::{distinct, Scratch, Wanted};
+use super::restore::out_of_range;
+use crate::index::Index;
+use crate::keeper::Keeper;
+use crate::partition::{check_parts, part_of};
+use crate::pool::{ranges, split_mut};
+use crate::{Error, Ids, Pool, Result};
+use std::ops::Range;
+
+/// Working memory that is kept for later batches, at most so many pieces of at most so many bytes
+/// in all.
+const KEPT: (usize, usize) = (4, 256 << 20);
+
+/// A thread should have at least so many ids.
+const LEAST: usize = 1 << 14;
+
+/// A thread should copy at least so many floats.
+const LEAST_FLOATS: usize = 1 << 15;
+
+/// Makes batches distinct and splits them by part, without a table.
+pub struct Splitter {
+    /// No key has a row here: batches are made distinct as for a table.
+    index: Index,
+    scratch: Keeper<Scratch>,
+}
+
+impl std::fmt::Debug for Splitter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Splitter").finish_non_exhaustive()
+    }
+}
+
+/// The distinct keys of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SplitKeys {
+    /// Those of the first part, then those of the second, and so on; within a part in order of
+    /// first occurrence.
+    pub keys: Vec<i64>,
+    /// How many each part has.
+    pub counts: Vec<usize>,
+}
+
+impl Splitter {
+    /// One that keeps no working memory yet.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` without memory.
+    pub fn new() -> Result<Splitter> {
+        Ok(Splitter {
+            index: Index::new(1)?,
+            scratch: Keeper::new(KEPT.0, KEPT.1),
+        })
+    }
+
+    /// De-duplicates `ids` and sorts the distinct keys by part. `places[i]` becomes the place of
+    /// `ids[i]` among them, or -1 for padding.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `places` is not as long as `ids`, for 2^31 ids or more, and for a
+    /// number of parts that is none.
+    pub fn split(
+        &self,
+        pool: &Pool,
+        ids: Ids<'_>,
+        parts: u32,
+        places: &mut [i32],
+    ) -> Result<SplitKeys> {
+        check_parts(parts)?;
+        if places.len() != ids.len() || i32::try_from(ids.len()).is_err() {
+            return Err(
+                Error::invalid("places must be as many as ids, and below 2^31")
+                    .with("places", places.len())
+                    .with("ids", ids.len()),
+            );
+        }
+        let mut scratch = self.scratch.take(|_| true).unwrap_or_default();
+        let room = |n: usize| vec![0; n];
+        let found = distinct(
+            pool,
+            &self.index,
+            ids,
+            Wanted::Occurrences,
+            &mut scratch,
+            places,
+            room,
+        );
+        self.scratch.keep(scratch);
+        let (listed, _) = found.list;
+        let parts_of: Vec<u32> = listed.iter().map(|&key| part_of(key, parts)).collect();
+        let mut counts = vec![0; parts as usize];
+        parts_of.iter().for_each(|&part| counts[part as usize] += 1);
+        let mut next: Vec<usize> = counts
+            .iter()
+            .scan(0, |end, count| {
+                let start = *end;
+                *end += count;
+                Some(start)
+            })
+            .collect();
+        let mut keys = vec![0; listed.len()];
+        let mut moved = vec![0_i32; listed.len()];
+        for ((&key, &part), moved) in listed.iter().zip(&parts_of).zip(&mut moved) {
+            let place = &mut next[part as usize];
+            keys[*place] = key;
+            *moved = *place as i32;
+            *place += 1;
+        }
+        if parts > 1 {
+            let bounds = ranges(places.len(), pool.parts(places.len(), LEAST));
+            pool.each(split_mut(places, 1, &bounds), |places| {
+                for place in places.iter_mut().filter(|place| **place >= 0) {
+                    *place = moved[*place as usize];
+                }
+            });
+        }
+        Ok(SplitKeys { keys, counts })
+    }
+}
+
+/// One lookup whose rows come back from the parts.
+#[derive(Debug)]
+pub struct StitchTo<'a> {
+    /// Floats of a row.
+    pub dim: usize,
+    /// How many rows each part sends, as [`SplitKeys::counts`].
+    pub counts: &'a [i64],
+    /// For each id the place of its key, as [`Splitter::split`] gives it; -1 gives zeros.
+    pub places: &'a [i32],
+    /// A row for each id.
+    pub out: &'a mut [f32],
+}
+
+/// Copies rows to ids. `rows` are what the parts sent, one behind the other: each sent the rows of
+/// the first lookup, then those of the second, and so on.
+///
+/// # Errors
+/// `InvalidArgument` if the lookups do not have as many counts each, for a count below 0, for
+/// another number of floats than the counts ask for, and for a place that is none. The outputs are
+/// then unspecified.
+pub fn stitch(pool: &Pool, rows: &[f32], lookups: Vec<StitchTo<'_>>) -> Result<()> {
+    let parts = lookups.first().map_or(0, |one| one.counts.len());
+    let mut starts = vec![Vec::new(); lookups.len()];
+    let mut end = 0_usize;
+    for part in 0..parts {
+        for (lookup, starts) in lookups.iter().zip(&mut starts) {
+            let count = count_of(lookup.counts, part)?;
+            starts.push((end, count));
+            end = count
+                .checked_mul(lookup.dim)
+                .and_then(|floats| end.checked_add(floats))
+                .unwrap_or(usize::MAX);
+        }
+    }
+    if lookups.iter().any(|one| one.counts.len() != parts) || end != rows.len() {
+        return Err(
+            Error::invalid("the rows of all parts must be as many as their counts say")
+                .with("floats", rows.len())
+                .with("expected", end),
+        );
+    }
+    for (lookup, starts) in lookups.into_iter().zip(starts) {
+        stitch_one(pool, rows, lookup, &starts)?;
+    }
+    Ok(())
+}
+
+/// Copies the rows of one lookup; `starts` says for each part where its rows start, and how many
+/// there are.
+fn stitch_one(
+    pool: &Pool,
+    rows: &[f32],
+    lookup: StitchTo<'_>,
+    starts: &[(usize, usize)],
+) -> Result<()> {
+    let StitchTo {
+        dim, places, out, ..
+    } = lookup;
+    if dim == 0 || places.len().checked_mul(dim) != Some(out.len()) {
+        return Err(Error::invalid("a lookup needs dim floats for each id")
+            .with("ids", places.len())
+            .with("dim", dim)
+            .with("floats", out.len()));
+    }
+    let at: Vec<usize> = starts
+        .iter()
+        .flat_map(|&(start, count)| (0..count).map(move |row| start + row * dim))
+        .collect();
+    let bounds = ranges(places.len(), pool.parts(out.len(), LEAST_FLOATS));
+    let work = bounds
+        .iter()
+        .cloned()
+        .zip(split_mut(out, dim, &bounds))
+        .collect();
+    pool.try_each(work, |(range, out): (Range<usize>, &mut [f32])| {
+        for (&place, out) in places[range].iter().zip(out.chunks_exact_mut(dim)) {
+            match usize::try_from(place).ok().and_then(|place| at.get(place)) {
+                Some(&start) => out.copy_from_slice(&rows[start..start + dim]),
+                None if place == -1 => out.fill(0.0),
+                None => return Err(out_of_range(place, at.len())),
+            }
+        }
+        Ok(())
+    })
+}
+
+fn count_of(counts: &[i64], part: usize) -> Result<usize> {
+    let count = counts.get(part).copied().unwrap_or(-1);
+    usize::try_from(count).map_err(|_| {
+        Error::invalid("each part needs a count, 0 or more")
+            .with("part", part)
+            .with("count", count)
+    })
+}
+
+/// The rows of one part among `rows (u, dim)`, which are in the order of [`SplitKeys::keys`].
+///
+/// # Errors
+/// `InvalidArgument` if the counts, 0 or more each, are not those of the rows, or there is no such
+/// part.
+pub fn rows_of_part<'a>(
+    rows: &'a [f32],
+    dim: usize,
+    counts: &[i64],
+    part: usize,
+) -> Result<&'a [f32]> {
+    let (mut before, mut all) = (0_usize, 0_usize);
+    for at in 0..counts.len() {
+        let count = count_of(counts, at)?;
+        all = all.saturating_add(count);
+        before = before.saturating_add(if at < part { count } else { 0 });
+    }
+    let count = count_of(counts, part)?;
+    let floats = all.checked_mul(dim);
+    if floats != Some(rows.len()) {
+        return Err(Error::invalid("the counts must be those of the rows")
+            .with("floats", rows.len())
+            .with("rows", all)
+            .with("dim", dim));
+    }
+    Ok(&rows[before * dim..(before + count) * dim])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PADDING;
+
+    fn ids() -> Vec<i64> {
+        let one = |at: i64| match at % 17 {
+            0 => PADDING,
+            _ => at * at % 3_331 - 900,
+        };
+        (0..70_000).map(one).collect()
+    }
+
+    #[test]
+    fn keys_are_distinct_in_their_parts_and_each_id_finds_its_own() -> Result<()> {
+        let splitter = Splitter::new()?;
+        let ids = ids();
+        for parts in [1, 2, 3, 8] {
+            let mut of_threads = Vec::new();
+            for threads in [1, 3] {
+                let pool = Pool::new(threads)?;
+                let mut places = vec![7; ids.len()];
+                let found = splitter.split(&pool, Ids::I64(&ids), parts, &mut places)?;
+                assert_eq!(found.counts.len(), parts as usize);
+                let mut bound = 0;
+                for (part, count) in found.counts.iter().enumerate() {
+                    for &key in &found.keys[bound..bound + count] {
+                        assert_eq!(part_of(key, parts) as usize, part);
+                    }
+                    bound += count;
+                }
+                assert_eq!(bound, found.keys.len());
+                let mut sorted = found.keys.clone();
+                sorted.sort_unstable();
+                sorted.dedup();
+                assert_eq!(sorted.len(), bound);
+                for (&id, &place) in ids.iter().zip(&places) {
+                    match id {
+                        PADDING => assert_eq!(place, -1),
+                        _ => assert_eq!(found.keys[place as usize], id),
+                    }
+                }
+                of_threads.push((found, places));
+            }
+            assert_eq!(of_threads[0], of_threads[1]);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_batch_of_nothing_has_no_keys() -> Result<()> {
+        let (pool, splitter) = (Pool::new(2)?, Splitter::new()?);
+        for ids in [&[][..], &[PADDING, PADDING]] {
+            let mut places = vec![3; ids.len()];
+            let found = splitter.split(&pool, Ids::I32(&vec![-1; ids.len()]), 3, &mut places)?;
+            assert_eq!((found.keys.len(), found.counts), (0, vec![0, 0, 0]));
+            assert!(places.iter().all(|&place| place == -1));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn rows_of_two_lookups_come_back_to_their_ids() -> Result<()> {
+        let pool = Pool::new(2)?;
+        // Two parts; lookup a has dim 1, lookup b dim 2.
+        let rows = [10.0, 11.0, 20.0, 21.0, 12.0, 22.0, 23.0, 24.0, 25.0];
+        let (mut a, mut b) = (vec![9.0; 4], vec![9.0; 6]);
+        let lookups = vec![
+            StitchTo {
+                dim: 1,
+                counts: &[2, 1],
+                places: &[2, -1, 0, 1],
+                out: &mut a,
+            },
+            StitchTo {
+                dim: 2,
+                counts: &[1, 2],
+                places: &[1, 0, 2],
+                out: &mut b,
+            },
+        ];
+        stitch(&pool, &rows, lookups)?;
+        assert_eq!(a, [12.0, 0.0, 10.0, 11.0]);
+        assert_eq!(b, [22.0, 23.0, 20.0, 21.0, 24.0, 25.0]);
+        Ok(())
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() -> Result<()> {
+        let pool = Pool::new(1)?;
+        let refused = |rows: &[f32], counts: &[i64], places: &[i32], named: &str| {
+            let mut out = vec![0.0; places.len() * 2];
+            let lookup = StitchTo {
+                dim: 2,
+                counts,
+                places,
+                out: &mut out,
+            };
+            let error = stitch(&pool, rows, vec![lookup]).err();
+            let text = error.map(|error| error.to_string()).unwrap_or_default();
+            assert!(text.contains(named), "{text}");
+        };
+        refused(&[0.0; 4], &[1, 2], &[0], "expected=6");
+        refused(&[0.0; 6], &[4, -1], &[0], "count=-1");
+        refused(&[0.0; 6], &[1, 2], &[3], "3");
+        refused(&[0.0; 6], &[1, 2], &[-2], "-2");
+        refused(&[0.0; 2], &[i64::MAX, 2], &[0], "expected");
+        let rows = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+        assert_eq!(rows_of_part(&rows, 2, &[1, 2], 1)?, &rows[2..]);
+        assert_eq!(rows_of_part(&rows, 2, &[0, 3], 0)?.len(), 0);
+        for (counts, part) in [(&[1, 1][..], 0), (&[1, 2], 2), (&[4, -1], 0)] {
+            assert!(rows_of_part(&rows, 2, counts, part).is_err());
+        }
+        Ok(())
+    }
+}
