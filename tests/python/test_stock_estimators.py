@@ -9,7 +9,7 @@ import pytest
 
 import support
 
-STEPS = 60
+STEPS = 40
 COLUMNS = ("hash", "identity", "vocabulary", "file", "crossed", "weighted", "bags", "shared")
 TOLERANCE = 256 * support.EPS
 

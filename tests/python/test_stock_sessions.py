@@ -101,6 +101,70 @@ def test_sparse_ids_with_weights_are_pooled_as_before(everything, combiner, safe
     cases.expect_equal(model("adagrad", one(True), rows_of), ["w"])
 
 
+def bags_with_empty_rows(ids):
+    """Sparse ids of which some rows have none, some negative ones, and the others up to three."""
+    tf = support.tf()
+    padded = tf.where(ids % 3 == 0, tf.zeros_like(ids), ids)
+    sparse = tf.sparse.from_dense(padded)
+    return tf.SparseTensor(sparse.indices, tf.where(sparse.values % 5 == 1, -sparse.values, sparse.values),
+                           sparse.dense_shape)
+
+
+@pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "ftrl", "ftrl_shrinkage"])
+def test_pooled_rows_and_rows_without_ids_are_those_of_the_variable(everything, optimizer, combiner, use_resource):
+    """Rows without ids touch the first row with a gradient of zeros, which momentum and FTRL notice."""
+    tf = support.tf()
+
+    def rows_of(variable, ids):
+        pooled = tf.nn.safe_embedding_lookup_sparse(variable, bags_with_empty_rows(ids), combiner=combiner)
+        return tf.tile(pooled, [1, 3])
+
+    plans = cases.expect_equal(model(optimizer, one(use_resource), rows_of), ["w"])
+    assert (plans["w"].pieces is not None) == (optimizer != "sgd")
+
+
+def test_two_pooled_lookups_and_a_clipped_gradient_keep_the_ops_of_tensorflow(everything):
+    tf = support.tf()
+
+    def rows_of(variable, ids):
+        one_bag = tf.nn.safe_embedding_lookup_sparse(variable, bags_with_empty_rows(ids), combiner="mean")
+        other = tf.nn.safe_embedding_lookup_sparse(variable, bags_with_empty_rows(ids * 7 % cases.ROWS), combiner="sum")
+        return tf.concat([one_bag, other, one_bag], 1)
+
+    def clipped(pairs):
+        grads, variables = zip(*pairs)
+        return list(zip(tf.clip_by_global_norm(grads, 0.05)[0], variables))
+
+    plans = cases.expect_equal(model("adagrad", one(True), rows_of, clipped), ["w"])
+    assert plans["w"].pieces is None
+    plans = cases.expect_equal(model("adagrad", one(True), rows_of), ["w"])
+    assert len(plans["w"].pieces) == 2
+
+
+def test_what_else_reads_a_fused_chain_still_has_its_value(everything, graph):
+    tf = support.tf()
+    v1 = tf.compat.v1
+    from mx_rec.stock.select import convert_graph
+
+    ids = v1.placeholder(tf.int64, [None, 3])
+    variable = one(True)()
+    pooled = tf.nn.safe_embedding_lookup_sparse(variable, bags_with_empty_rows(ids))
+    optimizer = v1.train.AdagradOptimizer(0.1)
+    pairs = optimizer.compute_gradients(tf.reduce_sum(pooled))
+    train = optimizer.apply_gradients(pairs)
+    sums = [op.outputs[0] for op in graph.get_operations() if op.type == "SparseSegmentMean"]
+    norm = tf.norm(pairs[0][0].values)
+    plans = convert_graph(graph, True)
+    assert plans[0].pieces
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+        inner, outer, value, _ = sess.run([sums[0], pooled, norm, train], {ids: [[1, 2, 4], [7, 8, 9]]})
+    np.testing.assert_allclose(inner, outer, rtol=1e-6)
+    assert value > 0
+
+
 @pytest.mark.parametrize("clip", ["norm", "global norm", "value", "twice the rate"])
 def test_what_stands_between_gradient_and_update_goes_on_working(everything, clip):
     tf = support.tf()
