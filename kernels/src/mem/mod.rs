@@ -18,7 +18,7 @@ pub(crate) use counter::Counter;
 pub(crate) use lines::Lines;
 pub(crate) use pages::Pages;
 use pages::Zeroable;
-pub(crate) use prefetch::{prefetch, prefetch_behind};
+pub(crate) use prefetch::{prefetch, prefetch_behind, rows_ahead, MOST_AHEAD};
 pub(crate) use processes::{exchange, process_exists, ticks_per_second};
 pub(crate) use slab::{OwnedRows, Slab};
 pub(crate) use writeback::start_writeback;
