@@ -3,6 +3,18 @@
 /// The bytes that one prefetch brings.
 pub(crate) const LINE: usize = 64;
 
+/// The most rows that are asked for ahead: the size of the rings of those that were.
+pub(crate) const MOST_AHEAD: usize = 64;
+
+/// How many rows of `floats` floats should be on their way at a time: so many that their lines keep
+/// the memory busy, and stay in the first cache until they are used.
+#[inline(always)]
+pub(crate) fn rows_ahead(floats: usize) -> usize {
+    const LINES: usize = 96;
+    let lines = (floats * size_of::<f32>()).div_ceil(LINE).max(1);
+    (LINES / lines).clamp(8, MOST_AHEAD)
+}
+
 /// Starts to bring the line that holds the first byte of `place` into the cache; does nothing where
 /// there is no such instruction.
 #[inline(always)]

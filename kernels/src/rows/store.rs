@@ -253,6 +253,19 @@ impl Store {
     }
 }
 
+/// For loops over several stores; [`with_rows`] is for loops over one.
+impl ReadRows for Store {
+    #[inline(always)]
+    fn row(&self, row: u32) -> Option<&[f32]> {
+        Store::row(self, row)
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, row: u32, floats: usize) {
+        with_rows!(self, rows => rows.prefetch(row, floats));
+    }
+}
+
 impl RowPart for Part<'_> {
     #[inline(always)]
     fn row_mut(&mut self, row: u32) -> Option<&mut [f32]> {

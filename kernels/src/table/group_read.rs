@@ -3,18 +3,19 @@
 
 use super::content::{Content, Offsets};
 use super::group::{by_address, each, places, Failure};
+use super::read::{row_of, Block};
 use super::tiered::hold_all;
 use super::{Absent, Table};
 use crate::index::Index;
+use crate::mem::{rows_ahead, MOST_AHEAD, NONE};
 use crate::pool::{ranges, split_mut};
+use crate::rows::{with_rows, ReadRows};
+use crate::simd::Level;
 use crate::{Error, Ids, Pool, Result};
 use std::ops::Range;
 
 /// A part of a concatenation should have at least so many floats.
 const LEAST_FLOATS: usize = 1 << 15;
-
-/// So many rows of a concatenation are filled table by table: they stay in the second cache.
-const BLOCK: usize = 64;
 
 /// What one lookup has found, to be read.
 #[derive(Clone, Copy, Debug)]
@@ -97,10 +98,24 @@ impl Table {
             .iter()
             .map(|one| one.table.content().read())
             .collect();
-        let rows: Vec<Offsets<'_>> = locks.iter().map(|content| content.offsets()).collect();
+        let found: Vec<Offsets<'_>> = locks.iter().map(|content| content.offsets()).collect();
         let places = places(&tables, group.len());
+        let mut column = 0;
+        let strips = group.iter().zip(&places).map(|(one, &at)| {
+            let columns = column..column + one.table.dim();
+            column = columns.end;
+            Strip {
+                one,
+                content: &locks[at],
+                found: &found[at],
+                columns,
+            }
+        });
+        let strips: Vec<Strip<'_>> = strips.collect();
         // Whole blocks, so that the same lookup is the first to fail on any number of threads.
-        let blocks = n.div_ceil(BLOCK);
+        let widest = group.iter().map(|one| one.table.dim()).max().unwrap_or(1);
+        let block = rows_ahead(widest);
+        let blocks = n.div_ceil(block);
         let parts = match pool.parts(out.len(), LEAST_FLOATS) {
             1 => 1,
             // A thread that is held up should not hold up the rest.
@@ -108,7 +123,7 @@ impl Table {
         };
         let parts: Vec<Range<usize>> = ranges(blocks, parts)
             .into_iter()
-            .map(|blocks| blocks.start * BLOCK..(blocks.end * BLOCK).min(n))
+            .map(|blocks| blocks.start * block..(blocks.end * block).min(n))
             .collect();
         let work: Vec<_> = parts
             .iter()
@@ -116,23 +131,7 @@ impl Table {
             .zip(split_mut(out, width, &parts))
             .collect();
         pool.try_each(work, |(range, out): (Range<usize>, &mut [f32])| {
-            for (block, out) in out.chunks_mut((BLOCK * width).max(1)).enumerate() {
-                let start = range.start + block * BLOCK;
-                let ids = start..(start + BLOCK).min(range.end);
-                let mut column = 0;
-                for (one, &at) in group.iter().zip(&places) {
-                    let columns = column..column + one.table.dim();
-                    column = columns.end;
-                    let inverse = &one.inverse[ids.clone()];
-                    let outs = out
-                        .chunks_exact_mut(width)
-                        .map(|out| &mut out[columns.clone()]);
-                    let content = &locks[at];
-                    one.table
-                        .embed_rows(content, &rows[at], one.offsets, inverse, outs)?;
-                }
-            }
-            Ok(())
+            fill_side_by_side(&strips, range, block, width, out)
         })
     }
 
@@ -178,6 +177,77 @@ impl Table {
         );
         failure.check()
     }
+}
+
+/// The columns of a concatenation that one lookup fills.
+struct Strip<'a> {
+    one: &'a RowsOf<'a>,
+    content: &'a Content,
+    found: &'a Offsets<'a>,
+    columns: Range<usize>,
+}
+
+impl Strip<'_> {
+    /// Names the rows of some ids.
+    fn rows(&self, ids: Range<usize>, rows: &mut [u32; MOST_AHEAD]) -> Result<()> {
+        let RowsOf {
+            table,
+            offsets,
+            inverse,
+        } = self.one;
+        for (row, &place) in rows.iter_mut().zip(&inverse[ids]) {
+            *row = row_of(self.found, offsets, place)
+                .map_err(|why| table.bad_place(offsets, place, why))?;
+        }
+        Ok(())
+    }
+}
+
+/// Fills the rows of a concatenation that belong to the ids of `range`, in blocks of `block` ids
+/// (at most [`MOST_AHEAD`]): one table after the other, while the rows of the next one are on their
+/// way.
+fn fill_side_by_side(
+    strips: &[Strip<'_>],
+    range: Range<usize>,
+    block: usize,
+    width: usize,
+    out: &mut [f32],
+) -> Result<()> {
+    let level = Level::detect();
+    let blocks = range.clone().step_by(block);
+    let blocks = blocks.map(|start| start..(start + block).min(range.end));
+    // In the order in which they are filled.
+    let mut later = blocks
+        .clone()
+        .flat_map(|ids| strips.iter().map(move |strip| (strip, ids.clone())));
+    let (mut rows, mut coming) = ([NONE; MOST_AHEAD], [NONE; MOST_AHEAD]);
+    if let Some((strip, ids)) = later.next() {
+        strip.rows(ids.clone(), &mut rows)?;
+        let dim = strip.columns.len();
+        let asked = rows.iter().take(ids.len());
+        asked.for_each(|&row| strip.content.store.prefetch(row, dim));
+    }
+    for (ids, out) in blocks.zip(out.chunks_mut((block * width).max(1))) {
+        for strip in strips {
+            let (next, asked) = match later.next() {
+                Some((next, ids)) => {
+                    next.rows(ids.clone(), &mut coming)?;
+                    (next, ids.len())
+                }
+                None => (strip, 0),
+            };
+            with_rows!(&strip.content.store, store => level.run(Block {
+                rows: (store, &rows[..ids.len()]),
+                coming: (&next.content.store, next.columns.len(), &coming[..asked]),
+                dim: strip.columns.len(),
+                width,
+                first: strip.columns.start,
+                out: &mut *out,
+            }));
+            (rows, coming) = (coming, rows);
+        }
+    }
+    Ok(())
 }
 
 /// Refuses another number of outputs than there are members.

@@ -5,21 +5,15 @@ use super::offset::Unfit;
 use super::{Absent, Table};
 use crate::batch::out_of_range;
 use crate::index::{hash, Index};
-use crate::mem::{prefetch, Bucket, NONE};
+use crate::mem::{prefetch, rows_ahead, Bucket, MOST_AHEAD, NONE};
 use crate::pool::{ranges, split_mut};
 use crate::rows::{with_rows, ReadRows, SideRows, Store};
 use crate::simd::{Level, Vectorized};
-use crate::{Ids, Pool, Result, PADDING};
+use crate::{Error, Ids, Pool, Result, PADDING};
 use std::ops::Range;
 
 /// A part of a batch should copy at least so many floats.
 const LEAST_FLOATS: usize = 1 << 15;
-
-/// Rows that are prefetched ahead of the one that is copied.
-const AHEAD: usize = 8;
-
-/// Buckets that are prefetched ahead of the one that is read.
-const BUCKETS: usize = 16;
 
 impl Table {
     /// Copies rows, `(n)` offsets to `(n, dim)` floats; -1 and 0 give zeros.
@@ -36,8 +30,7 @@ impl Table {
         self.parts(pool, offsets.len(), out, |range, out| {
             let offsets = &offsets[range];
             let row = |at: usize| rows.readable(offsets[at]);
-            let outs = out.chunks_exact_mut(self.dim());
-            copy_rows(&content, offsets.len(), row, self.dim(), outs)
+            copy_rows(&content, offsets.len(), row, self.dim(), out)
                 .map_err(|(at, why)| self.bad_offset("offsets", offsets[at], why))
         })
     }
@@ -70,33 +63,20 @@ impl Table {
     ) -> Result<()> {
         let rows = content.offsets();
         self.parts(pool, inverse.len(), out, |range, out| {
-            let outs = out.chunks_exact_mut(self.dim());
-            self.embed_rows(content, &rows, offsets, &inverse[range], outs)
+            let inverse = &inverse[range];
+            let row = |at: usize| row_of(&rows, offsets, inverse[at]);
+            copy_rows(content, inverse.len(), row, self.dim(), out)
+                .map_err(|(at, why)| self.bad_place(offsets, inverse[at], why))
         })
     }
 
-    /// Copies the rows of some ids on the caller's thread, each to one of `outs`.
-    #[inline]
-    pub(super) fn embed_rows<'o>(
-        &self,
-        content: &Content,
-        rows: &Offsets<'_>,
-        offsets: &[i64],
-        inverse: &[i32],
-        outs: impl Iterator<Item = &'o mut [f32]>,
-    ) -> Result<()> {
-        let row = |at: usize| match offsets.get(inverse[at] as usize) {
-            Some(&offset) => rows.readable(offset),
-            None if inverse[at] == -1 => Ok(NONE),
-            None => Err(Unfit::Unknown),
-        };
-        copy_rows(content, inverse.len(), row, self.dim(), outs).map_err(|(at, why)| {
-            let place = inverse[at];
-            match offsets.get(place as usize) {
-                Some(&offset) => self.bad_offset("offsets", offset, why),
-                None => out_of_range(place, offsets.len()).with("table", &self.config().name),
-            }
-        })
+    /// What is wrong with the place of an id among offsets, or with the offset there.
+    #[cold]
+    pub(super) fn bad_place(&self, offsets: &[i64], place: i32, why: Unfit) -> Error {
+        match offsets.get(place as usize) {
+            Some(&offset) => self.bad_offset("offsets", offset, why),
+            None => out_of_range(place, offsets.len()).with("table", &self.config().name),
+        }
     }
 
     /// Copies the rows of keys, `(n)` ids to `(n, dim)` floats; never creates a row.
@@ -206,52 +186,159 @@ impl Table {
     }
 }
 
-/// Copies `n` rows, those that `row` names, or returns the position of the first for which it names
-/// none, and why.
+/// The row of an id: of the offset at its place, and none for the place -1.
 #[inline(always)]
-fn copy_rows<'o>(
+pub(super) fn row_of(rows: &Offsets<'_>, offsets: &[i64], place: i32) -> Result<u32, Unfit> {
+    match offsets.get(place as usize) {
+        Some(&offset) => rows.readable(offset),
+        None if place == -1 => Ok(NONE),
+        None => Err(Unfit::Unknown),
+    }
+}
+
+/// Copies `n` rows, those that `row` names, to `out (n, dim)`, or returns the position of the first
+/// for which it names none, and why.
+#[inline(always)]
+fn copy_rows(
     content: &Content,
     n: usize,
     row: impl Fn(usize) -> Result<u32, Unfit>,
     dim: usize,
-    outs: impl Iterator<Item = &'o mut [f32]>,
+    out: &mut [f32],
 ) -> Result<(), (usize, Unfit)> {
-    with_rows!(&content.store, rows => copy_rows_from(rows, n, row, dim, outs))
+    with_rows!(&content.store, store => copy_rows_from(store, n, row, dim, out))
 }
 
 /// [`copy_rows`] for one kind of store.
 #[inline(always)]
-fn copy_rows_from<'o>(
+fn copy_rows_from(
     store: &impl ReadRows,
     n: usize,
     row: impl Fn(usize) -> Result<u32, Unfit>,
     dim: usize,
-    outs: impl Iterator<Item = &'o mut [f32]>,
+    out: &mut [f32],
 ) -> Result<(), (usize, Unfit)> {
-    let ask = |at: usize| -> Result<u32, (usize, Unfit)> {
-        let row = row(at).map_err(|why| (at, why))?;
-        store.prefetch(row, dim);
-        Ok(row)
+    let level = Level::detect();
+    let block = rows_ahead(dim);
+    let name = |from: usize, rows: &mut [u32; MOST_AHEAD]| -> Result<usize, (usize, Unfit)> {
+        let count = block.min(n - from.min(n));
+        for (at, place) in (from..).zip(&mut rows[..count]) {
+            *place = row(at).map_err(|why| (at, why))?;
+        }
+        Ok(count)
     };
-    let mut rows = [NONE; AHEAD];
-    for (at, row) in rows.iter_mut().enumerate().take(n) {
-        *row = ask(at)?;
-    }
-    for (at, out) in outs.enumerate() {
-        let row = rows[at % AHEAD];
-        if at + AHEAD < n {
-            rows[at % AHEAD] = ask(at + AHEAD)?;
-        }
-        match store.row(row) {
-            Some(row) => out.copy_from_slice(&row[..dim]),
-            None => out.fill(0.0),
-        }
+    let (mut rows, mut coming) = ([NONE; MOST_AHEAD], [NONE; MOST_AHEAD]);
+    let mut count = name(0, &mut rows)?;
+    rows[..count]
+        .iter()
+        .for_each(|&row| store.prefetch(row, dim));
+    let mut from = 0;
+    for out in out.chunks_mut((block * dim).max(1)) {
+        from += count;
+        let next = name(from, &mut coming)?;
+        level.run(Block {
+            rows: (store, &rows[..count]),
+            coming: (store, dim, &coming[..next]),
+            dim,
+            width: dim,
+            first: 0,
+            out,
+        });
+        (rows, coming) = (coming, rows);
+        count = next;
     }
     Ok(())
 }
 
-/// Copies rows by key in three stages: ask for the bucket; `BUCKETS` ids later read it and ask for
-/// the row; `AHEAD` ids later copy the row.
+/// Copies some rows while others, at most as many, are asked for.
+///
+/// Which rows these are was found before: a loop that does nothing else keeps more of them on their
+/// way than one that also looks for them.
+pub(super) struct Block<'a, S, N> {
+    /// Rows to be copied.
+    pub(super) rows: (&'a S, &'a [u32]),
+    /// Rows that come next, and how many of their floats.
+    pub(super) coming: (&'a N, usize, &'a [u32]),
+    /// Floats to be copied.
+    pub(super) dim: usize,
+    /// Floats from one row of `out` to the next.
+    pub(super) width: usize,
+    /// The first column of `out` that is filled.
+    pub(super) first: usize,
+    /// Rows of `width` floats.
+    pub(super) out: &'a mut [f32],
+}
+
+impl<S: ReadRows, N: ReadRows> Vectorized for Block<'_, S, N> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        match self.dim {
+            8 => self.copy(fixed::<8>),
+            16 => self.copy(fixed::<16>),
+            32 => self.copy(fixed::<32>),
+            64 => self.copy(fixed::<64>),
+            _ => self.copy(copy_row),
+        }
+    }
+}
+
+impl<S: ReadRows, N: ReadRows> Block<'_, S, N> {
+    #[inline(always)]
+    fn copy(self, copy: impl Fn(&[f32], &mut [f32])) {
+        let Block {
+            rows: (store, rows),
+            coming: (next, floats, coming),
+            dim,
+            width,
+            first,
+            out,
+        } = self;
+        for (at, (out, &row)) in out.chunks_exact_mut(width).zip(rows).enumerate() {
+            if let Some(&row) = coming.get(at) {
+                next.prefetch(row, floats);
+            }
+            let out = &mut out[first..first + dim];
+            match store.row(row) {
+                Some(row) => copy(&row[..dim], out),
+                None => out.fill(0.0),
+            }
+        }
+    }
+}
+
+/// Copies a row of `N` floats.
+#[inline(always)]
+fn fixed<const N: usize>(row: &[f32], out: &mut [f32]) {
+    if let (Some(row), Some(out)) = (row.first_chunk::<N>(), out.first_chunk_mut::<N>()) {
+        *out = *row;
+    }
+}
+
+/// Copies a row to `out`, which is as long. Rows are short: a call of `memcpy` takes longer than
+/// their copy.
+#[inline(always)]
+fn copy_row(row: &[f32], out: &mut [f32]) {
+    let (rows, row) = row.as_chunks::<16>();
+    let (outs, out) = out.as_chunks_mut::<16>();
+    for (out, row) in outs.iter_mut().zip(rows) {
+        *out = *row;
+    }
+    let (rows, row) = row.as_chunks::<4>();
+    let (outs, out) = out.as_chunks_mut::<4>();
+    for (out, row) in outs.iter_mut().zip(rows) {
+        *out = *row;
+    }
+    if let ([row], [out]) = (row, &mut *out) {
+        *out = *row;
+    } else if !row.is_empty() {
+        out.copy_from_slice(row);
+    }
+}
+
+/// Copies rows by key in three stages, each a block of ids behind the one before: ask for the
+/// buckets; read them and ask for the rows; copy the rows.
 struct Find<'a, T, S> {
     index: &'a Index,
     rows: &'a S,
@@ -316,33 +403,68 @@ fn find_rows<T: Copy + Into<i64>>(
     absent: Absent<'_>,
     out: &mut [f32],
 ) {
-    let Some(&first) = ids.first() else { return };
-    // Rings of what was prefetched: bucket references and row numbers.
-    let mut homes: [&Bucket; BUCKETS] = [index.home(hash(first.into())); BUCKETS];
-    let mut rows = [NONE; AHEAD];
-    let mut outs = out.chunks_exact_mut(dim);
-    for at in 0..ids.len() + BUCKETS + AHEAD {
-        if let Some(at) = at.checked_sub(BUCKETS + AHEAD) {
-            let Some(out) = outs.next() else { return };
-            match store.row(rows[at % AHEAD]) {
-                Some(row) => out.copy_from_slice(&row[..dim]),
-                None => fill_absent(absent, ids[at].into(), at, out),
+    let block = rows_ahead(dim);
+    let of_block = |at: usize| {
+        let rest = ids.get(at * block..).unwrap_or_default();
+        &rest[..block.min(rest.len())]
+    };
+    let mut homes: [&Bucket; MOST_AHEAD] = [index.home(0); MOST_AHEAD];
+    let (mut rows, mut coming) = ([NONE; MOST_AHEAD], [NONE; MOST_AHEAD]);
+    ask_homes(index, of_block(0), &mut homes);
+    read_homes(index, of_block(0), &homes, &mut rows);
+    let first = rows.iter().take(of_block(0).len());
+    first.for_each(|&row| store.prefetch(row, dim));
+    ask_homes(index, of_block(1), &mut homes);
+    for (at, out) in out.chunks_mut((block * dim).max(1)).enumerate() {
+        let (ids, next) = (of_block(at), of_block(at + 1));
+        read_homes(index, next, &homes, &mut coming);
+        ask_homes(index, of_block(at + 2), &mut homes);
+        let copied = Block {
+            rows: (store, &rows[..ids.len()]),
+            coming: (store, dim, &coming[..next.len()]),
+            dim,
+            width: dim,
+            first: 0,
+            out: &mut *out,
+        };
+        copied.run();
+        if !matches!(absent, Absent::Zeros) {
+            let from = at * block;
+            for (at, out) in out.chunks_exact_mut(dim).enumerate() {
+                if store.row(rows[at]).is_none() {
+                    fill_absent(absent, ids[at].into(), from + at, out);
+                }
             }
         }
-        if let Some((at, &id)) = at
-            .checked_sub(BUCKETS)
-            .and_then(|at| Some((at, ids.get(at)?)))
-        {
-            let key = id.into();
-            let row = index.row_from(homes[at % BUCKETS], key, hash(key));
-            store.prefetch(row, dim);
-            rows[at % AHEAD] = row;
-        }
-        if let Some(&id) = ids.get(at) {
-            let home = index.home(hash(id.into()));
-            prefetch(home);
-            homes[at % BUCKETS] = home;
-        }
+        (rows, coming) = (coming, rows);
+    }
+}
+
+/// Starts to bring the buckets of keys into the cache.
+#[inline(always)]
+fn ask_homes<'i, T: Copy + Into<i64>>(
+    index: &'i Index,
+    ids: &[T],
+    homes: &mut [&'i Bucket; MOST_AHEAD],
+) {
+    for (&id, place) in ids.iter().zip(homes) {
+        let home = index.home(hash(id.into()));
+        prefetch(home);
+        *place = home;
+    }
+}
+
+/// Reads the rows of keys in buckets that were asked for.
+#[inline(always)]
+fn read_homes<T: Copy + Into<i64>>(
+    index: &Index,
+    ids: &[T],
+    homes: &[&Bucket; MOST_AHEAD],
+    rows: &mut [u32; MOST_AHEAD],
+) {
+    for ((&id, home), row) in ids.iter().zip(homes).zip(rows) {
+        let key = id.into();
+        *row = index.row_from(home, key, hash(key));
     }
 }
 
