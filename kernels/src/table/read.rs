@@ -274,10 +274,10 @@ impl Vectorized for Block<'_> {
     #[inline(always)]
     fn run(self) {
         match self.dim {
-            8 => self.copy(|row, out| fixed::<8>(row, out)),
-            16 => self.copy(|row, out| fixed::<16>(row, out)),
-            32 => self.copy(|row, out| fixed::<32>(row, out)),
-            64 => self.copy(|row, out| fixed::<64>(row, out)),
+            8 => self.copy(fixed::<8>),
+            16 => self.copy(fixed::<16>),
+            32 => self.copy(fixed::<32>),
+            64 => self.copy(fixed::<64>),
             _ => self.copy(copy_row),
         }
     }
