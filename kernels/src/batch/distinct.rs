@@ -17,6 +17,10 @@ const FIRST: u32 = 1 << 31;
 /// In `found`: this id is padding.
 const NOTHING: u32 = u32::MAX;
 
+/// A batch of at most so many ids is made distinct in one piece, by one thread: its keys and their
+/// numbers fit the second cache, and to sort them by group takes longer than that saves.
+const PIECE: usize = 4096;
+
 /// What a batch is asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
@@ -72,6 +76,12 @@ pub(crate) fn distinct<O: DerefMut<Target = [i64]>>(
     room: impl FnOnce(usize) -> O,
 ) -> Distinct<O> {
     let n = ids.len();
+    if n <= PIECE {
+        return match ids {
+            Ids::I64(ids) => in_one_piece(index, ids, wanted, &mut scratch.rows, inverse, room),
+            Ids::I32(ids) => in_one_piece(index, ids, wanted, &mut scratch.rows, inverse, room),
+        };
+    }
     let Scratch {
         grouped,
         found,
@@ -169,6 +179,89 @@ pub(crate) fn distinct<O: DerefMut<Target = [i64]>>(
         offsets,
         missing,
         list,
+    }
+}
+
+/// [`distinct`] on the caller's thread: keys are numbered in the order in which they are asked for.
+fn in_one_piece<T: Copy + Into<i64>, O: DerefMut<Target = [i64]>>(
+    index: &Index,
+    ids: &[T],
+    wanted: Wanted,
+    rows: &mut Vec<u32>,
+    inverse: &mut [i32],
+    room: impl FnOnce(usize) -> O,
+) -> Distinct<O> {
+    let counted = wanted == Wanted::Occurrences;
+    let mut times = vec![0; if counted { ids.len() } else { 0 }];
+    let mut numbering = Numbering::new(ids.len());
+    for (&id, inverse) in ids.iter().zip(&mut *inverse) {
+        let key = id.into();
+        if key == PADDING {
+            *inverse = -1;
+            continue;
+        }
+        let (number, _) = numbering.number(key, || prefetch(index.home(hash(key))));
+        *inverse = number as i32;
+        if let Some(times) = times.get_mut(number as usize) {
+            *times += 1;
+        }
+    }
+    let (keys, beyond) = numbering.into_parts();
+    for_len(rows, keys.len(), 0);
+    let rows = &mut rows[..keys.len()];
+    find_rows(index, &keys, beyond, rows);
+    let absent = rows.iter().filter(|&&row| row == NONE).count();
+    let (kept, listed) = match wanted {
+        Wanted::Rows => (keys.len() - absent, 0),
+        Wanted::Keys | Wanted::Occurrences => (keys.len(), absent),
+    };
+    let mut missing = Vec::with_capacity(listed);
+    let mut offsets = room(kept);
+    if wanted == Wanted::Rows && absent > 0 {
+        let mut rank = 0;
+        for row in &mut *rows {
+            if *row != NONE {
+                offsets[rank as usize] = i64::from(std::mem::replace(row, rank));
+                rank += 1;
+            }
+        }
+        for inverse in inverse.iter_mut().filter(|inverse| **inverse != -1) {
+            // A key left out has the rank NONE, which is -1 here.
+            *inverse = rows[*inverse as usize] as i32;
+        }
+    } else {
+        for (at, (offset, &row)) in offsets.iter_mut().zip(&*rows).enumerate() {
+            *offset = if row == NONE { -1 } else { i64::from(row) };
+            if row == NONE {
+                missing.push((at as u32, keys[at]));
+            }
+        }
+    }
+    times.truncate(keys.len());
+    Distinct {
+        keys: keys.len(),
+        offsets,
+        missing,
+        list: match counted {
+            true => (keys, times),
+            false => Default::default(),
+        },
+    }
+}
+
+/// The rows of distinct keys, whose homes were asked for; [`NONE`] for those that have none.
+/// `beyond` is working memory, longer than the keys.
+fn find_rows(index: &Index, keys: &[i64], mut beyond: Vec<u32>, rows: &mut [u32]) {
+    // A list of those that may lie behind their homes.
+    let mut count = 0;
+    for (at, (&key, row)) in keys.iter().zip(&mut *rows).enumerate() {
+        let (found, further) = index.row_at_home(key);
+        *row = found;
+        beyond[count] = at as u32;
+        count += usize::from(further);
+    }
+    for &at in &beyond[..count] {
+        rows[at as usize] = index.row(keys[at as usize]);
     }
 }
 
@@ -286,18 +379,8 @@ impl Group<'_> {
             }
             ends.push(numbering.len());
         }
-        // The second list is of those that may lie behind their homes.
-        let (keys, mut beyond) = numbering.into_parts();
-        let mut count = 0;
-        for (at, (&key, row)) in keys.iter().zip(self.rows.iter_mut()).enumerate() {
-            let (found, further) = index.row_at_home(key);
-            *row = found;
-            beyond[count] = at as u32;
-            count += usize::from(further);
-        }
-        for &at in &beyond[..count] {
-            self.rows[at as usize] = index.row(keys[at as usize]);
-        }
+        let (keys, beyond) = numbering.into_parts();
+        find_rows(index, &keys, beyond, self.rows);
         let mut start = 0;
         for end in ends {
             let rows = &self.rows[start..end];
@@ -406,12 +489,19 @@ mod tests {
     #[test]
     fn every_question_is_answered_in_order_of_first_occurrence() {
         let (index, ids) = batch();
+        // In groups, and in one piece with one id more, exactly, and next to nothing.
+        for n in [ids.len(), PIECE + 1, PIECE, 3, 0] {
+            expect_answers(&index, &ids[..n]);
+        }
+    }
+
+    fn expect_answers(index: &Index, ids: &[i64]) {
         for (threads, wanted) in [1, 2, 5].into_iter().flat_map(|threads| {
             [Wanted::Rows, Wanted::Keys, Wanted::Occurrences].map(|wanted| (threads, wanted))
         }) {
             let mut position: HashMap<i64, usize> = HashMap::new();
             let (mut keys, mut times, mut inverse) = (Vec::new(), Vec::new(), Vec::new());
-            for &id in &ids {
+            for &id in ids {
                 if id == PADDING || (wanted == Wanted::Rows && index.row(id) == NONE) {
                     inverse.push(-1);
                     continue;
@@ -434,15 +524,16 @@ mod tests {
                 .filter(|(_, key)| row(key) == -1)
                 .map(|(at, &key)| (at, key))
                 .collect();
-            assert!(!keys.is_empty() && missing.is_empty() == (wanted == Wanted::Rows));
+            assert!(ids.len() < 4 || !keys.is_empty());
+            assert!(ids.len() < 4 || missing.is_empty() == (wanted == Wanted::Rows));
 
             let mut scratch = Scratch::default();
             let mut given = vec![7; ids.len()];
             let pool = Pool::new(threads).unwrap();
             let found = distinct(
                 &pool,
-                &index,
-                Ids::I64(&ids),
+                index,
+                Ids::I64(ids),
                 wanted,
                 &mut scratch,
                 &mut given,
