@@ -26,6 +26,7 @@ from mx_rec.util.initialize import init
 
 KEEP = 3
 ROWS = 4000
+BATCH = 1500
 # Calls of these modules change what is on the disk, or tell where a save is.
 MODULES = ("posix", "io", "_pywrap_tensorflow_internal")
 PATIENCE = 60.0
@@ -70,9 +71,12 @@ def dense(values, units, name):
 
 
 class Model:
-    """Tables with slots beside variables, one of them with admission; step n trains the batch n."""
+    """Tables with slots beside variables, one with admission, the others mostly on disk.
 
-    def __init__(self):
+    Step n trains the batch n.
+    """
+
+    def __init__(self, directory):
         if not tf.__version__.startswith("1."):
             tf.compat.v1.disable_v2_behavior()
         tf.compat.v1.set_random_seed(1)
@@ -82,10 +86,15 @@ class Model:
         self._ids = tf.compat.v1.placeholder(tf.int64, [None])
         self.step = tf.compat.v1.train.get_or_create_global_step()
         optimizers = [("adam", lazy_adam), ("adagrad", adagrad), ("ftrl", ftrl)]
+        # Hardly more rows in memory than a batch has.
+        os.makedirs(directory, exist_ok=True)
+        sizes = {"adam": {"host_vocabulary_size": 2 * ROWS}}
+        on_disk = {"host_vocabulary_size": BATCH + 100, "ssd_vocabulary_size": 2 * ROWS,
+                   "ssd_data_path": [directory]}
         tables = [create_table(
-            key_dtype=tf.int64, dim=8, name=name, device_vocabulary_size=2 * ROWS,
-            emb_initializer=tf.compat.v1.random_normal_initializer(seed=3))
-            for name, _ in optimizers]
+            key_dtype=tf.int64, dim=8, name=name, device_vocabulary_size=1,
+            emb_initializer=tf.compat.v1.random_normal_initializer(seed=3),
+            **sizes.get(name, on_disk)) for name, _ in optimizers]
         tf.compat.v1.add_to_collection(ASCEND_TIMESTAMP, tf.cast(self.step, tf.int64) + 1)
         admission = {"access_threshold": 2, "eviction_threshold": 100}
         looked = tf.concat([sparse_lookup(
@@ -113,7 +122,7 @@ class Model:
 
     def train(self, sess, number):
         """Trains one batch, which `number` tells."""
-        ids = np.random.RandomState(number).randint(-ROWS // 2, ROWS // 2, 1500)
+        ids = np.random.RandomState(number).randint(-ROWS // 2, ROWS // 2, BATCH)
         sess.run(self._update, {self._ids: ids})
 
     def digest(self, sess):
@@ -189,7 +198,9 @@ def run(directory, journal, plan, tell):
         tell: Is called with a word and numbers: found STEP, saving NUMBER, saved NUMBER CALLS.
     """
     np.random.seed(plan["seed"])
-    model = Model()
+    # The files of rows have no names, or the next training removes what a killed one left.
+    rows = os.path.join(os.path.dirname(directory), "rows")
+    model = Model(rows)
     saver = tf.compat.v1.train.Saver(max_to_keep=KEEP, sharded=plan["sharded"])
     digests, saved = journal.read()
     config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1,
@@ -209,6 +220,7 @@ def run(directory, journal, plan, tell):
             assert not saved or step >= saved[-1], "step {} was saved, and {} is the newest".format(
                 saved[-1], newest)
             assert model.digest(sess) in digests[step], "{} is not what was saved".format(newest)
+        assert not os.listdir(rows), "left over of rows on disk: {}".format(os.listdir(rows))
         tell("found", step)
         number = 0
         while True:

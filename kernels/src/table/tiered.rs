@@ -29,6 +29,9 @@ use std::time::{Duration, Instant};
 /// How long a thread waits for rows that other threads have pinned for a moment.
 const PAUSE: Duration = Duration::from_micros(100);
 
+/// After so many pauses in a row a verb fails: no other verb takes so long.
+const MOST_PAUSES: u32 = 300_000;
+
 /// Who needs rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
@@ -320,7 +323,7 @@ impl Table {
         let _turn = tier.turn.lock();
         tier.spilled.store(true, Relaxed);
         let mut content = self.content().write();
-        let mut is_first = true;
+        let (mut is_first, mut pauses) = (true, 0);
         loop {
             let wanted = rows(&content);
             if std::mem::replace(&mut is_first, false) && need != Need::Use {
@@ -338,6 +341,10 @@ impl Table {
                     }
                     if !self.give_up(tier) {
                         // Other verbs hold them, and wait for nothing that this thread has.
+                        pauses += 1;
+                        if pauses > MOST_PAUSES {
+                            return Err(self.no_room(wanted.len() + new));
+                        }
                         std::thread::sleep(PAUSE);
                     }
                     content = self.content().write();
@@ -358,6 +365,21 @@ impl Table {
                 }
             }
         }
+    }
+
+    #[cold]
+    fn no_room(&self, wanted: usize) -> Error {
+        Error::new(
+            Kind::ResourceExhausted,
+            "verbs that run at once hold all rows that may be in memory: raise \
+             device_vocabulary_size or host_vocabulary_size",
+        )
+        .with("table", &self.config().name)
+        .with("wanted", wanted)
+        .with(
+            "rows_in_memory",
+            self.tier().map_or(0, |one| one.setup.ram_rows),
+        )
     }
 
     /// Lets the rows of all leases go, and takes back what was staged. False: there were none.
