@@ -11,8 +11,13 @@ use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Bytes that one step of compaction reads at most.
-const STEP: u64 = 8 << 20;
+/// Bytes that one step of compaction reads at most, if less than a third of that was written since
+/// the last step.
+const STEP: u64 = 4 << 20;
+
+/// How many times the bytes that were written since the last step one may read otherwise. Segments
+/// that are less than 2/3 full give a byte back for each 3 that are read.
+const SHARE: u64 = 3;
 
 /// A record that is to be written.
 #[derive(Clone, Copy, Debug)]
@@ -323,8 +328,8 @@ impl Log {
 
     /// One step of compaction: copies the live records of segments with few of them, and gives
     /// space back, if the space taken is more than 4/3 of what live records need and a little. So
-    /// the space stays below 1.5 times that if a step follows each append. A step reads 8 MiB at
-    /// most.
+    /// the space stays below 1.5 times that if a step follows each append. A step reads 4 MiB at
+    /// most, or 3 times what was appended since the last one.
     ///
     /// A record that cannot be read stays where it is: whoever wants it gets the error.
     ///
@@ -332,7 +337,10 @@ impl Log {
     /// As for [`Log::append`], of the copies; nothing changed.
     pub fn compact(&self) -> Result<Moves> {
         let mut moves = Moves::default();
-        let mut left = STEP;
+        let written = self.shared.counters.records_written.load(Relaxed);
+        let before = self.shared.compacted_at.swap(written, Relaxed);
+        let recent = written.saturating_sub(before) * self.shared.record() as u64;
+        let mut left = STEP.max(recent.saturating_mul(SHARE));
         let mut done = Vec::new();
         while left > 0 {
             let Some(read) = self.compact_one(left, &mut done, &mut moves)? else {

@@ -28,6 +28,8 @@ pub(super) struct Shared {
     pub(super) segments: Mutex<Segments>,
     buffers: Mutex<Vec<Vec<u8>>>,
     pub(super) counters: Counters,
+    /// How many records had been written at the last step of compaction.
+    pub(super) compacted_at: AtomicU64,
 }
 
 impl Shared {
@@ -38,6 +40,7 @@ impl Shared {
             segments: Mutex::new(segments),
             buffers: Mutex::default(),
             counters: Counters::default(),
+            compacted_at: AtomicU64::new(0),
         }
     }
 
