@@ -1,4 +1,4 @@
-"""An Estimator of TensorFlow with feature columns, trained on tables by one line that is not part of it."""
+"""An Estimator of TensorFlow with feature columns, on tables by a line that is not part of it."""
 
 import tempfile
 
@@ -16,7 +16,8 @@ def input_fn():
     users, items = random.zipf(1.3, 20000) % USERS, random.zipf(1.3, 20000) % ITEMS
     features = {"user": users.astype(str), "item": items}
     labels = (users % 2 + items % 2 > 0).astype(np.int32)
-    return tf.data.Dataset.from_tensor_slices((features, labels)).shuffle(1000, seed=1).repeat().batch(BATCH)
+    data = tf.data.Dataset.from_tensor_slices((features, labels))
+    return data.shuffle(1000, seed=1).repeat().batch(BATCH)
 
 
 def make_estimator(directory):

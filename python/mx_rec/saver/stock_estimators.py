@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from mx_rec.saver.dense import saved_tables
 from mx_rec.stock.select import convert_graph, options_of_process
+from mx_rec.util.log import warn_once
 
 _here = threading.local()
 
@@ -32,6 +33,10 @@ def patched_model_fn(stock: Callable[..., Any]) -> Callable[..., Any]:
         if options_of_process() is None or getattr(_here, "exports", False):
             return spec
         trains = mode == tf.estimator.ModeKeys.TRAIN
+        if trains and getattr(self, "_warm_start_settings", None) is not None:
+            warn_once("stock_tables: the Estimator has warm_start_from, so that its variables stay "
+                      "TensorFlow's; a training that goes on without it takes them over.")
+            return spec
         checkpoint = tf.train.latest_checkpoint(self.model_dir) if self.model_dir else None
         known = saved_tables(checkpoint) if checkpoint else set()
         convert_graph(tf.compat.v1.get_default_graph(), trains, known,
