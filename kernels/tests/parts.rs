@@ -244,7 +244,7 @@ fn a_part_takes_its_keys_of_a_whole_table_that_has_more_rows_than_it_may_have() 
     };
     let small = make(whole.len() / 2);
     checkpoint::load_part(&small, &pool, &[&dir], part).unwrap();
-    assert!(small.len() > 0 && small.len() < whole.len() / 2);
+    assert!(!small.is_empty() && small.len() < whole.len() / 2);
     let error = checkpoint::load_part(&make(10), &pool, &[&dir], part).unwrap_err();
     assert_eq!(error.kind(), Kind::ResourceExhausted);
 }

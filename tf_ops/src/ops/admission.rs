@@ -302,21 +302,26 @@ impl TableOp for Stats {
     };
 
     fn run(context: &Context, table: &Table) -> Result<()> {
-        let stats = table.stats();
-        let load = stats.rows.saturating_mul(1000) / stats.capacity.max(1);
-        let values = [
-            stats.rows,
-            stats.capacity,
-            stats.rows_bytes,
-            stats.index_bytes,
-            stats.history_bytes,
-            load,
-            stats.hits,
-            stats.new,
-            stats.refused,
-            stats.evicted,
-            stats.stale,
-        ];
-        vector!(context, values.map(|value| value as i64))
+        vector!(context, numbers(table))
     }
+}
+
+/// The numbers of a table, in the order of the output `stats`.
+pub(super) fn numbers(table: &Table) -> [i64; 11] {
+    let stats = table.stats();
+    let load = stats.rows.saturating_mul(1000) / stats.capacity.max(1);
+    let values = [
+        stats.rows,
+        stats.capacity,
+        stats.rows_bytes,
+        stats.index_bytes,
+        stats.history_bytes,
+        load,
+        stats.hits,
+        stats.new,
+        stats.refused,
+        stats.evicted,
+        stats.stale,
+    ];
+    values.map(|value| value as i64)
 }
