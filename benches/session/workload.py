@@ -46,13 +46,14 @@ def key_order(sizes):
     return np.random.RandomState(1).permutation(sizes.rows).astype(np.int64)
 
 
-def id_batches(sizes, distribution, seed=2):
+def id_batches(sizes, distribution, seed=2, exponent=ZIPF_EXPONENT):
     """Batches of ids, the same for both sides.
 
     Args:
         sizes: a Sizes.
-        distribution: "u" (uniform) or "z" (Zipf 1.05 over all keys, popular keys scattered).
+        distribution: "u" (uniform) or "z" (Zipf over all keys, popular keys scattered).
         seed: seed of the draw.
+        exponent: of Zipf's law.
 
     Returns:
         int64 array of shape (batches, batch).
@@ -65,7 +66,7 @@ def id_batches(sizes, distribution, seed=2):
     if distribution == "u":
         return random.randint(0, sizes.rows, size=shape).astype(np.int64)
     if distribution == "z":
-        weights = np.arange(1, sizes.rows + 1, dtype=np.float64) ** -ZIPF_EXPONENT
+        weights = np.arange(1, sizes.rows + 1, dtype=np.float64) ** -exponent
         cumulated = np.cumsum(weights)
         ranks = np.searchsorted(cumulated, random.random_sample(shape) * cumulated[-1])
         names = np.random.RandomState(seed + 1).permutation(sizes.rows).astype(np.int64)

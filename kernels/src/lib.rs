@@ -1,7 +1,7 @@
 //! The engine: embedding tables that grow, their rows, their optimizers and their files.
 //!
-//! It knows nothing of TensorFlow or Python, keeps no global state and reads neither clock nor
-//! environment.
+//! It knows nothing of TensorFlow or Python, keeps no global state and reads no environment. It
+//! reads a clock only to measure how long batches wait for a disk.
 
 #![deny(unsafe_code)]
 
@@ -34,6 +34,7 @@ mod simd;
 mod sort;
 mod sync;
 mod table;
+pub mod tier;
 
 pub use batch::{
     bag_divisors, reduce, reduce_columns, reduce_pooled, restore, restore_pooled, rows_of_part,
@@ -49,5 +50,5 @@ pub use pool::Pool;
 pub use table::{
     Absent, BatchRows, Export, Field, FieldUpdate, IdsOf, KeyGradients, KeysOf, Lease, Loading,
     LookupColumns, LookupGradients, Memory, Push, Pushed, RowGradients, RowsOf, Snapshot, Stats,
-    Table, TableConfig, Target, Thresholds, MAX_CAPACITY, MAX_DIM,
+    Table, TableConfig, Target, Thresholds, TierConfig, TierStats, MAX_CAPACITY, MAX_DIM,
 };

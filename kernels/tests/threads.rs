@@ -5,6 +5,7 @@
 
 use mx_rec_kernels::{
     checkpoint, Absent, Ids, Initializer, Pool, Sgd, Table, TableConfig, Target, Thresholds,
+    TierConfig, TierStats,
 };
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -25,20 +26,32 @@ const DRIFT: i64 = 120;
 /// Seconds, of one a step, until a key is stale.
 const STALE: u32 = 100;
 
-fn made() -> Arc<Table> {
-    Arc::new(
-        Table::new(TableConfig {
-            name: "threads".into(),
-            dim: DIM,
-            capacity: 1 << 22,
-            seed: 5,
-            initializer: Initializer::Zeros,
-            init_param: 1.0,
-            frozen_keys: Vec::new(),
-            admission_sketch_bytes: 0,
-        })
-        .unwrap(),
-    )
+/// Rows in memory of a table with a tier: less than what all batches under way have together.
+const IN_MEMORY: u64 = 900;
+
+fn config() -> TableConfig {
+    TableConfig {
+        name: "threads".into(),
+        dim: DIM,
+        capacity: 1 << 22,
+        seed: 5,
+        initializer: Initializer::Zeros,
+        init_param: 1.0,
+        frozen_keys: Vec::new(),
+        admission_sketch_bytes: 0,
+    }
+}
+
+fn in_memory() -> Arc<Table> {
+    Arc::new(Table::new(config()).unwrap())
+}
+
+fn tiered() -> Arc<Table> {
+    let tier = TierConfig {
+        ram_rows: IN_MEMORY,
+        directories: vec![std::env::temp_dir()],
+    };
+    Arc::new(Table::tiered(config(), &tier).unwrap())
 }
 
 /// What one step subtracts from the row of a key: its first number tells how often, the others
@@ -158,6 +171,17 @@ impl Draw {
 
 #[test]
 fn every_verb_at_once_mixes_no_rows_up_and_loses_no_update() {
+    every_verb_at_once(in_memory, "memory");
+}
+
+#[test]
+fn every_verb_at_once_mixes_no_rows_up_and_loses_no_update_on_disk() {
+    let tier = every_verb_at_once(tiered, "disk");
+    let tier = tier.unwrap();
+    assert!(tier.misses > 1000 && tier.given_up > 0, "{tier:?}");
+}
+
+fn every_verb_at_once(made: fn() -> Arc<Table>, name: &str) -> Option<TierStats> {
     let seconds = std::env::var("MX_REC_STRESS_SECONDS")
         .ok()
         .and_then(|text| text.parse().ok());
@@ -169,7 +193,7 @@ fn every_verb_at_once_mixes_no_rows_up_and_loses_no_update() {
         stopped: AtomicBool::new(false),
         thread: AtomicU32::new(0),
     };
-    let dir = std::env::temp_dir().join(format!("mx_rec-threads-{}", std::process::id()));
+    let dir = std::env::temp_dir().join(format!("mx_rec-threads-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let evicted = AtomicU64::new(0);
     let (shared, table) = (&shared, &shared.table);
@@ -279,6 +303,7 @@ fn every_verb_at_once_mixes_no_rows_up_and_loses_no_update() {
         .unwrap();
     assert_eq!(table.evict().unwrap().1, 0);
     assert_eq!((table.len(), table.memory().rows_bytes), (0, 0));
+    table.stats().tier
 }
 
 /// Every row is its key's, and no key comes twice.

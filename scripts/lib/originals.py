@@ -105,7 +105,7 @@ def _demo(program: str, **switches: str) -> Switches:
 def _refusal(switches: Switches) -> Optional[str]:
     """Returns the documented refusal of a combination of switches."""
     if switches.get("USE_DYNAMIC_EXPANSION") == "1":
-        if switches["CACHE_MODE"] == "DDR":
+        if switches["CACHE_MODE"] in ("DDR", "SSD"):
             return _DDR_EXPANSION
         if switches.get("USE_TIMESTAMP") == "1":
             return _EVICT_EXPANSION
@@ -140,12 +140,16 @@ def little_demo_runs(full: bool) -> List[Run]:
         add(USE_MODIFY_GRAPH=modify, USE_ONE_SHOT="1")
         add(USE_MODIFY_GRAPH=modify, CACHE_MODE="DDR")
         for mode in ("train", "load_and_train", "predict"):
+            add(USE_MODE=mode, USE_MODIFY_GRAPH=modify, CACHE_MODE="SSD")
+        for mode in ("train", "load_and_train", "predict"):
             add(USE_MODE=mode, USE_MODIFY_GRAPH=modify, USE_DYNAMIC_EXPANSION="1")
     add(USE_DYNAMIC="0", USE_ONE_SHOT="1", USE_DETERMINISTIC="1", USE_DP="1",
         USE_TUPLE_DATA_FORMAT="1", USE_PADDING_KEYS="1")
     add(CACHE_MODE="DDR", USE_TIMESTAMP="1", USE_ONE_SHOT="1")
     add(MULTI_LOOKUP_TIMES="127")
+    add(CACHE_MODE="SSD", USE_TIMESTAMP="1", USE_ONE_SHOT="1")
     add(CACHE_MODE="DDR", USE_DYNAMIC_EXPANSION="1")
+    add(CACHE_MODE="SSD", USE_DYNAMIC_EXPANSION="1")
     add(USE_TIMESTAMP="1", USE_DYNAMIC_EXPANSION="1")
     add(MULTI_LOOKUP_TIMES="2")
     add(USE_MULTI_LOOKUP="0", USE_MODIFY_GRAPH="0")
@@ -226,6 +230,10 @@ def prepare_demo(directory: str) -> Switches:
 # The models --------------------------------------------------------------------------------------
 
 
+# The models that have a CACHE_MODE for rows on disk.
+HAVE_SSD = ("DCNv2", "dlrm")
+
+
 def _model_switches(**switches: str) -> Switches:
     found = {"CACHE_MODE": "HBM", "USE_DYNAMIC": "1", "USE_MODIFY_GRAPH": "1"}
     found.update(switches)
@@ -268,6 +276,8 @@ def model_runs(program: str, cut: Optional[Any], evidence: str) -> Callable[[boo
             add(USE_MODIFY_GRAPH=modify, USE_MULTI_LOOKUP="1")
             add(USE_MODIFY_GRAPH=modify, USE_DYNAMIC_EXPANSION="1")
             add(USE_MODIFY_GRAPH=modify, CACHE_MODE="DDR")
+            if program in HAVE_SSD:
+                add(USE_MODIFY_GRAPH=modify, CACHE_MODE="SSD")
         add(USE_DYNAMIC_EXPANSION="1", CACHE_MODE="DDR")
         if cut:
             for modify in "10":

@@ -5,8 +5,8 @@ import os
 import tensorflow as tf
 
 import model
-from features import Lacking, _lazy_adam
-from model import Training, session, started
+from features import Lacking
+from model import Training, lazy_adam, session, started
 
 tf1 = tf.compat.v1
 OLDEST = "1.15"
@@ -26,7 +26,7 @@ def features(directory):
 
 def _leave(directory):
     with started():
-        training = Training(_lazy_adam)
+        training = Training(lazy_adam)
         with session() as sess:
             sess.run(tf1.global_variables_initializer())
             training.run(sess, range(6))
@@ -45,7 +45,7 @@ def _restore(directory, is_oldest):
     told = set()
     for name in others:
         with started():
-            training = Training(_lazy_adam)
+            training = Training(lazy_adam)
             with session() as sess:
                 tf1.train.Saver().restore(sess, os.path.join(directory, name, _SAVED))
                 training.run(sess, range(6, model.STEPS))

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import lookups
 import model
-from model import Contents, Training, features, loss_of, make_table, session, started
+from model import Contents, Training, features, lazy_adam, loss_of, make_table, session, started
 
 tf1 = tf.compat.v1
 OK = "ok"
@@ -66,15 +66,11 @@ def _trains_stock(make):
     return train
 
 
-def _lazy_adam():
-    return _optimizer("lazy_adam", learning_rate=0.05)()
-
-
 def padding_and_evaluation(place):
     """Lookups of unknown keys give zeros and make no row."""
     del place
     with started():
-        training = Training(_lazy_adam)
+        training = Training(lazy_adam)
         with session() as sess:
             sess.run(tf1.global_variables_initializer())
             training.run(sess)
@@ -98,7 +94,7 @@ def feature_specs(place):
         batch = iterator.get_next()
         table = make_table()
         rows = sparse_lookup(table, spec, is_train=True, batch=batch)
-        update = _lazy_adam().minimize(loss_of(rows, batch["label"]), var_list=[table.variable])
+        update = lazy_adam().minimize(loss_of(rows, batch["label"]), var_list=[table.variable])
         contents = Contents(table)
         start_asc_pipeline()
         with session() as sess:
@@ -132,7 +128,7 @@ def _graph_modified(kind):
             batch = iterator.get_next()
             table = make_table()
             rows = sparse_lookup(table, batch["ids"], is_train=True, modify_graph=True)
-            update = _lazy_adam().minimize(loss_of(rows, batch["label"]),
+            update = lazy_adam().minimize(loss_of(rows, batch["label"]),
                                            var_list=[table.variable])
             contents = Contents(table)
             # What the script holds and fetches itself.
@@ -199,7 +195,7 @@ def admission_and_eviction(place):
                                                           faae_coefficient=1))
         tf1.add_to_collection(ASCEND_TIMESTAMP, batch["time"])
         step = tf1.train.get_or_create_global_step()
-        update = tf.group(_lazy_adam().minimize(loss_of(rows, batch["label"]),
+        update = tf.group(lazy_adam().minimize(loss_of(rows, batch["label"]),
                                                 var_list=[table.variable]),
                           tf1.assign_add(step, 1))
         contents = Contents(table)
@@ -234,7 +230,7 @@ def merged_tables(place):
 def save_and_restore(place):
     """tf.train.Saver in a directory of its own, restored in another session and trained on."""
     with started():
-        training = Training(_lazy_adam)
+        training = Training(lazy_adam)
         saver = tf1.train.Saver()
         with session() as sess:
             sess.run(tf1.global_variables_initializer())
@@ -250,7 +246,7 @@ def deltas(place):
     """Incremental checkpoints: a base, a delta, and a restore of both."""
     with started(is_incremental_checkpoint=True, save_checkpoint_due_time=1000,
                  save_delta_checkpoints_secs=1000):
-        training = Training(_lazy_adam)
+        training = Training(lazy_adam)
         saver = tf1.train.Saver()
         path = os.path.join(place, "model.ckpt")
         with session() as sess:
@@ -269,13 +265,13 @@ def deltas(place):
 def warm_start(place):
     """tf.compat.v1.train.warm_start of a table and its slots."""
     with started():
-        training = Training(_lazy_adam)
+        training = Training(lazy_adam)
         with session() as sess:
             sess.run(tf1.global_variables_initializer())
             training.run(sess, range(6))
             tf1.train.Saver().save(sess, os.path.join(place, "model.ckpt"), global_step=6)
     with started():
-        training = Training(_lazy_adam)
+        training = Training(lazy_adam)
         tf1.train.warm_start(place, vars_to_warm_start=[".*"])
         with session() as sess:
             sess.run(tf1.global_variables_initializer())
@@ -295,7 +291,7 @@ def monitored_session(place):
             table = make_table()
             rows = sparse_lookup(table, batch["ids"], is_train=True, modify_graph=True)
             step = tf1.train.get_or_create_global_step()
-            update = _lazy_adam().minimize(loss_of(rows, batch["label"]),
+            update = lazy_adam().minimize(loss_of(rows, batch["label"]),
                                            var_list=[table.variable], global_step=step)
             contents = Contents(table)
             hooks = [GraphModifierHook(), TableStatsHook(place, every_n_steps=5)]
@@ -329,7 +325,7 @@ def saved_model(place):
 
     directory, out = os.path.join(place, "model"), os.path.join(place, "out.npy")
     with started():
-        training = Training(_lazy_adam)
+        training = Training(lazy_adam)
         with session() as sess:
             sess.run(tf1.global_variables_initializer())
             training.run(sess)
@@ -368,7 +364,7 @@ def estimators(place):
         loss = loss_of(rows, labels)
         if not is_train:
             return estimator_module.EstimatorSpec(mode, loss=loss)
-        update = _lazy_adam().minimize(loss, var_list=[table.variable],
+        update = lazy_adam().minimize(loss, var_list=[table.variable],
                                        global_step=tf1.train.get_global_step())
         return estimator_module.EstimatorSpec(mode, loss=loss, train_op=update)
 
@@ -408,7 +404,7 @@ def estimator_warm_start(place):
 
     estimator_module = _estimator()
     with started():
-        training = Training(_lazy_adam)
+        training = Training(lazy_adam)
         with session() as sess:
             sess.run(tf1.global_variables_initializer())
             training.run(sess, range(6))
@@ -479,7 +475,7 @@ def eager_refusal(place):
 def refusals(place):
     """tf.train.Checkpoint and freezing refuse tables; a table in a signature as well."""
     with started():
-        training = Training(_lazy_adam)
+        training = Training(lazy_adam)
         with session() as sess:
             sess.run(tf1.global_variables_initializer())
             _refused(NotImplementedError, "items", lambda: tf1.train.Checkpoint(
@@ -510,7 +506,7 @@ def static_shapes_of_imported_graphs(place):
     """Shapes of lookups in a graph that is imported, where Python has not stated them."""
     del place
     with started():
-        training = Training(_lazy_adam)
+        training = Training(lazy_adam)
         graph_def = tf1.get_default_graph().as_graph_def()
         name = training.rows.name
     with tf.Graph().as_default():
@@ -533,7 +529,7 @@ def control_flow(place):
         chosen = tf1.placeholder(tf.bool, [])
         rows = tf1.cond(chosen, lambda: sparse_lookup(table, ids, modify_graph=True),
                         lambda: tf.zeros([tf.size(ids), model.DIM]))
-        update = _lazy_adam().minimize(tf.reduce_sum(tf.square(rows)), var_list=[table.variable])
+        update = lazy_adam().minimize(tf.reduce_sum(tf.square(rows)), var_list=[table.variable])
         contents = Contents(table)
         with session() as sess:
             sess.run(tf1.global_variables_initializer())

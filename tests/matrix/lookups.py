@@ -6,15 +6,9 @@ import numpy as np
 import tensorflow as tf
 
 import model
-from model import Contents, Training, batches, make_table, session, started
+from model import Contents, Training, batches, lazy_adam, make_table, session, started
 
 tf1 = tf.compat.v1
-
-
-def _lazy_adam():
-    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
-
-    return create_hash_optimizer(learning_rate=0.05)
 
 
 def _trained(update, tables, feeds):
@@ -39,7 +33,7 @@ def pooled_lookups(place):
         pooled = [sparse_lookup_pooled(table, ids, combiner, weights=weights, modify_graph=True)
                   for combiner in ("sum", "mean", "sqrtn")]
         loss = tf.add_n([tf.reduce_sum(tf.square(one * 0.5 - 0.25)) for one in pooled])
-        update = _lazy_adam().minimize(loss, var_list=[table.variable])
+        update = lazy_adam().minimize(loss, var_list=[table.variable])
         data = batches()
         feeds = [{ids: data["ids"][step].reshape(-1, 4),
                   weights: 0.5 + data["label"][step].reshape(-1, 4)} for step in range(model.STEPS)]
@@ -55,7 +49,7 @@ def sparse_bags(place):
         table = make_table()
         ids = tf1.sparse_placeholder(tf.int64, [None, None])
         pooled = safe_embedding_lookup_sparse(table, ids, combiner="sum", modify_graph=True)
-        update = _lazy_adam().minimize(tf.reduce_sum(tf.square(pooled * 0.5 - 0.25)),
+        update = lazy_adam().minimize(tf.reduce_sum(tf.square(pooled * 0.5 - 0.25)),
                                        var_list=[table.variable])
         places = np.array([[0, 0], [0, 1], [2, 0]])
         feeds = [{ids: tf1.SparseTensorValue(places, np.array(values), [4, 2])}
@@ -73,7 +67,7 @@ def many_tables(place):
         ids = [tf1.placeholder(tf.int64, [None]) for _ in tables]
         rows = sparse_lookup_many(tables, ids, modify_graph=True, concat=True)
         variables = [table.variable for table in tables]
-        update = _lazy_adam().minimize(tf.reduce_sum(tf.square(rows * 0.5 - 0.25)),
+        update = lazy_adam().minimize(tf.reduce_sum(tf.square(rows * 0.5 - 0.25)),
                                        var_list=variables)
         data = batches()["ids"]
         feeds = [{ids[0]: data[step], ids[1]: data[step][::-1]} for step in range(model.STEPS)]
@@ -109,7 +103,7 @@ def plain_export(place):
     from mx_rec.saver import export_plain
 
     with started():
-        training = Training(_lazy_adam)
+        training = Training(lazy_adam)
         asked = np.array([-3 * 10 ** 13, 5, -1])
         with session() as sess:
             sess.run(tf1.global_variables_initializer())

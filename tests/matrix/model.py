@@ -25,6 +25,13 @@ def batches():
     return {"ids": ids, "label": random.rand(STEPS, BATCH).astype(np.float32)}
 
 
+def lazy_adam():
+    """The optimizer of most rows of the table."""
+    from mx_rec.optimizers.lazy_adam import create_hash_optimizer
+
+    return create_hash_optimizer(learning_rate=0.05)
+
+
 def features(data=None):
     """The dataset of these batches."""
     return tf.data.Dataset.from_tensor_slices(data or batches())

@@ -168,6 +168,34 @@ def test_a_sum_that_a_fused_update_leaves_out_cannot_be_fed(graph, session, dyna
         session().run(train, {gradient.values: np.ones([2, DIM])})
 
 
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_the_weight_of_padding_is_not_looked_at(graph, session, dynamic, combiner):
+    """NaN and infinity are what a script may leave there: they reach no vector and no row."""
+    tf = support.tf()
+    table = make_table("table")
+    ids = tf.constant([[3, -1, 3], [-1, -1, -1], [-1, 4, -1]], tf.int64)
+    weights = tf.compat.v1.placeholder(tf.float32, [3, 3])
+    vectors = [pooled(table, ids, combiner, weights=weights, is_train=is_train) for is_train in (True, False)]
+    from mx_rec.optimizers.gradient_descent import create_hash_optimizer
+
+    # The gradient does not read the vectors: the update is told to wait for them.
+    with tf.control_dependencies([vectors[0]]):
+        train = create_hash_optimizer(0.5).minimize(tf.reduce_sum(vectors[0]), var_list=[table.variable])
+    raw = support.Raw.of(table)
+    found = []
+    for nothing in (1.0, np.nan, np.inf):
+        sess = session()
+        sess.run(tf.compat.v1.global_variables_initializer())
+        feed = {weights: [[2.0, nothing, 1.0], [nothing, nothing, nothing], [nothing, 0.5, nothing]]}
+        trained, _ = sess.run([vectors[0], train], feed)
+        found.append([trained, sess.run(vectors[1], feed), raw.rows(sess)])
+    assert np.isfinite(found[0][0]).all() and not found[0][0][1].any()
+    for trained, evaluated, rows in found[1:]:
+        support.assert_same_bits(trained, found[0][0])
+        support.assert_same_bits(evaluated, found[0][1])
+        support.assert_same_tables(rows, found[0][2])
+
+
 def test_padding_keys_are_added_and_never_change(graph, session, dynamic):
     tf = support.tf()
     from mx_rec.optimizers.gradient_descent import create_hash_optimizer

@@ -202,7 +202,8 @@ def test_trained_weights_and_rows_move_together(graph, session, dynamic):
         support.assert_rounding(found[0], expected, 4000, scale=np.abs(expected).max())
 
 
-@pytest.mark.parametrize("what", ["unsorted", "outside", "splits", "short weights", "no weights"])
+@pytest.mark.parametrize("what", ["unsorted", "outside", "splits", "descending splits", "short splits", "long splits",
+                                  "no splits", "short weights", "no weights"])
 def test_ids_and_weights_that_do_not_fit_fail_with_their_names(graph, session, dynamic, what):
     tf = support.tf()
     table = make_table("table")
@@ -212,10 +213,14 @@ def test_ids_and_weights_that_do_not_fit_fail_with_their_names(graph, session, d
     weights = tf.compat.v1.placeholder_with_default(tf.constant([1.0, 2.0, 3.0]), [None])
     sparse = tf.SparseTensor(indices, ids, [2, 2])
     ragged = tf.RaggedTensor.from_row_splits(ids, splits, validate=False)
-    vector = pooled(table, ragged if what == "splits" else sparse, weights=weights)
+    vector = pooled(table, ragged if "splits" in what else sparse, weights=weights)
     feeds = {"unsorted": ({indices: [[1, 0], [0, 1], [1, 1]]}, "must ascend"),
              "outside": ({indices: [[0, 0], [0, 1], [2, 0]]}, "outside of their shape"),
              "splits": ({splits: [1, 2, 3]}, "begin with 0"),
+             "descending splits": ({splits: [0, 2, 1, 3]}, "ascend"),
+             "short splits": ({splits: [0, 2]}, "last bag must end at the last id"),
+             "long splits": ({splits: [0, 4]}, "must ascend from 0 to the ids"),
+             "no splits": ({splits: []}, "begin with 0"),
              "short weights": ({weights: [1.0, 2.0]}, "weights must have the shape of the ids"),
              "no weights": ({weights: []}, "weights must have the shape of the ids")}
     sess = session()

@@ -2,7 +2,7 @@
 //! to be done with the table.
 
 use crate::shared;
-use mx_rec_kernels::{Error, Result, Table, TableConfig};
+use mx_rec_kernels::{Error, Result, Table, TableConfig, TierConfig};
 use serde_json::{Map, Value};
 
 /// A configuration and what is to be done with the table that is made by it.
@@ -12,11 +12,13 @@ pub(crate) struct Settings {
     pub(crate) table: TableConfig,
     /// Whether changes are tracked, for incremental checkpoints.
     track_changes: bool,
+    /// Where rows are that memory does not hold; `None` for a table in memory.
+    tier: Option<TierConfig>,
 }
 
 impl Settings {
-    /// Reads a configuration: a [`TableConfig`], which may have `track_changes` beside its own
-    /// fields. No other field may be there.
+    /// Reads a configuration: a [`TableConfig`], which may have `track_changes` and `tier` beside
+    /// its own fields. No other field may be there.
     ///
     /// # Errors
     /// `InvalidArgument` that names the field, for another form, and for values out of their
@@ -47,6 +49,16 @@ impl Settings {
                 )))
             }
         };
+        let tier: Option<TierConfig> = match fields.remove(TIER) {
+            None => None,
+            Some(tier) => Some(serde_path_to_error::deserialize(tier).map_err(|error| {
+                let field = match error.path().to_string().as_str() {
+                    "." => TIER.to_owned(),
+                    field => format!("{TIER}.{field}"),
+                };
+                invalid(format_args!("in the field {field:?}: {}", error.inner()))
+            })?),
+        };
         let table: TableConfig =
             serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| match error
                 .path()
@@ -58,18 +70,25 @@ impl Settings {
                 field => invalid(format_args!("in the field {field:?}: {}", error.inner())),
             })?;
         table.validate()?;
+        if let Some(tier) = &tier {
+            tier.validate(&table.name)?;
+        }
         Ok(Self {
             table,
             track_changes,
+            tier,
         })
     }
 
     /// Makes a table by this configuration.
     ///
     /// # Errors
-    /// Those of [`Table::new`].
+    /// Those of [`Table::new`] and [`Table::tiered`].
     pub(crate) fn make(&self) -> Result<Table> {
-        let table = Table::new(self.table.clone())?;
+        let table = match &self.tier {
+            None => Table::new(self.table.clone())?,
+            Some(tier) => Table::tiered(self.table.clone(), tier)?,
+        };
         if self.track_changes {
             table.track_changes();
         }
@@ -83,11 +102,15 @@ impl Settings {
             _ => Map::new(),
         };
         fields.insert(TRACK_CHANGES.to_owned(), Value::Bool(self.track_changes));
+        if let Some(Ok(tier)) = self.tier.as_ref().map(serde_json::to_value) {
+            fields.insert(TIER.to_owned(), tier);
+        }
         fields
     }
 }
 
 const TRACK_CHANGES: &str = "track_changes";
+const TIER: &str = "tier";
 
 impl shared::Settings for Settings {
     fn difference(&self, other: &Self) -> Option<(String, String, String)> {
@@ -186,6 +209,31 @@ mod tests {
                 text("{\"kind\": \"zeros\"}", ", \"admission_sketch_bytes\": -1"),
                 "admission_sketch_bytes",
             ),
+            (
+                text("{\"kind\": \"zeros\"}", ", \"tier\": {\"ram_rows\": -1}"),
+                "tier.ram_rows",
+            ),
+            (
+                text(
+                    "{\"kind\": \"zeros\"}",
+                    ", \"tier\": {\"ram_rows\": 0, \"directories\": [\"/ssd\"]}",
+                ),
+                "ram_rows must be 1 to 2000000000 (table=t, ram_rows=0)",
+            ),
+            (
+                text(
+                    "{\"kind\": \"zeros\"}",
+                    ", \"tier\": {\"ram_rows\": 1, \"directories\": []}",
+                ),
+                "one directory or more (table=t)",
+            ),
+            (
+                text(
+                    "{\"kind\": \"zeros\"}",
+                    ", \"tier\": {\"ram_rows\": 1, \"directories\": [], \"colour\": 1}",
+                ),
+                "colour",
+            ),
             (b"{\"name\": \"t\"}".to_vec(), "`dim`"),
             (b"{\"name\": \"t\", \"dim\": -1}".to_vec(), "\"dim\""),
             (b"{\"name\": null}".to_vec(), "\"name\""),
@@ -236,7 +284,7 @@ mod tests {
                 assert!(doc.contains(name), "{name} is not in: {doc}");
             }
         }
-        assert!(doc.contains(TRACK_CHANGES));
+        assert!(doc.contains(TRACK_CHANGES) && doc.contains(TIER));
     }
 
     #[test]
@@ -265,6 +313,11 @@ mod tests {
             (found.0.as_str(), found.1.as_str()),
             ("track_changes", "true")
         );
+        let tier = ", \"tier\": {\"ram_rows\": 7, \"directories\": [\"/ssd\"]}";
+        let found = settings(&text(SCALING, tier))?.difference(&one);
+        let (name, here, there) = found.unwrap_or_default();
+        assert_eq!((name.as_str(), there.as_str()), ("tier", "none"));
+        assert!(here.contains("/ssd"), "{here}");
         Ok(())
     }
 }

@@ -109,7 +109,8 @@ pub(super) fn write_rows(
     let most = (BLOCK_BYTES as u64 / width.max(KEY_BYTES)).max(1) as usize;
     let buffers = Mutex::new(Vec::new());
     let mut rows = 0;
-    snapshot.windows(pool, keep, &mut |window| {
+    let in_memory = |row: u32| keep(row) && snapshot.is_in_memory(row);
+    snapshot.windows(pool, &in_memory, &mut |window| {
         let blocks = blocks(window, most, &mut rows);
         let sums = sum_and_write(pool, &blocks, &buffers, |block, buffer| {
             block.write(snapshot, window, dim, &parts, buffer)
@@ -119,6 +120,15 @@ pub(super) fn write_rows(
                 part.append(sum, block.used);
             }
         }
+        Ok(())
+    })?;
+    // Rows on disk come last, in the order in which they lie there.
+    snapshot.each_on_disk(pool, keep, &mut |keys, floats| {
+        let sums = write_records(pool, &parts, rows, dim, (keys, floats))?;
+        for (part, sum) in parts.iter_mut().zip(sums) {
+            part.append(sum, keys.len() as u64);
+        }
+        rows += keys.len() as u64;
         Ok(())
     })?;
     let mut written = Vec::new();
@@ -132,6 +142,37 @@ pub(super) fn write_rows(
         written.push(part.written());
     }
     Ok((rows, written))
+}
+
+/// Writes records, keys and floats `(n, dim * (1 + slots))`, behind the `rows` that are in the
+/// files; returns the checksum of each part's share.
+fn write_records(
+    pool: &Pool,
+    parts: &[PartWriter],
+    rows: u64,
+    dim: usize,
+    (keys, floats): (&[i64], &[f32]),
+) -> Result<Sums> {
+    let mut sums = vec![0; parts.len()];
+    let width = (parts.len() - 1) * dim;
+    let work = parts.iter().zip(&mut sums).enumerate().collect();
+    pool.try_each(
+        work,
+        |(at, (part, sum)): (usize, (&PartWriter, &mut u32))| {
+            let mut buffer = Vec::with_capacity(keys.len() * part.width as usize);
+            match at.checked_sub(1) {
+                None => keys
+                    .iter()
+                    .for_each(|key| buffer.extend_from_slice(&key.to_le_bytes())),
+                Some(at) => floats
+                    .chunks_exact(width)
+                    .for_each(|row| push_floats(&mut buffer, &row[at * dim..(at + 1) * dim])),
+            }
+            *sum = part.write(rows, &buffer)?;
+            Ok(())
+        },
+    )?;
+    Ok(sums)
 }
 
 /// The checksums of one block, by part.
@@ -204,14 +245,7 @@ impl Block {
                     }
                 }),
             }
-            let start = self.first * part.width;
-            named(
-                part.file.write_all_at(buffer, start),
-                "write a file",
-                &part.path,
-            )?;
-            start_writeback(&part.file, start, buffer.len() as u64);
-            sums.push(crc32c::crc32c(buffer));
+            sums.push(part.write(self.first, buffer)?);
         }
         Ok(sums)
     }
@@ -251,6 +285,15 @@ impl PartWriter {
             bytes: 0,
             crc32c: 0,
         })
+    }
+
+    /// Writes records from record `first` on; returns their checksum.
+    fn write(&self, first: u64, buffer: &[u8]) -> Result<u32> {
+        let start = first * self.width;
+        let written = self.file.write_all_at(buffer, start);
+        named(written, "write a file", &self.path)?;
+        start_writeback(&self.file, start, buffer.len() as u64);
+        Ok(crc32c::crc32c(buffer))
     }
 
     /// Takes in the checksum of the next `rows` records.

@@ -1,8 +1,8 @@
-//! One shard of the index: an open-addressed array of cache-line buckets that grows in one
-//! streaming pass.
+//! One shard of the index: an open-addressed array of cache-line buckets that grows where it is, in
+//! one streaming pass.
 
 use super::hash::{hash, scale};
-use crate::mem::{Bucket, Pages, NONE};
+use crate::mem::{Bucket, Pages, Zeroable, NONE};
 use crate::Result;
 
 /// Entries per bucket at which a shard grows: 80% of its places.
@@ -14,25 +14,31 @@ const GROWTH: f64 = 1.3;
 /// The entries whose hashes share their upper bits. Callers pass the hash without those bits,
 /// shifted up.
 ///
-/// Buckets are in the order of the hashes, whatever the length of the array: growth reads and
-/// writes forwards.
+/// Buckets are in the order of the hashes, whatever the length of the array: growth goes through it
+/// once, from its end to its start, and an entry moves towards the end.
 pub(crate) struct Shard {
     buckets: Pages<Bucket>,
     len: usize,
     /// 0..1: shards of different phase grow at different moments.
     phase: f64,
+    /// Entries that the shard of a full table has, about: no address space is taken for more.
+    most: usize,
 }
 
+/// How many times its length an array has address space for, if a full table needs that much.
+const ROOM: usize = 8;
+
 impl Shard {
-    /// An empty shard.
+    /// An empty shard for about `most` entries.
     ///
     /// # Errors
     /// `ResourceExhausted` if the system gives no memory.
-    pub(crate) fn new(phase: f64) -> Result<Shard> {
+    pub(crate) fn new(phase: f64, most: usize) -> Result<Shard> {
         Ok(Shard {
             buckets: Pages::new(1)?,
             len: 0,
             phase,
+            most,
         })
     }
 
@@ -67,14 +73,18 @@ impl Shard {
         NONE
     }
 
-    /// Makes room for `more` entries.
+    /// Makes room for `more` entries. `tail` is working memory.
     ///
     /// # Errors
     /// `ResourceExhausted`; the shard is as it was.
-    pub(crate) fn reserve(&mut self, more: usize, bits: u32) -> Result<()> {
+    pub(crate) fn reserve(&mut self, more: usize, bits: u32, tail: &mut Vec<Bucket>) -> Result<()> {
         let wanted = self.len.saturating_add(more).div_ceil(FULL);
-        if wanted > self.buckets.len() {
-            self.rebuild(wanted, bits)?;
+        let old = self.buckets.len();
+        if wanted > old {
+            match self.buckets.extend(class(wanted, self.phase), tail)? {
+                Some(kept) => spread(&mut self.buckets, old, kept, tail, bits),
+                None => self.rebuild(wanted, bits)?,
+            }
         }
         Ok(())
     }
@@ -95,10 +105,15 @@ impl Shard {
     /// has one.
     #[inline]
     pub(crate) fn insert(&mut self, key: i64, local: u64, row: u32) -> bool {
-        if self.find(key, local).is_some() {
-            return false;
+        let home = scale(local, self.buckets.len());
+        let bucket = &mut self.buckets[home];
+        // Most entries come to a home that nobody has passed and that has room.
+        if bucket.is_passed() || !bucket.lacks(key) || !bucket.put(!key, !row) {
+            if self.find(key, local).is_some() {
+                return false;
+            }
+            put(&mut self.buckets, key, local, row);
         }
-        put(&mut self.buckets, key, local, row);
         self.len += 1;
         true
     }
@@ -135,11 +150,7 @@ impl Shard {
         self.len = 0;
         match Pages::new(1) {
             Ok(buckets) => self.buckets = buckets,
-            Err(_) => self.buckets.fill(Bucket {
-                keys: [0; 5],
-                rows: [0; 5],
-                passed: 0,
-            }),
+            Err(_) => self.buckets.fill(Bucket::ZERO),
         }
     }
 
@@ -187,7 +198,9 @@ impl Shard {
 
     /// Moves all entries to an array of at least `wanted` buckets.
     fn rebuild(&mut self, wanted: usize, bits: u32) -> Result<()> {
-        let mut buckets = Pages::new(class(wanted, self.phase))?;
+        let len = class(wanted, self.phase);
+        let full = class(self.most.div_ceil(FULL), self.phase);
+        let mut buckets = Pages::with_room(len, full.min(len.saturating_mul(ROOM)))?;
         for bucket in self.buckets.iter() {
             for (&key, &row) in bucket.keys.iter().zip(&bucket.rows) {
                 if key != 0 {
@@ -200,6 +213,52 @@ impl Shard {
     }
 }
 
+/// Moves the entries of the first `old` buckets to where they belong now that the array is longer.
+/// The buckets from `kept` on are in `tail`, and those behind `kept` in the array are empty.
+///
+/// Goes from the last old bucket to the first, so that an entry moves into buckets that have been
+/// read. Who is to go before them (his home was near the start, and he lay far from it) passes by
+/// the unread ones, and so does who comes around the end. So `passed` of an unread bucket that
+/// somebody has passed by, and of all behind it, counts anew.
+fn spread(buckets: &mut [Bucket], old: usize, kept: usize, tail: &[Bucket], bits: u32) {
+    // From here on `passed` counts anew.
+    let mut anew = kept;
+    for at in (0..old).rev() {
+        let bucket = match tail.get(at.wrapping_sub(kept)) {
+            Some(&bucket) if at >= kept => bucket,
+            _ => {
+                anew = count_anew(buckets, at, anew);
+                let place = &mut buckets[at];
+                let bucket = *place;
+                place.keys = Bucket::ZERO.keys;
+                place.rows = Bucket::ZERO.rows;
+                bucket
+            }
+        };
+        for (&key, &row) in bucket.keys.iter().zip(&bucket.rows) {
+            if key != 0 {
+                let n = buckets.len();
+                let mut to = scale(hash(!key) << bits, n);
+                // Read buckets have room: they are more than they were, and hold no more entries.
+                while to < at || !buckets[to].put(key, row) {
+                    anew = count_anew(buckets, to, anew);
+                    buckets[to].passed = buckets[to].passed.saturating_add(1);
+                    to = next(to, n);
+                }
+            }
+        }
+    }
+}
+
+/// Forgets what `passed` the buckets from `at` to `anew`; returns from where on it counts anew now.
+#[inline(always)]
+fn count_anew(buckets: &mut [Bucket], at: usize, anew: usize) -> usize {
+    if at < anew {
+        buckets[at..anew].iter_mut().for_each(|one| one.passed = 0);
+    }
+    at.min(anew)
+}
+
 /// Writes an entry to the first free place from its home on; there is one, because a shard grows
 /// before it is full.
 #[inline]
@@ -207,13 +266,10 @@ fn put(buckets: &mut [Bucket], key: i64, local: u64, row: u32) {
     let n = buckets.len();
     let mut at = scale(local, n);
     for _ in 0..n {
-        let bucket = &mut buckets[at];
-        if let Some(entry) = bucket.keys.iter().position(|&key| key == 0) {
-            bucket.keys[entry] = !key;
-            bucket.rows[entry] = !row;
+        if buckets[at].put(!key, !row) {
             return;
         }
-        bucket.passed = bucket.passed.saturating_add(1);
+        buckets[at].passed = buckets[at].passed.saturating_add(1);
         at = next(at, n);
     }
     debug_assert!(false, "a shard is full");
@@ -239,71 +295,5 @@ fn class(wanted: usize, phase: f64) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn filled(n: i64) -> Shard {
-        let mut shard = Shard::new(0.5).unwrap();
-        for key in 0..n {
-            shard.reserve(1, 0).unwrap();
-            assert!(shard.insert(key * 977, hash(key * 977), key as u32));
-        }
-        shard
-    }
-
-    #[test]
-    fn entries_survive_growth() {
-        let shard = filled(20_000);
-        for key in 0..20_000 {
-            assert_eq!(shard.row(key * 977, hash(key * 977)), key as u32);
-        }
-        assert_eq!(shard.row(1, hash(1)), NONE);
-        assert!(shard.bytes() as f64 / 20_000.0 <= 16.0 * GROWTH + 0.1);
-    }
-
-    #[test]
-    fn removal_leaves_the_others_findable_and_no_trace() {
-        let mut shard = filled(5_000);
-        for key in (0..5_000).filter(|key| key % 3 != 0) {
-            assert_eq!(shard.remove(key * 977, hash(key * 977)), key as u32);
-            assert_eq!(shard.remove(key * 977, hash(key * 977)), NONE);
-        }
-        for key in 0..5_000 {
-            let expected = if key % 3 == 0 { key as u32 } else { NONE };
-            assert_eq!(shard.row(key * 977, hash(key * 977)), expected);
-        }
-        for key in (0..5_000).filter(|key| key % 3 == 0) {
-            shard.remove(key * 977, hash(key * 977));
-        }
-        assert_eq!(shard.len(), 0);
-        assert!(shard.buckets.iter().all(|bucket| bucket.passed == 0));
-        shard.shrink(0).unwrap();
-        assert!(shard.bytes() <= 128);
-    }
-
-    #[test]
-    fn keys_with_one_home_go_to_the_next_buckets_and_around_the_end() {
-        let mut shard = Shard::new(0.0).unwrap();
-        shard.reserve(40, 0).unwrap();
-        for key in 0..30 {
-            assert!(shard.insert(key, u64::MAX, key as u32));
-            assert!(!shard.insert(key, u64::MAX, 99));
-        }
-        assert!((0..30).all(|key| shard.row(key, u64::MAX) == key as u32));
-        assert_eq!(shard.remove(3, u64::MAX), 3);
-        assert_eq!(shard.row(29, u64::MAX), 29);
-    }
-
-    #[test]
-    fn sizes_are_spread_over_one_growth_step() {
-        let sizes: Vec<usize> = (0..8).map(|at| class(1000, f64::from(at) / 8.0)).collect();
-        assert!(
-            sizes.iter().all(|&size| (1000..=1301).contains(&size)),
-            "{sizes:?}"
-        );
-        assert!(
-            sizes.iter().max() > Some(&1200) && sizes.iter().min() < Some(&1080),
-            "{sizes:?}"
-        );
-    }
-}
+#[path = "shard_tests.rs"]
+mod tests;

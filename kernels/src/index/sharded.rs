@@ -2,7 +2,7 @@
 
 use super::hash::{hash, top};
 use super::shard::Shard;
-use crate::mem::{prefetch_behind, Bucket, NONE};
+use crate::mem::{prefetch, prefetch_behind, Bucket, NONE};
 use crate::sort::Sizes;
 use crate::sync::Mutex;
 use crate::{Pool, Result, PADDING};
@@ -36,11 +36,14 @@ impl Index {
             .next_power_of_two()
             .ilog2()
             .min(MOST_BITS);
+        let entries = usize::try_from(capacity >> bits).unwrap_or(usize::MAX);
+        // Shards are not equally full.
+        let most = entries.saturating_add(entries / 64);
         let shards = (0..1_u32 << bits)
             .map(|at| {
                 // Neighbours in number are far apart in phase.
                 let spread = f64::from(at.reverse_bits()) / f64::from(u32::MAX);
-                Shard::new(spread)
+                Shard::new(spread, most)
             })
             .collect::<Result<_>>()?;
         Ok(Index {
@@ -136,8 +139,9 @@ impl Index {
             },
         );
         pool.try_each(work, |shards| {
+            let mut tail = Vec::new();
             let mut shards = shards.into_iter();
-            shards.try_for_each(|(shard, more)| shard.reserve(more, bits))
+            shards.try_for_each(|(shard, more)| shard.reserve(more, bits, &mut tail))
         })
     }
 
@@ -151,27 +155,27 @@ impl Index {
         } else {
             (pool.threads() * 4).min(self.shards.len())
         };
-        // Positions of `keys`, grouped by shard in order of occurrence.
+        // Keys and rows, grouped by shard in order of occurrence.
         let mut sizes = Sizes::new(vec![0_u32; self.shards.len()]);
         keys.iter()
             .for_each(|&key| sizes.count(top(hash(key), bits)));
         let mut places = sizes.places();
         let starts = places.starts(self.shards.len(), keys.len());
-        let mut order = vec![0_u32; keys.len()];
-        for (at, &key) in keys.iter().enumerate() {
-            order[places.next(top(hash(key), bits))] = at as u32;
+        let mut entries = vec![(0_i64, 0_u32); keys.len()];
+        for (&key, &row) in keys.iter().zip(rows) {
+            entries[places.next(top(hash(key), bits))] = (key, row);
         }
         let twice = Mutex::new(None);
         let work: Vec<_> = self
             .shards
             .iter_mut()
             .zip(starts.windows(2))
-            .map(|(shard, range)| (shard, &order[range[0] as usize..range[1] as usize]))
-            .filter(|(_, positions)| !positions.is_empty())
+            .map(|(shard, range)| (shard, &entries[range[0] as usize..range[1] as usize]))
+            .filter(|(_, entries)| !entries.is_empty())
             .collect();
         pool.each(chunked(work, parts), |shards| {
-            for (shard, positions) in shards {
-                if let Some(key) = fill(shard, positions, keys, rows, bits) {
+            for (shard, entries) in shards {
+                if let Some(key) = fill(shard, entries, bits) {
                     *twice.lock() = Some(key);
                 }
             }
@@ -251,26 +255,28 @@ impl Index {
     }
 }
 
-/// Inserts the entries at `positions` into a shard, with the buckets ahead prefetched.
-fn fill(
-    shard: &mut Shard,
-    positions: &[u32],
-    keys: &[i64],
-    rows: &[u32],
-    bits: u32,
-) -> Option<i64> {
-    const AHEAD: usize = 16;
-    let local = |at: u32| hash(keys[at as usize]) << bits;
+/// Inserts entries into a shard, with the buckets ahead prefetched, and those behind them where an
+/// entry will lie further on.
+fn fill(shard: &mut Shard, entries: &[(i64, u32)], bits: u32) -> Option<i64> {
+    const AHEAD: usize = 20;
+    const BEHIND: usize = 8;
     let mut twice = None;
-    for &at in positions.iter().take(AHEAD) {
-        crate::mem::prefetch(shard.home(local(at)));
-    }
-    for (step, &at) in positions.iter().enumerate() {
-        if let Some(&ahead) = positions.get(step + AHEAD) {
-            crate::mem::prefetch(shard.home(local(ahead)));
+    for piece in entries.chunks(256) {
+        let mut locals = [0; 256 + AHEAD];
+        for (local, &(key, _)) in locals.iter_mut().zip(piece) {
+            *local = hash(key) << bits;
         }
-        if !shard.insert(keys[at as usize], local(at), rows[at as usize]) {
-            twice = Some(keys[at as usize]);
+        for &local in &locals[..AHEAD.min(piece.len())] {
+            prefetch(shard.home(local));
+        }
+        for (step, &(key, row)) in piece.iter().enumerate() {
+            // Behind the last entry these are homes of 0, which cost little.
+            prefetch(shard.home(locals[step + AHEAD]));
+            let home = shard.home(locals[step + BEHIND]);
+            prefetch_behind(home, usize::from(home.is_passed() | home.is_full()));
+            if !shard.insert(key, locals[step], row) {
+                twice = Some(key);
+            }
         }
     }
     twice

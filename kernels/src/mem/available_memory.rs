@@ -33,12 +33,7 @@ pub(crate) fn check(bytes: u64) -> Result<()> {
     if bytes < ASKED {
         return Ok(());
     }
-    let places = Places {
-        machine: Path::new("/proc/meminfo"),
-        groups: Path::new("/proc/self/cgroup"),
-        mount: Path::new("/sys/fs/cgroup"),
-    };
-    match places.available() {
+    match available() {
         Some(available) if bytes.saturating_add(SPARE) > available => Err(Error::new(
             Kind::ResourceExhausted,
             "the system has no more memory",
@@ -48,6 +43,16 @@ pub(crate) fn check(bytes: u64) -> Result<()> {
         .with("kept_free", SPARE)),
         _ => Ok(()),
     }
+}
+
+/// Bytes that can still be used without swapping or being killed; `None` if nothing tells.
+pub(super) fn available() -> Option<u64> {
+    let places = Places {
+        machine: Path::new("/proc/meminfo"),
+        groups: Path::new("/proc/self/cgroup"),
+        mount: Path::new("/sys/fs/cgroup"),
+    };
+    places.available()
 }
 
 impl Places<'_> {

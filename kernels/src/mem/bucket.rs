@@ -45,7 +45,38 @@ impl Bucket {
     /// The row of `key` if its entry is in this bucket, else [`NONE`].
     #[inline(always)]
     pub(crate) fn row(&self, key: i64) -> u32 {
-        let wanted = !key;
+        let equal = self.equal(!key);
+        // Without a branch: which keys have entries cannot be foreseen. For 0 the row of any entry
+        // is read and not used.
+        let row = !self.rows[(equal.trailing_zeros() as usize).min(ENTRIES - 1)];
+        if equal == 0 {
+            NONE
+        } else {
+            row
+        }
+    }
+
+    /// Whether no entry of `key` is in this bucket.
+    #[inline(always)]
+    pub(crate) fn lacks(&self, key: i64) -> bool {
+        self.equal(!key) == 0
+    }
+
+    /// Writes an entry, inverted, to the first free place; returns whether there is one.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, key: i64, row: u32) -> bool {
+        let place = self.equal(0).trailing_zeros() as usize;
+        let free = place < ENTRIES;
+        if free {
+            self.keys[place] = key;
+            self.rows[place] = row;
+        }
+        free
+    }
+
+    /// In which places a key, inverted, stands: a bit each.
+    #[inline(always)]
+    fn equal(&self, wanted: i64) -> u32 {
         // SAFETY: a bucket is 64 bytes of integers, aligned to 64, without padding (asserted
         // above), and so are 8 words.
         let words: &[i64; WORDS] = unsafe { &*std::ptr::from_ref(self).cast() };
@@ -55,15 +86,13 @@ impl Bucket {
         for (at, &word) in words.iter().enumerate() {
             equal |= u32::from(word == wanted) << at;
         }
-        let equal = equal & ((1 << ENTRIES) - 1);
-        // Without a branch: which keys have entries cannot be foreseen. For 0 the row of any entry
-        // is read and not used.
-        let row = !self.rows[(equal.trailing_zeros() as usize).min(ENTRIES - 1)];
-        if equal == 0 {
-            NONE
-        } else {
-            row
-        }
+        equal & ((1 << ENTRIES) - 1)
+    }
+
+    /// Whether there is no free place.
+    #[inline(always)]
+    pub(crate) fn is_full(&self) -> bool {
+        self.equal(0) == 0
     }
 
     /// Whether an entry whose home is here or before may lie further on.

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 pub(super) const HUGE: usize = 2 << 20;
 
 /// The size of a page when no huge one is to be had.
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 
 /// An exclusively owned mapping of `len` zero bytes at `start`. Regions of at least [`HUGE`] bytes
 /// are aligned to it.
@@ -29,6 +29,18 @@ impl Region {
     /// # Errors
     /// `ResourceExhausted` if the system refuses, or has not got so much.
     pub(super) fn new(bytes: usize, small: usize) -> Result<Region> {
+        available_memory::check(bytes as u64)?;
+        let mut region = Region::address_space(bytes)?;
+        region.prefer_huge(small, region.len);
+        Ok(region)
+    }
+
+    /// Maps at least `bytes` (more than 0), all or part of which may be touched later: who does so
+    /// asks first how much memory there is.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if the system refuses.
+    pub(super) fn address_space(bytes: usize) -> Result<Region> {
         let refused = |cause: String| {
             Error::new(Kind::ResourceExhausted, "the system gives no more memory")
                 .with("bytes", bytes)
@@ -38,7 +50,6 @@ impl Region {
             .max(1)
             .checked_next_multiple_of(PAGE)
             .ok_or_else(|| refused("the size overflows".into()))?;
-        available_memory::check(len as u64)?;
         let spare = if len >= HUGE { HUGE } else { 0 };
         let mapped = len
             .checked_add(spare)
@@ -71,17 +82,6 @@ impl Region {
             unmap(address, before);
             unmap(start.wrapping_add(len), mapped - before - len);
         }
-        if len > small {
-            // SAFETY: the range lies in the mapping made above; the advice changes no contents. A
-            // kernel without huge pages refuses it, which costs speed only.
-            unsafe {
-                libc::madvise(
-                    start.wrapping_add(small).cast(),
-                    len - small,
-                    libc::MADV_HUGEPAGE,
-                )
-            };
-        }
         let start = NonNull::new(start).ok_or_else(|| refused("a mapping at address 0".into()))?;
         Ok(Region { start, len })
     }
@@ -96,13 +96,48 @@ impl Region {
         self.len
     }
 
-    /// Commits all of it. A page that is written before it is read costs one fault; one that is
-    /// read first costs two, and with the second a word to every processor that runs this process.
-    pub(super) fn touch(&mut self) {
-        for at in (0..self.len).step_by(PAGE) {
+    /// Asks for huge pages in `from..to`, whole pages.
+    pub(super) fn prefer_huge(&mut self, from: usize, to: usize) {
+        self.advise(from, to, libc::MADV_HUGEPAGE);
+    }
+
+    /// Asks for small pages in `from..to`, whole pages, also where the system prefers huge ones.
+    pub(super) fn prefer_small(&mut self, from: usize, to: usize) {
+        self.advise(from, to, libc::MADV_NOHUGEPAGE);
+    }
+
+    fn advise(&mut self, from: usize, to: usize, advice: libc::c_int) {
+        let to = to.min(self.len);
+        if from < to {
+            // SAFETY: the range lies in this mapping; the advice changes no contents. A kernel
+            // without huge pages refuses it, which costs speed only.
+            unsafe {
+                libc::madvise(self.start.as_ptr().add(from).cast(), to - from, advice);
+            }
+        }
+    }
+
+    /// Commits the pages of `from..to`, which hold nothing yet or zeros. A page that is written
+    /// before it is read costs one fault; one that is read first costs two, and with the second a
+    /// word to every processor that runs this process.
+    pub(super) fn touch(&mut self, from: usize, to: usize) {
+        for at in (from..to.min(self.len)).step_by(PAGE) {
             // SAFETY: the byte lies in this mapping, and `&mut self` says that nobody else looks at
             // it. It is zero; written zero.
             unsafe { self.start.as_ptr().add(at).write_volatile(0) };
+        }
+    }
+
+    /// Asks the system for the pages of `from..to`, whole pages, and changes no contents. A kernel
+    /// that cannot do so ahead gives them when they are touched.
+    pub(super) fn populate(&self, from: usize, to: usize) {
+        let to = to.min(self.len);
+        if from < to {
+            // SAFETY: the range lies in this mapping; its contents stay as they are.
+            unsafe {
+                let address = self.start.as_ptr().add(from).cast();
+                libc::madvise(address, to - from, libc::MADV_POPULATE_WRITE);
+            }
         }
     }
 

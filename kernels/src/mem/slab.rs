@@ -5,6 +5,7 @@ use super::prefetch::{fetch, LINE};
 use super::region::{Region, HUGE};
 use crate::Result;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// The address space that is taken at a time; memory follows as rows are touched.
 const CHUNK: usize = 64 << 20;
@@ -30,6 +31,23 @@ pub(crate) struct Slab {
     stride: usize,
     shift: u32,
     rows: usize,
+    /// Bytes from the start of the first chunk on, chunk behind chunk, that have been asked for
+    /// ahead of their first use.
+    asked: usize,
+}
+
+/// A piece of memory that rows will take, untouched: about one huge page.
+pub(crate) struct FreshPages<'s> {
+    chunk: &'s Region,
+    range: Range<usize>,
+}
+
+impl FreshPages<'_> {
+    /// Asks the system for the memory now. Two threads that touch a huge page for the first time
+    /// make one each, and throw one away.
+    pub(crate) fn ask(self) {
+        self.chunk.populate(self.range.start, self.range.end);
+    }
 }
 
 impl Slab {
@@ -49,7 +67,33 @@ impl Slab {
             stride,
             shift: fit.min(most),
             rows: 0,
+            asked: HUGE,
         }
+    }
+
+    /// Memory that rows made since the last call will take, with as much again in front as makes it
+    /// `least` pieces: each to be asked for by one thread. Empty if there is none, and for a small
+    /// table, which stays on small pages.
+    pub(crate) fn fresh_pages(&mut self, least: usize) -> Vec<FreshPages<'_>> {
+        let (chunk, end) = (self.chunk_bytes(), self.end());
+        let mut pieces = Vec::new();
+        if end <= self.asked {
+            return pieces;
+        }
+        let ahead = end + (HUGE * least).min(end / 16);
+        while self.asked < end || (self.asked < ahead && pieces.len() < least) {
+            let (at, from) = (self.asked / chunk, self.asked % chunk);
+            let Some(region) = self.chunks.get(at) else {
+                break;
+            };
+            let to = self.end_of_page(self.asked + 1) - at * chunk;
+            pieces.push(FreshPages {
+                chunk: region,
+                range: from..to,
+            });
+            self.asked += to - from;
+        }
+        pieces
     }
 
     /// Rows there are.
@@ -97,6 +141,7 @@ impl Slab {
     pub(crate) fn truncate(&mut self, rows: usize) -> impl Sized + use<> {
         self.rows = self.rows.min(rows);
         let kept = self.rows.div_ceil(1 << self.shift);
+        self.asked = self.asked.min(self.end_of_page(self.end()).max(HUGE));
         self.release(self.rows, kept << self.shift);
         self.chunks.split_off(kept.min(self.chunks.len()))
     }
@@ -184,7 +229,22 @@ impl Slab {
                 self.release(at + 1 - chunk_rows, at + 1);
             }
         }
+        wider.asked = wider.end().max(HUGE);
         Ok(wider)
+    }
+
+    /// The end of the huge page, or of the chunk, in which the bytes before `at` end.
+    fn end_of_page(&self, at: usize) -> usize {
+        let chunk = self.chunk_bytes();
+        let start = at.saturating_sub(1) / chunk * chunk;
+        start + (at - start).next_multiple_of(HUGE).min(chunk)
+    }
+
+    /// Bytes from the start of the first chunk to the end of the rows, chunk behind chunk.
+    fn end(&self) -> usize {
+        let within = self.rows & ((1 << self.shift) - 1);
+        let rows = (self.rows >> self.shift) * self.chunk_bytes();
+        rows + within * self.stride * size_of::<f32>()
     }
 
     fn chunk_bytes(&self) -> usize {
@@ -307,6 +367,49 @@ mod tests {
         };
         assert_eq!(wide.row(49).unwrap(), [49.0, 49.0, -1.0, -1.0]);
         assert_eq!(wide.rows(), 50);
+    }
+
+    #[test]
+    fn fresh_pages_are_asked_for_once_and_a_little_ahead() {
+        // A chunk is 16 huge pages and a half.
+        let mut slab = Slab::new(528, 1 << 20);
+        let (chunk, row) = (slab.chunk_bytes(), 528 * 4);
+        assert_eq!(chunk, 33 << 20);
+        // Pieces as positions from the start of the first chunk, in MiB.
+        let mut pieces = |bytes: usize, least: usize| -> Vec<(usize, usize)> {
+            slab.grow(bytes / row).unwrap();
+            let starts: Vec<_> = slab.chunks.iter().map(Region::start).collect();
+            let pieces = slab.fresh_pages(least);
+            let mut places = Vec::new();
+            for piece in pieces {
+                let at = starts
+                    .iter()
+                    .position(|&start| start == piece.chunk.start());
+                let before = at.unwrap() * chunk;
+                places.push((
+                    (before + piece.range.start) >> 20,
+                    (before + piece.range.end) >> 20,
+                ));
+                piece.ask();
+            }
+            places
+        };
+        assert_eq!(pieces(2 << 20, 2), []);
+        assert_eq!(pieces(3 << 20, 1), [(2, 4)]);
+        // Not so far ahead that the rows become much larger.
+        assert_eq!(pieces(5 << 20, 4), [(4, 6)]);
+        assert_eq!(pieces(6 << 20, 4), []);
+        assert_eq!(pieces(31 << 20, 1).len(), 13);
+        // Over the end of a chunk, as far as there is another.
+        assert_eq!(pieces((32 << 20) + row, 3), [(32, 33)]);
+        assert_eq!(pieces(36 << 20, 3), [(33, 35), (35, 37), (37, 39)]);
+        assert_eq!(pieces(38 << 20, 3), []);
+        // Rows that went and came again.
+        drop(slab.truncate((34 << 20) / row));
+        slab.grow((36 << 20) / row).unwrap();
+        assert_eq!(slab.fresh_pages(1).len(), 1);
+        slab.row_mut(((35 << 20) / row) as u32).unwrap().fill(1.0);
+        assert!(slab.fresh_pages(9).is_empty());
     }
 
     #[test]

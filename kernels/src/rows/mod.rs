@@ -2,14 +2,22 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `row_store` | what a table needs of whatever holds its rows |
+//! | `row_store` | what verbs need of whatever holds the rows they read and write |
 //! | `in_memory` | rows in memory, all of them |
+//! | `tiered` | rows in memory up to a number, the others on disk |
+//! | `bring_in` | how rows change places |
+//! | `pins` | which frames of memory keep their rows |
+//! | `store` | one of the two, chosen when the table is made |
 
+mod bring_in;
 mod in_memory;
+mod pins;
 mod row_store;
+mod store;
+mod tiered;
 
-use in_memory::InMemory;
-pub(crate) use row_store::{RowPart, RowStore};
-
-/// What tables keep their rows in.
-pub(crate) type Store = InMemory;
+pub(crate) use bring_in::{Begun, Request};
+pub(crate) use pins::Pinned;
+pub(crate) use row_store::{ReadRows, RowPart};
+pub(crate) use store::{with_rows, Part, Store};
+pub(crate) use tiered::{again, shortage, Planned, SideRows, TierSetup, Tiered};

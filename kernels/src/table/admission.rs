@@ -5,9 +5,9 @@
 //! of the lookups.
 
 use super::decision::Decided;
+use super::observed::Observed;
 use super::{Lease, Stats, Table};
 use crate::batch::distinct::Wanted;
-use crate::rows::RowStore;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::{Ids, Pool, Result, PADDING};
 use std::sync::Arc;
@@ -103,6 +103,22 @@ impl Table {
         if given && keys.contains(&PADDING) {
             return Err(self.refuse("the padding key cannot have a row"));
         }
+        let mut observed = observed;
+        self.with_known_rows_of(pool, keys, || {
+            self.admit_here(pool, keys, limit, places, (observed.take(), given), inverse)
+        })
+    }
+
+    /// [`Table::admit`] of keys whose rows are in memory, if they have any.
+    fn admit_here(
+        self: &Arc<Self>,
+        pool: &Pool,
+        keys: &[i64],
+        limit: Option<usize>,
+        places: &[i32],
+        (observed, given): (Option<Observed>, bool),
+        inverse: &mut [i32],
+    ) -> Result<Lease> {
         let index = self.index().read();
         let version = index.version();
         let buffers = self.rows().buffers();
@@ -149,7 +165,7 @@ impl Table {
             }
         }
         let offsets = Arc::new(offsets);
-        self.flight().lock().register(&offsets, None, Vec::new());
+        self.register(&offsets);
         drop(index);
         Ok(self.leased(offsets))
     }
@@ -185,6 +201,7 @@ impl Table {
             refused: counters.refused.load(Relaxed),
             evicted: counters.evicted.load(Relaxed),
             stale: counters.stale.load(Relaxed),
+            tier: self.tier_stats(),
         }
     }
 

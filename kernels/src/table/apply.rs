@@ -3,13 +3,14 @@
 use super::content::Content;
 use super::engine::zeros;
 use super::offset::Unfit;
+use super::tiered::expect_all;
 use super::{LookupGradients, Table, Target};
 use crate::batch::by_key::ByKey;
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
 use crate::mem::NONE;
 use crate::pool::ranges;
-use crate::rows::{RowPart, RowStore, Store};
+use crate::rows::{Part, RowPart};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::{Error, Ids, Pool, Result, RowOptimizer};
 use std::borrow::Cow;
@@ -50,12 +51,12 @@ impl Table {
         self.expect_numbers(n)?;
         match target {
             Target::Offsets(offsets) => {
-                let mut content = self.content().write();
+                let mut content = self.content_with_mut(pool, offsets)?;
                 let dealt = self.deal(pool, &content, n, |at| offsets[at])?;
                 let dim = self.dim();
                 self.update(pool, &mut content, &dealt, &Rows { dim, grads }, optimizer)
             }
-            Target::Ids(ids) => {
+            Target::Ids(ids) => self.with_rows_of(pool, ids, || {
                 let mut inverse = vec![0; n];
                 let (index, offsets) = self.resolve(pool, ids, true, None, &mut inverse, zeros)?;
                 let lookup = LookupGradients {
@@ -67,10 +68,11 @@ impl Table {
                 let keyed = self.keyed(pool, &[lookup])?;
                 let mut content = self.content().write();
                 drop(index);
+                expect_all(&content, &offsets)?;
                 let mut dealt = self.deal(pool, &content, offsets.len(), |at| offsets[at])?;
                 dealt.distinct = true;
                 self.update(pool, &mut content, &dealt, &keyed, optimizer)
-            }
+            }),
         }
     }
 
@@ -105,7 +107,7 @@ impl Table {
                 .collect::<Vec<_>>()
                 .into(),
         };
-        let mut content = self.content().write();
+        let mut content = self.content_with_mut(pool, &joined)?;
         let dealt = self.deal(pool, &content, joined.len(), |at| joined[at])?;
         self.update(pool, &mut content, &dealt, &keyed, optimizer)
     }
@@ -117,12 +119,18 @@ impl Table {
     /// `InvalidArgument` for a wrong length, `ResourceExhausted` over the budget; a failed call
     /// changes nothing.
     pub fn assign(&self, pool: &Pool, ids: Ids<'_>, rows: &[f32]) -> Result<()> {
-        let dim = self.dim();
         self.floats("rows", rows.len(), ids.len())?;
+        self.with_rows_of(pool, ids, || self.assign_here(pool, ids, rows))
+    }
+
+    /// [`Table::assign`] of keys whose rows are in memory.
+    fn assign_here(&self, pool: &Pool, ids: Ids<'_>, rows: &[f32]) -> Result<()> {
+        let dim = self.dim();
         let mut inverse = vec![0; ids.len()];
         let (index, offsets) = self.resolve(pool, ids, true, None, &mut inverse, zeros)?;
         let mut content = self.content().write();
         drop(index);
+        expect_all(&content, &offsets)?;
         let offset = |at: usize| offsets.get(inverse[at] as usize).copied().unwrap_or(-1);
         let dealt = self.deal(pool, &content, ids.len(), offset)?;
         let reset_slots = content.reset_slots();
@@ -200,6 +208,7 @@ impl Table {
         let mut lists: Vec<Vec<Vec<(u32, u32)>>> = vec![Vec::new(); threads];
         let mut stale: Vec<Vec<i64>> = vec![Vec::new(); threads];
         let rows = content.offsets();
+        let owner_of = content.store.owners(owners);
         let work = ranges(n, threads)
             .into_iter()
             .zip(lists.iter_mut().zip(&mut stale))
@@ -212,8 +221,7 @@ impl Table {
                 match rows.row(offset) {
                     Ok(NONE) => {}
                     Ok(row) => {
-                        let owner = Store::owner(row, owners as u32) as usize;
-                        lists[owner].push((row, at as u32));
+                        lists[owner_of.of(row)].push((row, at as u32));
                     }
                     Err(Unfit::Stale | Unfit::Retired(_)) => stale.push(offset),
                     Err(why) => return Err(self.bad_offset("offsets", offset, why)),
@@ -262,7 +270,11 @@ impl Table {
                 starts: &starts,
                 frozen: &frozen,
             };
-            updated.fetch_add(job.run(part, &rows), Ordering::Relaxed);
+            let count = match part {
+                Part::InMemory(part) => job.run(part, &rows),
+                Part::Tiered(part) => job.run(part, &rows),
+            };
+            updated.fetch_add(count, Ordering::Relaxed);
         });
         dealt.note(content);
         Ok(updated.into_inner())

@@ -3,6 +3,7 @@
 use crate::{Error, Initializer, Result, PADDING};
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 /// The largest embedding, in floats.
 pub const MAX_DIM: usize = 8192;
@@ -80,6 +81,45 @@ impl TableConfig {
         }
         Ok(())
     }
+}
+
+/// Where the rows of a [`Table`](crate::Table) are that memory does not hold. It is no part of a
+/// checkpoint: a table may be restored into any other split of memory and disk.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct TierConfig {
+    /// The most rows in memory, 1..=2e9. All distinct keys of one batch must fit.
+    pub ram_rows: u64,
+    /// Directories that get the other rows in turn; one or more, and each must be there. The files
+    /// hold nothing that outlives the table.
+    pub directories: Vec<PathBuf>,
+}
+
+impl TierConfig {
+    /// Checks every setting for the table `table`; whether the directories can be written, the
+    /// table finds out when it is made.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with the name of the table, of the setting and its value.
+    pub fn validate(&self, table: &str) -> Result<()> {
+        check_ram_rows(self.ram_rows, table)?;
+        if self.directories.is_empty() {
+            return Err(
+                Error::invalid("a tier on disk needs one directory or more").with("table", table)
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a number of rows in memory that no table can have.
+pub(super) fn check_ram_rows(ram_rows: u64, table: &str) -> Result<()> {
+    if (1..=MAX_CAPACITY).contains(&ram_rows) {
+        return Ok(());
+    }
+    Err(Error::invalid("ram_rows must be 1 to 2000000000")
+        .with("table", table)
+        .with("ram_rows", ram_rows))
 }
 
 #[expect(

@@ -3,7 +3,7 @@
 use super::changes::Changes;
 use super::free_rows::FreeRows;
 use super::offset::{Births, Unfit, MAX_ROWS};
-use crate::rows::{RowStore, Store};
+use crate::rows::Store;
 use crate::sync::{RwLock, RwLockReadGuard};
 use crate::{Error, Kind, Result, SlotSpec};
 use std::ops::Range;
@@ -67,7 +67,12 @@ impl Offsets<'_> {
 impl Content {
     /// No rows.
     pub(crate) fn new(dim: usize, capacity: u64, slots: Vec<SlotSpec>) -> Content {
-        let store = Store::new(dim * (1 + slots.len()), capacity);
+        let store = Store::in_memory(dim * (1 + slots.len()), capacity);
+        Content::on(store, dim, capacity, slots)
+    }
+
+    /// No rows, in a store that has none.
+    pub(crate) fn on(store: Store, dim: usize, capacity: u64, slots: Vec<SlotSpec>) -> Content {
         Content {
             store,
             slots,
@@ -80,6 +85,19 @@ impl Content {
             initials: 0,
             changes: Changes::default(),
             births: Arc::default(),
+        }
+    }
+
+    /// A content without rows, and with the same slots, that takes the place of this one; a tier's
+    /// files are emptied.
+    pub(super) fn emptied(&self) -> Content {
+        let (dim, capacity, slots) = (self.dim, self.capacity, self.slots.clone());
+        match &self.store {
+            Store::InMemory(_) => Content::new(dim, capacity, slots),
+            Store::Tiered(tiered) => {
+                let store = Store::Tiered(Box::new(tiered.emptied(capacity)));
+                Content::on(store, dim, capacity, slots)
+            }
         }
     }
 
@@ -108,12 +126,39 @@ impl Content {
         self.births.write().retire(row);
     }
 
-    /// Numbers for `n` new rows: free ones first, then behind the last. Their contents are
+    /// `n` new rows: numbers that are free first, then those behind the last. Their contents are
     /// unspecified.
     ///
     /// # Errors
-    /// `ResourceExhausted`; nothing changed.
+    /// `ResourceExhausted`; of a tier also [`shortage`](crate::rows::shortage). Nothing changed.
     pub(crate) fn take(&mut self, n: usize) -> Result<Vec<u32>> {
+        self.store.expect_frames(n)?;
+        let rows = self.take_numbers(n)?;
+        if let Err(error) = self.store.seat(&rows) {
+            self.free(&rows);
+            return Err(error);
+        }
+        Ok(rows)
+    }
+
+    /// Gives as many of some new rows a place in memory as there are; returns how many.
+    ///
+    /// # Errors
+    /// `ResourceExhausted`; then no row has got one.
+    pub(crate) fn seat_some(&mut self, rows: &[u32]) -> Result<usize> {
+        let here = self
+            .store
+            .frames()
+            .map_or(rows.len(), |one| one.min(rows.len()));
+        self.store.seat(&rows[..here])?;
+        Ok(here)
+    }
+
+    /// [`Content::take`] without places in memory, in a store with a tier.
+    ///
+    /// # Errors
+    /// `ResourceExhausted`; nothing changed.
+    pub(crate) fn take_numbers(&mut self, n: usize) -> Result<Vec<u32>> {
         let mut rows = Vec::new();
         rows.try_reserve_exact(n).map_err(|_| {
             Error::new(Kind::ResourceExhausted, "no memory for new row numbers").with("rows", n)
@@ -141,6 +186,7 @@ impl Content {
     /// Takes rows out of use.
     pub(crate) fn free(&mut self, rows: &[u32]) {
         self.births.write().free(rows);
+        self.store.vacate(rows);
         for &row in rows {
             self.free_rows.insert(row);
             self.lowest = self.lowest.min(row as usize);
@@ -156,8 +202,7 @@ impl Content {
         let unused = self.free_rows.len();
         if unused == self.store.rows() {
             if unused > 0 {
-                let mut old =
-                    Content::new(self.dim, self.capacity, std::mem::take(&mut self.slots));
+                let mut old = self.emptied();
                 std::mem::swap(self, &mut old);
                 self.changes = old.changes;
                 self.births = old.births;
@@ -267,19 +312,10 @@ impl Content {
         }
         if slots.len() > known {
             let (dim, width) = (self.dim, self.store.width());
-            let none = Store::new(width, self.capacity);
-            let narrow = std::mem::replace(&mut self.store, none);
             let wider = dim * (1 + slots.len());
-            let widened = narrow.widen(wider, self.capacity, |row| {
+            self.store.widen(wider, self.capacity, |row| {
                 fill_slots(&mut row[width..], dim, &slots[known..]);
-            });
-            match widened {
-                Ok(wide) => self.store = wide,
-                Err((narrow, error)) => {
-                    self.store = narrow;
-                    return Err(error);
-                }
-            }
+            })?;
         }
         if slots.len() > known {
             // Every row has more than it had.
@@ -315,7 +351,7 @@ impl Content {
     /// Bytes of the bookkeeping.
     pub(crate) fn other_bytes(&self) -> u64 {
         let rows = self.free_rows.bytes() + self.frozen.capacity() * 4;
-        (rows + self.changes.bytes() + self.births.read().bytes()) as u64
+        (rows + self.changes.bytes() + self.births.read().bytes()) as u64 + self.store.other_bytes()
     }
 
     /// The first free row.

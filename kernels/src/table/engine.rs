@@ -1,19 +1,24 @@
 //! The table itself: its locks, the way from ids to rows, new rows, removal.
 
 use super::args::Memory;
+use super::config::check_ram_rows;
 use super::content::Content;
 use super::flight::Flight;
 use super::keys::Keys;
 use super::offset::Unfit;
 use super::rows::Rows;
-use super::TableConfig;
+use super::tier::{empty_content, Tier};
+use super::{TableConfig, TierConfig};
 use crate::batch::distinct::Wanted;
 use crate::history::History;
 use crate::index::Index;
-use crate::rows::{RowPart, RowStore};
+use crate::mem::FreshPages;
+use crate::rows::{RowPart, TierSetup};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::tier::{Files, Storage};
 use crate::{Error, Ids, Kind, Pool, Result, SlotSpec};
 use std::ops::DerefMut;
+use std::sync::Arc;
 
 /// Below this many new rows the caller initialises them alone.
 const LEAST: usize = 512;
@@ -43,17 +48,48 @@ impl Table {
     /// # Errors
     /// What [`TableConfig::validate`] refuses; `ResourceExhausted` without memory.
     pub fn new(config: TableConfig) -> Result<Table> {
+        Table::with(config, None)
+    }
+
+    /// An empty table whose rows beyond `tier.ram_rows` are on disk. `config.capacity` is how many
+    /// rows there may be in both places.
+    ///
+    /// # Errors
+    /// As [`Table::new`], what [`TierConfig::validate`] refuses, and what the directories do.
+    pub fn tiered(config: TableConfig, tier: &TierConfig) -> Result<Table> {
+        tier.validate(&config.name)?;
+        let files = Files::open(&tier.directories);
+        let files = files.map_err(|error| error.with("table", &config.name))?;
+        Table::tiered_on(config, tier.ram_rows, Arc::new(files))
+    }
+
+    /// [`Table::tiered`] on files that `storage` makes ([`Storage::another`]): once for the table,
+    /// and again for each content that is loaded and when rows get more slots.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn tiered_on(
+        config: TableConfig,
+        ram_rows: u64,
+        storage: Arc<dyn Storage>,
+    ) -> Result<Table> {
+        check_ram_rows(ram_rows, &config.name)?;
+        Table::with(config, Some(TierSetup { ram_rows, storage }))
+    }
+
+    fn with(config: TableConfig, tier: Option<TierSetup>) -> Result<Table> {
         config.validate()?;
         let mut frozen_keys = config.frozen_keys.clone();
         frozen_keys.sort_unstable();
         let keys = Keys::new(config.capacity, config.admission_sketch_bytes)
             .map_err(|error| error.with("table", &config.name))?;
-        let content = Content::new(config.dim, config.capacity, Vec::new());
+        let tier = tier.map(|setup| Box::new(Tier::new(setup)));
+        let content = empty_content(&config, tier.as_deref(), Vec::new())?;
         Ok(Table {
             config,
             frozen_keys,
             keys,
-            rows: Rows::new(content),
+            rows: Rows::new(content, tier),
         })
     }
 
@@ -102,7 +138,12 @@ impl Table {
         inverse: &mut [i32],
     ) -> Result<Vec<i64>> {
         self.length("inverse", inverse.len(), ids.len())?;
-        Ok(self.resolve(pool, ids, create, limit, inverse, zeros)?.1)
+        if !create {
+            return Ok(self.resolve(pool, ids, false, limit, inverse, zeros)?.1);
+        }
+        self.with_rows_of(pool, ids, || {
+            Ok(self.resolve(pool, ids, true, limit, inverse, zeros)?.1)
+        })
     }
 
     /// Removes the rows of `ids`, and what was counted of them; unknown keys are no error. Returns
@@ -130,8 +171,8 @@ impl Table {
     pub fn clear(&self) -> u64 {
         let mut index = self.keys.index.write();
         let mut rows = self.rows.lock();
-        let slots = std::mem::take(&mut rows.content.slots);
-        let old = rows.replace(Content::new(self.dim(), self.capacity(), slots));
+        let new = rows.content.emptied();
+        let old = rows.replace(new);
         let removed = self.keys.clear(&mut index);
         drop((rows, index));
         drop(old);
@@ -359,6 +400,8 @@ impl Table {
         keys: &[i64],
         rows: &[u32],
     ) {
+        pool.each(content.store.fresh_pages(pool.threads()), FreshPages::ask);
+        content.store.name(keys, rows);
         let reset_slots = content.reset_slots();
         let (dim, factor) = (self.dim(), self.config.init_param);
         pool.each(

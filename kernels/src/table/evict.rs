@@ -3,7 +3,6 @@
 
 use super::keys::{Keys, Removed};
 use super::Table;
-use crate::rows::RowStore;
 use crate::sync::RwLockWriteGuard;
 use crate::{Error, Ids, Kind, Result};
 use std::sync::atomic::Ordering::Relaxed;
@@ -175,7 +174,14 @@ impl Table {
 
     /// If half of the rows are free: moves those at the end into free places before them, and gives
     /// the memory at the end back.
+    ///
+    /// With a tier rows keep their numbers: records on disk have theirs, and free frames of memory
+    /// are used again.
     fn compact(&self) -> Result<()> {
+        if self.has_tier() {
+            self.content().write().tidy();
+            return Ok(());
+        }
         for _ in 0..ROUNDS {
             let (end, width) = {
                 let content = self.content().read();

@@ -3,7 +3,7 @@
 use super::content::Content;
 use super::{Export, Table};
 use crate::index::Index;
-use crate::rows::RowStore;
+use crate::rows::{ReadRows, SideRows, Tiered};
 use crate::sync::RwLockReadGuard;
 use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
 use std::ops::Range;
@@ -14,6 +14,12 @@ const WINDOW: usize = 4 << 20;
 
 /// About so many passes are made over the index of a larger table.
 const PASSES: usize = 128;
+
+/// Rows on disk that are read at once for somebody who wants them in the order of their numbers.
+const CHUNK: usize = 4096;
+
+/// What is called with keys and rows on disk.
+type Records<'f> = dyn FnMut(&[i64], &[f32]) -> Result<()> + 'f;
 
 /// A read lock on a whole table: blocks every verb except observe, and eviction of keys without
 /// rows. The thread that holds it must call no verb of any table, and drop no lease.
@@ -34,8 +40,60 @@ impl Snapshot<'_> {
         &self.content.slots
     }
 
+    /// Whether the row of a number is in memory.
+    pub(crate) fn is_in_memory(&self, row: u32) -> bool {
+        let tiered = self.content.store.tiered();
+        tiered.is_none_or(|tiered| tiered.on_disk(row).is_none())
+    }
+
+    /// Calls `f` with the keys of rows in use on disk that `keep` accepts, and with their floats
+    /// `(n, dim * (1 + slots))`, in the order in which they lie there, about 8 MiB at a time. The
+    /// rows stay there.
+    ///
+    /// # Errors
+    /// The first error of `f`; `DataLoss` for a record that is damaged, and what the files refuse;
+    /// `ResourceExhausted` without memory.
+    pub(crate) fn each_on_disk(
+        &self,
+        pool: &Pool,
+        keep: &dyn Fn(u32) -> bool,
+        f: &mut Records<'_>,
+    ) -> Result<()> {
+        let Some(tiered) = self.content.store.tiered() else {
+            return Ok(());
+        };
+        let (mut keys, mut floats) = (Vec::new(), Vec::new());
+        tiered.each_on_disk(&mut |wants| {
+            let wants: Vec<_> = wants
+                .iter()
+                .filter(|want| keep(want.row))
+                .copied()
+                .collect();
+            if wants.is_empty() {
+                return Ok(());
+            }
+            keys.resize(wants.len(), 0);
+            floats.resize(wants.len() * self.content.store.width(), 0.0);
+            tiered
+                .log()
+                .read(pool, &wants, &mut floats, &mut keys)
+                .map_err(|error| self.table.lost(error, Some(&self.index)))?;
+            // A row whose key was removed while a lease holds it is not in use.
+            let width = self.content.store.width();
+            let mut used = 0;
+            for (at, want) in wants.iter().enumerate() {
+                if self.index.row(keys[at]) == want.row {
+                    keys[used] = keys[at];
+                    floats.copy_within(at * width..(at + 1) * width, used * width);
+                    used += 1;
+                }
+            }
+            f(&keys[..used], &floats[..used * width])
+        })
+    }
+
     /// The row `[embedding | slot ..]` of a number, `dim * (1 + slots)` floats; `None` past the
-    /// end.
+    /// end. It must be in memory.
     pub(crate) fn row(&self, row: u32) -> Option<&[f32]> {
         self.content.store.row(row)
     }
@@ -109,7 +167,19 @@ impl Snapshot<'_> {
     /// # Errors
     /// The first error of `f`; `ResourceExhausted` without memory for keys.
     pub fn for_each_row(&self, f: &mut dyn FnMut(i64, &[f32]) -> Result<()>) -> Result<()> {
-        self.windows(&Pool::new(1)?, &|_| true, &mut |window| {
+        let pool = Pool::alone();
+        if let Some(tiered) = self.content.store.tiered() {
+            return self.windows(&pool, &|_| true, &mut |window| {
+                for start in (0..window.len()).step_by(CHUNK) {
+                    let entries = start..window.len().min(start + CHUNK);
+                    let entries = entries.filter_map(|at| window.entry(at));
+                    let entries: Vec<(i64, u32)> = entries.collect();
+                    self.each_of(&pool, tiered, &entries, f)?;
+                }
+                Ok(())
+            });
+        }
+        self.windows(&pool, &|_| true, &mut |window| {
             for at in 0..window.len() {
                 if let Some((key, row)) = window.entry(at) {
                     if let Some(row) = self.row(row) {
@@ -119,6 +189,34 @@ impl Snapshot<'_> {
             }
             Ok(())
         })
+    }
+}
+
+impl Snapshot<'_> {
+    /// Calls `f` with some keys and their rows, in memory or on disk.
+    fn each_of(
+        &self,
+        pool: &Pool,
+        tiered: &Tiered,
+        entries: &[(i64, u32)],
+        f: &mut dyn FnMut(i64, &[f32]) -> Result<()>,
+    ) -> Result<()> {
+        let lost = |error| self.table.lost(error, Some(&self.index));
+        let rows = entries.iter().map(|&(_, row)| row);
+        let side = match tiered.plan(rows, None).map_err(lost)? {
+            None => None,
+            Some(planned) => {
+                let width = self.content.store.width();
+                Some(SideRows::read(pool, planned, width).map_err(lost)?)
+            }
+        };
+        let rows = tiered.beside(side.as_ref());
+        for &(key, row) in entries {
+            if let Some(row) = rows.row(row) {
+                f(key, row)?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -7,7 +7,7 @@ use super::key_map::KeyMap;
 use super::offset::Unfit;
 use super::Table;
 use crate::mem::NONE;
-use crate::rows::{RowPart, RowStore};
+use crate::rows::RowPart;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::RwLockReadGuard;
 use crate::{Pool, Result, SlotSpec};
@@ -100,7 +100,7 @@ impl Table {
     /// `InvalidArgument` for an offset that this table has not given out, `Aborted` for an offset
     /// from before the content was replaced.
     pub fn batch_rows(&self, offsets: &[i64]) -> Result<BatchRows<'_>> {
-        let content = self.content().read();
+        let content = self.content_with(&Pool::alone(), offsets)?;
         let mut found = KeyMap::<u32, i64>::default();
         found.reserve(offsets.len());
         let (mut rows, mut firsts) = (Vec::new(), Vec::new());
@@ -167,7 +167,7 @@ impl Table {
             self.floats("new", update.new.len(), n)?;
         }
         self.expect_numbers(n)?;
-        let mut content = self.content().write();
+        let mut content = self.content_with_mut(pool, offsets)?;
         let dealt = self.deal(pool, &content, n, |at| offsets[at])?;
         let slots: Vec<SlotSpec> = fields
             .iter()

@@ -6,6 +6,7 @@ use super::fingerprint::Fingerprint;
 use super::key_map::KeyMap;
 use super::offset::row_of;
 use crate::mem::{Lines, NONE};
+use crate::rows::Pinned;
 use std::sync::Arc;
 
 /// Bytes of one entry of the maps, about.
@@ -38,6 +39,8 @@ struct Held {
     retired: Vec<u32>,
     /// Whether the offsets are no longer those that the ids would get.
     stale: bool,
+    /// Keeps the rows in memory. `None` without a tier, and once they were given up.
+    pinned: Option<Pinned>,
 }
 
 /// A row whose key is not in the index yet.
@@ -78,8 +81,26 @@ impl Flight {
             staged,
             retired: Vec::new(),
             stale: false,
+            pinned: None,
         };
         self.leases.insert(offsets.as_ptr().addr(), held);
+    }
+
+    /// Keeps the rows of a registered lease in memory until its end.
+    pub(super) fn pin(&mut self, offsets: &Lines, pinned: Option<Pinned>) {
+        if let Some(held) = self.leases.get_mut(&offsets.as_ptr().addr()) {
+            held.pinned = pinned;
+        }
+    }
+
+    /// Lets the rows of all leases go to disk, and gives up all staged rows. Returns of how many
+    /// leases.
+    pub(super) fn give_up(&mut self) -> u64 {
+        let pinned = |held: &Held| u64::from(held.pinned.is_some());
+        let count = self.leases.values().map(pinned).sum();
+        self.unstage();
+        self.leases.values_mut().for_each(|held| held.pinned = None);
+        count
     }
 
     /// Ends the lease whose offsets are at `address`, if it is known.
@@ -285,7 +306,11 @@ impl Flight {
             .leases
             .values()
             .map(|held| {
-                held.offsets.bytes() + 16 * held.staged.capacity() + 4 * held.retired.capacity()
+                let pinned = held.pinned.as_ref().map_or(0, Pinned::bytes);
+                held.offsets.bytes()
+                    + 16 * held.staged.capacity()
+                    + 4 * held.retired.capacity()
+                    + pinned
             })
             .sum();
         let entries =
@@ -296,6 +321,9 @@ impl Flight {
 
 /// Positions in `keys` that are staged, with their rows, and the keys that are not.
 pub(super) fn divide(flight: &Flight, keys: &[i64]) -> (Vec<u32>, Vec<i64>) {
+    if flight.staging.is_empty() {
+        return (vec![NONE; keys.len()], keys.to_vec());
+    }
     let mut fresh = Vec::new();
     let rows = keys
         .iter()

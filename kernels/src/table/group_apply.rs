@@ -3,10 +3,11 @@
 use super::apply::{Dealt, Keyed, Rows};
 use super::content::Content;
 use super::group::{by_address, each, Failure, OneTable};
+use super::tiered::Held;
 use super::{LookupGradients, Table};
-use crate::batch::reduce_columns;
+use crate::batch::{reduce_columns, reduce_pooled};
 use crate::sync::RwLockWriteGuard;
-use crate::{Columns, Error, Pool, Result, RowOptimizer};
+use crate::{Bags, Columns, Error, Pool, Result, RowOptimizer};
 use std::borrow::Cow;
 
 /// Sums of at most so many floats are made beside each other; where there are more, gradients that
@@ -22,7 +23,7 @@ pub struct RowGradients<'a> {
     pub grads: &'a [f32],
 }
 
-/// The gradients of one lookup, one for each of its ids, as columns of a matrix.
+/// The gradients of one lookup, one for each of its ids or bags, as columns of a matrix.
 #[derive(Clone, Copy, Debug)]
 pub struct LookupColumns<'a> {
     /// Those of its distinct keys `(u)`, as [`Table::id_offset`] gave them; they may repeat, -1 and
@@ -30,8 +31,10 @@ pub struct LookupColumns<'a> {
     pub offsets: &'a [i64],
     /// For each id its place in `offsets`, `(n)`; -1 is skipped.
     pub inverse: &'a [i32],
-    /// The gradients `(n, dim)`.
+    /// The gradients `(n, dim)`, of a pooled lookup `(b, dim)`, which are all columns.
     pub grads: Columns<'a>,
+    /// The bags of a pooled lookup.
+    pub bags: Option<Bags<'a>>,
 }
 
 /// One table of the group, and what is known of its update so far.
@@ -99,8 +102,12 @@ impl Table {
     ) -> Result<u64> {
         for (table, lookup) in group {
             table.length("dim of grads", lookup.grads.dim(), table.dim())?;
-            table.length("grads", lookup.grads.len(), lookup.inverse.len())?;
-            table.expect_numbers(lookup.inverse.len())?;
+            let expected = lookup.bags.map_or(lookup.inverse.len(), |bags| bags.len());
+            table.length("grads", lookup.grads.len(), expected)?;
+            table.expect_numbers(lookup.inverse.len().max(expected))?;
+            if lookup.bags.is_some() && lookup.grads.whole().is_none() {
+                return Err(table.refuse("gradients of bags must be all columns of their matrix"));
+            }
         }
         let tables = by_address(group.iter().map(|(table, _)| *table));
         let updates = tables.iter().map(|one| {
@@ -151,7 +158,13 @@ impl<'t, 'g> Update<'t, 'g> {
                 for lookup in lookups {
                     let (own, others) = rest.split_at_mut(lookup.offsets.len() * dim);
                     rest = others;
-                    let summed = reduce_columns(pool, lookup.grads, lookup.inverse, own);
+                    let inverse = lookup.inverse;
+                    let summed = match (&lookup.bags, lookup.grads.whole()) {
+                        (Some(bags), Some(all)) => {
+                            reduce_pooled(pool, all, dim, inverse, bags, own)
+                        }
+                        _ => reduce_columns(pool, lookup.grads, inverse, own),
+                    };
                     summed.map_err(|error| self.named(error))?;
                 }
                 Grads::Rows(sums.into())
@@ -201,7 +214,7 @@ fn whole<'g>(lookup: &LookupColumns<'g>) -> Option<LookupGradients<'g>> {
         offsets: lookup.offsets,
         inverse: lookup.inverse,
         grads: lookup.grads.whole()?,
-        bags: None,
+        bags: lookup.bags,
     })
 }
 
@@ -228,6 +241,11 @@ fn update_all(
     failure.check()?;
 
     let tables: Vec<&Table> = updates.iter().map(|one| one.table).collect();
+    let mut _held = Held::new();
+    for one in updates.iter().filter(|one| one.table.has_tier()) {
+        let offsets = std::iter::once(&one.offsets[..]);
+        _held.push(one.table.hold(pool, offsets)?);
+    }
     let mut contents: Vec<RwLockWriteGuard<'_, Content>> =
         tables.iter().map(|table| table.content().write()).collect();
     let failure = Failure::default();

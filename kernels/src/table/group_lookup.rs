@@ -2,6 +2,7 @@
 
 use super::group::{by_address, each, places, Failure, OneTable};
 use super::keys::Keys;
+use super::tiered::with_rows_of;
 use super::{Lease, Table};
 use crate::batch::distinct::{Distinct, Wanted};
 use crate::index::Index;
@@ -61,7 +62,7 @@ impl Table {
     /// As there, of the first batch that fails; then no key of any batch has got a row.
     pub fn lease_many(
         pool: &Pool,
-        group: Vec<IdsOf<'_>>,
+        mut group: Vec<IdsOf<'_>>,
         limit: Option<usize>,
     ) -> Result<Vec<Lease>> {
         for IdsOf {
@@ -75,23 +76,58 @@ impl Table {
         }
         let arcs: Vec<&Arc<Table>> = group.iter().map(|one| one.table).collect();
         let tables = by_address(arcs.iter().map(|table| &***table));
-        let batches = group.into_iter();
-        let mut batches: Vec<Batch<'_>> = batches.map(|ids| Batch { ids, found: None }).collect();
-        let mut held = look_up(pool, &tables, &mut batches, limit)?;
-        create(pool, &tables, &mut held, &mut batches)?;
-        // Nothing can fail any more.
-        let leases = arcs.iter().zip(batches).map(|(table, batch)| {
-            let offsets = batch
-                .found
-                .map_or_else(|| Lines::new(0), |(_, found)| found.offsets);
-            let offsets = Arc::new(offsets);
-            table.flight().lock().register(&offsets, None, Vec::new());
-            table.leased(offsets)
-        });
-        let leases = leases.collect();
-        drop(held);
-        Ok(leases)
+        if !tables.iter().any(|one| one.table.has_tier()) {
+            return lease_group(pool, &tables, group, limit);
+        }
+        let ids: Vec<Vec<Ids<'_>>> = tables
+            .iter()
+            .map(|one| {
+                one.members
+                    .iter()
+                    .map(|&member| group[member].ids)
+                    .collect()
+            })
+            .collect();
+        let wanted: Vec<(&Table, &[Ids<'_>])> = tables
+            .iter()
+            .zip(&ids)
+            .map(|(one, ids)| (one.table, &ids[..]))
+            .collect();
+        with_rows_of(pool, &wanted, true, || {
+            let again = group.iter_mut().map(|one| IdsOf {
+                table: one.table,
+                ids: one.ids,
+                inverse: &mut *one.inverse,
+            });
+            lease_group(pool, &tables, again.collect(), limit)
+        })
     }
+}
+
+/// [`Table::lease_many`] of batches whose rows are in memory.
+fn lease_group(
+    pool: &Pool,
+    tables: &[OneTable<'_>],
+    group: Vec<IdsOf<'_>>,
+    limit: Option<usize>,
+) -> Result<Vec<Lease>> {
+    let arcs: Vec<&Arc<Table>> = group.iter().map(|one| one.table).collect();
+    let batches = group.into_iter();
+    let mut batches: Vec<Batch<'_>> = batches.map(|ids| Batch { ids, found: None }).collect();
+    let mut held = look_up(pool, tables, &mut batches, limit)?;
+    create(pool, tables, &mut held, &mut batches)?;
+    // Nothing can fail any more.
+    let leases = arcs.iter().zip(batches).map(|(table, batch)| {
+        let offsets = batch
+            .found
+            .map_or_else(|| Lines::new(0), |(_, found)| found.offsets);
+        let offsets = Arc::new(offsets);
+        table.register(&offsets);
+        table.leased(offsets)
+    });
+    let leases = leases.collect();
+    drop(held);
+    Ok(leases)
 }
 
 /// Makes every batch distinct and looks its keys up. The index of each table is held, for writing

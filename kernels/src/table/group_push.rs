@@ -1,6 +1,7 @@
 //! One step of an optimizer by key, in many tables: what another process has summed.
 
-use super::group::each;
+use super::group::{by_address, each};
+use super::tiered::Held;
 use super::{LookupGradients, Table};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::Mutex;
@@ -44,6 +45,23 @@ pub struct Pushed {
     pub dropped: u64,
 }
 
+/// Brings the rows of all pushes into memory, so that no table is changed if that fails for
+/// another.
+fn hold(pool: &Pool, pushes: &[Push<'_>]) -> Result<Held> {
+    let mut held = Held::new();
+    let tables = by_address(pushes.iter().map(|push| push.table));
+    for one in tables.iter().filter(|one| one.table.has_tier()) {
+        let mut offsets = Vec::new();
+        for grads in one.members.iter().flat_map(|&at| &pushes[at].grads) {
+            let (ids, mut inverse) = (Ids::I64(grads.keys), vec![0; grads.keys.len()]);
+            offsets.push(one.table.id_offset(pool, ids, false, None, &mut inverse)?);
+        }
+        let offsets = offsets.iter().map(|offsets| &offsets[..]);
+        held.push(one.table.hold(pool, offsets)?);
+    }
+    Ok(held)
+}
+
 impl Table {
     /// One step of an optimizer in each of several tables, by key. No key gets a row: gradients of
     /// keys without one are dropped and counted, as [`Table::apply`] counts stale ones.
@@ -53,7 +71,7 @@ impl Table {
     ///
     /// # Errors
     /// `InvalidArgument` for gradients of the wrong length, and `ResourceExhausted` without memory
-    /// for slots; then no row of any table changed.
+    /// for slots; with a tier what its files refuse. Then no row of any table changed.
     pub fn push_many(pool: &Pool, pushes: &[Push<'_>]) -> Result<Pushed> {
         for push in pushes {
             for one in &push.grads {
@@ -65,6 +83,7 @@ impl Table {
         for push in pushes {
             push.table.expect_slots(&push.optimizer.slots())?;
         }
+        let _held = hold(pool, pushes)?;
         let (updated, dropped) = (AtomicU64::new(0), AtomicU64::new(0));
         let failed: Mutex<Option<Error>> = Mutex::new(None);
         let cost = |push: &&Push<'_>| push.grads.iter().map(|one| one.keys.len()).sum();

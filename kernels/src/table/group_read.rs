@@ -3,6 +3,7 @@
 
 use super::content::{Content, Offsets};
 use super::group::{by_address, each, places, Failure};
+use super::tiered::hold_all;
 use super::{Absent, Table};
 use crate::index::Index;
 use crate::pool::{ranges, split_mut};
@@ -48,6 +49,7 @@ impl Table {
             one.table.floats("out", out.len(), one.inverse.len())?;
         }
         let tables = by_address(group.iter().map(|one| one.table));
+        let _held = hold_all(pool, &tables, |at| group[at].offsets)?;
         let locks: Vec<_> = tables
             .iter()
             .map(|one| one.table.content().read())
@@ -90,6 +92,7 @@ impl Table {
                 .with("expected", n.saturating_mul(width)));
         }
         let tables = by_address(group.iter().map(|one| one.table));
+        let _held = hold_all(pool, &tables, |at| group[at].offsets)?;
         let locks: Vec<_> = tables
             .iter()
             .map(|one| one.table.content().read())
@@ -142,16 +145,22 @@ impl Table {
         for (one, out) in group.iter().zip(&outs) {
             one.table.expect_find(one.ids, one.absent, out)?;
         }
+        if group.iter().any(|one| one.table.has_tier()) {
+            // What is on disk is read with no lock held, so each member has its own moment.
+            let mut members = group.iter().zip(outs);
+            return members
+                .try_for_each(|(one, out)| one.table.find(pool, one.ids, one.absent, out));
+        }
         let tables = by_address(group.iter().map(|one| one.table));
         let indexes: Vec<_> = tables.iter().map(|one| one.table.index().read()).collect();
         let contents: Vec<_> = tables
             .iter()
             .map(|one| one.table.content().read())
             .collect();
-        let held: Vec<(&Index, &Content)> = indexes
+        let held: Vec<(&Index, &Content, _)> = indexes
             .iter()
             .zip(&contents)
-            .map(|(index, content)| (&**index, &**content))
+            .map(|(index, content)| (&**index, &**content, None))
             .collect();
         let places = places(&tables, group.len());
         let failure = Failure::default();

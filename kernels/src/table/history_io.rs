@@ -3,7 +3,6 @@
 use super::{Loading, Snapshot, Table};
 use crate::history::{History, Seen, Settings, Sketch};
 use crate::pool::ranges;
-use crate::rows::RowStore;
 use crate::{Pool, Result, PADDING};
 
 /// Entries of a shard of the index that are listed at once.

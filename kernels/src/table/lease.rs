@@ -75,11 +75,13 @@ impl Table {
     ) -> Result<Lease> {
         self.length("inverse", inverse.len(), ids.len())?;
         let room = |n| self.rows().buffers().take(n);
-        let (index, offsets) = self.resolve(pool, ids, true, limit, inverse, room)?;
-        let offsets = Arc::new(offsets);
-        self.flight().lock().register(&offsets, None, Vec::new());
-        drop(index);
-        Ok(self.leased(offsets))
+        self.with_rows_of(pool, ids, || {
+            let (index, offsets) = self.resolve(pool, ids, true, limit, inverse, room)?;
+            let offsets = Arc::new(offsets);
+            self.register(&offsets);
+            drop(index);
+            Ok(self.leased(offsets))
+        })
     }
 
     /// Does what it can of [`Table::lease`] ahead of the step: new keys get rows, initialised, that
@@ -114,6 +116,10 @@ impl Table {
             .split_first()
             .filter(|_| inverse.len() == ids.len() && i32::try_from(ids.len()).is_ok())
         {
+            let _held: Vec<_> = tables
+                .iter()
+                .map(|table| table.bring_in_ahead(pool, ids))
+                .collect();
             // Each index is held until its rows are staged: no key can be entered or removed before
             // the lease is known.
             let index = first.index().read();
@@ -219,9 +225,12 @@ impl Table {
         if found.missing.is_empty() {
             self.rows().stamp(&mut found.offsets);
             let offsets = Arc::new(found.offsets);
-            self.flight()
-                .lock()
-                .register(&offsets, Some(source), Vec::new());
+            let mut flight = self.flight().lock();
+            flight.register(&offsets, Some(source), Vec::new());
+            if self.has_tier() {
+                flight.pin(&offsets, self.pin(&self.content().read(), &offsets));
+            }
+            drop(flight);
             return self.leased(offsets);
         }
         let keys: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
@@ -246,12 +255,22 @@ impl Table {
         self.rows().stamp(&mut found.offsets);
         let offsets = Arc::new(found.offsets);
         flight.register(&offsets, Some(source), keys.into_iter().zip(rows).collect());
+        flight.pin(&offsets, self.pin(&content, &offsets));
         drop(flight);
         // Whoever enters the new keys waits for the index, and whoever reads their rows for the
         // content.
         self.initialise(pool, &mut content, &fresh, &taken);
         drop(content);
         self.leased(offsets)
+    }
+
+    /// Makes a lease of offsets known whose keys are in the index, which the caller holds.
+    pub(super) fn register(&self, offsets: &Arc<Lines>) {
+        let mut flight = self.flight().lock();
+        flight.register(offsets, None, Vec::new());
+        if self.has_tier() {
+            flight.pin(offsets, self.pin(&self.content().read(), offsets));
+        }
     }
 
     pub(super) fn leased(self: &Arc<Self>, offsets: Arc<Lines>) -> Lease {

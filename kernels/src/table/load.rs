@@ -2,11 +2,13 @@
 //! then swapped in.
 
 use super::content::Content;
+use super::tier::empty_content;
 use super::Table;
 use crate::history::History;
 use crate::index::Index;
 use crate::mem::NONE;
-use crate::rows::{RowPart, RowStore};
+use crate::rows::{RowPart, Tiered};
+use crate::sync::atomic::Ordering::Relaxed;
 use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
 
 /// A thread should copy at least so many rows.
@@ -64,14 +66,19 @@ impl Loading<'_> {
         let named = |error: Error| error.with("table", &table.config().name);
         table.budget(self.index.len(), keys.len() as u64)?;
         self.index.reserve(pool, keys).map_err(named)?;
-        let rows = self.content.take(keys.len()).map_err(named)?;
+        let rows = self.content.take_numbers(keys.len()).map_err(named)?;
         if let Some(key) = self.index.insert(pool, keys, &rows) {
             return Err(self.damaged("a key occurs twice", key));
         }
+        let here = self.content.seat_some(&rows).map_err(named)?;
+        self.push_to_disk((&keys[here..], &rows[here..]), here, embedding, slots)
+            .map_err(named)?;
+        let (here_rows, here_keys) = (&rows[..here], &keys[..here]);
+        self.content.store.name(here_keys, here_rows);
         let dim = table.dim();
         let parts = self.content.store.split(pool.parts(keys.len(), LEAST));
         pool.each(parts, |mut part| {
-            for (at, &row) in rows.iter().enumerate() {
+            for (at, &row) in here_rows.iter().enumerate() {
                 let Some(row) = part.row_mut(row) else {
                     continue;
                 };
@@ -85,6 +92,30 @@ impl Loading<'_> {
         });
         table.freeze(&mut self.content, keys, &rows);
         Ok(())
+    }
+
+    /// Appends the rows from place `from` of a push on, which find no place in memory, to the
+    /// tier's files.
+    fn push_to_disk(
+        &mut self,
+        (keys, rows): (&[i64], &[u32]),
+        from: usize,
+        embedding: &[f32],
+        slots: &[&[f32]],
+    ) -> Result<()> {
+        let Some(tiered) = self.content.store.tiered_mut().filter(|_| !rows.is_empty()) else {
+            return Ok(());
+        };
+        let dim = self.table.dim();
+        let mut floats = Vec::with_capacity(rows.len() * dim * (1 + slots.len()));
+        for at in from..from + rows.len() {
+            let values = at * dim..(at + 1) * dim;
+            floats.extend_from_slice(&embedding[values.clone()]);
+            for slot in slots {
+                floats.extend_from_slice(&slot[values.clone()]);
+            }
+        }
+        tiered.append(rows, keys, &floats)
     }
 
     /// Takes out what was pushed for these keys; unknown ones are no error.
@@ -152,7 +183,8 @@ impl Table {
             }
         }
         let index = Index::new(self.capacity())?;
-        let content = Content::new(self.dim(), self.capacity(), slots.to_vec());
+        let tier = self.rows().tier.as_deref();
+        let content = empty_content(self.config(), tier, slots.to_vec())?;
         let mut loading = Loading {
             table: self,
             pool,
@@ -161,6 +193,10 @@ impl Table {
             history: None,
         };
         fill(&mut loading)?;
+        let on_disk = |tiered: &Tiered| tiered.count().1 > 0;
+        if let Some(tier) = tier.filter(|_| loading.content.store.tiered().is_some_and(on_disk)) {
+            tier.spilled.store(true, Relaxed);
+        }
         let Loading {
             index,
             content,

@@ -16,14 +16,17 @@
 //! | `flight`, `fingerprint`, `key_map` | staged, leased and retired rows |
 //! | `lease` | batches that are prepared ahead of their step |
 //! | `read` | lookup and find |
+//! | `initial` | the rows that keys start with |
 //! | `pooled` | lookup and find of bags |
 //! | `admission`, `evict` | which keys get rows, and which lose them |
 //! | `apply` | updates and assignment |
 //! | `fields` | updates that are computed outside of the table |
 //! | `group*` | lookups and updates of many tables at once |
+//! | `tier` | what a table on disk has beside its rows |
+//! | `tiered` | how rows on disk get into memory for a verb |
 //! | `export`, `load`, `swap`, `history_io` | the whole content, out and in; its history |
 //!
-//! Where the floats of a row are is [`RowStore`](crate::rows::RowStore)'s business: here rows have
+//! Where the floats of a row are, in memory or on disk, is the business of `rows`: here rows have
 //! numbers.
 //!
 //! # Locks
@@ -32,6 +35,7 @@
 //!
 //! | lock | of | guards |
 //! |---|---|---|
+//! | `turn` | tier | who moves rows between memory and disk |
 //! | `index` | keys | which key has which row |
 //! | `flight` | rows | staged, leased and retired rows |
 //! | `content` | rows | the rows' floats, and which rows are used |
@@ -70,6 +74,7 @@ mod group_lookup;
 mod group_push;
 mod group_read;
 mod history_io;
+mod initial;
 mod key_map;
 mod keys;
 mod lease;
@@ -82,10 +87,12 @@ mod read;
 mod rows;
 mod stats;
 mod swap;
+mod tier;
+mod tiered;
 
 pub use admission::Thresholds;
 pub use args::{Absent, Export, LookupGradients, Memory, Target};
-pub use config::{TableConfig, MAX_CAPACITY, MAX_DIM};
+pub use config::{TableConfig, TierConfig, MAX_CAPACITY, MAX_DIM};
 pub use engine::Table;
 pub use export::Snapshot;
 pub(crate) use export::Window;
@@ -98,3 +105,4 @@ pub use lease::Lease;
 pub(crate) use load::BuiltContent;
 pub use load::Loading;
 pub use stats::Stats;
+pub use tier::TierStats;

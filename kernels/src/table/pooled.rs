@@ -1,7 +1,7 @@
 //! Reads pooled rows, by offset and by key: the sum of the rows of every bag, straight out of the
 //! table.
 
-use super::content::{Content, Offsets};
+use super::content::Offsets;
 use super::offset::Unfit;
 use super::{Absent, Table};
 use crate::batch::out_of_range;
@@ -9,7 +9,7 @@ use crate::batch::pooling::{parts, pool_bags, RowSource, EARLY};
 use crate::history::History;
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, Bucket, NONE};
-use crate::rows::RowStore;
+use crate::rows::{with_rows, ReadRows, Store};
 use crate::simd::Level;
 use crate::{Bags, Ids, Pool, Result, PADDING};
 use std::convert::Infallible;
@@ -31,21 +31,24 @@ impl Table {
     ) -> Result<()> {
         self.floats("out", out.len(), bags.len())?;
         self.expect_bags(bags, inverse.len())?;
-        let (content, level, dim) = (self.content().read(), Level::detect(), self.dim());
+        let content = self.content_with(pool, offsets)?;
+        let (level, dim) = (Level::detect(), self.dim());
         let found = content.offsets();
         pool.try_each(parts(pool, bags, dim, out), |(range, out)| {
-            let rows = OffsetRows {
-                content: &content,
-                found: &found,
-                offsets,
-                inverse,
-                dim,
-            };
-            pool_bags(level, rows, bags, range, dim, out).map_err(|(place, why)| {
-                match offsets.get(place as usize) {
-                    Some(&offset) => self.bad_offset("offsets", offset, why),
-                    None => out_of_range(place, offsets.len()).with("table", &self.config().name),
-                }
+            let pooled = with_rows!(&content.store, store => {
+                let found = &found;
+                let rows = OffsetRows {
+                    store,
+                    found,
+                    offsets,
+                    inverse,
+                    dim,
+                };
+                pool_bags(level, rows, bags, range, dim, out)
+            });
+            pooled.map_err(|(place, why)| match offsets.get(place as usize) {
+                Some(&offset) => self.bad_offset("offsets", offset, why),
+                None => out_of_range(place, offsets.len()).with("table", &self.config().name),
             })
         })
     }
@@ -72,12 +75,34 @@ impl Table {
             Absent::Rows(rows) => self.floats("absent", rows.len(), ids.len())?,
         }
         self.expect_bags(bags, ids.len())?;
-        let index = self.index().read();
-        let content = self.content().read();
+        self.reading_through(pool, ids, |index, content, side| {
+            match &content.store {
+                Store::InMemory(rows) => {
+                    self.find_pooled_in(pool, (index, rows), ids, bags, absent, out);
+                }
+                Store::Tiered(tiered) => {
+                    let rows = &tiered.beside(side);
+                    self.find_pooled_in(pool, (index, rows), ids, bags, absent, out);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// [`Table::find_pooled`] in an index and rows that are locked.
+    fn find_pooled_in<S: ReadRows>(
+        &self,
+        pool: &Pool,
+        (index, store): (&Index, &S),
+        ids: Ids<'_>,
+        bags: &Bags<'_>,
+        absent: Absent<'_>,
+        out: &mut [f32],
+    ) {
         let history = self.history().read();
         let lookup = KeyLookup {
-            index: &index,
-            content: &content,
+            index,
+            store,
             // Keys that have a row and are below the threshold of admission count as without.
             history: history.as_deref().filter(|one| one.may_refuse()),
             absent,
@@ -90,7 +115,6 @@ impl Table {
                 Ids::I32(ids) => pool_bags(level, lookup.rows(ids), bags, range, dim, out),
             };
         });
-        Ok(())
     }
 
     /// Refuses bags that are not those of `n` ids.
@@ -101,15 +125,15 @@ impl Table {
 }
 
 /// The rows of offsets; an id is a place among these.
-struct OffsetRows<'a> {
-    content: &'a Content,
+struct OffsetRows<'a, S> {
+    store: &'a S,
     found: &'a Offsets<'a>,
     offsets: &'a [i64],
     inverse: &'a [i32],
     dim: usize,
 }
 
-impl RowSource for OffsetRows<'_> {
+impl<S: ReadRows> RowSource for OffsetRows<'_, S> {
     type Place = u32;
     /// The place, and what is wrong with its offset.
     type Error = (i32, Unfit);
@@ -125,27 +149,27 @@ impl RowSource for OffsetRows<'_> {
             None if place == -1 => NONE,
             None => return Err((place, Unfit::Unknown)),
         };
-        self.content.store.prefetch(row, self.dim);
+        self.store.prefetch(row, self.dim);
         Ok(row)
     }
 
     #[inline(always)]
     fn row(&self, _: usize, row: u32) -> Option<&[f32]> {
-        self.content.store.row(row)
+        self.store.row(row)
     }
 }
 
 /// What all parts of a lookup by key read.
-struct KeyLookup<'a> {
+struct KeyLookup<'a, S> {
     index: &'a Index,
-    content: &'a Content,
+    store: &'a S,
     history: Option<&'a History>,
     absent: Absent<'a>,
     dim: usize,
 }
 
-impl KeyLookup<'_> {
-    fn rows<'s, T>(&'s self, ids: &'s [T]) -> KeyRows<'s, T> {
+impl<S> KeyLookup<'_, S> {
+    fn rows<'s, T>(&'s self, ids: &'s [T]) -> KeyRows<'s, T, S> {
         KeyRows {
             lookup: self,
             ids,
@@ -155,13 +179,13 @@ impl KeyLookup<'_> {
 }
 
 /// The rows of keys: a bucket is asked for early, read when the row is asked for.
-struct KeyRows<'a, T> {
-    lookup: &'a KeyLookup<'a>,
+struct KeyRows<'a, T, S> {
+    lookup: &'a KeyLookup<'a, S>,
     ids: &'a [T],
     homes: [&'a Bucket; EARLY],
 }
 
-impl<T: Copy + Into<i64>> RowSource for KeyRows<'_, T> {
+impl<T: Copy + Into<i64>, S: ReadRows> RowSource for KeyRows<'_, T, S> {
     type Place = u32;
     type Error = Infallible;
 
@@ -176,7 +200,7 @@ impl<T: Copy + Into<i64>> RowSource for KeyRows<'_, T> {
     fn ask(&mut self, at: usize) -> Result<u32, Infallible> {
         let KeyLookup {
             index,
-            content,
+            store,
             history,
             dim,
             ..
@@ -188,20 +212,20 @@ impl<T: Copy + Into<i64>> RowSource for KeyRows<'_, T> {
                 return Ok(NONE);
             }
         }
-        content.store.prefetch(row, dim);
+        store.prefetch(row, dim);
         Ok(row)
     }
 
     #[inline(always)]
     fn row(&self, at: usize, row: u32) -> Option<&[f32]> {
-        match self.lookup.content.store.row(row) {
+        match self.lookup.store.row(row) {
             None => self.absent(at),
             found => found,
         }
     }
 }
 
-impl<T: Copy + Into<i64>> KeyRows<'_, T> {
+impl<T: Copy + Into<i64>, S> KeyRows<'_, T, S> {
     #[cold]
     fn absent(&self, at: usize) -> Option<&[f32]> {
         let dim = self.lookup.dim;

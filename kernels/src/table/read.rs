@@ -7,7 +7,7 @@ use crate::batch::out_of_range;
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, Bucket, NONE};
 use crate::pool::{ranges, split_mut};
-use crate::rows::RowStore;
+use crate::rows::{with_rows, ReadRows, SideRows, Store};
 use crate::simd::{Level, Vectorized};
 use crate::{Ids, Pool, Result, PADDING};
 use std::ops::Range;
@@ -27,10 +27,11 @@ impl Table {
     /// # Errors
     /// `InvalidArgument` for a wrong length, an offset that this table has not given out and one
     /// whose key was removed since, unless a lease holds the row; `Aborted` for an offset from
-    /// before the content was replaced. `out` is then unspecified.
+    /// before the content was replaced; with a tier what its files refuse, and `DataLoss` for a
+    /// record that is damaged. `out` is then unspecified.
     pub fn lookup(&self, pool: &Pool, offsets: &[i64], out: &mut [f32]) -> Result<()> {
         self.floats("out", out.len(), offsets.len())?;
-        let content = self.content().read();
+        let content = self.content_with(pool, offsets)?;
         let rows = content.offsets();
         self.parts(pool, offsets.len(), out, |range, out| {
             let offsets = &offsets[range];
@@ -54,7 +55,8 @@ impl Table {
         out: &mut [f32],
     ) -> Result<()> {
         self.floats("out", out.len(), inverse.len())?;
-        self.embed_from(pool, &self.content().read(), offsets, inverse, out)
+        let content = self.content_with(pool, offsets)?;
+        self.embed_from(pool, &content, offsets, inverse, out)
     }
 
     /// [`Table::embed`] of a content that is locked.
@@ -100,7 +102,8 @@ impl Table {
     /// Copies the rows of keys, `(n)` ids to `(n, dim)` floats; never creates a row.
     ///
     /// # Errors
-    /// `InvalidArgument` for a wrong length of `out` or `absent`.
+    /// `InvalidArgument` for a wrong length of `out` or `absent`; with a tier what its files
+    /// refuse, and `DataLoss` for a record that is damaged.
     pub fn find(
         &self,
         pool: &Pool,
@@ -109,9 +112,9 @@ impl Table {
         out: &mut [f32],
     ) -> Result<()> {
         self.expect_find(ids, absent, out)?;
-        let index = self.index().read();
-        let content = self.content().read();
-        self.find_in(pool, (&index, &content), ids, absent, out)
+        self.reading_through(pool, ids, |index, content, side| {
+            self.find_in(pool, (index, content, side), ids, absent, out)
+        })
     }
 
     /// Refuses arguments of [`Table::find`] of the wrong length.
@@ -124,11 +127,11 @@ impl Table {
         }
     }
 
-    /// [`Table::find`] in an index and a content that are locked.
+    /// [`Table::find`] in an index and a content that are locked, with the rows on disk beside.
     pub(super) fn find_in(
         &self,
         pool: &Pool,
-        (index, content): (&Index, &Content),
+        (index, content, side): (&Index, &Content, Option<&SideRows>),
         ids: Ids<'_>,
         absent: Absent<'_>,
         out: &mut [f32],
@@ -140,26 +143,13 @@ impl Table {
                 Absent::Rows(rows) => Absent::Rows(&rows[range.start * dim..range.end * dim]),
                 other => other,
             };
-            match ids.part(range) {
-                Ids::I64(ids) => {
-                    level.run(Find {
-                        index,
-                        content,
-                        ids,
-                        dim,
-                        absent,
-                        out,
-                    });
+            match &content.store {
+                Store::InMemory(rows) => {
+                    find_part(level, (index, rows), ids.part(range), dim, absent, out)
                 }
-                Ids::I32(ids) => {
-                    level.run(Find {
-                        index,
-                        content,
-                        ids,
-                        dim,
-                        absent,
-                        out,
-                    });
+                Store::Tiered(tiered) => {
+                    let rows = &tiered.beside(side);
+                    find_part(level, (index, rows), ids.part(range), dim, absent, out);
                 }
             }
             Ok(())
@@ -226,9 +216,21 @@ fn copy_rows<'o>(
     dim: usize,
     outs: impl Iterator<Item = &'o mut [f32]>,
 ) -> Result<(), (usize, Unfit)> {
+    with_rows!(&content.store, rows => copy_rows_from(rows, n, row, dim, outs))
+}
+
+/// [`copy_rows`] for one kind of store.
+#[inline(always)]
+fn copy_rows_from<'o>(
+    store: &impl ReadRows,
+    n: usize,
+    row: impl Fn(usize) -> Result<u32, Unfit>,
+    dim: usize,
+    outs: impl Iterator<Item = &'o mut [f32]>,
+) -> Result<(), (usize, Unfit)> {
     let ask = |at: usize| -> Result<u32, (usize, Unfit)> {
         let row = row(at).map_err(|why| (at, why))?;
-        content.store.prefetch(row, dim);
+        store.prefetch(row, dim);
         Ok(row)
     };
     let mut rows = [NONE; AHEAD];
@@ -240,7 +242,7 @@ fn copy_rows<'o>(
         if at + AHEAD < n {
             rows[at % AHEAD] = ask(at + AHEAD)?;
         }
-        match content.store.row(row) {
+        match store.row(row) {
             Some(row) => out.copy_from_slice(&row[..dim]),
             None => out.fill(0.0),
         }
@@ -250,36 +252,65 @@ fn copy_rows<'o>(
 
 /// Copies rows by key in three stages: ask for the bucket; `BUCKETS` ids later read it and ask for
 /// the row; `AHEAD` ids later copy the row.
-struct Find<'a, T> {
+struct Find<'a, T, S> {
     index: &'a Index,
-    content: &'a Content,
+    rows: &'a S,
     ids: &'a [T],
     dim: usize,
     absent: Absent<'a>,
     out: &'a mut [f32],
 }
 
-impl<T: Copy + Into<i64>> Vectorized for Find<'_, T> {
+/// Copies the rows of some ids on the caller's thread.
+fn find_part<S: ReadRows>(
+    level: Level,
+    (index, rows): (&Index, &S),
+    ids: Ids<'_>,
+    dim: usize,
+    absent: Absent<'_>,
+    out: &mut [f32],
+) {
+    match ids {
+        Ids::I64(ids) => level.run(Find {
+            index,
+            rows,
+            ids,
+            dim,
+            absent,
+            out,
+        }),
+        Ids::I32(ids) => level.run(Find {
+            index,
+            rows,
+            ids,
+            dim,
+            absent,
+            out,
+        }),
+    }
+}
+
+impl<T: Copy + Into<i64>, S: ReadRows> Vectorized for Find<'_, T, S> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
         let Find {
             index,
-            content,
+            rows,
             ids,
             dim,
             absent,
             out,
         } = self;
-        find_rows(index, content, ids, dim, absent, out);
+        find_rows(index, rows, ids, dim, absent, out);
     }
 }
 
 #[inline(always)]
 fn find_rows<T: Copy + Into<i64>>(
     index: &Index,
-    content: &Content,
+    store: &impl ReadRows,
     ids: &[T],
     dim: usize,
     absent: Absent<'_>,
@@ -293,7 +324,7 @@ fn find_rows<T: Copy + Into<i64>>(
     for at in 0..ids.len() + BUCKETS + AHEAD {
         if let Some(at) = at.checked_sub(BUCKETS + AHEAD) {
             let Some(out) = outs.next() else { return };
-            match content.store.row(rows[at % AHEAD]) {
+            match store.row(rows[at % AHEAD]) {
                 Some(row) => out.copy_from_slice(&row[..dim]),
                 None => fill_absent(absent, ids[at].into(), at, out),
             }
@@ -304,7 +335,7 @@ fn find_rows<T: Copy + Into<i64>>(
         {
             let key = id.into();
             let row = index.row_from(homes[at % BUCKETS], key, hash(key));
-            content.store.prefetch(row, dim);
+            store.prefetch(row, dim);
             rows[at % AHEAD] = row;
         }
         if let Some(&id) = ids.get(at) {

@@ -5,8 +5,8 @@ use super::content::Content;
 use super::flight::{divide, Flight};
 use super::offset::{row_of, Births};
 use super::offset_buffers::OffsetBuffers;
+use super::tier::Tier;
 use crate::mem::{Lines, NONE};
-use crate::rows::RowStore;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 use crate::Result;
@@ -23,6 +23,8 @@ pub(super) struct Rows {
     /// Whether `content.changes` is on; once on, it stays.
     tracking: AtomicBool,
     buffers: OffsetBuffers,
+    /// Of a table with a tier on disk.
+    pub(super) tier: Option<Box<Tier>>,
 }
 
 /// Both locks on the rows of a table.
@@ -57,13 +59,14 @@ pub(super) struct ReplacedContent {
 
 impl Rows {
     /// The rows of a content, none of them staged, leased or retired.
-    pub(super) fn new(content: Content) -> Rows {
+    pub(super) fn new(content: Content, tier: Option<Box<Tier>>) -> Rows {
         Rows {
             flight: Mutex::default(),
             births: Arc::clone(content.births()),
             content: RwLock::new(content),
             tracking: AtomicBool::new(false),
             buffers: OffsetBuffers::default(),
+            tier,
         }
     }
 

@@ -1,5 +1,6 @@
 //! What has happened to a table: counted as it happens, read at any time.
 
+use super::tier::TierStats;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What has happened to a table since it was made.
@@ -26,6 +27,8 @@ pub struct Stats {
     /// Gradients that were dropped because their keys had been removed since the lookup; each
     /// distinct offset of an update counts once.
     pub stale: u64,
+    /// Rows in memory and on disk; `None` for a table that is all in memory.
+    pub tier: Option<TierStats>,
 }
 
 /// The counters behind [`Stats`].

@@ -5,7 +5,6 @@ use super::load::BuiltContent;
 use super::rows::{LockedRows, ReplacedContent};
 use super::Table;
 use crate::index::Index;
-use crate::rows::RowStore;
 use crate::sync::RwLockWriteGuard;
 use crate::Result;
 

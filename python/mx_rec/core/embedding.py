@@ -21,11 +21,15 @@ from mx_rec.core.pooled import (embedding_lookup_sparse, safe_embedding_lookup_s
                                 sparse_lookup_pooled)
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
 from mx_rec.tensorflow.names import require_graph_mode
+from mx_rec.util.global_env_conf import global_env
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Float, Int, Option, Text, Type, checked, is_int
 
 MERGED_PREFIX = "mergeable_table"
+
+# The default of SSD_SAVE_COMPACT_LEVEL.
+_COMPACT_LEVEL = 2
 
 # What an optimizer_list may be.
 _OPTIMIZERS = (list, tuple, tf.compat.v1.train.Optimizer)
@@ -124,9 +128,13 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
             column alone.
         device_vocabulary_size: Rows, in [1, 1e9].
         host_vocabulary_size: Further rows, in [0, 1e9]. Both are kept in memory; their sum is the
-            row budget.
-        ssd_vocabulary_size: Rows on disk, in [0, 1e9]; needs host_vocabulary_size. Not there yet.
-        ssd_data_path: Existing directories, no symbolic links and no "..".
+            row budget in memory.
+        ssd_vocabulary_size: Further rows, in [0, 1e9], which are on disk; needs
+            host_vocabulary_size. The three sizes are at most 2e9 together. Rows move between
+            memory and disk by themselves: docs/ssd-tier.md.
+        ssd_data_path: Existing directories for these rows, no symbolic links and no "..". Their
+            files are scratch: checkpoints do not need them, and nothing is left of them when the
+            session ends, however it ends.
         is_save: Whether checkpoints contain the table.
         is_dp: Whether every rank holds the whole table.
         init_param: Factor of new rows, a float in [-10, 10].
@@ -164,10 +172,10 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
         EnvironmentError: If `init` was not called, or the pipeline of this graph was started.
         RuntimeError: If enable_merge is True without dynamic expansion, or eager execution is on,
             also outside of the tf.function that calls this.
-        NotImplementedError: If ssd_vocabulary_size is greater than 0, the table would be made in a
-            job of several tasks without parameter servers under whose device function it is
-            (tf.compat.v1.train.replica_device_setter), or it would be on parameter servers and
-            uses what does not work there yet (docs/cluster.md).
+        NotImplementedError: If the table would be made in a job of several tasks without parameter
+            servers under whose device function it is (tf.compat.v1.train.replica_device_setter),
+            or it would be on parameter servers and uses what does not work there yet
+            (docs/cluster.md).
     """
     config = ConfigInitializer.get_instance()
     _report_idle(name, shard_num=(shard_num, 1), fusion_optimizer_var=(fusion_optimizer_var, True),
@@ -189,14 +197,16 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
         padding_keys=_check_padding(padding_keys, padding_keys_mask, padding_keys_len),
         padding_keys_mask=padding_keys_mask,
         padding_keys_len=None if padding_keys_len is None else int(padding_keys_len),
-        admission_sketch_bytes=_check_sketch(table_name, admission_sketch_bytes))
-    _check_storage(options, ssd_data_path, config.use_dynamic_expansion)
+        admission_sketch_bytes=_check_sketch(table_name, admission_sketch_bytes),
+        ssd_data_path=_directories(ssd_data_path) if ssd_vocabulary_size > 0 else ())
+    _check_storage(options, config.use_dynamic_expansion)
     if servers:
-        _check_shared(table_name, enable_merge, admission_sketch_bytes, config)
+        _check_shared(table_name, enable_merge, admission_sketch_bytes, ssd_vocabulary_size, config)
     if enable_merge and not config.use_dynamic_expansion:
         raise RuntimeError("merge table function requires dynamic expansion mode: call "
                            "init(use_dynamic_expansion=True).")
-    rows = options.device_vocabulary_size + options.host_vocabulary_size
+    rows = options.device_vocabulary_size + options.host_vocabulary_size \
+        + options.ssd_vocabulary_size
     initializer = describe_initializer(emb_initializer, rows, size, table_name)
     state = graph_state()
     if table_name in state.tables:
@@ -268,12 +278,14 @@ def _check_padding(keys: Any, mask: bool, length: Optional[int]) -> Optional[Lis
     return list(dict.fromkeys(int(key) for key in keys))
 
 
-def _check_shared(table_name: str, enable_merge: bool, sketch_bytes: int, config: Any) -> None:
+def _check_shared(table_name: str, enable_merge: bool, sketch_bytes: int, ssd_rows: int,
+                  config: Any) -> None:
     """Refuses what tables on parameter servers cannot do yet."""
     refused = [what for what, is_there in (
         ("init(use_dynamic_expansion=True)", config.use_dynamic_expansion),
         ("init(is_incremental_checkpoint=True)", config.is_incremental_checkpoint),
         ("enable_merge", enable_merge), ("admission_sketch_bytes", sketch_bytes > 0),
+        ("ssd_vocabulary_size", ssd_rows > 0),
     ) if is_there]
     if refused:
         raise NotImplementedError(
@@ -290,39 +302,54 @@ def _check_sketch(table_name: str, size: Any) -> int:
     return int(size)
 
 
-def _check_storage(options: TableOptions, ssd_data_path: Union[str, Sequence[str]],
-                   use_dynamic_expansion: bool) -> None:
+def _check_storage(options: TableOptions, use_dynamic_expansion: bool) -> None:
     """Checks that the sizes go together."""
     if options.ssd_vocabulary_size > 0:
         if options.host_vocabulary_size == 0:
             raise ValueError("'ssd_vocabulary_size' of the table {!r} needs a "
                              "'host_vocabulary_size' greater than 0".format(options.table_name))
-        _check_directories(ssd_data_path)
+        _check_directories(options.ssd_data_path)
+        sizes = (options.device_vocabulary_size, options.host_vocabulary_size,
+                 options.ssd_vocabulary_size)
+        if sum(sizes) > constants.MAX_ROW_BUDGET:
+            raise ValueError(
+                "'device_vocabulary_size', 'host_vocabulary_size' and 'ssd_vocabulary_size' of "
+                "the table {!r} are {}, {} and {}, together more than {}".format(
+                    options.table_name, *sizes, constants.MAX_ROW_BUDGET))
     if use_dynamic_expansion and options.host_vocabulary_size > 0:
         raise ValueError("the table {!r} has a 'host_vocabulary_size', but with dynamic expansion "
                          "tables have no preset size: leave host and ssd sizes at 0".format(
                              options.table_name))
-    if options.ssd_vocabulary_size > 0:
-        raise NotImplementedError(
-            "rows on disk are not supported yet: leave 'ssd_vocabulary_size' of the table {!r} at "
-            "0 and give the rows to 'host_vocabulary_size'.".format(options.table_name))
+    if options.ssd_vocabulary_size > 0 and global_env.ssd_save_compact_level != _COMPACT_LEVEL:
+        logger.info("create_table of %r: SSD_SAVE_COMPACT_LEVEL has no effect: a save writes "
+                    "files of its own, and those of rows on disk are compacted as rows are "
+                    "written.", options.table_name)
 
 
-def _check_directories(paths: Union[str, Sequence[str]]) -> None:
-    """Checks directories for rows on disk."""
+def _directories(paths: Any) -> Tuple[str, ...]:
+    """Returns directories as they are, absolute if they may be: others are refused later."""
     paths = [paths] if isinstance(paths, str) else list(paths)
-    if not paths:
-        raise ValueError("'ssd_data_path' length is less than 1")
     for path in paths:
         Text(1, 1024)("ssd_data_path", path)
         if os.pardir in path.split(os.sep):
             raise ValueError("'ssd_data_path' must not contain '..', but is {!r}".format(path))
+    return tuple(os.path.abspath(path) for path in paths)
+
+
+def _check_directories(paths: Sequence[str]) -> None:
+    """Checks directories for rows on disk."""
+    if not paths:
+        raise ValueError("'ssd_data_path' length is less than 1")
+    for path in paths:
         if not os.path.isdir(path):
             raise ValueError("'ssd_data_path' should be an existing directory, but {!r} is "
                              "not".format(path))
-        if os.path.islink(path.rstrip(os.sep)):
+        if os.path.islink(path):
             raise ValueError("'ssd_data_path' must not be a symbolic link, but {!r} is one".format(
                 path))
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise ValueError("'ssd_data_path' should be a directory that this process may write "
+                             "to, but {!r} is not".format(path))
 
 
 def _merged_table(options: TableOptions, initializer: Any, capacity: int) -> Any:

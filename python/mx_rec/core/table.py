@@ -55,6 +55,7 @@ class TableOptions(NamedTuple):
     padding_keys_mask: bool
     padding_keys_len: Optional[int]
     admission_sketch_bytes: int
+    ssd_data_path: Tuple[str, ...] = ()
 
 
 class FeatureLookup(NamedTuple):
@@ -130,6 +131,8 @@ class Table:
         multi_lookup_times: Number of lookups by mode, True for training.
         slice_device_vocabulary_size, slice_host_vocabulary_size, slice_ssd_vocabulary_size: The
             sizes divided by the rank count, rounded up.
+        ssd_data_path: The absolute paths of the directories for rows on disk, none for a table
+            that is all in memory.
         padding_keys: Keys whose rows are never updated, without duplicates, or None.
         padding_keys_mask, padding_keys_len, admission_sketch_bytes: As given to `create_table`.
         optimizer: The optimizer that updates the table, once there is one.
@@ -154,6 +157,7 @@ class Table:
         self.device_vocabulary_size = options.device_vocabulary_size
         self.host_vocabulary_size = options.host_vocabulary_size
         self.ssd_vocabulary_size = options.ssd_vocabulary_size
+        self.ssd_data_path = list(options.ssd_data_path)
         ranks = 1 if options.is_dp else get_rank_size()
         self.slice_device_vocabulary_size = -(-options.device_vocabulary_size // ranks)
         self.slice_host_vocabulary_size = -(-options.host_vocabulary_size // ranks)
@@ -197,7 +201,7 @@ class Table:
         return int(session.run(self._physical.size))
 
     def capacity(self) -> int:
-        """Returns the row budget: device plus host vocabulary size, both of which are memory.
+        """Returns the row budget: device, host and SSD vocabulary size together.
 
         With dynamic expansion there is no preset size, and the number is that of the rows
         that exist.
@@ -210,7 +214,8 @@ class Table:
         """
         session = find_session(self.variable.graph)
         rows = int(session.run(self._physical.size))
-        preset = self.device_vocabulary_size + self.host_vocabulary_size
+        preset = self.device_vocabulary_size + self.host_vocabulary_size \
+            + self.ssd_vocabulary_size
         return rows if self._physical.capacity > preset else preset
 
     def __repr__(self) -> str:
@@ -263,6 +268,11 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
     }
     if options.admission_sketch_bytes:
         config["admission_sketch_bytes"] = options.admission_sketch_bytes
+    if options.ssd_vocabulary_size:
+        config["tier"] = {
+            "ram_rows": options.device_vocabulary_size + options.host_vocabulary_size,
+            "directories": list(options.ssd_data_path),
+        }
     track_changes = track_changes and options.is_save
     if track_changes:
         config["track_changes"] = True

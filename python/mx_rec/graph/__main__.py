@@ -13,6 +13,8 @@ from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.files import GraphFile, merged_ops, read_graph
 from mx_rec.graph.grouped import apart
 from mx_rec.graph.plan import Plan, make_plan, registered_ops
+from mx_rec.stock.analysis import is_training, plan_text, plan_variables
+from mx_rec.util.stock_tables import LEAST_ROWS, StockTables, checked_options
 
 _PROGRAM = "python -m mx_rec.graph"
 _FAILED = 2
@@ -61,7 +63,10 @@ def main(argv: Optional[List[str]] = None) -> int:
         if arguments.json:
             _write(arguments.json, as_json(plan))
         if "-" not in (arguments.dot, arguments.svg, arguments.png, arguments.json):
-            _write("-", report(arguments.file, file, plan))
+            text = report(arguments.file, file, plan)
+            if arguments.variables is not None:
+                text += variables_text(file, arguments.variables)
+            _write("-", text)
     except BrokenPipeError:
         # The reader, such as `head`, has seen enough. What is left must not fail at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -101,6 +106,24 @@ def report(path: str, file: GraphFile, plan: Plan) -> str:
     return "\n".join(lines) + "\n" + plan.text()
 
 
+def variables_text(file: GraphFile, least_rows: int) -> str:
+    """Returns which variables of a graph become tables, and why the others do not.
+
+    Args:
+        file: What was read.
+        least_rows: Variables with fewer rows stay.
+
+    Returns:
+        Several lines of text.
+
+    Raises:
+        ValueError: If there is no such number of rows.
+    """
+    options = checked_options(StockTables((".*",), least_rows))
+    plans = plan_variables(file.graph, options, is_training(file.graph), has_saver=True)
+    return "\n" + (plan_text(plans) or "No variable of the graph has rows.\n")
+
+
 def as_json(plan: Plan) -> str:
     """Returns the plan as JSON: its fields, with the moved ops by name and type."""
     iterators = []
@@ -112,7 +135,14 @@ def as_json(plan: Plan) -> str:
         iterators.append(entry)
     return json.dumps({"nodes": plan.nodes,
                        "lookups": [dict(lookup._asdict()) for lookup in plan.lookups],
-                       "iterators": iterators}, indent=2) + "\n"
+                       "iterators": iterators,
+                       "sums": [dict(one._asdict(), sums=[part._asdict() for part in one.sums],
+                                     gradients=[part._asdict() for part in one.gradients])
+                                for one in plan.sums],
+                       "concats": [dict(one._asdict(),
+                                        parts=[part._asdict() for part in one.parts],
+                                        gradients=[part._asdict() for part in one.gradients])
+                                   for one in plan.concats]}, indent=2) + "\n"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -126,6 +156,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--png", metavar="OUT",
                         help="draw the plan as PNG with Graphviz's program dot; - is stdout")
     parser.add_argument("--json", metavar="OUT", help="write the plan as JSON; - is stdout")
+    parser.add_argument("--variables", metavar="ROWS", type=int, nargs="?", const=LEAST_ROWS,
+                        help="also say which variables init(stock_tables=...) makes tables of, "
+                             "from ROWS rows on (default {})".format(LEAST_ROWS))
     parser.add_argument("--tag", metavar="TAG", action="append",
                         help="a tag of the graph of a SavedModel; repeat it for all of its tags")
     return parser

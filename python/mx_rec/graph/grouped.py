@@ -5,14 +5,14 @@ stays in the step is joined again, and what moves claims its batch by one op for
 also read their rows by one op.
 """
 
-import contextlib
 from collections import OrderedDict
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2
 
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
+from mx_rec.graph.edits import FUSED_ATTRIBUTE, in_place_of, replace_each
 from mx_rec.ops import library
 from mx_rec.util.global_env_conf import groups_tables
 
@@ -63,7 +63,7 @@ def take_apart(graph: tf.Graph) -> List[List[tf.Tensor]]:
                 or not op.get_attr(MOVABLE_ATTRIBUTE):
             continue
         lists = _lists(op)
-        with _in_place_of(graph, op):
+        with in_place_of(graph, op):
             parts = [_single(op, inputs, at) for at, inputs in enumerate(zip(*lists))]
         for part in parts:
             _set_movable(part, True)
@@ -71,7 +71,7 @@ def take_apart(graph: tf.Graph) -> List[List[tf.Tensor]]:
                 _GROUP_ATTRIBUTE, attr_value_pb2.AttrValue(s=op.name.encode("utf-8")))
         _set_movable(op, False)
         outputs = [part.outputs[at] for at in range(_OUTPUT_LISTS[op.type]) for part in parts]
-        _replace_each(op, outputs)
+        replace_each(op, outputs)
         taken.append([op.outputs[0] for op in parts])
     return taken
 
@@ -88,17 +88,17 @@ def join_again(graph: tf.Graph, taken: Sequence[Sequence[tf.Tensor]]) -> None:
         for kind, make in ((_ONE_OFFSETS, _many_offsets), (_ONE_FIND, _many_find)):
             same = OrderedDict()  # type: Dict[Any, List[tf.Operation]]
             for op in ops:
-                if op.type == kind:
+                if op.type == kind and FUSED_ATTRIBUTE not in op.node_def.attr:
                     key = op.get_attr("T"), kind == _ONE_OFFSETS and op.get_attr("limit")
                     same.setdefault(key, []).append(op)
             for together in same.values():
                 if len(together) < 2:
                     continue
-                with _in_place_of(graph, together[0]):
+                with in_place_of(graph, together[0]):
                     lists = make(together)
                 for at, op in enumerate(together):
                     _set_movable(op, False)
-                    _replace_each(op, [values[at] for values in lists])
+                    replace_each(op, [values[at] for values in lists])
                 _set_movable(lists[0][0].op, True)
 
 
@@ -133,14 +133,14 @@ def claim_together(graph: tf.Graph, claims: Sequence[Claim]) -> List[Claim]:
         if len(together) < 2:
             left.extend(together)
             continue
-        with _in_place_of(graph, together[0].op):
+        with in_place_of(graph, together[0].op):
             offsets, inverses = library().mx_rec_claim_many(
                 [claim.op.inputs[0] for claim in together], [claim.ids for claim in together],
                 [claim.offsets for claim in together], [claim.inverse for claim in together],
                 limit=together[0].op.get_attr("limit"), name="claim")
         readers = [_readers(claim.op) for claim in together]
         for at, claim in enumerate(together):
-            _replace_each(claim.op, [offsets[at], inverses[at]])
+            replace_each(claim.op, [offsets[at], inverses[at]])
         _embed_together(graph, [op for ops in readers for op in ops])
     return left
 
@@ -217,7 +217,7 @@ def _readers(op: tf.Operation) -> List[tf.Operation]:
     offsets, inverse = op.outputs
     return [reader for reader in offsets.consumers()
             if reader.type == _ONE_EMBED and _is_free(reader) and reader.inputs[2] is offsets
-            and reader.inputs[3] is inverse]
+            and reader.inputs[3] is inverse and FUSED_ATTRIBUTE not in reader.node_def.attr]
 
 
 def _embed_together(graph: tf.Graph, readers: Sequence[tf.Operation]) -> None:
@@ -229,51 +229,15 @@ def _embed_together(graph: tf.Graph, readers: Sequence[tf.Operation]) -> None:
         if len(together) < 2:
             continue
         inputs = [list(part) for part in zip(*[op.inputs for op in together])]
-        with _in_place_of(graph, together[0]):
+        with in_place_of(graph, together[0]):
             embeddings = library().mx_rec_embed_many(*inputs, name="embedding")
         for op, embedding in zip(together, embeddings):
-            _replace_each(op, [embedding])
+            replace_each(op, [embedding])
 
 
 def _set_movable(op: tf.Operation, value: bool) -> None:
     op._set_attr(  # pylint: disable=protected-access
         MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=value))
-
-
-@contextlib.contextmanager
-def _in_place_of(graph: tf.Graph, op: tf.Operation) -> Iterator[None]:
-    """A context in which ops are made that take the place of `op`."""
-    with graph.as_default(), graph.control_dependencies(None), \
-            graph.control_dependencies(op.control_inputs), tf.device(op.device), \
-            tf.name_scope(op.name + "/"):
-        yield
-
-
-def _replace_each(old: tf.Operation, values: Sequence[tf.Tensor]) -> None:
-    """Puts outputs of other ops in the place of the outputs of `old`, in order.
-
-    Ops that read an old output read the new one, ops that wait for `old` wait for the other ops.
-    The tensor objects that the script may hold become those of the new outputs.
-    """
-    # pylint: disable=protected-access
-    for output, value in zip(old.outputs, values):
-        value.set_shape(output.shape)
-        for consumer in output.consumers():
-            for position, tensor in enumerate(consumer.inputs):
-                if tensor is output:
-                    consumer._update_input(position, value)
-    new = list(OrderedDict.fromkeys(value.op for value in values))
-    for waiting in list(old._control_outputs):
-        others = [op for op in waiting.control_inputs if op is not old] + new
-        waiting._remove_all_control_inputs()
-        waiting._add_control_inputs(others)
-    for output, value in zip(list(old._outputs), values):
-        op, place = value.op, value.value_index
-        output._op = op
-        output._value_index = place
-        output._name = None
-        output._tf_output = None
-        op._outputs[place] = output
 
 
 def _single_nodes(node: Any) -> List[Any]:

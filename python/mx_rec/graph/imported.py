@@ -7,8 +7,8 @@ import tensorflow as tf
 from mx_rec.core.frozen import check_imported
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table_variable import is_table_variable, table_variable
+from mx_rec.graph.edits import FUSED_NAME, forbid_marked
 from mx_rec.graph.plan import TRAINING_LOOKUPS, is_movable
-from mx_rec.graph.rewrite import forbid_marked
 from mx_rec.graph.sessions import PIPELINE_SCOPE
 from mx_rec.optimizers.fusion import forbid_feeding, is_fused
 
@@ -61,7 +61,8 @@ def patched_new_operations(stock: Callable[..., Any]) -> Callable[..., Any]:
         if not any(op.type.startswith(_OUR_OPS) for op in operations):
             return operations
         state = graph_state(self)
-        is_modified = any(PIPELINE_SCOPE in op.name for op in operations)
+        is_modified = any(PIPELINE_SCOPE in op.name or FUSED_NAME in op.name
+                          for op in operations)
         for op in operations:
             if is_modified:
                 forbid_marked(op)

@@ -11,12 +11,16 @@ from mx_rec.core.asc.manager import start_asc_pipeline
 from mx_rec.core.graph_state import GraphState, graph_state
 from mx_rec.core.table_variable import refuse_shared_tables
 from mx_rec.core.upstream import upstream
+from mx_rec.graph.concats import fuse_concats
 from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.iterators import nested_batch
 from mx_rec.graph.grouped import join_again, take_apart
 from mx_rec.graph.plan import ADMIT, EVAL, ONE_SHOT, TRAIN, Plan, is_movable, make_plan
 from mx_rec.graph.rewrite import Rewritten, rewrite
+from mx_rec.graph.rows import mark_rows, read_rest
 from mx_rec.graph.sessions import adopt_initializers, has_run, start_iterators
+from mx_rec.graph.sums import fuse_sums
+from mx_rec.stock.select import convert_graph
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Type, checked
@@ -49,6 +53,7 @@ def modify_graph_and_start_emb_cache(full_graph: Optional[tf.Graph] = None,
         EnvironmentError: If `init` was not called.
         OSError: If the dump cannot be written.
     """
+    convert_graph(full_graph or tf.compat.v1.get_default_graph(), True)
     run(full_graph, dump_graph)
     with (full_graph or tf.compat.v1.get_default_graph()).as_default():
         start_asc_pipeline()
@@ -85,12 +90,15 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
         return
     settle_timestamp(graph)
     taken = take_apart(graph)
-    before = graph.as_graph_def()
+    before = graph.as_graph_def(add_shapes=True)
     plan = make_plan(before.SerializeToString())
     for lookup in plan.lookups:
         if not lookup.moves:
             logger.info("the lookup %s of the table %r stays in the step: %s", lookup.node,
                         lookup.table, lookup.reason)
+    fused = [(one.lookup, one.output) for one in plan.sums if one.fuses]
+    fused += [(part.lookup, part.output) for one in plan.concats if one.fuses for part in one.parts]
+    mark_rows(graph, fused)
     by_mode = {True: [], False: []}  # type: Dict[bool, List[Any]]
     for iterator in plan.iterators:
         lookups = [plan.lookups[position] for position in iterator.lookups]
@@ -105,6 +113,9 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
         config.train_params_config.dataset_element_spec = state.element_specs.get(
             iterator.iterator)
     join_again(graph, taken)
+    fuse_sums(graph, plan.sums)
+    fuse_concats(graph, plan.concats)
+    read_rest(graph, [name for name, _ in fused])
     with graph.as_default(), graph.control_dependencies(None):
         for mode, found in by_mode.items():
             _set_mode(state, mode, found, by_mode[not mode])
@@ -115,6 +126,12 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
     moved = sum(lookup.moves for lookup in plan.lookups)
     logger.info("graph modification: %d of %d lookups moved into %d input pipelines.", moved,
                 len(plan.lookups), len(plan.iterators))
+    for one in plan.sums:
+        logger.info("graph modification: the sum over bags of the lookup %s of the table %r %s: %s",
+                    one.lookup, one.table, "is fused" if one.fuses else "stays", one.reason)
+    for concat in plan.concats:
+        logger.info("graph modification: the concatenation %s of %d lookups %s: %s", concat.node,
+                    len(concat.parts), "is fused" if concat.fuses else "stays", concat.reason)
     if dump_graph:
         _dump(before, graph, plan)
 

@@ -9,7 +9,10 @@ from tensorflow.core.framework import graph_pb2
 
 from mx_rec import plugin
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
+from mx_rec.graph.fusions import (Concat, Sums, read_concats, read_sums, text_of_concats,
+                                    text_of_sums)
 from mx_rec.tensorflow.names import c_api
+from mx_rec.util.global_env_conf import fuses_lookups
 
 TRAIN = "train"
 EVAL = "eval"
@@ -96,11 +99,15 @@ class Plan(NamedTuple):
         nodes: Number of nodes of the graph.
         lookups: All lookups made with modify_graph=True, in the order of the graph.
         iterators: The iterators that feed those that move.
+        sums: The lookups whose rows are summed over bags; none where MXREC_FUSE_LOOKUPS is 0.
+        concats: The concatenations of lookups; none there, either.
     """
 
     nodes: int
     lookups: List[Lookup]
     iterators: List[Iterator]
+    sums: List[Sums] = []
+    concats: List[Concat] = []
 
     def text(self) -> str:
         """Returns the plan for a person to read, several lines."""
@@ -127,6 +134,8 @@ class Plan(NamedTuple):
             lines.append("")
             lines.append("in the step as before:")
             lines.extend("  stays  " + _line(lookup) for lookup in staying)
+        lines.extend(text_of_sums(self.sums))
+        lines.extend(text_of_concats(self.concats))
         return "\n".join(lines) + "\n"
 
 
@@ -153,7 +162,10 @@ def make_plan(graph_def: bytes, op_list: Optional[bytes] = None) -> Plan:
     lookups = [Lookup(**{field: entry[field] for field in Lookup._fields})
                for entry in described["lookups"]]
     iterators = [_iterator(entry, raw) for entry in described["iterators"]]
-    return Plan(described["nodes"], lookups, iterators)
+    if not fuses_lookups():
+        return Plan(described["nodes"], lookups, iterators)
+    return Plan(described["nodes"], lookups, iterators, read_sums(described["sums"]),
+                read_concats(described["concats"]))
 
 
 def is_movable(op: tf.Operation) -> bool:

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
+from mx_rec.graph.edits import forbid_feeding
 from mx_rec.graph.grouped import Claim, claim_together
 from mx_rec.graph.plan import ONE_SHOT, TRAIN, Iterator, Lookup
 from mx_rec.graph.sessions import PIPELINE_SCOPE
@@ -17,9 +18,6 @@ from mx_rec.tensorflow.names import MapDataset, dataset_ops, gen_dataset_ops
 # Batches that are prepared ahead of the step. One hides the key work; more smooth out jitter.
 # Rows of prepared batches wait in memory, so the number is small.
 AHEAD = 4
-
-# The outputs of an op from which a pipeline computes ids: a list of positions.
-UNFED_ATTRIBUTE = "_mx_rec_unfed"
 
 # tf.data would rewrite the functions that it is given for eager execution.
 _as_it_stands = tf.autograph.experimental.do_not_convert
@@ -224,34 +222,12 @@ def _forbid_feeding(graph: tf.Graph, iterator: Iterator, components: Sequence[tf
     """
     for name in iterator.nodes:
         op = graph.get_operation_by_name(name)
-        _mark_unfed(op, range(len(op.outputs)))
+        forbid_feeding(op, range(len(op.outputs)))
     read = {_full_name(source) for node in iterator.graph.node for source in node.input}
     unfed = [component for position, component in enumerate(components)
              if "{}:{}".format(iterator.get_next, position) in read]
     if unfed:
-        _mark_unfed(unfed[0].op, [component.value_index for component in unfed])
-
-
-def _mark_unfed(op: tf.Operation, positions: Sequence[int]) -> None:
-    """Makes session.run refuse values for some outputs of an op, also where it is imported."""
-    if not positions:
-        return
-    op._set_attr(  # pylint: disable=protected-access
-        UNFED_ATTRIBUTE, attr_value_pb2.AttrValue(
-            list=attr_value_pb2.AttrValue.ListValue(i=positions)))
-    forbid_marked(op)
-
-
-def forbid_marked(op: tf.Operation) -> None:
-    """Makes session.run refuse values for the outputs that a rewrite has marked.
-
-    Args:
-        op: Any op.
-    """
-    if UNFED_ATTRIBUTE not in op.node_def.attr:
-        return
-    for position in op.get_attr(UNFED_ATTRIBUTE):
-        op.graph.prevent_feeding(op.outputs[position])
+        forbid_feeding(unfed[0].op, [component.value_index for component in unfed])
 
 
 def _ahead(source: Any, extension: _Extension, max_steps: int) -> Any:

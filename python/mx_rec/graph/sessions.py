@@ -9,16 +9,19 @@ from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER, ASCEND_
 from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.clusters import check_session, refuse_unknown_ops
 from mx_rec.core.graph_state import GraphState, graph_state
+from mx_rec.graph.kept_rows import check_fetches, kept_rows
 from mx_rec.util.log import warn_once
 
 # Name scope of what a rewrite adds.
 PIPELINE_SCOPE = "mx_rec_pipeline/"
 
 # Attributes of a session: the rewritten iterators' initializers that it ran, that it ran them all,
-# the state of the graph that it was prepared for, and the lock of its preparation.
+# the state of the graph that it was prepared for, the names of ops that need rows of single ids
+# beside their sums, and the lock of its preparation.
 _RAN = "_mx_rec_initializers"
 _SETTLED = "_mx_rec_settled"
 _PREPARED = "_mx_rec_prepared"
+_KEPT = "_mx_rec_kept"
 _LOCK = "_mx_rec_lock"
 
 # TensorFlow's own BaseSession.run, once it was replaced.
@@ -43,7 +46,7 @@ def starting_iterators(stock: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(self: Any, fetches: Any, feed_dict: Any = None, options: Any = None,
             run_metadata: Any = None) -> Any:
-        _prepare(self)
+        _prepare(self, fetches)
         if _SETTLED not in self.__dict__:
             _note(self, fetches)
         try:
@@ -66,7 +69,7 @@ def preparing(stock: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _prepare(self)
+        _prepare(self, kwargs.get("fetches", args[0] if args else None))
         return stock(self, *args, **kwargs)
 
     return method
@@ -106,23 +109,24 @@ def adopt_initializers(graph: tf.Graph) -> None:
                 state.started_first.append(op)
 
 
-def _prepare(session: Any) -> None:
+def _prepare(session: Any, fetches: Any) -> None:
     """Prepares a session for its graph as it is now; a graph may grow between two runs."""
     graph = session.graph
     now = graph.version, len(graph.get_collection(ASCEND_TIMESTAMP))
     marks = session.__dict__
-    if marks.get(_PREPARED) == now:
-        return
-    with marks.setdefault(_LOCK, threading.Lock()):
-        if marks.get(_PREPARED) == now:
-            return
-        check_session(session)
-        settle_timestamp(graph)
-        if _RAN not in marks:
-            adopt_initializers(graph)
-            marks[_RAN] = _first_run(graph_state(graph), session)
-        # Preparing may have added to the graph.
-        marks[_PREPARED] = graph.version, now[1]
+    if marks.get(_PREPARED) != now:
+        with marks.setdefault(_LOCK, threading.Lock()):
+            if marks.get(_PREPARED) != now:
+                check_session(session)
+                settle_timestamp(graph)
+                if _RAN not in marks:
+                    adopt_initializers(graph)
+                    marks[_RAN] = _first_run(graph_state(graph), session)
+                marks[_KEPT] = kept_rows(graph)
+                # Preparing may have added to the graph.
+                marks[_PREPARED] = graph.version, now[1]
+    if marks[_KEPT]:
+        check_fetches(graph, marks[_KEPT], fetches)
 
 
 def _first_run(state: GraphState, session: Any) -> Set[str]:

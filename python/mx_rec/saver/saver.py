@@ -13,6 +13,7 @@ from mx_rec.core.table import is_table_variable
 from mx_rec.saver import incremental
 from mx_rec.saver.chains import base_of, delta_directory, is_delta, needed, tables_directory
 from mx_rec.saver.commit import sync_dense
+from mx_rec.saver.dense import DenseSource, with_variables
 from mx_rec.saver.loads import StagedLoads, tables_to_load, verify_tables
 from mx_rec.saver.paths import (check_free, check_save_path, is_remote, single_slashes,
                                 sparse_directory)
@@ -20,6 +21,7 @@ from mx_rec.saver.paths import validate_read_file  # noqa: F401  scripts import 
 from mx_rec.saver.remote import directory_of, discard, index_stamp, local_copy, staging_of
 from mx_rec.saver.serving import restores_tables
 from mx_rec.saver.table_ops import TableOps, distinct, paths_of, table_ops
+from mx_rec.stock.convert import converted
 from mx_rec.tensorflow.names import (checkpoint_management, saveable_object, training_util,
                                      variables)
 from mx_rec.util.initialize import ConfigInitializer
@@ -282,31 +284,49 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
             save_path = single_slashes(tf.compat.as_text(save_path))
         if not operations or not save_path or not _is_checkpoint(save_path):
             # Without tables it is TensorFlow's alone, and so is the error of a wrong path.
-            stock(self, sess, save_path)
+            _restore_variables(stock, self, sess, save_path)
             return
         save_path = incremental.version_to_restore(save_path)
         directory = directory_of(save_path)
         with local_copy(directory) as here:
+            dense = DenseSource(converted(sess.graph, operations), here, save_path)
+            if dense.found:
+                operations = [op for op in operations if op.name not in dense.tables()]
+            if dense.found and not operations:
+                _restore_variables(stock, self, sess, save_path)
+                dense.take_over(sess)
+                return
             if getattr(self, _EXPLICIT, False) and getattr(self, _TABLES, None) is None \
                     and not os.path.isdir(here):
                 logger.info("the Saver was given variables without tables and %s does not exist: "
                             "tables are not restored.", directory)
-                stock(self, sess, save_path)
+                _restore_variables(stock, self, sess, save_path)
                 return
             operations = tables_to_load(operations, here)
             if restores_tables(sess.graph, self.saver_def):
                 verify_tables(operations, here)
-                stock(self, sess, save_path)
+                _restore_variables(stock, self, sess, save_path)
                 logger.info("restored %s from %s.", ", ".join(op.name for op in operations),
                             directory)
                 return
             with StagedLoads(sess, operations, here) as loads:
-                stock(self, sess, save_path)
+                _restore_variables(stock, self, sess, save_path)
                 epochs = loads.publish()
+                dense.take_over(sess)
             if here == directory:
                 incremental.note(sess, directory, epochs)
 
     return restore
+
+
+def _restore_variables(stock: Callable[..., None], saver: Any, sess: Any, save_path: str) -> None:
+    """Restores variables, also those that the checkpoint has as tables of a converted model."""
+    graph = getattr(sess, "graph", None)
+    if graph is None or not save_path or tf.executing_eagerly():
+        stock(saver, sess, save_path)
+        return
+    with with_variables(graph, tf.compat.as_text(save_path)) as prefix:
+        stock(saver, sess, prefix)
 
 
 def _is_checkpoint(path: str) -> bool:

@@ -4,7 +4,7 @@ Up to TensorFlow 2.12 a tensor object of Python says itself which op it belongs 
 fixed when it is made, and the object gets a class whose properties are those of the new tensor.
 """
 
-from typing import Any, Dict
+from typing import Any, Dict, Sequence
 
 import tensorflow as tf
 
@@ -38,6 +38,29 @@ def move_outputs(old: tf.Operation, new: tf.Operation) -> None:
         raise NotImplementedError(
             "this TensorFlow ({}) does not let another op take over the tensors of {!r}: leave "
             "modify_graph out, and lookups stay in the step.".format(tf.__version__, old.name))
+
+
+def move_each(old: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> None:
+    """Makes tensor objects of outputs those of other ops, in order.
+
+    Args:
+        old: Outputs of ops.
+        values: A tensor for each of them, of the same type; no two are the same.
+    """
+    # pylint: disable=protected-access
+    for output, value in zip(old, values):
+        op, place = value.op, value.value_index
+        if hasattr(op, "_outputs"):
+            output._op = op
+            output._value_index = place
+            output._name = None
+            output._tf_output = None
+            op._outputs[place] = output
+            continue
+        outputs = op.outputs
+        setattr(output, _STANDS_FOR, value)
+        output.__class__ = _class_of(type(output))
+        outputs[place] = output
 
 
 def _class_of(kind: type) -> type:

@@ -16,6 +16,8 @@
 | TrackableSaver.save, restore | tf.train.Checkpoint would leave tables out: it refuses |
 | warm_starting_util.warm_start | tables are warm-started with the variables, from several paths |
 | tf.compat.v1.train.warm_start | the same, called by hand |
+| Estimator._call_model_fn | variables of stock models become tables when the model is built |
+| Estimator._add_meta_graph_for_mode | the same: exported models have variables |
 | Estimator's reading of warm_start_from | lists that do not fit each other are refused at once |
 | meta_graph.import_scoped_meta_graph_* | imported collections hold variables of tables |
 | Graph._add_new_tf_operations | imported graphs: no feeding past fused updates, no empty tables |
@@ -56,6 +58,7 @@ from mx_rec.saver.objects import patched_object_restore, patched_object_save
 from mx_rec.saver.plain import patched_add, patched_add_with_variables, patched_estimator_export
 from mx_rec.saver.saver import Saver, patched_init, patched_restore, patched_save
 from mx_rec.saver.serving import patched_saver_of_builder
+from mx_rec.saver.stock_estimators import patched_add_mode, patched_model_fn
 from mx_rec.saver.warm_start import patched_settings, patched_warm_start
 from mx_rec.tensorflow import names
 from mx_rec.tensorflow.versions import IS_1, VERSION, Absent, absent, find, has_estimators
@@ -198,6 +201,10 @@ _PATCHES = (
 _ESTIMATOR_PATCHES = (
     _Patch("warm starts of Estimators", _in(_ESTIMATOR), "_get_default_warm_start_settings",
            patched_settings),
+    _Patch("tables in the place of variables", _in(_ESTIMATOR + ":Estimator"), "_call_model_fn",
+           patched_model_fn),
+    _Patch("tables in the place of variables", _in(_ESTIMATOR + ":Estimator"),
+           "_add_meta_graph_for_mode", patched_add_mode),
 ) + tuple(
     _Patch("plain exports of Estimators", _in(_ESTIMATOR + ":Estimator"), name,
            patched_estimator_export)

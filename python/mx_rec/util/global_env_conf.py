@@ -104,6 +104,17 @@ def groups_tables() -> bool:
     return _option("MXREC_GROUP_TABLES", _SWITCH, "1") == "1"
 
 
+def fuses_lookups() -> bool:
+    """Whether modifying a graph fuses lookups with what reads them: MXREC_FUSE_LOOKUPS, 1 by default.
+
+    It is read at each call, so that one process can modify a graph either way.
+
+    Raises:
+        ValueError: If the variable is neither 0 nor 1.
+    """
+    return _option("MXREC_FUSE_LOOKUPS", _SWITCH, "1") == "1"
+
+
 def _switch(name: str) -> bool:
     return _option(name, _SWITCH, "0") == "1"
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from mx_rec.constants import constants
 from mx_rec.constants.constants import MAX_INT32
+from mx_rec.util.stock_tables import checked_options
 from mx_rec.tensorflow.names import ops
 from mx_rec.util.communication.hccl_ops import get_rank_id, get_rank_size
 from mx_rec.util.host_ops import HostOps, host_pipeline_ops
@@ -71,7 +72,7 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
          save_checkpoint_due_time: Optional[int] = None,
          save_delta_checkpoints_secs: Optional[int] = None,
          restore_model_version: Optional[int] = None, recent_key_count_threshold: int = 0,
-         **kwargs: Any) -> None:
+         stock_tables: Any = None, **kwargs: Any) -> None:
     """Initialises mx_rec for this process; to be called once, before tables are made.
 
     Args:
@@ -93,6 +94,10 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
         save_delta_checkpoints_secs: Seconds between delta saves, same range.
         restore_model_version: Global step of the version to restore in [0, 2147483647].
         recent_key_count_threshold: Keys with fewer recent occurrences are left out of a delta.
+        stock_tables: Which variables of models that do not know mx_rec become tables
+            (docs/unchanged-estimators.md): True for those that pay, a regular expression or a list
+            of them for those whose names match, or mx_rec.util.stock_tables.StockTables. None or
+            False: none.
         **kwargs: Unknown keywords are named in one warning and ignored.
 
     Raises:
@@ -128,7 +133,8 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
         save_checkpoint_due_time=save_checkpoint_due_time,
         save_delta_checkpoints_secs=save_delta_checkpoints_secs,
         restore_model_version=restore_model_version,
-        recent_key_count_threshold=recent_key_count_threshold, use_hot=use_hot))
+        recent_key_count_threshold=recent_key_count_threshold, use_hot=use_hot,
+        stock_tables=checked_options(stock_tables)))
     atexit.register(_terminate_quietly)
 
 

@@ -1,6 +1,6 @@
 """What `init` was told: the settings of this process, which every layer above may read."""
 
-from typing import Optional
+from typing import Any, Optional
 
 from mx_rec.constants.constants import MAX_INT32
 from mx_rec.validator.validator import Bool, Int
@@ -22,8 +22,10 @@ class Settings:
                  save_checkpoint_due_time: Optional[int] = None,
                  save_delta_checkpoints_secs: Optional[int] = None,
                  restore_model_version: Optional[int] = None,
-                 recent_key_count_threshold: int = 0, use_hot: bool = True) -> None:
+                 recent_key_count_threshold: int = 0, use_hot: bool = True,
+                 stock_tables: Any = None) -> None:
         self.modify_graph = False
+        self._stock_tables = stock_tables
         self._numbers = {"max_steps": max_steps, "train_steps": train_steps,
                          "eval_steps": eval_steps, "save_steps": save_steps}
         self._if_load = if_load
@@ -99,6 +101,11 @@ class Settings:
     def recent_key_count_threshold(self) -> int:
         """Keys with fewer recent occurrences are left out of a delta."""
         return self._recent_key_count_threshold
+
+    @property
+    def stock_tables(self) -> Any:
+        """Which variables become tables (stock.options.StockTables), None for none."""
+        return self._stock_tables
 
     @property
     def max_steps(self) -> int:

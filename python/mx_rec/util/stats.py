@@ -30,6 +30,19 @@ class TableStats(NamedTuple):
         evicted: Keys that were evicted.
         stale: Gradients that were dropped because their keys were removed between lookup and
             update, each offset once an update.
+        rows_memory: Rows in memory; of a table without ssd_vocabulary_size all.
+        rows_disk: Rows on disk.
+        capacity_memory: The most rows in memory.
+        found_memory: Rows that lookups and updates found in memory, each once a batch; 0 for a
+            table without ssd_vocabulary_size, as are the numbers below.
+        read_disk: Rows that were read from disk for a batch.
+        bytes_read: Bytes read from the files in ssd_data_path, those of compaction included.
+        bytes_written: Bytes written there.
+        bytes_disk: Space that the files take, in bytes.
+        wait_seconds: Time that steps waited for rows from disk. What the input pipeline brings in
+            ahead of its step does not count.
+        given_up: Batches ahead whose rows went back to disk because a batch before them needed the
+            memory.
     """
 
     rows: int
@@ -43,6 +56,16 @@ class TableStats(NamedTuple):
     refused: int
     evicted: int
     stale: int
+    rows_memory: int
+    rows_disk: int
+    capacity_memory: int
+    found_memory: int
+    read_disk: int
+    bytes_read: int
+    bytes_written: int
+    bytes_disk: int
+    wait_seconds: float
+    given_up: int
 
 
 @checked(table=Type(Table, str, optional=True))
@@ -174,7 +197,7 @@ def _find(name: str, graph: tf.Graph) -> tf.Tensor:
 def _named(values: np.ndarray) -> TableStats:
     """Names the numbers of MxRecTableStats, in whose order they come."""
     numbers = TableStats(*values.tolist())
-    return numbers._replace(load=numbers.load / 1000.0)
+    return numbers._replace(load=numbers.load / 1000.0, wait_seconds=numbers.wait_seconds / 1e9)
 
 
 __all__ = [

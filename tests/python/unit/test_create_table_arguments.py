@@ -186,9 +186,33 @@ def test_a_link_as_ssd_data_path_is_refused(dynamic, tmp_path):
         create(ssd_vocabulary_size=1, host_vocabulary_size=1, ssd_data_path=link)
 
 
-def test_rows_on_disk_are_not_there_yet(dynamic, tmp_path):
-    with pytest.raises(NotImplementedError, match="not supported yet"):
-        create(ssd_vocabulary_size=1, host_vocabulary_size=1, ssd_data_path=str(tmp_path))
+def test_a_file_as_ssd_data_path_is_refused(dynamic, tmp_path):
+    path = tmp_path / "file"
+    path.write_text("")
+    with pytest.raises(ValueError, match="existing directory, but '{}'".format(path)):
+        create(ssd_vocabulary_size=1, host_vocabulary_size=1, ssd_data_path=[str(tmp_path), str(path)])
+
+
+def test_sizes_over_the_greatest_budget_are_refused(dynamic, tmp_path):
+    with pytest.raises(ValueError, match="are 1000000000, 1000000000 and 1, together more than"):
+        create(device_vocabulary_size=10 ** 9, host_vocabulary_size=10 ** 9, ssd_vocabulary_size=1,
+               ssd_data_path=str(tmp_path))
+
+
+@pytest.mark.parametrize("paths", [str, lambda path: [str(path)], lambda path: (str(path), str(path) + os.sep)])
+def test_rows_on_disk_have_absolute_directories(dynamic, tmp_path, monkeypatch, paths):
+    monkeypatch.chdir(tmp_path.parent)
+    table = create(device_vocabulary_size=10, host_vocabulary_size=20, ssd_vocabulary_size=30,
+                   ssd_data_path=paths(tmp_path.name if paths is str else tmp_path))
+    assert set(table.ssd_data_path) == {str(tmp_path)} and not table.is_hbm
+    assert table.slice_ssd_vocabulary_size == 30
+    assert create(name="memory", ssd_data_path="/nowhere").ssd_data_path == []
+
+
+def test_rows_on_disk_do_not_go_with_dynamic_expansion(mx, tmp_path):
+    mx(use_dynamic_expansion=True)
+    with pytest.raises(ValueError, match="leave host and ssd sizes at 0"):
+        create(host_vocabulary_size=10, ssd_vocabulary_size=10, ssd_data_path=str(tmp_path))
 
 
 def test_a_table_needs_init(graph):

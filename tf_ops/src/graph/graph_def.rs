@@ -376,7 +376,8 @@ impl<'a> Node<'a> {
         Ok(found)
     }
 
-    /// The NodeDef byte for byte, without its device and its `_class` (colocation).
+    /// The NodeDef byte for byte, without its device, its `_class` (colocation) and the shapes of
+    /// its outputs (`_output_shapes`).
     ///
     /// # Errors
     /// `InvalidArgument` if an attribute cannot be read.
@@ -387,7 +388,7 @@ impl<'a> Node<'a> {
             let dropped = match field.number {
                 DEVICE => true,
                 ATTR => match field.bytes() {
-                    Some(attr) => entry(attr)?.0 == "_class",
+                    Some(attr) => matches!(entry(attr)?.0, "_class" | "_output_shapes"),
                     None => false,
                 },
                 _ => false,

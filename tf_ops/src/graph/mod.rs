@@ -8,15 +8,29 @@
 //! library    which functions are stateful
 //! slice      the walk from ids back to the iterator
 //! iterators  which iterators may be extended
+//! tensors    static shapes and constants
+//! sizes      the sizes that shapes are computed from
+//! consumers  who reads a tensor
+//! readers    the nodes that read rows, and those that take their gradients
+//! sums       the rule for sums over bags
+//! concats    the rule for concatenations of lookups
 //! plan       the decisions and their encoding
 //! ```
 
+mod concats;
+mod consumers;
 mod describe;
 pub mod graph_def;
 mod iterators;
 mod library;
 mod plan;
+mod readers;
+mod sizes;
 mod slice;
+mod sums;
+mod tensors;
 pub mod wire;
 
+pub use concats::{PlannedColumns, PlannedConcat, PlannedPart};
 pub use plan::{IteratorKind, LookupKind, Plan, PlannedIds, PlannedIterator, PlannedLookup};
+pub use sums::{Combiner, PlannedGradient, PlannedSum, PlannedSums, Repeated};

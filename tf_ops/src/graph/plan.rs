@@ -1,10 +1,12 @@
 //! The plan: which lookups move into which pipeline with which nodes, and why the others stay.
 
+use super::concats::{self, PlannedConcat};
 use super::describe::{described, quoted};
 use super::graph_def::{item, read_ops, Graph, InputSource, Node, NodeInput};
 use super::iterators::{ExtendableIterator, Iterators};
 use super::library::{Library, StatefulOps};
 use super::slice::{Slicer, Verdict};
+use super::sums::{self, PlannedSums};
 use mx_rec_kernels::{Error, Kind, Result};
 use serde::Serialize;
 use std::collections::hash_map::Entry;
@@ -106,6 +108,10 @@ pub struct Plan {
     pub lookups: Vec<PlannedLookup>,
     /// The iterators that feed those that move, in the order of their first lookups.
     pub iterators: Vec<PlannedIterator>,
+    /// The lookups whose rows are summed over bags, in the order of the graph.
+    pub sums: Vec<PlannedSums>,
+    /// The concatenations of lookups, in the order of the graph.
+    pub concats: Vec<PlannedConcat>,
     /// The GraphDefs of the nodes to copy.
     #[serde(skip)]
     pub graphs: Vec<u8>,
@@ -125,6 +131,8 @@ impl Plan {
             nodes: graph.nodes.len(),
             lookups: Vec::new(),
             iterators: Vec::new(),
+            sums: sums::find(&graph)?,
+            concats: concats::find(&graph)?,
             graphs: Vec::new(),
         };
         let marked = marked(&graph)?;

@@ -5,7 +5,7 @@ use super::support::{expect_rank, ids, limit, on, table, TableOp, HANDLE, IDS, K
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{Error, Result, Table, Thresholds};
+use mx_rec_kernels::{Error, Result, Table, Thresholds, TierStats};
 
 /// The keys of one lookup, counted.
 pub(crate) struct Observe {
@@ -288,12 +288,15 @@ impl TableOp for Stats {
         outputs: &[Arg {
             name: "stats",
             dtype: "int64",
-            shape: "(11)",
+            shape: "(21)",
             doc: "Rows in use; the row budget; bytes of rows, of the index, of the history; rows \
                   for each thousand of the budget; distinct keys of training batches that had a \
                   row, that got one, and that were refused; keys that were evicted; gradients \
                   that were dropped because their keys were removed after the lookup, each \
-                  offset once an update.",
+                  offset once an update; rows in memory, on disk; the most rows in memory; distinct \
+                  rows of batches that were in memory, that were read from disk; bytes read, \
+                  written; bytes of the files; nanoseconds that steps waited for rows; batches \
+                  ahead whose rows were let go for want of memory.",
         }],
         attrs: &[],
         errors: "none of its own.",
@@ -307,9 +310,15 @@ impl TableOp for Stats {
 }
 
 /// The numbers of a table, in the order of the output `stats`.
-pub(super) fn numbers(table: &Table) -> [i64; 11] {
+pub(super) fn numbers(table: &Table) -> [i64; 21] {
     let stats = table.stats();
     let load = stats.rows.saturating_mul(1000) / stats.capacity.max(1);
+    // A table without a tier has all rows in memory, and finds them there without counting.
+    let tier = stats.tier.unwrap_or(TierStats {
+        ram_rows: stats.capacity,
+        rows_in_memory: stats.rows,
+        ..TierStats::default()
+    });
     let values = [
         stats.rows,
         stats.capacity,
@@ -322,6 +331,16 @@ pub(super) fn numbers(table: &Table) -> [i64; 11] {
         stats.refused,
         stats.evicted,
         stats.stale,
+        tier.rows_in_memory,
+        tier.rows_on_disk,
+        tier.ram_rows,
+        tier.hits,
+        tier.misses,
+        tier.bytes_read,
+        tier.bytes_written,
+        tier.bytes_on_disk,
+        tier.wait_nanoseconds,
+        tier.given_up,
     ];
     values.map(|value| value as i64)
 }

@@ -4,8 +4,8 @@
 
 use super::pooled::BagInputs;
 use super::support::{
-    expect_last, expect_rank, expect_row_each, ids, on, table, HANDLE, HANDLES, IDS, KEY_TYPE,
-    MEMBERS,
+    ends_of_sums, expect_last, expect_rank, expect_row_each, ids, on, sums, table, HANDLE, HANDLES,
+    IDS, KEY_TYPE, MEMBERS,
 };
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel};
@@ -120,16 +120,24 @@ impl<O: Optimizer> OpKernel for ByRestore<O> {
         let table = table(context)?;
         let list = |arg| list(context, arg, self.lookups);
         let (offsets, inverse, grad) = (list(1)?, list(2)?, list(3)?);
+        let of_sums = grad.iter().zip(&inverse);
+        let ends: Vec<_> = of_sums
+            .map(|(grad, inverse)| ends_of_sums(grad, inverse))
+            .collect();
         on(&table, || {
             let mut lookups = Vec::with_capacity(self.lookups);
-            for ((offsets, inverse), grad) in offsets.iter().zip(&inverse).zip(&grad) {
+            let lists = offsets.iter().zip(&inverse).zip(&grad).zip(&ends);
+            for (((offsets, inverse), grad), ends) in lists {
                 expect_rank(offsets, 1)?;
-                expect_row_each(grad, inverse, table.dim())?;
+                match ends {
+                    Some(_) => expect_last(grad, table.dim())?,
+                    None => expect_row_each(grad, inverse, table.dim())?,
+                }
                 lookups.push(LookupGradients {
                     offsets: offsets.values::<i64>()?,
                     inverse: inverse.values::<i32>()?,
                     grads: grad.values::<f32>()?,
-                    bags: None,
+                    bags: sums(ends),
                 });
             }
             let optimizer = self
@@ -253,8 +261,9 @@ const LIST_INVERSE: Arg = Arg {
 const LIST_GRAD: Arg = Arg {
     name: "grad",
     dtype: "N * float",
-    shape: "N times (s..., dim)",
-    doc: "For each lookup the gradient of its embeddings.",
+    shape: "N times (g..., dim)",
+    doc: "For each lookup the gradient of its embeddings, or with one dimension less that of the \
+          sums of its embeddings over the last dimension of the ids.",
 };
 const POOLED_INVERSE: Arg = Arg {
     shape: "N times (i...)",
@@ -312,9 +321,10 @@ const LOOKUP_INVERSE: Arg = Arg {
 const LOOKUP_GRAD: Arg = Arg {
     name: "grad",
     dtype: "N * float",
-    shape: "N times (s..., width)",
+    shape: "N times (g..., width)",
     doc: "For each member the gradient of its embeddings, or of a concatenation that they are \
-          columns of.",
+          columns of; or with one dimension less that of the sums of its embeddings over the last \
+          dimension of the ids, which has no other columns.",
 };
 const COLUMNS: Arg = Arg {
     name: "columns",

@@ -121,7 +121,7 @@ part_op!(
         outputs: &[Arg {
             name: "stats",
             dtype: "int64",
-            shape: "(11)",
+            shape: "(21)",
             doc: "As of MxRecTableStats.",
         }],
         attrs: &[PART, PARTS],

@@ -4,8 +4,8 @@
 
 use super::apply::{Hyper, Optimizer};
 use super::support::{
-    columns, expect_last, expect_rank, expect_variable, ids, limit, on, rows_of_absent, HANDLES,
-    KEY_TYPE, LIMIT, MEMBERS,
+    columns, ends_of_sums, expect_last, expect_rank, expect_variable, ids, limit, on,
+    rows_of_absent, sums, HANDLES, KEY_TYPE, LIMIT, MEMBERS,
 };
 use crate::op_def::{Arg, OpDef};
 use crate::tf::{Construction, Context, Input, Lent, OpKernel, Output};
@@ -536,8 +536,14 @@ impl<O: Optimizer> OpKernel for ApplyManyByRestore<O> {
         let firsts = context.tensor(4 * members, 4)?;
         let firsts = on_first(&tables, || first_columns(&firsts, members))?;
         let mut group = Vec::with_capacity(members);
-        let inputs = offsets.iter().zip(&inverses).zip(&grads).zip(firsts);
-        for (table, (((offsets, inverse), grad), &column)) in tables.iter().zip(inputs) {
+        let ends: Vec<_> = grads
+            .iter()
+            .zip(&inverses)
+            .map(|(grad, inverse)| ends_of_sums(grad, inverse))
+            .collect();
+        let inputs = offsets.iter().zip(&inverses).zip(&grads).zip(&ends);
+        let inputs = inputs.zip(firsts);
+        for (table, ((((offsets, inverse), grad), ends), &column)) in tables.iter().zip(inputs) {
             let lookup = on(table, || {
                 expect_rank(offsets, 1)?;
                 Ok(LookupColumns {
@@ -550,6 +556,7 @@ impl<O: Optimizer> OpKernel for ApplyManyByRestore<O> {
                             columns(grad, inverse, 0, table.dim())?
                         }
                     },
+                    bags: sums(ends),
                 })
             })?;
             group.push((&**table, lookup));

@@ -17,6 +17,7 @@ mod page;
 mod pooled;
 mod rows;
 mod support;
+mod variables;
 
 pub use page::{json, render};
 
@@ -118,7 +119,9 @@ macro_rules! for_each_op {
             cluster_parts::SavePart,
             cluster_parts::StagePart,
             cluster_parts::Close,
-            cluster_parts::Publish
+            cluster_parts::Publish,
+            variables::CheckedIds,
+            variables::FindInitial
         )
     };
 }

@@ -5,7 +5,7 @@
 //! the difference before you commit it.
 
 use super::notation::{op_list, render, GraphText};
-use mx_rec_tf_ops::graph::Plan;
+use mx_rec_tf_ops::graph::{Plan, Repeated};
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,6 +33,76 @@ fn answer(graph: &GraphText) -> String {
             lookup.kind, lookup.node, lookup.table, lookup.handle, lookup.ids, lookup.reason
         )
         .expect("text");
+    }
+    for sums in &plan.sums {
+        let verb = if sums.fuses { "fuses" } else { "stays" };
+        writeln!(
+            text,
+            "\n== sums over bags of {}:{} of {}\n{verb}: {}",
+            sums.lookup, sums.output, sums.table, sums.reason
+        )
+        .expect("text");
+        for sum in &sums.sums {
+            let kept = if sum.keep_dims {
+                ", keeps the dimension"
+            } else {
+                ""
+            };
+            writeln!(text, "{:?} {}{kept}", sum.combiner, sum.node).expect("text");
+        }
+        for shape in &sums.shapes {
+            writeln!(text, "shape {shape}").expect("text");
+        }
+        for gradient in &sums.gradients {
+            writeln!(
+                text,
+                "gradient {} for {}: {}{}",
+                gradient.tensor,
+                gradient.readers.join(", "),
+                repeated(&gradient.repeated),
+                waits_for(&gradient.waits)
+            )
+            .expect("text");
+        }
+        if !sums.left_out.is_empty() {
+            writeln!(text, "left out {}", sums.left_out.join(", ")).expect("text");
+        }
+    }
+    for concat in &plan.concats {
+        let verb = if concat.fuses { "fuses" } else { "stays" };
+        writeln!(
+            text,
+            "\n== concatenation {}\n{verb}: {}",
+            concat.node, concat.reason
+        )
+        .expect("text");
+        for part in &concat.parts {
+            writeln!(
+                text,
+                "part {}:{} of {}",
+                part.lookup, part.output, part.table
+            )
+            .expect("text");
+        }
+        for shape in &concat.shapes {
+            writeln!(text, "shape {shape}").expect("text");
+        }
+        for columns in &concat.gradients {
+            writeln!(
+                text,
+                "gradient {} for {}: columns {} to {} of {}{}",
+                columns.tensor,
+                columns.readers.join(", "),
+                columns.first,
+                columns.first + columns.dim,
+                columns.whole,
+                waits_for(&columns.waits)
+            )
+            .expect("text");
+        }
+        if !concat.left_out.is_empty() {
+            writeln!(text, "left out {}", concat.left_out.join(", ")).expect("text");
+        }
     }
     for (at, iterator) in plan.iterators.iter().enumerate() {
         let [start, length] = iterator.graph;
@@ -64,6 +134,24 @@ fn answer(graph: &GraphText) -> String {
         writeln!(text, "-- moved\n{}", moved.trim_end()).expect("text");
     }
     text
+}
+
+fn waits_for(waits: &[String]) -> String {
+    match waits {
+        [] => String::new(),
+        waits => format!(", waits for {}", waits.join(", ")),
+    }
+}
+
+fn repeated(of: &Repeated) -> String {
+    match of {
+        Repeated::Tensor(tensor) => tensor.clone(),
+        Repeated::Scaled { op, by, of } => format!("{op}({}, {by})", repeated(of)),
+        Repeated::Added(all) => {
+            let all: Vec<String> = all.iter().map(repeated).collect();
+            format!("AddN({})", all.join(", "))
+        }
+    }
 }
 
 #[test]

@@ -3,9 +3,10 @@
 //!     name = Op(input, input:1, ^control) @device {flag=true, n=3, T=int64, s="text"}
 //!     name = Op(input) {types=[int64, string], f=&function}
 //!
-//! An attribute written `<0a0b>` is its AttrValue's bytes; one named `+99` is a field of NodeDef
-//! with that number. `function NAME` or `function NAME stateful` opens a function; its nodes
-//! follow, indented.
+//! The value of a Const of int32 is written `scalar[1]` or `vector[1, 2]`, shapes
+//! `shapes[6x5x4, ?x4, ?]`, where the last has no known rank. An attribute written `<0a0b>` is its
+//! AttrValue's bytes; one named `+99` is a field of NodeDef with that number. `function NAME` or
+//! `function NAME stateful` opens a function; its nodes follow, indented.
 
 use mx_rec_tf_ops::graph::graph_def::{Function, Graph, Node};
 use mx_rec_tf_ops::graph::wire::{put_bytes, put_number, Fields, Value};
@@ -105,7 +106,8 @@ impl NodeText {
     /// The node without what a move drops.
     pub(crate) fn unplaced(mut self) -> Self {
         self.device = None;
-        self.attrs.retain(|(key, _)| key != "_class");
+        self.attrs
+            .retain(|(key, _)| key != "_class" && key != "_output_shapes");
         self
     }
 }
@@ -232,7 +234,23 @@ fn encode_value(text: &str) -> Vec<u8> {
             .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex digits"))
             .collect();
     }
-    if let Some(types) = text
+    let bracketed = |name: &str| {
+        text.strip_prefix(name)?
+            .strip_prefix('[')?
+            .strip_suffix(']')
+    };
+    if let Some(scalar) = bracketed("scalar") {
+        put_bytes(&mut bytes, 8, &encode_tensor(&[], scalar));
+    } else if let Some(vector) = bracketed("vector") {
+        let elements = split(vector).len() as u64;
+        put_bytes(&mut bytes, 8, &encode_tensor(&[elements], vector));
+    } else if let Some(shapes) = bracketed("shapes") {
+        let mut list = Vec::new();
+        for shape in split(shapes) {
+            put_bytes(&mut list, 7, &encode_shape(&shape));
+        }
+        put_bytes(&mut bytes, 1, &list);
+    } else if let Some(types) = text
         .strip_prefix('[')
         .and_then(|types| types.strip_suffix(']'))
     {
@@ -258,6 +276,40 @@ fn encode_value(text: &str) -> Vec<u8> {
         put_number(&mut bytes, 3, number as u64);
     }
     bytes
+}
+
+/// A TensorProto of int32.
+fn encode_tensor(dims: &[u64], elements: &str) -> Vec<u8> {
+    let (mut shape, mut content, mut tensor) = (Vec::new(), Vec::new(), Vec::new());
+    for &size in dims {
+        let mut dim = Vec::new();
+        put_number(&mut dim, 1, size);
+        put_bytes(&mut shape, 2, &dim);
+    }
+    for element in split(elements) {
+        let element: i32 = element.parse().expect("an integer");
+        content.extend(element.to_le_bytes());
+    }
+    put_number(&mut tensor, 1, 3);
+    put_bytes(&mut tensor, 2, &shape);
+    put_bytes(&mut tensor, 4, &content);
+    tensor
+}
+
+/// A TensorShapeProto.
+fn encode_shape(text: &str) -> Vec<u8> {
+    let mut shape = Vec::new();
+    if text == "?" {
+        put_number(&mut shape, 3, 1);
+        return shape;
+    }
+    for size in text.split('x') {
+        let mut dim = Vec::new();
+        let size = size.parse().unwrap_or(-1_i64);
+        put_number(&mut dim, 1, size as u64);
+        put_bytes(&mut shape, 2, &dim);
+    }
+    shape
 }
 
 fn render_value(bytes: &[u8]) -> String {

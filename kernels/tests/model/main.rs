@@ -1,12 +1,16 @@
 //! Random histories of all verbs leave a table in the state of a map that does the same one key at
 //! a time.
 
+mod reference;
+
+use mx_rec_kernels::tier::Files;
 use mx_rec_kernels::{
     Absent, Ids, Initializer, Kind, LazyAdam, Lease, LookupGradients, Momentum, Pool, Result,
     RowOptimizer, Sgd, SlotSpec, Table, TableConfig, Target,
 };
 use proptest::prelude::*;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use reference::Model;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 const DIM: usize = 5;
@@ -17,6 +21,12 @@ const CAPACITY: u64 = 3000;
 /// A capacity at which batches ahead and batches in the step fight for room.
 const TIGHT: u64 = 40;
 
+/// Rows in memory of a table with a tier: hardly more than a batch has.
+const IN_MEMORY: u64 = 43;
+
+/// Fewer than some batches have together with those ahead of them.
+const FEW_IN_MEMORY: u64 = 26;
+
 fn initializer() -> Initializer {
     Initializer::RandomUniform {
         min: -1.0,
@@ -24,7 +34,8 @@ fn initializer() -> Initializer {
     }
 }
 
-fn table(capacity: u64) -> Arc<Table> {
+/// A table with so much room, and so many rows of it in memory, if not all.
+fn table((capacity, in_memory): (u64, Option<u64>)) -> Arc<Table> {
     let config = TableConfig {
         name: "model".into(),
         dim: DIM,
@@ -35,7 +46,14 @@ fn table(capacity: u64) -> Arc<Table> {
         frozen_keys: FROZEN.to_vec(),
         admission_sketch_bytes: 0,
     };
-    Arc::new(Table::new(config).unwrap())
+    let table = match in_memory {
+        None => Table::new(config),
+        Some(rows) => {
+            let files = Files::open(&[std::env::temp_dir()]).unwrap();
+            Table::tiered_on(config, rows, Arc::new(files))
+        }
+    };
+    Arc::new(table.unwrap())
 }
 
 fn optimizers() -> Vec<Box<dyn RowOptimizer>> {
@@ -44,94 +62,6 @@ fn optimizers() -> Vec<Box<dyn RowOptimizer>> {
         Box::new(Momentum::new(0.1, 0.9, true).unwrap()),
         Box::new(LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.9, 0.999).unwrap()),
     ]
-}
-
-/// What a table should be: rows by key, one at a time, with nothing shared with the engine but the
-/// row arithmetic.
-#[derive(Clone, Default)]
-struct Model {
-    rows: HashMap<i64, Vec<f32>>,
-    slots: Vec<SlotSpec>,
-    /// By key: which of all rows that were ever made it has.
-    stays: HashMap<i64, u64>,
-    made: u64,
-    /// How often the content was replaced.
-    replaced: u64,
-}
-
-impl Model {
-    fn create(&mut self, key: i64) -> &mut Vec<f32> {
-        let slots = &self.slots;
-        if !self.rows.contains_key(&key) {
-            self.made += 1;
-            self.stays.insert(key, self.made);
-        }
-        self.rows.entry(key).or_insert_with(|| {
-            let mut row = vec![0.0; DIM];
-            initializer().fill(SEED, key, &mut row);
-            row.iter_mut().for_each(|value| *value *= 0.5);
-            slots
-                .iter()
-                .for_each(|slot| row.extend([slot.initial; DIM]));
-            row
-        })
-    }
-
-    /// Whether the row of a copied offset is still its own.
-    fn has(&self, copy: &Copy) -> bool {
-        self.rows.contains_key(&copy.key) && self.stays[&copy.key] == copy.stay
-    }
-
-    fn missing(&self, ids: &[i64]) -> u64 {
-        let new: HashSet<i64> = ids
-            .iter()
-            .copied()
-            .filter(|id| *id != -1 && !self.rows.contains_key(id))
-            .collect();
-        new.len() as u64
-    }
-
-    fn apply(&mut self, ids: &[i64], grads: &[f32], optimizer: &dyn RowOptimizer) -> u64 {
-        ids.iter().filter(|&&id| id != -1).for_each(|&id| {
-            self.create(id);
-        });
-        let mut starts = Vec::new();
-        for spec in optimizer.slots() {
-            let at = self
-                .slots
-                .iter()
-                .position(|slot| slot.name == spec.name)
-                .unwrap_or_else(|| {
-                    self.rows
-                        .values_mut()
-                        .for_each(|row| row.extend([spec.initial; DIM]));
-                    self.slots.push(spec);
-                    self.slots.len() - 1
-                });
-            starts.push(DIM * (1 + at));
-        }
-        let mut sums: BTreeMap<i64, Vec<f32>> = BTreeMap::new();
-        for (&id, grad) in ids
-            .iter()
-            .zip(grads.chunks_exact(DIM))
-            .filter(|(&id, _)| id != -1)
-        {
-            sums.entry(id)
-                .and_modify(|sum| {
-                    sum.iter_mut()
-                        .zip(grad)
-                        .for_each(|(sum, grad)| *sum += grad)
-                })
-                .or_insert_with(|| grad.to_vec());
-        }
-        sums.retain(|key, _| !FROZEN.contains(key));
-        for (key, grad) in &sums {
-            if let Some(row) = self.rows.get_mut(key) {
-                optimizer.update(row, &starts, grad);
-            }
-        }
-        sums.len() as u64
-    }
 }
 
 /// A batch from its preparation, or from its step, to its end.
@@ -230,8 +160,8 @@ fn floats(n: usize, seed: u8) -> Vec<f32> {
 }
 
 /// Replays a history on a table and on the model and compares every answer; then the whole content.
-fn replay(history: &[Verb], pool: &Pool, capacity: u64) {
-    let (table, mut model, mut flight) = (table(capacity), Model::default(), Flight::default());
+fn replay(history: &[Verb], pool: &Pool, room: (u64, Option<u64>)) {
+    let (table, mut model, mut flight) = (table(room), Model::default(), Flight::default());
     let optimizers = optimizers();
     for verb in history {
         match verb {
@@ -259,7 +189,9 @@ fn replay(history: &[Verb], pool: &Pool, capacity: u64) {
             }
             Verb::Copy(ids) => copy(&table, &mut model, pool, ids, &mut flight.copies),
             Verb::ApplyCopies(optimizer, most, seed) => {
-                let copies = &flight.copies[flight.copies.len().saturating_sub(*most)..];
+                // All of them must fit in memory at once.
+                let most = (*most).min(room.1.map_or(usize::MAX, |rows| rows as usize));
+                let copies = &flight.copies[flight.copies.len().saturating_sub(most)..];
                 apply_copies(
                     &table,
                     &mut model,
@@ -346,6 +278,11 @@ fn keep_apart(table: &Table, model: &Model, pool: &Pool, steps: &[Batch]) {
 
 /// Every row is in use or free: so many new keys as rows are free fit without more memory.
 fn expect_no_row_lost(table: &Table, pool: &Pool) {
+    if let Some(tier) = table.stats().tier {
+        assert_eq!(tier.rows_in_memory + tier.rows_on_disk, table.len());
+        assert!(tier.rows_in_memory <= tier.ram_rows);
+        return;
+    }
     let width = DIM * (1 + table.slots().len());
     let stride = if width <= 16 {
         width.next_power_of_two()
@@ -383,7 +320,10 @@ fn step(verb: &Verb, table: &Table, model: &mut Model, pool: &Pool, by: &[Box<dy
         }
         Verb::Grow(start, n) => {
             let ids: Vec<i64> = (0..*n as i64).map(|at| (start << 16) + at * 3).collect();
-            offsets(table, model, pool, &ids);
+            let most = table.stats().tier.map_or(*n, |tier| tier.ram_rows as usize);
+            for ids in ids.chunks(most) {
+                offsets(table, model, pool, ids);
+            }
         }
         Verb::Known(ids) => known(table, model, pool, ids),
         Verb::Find(ids) => find(table, model, pool, ids),
@@ -642,17 +582,31 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn a_table_is_a_map_from_keys_to_rows(history in prop::collection::vec(verb(), 1..60)) {
-        replay(&history, &Pool::new(1).unwrap(), CAPACITY);
+        replay(&history, &Pool::new(1).unwrap(), (CAPACITY, None));
     }
 
     #[test]
     fn a_table_without_room_is_a_map_too(history in prop::collection::vec(verb(), 1..80)) {
-        replay(&history, &Pool::new(1).unwrap(), TIGHT);
+        replay(&history, &Pool::new(1).unwrap(), (TIGHT, None));
     }
 
     #[test]
     fn a_table_on_three_threads_is_a_map_too(history in prop::collection::vec(verb(), 1..30)) {
-        replay(&history, &Pool::new(3).unwrap(), CAPACITY);
+        replay(&history, &Pool::new(3).unwrap(), (CAPACITY, None));
+    }
+
+    #[test]
+    fn a_table_that_is_mostly_on_disk_is_a_map_too(history in prop::collection::vec(verb(), 1..80)) {
+        replay(&history, &Pool::new(1).unwrap(), (CAPACITY, Some(IN_MEMORY)));
+    }
+
+    #[test]
+    fn a_table_on_disk_whose_batches_fight_for_memory_is_a_map_too(
+        history in prop::collection::vec(verb(), 1..80),
+        threads in 1..4_usize,
+        capacity in prop::sample::select(vec![TIGHT, CAPACITY]),
+    ) {
+        replay(&history, &Pool::new(threads).unwrap(), (capacity, Some(FEW_IN_MEMORY)));
     }
 }
 
@@ -670,11 +624,9 @@ fn a_million_operations_differ_nowhere() {
     while done < 1_000_000 {
         let history = history.new_tree(&mut runner).unwrap().current();
         let pool = if done % 4000 == 0 { &one } else { &three };
-        replay(
-            &history,
-            pool,
-            if done % 6000 == 0 { TIGHT } else { CAPACITY },
-        );
+        let capacity = if done % 6000 == 0 { TIGHT } else { CAPACITY };
+        let in_memory = [None, Some(IN_MEMORY), Some(FEW_IN_MEMORY)][done / 2000 % 3];
+        replay(&history, pool, (capacity, in_memory));
         done += history.len();
     }
 }

@@ -1,0 +1,304 @@
+//! How rows come into memory and others go to disk in their stead.
+//!
+//! ```text
+//! begin    content locked    which rows are wanted, who goes for them; these are copied
+//! run      nothing locked    wanted records are read, victims appended, some records compacted
+//! finish   content locked    the victims' places become the log, the wanted rows get frames
+//! ```
+//! One exchange of a table runs at a time; verbs that find their rows in memory go on beside it.
+//! A victim stays in its frame, to be read and written, until `finish`: if it was written or asked
+//! for meanwhile it stays, and what was appended is nobody's. A wanted row that was freed meanwhile
+//! is left alone. So an exchange that fails has changed nothing.
+
+use super::pins::{Pinned, Pins};
+use super::tiered::{append, free, zeroed, Tiered};
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::tier::{Log, Moved, Moves, Reading, Want};
+use crate::{Error, Kind, Pool, Result};
+use std::sync::Arc;
+
+/// What a verb needs in memory before it runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'r> {
+    /// Rows, which may repeat; those that are nowhere are passed over.
+    pub(crate) rows: &'r [u32],
+    /// Frames for so many new rows.
+    pub(crate) new: usize,
+}
+
+/// How a request stands.
+pub(crate) enum Begun {
+    /// All is in memory, and pinned.
+    Ready(Pinned),
+    /// Rows have to change places first.
+    Exchange(Box<Exchange>),
+    /// Too many rows in memory are pinned.
+    Blocked,
+}
+
+/// A row that goes to disk.
+#[derive(Clone, Copy)]
+struct Victim {
+    frame: u32,
+    row: u32,
+}
+
+/// Rows that change places.
+pub(crate) struct Exchange {
+    /// The content that it is for.
+    pins: Arc<Pins>,
+    log: Arc<Log>,
+    width: usize,
+    reading: Option<Reading>,
+    wants: Vec<Want>,
+    /// What was read, by want.
+    arrivals: Vec<f32>,
+    arrival_keys: Vec<i64>,
+    victims: Vec<Victim>,
+    /// What is written, by victim.
+    leaving: Vec<f32>,
+    leaving_keys: Vec<i64>,
+    /// Where it was written.
+    places: Vec<u32>,
+    moved: Moves,
+    /// Keeps those of the wanted rows in memory that are there.
+    _pinned: Pinned,
+}
+
+impl Tiered {
+    /// Begins what a request needs.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if the request alone is more than memory may hold, or without memory.
+    pub(crate) fn begin(&mut self, request: Request<'_>) -> Result<Begun> {
+        let Request { rows, new } = request;
+        let wants = rows.iter().filter_map(|&row| {
+            let place = self.on_disk(row)?;
+            Some(Want { place, row })
+        });
+        let mut wants: Vec<Want> = wants.collect();
+        wants.sort_unstable_by_key(|want| want.place);
+        wants.dedup_by_key(|want| want.place);
+        self.expect_fits(rows, wants.len() + new)?;
+        let pinned = self.pin(rows.iter().copied());
+        let lacking = (wants.len() + new).saturating_sub(self.available());
+        if wants.is_empty() && lacking == 0 {
+            return Ok(Begun::Ready(pinned));
+        }
+        let mut frames = Vec::new();
+        let policy = &mut self.policy;
+        self.pins
+            .with(|is_pinned| policy.victims(lacking, is_pinned, &mut frames));
+        if frames.len() < lacking {
+            self.stay(&frames);
+            return Ok(Begun::Blocked);
+        }
+        let copied = self.copy(&frames);
+        let reading = match wants.is_empty() {
+            true => Ok(None),
+            false => self.log.plan(&wants).map(Some),
+        };
+        match (copied, reading) {
+            (Ok(leaving), Ok(reading)) => {
+                let victims = frames.iter().map(|&frame| Victim {
+                    frame,
+                    row: self.rows[frame as usize],
+                });
+                let victims: Vec<Victim> = victims.collect();
+                for victim in &victims {
+                    let at = victim.frame as usize;
+                    self.leaving[at] = true;
+                    *self.changed[at].get_mut() = false;
+                }
+                Ok(Begun::Exchange(Box::new(Exchange {
+                    pins: Arc::clone(&self.pins),
+                    log: Arc::clone(&self.log),
+                    width: self.width(),
+                    reading,
+                    wants,
+                    arrivals: Vec::new(),
+                    arrival_keys: Vec::new(),
+                    leaving_keys: frames.iter().map(|&one| self.keys[one as usize]).collect(),
+                    victims,
+                    leaving,
+                    places: Vec::new(),
+                    moved: Moves::default(),
+                    _pinned: pinned,
+                })))
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                self.stay(&frames);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether an exchange is for these rows and these files.
+    pub(crate) fn is_of(&self, exchange: &Exchange) -> bool {
+        Arc::ptr_eq(&self.pins, &exchange.pins) && Arc::ptr_eq(&self.log, &exchange.log)
+    }
+
+    /// Ends an exchange: if it ran, rows change places; if not, all stay where they are.
+    pub(crate) fn finish(&mut self, exchange: Box<Exchange>) {
+        let Exchange {
+            pins,
+            log,
+            width,
+            wants,
+            arrivals,
+            arrival_keys,
+            victims,
+            places,
+            moved,
+            ..
+        } = *exchange;
+        if !Arc::ptr_eq(&pins, &self.pins) {
+            // Another content has taken the place of the one that it was for. If that content has
+            // the same log, it was emptied, before or after the victims were appended.
+            let _ = log.free(&places);
+            return;
+        }
+        if !Arc::ptr_eq(&log, &self.log) {
+            // Rows have become wider, in other files.
+            victims.iter().for_each(|victim| self.stays(*victim));
+            return;
+        }
+        let mut freed = Vec::new();
+        let pins = Arc::clone(&self.pins);
+        pins.with(|is_pinned| {
+            let written = places.iter().map(Some).chain(std::iter::repeat(None));
+            for (&victim, place) in victims.iter().zip(written) {
+                let at = victim.frame as usize;
+                let goes = self.leaving[at] && !self.changed[at].load(Relaxed);
+                match place {
+                    Some(&place) if goes && !is_pinned(victim.frame) => {
+                        self.leaving[at] = false;
+                        self.put_on_disk(victim.frame, place);
+                    }
+                    place => {
+                        self.stays(victim);
+                        freed.extend(place);
+                    }
+                }
+            }
+        });
+        let read = arrival_keys.iter().zip(arrivals.chunks_exact(width));
+        for (want, (&key, floats)) in wants.iter().zip(read) {
+            if self.on_disk(want.row) != Some(want.place) {
+                continue;
+            }
+            // Victims that have stayed, or new rows, may have taken its frame: it is asked for
+            // again.
+            let Ok(frame) = self.take_frame() else {
+                break;
+            };
+            if let Some(row) = self.frames.row_mut(frame) {
+                row.copy_from_slice(floats);
+            }
+            self.put(want.row, frame);
+            self.keys[frame as usize] = key;
+            freed.push(want.place);
+        }
+        for &Moved { row, from, to } in moved.iter() {
+            if self.on_disk(row) == Some(from) {
+                self.moved(row, to);
+                freed.push(from);
+            } else {
+                freed.push(to);
+            }
+        }
+        free(&self.log, &freed);
+    }
+
+    /// Refuses a request whose distinct rows memory cannot hold: `more`, and those of `rows` that
+    /// are in memory.
+    fn expect_fits(&self, rows: &[u32], more: usize) -> Result<()> {
+        let most = self.ram_rows();
+        if (rows.len() + more) as u64 <= most {
+            return Ok(());
+        }
+        let mut here: Vec<u32> = rows.to_vec();
+        here.retain(|&row| self.on_disk(row).is_none() && (row as usize) < self.rows());
+        here.sort_unstable();
+        here.dedup();
+        let distinct = (here.len() + more) as u64;
+        if distinct <= most {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::ResourceExhausted,
+            "the distinct keys of one batch are more than the rows that may be in memory: raise \
+             device_vocabulary_size or host_vocabulary_size, or make batches smaller",
+        )
+        .with("distinct", distinct)
+        .with("rows_in_memory", most))
+    }
+
+    /// The floats of some frames, one after the other.
+    fn copy(&self, frames: &[u32]) -> Result<Vec<f32>> {
+        let width = self.width();
+        let mut floats = zeroed(frames.len() * width)?;
+        for (copy, &frame) in floats.chunks_exact_mut(width).zip(frames) {
+            if let Some(row) = self.frames.row(frame) {
+                copy.copy_from_slice(row);
+            }
+        }
+        Ok(floats)
+    }
+
+    /// Gives frames that were chosen to be emptied back to the policy.
+    fn stay(&mut self, frames: &[u32]) {
+        for &frame in frames {
+            self.policy.admit(frame, self.rows[frame as usize]);
+        }
+    }
+
+    /// A victim stays, unless it was freed meanwhile.
+    fn stays(&mut self, victim: Victim) {
+        let at = victim.frame as usize;
+        if std::mem::replace(&mut self.leaving[at], false) {
+            self.policy.admit(victim.frame, victim.row);
+        }
+    }
+}
+
+impl Exchange {
+    /// How many rows come in.
+    pub(crate) fn arrivals(&self) -> usize {
+        self.wants.len()
+    }
+
+    /// Reads and writes; the caller holds no lock of the table.
+    ///
+    /// # Errors
+    /// What the log says. `finish` leaves all rows where they are then.
+    pub(crate) fn run(&mut self, pool: &Pool) -> Result<()> {
+        if let Some(reading) = &self.reading {
+            let mut floats = zeroed(self.wants.len() * self.width)?;
+            let mut keys = vec![0; self.wants.len()];
+            reading.run(pool, &mut floats, &mut keys)?;
+            (self.arrivals, self.arrival_keys) = (floats, keys);
+        }
+        if !self.victims.is_empty() {
+            let rows: Vec<u32> = self.victims.iter().map(|victim| victim.row).collect();
+            let written = append(
+                &self.log,
+                &rows,
+                &self.leaving_keys,
+                &self.leaving,
+                self.width,
+            );
+            match written {
+                Ok(places) => self.places = places,
+                Err(error) => {
+                    // Nothing comes in, either.
+                    (self.arrivals, self.arrival_keys) = Default::default();
+                    return Err(error);
+                }
+            }
+        }
+        // What cannot be compacted stays, and says so when it is wanted.
+        self.moved = self.log.compact().unwrap_or_default();
+        Ok(())
+    }
+}

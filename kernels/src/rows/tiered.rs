@@ -1,0 +1,685 @@
+//! Rows in memory up to a number, the others on disk.
+//!
+//! ```text
+//! row number --places--> frame of memory     0xxx..   the row's floats, for verbs
+//!                    \-> place in the log    1xxx..   a record in a file
+//! ```
+//! A row number stays the same wherever its row is. A row has one place: what comes into memory
+//! leaves the log, and the other way round. Every place changes under the exclusive lock of the
+//! content, while files are read and written under none of the table's (see `bring_in`).
+//!
+//! Memory for a row on disk: 4 bytes here, beside what the table keeps by key and by row number.
+
+use super::pins::{Pinned, Pins};
+use super::{ReadRows, RowPart};
+use crate::mem::{OwnedRows, Slab, NONE};
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use crate::tier::{Log, Policy, Reading, Record, Storage, Want};
+use crate::{Error, Kind, Pool, Result};
+use std::sync::Arc;
+
+/// The bit of a place that is in the log.
+const ON_DISK: u32 = 1 << 31;
+
+/// The place of a row that has none: it is free.
+const NOWHERE: u32 = ON_DISK - 1;
+
+/// Places of the log that are listed at once, at least.
+const WINDOW: usize = 4 << 20;
+
+/// About so many passes are made over the places of a larger table.
+const PASSES: usize = 64;
+
+/// About so many bytes of records are read at once by what goes through all of them.
+const BATCH_BYTES: usize = 8 << 20;
+
+/// What an error says of frames that are lacking, for [`shortage`].
+const SHORTAGE: &str = "new rows find no place in memory";
+
+/// What a table is told of its tier once.
+pub(crate) struct TierSetup {
+    /// The most rows in memory.
+    pub(crate) ram_rows: u64,
+    /// Makes the files of logs; its own stay empty.
+    pub(crate) storage: Arc<dyn Storage>,
+}
+
+impl TierSetup {
+    /// An empty log for records of `width` floats.
+    fn log(&self, width: usize, most: u64) -> Result<Arc<Log>> {
+        let beyond = most.saturating_sub(self.ram_rows).max(1);
+        Ok(Arc::new(Log::new(self.storage.another()?, width, beyond)))
+    }
+}
+
+/// How many frames are lacking, if that is what an error is about: whoever makes rows brings others
+/// out of memory and tries again.
+pub(crate) fn shortage(error: &Error) -> Option<usize> {
+    let is_one = error.kind() == Kind::Aborted && error.message() == SHORTAGE;
+    let mut pairs = error.context().iter().filter(|_| is_one);
+    let (_, frames) = pairs.find(|(name, _)| *name == "new")?;
+    frames.parse().ok()
+}
+
+/// The error for [`shortage`] of rows that have to be brought in again.
+pub(crate) fn again() -> Error {
+    Error::new(Kind::Aborted, SHORTAGE).with("new", 0)
+}
+
+/// Where a row is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In this frame of memory.
+    Frame(u32),
+    /// In this place of the log.
+    Disk(u32),
+    /// Nowhere: it is free, or there is no such row.
+    Nowhere,
+}
+
+/// The rows of a table with a tier.
+pub(crate) struct Tiered {
+    setup: Arc<TierSetup>,
+    /// Which frames keep their rows. Another content has other ones.
+    pub(super) pins: Arc<Pins>,
+    pub(super) log: Arc<Log>,
+    pub(super) policy: Policy,
+    /// The rows in memory, by frame.
+    pub(super) frames: Slab,
+    /// By frame: its row, [`NONE`] if it is free.
+    pub(super) rows: Vec<u32>,
+    /// By frame: the key of its row.
+    pub(super) keys: Vec<i64>,
+    /// By frame: whether the row was written since it was last copied to go to disk.
+    pub(super) changed: Vec<AtomicBool>,
+    /// By frame: whether its row is being written to disk; the policy does not know it then.
+    pub(super) leaving: Vec<bool>,
+    /// Free frames below `frames.rows()`.
+    free: Vec<u32>,
+    /// By row: where it is.
+    places: Vec<u32>,
+    on_disk: u64,
+}
+
+impl Tiered {
+    /// No rows, `width` floats each; `most` rows are expected at most.
+    ///
+    /// # Errors
+    /// What the files refuse.
+    pub(crate) fn new(setup: Arc<TierSetup>, width: usize, most: u64) -> Result<Tiered> {
+        let log = setup.log(width, most)?;
+        Ok(Tiered::on(setup, log, width, most))
+    }
+
+    fn on(setup: Arc<TierSetup>, log: Arc<Log>, width: usize, most: u64) -> Tiered {
+        Tiered {
+            frames: Slab::new(width, setup.ram_rows.min(most)),
+            setup,
+            pins: Arc::default(),
+            log,
+            policy: Policy::new(),
+            rows: Vec::new(),
+            keys: Vec::new(),
+            changed: Vec::new(),
+            leaving: Vec::new(),
+            free: Vec::new(),
+            places: Vec::new(),
+            on_disk: 0,
+        }
+    }
+
+    /// A store without rows that takes the log over. This one must not be used any more.
+    pub(crate) fn emptied(&self, most: u64) -> Tiered {
+        self.log.clear();
+        let (setup, log) = (Arc::clone(&self.setup), Arc::clone(&self.log));
+        Tiered::on(setup, log, self.frames.width(), most)
+    }
+
+    /// How many row numbers there are.
+    pub(super) fn rows(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Floats of a row.
+    pub(super) fn width(&self) -> usize {
+        self.frames.width()
+    }
+
+    /// Bytes of the rows in memory.
+    pub(super) fn row_bytes(&self) -> u64 {
+        self.frames.bytes()
+    }
+
+    /// Bytes of what is kept beside them.
+    pub(super) fn other_bytes(&self) -> u64 {
+        let by_row = 4 * self.places.capacity();
+        let by_frame = 4 * (self.rows.capacity() + self.free.capacity())
+            + 8 * self.keys.capacity()
+            + self.changed.capacity()
+            + self.leaving.capacity()
+            + self.pins.bytes();
+        (by_row + by_frame) as u64 + self.policy.bytes() + self.log.stats().memory_bytes
+    }
+
+    /// Rows in memory, and on disk.
+    pub(crate) fn count(&self) -> (u64, u64) {
+        let used = self.frames.rows() - self.free.len();
+        (used as u64, self.on_disk)
+    }
+
+    /// The most rows in memory.
+    pub(crate) fn ram_rows(&self) -> u64 {
+        self.setup.ram_rows
+    }
+
+    /// Where records are.
+    pub(crate) fn log(&self) -> &Arc<Log> {
+        &self.log
+    }
+
+    #[inline(always)]
+    pub(super) fn place(&self, row: u32) -> Place {
+        match self.places.get(row as usize) {
+            Some(&place) if place < NOWHERE => Place::Frame(place),
+            Some(&place) if place >= ON_DISK => Place::Disk(place & !ON_DISK),
+            _ => Place::Nowhere,
+        }
+    }
+
+    /// The frame of a row in memory.
+    #[inline(always)]
+    pub(super) fn frame(&self, row: u32) -> u32 {
+        match self.place(row) {
+            Place::Frame(frame) => frame,
+            _ => not_in_memory(row),
+        }
+    }
+
+    /// Where a row is in the log, if it is there.
+    pub(crate) fn on_disk(&self, row: u32) -> Option<u32> {
+        match self.place(row) {
+            Place::Disk(place) => Some(place),
+            _ => None,
+        }
+    }
+
+    /// Whether all of some rows can be read and written: none is on disk.
+    pub(crate) fn has_all(&self, mut rows: impl Iterator<Item = u32>) -> bool {
+        self.on_disk == 0 || rows.all(|row| self.on_disk(row).is_none())
+    }
+
+    /// Pins those of some rows that are in memory.
+    pub(crate) fn pin(&self, rows: impl Iterator<Item = u32>) -> Pinned {
+        self.pins.pin(self.frames_of(rows).collect())
+    }
+
+    /// Tells the policy that a batch looks these rows up, for those that are in memory; returns how
+    /// many. A row that comes in for a batch is not looked up again by the same one.
+    pub(crate) fn touch(&self, rows: impl Iterator<Item = u32>) -> u64 {
+        let touch = |frame| self.policy.touch(frame);
+        self.frames_of(rows).map(touch).count() as u64
+    }
+
+    /// The frames of those of some rows that are in memory.
+    fn frames_of<'s>(
+        &'s self,
+        rows: impl Iterator<Item = u32> + 's,
+    ) -> impl Iterator<Item = u32> + 's {
+        rows.filter_map(|row| match self.place(row) {
+            Place::Frame(frame) => Some(frame),
+            _ => None,
+        })
+    }
+
+    /// Frames without a row, those included that were never used.
+    pub(super) fn available(&self) -> usize {
+        let unused = self
+            .setup
+            .ram_rows
+            .saturating_sub(self.frames.rows() as u64);
+        self.free.len() + usize::try_from(unused).unwrap_or(usize::MAX)
+    }
+
+    /// Whether `n` new rows find frames.
+    pub(crate) fn has_frames(&self, n: usize) -> bool {
+        n <= self.available()
+    }
+
+    /// Refuses `n` new rows if there are fewer frames, with an error for [`shortage`].
+    pub(super) fn expect_frames(&self, n: usize) -> Result<()> {
+        if self.has_frames(n) {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Aborted, SHORTAGE).with("new", n))
+    }
+
+    /// Makes row numbers up to `rows` in all, without places.
+    pub(super) fn grow(&mut self, rows: usize) -> Result<()> {
+        let more = rows.saturating_sub(self.places.len());
+        self.places.try_reserve(more).map_err(|_| no_memory(more))?;
+        self.places.resize(rows.max(self.places.len()), NOWHERE);
+        Ok(())
+    }
+
+    /// Takes a frame that is free.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` without memory, or without a free frame.
+    pub(super) fn take_frame(&mut self) -> Result<u32> {
+        if let Some(frame) = self.free.pop() {
+            return Ok(frame);
+        }
+        self.expect_frames(1)?;
+        let frame = self.frames.rows();
+        self.frames.grow(frame + 1)?;
+        self.pins.fit(frame + 1);
+        self.rows.push(NONE);
+        self.keys.push(0);
+        self.changed.push(AtomicBool::new(false));
+        self.leaving.push(false);
+        Ok(frame as u32)
+    }
+
+    /// Puts a row that has no place, or is on disk, into a frame that was taken.
+    pub(super) fn put(&mut self, row: u32, frame: u32) {
+        if self.on_disk(row).is_some() {
+            self.on_disk -= 1;
+        }
+        self.places[row as usize] = frame;
+        self.rows[frame as usize] = row;
+        *self.changed[frame as usize].get_mut() = true;
+        self.policy.admit(frame, row);
+    }
+
+    /// Empties a frame: its row is in the log from now on.
+    pub(super) fn put_on_disk(&mut self, frame: u32, place: u32) {
+        let row = std::mem::replace(&mut self.rows[frame as usize], NONE);
+        self.places[row as usize] = ON_DISK | place;
+        self.on_disk += 1;
+        self.free.push(frame);
+    }
+
+    /// A row in the log has moved there.
+    pub(super) fn moved(&mut self, row: u32, place: u32) {
+        self.places[row as usize] = ON_DISK | place;
+    }
+
+    /// Gives new rows frames.
+    pub(super) fn seat(&mut self, rows: &[u32]) -> Result<()> {
+        let mut frames = Vec::new();
+        frames
+            .try_reserve(rows.len())
+            .map_err(|_| no_memory(rows.len()))?;
+        for _ in rows {
+            match self.take_frame() {
+                Ok(frame) => frames.push(frame),
+                Err(error) => {
+                    self.free.append(&mut frames);
+                    return Err(error);
+                }
+            }
+        }
+        for (&row, frame) in rows.iter().zip(frames) {
+            self.put(row, frame);
+        }
+        Ok(())
+    }
+
+    /// Notes the keys of rows in memory.
+    pub(super) fn name(&mut self, keys: &[i64], rows: &[u32]) {
+        for (&key, &row) in keys.iter().zip(rows) {
+            if let Place::Frame(frame) = self.place(row) {
+                self.keys[frame as usize] = key;
+            }
+        }
+    }
+
+    /// Appends rows that have no place to the log: `floats (n, width)`.
+    ///
+    /// # Errors
+    /// What the files refuse; nothing changed then.
+    pub(crate) fn append(&mut self, rows: &[u32], keys: &[i64], floats: &[f32]) -> Result<()> {
+        let places = append(&self.log, rows, keys, floats, self.width())?;
+        for (&row, place) in rows.iter().zip(places) {
+            self.places[row as usize] = ON_DISK | place;
+            self.on_disk += 1;
+        }
+        Ok(())
+    }
+
+    /// Takes rows out of their places. Those on disk are not read.
+    pub(super) fn vacate(&mut self, rows: &[u32]) {
+        let mut freed = Vec::new();
+        for &row in rows {
+            match self.place(row) {
+                Place::Nowhere => continue,
+                Place::Disk(place) => {
+                    self.on_disk -= 1;
+                    freed.push(place);
+                }
+                Place::Frame(frame) => {
+                    let at = frame as usize;
+                    if !std::mem::replace(&mut self.leaving[at], false) {
+                        self.policy.forget(frame);
+                    }
+                    self.rows[at] = NONE;
+                    self.free.push(frame);
+                }
+            }
+            self.places[row as usize] = NOWHERE;
+        }
+        free(&self.log, &freed);
+    }
+
+    /// Forgets the row numbers from `rows` on, which are free.
+    pub(super) fn truncate(&mut self, rows: usize) {
+        self.places.truncate(rows);
+        self.places.shrink_to_fit();
+    }
+
+    pub(super) fn row_mut(&mut self, row: u32) -> Option<&mut [f32]> {
+        if row as usize >= self.places.len() {
+            return None;
+        }
+        let frame = self.frame(row);
+        *self.changed[frame as usize].get_mut() = true;
+        self.frames.row_mut(frame)
+    }
+
+    pub(super) fn split(&mut self, parts: usize) -> impl Iterator<Item = TieredPart<'_>> {
+        let (places, changed) = (&self.places[..], &self.changed[..]);
+        let parts = self.frames.split(parts).into_iter();
+        parts.map(move |frames| TieredPart {
+            places,
+            changed,
+            frames,
+        })
+    }
+
+    /// Calls `f` with all rows on disk in the order of their places, some thousand at a time.
+    ///
+    /// Memory: 4 bytes for each of 4,194,304 places, or of a 64th of the places if that is more.
+    ///
+    /// # Errors
+    /// The first error of `f`; `ResourceExhausted` without memory.
+    pub(crate) fn each_on_disk(&self, f: &mut dyn FnMut(&[Want]) -> Result<()>) -> Result<()> {
+        let on_disk = || {
+            let places = self.places.iter().enumerate();
+            places.filter(|(_, &place)| place >= ON_DISK)
+        };
+        let Some(last) = on_disk().map(|(_, &place)| place & !ON_DISK).max() else {
+            return Ok(());
+        };
+        let end = last as usize + 1;
+        let size = WINDOW.max(end / PASSES).min(end);
+        let most = (BATCH_BYTES / (self.width() * size_of::<f32>())).max(1);
+        let (mut rows, mut wants) = (Vec::new(), Vec::with_capacity(most.min(end)));
+        rows.try_reserve_exact(size).map_err(|_| no_memory(size))?;
+        for start in (0..end).step_by(size) {
+            rows.clear();
+            rows.resize(size.min(end - start), NONE);
+            for (row, &place) in on_disk() {
+                let at = ((place & !ON_DISK) as usize).checked_sub(start);
+                if let Some(found) = at.and_then(|at| rows.get_mut(at)) {
+                    *found = row as u32;
+                }
+            }
+            for (at, &row) in rows.iter().enumerate().filter(|(_, &row)| row != NONE) {
+                let place = (start + at) as u32;
+                wants.push(Want { place, row });
+                if wants.len() == most {
+                    f(&wants)?;
+                    wants.clear();
+                }
+            }
+        }
+        match wants.is_empty() {
+            true => Ok(()),
+            false => f(&wants),
+        }
+    }
+
+    /// [`super::Store::widen`]. The rows on disk are copied into other files, in the order of
+    /// their places; until that is done both exist.
+    pub(super) fn widen(
+        &mut self,
+        width: usize,
+        most: u64,
+        mut finish: impl FnMut(&mut [f32]),
+    ) -> Result<()> {
+        let (log, narrow) = (self.setup.log(width, most)?, self.width());
+        let mut places = Vec::new();
+        let rows = self.places.len();
+        places
+            .try_reserve_exact(rows)
+            .map_err(|_| no_memory(rows))?;
+        places.extend_from_slice(&self.places);
+        let pool = Pool::alone();
+        let (mut keys, mut floats, mut wider) = (Vec::new(), Vec::new(), Vec::new());
+        self.each_on_disk(&mut |wants| {
+            keys.resize(wants.len(), 0);
+            floats.resize(wants.len() * narrow, 0.0);
+            self.log.read(&pool, wants, &mut floats, &mut keys)?;
+            wider.resize(wants.len() * width, 0.0);
+            let both = wider.chunks_exact_mut(width);
+            for (wide, row) in both.zip(floats.chunks_exact(narrow)) {
+                wide[..narrow].copy_from_slice(row);
+                finish(wide);
+            }
+            let rows: Vec<u32> = wants.iter().map(|want| want.row).collect();
+            let new = append(&log, &rows, &keys, &wider, width)?;
+            for (row, place) in rows.into_iter().zip(new) {
+                places[row as usize] = ON_DISK | place;
+            }
+            Ok(())
+        })?;
+        let none = Slab::new(narrow, 1);
+        match std::mem::replace(&mut self.frames, none)
+            .move_into(Slab::new(width, self.setup.ram_rows.min(most)), finish)
+        {
+            Ok(wide) => self.frames = wide,
+            Err((frames, error)) => {
+                self.frames = frames;
+                return Err(error);
+            }
+        }
+        (self.log, self.places) = (log, places);
+        Ok(())
+    }
+}
+
+impl ReadRows for Tiered {
+    #[inline(always)]
+    fn row(&self, row: u32) -> Option<&[f32]> {
+        if row as usize >= self.places.len() {
+            return None;
+        }
+        self.frames.row(self.frame(row))
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, row: u32, floats: usize) {
+        if let Place::Frame(frame) = self.place(row) {
+            self.frames.prefetch(frame, floats);
+        }
+    }
+}
+
+/// The rows of one owner among those in memory.
+pub(crate) struct TieredPart<'s> {
+    places: &'s [u32],
+    changed: &'s [AtomicBool],
+    frames: OwnedRows<'s>,
+}
+
+impl RowPart for TieredPart<'_> {
+    #[inline(always)]
+    fn row_mut(&mut self, row: u32) -> Option<&mut [f32]> {
+        let &frame = self.places.get(row as usize)?;
+        if frame >= NOWHERE {
+            not_in_memory(row);
+        }
+        let floats = self.frames.row_mut(frame)?;
+        let changed = &self.changed[frame as usize];
+        if !changed.load(Relaxed) {
+            changed.store(true, Relaxed);
+        }
+        Some(floats)
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, row: u32) {
+        if let Some(&frame) = self.places.get(row as usize).filter(|&&one| one < NOWHERE) {
+            self.frames.prefetch(frame);
+        }
+    }
+}
+
+/// Records that were read for somebody who leaves them on disk.
+pub(crate) struct SideRows {
+    log: Arc<Log>,
+    /// Ascending.
+    places: Vec<u32>,
+    floats: Vec<f32>,
+    /// Keeps the places from being used again.
+    _reading: Reading,
+}
+
+impl SideRows {
+    /// Reads records; the caller holds no lock.
+    ///
+    /// # Errors
+    /// What the log says.
+    pub(crate) fn read(pool: &Pool, planned: Planned, width: usize) -> Result<SideRows> {
+        let Planned {
+            log,
+            places,
+            reading,
+        } = planned;
+        let mut floats = zeroed(places.len() * width)?;
+        let mut keys = vec![0; places.len()];
+        reading.run(pool, &mut floats, &mut keys)?;
+        Ok(SideRows {
+            log,
+            places,
+            floats,
+            _reading: reading,
+        })
+    }
+}
+
+/// Records to be read.
+pub(crate) struct Planned {
+    log: Arc<Log>,
+    places: Vec<u32>,
+    reading: Reading,
+}
+
+impl Tiered {
+    /// What is to be read of rows, given `side`; `None` if nothing.
+    ///
+    /// # Errors
+    /// What the log says.
+    pub(crate) fn plan(
+        &self,
+        rows: impl Iterator<Item = u32>,
+        side: Option<&SideRows>,
+    ) -> Result<Option<Planned>> {
+        let wants = rows.filter_map(|row| {
+            let place = self.on_disk(row)?;
+            Some(Want { place, row })
+        });
+        let mut wants: Vec<Want> = wants.collect();
+        wants.sort_unstable_by_key(|want| want.place);
+        wants.dedup_by_key(|want| want.place);
+        let known = |want: &Want| {
+            side.is_some_and(|side| {
+                Arc::ptr_eq(&side.log, &self.log) && side.places.binary_search(&want.place).is_ok()
+            })
+        };
+        if wants.iter().all(known) {
+            return Ok(None);
+        }
+        let places = wants.iter().map(|want| want.place).collect();
+        Ok(Some(Planned {
+            log: Arc::clone(&self.log),
+            places,
+            reading: self.log.plan(&wants)?,
+        }))
+    }
+
+    /// The rows together with those that were read beside them.
+    pub(crate) fn beside<'s>(&'s self, side: Option<&'s SideRows>) -> ReadThrough<'s> {
+        ReadThrough { tiered: self, side }
+    }
+}
+
+/// Rows in memory, and rows on disk that were read.
+pub(crate) struct ReadThrough<'s> {
+    tiered: &'s Tiered,
+    side: Option<&'s SideRows>,
+}
+
+impl ReadRows for ReadThrough<'_> {
+    #[inline(always)]
+    fn row(&self, row: u32) -> Option<&[f32]> {
+        match (self.tiered.place(row), self.side) {
+            (Place::Frame(frame), _) => self.tiered.frames.row(frame),
+            (Place::Disk(place), Some(side)) => match side.places.binary_search(&place) {
+                Ok(at) => side.floats.chunks_exact(self.tiered.width()).nth(at),
+                Err(_) => not_in_memory(row),
+            },
+            (Place::Disk(_), None) => not_in_memory(row),
+            (Place::Nowhere, _) => None,
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, row: u32, floats: usize) {
+        self.tiered.prefetch(row, floats);
+    }
+}
+
+/// `n` zeros.
+///
+/// # Errors
+/// `ResourceExhausted` without memory.
+pub(super) fn zeroed(n: usize) -> Result<Vec<f32>> {
+    let mut floats = Vec::new();
+    floats.try_reserve_exact(n).map_err(|_| no_memory(n))?;
+    floats.resize(n, 0.0);
+    Ok(floats)
+}
+
+/// Appends records `floats (n, width)` to a log; returns their places.
+pub(super) fn append(
+    log: &Log,
+    rows: &[u32],
+    keys: &[i64],
+    floats: &[f32],
+    width: usize,
+) -> Result<Vec<u32>> {
+    let names = rows.iter().zip(keys);
+    let records = names.zip(floats.chunks_exact(width));
+    let records = records.map(|((&row, &key), floats)| Record { row, key, floats });
+    log.append(&records.collect::<Vec<_>>())
+}
+
+/// Frees records that are the caller's own.
+pub(super) fn free(log: &Log, places: &[u32]) {
+    if !places.is_empty() {
+        let freed = log.free(places);
+        debug_assert!(freed.is_ok(), "{freed:?}");
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn not_in_memory(row: u32) -> ! {
+    panic!("row {row} is used while it is on disk: a defect of this library")
+}
+
+#[cold]
+fn no_memory(n: usize) -> Error {
+    Error::new(Kind::ResourceExhausted, "the system gives no memory").with("rows", n)
+}

@@ -1,0 +1,83 @@
+//! The rows that keys start with, without a table's rows.
+
+use super::Table;
+use crate::{Ids, Pool, Result, PADDING};
+
+impl Table {
+    /// Fills `out (n, dim)` with the embedding that a new row of each of `(n)` ids would have;
+    /// zeros for padding. No row is read or made.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a wrong length.
+    pub fn initial_rows(&self, pool: &Pool, ids: Ids<'_>, out: &mut [f32]) -> Result<()> {
+        self.floats("out", out.len(), ids.len())?;
+        let config = self.config();
+        let factor = config.init_param;
+        self.parts(pool, ids.len(), out, |range, out| {
+            for (at, row) in range.zip(out.chunks_exact_mut(self.dim())) {
+                let key = ids.get(at);
+                if key == PADDING {
+                    row.fill(0.0);
+                    continue;
+                }
+                config.initializer.fill(config.seed, key, row);
+                if factor != 1.0 {
+                    row.iter_mut().for_each(|value| *value *= factor);
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Absent, Ids, Initializer, Pool, Result, Table, TableConfig};
+
+    fn table(initializer: Initializer) -> Result<Table> {
+        Table::new(TableConfig {
+            name: "t".to_owned(),
+            dim: 3,
+            capacity: 100,
+            seed: 7,
+            initializer,
+            init_param: 0.5,
+            frozen_keys: Vec::new(),
+            admission_sketch_bytes: 0,
+        })
+    }
+
+    #[test]
+    fn a_key_s_initial_row_is_the_one_that_it_gets_when_it_is_made() -> Result<()> {
+        let pool = Pool::new(2)?;
+        for initializer in [
+            Initializer::Constant { value: 3.0 },
+            Initializer::TruncatedNormal {
+                mean: 1.0,
+                stddev: 2.0,
+            },
+        ] {
+            let table = table(initializer)?;
+            let keys = [5_i64, 0, 99, 5, -1];
+            let mut told = vec![f32::NAN; 15];
+            table.initial_rows(&pool, Ids::I64(&keys), &mut told)?;
+            assert!(table.is_empty());
+            let mut inverse = [0; 5];
+            table.id_offset(&pool, Ids::I64(&keys), true, None, &mut inverse)?;
+            let mut made = vec![f32::NAN; 15];
+            table.find(&pool, Ids::I64(&keys), Absent::Zeros, &mut made)?;
+            assert_eq!(told, made);
+            assert_eq!(told[12..], [0.0; 3]);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_wrong_length_is_refused() -> Result<()> {
+        let pool = Pool::new(1)?;
+        let table = table(Initializer::Zeros)?;
+        let mut out = vec![0.0; 4];
+        assert!(table.initial_rows(&pool, Ids::I64(&[1]), &mut out).is_err());
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! What a table with a tier on disk has beside its rows: settings, the turn to move rows, counters.
+
+use super::content::Content;
+use super::TableConfig;
+use crate::rows::{Store, TierSetup, Tiered};
+use crate::sync::atomic::{AtomicBool, AtomicU64};
+use crate::sync::Mutex;
+use crate::{Result, SlotSpec};
+use std::sync::Arc;
+
+/// What is known of rows in memory and on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TierStats {
+    /// The most rows in memory.
+    pub ram_rows: u64,
+    /// Rows in memory.
+    pub rows_in_memory: u64,
+    /// Rows on disk.
+    pub rows_on_disk: u64,
+    /// Rows that a lookup wanted and found in memory, each distinct one once a lookup. Counted from
+    /// the moment when rows first go to disk.
+    pub hits: u64,
+    /// Rows that were read from disk for a batch.
+    pub misses: u64,
+    /// Bytes of records that were read.
+    pub bytes_read: u64,
+    /// Bytes of records that were written, those of compaction included.
+    pub bytes_written: u64,
+    /// Bytes that the files take.
+    pub bytes_on_disk: u64,
+    /// Nanoseconds that steps waited for rows; what is brought in ahead of them does not count.
+    pub wait_nanoseconds: u64,
+    /// Batches ahead whose rows were let go because a batch before them needed the room.
+    pub given_up: u64,
+}
+
+/// What a table with a tier has beside its rows.
+pub(super) struct Tier {
+    pub(super) setup: Arc<TierSetup>,
+    /// Held by the thread that moves rows; taken before all other locks.
+    pub(super) turn: Mutex<()>,
+    /// Whether rows have ever been on disk. Until then nothing is to be brought in.
+    pub(super) spilled: AtomicBool,
+    pub(super) hits: AtomicU64,
+    pub(super) misses: AtomicU64,
+    pub(super) waited: AtomicU64,
+    pub(super) given_up: AtomicU64,
+}
+
+impl Tier {
+    /// A tier that has done nothing yet.
+    pub(super) fn new(setup: TierSetup) -> Tier {
+        Tier {
+            setup: Arc::new(setup),
+            turn: Mutex::default(),
+            spilled: AtomicBool::new(false),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
+            given_up: AtomicU64::new(0),
+        }
+    }
+
+    /// An empty store for the rows of a content.
+    fn store(&self, width: usize, most: u64) -> Result<Store> {
+        let tiered = Tiered::new(Arc::clone(&self.setup), width, most)?;
+        Ok(Store::Tiered(Box::new(tiered)))
+    }
+}
+
+/// An empty content for a table, with a tier if the table has one.
+///
+/// # Errors
+/// What the tier's files refuse.
+pub(super) fn empty_content(
+    config: &TableConfig,
+    tier: Option<&Tier>,
+    slots: Vec<SlotSpec>,
+) -> Result<Content> {
+    let Some(tier) = tier else {
+        return Ok(Content::new(config.dim, config.capacity, slots));
+    };
+    let store = tier
+        .store(config.dim * (1 + slots.len()), config.capacity)
+        .map_err(|error| error.with("table", &config.name))?;
+    Ok(Content::on(store, config.dim, config.capacity, slots))
+}

@@ -1,0 +1,68 @@
+//! The bytes of a record, and its checksum.
+
+/// Bytes before the floats.
+///
+/// ```text
+/// 0         4            8     12    20
+/// checksum  generation   row   key   floats ..      all little-endian
+/// ```
+/// The checksum is the CRC-32C of all that follows it. The generation is that of the segment, which
+/// changes with each use: a record that an older use left there is not taken for the one that
+/// should have been written over it.
+pub(super) const HEADER: usize = 20;
+
+/// Bytes of a record of `width` floats.
+pub(super) fn bytes(width: usize) -> usize {
+    HEADER + width * size_of::<f32>()
+}
+
+/// What a record says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) generation: u32,
+    pub(super) row: u32,
+    pub(super) key: i64,
+}
+
+/// Appends a record to `to`.
+pub(super) fn write(to: &mut Vec<u8>, header: Header, floats: &[f32]) {
+    let start = to.len();
+    to.resize(start + bytes(floats.len()), 0);
+    let record = &mut to[start..];
+    record[4..8].copy_from_slice(&header.generation.to_le_bytes());
+    record[8..12].copy_from_slice(&header.row.to_le_bytes());
+    record[12..HEADER].copy_from_slice(&header.key.to_le_bytes());
+    let words = record[HEADER..].as_chunks_mut().0;
+    for (word, float) in words.iter_mut().zip(floats) {
+        *word = float.to_le_bytes();
+    }
+    let sum = crc32c::crc32c(&record[4..]);
+    record[..4].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// What a record of at least [`HEADER`] bytes says of itself, right or wrong.
+pub(super) fn header(record: &[u8]) -> Header {
+    let word = |at: usize| {
+        let bytes = record[at..].first_chunk();
+        u32::from_le_bytes(*bytes.expect("a record has its header"))
+    };
+    let key = record[12..].first_chunk();
+    Header {
+        generation: word(4),
+        row: word(8),
+        key: i64::from_le_bytes(*key.expect("a record has its header")),
+    }
+}
+
+/// Whether the checksum of a record is right.
+pub(super) fn is_whole(record: &[u8]) -> bool {
+    record[..4] == crc32c::crc32c(&record[4..]).to_le_bytes()
+}
+
+/// Copies the floats of a record.
+pub(super) fn floats(record: &[u8], into: &mut [f32]) {
+    let words = record[HEADER..].as_chunks().0;
+    for (float, &word) in into.iter_mut().zip(words) {
+        *float = f32::from_le_bytes(word);
+    }
+}

@@ -1,0 +1,514 @@
+//! Tables whose rows are mostly on disk give what tables in memory give, bit for bit.
+
+mod faults;
+mod support;
+mod whole;
+
+use mx_rec_kernels::{
+    Absent, Bags, Columns, Field, FieldUpdate, Ids, IdsOf, KeysOf, LookupColumns, LookupGradients,
+    Pool, RowsOf, SlotSpec, Table, Target, Thresholds,
+};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use support::{batch, bits, content, floats, in_memory, optimizer, pool, tiered, DIM, OPTIMIZERS};
+
+const KEYS: i64 = 3000;
+const CAPACITY: u64 = 4000;
+/// A tenth of the keys.
+const RAM_ROWS: u64 = 300;
+const BATCH: usize = 150;
+const STEPS: u64 = 60;
+
+/// Steps of a graph as it was written: each looks its keys up. Returns all that was read.
+fn train(table: &Arc<Table>, pool: &Pool, by: usize) -> Vec<u32> {
+    let mut read = Vec::new();
+    for step in 0..STEPS {
+        let ids = batch(step, BATCH, KEYS);
+        let mut inverse = vec![0; BATCH];
+        let ids = Ids::I64(&ids);
+        let lease = table.lease(pool, ids, None, &mut inverse).unwrap();
+        read.extend(update(table, pool, by, step, (lease.offsets(), &inverse)));
+    }
+    read
+}
+
+fn update(
+    table: &Table,
+    pool: &Pool,
+    by: usize,
+    step: u64,
+    (offsets, inverse): (&[i64], &[i32]),
+) -> Vec<u32> {
+    let mut rows = vec![9.0; BATCH * DIM];
+    table.embed(pool, offsets, inverse, &mut rows).unwrap();
+    let grads = floats(BATCH * DIM, step);
+    let lookup = LookupGradients {
+        offsets,
+        inverse,
+        grads: &grads,
+        bags: None,
+    };
+    let optimizer = optimizer(by, step as usize);
+    table.apply_lookups(pool, &[lookup], &*optimizer).unwrap();
+    bits(&rows)
+}
+
+/// The same with batches prepared ahead of their steps.
+fn train_ahead(table: &Arc<Table>, pool: &Pool, by: usize, ahead: usize) -> Vec<u32> {
+    let (mut read, mut queue) = (Vec::new(), VecDeque::new());
+    for next in 0..STEPS + ahead as u64 {
+        if next < STEPS {
+            let (ids, mut inverse) = (batch(next, BATCH, KEYS), vec![0; BATCH]);
+            let lease = table.prepare(pool, Ids::I64(&ids), None, &mut inverse);
+            queue.push_back((next, ids, inverse, lease));
+        }
+        if queue.len() <= ahead && next < STEPS {
+            continue;
+        }
+        let Some((step, ids, mut inverse, mut lease)) = queue.pop_front() else {
+            break;
+        };
+        let ids = Ids::I64(&ids);
+        if !table
+            .claim(pool, ids, lease.offsets(), None, &inverse)
+            .unwrap()
+        {
+            lease = table.lease(pool, ids, None, &mut inverse).unwrap();
+        }
+        read.extend(update(table, pool, by, step, (lease.offsets(), &inverse)));
+    }
+    read
+}
+
+#[test]
+fn every_optimizer_gives_the_same_bits_with_a_tenth_of_the_rows_in_memory() {
+    for by in 0..OPTIMIZERS {
+        let memory = in_memory("memory", CAPACITY);
+        let expected = train(&memory, &pool(), by);
+        let rows = content(&memory);
+        for threads in [1, 3] {
+            let pool = Pool::new(threads).unwrap();
+            let table = tiered("disk", CAPACITY, RAM_ROWS);
+            assert!(train(&table, &pool, by) == expected, "optimizer {by}");
+            let tier = table.stats().tier.unwrap();
+            assert!(tier.rows_on_disk > tier.rows_in_memory, "{tier:?}");
+            assert!(tier.misses > 1000 && tier.hits > 1000, "{tier:?}");
+            assert!(tier.rows_in_memory <= RAM_ROWS, "{tier:?}");
+            assert!(content(&table) == rows, "optimizer {by}");
+            // To look at all of it brought nothing in.
+            let after = table.stats().tier.unwrap();
+            assert_eq!(
+                (after.misses, after.rows_on_disk),
+                (tier.misses, tier.rows_on_disk)
+            );
+        }
+    }
+}
+
+#[test]
+fn batches_ahead_give_the_same_bits_whether_they_fit_or_not() {
+    for by in [1, 4] {
+        let memory = in_memory("memory", CAPACITY);
+        let expected = train(&memory, &pool(), by);
+        let rows = content(&memory);
+        for ahead in [1, 3, 7] {
+            let table = tiered("disk", CAPACITY, RAM_ROWS);
+            let read = train_ahead(&table, &Pool::new(2).unwrap(), by, ahead);
+            assert!(read == expected, "optimizer {by}, {ahead} ahead");
+            assert!(content(&table) == rows, "optimizer {by}, {ahead} ahead");
+        }
+    }
+}
+
+#[test]
+fn a_step_waits_for_no_row_that_was_brought_in_ahead() {
+    let table = tiered("ahead", CAPACITY, RAM_ROWS);
+    let pool = pool();
+    train(&table, &pool, 0);
+    let (ids, mut inverse) = (batch(500, BATCH, KEYS), vec![0; BATCH]);
+    let before = table.stats().tier.unwrap();
+    let lease = table.prepare(&pool, Ids::I64(&ids), None, &mut inverse);
+    let ready = table.stats().tier.unwrap();
+    assert!(ready.misses > before.misses);
+    let claimed = table.claim(&pool, Ids::I64(&ids), lease.offsets(), None, &inverse);
+    assert!(claimed.unwrap());
+    update(&table, &pool, 0, 0, (lease.offsets(), &inverse));
+    let after = table.stats().tier.unwrap();
+    assert_eq!(after.misses, ready.misses);
+    assert_eq!(after.wait_nanoseconds, before.wait_nanoseconds);
+}
+
+#[test]
+fn a_step_is_not_held_up_by_batches_ahead_that_fill_the_memory() {
+    let pool = pool();
+    let (table, memory) = (tiered("full", CAPACITY, 100), in_memory("memory", CAPACITY));
+    for table in [&table, &memory] {
+        let ids: Vec<i64> = (0..400).collect();
+        for ids in ids.chunks(100) {
+            let ids = Ids::I64(ids);
+            table.lease(&pool, ids, None, &mut vec![0; 100]).unwrap();
+        }
+    }
+    // Each batch ahead takes what is left; the last finds no room.
+    let prepared: Vec<_> = (0..4)
+        .map(|at| {
+            let ids: Vec<i64> = (at * 45..at * 45 + 45).collect();
+            let mut inverse = vec![0; 45];
+            let lease = table.prepare(&pool, Ids::I64(&ids), None, &mut inverse);
+            (ids, inverse, lease)
+        })
+        .collect();
+    // New keys of a batch ahead have rows, too.
+    let fresh: Vec<i64> = (1000..1005).collect();
+    let mut fresh_inverse = vec![0; 5];
+    let fresh_lease = table.prepare(&pool, Ids::I64(&fresh), None, &mut fresh_inverse);
+    let whole: Vec<i64> = (300..400).collect();
+    let mut inverse = vec![0; 100];
+    let lease = table
+        .lease(&pool, Ids::I64(&whole), None, &mut inverse)
+        .unwrap();
+    let grads = floats(100 * DIM, 1);
+    let sgd = optimizer(0, 0);
+    for (table, offsets) in [
+        (&table, Target::Offsets(lease.offsets())),
+        (&memory, Target::Ids(Ids::I64(&whole))),
+    ] {
+        table.apply(&pool, offsets, &grads, &*sgd).unwrap();
+    }
+    assert!(table.stats().tier.unwrap().given_up > 0);
+    drop(lease);
+    let ahead = prepared.into_iter().map(|(ids, inverse, lease)| {
+        let n = ids.len();
+        (ids, inverse, lease, n)
+    });
+    for (ids, mut inverse, mut lease, n) in ahead.chain([(fresh, fresh_inverse, fresh_lease, 5)]) {
+        let batch = Ids::I64(&ids);
+        if !table
+            .claim(&pool, batch, lease.offsets(), None, &inverse)
+            .unwrap()
+        {
+            lease = table.lease(&pool, batch, None, &mut inverse).unwrap();
+        }
+        let grads = floats(n * DIM, 2);
+        let offsets = Target::Offsets(lease.offsets());
+        table.apply(&pool, offsets, &grads, &*sgd).unwrap();
+        let ids = Target::Ids(batch);
+        memory.apply(&pool, ids, &grads, &*sgd).unwrap();
+    }
+    assert!(content(&table) == content(&memory));
+}
+
+#[test]
+fn a_batch_that_memory_cannot_hold_names_what_to_raise_and_changes_nothing() {
+    let (pool, table) = (pool(), tiered("small", CAPACITY, 50));
+    let some: Vec<i64> = (0..40).collect();
+    table
+        .lease(&pool, Ids::I64(&some), None, &mut [0; 40])
+        .unwrap();
+    let places = |table: &Table| {
+        let tier = table.stats().tier.unwrap();
+        (tier.rows_in_memory, tier.rows_on_disk, tier.misses)
+    };
+    let before = (content(&table), places(&table));
+    let ids: Vec<i64> = (10..61).collect();
+    let mut inverse = vec![0; ids.len()];
+    let grads = vec![1.0; ids.len() * DIM];
+    let batch = Ids::I64(&ids);
+    let errors = [
+        table
+            .lease(&pool, batch, None, &mut inverse)
+            .map(drop)
+            .unwrap_err(),
+        table
+            .id_offset(&pool, batch, true, None, &mut inverse)
+            .map(drop)
+            .unwrap_err(),
+        table
+            .apply(&pool, Target::Ids(batch), &grads, &*optimizer(4, 0))
+            .map(drop)
+            .unwrap_err(),
+        table.assign(&pool, batch, &grads).unwrap_err(),
+    ];
+    for error in errors {
+        let text = error.to_string();
+        assert_eq!(error.kind(), mx_rec_kernels::Kind::ResourceExhausted);
+        for named in [
+            "device_vocabulary_size",
+            "host_vocabulary_size",
+            "distinct=51",
+            "rows_in_memory=50",
+            "table=small",
+        ] {
+            assert!(text.contains(named), "{text}");
+        }
+    }
+    assert!(before == (content(&table), places(&table)));
+    // Ahead of its step it is left to the step; each batch for itself fits.
+    let lease = table.prepare(&pool, batch, None, &mut inverse);
+    assert_eq!(lease.offsets().len(), 0);
+    // Repeated keys count once.
+    let twice: Vec<i64> = (0..50).chain(0..50).collect();
+    table
+        .lease(&pool, Ids::I64(&twice), None, &mut vec![0; 100])
+        .unwrap();
+}
+
+/// Runs verbs that come with no lease, or with copies of offsets, on both tables.
+#[test]
+fn every_verb_gives_the_same_bits_on_rows_that_went_to_disk() {
+    for threads in [1, 2] {
+        let pool = Pool::new(threads).unwrap();
+        let tables = [
+            in_memory("verbs", CAPACITY),
+            tiered("verbs", CAPACITY, RAM_ROWS),
+        ];
+        let results = tables.each_ref().map(|table| {
+            let mut read = train(table, &pool, 1);
+            // Copies of offsets from before all others.
+            let old: Vec<i64> = (0..200).collect();
+            let mut inverse = vec![0; 200];
+            let ids = Ids::I64(&old);
+            let copies = table
+                .id_offset(&pool, ids, true, None, &mut inverse)
+                .unwrap();
+            for at in 0..8 {
+                let others: Vec<i64> = (at * 250..at * 250 + 250).collect();
+                let ids = Ids::I64(&others);
+                table
+                    .id_offset(&pool, ids, true, None, &mut vec![0; 250])
+                    .unwrap();
+            }
+            let mut rows = vec![0.0; 200 * DIM];
+            table.lookup(&pool, &copies, &mut rows).unwrap();
+            read.extend(bits(&rows));
+            let grads = floats(200 * DIM, 5);
+            for by in [4, 3] {
+                // Slots that rows lack, on disk and in memory.
+                let target = Target::Offsets(&copies);
+                table
+                    .apply(&pool, target, &grads, &*optimizer(by, 7))
+                    .unwrap();
+            }
+            let weights = floats(300, 8);
+            let wanted = batch(900, 300, 2 * KEYS);
+            let ends: Vec<i64> = (1..=60).map(|end| end * 5).collect();
+            let bags = Bags {
+                ends: &ends,
+                weights: Some(&weights),
+                divisors: None,
+            };
+            let absent = floats(300 * DIM, 3);
+            let mut out = vec![0.0; 300 * DIM];
+            let ids = Ids::I64(&wanted);
+            let on_disk = table.stats().tier.map(|tier| tier.rows_on_disk);
+            table
+                .find(&pool, ids, Absent::Rows(&absent), &mut out)
+                .unwrap();
+            read.extend(bits(&out));
+            let mut pooled = vec![0.0; 60 * DIM];
+            table
+                .find_pooled(&pool, ids, &bags, Absent::Rows(&absent), &mut pooled)
+                .unwrap();
+            read.extend(bits(&pooled));
+            let both = [
+                KeysOf {
+                    table,
+                    ids,
+                    absent: Absent::Zeros,
+                },
+                KeysOf {
+                    table,
+                    ids: Ids::I64(&old),
+                    absent: Absent::Row(&absent[..DIM]),
+                },
+            ];
+            let outs = vec![&mut out[..], &mut rows[..]];
+            Table::find_many(&pool, &both, outs).unwrap();
+            read.extend(bits(&out));
+            read.extend(bits(&rows));
+            // Evaluation leaves rows where they are.
+            let now = table.stats().tier.map(|tier| tier.rows_on_disk);
+            assert_eq!(now, on_disk);
+            let places: Vec<i32> = (0..300).map(|at| (at * 7 % 201) - 1).collect();
+            table
+                .embed_pooled(&pool, &copies, &places, &bags, &mut pooled)
+                .unwrap();
+            read.extend(bits(&pooled));
+            let fields = [Field::Embedding, slot("momentum"), slot("unknown")];
+            let batch_rows = table.batch_rows(&copies).unwrap();
+            let mut old_values = Vec::new();
+            for field in &fields {
+                let mut values = vec![0.0; batch_rows.offsets().len() * DIM];
+                batch_rows.read(&pool, field, &mut values).unwrap();
+                read.extend(bits(&values));
+                old_values.push(values);
+            }
+            let offsets = batch_rows.offsets().to_vec();
+            drop(batch_rows);
+            let new = floats(offsets.len() * DIM, 12);
+            let updates: Vec<FieldUpdate<'_>> = fields
+                .iter()
+                .zip(&old_values)
+                .map(|(field, old)| FieldUpdate {
+                    field: field.clone(),
+                    old,
+                    new: &new,
+                })
+                .collect();
+            table.write_fields(&pool, &offsets, &updates).unwrap();
+            table
+                .assign(&pool, Ids::I64(&old[50..90]), &grads[..40 * DIM])
+                .unwrap();
+            assert_eq!(table.remove(Ids::I64(&old[100..150])).unwrap(), 50);
+            read
+        });
+        let [memory, disk] = results;
+        assert!(memory == disk, "{threads} threads");
+        let [memory, disk] = tables.each_ref().map(|table| content(table));
+        assert!(memory == disk, "{threads} threads");
+    }
+}
+
+fn slot(name: &'static str) -> Field {
+    Field::Slot(SlotSpec {
+        name: name.into(),
+        initial: 0.25,
+    })
+}
+
+#[test]
+fn groups_of_tables_give_the_same_bits_whether_their_rows_are_on_disk_or_not() {
+    let pool = Pool::new(2).unwrap();
+    let make = |kinds: [bool; 3]| {
+        kinds.map(|is_tiered| match is_tiered {
+            true => tiered("group", CAPACITY, RAM_ROWS),
+            false => in_memory("group", CAPACITY),
+        })
+    };
+    let run = |tables: &[Arc<Table>; 3]| {
+        let mut read = Vec::new();
+        for step in 0..25 {
+            // Two members of one table, in turns of both.
+            let members: Vec<(usize, Vec<i64>)> = [0, 1, 2, 1]
+                .iter()
+                .enumerate()
+                .map(|(member, &at)| (at, batch(step * 10 + member as u64, 120, KEYS)))
+                .collect();
+            let mut inverses = vec![vec![0; 120]; 4];
+            let group = members.iter().zip(&mut inverses);
+            let group = group.map(|((at, ids), inverse)| IdsOf {
+                table: &tables[*at],
+                ids: Ids::I64(ids),
+                inverse,
+            });
+            let leases = Table::lease_many(&pool, group.collect(), None).unwrap();
+            let lookups: Vec<RowsOf<'_>> = members
+                .iter()
+                .zip(&leases)
+                .zip(&inverses)
+                .map(|(((at, _), lease), inverse)| RowsOf {
+                    table: &tables[*at],
+                    offsets: lease.offsets(),
+                    inverse,
+                })
+                .collect();
+            let mut outs = vec![vec![0.0; 120 * DIM]; 4];
+            let each = outs.iter_mut().map(|out| &mut out[..]).collect();
+            Table::embed_many(&pool, &lookups, each).unwrap();
+            let mut side_by_side = vec![0.0; 4 * 120 * DIM];
+            Table::embed_side_by_side(&pool, &lookups, &mut side_by_side).unwrap();
+            outs.iter().for_each(|out| read.extend(bits(out)));
+            read.extend(bits(&side_by_side));
+            let grads = floats(4 * 120 * DIM, step);
+            let updates: Vec<(&Table, LookupColumns<'_>)> = lookups
+                .iter()
+                .enumerate()
+                .map(|(at, lookup)| {
+                    let columns = LookupColumns {
+                        offsets: lookup.offsets,
+                        inverse: lookup.inverse,
+                        grads: Columns::of(&grads, 4 * DIM, at * DIM, DIM).unwrap(),
+                        bags: None,
+                    };
+                    (lookup.table, columns)
+                })
+                .collect();
+            let by = optimizer(if step < 5 { 0 } else { 4 }, step as usize);
+            Table::apply_lookups_many(&pool, &updates, &*by).unwrap();
+        }
+        read
+    };
+    let memory = make([false; 3]);
+    let expected = run(&memory);
+    for kinds in [[true; 3], [false, true, true]] {
+        let tables = make(kinds);
+        assert!(run(&tables) == expected);
+        for (table, memory) in tables.iter().zip(&memory) {
+            assert!(content(table) == content(memory));
+        }
+    }
+}
+
+#[test]
+fn keys_are_admitted_and_evicted_as_in_memory_and_what_goes_is_not_read() {
+    let pool = pool();
+    let tables = [
+        in_memory("admit", CAPACITY),
+        tiered("admit", CAPACITY, RAM_ROWS),
+    ];
+    let results = tables.each_ref().map(|table| {
+        let mut read = Vec::new();
+        for step in 0..80 {
+            let ids = batch(step, BATCH, KEYS);
+            let (mut places, mut inverse) = (vec![0; BATCH], vec![0; BATCH]);
+            let limits = Thresholds {
+                access: 2,
+                eviction: Some(40),
+            };
+            let time = Some(step as i64 + 1);
+            let keys = table
+                .observe(&pool, Ids::I64(&ids), 1, time, limits, &mut places)
+                .unwrap();
+            let lease = table
+                .admit(&pool, &keys, None, &places, &mut inverse)
+                .unwrap();
+            read.extend(update(table, &pool, 3, step, (lease.offsets(), &inverse)));
+            drop(lease);
+            if step % 20 == 19 {
+                let bytes = |table: &Table| table.stats().tier.map(|tier| tier.bytes_read);
+                let before = (bytes(table), table.len());
+                table.evict().unwrap();
+                assert_eq!(bytes(table), before.0);
+                assert!(step < 40 || table.len() < before.1);
+            }
+        }
+        read
+    });
+    assert!(results[0] == results[1]);
+    assert!(content(&tables[0]) == content(&tables[1]));
+    let tier = tables[1].stats().tier.unwrap();
+    assert!(tier.misses > 50, "{tier:?}");
+    assert_eq!(tier.rows_in_memory + tier.rows_on_disk, tables[1].len());
+}
+
+#[test]
+fn a_row_on_disk_takes_at_most_24_bytes_of_memory() {
+    const ROWS: i64 = 400_000;
+    let pool = Pool::new(2).unwrap();
+    let table = tiered("bytes", ROWS as u64, 4096);
+    for start in (0..ROWS).step_by(4000) {
+        let ids: Vec<i64> = (start..start + 4000).map(|key| key * 77_777).collect();
+        table
+            .lease(&pool, Ids::I64(&ids), None, &mut vec![0; 4000])
+            .unwrap();
+    }
+    let (tier, memory) = (table.stats().tier.unwrap(), table.memory());
+    assert_eq!(tier.rows_on_disk, ROWS as u64 - 4096);
+    assert!(memory.rows_bytes <= 4096 * 32);
+    // Beside the rows in memory: their bookkeeping, and that of the leases that are over.
+    let beside = memory.index_bytes + memory.other_bytes;
+    let kept = 1 << 20;
+    let bytes = beside.saturating_sub(kept) as f64 / tier.rows_on_disk as f64;
+    println!("{bytes} bytes in memory for a row on disk: {memory:?}");
+    assert!(bytes <= 24.0, "{bytes}: {memory:?}");
+}

@@ -1,0 +1,122 @@
+//! What the tests of tables on disk share: tables, batches, and what a table holds.
+
+use mx_rec_kernels::tier::{Faulty, Files};
+use mx_rec_kernels::{
+    Adagrad, Ftrl, Initializer, LazyAdam, Momentum, Pool, RowOptimizer, Sgd, Table, TableConfig,
+};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub(crate) const DIM: usize = 6;
+
+/// A directory that is removed with all it holds.
+pub(crate) struct Directory(pub(crate) PathBuf);
+
+impl Directory {
+    pub(crate) fn new(name: &str) -> Directory {
+        let path = std::env::temp_dir().join(format!("mx_rec-tier-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Directory(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(crate) fn config(name: &str, capacity: u64) -> TableConfig {
+    TableConfig {
+        name: name.into(),
+        dim: DIM,
+        capacity,
+        seed: 9,
+        initializer: Initializer::RandomUniform {
+            min: -1.0,
+            max: 1.0,
+        },
+        init_param: 0.5,
+        frozen_keys: vec![3],
+        admission_sketch_bytes: 0,
+    }
+}
+
+pub(crate) fn in_memory(name: &str, capacity: u64) -> Arc<Table> {
+    Arc::new(Table::new(config(name, capacity)).unwrap())
+}
+
+/// A table with so many rows in memory, and what makes its disk fail.
+pub(crate) fn faulty(name: &str, capacity: u64, ram_rows: u64) -> (Arc<Table>, Faulty) {
+    let files = Files::open(&[std::env::temp_dir()]).unwrap();
+    let faulty = Faulty::new(Arc::new(files));
+    let storage = Arc::new(faulty.clone());
+    let table = Table::tiered_on(config(name, capacity), ram_rows, storage).unwrap();
+    (Arc::new(table), faulty)
+}
+
+pub(crate) fn tiered(name: &str, capacity: u64, ram_rows: u64) -> Arc<Table> {
+    faulty(name, capacity, ram_rows).0
+}
+
+/// Every optimizer of the engine, as it is in a step.
+pub(crate) fn optimizer(at: usize, step: usize) -> Box<dyn RowOptimizer> {
+    let power = |base: f32| base.powi(step as i32 + 1);
+    match at {
+        0 => Box::new(Sgd::new(0.3, 0.01).unwrap()),
+        1 => Box::new(Momentum::new(0.1, 0.8, true).unwrap()),
+        2 => Box::new(Momentum::new(0.1, 0.8, false).unwrap()),
+        3 => Box::new(Adagrad::new(0.2, 0.1).unwrap()),
+        4 => Box::new(LazyAdam::new(0.01, 0.9, 0.99, 1e-8, power(0.9), power(0.99)).unwrap()),
+        _ => Box::new(Ftrl::new(0.1, -0.5, 0.1, 0.01, 0.01, 0.0).unwrap()),
+    }
+}
+
+pub(crate) const OPTIMIZERS: usize = 6;
+
+/// Some keys below `keys`, low ones more often, and some padding.
+pub(crate) fn batch(seed: u64, n: usize, keys: i64) -> Vec<i64> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed ^ mixed >> 27
+    };
+    let mut key = || {
+        let draw = (next() >> 11) as f64 / (1_u64 << 53) as f64;
+        match next() % 40 {
+            0 => -1,
+            _ => (draw * draw * draw * keys as f64) as i64,
+        }
+    };
+    (0..n).map(|_| key()).collect()
+}
+
+pub(crate) fn floats(n: usize, seed: u64) -> Vec<f32> {
+    let value = |at: usize| ((at * 7919 + seed as usize * 104_729) as f32 * 0.37).sin();
+    (0..n).map(value).collect()
+}
+
+pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Bits of the embedding and of all slots, by key.
+pub(crate) fn content(table: &Table) -> BTreeMap<i64, Vec<u32>> {
+    let export = table.export().unwrap();
+    let mut rows = BTreeMap::new();
+    for (at, &key) in export.keys.iter().enumerate() {
+        let part = at * DIM..(at + 1) * DIM;
+        let mut row = bits(&export.embedding[part.clone()]);
+        for (_, slot) in &export.slots {
+            row.extend(bits(&slot[part.clone()]));
+        }
+        assert!(rows.insert(key, row).is_none());
+    }
+    rows
+}
+
+pub(crate) fn pool() -> Pool {
+    Pool::new(1).unwrap()
+}

@@ -1,0 +1,96 @@
+"""Concatenations of lookups in a modified graph: rows are copied straight to their places."""
+
+from typing import List, Sequence
+
+import tensorflow as tf
+
+from mx_rec.graph.edits import FUSED_NAME, forbid_feeding, in_place_of, pass_on, replace_each
+from mx_rec.graph.fusions import Columns, Concat
+from mx_rec.graph.rows import inputs_of_rows, replace_shapes
+from mx_rec.ops import library
+from mx_rec.tensorflow.names import tensor_util
+
+_REDUCE = "MxRecReduce"
+
+
+def fuse_concats(graph: tf.Graph, planned: Sequence[Concat]) -> None:
+    """Replaces lookups with a concatenation behind them by one op, in both directions.
+
+    The rows of each lookup stay in the graph for runs that fetch them.
+
+    Args:
+        graph: A graph that no session has run, after lookups have moved.
+        planned: What the plan says of concatenations.
+    """
+    for one in planned:
+        if not one.fuses:
+            continue
+        tensors = [graph.get_tensor_by_name(name) for name in one.left_out]
+        gradients = [(graph.get_tensor_by_name(columns.tensor), columns)
+                     for columns in one.gradients]
+        shapes = [graph.get_operation_by_name(name) for name in one.shapes]
+        readers = [graph.get_operation_by_name(part.lookup) for part in one.parts]
+        outputs = [reader.outputs[part.output] for reader, part in zip(readers, one.parts)]
+        inputs = [inputs_of_rows(reader, part.output)
+                  for reader, part in zip(readers, one.parts)]
+        _concatenate(graph.get_operation_by_name(one.node), readers, inputs)
+        replace_shapes(graph, shapes, {output.name: (ids, part[1]) for output, (*part, ids)
+                                       in zip(outputs, inputs)})
+        for tensor, columns in gradients:
+            _replace_gradient(graph, tensor, columns)
+        for tensor in tensors:
+            forbid_feeding(tensor.op, [tensor.value_index])
+
+
+def _concatenate(op: tf.Operation, readers: List[tf.Operation],
+                 inputs: List[List[tf.Tensor]]) -> None:
+    waits = []  # type: List[tf.Operation]
+    for tensor in op.inputs:
+        before = tensor.op
+        # In the place of an op, TensorFlow lets those wait that it reads.
+        while before not in readers:
+            waits.extend(before.control_inputs)
+            if not before.inputs:
+                break
+            before = before.inputs[0].op
+    for reader in readers:
+        waits.extend(reader.control_inputs)
+    lists = [list(part) for part in zip(*inputs)]
+    with in_place_of(op.graph, op), tf.control_dependencies(waits), tf.device(readers[0].device):
+        whole = library().mx_rec_embed_concat(*lists, name=FUSED_NAME)
+    replace_each(op, [whole])
+
+
+def _replace_gradient(graph: tf.Graph, tensor: tf.Tensor, columns: Columns) -> None:
+    """Makes what takes the gradient of a part take its columns of the gradient of the whole."""
+    whole = graph.get_tensor_by_name(columns.whole)
+    waits = [graph.get_operation_by_name(name) for name in columns.waits]
+    shapeless = pass_on(graph, tensor.op, whole, waits)
+    for name in columns.readers:
+        reader = graph.get_operation_by_name(name)
+        if reader.type != _REDUCE:
+            _take_columns(graph, reader, tensor, shapeless, columns.first)
+        elif reader.outputs[0].consumers():
+            with in_place_of(graph, reader):
+                reduced = library().mx_rec_reduce_columns(
+                    shapeless, reader.inputs[1], reader.inputs[2], first=columns.first,
+                    dim=columns.dim, name=FUSED_NAME)
+            replace_each(reader, [reduced])
+        else:
+            # An update has taken over what it does.
+            forbid_feeding(reader, [0])
+
+
+def _take_columns(graph: tf.Graph, update: tf.Operation, tensor: tf.Tensor, whole: tf.Tensor,
+                  first: int) -> None:
+    """Makes an update of many tables read a gradient as columns of another one."""
+    members = update.get_attr("N")
+    old = update.inputs[4 * members]
+    numbers = list(tensor_util.constant_value(old))
+    for position, read in enumerate(update.inputs):
+        if read is tensor:
+            update._update_input(position, whole)  # pylint: disable=protected-access
+            numbers[position - 3 * members] = first
+    with in_place_of(graph, old.op):
+        changed = tf.constant(numbers, tf.int32, name="columns")
+    update._update_input(4 * members, changed)  # pylint: disable=protected-access

@@ -1,0 +1,135 @@
+"""Changes of a graph that no session has run: ops in the place of others, and what not to feed."""
+
+import contextlib
+from collections import OrderedDict
+from typing import Any, Iterable, Iterator, Sequence
+
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+
+from mx_rec.tensorflow.moved import move_each
+
+# The outputs of an op that session.run takes no values for: a list of positions.
+UNFED_ATTRIBUTE = "_mx_rec_unfed"
+
+# The outputs of a reader of rows that other ops have taken the place of: a list of positions.
+FUSED_ATTRIBUTE = "_mx_rec_fused"
+
+# How the names of the ops end that have taken it.
+FUSED_NAME = "mx_rec_fused"
+
+
+@contextlib.contextmanager
+def in_place_of(graph: tf.Graph, op: tf.Operation) -> Iterator[None]:
+    """A context in which ops are made that take the place of `op`.
+
+    Args:
+        graph: The graph of the op.
+        op: Any op.
+    """
+    with graph.as_default(), graph.control_dependencies(None), \
+            graph.control_dependencies(op.control_inputs), tf.device(op.device), \
+            tf.name_scope(op.name + "/"):
+        yield
+
+
+def replace_each(old: tf.Operation, values: Sequence[tf.Tensor]) -> None:
+    """Puts outputs of other ops in the place of the outputs of `old`, in order.
+
+    Ops that read an old output read the new one, ops that wait for `old` wait for the other ops.
+    The tensor objects that the script may hold become those of the new outputs.
+
+    Args:
+        old: An op.
+        values: A tensor for each of its outputs, of the same types; no two are the same.
+    """
+    # pylint: disable=protected-access
+    outputs = list(old.outputs)
+    for output, value in zip(outputs, values):
+        value.set_shape(output.shape)
+        _replace_reads(output, value)
+    new = list(OrderedDict.fromkeys(value.op for value in values))
+    for waiting in list(old._control_outputs):
+        others = [op for op in waiting.control_inputs if op is not old] + new
+        waiting._remove_all_control_inputs()
+        waiting._add_control_inputs(others)
+    move_each(outputs, values)
+
+
+def replace_tensor(old: tf.Tensor, value: tf.Tensor) -> None:
+    """Puts a tensor in the place of one output of an op, whose other outputs stay.
+
+    Ops that wait for the op go on to do so.
+
+    Args:
+        old: The output.
+        value: The tensor that ops are to read, and that the object `old` is to be.
+    """
+    value.set_shape(old.shape)
+    _replace_reads(old, value)
+    move_each([old], [value])
+
+
+def _replace_reads(old: tf.Tensor, value: tf.Tensor) -> None:
+    """Makes all ops that read a tensor read another one."""
+    for consumer in old.consumers():
+        for position, tensor in enumerate(consumer.inputs):
+            if tensor is old:
+                consumer._update_input(position, value)  # pylint: disable=protected-access
+
+
+def mark_positions(op: tf.Operation, attribute: str, positions: Iterable[int]) -> None:
+    """Adds positions to those that an attribute of an op lists.
+
+    Args:
+        op: The op.
+        attribute: Name of the attribute.
+        positions: Numbers of outputs.
+    """
+    listed = set(op.get_attr(attribute)) if attribute in op.node_def.attr else set()
+    value = attr_value_pb2.AttrValue.ListValue(i=sorted(listed.union(positions)))
+    op._set_attr(  # pylint: disable=protected-access
+        attribute, attr_value_pb2.AttrValue(list=value))
+
+
+def pass_on(graph: tf.Graph, op: tf.Operation, tensor: tf.Tensor,
+            waits: Iterable[tf.Operation]) -> tf.Tensor:
+    """Returns a tensor as one whose shape is not known, which may stand for one of any shape.
+
+    TensorFlow lets an op read another tensor in the place of one only if their shapes agree.
+
+    Args:
+        graph: The graph.
+        op: The op in whose place it stands.
+        tensor: The tensor.
+        waits: Ops that it waits for, besides.
+    """
+    with in_place_of(graph, op), tf.control_dependencies(list(waits)):
+        value = tf.compat.v1.placeholder_with_default(tensor, None, name=FUSED_NAME)
+    forbid_feeding(value.op, [0])
+    return value
+
+
+def forbid_feeding(op: tf.Operation, positions: Iterable[int]) -> None:
+    """Makes session.run refuse values for some outputs of an op, also where it is imported.
+
+    Args:
+        op: The op.
+        positions: Numbers of its outputs.
+    """
+    positions = list(positions)
+    if positions:
+        mark_positions(op, UNFED_ATTRIBUTE, positions)
+        forbid_marked(op)
+
+
+def forbid_marked(op: Any) -> None:
+    """Makes session.run refuse values for the outputs that a rewrite has marked.
+
+    Args:
+        op: Any op.
+    """
+    if UNFED_ATTRIBUTE not in op.node_def.attr:
+        return
+    for position in op.get_attr(UNFED_ATTRIBUTE):
+        op.graph.prevent_feeding(op.outputs[position])

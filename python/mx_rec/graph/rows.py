@@ -1,0 +1,92 @@
+"""The ops that give a row for each id: what they read, and what else is known of their rows."""
+
+from typing import Dict, Iterable, List, Sequence, Tuple
+
+import tensorflow as tf
+
+from mx_rec.graph.edits import (FUSED_ATTRIBUTE, in_place_of, mark_positions, replace_each,
+                                replace_tensor)
+from mx_rec.ops import library
+
+_MANY = "MxRecEmbedMany"
+
+
+def inputs_of_rows(op: tf.Operation, output: int) -> List[tf.Tensor]:
+    """Returns what an op reads for one of its outputs.
+
+    Args:
+        op: An op that gives a row for each id, in one table or in many.
+        output: Which of its outputs.
+    """
+    inputs = list(op.inputs)
+    return inputs[output::op.get_attr("N")] if op.type == _MANY else inputs
+
+
+def mark_rows(graph: tf.Graph, rows: Iterable[Tuple[str, int]]) -> None:
+    """Marks rows that are going to be fused, so that nothing else replaces their op.
+
+    Args:
+        graph: A graph that no session has run.
+        rows: Names of ops, and which of their outputs.
+    """
+    for name, output in rows:
+        mark_positions(graph.get_operation_by_name(name), FUSED_ATTRIBUTE, [output])
+
+
+def read_rest(graph: tf.Graph, names: Iterable[str]) -> None:
+    """Reads the rows of a group that stay by an op without those that were fused.
+
+    Args:
+        graph: The graph.
+        names: Names of marked ops.
+    """
+    for name in set(names):
+        op = graph.get_operation_by_name(name)
+        if op.type != _MANY:
+            continue
+        members = op.get_attr("N")
+        fused = op.get_attr(FUSED_ATTRIBUTE)
+        rest = [at for at in range(members) if at not in fused]
+        if not rest:
+            continue
+        inputs = list(op.inputs)
+        lists = [[inputs[start + at] for at in rest] for start in range(0, len(inputs), members)]
+        with in_place_of(graph, op):
+            if len(rest) == 1:
+                rows = [library().mx_rec_embed(*[part[0] for part in lists], name="embedding")]
+            else:
+                rows = list(library().mx_rec_embed_many(*lists, name="embedding"))
+        for at, tensor in zip(rest, rows):
+            replace_tensor(op.outputs[at], tensor)
+
+
+def replace_shapes(graph: tf.Graph, shapes: Sequence[tf.Operation],
+                   known: Dict[str, Tuple[tf.Tensor, tf.Tensor]]) -> None:
+    """Makes the shapes of rows known without the rows.
+
+    Args:
+        graph: The graph.
+        shapes: Ops Shape and ShapeN that read rows, or what passes them on.
+        known: By the names of rows their ids, and a tensor whose last dimension is theirs.
+    """
+    for op in shapes:
+        if not any(output.consumers() for output in op.outputs):
+            continue
+        with in_place_of(graph, op):
+            values = [_shape(known, op, tensor) for tensor in op.inputs]
+        replace_each(op, values)
+
+
+def _shape(known: Dict[str, Tuple[tf.Tensor, tf.Tensor]], op: tf.Operation,
+           tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the shape of a tensor; of rows without reading them."""
+    rows = tensor
+    while rows.name not in known and rows.op.type in ("Identity", "StopGradient"):
+        rows = rows.op.inputs[0]
+    kind = op.outputs[0].dtype
+    if rows.name not in known:
+        return tf.identity(tf.shape(tensor, out_type=kind))
+    ids, like = known[rows.name]
+    width = rows.shape.as_list()[-1] if rows.shape.rank else None
+    dim = tf.shape(like, out_type=kind)[-1:] if width is None else tf.constant([width], kind)
+    return tf.concat([tf.shape(ids, out_type=kind), dim], 0, name="shape")

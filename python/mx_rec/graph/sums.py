@@ -1,0 +1,165 @@
+"""Sums over bags in a modified graph: rows are added up where they are read, in both directions."""
+
+from typing import Any, List, Sequence, Set
+
+import tensorflow as tf
+
+from mx_rec.graph.edits import FUSED_NAME, forbid_feeding, in_place_of, pass_on, replace_each
+from mx_rec.graph.fusions import Gradient, Sum, Sums
+from mx_rec.graph.rows import inputs_of_rows, replace_shapes
+from mx_rec.ops import library
+
+_EMBED = "MxRecEmbed"
+_EMBED_MANY = "MxRecEmbedMany"
+_FIND = "MxRecFind"
+_REDUCE = "MxRecReduce"
+
+
+class _Rows:
+    """The rows of a lookup: the op that reads them, its inputs, and its bags.
+
+    Args:
+        graph: The graph.
+        planned: What the plan says of the lookup.
+    """
+
+    def __init__(self, graph: tf.Graph, planned: Sums) -> None:
+        self.graph = graph
+        self.op = graph.get_operation_by_name(planned.lookup)
+        self.output = self.op.outputs[planned.output]
+        self.inputs = inputs_of_rows(self.op, planned.output)
+        # Places among offsets, or keys.
+        self.ids = self.inputs[{_FIND: 2}.get(self.op.type, -1)]
+        with in_place_of(graph, self.op):
+            self.ends = library().mx_rec_bag_ends(self.ids, name="ends")
+            self.none = tf.zeros([0], name="none")
+
+    def pooled(self) -> tf.Tensor:
+        """Adds the op that adds up the rows of each bag."""
+        bags = (self.ends, self.none, self.none)
+        with in_place_of(self.graph, self.op):
+            if self.op.type == _FIND:
+                handle, variable, keys, absent = self.inputs
+                return library().mx_rec_find_pooled(handle, variable, keys, *bags, absent,
+                                                    name=FUSED_NAME)
+            if self.op.type in (_EMBED, _EMBED_MANY):
+                return library().mx_rec_embed_pooled(*self.inputs, *bags, name=FUSED_NAME)
+            return library().mx_rec_restore_pooled(*self.inputs, *bags, name=FUSED_NAME)
+
+    def like(self) -> tf.Tensor:
+        """Returns a tensor whose last dimension is that of the rows."""
+        # The variable of a table has its width, and so have the rows of distinct keys.
+        return self.inputs[0 if self.op.type == "MxRecRestore" else 1]
+
+
+def fuse_sums(graph: tf.Graph, planned: Sequence[Sums]) -> None:
+    """Replaces lookups with sums behind them by pooled lookups, in both directions.
+
+    The rows of each id stay in the graph for runs that fetch them.
+
+    Args:
+        graph: A graph that no session has run, after lookups have moved.
+        planned: What the plan says of sums over bags.
+    """
+    for one in planned:
+        if not one.fuses:
+            continue
+        rows = _Rows(graph, one)
+        tensors = [graph.get_tensor_by_name(name) for name in one.left_out]
+        shapes = [graph.get_operation_by_name(name) for name in one.shapes]
+        gradients = [(graph.get_tensor_by_name(gradient.tensor), gradient)
+                     for gradient in one.gradients]
+        _replace_sums(rows, one.sums)
+        replace_shapes(graph, shapes, {rows.output.name: (rows.ids, rows.like())})
+        for tensor, gradient in gradients:
+            _replace_gradient(rows, tensor, gradient)
+        for tensor in tensors:
+            forbid_feeding(tensor.op, [tensor.value_index])
+
+
+def _replace_sums(rows: _Rows, sums: Sequence[Sum]) -> None:
+    pooled = rows.pooled()
+    used = set()  # type: Set[str]
+    for one in sums:
+        op = rows.graph.get_operation_by_name(one.node)
+        waits = _waits(op, rows.op)
+        with in_place_of(rows.graph, op), tf.control_dependencies(waits):
+            value = pooled
+            if one.combiner == "mean":
+                value = tf.realdiv(value, _length(rows.ids), name="mean")
+            if one.keep_dims:
+                value = tf.expand_dims(value, -2, name="kept")
+            if waits or value.name in used:
+                value = tf.identity(value, name="sum")
+        used.add(value.name)
+        replace_each(op, [value])
+
+
+def _waits(op: tf.Operation, reader: tf.Operation) -> List[tf.Operation]:
+    """What a sum and the ops between the rows and it wait for."""
+    waits = []  # type: List[tf.Operation]
+    while op is not reader:
+        waits.extend(op.control_inputs)
+        # In the place of an op, TensorFlow lets the constants wait that it reads.
+        for constant in list(op.inputs)[1:]:
+            waits.extend(constant.op.control_inputs)
+        op = op.inputs[0].op
+    return waits
+
+
+def _length(ids: tf.Tensor) -> tf.Tensor:
+    """Returns how many ids a bag has, a float32 scalar."""
+    length = ids.shape.as_list()[-1] if ids.shape.rank else None
+    if length is not None:
+        return tf.constant(length, tf.float32, name="length")
+    return tf.cast(tf.shape(ids)[-1], tf.float32, name="length")
+
+
+def _replace_gradient(rows: _Rows, tensor: tf.Tensor, gradient: Gradient) -> None:
+    """Makes what takes a gradient of each id take that of each bag."""
+    waits = [rows.graph.get_operation_by_name(name) for name in gradient.waits]
+    with in_place_of(rows.graph, tensor.op), tf.control_dependencies(waits):
+        of_bags = _of_bags(rows, gradient.repeated)
+    shapeless = pass_on(rows.graph, tensor.op, of_bags, waits)
+    for name in gradient.readers:
+        reader = rows.graph.get_operation_by_name(name)
+        if reader.type != _REDUCE:
+            for position, read in enumerate(reader.inputs):
+                if read is tensor:
+                    reader._update_input(  # pylint: disable=protected-access
+                        position, shapeless)
+        elif reader.outputs[0].consumers():
+            with in_place_of(rows.graph, reader):
+                reduced = library().mx_rec_reduce_pooled(
+                    of_bags, reader.inputs[1], rows.ends, rows.none, rows.none, reader.inputs[2],
+                    name=FUSED_NAME)
+            replace_each(reader, [reduced])
+        else:
+            # An update has taken over what it does.
+            forbid_feeding(reader, [0])
+
+
+def _of_bags(rows: _Rows, repeated: Any) -> tf.Tensor:
+    """Adds the ops that compute what a gradient repeats, (bags.., dim)."""
+    (kind, value), = repeated.items()
+    if kind == "added":
+        return tf.add_n([_of_bags(rows, one) for one in value], name="gradient")
+    if kind == "scaled":
+        of, by = _of_bags(rows, value["of"]), rows.graph.get_tensor_by_name(value["by"])
+        make = tf.realdiv if value["op"] == "RealDiv" else tf.multiply
+        return make(of, by, name="gradient")
+    kept = rows.graph.get_tensor_by_name(value)
+    before = kept.op.inputs[0] if kept.op.type == "Reshape" and not kept.op.control_inputs else None
+    if before is not None and _is_without_bags(before.shape, kept.shape):
+        forbid_feeding(kept.op, [0])
+        return before
+    return tf.squeeze(kept, [-2], name="gradient")
+
+
+def _is_without_bags(shape: tf.TensorShape, kept: tf.TensorShape) -> bool:
+    """Whether a shape is the other one without its last dimension but one, of size 1."""
+    if shape.rank is None or kept.rank is None or shape.rank != kept.rank - 1:
+        return False
+    wanted = kept.as_list()[:-2] + kept.as_list()[-1:]
+    # At most one size is left to be what the others leave.
+    return shape.as_list() == wanted and wanted.count(None) <= 1

@@ -1,0 +1,263 @@
+"""Variables of stock models between their tables and checkpoints of variables.
+
+A checkpoint may have as a variable what the graph has as a table: it is taken over. It may have as
+a table what the graph has as a variable: it is written out, row by row.
+"""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from mx_rec.checkpoint import tables
+from mx_rec.core.table_variable import is_table_variable
+from mx_rec.saver.chains import chain_of
+from mx_rec.saver.commit import listed_tables
+from mx_rec.saver.remote import directory_of, local_copy
+from mx_rec.stock.analysis import StockVariable, plan_variables, table_name
+from mx_rec.stock.convert import Slice, make_table, saved_slices
+from mx_rec.stock.dense import dense_value, fill, make_filling
+from mx_rec.util.log import logger
+from mx_rec.util.stock_tables import StockTables
+
+
+def saved_tables(checkpoint: str) -> Set[str]:
+    """Returns the names of the tables of a checkpoint, none where it has none.
+
+    Args:
+        checkpoint: Its prefix.
+    """
+    directory = directory_of(checkpoint)
+    return set(listed_tables(directory) or ()) if os.path.isdir(directory) else set()
+
+
+class DenseSource:
+    """Which tables of a graph a checkpoint has as variables only.
+
+    Args:
+        converted: The variables that became tables (stock.convert.ConvertedVariable).
+        directory: The checkpoint's directory of tables, which need not exist.
+        checkpoint: Prefix of the checkpoint.
+    """
+
+    def __init__(self, converted: Sequence[Any], directory: str, checkpoint: str) -> None:
+        self._checkpoint = checkpoint
+        self._reader = None  # type: Any
+        self.found = []  # type: List[Any]
+        missing = [one for one in converted
+                   if not os.path.isdir(os.path.join(directory, one.table.table_name))]
+        if not missing:
+            return
+        self._reader = tf.train.load_checkpoint(checkpoint)
+        shapes = self._reader.get_variable_to_shape_map()
+        self.found = [one for one in missing if one.saved.name in shapes]
+        for one in self.found:
+            wanted = [one.saved.whole] + one.plan.shape[1:]
+            if list(shapes[one.saved.name]) != wanted:
+                raise tf.errors.InvalidArgumentError(
+                    None, None, "the table {!r} cannot be filled from {}: the variable {!r} has "
+                    "the shape {} there, and {} in the model.".format(
+                        one.table.table_name, checkpoint, one.saved.name,
+                        list(shapes[one.saved.name]), wanted))
+        self._shapes = shapes
+
+    def tables(self) -> List[str]:
+        """Returns the names of the tables that are filled from variables."""
+        return [one.table.table_name for one in self.found]
+
+    def take_over(self, session: Any) -> None:
+        """Fills the tables."""
+        whole = {}  # type: Dict[str, np.ndarray]
+        for one in self.found:
+            rows = self._part(whole, one.saved, one)
+            slots = []
+            for place, slot in zip(one.slots, one.plan.slots):
+                values = self._part(whole, place, one)
+                if values is None:
+                    logger.info("the slot %s of the table %s is not in %s: it starts at %s.",
+                                slot.name, one.table.table_name, self._checkpoint, slot.initial)
+                    values = np.full_like(rows, slot.initial)
+                slots.append(values)
+            fill(session, one.filling, rows, slots)
+            logger.info("the table %s takes over the %d rows of the variable %s of %s.",
+                        one.table.table_name, len(rows), one.saved.name, self._checkpoint)
+
+    def _part(self, whole: Dict[str, np.ndarray], place: Any, one: Any) -> Optional[np.ndarray]:
+        """Returns the rows of one part of a variable, (n, dim); None if it is not there."""
+        if place.name not in self._shapes:
+            return None
+        if place.name not in whole:
+            whole.clear()
+            whole[place.name] = self._reader.get_tensor(place.name)
+        count = one.plan.shape[0]
+        values = whole[place.name][place.first:place.first + count]
+        return np.ascontiguousarray(values, np.float32).reshape(count, -1)
+
+
+class _Wanted(NamedTuple):
+    """A variable of a graph that a checkpoint has as a table.
+
+    Attributes:
+        plan: What the graph does with it.
+        saved: Where it would stand in a checkpoint of variables.
+        slots: The same of its optimizer's variables, by the name of the slot.
+        seed: The seed of the graph.
+    """
+
+    plan: StockVariable
+    saved: Slice
+    slots: Dict[str, Slice]
+    seed: Optional[int]
+
+
+@contextlib.contextmanager
+def with_variables(graph: tf.Graph, checkpoint: str) -> Iterator[str]:
+    """Gives a checkpoint that has as variables what the graph has as variables.
+
+    Args:
+        graph: The graph that is restored.
+        checkpoint: Prefix of the checkpoint.
+
+    Yields:
+        The prefix of the checkpoint itself if it has no such table, else that of a temporary one.
+
+    Raises:
+        tf.errors.DataLossError: If a table's files are damaged.
+        ValueError: If a table has keys that the variable has not, or rows are missing whose
+            initial values are not known.
+    """
+    with local_copy(directory_of(checkpoint)) as directory:
+        wanted = _wanted(graph, checkpoint, directory)
+        if not wanted:
+            yield checkpoint
+            return
+        folder = tempfile.mkdtemp(prefix="mx_rec_variables_")
+        try:
+            prefix = os.path.join(folder, "variables")
+            _write(wanted, checkpoint, directory, prefix)
+            yield prefix
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wanted(graph: tf.Graph, checkpoint: str, directory: str) -> List[_Wanted]:
+    """Finds the variables of a graph that a checkpoint has as tables only."""
+    names = set(listed_tables(directory) or ()) if os.path.isdir(directory) else set()
+    variables = [variable for variable in graph.get_collection(
+        tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
+                 if isinstance(variable, tf.Variable) and not is_table_variable(variable)]
+    if not names or not any(table_name(variable.op.name) in names for variable in variables):
+        return []
+    plans = plan_variables(graph.as_graph_def(), StockTables((".*",), 1), False,
+                           has_saver=True)
+    known = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
+    objects = {variable.op.name for variable in variables}
+    found = []  # type: List[_Wanted]
+    for plan in plans:
+        name = table_name(plan.name)
+        if name not in names or plan.name not in objects:
+            continue
+        saved, slots = saved_slices(graph, plan)
+        if saved.name not in known:
+            found.append(_Wanted(plan._replace(table=name), saved, dict(
+                zip([slot.name for slot in plan.slots], slots)), graph.seed))
+    return found
+
+
+def _write(wanted: Sequence[_Wanted], checkpoint: str, directory: str, prefix: str) -> None:
+    """Writes a checkpoint of variables: all that the other has, and tables."""
+    reader = tf.train.load_checkpoint(checkpoint)
+    values = [(name, "", reader.get_tensor(name))
+              for name in sorted(reader.get_variable_to_shape_map())]
+    for one in wanted:
+        rows, slots = _values(one, directory)
+        values.append((one.saved.name, one.saved.spec, rows.reshape(one.plan.shape)))
+        initial = {slot.name: slot.initial for slot in one.plan.slots}
+        for name, place in one.slots.items():
+            slot = slots.get(name)
+            if slot is None:
+                slot = np.full(rows.shape, initial[name], np.float32)
+            values.append((place.name, place.spec, slot.reshape(one.plan.shape)))
+        logger.info("the variable %s takes the rows of the table %s of %s.", one.saved.name,
+                    one.plan.table, directory)
+    with tf.Graph().as_default(), tf.device("/cpu:0"):
+        inputs = [tf.compat.v1.placeholder(value.dtype.type if value.dtype != object else tf.string,
+                                           value.shape) for _, _, value in values]
+        save = tf.raw_ops.SaveV2(prefix=tf.constant(prefix),
+                                 tensor_names=tf.constant([name for name, _, _ in values]),
+                                 shape_and_slices=tf.constant([spec for _, spec, _ in values]),
+                                 tensors=inputs)
+        with tf.compat.v1.Session(config=_alone()) as session:
+            session.run(save, dict(zip(inputs, [value for _, _, value in values])))
+
+
+def _alone() -> tf.compat.v1.ConfigProto:
+    """A session that takes no accelerator."""
+    return tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+
+
+def _values(one: _Wanted, directory: str) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
+    """Returns the rows of a table and its slots as variables have them."""
+    count = one.plan.shape[0]
+    rows = None  # type: Optional[np.ndarray]
+    slots = {}  # type: Dict[str, np.ndarray]
+    keys = np.zeros(0, np.int64)
+    for link in chain_of(directory):
+        path = os.path.join(link, one.plan.table)
+        described = _described(one.plan.table, path)
+        if rows is None:
+            rows = _initial_rows(one, count, described)
+        removed = _read(path, "removed", "<i8")
+        keys = _read(path, "key", "<i8")
+        for changed in (removed, keys):
+            if len(changed) and not (0 <= changed.min() and changed.max() < count):
+                raise ValueError("the table {!r} has the key {} and so is no variable of {} "
+                                 "rows.".format(one.plan.table, changed.max(), count))
+        if len(removed):
+            raise ValueError("rows of the table {!r} were removed: it is no variable.".format(
+                one.plan.table))
+        rows[keys] = _read(path, "embedding", "<f4").reshape(len(keys), -1)
+        for slot in one.plan.slots:
+            if any(slot.name == other["name"] for other in described["slots"]):
+                values = slots.setdefault(slot.name, np.full(rows.shape, slot.initial, np.float32))
+                values[keys] = _read(path, slot.name, "<f4").reshape(len(keys), -1)
+    assert rows is not None
+    return rows, slots
+
+
+def _described(name: str, path: str) -> Any:
+    try:
+        described = tables.describe(path)
+        faults = [fault["message"] for fault in described["faults"] + tables.verify(path)["faults"]]
+    except tables.TableError as error:
+        faults = [str(error)]
+    if faults:
+        raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored from {}: "
+                                      "{}".format(name, path, "; ".join(faults)))
+    return described
+
+
+def _read(path: str, part: str, kind: str) -> np.ndarray:
+    file = os.path.join(path, part, "slice.data")
+    return np.fromfile(file, kind) if os.path.isfile(file) else np.zeros(0, kind)
+
+
+def _initial_rows(one: _Wanted, count: int, described: Any) -> np.ndarray:
+    """Returns what rows that were never made would start with."""
+    if not one.plan.initializer:
+        if described["rows"] == count:
+            return np.zeros([count, described["dim"]], np.float32)
+        raise ValueError("the variable {!r} cannot take the rows of the table {!r}: {} of {} are "
+                         "there, and the others cannot be drawn: {}.".format(
+                             one.plan.name, one.plan.table, described["rows"], count,
+                             one.plan.reason))
+    with tf.Graph().as_default() as graph:
+        graph.seed = one.seed
+        table = make_table(one.plan)
+        filling = make_filling(table, described["dim"], ())
+        with tf.compat.v1.Session(config=_alone()) as session:
+            return dense_value(session, filling, count)

@@ -1,0 +1,1 @@
+"""Variables of models that do not know mx_rec become tables."""

@@ -1,0 +1,459 @@
+"""Finds out which variables of a graph can become tables without changing what it computes.
+
+It reads a GraphDef, and changes nothing: conversion (convert.py) and the command
+`python -m mx_rec.graph` use the same plan. Everything that reads or writes a variable has to be
+known; what is not known is the reason why a variable stays TensorFlow's.
+"""
+
+import hashlib
+import re
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+import tensorflow as tf
+
+from mx_rec.constants.constants import MAX_EMBEDDING_SIZE, MAX_VOCABULARY_SIZE
+from mx_rec.stock import updates as forms
+from mx_rec.stock.fused import Piece, pieces_of
+from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
+from mx_rec.util.stock_tables import StockTables, is_chosen
+from mx_rec.stock.values import Affine, affine_value, constant_int, describe
+
+VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
+# Reads of the whole variable that are there only to be summarized are run when a summary is.
+_SUMMARIES = frozenset(("ScalarSummary", "HistogramSummary", "MergeSummary", "TensorSummary",
+                        "TensorSummaryV2"))
+_LONGEST_NAME = 80
+_DENSE_UPDATE = re.compile(r"(Resource)?Apply[A-Z]")
+_OPTIMIZER_OP = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]|(Resource)?Scatter(Sub|Add)$")
+_SAME = ("Identity",)
+
+
+class Slot(NamedTuple):
+    """A variable of an optimizer that lives on as a slot of the table's rows.
+
+    Attributes:
+        variable: Name of its op.
+        name: Name of the slot.
+        initial: What each float starts at.
+    """
+
+    variable: str
+    name: str
+    initial: float
+
+
+class Lookup(NamedTuple):
+    """A gather of rows.
+
+    Attributes:
+        node: Name of the op.
+        trains: Whether updates of the variable depend on it, so that it makes rows.
+    """
+
+    node: str
+    trains: bool
+
+
+class StockVariable(NamedTuple):
+    """A variable of a model, and what becomes of it.
+
+    Attributes:
+        name: Name of its op.
+        shape: Its sizes; the first is the number of rows.
+        converts: Whether it becomes a table.
+        reason: Why, or why not.
+        table: Name of the table.
+        initializer: The engine's description of new rows.
+        lookups: Gathers.
+        reads: Ops that read the whole variable, whose result is computed from the table.
+        shapes: Ops that tell the shape.
+        states: Ops that tell whether the variable has a value.
+        updates: Sparse updates.
+        kind: Of the updates; "" without any.
+        slots: The optimizer's variables.
+        assigns: Its initializer and those of the slots.
+        pieces: The lookups that the gradients of the one update come straight from, None if
+            something stands between them.
+    """
+
+    name: str
+    shape: List[int]
+    converts: bool
+    reason: str
+    table: str
+    initializer: Dict[str, Any]
+    lookups: List[Lookup]
+    reads: List[str]
+    shapes: List[str]
+    states: List[str]
+    updates: List[str]
+    kind: str
+    slots: List[Slot]
+    assigns: List[str]
+    pieces: Optional[List[Piece]] = None
+
+
+class Stays(Exception):
+    """Why a variable stays TensorFlow's."""
+
+
+class _Uses:
+    """What a graph does with one variable, gathered use by use."""
+
+    def __init__(self, nodes: Nodes, variable: Any) -> None:
+        self.nodes = nodes
+        self.variable = variable
+        self.gathers = []  # type: List[Any]
+        self.reads = []  # type: List[Any]
+        self.whole = []  # type: List[Any]
+        self.shapes = []  # type: List[Any]
+        self.states = []  # type: List[Any]
+        self.updates = []  # type: List[Tuple[Any, int]]
+        self.assigns = []  # type: List[Any]
+        self.savers = []  # type: List[Any]
+        for use in nodes.all_uses(variable):
+            self._of_variable(use)
+
+    def _of_variable(self, use: Use) -> None:
+        """Notes an op that has the variable itself (a reference or a handle) as an input."""
+        node, kind = use.node, use.node.op
+        if forms.form_of(kind) is not None:
+            self.updates.append((node, use.position))
+        elif kind in ("Assign", "AssignVariableOp") and use.position == 0:
+            (self.savers if self._is_restored(node) else self.assigns).append(node)
+        elif kind in ("IsVariableInitialized", "VarIsInitializedOp"):
+            self.states.append(node)
+        elif kind == "VariableShape":
+            self.shapes.append(node)
+        elif kind == "ResourceGather" and use.position == 0:
+            self._gather(node)
+        elif kind == "ReadVariableOp":
+            self._of_value(node, node)
+        elif kind == "Switch" and use.position == 0 and self.variable.op == "VarHandleOp":
+            self._of_branch(node)
+        elif _DENSE_UPDATE.match(kind):
+            raise Stays("its gradient is dense: {} updates it as a whole".format(node.name))
+        elif kind.startswith("RefSwitch") or kind in ("RefEnter", "Enter", "Switch"):
+            raise Stays("it is used inside of a branch or loop, by {}".format(node.name))
+        elif self.variable.op == "VarHandleOp":
+            raise Stays("{} ({}) uses it in a way that tables do not know".format(node.name, kind))
+        elif kind in _SAME:
+            self._of_value(node, node)
+        else:
+            self._value_use(use, None)
+
+    def _of_branch(self, switch: Any) -> None:
+        """Notes reads of a handle inside of a branch."""
+        for use in self.nodes.all_uses(switch):
+            if use.node.op != "ReadVariableOp":
+                raise Stays("{} ({}) uses it inside of a branch".format(use.node.name,
+                                                                        use.node.op))
+            for other in self.nodes.all_uses(use.node):
+                self._read_as_whole(use.node, other.node)
+
+    def _of_value(self, read: Any, first: Any) -> None:
+        """Notes what is done with a copy of the whole value."""
+        for use in self.nodes.all_uses(read):
+            if use.node.op in _SAME and first.op in _SAME + ("ReadVariableOp",):
+                self._of_value(use.node, first)
+            else:
+                self._value_use(use, read)
+
+    def _value_use(self, use: Use, read: Any) -> None:
+        """Notes an op that takes the whole value; `read` is the op that gives it."""
+        node, kind = use.node, use.node.op
+        if kind in ("Gather", "GatherV2") and use.position == 0:
+            self._gather(node)
+        elif kind == "Shape":
+            self.shapes.append(node)
+        elif kind == "SaveV2":
+            self.savers.append(node)
+        elif read is None:
+            raise Stays("{} ({}) reads or changes it as a whole".format(node.name, kind))
+        else:
+            self._read_as_whole(read, node)
+
+    def _read_as_whole(self, read: Any, node: Any) -> None:
+        """Notes that `node` takes the whole value, which `read` gives."""
+        if all(read is not one for one in self.reads):
+            self.reads.append(read)
+        self.whole.append(node)
+
+    def _gather(self, node: Any) -> None:
+        if node.op == "GatherV2" and constant_int(self.nodes, node.name, 2) != 0:
+            raise Stays("{} gathers along an axis that is not the first".format(node.name))
+        if node.attr["batch_dims"].i:
+            raise Stays("{} gathers batch by batch".format(node.name))
+        if node.attr["Tindices"].type not in (tf.int32.as_datatype_enum,
+                                              tf.int64.as_datatype_enum):
+            raise Stays("{} gathers by ids of another type than int32 or int64".format(node.name))
+        self.gathers.append(node)
+
+    def _is_restored(self, assign: Any) -> bool:
+        """Whether an assignment's value comes out of a checkpoint, as a Saver makes it."""
+        node, _ = self.nodes.source(assign.name, 1)
+        while node is not None and node.op == "Identity":
+            node, _ = self.nodes.source(node.name, 0)
+        return node is not None and node.op == "RestoreV2"
+
+
+def plan_variables(graph_def: Any, options: StockTables, trains: bool,
+                   known: Optional[Set[str]] = None, only_known: bool = False,
+                   has_saver: bool = False) -> List[StockVariable]:
+    """Decides about every variable of a graph that could be a table by its shape.
+
+    Args:
+        graph_def: The graph.
+        options: Which variables are wanted.
+        trains: Whether the graph trains: a variable without an update then stays TensorFlow's,
+            because an optimizer may still come. Otherwise nothing updates tables.
+        known: Names of the tables of a checkpoint; their variables convert whatever the options
+            say, if they can.
+        only_known: Whether all others stay, because the checkpoint has them as variables.
+        has_saver: Whether a Saver may have been made for the variables: nothing is to be converted,
+            but what a table would be is wanted.
+
+    Returns:
+        The variables that have two or more rows of floats, in the order of the graph, without
+        those of optimizers that become slots.
+    """
+    nodes = Nodes(graph_def)
+    found = [node for node in graph_def.node if node.op in VARIABLES and _is_candidate(node)]
+    planned = []  # type: List[StockVariable]
+    slots = set()  # type: Set[str]
+    for node in found:
+        shape = shape_of(node)
+        try:
+            if only_known and table_name(node.name) not in (known or ()):
+                raise Stays("the checkpoint has it as a variable")
+            plan = _plan_variable(nodes, node, shape, options, trains, known or set(),
+                                  has_saver)
+            slots.update(slot.variable for slot in plan.slots)
+        except Stays as why:
+            plan = _staying(node.name, shape, str(why))
+        planned.append(plan)
+    return [plan for plan in planned if plan.name not in slots]
+
+
+def _is_candidate(node: Any) -> bool:
+    """Whether a variable has rows of floats."""
+    shape = shape_of(node)
+    return shape is not None and len(shape) >= 1 and shape[0] >= 2 and \
+        node.attr["dtype"].type == tf.float32.as_datatype_enum
+
+
+def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTables, trains: bool,
+                   known: Set[str], has_saver: bool) -> StockVariable:
+    uses = _Uses(nodes, node)
+    if not uses.gathers:
+        raise Stays("nothing gathers rows of it{}".format(
+            ", but {} reads it as a whole".format(uses.whole[0].name) if uses.whole else ""))
+    if table_name(node.name) not in known:
+        if not is_chosen(options, node.name):
+            raise Stays("no name of stock_tables matches it")
+        if shape[0] < options.least_rows:
+            raise Stays("it has {} rows, fewer than {}".format(shape[0], options.least_rows))
+    dim = 1
+    for size in shape[1:]:
+        dim *= size
+    if not 1 <= dim <= MAX_EMBEDDING_SIZE:
+        raise Stays("a row has {} floats, and those of tables 1 to {}".format(
+            dim, MAX_EMBEDDING_SIZE))
+    if shape[0] > MAX_VOCABULARY_SIZE:
+        raise Stays("it has more than {} rows".format(MAX_VOCABULARY_SIZE))
+    if uses.savers and not has_saver:
+        raise Stays("a Saver was made for it before ({})".format(uses.savers[0].name))
+    initial = _initial_value(uses)
+    initializer = describe(initial)
+    if initializer is None:
+        raise Stays("its initial value has no finite numbers")
+    kind, slots, slot_assigns = _plan_updates(uses, shape, has_saver)
+    if trains and not kind and table_name(node.name) not in known:
+        raise Stays("nothing updates it in this graph")
+    if trains:
+        _check_reads(uses)
+    behind = nodes.upstream([update.name for update, _ in uses.updates])
+    lookups = [Lookup(gather.name, gather.name in behind) for gather in uses.gathers]
+    return StockVariable(
+        name=node.name, shape=list(shape), converts=True, reason=_summary(uses, kind, initializer),
+        table=table_name(node.name), initializer=initializer, lookups=lookups,
+        reads=[read.name for read in uses.reads], shapes=[one.name for one in uses.shapes],
+        states=[one.name for one in uses.states],
+        updates=[update.name for update, _ in uses.updates], kind=kind, slots=slots,
+        assigns=[one.name for one in uses.assigns] + slot_assigns, pieces=_pieces(uses))
+
+
+def _pieces(uses: _Uses) -> Optional[List[Piece]]:
+    """Returns the lookups of the variable's one update, if it is fused with them."""
+    if len(uses.updates) != 1:
+        return None
+    update = uses.updates[0][0]
+    form = forms.form_of(update.op)
+    if form is None or form.sums:
+        return None
+    return pieces_of(uses.nodes, update, form, uses.gathers)
+
+
+def _initial_value(uses: _Uses) -> Affine:
+    """Returns the distribution of a variable's initial value."""
+    if len(uses.assigns) != 1:
+        raise Stays("it is assigned by {} ops".format(len(uses.assigns)) if uses.assigns else
+                    "it has no initializer")
+    source, output = uses.nodes.source(uses.assigns[0].name, 1)
+    initial = affine_value(uses.nodes, source.name, output) if source is not None else None
+    if initial is None:
+        raise Stays("its initial value ({}) cannot be drawn row by row".format(
+            source.name if source is not None else "none"))
+    return initial
+
+
+def _check_reads(uses: _Uses) -> None:
+    """Refuses variables that training reads as a whole, other than for summaries."""
+    for node in uses.whole:
+        last = [one for one in uses.nodes.downstream([node]).values()
+                if not uses.nodes.all_uses(one)]
+        if any(one.op not in _SUMMARIES and not _is_idle(one) for one in last):
+            raise Stays("it is also read as a whole, by {}".format(node.name))
+
+
+def _is_idle(node: Any) -> bool:
+    """Whether an op that nothing reads only computes: nothing runs it unless it is fetched."""
+    return node.op in ("Identity", "Shape", "Size", "Rank", "Cast", "Const")
+
+
+def _plan_updates(uses: _Uses, shape: List[int],
+                  has_saver: bool) -> Tuple[str, List[Slot], List[str]]:
+    """Returns the kind of a variable's updates, its slots, and the slots' initializers."""
+    kinds = set()  # type: Set[Tuple[str, Tuple[str, ...]]]
+    for update, position in uses.updates:
+        form = forms.form_of(update.op)
+        assert form is not None
+        if position != 0:
+            raise Stays("it is a variable of an optimizer")
+        if forms.has_wrong_attribute(form, update):
+            raise Stays("{} has {}, which tables do not".format(
+                update.name, forms.has_wrong_attribute(form, update)))
+        if uses.nodes.all_uses(update):
+            raise Stays("the result of the update {} is used".format(update.name))
+        if not form.sums and not _are_distinct(uses.nodes, update, form.indices):
+            raise Stays("the rows of the update {} may repeat, and TensorFlow would update each "
+                        "of them several times".format(update.name))
+        slots = tuple(uses.nodes.source(update.name, one)[0].name for one in form.slots)
+        kinds.add((form.kind, slots))
+    if not kinds:
+        return "", [], []
+    if len(kinds) > 1:
+        raise Stays("several optimizers update it")
+    kind, variables = kinds.pop()
+    if len(set(variables)) != len(variables):
+        raise Stays("its optimizer uses one variable twice")
+    slots, assigns = [], []
+    for variable, name in zip(variables, forms.SLOTS[kind]):
+        slot, made_by = _plan_slot(uses, variable, name, shape, has_saver)
+        slots.append(slot)
+        assigns.extend(made_by)
+    _check_start(kind, slots)
+    return kind, slots, assigns
+
+
+def _are_distinct(nodes: Nodes, update: Any, position: int) -> bool:
+    node, output = nodes.source(update.name, position)
+    while node is not None and node.op == "Identity":
+        node, output = nodes.source(node.name, 0)
+    return node is not None and node.op in ("Unique", "UniqueV2") and output == 0
+
+
+def _plan_slot(uses: _Uses, variable: str, name: str, shape: List[int],
+               has_saver: bool) -> Tuple[Slot, List[str]]:
+    """Returns the slot that an optimizer's variable becomes."""
+    node = uses.nodes.by_name.get(variable)
+    if node is None or node.op not in VARIABLES or shape_of(node) != shape \
+            or node.attr["dtype"].type != tf.float32.as_datatype_enum:
+        raise Stays("the optimizer's {} is no variable of its shape".format(variable))
+    updates = {update.name for update, _ in uses.updates}
+    try:
+        own = _Uses(uses.nodes, node)
+        if own.gathers or own.reads or own.shapes or (own.savers and not has_saver):
+            raise Stays("something else reads it")
+        if any(update.name not in updates for update, _ in own.updates):
+            raise Stays("it belongs to another variable, too")
+        initial = _initial_value(own)
+        if initial.kind is not None:
+            raise Stays("it does not start as a constant")
+        uses.states.extend(own.states)
+    except Stays as why:
+        raise Stays("its optimizer's variable {} cannot be a slot: {}".format(variable, why))
+    return Slot(variable, name, initial.shift), [one.name for one in own.assigns]
+
+
+def _check_start(kind: str, slots: Sequence[Slot]) -> None:
+    """Refuses slots that do not start as those of the engine."""
+    wrong = None
+    if kind == forms.ADAGRAD and not slots[0].initial > 0:
+        wrong = slots[0]
+    elif kind == forms.FTRL and not slots[0].initial >= 0:
+        wrong = slots[0]
+    elif kind == forms.FTRL and slots[1].initial != 0:
+        wrong = slots[1]
+    elif kind == forms.MOMENTUM and slots[0].initial != 0:
+        wrong = slots[0]
+    if wrong is not None:
+        raise Stays("its optimizer's variable {} starts at {}".format(wrong.variable,
+                                                                      wrong.initial))
+
+
+def table_name(variable: str) -> str:
+    """Returns the name of the table of a variable: letters, digits and underscores.
+
+    Args:
+        variable: Name of the variable's op.
+
+    Returns:
+        At most 100 characters; different variables have different ones.
+    """
+    cleaned = re.sub(r"[^0-9A-Za-z]+", "_", variable).strip("_")
+    if cleaned == variable and len(cleaned) <= _LONGEST_NAME:
+        return cleaned
+    digest = hashlib.sha256(variable.encode("utf-8")).hexdigest()[:8]
+    return "{}_{}".format(cleaned[-_LONGEST_NAME:].strip("_"), digest)
+
+
+def _summary(uses: _Uses, kind: str, initializer: Dict[str, Any]) -> str:
+    parts = ["{} gather{}".format(len(uses.gathers), "" if len(uses.gathers) == 1 else "s")]
+    parts.append("updated by {}".format(kind) if kind else "not updated")
+    parts.append("new rows by {}".format(initializer["kind"]))
+    if _pieces(uses):
+        parts[1] += " from the lookups' gradients"
+    if uses.reads:
+        parts.append("read as a whole {} time{}".format(
+            len(uses.reads), "" if len(uses.reads) == 1 else "s"))
+    return ", ".join(parts)
+
+
+def is_training(graph_def: Any) -> bool:
+    """Returns whether a graph has an op of an optimizer: it was made to train."""
+    return any(_OPTIMIZER_OP.match(node.op) for node in graph_def.node)
+
+
+def plan_text(plans: Sequence[StockVariable]) -> str:
+    """Returns a plan for a person to read, several lines; nothing for no variables."""
+    lines = []  # type: List[str]
+    for chosen, title in ((True, "{} become{} a table:"),
+                          (False, "{} stay{} TensorFlow's:")):
+        found = [plan for plan in plans if plan.converts == chosen]
+        if not found:
+            continue
+        lines.append(title.format(
+            "{} variable{}".format(len(found), "" if len(found) == 1 else "s"),
+            "s" if len(found) == 1 else ""))
+        lines.extend("  {} [{}]: {}".format(plan.name, ", ".join(map(str, plan.shape)),
+                                             plan.reason) for plan in found)
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _staying(name: str, shape: List[int], reason: str) -> StockVariable:
+    return StockVariable(name, list(shape), False, reason, "", {}, [], [], [], [], [], "", [], [])
+
+
+__all__ = ["Lookup", "Output", "Slot", "StockVariable", "is_training", "plan_text",
+           "plan_variables", "table_name"]

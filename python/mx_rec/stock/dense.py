@@ -1,0 +1,93 @@
+"""Variables of a checkpoint into tables, and tables into arrays as variables have them."""
+
+from typing import Any, List, NamedTuple, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from mx_rec.core.table import Table, scope_of
+from mx_rec.core.table_variable import row_shape
+from mx_rec.ops import library
+
+# Rows that go into a table by one run.
+_CHUNK = 1 << 16
+
+
+class Filling(NamedTuple):
+    """The ops that set rows of a table and their slots.
+
+    Attributes:
+        ids: Placeholder of distinct keys, int64 (n).
+        rows: Placeholder of embeddings, float32 (n, dim).
+        slots: Placeholders of each slot, float32 (n, dim).
+        done: Sets them.
+        keys: Placeholder of keys whose rows are wanted, int64 (n).
+        found: Their rows, float32 (n, dim); what a key without a row would start with.
+    """
+
+    ids: tf.Tensor
+    rows: tf.Tensor
+    slots: List[tf.Tensor]
+    done: tf.Operation
+    keys: tf.Tensor
+    found: tf.Tensor
+
+
+def make_filling(table: Table, dim: int, slots: Sequence[Any]) -> Filling:
+    """Adds the ops that fill a table from variables.
+
+    Args:
+        table: The table.
+        dim: Floats of a row.
+        slots: Its slots (stock.analysis.Slot).
+
+    Returns:
+        The ops.
+    """
+    v1 = tf.compat.v1
+    scope = "{}//table/variable/".format(scope_of(table.table_name))
+    with tf.init_scope(), v1.name_scope(scope), tf.device("/cpu:0"):
+        ids = v1.placeholder(tf.int64, [None], name="ids")
+        rows = v1.placeholder(tf.float32, [None, dim], name="rows")
+        values = [v1.placeholder(tf.float32, [None, dim], name="slot") for _ in slots]
+        done = library().mx_rec_assign(table.handle, ids, rows, name="assign").op
+        if slots:
+            with tf.control_dependencies([done]):
+                offsets, _ = library().mx_rec_id_offset(table.handle, ids, create=1, limit=0,
+                                                        name="offsets")
+            names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8))
+                     for slot in slots]
+            initial = tf.constant([slot.initial for slot in slots], tf.float32)
+            old = [tf.fill(tf.shape(rows), tf.constant(slot.initial, tf.float32))
+                   for slot in slots]
+            done = library().mx_rec_write_rows(table.handle, offsets, names, initial, old, values,
+                                               name="write").op
+        keys = v1.placeholder(tf.int64, [None], name="keys")
+        found = library().mx_rec_find_initial(table.handle, row_shape(table.variable), keys,
+                                              name="found")
+    return Filling(ids, rows, values, done, keys, found)
+
+
+def fill(session: Any, filling: Filling, rows: np.ndarray,
+         slots: Sequence[np.ndarray]) -> None:
+    """Sets the rows 0, 1, ... of a table.
+
+    Args:
+        session: A session of the graph.
+        filling: The table's ops.
+        rows: float32 (n, dim).
+        slots: The same of each slot.
+    """
+    for first in range(0, len(rows), _CHUNK):
+        part = slice(first, min(first + _CHUNK, len(rows)))
+        feeds = {filling.ids: np.arange(part.start, part.stop, dtype=np.int64),
+                 filling.rows: rows[part]}
+        feeds.update(zip(filling.slots, [values[part] for values in slots]))
+        session.run(filling.done, feeds)
+
+
+def dense_value(session: Any, filling: Filling, count: int) -> np.ndarray:
+    """Returns the rows 0, 1, ... of a table, float32 (count, dim), as a variable has them."""
+    parts = [session.run(filling.found, {filling.keys: np.arange(
+        first, min(first + _CHUNK, count), dtype=np.int64)}) for first in range(0, count, _CHUNK)]
+    return np.concatenate(parts)

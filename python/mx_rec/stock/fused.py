@@ -1,0 +1,223 @@
+"""Recognizes updates whose gradients come straight from lookups: these need no tensor of rows.
+
+tf.gradients and the optimizers of TensorFlow make a chain of ops between the gradient of what a
+lookup gives and the sparse update. Where nothing else stands in that chain, one op of the engine
+does its work. Any other chain is left as it is, and the update takes its result.
+"""
+
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+
+from mx_rec.stock.nodes import Nodes, Output
+from mx_rec.stock.updates import Form
+from mx_rec.stock.values import affine_value, constant_int
+
+_PASS = ("Identity",)
+_SUMS = {"SparseSegmentSum": "sum", "SparseSegmentMean": "mean", "SparseSegmentSqrtN": "sqrtn"}
+_GRADIENTS = {"SparseSegmentMeanGrad": "mean", "SparseSegmentSqrtNGrad": "sqrtn"}
+
+
+class Bags(NamedTuple):
+    """A lookup whose rows are pooled, as tf.nn.safe_embedding_lookup_sparse makes it.
+
+    Attributes:
+        result: Name of the op that gives the vectors of the bags.
+        fill: Name of the SparseFillEmptyRows whose inputs are the sparse ids.
+        combiner: "sum", "mean" or "sqrtn".
+    """
+
+    result: str
+    fill: str
+    combiner: str
+
+
+class Piece(NamedTuple):
+    """A lookup and the gradient of what it gives.
+
+    Attributes:
+        gather: Name of the gather.
+        grad: The tensor of the gradient: of each id's row, or of each bag's vector.
+        bags: How rows are pooled, None if they are not.
+    """
+
+    gather: str
+    grad: Output
+    bags: Optional[Bags]
+
+
+def pieces_of(nodes: Nodes, update: Any, form: Form,
+              gathers: Sequence[Any]) -> Optional[List[Piece]]:
+    """Finds the lookups that the gradients of an update come straight from.
+
+    Args:
+        nodes: The graph.
+        update: A sparse update.
+        form: Its form.
+        gathers: The gathers of its variable.
+
+    Returns:
+        The lookups, in the order in which their gradients are added; None if anything else stands
+        between.
+    """
+    unique = _behind(nodes, nodes.inputs[update.name][form.indices])
+    summed = _behind(nodes, nodes.inputs[update.name][form.grad])
+    if not _is(nodes, unique, ("Unique",), 0) or not _is(nodes, summed, ("UnsortedSegmentSum",), 0):
+        return None
+    if nodes.inputs[summed[0]][1] != (unique[0], 1):
+        return None
+    values = _parts(nodes, nodes.inputs[summed[0]][0])
+    rows = _parts(nodes, nodes.inputs[unique[0]][0])
+    if values is None or rows is None or len(values) != len(rows):
+        return None
+    by_ids = {}  # type: Any
+    for gather in gathers:
+        by_ids.setdefault(_behind(nodes, nodes.inputs[gather.name][1]), []).append(gather)
+    pieces = []  # type: List[Piece]
+    for value, row in zip(values, rows):
+        ids = _behind(nodes, row, _PASS + ("Reshape",))
+        # Of two gathers by one tensor it does not show which one a gradient is of.
+        if len(by_ids.get(ids, ())) != 1:
+            return None
+        piece = _piece(nodes, by_ids[ids][0], ids, value)
+        if piece is None:
+            return None
+        pieces.append(piece)
+    return pieces if len({piece.gather for piece in pieces}) == len(pieces) else None
+
+
+def _piece(nodes: Nodes, gather: Any, ids: Output, value: Output) -> Optional[Piece]:
+    """Returns a lookup and its gradient; `value` is what is added to rows."""
+    shaped = _behind(nodes, value)
+    if not _is(nodes, shaped, ("Reshape",), 0):
+        return None
+    grad = _behind(nodes, nodes.inputs[shaped[0]][0])
+    if not _is(nodes, ids, ("Unique",), 0):
+        return Piece(gather.name, grad, None)
+    return _pooled(nodes, gather, ids[0], grad)
+
+
+def _pooled(nodes: Nodes, gather: Any, unique: str, grad: Output) -> Optional[Piece]:
+    """Returns a pooled lookup of distinct ids, given the gradient of their rows."""
+    found = _result(nodes, gather, unique)
+    if found is None:
+        # The ids of an ordinary lookup may be distinct, too.
+        return None
+    result, fill, combiner, segments = found
+    made = nodes.by_name[grad[0]]
+    inputs = nodes.inputs[made.name]
+    if made.op in _GRADIENTS:
+        if _GRADIENTS[made.op] != combiner or inputs[1] != (unique, 1) \
+                or _behind(nodes, inputs[2]) != segments:
+            return None
+        chosen = _behind(nodes, inputs[0])
+    elif made.op == "UnsortedSegmentSum" and combiner == "sum":
+        spread = _behind(nodes, inputs[0])
+        if inputs[1] != (unique, 1) or not _is(nodes, spread, ("GatherV2", "Gather"), 0) \
+                or _behind(nodes, nodes.inputs[spread[0]][1]) != segments:
+            return None
+        if nodes.by_name[spread[0]].op == "GatherV2" \
+                and constant_int(nodes, spread[0], 2) != 0:
+            return None
+        chosen = _behind(nodes, nodes.inputs[spread[0]][0])
+    else:
+        return None
+    # Rows without ids have no gradient: where(is_row_empty, zeros, grad).
+    if not _is(nodes, chosen, ("Select",), 0):
+        return None
+    condition, zeros, of_result = nodes.inputs[chosen[0]]
+    if _behind(nodes, condition) != _behind(nodes, nodes.inputs[result.name][0]) \
+            or not _is(nodes, _behind(nodes, zeros), ("ZerosLike",), 0):
+        return None
+    return Piece(gather.name, of_result, Bags(result.name, fill, combiner))
+
+
+def _result(nodes: Nodes, gather: Any, unique: str) -> Optional[Tuple[Any, str, str, Output]]:
+    """Finds where(is_row_empty, zeros, pooled) behind a gather of distinct ids.
+
+    Returns:
+        The op, the name of SparseFillEmptyRows, the combiner, and the tensor of segments.
+    """
+    sums = [use.node for use in _readers(nodes, gather) if use.node.op in _SUMS
+            and use.position == 0]
+    if len(sums) != 1:
+        return None
+    pool = sums[0]
+    segments = _behind(nodes, nodes.inputs[pool.name][2])
+    filled = _behind(nodes, nodes.inputs[unique][0])
+    if nodes.inputs[pool.name][1] != (unique, 1) \
+            or not _is(nodes, filled, ("SparseFillEmptyRows",), 1):
+        return None
+    fill = filled[0]
+    if not _are_rows(nodes, segments, fill):
+        return None
+    chosen = [use.node for use in nodes.uses(pool.name) if use.node.op == "Select"
+              and use.position == 2]
+    if len(chosen) != 1:
+        return None
+    condition, zeros, _ = nodes.inputs[chosen[0].name]
+    tile = _behind(nodes, condition)
+    if not _is(nodes, tile, ("Tile",), 0) or not _is(nodes, _behind(nodes, zeros),
+                                                     ("ZerosLike",), 0):
+        return None
+    column = _behind(nodes, nodes.inputs[tile[0]][0])
+    if not _is(nodes, column, ("Reshape",), 0) \
+            or _behind(nodes, nodes.inputs[column[0]][0]) != (fill, 2):
+        return None
+    return chosen[0], fill, _SUMS[pool.op], segments
+
+
+def _are_rows(nodes: Nodes, segments: Output, fill: str) -> bool:
+    """Whether segments are the first column of the indices that SparseFillEmptyRows gives."""
+    if _is(nodes, segments, ("Cast",), 0):
+        segments = _behind(nodes, nodes.inputs[segments[0]][0])
+    if not _is(nodes, segments, ("StridedSlice",), 0):
+        return False
+    node = nodes.by_name[segments[0]]
+    if _behind(nodes, nodes.inputs[node.name][0]) != (fill, 0):
+        return False
+    # [:, 0]: all of the first dimension, and the first place of the second.
+    masks = node.attr["begin_mask"].i, node.attr["end_mask"].i, node.attr["shrink_axis_mask"].i
+    if masks != (1, 1, 2) or node.attr["ellipsis_mask"].i or node.attr["new_axis_mask"].i:
+        return False
+    begin = affine_value(nodes, *nodes.inputs[node.name][1])
+    return begin is not None and begin.kind is None and begin.shift == 0.0
+
+
+def _readers(nodes: Nodes, node: Any) -> List[Any]:
+    """Returns the uses of a node's output, through Identity."""
+    found = []  # type: List[Any]
+    for use in nodes.uses(node.name):
+        if use.node.op in _PASS:
+            found.extend(_readers(nodes, use.node))
+        else:
+            found.append(use)
+    return found
+
+
+def _parts(nodes: Nodes, output: Output) -> Optional[List[Output]]:
+    """Returns what is joined along the first dimension: the tensor itself if nothing is."""
+    output = _behind(nodes, output)
+    node = nodes.by_name.get(output[0])
+    if node is None or node.op != "ConcatV2":
+        return [output]
+    inputs = nodes.inputs[node.name]
+    if constant_int(nodes, node.name, len(inputs) - 1) != 0:
+        return None
+    return list(inputs[:-1])
+
+
+def _behind(nodes: Nodes, output: Output, through: Sequence[str] = _PASS) -> Output:
+    """Returns the tensor of which another is a copy."""
+    while True:
+        node = nodes.by_name.get(output[0])
+        if node is None or node.op not in through or output[1] != 0:
+            return output
+        output = nodes.inputs[node.name][0]
+
+
+def _is(nodes: Nodes, output: Output, kinds: Sequence[str], place: int) -> bool:
+    """Whether a tensor is output number `place` of an op of one of some types."""
+    node = nodes.by_name.get(output[0])
+    return node is not None and node.op in kinds and output[1] == place
+
+
+__all__ = ["Bags", "Piece", "pieces_of"]

@@ -1,0 +1,92 @@
+"""A GraphDef with its edges in both directions."""
+
+from typing import Any, Dict, Iterable, List, NamedTuple, Set, Tuple
+
+# (name of a node, number of its output).
+Output = Tuple[str, int]
+
+
+class Use(NamedTuple):
+    """A node that reads an output.
+
+    Attributes:
+        node: The node.
+        position: Which of its inputs, control inputs not counted.
+    """
+
+    node: Any
+    position: int
+
+
+class Nodes:
+    """The nodes of a graph.
+
+    Args:
+        graph_def: The graph; functions of its library count as unknown ops.
+    """
+
+    def __init__(self, graph_def: Any) -> None:
+        self.by_name = {node.name: node for node in graph_def.node}  # type: Dict[str, Any]
+        self._uses = {}  # type: Dict[Output, List[Use]]
+        self._readers = {}  # type: Dict[str, List[Use]]
+        self.inputs = {}  # type: Dict[str, List[Output]]
+        self.waits = {}  # type: Dict[str, List[str]]
+        for node in graph_def.node:
+            data = [parse(source) for source in node.input if not source.startswith("^")]
+            self.inputs[node.name] = data
+            self.waits[node.name] = [source[1:] for source in node.input if source.startswith("^")]
+            for position, output in enumerate(data):
+                self._uses.setdefault(output, []).append(Use(node, position))
+                self._readers.setdefault(output[0], []).append(Use(node, position))
+
+    def uses(self, name: str, output: int = 0) -> List[Use]:
+        """Returns what reads an output of a node, in the order of the graph."""
+        return self._uses.get((name, output), [])
+
+    def all_uses(self, node: Any) -> List[Use]:
+        """Returns what reads any output of a node."""
+        return self._readers.get(node.name, [])
+
+    def source(self, name: str, position: int) -> Tuple[Any, int]:
+        """Returns the node and output that an input of a node reads; (None, 0) if it is absent."""
+        inputs = self.inputs.get(name, [])
+        if position >= len(inputs):
+            return None, 0
+        made_by, output = inputs[position]
+        return self.by_name.get(made_by), output
+
+    def upstream(self, starts: Iterable[str]) -> Set[str]:
+        """Returns the names of nodes and of all whose data these depend on."""
+        seen = set(starts)  # type: Set[str]
+        waiting = list(seen)
+        while waiting:
+            for name, _ in self.inputs.get(waiting.pop(), []):
+                if name not in seen:
+                    seen.add(name)
+                    waiting.append(name)
+        return seen
+
+    def downstream(self, starts: Iterable[Any]) -> Dict[str, Any]:
+        """Returns nodes and all that depend on their data, by name."""
+        seen = {node.name: node for node in starts}  # type: Dict[str, Any]
+        waiting = list(seen.values())
+        while waiting:
+            for use in self.all_uses(waiting.pop()):
+                if use.node.name not in seen:
+                    seen[use.node.name] = use.node
+                    waiting.append(use.node)
+        return seen
+
+
+def parse(source: str) -> Output:
+    """Returns (node, output) that an input of a NodeDef names."""
+    name, _, output = source.partition(":")
+    return name, int(output) if output else 0
+
+
+def shape_of(node: Any) -> Any:
+    """Returns the attribute `shape` of a node as a list of sizes, None if it is not all known."""
+    if "shape" not in node.attr or node.attr["shape"].shape.unknown_rank:
+        return None
+    sizes = [dim.size for dim in node.attr["shape"].shape.dim]
+    return None if any(size < 0 for size in sizes) else sizes

@@ -1,0 +1,53 @@
+"""Converts the graph of a script as `init(stock_tables=...)` says."""
+
+from typing import Any, List, Optional, Set
+
+import tensorflow as tf
+
+from mx_rec.core.clusters import check_graph
+from mx_rec.stock.analysis import StockVariable
+from mx_rec.stock.convert import convert
+from mx_rec.util.settings import Settings
+from mx_rec.util.log import logger, warn_once
+
+
+def convert_graph(graph: tf.Graph, trains: bool,
+                  known: Optional[Set[str]] = None, only_known: bool = False
+                  ) -> List[StockVariable]:
+    """Converts a graph as `init(stock_tables=...)` says.
+
+    Args:
+        graph: The graph, complete; no session has run it.
+        trains: Whether it trains.
+        known: Names of the tables of a checkpoint, whose variables convert if they can.
+        only_known: Whether all others stay as they are.
+
+    Returns:
+        The plan; empty without stock_tables, and in jobs of several processes, which cannot share
+        a table.
+    """
+    options = options_of_process()
+    if options is None:
+        return []
+    if tf.distribute.has_strategy():
+        warn_once("stock_tables: variables of a distribution strategy stay TensorFlow's.")
+        return []
+    try:
+        with graph.as_default():
+            check_graph("stock_tables")
+    except NotImplementedError as error:
+        warn_once("stock_tables: all variables stay TensorFlow's: %s", error)
+        return []
+    plans = convert(graph, options, trains, known, only_known)
+    tables = sum(plan.converts for plan in plans)
+    logger.info("stock_tables: %d of %d variables with rows are tables.", tables, len(plans))
+    return plans
+
+
+def options_of_process() -> Any:
+    """Returns what `init(stock_tables=...)` was given, None without it."""
+    instance = Settings._single_instance  # pylint: disable=protected-access
+    return None if instance is None else instance.stock_tables
+
+
+__all__ = ["convert_graph", "options_of_process"]

@@ -1,0 +1,80 @@
+"""Which variables of a model may become tables: what `init(stock_tables=...)` takes."""
+
+import re
+from typing import Any, List, NamedTuple, Sequence, Union
+
+from mx_rec.constants.constants import MAX_VOCABULARY_SIZE
+from mx_rec.validator.validator import Bool, Int
+
+# Below so many rows a variable is no larger than what a table has beside its rows.
+LEAST_ROWS = 10000
+
+
+class StockTables(NamedTuple):
+    """Which variables become tables, and how.
+
+    Attributes:
+        names: Regular expressions; a variable qualifies if its name matches one from its start.
+        least_rows: Variables with fewer rows stay TensorFlow's, in [1, 1e9].
+        lazy_adam: Whether a variable that tf.train.AdamOptimizer updates may become a table. Its
+            moments then decay in the rows of a batch alone, which is not what TensorFlow computes.
+    """
+
+    names: Sequence[str] = (".*",)
+    least_rows: int = LEAST_ROWS
+    lazy_adam: bool = False
+
+
+def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -> Any:
+    """Checks what `init(stock_tables=...)` was given.
+
+    Args:
+        value: None or False: no variable becomes a table. True: those that pay. A regular
+            expression or a list of them: those whose names match, of any size. Or StockTables.
+
+    Returns:
+        StockTables, or None.
+
+    Raises:
+        ValueError: If it is none of these, or a setting is out of its range.
+    """
+    if value is None or value is False:
+        return None
+    if value is True:
+        return StockTables()
+    if isinstance(value, str):
+        value = [value]
+    options = value if isinstance(value, StockTables) else None
+    if options is None:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError("'stock_tables' should be a bool, a regular expression, a list of "
+                             "them or StockTables, but is {!r}".format(value))
+        options = StockTables(names=list(value), least_rows=1)
+    names = [options.names] if isinstance(options.names, str) else options.names
+    if not isinstance(names, (list, tuple)) or not names \
+            or not all(isinstance(name, str) for name in names):
+        raise ValueError("'stock_tables' should have one name at least, and names should be "
+                         "regular expressions, but they are {!r}".format(options.names))
+    for name in names:
+        try:
+            re.compile(name)
+        except re.error as error:
+            raise ValueError("'stock_tables' has {!r}, which is no regular expression: {}".format(
+                name, error)) from error
+    Int(1, MAX_VOCABULARY_SIZE)("least_rows", options.least_rows)
+    Bool()("lazy_adam", options.lazy_adam)
+    return options._replace(names=list(names), least_rows=int(options.least_rows))
+
+
+def is_chosen(options: StockTables, name: str) -> bool:
+    """Returns whether the options name a variable.
+
+    Args:
+        options: From `checked_options`.
+        name: Name of the variable's op.
+    """
+    names = options.names  # type: Sequence[str]
+    return any(re.match(one, name) for one in names)
+
+
+__all__ = ["LEAST_ROWS", "StockTables", "checked_options", "is_chosen"]  # type: List[str]

@@ -1,0 +1,191 @@
+"""Concatenations of sparse_lookups, which modified graphs fuse in both directions: the same bits as unmodified."""
+
+import numpy as np
+import pytest
+
+import modify_cases as cases
+import support
+from fused_cases import BATCH, LENGTH, iterator, loss_of, needed, train
+from modify_cases import AHEAD
+
+
+def tf():
+    return support.tf()
+
+
+def tables_of(run, count):
+    return [run.table("t{}".format(at), dim=2 + 3 * (at % 3)) for at in range(count)]
+
+
+def loss_on(joined, label):
+    """A loss whose gradients differ from column to column."""
+    width = joined.shape.as_list()[-1]
+    weights = tf().constant(np.linspace(-1.0, 1.0, width).astype(np.float32))
+    return loss_of([tf().reshape(joined * weights, [-1, int(np.prod(joined.shape.as_list()[1:]))])], label)
+
+
+def copied(update):
+    """Whether rows or gradients of single tables are left on the way to an update."""
+    types = needed(update)
+    return types & {"MxRecEmbed", "MxRecEmbedMany", "Slice", "Split", "SplitV"}
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+@pytest.mark.parametrize("axis", [2, -1], ids=str)
+@pytest.mark.parametrize("count", [2, 3, 18])
+def test_concatenations_of_lookups_give_the_same_bits(static, axis, count):
+    def script(run):
+        source = iterator(static, features=count)
+        ids, label = source.get_next()
+        tables = tables_of(run, count)
+        joined = tf().concat([run.lookup(table, ids[:, at]) for at, table in enumerate(tables)], axis=axis)
+        update = train(run, source, loss_on(joined, label), tables, others=[joined])
+        if run.is_modified:
+            assert "MxRecEmbedConcat" in needed(update) and not copied(update), needed(update)
+
+    plan = cases.alike(script, moves=count, use_dynamic=True)[AHEAD].plan
+    assert [len(one.gradients) for one in plan.concats] == [count]
+    assert "  fuses  concat of {} lookups".format(count) in plan.text()
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+def test_one_id_each_and_several_lookups_of_a_table_give_the_same_bits(static):
+    def script(run):
+        source = iterator(static, features=3)
+        ids, label = source.get_next()
+        tables = tables_of(run, 2)
+        joined = tf().concat([run.lookup(table, ids[:, at, 0]) for at, table in enumerate(tables + tables[:1])], axis=1)
+        update = train(run, source, loss_on(joined, label), tables, others=[joined])
+        if run.is_modified:
+            assert not copied(update), needed(update)
+
+    cases.alike(script, moves=3, use_dynamic=True)
+
+
+def test_gradients_that_the_script_clips_give_the_same_bits():
+    def clipped(pairs):
+        grads, _ = tf().clip_by_global_norm([grad for grad, _ in pairs], 0.05)
+        return list(zip(grads, [variable for _, variable in pairs]))
+
+    def script(run):
+        source = iterator(False, features=3)
+        ids, label = source.get_next()
+        tables = tables_of(run, 3)
+        joined = tf().concat([run.lookup(table, ids[:, at]) for at, table in enumerate(tables)], axis=-1)
+        update = train(run, source, loss_on(joined, label), tables, clipped, others=[joined])
+        if run.is_modified:
+            assert not copied(update), needed(update)
+
+    cases.alike(script, moves=3, use_dynamic=True)
+
+
+def test_an_update_of_one_table_keeps_its_slices():
+    def script(run):
+        source = iterator(True)
+        ids, label = source.get_next()
+        table = run.table(dim=4)
+        joined = tf().concat([run.lookup(table, ids[:, at]) for at in range(2)], axis=-1)
+        train(run, source, loss_on(joined, label), [table], others=[joined])
+
+    plan = cases.alike(script, moves=2, use_dynamic=True)[AHEAD].plan
+    assert [len(one.gradients) for one in plan.concats] == [0] and "as before" in plan.text()
+
+
+def test_lookups_of_a_group_and_without_gradient_give_the_same_bits():
+    from mx_rec.core.embedding import sparse_lookup_many
+
+    def script(run):
+        source = iterator(True, features=4)
+        ids, label = source.get_next()
+        tables = tables_of(run, 4)
+        rows = sparse_lookup_many(tables[:3], [ids[:, at] for at in range(3)], modify_graph=True)
+        last = run.lookup(tables[3], ids[:, 3], is_grad=False)
+        joined = tf().concat([rows[2], last, rows[0]], axis=-1)
+        loss = loss_on(joined, label) + tf().reduce_mean(tf().square(rows[1]))
+        train(run, source, loss, tables[:3], others=[joined, rows[1]], fused=None)
+
+    plan = cases.alike(script, moves=4, use_dynamic=True)[AHEAD].plan
+    assert [one.fuses for one in plan.concats] == [True]
+
+
+def test_sums_that_are_concatenated_are_fused_as_sums():
+    def script(run):
+        source = iterator(False, features=2)
+        ids, label = source.get_next()
+        tables = tables_of(run, 2)
+        sums = [tf().reduce_sum(run.lookup(table, ids[:, at]), axis=1) for at, table in enumerate(tables)]
+        train(run, source, loss_on(tf().concat(sums, axis=1), label), tables)
+
+    plan = cases.alike(script, moves=2, use_dynamic=True)[AHEAD].plan
+    assert [one.fuses for one in plan.sums] == [True, True] and not plan.concats
+
+
+def test_concatenations_that_something_else_needs_stay():
+    def script(run):
+        source = iterator(True, features=4)
+        ids, label = source.get_next()
+        table, other = tables_of(run, 2)
+        rows = [run.lookup(table, ids[:, at]) for at in range(4)] + [run.lookup(other, ids[:, 0])]
+        dense = tf().ones([BATCH, LENGTH, 1])
+        joined = [tf().concat([rows[0], rows[4], dense], -1), tf().concat([rows[1], rows[2]], 1),
+                  tf().concat([rows[2], rows[3]], -1)]
+        loss = tf().add_n([loss_on(one, label) for one in joined])
+        train(run, source, loss, [table, other], others=joined, fused=False)
+
+    reasons = [one.reason for one in cases.alike(script, moves=5, use_dynamic=True)[AHEAD].plan.concats]
+    assert "is no lookup" in reasons[0] and "last dimension" in reasons[1] and "too" in reasons[2]
+
+
+def test_concatenations_wait_for_what_they_waited_for():
+    def script(run):
+        source = iterator(False)
+        ids, label = source.get_next()
+        tables = tables_of(run, 2)
+        count = tf().compat.v1.get_variable("count", [], tf().int32, tf().compat.v1.zeros_initializer(), use_resource=True)
+        rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
+        with tf().control_dependencies([count.assign_add(1)]):
+            joined = tf().concat(rows, -1)
+        later = count.assign_add(100)
+
+        def gradients(pairs):
+            with tf().control_dependencies([later]):
+                grads = tf().gradients(loss_on(joined, label), [variable for _, variable in pairs])
+            return [(grad, variable) for grad, (_, variable) in zip(grads, pairs)]
+
+        train(run, source, loss_on(joined, label), tables, gradients, others=[joined])
+        run.note("count", run._sessions[-1].run(count))
+
+    cases.alike(script, moves=2, use_dynamic=True)
+
+
+def test_parts_cannot_be_fed_and_are_never_fetched_beside_their_update():
+    def script(run):
+        source = iterator(True)
+        ids, label = source.get_next()
+        tables = tables_of(run, 2)
+        rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
+        loss = loss_on(tf().concat(rows, -1), label)
+        update = train(run, source, loss, tables)
+        sess = run.session()
+        run.start(sess, source)
+        run.step(sess, [rows, loss])
+        if run.is_modified:
+            with pytest.raises(ValueError, match="rows of single ids"):
+                sess.run([rows[1], update])
+            with pytest.raises(ValueError, match="may not be fed"):
+                sess.run(loss, {rows[0]: np.ones([BATCH, LENGTH, 2], np.float32)})
+
+    cases.alike(script, moves=2, use_dynamic=True)
+
+
+def test_nothing_is_fused_where_the_environment_says_so(monkeypatch):
+    monkeypatch.setenv("MXREC_FUSE_LOOKUPS", "0")
+
+    def script(run):
+        source = iterator(True)
+        ids, label = source.get_next()
+        tables = tables_of(run, 2)
+        joined = tf().concat([run.lookup(table, ids[:, at]) for at, table in enumerate(tables)], -1)
+        train(run, source, loss_on(joined, label), tables, others=[joined], fused=False)
+
+    assert not cases.alike(script, moves=2, use_dynamic=True)[AHEAD].plan.concats

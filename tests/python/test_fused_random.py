@@ -1,0 +1,124 @@
+"""Random models of sums, concatenations and single rows on random histories: fused and unmodified give the same bits."""
+
+import numpy as np
+import pytest
+
+import modify_cases as cases
+import support
+from fused_cases import optimizer
+from modify_cases import AHEAD
+
+MODELS = 24
+USES = ["sum", "sum", "kept", "two sums", "rows", "square", "concat", "concat"]
+
+
+def tf():
+    return support.tf()
+
+
+class Model:
+    """The random choices of one model, drawn before it is built, so that both forms get the same."""
+
+    def __init__(self, seed):
+        self.random = np.random.RandomState(seed)
+        self.length, self.batch = self.draw(1, 5), self.draw(2, 6)
+        self.dims = [self.draw(1, 9) for _ in range(self.draw(1, 4))]
+        self.lookups = [(self.draw(0, len(self.dims) - 1), str(self.random.choice(USES)))
+                        for _ in range(self.draw(1, 6))]
+        self.is_static, self.is_group, self.is_clipped, self.is_alone = [
+            self.random.rand() < chance for chance in (0.5, 0.4, 0.3, 0.2)]
+        self.kind = str(self.random.choice(["lazy_adam", "adagrad", "gradient_descent"]))
+        self.history = self.random.choice(["step", "step", "step", "start", "remove", "look"], 14)
+        self.capacity = 60 if self.random.rand() < 0.1 and len(self.lookups) == 1 else 3000
+
+    def draw(self, low, high):
+        return int(self.random.randint(low, high + 1))
+
+    def data(self):
+        random = np.random.RandomState(self.length)
+        ids = random.randint(0, 40, [4 * self.batch + 1, len(self.lookups), self.length]).astype(np.int64) * 11 - 70
+        ids[random.rand(*ids.shape) < 0.15] = -1
+        labels = random.rand(len(ids)).astype(np.float32)
+        return tf().data.Dataset.from_tensor_slices((ids, labels)).batch(self.batch, drop_remainder=self.is_static)
+
+
+def used(rows, use):
+    """What a model makes of the rows of a lookup, all of it of rank 2."""
+    flat = [-1, int(np.prod(rows.shape.as_list()[1:]))]
+    if use == "sum":
+        return [tf().reduce_sum(rows, axis=1)]
+    if use == "kept":
+        return [tf().squeeze(tf().reduce_sum(rows, axis=-2, keepdims=True), 1)]
+    if use == "two sums":
+        return [tf().reduce_sum(rows, axis=1), tf().reduce_sum(rows, axis=-2) * 0.5]
+    if use == "square":
+        return [tf().reduce_sum(rows, axis=1), tf().reduce_sum(tf().square(rows), axis=1)]
+    return [tf().reshape(rows, flat)]
+
+
+def script_of(model):
+    def script(run):
+        from mx_rec.core.embedding import sparse_lookup_many
+
+        source = tf().compat.v1.data.make_initializable_iterator(model.data())
+        ids, label = source.get_next()
+        tables = [run.table("table_%d" % at, dim, capacity=model.capacity) for at, dim in enumerate(model.dims)]
+        of = [tables[table] for table, _ in model.lookups]
+        columns = [ids[:, at] for at in range(len(of))]
+        if model.is_group:
+            rows = sparse_lookup_many(of, columns, modify_graph=True)
+        else:
+            rows = [run.lookup(table, column) for table, column in zip(of, columns)]
+        parts = [one for one, (_, use) in zip(rows, model.lookups) if use == "concat"]
+        made = []
+        if parts:
+            made += used(tf().concat(parts, axis=-1), "rows")
+        for one, (_, use) in zip(rows, model.lookups):
+            if use != "concat":
+                made += used(one, use)
+        weights = [tf().constant(np.linspace(-1.0, 1.0, one.shape.as_list()[-1]).astype(np.float32)) for one in made]
+        total = tf().add_n([tf().reduce_sum(tf().tanh(one * weight), axis=1) for one, weight in zip(made, weights)])
+        loss = tf().reduce_mean(tf().square(total - label))
+        trained = sorted({table for table, _ in model.lookups})
+        variables = [tables[table].variable for table in trained]
+        grads = tf().gradients(loss, variables)
+        if model.is_clipped:
+            grads, _ = tf().clip_by_global_norm(grads, 0.05)
+        update = optimizer(model.kind).apply_gradients(list(zip(grads, variables)))
+        run.modify()
+        sess = run.session()
+        run.start(sess, source, own=True)
+        for what in model.history:
+            if what == "step":
+                run.step(sess, [loss, made, update])
+            elif what == "start":
+                run.start(sess, source, own=True)
+            elif what == "remove":
+                run.note("removed", run.raw(tables[0]).remove(sess, np.arange(-70, 70)))
+            else:
+                run.contents(sess)
+        run.contents(sess)
+
+    return script
+
+
+@pytest.mark.parametrize("seed", range(MODELS))
+def test_random_models_see_the_same_bits(seed, monkeypatch):
+    model = Model(seed)
+    if model.is_alone:
+        monkeypatch.setenv("MXREC_GROUP_TABLES", "0")
+    runs = cases.alike(script_of(model), moves=len(model.lookups), use_dynamic=True)
+    plan = runs[AHEAD].plan
+    summed = sum(use in ("sum", "kept", "two sums") for _, use in model.lookups)
+    assert sum(one.fuses for one in plan.sums) == summed
+    parts = sum(use == "concat" for _, use in model.lookups)
+    assert [len(one.parts) for one in plan.concats if one.fuses] == ([parts] if parts > 1 else [])
+
+
+def test_the_models_are_of_many_kinds():
+    models = [Model(seed) for seed in range(MODELS)]
+    assert {use for model in models for _, use in model.lookups} == set(USES)
+    assert {model.kind for model in models} == {"lazy_adam", "adagrad", "gradient_descent"}
+    for choice in ("is_static", "is_group", "is_clipped", "is_alone"):
+        assert len({getattr(model, choice) for model in models}) == 2, choice
+    assert any(len(model.lookups) > len(model.dims) for model in models)

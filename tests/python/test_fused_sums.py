@@ -1,0 +1,506 @@
+"""Sums over bags of a sparse_lookup, which modified graphs fuse in both directions: the same numbers as unmodified."""
+
+import os
+
+import numpy as np
+import pytest
+
+import modify_cases as cases
+import support
+from fused_cases import BATCH, LENGTH, close, data, iterator, loss_of, needed, optimizer, total, train
+from modify_cases import AHEAD
+
+
+def tf():
+    return support.tf()
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+@pytest.mark.parametrize("axis", [1, -2, [1]], ids=str)
+@pytest.mark.parametrize("keepdims", [False, True], ids=["dropped", "kept"])
+def test_sums_over_bags_give_the_same_bits(static, axis, keepdims):
+    def script(run):
+        source = iterator(static)
+        ids, label = source.get_next()
+        tables = [run.table("t{}".format(at), dim=4 * (at + 1)) for at in range(2)]
+        sums = [total(run.lookup(table, ids[:, at]), axis, keepdims) for at, table in enumerate(tables)]
+        train(run, source, loss_of(sums, label), tables, others=sums)
+
+    runs = cases.alike(script, moves=2, use_dynamic=True)
+    plan = runs[AHEAD].plan
+    assert [len(one.gradients) for one in plan.sums] == [1, 1]
+    assert "fuses  the sum" in plan.text() and "added up where they are read" in plan.text()
+
+
+@pytest.mark.parametrize("kind", ["lazy_adam", "adagrad", "gradient_descent"])
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+def test_one_table_with_an_update_of_its_own_gives_the_same_bits(static, kind):
+    def script(run):
+        source = iterator(static, features=1)
+        ids, label = source.get_next()
+        table = run.table(dim=8)
+        train(run, source, loss_of([total(run.lookup(table, ids[:, 0]))], label), [table], kind=kind)
+
+    cases.alike(script, moves=1, use_dynamic=True)
+
+
+@pytest.mark.parametrize("change", ["clipped", "scaled"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_gradients_that_the_script_changes_give_the_same_bits(change, count):
+    def changed(pairs):
+        if change == "clipped":
+            grads, _ = tf().clip_by_global_norm([grad for grad, _ in pairs], 0.05)
+            return list(zip(grads, [variable for _, variable in pairs]))
+        return [(tf().IndexedSlices(grad.values * 0.3, grad.indices, grad.dense_shape), variable)
+                for grad, variable in pairs]
+
+    def script(run):
+        source = iterator(False, features=count)
+        ids, label = source.get_next()
+        tables = [run.table("t{}".format(at), dim=4) for at in range(count)]
+        sums = [total(run.lookup(table, ids[:, at])) for at, table in enumerate(tables)]
+        train(run, source, loss_of(sums, label), tables, changed)
+
+    cases.alike(script, moves=count, use_dynamic=True)
+
+
+def test_lookups_of_one_table_with_sums_and_without_give_the_same_bits():
+    def script(run):
+        source = iterator(True, features=3)
+        ids, label = source.get_next()
+        table, other = run.table("t", dim=4), run.table("other", dim=4)
+        rows = run.lookup(table, ids[:, 2])
+        sums = [total(run.lookup(table, ids[:, 0])), total(run.lookup(table, ids[:, 1])),
+                tf().reshape(rows, [-1, LENGTH * 4]), total(run.lookup(other, ids[:, 2]))]
+        train(run, source, loss_of(sums, label), [table, other], others=[rows], fused=None)
+
+    for form in cases.alike(script, moves=4, use_dynamic=True).values():
+        if form.plan is not None:
+            assert [len(one.gradients) for one in form.plan.sums if one.fuses] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+@pytest.mark.parametrize("summed", [(0, 1, 2), (0, 2), (1,)], ids=str)
+def test_members_of_a_group_give_the_same_bits(static, summed):
+    from mx_rec.core.embedding import sparse_lookup_many
+
+    def script(run):
+        source = iterator(static, features=3)
+        ids, label = source.get_next()
+        tables = [run.table("t{}".format(at), dim=4 * (at + 1)) for at in range(3)]
+        rows = sparse_lookup_many(tables, [ids[:, at] for at in range(3)], modify_graph=True)
+        sums = [total(one) if at in summed else tf().reshape(one, [-1, LENGTH * 4 * (at + 1)])
+                for at, one in enumerate(rows)]
+        seen = [rows[at] for at in range(3) if at not in summed]
+        train(run, source, loss_of(sums, label), tables, others=seen, fused=None)
+
+    runs = cases.alike(script, moves=3, use_dynamic=True)
+    assert sum(one.fuses for one in runs[AHEAD].plan.sums) == len(summed)
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+@pytest.mark.parametrize("keepdims", [False, True], ids=["dropped", "kept"])
+def test_means_over_bags_are_equal_to_rounding(static, keepdims):
+    def script(run):
+        source = iterator(static)
+        ids, label = source.get_next()
+        tables = [run.table("t{}".format(at), dim=4 * (at + 1)) for at in range(2)]
+        means = [total(run.lookup(table, ids[:, at]), -2, keepdims, "reduce_mean") for at, table in enumerate(tables)]
+        train(run, source, loss_of(means, label), tables, others=means, kind="adagrad")
+
+    plan = close(script, use_dynamic=True).plan
+    assert [len(one.gradients) for one in plan.sums] == [1, 1]
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+def test_rows_that_are_summed_twice_are_equal_to_rounding(static):
+    def script(run):
+        source = iterator(static, features=1)
+        ids, label = source.get_next()
+        table = run.table(dim=4)
+        rows = run.lookup(table, ids[:, 0])
+        sums = [total(rows), total(rows, -2, True), total(rows, 1, False, "reduce_mean"), total(tf().identity(rows))]
+        train(run, source, loss_of(sums, label), [table], others=sums, kind="adagrad")
+
+    plan = close(script, use_dynamic=True).plan
+    assert [(len(one.sums), len(one.gradients)) for one in plan.sums] == [(4, 1)]
+
+
+def test_bags_of_any_number_of_dimensions_give_the_same_bits():
+    def script(run):
+        source = iterator(False, features=3)
+        ids, label = source.get_next()
+        table = run.table(dim=4)
+        summed = tf().reduce_sum(run.lookup(table, ids), axis=2)
+        train(run, source, loss_of([tf().reshape(summed, [-1, 12])], label), [table], others=[summed])
+
+    cases.alike(script, moves=1, use_dynamic=True)
+
+
+@pytest.mark.parametrize("length", [0, 1])
+def test_empty_bags_and_empty_batches_give_the_same_bits(length):
+    def script(run):
+        ids = tf().compat.v1.placeholder(tf().int64, [None, None])
+        table = run.table(dim=4)
+        summed = total(run.lookup(table, ids))
+        loss = tf().reduce_sum(tf().square(summed)) + 1.0
+        update = optimizer("gradient_descent").minimize(loss, var_list=[table.variable])
+        run.modify()
+        sess = run.session()
+        for bags in (3, 0, 2):
+            run.step(sess, [summed, loss, update], {ids: np.arange(bags * length).reshape(bags, length)})
+        run.contents(sess)
+        if run.is_modified:
+            assert "MxRecEmbed" not in needed(update)
+
+    cases.alike(script, moves=0, use_dynamic=True)
+
+
+def test_evaluation_and_default_rows_give_the_same_bits():
+    def script(run):
+        source = iterator(True)
+        ids, label = source.get_next()
+        table = run.table(dim=4)
+        summed = total(run.lookup(table, ids[:, 0]))
+        default = np.full([1, 4], 0.25, np.float32)
+        seen = [total(run.lookup(table, ids[:, at % 2], is_train=False,
+                                 serving_default_value=default if at > 1 else None), keepdims=bool(at % 2))
+                for at in range(4)]
+        train(run, source, loss_of([summed], label), [table])
+        if run.is_modified:
+            assert sum(one.fuses for one in run.plan.sums) == 5
+            assert not any(needed(one.op) & {"MxRecFind", "MxRecFindMany"} for one in seen)
+        run.start(run._sessions[-1], source, is_training=False)
+        run.epoch(run._sessions[-1], seen)
+
+    cases.alike(script, moves=5, use_dynamic=True)
+
+
+def test_lookups_without_gradient_and_with_admission_give_the_same_bits():
+    def script(run):
+        source = iterator(True)
+        ids, label = source.get_next()
+        table, counted = run.table("t", dim=4), run.table("counted", dim=4)
+        config = {"access_threshold": 2}
+        sums = [total(run.lookup(table, ids[:, 0])),
+                total(run.lookup(table, ids[:, 1], is_grad=False)),
+                total(run.lookup(counted, ids[:, 1], access_and_evict_config=config))]
+        train(run, source, loss_of(sums, label), [table, counted], others=sums)
+
+    cases.alike(script, moves=3, use_dynamic=True)
+
+
+def test_default_rows_of_keys_that_are_not_admitted_keep_their_sum():
+    def script(run):
+        source = iterator(True, features=1)
+        ids, label = source.get_next()
+        table = run.table(dim=4)
+        rows = run.lookup(table, ids[:, 0], access_and_evict_config={"access_threshold": 2},
+                          serving_default_value=np.full([1, 4], 0.25, np.float32))
+        train(run, source, loss_of([total(rows)], label), [table], others=[rows], fused=False)
+
+    plan = cases.alike(script, moves=1, use_dynamic=True)[AHEAD].plan
+    assert ["default rows" in one.reason for one in plan.sums] == [True]
+
+
+def test_dynamic_expansion_gives_the_same_bits():
+    from mx_rec.constants.constants import ASCEND_SPARSE_LOOKUP_LOCAL_EMB
+    from mx_rec.optimizers.lazy_adam_by_addr import create_hash_optimizer_by_address
+    from mx_rec.util.variable import get_dense_and_sparse_variable
+
+    def script(run):
+        source = iterator(False)
+        ids, label = source.get_next()
+        from mx_rec.core.embedding import create_table
+        tables = [create_table(key_dtype=tf().int64, dim=4, name="t{}".format(at),
+                               emb_initializer=tf().compat.v1.random_normal_initializer(stddev=0.3, seed=at))
+                  for at in range(2)]
+        run.tables.update({table.table_name: table for table in tables})
+        sums = [total(run.lookup(table, ids[:, at])) for at, table in enumerate(tables)]
+        loss = loss_of(sums, label)
+        get_dense_and_sparse_variable()
+        rows = tf().compat.v1.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
+        grads = tf().gradients(loss, rows)
+        addresses = tf().compat.v1.get_collection("ASCEND_SPARSE_LOOKUP_ID_OFFSET")
+        update = create_hash_optimizer_by_address(0.05).apply_gradients(list(zip(grads, addresses)))
+        run.modify()
+        if run.is_modified:
+            assert [one.fuses for one in run.plan.sums] == [True, True]
+            assert not needed(update) & {"MxRecRestore", "repeats"}
+        sess = run.session()
+        run.start(sess, source)
+        run.epoch(sess, [loss, sums, update])
+        run.contents(sess)
+
+    cases.alike(script, moves=2, use_dynamic=True, use_dynamic_expansion=True)
+
+
+def test_rows_that_something_else_reads_stay():
+    def script(run):
+        source = iterator(True, features=3)
+        ids, label = source.get_next()
+        table = run.table(dim=4)
+        rows = [run.lookup(table, ids[:, at]) for at in range(3)]
+        squares = tf().reduce_sum(tf().square(rows[0]), axis=1)
+        with tf().control_dependencies([rows[1]]):
+            label = tf().identity(label)
+        sums = [total(rows[0]), squares, total(rows[1]), tf().reduce_sum(rows[2], axis=[1, 2])[:, tf().newaxis]]
+        train(run, source, loss_of(sums, label), [table], fused=False)
+
+    reasons = [one.reason for one in cases.alike(script, moves=3, use_dynamic=True)[AHEAD].plan.sums]
+    assert len(reasons) == 2
+    assert "Square" in reasons[0] and "too" in reasons[0] and "waits for" in reasons[1]
+
+
+def test_branches_and_loops_give_the_same_bits():
+    def script(run):
+        source = iterator(True)
+        ids, label = source.get_next()
+        table, other, third = (run.table(name, dim=4) for name in ("t", "other", "third"))
+        rows = run.lookup(table, ids[:, 0])
+        is_high = tf().reduce_mean(label) > 0.5
+        branch = tf().cond(is_high, lambda: total(run.lookup(other, ids[:, 1])), lambda: tf().zeros([BATCH, 4]))
+        inside = tf().cond(is_high, lambda: total(rows), lambda: tf().zeros([BATCH, 4]))
+        looped = tf().while_loop(lambda step, _: step < 2,
+                                 lambda step, value: (step + 1, value + total(run.lookup(third, ids[:, 1], is_grad=False))),
+                                 [tf().constant(0), tf().zeros([BATCH, 4])])[1]
+        train(run, source, loss_of([branch, inside, looped], label), [table, other], others=[branch, looped], fused=False)
+
+    cases.alike(script, moves=1, use_dynamic=True)
+
+
+def test_an_update_in_a_branch_gives_the_same_bits():
+    def script(run):
+        source = iterator(True, features=1)
+        ids, label = source.get_next()
+        table = run.table(dim=4)
+        loss = loss_of([total(run.lookup(table, ids[:, 0]))], label)
+        opt = optimizer()
+        grads = opt.compute_gradients(loss, [table.variable])
+        update = tf().cond(loss > 0.5, lambda: tf().group(opt.apply_gradients(grads)), tf().no_op)
+        run.modify()
+        sess = run.session()
+        run.start(sess, source)
+        run.epoch(sess, [loss, update])
+        run.contents(sess)
+
+    cases.alike(script, moves=1, use_dynamic=True)
+
+
+def test_sums_wait_for_what_they_waited_for():
+    def script(run):
+        source = iterator(True)
+        ids, label = source.get_next()
+        table = run.table(dim=4)
+        count = tf().compat.v1.get_variable("count", [], tf().int32, tf().compat.v1.zeros_initializer(), use_resource=True)
+        first, rows = (run.lookup(table, ids[:, at]) for at in range(2))
+        with tf().control_dependencies([count.assign_add(1)]):
+            summed = total(rows)
+        with tf().control_dependencies([summed]):
+            later = total(tf().identity(first))
+        train(run, source, loss_of([summed, later], label), [table], others=[later])
+        run.note("count", run._sessions[-1].run(count))
+
+    cases.alike(script, moves=2, use_dynamic=True)
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+def test_gradients_wait_for_what_they_waited_for(static):
+    """As of a model with batch normalization, whose whole update waits for the averages."""
+    def script(run):
+        source = iterator(static)
+        ids, label = source.get_next()
+        tables = [run.table("t{}".format(at), dim=4) for at in range(2)]
+        count = tf().compat.v1.get_variable("count", [], tf().int32, tf().compat.v1.zeros_initializer(), use_resource=True)
+        loss = loss_of([total(run.lookup(table, ids[:, at])) for at, table in enumerate(tables)], label)
+        step = count.assign_add(1)
+
+        def gradients(pairs):
+            with tf().control_dependencies([step]):
+                grads = tf().gradients(loss, [variable for _, variable in pairs])
+            return [(grad, variable) for grad, (_, variable) in zip(grads, pairs)]
+
+        train(run, source, loss, tables, gradients)
+        run.note("count", run._sessions[-1].run(count))
+
+    plan = cases.alike(script, moves=2, use_dynamic=True)[AHEAD].plan
+    assert all(any(gradient.waits for gradient in one.gradients) for one in plan.sums)
+
+
+def test_rows_are_fetched_as_before_and_never_beside_their_update():
+    def script(run):
+        source = iterator(True, features=1)
+        ids, label = source.get_next()
+        table = run.table(dim=4)
+        rows = run.lookup(table, ids[:, 0])
+        summed = total(rows)
+        loss = loss_of([summed], label)
+        update = train(run, source, loss, [table])
+        sess = run.session()
+        for _ in range(2):
+            run.start(sess, source)
+            run.step(sess, [rows, summed, loss])
+            run.step(sess, [rows.name, loss])
+        kept = rows + 1.0
+        run.step(sess, kept)
+        if not run.is_modified:
+            return
+        for fetches in ([rows, update], {"rows": rows.name, "step": [update]}, [kept, update.name]):
+            with pytest.raises(ValueError, match="rows of single ids"):
+                sess.run(fetches)
+        with pytest.raises(ValueError, match="rows of single ids"):
+            sess.make_callable([rows, update])
+        with pytest.raises(ValueError, match="rows of single ids"):
+            sess.partial_run_setup([rows, update], [])
+
+    cases.alike(script, moves=1, use_dynamic=True)
+
+
+def test_what_a_fused_sum_does_not_read_cannot_be_fed(tmp_path):
+    def script(run):
+        source = iterator(True, features=1)
+        ids, label = source.get_next()
+        table = run.table(dim=4)
+        rows = run.lookup(table, ids[:, 0])
+        passed = tf().identity(rows)
+        summed = total(passed)
+        loss = loss_of([summed], label)
+        update = optimizer().minimize(loss, var_list=[table.variable])
+        run.modify()
+        sess = run.session()
+        run.start(sess, source)
+        run.step(sess, [loss, update], {summed: np.ones([BATCH, 4], np.float32)})
+        run.contents(sess)
+        if run.is_modified:
+            tile = next(op for op in tf().compat.v1.get_default_graph().get_operations() if op.type == "Tile" and op.outputs[0].shape.rank == 3)
+            for tensor in (rows, passed, tile.outputs[0]):
+                with pytest.raises(ValueError, match="may not be fed"):
+                    sess.run(loss, {tensor: np.ones([BATCH, LENGTH, 4], np.float32)})
+
+    cases.alike(script, moves=1, use_dynamic=True)
+
+
+def test_an_imported_graph_with_fused_sums_works_and_refuses_the_same_feeds(tmp_path):
+    from mx_rec.util.initialize import init, terminate_config_initializer
+
+    tf1 = tf().compat.v1
+    path = str(tmp_path / "graph.meta")
+
+    def script(run):
+        source = iterator(False)
+        ids, label = source.get_next()
+        tables = [run.table("t{}".format(at), dim=4) for at in range(2)]
+        rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
+        loss = loss_of([total(one) for one in rows], label)
+        train(run, source, loss, tables)
+        if run.is_modified:
+            tf1.train.export_meta_graph(path)
+            run.names = (loss.name, [one.name for one in rows])
+
+    runs = cases.alike(script, moves=2, use_dynamic=True)
+    losses = [note for label, note in runs[cases.STEP].notes if label == "step"]
+    init(use_dynamic=True)
+    try:
+        tf1.train.import_meta_graph(path)
+        graph = tf1.get_default_graph()
+        loss, rows = runs[AHEAD].names
+        update = [op for op in graph.get_operations() if op.type.endswith("ManyByRestore")]
+        assert len(update) == 1
+        with support.new_session() as sess:
+            sess.run(tf1.global_variables_initializer())
+            sess.run(next(op for op in graph.get_operations() if op.type == "MakeIterator"))
+            first = sess.run([loss, update[0]])[0]
+            assert cases.frozen(first) == losses[0][0]
+            with pytest.raises(ValueError, match="may not be fed"):
+                sess.run(loss, {rows[0]: np.ones([BATCH, LENGTH, 4], np.float32)})
+            with pytest.raises(ValueError, match="rows of single ids"):
+                sess.run([rows[0], update[0]])
+    finally:
+        terminate_config_initializer()
+        tf1.reset_default_graph()
+
+
+def test_nothing_is_fused_where_the_environment_says_so(monkeypatch):
+    monkeypatch.setenv("MXREC_FUSE_LOOKUPS", "0")
+
+    def script(run):
+        source = iterator(True)
+        ids, label = source.get_next()
+        table = run.table(dim=4)
+        rows = run.lookup(table, ids[:, 0])
+        train(run, source, loss_of([total(rows)], label), [table], others=[rows], fused=False)
+
+    plan = cases.alike(script, moves=1, use_dynamic=True)[AHEAD].plan
+    assert not plan.sums and "bags" not in plan.text()
+    monkeypatch.setenv("MXREC_FUSE_LOOKUPS", "perhaps")
+    with pytest.raises(ValueError, match="MXREC_FUSE_LOOKUPS"):
+        cases.alike(script, moves=1, use_dynamic=True)
+
+
+def test_the_command_shows_what_is_fused(tmp_path):
+    path = str(tmp_path / "graph.pbtxt")
+
+    def script(run):
+        source = iterator(True)
+        ids, label = source.get_next()
+        table = run.table(dim=4)
+        rows = run.lookup(table, ids[:, 0]), run.lookup(table, ids[:, 1])
+        loss = loss_of([total(rows[0]), total(rows[1]), tf().reshape(tf().square(rows[1]), [-1, LENGTH * 4])], label)
+        optimizer().minimize(loss, var_list=[table.variable])
+        graph = tf().compat.v1.get_default_graph().as_graph_def(add_shapes=True)
+        tf().io.write_graph(graph, *os.path.split(path))
+        run.note("written", True)
+
+    cases.alike(script, moves=0, forms=[cases.STEP], use_dynamic=True)
+    shown = support.run_python("import sys; from mx_rec.graph.__main__ import main; sys.exit(main(sys.argv[1:]))", path)
+    assert "sums over bags:" in shown and "  fuses  the sum " in shown and "  stays  the sum " in shown
+
+
+def test_estimators_train_evaluate_and_predict_as_unmodified(tmp_path):
+    from mx_rec.core.embedding import create_table, sparse_lookup
+    from mx_rec.graph import GraphModifierHook
+    from mx_rec.util.initialize import init, terminate_config_initializer
+
+    tf1 = tf().compat.v1
+    seen, fused = {}, []
+
+    def input_fn():
+        ids, label = data()
+        return tf().data.Dataset.from_tensor_slices(({"ids": ids}, label)).batch(BATCH)
+
+    def model_fn(features, labels, mode):
+        is_train = mode == tf1.estimator.ModeKeys.TRAIN
+        table = create_table(key_dtype=tf().int64, dim=4, name="table", device_vocabulary_size=1000,
+                             emb_initializer=tf1.random_normal_initializer(stddev=0.3, seed=1))
+        sums = [total(sparse_lookup(table, features["ids"][:, at], is_train=is_train, modify_graph=True))
+                for at in range(2)]
+        joined = tf().concat(sums, axis=1)
+        if mode == tf1.estimator.ModeKeys.PREDICT:
+            return tf1.estimator.EstimatorSpec(mode, predictions={"joined": joined})
+        loss, update = loss_of(sums, labels), None
+        if is_train:
+            update = optimizer().minimize(loss, tf1.train.get_global_step(), var_list=[table.variable])
+        return tf1.estimator.EstimatorSpec(mode, loss=loss, train_op=update)
+
+    class Hook(GraphModifierHook):
+        def begin(self):
+            super().begin()
+            types = {op.type for op in tf1.get_default_graph().get_operations()}
+            fused.append(types & {"MxRecEmbedPooled", "MxRecFindPooled"})
+
+    for is_modified in (False, True):
+        init(use_dynamic=True)
+        try:
+            estimator = tf1.estimator.Estimator(model_fn, str(tmp_path / str(is_modified)))
+            for _ in range(2):
+                estimator.train(input_fn, hooks=[Hook()] if is_modified else [GraphModifierHook(modify_graph=False)])
+            hooks = [Hook()] if is_modified else [GraphModifierHook(modify_graph=False)]
+            loss = estimator.evaluate(input_fn, hooks=hooks)["loss"]
+            hooks = [Hook()] if is_modified else [GraphModifierHook(modify_graph=False)]
+            rows = [one["joined"] for one in estimator.predict(input_fn, hooks=hooks)]
+            seen[is_modified] = cases.frozen([loss, rows])
+        finally:
+            terminate_config_initializer()
+            tf1.reset_default_graph()
+    assert seen[True] == seen[False]
+    assert fused == [{"MxRecEmbedPooled"}] * 2 + [{"MxRecFindPooled"}] * 2

@@ -1,0 +1,240 @@
+"""TensorFlow's Estimators with feature columns, unchanged, on tables: numbers, checkpoints, exports."""
+
+import glob
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import support
+
+STEPS = 40
+COLUMNS = ("hash", "identity", "vocabulary", "file", "crossed", "weighted", "bags", "shared")
+TOLERANCE = 256 * support.EPS
+
+
+def data(count=192, seed=1):
+    random = np.random.RandomState(seed)
+    features = {
+        "hash": random.zipf(1.2, count).astype(str), "identity": random.randint(0, 50, count),
+        "vocabulary": random.choice(list("abcdef"), count), "file": random.choice(list("klmnop"), count),
+        "weighted": random.zipf(1.2, [count, 3]).astype(str),
+        "weights": random.rand(count, 3).astype(np.float32) - 0.1,
+        "bags": random.zipf(1.1, [count, 4]).astype(str), "one": random.randint(0, 70, count),
+        "other": random.randint(0, 70, count)}
+    features["bags"][::3, 2:] = ""
+    features["bags"][::7] = ""
+    return features, (random.rand(count) < 0.5).astype(np.int32)
+
+
+def input_fn():
+    return support.tf().data.Dataset.from_tensor_slices(data()).repeat().batch(32)
+
+
+def columns(names, directory):
+    """Categorical columns and embeddings of them; combiners take turns."""
+    column = support.tf().feature_column
+    path = os.path.join(str(directory), "vocabulary.txt")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("k\nl\nm\nn\n")
+    identity = column.categorical_column_with_identity("identity", 50)
+    made = {
+        "hash": column.categorical_column_with_hash_bucket("hash", 1000), "identity": identity,
+        "vocabulary": column.categorical_column_with_vocabulary_list("vocabulary", list("abc"), num_oov_buckets=2),
+        "file": column.categorical_column_with_vocabulary_file("file", path, num_oov_buckets=1),
+        "crossed": column.crossed_column(["hash", identity], 200),
+        "weighted": column.weighted_categorical_column(
+            column.categorical_column_with_hash_bucket("weighted", 60), "weights"),
+        "bags": column.categorical_column_with_hash_bucket("bags", 300)}
+    chosen = [made[name] for name in names if name in made]
+    dense = [column.embedding_column(one, 3 + place, combiner=("mean", "sum", "sqrtn")[place % 3])
+             for place, one in enumerate(chosen)]
+    if "shared" in names:
+        dense += column.shared_embedding_columns(
+            [column.categorical_column_with_identity(name, 70) for name in ("one", "other")], 5, combiner="sqrtn")
+    return chosen, dense
+
+
+def estimator(kind, directory, names=COLUMNS, optimizer=None, **config):
+    tf = support.tf()
+    categorical, dense = columns(names, os.path.dirname(str(directory)))
+    run = tf.estimator.RunConfig(
+        tf_random_seed=3, save_summary_steps=20, log_step_count_steps=1000, session_config=tf.compat.v1.ConfigProto(
+            intra_op_parallelism_threads=1, inter_op_parallelism_threads=1), **config)
+    settings = {"model_dir": str(directory), "config": run}
+    if kind == "dnn":
+        return tf.estimator.DNNClassifier([8], dense, optimizer=optimizer or "Adagrad", **settings)
+    if kind == "linear":
+        return tf.estimator.LinearClassifier(categorical, optimizer=optimizer or "Ftrl", **settings)
+    if kind == "regressor":
+        return tf.estimator.DNNRegressor([8], dense, optimizer=optimizer or "Adagrad", **settings)
+    return tf.estimator.DNNLinearCombinedClassifier(
+        linear_feature_columns=categorical, dnn_feature_columns=dense, dnn_hidden_units=[8], **settings)
+
+
+def train(made, steps=STEPS):
+    """Trains; returns the losses."""
+    tf = support.tf()
+    losses = []
+
+    class Hook(tf.estimator.SessionRunHook):
+        def begin(self):
+            self.loss = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.LOSSES)[-1]
+
+        def before_run(self, context):
+            return tf.estimator.SessionRunArgs(self.loss)
+
+        def after_run(self, context, values):
+            losses.append(values.results)
+
+    made.train(input_fn, steps=steps, hooks=[Hook()])
+    return np.array(losses)
+
+
+def figures(made):
+    """Loss of an evaluation, and predicted logits."""
+    predictions = made.predict(input_fn)
+    name = "logits" if "Classifier" in type(made).__name__ else "predictions"
+    values = [next(predictions)[name] for _ in range(60)]
+    predictions.close()
+    return made.evaluate(input_fn, steps=3)["loss"], np.array(values)
+
+
+def ops_of(directory):
+    """Types of ops in the last graph that a training has saved."""
+    tf = support.tf()
+    graph = tf.compat.v1.MetaGraphDef.FromString(
+        open(tf.train.latest_checkpoint(str(directory)) + ".meta", "rb").read()).graph_def
+    return [node.op for node in graph.node]
+
+
+def start(tmp_path, *arguments, **config):
+    """Two directories with the same first step, saved by TensorFlow alone."""
+    train(estimator(arguments[0], tmp_path / "stock", *arguments[1:], **config), 1)
+    shutil.copytree(str(tmp_path / "stock"), str(tmp_path / "tables"))
+
+
+def compare(tmp_path, mx, tables, *arguments, **config):
+    """Continues both directories, one with tables, and compares everything."""
+    start(tmp_path, *arguments, **config)
+    stock = estimator(arguments[0], tmp_path / "stock", *arguments[1:], **config)
+    losses, (loss, predicted) = train(stock), figures(stock)
+    mx(stock_tables=".*")
+    made = estimator(arguments[0], tmp_path / "tables", *arguments[1:], **config)
+    np.testing.assert_allclose(train(made), losses, rtol=TOLERANCE, atol=TOLERANCE)
+    assert ops_of(tmp_path / "tables").count("MxRecTable") == tables
+    got = figures(made)
+    np.testing.assert_allclose(got[0], loss, rtol=TOLERANCE)
+    np.testing.assert_allclose(got[1], predicted, rtol=TOLERANCE, atol=TOLERANCE)
+    return made
+
+
+@pytest.mark.parametrize("kind, tables", [("dnn", 8), ("linear", 7), ("both", 15), ("regressor", 8)])
+def test_an_old_directory_goes_on_with_tables_and_the_same_numbers(mx, tmp_path, kind, tables):
+    compare(tmp_path, mx, tables, kind)
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "momentum", "ftrl", "warm-up"])
+@pytest.mark.parametrize("names", [("hash", "bags"), ("weighted", "shared")], ids=["hash", "weighted"])
+def test_each_optimizer_of_an_estimator_gives_the_same_numbers(mx, tmp_path, names, optimizer):
+    v1 = support.tf().compat.v1
+    makers = {
+        "SGD": lambda: v1.train.GradientDescentOptimizer(0.1),
+        "momentum": lambda: v1.train.MomentumOptimizer(0.05, 0.9),
+        "ftrl": lambda: v1.train.FtrlOptimizer(0.1, l1_regularization_strength=0.001),
+        "warm-up": lambda: v1.train.AdagradOptimizer(
+            0.2 * v1.minimum(1.0, v1.cast(v1.train.get_global_step(), v1.float32) / 30.0))}
+    compare(tmp_path, mx, 2, "dnn", names, makers[optimizer])
+
+
+def test_a_new_training_makes_rows_of_the_ids_that_it_meets(mx, tmp_path):
+    mx(stock_tables=".*")
+    made = estimator("both", tmp_path / "model")
+    losses = train(made)
+    assert losses[-10:].mean() < losses[:10].mean()
+    directory = glob.glob(str(tmp_path / "model" / "sparse-model.ckpt-{}".format(STEPS)))[0]
+    sizes = [os.path.getsize(path) // 8 for path in glob.glob(os.path.join(directory, "*", "key", "slice.data"))]
+    assert len(sizes) == 15 and 0 < min(sizes) and max(sizes) < 1000
+    assert made.evaluate(input_fn, steps=6)["global_step"] == STEPS
+
+
+def test_small_variables_stay_and_evaluation_knows_which_ones(mx, tmp_path):
+    from mx_rec.util.stock_tables import StockTables
+
+    mx(stock_tables=StockTables(least_rows=200))
+    made = estimator("both", tmp_path / "model")
+    train(made, 20)
+    loss, predicted = figures(made)
+    assert ops_of(tmp_path / "model").count("MxRecTable") == 6
+    from mx_rec.util import initialize
+
+    initialize.terminate_config_initializer()
+    mx(stock_tables=StockTables(names=["nothing"]))
+    again = figures(estimator("both", tmp_path / "model"))
+    assert again[0] == loss and (again[1] == predicted).all()
+
+
+def test_a_training_goes_back_to_variables(mx, tmp_path):
+    from mx_rec.util import initialize
+
+    mx(stock_tables=".*")
+    train(estimator("both", tmp_path / "model"), 20)
+    shutil.copytree(str(tmp_path / "model"), str(tmp_path / "copy"))
+    with_tables = train(estimator("both", tmp_path / "model"), 30)
+    initialize.terminate_config_initializer()
+    mx()
+    without = train(estimator("both", tmp_path / "copy"), 30)
+    assert "MxRecTable" not in ops_of(tmp_path / "copy")
+    np.testing.assert_allclose(without, with_tables, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_an_exported_model_has_variables_and_the_same_predictions(mx, tmp_path):
+    tf = support.tf()
+    mx(stock_tables=".*")
+    made = estimator("both", tmp_path / "model")
+    train(made, 20)
+    categorical, dense = columns(COLUMNS, tmp_path)
+    parse = tf.feature_column.make_parse_example_spec(categorical + dense)
+    exported = made.export_saved_model(
+        str(tmp_path / "export"), tf.estimator.export.build_parsing_serving_input_receiver_fn(parse))
+    features, _ = data(8)
+    examples = []
+    for row in range(8):
+        example = tf.train.Example()
+        for name, values in features.items():
+            field = example.features.feature[name]
+            for value in np.atleast_1d(values[row]):
+                if values.dtype.kind == "U":
+                    if value:
+                        field.bytes_list.value.append(value.encode())
+                elif values.dtype.kind == "f":
+                    field.float_list.value.append(value)
+                else:
+                    field.int64_list.value.append(value)
+        examples.append(example.SerializeToString())
+    predictions = made.predict(lambda: tf.data.Dataset.from_tensors(examples).map(
+        lambda serialized: tf.io.parse_example(serialized, parse)))
+    expected = np.array([one["probabilities"] for one in predictions])
+    with tf.Graph().as_default() as graph, support.new_session() as sess:
+        signature = tf.compat.v1.saved_model.load(sess, ["serve"], exported.decode()).signature_def["predict"]
+        assert not [op.name for op in graph.get_operations() if op.type.startswith("MxRec")]
+        got = sess.run(signature.outputs["probabilities"].name, {signature.inputs["examples"].name: examples})
+    np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_train_and_evaluate_keeps_the_newest_checkpoints(mx, tmp_path):
+    tf = support.tf()
+    mx(stock_tables=".*")
+    made = estimator("dnn", tmp_path / "model", save_checkpoints_steps=10, keep_checkpoint_max=2)
+    best = tf.estimator.BestExporter(
+        serving_input_receiver_fn=tf.estimator.export.build_raw_serving_input_receiver_fn(
+            {name: tf.compat.v1.placeholder(value.dtype if value.dtype.kind != "U" else tf.string,
+                                            [None] + list(value.shape[1:]), name)
+             for name, value in data(1)[0].items()}))
+    tf.estimator.train_and_evaluate(
+        made, tf.estimator.TrainSpec(input_fn, max_steps=40),
+        tf.estimator.EvalSpec(input_fn, steps=2, exporters=best, throttle_secs=0, start_delay_secs=0))
+    left = sorted(os.path.basename(path) for path in glob.glob(str(tmp_path / "model" / "sparse-*")))
+    assert left == ["sparse-model.ckpt-30", "sparse-model.ckpt-40"]
+    assert glob.glob(str(tmp_path / "model" / "export" / "best_exporter" / "*" / "saved_model.pb"))

@@ -1,0 +1,24 @@
+"""examples/unchanged_estimator.py: it runs, and names mx_rec in one line only."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import support
+
+EXAMPLE = os.path.join(support.REPO, "examples", "unchanged_estimator.py")
+
+
+def test_the_example_names_the_package_in_one_line():
+    with open(EXAMPLE, encoding="utf-8") as file:
+        assert [line for line in file if "mx_rec" in line] == ["from mx_rec.util.initialize import init\n"]
+
+
+def test_the_example_trains_on_tables_and_keeps_its_promises():
+    if not hasattr(support.tf(), "estimator"):
+        pytest.skip("this TensorFlow has no Estimators")
+    run = subprocess.run([sys.executable, EXAMPLE], env=dict(os.environ, PYTHONPATH=support.PACKAGES),
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
+    assert run.returncode == 0 and "auc" in run.stdout, run.stdout

@@ -1,0 +1,224 @@
+"""Variables that cannot be tables stay TensorFlow's, with the reason in the plan, and graphs go on running."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import stock_cases as cases
+import support
+
+
+@pytest.fixture
+def v1(mx, graph):
+    """tf.compat.v1, with mx_rec and a fresh graph."""
+    mx(stock_tables=".*")
+    return support.tf().compat.v1
+
+
+def plan_of(graph, name="w", trains=True):
+    from mx_rec.stock.select import convert_graph
+
+    return {plan.name: plan for plan in convert_graph(graph, trains)}[name]
+
+
+def variable(v1, name="w", shape=(cases.ROWS, cases.DIM), **kwargs):
+    kwargs.setdefault("initializer", v1.random_uniform_initializer(-0.1, 0.1))
+    return v1.get_variable(name, shape, **kwargs)
+
+
+def train(v1, loss, optimizer=None):
+    return (optimizer or v1.train.AdagradOptimizer(0.1)).minimize(loss)
+
+
+def whole(v1, w):
+    return train(v1, v1.reduce_sum(v1.gather(w, [1])) + v1.nn.l2_loss(w))
+
+
+def read_only(v1, w):
+    train(v1, v1.reduce_sum(v1.gather(w, [1])))
+    return v1.reduce_max(w)
+
+
+def adam(v1, w):
+    return train(v1, v1.reduce_sum(v1.gather(w, [1])), v1.train.AdamOptimizer(0.1))
+
+
+def no_gather(v1, w):
+    return train(v1, v1.reduce_sum(w))
+
+
+def assigned(v1, w):
+    train(v1, v1.reduce_sum(v1.gather(w, [1])))
+    return v1.assign(w, v1.zeros_like(w))
+
+
+def second_axis(v1, w):
+    return train(v1, v1.reduce_sum(v1.gather(w, [1], axis=1)))
+
+
+def in_cond(v1, w):
+    rows = v1.cond(v1.constant(True), lambda: v1.gather(w, [1]), lambda: v1.gather(w, [2]))
+    return train(v1, v1.reduce_sum(rows))
+
+
+def in_loop(v1, w):
+    total = v1.while_loop(lambda i, t: i < 3, lambda i, t: [i + 1, t + v1.reduce_sum(v1.gather(w, [i]))], [0, 0.0])[1]
+    return train(v1, total)
+
+
+def update_in_cond(v1, w):
+    grads = v1.train.GradientDescentOptimizer(0.1)
+    pairs = grads.compute_gradients(v1.reduce_sum(v1.gather(w, [1])), [w])
+    return v1.cond(v1.constant(True), lambda: grads.apply_gradients(pairs), v1.no_op)
+
+
+def two_optimizers(v1, w):
+    loss = v1.reduce_sum(v1.gather(w, [1]))
+    return v1.group(train(v1, loss), train(v1, loss, v1.train.MomentumOptimizer(0.1, 0.5)))
+
+
+def saver_before(v1, w):
+    train(v1, v1.reduce_sum(v1.gather(w, [1])))
+    return v1.train.Saver() and None
+
+
+def slot_is_read(v1, w):
+    optimizer = v1.train.AdagradOptimizer(0.1)
+    train(v1, v1.reduce_sum(v1.gather(w, [1])), optimizer)
+    return v1.reduce_max(optimizer.get_slot(w, "accumulator"))
+
+
+def not_trained(v1, w):
+    return v1.reduce_sum(v1.gather(w, [1]))
+
+
+def repeated_rows(v1, w):
+    slot = v1.get_variable("slot", w.shape, initializer=v1.constant_initializer(0.1))
+    return support.tf().raw_ops.SparseApplyAdagrad(
+        var=w._ref(), accum=slot._ref(), lr=0.1, grad=v1.gather(w, [1, 1]), indices=[1, 1])
+
+
+def initial_of_another(v1, w):
+    other = v1.get_variable("other", initializer=w.initialized_value() * 2.0)
+    return train(v1, v1.reduce_sum(v1.gather(w, [1])) + v1.reduce_sum(other))
+
+
+STAYS = {
+    whole: "its gradient is dense",
+    read_only: "also read as a whole, by Max",
+    adam: "as a whole|several|uses it",
+    no_gather: "its gradient is dense",
+    assigned: "assigned by 2 ops",
+    second_axis: "along an axis",
+    in_cond: "branch|as a whole",
+    in_loop: "branch|as a whole|loop",
+    update_in_cond: "branch|as a whole",
+    two_optimizers: "several optimizers",
+    saver_before: "Saver was made",
+    slot_is_read: "cannot be a slot: something else reads it",
+    not_trained: "nothing updates it",
+    repeated_rows: "may repeat",
+    initial_of_another: "as a whole|branch",
+}
+
+
+@pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
+@pytest.mark.parametrize("case", list(STAYS), ids=lambda case: case.__name__)
+def test_what_cannot_be_a_table_stays_and_says_why(v1, graph, case, use_resource):
+    if case is repeated_rows and use_resource:
+        pytest.skip("the op takes a reference")
+    made = case(v1, variable(v1, use_resource=use_resource))
+    before = graph.as_graph_def()
+    plan = plan_of(graph)
+    assert not plan.converts
+    assert support.re.search(STAYS[case], plan.reason), plan.reason
+    assert graph.as_graph_def() == before
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+        if made is not None:
+            sess.run(made)
+
+
+@pytest.mark.parametrize("initializer, kind", [
+    (lambda v1: v1.zeros_initializer(), "zeros"),
+    (lambda v1: v1.constant_initializer(0.25), "constant"),
+    (lambda v1: v1.random_uniform_initializer(-0.5, 0.25), "random_uniform"),
+    (lambda v1: v1.random_normal_initializer(0.5, 0.25), "random_normal"),
+    (lambda v1: v1.truncated_normal_initializer(-0.5, 0.25), "truncated_normal"),
+    (lambda v1: v1.glorot_uniform_initializer(), "random_uniform"),
+    (lambda v1: v1.glorot_normal_initializer(), "truncated_normal"),
+    (lambda v1: v1.variance_scaling_initializer(2.0, "fan_out", "untruncated_normal"), "random_normal"),
+    (lambda v1: None, "random_uniform")],
+    ids=["zeros", "constant", "uniform", "normal", "truncated", "glorot uniform", "glorot normal", "scaling", "none"])
+def test_new_rows_have_the_distribution_of_the_initializer(v1, graph, initializer, kind):
+    from mx_rec.stock.convert import converted
+    from mx_rec.stock.dense import dense_value
+
+    shape = (4000, 8)
+    w = v1.get_variable("w", shape, initializer=initializer(v1))
+    expected = v1.get_variable("v", shape, initializer=initializer(v1))
+    train(v1, v1.reduce_sum(v1.gather(w, [1])))
+    plan = plan_of(graph)
+    assert plan.converts and plan.initializer["kind"] == kind
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+        rows = dense_value(sess, converted(graph)[0].filling, shape[0])
+        stock = sess.run(expected)
+    assert abs(rows.mean() - stock.mean()) < 0.02 * stock.std() + 1e-6
+    assert abs(rows.std() - stock.std()) < 0.02 * stock.std() + 1e-6
+    parts = np.linspace(0.05, 99.95, 21)
+    assert np.abs(np.percentile(rows, parts) - np.percentile(stock, parts)).max() <= 0.3 * stock.std() + 1e-6
+    if kind not in ("random_normal",):
+        assert rows.min() >= stock.min() - 0.02 * stock.std() - 1e-6
+        assert rows.max() <= stock.max() + 0.02 * stock.std() + 1e-6
+
+
+@pytest.mark.parametrize("initial", ["array", "orthogonal", "checkpoint"])
+def test_a_value_that_is_not_drawn_row_by_row_stays(v1, graph, initial):
+    random = np.random.RandomState(0).randn(cases.ROWS, cases.DIM).astype(np.float32)
+    makers = {"array": lambda: v1.constant_initializer(random), "orthogonal": lambda: v1.orthogonal_initializer(),
+              "checkpoint": lambda: (lambda shape, **_: v1.reshape(v1.py_func(lambda: random, [], v1.float32), shape))}
+    w = v1.get_variable("w", [cases.ROWS, cases.DIM], initializer=makers[initial]())
+    train(v1, v1.reduce_sum(v1.gather(w, [1])))
+    plan = plan_of(graph)
+    assert not plan.converts and "row by row" in plan.reason
+
+
+def test_names_and_sizes_choose(mx, graph):
+    from mx_rec.util.stock_tables import StockTables
+
+    v1 = support.tf().compat.v1
+    mx(stock_tables=StockTables(names=["big", "other"], least_rows=50))
+    loss = 0.0
+    for name, rows in (("big", 60), ("bigger", 10), ("else", 60), ("other/x", 50)):
+        loss += v1.reduce_sum(v1.gather(variable(v1, name, [rows, 2]), [1]))
+    train(v1, loss)
+    from mx_rec.stock.select import convert_graph
+
+    plans = {plan.name: plan for plan in convert_graph(graph, True)}
+    assert [name for name, plan in plans.items() if plan.converts] == ["big", "other/x"]
+    assert "fewer than 50" in plans["bigger"].reason and "no name" in plans["else"].reason
+
+
+@pytest.mark.parametrize("wrong", [3, [], ["("], [1], {"a": 1}])
+def test_a_wrong_choice_is_refused_by_init(mx, wrong):
+    with pytest.raises(ValueError, match="stock_tables"):
+        mx(stock_tables=wrong)
+
+
+def test_the_command_prints_the_same_plan(v1, graph, tmp_path):
+    tf = support.tf()
+    train(v1, v1.reduce_sum(v1.gather(variable(v1), [1])) + v1.nn.l2_loss(variable(v1, "dense")))
+    tf.io.write_graph(graph, str(tmp_path), "graph.pbtxt")
+    plan = plan_of(graph)
+    env = dict(os.environ, PYTHONPATH=support.PACKAGES)
+    run = subprocess.run([sys.executable, "-m", "mx_rec.graph", str(tmp_path / "graph.pbtxt"), "--variables", "1"],
+                         env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+    assert run.returncode == 0, run.stderr
+    assert "1 variable becomes a table:\n  w {}: {}\n".format(json.dumps(plan.shape), plan.reason) in run.stdout
+    assert "  dense [60, 4]: its gradient is dense: Adagrad/update_dense/ApplyAdagrad updates it as a whole\n" \
+        in run.stdout

@@ -1,0 +1,201 @@
+//! The nodes that give a row for each id: what they read, and the gradients of what they give.
+
+use super::consumers::{same, Consumers};
+use super::describe::described;
+use super::graph_def::{Graph, InputSource, Node, NodeInput};
+use super::tensors::constant;
+use mx_rec_kernels::Result;
+
+/// One output of a node that has a row for each id.
+#[derive(Clone, Copy)]
+pub(super) struct RowReader<'a> {
+    /// The node.
+    pub(super) node: usize,
+    /// Which of its outputs.
+    pub(super) output: u64,
+    /// The handle of its table; `None` if the node does not read one.
+    handle: Option<NodeInput<'a>>,
+    /// The offsets that its rows belong to; `None` if it takes keys.
+    pub(super) offsets: Option<NodeInput<'a>>,
+    /// Its ids: places among the offsets, or keys.
+    pub(super) ids: NodeInput<'a>,
+}
+
+/// What takes a gradient of rows that has one row for each id.
+pub(super) struct GradientReader<'a> {
+    /// The node.
+    pub(super) node: usize,
+    /// The gradient.
+    pub(super) gradient: NodeInput<'a>,
+}
+
+/// The outputs of a node that have a row for each id.
+pub(super) fn row_readers<'a>(graph: &Graph<'a>, at: usize) -> Result<Vec<RowReader<'a>>> {
+    let node = graph.node(at)?;
+    let input = |place| graph.data_input(node, place).copied();
+    let one = |handle, offsets, ids: Option<NodeInput<'a>>, output| {
+        ids.map(|ids| RowReader {
+            node: at,
+            output,
+            handle,
+            offsets,
+            ids,
+        })
+    };
+    let found = match node.op {
+        "MxRecEmbed" => vec![one(input(0), input(2), input(3), 0)],
+        "MxRecFind" => vec![one(input(0), None, input(2), 0)],
+        "MxRecRestore" => {
+            let looked_up = input(0)
+                .map(|rows| behind_identities(graph, rows))
+                .transpose()?;
+            let source = looked_up.and_then(|rows| source_of(graph, &rows));
+            match source {
+                Some(source) if source.op == "MxRecLookup" => {
+                    let of = |place| graph.data_input(source, place).copied();
+                    vec![one(of(0), of(2), input(1), 0)]
+                }
+                _ => Vec::new(),
+            }
+        }
+        "MxRecEmbedMany" => {
+            let members = members(node)?;
+            let lists = 0..members;
+            lists
+                .map(|member| {
+                    let of = |list: usize| input(list * members + member);
+                    one(of(0), of(2), of(3), member as u64)
+                })
+                .collect()
+        }
+        _ => Vec::new(),
+    };
+    Ok(found.into_iter().flatten().collect())
+}
+
+impl<'a> RowReader<'a> {
+    /// The name of its table.
+    pub(super) fn table(&self) -> String {
+        let handle = self.handle.map_or("", |handle| handle.node);
+        handle.split('/').next().unwrap_or(handle).to_owned()
+    }
+
+    /// Why rows that it reads cannot be read another way: because it stands in a branch or a loop.
+    pub(super) fn misplaced(&self, graph: &Graph<'a>) -> Result<Option<String>> {
+        let is_table = self.handle.is_some_and(|handle| is_table(graph, &handle));
+        if is_table {
+            return Ok(None);
+        }
+        let this = described(graph.node(self.node)?);
+        Ok(Some(format!("{this} stands in a branch or a loop")))
+    }
+
+    /// The nodes that take gradients of its rows, one for each id.
+    pub(super) fn gradients(
+        &self,
+        graph: &Graph<'a>,
+        consumers: &Consumers,
+    ) -> Result<Vec<GradientReader<'a>>> {
+        let (Some(offsets), InputSource::Node(source), Some(output)) =
+            (self.offsets, self.ids.source, self.ids.output)
+        else {
+            return Ok(Vec::new());
+        };
+        let mut found = Vec::new();
+        for reading in consumers.of(graph, source, output)? {
+            let node = graph.node(reading.node)?;
+            if let Some((place, rows)) = gradient_of(graph, node, reading.place)? {
+                let inputs = graph.inputs(node);
+                let (gradient, rows) = (inputs.get(place), inputs.get(rows));
+                if let (Some(&gradient), Some(rows)) = (gradient, rows) {
+                    if same(rows, &offsets) {
+                        let node = reading.node;
+                        found.push(GradientReader { node, gradient });
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The places of the gradient and of the offsets that belong to input number `inverse` of a node;
+/// `None` if it takes no gradient of each id there.
+fn gradient_of(
+    graph: &Graph<'_>,
+    node: &Node<'_>,
+    inverse: usize,
+) -> Result<Option<(usize, usize)>> {
+    if node.op == "MxRecReduce" {
+        return Ok((inverse == 1).then_some((0, 2)));
+    }
+    if !node.op.starts_with("MxRecApply") || !node.op.ends_with("ByRestore") {
+        return Ok(None);
+    }
+    let is_group = node.op.ends_with("ManyByRestore");
+    let members = members(node)?;
+    let first = if is_group { members } else { 1 };
+    let Some(member) = inverse
+        .checked_sub(first + members)
+        .filter(|&at| at < members)
+    else {
+        return Ok(None);
+    };
+    let Some(handle) = graph.data_input(node, if is_group { member } else { 0 }) else {
+        return Ok(None);
+    };
+    if !is_table(graph, handle) {
+        return Ok(None);
+    }
+    if is_group {
+        // Columns of a wider gradient are no gradient of these rows alone.
+        let columns = graph.data_input(node, 4 * members);
+        let columns = columns.and_then(|columns| source_of(graph, columns));
+        let found = columns.map(constant).transpose()?.flatten();
+        let column = found.and_then(|found| found.integers?.get(member).copied());
+        if column != Some(-1) {
+            return Ok(None);
+        }
+    }
+    Ok(Some((first + 2 * members + member, first + member)))
+}
+
+/// How many members a node for many tables has, or lookups an update.
+fn members(node: &Node<'_>) -> Result<usize> {
+    let members = node
+        .int("N")?
+        .and_then(|members| usize::try_from(members).ok());
+    // A node has as many inputs as it names; more members than bytes cannot be.
+    Ok(members.unwrap_or(0).min(node.bytes.len()))
+}
+
+/// Whether a handle comes from its table as it is: in branches and loops it is passed on.
+fn is_table(graph: &Graph<'_>, handle: &NodeInput<'_>) -> bool {
+    source_of(graph, handle).is_some_and(|source| source.op == "MxRecTable")
+}
+
+/// The node that a tensor comes from.
+pub(super) fn source_of<'g, 'a>(
+    graph: &'g Graph<'a>,
+    input: &NodeInput<'a>,
+) -> Option<&'g Node<'a>> {
+    match input.source {
+        InputSource::Node(at) => graph.nodes.get(at),
+        _ => None,
+    }
+}
+
+/// The tensor that ops Identity pass on as this one.
+fn behind_identities<'a>(graph: &Graph<'a>, tensor: NodeInput<'a>) -> Result<NodeInput<'a>> {
+    let mut tensor = tensor;
+    for _ in 0..8 {
+        match source_of(graph, &tensor) {
+            Some(node) if node.op == "Identity" => match graph.data_input(node, 0) {
+                Some(before) => tensor = *before,
+                None => break,
+            },
+            _ => break,
+        }
+    }
+    Ok(tensor)
+}
