@@ -308,7 +308,8 @@ def test_gradients_are_registered_as_the_definitions_say(graph):
     with_gradient = {name for name, one in definitions().items() if one["differentiable"]}
     assert with_gradient == {"MxRecLookup", "MxRecRestore", "MxRecEmbed", "MxRecReduce", "MxRecEmbedMany",
                              "MxRecEmbedConcat", "MxRecReduceColumns", "MxRecEmbedPooled", "MxRecRestorePooled",
-                             "MxRecReducePooled", "MxRecBagWeights", "MxRecBagDivisors", "MxRecPooledWeightGradient"}
+                             "MxRecReducePooled", "MxRecBagWeights", "MxRecBagDivisors", "MxRecPooledWeightGradient",
+                             "MxRecStitch"}
     for name in definitions():
         # TensorFlow keeps None for an op that has no gradient, and knows nothing of others.
         assert (tf_ops._gradient_registry.lookup(name) is not None) == (name in with_gradient), name
@@ -335,7 +336,7 @@ def test_ops_on_tables_are_stateful_and_pure_ones_are_not(graph):
     registered = {name: op for name, op in op_def_registry.get_registered_ops().items() if name.startswith("MxRec")}
     pure = {"MxRecRestore", "MxRecReduce", "MxRecReduceColumns", "MxRecRestorePooled", "MxRecReducePooled",
             "MxRecPooledWeightGradient", "MxRecBagEnds", "MxRecRaggedBagEnds", "MxRecSparseBagEnds", "MxRecBagWeights",
-            "MxRecBagDivisors"}
+            "MxRecBagDivisors", "MxRecDistinctSplit", "MxRecStitch", "MxRecPackGradients"}
     appliers = ["Sgd", "Momentum", "Adagrad", "LazyAdam", "Ftrl"]
     expected = pure | {"MxRec" + name for name in (
         "Table", "IdOffset", "Lookup", "Embed", "Find", "Size", "Capacity", "Export", "ExportSlot", "Assign", "Remove", "Clear",

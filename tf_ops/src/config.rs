@@ -1,7 +1,7 @@
 //! The configuration of a table as it arrives from Python: the engine's own, as JSON, and what is
 //! to be done with the table.
 
-use crate::registry;
+use crate::shared;
 use mx_rec_kernels::{Error, Result, Table, TableConfig, TierConfig};
 use serde_json::{Map, Value};
 
@@ -24,8 +24,22 @@ impl Settings {
     /// `InvalidArgument` that names the field, for another form, and for values out of their
     /// ranges.
     pub(crate) fn parse(json: &[u8]) -> Result<Self> {
-        let mut fields: Map<String, Value> = serde_json::from_slice(json)
+        let fields: Map<String, Value> = serde_json::from_slice(json)
             .map_err(|cause| invalid(format_args!("it must be a JSON object: {cause}")))?;
+        Settings::of_fields(fields)
+    }
+
+    /// Reads a JSON list of configurations.
+    ///
+    /// # Errors
+    /// As [`Settings::parse`], of the first that is not valid.
+    pub(crate) fn parse_list(json: &[u8]) -> Result<Vec<Self>> {
+        let list: Vec<Map<String, Value>> = serde_json::from_slice(json)
+            .map_err(|cause| invalid(format_args!("a JSON list of objects is needed: {cause}")))?;
+        list.into_iter().map(Settings::of_fields).collect()
+    }
+
+    fn of_fields(mut fields: Map<String, Value>) -> Result<Self> {
         let track_changes = match fields.remove(TRACK_CHANGES) {
             None => false,
             Some(Value::Bool(track_changes)) => track_changes,
@@ -98,7 +112,7 @@ impl Settings {
 const TRACK_CHANGES: &str = "track_changes";
 const TIER: &str = "tier";
 
-impl registry::Settings for Settings {
+impl shared::Settings for Settings {
     fn difference(&self, other: &Self) -> Option<(String, String, String)> {
         if self == other {
             return None;
@@ -132,7 +146,7 @@ fn invalid(why: std::fmt::Arguments<'_>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::Settings as _;
+    use crate::shared::Settings as _;
     use mx_rec_kernels::{Distribution, Initializer, Mode};
 
     fn text(initializer: &str, more: &str) -> Vec<u8> {

@@ -24,14 +24,13 @@ mod load;
 pub mod loads;
 mod op_def;
 pub mod ops;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "no op makes a table that sessions share yet")
-)]
 mod registry;
 #[cfg(test)]
 mod registry_tests;
 mod shapes;
+mod shared;
+#[cfg(test)]
+mod shared_tests;
 mod sync;
 #[expect(unsafe_code, reason = "the C API is called here and wrapped in tf")]
 mod sys;

@@ -1,8 +1,9 @@
-"""Refuses tables in jobs of several processes: each process would train a table of its own.
+"""Where tables live in jobs of several processes: on parameter servers, or they are refused.
 
-A table belongs to the process that its session runs in. Where TensorFlow's variables are shared
-(parameter servers) or kept equal (collective operations), tables would differ from worker to
-worker, and a checkpoint would hold those of the chief alone. A cluster shows in four places:
+A table belongs to the process that its session runs in, or, under the device function of a cluster
+with parameter servers (tf.compat.v1.train.replica_device_setter), to these servers, which hold a
+part of it each. Anything else would give each worker a table of its own, and a checkpoint would
+hold those of the chief alone. A cluster shows in four places:
 
 | where | checked |
 |---|---|
@@ -18,7 +19,7 @@ nothing, neither variables nor tables, and passes.
 
 import os
 import re
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Tuple
 
 import tensorflow as tf
 
@@ -36,25 +37,34 @@ _TABLE = "MxRecTable"
 # Ops that only training runs; a graph without them only reads tables.
 _TRAINS = ("MxRecIdOffset", "MxRecClaim", "MxRecObserve", "MxRecApply")
 
+_UNKNOWN_OP = re.compile(r"Op type not registered '(MxRec\w+)'")
 _TASK = re.compile(r"/job:([^/]+)(?:/replica:\d+)?/task:(\d+)")
 
 
-def check_graph(table_name: str) -> None:
-    """Refuses a table that is about to be made in a graph for several processes.
+def check_graph(table_name: str) -> List[str]:
+    """Says where a table that is about to be made lives, and refuses it where it cannot.
 
     An evaluator is no part of the job: it reads checkpoints.
 
     Args:
         table_name: The table, for the message.
 
+    Returns:
+        The devices of the parameter servers that hold a part of it each; empty for a table of the
+        session's own.
+
     Raises:
         NotImplementedError: If TF_CONFIG, a device in force or a distribution strategy shows
             several tasks.
         ValueError: If TF_CONFIG is not valid.
     """
-    found = _tasks_of_environment() or _tasks_of_devices() or _tasks_of_strategy()
+    servers, by_device = _devices_in_force()
+    found = by_device or _tasks_of_strategy()
+    if not servers:
+        found = _tasks_of_environment() or found
     if found is not None:
         raise _refusal("the table {!r} cannot be made: {}".format(table_name, found))
+    return servers
 
 
 def check_session(session: Any) -> None:
@@ -93,12 +103,33 @@ def check_session(session: Any) -> None:
     setattr(session, _CHECKED, version)
 
 
+def refuse_unknown_ops(error: tf.errors.NotFoundError) -> None:
+    """Explains the error of a step that runs ops of mx_rec in a process that did not import it.
+
+    Args:
+        error: What TensorFlow says.
+
+    Raises:
+        tf.errors.NotFoundError: If the error is that one; the text says what to do.
+    """
+    found = _UNKNOWN_OP.search(error.message)
+    if found is None:
+        return
+    raise tf.errors.NotFoundError(
+        error.node_def, error.op,
+        "a process of the cluster does not know the op {} and cannot hold tables: it did not "
+        "import mx_rec. Import it in the script of every parameter server and worker, before "
+        "tf.distribute.Server is made: `import mx_rec`. ({})".format(found.group(1), error.message)
+    ) from error
+
+
 def _refusal(what: str) -> NotImplementedError:
     return NotImplementedError(
-        what + ". Tables are not shared between processes yet: each worker would train a table of "
-        "its own, and checkpoints would hold that of one of them alone. Train in one process: "
-        "leave TF_CONFIG unset or with a single chief or worker in its cluster, use a server of a "
-        "single task, and no parameter server (a ps).")
+        what + ". Each worker would train a table of its own, and checkpoints would hold that of "
+        "one of them alone. Put the tables on parameter servers: create them under "
+        "tf.device(tf.compat.v1.train.replica_device_setter(cluster=...)), or give an Estimator a "
+        "TF_CONFIG with a ps (docs/cluster.md). Or train in one process: leave TF_CONFIG unset or "
+        "with a single chief or worker in its cluster, and use a server of a single task.")
 
 
 def _tasks_of_environment() -> Optional[str]:
@@ -112,29 +143,41 @@ def _tasks_of_environment() -> Optional[str]:
         "this process is {}:{}".format(describe_jobs(jobs), *cluster.task)
 
 
-def _tasks_of_devices() -> Optional[str]:
-    """Looks at the devices that are in force where a table is made."""
+def _devices_in_force() -> Tuple[List[str], Optional[str]]:
+    """Looks at the devices that are in force where a table is made.
+
+    Returns:
+        The devices of the parameter servers that a device function spreads variables over, and what
+        stands in the way of a table here, if anything does.
+    """
     graph = tf.compat.v1.get_default_graph()
     merged = device_module.DeviceSpec()
+    servers = []  # type: List[str]
     # pylint: disable=protected-access
     for spec in reversed(list(graph._device_function_stack.peek_objs())):
         function = getattr(spec, "function", None)
         if function is None:
-            merged = device_module.DeviceSpec()
+            merged, servers = device_module.DeviceSpec(), []
             continue
         setter = getattr(function, "__self__", None)
         if isinstance(setter, device_setter._ReplicaDeviceChooser):
-            if setter._ps_tasks:
-                return "tf.device({}) places variables on {} parameter server tasks ({})".format(
-                    "tf.train.replica_device_setter(...)", setter._ps_tasks, setter._ps_device)
             text = setter._worker_device or ""
+            if setter._ps_tasks:
+                server = device_module.DeviceSpec.from_string(setter._ps_device or "")
+                if not server.job:
+                    return [], "tf.device(tf.train.replica_device_setter(...)) places variables " \
+                        "on {} parameter servers without the name of their job ({!r})".format(
+                            setter._ps_tasks, setter._ps_device)
+                servers = ["/job:{}/task:{}/device:CPU:0".format(server.job, task)
+                           for task in range(setter._ps_tasks)]
         else:
             text = getattr(spec, "raw_string", None) or ""
         if text:
             merged = merged.make_merged_spec(device_module.DeviceSpec.from_string(text))
-    if merged.job == "ps" or merged.task:
-        return "tf.device places it on {}, a task of a job of several".format(merged.to_string())
-    return None
+    if merged.job == "ps" or (merged.task and not servers):
+        return [], "tf.device places it on {}, a task of a job of several".format(
+            merged.to_string())
+    return servers, None
 
 
 def _tasks_of_strategy() -> Optional[str]:

@@ -172,8 +172,10 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
         EnvironmentError: If `init` was not called, or the pipeline of this graph was started.
         RuntimeError: If enable_merge is True without dynamic expansion, or eager execution is on,
             also outside of the tf.function that calls this.
-        NotImplementedError: If the table would be made in a job of several tasks (TF_CONFIG,
-            parameter servers).
+        NotImplementedError: If the table would be made in a job of several tasks without parameter
+            servers under whose device function it is (tf.compat.v1.train.replica_device_setter),
+            or it would be on parameter servers and uses what does not work there yet
+            (docs/cluster.md).
     """
     config = ConfigInitializer.get_instance()
     _report_idle(name, shard_num=(shard_num, 1), fusion_optimizer_var=(fusion_optimizer_var, True),
@@ -185,7 +187,7 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
     if table_name.startswith(MERGED_PREFIX):
         raise ValueError("the table name {!r} starts with {!r}, which is kept for merged "
                          "tables".format(table_name, MERGED_PREFIX))
-    check_graph(table_name)
+    servers = check_graph(table_name)
     options = TableOptions(
         table_name=table_name, key_dtype=key_dtype, dim=size, initializer=emb_initializer,
         device_vocabulary_size=int(device_vocabulary_size),
@@ -198,6 +200,8 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
         admission_sketch_bytes=_check_sketch(table_name, admission_sketch_bytes),
         ssd_data_path=_directories(ssd_data_path) if ssd_vocabulary_size > 0 else ())
     _check_storage(options, config.use_dynamic_expansion)
+    if servers:
+        _check_shared(table_name, enable_merge, admission_sketch_bytes, ssd_vocabulary_size, config)
     if enable_merge and not config.use_dynamic_expansion:
         raise RuntimeError("merge table function requires dynamic expansion mode: call "
                            "init(use_dynamic_expansion=True).")
@@ -219,7 +223,7 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
     else:
         physical, is_new = build_physical_table(
             table_name, options, initializer, table_seed(emb_initializer, table_name),
-            capacity, config.is_incremental_checkpoint), True
+            capacity, config.is_incremental_checkpoint, servers), True
     table = Table(options, physical)
     state.tables[table_name] = table
     if is_new:
@@ -272,6 +276,21 @@ def _check_padding(keys: Any, mask: bool, length: Optional[int]) -> Optional[Lis
         raise ValueError("'padding_keys_len' is required when there are 'padding_keys': batch size "
                          "times ids per sample")
     return list(dict.fromkeys(int(key) for key in keys))
+
+
+def _check_shared(table_name: str, enable_merge: bool, sketch_bytes: int, ssd_rows: int,
+                  config: Any) -> None:
+    """Refuses what tables on parameter servers cannot do yet."""
+    refused = [what for what, is_there in (
+        ("init(use_dynamic_expansion=True)", config.use_dynamic_expansion),
+        ("init(is_incremental_checkpoint=True)", config.is_incremental_checkpoint),
+        ("enable_merge", enable_merge), ("admission_sketch_bytes", sketch_bytes > 0),
+        ("ssd_vocabulary_size", ssd_rows > 0),
+    ) if is_there]
+    if refused:
+        raise NotImplementedError(
+            "the table {!r} would be on parameter servers, which do not support {} yet "
+            "(docs/cluster.md).".format(table_name, " and ".join(refused)))
 
 
 def _check_sketch(table_name: str, size: Any) -> int:

@@ -6,7 +6,8 @@ from typing import Any, Callable, Dict, List, Set
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from mx_rec.core.table_variable import TABLE_OP, TableVariable, refuse_value
+from mx_rec.core.table_variable import (CLUSTER_TABLE_OP, TABLE_OP, TableVariable,
+                                        refuse_value)
 from mx_rec.tensorflow.names import ops as tf_ops
 from mx_rec.tensorflow.names import tensor_util
 from mx_rec.util.log import warn_once
@@ -89,7 +90,7 @@ def _refuse_tables(graph_def: graph_pb2.GraphDef, loaded: Set[str]) -> None:
     """
     nodes = {node.name: node for node in graph_def.node}
     tables = [_name(node, nodes) for node in graph_def.node
-              if node.op == TABLE_OP and node.name not in loaded]
+              if node.op in (TABLE_OP, CLUSTER_TABLE_OP) and node.name not in loaded]
     if tables:
         raise ValueError(
             "the graph cannot be frozen: the rows of the table{} {} are no variables and cannot "

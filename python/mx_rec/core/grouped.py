@@ -6,6 +6,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 import numpy as np
 import tensorflow as tf
 
+from mx_rec.cluster.lookups import is_shared
+from mx_rec.cluster.lookups import look_up as look_up_shared
 from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ID_OFFSET,
                                         ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
 from mx_rec.core.asc.feature_spec import FeatureSpec
@@ -179,7 +181,10 @@ class _Group:
     def embeddings(self) -> List[tf.Tensor]:
         """Adds the ops and returns the result of each lookup."""
         with tf.device("/cpu:0"):
-            made = self._train() if self._is_train else self._find()
+            if self._is_shared():
+                made = self._look_up_shared()
+            else:
+                made = self._train() if self._is_train else self._find()
         for member, result in zip(self._members, made):
             note_lookup(member.planned, result)
         results = iter(made)
@@ -191,7 +196,7 @@ class _Group:
                   for one in self._planned]
         _check_shapes(tables, shapes)
         # Results that others may ask for again, or that are chosen from, are tensors of their own.
-        whole = self._is_train and all(
+        whole = self._is_train and not self._is_shared() and all(
             one.earlier is None and one.request.absent is None and one.request.thresholds[0] < 0
             for one in self._planned)
         if not whole:
@@ -206,6 +211,21 @@ class _Group:
         for member in self._members:
             note_lookup(member.planned, None)
         return result
+
+    def _is_shared(self) -> bool:
+        """Whether the tables are on parameter servers."""
+        return any(is_shared(member.request.table) for member in self._members)
+
+    def _look_up_shared(self) -> List[tf.Tensor]:
+        """Rows by key from parameter servers: one request for each of them."""
+        requests = [member.request for member in self._members]
+        found = look_up_shared([request.table for request in requests],
+                               [member.ids for member in self._members], self._is_train,
+                               self._is_grad, requests[0].limit)
+        if self._is_train and self._is_grad:
+            for result in found:
+                tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, result)
+        return found
 
     def _find(self) -> List[tf.Tensor]:
         """Evaluation: rows by key."""

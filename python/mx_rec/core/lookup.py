@@ -6,6 +6,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
+from mx_rec.cluster.lookups import check_lookup, is_shared
+from mx_rec.cluster.lookups import look_up as look_up_shared
 from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ENTRANCE,
                                         ASCEND_SPARSE_LOOKUP_ID_OFFSET,
                                         ASCEND_SPARSE_LOOKUP_LOCAL_EMB, MAX_INT32,
@@ -197,6 +199,8 @@ def plan_lookup(table: Table, ids: Any, send_count: Optional[int], is_train: boo
                            "is ignored.", spec.name)
     else:
         thresholds, coefficient = _check_config(access_and_evict_config)
+    if is_shared(table):
+        check_lookup(table, spec is not None, thresholds, serving_default_value, pooling)
     check_thresholds(table, is_train, thresholds)
     is_counted = is_train and thresholds[0] >= 0
     timestamp = None  # type: Optional[tf.Tensor]
@@ -245,7 +249,7 @@ def note_lookup(planned: PlannedLookup, result: Optional[tf.Tensor]) -> None:
     """
     request, state = planned.request, graph_state()
     table, is_train = request.table, request.is_train
-    if planned.made is None:
+    if planned.made is None and not is_shared(table):
         state.movable += 1
     state.lookups += 1
     if is_train or request.thresholds != OFF:
@@ -322,6 +326,9 @@ def build_lookup(request: LookupRequest, modify_graph: bool) -> tf.Tensor:
     table = request.table
     ids = ids_of_lookup(request, modify_graph)
     with tf.device("/cpu:0"):
+        if is_shared(table):
+            return look_up_shared([table], [ids], request.is_train, request.is_grad,
+                                  request.limit)[0]
         if not request.is_train:
             if request.pooling is not None:
                 found, finder = find_pooled(table, ids, default_rows(request), request.pooling)

@@ -1,11 +1,12 @@
 """The table object that scripts hold, and the ops that stand for it in the graph."""
 
 import json
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
 
+from mx_rec.cluster import tables as cluster_tables
 from mx_rec.constants.constants import PADDING_KEY, All2allGradientsOp
 from mx_rec.core.graph_state import find_session
 from mx_rec.core.initializers import check_table
@@ -21,7 +22,8 @@ class PhysicalTable(NamedTuple):
     Attributes:
         name: Name of the table and of its checkpoint directory.
         variable: What gradients are taken with respect to, made by the op that owns the table.
-        handle: int64 scalar by which the other ops find the table in their session.
+        handle: int64 scalar by which the other ops find the table in their session; None for a
+            table on parameter servers.
         size: int64 scalar, the number of rows.
         stats: int64 vector, the numbers of mx_rec.util.stats.TableStats.
         capacity: The row budget.
@@ -29,7 +31,7 @@ class PhysicalTable(NamedTuple):
 
     name: str
     variable: TableVariable
-    handle: tf.Tensor
+    handle: Optional[tf.Tensor]
     size: tf.Tensor
     stats: tf.Tensor
     capacity: int
@@ -120,7 +122,8 @@ class Table:
         key_dtype: tf.int64 or tf.int32; ids of either type may be looked up.
         variable: What gradients are taken with respect to and optimizers update: a TableVariable,
             float32 of static shape (0, emb_size). It has no dense value: reading it is an error.
-        handle: int64 scalar tensor by which ops find the table.
+        handle: int64 scalar tensor by which ops find the table; None for a table on parameter
+            servers, which they find by its name.
         is_hbm: Whether the table was given no host memory.
         is_dp, is_save, init_param, all2all_gradients_op: As given to `create_table`.
         is_grad: Whether some training lookup takes part in gradients.
@@ -232,7 +235,8 @@ def scope_of(name: str) -> str:
 
 
 def build_physical_table(name: str, options: TableOptions, initializer: Dict[str, Any],
-                         seed: int, capacity: int, track_changes: bool) -> PhysicalTable:
+                         seed: int, capacity: int, track_changes: bool,
+                         servers: Sequence[str] = ()) -> PhysicalTable:
     """Adds the ops of one table to the outermost graph.
 
     The ops that save and load are made here as well: they then exist when the graph is finalised.
@@ -244,6 +248,8 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
         seed: Seed of new rows in [0, 2**64).
         capacity: The row budget in [1, 2e9].
         track_changes: Whether the table can be saved as a delta, if it is saved at all.
+        servers: The devices of parameter servers that hold a part each; empty for a table of the
+            session's own.
 
     Returns:
         The table's tensors.
@@ -274,6 +280,10 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
     check_table(options.table_name, initializer, text)
     op_name = scope_of(name)
     with tf.init_scope(), tf.compat.v1.name_scope(None), tf.device("/cpu:0"):
+        if servers:
+            variable, size, stats = cluster_tables.build(
+                op_name, op_name + "//table/", config, list(servers), options.is_save)
+            return PhysicalTable(name, variable, None, size, stats, capacity)
         with tf.compat.v1.name_scope(op_name + "//table") as scope:
             config_tensor = tf.constant(np.frombuffer(text, np.uint8), name="config")
             like = tf.zeros([0, options.dim], name="like")

@@ -9,6 +9,11 @@ from mx_rec.tensorflow.names import DenseLike, register_dense_like, tensor_util
 from mx_rec.tensorflow.names import session as session_module
 
 TABLE_OP = "MxRecTable"
+# What stands for a table on parameter servers.
+CLUSTER_TABLE_OP = "MxRecClusterTable"
+# Attribute of such an op: the device of one of its parts.
+SHARED_DEVICE = "_mx_rec_shared_device"
+_TABLE_OPS = (TABLE_OP, CLUSTER_TABLE_OP)
 
 # Attribute of an op of type MxRecTable: its one TableVariable.
 _VARIABLE = "_mx_rec_variable"
@@ -45,8 +50,12 @@ class TableVariable(tf.compat.v1.Variable, DenseLike):
 
     @property
     def device(self) -> str:
-        """Device of the op that makes the table."""
-        return self._op.device
+        """Device of the op that makes the table; of a table on parameter servers that of one part.
+
+        What TensorFlow places beside a variable, as the accumulators of SyncReplicasOptimizer, is
+        so placed where all workers find it.
+        """
+        return getattr(self._op, SHARED_DEVICE, self._op.device)
 
     @property
     def dtype(self) -> tf.DType:
@@ -126,7 +135,7 @@ def table_variable(op: tf.Operation) -> TableVariable:
 def is_table_variable(value: Any) -> bool:
     """Returns whether `value` is the variable of a table, or the raw tensor that stands for it."""
     return isinstance(value, TableVariable) or (
-        isinstance(value, tf.Tensor) and value.op.type == TABLE_OP and value.value_index == 0)
+        isinstance(value, tf.Tensor) and value.op.type in _TABLE_OPS and value.value_index == 0)
 
 
 def raw_tensor(value: Any) -> Any:
@@ -153,7 +162,7 @@ def table_op_of(tensor: tf.Tensor) -> tf.Operation:
         The op, or that of `tensor` if it comes from anywhere else.
     """
     op = tensor.op
-    while op.type != TABLE_OP:
+    while op.type not in _TABLE_OPS:
         captured = dict(zip(map(id, getattr(op.graph, "internal_captures", ())),
                             getattr(op.graph, "external_captures", ())))
         if op.outputs and id(op.outputs[0]) in captured:
@@ -194,9 +203,31 @@ def table_config_of(op: tf.Operation) -> Any:
 def described_name(op: tf.Operation) -> str:
     """Returns the name of a table for an error message, or the op's where that is not known."""
     try:
-        return table_name_of(op) if op.type == TABLE_OP else op.name
+        return table_name_of(op) if op.type in _TABLE_OPS else op.name
     except ValueError:
         return op.name
+
+
+def refuse_shared(op: tf.Operation, what: str) -> None:
+    """Refuses what tables on parameter servers cannot do yet.
+
+    Args:
+        op: The op that makes or stands for a table.
+        what: What was asked for, the subject of a sentence.
+
+    Raises:
+        NotImplementedError: If the table is on parameter servers.
+    """
+    if op.type == CLUSTER_TABLE_OP:
+        raise NotImplementedError(
+            "{} cannot work on the table {!r} yet, which is on parameter servers "
+            "(docs/cluster.md).".format(what, described_name(op)))
+
+
+def refuse_shared_tables(graph: tf.Graph, what: str) -> None:
+    """Refuses what graphs with tables on parameter servers cannot do yet, as `refuse_shared`."""
+    for op in graph.get_operations():
+        refuse_shared(op, what)
 
 
 def refuse_value(variable: TableVariable) -> NoReturn:
@@ -266,12 +297,15 @@ register_dense_like(TableVariable)
 session_module.register_session_run_conversion_functions(TableVariable, _fetch, _feed, _feed)
 
 __all__ = [
+    "CLUSTER_TABLE_OP",
     "TABLE_OP",
     "TableVariable",
     "described_name",
     "is_table_variable",
     "own_variables",
     "raw_tensor",
+    "refuse_shared",
+    "refuse_shared_tables",
     "refuse_value",
     "row_shape",
     "table_config_of",

@@ -9,6 +9,7 @@ from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER
 from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.asc.manager import start_asc_pipeline
 from mx_rec.core.graph_state import GraphState, graph_state
+from mx_rec.core.table_variable import refuse_shared_tables
 from mx_rec.core.upstream import upstream
 from mx_rec.graph.concats import fuse_concats
 from mx_rec.graph.drawing import draw_dot
@@ -48,6 +49,7 @@ def modify_graph_and_start_emb_cache(full_graph: Optional[tf.Graph] = None,
     Raises:
         ValueError: If an argument has a wrong type.
         RuntimeError: If the graph has no table.
+        NotImplementedError: If a table of the graph is on parameter servers.
         EnvironmentError: If `init` was not called.
         OSError: If the dump cannot be written.
     """
@@ -72,6 +74,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
     """
     config = ConfigInitializer.get_instance()
     graph = full_graph or tf.compat.v1.get_default_graph()
+    refuse_shared_tables(graph, "graph modification")
     state = graph_state(graph)
     state.is_planned = True
     adopt_initializers(graph)

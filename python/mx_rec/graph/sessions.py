@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER, ASCEND_TIMESTAMP
 from mx_rec.core.admission import settle_timestamp
-from mx_rec.core.clusters import check_session
+from mx_rec.core.clusters import check_session, refuse_unknown_ops
 from mx_rec.core.graph_state import GraphState, graph_state
 from mx_rec.graph.kept_rows import check_fetches, kept_rows
 from mx_rec.util.log import warn_once
@@ -49,7 +49,11 @@ def starting_iterators(stock: Callable[..., Any]) -> Callable[..., Any]:
         _prepare(self, fetches)
         if _SETTLED not in self.__dict__:
             _note(self, fetches)
-        return stock(self, fetches, feed_dict, options, run_metadata)
+        try:
+            return stock(self, fetches, feed_dict, options, run_metadata)
+        except tf.errors.NotFoundError as error:
+            refuse_unknown_ops(error)
+            raise
 
     return run
 

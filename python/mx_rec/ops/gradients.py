@@ -156,6 +156,34 @@ def _embed_concat_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Any]:
     return nothing + slices + nothing + nothing
 
 
+def _stitch_gradient(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
+    """Gradient of MxRecStitch (variables, keys, counts, places, rows -> embeddings).
+
+    Args:
+        op: The forward op.
+        *grads: Gradients of the embeddings, each (s..., dim) float32.
+
+    Returns:
+        For each variable IndexedSlices(values (u, dim) float32, summed over the ids of each key,
+        indices = keys), None if the loss does not depend on its embeddings; None for the other
+        inputs.
+    """
+    members = op.get_attr("N")
+    inputs = list(op.inputs)
+    slices = []  # type: List[Any]
+    for at, (embedding, grad) in enumerate(zip(op.outputs, grads)):
+        if grad is None or _is_zeros_like(grad, embedding):
+            slices.append(None)
+            continue
+        keys, places = inputs[members + at], inputs[3 * members + at]
+        # The rows are made when they are pulled, and an update makes none: a gradient that needs no
+        # row, as that of a sum, waits for them.
+        with tf.control_dependencies([op.outputs[0].op]):
+            summed = library().mx_rec_reduce(_as_tensor(grad), places, keys)
+        slices.append(_slices(op, summed, keys))
+    return slices + [None] * (3 * members + 1)
+
+
 def _reduce_columns_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:
     """Gradient of MxRecReduceColumns (grad, inverse, offsets -> rows): zeros beside its columns.
 
@@ -244,6 +272,7 @@ _GRADIENTS = {
     "MxRecEmbedMany": _embed_many_gradient,
     "MxRecEmbedConcat": _embed_concat_gradient,
     "MxRecReduceColumns": _reduce_columns_gradient,
+    "MxRecStitch": _stitch_gradient,
 }  # type: Dict[str, Callable[[tf.Operation, tf.Tensor], List[Any]]]
 
 

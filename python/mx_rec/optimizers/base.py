@@ -5,9 +5,10 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
+from mx_rec.cluster.updates import push
 from mx_rec.core.graph_state import graph_state
-from mx_rec.core.table_variable import (TABLE_OP, described_name, is_table_variable,
-                                        own_variables, table_op_of)
+from mx_rec.core.table_variable import (CLUSTER_TABLE_OP, TABLE_OP, described_name,
+                                        is_table_variable, own_variables, table_op_of)
 from mx_rec.ops import library
 from mx_rec.optimizers.customized import CustomizedOptimizer  # noqa: F401  scripts import it here
 from mx_rec.optimizers.fusion import all_reductions, apply_fused
@@ -126,9 +127,15 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
             if dense:
                 updates.append(super().apply_gradients(dense, name="dense"))
             self._prepare()
+            groups = _by_table(tables)
+            shared = [group for group in groups if group[0][0].op.type == CLUSTER_TABLE_OP]
+            own = [group for group in groups if group[0][0].op.type != CLUSTER_TABLE_OP]
             with tf.device("/cpu:0"):
-                updates.extend(apply_tables(self.apply_op, _by_table(tables), self._tensors,
+                updates.extend(apply_tables(self.apply_op, own, self._tensors,
                                             self.apply_attributes, self._apply_table))
+                if shared:
+                    updates.extend(push(self.apply_op, shared, self._tensors,
+                                        self.apply_attributes, self))
             updates.extend(self._advance(updates))
             if global_step is None:
                 done = tf.group(*updates, name=scope)
@@ -194,8 +201,10 @@ class ByAddress:
 def rows_of_variable(grad: Any, variable: Any) -> Rows:
     """Returns (handle, offsets, gradient) of a pair with the variable of a table.
 
+    Of a table on parameter servers these are the variable's tensor, keys and gradients by key.
+
     Args:
-        grad: IndexedSlices with values (n, dim) and indices (n), the offsets.
+        grad: IndexedSlices with values (n, dim) and indices (n), the offsets or keys.
         variable: The variable.
 
     Raises:
@@ -207,6 +216,8 @@ def rows_of_variable(grad: Any, variable: Any) -> Rows:
         raise TypeError("the gradient of the table {!r} should be an IndexedSlices, as "
                         "tf.gradients makes it, but is {}".format(variable.op.name, grad))
     _check_place(variable.op, grad.indices)
+    if variable.op.type == CLUSTER_TABLE_OP:
+        return variable.op.outputs[0], grad.indices, grad.values
     return variable.op.outputs[1], grad.indices, grad.values
 
 

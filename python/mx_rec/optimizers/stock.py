@@ -7,7 +7,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import tensorflow as tf
 
 from mx_rec.core.table_variable import (TableVariable, described_name, is_table_variable,
-                                        own_variables, table_op_of, table_variable)
+                                        own_variables, refuse_shared, table_op_of,
+                                        table_variable)
 from mx_rec.optimizers.adagrad import CustomizedAdagrad
 from mx_rec.optimizers.base import (adopt, apply_rows, is_offsets, rows_of_offsets,
                                     rows_of_variable, scalar)
@@ -273,6 +274,8 @@ def _is_by_address() -> bool:
 def _check(optimizer: Any, grad: Any, variable: Any) -> None:
     """Checks a pair of a table, and warns where the rule is not TensorFlow's for variables."""
     name = described_name(variable.op)
+    refuse_shared(variable.op, "the optimizer {}, which is not one of mx_rec.optimizers,".format(
+        type(optimizer).__name__))
     if _is_by_address():
         raise ValueError(
             "The dynamic expansion mode is not compatible with the optimizer {}, which cannot "

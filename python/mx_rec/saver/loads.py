@@ -3,17 +3,17 @@
 import ctypes
 import json
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set
 
 import tensorflow as tf
 
 from mx_rec import plugin
 from mx_rec.checkpoint import tables
-from mx_rec.core.table import table_config_of
 from mx_rec.saver.chains import MANIFEST, chain_of
 from mx_rec.saver.commit import listed_tables
+from mx_rec.saver.parts import directories_of, name_of, run_on_parts
 from mx_rec.saver.slots import log_other_sketch, log_other_slots
-from mx_rec.saver.table_ops import TableOps, path_of, paths_of
+from mx_rec.saver.table_ops import TableOps, path_of, paths_of, paths_to_load
 from mx_rec.util.log import logger
 
 _ERRORS = {"InvalidArgument": tf.errors.InvalidArgumentError,
@@ -42,10 +42,23 @@ class StagedLoads:
     """
 
     def __init__(self, sess: Any, operations: List[TableOps], directory: str) -> None:
-        self._sess, self._operations, self._directory = sess, operations, directory
+        self._sess, self._directory = sess, directory
+        self._operations = [op for op in operations if op.part is None]
+        self._parts = [op for op in operations if op.part is not None]
         self._group = None  # type: Optional[int]
-        if operations:
+        if self._operations:
             self._stage()
+        if self._parts:
+            self._stage_parts()
+
+    def _stage_parts(self) -> None:
+        """Reads the parts, then takes them out of use: variables come before them.
+
+        A worker that saw them between would take the session for ready.
+        """
+        found = [op for op in self._parts if op.part is not None and not op.part.is_new]
+        run_on_parts(self._sess, found, "load", paths_to_load(found, _chain(self._directory)))
+        run_on_parts(self._sess, self._parts, "close")
 
     def _stage(self) -> None:
         operations, chain = self._operations, _chain(self._directory)
@@ -67,7 +80,11 @@ class StagedLoads:
         Returns:
             For each table what the engine calls that moment, for a delta that follows.
         """
+        if self._parts:
+            self._publish_parts()
         operations = self._operations
+        if not operations:
+            return {}
         if self._group is not None:
             loaded = _call("mx_rec_checkpoint_publish", ctypes.c_uint64(self._group))
             self._group = None
@@ -79,6 +96,15 @@ class StagedLoads:
             "{} ({} rows)".format(op.name, count[0]) for op, count in zip(operations, counts)),
             self._directory)
         return {op.name: int(count[1]) for op, count in zip(operations, counts) if len(count) > 1}
+
+    def _publish_parts(self) -> None:
+        new = [op for op in self._parts if op.part is not None and op.part.is_new]
+        found = [op for op in self._parts if op not in new]
+        run_on_parts(self._sess, new, "init")
+        rows = run_on_parts(self._sess, found, "publish")
+        logger.info("restored %s from %s.", ", ".join(
+            "{} ({} rows)".format(op.name, count) for op, count in zip(found, rows)),
+            self._directory)
 
     def __enter__(self) -> "StagedLoads":
         return self
@@ -117,27 +143,38 @@ def tables_to_load(operations: List[TableOps], directory: str) -> List[TableOps]
         raise _missing(directory)
     chain = _chain(directory)
     listed = listed_tables(directory)
+    if listed is not None:
+        listed = [name_of(name) for name in listed]
     found = []  # type: List[TableOps]
+    new = []  # type: List[TableOps]
     for op in operations:
-        path = os.path.join(directory, op.name)
-        if listed is not None and op.name not in listed:
+        if listed is not None and op.table_name not in listed:
             logger.warning("the table %r is not in %s: it was made later, and starts without the "
                            "checkpoint's rows.", op.name, directory)
+            if op.part is not None:
+                new.append(op._replace(part=op.part._replace(is_new=True)))
             continue
+        path = directories_of(directory, op.table_name)[0]
         if not os.path.isdir(path):
             raise _missing(path)
         found.append(op)
-    names = [op.name for op in operations]
-    for name in [name for name in listed or [] if name not in names]:
+    names = [op.table_name for op in operations]
+    for name in sorted({name for name in listed or [] if name not in names}):
         logger.info("the table %r of %s is not restored: the graph, or the Saver, has it not.",
                     name, directory)
     for link in chain:
+        has_manifest = listed_tables(link) is not None
+        checked = set()  # type: Set[str]
         for op in found:
-            path = os.path.join(link, op.name)
-            if not os.path.isdir(path):
-                raise _missing(path)
-            _check_layout(op, path, has_manifest=listed_tables(link) is not None)
-    return found
+            # All parts of a table read the same directories.
+            if op.table_name in checked:
+                continue
+            checked.add(op.table_name)
+            for path in directories_of(link, op.table_name):
+                if not os.path.isdir(path):
+                    raise _missing(path)
+                _check_layout(op, path, has_manifest)
+    return found + new
 
 
 def _chain(directory: str) -> List[str]:
@@ -150,7 +187,7 @@ def _chain(directory: str) -> List[str]:
 
 def _check_layout(operation: TableOps, path: str, has_manifest: bool) -> None:
     """Checks one table; `has_manifest` is whether it was saved with a manifest of its own."""
-    config = table_config_of(operation.load.inputs[0].op)
+    config = operation.config
     manifest = os.path.join(path, MANIFEST)
     if has_manifest and not os.path.isfile(manifest):
         raise tf.errors.DataLossError(None, None, "the table {!r} cannot be restored: {} is "
@@ -165,6 +202,9 @@ def _check_layout(operation: TableOps, path: str, has_manifest: bool) -> None:
         raise tf.errors.InvalidArgumentError(
             None, None, "the table {!r} has dim {}, and {} has {}.".format(
                 operation.name, config["dim"], path, described["dim"]))
+    if operation.part is not None:
+        # A part takes its own keys alone; the engine counts them.
+        return
     if described["rows"] > config["capacity"]:
         raise tf.errors.ResourceExhaustedError(
             None, None, "the table {!r} has room for {} rows, and {} has {}.".format(
@@ -185,12 +225,12 @@ def verify_tables(operations: List[TableOps], directory: str) -> None:
     """
     for link in _chain(directory):
         for op in operations:
-            path = os.path.join(link, op.name)
-            try:
-                faults = tables.verify(path)["faults"]
-            except tables.TableError as error:
-                faults = [{"file": ".", "message": str(error)}]
-            _refuse_faults(op, path, faults)
+            for path in directories_of(link, op.table_name):
+                try:
+                    faults = tables.verify(path)["faults"]
+                except tables.TableError as error:
+                    faults = [{"file": ".", "message": str(error)}]
+                _refuse_faults(op, path, faults)
 
 
 def _refuse_faults(operation: TableOps, path: str, faults: List[Dict[str, str]]) -> None:

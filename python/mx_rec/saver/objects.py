@@ -72,5 +72,5 @@ def _names_of_tables(session: Any) -> str:
     if tf.executing_eagerly():
         return ""
     graph = getattr(session, "graph", None) or tf.compat.v1.get_default_graph()
-    names = sorted({one.name for one in table_ops(graph, None)})
+    names = sorted({one.table_name for one in table_ops(graph, None)})
     return "the tables " + ", ".join(map(repr, names)) if names else ""

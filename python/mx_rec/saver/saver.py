@@ -393,6 +393,11 @@ def _save_tables(sess: Any, operations: List[TableOps], checkpoint: str, dense: 
     The caller finishes the staging.
     """
     directory = sparse_directory(checkpoint) if link is None else delta_directory(checkpoint)
+    if is_remote(directory) and any(op.part is not None for op in operations):
+        raise NotImplementedError(
+            "tables on parameter servers cannot be saved to {} yet: each server writes its part "
+            "itself, to a file system that it has in common with the chief. Give a path of such a "
+            "file system (docs/cluster.md).".format(checkpoint))
     try:
         staging = staging_of(directory)
     except OSError as error:

@@ -6,6 +6,7 @@ from typing import Any, Callable
 import tensorflow as tf
 
 from mx_rec.core.table import table_name_of
+from mx_rec.core.table_variable import refuse_shared_tables
 from mx_rec.ops import library
 from mx_rec.saver.paths import SPARSE_PREFIX
 from mx_rec.saver.table_ops import distinct, table_ops
@@ -49,6 +50,7 @@ def _restore_tables_too(graph: tf.Graph, saver_def: Any) -> None:
     """Makes the restore op wait for a load of every saved table beside the variables' files."""
     if restores_tables(graph, saver_def):
         return
+    refuse_shared_tables(graph, "the export of a SavedModel")
     tables = [one.table for one in distinct(table_ops(graph, None), "exported")]
     if not tables:
         return

@@ -6,7 +6,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.core.table import table_name_of
+from mx_rec.core.table import table_config_of, table_name_of
+from mx_rec.saver.parts import PartOps, saved_parts
 
 
 class TableOps(NamedTuple):
@@ -19,6 +20,9 @@ class TableOps(NamedTuple):
         save: Saves it whole.
         load: Loads it.
         delta: Saves what changed, None if the table does not track changes.
+        part: The other ops of a part that a parameter server holds; None for a table of the
+            session's own. The name is then that of the part's directory, the table what stands for
+            it, and `load` reads the part without changing anything.
     """
 
     name: str
@@ -27,6 +31,17 @@ class TableOps(NamedTuple):
     save: tf.Operation
     load: tf.Operation
     delta: Optional[tf.Operation]
+    part: Optional[PartOps] = None
+
+    @property
+    def table_name(self) -> str:
+        """The name of the table, also of a part."""
+        return self.name if self.part is None else self.part.table
+
+    @property
+    def config(self) -> Any:
+        """The configuration of the table or of the part."""
+        return table_config_of(self.table if self.part is None else self.load)
 
     @property
     def handle(self) -> tf.Tensor:
@@ -42,7 +57,8 @@ def table_ops(graph: tf.Graph, names: Optional[List[str]]) -> List[TableOps]:
         names: Names of the table ops to take, None for all.
 
     Returns:
-        The ops by table; tables without is_save have none.
+        The ops by table, those of a table on parameter servers by part; tables without is_save
+        have none.
     """
     loads = {}  # type: Dict[Tuple[str, str], tf.Operation]
     deltas = {}  # type: Dict[Tuple[str, str], tf.Operation]
@@ -64,6 +80,9 @@ def table_ops(graph: tf.Graph, names: Optional[List[str]]) -> List[TableOps]:
         if place in loads and (names is None or table.name in names):
             found.append(TableOps(table_name_of(table), table, save.inputs[1], save, loads[place],
                                    deltas.get(place)))
+    for one in saved_parts(graph, names):
+        found.append(TableOps(one.directory, one.table, one.save.inputs[1], one.save, one.stage,
+                              None, one.ops))
     return found
 
 
@@ -98,6 +117,12 @@ def refuse_namesake(name: str, one: tf.Operation, other: tf.Operation, use: str)
 def paths_of(operations: List[TableOps], directories: List[str]) -> Dict[tf.Tensor, Any]:
     """Feeds what `path_of` gives for each table."""
     return {op.path: np.frombuffer(path_of(op, directories), np.uint8) for op in operations}
+
+
+def paths_to_load(operations: List[TableOps], directories: List[str]) -> Dict[tf.Tensor, Any]:
+    """Feeds where each table lies: a part is read from wherever its table is."""
+    whole = [op._replace(name=op.table_name) for op in operations]
+    return paths_of(whole, directories)
 
 
 def path_of(operation: TableOps, directories: List[str]) -> bytes:

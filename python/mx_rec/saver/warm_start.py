@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from mx_rec.checkpoint import tables
 from mx_rec.core.table import TABLE_OP, Table, is_table_variable, table_config_of
+from mx_rec.core.table_variable import refuse_shared_tables
 from mx_rec.ops import library
 from mx_rec.saver.chains import chain_of
 from mx_rec.saver.commit import listed_tables
@@ -96,6 +97,7 @@ def patched_warm_start(stock: Callable[..., None]) -> Callable[..., None]:
             tf.errors.DataLossError: If the files of a table do not fit together.
         """
         graph = tf.compat.v1.get_default_graph()
+        refuse_shared_tables(graph, "a warm start")
         found = {}  # type: Dict[str, tf.Operation]
         owners = [op for op in graph.get_operations() if op.type == TABLE_OP]
         for op in owners:

@@ -27,11 +27,14 @@ gen_resource_variable_ops = find("optimizers that scripts write",
 gen_state_ops = find("ftrl_t", (_SINCE_1, _P + "ops.gen_state_ops"))
 nest = find("FeatureSpec", (_SINCE_1, _P + "data.util.nest"))
 ops = find("gradients", (_SINCE_1, _P + "framework.ops"))
+resources = find("tables on parameter servers", (_SINCE_1, _P + "ops.resources"))
 resource_variable_ops = find("ftrl_t", (_SINCE_1, _P + "ops.resource_variable_ops"))
 saveable_object = find("tf.train.Saver with tables alone",
                        (_SINCE_1, _P + "training.saving.saveable_object"))
 session = find("sessions", (_SINCE_1, _P + "client.session"))
 structure = find("get_target_batch", (_SINCE_1, _P + "data.util.structure"))
+sync_replicas = find("synchronous training on parameter servers",
+                     (_SINCE_1, _P + "training.sync_replicas_optimizer"))
 tensor_util = find("constants", (_SINCE_1, _P + "framework.tensor_util"))
 training_util = find("tf.train.Saver with tables", (_SINCE_1, _P + "training.training_util"))
 variables = find("tf.train.Saver with tables", (_SINCE_1, _P + "ops.variables"))

@@ -29,6 +29,7 @@
 | training.optimizer._get_processor | TensorFlow's optimizers update rows of a table's variable |
 | Optimizer.apply_gradients | the same: each row gets one update |
 | Optimizer's three makers of slots, get_slot | the same: slots of a table live with its rows |
+| SyncReplicasOptimizer.apply_gradients | gradients of tables are summed over workers |
 | DatasetV2.eos_map | a new method, which scripts of the original call |
 
 A graph without tables behaves as without them. Apart from them, mx_rec.core.table_variable tells
@@ -41,6 +42,7 @@ from typing import Any, Callable, NamedTuple, Tuple, Union
 
 import tensorflow as tf
 
+from mx_rec.cluster.synchronous import patched_sync_apply
 from mx_rec.core.clusters import check_session
 from mx_rec.core.frozen import patched_function_tool, patched_tensor_info, patched_tool
 from mx_rec.core.graph_state import remember_session
@@ -176,6 +178,9 @@ _PATCHES = (
            "build_tensor_info_internal", patched_tensor_info),
     _Patch("the refusal to freeze", _in(_P + "tools.optimize_for_inference_lib"),
            "optimize_for_inference", patched_tool),
+    _Patch("synchronous training on parameter servers",
+           _in(_P + "training.sync_replicas_optimizer:SyncReplicasOptimizer"), "apply_gradients",
+           patched_sync_apply),
     _Patch("TensorFlow's optimizers on tables", _in(_OPTIMIZER), "_get_processor",
            patched_processor),
     _Patch("TensorFlow's optimizers on tables", _in(_OPTIMIZER + ":Optimizer"), "apply_gradients",

@@ -305,37 +305,42 @@ impl TableOp for Stats {
     };
 
     fn run(context: &Context, table: &Table) -> Result<()> {
-        let stats = table.stats();
-        let load = stats.rows.saturating_mul(1000) / stats.capacity.max(1);
-        // A table without a tier has all rows in memory, and finds them there without counting.
-        let tier = stats.tier.unwrap_or(TierStats {
-            ram_rows: stats.capacity,
-            rows_in_memory: stats.rows,
-            ..TierStats::default()
-        });
-        let values = [
-            stats.rows,
-            stats.capacity,
-            stats.rows_bytes,
-            stats.index_bytes,
-            stats.history_bytes,
-            load,
-            stats.hits,
-            stats.new,
-            stats.refused,
-            stats.evicted,
-            stats.stale,
-            tier.rows_in_memory,
-            tier.rows_on_disk,
-            tier.ram_rows,
-            tier.hits,
-            tier.misses,
-            tier.bytes_read,
-            tier.bytes_written,
-            tier.bytes_on_disk,
-            tier.wait_nanoseconds,
-            tier.given_up,
-        ];
-        vector!(context, values.map(|value| value as i64))
+        vector!(context, numbers(table))
     }
+}
+
+/// The numbers of a table, in the order of the output `stats`.
+pub(super) fn numbers(table: &Table) -> [i64; 21] {
+    let stats = table.stats();
+    let load = stats.rows.saturating_mul(1000) / stats.capacity.max(1);
+    // A table without a tier has all rows in memory, and finds them there without counting.
+    let tier = stats.tier.unwrap_or(TierStats {
+        ram_rows: stats.capacity,
+        rows_in_memory: stats.rows,
+        ..TierStats::default()
+    });
+    let values = [
+        stats.rows,
+        stats.capacity,
+        stats.rows_bytes,
+        stats.index_bytes,
+        stats.history_bytes,
+        load,
+        stats.hits,
+        stats.new,
+        stats.refused,
+        stats.evicted,
+        stats.stale,
+        tier.rows_in_memory,
+        tier.rows_on_disk,
+        tier.ram_rows,
+        tier.hits,
+        tier.misses,
+        tier.bytes_read,
+        tier.bytes_written,
+        tier.bytes_on_disk,
+        tier.wait_nanoseconds,
+        tier.given_up,
+    ];
+    values.map(|value| value as i64)
 }

@@ -37,23 +37,35 @@ pub(crate) trait Optimizer: Send + Sync + 'static {
 }
 
 /// The scalars of one run.
-pub(crate) struct Hyper<'a> {
-    context: &'a Context,
-    /// The number of the first of them among all tensors, and among the inputs of the definition.
-    first: (usize, usize),
+pub(crate) enum Hyper<'a> {
+    /// Inputs of the op; `first` is the number of the first of them among all tensors, and among
+    /// the inputs of the definition.
+    Inputs {
+        context: &'a Context,
+        first: (usize, usize),
+    },
+    /// Values.
+    Values(&'a [f32]),
 }
 
 impl<'a> Hyper<'a> {
     /// Those that begin with tensor number `tensor`, which is input number `arg` of the definition.
     pub(super) fn new(context: &'a Context, tensor: usize, arg: usize) -> Self {
         let first = (tensor, arg);
-        Self { context, first }
+        Self::Inputs { context, first }
     }
 
     /// Scalar number `at` after the gradient.
     fn get(&self, at: usize) -> Result<f32> {
-        let (tensor, arg) = self.first;
-        self.context.tensor(tensor + at, arg + at)?.scalar::<f32>()
+        match self {
+            Hyper::Inputs { context, first } => {
+                context.tensor(first.0 + at, first.1 + at)?.scalar::<f32>()
+            }
+            Hyper::Values(values) => values.get(at).copied().ok_or_else(|| {
+                Error::invalid("hyper has too few numbers for the optimizer")
+                    .with("hyper", values.len())
+            }),
+        }
     }
 }
 
@@ -85,10 +97,7 @@ impl<O: Optimizer> OpKernel for ByOffset<O> {
             expect_rank(&offsets, 1)?;
             expect_rank(&grad, 2)?;
             expect_last(&grad, table.dim())?;
-            let optimizer = self.0.step(&Hyper {
-                context,
-                first: (3, 3),
-            })?;
+            let optimizer = self.0.step(&Hyper::new(context, 3, 3))?;
             let target = Target::Offsets(offsets.values::<i64>()?);
             let updated =
                 table.apply(pool()?, target, grad.values::<f32>()?, optimizer.as_ref())?;
@@ -131,10 +140,9 @@ impl<O: Optimizer> OpKernel for ByRestore<O> {
                     bags: sums(ends),
                 });
             }
-            let optimizer = self.optimizer.step(&Hyper {
-                context,
-                first: (1 + 3 * self.lookups, 4),
-            })?;
+            let optimizer = self
+                .optimizer
+                .step(&Hyper::new(context, 1 + 3 * self.lookups, 4))?;
             let updated = table.apply_lookups(pool()?, &lookups, optimizer.as_ref())?;
             context.set_scalar(0, updated as i64)
         })
@@ -176,10 +184,7 @@ impl<O: Optimizer> OpKernel for Pooled<O> {
                     bags: is_pooled.then(|| bags.bags()).transpose()?,
                 });
             }
-            let optimizer = optimizer.step(&Hyper {
-                context,
-                first: (1 + 6 * lookups, 7),
-            })?;
+            let optimizer = optimizer.step(&Hyper::new(context, 1 + 6 * lookups, 7))?;
             let updated = table.apply_lookups(pool()?, &given, optimizer.as_ref())?;
             context.set_scalar(0, updated as i64)
         })
@@ -197,10 +202,7 @@ impl<O: Optimizer> OpKernel for ById<O> {
         let (table, input, grad) = (table(context)?, context.input(1)?, context.input(2)?);
         on(&table, || {
             expect_row_each(&grad, &input, table.dim())?;
-            let optimizer = self.0.step(&Hyper {
-                context,
-                first: (3, 3),
-            })?;
+            let optimizer = self.0.step(&Hyper::new(context, 3, 3))?;
             let target = Target::Ids(ids(&input)?);
             let updated =
                 table.apply(pool()?, target, grad.values::<f32>()?, optimizer.as_ref())?;

@@ -10,14 +10,14 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-const PATH: Arg = Arg {
+pub(super) const PATH: Arg = Arg {
     name: "path",
     dtype: "uint8",
     shape: "(b)",
     doc: "The table's directory in a checkpoint, as the bytes of a path.",
 };
 
-fn path(input: &Input) -> Result<&Path> {
+pub(super) fn path(input: &Input) -> Result<&Path> {
     let bytes = input.values::<u8>()?;
     if bytes.is_empty() || bytes.contains(&0) {
         return Err(Error::invalid(
@@ -28,7 +28,7 @@ fn path(input: &Input) -> Result<&Path> {
 }
 
 /// The paths of an input, with a zero byte between two.
-fn paths(input: &Input) -> Result<Vec<&Path>> {
+pub(super) fn paths(input: &Input) -> Result<Vec<&Path>> {
     let bytes = input.values::<u8>()?;
     let paths: Vec<&Path> = bytes
         .split(|byte| *byte == 0)
@@ -41,7 +41,7 @@ fn paths(input: &Input) -> Result<Vec<&Path>> {
 }
 
 /// An epoch as it is given out: int64, because TensorFlow computes with it.
-const EPOCH: Arg = Arg {
+pub(super) const EPOCH: Arg = Arg {
     name: "epoch",
     dtype: "int64",
     shape: "()",
@@ -49,7 +49,7 @@ const EPOCH: Arg = Arg {
           does not track changes.",
 };
 
-const PATHS: Arg = Arg {
+pub(super) const PATHS: Arg = Arg {
     name: "path",
     dtype: "uint8",
     shape: "(b)",

@@ -4,6 +4,9 @@ mod admission;
 mod ahead;
 mod apply;
 mod bags;
+mod cluster;
+mod cluster_parts;
+mod cluster_rows;
 mod fields;
 mod file;
 mod grouped;
@@ -100,6 +103,23 @@ macro_rules! for_each_op {
             file::SaveDelta,
             file::Load,
             file::WarmStart,
+            cluster::ClusterTable,
+            cluster::DistinctSplit,
+            cluster::Stitch,
+            cluster::PackGradients,
+            cluster_rows::Pull,
+            cluster_rows::Push<apply::Sgd>,
+            cluster_rows::Push<apply::Momentum>,
+            cluster_rows::Push<apply::Adagrad>,
+            cluster_rows::Push<apply::LazyAdam>,
+            cluster_rows::Push<apply::Ftrl>,
+            cluster_parts::Init,
+            cluster_parts::Ready,
+            cluster_parts::PartStats,
+            cluster_parts::SavePart,
+            cluster_parts::StagePart,
+            cluster_parts::Close,
+            cluster_parts::Publish,
             variables::CheckedIds,
             variables::FindInitial
         )

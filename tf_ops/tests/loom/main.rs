@@ -1,4 +1,5 @@
-//! Every interleaving of the steps of the registry and of the kept buffers, by loom.
+//! Every interleaving of the steps of the registry, of shared tables and of the kept buffers, by
+//! loom.
 //!
 //! The modules are those of the crate, compiled here with loom's locks and atomics: `cargo test -p
 //! mx_rec_tf_ops --test loom`.
@@ -7,11 +8,15 @@
 mod kept;
 #[path = "../../src/registry.rs"]
 mod registry;
+#[path = "../../src/shared.rs"]
+mod shared;
 mod sync;
 
 use kept::{Bytes, Kept, Limits};
 use loom::thread;
-use registry::{Registry, Settings};
+use mx_rec_kernels::{Kind, Partition};
+use registry::Registry;
+use shared::{Name, Settings, SharedTables};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
@@ -55,12 +60,14 @@ impl Settings for Number {
     }
 }
 
-type Tables = Registry<Memory, Number, Hold>;
+type Tables = Registry<Memory, Hold>;
+type Shared = SharedTables<Memory, Number, ()>;
 
-/// What one model works on: a registry, the buffers that it holds open, and counts of live tables
-/// and buffers.
+/// What one model works on: a registry, the buffers that it holds open, shared tables, and counts
+/// of live tables and buffers.
 struct World {
     registry: Tables,
+    shared: Shared,
     kept: Arc<Kept<Memory>>,
     tables: Arc<AtomicUsize>,
     buffers: Arc<AtomicUsize>,
@@ -79,6 +86,7 @@ impl World {
         });
         Arc::new(World {
             registry,
+            shared: SharedTables::new(|| ()),
             kept,
             tables: Arc::default(),
             buffers: Arc::default(),
@@ -182,62 +190,55 @@ fn numbers_are_given_once_and_name_their_own_table() {
     );
 }
 
-#[test]
-fn two_who_open_a_name_at_once_get_one_table_and_it_stays() {
-    fn open(world: &World) {
-        let mine = world.registry.open("a", Number(1), |_| Ok(world.table()));
-        let mine = mine.expect("the settings agree");
-        assert!(world.registry.get(mine.number()).is_ok());
+fn name() -> Name {
+    Name {
+        table: "a".to_owned(),
+        part: Partition::new(0, 1).expect("a part"),
     }
-    model(open, open, |world| {
+}
+
+#[test]
+fn two_initializations_at_once_leave_one_table_and_it_is_open() {
+    fn renew(world: &World) {
+        world.shared.renew(name(), Number(1), world.table());
+        assert!(world.shared.find(&name(), &Number(1)).is_ok());
+    }
+    model(renew, renew, |world| {
         world.expect(1, 0);
-        assert_eq!(world.registry.references("a"), Some(0));
-        assert!(world.registry.end("a").is_ok());
-        world.expect(0, 0);
+        assert!(world.shared.is_open(&name(), &Number(1)));
     });
 }
 
 #[test]
-fn of_two_configurations_of_a_name_one_is_refused_and_nothing_leaks() {
+fn a_restore_beside_an_op_gives_it_the_old_table_or_the_new_one_or_a_retry() {
     model(
-        |world| drop(world.registry.open("a", Number(1), |_| Ok(world.table()))),
-        |world| drop(world.registry.open("a", Number(2), |_| Ok(world.table()))),
         |world| {
-            let first = world.registry.open("a", Number(1), |_| Ok(world.table()));
-            let second = world.registry.open("a", Number(2), |_| Ok(world.table()));
-            assert_ne!(first.is_ok(), second.is_ok());
+            world.shared.renew(name(), Number(1), world.table());
+            world.shared.stage(name(), Number(1), world.table());
+            world.shared.close(&name());
+            assert!(world.shared.publish(&name()).is_ok());
+        },
+        |world| match world.shared.find(&name(), &Number(1)) {
+            Ok(table) => assert!(table.0.load(Ordering::Relaxed) >= 1),
+            Err(error) => assert_eq!(error.kind(), Kind::Aborted),
+        },
+        |world| {
             world.expect(1, 0);
-            drop((first, second));
+            assert!(world.shared.is_open(&name(), &Number(1)));
         },
     );
 }
 
 #[test]
-fn a_name_that_ends_while_it_is_opened_has_a_whole_table_or_none() {
-    loom::model(|| {
-        let world = World::new();
-        drop(world.registry.open("a", Number(1), |_| Ok(world.table())));
-        let theirs = Arc::clone(&world);
-        let opener = thread::spawn(move || {
-            let mine = theirs
-                .registry
-                .open("a", Number(1), |_| Ok(theirs.table()))
-                .expect("the settings agree");
-            // Ended meanwhile, or there.
-            if let Ok(table) = theirs.registry.get(mine.number()) {
-                theirs.kept.give_back(theirs.buffer());
-                assert!(table.0.load(Ordering::Relaxed) >= 1);
-            }
-        });
-        world.registry.end("a").expect("it is there");
-        opener.join().expect("the opener ends");
-        match world.registry.references("a") {
-            None => world.expect(0, 0),
-            Some(references) => {
-                assert_eq!(references, 0);
-                assert!(world.registry.end("a").is_ok());
-                world.expect(0, 0);
-            }
-        }
-    });
+fn an_initialization_beside_a_restore_leaves_one_table() {
+    model(
+        |world| {
+            world.shared.stage(name(), Number(1), world.table());
+            world.shared.close(&name());
+            // The other may have dropped what was staged.
+            let _ = world.shared.publish(&name());
+        },
+        |world| world.shared.renew(name(), Number(1), world.table()),
+        |world| world.expect(usize::from(world.shared.is_open(&name(), &Number(1))), 0),
+    );
 }

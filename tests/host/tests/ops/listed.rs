@@ -37,6 +37,7 @@ fn tensorflow_lists_the_ops_of_the_docs_and_no_other() {
 fn every_op_of_the_docs_is_run_by_these_tests() {
     let sources = [
         include_str!("ahead.rs"),
+        include_str!("cluster.rs"),
         include_str!("fields.rs"),
         include_str!("grouped.rs"),
         include_str!("lookup.rs"),

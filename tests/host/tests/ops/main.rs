@@ -4,6 +4,7 @@
 //! Without a TensorFlow (`MX_REC_HOST_TENSORFLOW`, see ../build.rs) every test is ignored.
 
 mod ahead;
+mod cluster;
 mod fields;
 mod grouped;
 mod listed;

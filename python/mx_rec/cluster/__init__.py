@@ -1,0 +1,1 @@
+"""Tables on TensorFlow's parameter servers: their ops, lookups, updates and saves."""

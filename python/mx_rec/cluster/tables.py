@@ -1,0 +1,126 @@
+"""A table on parameter servers: one part on each, by the buckets of its keys.
+
+| op | on | what |
+|---|---|---|
+| MxRecClusterTable | the worker | stands for the table; gradients are taken of its variable |
+| MxRecPartInit | each parameter server | makes its part, empty; the chief runs it |
+| MxRecPartReady | each parameter server | whether the part is there; sessions wait |
+| MxRecPartSave, MxRecPartStage, ... | each parameter server | saves and restores |
+
+The parts are in TensorFlow's collection of shared resources: the Scaffold of a
+MonitoredTrainingSession and of an Estimator initializes those, and its workers wait until all are.
+"""
+
+import json
+import zlib
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from mx_rec.core.table_variable import CLUSTER_TABLE_OP, SHARED_DEVICE, table_variable
+from mx_rec.ops import library
+from mx_rec.tensorflow.names import resources
+
+# A part may have so many rows beyond its share of the budget: keys do not spread evenly.
+_SLACK_SHARE, _SLACK_ROWS = 0.1, 1024
+
+# Attribute of an op of type MxRecClusterTable: its devices and configurations.
+_PARTS = "_mx_rec_parts"
+
+
+class Parts(NamedTuple):
+    """Where the parts of a table are.
+
+    Attributes:
+        devices: For each part its device.
+        configs: For each part its configuration, as the ops take it.
+    """
+
+    devices: List[str]
+    configs: List[Dict[str, Any]]
+
+
+def build(name: str, scope: str, config: Dict[str, Any], devices: List[str],
+          is_save: bool) -> Tuple[Any, tf.Tensor, tf.Tensor]:
+    """Adds the ops of one table to the present graph.
+
+    Args:
+        name: Name of the table's op.
+        scope: Name scope of its other ops.
+        config: The configuration of the whole table, as MxRecTable takes it.
+        devices: The device of each part.
+        is_save: Whether checkpoints contain the table.
+
+    Returns:
+        The variable, the number of rows (int64 scalar) and the numbers of the table (int64 vector,
+        see mx_rec.util.stats.TableStats).
+    """
+    count = len(devices)
+    with tf.compat.v1.name_scope(scope):
+        text = tf.constant(encode(config), name="config")
+        like = tf.zeros([0, config["dim"]], name="like")
+    variable = table_variable(
+        library().mx_rec_cluster_table(text, like, parts=count, name=name).op)
+    parts = Parts(list(devices), [_part_config(config, count)] * count)
+    setattr(variable.op, _PARTS, parts)
+    # By the name, as all workers know it: tables spread over the parameter servers.
+    setattr(variable.op, SHARED_DEVICE, devices[zlib.crc32(config["name"].encode()) % count])
+    stats = []  # type: List[tf.Tensor]
+    for part, device in enumerate(devices):
+        with tf.device(device), tf.compat.v1.name_scope("{}part_{}/".format(scope, part)):
+            own = tf.constant(encode(parts.configs[part]), name="config")
+            numbers = dict(part=part, parts=count)
+            made = library().mx_rec_part_init(own, name="init", **numbers)
+            ready = library().mx_rec_part_ready(own, name="ready", **numbers)
+            resources.register_resource(own, made.op, tf.not_equal(ready, 0))
+            stats.append(library().mx_rec_part_stats(own, name="stats", **numbers))
+            if is_save:
+                path = tf.compat.v1.placeholder(tf.uint8, [None], name="path")
+                library().mx_rec_part_save(own, path, name="save", **numbers)
+                library().mx_rec_part_stage(own, path, name="stage", **numbers)
+                library().mx_rec_part_close(own, name="close", **numbers)
+                library().mx_rec_part_publish(own, name="publish", **numbers)
+    with tf.compat.v1.name_scope(scope):
+        total = tf.add_n(stats)
+        rows, capacity = total[0], total[1]
+        load = rows * 1000 // tf.maximum(capacity, 1)
+        # The sixth number is a ratio, all others are sums.
+        total = tf.concat([total[:5], [load], total[6:]], 0, name="stats")
+    return variable, tf.identity(rows, name=scope + "size"), total
+
+
+def encode(config: Any) -> np.ndarray:
+    """Returns a configuration as the ops take it: JSON in a uint8 vector."""
+    return np.frombuffer(json.dumps(config, sort_keys=True).encode("utf-8"), np.uint8)
+
+
+def parts_of(table: tf.Operation) -> Parts:
+    """Returns where the parts of a table are.
+
+    Args:
+        table: Its op, of type MxRecClusterTable.
+
+    Raises:
+        NotImplementedError: If the graph was imported: it does not tell.
+    """
+    found = getattr(table, _PARTS, None)
+    if found is None:
+        raise NotImplementedError(
+            "the table op {!r} is of an imported graph, and its table is on parameter servers: "
+            "such a graph can be run and saved, but lookups and updates cannot be added to it. "
+            "Build the graph with create_table.".format(table.name))
+    return found
+
+
+def table_ops_of(graph: tf.Graph) -> List[tf.Operation]:
+    """Returns the ops of a graph that stand for tables on parameter servers."""
+    return [op for op in graph.get_operations() if op.type == CLUSTER_TABLE_OP]
+
+
+def _part_config(config: Dict[str, Any], count: int) -> Dict[str, Any]:
+    """The configuration of one part of a table."""
+    whole = config["capacity"]
+    share = -(-whole // count)
+    capacity = whole if count == 1 else min(whole, int(share * (1 + _SLACK_SHARE)) + _SLACK_ROWS)
+    return dict(config, capacity=capacity)

@@ -1,0 +1,165 @@
+"""Updates of tables on parameter servers.
+
+    gradients by key --MxRecPackGradients--> one tensor for each part              on the worker
+    request, gradients --MxRecPush<Optimizer>--> rows changed            on each parameter server
+
+The request of a lookup is already where its rows were pulled: keys travel once.
+"""
+
+from collections import OrderedDict
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from mx_rec.cluster.lookups import REQUESTS, split_requests
+from mx_rec.cluster.tables import encode, parts_of
+from mx_rec.core.table_variable import described_name
+from mx_rec.ops import library
+from mx_rec.tensorflow.names import tensor_util
+
+_APPLY, _PUSH = "mx_rec_apply_", "mx_rec_push_"
+_SPLIT_OP = "MxRecDistinctSplit"
+
+# Attribute of a graph: its optimizers, by whose places steps are counted.
+_COUNTERS = "_mx_rec_push_counters"
+
+# (variable's tensor, keys, gradients by key) of one table.
+Rows = Tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+
+
+class _Request(NamedTuple):
+    """Keys of several tables that are asked for together.
+
+    Attributes:
+        tables: The op of each member's table.
+        by_part: The request of each part.
+        counts: For each member how many keys each part has.
+        grads: For each member the gradients of its keys.
+    """
+
+    tables: List[tf.Operation]
+    by_part: List[tf.Tensor]
+    counts: List[tf.Tensor]
+    grads: List[tf.Tensor]
+
+
+def push(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[tf.Tensor],
+         attributes: Dict[str, Any], optimizer: Any) -> List[tf.Operation]:
+    """Adds the ops that update the rows of tables on parameter servers, one for each of these.
+
+    Args:
+        apply_op: Name of the plugin's function that updates rows by offset.
+        tables: For each table its gradients.
+        tensors: Numbers of the optimizer, in the op's order.
+        attributes: Attributes of the op.
+        optimizer: The optimizer, which has its own count of steps.
+
+    Returns:
+        The ops.
+
+    Raises:
+        NotImplementedError: If the call stands in a branch, a loop or a function, or the tables are
+            on different parameter servers.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    # pylint: disable=protected-access
+    if graph.building_function or graph._get_control_flow_context() is not None:
+        raise NotImplementedError(
+            "the tables {}, which are on parameter servers, cannot be updated inside of a tf.cond, "
+            "a loop or a tf.function yet: call apply_gradients outside of it.".format(
+                ", ".join(repr(described_name(group[0][0].op)) for group in tables)))
+    devices = parts_of(tables[0][0][0].op).devices
+    for group in tables:
+        if parts_of(group[0][0].op).devices != devices:
+            raise NotImplementedError(
+                "one optimizer cannot update tables on different parameter servers: {} and {}."
+                .format(devices, parts_of(group[0][0].op).devices))
+    requests = _requests(tables, len(devices))
+    make = getattr(library(), apply_op.replace(_APPLY, _PUSH))
+    grads = [grad for request in requests for grad in request.grads]
+    counts = [count for request in requests for count in request.counts]
+    updates = []  # type: List[tf.Operation]
+    for part, device in enumerate(devices):
+        packed = library().mx_rec_pack_gradients(grads, counts, part=part, name="pack")
+        with tf.device(device):
+            configs = [tf.constant(encode([parts_of(op).configs[part] for op in request.tables]),
+                                   name="configs") for request in requests]
+            updates.append(make(
+                configs, [request.by_part[part] for request in requests], packed, _hyper(tensors),
+                part=part, parts=len(devices), counter=_counter(graph, optimizer), name="push",
+                **attributes).op)
+    return updates
+
+
+def _requests(tables: Sequence[List[Rows]], parts: int) -> List[_Request]:
+    """Finds the requests of lookups whose gradients these are, and adds one for all others."""
+    by_split = OrderedDict()  # type: Dict[tf.Operation, Dict[int, Rows]]
+    others = []  # type: List[List[Rows]]
+    for group in tables:
+        places = [_member_of(rows[1], parts) for rows in group]
+        if any(place is None for place in places) or len(set(places)) < len(places):
+            others.append(group)
+            continue
+        for rows, (split, member) in zip(group, places):
+            by_split.setdefault(split, {})[member] = rows
+    requests = []  # type: List[_Request]
+    for split, members in list(by_split.items()):
+        count = split.get_attr("N")
+        if len(members) < count:
+            # A request is pushed whole or not at all.
+            others.extend([rows] for _, rows in sorted(members.items()))
+            continue
+        ordered = [members[member] for member in range(count)]
+        requests.append(_Request([rows[0].op for rows in ordered], getattr(split, REQUESTS),
+                                 list(split.outputs[2 * count:3 * count]),
+                                 [rows[2] for rows in ordered]))
+    if others:
+        requests.append(_new_request(others, parts))
+    return requests
+
+
+def _member_of(keys: tf.Tensor, parts: int) -> Optional[Tuple[tf.Operation, int]]:
+    """Returns the op that made the keys of a lookup, and their place; None if they are others."""
+    op = keys.op
+    if op.type != _SPLIT_OP or keys.value_index >= op.get_attr("N") \
+            or op.get_attr("parts") != parts or getattr(op, REQUESTS, None) is None:
+        return None
+    return op, keys.value_index
+
+
+def _new_request(groups: Sequence[List[Rows]], parts: int) -> _Request:
+    """Adds a request for gradients that are not those of whole lookups."""
+    by_table = OrderedDict()  # type: Dict[tf.Tensor, List[Rows]]
+    for group in groups:
+        for rows in group:
+            by_table.setdefault(rows[0].name, []).append(rows)
+    joined = [group[0] if len(group) == 1 else
+              (group[0][0], tf.concat([keys for _, keys, _ in group], 0),
+               tf.concat([grad for _, _, grad in group], 0)) for group in by_table.values()]
+    keys, places, counts, requests, sizes = library().mx_rec_distinct_split(
+        [rows[1] for rows in joined], parts=parts, name="split")
+    grads = [library().mx_rec_reduce(rows[2], place, key)
+             for rows, place, key in zip(joined, places, keys)]
+    return _Request([rows[0].op for rows in joined], split_requests(requests, sizes, parts),
+                    list(counts), grads)
+
+
+def _hyper(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the optimizer's numbers as a vector, without a transfer for those that never change.
+
+    The present device is that of a parameter server.
+    """
+    values = [tensor_util.constant_value(tensor) for tensor in tensors]
+    if all(value is not None for value in values):
+        return tf.constant(np.array(values, np.float32), name="hyper")
+    return tf.stack([tensor if value is None else tf.constant(value, tf.float32)
+                     for tensor, value in zip(tensors, values)], name="hyper")
+
+
+def _counter(graph: tf.Graph, optimizer: Any) -> int:
+    """Returns the number of an optimizer in its graph."""
+    known = graph.__dict__.setdefault(_COUNTERS, [])  # type: List[Any]
+    if not any(one is optimizer for one in known):
+        known.append(optimizer)
+    return [one is optimizer for one in known].index(True)

@@ -1,0 +1,125 @@
+"""Tables that parameter servers hold in parts: their ops and their directories in a checkpoint.
+
+A checkpoint has `<table>-part-<part>-of-<parts>` for each part, where a table of one process has
+`<table>`. Either can be read by any number of parameter servers, and by one process.
+"""
+
+import os
+import re
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional
+
+import tensorflow as tf
+
+from mx_rec.cluster.tables import table_ops_of
+from mx_rec.core.table_variable import table_name_of
+
+_SAVE, _OTHERS = "MxRecPartSave", ("MxRecPartInit", "MxRecPartStage", "MxRecPartClose",
+                                   "MxRecPartPublish")
+_NAME = re.compile(r"^(.+)-part-\d{5}-of-\d{5}$")
+# The scope of a part's ops, below that of its table's.
+_SCOPE = re.compile(r"/part_\d+/config$")
+
+
+class PartOps(NamedTuple):
+    """The ops of one part of a table.
+
+    Attributes:
+        table: Name of the table.
+        init: Makes the part, empty.
+        close: Takes it out of use.
+        publish: Opens what was read.
+        is_new: Whether the checkpoint that is restored has not got the table.
+    """
+
+    table: str
+    init: tf.Operation
+    close: tf.Operation
+    publish: tf.Operation
+    is_new: bool = False
+
+
+class SavedPart(NamedTuple):
+    """One part that a graph saves.
+
+    Attributes:
+        directory: Name of its directory.
+        table: The op that stands for the table.
+        save: Saves it.
+        stage: Reads it.
+        ops: Its other ops.
+    """
+
+    directory: str
+    table: tf.Operation
+    save: tf.Operation
+    stage: tf.Operation
+    ops: PartOps
+
+
+def saved_parts(graph: tf.Graph, names: Optional[List[str]]) -> List[SavedPart]:
+    """Finds the ops that save and restore parts of tables, also in an imported graph.
+
+    Args:
+        graph: The graph.
+        names: Names of the table ops to take, None for all.
+    """
+    tables = {op.inputs[0].op.name: op for op in table_ops_of(graph)}
+    found = []  # type: List[SavedPart]
+    for save in graph.get_operations() if tables else ():
+        if save.type != _SAVE:
+            continue
+        config = save.inputs[0].op
+        # The configuration of a part lies below that of its table.
+        table = tables.get(_SCOPE.sub("/config", config.name))
+        if table is None or (names is not None and table.name not in names):
+            continue
+        ops = {op.type: op for op in config.outputs[0].consumers() if op.type in _OTHERS}
+        name = table_name_of(table)
+        directory = "{}-part-{:05d}-of-{:05d}".format(
+            name, save.get_attr("part"), save.get_attr("parts"))
+        init, stage, close, publish = [ops[kind] for kind in _OTHERS]
+        found.append(SavedPart(directory, table, save, stage,
+                               PartOps(name, init, close, publish)))
+    return found
+
+
+def directories_of(directory: str, table: str) -> List[str]:
+    """Returns where a checkpoint holds a table: one directory, or one for each part.
+
+    Args:
+        directory: Of the checkpoint's tables.
+        table: The table's name.
+
+    Returns:
+        `<directory>/<table>` if it is there or nothing is, else those of its parts, in order.
+    """
+    whole = os.path.join(directory, table)
+    if os.path.isdir(whole) or not os.path.isdir(directory):
+        return [whole]
+    parts = [os.path.join(directory, name) for name in sorted(os.listdir(directory))
+             if name_of(name) == table and name != table]
+    return parts or [whole]
+
+
+def name_of(directory: str) -> str:
+    """Returns the table that a directory of a checkpoint holds, or a part of it."""
+    match = _NAME.match(directory)
+    return match.group(1) if match else directory
+
+
+def run_on_parts(sess: Any, operations: Iterable[Any], what: str,
+                 feed: Optional[Dict[tf.Tensor, Any]] = None) -> List[int]:
+    """Runs one op of each part.
+
+    Args:
+        sess: A session of their graph.
+        operations: `TableOps` of parts.
+        what: "load" or the name of a field of `PartOps`.
+        feed: What is fed.
+
+    Returns:
+        The rows of each part.
+    """
+    fetches = [(op.load if what == "load" else getattr(op.part, what)).outputs[0]
+               for op in operations]
+    return [int(rows) for rows in sess.run(fetches, feed)] if fetches else []

@@ -1,0 +1,254 @@
+//! Tables in parts: requests, pulls and pushes against the same ops on one table, and the life of a
+//! part from its initialization to its restore.
+
+use crate::oracle::{Optimizer, Random, OPTIMIZERS};
+use crate::table::{settings, Table, DIM};
+use mx_rec_host_tests::{Code, Graph, Node, NodeBuilder, Output, Session, Tensor};
+use serde_json::json;
+use std::collections::BTreeMap;
+
+const PARTS: i64 = 2;
+
+/// The name of the push of an optimizer.
+fn push_of(optimizer: &Optimizer) -> &'static str {
+    match optimizer.op {
+        "MxRecApplySgd" => "MxRecPushSgd",
+        "MxRecApplyMomentum" => "MxRecPushMomentum",
+        "MxRecApplyAdagrad" => "MxRecPushAdagrad",
+        "MxRecApplyLazyAdam" => "MxRecPushLazyAdam",
+        _ => "MxRecPushFtrl",
+    }
+}
+
+/// The ops of a table in two parts, all in this process.
+struct Parts<'g> {
+    graph: &'g Graph,
+    /// For each part what its ops take.
+    config: Output<'g>,
+    /// A list of one.
+    configs: Output<'g>,
+    variable: Output<'g>,
+}
+
+impl<'g> Parts<'g> {
+    fn new(graph: &'g Graph, name: &str) -> Parts<'g> {
+        let one = settings(name, json!({}));
+        let text = |text: &str| graph.constant(&Tensor::vector(text.as_bytes()));
+        let config = text(&one);
+        let like = graph.constant(&Tensor::new::<f32>(&[0, DIM as i64], &[]));
+        let table = graph.node("MxRecClusterTable").input(config).input(like);
+        let table = table.int("parts", PARTS).finish().expect("a table");
+        Parts {
+            graph,
+            config,
+            configs: text(&format!("[{one}]")),
+            variable: table.output(0),
+        }
+    }
+
+    /// Begins a node of a part.
+    fn node(&self, op: &str, part: i64) -> NodeBuilder<'g> {
+        let node = self.graph.node(op).input(self.config);
+        node.int("part", part).int("parts", PARTS)
+    }
+
+    /// A node of each part that takes nothing but the configuration.
+    fn each(&self, op: &str) -> [Node<'g>; 2] {
+        [0, 1].map(|part| self.node(op, part).finish().expect(op))
+    }
+
+    fn pull(&self, request: Output<'g>, part: i64, create: i64) -> Output<'g> {
+        let node = self.graph.node("MxRecPull").input(self.configs);
+        let node = node.input(request).int("part", part);
+        let node = node.int("parts", PARTS).int("create", create);
+        node.finish().expect("MxRecPull").output(0)
+    }
+}
+
+/// What MxRecDistinctSplit gives for one lookup, and the request of each part.
+struct Split<'g> {
+    keys: Output<'g>,
+    places: Output<'g>,
+    counts: Output<'g>,
+    requests: [Output<'g>; 2],
+}
+
+fn split<'g>(graph: &'g Graph, ids: Output<'g>) -> Split<'g> {
+    let node = graph.node("MxRecDistinctSplit").inputs(&[ids]);
+    let node = node.int("parts", PARTS).finish().expect("a split");
+    let axis = graph.constant(&Tensor::scalar(0_i32));
+    let parts = graph.node("SplitV").input(node.output(3));
+    let parts = parts.input(node.output(4)).input(axis);
+    let parts = parts
+        .int("num_split", PARTS)
+        .finish()
+        .expect("two requests");
+    Split {
+        keys: node.output(0),
+        places: node.output(1),
+        counts: node.output(2),
+        requests: [0, 1].map(|part| parts.output(part)),
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn every_optimizer_does_in_parts_what_it_does_in_one_table() {
+    for (number, optimizer) in OPTIMIZERS.iter().enumerate() {
+        let graph = Graph::new();
+        let parts = Parts::new(&graph, &format!("parts_{number}"));
+        let whole = Table::new(&graph, "whole", json!({}));
+        let ids = graph.placeholder::<i64>(&Some(vec![40]));
+        let grad = graph.placeholder::<f32>(&Some(vec![40, DIM as i64]));
+        let hyper = graph.placeholder::<f32>(&Some(vec![-1]));
+        let arguments = (optimizer.arguments)(1);
+        let scalars: Vec<Output<'_>> = arguments
+            .iter()
+            .map(|_| graph.placeholder::<f32>(&Some(vec![])))
+            .collect();
+        let by_ids = format!("{}ByIds", optimizer.op);
+        let node = whole.node(&by_ids).input(ids).input(grad);
+        let reference = crate::update::step(node, optimizer, &scalars);
+        let found = split(&graph, ids);
+        let rows = [0, 1].map(|part| parts.pull(found.requests[part as usize], part, 1));
+        let axis = graph.constant(&Tensor::scalar(0_i32));
+        let joined = graph.node("ConcatV2").inputs(&rows).input(axis).finish();
+        let stitch = graph.node("MxRecStitch").inputs(&[parts.variable]);
+        let stitch = stitch.inputs(&[found.keys]).inputs(&[found.counts]);
+        let stitch = stitch.inputs(&[found.places]);
+        let stitch = stitch.input(joined.expect("rows").output(0)).finish();
+        let embedding = stitch.expect("MxRecStitch").output(0);
+        let sums = graph.node("MxRecReduce").input(grad).input(found.places);
+        let sums = sums.input(found.keys).finish().expect("sums").output(0);
+        let pushes = [0, 1].map(|part| {
+            let packed = graph.node("MxRecPackGradients").inputs(&[sums]);
+            let packed = packed.inputs(&[found.counts]).int("part", part);
+            let packed = packed.finish().expect("gradients").output(0);
+            let push = graph.node(push_of(optimizer)).inputs(&[parts.configs]);
+            let push = push.inputs(&[found.requests[part as usize]]).input(packed);
+            let push = push.input(hyper).int("part", part).int("parts", PARTS);
+            let push = push.int("counter", 0).after(embedding.node());
+            crate::update::step(push, optimizer, &[])
+        });
+        let init = parts.each("MxRecPartInit");
+        let session = Session::new(&graph).expect("a session");
+        session.run(&[], &[], &init).expect("two parts");
+        let mut random = Random(number as u64);
+        let first = (optimizer.arguments)(1);
+        for step in 1..=6 {
+            let batch: Vec<i64> = (0..40).map(|_| random.below(50) as i64 - 1).collect();
+            let slopes: Vec<f32> = (0..40 * DIM).map(|_| random.gradient()).collect();
+            let (batch, slopes) = (
+                Tensor::vector(&batch),
+                Tensor::new(&[40, DIM as i64], &slopes),
+            );
+            // A part counts its own steps: it takes the powers of the first one alone.
+            let mut now = (optimizer.arguments)(step);
+            if optimizer.op == "MxRecApplyLazyAdam" {
+                let power = |beta: f32| (1..step).fold(beta, |power, _| power * beta);
+                (now[1], now[2]) = (power(now[3]), power(now[4]));
+            }
+            let numbers = match optimizer.op {
+                "MxRecApplyLazyAdam" if step > 1 => first.clone(),
+                _ => now.clone(),
+            };
+            let numbers = Tensor::vector(&numbers);
+            let values: Vec<Tensor> = now.into_iter().map(Tensor::scalar).collect();
+            let mut feeds = vec![(ids, &batch), (grad, &slopes), (hyper, &numbers)];
+            feeds.extend(scalars.iter().copied().zip(&values));
+            let results = session.run(&feeds, &[embedding, reference, pushes[0], pushes[1]], &[]);
+            let results = results.expect("a step");
+            let updated: i64 = results[2].value::<i64>() + results[3].value::<i64>();
+            assert_eq!(updated, results[1].value::<i64>(), "{}", optimizer.op);
+            // What evaluation reads from the parts is what the table has.
+            let find = [0, 1].map(|part| parts.pull(found.requests[part as usize], part, 0));
+            let read = session.run(&feeds[..1], &[find[0], find[1], found.keys], &[]);
+            let read = read.expect("rows");
+            let of_whole: BTreeMap<i64, Vec<f32>> = whole.rows(&session).into_iter().collect();
+            let all: Vec<f32> = read[2]
+                .values::<i64>()
+                .iter()
+                .flat_map(|key| of_whole[key].clone())
+                .collect();
+            let parts: Vec<f32> = [&read[0], &read[1]]
+                .iter()
+                .flat_map(|rows| rows.values::<f32>().to_vec())
+                .collect();
+            let bits = |values: &[f32]| values.iter().map(|one| one.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&parts), bits(&all), "{} step {step}", optimizer.op);
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn a_part_is_there_when_it_was_initialized_or_published_and_only_then() {
+    let graph = Graph::new();
+    let parts = Parts::new(&graph, "life");
+    let ids = graph.constant(&Tensor::vector(&[1_i64, 2, 3, 4, 5, 6, 7, 8]));
+    let found = split(&graph, ids);
+    let pulls = [0, 1].map(|part| parts.pull(found.requests[part as usize], part, 1));
+    let ready = parts.each("MxRecPartReady").map(|node| node.output(0));
+    let stats = parts.each("MxRecPartStats").map(|node| node.output(0));
+    let (init, close) = (parts.each("MxRecPartInit"), parts.each("MxRecPartClose"));
+    let publish = parts.each("MxRecPartPublish");
+    let path = graph.placeholder::<u8>(&Some(vec![-1]));
+    let with_path = |op: &str| {
+        [0, 1].map(|part| {
+            parts
+                .node(op, part)
+                .input(path)
+                .finish()
+                .expect(op)
+                .output(0)
+        })
+    };
+    let (save, stage) = (with_path("MxRecPartSave"), with_path("MxRecPartStage"));
+    let session = Session::new(&graph).expect("a session");
+    let is_ready = || {
+        let found = session.run(&[], &ready, &[]).expect("numbers");
+        [found[0].value::<i32>(), found[1].value::<i32>()]
+    };
+    let refused = |fetches: &[Output<'_>], code: Code| {
+        let error = session.run(&[], fetches, &[]).err().expect("an error");
+        assert_eq!(error.code, code, "{error}");
+        assert!(error.to_string().contains("'life'"), "{error}");
+    };
+    assert_eq!(is_ready(), [0, 0]);
+    refused(&pulls[..1], Code::TF_ABORTED);
+    refused(&stats[..1], Code::TF_ABORTED);
+    refused(&[publish[0].output(0)], Code::TF_ABORTED);
+    session.run(&[], &[], &init).expect("parts");
+    session.run(&[], &pulls, &[]).expect("rows");
+    let rows = || {
+        let found = session.run(&[], &stats, &[]).expect("numbers");
+        found[0].values::<i64>()[0] + found[1].values::<i64>()[0]
+    };
+    assert_eq!((is_ready(), rows()), ([1, 1], 8));
+    let root = std::env::temp_dir().join(format!("mx_rec-parts-{}", std::process::id()));
+    std::fs::create_dir_all(&root).expect("a directory");
+    for part in 0..2 {
+        let directory = root.join(format!("life-part-0000{part}-of-00002"));
+        let bytes = Tensor::vector(directory.to_str().expect("text").as_bytes());
+        session
+            .run(&[(path, &bytes)], &[save[part]], &[])
+            .expect("a save");
+    }
+    let nowhere = root.join("missing").join("life");
+    let nowhere = Tensor::vector(nowhere.to_str().expect("text").as_bytes());
+    let error = session.run(&[(path, &nowhere)], &[save[0]], &[]);
+    let error = error.err().expect("an error");
+    assert!(error.to_string().contains("common file system"), "{error}");
+    session.run(&[], &[], &init).expect("parts");
+    assert_eq!(rows(), 0);
+    let table = Tensor::vector(root.join("life").to_str().expect("text").as_bytes());
+    let staged = session.run(&[(path, &table)], &stage, &[]).expect("rows");
+    assert_eq!(staged[0].value::<i64>() + staged[1].value::<i64>(), 8);
+    assert_eq!((is_ready(), rows()), ([1, 1], 0));
+    session.run(&[], &[], &close).expect("closed");
+    assert_eq!(is_ready(), [0, 0]);
+    refused(&pulls[..1], Code::TF_ABORTED);
+    session.run(&[], &[], &publish).expect("published");
+    assert_eq!((is_ready(), rows()), ([1, 1], 8));
+    let _ = std::fs::remove_dir_all(&root);
+}

@@ -1,0 +1,397 @@
+//! What a worker does for tables on parameter servers: `MxRecClusterTable`, `MxRecDistinctSplit`,
+//! `MxRecStitch`, `MxRecPackGradients`. Keys and values travel, never offsets or handles.
+
+use super::support::{expect_rank, ids, limit, KEY_TYPE, LIMIT, MEMBERS};
+use crate::config::Settings;
+use crate::op_def::{Arg, Attr, OpDef};
+use crate::tf::{Construction, Context, Input, OpKernel, Output};
+use crate::threads::pool;
+use mx_rec_kernels::{check_parts, rows_of_part, stitch, Error, Result, Splitter, StitchTo};
+
+pub(super) const PARTS: Attr = Attr {
+    spec: "parts: int >= 1",
+    doc: "Into how many parts the tables are cut; at most 4096.",
+};
+pub(super) const PART: Attr = Attr {
+    spec: "part: int >= 0",
+    doc: "The number of the part.",
+};
+
+/// How many members the node has.
+pub(super) fn members(construction: &Construction) -> Result<usize> {
+    natural(construction, "N").map(|members| members as usize)
+}
+
+/// An int attribute that is not negative.
+pub(super) fn natural(construction: &Construction, name: &'static str) -> Result<u32> {
+    let value = construction.int(name)?;
+    u32::try_from(value)
+        .map_err(|_| Error::invalid("an attribute must not be negative").with(name, value))
+}
+
+/// The tensors of the list that input number `arg` is, behind as many lists of `members` tensors.
+pub(super) fn list(context: &Context, arg: usize, members: usize) -> Result<Vec<Input>> {
+    let start = arg * members;
+    (start..start + members)
+        .map(|at| context.tensor(at, arg))
+        .collect()
+}
+
+/// What stands for a table on parameter servers in the graph of a worker.
+pub(crate) struct ClusterTable;
+
+impl OpKernel for ClusterTable {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecClusterTable",
+        doc:
+            "Stands for a table that parameter servers hold in parts, each a range of the buckets \
+              of its keys. It makes no table: MxRecPartInit does.",
+        inputs: &[
+            Arg {
+                name: "config",
+                dtype: "uint8",
+                shape: "(n)",
+                doc: "The configuration of the whole table, as MxRecTable takes it.",
+            },
+            Arg {
+                name: "like",
+                dtype: "float",
+                shape: "(0, dim)",
+                doc: "No row; its shape states dim.",
+            },
+        ],
+        outputs: &[Arg {
+            name: "variable",
+            dtype: "float",
+            shape: "(0, dim)",
+            doc: "What lookups take and gradients are taken of.",
+        }],
+        attrs: &[PARTS],
+        errors: "`INVALID_ARGUMENT` for a configuration that is not valid, or whose dim is not \
+                 that of `like`.",
+        stateful: true,
+        differentiable: false,
+    };
+
+    fn create(construction: &Construction) -> Result<Self> {
+        check_parts(natural(construction, "parts")?)?;
+        Ok(Self)
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (config, like) = (context.input(0)?, context.input(1)?);
+        let settings = Settings::parse(config.values::<u8>()?)?;
+        if like.dims() != [0, settings.table.dim as i64] {
+            return Err(Error::invalid("like must have shape (0, dim)")
+                .with("table", &settings.table.name)
+                .with("shape", format_args!("{:?}", like.dims()))
+                .with("dim", settings.table.dim));
+        }
+        let variable = context.allocate::<f32>(&like.dims())?;
+        context.set(0, variable)
+    }
+}
+
+const KEYS: Arg = Arg {
+    name: "keys",
+    dtype: "N * int64",
+    shape: "N times (u)",
+    doc: "For each member its distinct keys: those of the first part, then those of the second, \
+          and so on, in order of first occurrence.",
+};
+const PLACES: Arg = Arg {
+    name: "places",
+    dtype: "N * int32",
+    shape: "N times (s...)",
+    doc: "For each member and id its place in keys; -1 for padding.",
+};
+const COUNTS: Arg = Arg {
+    name: "counts",
+    dtype: "N * int64",
+    shape: "N times (p)",
+    doc: "For each member how many keys each part has.",
+};
+
+/// Distinct keys of lookups, by part.
+pub(crate) struct DistinctSplit {
+    members: usize,
+    parts: u32,
+    limit: Option<usize>,
+    splitter: Splitter,
+}
+
+impl OpKernel for DistinctSplit {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecDistinctSplit",
+        doc: "Makes the ids of lookups distinct and sorts the keys by the part of the table that \
+              holds them. It needs no table. A key is in bucket fmix64(key) mod 4096 (the \
+              finalizer of MurmurHash3), and bucket b in part b * parts / 4096.",
+        inputs: &[Arg {
+            name: "ids",
+            dtype: "N * T",
+            shape: "N times (s...)",
+            doc: "For each member keys, any rank.",
+        }],
+        outputs: &[
+            KEYS,
+            PLACES,
+            COUNTS,
+            Arg {
+                name: "requests",
+                dtype: "int64",
+                shape: "(r)",
+                doc:
+                    "For each part what MxRecPull takes: how many keys of each member it has, and \
+                      then these keys, one member behind the other.",
+            },
+            Arg {
+                name: "sizes",
+                dtype: "int64",
+                shape: "(parts)",
+                doc: "How long the request of each part is.",
+            },
+        ],
+        attrs: &[MEMBERS, KEY_TYPE, PARTS, LIMIT],
+        errors: "`INVALID_ARGUMENT` for more distinct keys of a member than `limit`.",
+        stateful: false,
+        differentiable: false,
+    };
+
+    fn create(construction: &Construction) -> Result<Self> {
+        let parts = natural(construction, "parts")?;
+        check_parts(parts)?;
+        Ok(Self {
+            members: members(construction)?,
+            parts,
+            limit: limit(construction)?,
+            splitter: Splitter::new()?,
+        })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let inputs = list(context, 0, self.members)?;
+        let mut found = Vec::with_capacity(self.members);
+        let mut places = Vec::with_capacity(self.members);
+        for input in &inputs {
+            let mut of_ids = context.allocate::<i32>(&input.dims())?;
+            let ids = ids(input)?;
+            let split = self
+                .splitter
+                .split(pool()?, ids, self.parts, of_ids.values())?;
+            if let Some(limit) = self.limit.filter(|&limit| split.keys.len() > limit) {
+                return Err(
+                    Error::invalid("the batch has more distinct keys than its limit")
+                        .with("distinct", split.keys.len())
+                        .with("limit", limit),
+                );
+            }
+            found.push(split);
+            places.push(of_ids);
+        }
+        let parts = self.parts as usize;
+        let total: usize = found.iter().map(|one| one.keys.len()).sum();
+        let mut requests = context.allocate::<i64>(&[(total + parts * self.members) as i64])?;
+        let mut sizes = vec![0_i64; parts];
+        let mut rest = requests.values();
+        let mut starts = vec![0; self.members];
+        for (part, size) in sizes.iter_mut().enumerate() {
+            let before = rest.len();
+            for one in &found {
+                let count = one.counts.get(part).copied().unwrap_or(0);
+                rest = put(rest, &[count as i64])?;
+            }
+            for (one, start) in found.iter().zip(&mut starts) {
+                let end = *start + one.counts.get(part).copied().unwrap_or(0);
+                rest = put(rest, one.keys.get(*start..end).unwrap_or(&[]))?;
+                *start = end;
+            }
+            *size = (before - rest.len()) as i64;
+        }
+        let keys = vectors(context, found.iter().map(|one| one.keys.clone()))?;
+        let counts = vectors(
+            context,
+            found
+                .iter()
+                .map(|one| one.counts.iter().map(|&count| count as i64).collect()),
+        )?;
+        let sizes = vectors(context, std::iter::once(sizes))?;
+        for (at, output) in keys.into_iter().enumerate() {
+            context.set(at, output)?;
+        }
+        for (at, output) in places.into_iter().enumerate() {
+            context.set(self.members + at, output)?;
+        }
+        for (at, output) in counts.into_iter().enumerate() {
+            context.set(2 * self.members + at, output)?;
+        }
+        context.set(3 * self.members, requests)?;
+        for output in sizes {
+            context.set(3 * self.members + 1, output)?;
+        }
+        Ok(())
+    }
+}
+
+/// Copies `values` to the front of `room`; what is left of it.
+fn put<'a>(room: &'a mut [i64], values: &[i64]) -> Result<&'a mut [i64]> {
+    let Some((front, rest)) = room.split_at_mut_checked(values.len()) else {
+        return Err(Error::new(
+            mx_rec_kernels::Kind::Internal,
+            "a request has no room for its keys",
+        ));
+    };
+    front.copy_from_slice(values);
+    Ok(rest)
+}
+
+fn vectors(context: &Context, lists: impl Iterator<Item = Vec<i64>>) -> Result<Vec<Output<i64>>> {
+    lists
+        .map(|values| {
+            let mut output = context.allocate::<i64>(&[values.len() as i64])?;
+            output.values().copy_from_slice(&values);
+            Ok(output)
+        })
+        .collect()
+}
+
+/// Rows of parts to embeddings.
+pub(crate) struct Stitch {
+    members: usize,
+}
+
+impl OpKernel for Stitch {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecStitch",
+        doc: "Spreads the rows that the parts sent over the ids of lookups. Its gradient with \
+              respect to a variable is an IndexedSlices of MxRecReduce and the keys.",
+        inputs: &[
+            Arg {
+                name: "variables",
+                dtype: "N * float",
+                shape: "N times (0, dim)",
+                doc: "The variable of each member's table; it carries dim and is what gradients \
+                      are taken of.",
+            },
+            KEYS,
+            COUNTS,
+            PLACES,
+            Arg {
+                name: "rows",
+                dtype: "float",
+                shape: "(f)",
+                doc: "What MxRecPull gave for each part, one part behind the other.",
+            },
+        ],
+        outputs: &[Arg {
+            name: "embeddings",
+            dtype: "N * float",
+            shape: "N times (s..., dim)",
+            doc: "For each member a row for each id; zeros for -1.",
+        }],
+        attrs: &[MEMBERS],
+        errors: "`INVALID_ARGUMENT` for rows that are not as many as the counts say, and for a \
+                 place that is none.",
+        stateful: false,
+        differentiable: true,
+    };
+
+    fn create(construction: &Construction) -> Result<Self> {
+        let members = members(construction)?;
+        Ok(Self { members })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let list = |arg| list(context, arg, self.members);
+        let (variables, counts, places) = (list(0)?, list(2)?, list(3)?);
+        let rows = context.tensor(4 * self.members, 4)?;
+        let mut outputs = Vec::with_capacity(self.members);
+        for (variable, places) in variables.iter().zip(&places) {
+            expect_rank(variable, 2)?;
+            let mut dims = places.dims();
+            dims.push(variable.dim(1));
+            outputs.push(context.allocate::<f32>(&dims)?);
+        }
+        let mut lookups = Vec::with_capacity(self.members);
+        let inputs = variables.iter().zip(&counts).zip(&places);
+        for (((variable, counts), places), out) in inputs.zip(&mut outputs) {
+            lookups.push(StitchTo {
+                dim: variable.dim(1) as usize,
+                counts: counts.values::<i64>()?,
+                places: places.values::<i32>()?,
+                out: out.values(),
+            });
+        }
+        stitch(pool()?, rows.values::<f32>()?, lookups)?;
+        for (at, output) in outputs.into_iter().enumerate() {
+            context.set(at, output)?;
+        }
+        Ok(())
+    }
+}
+
+/// The gradients that one part gets.
+pub(crate) struct PackGradients {
+    members: usize,
+    part: usize,
+}
+
+impl OpKernel for PackGradients {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecPackGradients",
+        doc: "The gradients of the keys of one part, as MxRecPush<Optimizer> takes them.",
+        inputs: &[
+            Arg {
+                name: "grads",
+                dtype: "N * float",
+                shape: "N times (u, dim)",
+                doc: "For each member the gradients of its distinct keys, in the order of \
+                      MxRecDistinctSplit.",
+            },
+            Arg {
+                name: "counts",
+                dtype: "N * int64",
+                shape: "N times (p)",
+                doc: "For each member how many keys each part has.",
+            },
+        ],
+        outputs: &[Arg {
+            name: "packed",
+            dtype: "float",
+            shape: "(f)",
+            doc: "Those of the part, one member behind the other.",
+        }],
+        attrs: &[MEMBERS, PART],
+        errors: "`INVALID_ARGUMENT` for gradients that are not as many as the counts say.",
+        stateful: false,
+        differentiable: false,
+    };
+
+    fn create(construction: &Construction) -> Result<Self> {
+        Ok(Self {
+            members: members(construction)?,
+            part: natural(construction, "part")? as usize,
+        })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (grads, counts) = (
+            list(context, 0, self.members)?,
+            list(context, 1, self.members)?,
+        );
+        let mut found = Vec::with_capacity(self.members);
+        for (grad, counts) in grads.iter().zip(&counts) {
+            expect_rank(grad, 2)?;
+            let (rows, counts) = (grad.values::<f32>()?, counts.values::<i64>()?);
+            found.push(rows_of_part(rows, grad.dim(1) as usize, counts, self.part)?);
+        }
+        let floats: usize = found.iter().map(|rows| rows.len()).sum();
+        let mut packed = context.allocate::<f32>(&[floats as i64])?;
+        let mut rest = packed.values();
+        for rows in found {
+            let (front, behind) = rest.split_at_mut_checked(rows.len()).unwrap_or_default();
+            front.copy_from_slice(rows);
+            rest = behind;
+        }
+        context.set(0, packed)
+    }
+}

@@ -1,0 +1,458 @@
+//! What a parameter server does in a step: `MxRecPull` reads rows by key, `MxRecPush<Optimizer>`
+//! updates them.
+
+use super::apply::{self, Hyper, Optimizer};
+use super::cluster::{list, members, natural, PART, PARTS};
+use super::support::on;
+use crate::config::Settings;
+use crate::op_def::{Arg, Attr, OpDef};
+use crate::shared::Name;
+use crate::tables::{Part, SHARED};
+use crate::tf::{Construction, Context, OpKernel};
+use crate::threads::pool;
+use crate::trace;
+use mx_rec_kernels::{
+    Absent, Error, Ids, IdsOf, KeyGradients, KeysOf, Partition, Result, RowOptimizer, RowsOf, Table,
+};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// The part that a node is for.
+pub(super) fn partition(construction: &Construction) -> Result<Partition> {
+    Partition::new(
+        natural(construction, "part")?,
+        natural(construction, "parts")?,
+    )
+}
+
+/// A table of a request.
+pub(super) struct Member {
+    pub(super) name: Name,
+    pub(super) settings: Settings,
+}
+
+impl Member {
+    pub(super) fn new(settings: Settings, part: Partition) -> Member {
+        let table = settings.table.name.clone();
+        let name = Name { table, part };
+        Member { name, settings }
+    }
+
+    /// The part that this process holds.
+    pub(super) fn find(&self) -> Result<Arc<Part>> {
+        let part = SHARED.find(&self.name, &self.settings)?;
+        trace::note(&part.table);
+        Ok(part)
+    }
+}
+
+/// The tables of a list of configurations, which is read once as long as it stays the same.
+#[derive(Default)]
+struct Members(Mutex<Option<ReadList>>);
+
+/// A list of configurations as it came, and the members that it names.
+struct ReadList {
+    text: Vec<u8>,
+    members: Arc<Vec<Member>>,
+}
+
+impl Members {
+    fn of(&self, json: &[u8], part: Partition) -> Result<Arc<Vec<Member>>> {
+        let mut known = self.0.lock();
+        if let Some(list) = known.as_ref().filter(|list| list.text == json) {
+            return Ok(Arc::clone(&list.members));
+        }
+        let settings = Settings::parse_list(json)?.into_iter();
+        let members: Arc<Vec<Member>> =
+            Arc::new(settings.map(|one| Member::new(one, part)).collect());
+        *known = Some(ReadList {
+            text: json.to_vec(),
+            members: Arc::clone(&members),
+        });
+        Ok(members)
+    }
+}
+
+/// The keys of each member of a request.
+fn keys_of(request: &[i64], members: usize) -> Result<Vec<&[i64]>> {
+    let refused = || {
+        Error::invalid("a request must be a count for each table, and then so many keys")
+            .with("length", request.len())
+            .with("tables", members)
+    };
+    let (counts, mut rest) = request.split_at_checked(members).ok_or_else(refused)?;
+    let mut found = Vec::with_capacity(members);
+    for &count in counts {
+        let count = usize::try_from(count).map_err(|_| refused())?;
+        let (keys, behind) = rest.split_at_checked(count).ok_or_else(refused)?;
+        found.push(keys);
+        rest = behind;
+    }
+    if rest.is_empty() {
+        return Ok(found);
+    }
+    Err(refused())
+}
+
+const CONFIGS: Arg = Arg {
+    name: "configs",
+    dtype: "uint8",
+    shape: "(b)",
+    doc: "The configurations of the members' tables: a JSON list of what MxRecTable takes.",
+};
+const REQUEST: Arg = Arg {
+    name: "request",
+    dtype: "int64",
+    shape: "(r)",
+    doc: "That of the part, of MxRecDistinctSplit.",
+};
+const SHARED_ERRORS: &str = "`ABORTED` if the process has not got the part: it was started again, \
+                             or the chief has not initialized or restored it yet; \
+                             `INVALID_ARGUMENT` for another configuration than the one it was made \
+                             with.";
+
+/// Rows by key.
+pub(crate) struct Pull {
+    part: Partition,
+    create: bool,
+    members: Members,
+}
+
+impl OpKernel for Pull {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecPull",
+        doc: "Reads rows by key from the parts of several tables that this process holds.",
+        inputs: &[CONFIGS, REQUEST],
+        outputs: &[Arg {
+            name: "rows",
+            dtype: "float",
+            shape: "(f)",
+            doc: "The rows of the first member, then those of the second, and so on.",
+        }],
+        attrs: &[
+            PART,
+            PARTS,
+            Attr {
+                spec: "create: int",
+                doc: "1: unknown keys get rows; 0: they have none and read as zeros.",
+            },
+        ],
+        errors:
+            "`ABORTED` if the process has not got the part: it was started again, or the chief \
+                 has not initialized or restored it yet; `INVALID_ARGUMENT` for another \
+                 configuration than the one it was made with; `RESOURCE_EXHAUSTED` if new rows \
+                 would exceed the part's capacity. No key of any table then gets a row.",
+        stateful: true,
+        differentiable: false,
+    };
+
+    fn create(construction: &Construction) -> Result<Self> {
+        let create = match construction.int("create")? {
+            0 => false,
+            1 => true,
+            other => return Err(Error::invalid("create must be 0 or 1").with("create", other)),
+        };
+        Ok(Self {
+            part: partition(construction)?,
+            create,
+            members: Members::default(),
+        })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (configs, request) = (context.input(0)?, context.input(1)?);
+        let members = self.members.of(configs.values::<u8>()?, self.part)?;
+        let keys = keys_of(request.values::<i64>()?, members.len())?;
+        let parts = members
+            .iter()
+            .map(Member::find)
+            .collect::<Result<Vec<_>>>()?;
+        let sizes: Vec<usize> = parts
+            .iter()
+            .zip(&keys)
+            .map(|(part, keys)| part.table.dim() * keys.len())
+            .collect();
+        let mut rows = context.allocate::<f32>(&[sizes.iter().sum::<usize>() as i64])?;
+        let mut rest = rows.values();
+        let mut outs = Vec::with_capacity(parts.len());
+        for size in sizes {
+            let (front, behind) = rest.split_at_mut_checked(size).unwrap_or_default();
+            outs.push(front);
+            rest = behind;
+        }
+        if self.create {
+            read_new(&parts, &keys, outs)?;
+        } else {
+            let group: Vec<KeysOf<'_>> = parts
+                .iter()
+                .zip(&keys)
+                .map(|(part, keys)| KeysOf {
+                    table: &part.table,
+                    ids: Ids::I64(keys),
+                    absent: Absent::Zeros,
+                })
+                .collect();
+            Table::find_many(pool()?, &group, outs)?;
+        }
+        context.set(0, rows)
+    }
+}
+
+/// Reads rows; unknown keys get some first.
+fn read_new(parts: &[Arc<Part>], keys: &[&[i64]], outs: Vec<&mut [f32]>) -> Result<()> {
+    let mut inverses: Vec<Vec<i32>> = keys.iter().map(|keys| vec![0; keys.len()]).collect();
+    let group = parts
+        .iter()
+        .zip(keys)
+        .zip(&mut inverses)
+        .map(|((part, keys), inverse)| IdsOf {
+            table: &part.table,
+            ids: Ids::I64(keys),
+            inverse,
+        });
+    // Held until the rows are read: none of them becomes that of another key meanwhile.
+    let leases = Table::lease_many(pool()?, group.collect(), None)?;
+    let found: Vec<RowsOf<'_>> = parts
+        .iter()
+        .zip(&leases)
+        .zip(&inverses)
+        .map(|((part, lease), inverse)| RowsOf {
+            table: &part.table,
+            offsets: lease.offsets(),
+            inverse,
+        })
+        .collect();
+    Table::embed_many(pool()?, &found, outs)
+}
+
+/// What an optimizer's push is, beyond what [`Optimizer`] says.
+pub(crate) trait PushOptimizer: Optimizer {
+    /// Definition of the op.
+    const PUSH: &'static OpDef;
+    /// How many numbers it takes.
+    const NUMBERS: usize;
+    /// Where the numbers have the powers of beta1 and beta2, and behind them the betas.
+    const POWERS: Option<usize> = None;
+}
+
+/// One step of an optimizer by key.
+pub(crate) struct Push<O> {
+    optimizer: O,
+    part: Partition,
+    counter: i32,
+    groups: Vec<Members>,
+}
+
+/// The update of one table.
+struct Update<'a> {
+    part: Arc<Part>,
+    grads: Vec<KeyGradients<'a>>,
+}
+
+impl<O: PushOptimizer> OpKernel for Push<O> {
+    const DEF: &'static OpDef = O::PUSH;
+
+    fn create(construction: &Construction) -> Result<Self> {
+        let groups = members(construction)?;
+        Ok(Self {
+            optimizer: O::read(construction)?,
+            part: partition(construction)?,
+            counter: construction.int("counter")?,
+            groups: (0..groups).map(|_| Members::default()).collect(),
+        })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let groups = self.groups.len();
+        let (configs, requests) = (list(context, 0, groups)?, list(context, 1, groups)?);
+        let grads = context.tensor(2 * groups, 2)?;
+        let hyper = context.tensor(2 * groups + 1, 3)?;
+        let hyper = hyper.values::<f32>()?;
+        if hyper.len() != O::NUMBERS {
+            return Err(Error::invalid("hyper must have the optimizer's numbers")
+                .with("hyper", hyper.len())
+                .with("expected", O::NUMBERS));
+        }
+        let mut rest = grads.values::<f32>()?;
+        let given = rest.len();
+        let mut updates: Vec<Update<'_>> = Vec::new();
+        for ((configs, request), known) in configs.iter().zip(&requests).zip(&self.groups) {
+            let members = known.of(configs.values::<u8>()?, self.part)?;
+            let keys = keys_of(request.values::<i64>()?, members.len())?;
+            for (member, keys) in members.iter().zip(keys) {
+                let part = member.find()?;
+                let floats = keys.len().saturating_mul(part.table.dim());
+                let Some((own, behind)) = rest.split_at_checked(floats) else {
+                    return Err(unequal(given));
+                };
+                rest = behind;
+                let one = KeyGradients { keys, grads: own };
+                match updates
+                    .iter_mut()
+                    .find(|update| Arc::ptr_eq(&update.part, &part))
+                {
+                    Some(update) => update.grads.push(one),
+                    None => updates.push(Update {
+                        part,
+                        grads: vec![one],
+                    }),
+                }
+            }
+        }
+        if !rest.is_empty() {
+            return Err(unequal(given));
+        }
+        // Numbers that are out of their ranges are refused before any step is counted.
+        drop(self.optimizer.step(&Hyper::Values(hyper))?);
+        let steps = updates
+            .iter()
+            .map(|update| on(&update.part.table, || self.step(&update.part, hyper)))
+            .collect::<Result<Vec<_>>>()?;
+        let updates = updates.iter().zip(&steps);
+        let pushes: Vec<mx_rec_kernels::Push<'_>> = updates
+            .map(|(update, optimizer)| mx_rec_kernels::Push {
+                table: &update.part.table,
+                grads: update.grads.clone(),
+                optimizer: optimizer.as_ref(),
+            })
+            .collect();
+        let done = Table::push_many(pool()?, &pushes)?;
+        context.set_scalar(0, done.updated as i64)
+    }
+}
+
+impl<O: PushOptimizer> Push<O> {
+    /// The optimizer for the next step of a part.
+    fn step(&self, part: &Part, hyper: &[f32]) -> Result<Box<dyn RowOptimizer>> {
+        let mut numbers = hyper.to_vec();
+        if let Some(powers) = O::POWERS {
+            if let Some([power1, power2, beta1, beta2]) = numbers
+                .get_mut(powers..powers + 4)
+                .and_then(|four| <&mut [f32; 4]>::try_from(four).ok())
+            {
+                let found = part.step(self.counter, (*power1, *power2), (*beta1, *beta2));
+                (*power1, *power2) = found;
+            }
+        }
+        self.optimizer.step(&Hyper::Values(&numbers))
+    }
+}
+
+fn unequal(floats: usize) -> Error {
+    Error::invalid("grads must be a row for each key of all requests").with("floats", floats)
+}
+
+const PUSH_CONFIGS: Arg = Arg {
+    name: "configs",
+    dtype: "N * uint8",
+    shape: "N times (b)",
+    doc: "For each request the configurations of its tables, as MxRecPull takes them.",
+};
+const REQUESTS: Arg = Arg {
+    name: "requests",
+    dtype: "N * int64",
+    shape: "N times (r)",
+    doc: "Those of the part, of MxRecDistinctSplit.",
+};
+const GRADS: Arg = Arg {
+    name: "grads",
+    dtype: "float",
+    shape: "(f)",
+    doc: "The gradients of the keys, in the order of the requests: of MxRecPackGradients.",
+};
+const UPDATED: Arg = Arg {
+    name: "updated",
+    dtype: "int64",
+    shape: "()",
+    doc: "Distinct rows that were updated; rows of padding_keys are not.",
+};
+const GROUPS: Attr = Attr {
+    spec: "N: int >= 1",
+    doc: "Requests.",
+};
+const COUNTER: Attr = Attr {
+    spec: "counter: int",
+    doc: "The number of the optimizer in its graph: each has its own count of steps in a part.",
+};
+
+/// The definition of an optimizer's push.
+macro_rules! push {
+    (
+        $optimizer:ty,
+        $name:literal,
+        $numbers:literal,
+        $order:literal,
+        $powers:expr,
+        [$($attr:expr),*]
+    ) => {
+        impl PushOptimizer for $optimizer {
+            const PUSH: &'static OpDef = &OpDef {
+                name: concat!("MxRecPush", $name),
+                doc: concat!(
+                    "MxRecApply", $name, " by key in the parts of several tables that this process \
+                                          holds. Gradients of one key are summed in the order of \
+                                          the requests; no key gets a row: the gradients of keys \
+                                          without one are dropped and counted. Pushes of several \
+                                          workers wait for each other for as long as one of them \
+                                          updates the same table."
+                ),
+                inputs: &[
+                    PUSH_CONFIGS,
+                    REQUESTS,
+                    GRADS,
+                    Arg {
+                        name: "hyper",
+                        dtype: "float",
+                        shape: "(h)",
+                        doc: concat!("The optimizer's numbers: ", $order, "."),
+                    },
+                ],
+                outputs: &[UPDATED],
+                attrs: &[GROUPS, PART, PARTS, COUNTER, $($attr),*],
+                errors: SHARED_ERRORS,
+                stateful: true,
+                differentiable: false,
+            };
+            const NUMBERS: usize = $numbers;
+            const POWERS: Option<usize> = $powers;
+        }
+    };
+}
+
+push!(apply::Sgd, "Sgd", 2, "lr, weight_decay", None, []);
+push!(
+    apply::Momentum,
+    "Momentum",
+    2,
+    "lr, momentum",
+    None,
+    [Attr {
+        spec: "nesterov: int = 0",
+        doc: "1: Nesterov's form."
+    }]
+);
+push!(
+    apply::Adagrad,
+    "Adagrad",
+    2,
+    "lr, initial_accumulator",
+    None,
+    []
+);
+push!(
+    apply::LazyAdam,
+    "LazyAdam",
+    6,
+    "lr, beta1_power, beta2_power, beta1, beta2, epsilon; each part counts its own steps, and \
+     takes the two powers at the first step after it was initialized or restored only",
+    Some(1),
+    []
+);
+push!(
+    apply::Ftrl,
+    "Ftrl",
+    6,
+    "lr, lr_power, initial_accumulator, l1, l2, l2_shrinkage",
+    None,
+    []
+);
