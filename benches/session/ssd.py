@@ -124,7 +124,8 @@ def _run(number, what, sizes, exponent, target, share=MEMORY_SHARE, is_modified=
         after = sides[0].stats()
         steps = sizes.repetitions + sizes.warmup
         print("%s: %d rows in memory, %d on disk; each step read %d rows and waited %.2f ms" % (
-            number, after.rows_memory, after.rows_disk, (after.read_disk - before.read_disk) / steps,
+            number, after.rows_memory, after.rows_disk,
+            (after.read_disk - before.read_disk) / steps,
             (after.wait_seconds - before.wait_seconds) * 1e3 / steps), flush=True)
         ids = np.unique(arrays[0])[:memory // 2]
         measure.agree(number, sides[0].rows(ids), sides[1].rows(ids), 0)
