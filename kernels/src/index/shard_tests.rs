@@ -234,6 +234,7 @@ proptest! {
             prop_assert!(!shard.insert(key, hash(key), 0));
             prop_assert_eq!(shard.remove(key, hash(key)), row);
         }
-        prop_assert!(shard.buckets.iter().all(|bucket| bucket.passed == 0 && bucket.keys == [0; 5]));
+        let is_empty = |bucket: &Bucket| bucket.passed == 0 && bucket.keys == [0; 5];
+        prop_assert!(shard.buckets.iter().all(is_empty));
     }
 }
