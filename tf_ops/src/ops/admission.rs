@@ -294,9 +294,9 @@ impl TableOp for Stats {
                   row, that got one, and that were refused; keys that were evicted; gradients \
                   that were dropped because their keys were removed after the lookup, each \
                   offset once an update; rows in memory, on disk; the most rows in memory; \
-                  distinct rows of batches that were in memory, that were read from disk; bytes read, \
-                  written; bytes of the files; nanoseconds that steps waited for rows; batches \
-                  ahead whose rows were let go for want of memory.",
+                  distinct rows of batches that were in memory, that were read from disk; bytes \
+                  read, written; bytes of the files; nanoseconds that steps waited for rows; \
+                  batches ahead whose rows were let go for want of memory.",
         }],
         attrs: &[],
         errors: "none of its own.",
