@@ -131,12 +131,14 @@ fn keys() -> impl Strategy<Value = Vec<i64>> {
 
 fn verb() -> impl Strategy<Value = Verb> {
     prop_oneof![
-        4 => (keys(), prop::option::weighted(0.1, 0..12_usize)).prop_map(|(k, l)| Verb::Prepare(k, l)),
+        4 => (keys(), prop::option::weighted(0.1, 0..12_usize))
+            .prop_map(|(k, l)| Verb::Prepare(k, l)),
         4 => any::<u8>().prop_map(Verb::Claim),
         1 => any::<u8>().prop_map(Verb::DropAhead),
         3 => any::<u8>().prop_map(Verb::EndStep),
         3 => keys().prop_map(Verb::Copy),
-        4 => (0..3_usize, 0..40_usize, any::<u8>()).prop_map(|(o, n, g)| Verb::ApplyCopies(o, n, g)),
+        4 => (0..3_usize, 0..40_usize, any::<u8>())
+            .prop_map(|(o, n, g)| Verb::ApplyCopies(o, n, g)),
         3 => Just(Verb::ReadCopies),
         1 => Just(Verb::ForgetCopies),
         4 => keys().prop_map(Verb::Create),
@@ -579,7 +581,11 @@ fn same(table: &Table, model: &Model) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 48,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
     #[test]
     fn a_table_is_a_map_from_keys_to_rows(history in prop::collection::vec(verb(), 1..60)) {
         replay(&history, &Pool::new(1).unwrap(), (CAPACITY, None));
@@ -596,7 +602,9 @@ proptest! {
     }
 
     #[test]
-    fn a_table_that_is_mostly_on_disk_is_a_map_too(history in prop::collection::vec(verb(), 1..80)) {
+    fn a_table_that_is_mostly_on_disk_is_a_map_too(
+        history in prop::collection::vec(verb(), 1..80),
+    ) {
         replay(&history, &Pool::new(1).unwrap(), (CAPACITY, Some(IN_MEMORY)));
     }
 

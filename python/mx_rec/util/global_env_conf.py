@@ -105,7 +105,7 @@ def groups_tables() -> bool:
 
 
 def fuses_lookups() -> bool:
-    """Whether modifying a graph fuses lookups with what reads them: MXREC_FUSE_LOOKUPS, 1 by default.
+    """Whether modifying a graph fuses lookups with their readers: MXREC_FUSE_LOOKUPS, 1 by default.
 
     It is read at each call, so that one process can modify a graph either way.
 

@@ -227,11 +227,11 @@ fn a_part_is_there_when_it_was_initialized_or_published_and_only_then() {
     assert_eq!((is_ready(), rows()), ([1, 1], 8));
     let root = std::env::temp_dir().join(format!("mx_rec-parts-{}", std::process::id()));
     std::fs::create_dir_all(&root).expect("a directory");
-    for part in 0..2 {
+    for (part, &save) in save.iter().enumerate().take(2) {
         let directory = root.join(format!("life-part-0000{part}-of-00002"));
         let bytes = Tensor::vector(directory.to_str().expect("text").as_bytes());
         session
-            .run(&[(path, &bytes)], &[save[part]], &[])
+            .run(&[(path, &bytes)], &[save], &[])
             .expect("a save");
     }
     let nowhere = root.join("missing").join("life");
