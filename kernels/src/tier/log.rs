@@ -328,8 +328,9 @@ impl Log {
 
     /// One step of compaction: copies the live records of segments with few of them, and gives
     /// space back, if the space taken is more than 4/3 of what live records need and a little. So
-    /// the space stays below 1.5 times that if a step follows each append. A step reads 4 MiB at
-    /// most, or 3 times what was appended since the last one.
+    /// the space stays below 1.5 times that, what one append writes and a few segments, if a step
+    /// follows each append. A step reads 4 MiB at most, or 3 times what was appended since the last
+    /// one.
     ///
     /// A record that cannot be read stays where it is: whoever wants it gets the error.
     ///
