@@ -55,6 +55,40 @@ fn a_training_lookup_makes_rows_for_keys_and_zeros_for_padding() {
 
 #[test]
 #[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn a_key_without_a_row_is_found_as_it_would_start_and_ids_of_a_variable_are_checked() {
+    let graph = Graph::new();
+    let random = json!({"kind": "random_uniform", "min": -1.0, "max": 1.0});
+    let table = Table::new(&graph, "t", json!({"initializer": random}));
+    let ids = graph.placeholder::<i64>(&None);
+    let rows = graph.constant(&Tensor::scalar(10_i64));
+    let checked = graph.node("MxRecCheckedIds").input(ids).input(rows);
+    let checked = checked.finish().expect("MxRecCheckedIds").output(0);
+    let found = table.node("MxRecFindInitial").input(table.variable);
+    let found = found.input(checked).finish().expect("MxRecFindInitial");
+    let embedding = table.embed(table.id_offset(ids));
+    let session = Session::new(&graph).expect("a session");
+    let keys = Tensor::vector(&[9_i64, 0, 9]);
+    let before = session.run(&[(ids, &keys)], &[found.output(0), checked], &[]);
+    let before = before.expect("rows that are not there yet");
+    assert_eq!(before[1].values::<i64>(), keys.values::<i64>());
+    assert_eq!(table.size(&session), 0);
+    let made = session.run(&[(ids, &keys)], &[embedding], &[]);
+    let made = &made.expect("rows")[0];
+    assert_eq!(made.values::<f32>(), before[0].values::<f32>());
+    assert_ne!(
+        made.values::<f32>()[..DIM],
+        made.values::<f32>()[DIM..2 * DIM]
+    );
+    for wrong in [10, -1] {
+        let keys = Tensor::vector(&[3_i64, wrong]);
+        let error = session.run(&[(ids, &keys)], &[found.output(0)], &[]);
+        let error = error.err().expect("an id outside of the variable");
+        assert!(error.message.contains(&wrong.to_string()), "{error}");
+    }
+}
+
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
 fn evaluation_makes_no_rows_and_gives_what_absent_keys_are_to_get() {
     let graph = Graph::new();
     let table = Table::new(&graph, "t", json!({}));

@@ -275,15 +275,14 @@ fn a_contradiction_is_an_error_when_the_graph_is_built_and_names_the_input() {
         ),
         (
             // The second tensor of each list.
-            table
-                .node("MxRecApplySgdByRestore")
-                .inputs(&twice([5, 6]))
-                .inputs(&[places(&[7]), places(&[8])])
+            graph
+                .node("MxRecApplySgdMany")
+                .inputs(&[table.handle, table.handle])
+                .inputs(&twice([7, 8]))
                 .inputs(&[floats(&[7, dim]), floats(&[9, dim])])
                 .input(zero)
                 .input(zero),
-            "MxRecApplySgdByRestore: s must agree, but is (8) in inverse and (9) in grad"
-                .to_owned(),
+            "MxRecApplySgdMany: m must agree, but is (8) in offsets and (9) in grad".to_owned(),
         ),
     ] {
         let failure = node.finish().err().expect("a contradiction");
