@@ -122,7 +122,7 @@ STAYS = {
     slot_is_read: "cannot be a slot: something else reads it",
     not_trained: "nothing updates it",
     repeated_rows: "may repeat",
-    initial_of_another: "as a whole|branch",
+    initial_of_another: "as a whole|branch|row by row",
 }
 
 

@@ -268,6 +268,9 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     if initializer is None:
         raise Stays("its initial value has no finite numbers")
     kind, slots, slot_assigns = _plan_updates(uses, shape, has_saver)
+    assigns = [one.name for one in uses.assigns] + slot_assigns
+    if any(nodes.waiting.get(one) != nodes.waiting.get(assigns[0]) for one in assigns):
+        raise Stays("an initializer sets it and not its optimizer's variables, or these alone")
     if trains and not kind and table_name(node.name) not in known:
         raise Stays("nothing updates it in this graph")
     if trains:
@@ -280,7 +283,7 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         reads=[read.name for read in uses.reads], shapes=[one.name for one in uses.shapes],
         states=[one.name for one in uses.states],
         updates=[update.name for update, _ in uses.updates], kind=kind, slots=slots,
-        assigns=[one.name for one in uses.assigns] + slot_assigns, pieces=_pieces(uses))
+        assigns=assigns, pieces=_pieces(uses))
 
 
 def _pieces(uses: _Uses) -> Optional[List[Piece]]:
@@ -300,7 +303,8 @@ def _initial_value(uses: _Uses) -> Affine:
         raise Stays("it is assigned by {} ops".format(len(uses.assigns)) if uses.assigns else
                     "it has no initializer")
     source, output = uses.nodes.source(uses.assigns[0].name, 1)
-    initial = affine_value(uses.nodes, source.name, output) if source is not None else None
+    initial = affine_value(uses.nodes, source.name, output,
+                           shape=shape_of(uses.variable)) if source is not None else None
     if initial is None:
         raise Stays("its initial value ({}) cannot be drawn row by row".format(
             source.name if source is not None else "none"))
@@ -330,6 +334,8 @@ def _plan_updates(uses: _Uses, shape: List[int],
         assert form is not None
         if position != 0:
             raise Stays("it is a variable of an optimizer")
+        if form.sums and _is_scalar(uses.nodes.source(update.name, form.grad)[0]):
+            raise Stays("{} adds one number to whole rows".format(update.name))
         if forms.has_wrong_attribute(form, update):
             raise Stays("{} has {}, which tables do not".format(
                 update.name, forms.has_wrong_attribute(form, update)))
@@ -354,6 +360,12 @@ def _plan_updates(uses: _Uses, shape: List[int],
         assigns.extend(made_by)
     _check_start(kind, slots)
     return kind, slots, assigns
+
+
+def _is_scalar(node: Any) -> bool:
+    """Whether a node is a constant of no dimension."""
+    return node is not None and node.op == "Const" and \
+        not node.attr["value"].tensor.tensor_shape.dim
 
 
 def _are_distinct(nodes: Nodes, update: Any, position: int) -> bool:

@@ -18,7 +18,8 @@ from mx_rec.stock.analysis import StockVariable, plan_variables
 from mx_rec.stock.dense import Filling, make_filling
 from mx_rec.stock.fused import Piece
 from mx_rec.util.stock_tables import StockTables
-from mx_rec.stock.wiring import (forget_variables, in_place_of, replace_output, replace_waiting)
+from mx_rec.stock.wiring import (forget_variables, in_place_of, replace_output, replace_waiting,
+                                 waits_between, waits_of_copy)
 from mx_rec.util.log import logger
 from mx_rec.util.settings import Settings
 
@@ -147,12 +148,34 @@ def _convert(graph: tf.Graph, plan: StockVariable, objects: Dict[str, Any]) -> C
             rows.look_up(graph.get_operation_by_name(lookup.node), lookup.trains)
     for read in plan.reads:
         rows.read(graph.get_operation_by_name(read))
-    for assign in plan.assigns:
-        replace_waiting(graph.get_operation_by_name(assign), None)
+    with graph.as_default(), graph.control_dependencies(None), tf.device("/cpu:0"), \
+            tf.compat.v1.name_scope(table.variable.op.name + "//table/"):
+        clear = library().mx_rec_clear(table.handle, name="initialize").op
+    for name in plan.assigns:
+        assign = graph.get_operation_by_name(name)
+        replace_waiting(assign, clear)
+        # They would set variables that nothing reads any more.
+        graph.prevent_fetching(assign)
+        graph.prevent_feeding(assign.inputs[1])
     names = [plan.name] + [slot.variable for slot in plan.slots]
+    if plan.name in objects:
+        _pass_on(objects[plan.name], plan, clear)
     made = ConvertedVariable(plan, table, *_slices(objects, plan), filling)
     forget_variables(graph, names)
     return made
+
+
+def _pass_on(variable: Any, plan: StockVariable, clear: tf.Operation) -> None:
+    """Makes a variable of Python initialize its table, and say that it cannot load a value."""
+
+    def load(value: Any, session: Any = None) -> None:
+        raise NotImplementedError(
+            "the variable {!r} is the table {!r}, which load() cannot set: restore it from a "
+            "checkpoint, or leave its name out of init(stock_tables=...).".format(
+                plan.name, plan.table))
+
+    variable._initializer_op = clear  # pylint: disable=protected-access
+    variable.load = load
 
 
 def make_table(plan: StockVariable) -> Table:
@@ -196,7 +219,7 @@ class _Rows:
     def look_up(self, op: tf.Operation, trains: bool) -> Sequence[tf.Tensor]:
         """Replaces a gather; returns offsets and inverse if it trains."""
         resolved = ()  # type: Sequence[tf.Tensor]
-        with in_place_of(op):
+        with in_place_of(op, waits_of_copy(op.inputs[0])):
             ids = library().mx_rec_checked_ids(
                 op.inputs[1], tf.constant(self._plan.shape[0], tf.int64, name="rows"), name="ids")
             if trains:
@@ -261,13 +284,14 @@ class _Rows:
         if not pieces or len(self._plan.shape) != 2 or not all(map(self._can_fuse, pieces)):
             return None
         op = self._graph.get_operation_by_name(self._plan.updates[0])
+        form = forms.form_of(op.type)
+        assert form is not None
+        waits = self._waits(op, form, pieces)
         members = []  # type: List[List[tf.Tensor]]
         for piece in pieces:
             grad = self._tensor(piece.grad)
             members.append(self._pool(piece, grad) if piece.bags else self._keep(piece, grad))
-        form = forms.form_of(op.type)
-        assert form is not None
-        with in_place_of(op):
+        with in_place_of(op, waits):
             lists = [list(part) for part in zip(*members)]
             if any(piece.bags for piece in pieces):
                 update = self._apply(op, form, "pooled", lists)
@@ -278,6 +302,17 @@ class _Rows:
             self._graph.prevent_feeding(op.inputs[position])
         # What else reads the rows of a pooled lookup, such as a summary, gathers them by itself.
         return {piece.gather for piece in pieces if piece.bags is None}
+
+    def _waits(self, op: tf.Operation, form: forms.Form,
+               pieces: Sequence[Piece]) -> List[tf.Operation]:
+        """Returns what ops between gradients and an update wait for."""
+        first = [self._tensor(piece.grad) for piece in pieces]
+        for piece in pieces:
+            first.append(self._graph.get_operation_by_name(piece.gather).inputs[1])
+            if piece.bags is not None:
+                first.append(self._tensor((piece.bags.fill, 0)))
+                first.append(self._tensor((piece.bags.result, 0)))
+        return waits_between([op.inputs[form.grad], op.inputs[form.indices]], first)
 
     def _can_fuse(self, piece: Piece) -> bool:
         """Whether shapes are what the chain was recognized for."""

@@ -31,10 +31,13 @@ class Nodes:
         self._readers = {}  # type: Dict[str, List[Use]]
         self.inputs = {}  # type: Dict[str, List[Output]]
         self.waits = {}  # type: Dict[str, List[str]]
+        self.waiting = {}  # type: Dict[str, Set[str]]
         for node in graph_def.node:
             data = [parse(source) for source in node.input if not source.startswith("^")]
             self.inputs[node.name] = data
             self.waits[node.name] = [source[1:] for source in node.input if source.startswith("^")]
+            for waited in self.waits[node.name]:
+                self.waiting.setdefault(waited, set()).add(node.name)
             for position, output in enumerate(data):
                 self._uses.setdefault(output, []).append(Use(node, position))
                 self._readers.setdefault(output[0], []).append(Use(node, position))

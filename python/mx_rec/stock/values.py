@@ -1,7 +1,7 @@
 """What the initial value of a variable is: constants and random numbers, read from its graph."""
 
 import math
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -30,7 +30,8 @@ class Affine(NamedTuple):
     shift: float
 
 
-def affine_value(nodes: Nodes, name: str, output: int = 0, depth: int = 0) -> Optional[Affine]:
+def affine_value(nodes: Nodes, name: str, output: int = 0, depth: int = 0,
+                 shape: Optional[List[int]] = None) -> Optional[Affine]:
     """Reads an expression whose elements are all drawn from one distribution, or all equal.
 
     Args:
@@ -38,9 +39,12 @@ def affine_value(nodes: Nodes, name: str, output: int = 0, depth: int = 0) -> Op
         name: The node that makes the value.
         output: Which of its outputs.
         depth: How deep the expression is already.
+        shape: The sizes of the value. Random numbers of fewer elements would be spread over it,
+            and those that something else reads as well would be the same there.
 
     Returns:
-        The distribution of each element, None if it is anything else. Shapes are not looked at.
+        The distribution of each element, None if it is anything else. Shapes of constants are not
+        looked at; without `shape` there are only constants.
     """
     node = nodes.by_name.get(name)
     if node is None or output != 0 or depth > _DEEPEST:
@@ -48,7 +52,7 @@ def affine_value(nodes: Nodes, name: str, output: int = 0, depth: int = 0) -> Op
 
     def part(position: int) -> Optional[Affine]:
         inputs = nodes.inputs[name]
-        return affine_value(nodes, *inputs[position], depth=depth + 1)
+        return affine_value(nodes, *inputs[position], depth=depth + 1, shape=shape)
 
     if node.op in _PASS or node.op == "Reshape":
         return part(0)
@@ -58,6 +62,8 @@ def affine_value(nodes: Nodes, name: str, output: int = 0, depth: int = 0) -> Op
         value = _equal_elements(node)
         return None if value is None else Affine(None, 0.0, value)
     if node.op in _RANDOM:
+        if shape is None or not _is_own(nodes, node, shape):
+            return None
         return Affine(_RANDOM[node.op], 1.0, 0.0)
     if node.op == "Neg":
         one = part(0)
@@ -65,10 +71,32 @@ def affine_value(nodes: Nodes, name: str, output: int = 0, depth: int = 0) -> Op
     if node.op == "Cast":
         # Of a constant alone: random numbers of another type are other numbers.
         one = part(0)
-        return one if one is not None and one.kind is None else None
+        if one is None or one.kind is not None:
+            return None
+        if not tf.as_dtype(node.attr["DstT"].type).is_floating and one.shift != int(one.shift):
+            return None
+        return one
     if node.op in _BINARY:
         return _combined(node.op, part(0), part(1))
     return None
+
+
+def _is_own(nodes: Nodes, node: Any, shape: List[int]) -> bool:
+    """Whether random numbers are one for each element of a variable, and for nothing else."""
+    source, output = nodes.source(node.name, 0)
+    if source is None or source.op != "Const" or output != 0:
+        return False
+    sizes = tf.make_ndarray(source.attr["value"].tensor)
+    if int(np.prod(sizes, dtype=np.int64)) != int(np.prod(shape, dtype=np.int64)):
+        return False
+    # A variable's initializer is a chain: each op of it is read by one other.
+    while True:
+        readers = {use.node.name: use.node for use in nodes.all_uses(node)}
+        if len(readers) != 1:
+            return False
+        node = next(iter(readers.values()))
+        if node.op in ("Assign", "AssignVariableOp"):
+            return True
 
 
 def _combined(op: str, one: Optional[Affine], other: Optional[Affine]) -> Optional[Affine]:

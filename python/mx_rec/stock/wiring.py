@@ -1,11 +1,15 @@
 """Puts other ops in the place of ops of a graph that no session has run."""
 
 import contextlib
-from typing import Any, Iterator, List, Optional
+from typing import Any, Iterable, Iterator, List, Optional, Set
 
 import tensorflow as tf
 
 from mx_rec.tensorflow.moved import move_outputs
+
+# Ops that cannot fail and change nothing: to wait for one is to wait for what it depends on.
+_PURE = frozenset(("Const", "Identity", "NoOp", "Reshape", "Select", "Shape", "StridedSlice",
+                   "Tile", "ZerosLike"))
 
 
 def replace_output(old: tf.Operation, value: tf.Tensor) -> None:
@@ -47,11 +51,12 @@ def replace_waiting(old: tf.Operation, new: Optional[tf.Operation]) -> None:
 
 
 @contextlib.contextmanager
-def in_place_of(op: tf.Operation) -> Iterator[None]:
+def in_place_of(op: tf.Operation, waits: Iterable[tf.Operation] = ()) -> Iterator[None]:
     """Ops made inside belong to the branch or loop of `op` and wait for what it waits for.
 
     Args:
         op: The op that they replace.
+        waits: What they wait for besides.
     """
     # pylint: disable=protected-access
     graph = op.graph
@@ -60,12 +65,68 @@ def in_place_of(op: tf.Operation) -> Iterator[None]:
         if context is not None:
             context.Enter()
         try:
-            with graph.control_dependencies(op.control_inputs), tf.device("/cpu:0"), \
+            before = list(op.control_inputs) + list(waits)
+            with graph.control_dependencies(before), tf.device("/cpu:0"), \
                     tf.compat.v1.name_scope(op.name + "/table/"):
                 yield
         finally:
             if context is not None:
                 context.Exit()
+
+
+def waits_of_copy(tensor: tf.Tensor) -> List[tf.Operation]:
+    """Returns what the copies of a variable wait for that a tensor is the last of.
+
+    Args:
+        tensor: The value of a variable, read by Identity or ReadVariableOp.
+    """
+    found = []  # type: List[tf.Operation]
+    while tensor.op.type in ("Identity", "ReadVariableOp"):
+        found.extend(tensor.op.control_inputs)
+        tensor = tensor.op.inputs[0]
+    return found
+
+
+def waits_between(last: Iterable[tf.Tensor], first: Iterable[tf.Tensor]) -> List[tf.Operation]:
+    """Returns what ops of a chain wait for: an op in the place of all of them has to wait for it.
+
+    TensorFlow makes the first op inside of `tf.control_dependencies` wait, and not those that read
+    it. What optimizers do to gradients before the update is such a chain.
+
+    Args:
+        last: What the chain gives.
+        first: What it takes; the op in its place takes the same.
+
+    Returns:
+        Ops, without those that only gate gradients.
+    """
+    ends = {tensor.op for tensor in first}
+    chain = _upstream((tensor.op for tensor in last), ends, False)
+    found = []  # type: List[tf.Operation]
+    known = None  # type: Optional[Set[tf.Operation]]
+    for wait in sorted({wait for op in chain for wait in op.control_inputs},
+                       key=lambda op: op.name):
+        if known is None:
+            known = _upstream(ends, set(), True) | ends
+        if any(op.type not in _PURE for op in _upstream([wait], known, True)):
+            found.append(wait)
+    return found
+
+
+def _upstream(starts: Iterable[tf.Operation], ends: Set[tf.Operation],
+              waits: bool) -> Set[tf.Operation]:
+    """Returns ops and all that they depend on, up to `ends`, which are left out."""
+    seen = set()  # type: Set[tf.Operation]
+    waiting = list(starts)
+    while waiting:
+        op = waiting.pop()
+        if op in seen or op in ends:
+            continue
+        seen.add(op)
+        waiting.extend(tensor.op for tensor in op.inputs)
+        if waits:
+            waiting.extend(op.control_inputs)
+    return seen
 
 
 def forget_variables(graph: tf.Graph, names: List[str]) -> None:

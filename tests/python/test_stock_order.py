@@ -1,0 +1,171 @@
+"""Converted variables keep the order of control dependencies, and what initializes them."""
+
+import numpy as np
+import pytest
+
+import stock_cases as cases
+import support
+
+
+@pytest.fixture
+def v1(mx, graph):
+    """tf.compat.v1, with mx_rec and a fresh graph."""
+    mx(stock_tables=".*")
+    return support.tf().compat.v1
+
+
+def variable(v1, use_resource, initializer=None, name="w"):
+    return v1.get_variable(name, [cases.ROWS, cases.DIM], use_resource=use_resource,
+                           initializer=initializer or v1.ones_initializer())
+
+
+def plan_of(graph):
+    from mx_rec.stock.select import convert_graph
+
+    return {plan.name: plan for plan in convert_graph(graph, True)}["w"]
+
+
+def convert(graph):
+    plan = plan_of(graph)
+    assert plan.converts, plan.reason
+    return plan
+
+
+both = pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
+
+
+@both
+def test_an_update_waits_for_what_its_gradients_wait_for(v1, graph, use_resource):
+    tf = support.tf()
+    w, good = variable(v1, use_resource), v1.placeholder(tf.bool, [])
+    loss = tf.reduce_sum(tf.nn.embedding_lookup(w, [1, 2]))
+    optimizer = v1.train.AdagradOptimizer(0.1)
+    (grad, _), = optimizer.compute_gradients(loss)
+    with tf.control_dependencies([v1.Assert(good, ["not good"])]):
+        grad = tf.IndexedSlices(tf.identity(grad.values), tf.identity(grad.indices), grad.dense_shape)
+    train = optimizer.apply_gradients([(grad, w)])
+    init = v1.global_variables_initializer()
+    assert convert(graph).pieces
+    with support.new_session() as sess:
+        sess.run(init)
+        before = sess.run(loss)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="not good"):
+            sess.run(train, {good: False})
+        assert sess.run(loss) == before
+        sess.run(train, {good: True})
+        assert sess.run(loss) != before
+
+
+@both
+def test_a_fused_update_does_not_wait_for_gates(v1, graph, use_resource):
+    tf = support.tf()
+    w, values = variable(v1, use_resource), v1.placeholder(tf.int64, [None])
+    sparse = tf.SparseTensor([[0, 0], [1, 0]], values, [2, 1])
+    rows = tf.nn.safe_embedding_lookup_sparse([w], sparse, combiner="mean")
+    v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(rows * rows))
+    assert convert(graph).pieces
+    update, = [op for op in graph.get_operations() if op.type.startswith("MxRecApply")]
+    assert not [op.name for op in update.control_inputs]
+
+
+@both
+def test_rows_of_a_value_that_was_read_later_are_read_later(v1, graph, use_resource):
+    tf = support.tf()
+    w, ids = variable(v1, use_resource), v1.placeholder(tf.int64, [None])
+    loss = tf.reduce_sum(tf.nn.embedding_lookup(w, ids))
+    train = v1.train.GradientDescentOptimizer(0.5).minimize(loss)
+    with tf.control_dependencies([train]):
+        value = w.read_value()
+    after = tf.gather(value, ids)
+    init = v1.global_variables_initializer()
+    convert(graph)
+    with support.new_session() as sess:
+        sess.run(init)
+        np.testing.assert_array_equal(sess.run(after, {ids: [1, 2]}), np.full([2, cases.DIM], 0.5))
+
+
+@both
+def test_an_initializer_that_runs_again_starts_again(v1, graph, use_resource):
+    tf = support.tf()
+    w = variable(v1, use_resource)
+    loss = tf.reduce_sum(tf.square(tf.nn.embedding_lookup(w, [1, 2])))
+    train = v1.train.AdagradOptimizer(0.1).minimize(loss)
+    init = v1.global_variables_initializer()
+    convert(graph)
+    with support.new_session() as sess:
+        runs = []
+        for start in (init, init, w.initializer):
+            sess.run(start)
+            runs.append([sess.run([loss, train])[0] for _ in range(3)])
+    assert runs[0][0] == 2 * cases.DIM and runs[0][0] > runs[0][2]
+    assert runs[1] == runs[0] and runs[2] == runs[0]
+
+
+@both
+def test_a_value_that_a_table_cannot_take_is_refused(v1, graph, use_resource):
+    tf = support.tf()
+    w = variable(v1, use_resource, v1.random_uniform_initializer())
+    train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.nn.embedding_lookup(w, [1, 2])))
+    init, own = v1.global_variables_initializer(), w.initializer
+    start = own.inputs[1]
+    convert(graph)
+    value = np.zeros([cases.ROWS, cases.DIM], np.float32)
+    with support.new_session() as sess:
+        sess.run(init)
+        with pytest.raises(NotImplementedError, match="'w' is the table 'w'"):
+            w.load(value, sess)
+        with pytest.raises(ValueError, match="fed"):
+            sess.run(init, {start: value})
+        with pytest.raises(ValueError, match="fetchable"):
+            sess.run(own)
+        sess.run(train)
+
+
+@both
+@pytest.mark.parametrize("alone", ["w", "slots"])
+def test_a_variable_that_is_initialized_apart_from_its_slots_stays(v1, graph, use_resource, alone):
+    tf = support.tf()
+    w = variable(v1, use_resource)
+    optimizer = v1.train.AdagradOptimizer(0.1)
+    optimizer.minimize(tf.reduce_sum(tf.nn.embedding_lookup(w, [1, 2])))
+    v1.variables_initializer([w] if alone == "w" else optimizer.variables())
+    plan = plan_of(graph)
+    assert not plan.converts and "initializer" in plan.reason
+
+
+def spread(v1, use_resource):
+    return v1.get_variable("w", use_resource=use_resource, initializer=v1.zeros([cases.ROWS, cases.DIM])
+                           + v1.random_uniform([1, cases.DIM]))
+
+
+def twice(v1, use_resource):
+    start = v1.random_uniform([cases.ROWS, cases.DIM])
+    v1.get_variable("other", initializer=start, use_resource=use_resource)
+    return v1.get_variable("w", initializer=start, use_resource=use_resource)
+
+
+def rounded(v1, use_resource):
+    start = v1.cast(v1.cast(v1.constant(0.7), v1.int32), v1.float32)
+    return v1.get_variable("w", initializer=v1.fill([cases.ROWS, cases.DIM], start), use_resource=use_resource)
+
+
+@both
+@pytest.mark.parametrize("made", [spread, twice, rounded], ids=lambda made: made.__name__)
+def test_random_numbers_that_are_not_one_for_each_element_stay(v1, graph, made, use_resource):
+    w = made(v1, use_resource)
+    v1.train.AdagradOptimizer(0.1).minimize(v1.reduce_sum(v1.gather(w, [1])))
+    plan = plan_of(graph)
+    assert not plan.converts and "row by row" in plan.reason
+
+
+@both
+def test_a_variable_to_which_one_number_is_added_stays(v1, graph, use_resource):
+    tf = support.tf()
+    w = variable(v1, use_resource)
+    tf.nn.embedding_lookup(w, [1, 2])
+    if use_resource:
+        tf.raw_ops.ResourceScatterAdd(resource=w.handle, indices=[1, 2], updates=1.0)
+    else:
+        tf.group(v1.scatter_add(w, [1, 2], 1.0).op)
+    plan = plan_of(graph)
+    assert not plan.converts and "adds one number" in plan.reason
