@@ -112,6 +112,27 @@ def test_means_over_bags_are_equal_to_rounding(static, keepdims):
     assert [len(one.gradients) for one in plan.sums] == [1, 1]
 
 
+@pytest.mark.parametrize("batch, length", [(9, 7), (9, 8), (3, 50), (1, 300)])
+@pytest.mark.parametrize("kind", ["gradient_descent", "adagrad"])
+def test_sums_of_rows_of_one_float_are_equal_to_rounding(batch, length, kind):
+    def script(run):
+        ids = tf().compat.v1.placeholder(tf().int64, [None, None])
+        table = run.table(dim=1)
+        summed = total(run.lookup(table, ids))
+        loss = tf().reduce_sum(tf().square(tf().tanh(summed) - 0.5))
+        update = optimizer(kind).minimize(loss, var_list=[table.variable])
+        run.modify()
+        if run.is_modified:
+            assert [one.fuses for one in run.plan.sums] == [True]
+        sess = run.session()
+        random = np.random.RandomState(length)
+        for _ in range(3):
+            run.step(sess, [summed, loss, update], {ids: random.randint(-1, 500, [batch, length])})
+        run.contents(sess)
+
+    close(script, use_dynamic=True)
+
+
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
 def test_rows_that_are_summed_twice_are_equal_to_rounding(static):
     def script(run):
