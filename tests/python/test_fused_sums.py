@@ -525,3 +525,16 @@ def test_estimators_train_evaluate_and_predict_as_unmodified(tmp_path):
             tf1.reset_default_graph()
     assert seen[True] == seen[False]
     assert fused == [{"MxRecEmbedPooled"}] * 2 + [{"MxRecFindPooled"}] * 2
+
+
+@pytest.mark.parametrize("length", [None, LENGTH], ids=["dynamic", "static"])
+def test_no_update_comes_before_its_sums_are_read(graph, dynamic, length):
+    """The gradient of a linear loss needs no rows, so that only an order of its own keeps the update behind them."""
+    ids = tf().compat.v1.placeholder(tf().int64, [4, length])
+    run = cases.Run(AHEAD)
+    table = run.table(dim=4)
+    summed = total(run.lookup(table, ids))
+    update = optimizer("gradient_descent").minimize(tf().reduce_sum(summed), var_list=[table.variable])
+    run.modify()
+    assert [len(one.gradients) for one in run.plan.sums] == [1]
+    assert "MxRecEmbedPooled" in needed(update)
