@@ -112,6 +112,27 @@ def test_means_over_bags_are_equal_to_rounding(static, keepdims):
     assert [len(one.gradients) for one in plan.sums] == [1, 1]
 
 
+@pytest.mark.parametrize("batch, length", [(9, 7), (9, 8), (3, 50), (1, 300)])
+@pytest.mark.parametrize("kind", ["gradient_descent", "adagrad"])
+def test_sums_of_rows_of_one_float_are_equal_to_rounding(batch, length, kind):
+    def script(run):
+        ids = tf().compat.v1.placeholder(tf().int64, [None, None])
+        table = run.table(dim=1)
+        summed = total(run.lookup(table, ids))
+        loss = tf().reduce_sum(tf().square(tf().tanh(summed) - 0.5))
+        update = optimizer(kind).minimize(loss, var_list=[table.variable])
+        run.modify()
+        if run.is_modified:
+            assert [one.fuses for one in run.plan.sums] == [True]
+        sess = run.session()
+        random = np.random.RandomState(length)
+        for _ in range(3):
+            run.step(sess, [summed, loss, update], {ids: random.randint(-1, 500, [batch, length])})
+        run.contents(sess)
+
+    close(script, use_dynamic=True)
+
+
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
 def test_rows_that_are_summed_twice_are_equal_to_rounding(static):
     def script(run):
@@ -504,3 +525,16 @@ def test_estimators_train_evaluate_and_predict_as_unmodified(tmp_path):
             tf1.reset_default_graph()
     assert seen[True] == seen[False]
     assert fused == [{"MxRecEmbedPooled"}] * 2 + [{"MxRecFindPooled"}] * 2
+
+
+@pytest.mark.parametrize("length", [None, LENGTH], ids=["dynamic", "static"])
+def test_no_update_comes_before_its_sums_are_read(graph, dynamic, length):
+    """The gradient of a linear loss needs no rows, so that only an order of its own keeps the update behind them."""
+    ids = tf().compat.v1.placeholder(tf().int64, [4, length])
+    run = cases.Run(AHEAD)
+    table = run.table(dim=4)
+    summed = total(run.lookup(table, ids))
+    update = optimizer("gradient_descent").minimize(tf().reduce_sum(summed), var_list=[table.variable])
+    run.modify()
+    assert [len(one.gradients) for one in run.plan.sums] == [1]
+    assert "MxRecEmbedPooled" in needed(update)

@@ -33,17 +33,17 @@ def fuse_concats(graph: tf.Graph, planned: Sequence[Concat]) -> None:
         outputs = [reader.outputs[part.output] for reader, part in zip(readers, one.parts)]
         inputs = [inputs_of_rows(reader, part.output)
                   for reader, part in zip(readers, one.parts)]
-        _concatenate(graph.get_operation_by_name(one.node), readers, inputs)
+        read = _concatenate(graph.get_operation_by_name(one.node), readers, inputs)
         replace_shapes(graph, shapes, {output.name: (ids, part[1]) for output, (*part, ids)
-                                       in zip(outputs, inputs)})
+                                       in zip(outputs, inputs)}, [read])
         for tensor, columns in gradients:
-            _replace_gradient(graph, tensor, columns)
+            _replace_gradient(graph, read, tensor, columns)
         for tensor in tensors:
             forbid_feeding(tensor.op, [tensor.value_index])
 
 
 def _concatenate(op: tf.Operation, readers: List[tf.Operation],
-                 inputs: List[List[tf.Tensor]]) -> None:
+                 inputs: List[List[tf.Tensor]]) -> tf.Operation:
     waits = []  # type: List[tf.Operation]
     for tensor in op.inputs:
         before = tensor.op
@@ -59,12 +59,16 @@ def _concatenate(op: tf.Operation, readers: List[tf.Operation],
     with in_place_of(op.graph, op), tf.control_dependencies(waits), tf.device(readers[0].device):
         whole = library().mx_rec_embed_concat(*lists, name=FUSED_NAME)
     replace_each(op, [whole])
+    return whole.op
 
 
-def _replace_gradient(graph: tf.Graph, tensor: tf.Tensor, columns: Columns) -> None:
+def _replace_gradient(graph: tf.Graph, read: tf.Operation, tensor: tf.Tensor,
+                      columns: Columns) -> None:
     """Makes what takes the gradient of a part take its columns of the gradient of the whole."""
     whole = graph.get_tensor_by_name(columns.whole)
     waits = [graph.get_operation_by_name(name) for name in columns.waits]
+    # The shapes of the parts, which the slices take, come after the rows; the whole may not.
+    waits.append(read)
     shapeless = pass_on(graph, tensor.op, whole, waits)
     for name in columns.readers:
         reader = graph.get_operation_by_name(name)

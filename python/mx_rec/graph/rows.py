@@ -61,18 +61,20 @@ def read_rest(graph: tf.Graph, names: Iterable[str]) -> None:
 
 
 def replace_shapes(graph: tf.Graph, shapes: Sequence[tf.Operation],
-                   known: Dict[str, Tuple[tf.Tensor, tf.Tensor]]) -> None:
+                   known: Dict[str, Tuple[tf.Tensor, tf.Tensor]],
+                   waits: Sequence[tf.Operation]) -> None:
     """Makes the shapes of rows known without the rows.
 
     Args:
         graph: The graph.
         shapes: Ops Shape and ShapeN that read rows, or what passes them on.
         known: By the names of rows their ids, and a tensor whose last dimension is theirs.
+        waits: What reads the rows instead: an update that needs a shape still comes after it.
     """
     for op in shapes:
         if not any(output.consumers() for output in op.outputs):
             continue
-        with in_place_of(graph, op):
+        with in_place_of(graph, op), tf.control_dependencies(list(waits)):
             values = [_shape(known, op, tensor) for tensor in op.inputs]
         replace_each(op, values)
 

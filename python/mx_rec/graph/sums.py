@@ -69,16 +69,16 @@ def fuse_sums(graph: tf.Graph, planned: Sequence[Sums]) -> None:
         shapes = [graph.get_operation_by_name(name) for name in one.shapes]
         gradients = [(graph.get_tensor_by_name(gradient.tensor), gradient)
                      for gradient in one.gradients]
-        _replace_sums(rows, one.sums)
-        replace_shapes(graph, shapes, {rows.output.name: (rows.ids, rows.like())})
+        pooled = rows.pooled()
+        _replace_sums(rows, pooled, one.sums)
+        replace_shapes(graph, shapes, {rows.output.name: (rows.ids, rows.like())}, [pooled.op])
         for tensor, gradient in gradients:
-            _replace_gradient(rows, tensor, gradient)
+            _replace_gradient(rows, pooled.op, tensor, gradient)
         for tensor in tensors:
             forbid_feeding(tensor.op, [tensor.value_index])
 
 
-def _replace_sums(rows: _Rows, sums: Sequence[Sum]) -> None:
-    pooled = rows.pooled()
+def _replace_sums(rows: _Rows, pooled: tf.Tensor, sums: Sequence[Sum]) -> None:
     used = set()  # type: Set[str]
     for one in sums:
         op = rows.graph.get_operation_by_name(one.node)
@@ -115,9 +115,13 @@ def _length(ids: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.shape(ids)[-1], tf.float32, name="length")
 
 
-def _replace_gradient(rows: _Rows, tensor: tf.Tensor, gradient: Gradient) -> None:
+def _replace_gradient(rows: _Rows, reader_of_bags: tf.Operation, tensor: tf.Tensor,
+                      gradient: Gradient) -> None:
     """Makes what takes a gradient of each id take that of each bag."""
+    # A gradient of each id has the shape of the rows, so that no update comes before they are
+    # read. One of each bag may be a constant.
     waits = [rows.graph.get_operation_by_name(name) for name in gradient.waits]
+    waits.append(reader_of_bags)
     with in_place_of(rows.graph, tensor.op), tf.control_dependencies(waits):
         of_bags = _of_bags(rows, gradient.repeated)
     shapeless = pass_on(rows.graph, tensor.op, of_bags, waits)
@@ -129,7 +133,7 @@ def _replace_gradient(rows: _Rows, tensor: tf.Tensor, gradient: Gradient) -> Non
                     reader._update_input(  # pylint: disable=protected-access
                         position, shapeless)
         elif reader.outputs[0].consumers():
-            with in_place_of(rows.graph, reader):
+            with in_place_of(rows.graph, reader), tf.control_dependencies(waits):
                 reduced = library().mx_rec_reduce_pooled(
                     of_bags, reader.inputs[1], rows.ends, rows.none, rows.none, reader.inputs[2],
                     name=FUSED_NAME)
