@@ -89,6 +89,7 @@ def test_a_killed_server_comes_back_with_the_rows_of_the_last_checkpoint_and_no_
     assert restored["sizes"] == found["sizes"]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_started_again_and_goes_on(tmp_path):
     with Job(LONG, ps=2, worker=2, LAST="60") as job:
         chief, other = job.start("worker", 0), job.start("worker", 1)
@@ -103,6 +104,7 @@ def test_a_killed_worker_is_started_again_and_goes_on(tmp_path):
     assert first["sizes"][0] > 0
 
 
+@pytest.mark.slow
 def test_a_killed_chief_comes_back_where_it_saved(tmp_path):
     with Job(LONG, ps=2, CHECKPOINTS=str(tmp_path / "model"), SAVE="10", LAST="60") as job:
         wait_for(job.start("worker", 0), "step 45")

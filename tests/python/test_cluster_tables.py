@@ -188,6 +188,7 @@ with tf.device(device):
     assert "'items'" in out and words in out
 
 
+@pytest.mark.slow
 def test_models_of_workers_are_never_slowed_by_a_dead_worker_s_kernels():
     """The kernels of a killed worker are never deleted: no table's life may hang on them."""
     slow = RUN.replace("    for number in range(first, last):", "    for number in range(first, 100000):")
