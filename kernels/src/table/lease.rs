@@ -75,8 +75,7 @@ impl Table {
     ) -> Result<Lease> {
         self.length("inverse", inverse.len(), ids.len())?;
         let room = |n| self.rows().buffers().take(n);
-        self.with_rows_of(pool, ids, || {
-            let (index, offsets) = self.resolve(pool, ids, true, limit, inverse, room)?;
+        self.resolve_with_rows(pool, ids, limit, inverse, room, |index, offsets, _| {
             let offsets = Arc::new(offsets);
             self.register(&offsets);
             drop(index);
@@ -116,21 +115,35 @@ impl Table {
             .split_first()
             .filter(|_| inverse.len() == ids.len() && i32::try_from(ids.len()).is_ok())
         {
-            let _held: Vec<_> = tables
-                .iter()
-                .map(|table| table.bring_in_ahead(pool, ids))
-                .collect();
-            // Each index is held until its rows are staged: no key can be entered or removed before
-            // the lease is known.
-            let index = first.index().read();
             let wanted = match others {
                 [] => Wanted::Keys,
                 _ => Wanted::Occurrences,
             };
             let room = |n| first.rows().buffers().take(n);
-            let mut found = first
-                .keys()
-                .distinct(pool, &index, ids, wanted, inverse, room);
+            let batch = (ids, wanted);
+            // First without a lock on the index: rows come from disk meanwhile.
+            let mut ahead = None;
+            let mut _held = Vec::new();
+            if tables.iter().any(|table| table.has_to_bring_in(ids.len())) {
+                let found = first.look_up(pool, &first.index().read(), batch, inverse, &room);
+                _held.push(first.bring_in_ahead(pool, &found.distinct));
+                let keys = &found.distinct.list.0;
+                for table in others.iter().filter(|one| one.has_to_bring_in(ids.len())) {
+                    let buffer = table.rows().buffers().take(keys.len());
+                    let found = Keys::rows_of(pool, &table.index().read(), keys, buffer);
+                    _held.push(table.bring_in_ahead(pool, &found));
+                    table.rows().buffers().keep(found.offsets);
+                }
+                ahead = Some(found);
+            }
+            // Each index is held until its rows are staged: no key can be entered or removed before
+            // the lease is known.
+            let index = first.index().read();
+            let found = match ahead.filter(|found| found.version == index.version()) {
+                Some(found) => found,
+                None => first.look_up(pool, &index, batch, inverse, &room),
+            };
+            let mut found = found.distinct;
             let (keys, _) = std::mem::take(&mut found.list);
             let source = Fingerprint::of(ids, inverse);
             leases.push(first.stage(pool, &index, found, limit, source));
