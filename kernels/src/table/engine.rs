@@ -141,7 +141,9 @@ impl Table {
         if !create {
             return Ok(self.resolve(pool, ids, false, limit, inverse, zeros)?.1);
         }
-        self.resolve_with_rows(pool, ids, limit, inverse, zeros, |_, offsets, _| Ok(offsets))
+        self.resolve_with_rows(pool, ids, limit, inverse, zeros, |_, offsets, _| {
+            Ok(offsets)
+        })
     }
 
     /// Removes the rows of `ids`, and what was counted of them; unknown keys are no error. Returns

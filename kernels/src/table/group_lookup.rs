@@ -108,7 +108,10 @@ fn bring_in(
     lacks: bool,
 ) -> Result<HeldRows> {
     let mut rows = HeldRows::new();
-    if !tables.iter().any(|one| one.table.has_rows_to_bring_in(lacks)) {
+    if !tables
+        .iter()
+        .any(|one| one.table.has_rows_to_bring_in(lacks))
+    {
         return Ok(rows);
     }
     let held: Vec<Held<'_>> = tables

@@ -2,6 +2,7 @@
 
 mod faults;
 mod support;
+mod switch;
 mod whole;
 
 use mx_rec_kernels::{
