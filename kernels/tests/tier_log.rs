@@ -8,6 +8,7 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Directories of a test, which are removed at its end.
 struct Directories(Vec<PathBuf>);
@@ -107,7 +108,11 @@ impl Model {
     }
 
     fn compact(&mut self) -> mx_rec_kernels::Result<usize> {
-        let moves = self.log.compact()?;
+        self.compact_within(Duration::MAX)
+    }
+
+    fn compact_within(&mut self, limit: Duration) -> mx_rec_kernels::Result<usize> {
+        let moves = self.log.compact_within(limit)?;
         for moved in moves.iter() {
             match self.rows.get_mut(&moved.row) {
                 Some((place, _)) if *place == moved.from => {
@@ -216,6 +221,58 @@ fn space_stays_below_the_bound_however_much_an_append_writes() {
     // What was written in the step, a tenth, is in both places for a moment.
     assert!(worst < 1.6, "{worst}");
     model.check();
+}
+
+/// A step of compaction was bounded in bytes alone: on a slow disk it took seconds.
+#[test]
+fn a_step_of_compaction_on_a_slow_disk_ends_in_time_and_the_next_ones_go_on() {
+    let rows = 8_000_u32;
+    let mut model = Model::new(1, 500, u64::from(rows));
+    model.append(&(0..rows).collect::<Vec<_>>()).unwrap();
+    // Every record is half garbage, 8 MB of 16.
+    let gone: Vec<u32> = (0..rows).filter(|row| row % 5 > 2).collect();
+    model.free(&gone);
+    model.faulty.slow(Duration::from_millis(4));
+    let (mut steps, mut copied) = (0, 1);
+    while copied > 0 {
+        let before = model.log.stats();
+        copied = model.compact_within(Duration::from_millis(20)).unwrap();
+        // A piece reads once and writes once: after two of them there is no time for a third.
+        let read = model.log.stats().bytes_read - before.bytes_read;
+        assert!(read <= 2 * (256 << 10), "{read} bytes");
+        steps += 1;
+        assert!(steps < 200);
+    }
+    assert!(steps > 5, "{steps}");
+    let stats = model.log.stats();
+    assert!(stats.slots * 2 <= stats.live * 3, "{stats:?}");
+    // Where the files are more than twice too large, space comes first.
+    let gone: Vec<u32> = (0..rows)
+        .filter(|row| row % 5 <= 2 && row % 10 != 0)
+        .collect();
+    model.free(&gone);
+    let before = model.log.stats();
+    model.compact_within(Duration::from_millis(20)).unwrap();
+    let read = model.log.stats().bytes_read - before.bytes_read;
+    assert!(read > 2 * (256 << 10), "{read} bytes");
+    model.faulty.slow(Duration::ZERO);
+    model.check();
+}
+
+/// Copies of a step that failed later were live, and nobody's.
+#[test]
+fn copies_that_were_made_before_a_compaction_failed_are_not_lost() {
+    let mut model = Model::new(1, 500, 8_000);
+    model.append(&(0..8_000).collect::<Vec<_>>()).unwrap();
+    model.free(&(0..8_000).filter(|row| row % 5 > 1).collect::<Vec<_>>());
+    for after in [0, 1, 3] {
+        let kind = ErrorKind::Other;
+        model.faulty.fail(Operation::Write, None, (after, 1), kind);
+        let copied = model.compact();
+        model.faulty.heal();
+        assert_eq!(copied.is_err(), after == 0);
+        model.check();
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::sync::Mutex;
 use crate::Result;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a fault concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub struct Faulty {
     faults: Arc<Mutex<Vec<Fault>>>,
     /// What [`Storage::another`] made last, `inner` before.
     newest: Arc<Mutex<Arc<dyn Storage>>>,
+    /// How long each write and each batch of reads takes longer.
+    pause: Arc<Mutex<Duration>>,
 }
 
 impl Faulty {
@@ -47,6 +50,7 @@ impl Faulty {
             newest: Arc::new(Mutex::new(Arc::clone(&inner))),
             inner,
             faults: Arc::default(),
+            pause: Arc::default(),
         }
     }
 
@@ -66,6 +70,18 @@ impl Faulty {
             times,
             kind,
         });
+    }
+
+    /// Lets each write and each batch of reads take so much longer.
+    pub fn slow(&self, pause: Duration) {
+        *self.pause.lock() = pause;
+    }
+
+    fn wait(&self) {
+        let pause = *self.pause.lock();
+        if pause > Duration::ZERO {
+            std::thread::sleep(pause);
+        }
     }
 
     /// No more faults.
@@ -128,6 +144,7 @@ impl Storage for Faulty {
     }
 
     fn write(&self, directory: usize, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.wait();
         if let Err(error) = self.due(Operation::Write, directory) {
             // As on a disk that fills up: some of it is there.
             self.inner.write(directory, at, &bytes[..bytes.len() / 2])?;
@@ -137,6 +154,7 @@ impl Storage for Faulty {
     }
 
     fn read(&self, reads: &mut [ReadAt<'_>]) -> Result<(), ReadFailure> {
+        self.wait();
         for directory in 0..self.directories() {
             let read = reads.iter().position(|read| read.directory == directory);
             if let Some(read) = read {
@@ -158,6 +176,7 @@ impl Storage for Faulty {
             inner,
             faults: Arc::clone(&self.faults),
             newest: Arc::clone(&self.newest),
+            pause: Arc::clone(&self.pause),
         }))
     }
 }

@@ -10,6 +10,7 @@ use crate::{Error, Kind, Pool, Result};
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Bytes that one step of compaction reads at most, if less than a third of that was written since
 /// the last step.
@@ -18,6 +19,9 @@ const STEP: u64 = 4 << 20;
 /// How many times the bytes that were written since the last step one may read otherwise. Segments
 /// that are less than 2/3 full give a byte back for each 3 that are read.
 const SHARE: u64 = 3;
+
+/// Bytes that compaction reads at once, at most, or one record.
+const PIECE: u64 = 256 << 10;
 
 /// A record that is to be written.
 #[derive(Clone, Copy, Debug)]
@@ -337,18 +341,52 @@ impl Log {
     /// # Errors
     /// As for [`Log::append`], of the copies; nothing changed.
     pub fn compact(&self) -> Result<Moves> {
+        self.compact_within(Duration::MAX)
+    }
+
+    /// [`Log::compact`] that ends before `limit` is over, as far as can be foreseen: it goes on in
+    /// pieces of 256 KiB as long as one that takes as long as the longest before ends in time. What
+    /// is left is done by the next steps, which may read as much more. The limit does not hold
+    /// while the space is more than twice that of live records.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn compact_within(&self, limit: Duration) -> Result<Moves> {
         let mut moves = Moves::default();
         let written = self.shared.counters.records_written.load(Relaxed);
-        let before = self.shared.compacted_at.swap(written, Relaxed);
+        let before = self.shared.compacted_at.load(Relaxed);
         let recent = written.saturating_sub(before) * self.shared.record() as u64;
         let mut left = STEP.max(recent.saturating_mul(SHARE));
+        let mut time = Time::new(limit);
         let mut done = Vec::new();
-        while left > 0 {
-            let Some(read) = self.compact_one(left, &mut done, &mut moves)? else {
+        let mut is_late = false;
+        'segments: while left > 0 && !is_late {
+            let victim = self.shared.segments.lock().victim(&done);
+            let Some(victim) = victim else {
                 break;
             };
-            left = left.saturating_sub(read);
+            done.push(victim);
+            let mut from = Some(0);
+            while let Some(start) = from.filter(|_| left > 0) {
+                if !time.has_more() && !self.shared.segments.lock().is_far_too_large() {
+                    is_late = true;
+                    break 'segments;
+                }
+                let most = left.min(PIECE);
+                let (read, next) = match self.compact_piece(victim, start, most, &mut moves) {
+                    Ok(done) => done,
+                    Err(error) if moves.is_empty() => return Err(error),
+                    // The caller has to hear of the copies there are.
+                    Err(_) => break 'segments,
+                };
+                left = left.saturating_sub(read);
+                from = next;
+                time.note();
+            }
         }
+        // What there was no time for is read by the next steps.
+        let until = if is_late { before } else { written };
+        self.shared.compacted_at.store(until, Relaxed);
         let mut segments = self.shared.segments.lock();
         let bytes = segments.segment_bytes();
         // Under the lock: nobody takes an extent while its space goes.
@@ -360,26 +398,20 @@ impl Log {
         Ok(moves)
     }
 
-    /// Copies records of one segment. The bytes read, or `None` if there is nothing to do.
-    fn compact_one(
+    /// Copies records of a segment, of slots `from` on. The bytes read, and where to go on; `None`
+    /// at the end of the segment.
+    fn compact_piece(
         &self,
+        victim: u32,
+        from: u32,
         limit: u64,
-        done: &mut Vec<u32>,
         moves: &mut Moves,
-    ) -> Result<Option<u64>> {
+    ) -> Result<(u64, Option<u32>)> {
         let size = self.shared.record();
         let most = (limit / size as u64).max(1);
-        let (slots, piece, victim) = {
-            let segments = self.shared.segments.lock();
-            let Some(victim) = segments.victim(done) else {
-                return Ok(None);
-            };
-            let (slots, piece) = segments.live_slots(victim, most);
-            (slots, piece, victim)
-        };
-        done.push(victim);
+        let (slots, piece) = self.shared.segments.lock().live_slots(victim, from, most);
         let (Some(&first), Some(&last)) = (slots.first(), slots.last()) else {
-            return Ok(None);
+            return Ok((0, None));
         };
         let start = piece.at + u64::from(first) * size as u64;
         let mut bytes = vec![0; (last - first + 1) as usize * size];
@@ -394,7 +426,7 @@ impl Log {
         };
         if self.shared.storage.read(&mut reads).is_err() {
             spoil();
-            return Ok(Some(0));
+            return Ok((0, None));
         }
         self.shared.counted(bytes.len() as u64, 0);
         let mut found = Vec::new();
@@ -436,7 +468,7 @@ impl Log {
         }
         drop(segments);
         moves._holds.push(piece.hold);
-        Ok(Some(bytes.len() as u64))
+        Ok((bytes.len() as u64, Some(last + 1)))
     }
 
     /// Drops all records.
@@ -461,5 +493,38 @@ impl Log {
             moved: read(&counters.moved),
             unreadable: read(&counters.unreadable),
         }
+    }
+}
+
+/// How much time is left for pieces of work.
+struct Time {
+    limit: Duration,
+    start: Instant,
+    /// When the piece before ended.
+    last: Duration,
+    /// How long the longest piece took.
+    longest: Duration,
+}
+
+impl Time {
+    fn new(limit: Duration) -> Time {
+        Time {
+            limit,
+            start: Instant::now(),
+            last: Duration::ZERO,
+            longest: Duration::ZERO,
+        }
+    }
+
+    /// Whether a piece that takes as long as the longest one ends in time.
+    fn has_more(&self) -> bool {
+        self.last.saturating_add(self.longest) < self.limit
+    }
+
+    /// A piece has ended.
+    fn note(&mut self) {
+        let now = self.start.elapsed();
+        self.longest = self.longest.max(now.saturating_sub(self.last));
+        self.last = now;
     }
 }

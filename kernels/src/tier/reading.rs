@@ -65,6 +65,30 @@ impl Reading {
     /// there, file and offset; `Io`; `InvalidArgument` if `into` or `keys` is not as long as the
     /// records.
     pub fn run(&self, pool: &Pool, into: &mut [f32], keys: &mut [i64]) -> Result<()> {
+        self.run_all(pool, into, keys, None::<fn() -> Result<()>>)
+    }
+
+    /// [`Reading::run`] while another thread of the pool, if there is one, does something else.
+    ///
+    /// # Errors
+    /// That of `beside`, else as there.
+    pub fn run_beside(
+        &self,
+        pool: &Pool,
+        into: &mut [f32],
+        keys: &mut [i64],
+        beside: impl FnOnce() -> Result<()> + Send,
+    ) -> Result<()> {
+        self.run_all(pool, into, keys, Some(beside))
+    }
+
+    fn run_all(
+        &self,
+        pool: &Pool,
+        into: &mut [f32],
+        keys: &mut [i64],
+        beside: Option<impl FnOnce() -> Result<()> + Send>,
+    ) -> Result<()> {
         let width = self.shared.width();
         if into.len() != self.items.len() * width || keys.len() != self.items.len() {
             return Err(Error::invalid("records do not fit where they are to go")
@@ -83,16 +107,31 @@ impl Reading {
             .iter()
             .filter_map(|item| Some((*item, places[item.index as usize].take()?)))
             .collect();
-        let parts = pool.parts(ordered.len(), READS / 8);
+        let parts = match (pool.parts(ordered.len(), READS / 8), &beside) {
+            // The thread that is ready with something else helps with what is left.
+            (parts @ 2.., Some(_)) => parts * 4,
+            (parts, _) => parts,
+        };
         let mut rest = ordered.as_mut_slice();
-        let mut work = Vec::new();
+        let mut work: Vec<Work<'_, '_, _>> = beside.into_iter().map(Work::Beside).collect();
         for range in ranges(rest.len(), parts) {
             let (part, after) = std::mem::take(&mut rest).split_at_mut(range.len());
             rest = after;
-            work.push(part);
+            work.push(Work::Part(part));
         }
-        pool.try_each(work, |part| self.shared.fill(part))
+        pool.try_each(work, |work| match work {
+            Work::Beside(run) => run(),
+            Work::Part(part) => self.shared.fill(part),
+        })
     }
+}
+
+/// What one thread does.
+enum Work<'w, 't, F> {
+    /// What is done beside the reads.
+    Beside(F),
+    /// Records to be read, in order.
+    Part(&'w mut [(Item, Target<'t>)]),
 }
 
 impl Shared {

@@ -396,15 +396,20 @@ impl Segments {
         (u64::from(segment.live) < u64::from(self.slots()) * 15 / 16).then_some(number as u32)
     }
 
-    /// The live slots of a segment, out of `most` that follow one another, and what is needed to
-    /// read them.
-    pub(super) fn live_slots(&self, number: u32, most: u64) -> (Vec<u32>, Piece) {
+    /// The live slots of a segment from `from` on, out of `most` that follow one another, and what
+    /// is needed to read them.
+    pub(super) fn live_slots(&self, number: u32, from: u32, most: u64) -> (Vec<u32>, Piece) {
         let segment = &self.list[number as usize];
-        let mut slots: Vec<u32> = (0..self.slots())
-            .filter(|&slot| segment.is_live(slot))
-            .collect();
-        if let Some(&first) = slots.first() {
-            slots.retain(|&slot| u64::from(slot - first) < most);
+        let live = (from..self.slots()).filter(|&slot| segment.is_live(slot));
+        let mut slots = Vec::new();
+        for slot in live {
+            if slots
+                .first()
+                .is_some_and(|&first| u64::from(slot - first) >= most)
+            {
+                break;
+            }
+            slots.push(slot);
         }
         let piece = Piece {
             segment: number,
@@ -415,6 +420,12 @@ impl Segments {
             hold: Arc::clone(&segment.hold),
         };
         (slots, piece)
+    }
+
+    /// Whether the space is more than twice what live records need and a little.
+    pub(super) fn is_far_too_large(&self) -> bool {
+        let filled = (self.live * 2).div_ceil(u64::from(self.slots()));
+        self.present > filled + self.heads.len() as u64 + 2
     }
 
     /// A record of a segment cannot be read: it is not compacted as long as it has records.
