@@ -8,8 +8,9 @@
 //! that `shuttle::replay` repeats.
 
 use mx_rec_kernels::checkpoint::{save, StagedLoad};
+use mx_rec_kernels::tier::Files;
 use mx_rec_kernels::{
-    Absent, Error, Ids, Initializer, Pool, Sgd, Table, TableConfig, Target, Thresholds,
+    Absent, Error, Ids, Initializer, Pool, RowsOf, Sgd, Table, TableConfig, Target, Thresholds,
 };
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{thread, Config, Runner};
@@ -34,7 +35,17 @@ fn try_schedules(run: impl Fn() + Send + Sync + Copy + 'static) {
 }
 
 fn table() -> Arc<Table> {
-    let config = TableConfig {
+    Arc::new(Table::new(config()).unwrap())
+}
+
+/// A table with so many rows in memory.
+fn tiered(ram_rows: u64) -> Arc<Table> {
+    let files = Files::open(&[std::env::temp_dir()]).unwrap();
+    Arc::new(Table::tiered_on(config(), ram_rows, Arc::new(files)).unwrap())
+}
+
+fn config() -> TableConfig {
+    TableConfig {
         name: "model".into(),
         dim: DIM,
         capacity: 64,
@@ -43,8 +54,7 @@ fn table() -> Arc<Table> {
         init_param: 1.0,
         frozen_keys: Vec::new(),
         admission_sketch_bytes: 0,
-    };
-    Arc::new(Table::new(config).unwrap())
+    }
 }
 
 /// The first values of a key's row.
@@ -301,6 +311,90 @@ fn an_eviction_that_moves_rows_meets_updates_and_a_clear() {
         }
         threads.into_iter().for_each(|one| one.join().unwrap());
         expect_nothing_left(&table, &pool);
+    });
+}
+
+#[test]
+fn rows_go_to_disk_for_the_first_time_beside_lookups_ahead_groups_and_a_clear() {
+    try_schedules(|| {
+        let tables = [tiered(6), tiered(6)];
+        let pool = Pool::new(1).unwrap();
+        let known = tables.each_ref().map(|table| {
+            let ids = Ids::I64(&[1, 2, 3, 4]);
+            table
+                .id_offset(&pool, ids, true, None, &mut [0; 4])
+                .unwrap()
+        });
+        let growing = |tables: [Arc<Table>; 2], ids: [i64; 4]| {
+            move || {
+                let pool = Pool::new(1).unwrap();
+                for table in &tables {
+                    let mut inverse = [0; 4];
+                    let batch = Ids::I64(&ids);
+                    let lease = table.lease(&pool, batch, None, &mut inverse).unwrap();
+                    expect_rows(table, &pool, &ids, lease.offsets(), &inverse);
+                    let target = Target::Offsets(lease.offsets());
+                    let sgd = Sgd::new(1.0, 0.0).unwrap();
+                    table.apply(&pool, target, &[0.0; 4 * DIM], &sgd).unwrap();
+                }
+            }
+        };
+        let ahead = Arc::clone(&tables[1]);
+        let grouped = tables.clone();
+        let threads = [
+            thread::spawn(growing(tables.clone(), [5, 6, 1, 7])),
+            thread::spawn(move || {
+                let (pool, ids, mut inverse) = (Pool::new(1).unwrap(), [2, 8, 9], [0; 3]);
+                let batch = Ids::I64(&ids);
+                let mut lease = ahead.prepare(&pool, batch, None, &mut inverse);
+                let offsets = lease.offsets();
+                if !ahead.claim(&pool, batch, offsets, None, &inverse).unwrap() {
+                    lease = ahead.lease(&pool, batch, None, &mut inverse).unwrap();
+                }
+                expect_rows(&ahead, &pool, &ids, lease.offsets(), &inverse);
+            }),
+            // Holds the rows of all tables, and then takes the locks.
+            thread::spawn(move || {
+                let pool = Pool::new(1).unwrap();
+                let group = [0, 1].map(|at| RowsOf {
+                    table: &grouped[at],
+                    offsets: &known[at],
+                    inverse: &[3, 2, 1, 0],
+                });
+                for _ in 0..2 {
+                    let mut rows = [9.0; 2 * 4 * DIM];
+                    Table::embed_side_by_side(&pool, &group, &mut rows).unwrap();
+                    for (key, row) in [4, 3, 2, 1].into_iter().zip(rows.chunks_exact(2 * DIM)) {
+                        assert_eq!(row, [first(key); 2].concat());
+                    }
+                }
+            }),
+        ];
+        threads.into_iter().for_each(|one| one.join().unwrap());
+        for table in &tables {
+            let tier = table.stats().tier.unwrap();
+            assert!(
+                tier.rows_on_disk > 0 && tier.rows_in_memory <= 6,
+                "{tier:?}"
+            );
+            assert_eq!(tier.rows_on_disk + tier.rows_in_memory, table.len());
+        }
+        // From here on contents are replaced: offsets may be stale, and rows new.
+        let clearing = Arc::clone(&tables[0]);
+        let clearing = thread::spawn(move || clearing.clear());
+        let pool = Pool::new(1).unwrap();
+        for ids in [[1, 2, 3, 4], [5, 6, 20, 21], [22, 23, 24, 25]] {
+            let batch = Ids::I64(&ids);
+            let lease = tables[0].lease(&pool, batch, None, &mut [0; 4]).unwrap();
+            let mut rows = [9.0; 4 * DIM];
+            if tables[0].lookup(&pool, lease.offsets(), &mut rows).is_ok() {
+                for (key, row) in ids.into_iter().zip(rows.chunks_exact(DIM)) {
+                    assert_eq!(row, first(key));
+                }
+            }
+        }
+        clearing.join().unwrap();
+        expect_nothing_left(&tables[0], &pool);
     });
 }
 

@@ -11,11 +11,37 @@
 //! is left alone. So an exchange that fails has changed nothing.
 
 use super::pins::{Pinned, Pins};
-use super::tiered::{append, free, zeroed, Tiered};
+use super::tiered::{append, fit, free, Tiered};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::tier::{Log, Moved, Moves, Reading, Want};
 use crate::{Error, Kind, Pool, Result};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Rows that are copied out of memory, or into it, are prefetched so many rows ahead: they are those
+/// that were not in use for long.
+const AHEAD: usize = 4;
+
+/// How long a step of compaction takes at most, as far as it can be cut.
+const COMPACTION: Duration = Duration::from_millis(20);
+
+/// Floats that are kept for the next exchange, at most, in each direction.
+const KEPT: usize = 16 << 20;
+
+/// Memory of exchanges, which is kept for the next one: to get new pages takes longer than to fill
+/// them.
+#[derive(Default)]
+pub(super) struct Buffers {
+    arrivals: Vec<f32>,
+    leaving: Vec<f32>,
+}
+
+impl Buffers {
+    /// Bytes held.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<f32>() * (self.arrivals.capacity() + self.leaving.capacity())
+    }
+}
 
 /// What a verb needs in memory before it runs.
 #[derive(Clone, Copy)]
@@ -51,14 +77,13 @@ pub(crate) struct Exchange {
     width: usize,
     reading: Option<Reading>,
     wants: Vec<Want>,
-    /// What was read, by want.
-    arrivals: Vec<f32>,
+    /// What was read, by want, and what is written, by victim.
+    buffers: Buffers,
+    /// Of what was read; none if nothing comes in.
     arrival_keys: Vec<i64>,
     victims: Vec<Victim>,
-    /// What is written, by victim.
-    leaving: Vec<f32>,
     leaving_keys: Vec<i64>,
-    /// Where it was written.
+    /// Where the victims were written.
     places: Vec<u32>,
     moved: Moves,
     /// Keeps those of the wanted rows in memory that are there.
@@ -93,13 +118,14 @@ impl Tiered {
             self.stay(&frames);
             return Ok(Begun::Blocked);
         }
-        let copied = self.copy(&frames);
+        let mut buffers = std::mem::take(&mut self.buffers);
+        let copied = self.copy(&frames, &mut buffers.leaving);
         let reading = match wants.is_empty() {
             true => Ok(None),
             false => self.log.plan(&wants).map(Some),
         };
         match (copied, reading) {
-            (Ok(leaving), Ok(reading)) => {
+            (Ok(()), Ok(reading)) => {
                 let victims = frames.iter().map(|&frame| Victim {
                     frame,
                     row: self.rows[frame as usize],
@@ -116,11 +142,10 @@ impl Tiered {
                     width: self.width(),
                     reading,
                     wants,
-                    arrivals: Vec::new(),
+                    buffers,
                     arrival_keys: Vec::new(),
                     leaving_keys: frames.iter().map(|&one| self.keys[one as usize]).collect(),
                     victims,
-                    leaving,
                     places: Vec::new(),
                     moved: Moves::default(),
                     _pinned: pinned,
@@ -145,7 +170,7 @@ impl Tiered {
             log,
             width,
             wants,
-            arrivals,
+            buffers,
             arrival_keys,
             victims,
             places,
@@ -180,8 +205,8 @@ impl Tiered {
                 }
             }
         });
-        let read = arrival_keys.iter().zip(arrivals.chunks_exact(width));
-        for (want, (&key, floats)) in wants.iter().zip(read) {
+        let read = buffers.arrivals.chunks_exact(width);
+        for (want, (&key, floats)) in wants.iter().zip(arrival_keys.iter().zip(read)) {
             if self.on_disk(want.row) != Some(want.place) {
                 continue;
             }
@@ -196,6 +221,7 @@ impl Tiered {
             self.put(want.row, frame);
             self.keys[frame as usize] = key;
             freed.push(want.place);
+            self.prefetch_free(AHEAD);
         }
         for &Moved { row, from, to } in moved.iter() {
             if self.on_disk(row) == Some(from) {
@@ -206,6 +232,9 @@ impl Tiered {
             }
         }
         free(&self.log, &freed);
+        if buffers.arrivals.capacity().max(buffers.leaving.capacity()) <= KEPT {
+            self.buffers = buffers;
+        }
     }
 
     /// Refuses a request whose distinct rows memory cannot hold: `more`, and those of `rows` that
@@ -232,16 +261,19 @@ impl Tiered {
         .with("rows_in_memory", most))
     }
 
-    /// The floats of some frames, one after the other.
-    fn copy(&self, frames: &[u32]) -> Result<Vec<f32>> {
+    /// Copies the floats of some frames, one after the other.
+    fn copy(&self, frames: &[u32], floats: &mut Vec<f32>) -> Result<()> {
         let width = self.width();
-        let mut floats = zeroed(frames.len() * width)?;
-        for (copy, &frame) in floats.chunks_exact_mut(width).zip(frames) {
+        fit(floats, frames.len() * width)?;
+        for (at, (copy, &frame)) in floats.chunks_exact_mut(width).zip(frames).enumerate() {
+            if let Some(&later) = frames.get(at + AHEAD) {
+                self.frames.prefetch(later, width);
+            }
             if let Some(row) = self.frames.row(frame) {
                 copy.copy_from_slice(row);
             }
         }
-        Ok(floats)
+        Ok(())
     }
 
     /// Gives frames that were chosen to be emptied back to the policy.
@@ -282,32 +314,34 @@ impl Exchange {
     /// # Errors
     /// What the log says. `finish` leaves all rows where they are then.
     pub(crate) fn run(&mut self, pool: &Pool) -> Result<()> {
-        if let Some(reading) = &self.reading {
-            let mut floats = zeroed(self.wants.len() * self.width)?;
-            let mut keys = vec![0; self.wants.len()];
-            reading.run(pool, &mut floats, &mut keys)?;
-            (self.arrivals, self.arrival_keys) = (floats, keys);
-        }
-        if !self.victims.is_empty() {
-            let rows: Vec<u32> = self.victims.iter().map(|victim| victim.row).collect();
-            let written = append(
-                &self.log,
-                &rows,
-                &self.leaving_keys,
-                &self.leaving,
-                self.width,
-            );
-            match written {
-                Ok(places) => self.places = places,
-                Err(error) => {
-                    // Nothing comes in, either.
-                    (self.arrivals, self.arrival_keys) = Default::default();
-                    return Err(error);
-                }
+        let (log, width, victims) = (&self.log, self.width, &self.victims);
+        let (keys, leaving) = (&self.leaving_keys, &self.buffers.leaving);
+        let mut places = Vec::new();
+        let mut write = || -> Result<()> {
+            if !victims.is_empty() {
+                let rows: Vec<u32> = victims.iter().map(|victim| victim.row).collect();
+                places = append(log, &rows, keys, leaving, width)?;
             }
+            Ok(())
+        };
+        let done = match &self.reading {
+            None => write(),
+            Some(reading) => {
+                let arrivals = &mut self.buffers.arrivals;
+                fit(arrivals, self.wants.len() * width)?;
+                self.arrival_keys.resize(self.wants.len(), 0);
+                reading.run_beside(pool, arrivals, &mut self.arrival_keys, write)
+            }
+        };
+        if let Err(error) = done {
+            // Neither half changes anything.
+            drop_places(log, &places);
+            self.arrival_keys.clear();
+            return Err(error);
         }
+        self.places = places;
         // What cannot be compacted stays, and says so when it is wanted.
-        self.moved = self.log.compact().unwrap_or_default();
+        self.moved = self.log.compact_within(COMPACTION).unwrap_or_default();
         Ok(())
     }
 }

@@ -10,6 +10,7 @@
 //!
 //! Memory for a row on disk: 4 bytes here, beside what the table keeps by key and by row number.
 
+use super::bring_in::Buffers;
 use super::in_memory::InMemory;
 use super::pins::{Pinned, Pins};
 use super::{ReadRows, RowPart};
@@ -105,6 +106,7 @@ pub(crate) struct Tiered {
     /// By row: where it is.
     places: Vec<u32>,
     on_disk: u64,
+    pub(super) buffers: Buffers,
 }
 
 impl Tiered {
@@ -154,6 +156,7 @@ impl Tiered {
             free,
             places,
             on_disk: 0,
+            buffers: Buffers::default(),
         }))
     }
 
@@ -184,7 +187,8 @@ impl Tiered {
             + 8 * self.keys.capacity()
             + self.changed.capacity()
             + self.leaving.capacity()
-            + self.pins.bytes();
+            + self.pins.bytes()
+            + self.buffers.bytes();
         (by_row + by_frame) as u64 + self.policy.bytes() + self.log.stats().memory_bytes
     }
 
@@ -294,6 +298,15 @@ impl Tiered {
         self.changed.push(AtomicBool::new(false));
         self.leaving.push(false);
         Ok(frame as u32)
+    }
+
+    /// Starts to bring a frame that will be taken soon into the processor's cache.
+    #[inline(always)]
+    pub(super) fn prefetch_free(&self, ahead: usize) {
+        let at = self.free.len().checked_sub(ahead);
+        if let Some(&frame) = at.and_then(|at| self.free.get(at)) {
+            self.frames.prefetch(frame, self.width());
+        }
     }
 
     /// Puts a row that has no place, or is on disk, into a frame that was taken.
@@ -560,6 +573,17 @@ pub(super) fn zeroed(n: usize) -> Result<Vec<f32>> {
     floats.try_reserve_exact(n).map_err(|_| no_memory(n))?;
     floats.resize(n, 0.0);
     Ok(floats)
+}
+
+/// Makes `floats` `n` long, with any contents.
+///
+/// # Errors
+/// `ResourceExhausted` without memory.
+pub(super) fn fit(floats: &mut Vec<f32>, n: usize) -> Result<()> {
+    let more = n.saturating_sub(floats.len());
+    floats.try_reserve_exact(more).map_err(|_| no_memory(n))?;
+    floats.resize(n, 0.0);
+    Ok(())
 }
 
 /// Room for `n` values.

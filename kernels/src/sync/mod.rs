@@ -16,3 +16,15 @@ pub(crate) use shuttle::sync::atomic;
 pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(not(feature = "model"))]
 pub(crate) use std::sync::atomic;
+
+/// Lets other threads go on, for a moment.
+#[cfg(not(feature = "model"))]
+pub(crate) fn pause(moment: std::time::Duration) {
+    std::thread::sleep(moment);
+}
+
+/// Lets other threads go on.
+#[cfg(feature = "model")]
+pub(crate) fn pause(_: std::time::Duration) {
+    shuttle::thread::yield_now();
+}

@@ -14,6 +14,7 @@ use super::Table;
 use crate::mem::NONE;
 use crate::rows::{Begun, Pinned, Request};
 use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::pause;
 use crate::{Error, Kind, Pool, Result};
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -146,7 +147,7 @@ impl Table {
                         if pauses > MOST_PAUSES {
                             return Err(self.no_room(rows.len() + wanted.new));
                         }
-                        std::thread::sleep(PAUSE);
+                        pause(PAUSE);
                     }
                 }
                 Begun::Exchange(mut exchange) => {
