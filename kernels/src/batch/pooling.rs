@@ -144,9 +144,9 @@ impl<R: RowSource> PoolBags<'_, R> {
                 }
                 at += 1;
             }
-            match bags.divisors {
-                None => out.copy_from_slice(sum.values()),
-                Some(divisors) => divide(sum.values(), divisors[bag], out),
+            sum.put(out);
+            if let Some(divisors) = bags.divisors {
+                divide(out, divisors[bag]);
             }
         }
         Ok(())
@@ -155,14 +155,12 @@ impl<R: RowSource> PoolBags<'_, R> {
 
 /// Divides a row by a bag's divisor; zeros for 0.
 #[inline(always)]
-pub(super) fn divide(row: &[f32], divisor: f32, out: &mut [f32]) {
+fn divide(row: &mut [f32], divisor: f32) {
     if divisor == 0.0 {
-        out.fill(0.0);
+        row.fill(0.0);
         return;
     }
-    for (out, value) in out.iter_mut().zip(row) {
-        *out = value / divisor;
-    }
+    row.iter_mut().for_each(|value| *value /= divisor);
 }
 
 /// The rows of distinct keys, `(u, dim)`, and for each id its place among them.
@@ -252,10 +250,9 @@ pub fn weight_gradients(
         let mut scratch = vec![0.0; dim];
         let start = bags.ids(&range).start;
         for bag in range {
-            let grad = &grads[bag * dim..(bag + 1) * dim];
-            match bags.divisors {
-                None => scratch.copy_from_slice(grad),
-                Some(divisors) => divide(grad, divisors[bag], &mut scratch),
+            scratch.copy_from_slice(&grads[bag * dim..(bag + 1) * dim]);
+            if let Some(divisors) = bags.divisors {
+                divide(&mut scratch, divisors[bag]);
             }
             for at in bags.ids(&(bag..bag + 1)) {
                 let place = inverse[at];
@@ -311,7 +308,8 @@ pub(super) fn divided(pool: &Pool, grads: &[f32], dim: usize, divisors: &[f32]) 
         .collect();
     pool.each(work, |(range, out): (Range<usize>, &mut [f32])| {
         for (bag, out) in range.zip(out.chunks_exact_mut(dim)) {
-            divide(&grads[bag * dim..(bag + 1) * dim], divisors[bag], out);
+            out.copy_from_slice(&grads[bag * dim..(bag + 1) * dim]);
+            divide(out, divisors[bag]);
         }
     });
     out
