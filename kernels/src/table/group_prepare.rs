@@ -1,9 +1,11 @@
 //! Batches that get their rows ahead of their step, in one table or in many: one list of work for
 //! the keys of all of them.
 
+use super::engine::LookedUp;
 use super::fingerprint::Fingerprint;
 use super::group::{by_address, each, places, OneTable, LEAST};
 use super::keys::Keys;
+use super::tiered::Held;
 use super::{IdsOf, Lease, Table};
 use crate::batch::distinct::{Distinct, Wanted};
 use crate::index::Index;
@@ -30,6 +32,14 @@ impl SameIds<'_> {
     /// How much work they are, in ids: they are made distinct once.
     fn cost(&self) -> usize {
         self.ids.len() * (self.members.len() + 1) / 2
+    }
+
+    /// What their tables have to know of their keys.
+    fn wanted(&self) -> Wanted {
+        match self.members.len() {
+            1 => Wanted::Keys,
+            _ => Wanted::Occurrences,
+        }
     }
 
     /// Whether they can be looked up at all.
@@ -172,11 +182,13 @@ fn prepare_at_once(
 ) {
     let mut members = Vec::new();
     let mut starts = Vec::with_capacity(sets.len());
-    let mut brought = Vec::new();
-    for same in sets.iter().filter(|same| same.is_sound()) {
+    let mut _brought = Held::new();
+    // What the first table of each set is known to have.
+    let mut ahead = Vec::with_capacity(sets.len());
+    for same in sets.iter_mut().filter(|same| same.is_sound()) {
         starts.push(members.len());
+        ahead.push(bring_in(pool, same, &mut _brought));
         for &(place, table) in &same.members {
-            brought.push(table.bring_in_ahead(pool, same.ids));
             members.push(Member {
                 place,
                 table,
@@ -195,7 +207,8 @@ fn prepare_at_once(
         .map(|one| Some(one.table.index().read()))
         .collect();
     let indexes: Vec<&Index> = held.iter().flatten().map(|index| &**index).collect();
-    look_up(pool, keys, sets, &mut members, &starts, &|at| {
+    let firsts = starts.iter().copied().zip(ahead).collect();
+    look_up(pool, keys, sets, &mut members, firsts, &|at| {
         indexes[of[at]]
     });
     // Who stages rows may wait for an update of its table; the others go first, and their indexes
@@ -222,25 +235,55 @@ fn prepare_at_once(
     }
 }
 
+/// Brings the rows of a set in that are on disk, without a lock on any index; they stay in memory as
+/// long as what is added to `brought`. Returns what the first table has, if it had to be asked.
+fn bring_in(pool: &Pool, same: &mut SameIds<'_>, brought: &mut Held) -> Option<LookedUp<Lines>> {
+    let ids = same.ids;
+    let has_to = |table: &Table| table.has_to_bring_in(ids.len());
+    if !same.members.iter().any(|(_, table)| has_to(table)) {
+        return None;
+    }
+    let wanted = same.wanted();
+    let (&(_, first), others) = same.members.split_first()?;
+    let room = |n| first.rows().buffers().take(n);
+    let found = first.look_up(
+        pool,
+        &first.index().read(),
+        (ids, wanted),
+        same.inverse,
+        &room,
+    );
+    brought.push(first.bring_in_ahead(pool, &found.distinct));
+    let keys = &found.distinct.list.0;
+    for &(_, table) in others.iter().filter(|(_, table)| has_to(table)) {
+        let buffer = table.rows().buffers().take(keys.len());
+        let found = Keys::rows_of(pool, &table.index().read(), keys, buffer);
+        brought.push(table.bring_in_ahead(pool, &found));
+        table.rows().buffers().keep(found.offsets);
+    }
+    Some(found)
+}
+
 /// Makes the ids of each set distinct, with the working memory of `keys`, and looks the distinct
-/// keys up in the index of each member. `starts` are the first members of the sets that are sound.
+/// keys up in the index of each member. `starts` are the first members of the sets that are sound,
+/// with what is known of them already.
 fn look_up<'i>(
     pool: &Pool,
     keys: &Keys,
     sets: &mut [SameIds<'_>],
     members: &mut [Member<'_>],
-    starts: &[usize],
+    starts: Vec<(usize, Option<LookedUp<Lines>>)>,
     index_of: &(dyn Fn(usize) -> &'i Index + Sync),
 ) {
     let sound = sets.iter_mut().filter(|same| same.is_sound());
     let mut rest = &mut *members;
     let mut firsts = Vec::with_capacity(starts.len());
     let mut others = Vec::new();
-    for (same, &start) in sound.zip(starts) {
+    for (same, (start, ahead)) in sound.zip(starts) {
         let (own, after) = rest.split_at_mut(same.members.len());
         rest = after;
         if let Some((first, shared)) = own.split_first_mut() {
-            firsts.push((start, same, first, Vec::new()));
+            firsts.push((start, same, first, (ahead, Vec::new())));
             others.push((start, shared));
         }
     }
@@ -248,20 +291,22 @@ fn look_up<'i>(
         pool,
         firsts.iter_mut().collect(),
         |(_, same, _, _)| same.ids.len(),
-        |pool, (start, same, first, distinct)| {
-            let wanted = match same.members.len() {
-                1 => Wanted::Keys,
-                _ => Wanted::Occurrences,
+        |pool, (start, same, first, (ahead, distinct))| {
+            let (index, ids, wanted) = (index_of(*start), same.ids, same.wanted());
+            let known = ahead.take();
+            let mut found = match known.filter(|found| found.version == index.version()) {
+                Some(found) => found.distinct,
+                None => {
+                    let room = |n| first.table.rows().buffers().take(n);
+                    keys.distinct(pool, index, ids, wanted, same.inverse, room)
+                }
             };
-            let room = |n| first.table.rows().buffers().take(n);
-            let (index, ids) = (index_of(*start), same.ids);
-            let mut found = keys.distinct(pool, index, ids, wanted, same.inverse, room);
             *distinct = std::mem::take(&mut found.list).0;
             first.found = Some((found, Fingerprint::of(ids, same.inverse)));
         },
     );
     let mut again = Vec::new();
-    for ((start, shared), (_, _, first, distinct)) in others.into_iter().zip(&firsts) {
+    for ((start, shared), (_, _, first, (_, distinct))) in others.into_iter().zip(&firsts) {
         let Some((_, source)) = &first.found else {
             continue;
         };

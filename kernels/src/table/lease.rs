@@ -79,8 +79,7 @@ impl Table {
     ) -> Result<Lease> {
         self.length("inverse", inverse.len(), ids.len())?;
         let room = |n| self.rows().buffers().take(n);
-        self.with_rows_of(pool, ids, || {
-            let (index, offsets) = self.resolve(pool, ids, true, limit, inverse, room)?;
+        self.resolve_with_rows(pool, ids, limit, inverse, room, |index, offsets, _| {
             let offsets = Arc::new(offsets);
             self.register(&offsets);
             drop(index);
