@@ -111,6 +111,9 @@ def _requests(tables: Sequence[List[Rows]], parts: int) -> List[_Request]:
             others.extend([rows] for _, rows in sorted(members.items()))
             continue
         ordered = [members[member] for member in range(count)]
+        for _, keys, _ in ordered:
+            # The parts get the keys by the requests: others that a step fed would be ignored.
+            keys.graph.prevent_feeding(keys)
         requests.append(_Request([rows[0].op for rows in ordered], getattr(split, REQUESTS),
                                  list(split.outputs[2 * count:3 * count]),
                                  [rows[2] for rows in ordered]))
