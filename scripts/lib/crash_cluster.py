@@ -182,7 +182,7 @@ def run(cluster, job, index, directory, tell):
         server.join()
     ask_often()
     checkpoints = os.path.join(directory, "checkpoints")
-    with tf.device(tf1.train.replica_device_setter(
+    with tf1.device(tf1.train.replica_device_setter(
             worker_device="/job:worker/task:{}".format(index), cluster=spec)):
         model = Model(index)
     hooks, chief_hooks = [], []

@@ -1,9 +1,12 @@
 """Tables on parameter servers under unkind models and jobs: the numbers of one process, or an error that says why."""
 
 import json
+import os
+import sys
 
 import pytest
 
+import support
 from cluster_cases import MODEL, RUN, Job, run_alone
 from test_cluster_life import LONG, wait_for
 from test_cluster_tables import assert_same, trained
@@ -382,3 +385,37 @@ def test_a_supervisor_initializes_saves_and_restores(tmp_path):
     # Its own initialization knows no shared resources: an error, not rows of zeros.
     assert "AbortedError" in found["without"] and "has not got the table" in found["without"], found
     assert found["rows"] == alone.strip()[len("rows "):]
+
+
+NEWER = """
+import tensorflow as tf
+tf.compat.v1.disable_v2_behavior()
+tf.device = tf.compat.v1.device
+import json, os, sys
+import numpy as np
+import mx_rec
+from mx_rec.core.embedding import create_table, sparse_lookup
+from mx_rec.util.initialize import init
+init()
+""" + IN_PROCESS + PLAIN + """
+with tf.device(device):
+    ids = tf.constant([1, 2, 3, 1], tf.int64)
+    table = create_table(tf.int64, 4, "items", tf.compat.v1.ones_initializer(), device_vocabulary_size=500)
+    rows = sparse_lookup(table, ids, modify_graph=True)
+    slices = tf.gradients(tf.reduce_sum(rows), [table.variable])
+    train = gradient_descent.create_hash_optimizer(0.25).apply_gradients(zip(slices, [table.variable]))
+    look = sparse_lookup(table, ids, is_train=False, modify_graph=True)
+with tf.compat.v1.Session(target) as sess:
+    initialize(sess)
+    sess.run(train)
+    print(sess.run(look)[:, 0].tolist())
+"""
+
+
+def test_tables_on_servers_of_tensorflow_2_are_trained(monkeypatch):
+    """apply_gradients failed: a graph of TensorFlow 2.21 has no __dict__."""
+    python = os.environ.get("MX_REC_TF2_PYTHON")
+    if not python:
+        pytest.skip("NOT TESTED: parameter servers of TensorFlow 2.x; MX_REC_TF2_PYTHON names no interpreter")
+    monkeypatch.setattr(sys, "executable", python)
+    assert support.run_python(NEWER).split("\n")[-2] == "[0.5, 0.75, 0.75, 0.5]"

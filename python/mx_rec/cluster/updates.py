@@ -162,7 +162,11 @@ def _hyper(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 def _counter(graph: tf.Graph, optimizer: Any) -> int:
     """Returns the number of an optimizer in its graph."""
-    known = graph.__dict__.setdefault(_COUNTERS, [])  # type: List[Any]
+    # Graphs of newer TensorFlow have attributes, but no __dict__.
+    known = getattr(graph, _COUNTERS, None)  # type: Optional[List[Any]]
+    if known is None:
+        known = []
+        setattr(graph, _COUNTERS, known)
     if not any(one is optimizer for one in known):
         known.append(optimizer)
     return [one is optimizer for one in known].index(True)
