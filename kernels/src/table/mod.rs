@@ -72,6 +72,7 @@ mod free_rows;
 mod group;
 mod group_apply;
 mod group_lookup;
+mod group_prepare;
 mod group_push;
 mod group_read;
 mod history_io;
