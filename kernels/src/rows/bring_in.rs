@@ -10,38 +10,21 @@
 //! for meanwhile it stays, and what was appended is nobody's. A wanted row that was freed meanwhile
 //! is left alone. So an exchange that fails has changed nothing.
 
+use super::buffers::{fit, Buffers};
 use super::pins::{Pinned, Pins};
-use super::tiered::{append, fit, free, Tiered};
+use super::tiered::{append, free, Tiered};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::tier::{Log, Moved, Moves, Reading, Want};
 use crate::{Error, Kind, Pool, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Rows that are copied out of memory, or into it, are prefetched so many rows ahead: they are those
-/// that were not in use for long.
+/// Rows that are copied out of memory, or into it, are prefetched so many rows ahead: they were not
+/// in use for long.
 const AHEAD: usize = 4;
 
 /// How long a step of compaction takes at most, as far as it can be cut.
 const COMPACTION: Duration = Duration::from_millis(20);
-
-/// Floats that are kept for the next exchange, at most, in each direction.
-const KEPT: usize = 16 << 20;
-
-/// Memory of exchanges, which is kept for the next one: to get new pages takes longer than to fill
-/// them.
-#[derive(Default)]
-pub(super) struct Buffers {
-    arrivals: Vec<f32>,
-    leaving: Vec<f32>,
-}
-
-impl Buffers {
-    /// Bytes held.
-    pub(super) fn bytes(&self) -> usize {
-        size_of::<f32>() * (self.arrivals.capacity() + self.leaving.capacity())
-    }
-}
 
 /// What a verb needs in memory before it runs.
 #[derive(Clone, Copy)]
@@ -232,9 +215,7 @@ impl Tiered {
             }
         }
         free(&self.log, &freed);
-        if buffers.arrivals.capacity().max(buffers.leaving.capacity()) <= KEPT {
-            self.buffers = buffers;
-        }
+        self.buffers.keep(buffers);
     }
 
     /// Refuses a request whose distinct rows memory cannot hold: `more`, and those of `rows` that

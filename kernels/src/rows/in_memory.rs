@@ -1,7 +1,7 @@
 //! Rows that are all in memory, in a [`Slab`].
 
 use super::pins::{Pinned, Pins};
-use super::tiered::TierSetup;
+use super::setup::TierSetup;
 use super::{ReadRows, RowPart};
 use crate::mem::{OwnedRows, Slab};
 use crate::tier::Log;

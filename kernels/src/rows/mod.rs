@@ -6,14 +6,17 @@
 //! | `in_memory` | rows in memory, all of them |
 //! | `tiered` | rows in memory up to a number, the others on disk |
 //! | `side_rows` | rows on disk that are read and stay there |
-//! | `bring_in` | how rows change places |
+//! | `bring_in`, `buffers` | how rows change places, and memory for it |
+//! | `setup` | what a table is told of its tier |
 //! | `pins` | which frames of memory keep their rows |
 //! | `store` | one of the two, chosen when the table is made |
 
 mod bring_in;
+mod buffers;
 mod in_memory;
 mod pins;
 mod row_store;
+mod setup;
 mod side_rows;
 mod store;
 mod tiered;
@@ -21,6 +24,7 @@ mod tiered;
 pub(crate) use bring_in::{Begun, Request};
 pub(crate) use pins::Pinned;
 pub(crate) use row_store::{ReadRows, RowPart};
+pub(crate) use setup::TierSetup;
 pub(crate) use side_rows::{Planned, SideRows};
 pub(crate) use store::{with_rows, Part, Store};
-pub(crate) use tiered::{again, no_frames, shortage, TierSetup, Tiered};
+pub(crate) use tiered::{again, no_frames, shortage, Tiered};

@@ -1,7 +1,8 @@
 //! What a table keeps its rows in: memory alone, or memory and disk.
 
 use super::in_memory::{InMemory, PartInMemory, Standby};
-use super::tiered::{TierSetup, Tiered, TieredPart};
+use super::setup::TierSetup;
+use super::tiered::{Tiered, TieredPart};
 use super::{Pinned, ReadRows, RowPart};
 use crate::mem::{FreshPages, OwnedRows};
 use crate::tier::Log;

@@ -10,13 +10,14 @@
 //!
 //! Memory for a row on disk: 4 bytes here, beside what the table keeps by key and by row number.
 
-use super::bring_in::Buffers;
+use super::buffers::Buffers;
 use super::in_memory::InMemory;
 use super::pins::{Pinned, Pins};
+use super::setup::TierSetup;
 use super::{ReadRows, RowPart};
 use crate::mem::{OwnedRows, Slab, NONE};
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use crate::tier::{Log, Policy, Record, Storage, Want};
+use crate::tier::{Log, Policy, Record, Want};
 use crate::{Error, Kind, Pool, Result, PADDING};
 use std::sync::Arc;
 
@@ -37,22 +38,6 @@ const BATCH_BYTES: usize = 8 << 20;
 
 /// What an error says of frames that are lacking, for [`shortage`].
 const SHORTAGE: &str = "new rows find no place in memory";
-
-/// What a table is told of its tier once.
-pub(crate) struct TierSetup {
-    /// The most rows in memory.
-    pub(crate) ram_rows: u64,
-    /// Makes the files of logs; its own stay empty.
-    pub(crate) storage: Arc<dyn Storage>,
-}
-
-impl TierSetup {
-    /// An empty log for records of `width` floats.
-    pub(super) fn log(&self, width: usize, most: u64) -> Result<Arc<Log>> {
-        let beyond = most.saturating_sub(self.ram_rows).max(1);
-        Ok(Arc::new(Log::new(self.storage.another()?, width, beyond)))
-    }
-}
 
 /// How many frames are lacking, if that is what an error is about: whoever makes rows brings others
 /// out of memory and tries again.
@@ -573,17 +558,6 @@ pub(super) fn zeroed(n: usize) -> Result<Vec<f32>> {
     floats.try_reserve_exact(n).map_err(|_| no_memory(n))?;
     floats.resize(n, 0.0);
     Ok(floats)
-}
-
-/// Makes `floats` `n` long, with any contents.
-///
-/// # Errors
-/// `ResourceExhausted` without memory.
-pub(super) fn fit(floats: &mut Vec<f32>, n: usize) -> Result<()> {
-    let more = n.saturating_sub(floats.len());
-    floats.try_reserve_exact(more).map_err(|_| no_memory(n))?;
-    floats.resize(n, 0.0);
-    Ok(())
 }
 
 /// Room for `n` values.

@@ -1,7 +1,7 @@
 //! Moves rows of a table between memory and disk until those that a verb needs are in memory.
 //!
-//! One thread at a time moves the rows of a table: it has the `turn`. Others that need rows wait for
-//! it; verbs that find theirs in memory do not.
+//! One thread at a time moves the rows of a table: it has the `turn`. Others that need rows wait
+//! for it; verbs that find theirs in memory do not.
 //!
 //! Until there are more rows than memory may hold, a table with a tier is a table in memory. The
 //! first thread that needs more room lets rows go to disk from then on ([`Content::spill`]), under

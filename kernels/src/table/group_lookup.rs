@@ -168,8 +168,8 @@ fn look_up<'t>(
     }
 }
 
-/// Makes the batches distinct, and looks their keys up, for which that was not done or the index has
-/// changed since.
+/// Makes those batches distinct, and looks their keys up, for which that was not done or the index
+/// has changed since.
 fn look_up_stale(
     pool: &Pool,
     tables: &[OneTable<'_>],
