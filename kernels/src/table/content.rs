@@ -118,6 +118,9 @@ impl Content {
         index: &Index,
         staged: impl Iterator<Item = (i64, u32)>,
     ) -> Result<()> {
+        if self.store.tiered().is_some() || self.available().is_none() {
+            return Ok(());
+        }
         let rows = self.store.rows();
         let mut keys = Vec::new();
         keys.try_reserve_exact(rows).map_err(|_| {
