@@ -12,6 +12,7 @@
 //! Nothing here concerns a table without a tier: it makes one test a verb.
 
 use super::content::Content;
+use super::crowding::MOST_IN_VAIN;
 use super::flight::divide;
 use super::group::OneTable;
 use super::offset::Unfit;
@@ -177,6 +178,44 @@ impl Table {
             .unwrap_or_default()
     }
 
+    /// Refuses a batch that was prepared ahead, with these offsets if any, when memory is too small
+    /// to look ahead at all.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` that says what to raise. Nothing changed, and the next call goes on.
+    pub(super) fn expect_room_ahead(&self, ids: Ids<'_>, offsets: &[i64]) -> Result<()> {
+        let Some(tier) = self.tier() else {
+            return Ok(());
+        };
+        let is_served = || {
+            let is_claimable = self.flight().lock().may_be_claimed(offsets);
+            is_claimable && has_all(&self.content().read(), offsets)
+        };
+        match tier.crowding.is_too_much(is_served) {
+            true => Err(self.crowded(tier, ids)),
+            false => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn crowded(&self, tier: &Tier, ids: Ids<'_>) -> Error {
+        let mut keys: Vec<i64> = (0..ids.len()).map(|at| ids.get(at)).collect();
+        keys.retain(|&key| key != -1);
+        keys.sort_unstable();
+        keys.dedup();
+        Error::new(
+            Kind::ResourceExhausted,
+            "memory is too small for the distinct keys of the batches ahead: none of the last ones \
+             had its rows there when its step came. Raise device_vocabulary_size or \
+             host_vocabulary_size to the distinct keys of the batch in its step, of those that are \
+             prefetched and of one more, or prefetch fewer batches",
+        )
+        .with("table", &self.config().name)
+        .with("rows_in_memory", tier.setup.ram_rows)
+        .with("distinct", keys.len())
+        .with("batches_in_vain", MOST_IN_VAIN)
+    }
+
     /// Pins the rows of offsets that are in memory. `None` without a tier.
     pub(super) fn pin(&self, content: &Content, offsets: &[i64]) -> Option<Pinned> {
         let tiered = content.store.tiered()?;
@@ -337,6 +376,8 @@ impl Table {
                 Begun::Blocked => {
                     drop(content);
                     if need == Need::Ahead {
+                        tier.given_up.fetch_add(1, Relaxed);
+                        tier.crowding.note();
                         return Ok(None);
                     }
                     if !self.give_up(tier) {
@@ -385,8 +426,11 @@ impl Table {
     /// Lets the rows of all leases go, and takes back what was staged. False: there were none.
     fn give_up(&self, tier: &Tier) -> bool {
         let mut flight = self.flight().lock();
-        let given_up = flight.give_up();
+        let (given_up, were_ahead) = flight.give_up();
         tier.given_up.fetch_add(given_up, Relaxed);
+        if were_ahead {
+            tier.crowding.note();
+        }
         if flight.has_loose() {
             let mut content = self.content().write();
             flight.settle(&mut content);
