@@ -24,7 +24,7 @@
 //! | `group*` | lookups and updates of many tables at once |
 //! | `tier` | what a table on disk has beside its rows |
 //! | `crowding` | whether memory is too small for the batches ahead |
-//! | `tiered` | how rows on disk get into memory for a verb |
+//! | `tiered`, `exchange` | how rows on disk get into memory for a verb, and others out of it |
 //! | `export`, `load`, `swap`, `history_io` | the whole content, out and in; its history |
 //!
 //! Where the floats of a row are, in memory or on disk, is the business of `rows`: here rows have
@@ -65,6 +65,7 @@ mod crowding;
 mod decision;
 mod engine;
 mod evict;
+mod exchange;
 mod export;
 mod fields;
 mod fingerprint;
@@ -73,6 +74,7 @@ mod free_rows;
 mod group;
 mod group_apply;
 mod group_lookup;
+mod group_prepare;
 mod group_push;
 mod group_read;
 mod history_io;
