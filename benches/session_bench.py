@@ -23,7 +23,7 @@ BENCHES = {
     ],
     "P5": ["step.lazy_adam.u", "step.lazy_adam.z"],
     "P12": ["model.dense.u", "model.dense.z"],
-    "P14": ["ssd.tenth.z", "ssd.ahead.z", "ssd.fits.z"],
+    "P14": ["ssd.tenth.z", "ssd.ahead.z", "ssd.fits.z", "ssd.cold.z", "ssd.cold_ahead.z"],
     "P15": ["lookup.smallest.u"],
     "P16": ["model.modified." + form for form in "uzsdk"],
     "P17": ["tables.forward.z", "tables.step.z"],

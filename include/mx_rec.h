@@ -59,7 +59,8 @@ int mx_rec_infer_shapes(const unsigned char* question, size_t question_size,
                         unsigned char** result, size_t* result_size);
 
 /* config: the configuration of a table, as the op MxRecTable takes it. *result is empty if a table
- * can be made by it; the error names the table, the setting and its value.
+ * can be made by it, or says how rows on disk are read if the table has some; the error names the
+ * table, the setting and its value.
  */
 int mx_rec_check_table(const unsigned char* config, size_t config_size, unsigned char** result,
                        size_t* result_size);

@@ -1,6 +1,11 @@
-"""P14: training on a table with rows on disk, beside the same table all in memory."""
+"""P14: training on a table with rows on disk, beside the same table all in memory, or beside what
+the device of the files can read.
+"""
 
+import os
 import tempfile
+import threading
+import time
 
 import numpy as np
 import tensorflow as tf
@@ -10,6 +15,10 @@ from session import measure, workload
 RATE = 0.01
 CHUNK = 65536
 MEMORY_SHARE = 10
+PAGE = 4096
+PAGES = 30000
+# Seconds between two times at which the page cache is emptied of the files.
+PAUSE = 0.02
 
 
 class Side:
@@ -100,6 +109,114 @@ def ahead(sizes, draw):
 def fits(sizes, draw):
     """All rows in memory, of a table that could have more on disk."""
     return _run("P14 f", "rows that memory holds, with a tier", sizes, 1.05, 0.98, share=1)
+
+
+def cold(sizes, draw):
+    """Files that the page cache does not hold, an unmodified graph; the device's own reads."""
+    return _run_cold("P14 c", "cold files, rows 10x memory, Zipf 1.05", sizes, False)
+
+
+def cold_ahead(sizes, draw):
+    """The same with a modified graph."""
+    return _run_cold("P14 ca", "the same, modified", sizes, True)
+
+
+class Cold:
+    """The open files of rows in a directory, which the page cache loses over and over.
+
+    While it is entered, a thread writes what is new and drops it all from memory.
+    """
+
+    def __init__(self, directory):
+        self._files = []
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                path = os.readlink("/proc/self/fd/" + name)
+            except OSError:
+                continue
+            if path.startswith(os.path.realpath(directory) + "/"):
+                self._files.append(int(name))
+        self._over = threading.Event()
+        self._thread = None
+
+    def __enter__(self):
+        self._over.clear()
+        self._thread = threading.Thread(target=self._keep_dropping)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *unused):
+        self._over.set()
+        self._thread.join()
+
+    def _keep_dropping(self):
+        while not self._over.wait(PAUSE):
+            self.drop()
+
+    def drop(self):
+        """Writes what is new, and drops the files from the page cache."""
+        for file in self._files:
+            os.fdatasync(file)
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def reads_a_second(self):
+        """How many random pages of the files the device reads in a second, asked for at once."""
+        random = np.random.RandomState(11)
+        pages = []
+        for file in self._files:
+            size = os.fstat(file).st_size // PAGE
+            found = random.permutation(size)[:PAGES // len(self._files)] * PAGE
+            # Space that was given back is not on the device.
+            pages += [(file, int(at)) for at in found
+                      if os.lseek(file, int(at), os.SEEK_DATA) == at]
+        self.drop()
+        begin = time.perf_counter()
+        for file, at in pages:
+            os.posix_fadvise(file, at, PAGE, os.POSIX_FADV_WILLNEED)
+        for file, at in pages:
+            os.pread(file, PAGE, at)
+        return len(pages) / (time.perf_counter() - begin)
+
+
+def _read_by_device():
+    """Pages that the device has read for this process."""
+    with open("/proc/self/io", encoding="ascii") as file:
+        fields = dict(line.split(": ") for line in file)
+    return int(fields["read_bytes"]) // PAGE
+
+
+def _run_cold(number, what, sizes, is_modified):
+    from mx_rec.util.initialize import init
+
+    init(use_dynamic=True)
+    sizes = workload.Sizes(sizes.rows // 2, sizes.dim, sizes.batch, sizes.batches,
+                           sizes.repetitions, sizes.warmup, sizes.calls)
+    arrays = workload.id_batches(sizes, "z")
+    with tempfile.TemporaryDirectory() as directory:
+        memory = max(sizes.rows // MEMORY_SHARE, (6 if is_modified else 2) * sizes.batch)
+        side = Side(sizes, arrays, directory, memory, is_modified)
+        for _ in range(sizes.batches):
+            side.step()
+        with Cold(directory) as files:
+            for _ in range(sizes.warmup):
+                side.step()
+            before, pages, begin = side.stats(), _read_by_device(), time.perf_counter()
+            for _ in range(sizes.repetitions):
+                side.step()
+            seconds, pages = time.perf_counter() - begin, _read_by_device() - pages
+            after = side.stats()
+        # Measured at once, on the same files, by reads that do not wait for each other.
+        rate = float(np.median([files.reads_a_second() for _ in range(3)]))
+        side.session.close()
+    steps = sizes.repetitions
+    rows = (after.read_disk - before.read_disk) / steps
+    step, allowed = seconds * 1e3 / steps, rows / rate * 1e3
+    print("%s: %d rows in memory, %d on disk; each step read %d rows, %d pages of the device, and "
+          "waited %.2f ms; the device reads %d random pages a second" % (
+              number, after.rows_memory, after.rows_disk, rows, pages / steps,
+              (after.wait_seconds - before.wait_seconds) * 1e3 / steps, rate), flush=True)
+    peer = "random reads of the device"
+    return [measure.figure(number, what, [step], [allowed], 0.8, True, peer)]
 
 
 def _run(number, what, sizes, exponent, target, share=MEMORY_SHARE, is_modified=False):

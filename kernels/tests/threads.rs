@@ -224,9 +224,11 @@ fn every_verb_at_once(made: fn() -> Arc<Table>, name: &str) -> Option<TierStats>
                     return;
                 };
                 let (batch, offsets) = (Ids::I64(&ids), lease.offsets());
+                // Memory that is small for batches ahead refuses one now and then, unchanged.
+                let claim = || table.claim(&pool, batch, offsets, None, &inverse);
                 if draw.below(6) == 0 {
                     // Dropped.
-                } else if table.claim(&pool, batch, offsets, None, &inverse).unwrap() {
+                } else if claim().or_else(|_| claim()).unwrap() {
                     shared.train(&pool, &ids, offsets, &inverse, "claim");
                 } else {
                     let lease = table.lease(&pool, batch, None, &mut inverse).unwrap();

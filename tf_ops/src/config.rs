@@ -2,6 +2,7 @@
 //! to be done with the table.
 
 use crate::shared;
+use mx_rec_kernels::tier::reads_by;
 use mx_rec_kernels::{Error, Result, Table, TableConfig, TierConfig};
 use serde_json::{Map, Value};
 
@@ -131,12 +132,14 @@ impl shared::Settings for Settings {
     }
 }
 
-/// Checks the configuration of a table: what Python asks before it makes one.
+/// Checks the configuration of a table: what Python asks before it makes one. For a table with rows
+/// on disk it gives how this process reads them, else nothing.
 ///
 /// # Errors
 /// `InvalidArgument` that names the table or the field, and the value.
-pub fn check(json: &[u8]) -> Result<()> {
-    Settings::parse(json).map(drop)
+pub fn check(json: &[u8]) -> Result<String> {
+    let settings = Settings::parse(json)?;
+    Ok(settings.tier.map_or_else(String::new, |_| reads_by()))
 }
 
 fn invalid(why: std::fmt::Arguments<'_>) -> Error {
@@ -277,7 +280,7 @@ mod tests {
             (text("{\"kind\": \"orthogonal\"}", ""), 7),
         ] {
             // What the engine expects is what it lists when it meets something else.
-            let message = check(&json).map_or_else(|error| error.to_string(), |()| String::new());
+            let message = check(&json).map_or_else(|error| error.to_string(), |_| String::new());
             let known = names(&message);
             assert!(known.len() > least, "{message}");
             for name in &known[1..] {

@@ -33,6 +33,9 @@ const WINDOW: usize = 4 << 20;
 /// About so many passes are made over the places of a larger table.
 const PASSES: usize = 64;
 
+/// Places grow by one part in so many.
+const GROWTH: usize = 8;
+
 /// About so many bytes of records are read at once by what goes through all of them.
 const BATCH_BYTES: usize = 8 << 20;
 
@@ -259,7 +262,13 @@ impl Tiered {
     /// Makes row numbers up to `rows` in all, without places.
     pub(super) fn grow(&mut self, rows: usize) -> Result<()> {
         let more = rows.saturating_sub(self.places.len());
-        self.places.try_reserve(more).map_err(|_| no_memory(more))?;
+        if rows > self.places.capacity() {
+            // By an eighth, and not twofold: this is most of what a row on disk costs beside its
+            // key.
+            let more = more.max(self.places.len() / GROWTH);
+            let reserved = self.places.try_reserve_exact(more);
+            reserved.map_err(|_| no_memory(more))?;
+        }
         self.places.resize(rows.max(self.places.len()), NOWHERE);
         Ok(())
     }

@@ -139,6 +139,8 @@ impl Table {
                 Begun::Blocked => {
                     drop(content);
                     if need == Need::Ahead {
+                        tier.given_up.fetch_add(1, Relaxed);
+                        tier.crowding.note();
                         return Ok(None);
                     }
                     if !self.give_up(tier) {
@@ -212,8 +214,11 @@ impl Table {
     /// Lets the rows of all leases go, and takes back what was staged. False: there were none.
     fn give_up(&self, tier: &Tier) -> bool {
         let mut flight = self.flight().lock();
-        let given_up = flight.give_up();
+        let (given_up, were_ahead) = flight.give_up();
         tier.given_up.fetch_add(given_up, Relaxed);
+        if were_ahead {
+            tier.crowding.note();
+        }
         if flight.has_loose() {
             let mut content = self.content().write();
             flight.settle(&mut content);

@@ -106,13 +106,14 @@ impl Flight {
     }
 
     /// Lets the rows of all leases go to disk, and gives up all staged rows. Returns of how many
-    /// leases.
-    pub(super) fn give_up(&mut self) -> u64 {
-        let pinned = |held: &Held| u64::from(held.pinned.is_some());
-        let count = self.leases.values().map(pinned).sum();
+    /// leases, and whether some of them were prepared ahead of their step.
+    pub(super) fn give_up(&mut self) -> (u64, bool) {
+        let pinned = || self.leases.values().filter(|held| held.pinned.is_some());
+        let count = pinned().count() as u64;
+        let were_ahead = pinned().any(|held| held.source.is_some());
         self.unstage();
         self.leases.values_mut().for_each(|held| held.pinned = None);
-        count
+        (count, were_ahead)
     }
 
     /// Ends the lease whose offsets are at `address`, if it is known.

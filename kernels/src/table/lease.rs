@@ -93,7 +93,8 @@ impl Table {
     /// new keys are now in the table. If not, nothing changed, and the step calls [`Table::lease`].
     ///
     /// # Errors
-    /// `ResourceExhausted` if the system gives no memory for the new keys; then nothing changed.
+    /// `ResourceExhausted` if the system gives no memory for the new keys, or if a table with rows
+    /// on disk has too few in memory to prepare any batch; then nothing changed.
     pub fn claim(
         &self,
         pool: &Pool,
@@ -105,6 +106,7 @@ impl Table {
         if limit.is_some_and(|limit| offsets.len() > limit) {
             return Ok(false);
         }
+        self.expect_room_ahead(ids, offsets)?;
         if !self.flight().lock().may_be_claimed(offsets) {
             return Ok(false);
         }

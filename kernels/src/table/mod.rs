@@ -23,6 +23,7 @@
 //! | `fields` | updates that are computed outside of the table |
 //! | `group*` | lookups and updates of many tables at once |
 //! | `tier` | what a table on disk has beside its rows |
+//! | `crowding` | whether memory is too small for the batches ahead |
 //! | `tiered`, `exchange` | how rows on disk get into memory for a verb, and others out of it |
 //! | `export`, `load`, `swap`, `history_io` | the whole content, out and in; its history |
 //!
@@ -60,6 +61,7 @@ mod args;
 mod changes;
 mod config;
 mod content;
+mod crowding;
 mod decision;
 mod engine;
 mod evict;

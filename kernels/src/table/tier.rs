@@ -1,6 +1,7 @@
 //! What a table with a tier on disk has beside its rows: settings, the turn to move rows, counters.
 
 use super::content::Content;
+use super::crowding::Crowding;
 use super::TableConfig;
 use crate::rows::{Store, TierSetup};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -30,7 +31,8 @@ pub struct TierStats {
     pub bytes_on_disk: u64,
     /// Nanoseconds that steps waited for rows; what is brought in ahead of them does not count.
     pub wait_nanoseconds: u64,
-    /// Batches ahead whose rows were let go because a batch before them needed the room.
+    /// Batches ahead that had to leave their rows to their step: memory was full of other batches,
+    /// or a batch before them needed the room.
     pub given_up: u64,
 }
 
@@ -46,6 +48,7 @@ pub(super) struct Tier {
     pub(super) misses: AtomicU64,
     pub(super) waited: AtomicU64,
     pub(super) given_up: AtomicU64,
+    pub(super) crowding: Crowding,
 }
 
 impl Tier {
@@ -59,6 +62,7 @@ impl Tier {
             misses: AtomicU64::new(0),
             waited: AtomicU64::new(0),
             given_up: AtomicU64::new(0),
+            crowding: Crowding::default(),
         }
     }
 

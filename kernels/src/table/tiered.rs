@@ -12,6 +12,7 @@
 //! test a verb.
 
 use super::content::Content;
+use super::crowding::MOST_IN_VAIN;
 use super::exchange::{has_all, Need, Wanted, WantedRows};
 use super::flight::divide;
 use super::group::OneTable;
@@ -218,6 +219,44 @@ impl Table {
             .unwrap_or_default()
     }
 
+    /// Refuses a batch that was prepared ahead, with these offsets if any, when memory is too small
+    /// to look ahead at all.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` that says what to raise. Nothing changed, and the next call goes on.
+    pub(super) fn expect_room_ahead(&self, ids: Ids<'_>, offsets: &[i64]) -> Result<()> {
+        let Some(tier) = self.tier() else {
+            return Ok(());
+        };
+        let is_served = || {
+            let is_claimable = self.flight().lock().may_be_claimed(offsets);
+            is_claimable && has_all(&self.content().read(), offsets)
+        };
+        match tier.crowding.is_too_much(is_served) {
+            true => Err(self.crowded(tier, ids)),
+            false => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn crowded(&self, tier: &Tier, ids: Ids<'_>) -> Error {
+        let mut keys: Vec<i64> = (0..ids.len()).map(|at| ids.get(at)).collect();
+        keys.retain(|&key| key != -1);
+        keys.sort_unstable();
+        keys.dedup();
+        Error::new(
+            Kind::ResourceExhausted,
+            "memory is too small for the distinct keys of the batches ahead: none of the last ones \
+             had its rows there when its step came. Raise device_vocabulary_size or \
+             host_vocabulary_size to the distinct keys of the batch in its step, of those that are \
+             prefetched and of one more, or prefetch fewer batches",
+        )
+        .with("table", &self.config().name)
+        .with("rows_in_memory", tier.setup.ram_rows)
+        .with("distinct", keys.len())
+        .with("batches_in_vain", MOST_IN_VAIN)
+    }
+
     fn bring_in_found<O: Deref<Target = [i64]>>(
         &self,
         pool: &Pool,
@@ -252,6 +291,7 @@ impl Table {
         rows.extend(staged.into_iter().filter(|&row| row != NONE));
         (rows, fresh.len())
     }
+
     /// Runs `f` on rows in memory and on disk, those of `ids` and any others in memory, with the
     /// index and the content locked for reading. Rows on disk are read and stay where they are.
     ///

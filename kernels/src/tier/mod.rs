@@ -40,6 +40,6 @@ pub use faulty::{Faulty, Operation};
 pub use files::Files;
 pub use log::{Log, LogStats, Moved, Moves, Record};
 pub use policy::Policy;
-pub use reader::ReadBy;
+pub use reader::{reads_by, ReadBy};
 pub use reading::{Reading, Want};
 pub use storage::{ReadAt, ReadFailure, Storage};

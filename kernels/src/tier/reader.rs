@@ -27,6 +27,24 @@ pub(super) enum Reader {
     Threads(usize),
 }
 
+/// How this process reads rows that are not in memory, and why not by io_uring, for people.
+pub fn reads_by() -> String {
+    match Rings::new() {
+        Ok(_) => "io_uring".to_owned(),
+        Err(cause) => threads_because(&cause),
+    }
+}
+
+/// Why threads read.
+fn threads_because(cause: &io::Error) -> String {
+    let why = match cause.kind() {
+        io::ErrorKind::PermissionDenied => "this system or container forbids io_uring",
+        io::ErrorKind::Unsupported => "this system has no io_uring that reads",
+        _ => "io_uring cannot be used",
+    };
+    format!("up to {THREADS} threads: {why} ({cause})")
+}
+
 impl Reader {
     /// What this system has. Containers often forbid io_uring.
     pub(super) fn new() -> Reader {
@@ -85,6 +103,30 @@ fn filled(file: &File, at: u64, into: &mut [u8]) -> usize {
         match preadv2(file, &mut slices, at, ReadWriteFlags::NOWAIT) {
             Err(error) if io::Error::from(error).kind() == io::ErrorKind::Interrupted => {}
             done => return done.unwrap_or(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::threads_because;
+    use std::io::Error;
+
+    #[test]
+    fn threads_are_said_with_their_reason() {
+        for (code, why) in [
+            (libc::EPERM, "forbids io_uring (Operation not permitted"),
+            (
+                libc::ENOSYS,
+                "has no io_uring that reads (Function not implemented",
+            ),
+            (libc::ENOMEM, "cannot be used (Cannot allocate memory"),
+        ] {
+            let said = threads_because(&Error::from_raw_os_error(code));
+            assert!(
+                said.starts_with("up to 64 threads: ") && said.contains(why),
+                "{said}"
+            );
         }
     }
 }

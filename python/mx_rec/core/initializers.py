@@ -74,7 +74,7 @@ def describe_initializer(initializer: Any, rows: int, dim: int, table: str) -> D
     raise _unsupported(initializer, table)
 
 
-def check_table(name: str, initializer: Dict[str, Any], config: bytes) -> None:
+def check_table(name: str, initializer: Dict[str, Any], config: bytes) -> str:
     """Asks the engine whether a table can be made by a configuration.
 
     Args:
@@ -82,15 +82,18 @@ def check_table(name: str, initializer: Dict[str, Any], config: bytes) -> None:
         initializer: What `describe_initializer` made.
         config: The whole configuration as the op MxRecTable takes it: JSON.
 
+    Returns:
+        How this process reads rows on disk, of a table that has some; else nothing.
+
     Raises:
         ValueError: If it cannot, with the table, the setting and its value: a stddev below 0, a
             min above max, numbers that do not fit float32.
     """
     library()  # TensorFlow has to be the first to open the plugin.
     status, result = plugin.call("mx_rec_check_table", config, len(config))
-    if status == 0:
-        return
     text = result.decode("utf-8", "replace")
+    if status == 0:
+        return text
     if text.startswith("initializer") or text.startswith("the initializer"):
         raise ValueError("'emb_initializer' of the table {!r} is {}, of which rows cannot be "
                          "made: {}".format(name, json.dumps(initializer, sort_keys=True), text))

@@ -14,6 +14,7 @@ from mx_rec.core.table_variable import (TABLE_OP, TableVariable, is_table_variab
                                         table_config_of, table_name_of, table_variable)
 from mx_rec.ops import library
 from mx_rec.util.communication.hccl_ops import get_rank_size
+from mx_rec.util.log import logger
 
 
 class PhysicalTable(NamedTuple):
@@ -277,7 +278,12 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
     if track_changes:
         config["track_changes"] = True
     text = json.dumps(config, sort_keys=True).encode("utf-8")
-    check_table(options.table_name, initializer, text)
+    reads = check_table(options.table_name, initializer, text)
+    if reads:
+        logger.info("the table %r keeps %d rows in memory, further %d in files in %s, which are "
+                    "read by %s", name, options.device_vocabulary_size
+                    + options.host_vocabulary_size, options.ssd_vocabulary_size,
+                    ", ".join(map(str, options.ssd_data_path)), reads)
     op_name = scope_of(name)
     with tf.init_scope(), tf.compat.v1.name_scope(None), tf.device("/cpu:0"):
         if servers:

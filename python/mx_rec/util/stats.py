@@ -41,8 +41,8 @@ class TableStats(NamedTuple):
         bytes_disk: Space that the files take, in bytes.
         wait_seconds: Time that steps waited for rows from disk. What the input pipeline brings in
             ahead of its step does not count.
-        given_up: Batches ahead whose rows went back to disk because a batch before them needed the
-            memory.
+        given_up: Batches ahead that left their rows to their steps, because memory had no room for
+            them or a batch before them needed it.
     """
 
     rows: int
