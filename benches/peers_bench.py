@@ -13,7 +13,7 @@ import tempfile
 import numpy as np
 
 from peers import work
-from session import measure
+from session import limits, measure, workload
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TFRA = "TFRA 0.8.1, its own process"
@@ -67,6 +67,10 @@ class Side:
         """Runs a repetition and returns its milliseconds, as that process measured them."""
         return float(self._ask("step %d" % number))
 
+    def floor(self, number):
+        """The milliseconds of a repetition without lookup and update."""
+        return float(self._ask("floor %d" % number))
+
     def value(self):
         """What the side computed, for comparison: float64 array."""
         return np.array([float(number) for number in self._ask("value").split()])
@@ -87,8 +91,10 @@ def main():
     parser.add_argument("--tfra", help="Python of an environment with TFRA")
     parser.add_argument("--fbgemm", help="Python of an environment with FBGEMM")
     parser.add_argument("--only", help="comma separated targets, e.g. P21")
+    parser.add_argument("--limit-bench", required=True, help="the built example limit_bench")
     parser.add_argument("--short", action="store_true", help="small sizes; not a measurement")
     options = parser.parse_args()
+    os.environ[workload.LIMIT_BENCH] = os.path.abspath(options.limit_bench)
     pythons = {"tfra": options.tfra, "fbgemm": options.fbgemm}
     wanted = options.only.split(",") if options.only else ["P20", "P21", "P22", "P23"]
     failed = False
@@ -106,21 +112,43 @@ def main():
     return 1 if failed else 0
 
 
+def limit_of(case, sizes):
+    """The limit of a case of ours."""
+    kind, _, rule = case.partition("-")
+    rule = "lazy_adam" if rule == "adam" else rule
+    if kind == "bags":
+        return limits.Limit(
+            work.bags(sizes).reshape(sizes.batches, sizes.tables, -1), sizes.bag_rows, sizes.dim,
+            "read", bag=sizes.length
+        )
+    if kind == "lookup":
+        return limits.Limit(work.lookups(sizes), sizes.rows, sizes.dim, "read")
+    if kind == "known":
+        return limits.Limit(
+            work.known(sizes), sizes.rows, sizes.dim, "read,update", optimizer=rule
+        )
+    return limits.Limit(
+        work.new(sizes), 2 * sizes.rows, sizes.dim, "fresh,update", optimizer=rule
+    )
+
+
 def measured(figure, python, short):
     """The record of one figure."""
     number, what, our_case, peer, peer_case, target, tolerance = figure
     sizes = work.SHORT if short else work.STANDARD
     sides = []
+    limit = limit_of(our_case, sizes)
     try:
         sides.append(Side(sys.executable, "ours_side.py", our_case, short))
         sides.append(Side(python, peer + "_side.py", peer_case, short))
         if tolerance is not None:
             measure.agree(number, sides[0].value(), sides[1].value(), tolerance)
-        times = np.zeros((2, sizes.repetitions))
+        runs = [sides[0].step, sides[1].step, sides[0].floor] + limit.sides
+        times = np.zeros((len(runs), sizes.repetitions))
         for step in range(sizes.warmup + sizes.repetitions):
-            for turn in range(2):
-                side = (step + turn) % 2
-                taken = sides[side].step(step)
+            for turn in range(len(runs)):
+                side = (step + turn) % len(runs)
+                taken = runs[side](step)
                 if step >= sizes.warmup:
                     times[side, step - sizes.warmup] = taken
         if tolerance is None:
@@ -128,10 +156,11 @@ def measured(figure, python, short):
             largest = 2e-3 if number.endswith("adam") else 1e-5
             measure.agree(number, sides[0].value(), sides[1].value(), largest)
     finally:
-        for side in sides:
+        for side in sides + [limit]:
             side.close()
     name = TFRA if peer == "tfra" else FBGEMM
-    return measure.figure(number, what, times[0], times[1], target, True, name)
+    item = measure.figure(number, what, times[0], times[1], target, True, name)
+    return measure.with_limit(item, limit, times[2], times[3:])
 
 
 if __name__ == "__main__":

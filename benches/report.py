@@ -32,14 +32,16 @@ DEFINITION = (
     "Ratio: for targets written `>=` the peer's time divided by ours (speed), for targets written "
     "`<=` our value divided by the peer's, or our value itself where there is no peer. "
     "Times and ratio are medians; \"of minima\" is the ratio of the fastest repetitions, which a busy "
-    "machine disturbs less, and decides nothing."
+    "machine disturbs less, and decides nothing. Limit: the time (or rate) in which this machine "
+    "would do the same work at places that need no search, measured in the same run; at best: the "
+    "ratio that an engine at that limit would have."
 )
 
 
 def main():
     """Reads figures, writes the record, prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--figures", help="JSON lines to read")
+    parser.add_argument("--figures", nargs="+", help="JSON lines to read, a file for each run")
     parser.add_argument("--out", help="directory of the record")
     parser.add_argument("--name", help="stem of the files; default: date and commit")
     parser.add_argument("--short", action="store_true", help="mark as no measurement")
@@ -52,8 +54,11 @@ def main():
         return 0
     if not (options.figures and options.out):
         parser.error("--figures and --out are needed")
-    with open(options.figures) as lines:
-        figures = [complete(json.loads(line)) for line in lines if line.strip()]
+    runs = []
+    for path in options.figures:
+        with open(path) as lines:
+            runs.append(joined([json.loads(line) for line in lines if line.strip()]))
+    figures = merged(runs)
     if not figures:
         print("no figures in the input", file=sys.stderr)
         return 1
@@ -81,6 +86,44 @@ def main():
     print(text)
     print("written: %s.{json,md,png}" % os.path.relpath(stem))
     return 0
+
+
+def joined(lines):
+    """Complete figures of lines, each with the limit that a line of the engine's bench tells of it."""
+    limits = {(line["limit_of"], line["what"]): line for line in lines if "limit_of" in line}
+    figures = [complete(line) for line in lines if "id" in line]
+    for item in figures:
+        found = limits.get((item["id"], item["what"]))
+        if not found:
+            continue
+        item.update((key, value) for key, value in found.items() if key.startswith("limit_"))
+        item.pop("limit_of", None)
+        item.update(limit=found["limit"], at_best=found["at_best"])
+        if item["unit"] == "M/s":
+            item["limit_ratio"] = round(found["limit"] / item["ours"], 3)
+        else:
+            item["limit_ratio"] = round(item["ours"] / found["limit"], 3)
+            item["limit_gbs"] = round(found["limit_bytes"] / found["limit"] / 1e6, 2)
+    return figures
+
+
+def merged(runs):
+    """Figures of several runs as one of each: the run with the median ratio, and the range of all."""
+    found = {}
+    for figures in runs:
+        for item in figures:
+            found.setdefault((item["id"], item["what"]), []).append(item)
+    result = []
+    for items in found.values():
+        items.sort(key=lambda item: item["ratio"])
+        # Of an even number the worse of the two in the middle.
+        middle = (len(items) - 1) // 2 if items[0]["at_least"] else len(items) // 2
+        chosen = dict(items[middle])
+        if len(runs) > 1:
+            chosen["ratio_range"] = [items[0]["ratio"], items[-1]["ratio"]]
+            chosen["runs"] = len(items)
+        result.append(chosen)
+    return result
 
 
 def complete(item):
@@ -173,6 +216,22 @@ def replace_block(page, text):
         out.write(before + BEGIN + "\n\n" + body + "\n" + END + after)
 
 
+def ratio_text(item):
+    """The ratio; of several runs the median and the range."""
+    if "ratio_range" not in item:
+        return "%.2f" % item["ratio"]
+    return "%.2f (%.2f to %.2f)" % (item["ratio"], *item["ratio_range"])
+
+
+def at_best(item):
+    """The ratio that an engine at the limit would have, and whether that meets the target."""
+    if "at_best" not in item:
+        return "-"
+    value, target = item["at_best"], item["target"]
+    allowed = value >= target if item["at_least"] else value <= target
+    return "%.2f" % value if allowed else "%.2f, **forbids it**" % value
+
+
 def markdown(record, name, page_directory="", picture_directory=""):
     """The record as a Markdown page, which shows the plot by its path from where the page lies."""
     facts, used = record["machine"], record["versions"]
@@ -193,25 +252,31 @@ def markdown(record, name, page_directory="", picture_directory=""):
         % (used["tensorflow"], used["python"], used["rustc"]),
         DEFINITION,
         "",
-        "| # | what | beside | ours | peer | ratio | of minima | target | |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| # | what | beside | ours | peer | ratio | of minima | target | | limit | ours/limit | at best |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for item in record["figures"]:
         lines.append(
-            "| %s | %s | %s | %s | %s | %.2f | %s | %s %g | %s |"
+            "| %s | %s | %s | %s | %s | %s | %s | %s %g | %s | %s | %s | %s |"
             % (
                 item["id"],
                 item["what"],
                 item["peer_name"],
                 number_text(item["ours"], item["unit"]),
                 number_text(item["peer"], item["unit"]),
-                item["ratio"],
+                ratio_text(item),
                 "%.2f" % item["best_ratio"] if "best_ratio" in item else "-",
                 ">=" if item["at_least"] else "<=",
                 item["target"],
                 "met" if item["met"] else "**not met**",
+                number_text(item.get("limit"), item["unit"]),
+                "%.2f" % item["limit_ratio"] if "limit" in item else "-",
+                at_best(item),
             )
         )
+    runs = max(item.get("runs", 1) for item in record["figures"])
+    if runs > 1:
+        lines += ["", "%d runs: the one with the median ratio, and the range of all." % runs]
     met = sum(1 for item in record["figures"] if item["met"])
     lines += ["", "%d of %d met." % (met, len(record["figures"])), ""]
     picture = os.path.relpath(os.path.join(picture_directory, name), page_directory or ".")
@@ -251,6 +316,8 @@ def plot(record, path):
         axis.barh(places, [value for value, _ in bars], color=colors, height=0.62, left=0)
         for place, item, (value, target) in zip(places, items, bars):
             axis.plot([target] * 2, [place - 0.42, place + 0.42], color="black", lw=2)
+            if "at_best" in item and item["peer"] is not None:
+                axis.plot([item["at_best"]], [place], marker="D", color="#444444", ms=5)
             axis.annotate(
                 "%.3g" % item["ratio"],
                 (max(value, target), place),
@@ -272,7 +339,7 @@ def plot(record, path):
         axis.set_axisbelow(True)
     note = "" if record["measurement"] else " - SHORT FORM, NOT A MEASUREMENT"
     figure.suptitle(
-        "%s, %d cores, commit %s, %s%s\nblack mark: target; green: met, red: not met"
+        "%s, %d cores, commit %s, %s%s\nblack mark: target; diamond: at the limit; green: met, red: not met"
         % (
             record["machine"]["cpu"],
             record["machine"]["cores"],

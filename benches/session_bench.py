@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+from session import workload
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 # target -> benches "module.function.draw" (the model: form); each runs in a process of its own, ours
@@ -39,11 +41,12 @@ def main():
     parser.add_argument("--json", required=True, help="file to append figures to")
     parser.add_argument("--only", help="comma separated targets, e.g. P1,P5")
     parser.add_argument("--short", action="store_true", help="small sizes; not a measurement")
+    parser.add_argument("--limit-bench", help="the built example limit_bench; inherited by --bench")
     parser.add_argument("--bench", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.limit_bench:
+        os.environ[workload.LIMIT_BENCH] = os.path.abspath(options.limit_bench)
     if options.bench:
-        from session import workload
-
         run_one(options.bench, options.json, workload.STANDARD)
         return 0
     wanted = options.only.split(",") if options.only else list(BENCHES)
@@ -73,7 +76,6 @@ def run_forked(name, json):
     """
     quiet_tensorflow()
     import tensorflow.contrib  # noqa: F401  (the peers' optimizers: seconds of importing)
-    from session import workload
 
     process = multiprocessing.get_context("fork").Process(
         target=run_one, args=(name, json, workload.SHORT))

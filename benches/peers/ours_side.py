@@ -15,7 +15,7 @@ import tensorflow as tf  # noqa: E402
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 
 from peers import work  # noqa: E402
-from session.sides import Held  # noqa: E402
+from session.sides import Held, floor_of_lookups, floor_of_steps  # noqa: E402
 
 RATE = 0.01
 CHUNK = 50000
@@ -69,10 +69,12 @@ def table_work(sizes, kind, rule):
     rows = sparse_lookup(table, ids, is_train=kind != "lookup", name="rows", modify_graph=True)
     if kind == "lookup":
         fetch = tf.reduce_sum(rows[-1])
+        floor = floor_of_lookups(ids)
     else:
         loss = tf.nn.l2_loss(rows)
         gradient = tf.gradients(loss, [table.variable])
         fetch = (loss, optimizer(rule).apply_gradients(zip(gradient, [table.variable])))
+        floor = floor_of_steps(ids, [[sizes.step, sizes.dim]])
     first = make(sizes)[0][:64]
     probe_ids = tf.compat.v1.placeholder(tf.int64, [None])
     probe = sparse_lookup(table, probe_ids, is_train=False, name="probe", modify_graph=True)
@@ -84,6 +86,7 @@ def table_work(sizes, kind, rule):
         work.serve(
             lambda k: session.run(fetch, {number: k % count}),
             lambda: session.run(probe, {probe_ids: first}).reshape(-1).tolist(),
+            lambda k: session.run(floor, {number: k % count}),
         )
 
 
@@ -116,6 +119,7 @@ def bags(sizes, is_train):
         axis=1,
     )
     fetch = tf.reduce_sum(pooled[-1])
+    floor = floor_of_lookups(held.value[number])
     with tf.compat.v1.Session() as session:
         session.run(tf.compat.v1.global_variables_initializer())
         held.load(session)
@@ -124,6 +128,7 @@ def bags(sizes, is_train):
         work.serve(
             lambda k: session.run(fetch, {number: k % sizes.batches}),
             lambda: session.run(pooled, {number: 0})[:4].reshape(-1).tolist(),
+            lambda k: session.run(floor, {number: k % sizes.batches}),
         )
 
 

@@ -112,15 +112,17 @@ def initial(rows, dim):
     return np.random.RandomState(17).uniform(-0.05, 0.05, (rows, dim)).astype(np.float32)
 
 
-def serve(step, value=None):
+def serve(step, value=None, floor=None):
     """Runs repetitions as they are asked for on standard input, until it ends.
 
-    A line "step K" runs repetition K and is answered by its time in milliseconds; "value" by
-    numbers that the driver compares between the sides.
+    A line "step K" runs repetition K and is answered by its time in milliseconds, "floor K" the same
+    without lookup and update; "value" is answered by numbers that the driver compares between the
+    sides.
 
     Args:
         step: function of the repetition's number; it returns when its work is done.
         value: function without arguments that gives a flat list of floats.
+        floor: function of the repetition's number that pays for a step and does none of its work.
     """
     answer("ready")
     for line in sys.stdin:
@@ -128,8 +130,9 @@ def serve(step, value=None):
         if words[0] == "value":
             answer(" ".join("%.9g" % number for number in value()))
             continue
+        run = floor if words[0] == "floor" else step
         begin = time.perf_counter()
-        step(int(words[1]))
+        run(int(words[1]))
         answer("%.6f" % ((time.perf_counter() - begin) * 1e3))
 
 

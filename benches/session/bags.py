@@ -1,9 +1,12 @@
 """P19: bags of ids of several tables, added up: the vectors alone, and whole sparse steps."""
 
+import numpy as np
 import tensorflow as tf
 
-from session import measure, workload
-from session.sides import Filling, Held, Ours, dense_variable, session
+from session import limits, measure, workload
+from session.sides import (
+    Filling, Held, Ours, dense_variable, floor_of_lookups, floor_of_steps, session,
+)
 
 RATE = 0.01
 TABLES = 4
@@ -25,7 +28,7 @@ def pooled(sizes, draw):
                          sizes.warmup, sizes.calls)
     which = tf.compat.v1.placeholder(tf.int32, [])
     sides = {name: [] for name in ("ours", "found", "peer")}
-    fillings, held, tables, variables = [], [], [], []
+    fillings, held, tables, variables, drawn = [], [], [], [], []
     for number in range(TABLES):
         variable = dense_variable(own, "dense_%d" % number)
         table = Ours(own, "bags_%d" % number)
@@ -33,6 +36,7 @@ def pooled(sizes, draw):
         ids = Held(batches.reshape(-1, bags, length), "ids_%d" % number)
         fillings.append(Filling(variable, workload.key_order(own), table.assign))
         held.append(ids)
+        drawn.append(batches)
         tables.append(table)
         variables.append(variable)
         batch = ids.value[which]
@@ -51,30 +55,38 @@ def pooled(sizes, draw):
             zip(tf.gradients(losses["ours"], over), over)),
         "peer": tf.contrib.opt.LazyAdamOptimizer(RATE).minimize(losses["peer"], var_list=variables),
     }
-    with session() as running:
+    floors = [floor_of_lookups(batch), floor_of_steps(batch, [[bags, 32]] * TABLES)]
+    drawn = np.stack(drawn, axis=1)
+    works = [limits.Limit(drawn, rows, 32, work, bag=length) for work in ("read", "read,update")]
+
+    with session() as running, works[0], works[1]:
         running.run(tf.compat.v1.global_variables_initializer())
         for one in held:
             one.load(running)
         for one in fillings:
             one.run(running)
 
-        def times(*fetches):
+        def times(limit, *fetches):
             return measure.interleave(
-                [_runner(running, fetch, which) for fetch in fetches],
+                [_runner(running, fetch, which) for fetch in fetches] + limit.sides,
                 own.batches, own.repetitions, own.warmup)
 
-        alone = times(ends["found"], ends["ours"], ends["peer"])
-        whole = times((losses["ours"], steps["ours"]), (losses["peer"], steps["peer"]))
+        alone = times(works[0], ends["found"], ends["ours"], ends["peer"], floors[0])
+        whole = times(works[1], (losses["ours"], steps["ours"]), (losses["peer"], steps["peer"]),
+                      floors[1])
         values = running.run([sides["ours"], sides["found"], sides["peer"]], {which: 0})
         for ours, found, peer in zip(*values):
             measure.agree("P19 " + draw, ours, peer, 4e-4)
             measure.agree("P19 " + draw, ours, found, 0)
     what = "4 tables, bags of 20 summed: "
-    return [
+    lookups = [
         measure.figure("P19 f", what + "evaluation", alone[0], alone[2], 4.0, True, PEER),
         measure.figure("P19 t", what + "training lookup", alone[1], alone[2], 4.0, True, PEER),
-        measure.figure("P19 s", what + "whole step", whole[0], whole[1], 4.0, True,
-                       PEER + ", LazyAdam"),
+    ]
+    step = measure.figure("P19 s", what + "whole step", whole[0], whole[1], 4.0, True,
+                          PEER + ", LazyAdam")
+    return [measure.with_limit(item, works[0], alone[3], alone[4:]) for item in lookups] + [
+        measure.with_limit(step, works[1], whole[2], whole[3:])
     ]
 
 

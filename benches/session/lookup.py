@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from session import measure, workload
-from session.sides import Filling, Held, Ours, dense_variable, force, session
+from session import limits, measure, workload
+from session.sides import Filling, Held, Ours, dense_variable, floor_of_lookups, force, session
 
 WORDS = {"u": "uniform ids", "z": "Zipf 1.05 ids"}
 
@@ -14,15 +14,17 @@ def dense(sizes, draw):
     table = dense_variable(sizes, "dense")
     ours = Ours(sizes, "lookup_dense")
     filling = Filling(table, workload.key_order(sizes), ours.assign)
-    held = Held(workload.id_batches(sizes, draw), "ids")
+    batches = workload.id_batches(sizes, draw)
+    held = Held(batches, "ids")
     ids = held.value[number]
     rows = [
         ours.lookup(ids, False, "evaluate"),
         ours.lookup(ids, True, "train"),
         tf.nn.embedding_lookup(table, ids),
     ]
-    fetches = [force(row) for row in rows]
-    with session() as running:
+    fetches = [force(row) for row in rows] + [floor_of_lookups(ids)]
+    limit = limits.Limit(batches, sizes.rows, sizes.dim, "read")
+    with session() as running, limit:
         running.run(tf.compat.v1.global_variables_initializer())
         held.load(running)
         filling.run(running)
@@ -31,20 +33,25 @@ def dense(sizes, draw):
         measure.agree("P1 training", values[1], values[2], 0)
         del values
         times = measure.interleave(
-            [_runner(running, fetch, number) for fetch in fetches],
+            [_runner(running, fetch, number) for fetch in fetches] + limit.sides,
             sizes.batches,
             sizes.repetitions,
             sizes.warmup,
         )
     return [
-        measure.figure(
-            "P1 %s%s" % (draw, mark),
-            "%s lookup, %s" % (what, WORDS[draw]),
-            times[side],
-            times[2],
-            2.0,
-            True,
-            "tf.nn.embedding_lookup, dense variable",
+        measure.with_limit(
+            measure.figure(
+                "P1 %s%s" % (draw, mark),
+                "%s lookup, %s" % (what, WORDS[draw]),
+                times[side],
+                times[2],
+                2.0,
+                True,
+                "tf.nn.embedding_lookup, dense variable",
+            ),
+            limit,
+            times[3],
+            times[4:],
         )
         for side, (mark, what) in enumerate((("", "evaluation"), (" t", "training")))
     ]

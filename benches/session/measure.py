@@ -6,13 +6,17 @@ import time
 import numpy as np
 
 
+class Measured(float):
+    """Milliseconds that a side took by a clock of its own."""
+
+
 def interleave(sides, batches, repetitions, warmup):
     """Times every side on every batch, one after the other, so that noise hits all alike.
 
     The side that goes first changes with each repetition.
 
     Args:
-        sides: list of functions of the batch number.
+        sides: list of functions of the batch number; one that returns Measured has taken that time.
         batches: number of different batches.
         repetitions: measured repetitions.
         warmup: repetitions before them.
@@ -25,10 +29,10 @@ def interleave(sides, batches, repetitions, warmup):
         for turn in range(len(sides)):
             side = (step + turn) % len(sides)
             begin = time.perf_counter()
-            sides[side](step % batches)
-            end = time.perf_counter()
+            done = sides[side](step % batches)
+            taken = (time.perf_counter() - begin) * 1e3
             if step >= warmup:
-                times[side, step - warmup] = (end - begin) * 1e3
+                times[side, step - warmup] = done if isinstance(done, Measured) else taken
     return times
 
 
@@ -67,6 +71,36 @@ def figure(number, what, ours, peer, target, at_least, peer_name):
         "met": bool(ratio >= target if at_least else ratio <= target),
         "repetitions": len(ours),
     }
+
+
+def with_limit(item, limit, floor, times):
+    """A figure with what this machine allows any engine.
+
+    Args:
+        item: what `figure` returned.
+        limit: the `limits.Limit` of the same work.
+        floor: milliseconds of the session without lookup and update, one per repetition.
+        times: milliseconds of both sides of the limit: (2, repetitions), keyed and arrays.
+
+    Returns:
+        dict with limit, limit_ratio (ours / limit), at_best (the ratio of an engine at the limit),
+        limit_arrays (the same work if ids were places), session_floor, and what one repetition
+        moves: limit_lines, limit_bytes, and limit_gbs, the rate at which it did.
+    """
+    floor, keyed, arrays = (float(np.median(one)) for one in (floor, times[0], times[1]))
+    whole = floor + keyed
+    item = dict(item)
+    item.update(
+        limit=round(whole, 4),
+        limit_ratio=round(item["ours"] / whole, 3),
+        at_best=round(item["peer"] / whole if item["at_least"] else whole / item["peer"], 3),
+        limit_arrays=round(floor + arrays, 4),
+        session_floor=round(floor, 4),
+        limit_lines=limit.lines,
+        limit_bytes=limit.bytes,
+        limit_gbs=round(limit.bytes / keyed / 1e6, 2),
+    )
+    return item
 
 
 def emit(figures, path):

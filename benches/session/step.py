@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from session import measure, workload
-from session.sides import Filling, Held, Ours, dense_variable, session
+from session import limits, measure, workload
+from session.sides import Filling, Held, Ours, dense_variable, floor_of_steps, session
 
 RATE = 0.01
 WORDS = {"u": "uniform ids", "z": "Zipf 1.05 ids"}
@@ -17,7 +17,8 @@ def lazy_adam(sizes, draw):
     table = dense_variable(sizes, "dense")
     ours = Ours(sizes, "step_" + draw)
     filling = Filling(table, workload.key_order(sizes), ours.assign)
-    held = Held(workload.id_batches(sizes, draw), "ids")
+    batches = workload.id_batches(sizes, draw)
+    held = Held(batches, "ids")
     ids = held.value[which]
 
     # l2_loss is one pass forward and one multiplication backward: the lightest loss that has a
@@ -27,15 +28,18 @@ def lazy_adam(sizes, draw):
     ours_train = create_hash_optimizer(RATE).apply_gradients(zip(gradient, [ours.variable]))
     peer_loss = tf.nn.l2_loss(tf.nn.embedding_lookup(table, ids))
     peer_train = tf.contrib.opt.LazyAdamOptimizer(RATE).minimize(peer_loss, var_list=[table])
-    fetches = [(our_loss, ours_train), (peer_loss, peer_train)]
+    floor = floor_of_steps(ids, [[sizes.batch, sizes.dim]])
+    fetches = [(our_loss, ours_train), (peer_loss, peer_train), floor]
     probe = [ours.find(ids), tf.gather(table, ids)]
 
-    with session() as running:
+    limit = limits.Limit(batches, sizes.rows, sizes.dim, "read,update")
+
+    with session() as running, limit:
         running.run(tf.compat.v1.global_variables_initializer())
         held.load(running)
         filling.run(running)
         times = measure.interleave(
-            [_runner(running, fetch, which) for fetch in fetches],
+            [_runner(running, fetch, which) for fetch in fetches] + limit.sides,
             sizes.batches,
             sizes.repetitions,
             sizes.warmup,
@@ -51,7 +55,7 @@ def lazy_adam(sizes, draw):
         True,
         "embedding_lookup + contrib LazyAdam",
     )
-    return [figure]
+    return [measure.with_limit(figure, limit, times[2], times[3:])]
 
 
 def _runner(running, fetch, which):

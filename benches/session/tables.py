@@ -5,8 +5,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from session import measure, workload
-from session.sides import Filling, Ours, dense_variable, force, session
+from session import limits, measure, workload
+from session.sides import (
+    Filling, Ours, dense_variable, floor_of_lookups, floor_of_steps, force, session,
+)
 
 RATE = 0.01
 WORDS = {"u": "uniform ids", "z": "Zipf 1.05 ids"}
@@ -39,20 +41,41 @@ def forward(sizes, draw):
     """P17: embeddings of all features side by side."""
     features = _features(sizes, 2048)
     sides = _Sides(features, draw)
-    fetches = [force(rows) for rows in sides.rows]
-    with session() as running:
+    names = ("many", "single", "evaluated", "peer")
+    rows = dict(zip(names, sides.rows[:2] + [sides.evaluated()] + sides.rows[2:]))
+    fetches = [force(rows[name]) for name in names] + [
+        floor_of_lookups(sides.ids[-1]), force(sides.one_id_each())
+    ]
+    limit = limits.Limit(sides.batches, features.rows, features.dim, "read")
+    with session() as running, limit:
         sides.start(running)
-        values = running.run(sides.rows, {sides.number: 0})
-        for name, value in zip(("many", "single"), values):
-            measure.agree("P17 forward, " + name, value, values[-1], 0)
+        values = running.run(rows, {sides.number: 0})
+        for name in names:
+            measure.agree("P17 forward, " + name, values[name], values["peer"], 0)
         del values
         times = measure.interleave(
-            [_runner(running, fetch, sides.number) for fetch in fetches],
+            [_runner(running, fetch, sides.number) for fetch in fetches] + limit.sides,
             features.batches,
             features.repetitions,
             features.warmup,
         )
-    return _figures("P17 %s f" % draw, "forward", draw, times, 3.0, PEER)
+    number = "P17 %s f" % draw
+    figures = _figures(number, "forward", draw, (times[0], times[1], times[3]), 3.0, PEER)
+    figures.append(
+        measure.figure(
+            number + " e", "forward, evaluation, sparse_lookup_many, " + WORDS[draw], times[2],
+            times[3], 3.0, True, PEER
+        )
+    )
+    # The peer at its best: its ops with next to no work, and its rows at memory's speed.
+    ops = float(np.median(times[5]))
+    best = {
+        "peer_limit": round(ops + float(np.median(times[7])), 4),
+        "peer_op_us": round((ops - float(np.median(times[4]))) * 1e3 / features.tables, 2),
+    }
+    return [
+        dict(measure.with_limit(item, limit, times[4], times[6:]), **best) for item in figures
+    ]
 
 
 def step(sizes, draw):
@@ -78,13 +101,15 @@ def _step(features, number, draw):
         trains.append(create_hash_optimizer(RATE).apply_gradients(zip(gradients, variables)))
     peer = tf.contrib.opt.LazyAdamOptimizer(RATE)
     trains.append(peer.minimize(losses[-1], var_list=sides.dense))
-    fetches = list(zip(losses, trains))
+    shape = [features.batch, features.tables * features.dim]
+    fetches = list(zip(losses, trains)) + [floor_of_steps(sides.ids[-1], [shape])]
     last = sides.ids[features.tables - 1]
     probes = [tables[-1].find(last) for tables in sides.ours] + [tf.gather(sides.dense[-1], last)]
-    with session() as running:
+    limit = limits.Limit(sides.batches, features.rows, features.dim, "read,update")
+    with session() as running, limit:
         sides.start(running)
         times = measure.interleave(
-            [_runner(running, fetch, sides.number) for fetch in fetches],
+            [_runner(running, fetch, sides.number) for fetch in fetches] + limit.sides,
             features.batches,
             features.repetitions,
             features.warmup,
@@ -92,7 +117,10 @@ def _step(features, number, draw):
         values = running.run(probes, {sides.number: 0})
         for value in values[:-1]:
             measure.agree(number, value, values[-1], 2e-5)
-    return _figures(number, "whole sparse step", draw, times, 4.0, PEER + ", LazyAdam")
+    figures = _figures(
+        number, "whole sparse step", draw, times[:3], 4.0, PEER + ", LazyAdam"
+    )
+    return [measure.with_limit(item, limit, times[3], times[4:]) for item in figures]
 
 
 def _features(sizes, batch):
@@ -122,6 +150,7 @@ class _Sides:
     Attributes:
         number: placeholder of the batch's number.
         ids: int64 (tables, batch), those of the batch.
+        batches: those ids, int64 (batches, tables, batch).
         ours: for each of our two sides its tables.
         dense: the variables of the peer.
         rows: for each side float32 (batch, tables * dim).
@@ -131,11 +160,11 @@ class _Sides:
         from mx_rec.core.embedding import sparse_lookup_many
 
         self.number = tf.compat.v1.placeholder(tf.int32, [])
-        self._array = _batches(features, draw)
+        self.batches = _batches(features, draw)
         # A resource variable: what reads it needs no copy on either side.
-        self._fed = tf.compat.v1.placeholder(tf.int64, self._array.shape)
+        self._fed = tf.compat.v1.placeholder(tf.int64, self.batches.shape)
         held = tf.Variable(
-            tf.zeros(self._array.shape, tf.int64), trainable=False, name="ids", use_resource=True
+            tf.zeros(self.batches.shape, tf.int64), trainable=False, name="ids", use_resource=True
         )
         self._load = held.assign(self._fed).op
         self.ids = tf.unstack(held[self.number])
@@ -161,10 +190,26 @@ class _Sides:
             for dense, table in zip(self.dense, tables)
         ]
 
+    def evaluated(self):
+        """The rows of the tables that are looked up together, without making any."""
+        from mx_rec.core.embedding import sparse_lookup_many
+
+        tables = [table.table for table in self.ours[0]]
+        return sparse_lookup_many(
+            tables, self.ids, is_train=False, modify_graph=True, concat=True
+        )
+
+    def one_id_each(self):
+        """The peer's ops with a batch of one id."""
+        held = tf.Variable(self.batches[:, :, :1], trainable=False, name="one", use_resource=True)
+        rows = [tf.nn.embedding_lookup(table, ids)
+                for table, ids in zip(self.dense, tf.unstack(held[self.number]))]
+        return tf.concat(rows, 1)
+
     def start(self, running):
         """Gives every side the same rows."""
         running.run(tf.compat.v1.global_variables_initializer())
-        running.run(self._load, {self._fed: self._array})
+        running.run(self._load, {self._fed: self.batches})
         for filling in self._fillings:
             filling.run(running)
 

@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from session import measure, workload
-from session.sides import Filling, Held, Ours, dense_variable, session
+from session import limits, measure, workload
+from session.sides import Filling, Held, Ours, dense_variable, floor_of_lookups, session
 
 RATE = 0.01
 
@@ -14,41 +14,43 @@ WORDS = {"u": "uniform ids", "z": "Zipf 1.05 ids"}
 def lazy_adam(sizes, draw):
     """P3: LazyAdam beside tf.contrib.opt.LazyAdamOptimizer."""
     return _measure(
-        sizes, draw, "P3", "LazyAdam", tf.contrib.opt.LazyAdamOptimizer(RATE), _apply_lazy_adam, 8.0
+        sizes, draw, "P3", "LazyAdam", tf.contrib.opt.LazyAdamOptimizer(RATE), _apply_lazy_adam, 8.0,
+        "lazy_adam",
     )
 
 
 def adagrad(sizes, draw):
     """P4: Adagrad beside TensorFlow's."""
     peer = tf.compat.v1.train.AdagradOptimizer(RATE)
-    return _measure(sizes, draw, "P4a", "Adagrad", peer, _apply_adagrad, 4.0)
+    return _measure(sizes, draw, "P4a", "Adagrad", peer, _apply_adagrad, 4.0, "adagrad")
 
 
 def ftrl(sizes, draw):
     """P4: FTRL beside TensorFlow's."""
     peer = tf.compat.v1.train.FtrlOptimizer(RATE)
-    return _measure(sizes, draw, "P4f", "FTRL", peer, _apply_ftrl, 4.0)
+    return _measure(sizes, draw, "P4f", "FTRL", peer, _apply_ftrl, 4.0, "ftrl")
 
 
 def momentum(sizes, draw):
     """P4: momentum beside TensorFlow's."""
     peer = tf.compat.v1.train.MomentumOptimizer(RATE, 0.9)
-    return _measure(sizes, draw, "P4m", "momentum", peer, _apply_momentum, 4.0)
+    return _measure(sizes, draw, "P4m", "momentum", peer, _apply_momentum, 4.0, "momentum")
 
 
 def sgd(sizes, draw):
     """P4: gradient descent beside TensorFlow's."""
     peer = tf.compat.v1.train.GradientDescentOptimizer(RATE)
-    return _measure(sizes, draw, "P4s", "SGD", peer, _apply_sgd, 2.0)
+    return _measure(sizes, draw, "P4s", "SGD", peer, _apply_sgd, 2.0, "sgd")
 
 
-def _measure(sizes, draw, number, rule, optimizer, apply_, target):
+def _measure(sizes, draw, number, rule, optimizer, apply_, target, limit_rule):
     what = "%s update from ids, %s" % (rule, WORDS[draw])
     which = tf.compat.v1.placeholder(tf.int32, [])
     table = dense_variable(sizes, "dense")
     ours = Ours(sizes, "update")
     filling = Filling(table, workload.key_order(sizes), ours.assign)
-    held = Held(workload.id_batches(sizes, draw), "ids")
+    batches = workload.id_batches(sizes, draw)
+    held = Held(batches, "ids")
     gradient = Held(workload.gradients(sizes), "gradient")
     ids = held.value[which]
 
@@ -60,7 +62,10 @@ def _measure(sizes, draw, number, rule, optimizer, apply_, target):
         done = tf.reduce_sum(tf.gather(table, ids[:1]))
     probe = [ours.find(ids), tf.gather(table, ids)]
 
-    with session() as running:
+    floor = floor_of_lookups(ids)
+    limit = limits.Limit(batches, sizes.rows, sizes.dim, "update", optimizer=limit_rule)
+
+    with session() as running, limit:
         running.run(tf.compat.v1.global_variables_initializer())
         held.load(running)
         gradient.load(running)
@@ -69,7 +74,9 @@ def _measure(sizes, draw, number, rule, optimizer, apply_, target):
             [
                 lambda k: running.run(updated, {which: k}),
                 lambda k: running.run(done, {which: k}),
-            ],
+                lambda k: running.run(floor, {which: k}),
+            ]
+            + limit.sides,
             sizes.batches,
             sizes.repetitions,
             sizes.warmup,
@@ -78,7 +85,8 @@ def _measure(sizes, draw, number, rule, optimizer, apply_, target):
         measure.agree(what, values[0], values[1], 2e-5)
     number = "%s %s" % (number, draw)
     peer_name = "%s, dense variable" % type(optimizer).__name__
-    return [measure.figure(number, what, times[0], times[1], target, True, peer_name)]
+    figure = measure.figure(number, what, times[0], times[1], target, True, peer_name)
+    return [measure.with_limit(figure, limit, times[2], times[3:])]
 
 
 def _apply_lazy_adam(ours, ids, gradient):

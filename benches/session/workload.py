@@ -4,6 +4,9 @@ import numpy as np
 
 ZIPF_EXPONENT = 1.05
 
+# The environment variable with the path of the built example limit_bench; the runners set it.
+LIMIT_BENCH = "MX_REC_LIMIT_BENCH"
+
 
 class Sizes:
     """How much one run does.

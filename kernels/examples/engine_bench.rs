@@ -9,13 +9,17 @@
 //! and `ratio` come from the medians, `best_ratio` from the minima. Times are milliseconds for one
 //! batch.
 
+#[path = "support/known_places.rs"]
+mod known_places;
 mod support;
 
-use mx_rec_kernels::{Absent, Ids, LazyAdam, Pool, Result, RowOptimizer, Table, Target};
-use std::hint::black_box;
+use known_places::{FreshPlaces, KnownPlaces, Traffic};
+use mx_rec_kernels::{Absent, Ids, LazyAdam, Pool, Result, Table, Target};
 use std::time::Instant;
 use support::arguments::Arguments;
-use support::{draw, fill, interleave, key, line, median, report, resident, table, time, Better};
+use support::{
+    draw, fill, interleave, key, line, median, report, resident, table, time, Better, WARM_UP,
+};
 
 fn main() -> Result<()> {
     let sizes = Sizes::from_arguments();
@@ -31,6 +35,9 @@ fn main() -> Result<()> {
     }
     Ok(())
 }
+
+/// The limit of P9 is measured after each of so many batches.
+const EACH: usize = 8;
 
 struct Sizes {
     rows: usize,
@@ -76,23 +83,34 @@ fn standard_work(sizes: &Sizes, wanted: &dyn Fn(&str) -> bool) -> Result<()> {
     let mut inverse = vec![0_i32; n];
 
     if wanted("P6") {
-        let known = Plain::new(rows, dim);
+        let known = KnownPlaces::new(rows, dim, dim);
+        let places: Vec<_> = batches
+            .iter()
+            .map(|batch| known.batch(as_rows(batch)))
+            .collect();
         let mut peer_out = vec![0.0_f32; n * dim];
+        let mut limits = Vec::new();
         let pairs = interleave(sizes.reps, |rep| {
             let ours =
                 time(|| table.find(&one, Ids::I64(&keyed[rep % 7]), Absent::Zeros, &mut out));
-            let peer = time(|| {
-                known.copy(&batches[rep % 7], &mut peer_out);
-                Ok(())
-            });
+            let mut copy = |at: usize, index: bool| {
+                time(|| {
+                    known.read(&one, &places[at % 7], index, 1, &mut peer_out);
+                    Ok(())
+                })
+            };
+            let peer = copy(rep, false);
+            limits.push(copy(rep + 3, true));
             (ours, peer)
         });
-        report(
+        let what = "find, 1 thread, against a prefetched copy";
+        report("P6", what, &pairs, 1.5, Better::Less);
+        limit(
             "P6",
-            "find, 1 thread, against a prefetched copy",
+            what,
+            &mut limits,
             &pairs,
-            1.5,
-            Better::Less,
+            known.traffic_of_reads(&places[0], true, 1),
         );
     }
     if wanted("P8") {
@@ -131,42 +149,45 @@ fn standard_work(sizes: &Sizes, wanted: &dyn Fn(&str) -> bool) -> Result<()> {
             })
         };
         if wanted("P7") {
-            let mut known = Plain::new(rows, dim * 3);
-            let distinct: Vec<Vec<i64>> =
-                batches.iter().map(|batch| without_repeats(batch)).collect();
-            let mut update = |rep: usize| {
+            let mut known = KnownPlaces::new(rows, dim, dim * 3);
+            let places: Vec<_> = batches
+                .iter()
+                .map(|batch| known.batch(as_rows(batch)))
+                .collect();
+            let [keyed_traffic, traffic] =
+                [true, false].map(|index| known.traffic_of_updates(&places[0], index, 1));
+            let mut update = |at: usize, index: bool| {
                 time(|| {
-                    known.update(&distinct[rep % 7], &grads, dim, &adam);
+                    known.update(&one, &places[at % 7], index, 1, &grads, &adam);
                     Ok(())
                 })
             };
-            let pairs = interleave(sizes.reps, |rep| (apply(&one, rep), update(rep)));
-            report(
-                "P7",
-                "LazyAdam by ids, 1 thread, against read-modify-write",
-                &pairs,
-                1.5,
-                Better::Less,
-            );
+            let mut limits = Vec::new();
+            let pairs = interleave(sizes.reps, |rep| {
+                limits.push(update(rep + 3, true));
+                (apply(&one, rep), update(rep, false))
+            });
+            let by_ids = "LazyAdam by ids, 1 thread, against read-modify-write";
+            report("P7", by_ids, &pairs, 1.5, Better::Less);
+            limit("P7", by_ids, &mut limits, &pairs, keyed_traffic);
             let offsets: Vec<Vec<i64>> = keyed
                 .iter()
                 .map(|ids| table.id_offset(&one, Ids::I64(ids), false, None, &mut inverse))
                 .collect::<Result<_>>()?;
+            let mut no_index = Vec::new();
             let pairs = interleave(sizes.reps, |rep| {
                 let target = Target::Offsets(&offsets[rep % 7]);
                 let grads = &grads[..offsets[rep % 7].len() * dim];
+                let peer = update(rep, false);
+                no_index.push(peer);
                 (
                     time(|| table.apply(&one, target, grads, &adam).map(drop)),
-                    update(rep),
+                    peer,
                 )
             });
-            report(
-                "P7",
-                "LazyAdam by offsets, 1 thread, against read-modify-write",
-                &pairs,
-                1.5,
-                Better::Less,
-            );
+            let by_offsets = "LazyAdam by offsets, 1 thread, against read-modify-write";
+            report("P7", by_offsets, &pairs, 1.5, Better::Less);
+            limit("P7", by_offsets, &mut no_index, &pairs, traffic);
         }
         if wanted("P8") {
             let pairs = interleave(sizes.reps, |rep| (apply(&two, rep), apply(&one, rep)));
@@ -186,14 +207,26 @@ fn standard_work(sizes: &Sizes, wanted: &dyn Fn(&str) -> bool) -> Result<()> {
 fn filling(sizes: &Sizes) -> Result<()> {
     let (pool, dim) = (Pool::new(2)?, 16);
     let table = table(dim, sizes.keys as u64)?;
+    let mut known = KnownPlaces::index_of(sizes.keys);
+    let places = known.batch(as_rows(&draw(3, sizes.batch, sizes.keys)));
+    let batches = sizes.keys.div_ceil(sizes.batch);
+    let mut fresh = FreshPlaces::new((batches / EACH + 1) * sizes.batch, dim);
     let before = resident("VmRSS:");
-    let mut times = Vec::new();
+    let (mut times, mut limits) = (Vec::new(), Vec::new());
     let mut peak = 0_u64;
     let mut last = Instant::now();
     fill(&table, &pool, 0, sizes.keys, sizes.batch, |table| {
         times.push(last.elapsed().as_secs_f64());
-        let beyond = resident("VmHWM:").saturating_sub(before + table.memory().rows_bytes);
-        peak = peak.max(beyond);
+        let limit_bytes = (limits.len() * sizes.batch * dim * 4) as u64;
+        let used = before + table.memory().rows_bytes + limit_bytes;
+        peak = peak.max(resident("VmHWM:").saturating_sub(used));
+        if times.len() % EACH == 0 {
+            // What memory would allow is measured meanwhile: the system gives fresh memory fast at
+            // one moment and slowly at the next.
+            let begin = Instant::now();
+            fresh.make(&pool, sizes.batch, Some((&mut known, &places)), None);
+            limits.push(begin.elapsed().as_secs_f64());
+        }
         // Starts the high-water mark again at the present size; where that is not allowed the peak
         // is an upper bound.
         let _ = std::fs::write("/proc/self/clear_refs", "5");
@@ -201,27 +234,20 @@ fn filling(sizes: &Sizes) -> Result<()> {
     })?;
     let total: f64 = times.iter().sum();
     let rate = sizes.keys as f64 / total / 1e6;
-    line(
-        "P9",
-        "new keys, 2 threads, million a second",
-        rate,
-        f64::NAN,
-        rate,
-        6.0,
-        rate >= 6.0,
-    );
+    let what = "new keys, 2 threads, million a second";
+    line("P9", what, rate, f64::NAN, rate, 6.0, rate >= 6.0);
+    let traffic = fresh.traffic(sizes.batch, Some(&places));
+    let allowed = (limits.len() * sizes.batch) as f64 / limits.iter().sum::<f64>() / 1e6;
+    limit_line("P9", what, allowed, traffic, allowed);
     let worst = times.iter().copied().fold(0.0, f64::max) * 1e3;
-    let median = median(&mut times) * 1e3;
-    let ratio = worst / median;
-    line(
-        "P9",
-        "slowest batch against the median one",
-        worst,
-        median,
-        ratio,
-        10.0,
-        ratio <= 10.0,
-    );
+    let median_batch = median(&mut times) * 1e3;
+    let ratio = worst / median_batch;
+    let what = "slowest batch against the median one";
+    line("P9", what, worst, median_batch, ratio, 10.0, ratio <= 10.0);
+    // What fresh memory alone does: its slowest batch against its median one.
+    let worst = limits.iter().copied().fold(0.0, f64::max) * 1e3;
+    let spread = worst / (median(&mut limits) * 1e3);
+    limit_line("P9", what, worst, traffic, spread);
     let memory = table.memory();
     let beyond = memory.index_bytes + memory.other_bytes;
     let bytes = beyond as f64 / sizes.keys as f64;
@@ -299,77 +325,24 @@ fn scaling(sizes: &Sizes) -> Result<()> {
     Ok(())
 }
 
-fn without_repeats(batch: &[i64]) -> Vec<i64> {
-    let mut seen = std::collections::HashSet::new();
-    batch
-        .iter()
-        .copied()
-        .filter(|&row| seen.insert(row))
-        .collect()
+/// Row numbers of ids.
+fn as_rows(batch: &[i64]) -> impl Iterator<Item = usize> + '_ {
+    batch.iter().map(|&row| row as usize)
 }
 
-/// The peer: rows in one array on huge pages, at places that need no search.
-struct Plain {
-    floats: Vec<f32>,
-    start: usize,
-    width: usize,
+/// Prints the limit of a figure: its milliseconds in each repetition, those of the warm-up first.
+fn limit(id: &str, what: &str, times: &mut Vec<f64>, pairs: &[(f64, f64)], traffic: Traffic) {
+    times.drain(..WARM_UP.min(times.len()));
+    let mut peer: Vec<f64> = pairs.iter().map(|&(_, peer)| peer).collect();
+    let limit = median(times);
+    limit_line(id, what, limit, traffic, limit / median(&mut peer));
 }
 
-impl Plain {
-    fn new(rows: usize, width: usize) -> Plain {
-        let mut floats: Vec<f32> = Vec::with_capacity(rows * width + (2 << 18));
-        let start = floats.as_ptr().align_offset(2 << 20);
-        // SAFETY: the range lies in the vector's own allocation; the advice does not change its
-        // contents.
-        unsafe {
-            let address = floats.as_mut_ptr().add(start).cast();
-            libc::madvise(address, rows * width * 4, libc::MADV_HUGEPAGE);
-        }
-        floats.extend((0..start + rows * width).map(|at| at as f32 * 1e-9));
-        Plain {
-            floats,
-            start,
-            width,
-        }
-    }
-
-    fn place(&self, row: i64) -> usize {
-        self.start + row as usize * self.width
-    }
-
-    fn copy(&self, rows: &[i64], out: &mut [f32]) {
-        for (at, out) in out
-            .chunks_exact_mut(self.width)
-            .enumerate()
-            .take(rows.len())
-        {
-            self.prefetch(rows, at + 16);
-            let place = self.place(rows[at]);
-            out.copy_from_slice(&self.floats[place..place + self.width]);
-        }
-        black_box(out);
-    }
-
-    fn update(&mut self, rows: &[i64], grads: &[f32], dim: usize, optimizer: &dyn RowOptimizer) {
-        for (at, grad) in grads.chunks_exact(dim).enumerate().take(rows.len()) {
-            self.prefetch(rows, at + 8);
-            let place = self.place(rows[at]);
-            let row = &mut self.floats[place..place + self.width];
-            optimizer.update(row, &[dim, 2 * dim], grad);
-        }
-    }
-
-    fn prefetch(&self, rows: &[i64], at: usize) {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(&row) = rows.get(at) {
-            use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-            let place = self.place(row);
-            for float in (place..place + self.width).step_by(16) {
-                // SAFETY: a prefetch is a hint and faults at no address.
-                unsafe {
-                    _mm_prefetch::<_MM_HINT_T0>(self.floats.as_ptr().wrapping_add(float).cast())
-                };
-            }
-        }
-    }
+/// Prints the limit of a figure, and the ratio of an engine that reaches it.
+fn limit_line(id: &str, what: &str, limit: f64, traffic: Traffic, at_best: f64) {
+    let Traffic { lines, bytes } = traffic;
+    println!(
+        "{{\"limit_of\":\"{id}\",\"what\":\"{what}\",\"limit\":{limit:.4},\
+         \"at_best\":{at_best:.3},\"limit_lines\":{lines},\"limit_bytes\":{bytes}}}"
+    );
 }

@@ -77,9 +77,12 @@ pub(crate) fn time(f: impl FnOnce() -> Result<()>) -> f64 {
     time
 }
 
+/// Repetitions before those that count.
+pub(crate) const WARM_UP: usize = 7;
+
 /// Warms up, then collects pairs of times.
 pub(crate) fn interleave(reps: usize, mut f: impl FnMut(usize) -> (f64, f64)) -> Vec<(f64, f64)> {
-    (0..7).for_each(|rep| {
+    (0..WARM_UP).for_each(|rep| {
         f(rep);
     });
     (0..reps.max(1)).map(f).collect()

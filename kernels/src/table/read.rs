@@ -123,13 +123,17 @@ impl Table {
                 Absent::Rows(rows) => Absent::Rows(&rows[range.start * dim..range.end * dim]),
                 other => other,
             };
+            let asked = Asked {
+                index,
+                ids: ids.part(range),
+                dim,
+                absent,
+            };
             match &content.store {
-                Store::InMemory(rows) => {
-                    find_part(level, (index, rows), ids.part(range), dim, absent, out)
-                }
+                Store::InMemory(rows) => level.run(Find { rows, asked, out }),
                 Store::Tiered(tiered) => {
                     let rows = &tiered.beside(side);
-                    find_part(level, (index, rows), ids.part(range), dim, absent, out);
+                    level.run(Find { rows, asked, out });
                 }
             }
             Ok(())
@@ -337,72 +341,46 @@ fn copy_row(row: &[f32], out: &mut [f32]) {
     }
 }
 
-/// Copies rows by key in three stages, each a block of ids behind the one before: ask for the
-/// buckets; read them and ask for the rows; copy the rows.
-struct Find<'a, T, S> {
+/// A part of what [`Table::find`] is asked for.
+struct Asked<'a> {
     index: &'a Index,
-    rows: &'a S,
-    ids: &'a [T],
+    ids: Ids<'a>,
     dim: usize,
     absent: Absent<'a>,
-    out: &'a mut [f32],
 }
 
 /// Copies the rows of some ids on the caller's thread.
-fn find_part<S: ReadRows>(
-    level: Level,
-    (index, rows): (&Index, &S),
-    ids: Ids<'_>,
-    dim: usize,
-    absent: Absent<'_>,
-    out: &mut [f32],
-) {
-    match ids {
-        Ids::I64(ids) => level.run(Find {
-            index,
-            rows,
-            ids,
-            dim,
-            absent,
-            out,
-        }),
-        Ids::I32(ids) => level.run(Find {
-            index,
-            rows,
-            ids,
-            dim,
-            absent,
-            out,
-        }),
-    }
+struct Find<'a, S> {
+    rows: &'a S,
+    asked: Asked<'a>,
+    out: &'a mut [f32],
 }
 
-impl<T: Copy + Into<i64>, S: ReadRows> Vectorized for Find<'_, T, S> {
+impl<S: ReadRows> Vectorized for Find<'_, S> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
-        let Find {
-            index,
-            rows,
-            ids,
-            dim,
-            absent,
-            out,
-        } = self;
-        find_rows(index, rows, ids, dim, absent, out);
+        let Find { rows, asked, out } = self;
+        match asked.ids {
+            Ids::I64(ids) => find_rows(&asked, rows, ids, out),
+            Ids::I32(ids) => find_rows(&asked, rows, ids, out),
+        }
     }
 }
 
+/// Copies rows by key in three stages, each a block of ids behind the one before: ask for the
+/// buckets; read them and ask for the rows; copy the rows.
 #[inline(always)]
 fn find_rows<T: Copy + Into<i64>>(
-    index: &Index,
+    asked: &Asked<'_>,
     store: &impl ReadRows,
     ids: &[T],
-    dim: usize,
-    absent: Absent<'_>,
     out: &mut [f32],
 ) {
+    let Asked {
+        index, dim, absent, ..
+    } = *asked;
     let block = rows_ahead(dim);
     let of_block = |at: usize| {
         let rest = ids.get(at * block..).unwrap_or_default();
