@@ -5,11 +5,12 @@ import pytest
 
 import modify_cases as cases
 import support
-from fused_cases import optimizer
+from fused_cases import close, optimizer
 from modify_cases import AHEAD
 
 MODELS = 24
 USES = ["sum", "sum", "kept", "two sums", "rows", "square", "concat", "concat"]
+WEIGHTED = ["masked", "masked mean", "matmul", "fixed", "mixed"]
 
 
 def tf():
@@ -19,11 +20,11 @@ def tf():
 class Model:
     """The random choices of one model, drawn before it is built, so that both forms get the same."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, uses=tuple(USES)):
         self.random = np.random.RandomState(seed)
         self.length, self.batch = self.draw(1, 5), self.draw(2, 6)
         self.dims = [self.draw(1, 9) for _ in range(self.draw(1, 4))]
-        self.lookups = [(self.draw(0, len(self.dims) - 1), str(self.random.choice(USES)))
+        self.lookups = [(self.draw(0, len(self.dims) - 1), str(self.random.choice(uses)))
                         for _ in range(self.draw(1, 6))]
         self.is_static, self.is_group, self.is_clipped, self.is_alone = [
             self.random.rand() < chance for chance in (0.5, 0.4, 0.3, 0.2)]
@@ -34,12 +35,34 @@ class Model:
     def draw(self, low, high):
         return int(self.random.randint(low, high + 1))
 
+    def fuses(self, use):
+        """Whether lookups of this use are fused with sums."""
+        # Weights that are no function of the ids are known to be one for each where all sizes are known.
+        return use in ("sum", "kept", "two sums", "masked", "masked mean") or use in ("matmul", "fixed") and self.is_static
+
     def data(self):
         random = np.random.RandomState(self.length)
         ids = random.randint(0, 40, [4 * self.batch + 1, len(self.lookups), self.length]).astype(np.int64) * 11 - 70
         ids[random.rand(*ids.shape) < 0.15] = -1
         labels = random.rand(len(ids)).astype(np.float32)
         return tf().data.Dataset.from_tensor_slices((ids, labels)).batch(self.batch, drop_remainder=self.is_static)
+
+
+def weighted(model, rows, ids, use):
+    """Weighted sums of the rows of a lookup."""
+    mask = tf().cast(ids >= 0, tf().float32)
+    fixed = tf().tile(tf().constant(np.linspace(0.25, 1.5, model.length).astype(np.float32))[None, :], [tf().shape(ids)[0], 1])
+    if model.is_static:
+        fixed.set_shape([model.batch, model.length])
+    if use == "masked":
+        return [tf().reduce_sum(rows * mask[..., None], axis=1)]
+    if use == "masked mean":
+        return [tf().reduce_sum(tf().expand_dims(mask, -1) * rows, axis=1) / (tf().reduce_sum(mask, 1, keepdims=True) + 1.0)]
+    if use == "matmul":
+        return [tf().squeeze(tf().matmul(fixed[:, None, :], rows), [1])]
+    if use == "fixed":
+        return [tf().reduce_mean(rows * fixed[:, :, None], axis=-2)]
+    return [tf().reduce_sum(rows * mask[..., None], axis=1), tf().reduce_sum(rows, axis=1)]
 
 
 def used(rows, use):
@@ -73,8 +96,10 @@ def script_of(model):
         made = []
         if parts:
             made += used(tf().concat(parts, axis=-1), "rows")
-        for one, (_, use) in zip(rows, model.lookups):
-            if use != "concat":
+        for one, column, (_, use) in zip(rows, columns, model.lookups):
+            if use in WEIGHTED:
+                made += weighted(model, one, column, use)
+            elif use != "concat":
                 made += used(one, use)
         weights = [tf().constant(np.linspace(-1.0, 1.0, one.shape.as_list()[-1]).astype(np.float32)) for one in made]
         total = tf().add_n([tf().reduce_sum(tf().tanh(one * weight), axis=1) for one, weight in zip(made, weights)])
@@ -113,6 +138,19 @@ def test_random_models_see_the_same_bits(seed, monkeypatch):
     assert sum(one.fuses for one in plan.sums) == summed
     parts = sum(use == "concat" for _, use in model.lookups)
     assert [len(one.parts) for one in plan.concats if one.fuses] == ([parts] if parts > 1 else [])
+
+
+@pytest.mark.parametrize("seed", range(MODELS // 2))
+def test_random_models_with_weighted_sums_see_the_same_numbers(seed):
+    model = Model(seed, tuple(WEIGHTED + ["sum", "rows", "concat"]))
+    plan = close(script_of(model), use_dynamic=True).plan
+    assert sum(one.fuses for one in plan.sums) == sum(model.fuses(use) for _, use in model.lookups), plan.text()
+
+
+def test_the_models_with_weighted_sums_are_of_many_kinds():
+    models = [Model(seed, tuple(WEIGHTED + ["sum", "rows", "concat"])) for seed in range(MODELS // 2)]
+    assert set(WEIGHTED) <= {use for model in models for _, use in model.lookups}
+    assert {model.is_static for model in models} == {model.is_group for model in models} == {True, False}
 
 
 def test_the_models_are_of_many_kinds():

@@ -140,6 +140,25 @@ def test_a_name_that_ends_with_a_backslash_or_holds_a_line_end_closes_no_string(
         assert_dot(draw_dot(make_plan(table=table, name=table + "{}")))
 
 
+@pytest.mark.parametrize("count", [1, 3, 200])
+def test_sums_and_concatenations_are_drawn_whether_they_are_fused_or_not(count):
+    from mx_rec.graph.drawing import draw_dot
+    from mx_rec.graph.fusions import Concat, Part, Sum, Sums, Weights
+
+    tables = ["table \"%d\"" % at for at in range(count)]
+    sums = [Sums("rows_%d" % at, 0, table, at % 2 == 0, Weights("mask:0", -1) if at % 3 == 0 else None,
+                 [Sum("sum_%d" % at, "sum", False)], [], [], [], "because <%d>" % at) for at, table in enumerate(tables)]
+    concats = [Concat("joined", True, [Part("rows", 0, table) for table in tables], [], [], [], "side by side")]
+    dot = draw_dot(make_plan(moving=1, staying=0)._replace(sums=sums, concats=concats))
+    assert_dot(dot)
+    drawn = " ".join(" ".join(labels(dot)).split())
+    assert "fused: weighted sums over bags" in drawn and "sum_0" in drawn and "because" in drawn
+    assert ("not fused: sums over bags" in drawn) == (count > 1)
+    assert ("%d more: " % (count + 1 - 24) in drawn) == (count == 200)
+    assert ("fused: concatenation of %d lookup" % count in drawn) == (count < 200) and len(dot) < 60000
+    assert "fusion" not in draw_dot(make_plan(moving=1, staying=0))
+
+
 def test_a_plan_without_lookups_says_so():
     from mx_rec.graph.drawing import draw_dot
 

@@ -1,4 +1,5 @@
-"""A plan as Graphviz text: what moves into the input pipelines, and what stays in the step."""
+"""A plan as Graphviz text: what moves into the input pipelines, what stays in the step, and what is
+fused."""
 
 import re
 import textwrap
@@ -54,7 +55,8 @@ def draw_dot(plan: Plan) -> str:
     Returns:
         One `digraph` in the DOT language, ASCII only and the same for the same plan. Each iterator
         is a cluster with the input pipeline and the step inside; lookups that stay are clusters of
-        their own, with their reasons. Many ops and many lookups are drawn as groups; tooltips hold
+        their own, with their reasons, and so are sums and concatenations that are fused or are not.
+        Many ops and many lookups are drawn as groups; tooltips hold
         all names.
     """
     moving = sum(lookup.moves for lookup in plan.lookups)
@@ -71,6 +73,7 @@ def draw_dot(plan: Plan) -> str:
     for kind in sorted({lookup.kind for lookup in plan.lookups if not lookup.moves}, reverse=True):
         out += _staying_cluster(kind, [one for one in plan.lookups
                                        if not one.moves and one.kind == kind])
+    out += _fusions(plan)
     if not plan.lookups:
         out.append(_node("  ", "none", "other",
                          ["no lookup of this graph was made with modify_graph=True"], []))
@@ -183,6 +186,32 @@ def _staying_cluster(kind: str, lookups: List[Lookup]) -> List[str]:
             + [_node("    ", "stays_{}_{}".format(kind, place), "stays", lines, tooltip)
                for place, (lines, tooltip) in enumerate(nodes)]
             + ["  }"])
+
+
+def _fusions(plan: Plan) -> List[str]:
+    """Draws sums over bags and concatenations of lookups: what is fused, and what stays and why."""
+    fusions = [(one.fuses, "{}sums over bags".format("weighted " if one.weights else ""),
+                _several([part.node for part in one.sums]), [one.lookup], [one.table], one.reason)
+               for one in plan.sums]
+    fusions += [(one.fuses, "concatenation of " + _count(len(one.parts), "lookup"), one.node,
+                 [part.lookup for part in one.parts], [part.table for part in one.parts],
+                 one.reason) for one in plan.concats]
+    if not fusions:
+        return []
+    out = ["  subgraph cluster_fusions {", '    label="fusions"; labeljust=l;']
+    for place, (fuses, what, name, lookups, tables, reason) in enumerate(fusions[:MOST_LOOKUPS]):
+        tables = list(dict.fromkeys(tables))
+        lines = ["{}: {}".format("fused" if fuses else "not fused", what), name,
+                 "table{} {}".format("" if len(tables) == 1 else "s", _several(tables)), reason]
+        out.append(_node("    ", "fusion_{}".format(place), "moves" if fuses else "stays", lines,
+                         lookups))
+    rest = fusions[MOST_LOOKUPS:]
+    if rest:
+        fused = sum(one[0] for one in rest)
+        out.append(_node("    ", "fusion_rest", "other", [
+            "{} more: {} fused, {} not".format(len(rest), fused, len(rest) - fused),
+            "the text form of the plan lists them"], [one[2] for one in rest]))
+    return out + ["  }"]
 
 
 def _moving(plan: Plan, iterator: Iterator) -> List[_Entry]:

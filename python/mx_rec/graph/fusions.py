@@ -1,6 +1,6 @@
 """What a plan says of lookups that are fused with what reads their rows."""
 
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, List, NamedTuple, Optional
 
 # So many tables of a concatenation are named.
 _SHOWN = 5
@@ -37,6 +37,18 @@ class Gradient(NamedTuple):
     waits: List[str]
 
 
+class Weights(NamedTuple):
+    """What rows are multiplied with before they are summed.
+
+    Attributes:
+        tensor: Name of the tensor: the shape of the ids, and one dimension of size 1.
+        axis: That dimension, -1 or -2.
+    """
+
+    tensor: str
+    axis: int
+
+
 class Sums(NamedTuple):
     """A lookup whose rows are summed over bags.
 
@@ -45,6 +57,7 @@ class Sums(NamedTuple):
         output: Which of its outputs they are.
         table: Name of the table.
         fuses: Whether the rows are added up where they are read.
+        weights: What they are multiplied with before, None without weights.
         sums: The sums.
         shapes: Names of the ops that read the shape of the rows.
         gradients: The gradients that go to the rows without being repeated.
@@ -56,6 +69,7 @@ class Sums(NamedTuple):
     output: int
     table: str
     fuses: bool
+    weights: Optional[Weights]
     sums: List[Sum]
     shapes: List[str]
     gradients: List[Gradient]
@@ -152,6 +166,7 @@ def read_sums(described: List[Dict[str, Any]]) -> List[Sums]:
         described: The entry `sums` of a plan.
     """
     return [Sums(**dict(one, sums=[Sum(**part) for part in one["sums"]],
+                        weights=one["weights"] and Weights(**one["weights"]),
                         gradients=[Gradient(**part) for part in one["gradients"]]))
             for one in described]
 
@@ -164,6 +179,7 @@ def text_of_sums(sums: List[Sums]) -> List[str]:
     for one in sums:
         lines.append("  {}  {} over bags of {}:{} of the table {!r}: {}".format(
             "fuses" if one.fuses else "stays",
-            " and ".join("the {} {}".format(part.combiner, part.node) for part in one.sums),
+            " and ".join("the {}{} {}".format("weighted " if one.weights else "", part.combiner,
+                                              part.node) for part in one.sums),
             one.lookup, one.output, one.table, one.reason))
     return lines

@@ -30,13 +30,19 @@ class _Rows:
         self.inputs = inputs_of_rows(self.op, planned.output)
         # Places among offsets, or keys.
         self.ids = self.inputs[{_FIND: 2}.get(self.op.type, -1)]
+        # The rows, what passes them on, and their products with weights.
+        self.passed = frozenset(planned.left_out) | {self.output.name}
+        weights = planned.weights and graph.get_tensor_by_name(planned.weights.tensor)
         with in_place_of(graph, self.op):
             self.ends = library().mx_rec_bag_ends(self.ids, name="ends")
             self.none = tf.zeros([0], name="none")
+            self.is_weighted = weights is not None
+            self.weights = tf.squeeze(weights, [planned.weights.axis], name="weights") \
+                if self.is_weighted else self.none
 
     def pooled(self) -> tf.Tensor:
         """Adds the op that adds up the rows of each bag."""
-        bags = (self.ends, self.none, self.none)
+        bags = (self.ends, self.weights, self.none)
         with in_place_of(self.graph, self.op):
             if self.op.type == _FIND:
                 handle, variable, keys, absent = self.inputs
@@ -71,7 +77,8 @@ def fuse_sums(graph: tf.Graph, planned: Sequence[Sums]) -> None:
                      for gradient in one.gradients]
         pooled = rows.pooled()
         _replace_sums(rows, pooled, one.sums)
-        replace_shapes(graph, shapes, {rows.output.name: (rows.ids, rows.like())}, [pooled.op])
+        known = {name: (rows.ids, rows.like()) for name in rows.passed}
+        replace_shapes(graph, shapes, known, [pooled.op])
         for tensor, gradient in gradients:
             _replace_gradient(rows, pooled.op, tensor, gradient)
         for tensor in tensors:
@@ -82,7 +89,7 @@ def _replace_sums(rows: _Rows, pooled: tf.Tensor, sums: Sequence[Sum]) -> None:
     used = set()  # type: Set[str]
     for one in sums:
         op = rows.graph.get_operation_by_name(one.node)
-        waits = _waits(op, rows.op)
+        waits = _waits(op, rows)
         with in_place_of(rows.graph, op), tf.control_dependencies(waits):
             value = pooled
             if one.combiner == "mean":
@@ -95,15 +102,17 @@ def _replace_sums(rows: _Rows, pooled: tf.Tensor, sums: Sequence[Sum]) -> None:
         replace_each(op, [value])
 
 
-def _waits(op: tf.Operation, reader: tf.Operation) -> List[tf.Operation]:
+def _waits(op: tf.Operation, rows: _Rows) -> List[tf.Operation]:
     """What a sum and the ops between the rows and it wait for."""
     waits = []  # type: List[tf.Operation]
-    while op is not reader:
+    while op is not rows.op:
         waits.extend(op.control_inputs)
+        before = next(one for one in op.inputs if one.name in rows.passed)
         # In the place of an op, TensorFlow lets the constants wait that it reads.
-        for constant in list(op.inputs)[1:]:
-            waits.extend(constant.op.control_inputs)
-        op = op.inputs[0].op
+        for other in op.inputs:
+            if other is not before:
+                waits.extend(other.op.control_inputs)
+        op = before.op
     return waits
 
 
@@ -127,7 +136,9 @@ def _replace_gradient(rows: _Rows, reader_of_bags: tf.Operation, tensor: tf.Tens
     shapeless = pass_on(rows.graph, tensor.op, of_bags, waits)
     for name in gradient.readers:
         reader = rows.graph.get_operation_by_name(name)
-        if reader.type != _REDUCE:
+        if reader.type != _REDUCE and rows.is_weighted:
+            _replace_weighted(rows, reader, tensor, of_bags, waits)
+        elif reader.type != _REDUCE:
             for position, read in enumerate(reader.inputs):
                 if read is tensor:
                     reader._update_input(  # pylint: disable=protected-access
@@ -135,12 +146,33 @@ def _replace_gradient(rows: _Rows, reader_of_bags: tf.Operation, tensor: tf.Tens
         elif reader.outputs[0].consumers():
             with in_place_of(rows.graph, reader), tf.control_dependencies(waits):
                 reduced = library().mx_rec_reduce_pooled(
-                    of_bags, reader.inputs[1], rows.ends, rows.none, rows.none, reader.inputs[2],
+                    of_bags, reader.inputs[1], rows.ends, rows.weights, rows.none, reader.inputs[2],
                     name=FUSED_NAME)
             replace_each(reader, [reduced])
         else:
             # An update has taken over what it does.
             forbid_feeding(reader, [0])
+
+
+def _replace_weighted(rows: _Rows, reader: tf.Operation, tensor: tf.Tensor, of_bags: tf.Tensor,
+                      waits: Sequence[tf.Operation]) -> None:
+    """Makes an update take the sum of the weighted gradients of each row in the place of those of
+    its ids: what it reads is then a gradient of each distinct row."""
+    members = reader.get_attr("N")
+    for position, read in enumerate(reader.inputs):
+        if read is not tensor:
+            continue
+        # The lists are in the order offsets, inverse, gradients.
+        inverse = position - members
+        offsets = reader.inputs[inverse - members]
+        with in_place_of(rows.graph, tensor.op), tf.control_dependencies(waits):
+            summed = library().mx_rec_reduce_pooled(of_bags, reader.inputs[inverse], rows.ends,
+                                                    rows.weights, rows.none, offsets,
+                                                    name=FUSED_NAME)
+            places = tf.range(tf.size(offsets), name="places")
+        # pylint: disable=protected-access
+        reader._update_input(position, pass_on(rows.graph, tensor.op, summed, waits))
+        reader._update_input(inverse, pass_on(rows.graph, tensor.op, places, waits))
 
 
 def _of_bags(rows: _Rows, repeated: Any) -> tf.Tensor:

@@ -12,6 +12,8 @@
 //! sizes      the sizes that shapes are computed from
 //! consumers  who reads a tensor
 //! readers    the nodes that read rows, and those that take their gradients
+//! weights    products of rows with one weight for each id
+//! repeated   what a gradient repeats for the ids of a bag
 //! sums       the rule for sums over bags
 //! concats    the rule for concatenations of lookups
 //! plan       the decisions and their encoding
@@ -25,12 +27,16 @@ mod iterators;
 mod library;
 mod plan;
 mod readers;
+mod repeated;
 mod sizes;
 mod slice;
 mod sums;
 mod tensors;
+mod weights;
 pub mod wire;
 
 pub use concats::{PlannedColumns, PlannedConcat, PlannedPart};
 pub use plan::{IteratorKind, LookupKind, Plan, PlannedIds, PlannedIterator, PlannedLookup};
-pub use sums::{Combiner, PlannedGradient, PlannedSum, PlannedSums, Repeated};
+pub use repeated::Repeated;
+pub use sums::{Combiner, PlannedGradient, PlannedSum, PlannedSums};
+pub use weights::PlannedWeights;

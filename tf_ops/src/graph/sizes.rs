@@ -93,6 +93,16 @@ impl<'g, 'a> SizeReader<'g, 'a> {
         self.value(input)
     }
 
+    /// Whether a tensor is the shape of the embeddings.
+    pub(super) fn is_of_embeddings(&mut self, input: &NodeInput<'a>) -> Result<bool> {
+        let Some(found) = self.read(input)? else {
+            return Ok(false);
+        };
+        let sizes = self.shape.iter().enumerate();
+        let expected = sizes.map(|(axis, size)| size.map_or(Of(axis), Known));
+        Ok(!found.is_scalar && expected.eq(found.elements))
+    }
+
     fn value(&mut self, input: &NodeInput<'a>) -> Result<Option<Sizes>> {
         let InputSource::Node(at) = input.source else {
             return Ok(None);

@@ -5,13 +5,12 @@ use super::consumers::{same, Consumers};
 use super::describe::{described, quoted};
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
 use super::readers::{row_readers, source_of, RowReader};
-use super::sizes::{Size, SizeReader};
+use super::repeated::{Repeated, Search};
+use super::sizes::SizeReader;
 use super::tensors::{constant, dims, Dims};
+use super::weights::{depends, is_product, multiplied, Multiplied, PlannedWeights, Weights};
 use mx_rec_kernels::Result;
 use serde::Serialize;
-
-/// A gradient is followed over at most so many nodes.
-const MOST_NODES: usize = 64;
 
 /// How the rows of a bag are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -32,25 +31,6 @@ pub struct PlannedSum {
     pub combiner: Combiner,
     /// Whether the dimension that is summed stays, with size 1.
     pub keep_dims: bool,
-}
-
-/// How a gradient of each id is computed from one of each bag.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Repeated {
-    /// This tensor, whose last dimension but one has size 1, is repeated along it.
-    Tensor(String),
-    /// A repeated tensor is multiplied with a scalar or divided by it.
-    Scaled {
-        /// The op: RealDiv or Mul.
-        op: String,
-        /// The scalar.
-        by: String,
-        /// What is repeated.
-        of: Box<Repeated>,
-    },
-    /// Repeated tensors are added up in this order.
-    Added(Vec<Repeated>),
 }
 
 /// A gradient of each id that can be read as one of each bag.
@@ -77,6 +57,8 @@ pub struct PlannedSums {
     pub table: String,
     /// Whether the rows are added up where they are read.
     pub fuses: bool,
+    /// What its rows are multiplied with before, if it is anything.
+    pub weights: Option<PlannedWeights>,
     /// The sums.
     pub sums: Vec<PlannedSum>,
     /// Names of the nodes that read the shape of the rows.
@@ -117,9 +99,15 @@ struct Rule<'g, 'a> {
 
 /// Who reads the rows of a lookup.
 #[derive(Default)]
-struct Uses {
-    /// The rows, and what passes them on: node and output.
+struct Uses<'a> {
+    /// The rows, what passes them on, and their products with weights: node and output.
     tensors: Vec<(usize, u64)>,
+    /// What the rows are multiplied with.
+    weights: Option<Weights<'a>>,
+    /// The nodes whose results are such products, passed on or not.
+    weighted: Vec<usize>,
+    /// Whether rows are summed over bags without weights.
+    is_plain: bool,
     sums: Vec<PlannedSum>,
     axes: Vec<String>,
     shapes: Vec<String>,
@@ -157,6 +145,7 @@ impl<'g, 'a> Rule<'g, 'a> {
             output: reader.output,
             table: reader.table(),
             fuses: false,
+            weights: uses.weights.map(|weights| weights.planned()),
             sums: uses.sums,
             shapes: uses.shapes,
             gradients: Vec::new(),
@@ -171,7 +160,13 @@ impl<'g, 'a> Rule<'g, 'a> {
             )),
             false => reader.misplaced(graph)?,
         };
-        if let Some(why) = fault.or(uses.fault) {
+        let depends = match &uses.weights {
+            Some(weights) => depends(graph, weights, reader.node, &planned.shapes)?,
+            None => None,
+        };
+        let mixed = (uses.weights.is_some() && uses.is_plain)
+            .then(|| "its rows are summed with weights and without".to_owned());
+        if let Some(why) = fault.or(uses.fault).or(mixed).or(depends) {
             planned.reason = why;
             return Ok(Some(planned));
         }
@@ -182,12 +177,13 @@ impl<'g, 'a> Rule<'g, 'a> {
                 .left_out
                 .push(format!("{}:{output}", graph.node(at)?.name));
         }
-        let kept = self.add_gradients(reader, &uses.tensors, shape.as_ref(), &mut planned)?;
+        let rows = (&uses.tensors[..], shape.as_ref());
+        let kept = self.add_gradients(reader, rows, uses.weights, &mut planned)?;
         planned.reason = reason(&planned, kept);
         Ok(Some(planned))
     }
 
-    fn uses(&self, reader: &RowReader<'a>, shape: Option<&Dims>) -> Result<Uses> {
+    fn uses(&self, reader: &RowReader<'a>, shape: Option<&Dims>) -> Result<Uses<'a>> {
         let graph = self.graph;
         let mut uses = Uses {
             tensors: vec![(reader.node, reader.output)],
@@ -204,12 +200,23 @@ impl<'g, 'a> Rule<'g, 'a> {
             for reading in self.consumers.of(graph, at, output)? {
                 let node = graph.node(reading.node)?;
                 match (node.op, reading.place) {
-                    ("Identity" | "StopGradient", 0) => uses.tensors.push((reading.node, 0)),
+                    ("Identity" | "StopGradient", 0) => {
+                        if uses.weighted.contains(&at) {
+                            uses.weighted.push(reading.node);
+                        }
+                        uses.tensors.push((reading.node, 0));
+                    }
                     ("Shape", 0) => uses.shapes.push(node.name.to_owned()),
+                    ("Mul" | "BatchMatMul" | "BatchMatMulV2", place)
+                        if !uses.weighted.contains(&at) =>
+                    {
+                        self.add_product(reader, shape, (reading.node, place), &mut uses)?;
+                    }
                     ("Sum" | "Mean", 0) => {
                         let axes = self.over_bags(node, shape)?;
                         if !matches!(axes, Axes::Other(_)) {
                             uses.sums.push(planned_sum(node)?);
+                            uses.is_plain |= !uses.weighted.contains(&at);
                         }
                         match axes {
                             Axes::Bags(axes) => uses.axes.push(axes),
@@ -233,6 +240,63 @@ impl<'g, 'a> Rule<'g, 'a> {
             }
         }
         Ok(uses)
+    }
+
+    /// Adds a node that multiplies the rows.
+    fn add_product(
+        &self,
+        reader: &RowReader<'a>,
+        shape: Option<&Dims>,
+        (at, place): (usize, usize),
+        uses: &mut Uses<'a>,
+    ) -> Result<()> {
+        let graph = self.graph;
+        let node = graph.node(at)?;
+        let mut is_summed = false;
+        for reading in self.consumers.of(graph, at, 0)? {
+            let sum = graph.node(reading.node)?;
+            is_summed |= matches!(sum.op, "Sum" | "Mean")
+                && reading.place == 0
+                && !matches!(self.over_bags(sum, shape)?, Axes::Other(_));
+        }
+        let known = (at, place);
+        let found = multiplied(graph, &self.consumers, reader, shape, known, is_summed)?;
+        let why = match &found {
+            Multiplied::Weighted(weights) => match &uses.weights {
+                Some(others) if !others.are(weights) => "multiplies its rows with other weights",
+                _ => {
+                    uses.weights = Some(*weights);
+                    ""
+                }
+            },
+            Multiplied::Doubtful => {
+                "multiplies its rows with a tensor that is not known to be a weight for each id"
+            }
+            Multiplied::Unread => "",
+            Multiplied::Otherwise if uses.weights.is_some() => {
+                "reads the rows of each id for a gradient of the weights"
+            }
+            Multiplied::Otherwise => "reads its rows, too",
+        };
+        if !why.is_empty() {
+            uses.fault
+                .get_or_insert(format!("{} {why}", described(node)));
+        }
+        match found {
+            Multiplied::Weighted(_) | Multiplied::Doubtful if is_product(node) => {
+                uses.sums.push(PlannedSum {
+                    node: node.name.to_owned(),
+                    combiner: Combiner::Sum,
+                    keep_dims: true,
+                });
+            }
+            Multiplied::Weighted(_) | Multiplied::Doubtful => {
+                uses.weighted.push(at);
+                uses.tensors.push((at, 0));
+            }
+            Multiplied::Unread | Multiplied::Otherwise => {}
+        }
+        Ok(())
     }
 
     fn read_too(&self, reader: &RowReader<'a>, node: &Node<'a>) -> Result<String> {
@@ -300,8 +364,8 @@ impl<'g, 'a> Rule<'g, 'a> {
     fn add_gradients(
         &self,
         reader: &RowReader<'a>,
-        tensors: &[(usize, u64)],
-        shape: Option<&Dims>,
+        (tensors, shape): (&[(usize, u64)], Option<&Dims>),
+        weights: Option<Weights<'a>>,
         planned: &mut PlannedSums,
     ) -> Result<usize> {
         let graph = self.graph;
@@ -319,196 +383,22 @@ impl<'g, 'a> Rule<'g, 'a> {
         }
         let mut kept = 0;
         for (tensor, readers) in found {
-            let mut search = Search {
-                graph,
-                sizes: SizeReader::new(graph, tensors, shape.unwrap_or(&unknown)),
-                left_out: Vec::new(),
-                waits: Vec::new(),
-                budget: MOST_NODES,
-            };
-            match search.repeated(&tensor)? {
-                Some(repeated) => {
-                    let mut waits = search.waits;
-                    waits.extend(search.sizes.into_waits());
-                    waits.sort();
-                    waits.dedup();
-                    planned.left_out.extend(search.left_out);
+            let sizes = SizeReader::new(graph, tensors, shape.unwrap_or(&unknown));
+            let search = Search::new(graph, sizes);
+            match search.of(&tensor, weights.as_ref())? {
+                Some(found) => {
+                    planned.left_out.extend(found.left_out);
                     planned.gradients.push(PlannedGradient {
                         tensor: tensor.tensor(),
                         readers,
-                        repeated,
-                        waits,
+                        repeated: found.repeated,
+                        waits: found.waits,
                     });
                 }
                 None => kept += 1,
             }
         }
         Ok(kept)
-    }
-}
-
-/// The search for what a gradient repeats.
-struct Search<'g, 'a> {
-    graph: &'g Graph<'a>,
-    sizes: SizeReader<'g, 'a>,
-    left_out: Vec<String>,
-    waits: Vec<String>,
-    budget: usize,
-}
-
-impl<'a> Search<'_, 'a> {
-    /// How a tensor is computed by repeating; `None` if it is anything else.
-    fn repeated(&mut self, tensor: &NodeInput<'a>) -> Result<Option<Repeated>> {
-        let graph = self.graph;
-        let (Some(node), Some(budget)) = (source_of(graph, tensor), self.budget.checked_sub(1))
-        else {
-            return Ok(None);
-        };
-        self.budget = budget;
-        if tensor.output != Some(0) {
-            return Ok(None);
-        }
-        let (inputs, waits) = data_and_waits(graph, node);
-        self.waits.extend(waits);
-        self.left_out.push(tensor.tensor());
-        match (node.op, inputs) {
-            ("Identity", [of]) => self.repeated(of),
-            ("Tile", [of, times]) => self.tiled(of, times),
-            ("BroadcastTo", [of, shape]) => self.broadcast(of, shape),
-            ("RealDiv", [of, by]) => self.scaled(node, of, by),
-            ("Mul", [one, other]) => match self.scaled(node, one, other)? {
-                None => self.scaled(node, other, one),
-                found => Ok(found),
-            },
-            ("AddN", of) => {
-                let mut added = Vec::with_capacity(of.len());
-                for one in of {
-                    match self.repeated(one)? {
-                        Some(repeated) => added.push(repeated),
-                        None => return Ok(None),
-                    }
-                }
-                Ok(Some(Repeated::Added(added)))
-            }
-            _ => Ok(None),
-        }
-    }
-
-    fn scaled(
-        &mut self,
-        node: &Node<'a>,
-        of: &NodeInput<'a>,
-        by: &NodeInput<'a>,
-    ) -> Result<Option<Repeated>> {
-        if !self.is_scalar(by)? {
-            return Ok(None);
-        }
-        let of = self.repeated(of)?;
-        Ok(of.map(|of| Repeated::Scaled {
-            op: node.op.to_owned(),
-            by: by.tensor(),
-            of: Box::new(of),
-        }))
-    }
-
-    /// `of`, repeated as often as `times` says along each dimension: once, but for that of bags.
-    fn tiled(&mut self, of: &NodeInput<'a>, times: &NodeInput<'a>) -> Result<Option<Repeated>> {
-        let (Some(sizes), Some(times_of)) = (self.kept(of)?, self.sizes.read(times)?) else {
-            return Ok(None);
-        };
-        let times_of = times_of.elements;
-        let Some(bags) = sizes.len().checked_sub(2) else {
-            return Ok(None);
-        };
-        let is_once = sizes.len() == times_of.len()
-            && sizes
-                .iter()
-                .zip(&times_of)
-                .enumerate()
-                .all(|(axis, (size, times))| {
-                    match (axis == bags, size, times) {
-                        (true, Size::Known(1), _) | (false, _, Size::Known(1)) => true,
-                        // Where there is none of it, none is right.
-                        (false, Size::Of(one), Size::OneOrNone(other)) => one == other,
-                        _ => false,
-                    }
-                });
-        if !is_once {
-            return Ok(None);
-        }
-        self.left_out.push(times.tensor());
-        Ok(Some(Repeated::Tensor(of.tensor())))
-    }
-
-    /// `of`, repeated until it has this shape.
-    fn broadcast(&mut self, of: &NodeInput<'a>, shape: &NodeInput<'a>) -> Result<Option<Repeated>> {
-        let (Some(sizes), Some(target)) = (self.kept(of)?, self.sizes.read(shape)?) else {
-            return Ok(None);
-        };
-        let target = target.elements;
-        let Some(bags) = sizes.len().checked_sub(2) else {
-            return Ok(None);
-        };
-        let is_once = sizes.len() == target.len()
-            && sizes
-                .iter()
-                .zip(&target)
-                .enumerate()
-                .all(|(axis, (size, target))| match axis == bags {
-                    true => *size == Size::Known(1),
-                    false => size == target,
-                });
-        if !is_once {
-            return Ok(None);
-        }
-        self.left_out.push(shape.tensor());
-        Ok(Some(Repeated::Tensor(of.tensor())))
-    }
-
-    /// The sizes of a tensor, if that of its last dimension but one is 1.
-    fn kept(&mut self, of: &NodeInput<'a>) -> Result<Option<Vec<Size>>> {
-        let graph = self.graph;
-        if let Some(node) = source_of(graph, of) {
-            if let ("Reshape", Some(shape)) = (node.op, graph.data_input(node, 1)) {
-                if let Some(sizes) = self.sizes.read(shape)? {
-                    self.waits.extend(data_and_waits(graph, node).1);
-                    return Ok(Some(sizes.elements));
-                }
-            }
-        }
-        let known = dims(graph, of)?;
-        Ok(known.and_then(|dims| dims.into_iter().map(|dim| dim.map(Size::Known)).collect()))
-    }
-
-    /// Whether a tensor is a scalar.
-    fn is_scalar(&mut self, tensor: &NodeInput<'a>) -> Result<bool> {
-        if dims(self.graph, tensor)?.is_some_and(|dims| dims.is_empty()) {
-            return Ok(true);
-        }
-        let (Some(node), Some(budget)) =
-            (source_of(self.graph, tensor), self.budget.checked_sub(1))
-        else {
-            return Ok(false);
-        };
-        self.budget = budget;
-        let graph = self.graph;
-        match (
-            node.op,
-            graph.data_input(node, 0),
-            graph.data_input(node, 1),
-        ) {
-            ("Cast" | "Identity", Some(of), _) => self.is_scalar(of),
-            ("FloorDiv" | "Maximum" | "RealDiv" | "Mul", Some(one), Some(other)) => {
-                Ok(self.is_scalar(one)? && self.is_scalar(other)?)
-            }
-            // Of a shape, which is a vector.
-            ("Prod", Some(of), Some(axes)) if !node.flag("keep_dims")? => {
-                let is_shape = source_of(graph, of).is_some_and(|of| of.op == "Shape");
-                let axes = source_of(graph, axes).map(constant).transpose()?.flatten();
-                Ok(is_shape && axes.and_then(|axes| axes.integers) == Some(vec![0]))
-            }
-            _ => Ok(false),
-        }
     }
 }
 
@@ -523,26 +413,11 @@ fn planned_sum(node: &Node<'_>) -> Result<PlannedSum> {
     })
 }
 
-/// The data inputs of a node, and the names of the nodes that it waits for.
-fn data_and_waits<'g, 'a>(
-    graph: &'g Graph<'a>,
-    node: &Node<'a>,
-) -> (&'g [NodeInput<'a>], Vec<String>) {
-    let inputs = graph.inputs(node);
-    // Control inputs come last.
-    let data = inputs
-        .iter()
-        .take_while(|input| !input.is_control())
-        .count();
-    let (data, waits) = inputs.split_at(data);
-    (
-        data,
-        waits.iter().map(|input| input.node.to_owned()).collect(),
-    )
-}
-
 fn reason(planned: &PlannedSums, kept: usize) -> String {
-    let mut text = "its rows are added up where they are read".to_owned();
+    let mut text = match planned.weights {
+        None => "its rows are added up where they are read".to_owned(),
+        Some(_) => "its rows are multiplied and added up where they are read".to_owned(),
+    };
     match planned.gradients.len() {
         0 => {}
         1 => text.push_str(", and its gradient goes to the rows without being repeated"),

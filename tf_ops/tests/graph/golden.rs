@@ -42,6 +42,10 @@ fn answer(graph: &GraphText) -> String {
             sums.lookup, sums.output, sums.table, sums.reason
         )
         .expect("text");
+        if let Some(weights) = &sums.weights {
+            let (tensor, axis) = (&weights.tensor, weights.axis);
+            writeln!(text, "weights {tensor}, axis {axis}").expect("text");
+        }
         for sum in &sums.sums {
             let kept = if sum.keep_dims {
                 ", keeps the dimension"

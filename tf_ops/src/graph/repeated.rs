@@ -1,0 +1,315 @@
+//! The search for what a gradient repeats: one gradient of a bag for each of its ids.
+
+use super::consumers::same;
+use super::graph_def::{Graph, Node, NodeInput};
+use super::readers::source_of;
+use super::sizes::{Size, SizeReader};
+use super::tensors::{constant, dims};
+use super::weights::{is_product, Weights};
+use mx_rec_kernels::Result;
+use serde::Serialize;
+
+/// A gradient is followed over at most so many nodes.
+const MOST_NODES: usize = 64;
+
+/// How a gradient of each id is computed from one of each bag.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Repeated {
+    /// This tensor, whose last dimension but one has size 1, is repeated along it.
+    Tensor(String),
+    /// A repeated tensor is multiplied with a scalar or divided by it.
+    Scaled {
+        /// The op: RealDiv or Mul.
+        op: String,
+        /// The scalar.
+        by: String,
+        /// What is repeated.
+        of: Box<Repeated>,
+    },
+    /// Repeated tensors are added up in this order.
+    Added(Vec<Repeated>),
+}
+
+/// The search for what a gradient repeats.
+pub(super) struct Search<'g, 'a> {
+    graph: &'g Graph<'a>,
+    sizes: SizeReader<'g, 'a>,
+    left_out: Vec<String>,
+    waits: Vec<String>,
+    budget: usize,
+}
+
+/// What a gradient repeats.
+pub(super) struct Found {
+    pub(super) repeated: Repeated,
+    /// Tensors that are not computed any more.
+    pub(super) left_out: Vec<String>,
+    /// Names of the nodes that what computes the gradient waits for.
+    pub(super) waits: Vec<String>,
+}
+
+impl<'g, 'a> Search<'g, 'a> {
+    pub(super) fn new(graph: &'g Graph<'a>, sizes: SizeReader<'g, 'a>) -> Self {
+        Self {
+            graph,
+            sizes,
+            left_out: Vec::new(),
+            waits: Vec::new(),
+            budget: MOST_NODES,
+        }
+    }
+
+    /// What a tensor repeats for the ids of each bag, before it is multiplied with their weights;
+    /// `None` if it is anything else.
+    pub(super) fn of(
+        mut self,
+        tensor: &NodeInput<'a>,
+        weights: Option<&Weights<'a>>,
+    ) -> Result<Option<Found>> {
+        let found = match weights {
+            None => self.repeated(tensor)?,
+            Some(weights) => self.weighted(tensor, weights)?,
+        };
+        let mut waits = self.waits;
+        waits.extend(self.sizes.into_waits());
+        waits.sort();
+        waits.dedup();
+        let left_out = self.left_out;
+        Ok(found.map(|repeated| Found {
+            repeated,
+            left_out,
+            waits,
+        }))
+    }
+
+    /// How a tensor is computed by repeating; `None` if it is anything else.
+    fn repeated(&mut self, tensor: &NodeInput<'a>) -> Result<Option<Repeated>> {
+        let graph = self.graph;
+        let (Some(node), Some(budget)) = (source_of(graph, tensor), self.budget.checked_sub(1))
+        else {
+            return Ok(None);
+        };
+        self.budget = budget;
+        if tensor.output != Some(0) {
+            return Ok(None);
+        }
+        let (inputs, waits) = data_and_waits(graph, node);
+        self.waits.extend(waits);
+        self.left_out.push(tensor.tensor());
+        match (node.op, inputs) {
+            ("Identity", [of]) => self.repeated(of),
+            ("Tile", [of, times]) => self.tiled(of, times),
+            ("BroadcastTo", [of, shape]) => self.broadcast(of, shape),
+            ("RealDiv", [of, by]) => self.scaled(node, of, by),
+            ("Mul", [one, other]) => match self.scaled(node, one, other)? {
+                None => self.scaled(node, other, one),
+                found => Ok(found),
+            },
+            ("AddN", of) => {
+                let mut added = Vec::with_capacity(of.len());
+                for one in of {
+                    match self.repeated(one)? {
+                        Some(repeated) => added.push(repeated),
+                        None => return Ok(None),
+                    }
+                }
+                Ok(Some(Repeated::Added(added)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// How a gradient of weighted rows is computed: what is repeated for the ids of a bag, before
+    /// it is multiplied with their weights.
+    fn weighted(
+        &mut self,
+        tensor: &NodeInput<'a>,
+        weights: &Weights<'a>,
+    ) -> Result<Option<Repeated>> {
+        let graph = self.graph;
+        let (Some(node), Some(budget)) = (source_of(graph, tensor), self.budget.checked_sub(1))
+        else {
+            return Ok(None);
+        };
+        self.budget = budget;
+        if tensor.output != Some(0) {
+            return Ok(None);
+        }
+        let (inputs, waits) = data_and_waits(graph, node);
+        self.waits.extend(waits);
+        self.left_out.push(tensor.tensor());
+        match (node.op, inputs) {
+            ("Identity", [of]) => self.weighted(of, weights),
+            // Where weights and rows have the same sizes, there is nothing to add up.
+            ("Reshape", [of, shape]) if self.sizes.is_of_embeddings(shape)? => {
+                let added = source_of(graph, of).filter(|added| added.op == "Sum");
+                let Some((added, [of, axes])) =
+                    added.map(|added| (added, data_and_waits(graph, added).0))
+                else {
+                    return Ok(None);
+                };
+                if !source_of(graph, axes).is_some_and(|axes| axes.op == "BroadcastGradientArgs") {
+                    return Ok(None);
+                }
+                self.waits.extend(data_and_waits(graph, added).1);
+                self.left_out.push(format!("{}:0", added.name));
+                self.weighted(of, weights)
+            }
+            ("Mul", [one, other]) if !weights.is_matrix => {
+                if same(other, &weights.input) {
+                    self.repeated(one)
+                } else if same(one, &weights.input) {
+                    self.repeated(other)
+                } else {
+                    Ok(None)
+                }
+            }
+            (_, [one, other])
+                if weights.is_matrix
+                    && is_product(node)
+                    && same(one, &weights.input)
+                    && node.flag("adj_x")?
+                    && !node.flag("adj_y")? =>
+            {
+                Ok(Some(Repeated::Tensor(other.tensor())))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn scaled(
+        &mut self,
+        node: &Node<'a>,
+        of: &NodeInput<'a>,
+        by: &NodeInput<'a>,
+    ) -> Result<Option<Repeated>> {
+        if !self.is_scalar(by)? {
+            return Ok(None);
+        }
+        let of = self.repeated(of)?;
+        Ok(of.map(|of| Repeated::Scaled {
+            op: node.op.to_owned(),
+            by: by.tensor(),
+            of: Box::new(of),
+        }))
+    }
+
+    /// `of`, repeated as often as `times` says along each dimension: once, but for that of bags.
+    fn tiled(&mut self, of: &NodeInput<'a>, times: &NodeInput<'a>) -> Result<Option<Repeated>> {
+        let (Some(sizes), Some(times_of)) = (self.kept(of)?, self.sizes.read(times)?) else {
+            return Ok(None);
+        };
+        let times_of = times_of.elements;
+        let Some(bags) = sizes.len().checked_sub(2) else {
+            return Ok(None);
+        };
+        let is_once = sizes.len() == times_of.len()
+            && sizes
+                .iter()
+                .zip(&times_of)
+                .enumerate()
+                .all(|(axis, (size, times))| {
+                    match (axis == bags, size, times) {
+                        (true, Size::Known(1), _) | (false, _, Size::Known(1)) => true,
+                        // Where there is none of it, none is right.
+                        (false, Size::Of(one), Size::OneOrNone(other)) => one == other,
+                        _ => false,
+                    }
+                });
+        if !is_once {
+            return Ok(None);
+        }
+        self.left_out.push(times.tensor());
+        Ok(Some(Repeated::Tensor(of.tensor())))
+    }
+
+    /// `of`, repeated until it has this shape.
+    fn broadcast(&mut self, of: &NodeInput<'a>, shape: &NodeInput<'a>) -> Result<Option<Repeated>> {
+        let (Some(sizes), Some(target)) = (self.kept(of)?, self.sizes.read(shape)?) else {
+            return Ok(None);
+        };
+        let target = target.elements;
+        let Some(bags) = sizes.len().checked_sub(2) else {
+            return Ok(None);
+        };
+        let is_once = sizes.len() == target.len()
+            && sizes
+                .iter()
+                .zip(&target)
+                .enumerate()
+                .all(|(axis, (size, target))| match axis == bags {
+                    true => *size == Size::Known(1),
+                    false => size == target,
+                });
+        if !is_once {
+            return Ok(None);
+        }
+        self.left_out.push(shape.tensor());
+        Ok(Some(Repeated::Tensor(of.tensor())))
+    }
+
+    /// The sizes of a tensor, if that of its last dimension but one is 1.
+    fn kept(&mut self, of: &NodeInput<'a>) -> Result<Option<Vec<Size>>> {
+        let graph = self.graph;
+        if let Some(node) = source_of(graph, of) {
+            if let ("Reshape", Some(shape)) = (node.op, graph.data_input(node, 1)) {
+                if let Some(sizes) = self.sizes.read(shape)? {
+                    self.waits.extend(data_and_waits(graph, node).1);
+                    return Ok(Some(sizes.elements));
+                }
+            }
+        }
+        let known = dims(graph, of)?;
+        Ok(known.and_then(|dims| dims.into_iter().map(|dim| dim.map(Size::Known)).collect()))
+    }
+
+    /// Whether a tensor is a scalar.
+    fn is_scalar(&mut self, tensor: &NodeInput<'a>) -> Result<bool> {
+        if dims(self.graph, tensor)?.is_some_and(|dims| dims.is_empty()) {
+            return Ok(true);
+        }
+        let (Some(node), Some(budget)) =
+            (source_of(self.graph, tensor), self.budget.checked_sub(1))
+        else {
+            return Ok(false);
+        };
+        self.budget = budget;
+        let graph = self.graph;
+        match (
+            node.op,
+            graph.data_input(node, 0),
+            graph.data_input(node, 1),
+        ) {
+            ("Cast" | "Identity", Some(of), _) => self.is_scalar(of),
+            ("FloorDiv" | "Maximum" | "RealDiv" | "Mul", Some(one), Some(other)) => {
+                Ok(self.is_scalar(one)? && self.is_scalar(other)?)
+            }
+            // Of a shape, which is a vector.
+            ("Prod", Some(of), Some(axes)) if !node.flag("keep_dims")? => {
+                let is_shape = source_of(graph, of).is_some_and(|of| of.op == "Shape");
+                let axes = source_of(graph, axes).map(constant).transpose()?.flatten();
+                Ok(is_shape && axes.and_then(|axes| axes.integers) == Some(vec![0]))
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
+/// The data inputs of a node, and the names of the nodes that it waits for.
+fn data_and_waits<'g, 'a>(
+    graph: &'g Graph<'a>,
+    node: &Node<'a>,
+) -> (&'g [NodeInput<'a>], Vec<String>) {
+    let inputs = graph.inputs(node);
+    // Control inputs come last.
+    let data = inputs
+        .iter()
+        .take_while(|input| !input.is_control())
+        .count();
+    let (data, waits) = inputs.split_at(data);
+    (
+        data,
+        waits.iter().map(|input| input.node.to_owned()).collect(),
+    )
+}
