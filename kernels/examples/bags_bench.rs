@@ -7,6 +7,7 @@
 //! `ours` is the median of milliseconds for one batch in all tables, ids drawn by Zipf's law
 //! (exponent 1.05); `peer` is the sum of the same rows in arrays, at places that are known.
 
+#[expect(dead_code, reason = "other benches use the rest")]
 mod support;
 
 use mx_rec_kernels::{

@@ -18,6 +18,12 @@ def find_many(tables, ids, **arguments):
     return sparse_lookup_many(tables, ids, modify_graph=True, **dict({"is_train": False}, **arguments))
 
 
+def pooled_many(tables, ids, combiners, **arguments):
+    from mx_rec.core.embedding import sparse_lookup_pooled_many
+
+    return sparse_lookup_pooled_many(tables, ids, combiners, **dict({"is_train": False}, **arguments))
+
+
 def pooled(table, ids, combiner="sum", **arguments):
     from mx_rec.core.embedding import sparse_lookup_pooled
 
@@ -297,6 +303,8 @@ def trained(tables, ids, weights, **arguments):
     for place, one in enumerate(find_many([items, users, items], [ids, ids, ids + 1], **arguments)):
         outputs["many {}".format(place)] = one
     outputs["concat"] = find_many([items, users], [ids, ids + 1], concat=True, **arguments)
+    for place, one in enumerate(pooled_many([items, users], [ids, ids + 1], ["sum", "mean"], **arguments)):
+        outputs["pooled many {}".format(place)] = one
     outputs["sum"] = pooled(items, ids, **arguments)
     for combiner in ("mean", "sqrtn"):
         outputs[combiner] = pooled(users, ids, combiner, weights=weights, **arguments)
@@ -324,7 +332,8 @@ def test_training_lookups_of_groups_and_bags_are_refused_or_find(mx, graph, sess
     plain["without gradient"] = plain["sum"]
     kinds = {op.type for op in graph.get_operations()}
     assert {"MxRecRestorePooled", "MxRecBagDivisors", "MxRecBagWeights", "MxRecRaggedBagEnds"} <= kinds
-    assert ("MxRecEmbedConcat" in kinds) == ("MxRecEmbedMany" in kinds) == (not expansion)
+    for kind in ("MxRecEmbedConcat", "MxRecEmbedMany", "MxRecEmbedPooledMany"):
+        assert (kind in kinds) == (not expansion)
     sess = session()
     sess.run(tf.compat.v1.global_variables_initializer())
     for table in tables:

@@ -307,9 +307,9 @@ def test_gradients_are_registered_as_the_definitions_say(graph):
 
     with_gradient = {name for name, one in definitions().items() if one["differentiable"]}
     assert with_gradient == {"MxRecLookup", "MxRecRestore", "MxRecEmbed", "MxRecReduce", "MxRecEmbedMany",
-                             "MxRecEmbedConcat", "MxRecReduceColumns", "MxRecEmbedPooled", "MxRecRestorePooled",
-                             "MxRecReducePooled", "MxRecBagWeights", "MxRecBagDivisors", "MxRecPooledWeightGradient",
-                             "MxRecStitch"}
+                             "MxRecEmbedConcat", "MxRecReduceColumns", "MxRecEmbedPooled",
+                             "MxRecEmbedPooledMany", "MxRecRestorePooled", "MxRecReducePooled", "MxRecBagWeights",
+                             "MxRecBagDivisors", "MxRecPooledWeightGradient", "MxRecStitch"}
     for name in definitions():
         # TensorFlow keeps None for an op that has no gradient, and knows nothing of others.
         assert (tf_ops._gradient_registry.lookup(name) is not None) == (name in with_gradient), name
@@ -341,6 +341,7 @@ def test_ops_on_tables_are_stateful_and_pure_ones_are_not(graph):
     expected = pure | {"MxRec" + name for name in (
         "Table", "IdOffset", "Lookup", "Embed", "Find", "Size", "Capacity", "Export", "ExportSlot", "Assign", "Remove", "Clear",
         "Save", "Load")} | {"MxRecApply" + name for name in appliers} | {
-            "MxRecApply%s%s" % (name, form) for name in appliers for form in ("ByIds", "ByRestore", "Pooled", "Many", "ManyByRestore")}
+            "MxRecApply%s%s" % (name, form) for name in appliers for form in (
+                "ByIds", "ByRestore", "Pooled", "Many", "ManyByRestore", "ManyPooled")}
     assert expected <= set(registered)
     assert {name for name in registered if not registered[name].is_stateful} == pure

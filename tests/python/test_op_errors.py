@@ -30,7 +30,8 @@ class Arguments:
             "path": (np.frombuffer(b"/nowhere/at/all", np.uint8), np.uint8), "since": (0, np.int64),
             "embedding": (np.zeros(0), np.uint8), "initial": ([0.0, 0.5], np.float32),
             "weight": (1, np.int32), "timestamp": (1000, np.int64), "keys": ([1, 2], np.int64),
-            "columns": ([-1, 0], np.int32),
+            "columns": ([-1, 0], np.int32), "ends": ([1, 3], np.int64), "weights": ([1.0, 2.0, 3.0], np.float32),
+            "divisors": ([1.0, 2.0], np.float32),
         }
         values.update(replaced)
         for name, (value, dtype) in values.items():
@@ -81,6 +82,15 @@ CALLS = {
     "MxRecApplyLazyAdamManyByRestore": lambda o, a: o.mx_rec_apply_lazy_adam_many_by_restore(
         [a.handle] * 2, [a.offsets] * 2, [a.restore] * 2, [a.wide] * 2, a.columns, a.lr, a.beta, a.beta, a.beta, a.beta,
         a.epsilon),
+    "MxRecEmbedPooledMany": lambda o, a: o.mx_rec_embed_pooled_many(
+        [a.handle] * 2, [a.variable] * 2, [a.offsets] * 2, [a.restore] * 2, [a.ends] * 2, [a.weights] * 2,
+        [a.divisors] * 2)[1],
+    "MxRecApplySgdManyPooled": lambda o, a: o.mx_rec_apply_sgd_many_pooled(
+        [a.handle] * 2, [a.offsets] * 2, [a.restore] * 2, [a.grad] * 2, [a.ends] * 2, [a.weights] * 2,
+        [a.divisors] * 2, a.lr, a.zero),
+    "MxRecApplyLazyAdamManyPooled": lambda o, a: o.mx_rec_apply_lazy_adam_many_pooled(
+        [a.handle] * 2, [a.offsets] * 2, [a.restore] * 2, [a.grad] * 2, [a.ends] * 2, [a.weights] * 2,
+        [a.divisors] * 2, a.lr, a.beta, a.beta, a.beta, a.beta, a.epsilon),
     "MxRecReadRows": lambda o, a: o.mx_rec_read_rows(
         a.handle, a.offsets, a.grad, [a.embedding, a.name], a.initial).rows,
     "MxRecWriteRows": lambda o, a: o.mx_rec_write_rows(
@@ -110,6 +120,7 @@ APPLIES = [op for op in CALLS if op.startswith("MxRecApply")]
 UNSUMMED = [op for op in APPLIES if op.endswith("ByRestore")]
 SUMMED = [op for op in APPLIES if op not in UNSUMMED]
 GROUPED = [op for op in APPLIES if op.endswith("ManyByRestore")]
+POOLED = [op for op in CALLS if "Pooled" in op]
 HANDLES = [op for op in CALLS if op not in ("MxRecRestore", "MxRecReduce", "MxRecReduceColumns")]
 FIELDS = ["MxRecReadRows", "MxRecWriteRows"]
 
@@ -146,6 +157,12 @@ WRONG = (
     + [(op, "restore", value, N) for op in ("MxRecEmbedMany", "MxRecEmbedConcat") for value in ([2], [-2])]
     + [(op, "variable", value, F) for op in ("MxRecEmbedMany", "MxRecEmbedConcat", "MxRecFindMany")
        for value in (np.zeros([0, 3]), np.zeros([4]))]
+    + [(op, "ends", value, I) for op in POOLED for value in ([1, 2], [4, 3], [-1, 3], [3], [1, 2, 3], [])]
+    + [(op, "weights", value, F) for op in POOLED for value in ([1.0], np.ones([2, 2]))]
+    + [(op, "divisors", value, F) for op in POOLED for value in ([1.0], np.ones([3]))]
+    + [(op, "restore", value, N) for op in POOLED for value in ([0, 1], [0, 1, 2], [0, 1, -2])]
+    + [("MxRecEmbedPooledMany", "offsets", value, I) for value in ([0, 5], [[0, 1]])]
+    + [("MxRecEmbedPooledMany", "variable", value, F) for value in (np.zeros([0, 3]), np.zeros([4]))]
     + [("MxRecFindMany", "absent", value, F) for value in (np.zeros([3, DIM]), np.zeros([1, DIM + 1]), np.zeros([DIM]))]
     + [("MxRecReduceColumns", "wide", value, F) for value in (np.ones([3, DIM - 1]), np.ones([2, DIM]), np.ones([3]))]
     + [(op, "offsets", value, I) for op in FIELDS for value in ([0, 9], [0, -2], [[0, 1]], 0, [0])]

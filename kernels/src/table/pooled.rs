@@ -1,7 +1,7 @@
 //! Reads pooled rows, by offset and by key: the sum of the rows of every bag, straight out of the
 //! table.
 
-use super::content::Offsets;
+use super::content::{Content, Offsets};
 use super::offset::Unfit;
 use super::read::row_of;
 use super::{Absent, Table};
@@ -34,6 +34,19 @@ impl Table {
         self.floats("out", out.len(), bags.len())?;
         self.expect_bags(bags, inverse.len())?;
         let content = self.content_with(pool, offsets)?;
+        self.pool_from(pool, &content, offsets, inverse, bags, out)
+    }
+
+    /// [`Table::embed_pooled`] of a content that is locked, and of bags that were checked.
+    pub(super) fn pool_from(
+        &self,
+        pool: &Pool,
+        content: &Content,
+        offsets: &[i64],
+        inverse: &[i32],
+        bags: &Bags<'_>,
+        out: &mut [f32],
+    ) -> Result<()> {
         let (level, dim) = (Level::detect(), self.dim());
         let found = content.offsets();
         pool.try_each(parts(pool, bags, dim, out), |(range, out)| {

@@ -1,6 +1,6 @@
 """The ops of pooled lookups: rows of the ids of a bag, added up without a tensor of all of them."""
 
-from typing import Any, NamedTuple, Optional, Tuple, Union
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
 
@@ -126,6 +126,70 @@ def pool_rows(rows: tf.Tensor, places: tf.Tensor, pooling: Pooling) -> tf.Tensor
     """
     return library().mx_rec_restore_pooled(_clipped(rows, pooling), places,
                                            *_bags(pooling, places, places), name="pooled")
+
+
+class Bagged(NamedTuple):
+    """A pooled training lookup whose keys are resolved.
+
+    Attributes:
+        table: The table.
+        ids: int32 or int64 ids.
+        resolved: offsets (u) int64 and inverse int32, of the shape of the ids.
+        absent: The rows of ids that are not admitted, None for zeros.
+        pooling: How they are pooled.
+        is_counted: Whether ids can be without a row that are not padding.
+        scope: The name scope of its own ops.
+    """
+
+    table: Table
+    ids: tf.Tensor
+    resolved: Tuple[tf.Tensor, tf.Tensor]
+    absent: Optional[tf.Tensor]
+    pooling: Pooling
+    is_counted: bool
+    scope: str
+
+
+def embed_pooled_many(lookups: Sequence[Bagged], is_grad: bool) -> List[tf.Tensor]:
+    """Adds the ops of pooled training lookups of many tables behind those that resolve their keys.
+
+    Lookups whose weights have gradients, or whose rows are scaled down, have ops of their own.
+
+    Args:
+        lookups: The lookups.
+        is_grad: Whether the rows have gradients.
+
+    Returns:
+        For each lookup the vectors of its bags.
+    """
+    results = [None] * len(lookups)  # type: List[Any]
+    together = []  # type: List[Tuple[int, Bagged, _Bags]]
+    for place, one in enumerate(lookups):
+        with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope(one.scope):
+            if one.pooling.has_weight_grad or one.pooling.max_norm is not None:
+                results[place], _ = embed_pooled(one.table, one.ids, one.resolved, one.absent,
+                                                 one.pooling, is_grad, one.is_counted, False)
+            else:
+                inverse = one.resolved[1]
+                bags = _bags(one.pooling, one.ids if one.is_counted else inverse, inverse)
+                together.append((place, one, bags))
+    if not together:
+        return results
+    like = raw_tensor if is_grad else row_shape
+    made = library().mx_rec_embed_pooled_many(
+        [one.table.handle for _, one, _ in together],
+        [like(one.table.variable) for _, one, _ in together],
+        [one.resolved[0] for _, one, _ in together], [one.resolved[1] for _, one, _ in together],
+        *[[bags[part] for _, _, bags in together] for part in range(3)], name="pooled")
+    for (place, one, bags), pooled in zip(together, made):
+        if not is_grad:
+            pooled = tf.stop_gradient(pooled)
+        if one.absent is not None and one.is_counted:
+            with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope(one.scope):
+                default = _default(one.ids, one.resolved[1], one.absent, bags)
+                pooled = tf.add(pooled, default, name="pooled_or_default")
+        results[place] = pooled
+    return results
 
 
 def may_be_trained(weights: tf.Tensor) -> bool:

@@ -18,7 +18,7 @@ from mx_rec.core.grouped import sparse_lookup_many  # noqa: F401  scripts import
 from mx_rec.core.initializers import describe_initializer, seed_of, table_seed
 from mx_rec.core.lookup import sparse_lookup
 from mx_rec.core.pooled import (embedding_lookup_sparse, safe_embedding_lookup_sparse,
-                                sparse_lookup_pooled)
+                                sparse_lookup_pooled, sparse_lookup_pooled_many)
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
 from mx_rec.tensorflow.names import require_graph_mode
 from mx_rec.util.global_env_conf import global_env
@@ -378,4 +378,5 @@ __all__ = [
     "safe_embedding_lookup_sparse",
     "sparse_lookup",
     "sparse_lookup_pooled",
+    "sparse_lookup_pooled_many",
 ]

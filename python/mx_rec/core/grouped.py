@@ -1,4 +1,4 @@
-"""`sparse_lookup_many`: lookups of many tables with one op of each kind."""
+"""`sparse_lookup_many`: lookups of many tables with one op of each kind; those of bags share it."""
 
 from collections import OrderedDict
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -10,9 +10,10 @@ from mx_rec.cluster.lookups import is_shared
 from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ID_OFFSET,
                                         ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
 from mx_rec.core.asc.feature_spec import FeatureSpec
+from mx_rec.core.bags import Bagged, Pooling, embed_pooled_many, find_pooled
 from mx_rec.core.lookup import (LookupRequest, PlannedLookup, admitted, default_rows,
-                                ids_of_lookup, look_up_shared, mark_movable, note_lookup,
-                                plan_lookup, sparse_lookup, with_default)
+                                 ids_of_lookup, look_up, look_up_shared, mark_movable, note_lookup,
+                                 plan_lookup, sparse_lookup, with_default)
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table import Table
 from mx_rec.core.table_variable import raw_tensor, row_shape
@@ -86,15 +87,11 @@ def sparse_lookup_many(hashtables: Sequence[Table],
         RuntimeError, KeyError, EnvironmentError: As `sparse_lookup`.
     """
     tables = list(hashtables)
-    _check(tables, ids)
-    # pylint: disable=protected-access
-    graph = tf.compat.v1.get_default_graph()
-    is_outermost = not graph.building_function and graph._get_control_flow_context() is None
+    check_group(tables, ids)
     arguments = (send_count, is_train, modify_graph, batch, access_and_evict_config, is_grad,
                  serving_default_value)
     planned = None  # type: Optional[List[PlannedLookup]]
-    if len(tables) > 1 and groups_tables() and is_outermost \
-            and not ConfigInitializer.get_instance().use_dynamic_expansion:
+    if len(tables) > 1 and _may_group():
         planned = _plan(tables, ids, *arguments)
     if planned is None:
         results = [_one(table, value, *arguments) for table, value in zip(tables, ids)]
@@ -104,7 +101,54 @@ def sparse_lookup_many(hashtables: Sequence[Table],
         return pass_on.concatenation(tables) if concat else pass_on.embeddings()
 
 
-def _check(tables: List[Any], ids: Sequence[Any]) -> None:
+def look_up_pooled_many(tables: List[Table], ids: Sequence[Any], poolings: Sequence[Pooling],
+                        send_count: Optional[int], is_train: bool, name: Optional[str],
+                        modify_graph: bool, batch: Any, config: Any, is_grad: bool,
+                        default: Any) -> List[tf.Tensor]:
+    """Adds pooled lookups of several tables to the graph, by one op where that is possible.
+
+    Args:
+        tables: The tables.
+        ids: For each table the ids.
+        poolings: For each table how their rows are pooled.
+        send_count: As of `sparse_lookup`, like the arguments behind it.
+        is_train: See there.
+        name: Name scope of the ops for all tables.
+        modify_graph: See there.
+        batch: See there.
+        config: access_and_evict_config.
+        is_grad: See there.
+        default: serving_default_value.
+
+    Returns:
+        For each table a vector for each bag.
+
+    Raises:
+        ValueError, RuntimeError, KeyError, EnvironmentError: As `sparse_lookup_pooled`.
+    """
+    arguments = (send_count, is_train, modify_graph, batch, config, is_grad, default)
+    planned = None  # type: Optional[List[PlannedLookup]]
+    if len(tables) > 1 and _may_group() and not any(is_shared(table) for table in tables):
+        planned = _plan(tables, ids, *arguments, poolings=poolings)
+    if planned is None:
+        return [look_up(table, value, send_count, is_train, None, modify_graph, batch, config,
+                        is_grad, default, pooling)
+                for table, value, pooling in zip(tables, ids, poolings)]
+    with tf.compat.v1.name_scope(name, "sparse_lookup_pooled_many"):
+        return _PooledGroup(planned, is_train, is_grad, modify_graph).embeddings()
+
+
+def _may_group() -> bool:
+    """Whether lookups that are made now can share ops."""
+    # pylint: disable=protected-access
+    graph = tf.compat.v1.get_default_graph()
+    is_outermost = not graph.building_function and graph._get_control_flow_context() is None
+    return groups_tables() and is_outermost \
+        and not ConfigInitializer.get_instance().use_dynamic_expansion
+
+
+def check_group(tables: List[Any], ids: Sequence[Any]) -> None:
+    """Refuses no tables, what is no table, and another number of ids."""
     if not tables:
         raise ValueError("'hashtables' should have at least one table, but is empty")
     for table in tables:
@@ -123,13 +167,13 @@ def _one(table: Table, ids: Any, send_count: Any, is_train: bool, modify_graph: 
 
 
 def _plan(tables: List[Table], ids: Sequence[Any], send_count: Any, is_train: bool,
-          modify_graph: bool, batch: Any, config: Any, is_grad: bool,
-          default: Any) -> Optional[List[PlannedLookup]]:
+          modify_graph: bool, batch: Any, config: Any, is_grad: bool, default: Any,
+          poolings: Optional[Sequence[Pooling]] = None) -> Optional[List[PlannedLookup]]:
     """Checks all lookups. None if two of them are the same feature's, which share a result."""
     first = graph_state().lookups
     planned = [plan_lookup(table, value, send_count, is_train,
                            "sparse_lookup_{}".format(first + at), modify_graph, batch, config,
-                           is_grad, default)
+                           is_grad, default, None if poolings is None else poolings[at])
                for at, (table, value) in enumerate(zip(tables, ids))]
     made = [(table, one.made) for table, one in zip(tables, planned) if one.made is not None]
     for at, (table, one) in enumerate(made):
@@ -282,6 +326,36 @@ class _Group:
         for place, member in enumerate(self._members):
             together.setdefault(key(member), []).append(place)
         return list(together.values())
+
+
+class _PooledGroup(_Group):
+    """The ops of several pooled lookups."""
+
+    def _find(self) -> List[tf.Tensor]:
+        """Evaluation: an op a table, which makes nothing distinct."""
+        results = []
+        for member in self._members:
+            request = member.request
+            with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope(member.planned.scope):
+                found, finder = find_pooled(request.table, member.ids, default_rows(request),
+                                            request.pooling)
+                mark_movable(finder, self._modify_graph and finder is not None)
+                results.append(tf.stop_gradient(found))
+        return results
+
+    def _train(self) -> List[tf.Tensor]:
+        """Training: offsets, then the vectors of bags."""
+        found = self._offsets()
+        lookups = [Bagged(member.request.table, member.ids, resolved, member.request.absent,
+                          member.request.pooling, member.request.thresholds[0] >= 0,
+                          member.planned.scope)
+                   for member, resolved in zip(self._members, found)]
+        results = embed_pooled_many(lookups, self._is_grad)
+        if self._is_grad:
+            for (offsets, _), result in zip(found, results):
+                tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, result)
+                tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
+        return results
 
 
 def _joined_shape(shapes: List[tf.TensorShape]) -> tf.TensorShape:

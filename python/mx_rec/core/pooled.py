@@ -1,12 +1,13 @@
-"""Pooled lookups: `sparse_lookup_pooled` and the forms of TensorFlow's sparse lookups."""
+"""Pooled lookups: `sparse_lookup_pooled`, of one table and of many, and TensorFlow's forms."""
 
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
 
 from mx_rec.core.asc.feature_spec import FeatureSpec
 from mx_rec.core.bags import COMBINERS, Pooling, may_be_trained
+from mx_rec.core.grouped import check_group, look_up_pooled_many
 from mx_rec.core.lookup import look_up
 from mx_rec.core.table import Table
 from mx_rec.util.log import warn_once
@@ -76,9 +77,95 @@ def sparse_lookup_pooled(hashtable: Table, ids: _Ids, combiner: str = "sum",
             combiner or max_norm do not fit.
         RuntimeError, KeyError, EnvironmentError: As `sparse_lookup`.
     """
-    table = hashtable
+    looked_up, pooling = _pooling(hashtable, ids, combiner, weights, is_train,
+                                  serving_default_value, max_norm, is_weight_grad)
+    return look_up(hashtable, looked_up, send_count, is_train, name, modify_graph, batch,
+                   access_and_evict_config, is_grad, serving_default_value, pooling)
+
+
+@checked(hashtables=Type(list, tuple), ids=Type(list, tuple), is_train=Bool(),
+         name=Text(1, 255, optional=True), modify_graph=Bool(),
+         batch=Type(dict, list, tuple, optional=True),
+         access_and_evict_config=Type(dict, optional=True), is_grad=Bool(),
+         serving_default_value=Type(tf.Tensor, tf.Variable, np.ndarray, optional=True),
+         combiner=Type(str, list, tuple), weights=Type(list, tuple, optional=True),
+         is_weight_grad=Bool(True))
+def sparse_lookup_pooled_many(hashtables: Sequence[Table], ids: Sequence[_Ids],
+                              combiner: Union[str, Sequence[str]] = "sum",
+                              weights: Optional[Sequence[_Weights]] = None,
+                              send_count: Optional[int] = None, is_train: bool = True,
+                              name: Optional[str] = None, modify_graph: bool = True,
+                              batch: Union[None, Dict[Any, tf.Tensor], Tuple[Any, ...],
+                                           List[Any]] = None,
+                              access_and_evict_config: Optional[Dict[str, Optional[int]]] = None,
+                              is_grad: bool = True,
+                              serving_default_value: Optional[tf.Tensor] = None,
+                              max_norm: Optional[float] = None,
+                              is_weight_grad: Optional[bool] = None) -> List[tf.Tensor]:
+    """Looks up batches of bags, each in a table of its own, and adds up the rows of every bag.
+
+    The numbers are those of one `sparse_lookup_pooled` for each pair of a table and ids. In
+    training, one op resolves the keys of all tables, one op reads their rows, and one op updates
+    them; each shares its work among the threads. If a batch fails, as one that exceeds the rows of
+    its table, no table gets a row. In evaluation each lookup has an op of its own, and so has, in
+    training, the reading of rows that are scaled down or whose weights have gradients.
+
+    Inside of a tf.cond, a loop or a tf.function, with dynamic expansion, and with the environment
+    variable MXREC_GROUP_TABLES=0, each lookup has ops of its own.
+
+    Args:
+        hashtables: The tables; one may come several times.
+        ids: For each table the ids, as for `sparse_lookup_pooled`.
+        combiner: As there, for each of the lookups, or a list with one for each.
+        weights: For each table the weights of its ids, or None; None for no weights at all.
+        send_count: As of `sparse_lookup`, for each of the lookups.
+        is_train: As of `sparse_lookup`.
+        name: Name scope of the ops for all tables, 1-255 characters.
+        modify_graph: As of `sparse_lookup`.
+        batch: As of `sparse_lookup`.
+        access_and_evict_config: As of `sparse_lookup`, for each of the lookups.
+        is_grad: Whether the rows have gradients.
+        serving_default_value: As of `sparse_lookup`, for each of the lookups.
+        max_norm: As of `sparse_lookup_pooled`, for each of the lookups.
+        is_weight_grad: As of `sparse_lookup_pooled`, for each of the lookups.
+
+    Returns:
+        For each table a float32 tensor of shape (bags.., dim).
+
+    Raises:
+        ValueError: If there are no tables, or not as many ids, combiners or weights; and where
+            `sparse_lookup_pooled` raises it.
+        RuntimeError, KeyError, EnvironmentError: As `sparse_lookup`.
+    """
+    tables = list(hashtables)
+    check_group(tables, ids)
+    combiners = [combiner] * len(tables) if isinstance(combiner, str) else list(combiner)
+    given = [None] * len(tables) if weights is None else list(weights)
+    for what, values in (("combiner", combiners), ("weights", given)):
+        if len(values) != len(tables):
+            raise ValueError("{!r} should have one entry for each of the {} tables, but has "
+                             "{}".format(what, len(tables), len(values)))
+    for one in combiners:
+        Option(sorted(COMBINERS))("combiner", one)
+    looked_up, poolings = zip(*[
+        _pooling(table, value, one, of_ids, is_train, serving_default_value, max_norm,
+                 is_weight_grad)
+        for table, value, one, of_ids in zip(tables, ids, combiners, given)])
+    return look_up_pooled_many(tables, looked_up, poolings, send_count, is_train, name,
+                               modify_graph, batch, access_and_evict_config, is_grad,
+                               serving_default_value)
+
+
+def _pooling(table: Table, ids: _Ids, combiner: str, weights: _Weights, is_train: bool,
+             default: Optional[tf.Tensor], max_norm: Optional[float],
+             is_weight_grad: Optional[bool]) -> Tuple[Any, Pooling]:
+    """Checks what a pooled lookup has beside a plain one.
+
+    Returns:
+        The ids as a plain lookup takes them, and how their rows are pooled.
+    """
     if max_norm is not None:
-        max_norm = _check_norm(max_norm, serving_default_value)
+        max_norm = _check_norm(max_norm, default)
     source = None  # type: Union[None, tf.SparseTensor, tf.RaggedTensor]
     looked_up = ids
     if isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
@@ -92,9 +179,7 @@ def sparse_lookup_pooled(hashtable: Table, ids: _Ids, combiner: str = "sum",
         weights = _check_weights(weights, ids, table)
         has_weight_grad = is_train and (may_be_trained(weights) if is_weight_grad is None
                                         else is_weight_grad)
-    pooling = Pooling(combiner, source, weights, has_weight_grad, max_norm)
-    return look_up(table, looked_up, send_count, is_train, name, modify_graph, batch,
-                   access_and_evict_config, is_grad, serving_default_value, pooling)
+    return looked_up, Pooling(combiner, source, weights, has_weight_grad, max_norm)
 
 
 def embedding_lookup_sparse(params: Table, sp_ids: tf.SparseTensor,

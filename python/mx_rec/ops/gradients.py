@@ -101,6 +101,33 @@ def _embed_pooled_gradient(op: tf.Operation,
     return [None, _slices(op, pooled.reduced(op, grad, offsets, 3), offsets)] + [None] * 5
 
 
+def _embed_pooled_many_gradient(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
+    """Gradient of MxRecEmbedPooledMany (handles, variables, offsets, .. -> pooled).
+
+    Args:
+        op: The forward op.
+        *grads: Gradients of the vectors of the bags, each (s..., dim) float32.
+
+    Returns:
+        For each variable IndexedSlices(values (u, dim) float32, summed over the bags of each row,
+        indices = offsets), None if the loss does not depend on its vectors; None for the other
+        inputs.
+
+    Raises:
+        NotImplementedError: If the lookups are inside a tf.while_loop with control flow v2.
+    """
+    _, _, offsets, *described = _lists(op)
+    slices = []  # type: List[Any]
+    for vectors, grad, rows, *bags in zip(op.outputs, grads, offsets, *described):
+        if grad is None or _is_zeros_like(grad, vectors):
+            slices.append(None)
+            continue
+        summed = library().mx_rec_reduce_pooled(_as_tensor(grad), *bags, rows)
+        slices.append(_slices(op, summed, rows))
+    nothing = [None] * len(slices)
+    return nothing + slices + nothing * 5
+
+
 def _embed_many_gradient(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
     """Gradient of MxRecEmbedMany (handles, variables, offsets, inverse -> embeddings).
 
@@ -269,6 +296,7 @@ _GRADIENTS = {
     "MxRecBagDivisors": pooled.divisors_gradient,
     "MxRecReducePooled": pooled.no_second_gradient,
     "MxRecPooledWeightGradient": pooled.no_second_gradient,
+    "MxRecEmbedPooledMany": _embed_pooled_many_gradient,
     "MxRecEmbedMany": _embed_many_gradient,
     "MxRecEmbedConcat": _embed_concat_gradient,
     "MxRecReduceColumns": _reduce_columns_gradient,

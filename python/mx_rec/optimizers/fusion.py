@@ -139,7 +139,6 @@ def apply_fused(apply_op: str, members: Sequence[Tuple[tf.Tensor, Reduction]],
     Args:
         apply_op: Name of the plugin's function that updates rows of one table by offset.
         members: The reductions, each with the handle of its table; those of one table in order.
-            Pooled ones are all of one table.
         control_inputs: What the op waits for.
         tensors: Numbers of the optimizer, in the op's order.
         attributes: Attributes of the op.
@@ -152,13 +151,18 @@ def apply_fused(apply_op: str, members: Sequence[Tuple[tf.Tensor, Reduction]],
     lists = [[part.offsets for part in parts], [part.inverse for part in parts],
              [part.grad for part in parts]]
     columns = [part.column for part in parts]
+    is_single = all(handle is handles[0] for handle in handles)
     with tf.control_dependencies(control_inputs):
         if any(part.bags for part in parts):
             none = (tf.zeros([0], tf.int64), tf.zeros([0]), tf.zeros([0]))
             lists.extend(map(list, zip(*[part.bags or none for part in parts])))
-            make = getattr(library(), apply_op + "_pooled")
-            update = make(handles[0], *lists, *tensors, **attributes).op
-        elif all(handle is handles[0] for handle in handles) and max(columns) < 0:
+            if is_single:
+                make = getattr(library(), apply_op + "_pooled")
+                update = make(handles[0], *lists, *tensors, **attributes).op
+            else:
+                make = getattr(library(), apply_op + "_many_pooled")
+                update = make(handles, *lists, *tensors, **attributes).op
+        elif is_single and max(columns) < 0:
             make = getattr(library(), apply_op + "_by_restore")
             update = make(handles[0], *lists, *tensors, **attributes).op
         else:

@@ -44,20 +44,20 @@ def apply_tables(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[
     if len(tables) < 2 or not groups_tables() or not _is_outermost():
         return [apply_one(group) for group in tables]
     updates = []  # type: List[tf.Operation]
-    fused = OrderedDict()  # type: Dict[str, List[Tuple[List[Rows], Reductions]]]
+    # By device, and whether there are pooled lookups: those have an op that takes no columns.
+    fused = OrderedDict()  # type: Dict[Tuple[str, bool], List[Tuple[List[Rows], Reductions]]]
     plain = OrderedDict()  # type: Dict[str, List[List[Rows]]]
     alive = set()  # type: Set[tf.Operation]
     for group in tables:
         found = all_reductions([rows[1:] for rows in group])
-        # An update by pooled lookups is no small one.
-        if (found is not None and is_pooled(found)) or _may_be_dead(_read(group, found), alive):
+        if _may_be_dead(_read(group, found), alive):
             updates.append(apply_one(group))
             continue
         device = table_op_of(group[0][0]).device
         if found is None:
             plain.setdefault(device, []).append(group)
         else:
-            fused.setdefault(device, []).append((group, found))
+            fused.setdefault((device, is_pooled(found)), []).append((group, found))
     for groups in plain.values():
         if len(groups) == 1:
             updates.append(apply_one(groups[0]))
@@ -100,7 +100,7 @@ def _read(group: List[Rows], found: Any) -> List[tf.Operation]:
     if found is None:
         return [tensor.op for rows in group for tensor in rows]
     tensors = [tensor for part in found.parts
-               for tensor in (part.offsets, part.inverse, part.grad)]
+               for tensor in (part.offsets, part.inverse, part.grad) + part.bags]
     return [tensor.op for tensor in tensors] + list(found.control_inputs)
 
 

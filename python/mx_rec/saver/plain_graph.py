@@ -26,6 +26,7 @@ _KEY_WORK = ("MxRecIdOffset", "MxRecClaim", "MxRecIdOffsetMany", "MxRecClaimMany
 
 _FIND_POOLED = "MxRecFindPooled"
 _EMBED_POOLED = "MxRecEmbedPooled"
+_EMBED_POOLED_MANY = "MxRecEmbedPooledMany"
 _RESTORE, _RESTORE_POOLED = "MxRecRestore", "MxRecRestorePooled"
 _ROWS = "MxRecLookup"
 _WEIGHTS, _DIVISORS = "MxRecBagWeights", "MxRecBagDivisors"
@@ -35,7 +36,8 @@ _ENDS = {"MxRecBagEnds": plain_pool.dense_ends, "MxRecRaggedBagEnds": plain_pool
          "MxRecSparseBagEnds": plain_pool.sparse_ends}  # type: Dict[str, Make]
 
 # Ops of training lookups; those with an access threshold have the last two.
-_TRAINING = _SPREAD + _KEY_WORK + (_EMBED_POOLED, _RESTORE, _ROWS, "MxRecObserve", "MxRecAdmit")
+_TRAINING = _SPREAD + _KEY_WORK + (_EMBED_POOLED, _EMBED_POOLED_MANY, _RESTORE, _ROWS,
+                                   "MxRecObserve", "MxRecAdmit")
 
 _ITERATOR = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional")
 
@@ -243,6 +245,8 @@ class Cut:
             replaced = self._trained_of(node, op)
         elif node.op in (_EMBED_POOLED, _RESTORE_POOLED, _ROWS):
             replaced = self._trained_pool_of(node, op)
+        elif node.op == _EMBED_POOLED_MANY:
+            replaced = self._trained_pools_of(node, op)
         elif node.op == _FIND_POOLED:
             ends, has_weights, has_divisors = self._bags_of(op, 3)
             absent = self._absent_of(op, 6)
@@ -321,6 +325,22 @@ class Cut:
         return Replaced(node, [use], [self._ids_of_work(*work)] + ends,
                         plain_pool.find_pooled(has_weights, has_divisors, False))
 
+    def _trained_pools_of(self, node: node_def_pb2.NodeDef,
+                          op: tf.Operation) -> Optional[Replaced]:
+        """Returns what stands for pooled training lookups of many tables, None if nothing does."""
+        members = op.get_attr("N")
+        uses, sources, given = [], [], []
+        for member in range(members):
+            offsets, inverse = (op.inputs[place * members + member] for place in (2, 3))
+            work = _key_work_of(inverse)
+            if work is None or offsets is not work[0].outputs[work[1]]:
+                return None
+            ends, has_weights, has_divisors = self._bags_of(op, 4 * members + member, members)
+            uses.append(self._trained_use_of(node, *work))
+            sources += [self._ids_of_work(*work)] + ends
+            given.append((has_weights, has_divisors, False))
+        return Replaced(node, uses, sources, plain_pool.find_pooled_many(given))
+
     def _trained_use_of(self, node: node_def_pb2.NodeDef, work: tf.Operation,
                         member: int) -> TableUse:
         """Returns the table of a training lookup, or refuses the lookup."""
@@ -352,10 +372,11 @@ class Cut:
         source = self._input_of(op, place)
         return [] if rows == 0 else [source._replace(shape=tf.TensorShape([rows, None]))]
 
-    def _bags_of(self, op: tf.Operation, start: int) -> Tuple[List[Source], bool, bool]:
+    def _bags_of(self, op: tf.Operation, start: int,
+                 step: int = 1) -> Tuple[List[Source], bool, bool]:
         """Returns ends, and weights and divisors if there are any, and whether there are."""
         sources, given = [self._input_of(op, start)], []
-        for place in (start + 1, start + 2):
+        for place in (start + step, start + 2 * step):
             is_input = place < len(op.inputs)
             given.append(is_input and op.inputs[place].shape.num_elements() != 0)
             if given[-1]:

@@ -4,7 +4,7 @@ Sums have the bits of the plugin's: tf.math.unsorted_segment_sum adds the rows o
 of its ids, beginning with 0, on CPUs.
 """
 
-from typing import List, Optional
+from typing import List, Optional, Tuple
 
 import tensorflow as tf
 
@@ -105,13 +105,27 @@ def find_pooled(has_weights: bool, has_divisors: bool, has_absent: bool) -> Make
         has_absent: Whether there are rows of absent ids.
     """
 
+    return find_pooled_many([(has_weights, has_divisors, has_absent)])
+
+
+def find_pooled_many(given_of_each: List[Tuple[bool, bool, bool]]) -> Make:
+    """Returns what makes pooled lookups of several tables.
+
+    Args:
+        given_of_each: For each table the arguments of `find_pooled`, whose sources follow one
+            another.
+    """
+
     def make(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
         given = iter(sources)
-        ids, ends = next(given), next(given)
-        of_ids = next(given) if has_weights else None
-        of_bags = next(given) if has_divisors else None
-        rows, counts = find_rows(ids, next(given) if has_absent else None, tables[0])
-        return [_pool(rows, counts, ends, of_ids, of_bags, tables[0].plain.dim)]
+        results = []
+        for table, (has_weights, has_divisors, has_absent) in zip(tables, given_of_each):
+            ids, ends = next(given), next(given)
+            of_ids = next(given) if has_weights else None
+            of_bags = next(given) if has_divisors else None
+            rows, counts = find_rows(ids, next(given) if has_absent else None, table)
+            results.append(_pool(rows, counts, ends, of_ids, of_bags, table.plain.dim))
+        return results
 
     return make
 

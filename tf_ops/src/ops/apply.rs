@@ -12,7 +12,7 @@ use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{self as kernels, Error, LookupGradients, Result, RowOptimizer, Target};
 
-/// What the four ops of an optimizer share: their definitions, and the optimizer of one step.
+/// What the ops of an optimizer share: their definitions, and the optimizer of one step.
 pub(crate) trait Optimizer: Send + Sync + 'static {
     /// Definition of the op by offset.
     const BY_OFFSET: &'static OpDef;
@@ -26,6 +26,8 @@ pub(crate) trait Optimizer: Send + Sync + 'static {
     const MANY: &'static OpDef;
     /// Definition of the op by offset of many tables with gradients of ids.
     const MANY_BY_RESTORE: &'static OpDef;
+    /// Definition of the op by offset of many tables with gradients of ids and of bags.
+    const MANY_POOLED: &'static OpDef;
 
     /// Reads the node's attributes.
     fn read(construction: &Construction) -> Result<Self>
@@ -169,26 +171,37 @@ impl<O: Optimizer> OpKernel for Pooled<O> {
             let mut given = Vec::with_capacity(*lookups);
             let lists = offsets.iter().zip(&inverse).zip(&grad).zip(&bags);
             for (((offsets, inverse), grad), bags) in lists {
-                expect_rank(offsets, 1)?;
-                expect_last(grad, table.dim())?;
-                let is_pooled = !bags.is_empty();
-                if is_pooled {
-                    bags.expect_each(grad)?;
-                } else if !inverse.values::<i32>()?.is_empty() {
-                    expect_row_each(grad, inverse, table.dim())?;
-                }
-                given.push(LookupGradients {
-                    offsets: offsets.values::<i64>()?,
-                    inverse: inverse.values::<i32>()?,
-                    grads: grad.values::<f32>()?,
-                    bags: is_pooled.then(|| bags.bags()).transpose()?,
-                });
+                given.push(of_lookup(table.dim(), offsets, inverse, grad, bags)?);
             }
             let optimizer = optimizer.step(&Hyper::new(context, 1 + 6 * lookups, 7))?;
             let updated = table.apply_lookups(pool()?, &given, optimizer.as_ref())?;
             context.set_scalar(0, updated as i64)
         })
     }
+}
+
+/// The gradients of a lookup that may be pooled.
+pub(super) fn of_lookup<'a>(
+    dim: usize,
+    offsets: &'a Input,
+    inverse: &'a Input,
+    grad: &'a Input,
+    bags: &'a BagInputs,
+) -> Result<LookupGradients<'a>> {
+    expect_rank(offsets, 1)?;
+    expect_last(grad, dim)?;
+    let is_pooled = !bags.is_empty();
+    if is_pooled {
+        bags.expect_each(grad)?;
+    } else if !inverse.values::<i32>()?.is_empty() {
+        expect_row_each(grad, inverse, dim)?;
+    }
+    Ok(LookupGradients {
+        offsets: offsets.values::<i64>()?,
+        inverse: inverse.values::<i32>()?,
+        grads: grad.values::<f32>()?,
+        bags: is_pooled.then(|| bags.bags()).transpose()?,
+    })
 }
 
 impl<O: Optimizer> OpKernel for ById<O> {
@@ -326,6 +339,15 @@ const LOOKUP_GRAD: Arg = Arg {
           columns of; or with one dimension less that of the sums of its embeddings over the last \
           dimension of the ids, which has no other columns.",
 };
+const MANY_POOLED_INVERSE: Arg = Arg {
+    shape: "N times (i...)",
+    ..LOOKUP_INVERSE
+};
+const MANY_POOLED_GRAD: Arg = Arg {
+    shape: "N times (s..., dim)",
+    doc: "For each member the gradient of its bags' vectors, or of its embeddings.",
+    ..LOOKUP_GRAD
+};
 const COLUMNS: Arg = Arg {
     name: "columns",
     dtype: "int32",
@@ -356,7 +378,7 @@ const POOLED_ERRORS: &str = "`INVALID_ARGUMENT` for an offset that is no row in 
 const ID_ERRORS: &str = "`RESOURCE_EXHAUSTED` if new rows would exceed the table's capacity, \
                          `INVALID_ARGUMENT` for a scalar that is not finite or out of its range.";
 
-/// The four definitions of an optimizer's ops, which differ in their first inputs only.
+/// The definitions of an optimizer's ops, which differ in their first inputs only.
 macro_rules! definitions {
     ($name:literal, $doc:literal, [$($hyper:expr),*], [$($attr:expr),*]) => {
         const BY_OFFSET: &'static OpDef = &OpDef {
@@ -452,6 +474,29 @@ macro_rules! definitions {
             outputs: &[UPDATED],
             attrs: &[MEMBERS, $($attr),*],
             errors: INVERSE_ERRORS,
+            stateful: true,
+            differentiable: false,
+        };
+        const MANY_POOLED: &'static OpDef = &OpDef {
+            name: concat!("MxRecApply", $name, "ManyPooled"),
+            doc: concat!(
+                "MxRecApply", $name, "Pooled in many tables at once: the same bits in each. \
+                                      Members of one table are its lookups, in their order. If \
+                                      one member fails, no row of any table changes."
+            ),
+            inputs: &[
+                HANDLES,
+                LOOKUP_OFFSETS,
+                MANY_POOLED_INVERSE,
+                MANY_POOLED_GRAD,
+                LIST_ENDS,
+                LIST_WEIGHTS,
+                LIST_DIVISORS,
+                $($hyper),*
+            ],
+            outputs: &[UPDATED],
+            attrs: &[MEMBERS, $($attr),*],
+            errors: POOLED_ERRORS,
             stateful: true,
             differentiable: false,
         };

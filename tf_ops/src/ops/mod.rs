@@ -11,6 +11,7 @@ mod cluster_rows;
 mod fields;
 mod file;
 mod grouped;
+mod grouped_pooled;
 mod handle;
 mod inspect;
 mod keys;
@@ -61,30 +62,35 @@ macro_rules! for_each_op {
             grouped::EmbedMany,
             grouped::EmbedConcat,
             grouped::FindMany,
+            grouped_pooled::EmbedPooledMany,
             apply::ByOffset<apply::Sgd>,
             apply::ByRestore<apply::Sgd>,
             apply::Pooled<apply::Sgd>,
             apply::ById<apply::Sgd>,
             grouped::ApplyMany<apply::Sgd>,
             grouped::ApplyManyByRestore<apply::Sgd>,
+            grouped_pooled::ApplyManyPooled<apply::Sgd>,
             apply::ByOffset<apply::Momentum>,
             apply::ByRestore<apply::Momentum>,
             apply::Pooled<apply::Momentum>,
             apply::ById<apply::Momentum>,
             grouped::ApplyMany<apply::Momentum>,
             grouped::ApplyManyByRestore<apply::Momentum>,
+            grouped_pooled::ApplyManyPooled<apply::Momentum>,
             apply::ByOffset<apply::Adagrad>,
             apply::ByRestore<apply::Adagrad>,
             apply::Pooled<apply::Adagrad>,
             apply::ById<apply::Adagrad>,
             grouped::ApplyMany<apply::Adagrad>,
             grouped::ApplyManyByRestore<apply::Adagrad>,
+            grouped_pooled::ApplyManyPooled<apply::Adagrad>,
             apply::ByOffset<apply::LazyAdam>,
             apply::ByRestore<apply::LazyAdam>,
             apply::Pooled<apply::LazyAdam>,
             apply::ById<apply::LazyAdam>,
             grouped::ApplyMany<apply::LazyAdam>,
             grouped::ApplyManyByRestore<apply::LazyAdam>,
+            grouped_pooled::ApplyManyPooled<apply::LazyAdam>,
             apply::ByOffset<apply::Ftrl>,
             apply::ByRestore<apply::Ftrl>,
             apply::Pooled<apply::Ftrl>,
@@ -93,6 +99,7 @@ macro_rules! for_each_op {
             fields::WriteRows,
             grouped::ApplyMany<apply::Ftrl>,
             grouped::ApplyManyByRestore<apply::Ftrl>,
+            grouped_pooled::ApplyManyPooled<apply::Ftrl>,
             inspect::Size,
             inspect::Capacity,
             admission::Stats,

@@ -1,0 +1,151 @@
+//! Ops on pooled lookups of many tables at once: `MxRecEmbedPooledMany`, and one step of an
+//! optimizer, `MxRecApply<Optimizer>ManyPooled`.
+
+use super::apply::{of_lookup, Hyper, Optimizer};
+use super::grouped::{members, on_first, Found, Lists, FOUND_OFFSETS, VARIABLES};
+use super::pooled::BagInputs;
+use super::support::{on, HANDLES, MEMBERS};
+use crate::op_def::{Arg, OpDef};
+use crate::tf::{Construction, Context, OpKernel};
+use crate::threads::pool;
+use mx_rec_kernels::{BagsOf, Columns, LookupColumns, Result, Table};
+
+const FOUND_INVERSE: Arg = Arg {
+    name: "inverse",
+    dtype: "N * int32",
+    shape: "N times (i...)",
+    doc: "For each member and id its place in offsets; -1: none.",
+};
+const MANY_ENDS: Arg = Arg {
+    name: "ends",
+    dtype: "N * int64",
+    shape: "N times (s...)",
+    doc: "For each member where its bags end among its ids, as in MxRecEmbedPooled.",
+};
+const MANY_WEIGHTS: Arg = Arg {
+    name: "weights",
+    dtype: "N * float",
+    shape: "N times (w...)",
+    doc: "For each member what the row of each of its ids is multiplied with; none: nothing.",
+};
+const MANY_DIVISORS: Arg = Arg {
+    name: "divisors",
+    dtype: "N * float",
+    shape: "N times (d...)",
+    doc: "For each member what the sum of each of its bags is divided by; none: nothing.",
+};
+
+impl Lists<'_> {
+    /// The bags of the members: ends, weights and divisors, the first of which is input `arg`.
+    fn bags(&self, arg: usize) -> Result<Vec<BagInputs>> {
+        let described = self.list(arg)?.into_iter().zip(self.list(arg + 1)?);
+        let described = described.zip(self.list(arg + 2)?);
+        let bags = described
+            .map(|((ends, weights), divisors)| BagInputs::new(ends, Some(weights), Some(divisors)));
+        Ok(bags.collect())
+    }
+}
+
+/// Offsets to pooled rows, in many tables.
+pub(crate) struct EmbedPooledMany {
+    members: usize,
+}
+
+impl OpKernel for EmbedPooledMany {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecEmbedPooledMany",
+        doc: "MxRecEmbedPooled in many tables at once.",
+        inputs: &[
+            HANDLES,
+            VARIABLES,
+            FOUND_OFFSETS,
+            FOUND_INVERSE,
+            MANY_ENDS,
+            MANY_WEIGHTS,
+            MANY_DIVISORS,
+        ],
+        outputs: &[Arg {
+            name: "pooled",
+            dtype: "N * float",
+            shape: "N times (s..., dim)",
+            doc: "For each member a vector for each of its bags.",
+        }],
+        attrs: &[MEMBERS],
+        errors: "those of MxRecEmbedPooled.",
+        stateful: true,
+        differentiable: true,
+    };
+
+    fn create(construction: &Construction) -> Result<Self> {
+        let members = members(construction)?;
+        Ok(Self { members })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let members = self.members;
+        let lists = Lists { context, members };
+        let (found, given) = (Found::of(&lists)?, lists.bags(4)?);
+        let all = found.tables.iter().zip(&given);
+        let mut outputs = all
+            .map(|(table, bags)| context.allocate::<f32>(&bags.shape(table.dim())))
+            .collect::<Result<Vec<_>>>()?;
+        let group = found.group()?.into_iter().zip(&given);
+        let group = group
+            .map(|(rows, bags)| {
+                let bags = bags.bags()?;
+                Ok(BagsOf { rows, bags })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let outs = outputs.iter_mut().map(|output| output.values()).collect();
+        Table::embed_pooled_many(pool()?, &group, outs)?;
+        for (at, output) in outputs.into_iter().enumerate() {
+            context.set(at, output)?;
+        }
+        Ok(())
+    }
+}
+
+/// The op that takes offsets and the gradients of all ids or bags of lookups.
+pub(crate) struct ApplyManyPooled<O> {
+    optimizer: O,
+    members: usize,
+}
+
+impl<O: Optimizer> OpKernel for ApplyManyPooled<O> {
+    const DEF: &'static OpDef = O::MANY_POOLED;
+
+    fn create(construction: &Construction) -> Result<Self> {
+        Ok(Self {
+            members: members(construction)?,
+            optimizer: O::read(construction)?,
+        })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let members = self.members;
+        let lists = Lists { context, members };
+        let (tables, offsets) = (lists.tables()?, lists.list(1)?);
+        let (inverses, grads) = (lists.list(2)?, lists.list(3)?);
+        let given = lists.bags(4)?;
+        let mut group = Vec::with_capacity(members);
+        let inputs = offsets.iter().zip(&inverses).zip(&grads).zip(&given);
+        for (table, (((offsets, inverse), grad), bags)) in tables.iter().zip(inputs) {
+            let dim = table.dim();
+            let lookup = on(table, || {
+                let lookup = of_lookup(dim, offsets, inverse, grad, bags)?;
+                Ok(LookupColumns {
+                    offsets: lookup.offsets,
+                    inverse: lookup.inverse,
+                    grads: Columns::all(lookup.grads, dim)?,
+                    bags: lookup.bags,
+                })
+            })?;
+            group.push((&**table, lookup));
+        }
+        let step = on_first(&tables, || {
+            self.optimizer.step(&Hyper::new(context, 7 * members, 7))
+        })?;
+        let updated = Table::apply_lookups_many(pool()?, &group, step.as_ref())?;
+        context.set_scalar(0, updated as i64)
+    }
+}
