@@ -19,7 +19,8 @@ from mx_rec.ops import library
 from mx_rec.tensorflow.names import tensor_util
 
 _APPLY, _PUSH = "mx_rec_apply_", "mx_rec_push_"
-_SPLIT_OP = "MxRecDistinctSplit"
+_SPLIT_OP, _REDUCE = "MxRecDistinctSplit", "MxRecReduce"
+_JOIN = "ConcatV2"
 
 # Attribute of a graph: its optimizers, by whose places steps are counted.
 _COUNTERS = "_mx_rec_push_counters"
@@ -76,7 +77,8 @@ def push(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[tf.Tenso
             raise NotImplementedError(
                 "one optimizer cannot update tables on different parameter servers: {} and {}."
                 .format(devices, parts_of(group[0][0].op).servers))
-    requests = _requests(tables, parts)
+    requests = _requests([[one for rows in group for one in _apart(rows)] for group in tables],
+                         parts)
     make = getattr(library(), apply_op.replace(_APPLY, _PUSH))
     grads = [grad for request in requests for grad in request.grads]
     counts = [count for request in requests for count in request.counts]
@@ -120,6 +122,20 @@ def _requests(tables: Sequence[List[Rows]], parts: Parts) -> List[_Request]:
     if others:
         requests.append(_new_request(others, parts))
     return requests
+
+
+def _apart(rows: Rows) -> List[Rows]:
+    """The gradients that TensorFlow has joined, of a table that is looked up several times."""
+    table, keys, grad = rows
+    if keys.op.type != _JOIN or grad.op.type != _JOIN \
+            or len(keys.op.inputs) != len(grad.op.inputs) \
+            or any(tensor_util.constant_value(joined.op.inputs[-1]) != 0 for joined in (keys, grad)):
+        return [rows]
+    # Keys of one place and gradients of another would not be rows of each other.
+    pairs = list(zip(keys.op.inputs[:-1], grad.op.inputs[:-1]))
+    if any(one.op.type != _REDUCE or one.op.inputs[2] is not key for key, one in pairs):
+        return [rows]
+    return [(table, key, one) for key, one in pairs]
 
 
 def _member_of(keys: tf.Tensor, parts: int) -> Optional[Tuple[tf.Operation, int]]:
