@@ -82,7 +82,11 @@ fn a_push_of_small_tables_ends_while_others_make_rows_and_push_to_one_of_them() 
     let (pool, contested) = (Arc::clone(&pool), Arc::clone(&tables[5]));
     begin(Box::new(move |round| {
         let start = 100_000 + 20_000 * round as i64;
-        make_rows(&pool, &contested, &(start..start + 20_000).collect::<Vec<_>>());
+        make_rows(
+            &pool,
+            &contested,
+            &(start..start + 20_000).collect::<Vec<_>>(),
+        );
     }));
     for _ in 0..3 {
         ended

@@ -1,10 +1,8 @@
 """Features of tables on parameter servers: admission, eviction, pooled lookups, rows on disk, feature specs."""
 
-import json
-
 import pytest
 
-from cluster_cases import MODEL, Job, run_alone
+from cluster_cases import Job, run_alone
 from test_cluster_tables import trained
 
 # Trains as RUN of cluster_cases does, with a graph of its own: BUILD sets found, optimizer, every; print what is there.

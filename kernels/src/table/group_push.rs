@@ -247,14 +247,17 @@ fn update_small(pool: &Pool, updates: Vec<&Update<'_, '_>>) -> Result<u64> {
             keyed: None,
         })
         .collect();
-    pool.try_each(summed.iter_mut().collect(), |one: &mut Summed<'_, '_, '_>| {
-        let lookups = one.update.lookups();
-        let offsets = lookups.iter().flat_map(|lookup| lookup.offsets);
-        one.offsets = offsets.copied().collect();
-        one.update.push.table.expect_numbers(one.offsets.len())?;
-        one.keyed = Some(one.update.push.table.keyed(&alone, &lookups)?);
-        Ok(())
-    })?;
+    pool.try_each(
+        summed.iter_mut().collect(),
+        |one: &mut Summed<'_, '_, '_>| {
+            let lookups = one.update.lookups();
+            let offsets = lookups.iter().flat_map(|lookup| lookup.offsets);
+            one.offsets = offsets.copied().collect();
+            one.update.push.table.expect_numbers(one.offsets.len())?;
+            one.keyed = Some(one.update.push.table.keyed(&alone, &lookups)?);
+            Ok(())
+        },
+    )?;
     // Those of a few tables that are locked together take about as long as each other.
     summed.sort_by_key(|one| std::cmp::Reverse(one.update.cost()));
     let updated = AtomicU64::new(0);

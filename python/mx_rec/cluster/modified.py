@@ -1,13 +1,13 @@
 """Lookups of tables on parameter servers while a graph is modified.
 
-The ids are made distinct and split in the input pipeline, which needs no table. In the step, lookups
-of one pipeline whose tables one op updates share one pull for each parameter server, and those of
-evaluation another one. So a run that needs one of them pulls the rows of all.
+The ids are made distinct and split in the input pipeline, which needs no table. In the step,
+lookups of one pipeline whose tables one op updates share one pull for each parameter server, and
+those of evaluation another one. So a run that needs one of them pulls the rows of all.
 """
 
 import json
 from collections import OrderedDict
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +15,6 @@ from tensorflow.core.framework import attr_value_pb2, graph_pb2
 
 from mx_rec.cluster.lookups import MOVABLE_ATTRIBUTE, REQUESTS, split_requests
 from mx_rec.cluster.tables import encode
-from mx_rec.core.table_variable import described_name
 from mx_rec.graph.edits import in_place_of, replace_each
 from mx_rec.ops import library
 from mx_rec.tensorflow.names import tensor_util
@@ -85,13 +84,8 @@ def is_training(split: tf.Operation) -> bool:
 def table_of(graph: tf.Graph, node: str) -> str:
     """Returns the name of the table of a planned lookup, or its op's where that is not known."""
     split, at = split_of(graph, node)
-    stitch = _stitch(split)
-    if stitch is None:
-        return split.name
-    variable = stitch.inputs[at].op
-    while variable.type == "Identity":
-        variable = variable.inputs[0].op
-    return described_name(variable)
+    pulls = _pulls(split)
+    return str(_configs(pulls[0].inputs[0])[at]["name"]) if pulls else split.name
 
 
 def moving(graph: tf.Graph, lookups: Sequence[Any]) -> Tuple[List[Moving], List[Any]]:

@@ -128,14 +128,24 @@ def _apart(rows: Rows) -> List[Rows]:
     """The gradients that TensorFlow has joined, of a table that is looked up several times."""
     table, keys, grad = rows
     if keys.op.type != _JOIN or grad.op.type != _JOIN \
-            or len(keys.op.inputs) != len(grad.op.inputs) \
-            or any(tensor_util.constant_value(joined.op.inputs[-1]) != 0 for joined in (keys, grad)):
+            or len(keys.op.inputs) != len(grad.op.inputs):
         return [rows]
     # Keys of one place and gradients of another would not be rows of each other.
     pairs = list(zip(keys.op.inputs[:-1], grad.op.inputs[:-1]))
-    if any(one.op.type != _REDUCE or one.op.inputs[2] is not key for key, one in pairs):
+    if any(not _is_sum_by(key, one) for key, one in pairs):
         return [rows]
+    graph = tf.compat.v1.get_default_graph()
+    for tensor in (keys, grad):
+        # A value for it would not be read.
+        graph.prevent_feeding(tensor)
     return [(table, key, one) for key, one in pairs]
+
+
+def _is_sum_by(keys: tf.Tensor, grad: tf.Tensor) -> bool:
+    """Whether a gradient is summed by keys, as the gradient of a lookup is."""
+    while grad.op.type == "Identity":
+        grad = grad.op.inputs[0]
+    return grad.op.type == _REDUCE and grad.op.inputs[2] is keys
 
 
 def _member_of(keys: tf.Tensor, parts: int) -> Optional[Tuple[tf.Operation, int]]:
@@ -160,8 +170,8 @@ def _new_request(groups: Sequence[List[Rows]], parts: Parts) -> _Request:
         [rows[1] for rows in joined], parts=parts.count, together=parts.together, name="split")
     grads = [library().mx_rec_reduce(rows[2], place, key)
              for rows, place, key in zip(joined, places, keys)]
-    return _Request([rows[0].op for rows in joined], split_requests(requests, sizes, len(parts.servers)),
-                    list(counts), grads)
+    by_server = split_requests(requests, sizes, len(parts.servers))
+    return _Request([rows[0].op for rows in joined], by_server, list(counts), grads)
 
 
 def _hyper(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -97,9 +97,11 @@ impl OpKernel for PartObserve {
         let times = times.values::<i32>()?;
         let negative = times.iter().find(|&&times| times < 0);
         if times.len() != total || negative.is_some() {
-            return Err(Error::invalid("times must be a count for each key of the request")
-                .with("times", times.len())
-                .with("keys", total));
+            return Err(
+                Error::invalid("times must be a count for each key of the request")
+                    .with("times", times.len())
+                    .with("keys", total),
+            );
         }
         let times: Vec<u32> = times.iter().map(|&times| times.unsigned_abs()).collect();
         let mut rest = &times[..];

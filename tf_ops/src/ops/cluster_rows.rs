@@ -30,7 +30,10 @@ pub(super) struct Parts(Vec<Partition>);
 
 impl Parts {
     pub(super) fn of(construction: &Construction) -> Result<Parts> {
-        let (part, parts) = (natural(construction, "part")?, natural(construction, "parts")?);
+        let (part, parts) = (
+            natural(construction, "part")?,
+            natural(construction, "parts")?,
+        );
         let parts = (0..natural(construction, "count")?)
             .map(|at| Partition::new(part.saturating_add(at), parts));
         Ok(Parts(parts.collect::<Result<_>>()?))
@@ -131,7 +134,8 @@ pub(super) const REQUEST: Arg = Arg {
     shape: "(r)",
     doc: "That of the parts, of MxRecDistinctSplit.",
 };
-pub(super) const SHARED_ERRORS: &str = "`ABORTED` if the process has not got the part: it was started again, \
+pub(super) const SHARED_ERRORS: &str =
+    "`ABORTED` if the process has not got the part: it was started again, \
                              or the chief has not initialized or restored it yet; \
                              `INVALID_ARGUMENT` for another configuration than the one it was made \
                              with.";
@@ -160,7 +164,8 @@ impl OpKernel for Pull {
             name: "rows",
             dtype: "float",
             shape: "(f)",
-            doc: "Of the first part the rows of the first member, then those of the second, and so \
+            doc:
+                "Of the first part the rows of the first member, then those of the second, and so \
                   on; then those of the second part.",
         }],
         attrs: &[
@@ -418,7 +423,8 @@ const GRADS: Arg = Arg {
     name: "grads",
     dtype: "float",
     shape: "(f)",
-    doc: "The gradients of the keys of the first part, in the order of the requests, then those of \
+    doc:
+        "The gradients of the keys of the first part, in the order of the requests, then those of \
           the second: of MxRecPackGradients.",
 };
 const UPDATED: Arg = Arg {
