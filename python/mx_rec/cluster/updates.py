@@ -116,6 +116,9 @@ def _requests(tables: Sequence[List[Rows]], parts: Parts) -> List[_Request]:
             others.extend([rows] for _, rows in sorted(members.items()))
             continue
         ordered = [members[member] for member in range(count)]
+        for _, keys, _ in ordered:
+            # The parts get the keys by the requests: others that a step fed would be ignored.
+            keys.graph.prevent_feeding(keys)
         requests.append(_Request([rows[0].op for rows in ordered], getattr(split, REQUESTS),
                                  list(split.outputs[2 * count:3 * count]),
                                  [rows[2] for rows in ordered]))
@@ -188,7 +191,11 @@ def _hyper(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 def _counter(graph: tf.Graph, optimizer: Any) -> int:
     """Returns the number of an optimizer in its graph."""
-    known = graph.__dict__.setdefault(_COUNTERS, [])  # type: List[Any]
+    # Graphs of newer TensorFlow have attributes, but no __dict__.
+    known = getattr(graph, _COUNTERS, None)  # type: Optional[List[Any]]
+    if known is None:
+        known = []
+        setattr(graph, _COUNTERS, known)
     if not any(one is optimizer for one in known):
         known.append(optimizer)
     return [one is optimizer for one in known].index(True)

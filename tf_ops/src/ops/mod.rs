@@ -56,6 +56,7 @@ macro_rules! for_each_op {
             pooled::ReducePooled,
             pooled::PooledWeightGradient,
             grouped::IdOffsetMany,
+            grouped::PrepareMany,
             grouped::ClaimMany,
             grouped::EmbedMany,
             grouped::EmbedConcat,
