@@ -27,8 +27,8 @@ def test_checkpoints_of_any_number_of_servers_are_those_of_any_other_and_of_one_
         saved = found["rows"]
         first += 4
         tables = sorted(os.listdir(str(tmp_path / "model" / ("sparse-model.ckpt-%d" % first))))
-        expected = [table + "-part-%05d-of-%05d" % (part, servers) for table in ("items", "users")
-                    for part in range(servers)] if servers else ["items", "users"]
+        expected = [table + "-part-%05d-of-%05d" % (part, 4 * servers) for table in ("items", "users")
+                    for part in range(4 * servers)] if servers else ["items", "users"]
         assert tables == sorted(expected + ["manifest.json"])
     assert_same(found, alone)
 
@@ -37,7 +37,7 @@ def test_a_part_that_is_damaged_is_named_and_nothing_is_restored(tmp_path):
     directory = tmp_path / "model"
     with Job(RUN, ps=2, CHECKPOINTS=str(directory)) as job:
         job.worker()
-    path = directory / "sparse-model.ckpt-12" / "users-part-00001-of-00002" / "embedding" / "slice.data"
+    path = directory / "sparse-model.ckpt-12" / "users-part-00001-of-00008" / "embedding" / "slice.data"
     content = bytearray(path.read_bytes())
     content[5] ^= 1
     path.write_bytes(bytes(content))
@@ -50,7 +50,7 @@ except tf.errors.DataLossError as error:
 """
     with Job(code, ps=2, CHECKPOINTS=str(directory)) as job:
         out = job.worker()
-    assert out.startswith("refused") and "users" in out and "part-00001-of-00002" in out, out
+    assert out.startswith("refused") and "users" in out and "part-00001-of-00008" in out, out
     with pytest.raises(AssertionError, match="DataLossError"):
         run_alone(RUN, CHECKPOINTS=str(directory))
 

@@ -119,8 +119,6 @@ with guarded(lambda: tf.compat.v1.train.Mon""", 1)
 
 
 REFUSED = """
-from mx_rec.core.pooled import sparse_lookup_pooled
-from mx_rec.core.asc.feature_spec import FeatureSpec
 from mx_rec.optimizers import lazy_adam
 def said(call):
     try:
@@ -134,9 +132,7 @@ with tf.device(device):
     print("sketch", said(lambda: create_table(tf.int64, 4, "other", tf.compat.v1.ones_initializer(),
                                               device_vocabulary_size=100, admission_sketch_bytes=2048)))
     look_up = lambda **more: said(lambda: sparse_lookup(table, ids, modify_graph=True, **more))
-    print("admission", look_up(access_and_evict_config=dict(access_threshold=2)))
     print("default", look_up(is_train=False, serving_default_value=tf.ones([1, 4])))
-    print("pooled", said(lambda: sparse_lookup_pooled(table, ids[None], combiner="sum", modify_graph=True)))
     print("cond", said(lambda: tf.cond(tf.constant(True), lambda: sparse_lookup(table, ids, modify_graph=True),
                                        lambda: tf.zeros([2, 4]))))
     rows = sparse_lookup(table, ids, modify_graph=True)
@@ -145,8 +141,6 @@ with tf.device(device):
     print("own", said(lambda: tf.compat.v1.train.RMSPropOptimizer(0.1).apply_gradients(pairs)))
     print("update", said(lambda: tf.cond(tf.constant(True), lambda: lazy_adam.create_hash_optimizer().apply_gradients(
         pairs), lambda: tf.no_op())))
-from mx_rec.graph.modifier import modify_graph_and_start_emb_cache
-print("modify", said(modify_graph_and_start_emb_cache))
 print("warm", said(lambda: tf.compat.v1.train.warm_start("/nowhere")))
 print("freeze", said(lambda: tf.compat.v1.graph_util.convert_variables_to_constants(
     None, tf.compat.v1.get_default_graph().as_graph_def(), [rows.op.name])))
@@ -157,9 +151,8 @@ print("object", said(lambda: tf.train.Checkpoint(step=tf.compat.v1.train.get_or_
 
 def test_what_does_not_work_on_servers_yet_is_refused_by_name():
     # No process is asked for anything: the graph is refused while it is built.
-    cases = dict(sketch="admission_sketch_bytes", admission="admission and eviction", default="serving_default_value",
-                 pooled="pooling", cond="tf.cond", stock="AdagradOptimizer", own="RMSPropOptimizer", update="tf.cond",
-                 modify="graph modification", warm="warm start", freeze="freez", object="tf.train.Checkpoint")
+    cases = dict(sketch="admission_sketch_bytes", default="serving_default_value", cond="tf.cond",
+                 stock="AdagradOptimizer", own="RMSPropOptimizer", update="tf.cond", warm="warm start", freeze="freez", object="tf.train.Checkpoint")
     with Job(REFUSED, ps=1) as job:
         lines = dict(line.split(" ", 1) for line in job.worker().strip().splitlines())
     for case, words in cases.items():

@@ -19,7 +19,8 @@ from mx_rec.ops import library
 from mx_rec.tensorflow.names import tensor_util
 
 _APPLY, _PUSH = "mx_rec_apply_", "mx_rec_push_"
-_SPLIT_OP = "MxRecDistinctSplit"
+_SPLIT_OP, _REDUCE = "MxRecDistinctSplit", "MxRecReduce"
+_JOIN = "ConcatV2"
 
 # Attribute of a graph: its optimizers, by whose places steps are counted.
 _COUNTERS = "_mx_rec_push_counters"
@@ -76,7 +77,8 @@ def push(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[tf.Tenso
             raise NotImplementedError(
                 "one optimizer cannot update tables on different parameter servers: {} and {}."
                 .format(devices, parts_of(group[0][0].op).servers))
-    requests = _requests(tables, parts)
+    requests = _requests([[one for rows in group for one in _apart(rows)] for group in tables],
+                         parts)
     make = getattr(library(), apply_op.replace(_APPLY, _PUSH))
     grads = [grad for request in requests for grad in request.grads]
     counts = [count for request in requests for count in request.counts]
@@ -125,6 +127,30 @@ def _requests(tables: Sequence[List[Rows]], parts: Parts) -> List[_Request]:
     return requests
 
 
+def _apart(rows: Rows) -> List[Rows]:
+    """The gradients that TensorFlow has joined, of a table that is looked up several times."""
+    table, keys, grad = rows
+    if keys.op.type != _JOIN or grad.op.type != _JOIN \
+            or len(keys.op.inputs) != len(grad.op.inputs):
+        return [rows]
+    # Keys of one place and gradients of another would not be rows of each other.
+    pairs = list(zip(keys.op.inputs[:-1], grad.op.inputs[:-1]))
+    if any(not _is_sum_by(key, one) for key, one in pairs):
+        return [rows]
+    graph = tf.compat.v1.get_default_graph()
+    for tensor in (keys, grad):
+        # A value for it would not be read.
+        graph.prevent_feeding(tensor)
+    return [(table, key, one) for key, one in pairs]
+
+
+def _is_sum_by(keys: tf.Tensor, grad: tf.Tensor) -> bool:
+    """Whether a gradient is summed by keys, as the gradient of a lookup is."""
+    while grad.op.type == "Identity":
+        grad = grad.op.inputs[0]
+    return grad.op.type == _REDUCE and grad.op.inputs[2] is keys
+
+
 def _member_of(keys: tf.Tensor, parts: int) -> Optional[Tuple[tf.Operation, int]]:
     """Returns the op that made the keys of a lookup, and their place; None if they are others."""
     op = keys.op
@@ -147,8 +173,8 @@ def _new_request(groups: Sequence[List[Rows]], parts: Parts) -> _Request:
         [rows[1] for rows in joined], parts=parts.count, together=parts.together, name="split")
     grads = [library().mx_rec_reduce(rows[2], place, key)
              for rows, place, key in zip(joined, places, keys)]
-    return _Request([rows[0].op for rows in joined], split_requests(requests, sizes, len(parts.servers)),
-                    list(counts), grads)
+    by_server = split_requests(requests, sizes, len(parts.servers))
+    return _Request([rows[0].op for rows in joined], by_server, list(counts), grads)
 
 
 def _hyper(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

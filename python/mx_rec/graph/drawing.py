@@ -5,7 +5,7 @@ import re
 import textwrap
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from mx_rec.graph.plan import ADMIT, EVAL, TRAIN, Iterator, Lookup, Plan
+from mx_rec.graph.plan import ADMIT, EVAL, SPLIT, TRAIN, Iterator, Lookup, Plan
 
 MOST_OPS = 40
 MOST_LOOKUPS = 24
@@ -13,7 +13,7 @@ MOST_NAMES = 5
 
 _COLUMNS = 44
 _MOST_LINES = 6
-_STEP_OPS = {TRAIN: "MxRecClaim", ADMIT: "MxRecObserve", EVAL: "MxRecFind"}
+_STEP_OPS = {TRAIN: "MxRecClaim", ADMIT: "MxRecObserve", EVAL: "MxRecFind", SPLIT: "MxRecPull"}
 # Borders tell moved from unmoved in black and white, fills do so in colour.
 _STYLES = {"moves": 'style="filled,bold", fillcolor="#d9e8f7", penwidth=2.5',
            "stays": 'style="filled,dashed", fillcolor="#fdf6dd"',
@@ -243,6 +243,8 @@ def _prepared(entry: _Entry) -> str:
     """What the pipeline does for a lookup."""
     if entry.kind == TRAIN:
         return "MxRecPrepare" + _times(entry.count)
+    if entry.kind == SPLIT:
+        return "MxRecDistinctSplit" + _times(entry.count)
     return ("ids as they are" if entry.is_direct else "ids, computed") + _times(entry.count)
 
 
@@ -255,6 +257,8 @@ def _grouped(lookups: List[Lookup], key: Callable[[Lookup], Any]) -> Dict[Any, L
 
 
 def _step(kinds: Any) -> str:
+    if SPLIT in kinds:
+        return "step"
     if EVAL in kinds and len(kinds) > 1:
         return "training and evaluation step"
     return "evaluation step" if EVAL in kinds else "training step"

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2
 
+from mx_rec.cluster.modified import apart as apart_by_key
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.graph.edits import FUSED_ATTRIBUTE, in_place_of, replace_each
 from mx_rec.ops import library
@@ -151,6 +152,7 @@ def apart(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     Args:
         graph_def: A GraphDef, which stays as it is.
     """
+    graph_def = apart_by_key(graph_def)
     many = {node.name: node for node in graph_def.node
             if node.op in _OUTPUT_LISTS and node.attr[MOVABLE_ATTRIBUTE].b}
     if not many:

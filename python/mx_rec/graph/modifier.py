@@ -5,17 +5,18 @@ from typing import Any, Dict, List, Optional
 
 import tensorflow as tf
 
+from mx_rec.cluster import modified as clusters
 from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER
 from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.asc.manager import start_asc_pipeline
 from mx_rec.core.graph_state import GraphState, graph_state
-from mx_rec.core.table_variable import refuse_shared_tables
 from mx_rec.core.upstream import upstream
 from mx_rec.graph.concats import fuse_concats
 from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.iterators import nested_batch
 from mx_rec.graph.grouped import join_again, take_apart
-from mx_rec.graph.plan import ADMIT, EVAL, ONE_SHOT, TRAIN, Plan, is_movable, make_plan
+from mx_rec.graph.plan import (ADMIT, EVAL, ONE_SHOT, SPLIT, TRAIN, Lookup, Plan, is_movable,
+                               make_plan)
 from mx_rec.graph.rewrite import Rewritten, rewrite
 from mx_rec.graph.rows import mark_rows, read_rest
 from mx_rec.graph.sessions import adopt_initializers, has_run, start_iterators
@@ -49,7 +50,6 @@ def modify_graph_and_start_emb_cache(full_graph: Optional[tf.Graph] = None,
     Raises:
         ValueError: If an argument has a wrong type.
         RuntimeError: If the graph has no table.
-        NotImplementedError: If a table of the graph is on parameter servers.
         EnvironmentError: If `init` was not called.
         OSError: If the dump cannot be written.
     """
@@ -74,7 +74,6 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
     """
     config = ConfigInitializer.get_instance()
     graph = full_graph or tf.compat.v1.get_default_graph()
-    refuse_shared_tables(graph, "graph modification")
     state = graph_state(graph)
     state.is_planned = True
     adopt_initializers(graph)
@@ -91,7 +90,10 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
     settle_timestamp(graph)
     taken = take_apart(graph)
     before = graph.as_graph_def(add_shapes=True)
-    plan = make_plan(before.SerializeToString())
+    plan = make_plan(clusters.apart(before).SerializeToString())
+    plan = plan._replace(lookups=[
+        lookup._replace(table=clusters.table_of(graph, lookup.node)) if lookup.kind == SPLIT
+        else lookup for lookup in plan.lookups])
     for lookup in plan.lookups:
         if not lookup.moves:
             logger.info("the lookup %s of the table %r stays in the step: %s", lookup.node,
@@ -102,7 +104,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
     by_mode = {True: [], False: []}  # type: Dict[bool, List[Any]]
     for iterator in plan.iterators:
         lookups = [plan.lookups[position] for position in iterator.lookups]
-        modes = {_MODES[lookup.kind] for lookup in lookups}
+        modes = {_is_training(graph, lookup) for lookup in lookups}
         steps = config.max_steps if modes == {True} and config.max_steps > 0 else -1
         rewritten = rewrite(graph, iterator, lookups, steps)
         for mode in modes:
@@ -122,7 +124,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
         for mode, moved_there in by_mode.items():
             if not moved_there:
                 _set_unmoved(state, graph, mode, [lookup.ids for lookup in plan.lookups
-                                                  if _MODES[lookup.kind] == mode])
+                                                  if _is_training(graph, lookup) == mode])
     moved = sum(lookup.moves for lookup in plan.lookups)
     logger.info("graph modification: %d of %d lookups moved into %d input pipelines.", moved,
                 len(plan.lookups), len(plan.iterators))
@@ -175,6 +177,13 @@ class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
         """
         del coord
         start_iterators(session)
+
+
+def _is_training(graph: tf.Graph, lookup: Lookup) -> bool:
+    """Whether a lookup is one of training."""
+    if lookup.kind == SPLIT:
+        return clusters.is_training(clusters.split_of(graph, lookup.node)[0])
+    return _MODES[lookup.kind]
 
 
 def _remember(state: GraphState, graph: tf.Graph, rewritten: Rewritten, is_one_shot: bool) -> None:

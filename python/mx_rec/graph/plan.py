@@ -17,11 +17,16 @@ from mx_rec.util.global_env_conf import fuses_lookups
 TRAIN = "train"
 EVAL = "eval"
 ADMIT = "admit"
+SPLIT = "split"
 ONE_SHOT = "one_shot"
 
 # The ops that look up by ids, of those that graph modification may move.
 TRAINING_LOOKUPS = ("MxRecIdOffset", "MxRecIdOffsetMany", "MxRecObserve")
-_LOOKUPS = TRAINING_LOOKUPS + ("MxRecFind", "MxRecFindMany", "MxRecFindPooled")
+_LOOKUPS = TRAINING_LOOKUPS + ("MxRecFind", "MxRecFindMany", "MxRecFindPooled",
+                               "MxRecDistinctSplit")
+
+# What the text of a plan calls lookups of a kind.
+_SPOKEN = {EVAL: "evaluation lookup", SPLIT: "lookup on parameter servers"}
 
 # So many moved ops are named in the text of a plan.
 _SHOWN = 20
@@ -31,9 +36,10 @@ class Lookup(NamedTuple):
     """One lookup that may be moved.
 
     Attributes:
-        node: Name of its op: MxRecIdOffset (training), MxRecObserve (training with admission) or
-            MxRecFind or MxRecFindPooled (evaluation).
-        kind: "train", "admit" or "eval".
+        node: Name of its op: MxRecIdOffset (training), MxRecObserve (training with admission),
+            MxRecFind or MxRecFindPooled (evaluation), or MxRecDistinctSplit (of a table on
+            parameter servers).
+        kind: "train", "admit", "eval" or "split".
         table: Name of its table.
         handle: Name of the tensor that is the table's handle.
         ids: Name of the tensor of its ids.
@@ -203,9 +209,9 @@ def _call(graph_def: bytes, op_list: bytes) -> bytes:
 
 
 def _line(lookup: Lookup) -> str:
-    return "{} lookup {} of the table {!r} by {}: {}".format(
-        "evaluation" if lookup.kind == EVAL else "training", lookup.node, lookup.table,
-        lookup.ids, lookup.reason)
+    return "{} {} of the table {!r} by {}: {}".format(
+        _SPOKEN.get(lookup.kind, "training lookup"), lookup.node, lookup.table, lookup.ids,
+        lookup.reason)
 
 
 def _count(number: int, what: str) -> str:

@@ -6,14 +6,17 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
+from mx_rec.cluster import modified as clusters
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.graph.edits import forbid_feeding
 from mx_rec.graph.grouped import Claim, claim_together
-from mx_rec.graph.plan import ONE_SHOT, TRAIN, Iterator, Lookup
+from mx_rec.graph.plan import ONE_SHOT, SPLIT, TRAIN, Iterator, Lookup
 from mx_rec.graph.sessions import PIPELINE_SCOPE
 from mx_rec.ops import library
 from mx_rec.tensorflow.moved import move_outputs
-from mx_rec.tensorflow.names import MapDataset, dataset_ops, gen_dataset_ops
+from mx_rec.tensorflow.names import MapDataset, dataset_ops
+from mx_rec.tensorflow.names import device as device_module
+from mx_rec.tensorflow.names import gen_dataset_ops
 from mx_rec.util.global_env_conf import groups_tables
 
 # Batches that are prepared ahead of the step. One hides the key work; more smooth out jitter.
@@ -58,8 +61,10 @@ def rewrite(graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
     """
     get_next = graph.get_operation_by_name(iterator.get_next)
     spec = tuple(tf.TensorSpec(output.shape, output.dtype) for output in get_next.outputs)
-    extension = _Extension(graph, iterator, lookups)
-    with graph.as_default(), graph.control_dependencies(None), tf.device("/cpu:0"), \
+    shared, split = clusters.moving(graph, [one for one in lookups if one.kind == SPLIT])
+    own = [lookup for lookup in lookups if lookup.kind != SPLIT]
+    extension = _Extension(graph, iterator, own, shared)
+    with graph.as_default(), graph.control_dependencies(None), tf.device(_processor(get_next)), \
             tf.compat.v1.name_scope(PIPELINE_SCOPE + iterator.iterator + "/"):
         if iterator.kind == ONE_SHOT:
             sources = [_repeat(get_next)]
@@ -82,9 +87,15 @@ def rewrite(graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
                             for name, dataset in zip(iterator.initializers, datasets)]
     components = list(get_next.outputs)
     replace_outputs(get_next, values[:len(components)])
-    computed, prepared = extension.split(values[len(components):])
+    computed, prepared, requests = extension.split(values[len(components):])
+    for work, outputs in zip(shared, requests):
+        clusters.take_over(graph, work, outputs)
+    for lookup in split:
+        op, at = clusters.split_of(graph, lookup.node)
+        if lookup.ids in computed:
+            op._update_input(at, computed[lookup.ids])  # pylint: disable=protected-access
     claims = []  # type: List[Claim]
-    for lookup in lookups:
+    for lookup in own:
         claims.extend(_take_over(graph.get_operation_by_name(lookup.node), lookup, computed,
                                  prepared))
     for claim in claim_together(graph, claims):
@@ -122,8 +133,10 @@ def replace_outputs(old: tf.Operation, values: Sequence[tf.Tensor]) -> None:
 class _Extension:
     """The function that is mapped over the user's dataset."""
 
-    def __init__(self, graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup]) -> None:
+    def __init__(self, graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
+                 shared: Sequence[clusters.Moving]) -> None:
         self._iterator = iterator
+        self._shared = shared
         self._moved = iterator.graph
         self._moved.versions.CopyFrom(graph.graph_def_versions)
         self._computed = [ids.tensor for ids in iterator.ids if ids.component is None]
@@ -176,6 +189,8 @@ class _Extension:
         for sets in self._ops:
             for offsets, inverse in self._prepare(sets, ids):
                 extras.extend(offsets + [inverse])
+        for work in self._shared:
+            extras.extend(clusters.prepare(work, ids))
         return tuple(components) + tuple(extras)
 
     def _prepare(self, sets: Sequence[Sequence[Lookup]], ids: Dict[str, tf.Tensor]
@@ -198,11 +213,13 @@ class _Extension:
             at += len(together)
         return found
 
-    def split(self, extras: Sequence[tf.Tensor]) -> Tuple[Dict[str, tf.Tensor], _Prepared]:
+    def split(self, extras: Sequence[tf.Tensor]
+              ) -> Tuple[Dict[str, tf.Tensor], _Prepared, List[List[tf.Tensor]]]:
         """Names what `extend` put behind the components.
 
         Returns:
-            Computed ids by their name in the graph; (offsets, inverse) by the name of the lookup.
+            Computed ids by their name in the graph; (offsets, inverse) by the name of the lookup;
+            what the work for tables on parameter servers gives.
         """
         computed = dict(zip(self._computed, extras))
         rest = list(extras[len(self._computed):])
@@ -212,7 +229,18 @@ class _Extension:
             for lookup, offsets in zip(together, rest):
                 prepared[lookup.node] = offsets, inverse
             rest = rest[len(together) + 1:]
-        return computed, prepared
+        requests = []  # type: List[List[tf.Tensor]]
+        for work in self._shared:
+            requests.append(rest[:clusters.outputs_of(work)])
+            rest = rest[clusters.outputs_of(work):]
+        return computed, prepared, requests
+
+
+def _processor(op: tf.Operation) -> str:
+    """The device of an op's process that has input pipelines."""
+    spec = device_module.DeviceSpec.from_string(op.device)
+    return device_module.DeviceSpec(job=spec.job, replica=spec.replica, task=spec.task,
+                                    device_type="CPU", device_index=0).to_string()
 
 
 def _take_over(op: tf.Operation, lookup: Lookup, computed: Dict[str, tf.Tensor],
