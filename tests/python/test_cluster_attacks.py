@@ -419,3 +419,22 @@ def test_tables_on_servers_of_tensorflow_2_are_trained(monkeypatch):
         pytest.skip("NOT TESTED: parameter servers of TensorFlow 2.x; MX_REC_TF2_PYTHON names no interpreter")
     monkeypatch.setattr(sys, "executable", python)
     assert support.run_python(NEWER).split("\n")[-2] == "[0.5, 0.75, 0.75, 0.5]"
+
+
+INSIDE = """
+with tf.device(device):
+    table = create_table(tf.int64, 4, "items", tf.compat.v1.ones_initializer(), device_vocabulary_size=500)
+    ids = tf.constant([1, 2], tf.int64)
+    look = lambda *_: sparse_lookup(table, ids, modify_graph=True)
+    print("loop", error_of(lambda: tf.while_loop(lambda i, _: i < 3, lambda i, sums: (i + 1, sums + look()),
+                                                 (0, tf.zeros([2, 4])))))
+    print("map", error_of(lambda: tf.data.Dataset.range(3).map(look)))
+    print("function", error_of(lambda: tf.function(look)()))
+"""
+
+
+def test_lookups_inside_of_loops_datasets_and_functions_are_refused_by_name():
+    with Job(PLAIN + INSIDE, ps=1) as job:
+        found = dict(line.split(" ", 1) for line in job.worker().strip().splitlines())
+    for case in ("loop", "map", "function"):
+        assert "NotImplementedError" in found[case] and "'items'" in found[case], (case, found)
