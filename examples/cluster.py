@@ -263,9 +263,10 @@ def example(args, out):
     os.makedirs(logs)
 
     def arguments(name):
-        more = ["--data", args.data] if args.data else []
-        return ["--model-dir", os.path.join(out, name), "--steps", str(args.steps), "--save-steps",
-                str(args.steps // (6 if args.quick else 12)), "--recovery-wait", "1"] + more + ["--quick"] * args.quick
+        given = ["--data", args.data] if args.data else ["--quick"] * args.quick
+        saves = args.steps // (6 if args.quick else 12)
+        return given + ["--model-dir", os.path.join(out, name), "--steps", str(args.steps),
+                        "--save-steps", str(saves), "--recovery-wait", "1"]
 
     # Steps of generated ratings take a moment: without a pause all would be done before a killed
     # task is back.
