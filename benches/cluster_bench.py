@@ -180,16 +180,26 @@ def steps(sizes):
     figures.append(measure.figure(
         "C3", "cluster step, two ps beside one", ours_of[2, 1], ours_of[1, 1], 1.0, True,
         "the same on one ps"))
-    (two, at_work), (one, _) = work[2, 1], work[1, 1]
-    # A request costs what a second server adds; the rest is shared by all servers.
-    request = max(two - one, 0.0)
-    on_sixteen = (one - request) / 16 + request
-    print("calculation: a request and its push cost a server %.2f ms, the rest of a step %.2f ms. "
-          "With 16 ps each spends %.2f ms a step, so that with one core each they serve %.0f steps/s,"
-          " which %.0f workers with one core each ask for" % (
-              request, one - request, on_sixteen, 1e3 / on_sixteen, at_work / on_sixteen),
-          flush=True)
+    say_sixteen(work[1, 1], work[2, 1])
     return figures
+
+
+def say_sixteen(one, two):
+    """Calculates what 16 servers would take, from the processor time with one and with two.
+
+    Args:
+        one, two: Milliseconds a step of all servers, and of the worker.
+    """
+    # What a second server adds is what its request costs; the rest is shared by all servers.
+    request, at_worker = np.maximum(two - one, 0.0)
+    server = (one[0] - request) / 16 + request
+    worker = one[1] + 15 * at_worker
+    print("calculation for 16 ps from the processor time with 1 and 2: a request costs a server "
+          "%.2f ms and the worker %.2f ms. A step takes each server %.2f ms (1 ps: %.2f) and the "
+          "worker %.2f ms, so that servers of one core each serve %.0f steps/s (1 ps: %.0f), which "
+          "%.1f workers of one core each ask for" % (
+              request, at_worker, server, one[0], worker, 1e3 / server, 1e3 / one[0],
+              worker / server), flush=True)
 
 
 def traffic(sizes):

@@ -163,6 +163,11 @@ def run(args, _):
     """Runs the task that TF_CONFIG names; returns the exit code."""
     config = json.loads(os.environ.get("TF_CONFIG", "{}"))
     task = config.get("task", {}).get("type")
+    if task == "ps":
+        # As train_and_evaluate does, which would ask for a model and its data, too.
+        print("serves", flush=True)
+        tf1.train.Server(tf.train.ClusterSpec(config["cluster"]), "ps",
+                         config["task"]["index"]).join()
     if args.recovery_wait != 30.0:
         ask_every(args.recovery_wait)
     init()

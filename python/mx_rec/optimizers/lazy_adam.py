@@ -49,11 +49,16 @@ class CustomizedLazyAdam(TableOptimizer):
         ]
 
     def _advance(self, updates: List[tf.Operation]) -> List[tf.Operation]:
+        advanced = []  # type: List[tf.Operation]
         with tf.control_dependencies(updates):
-            return [self._powers[name].assign(
-                self._powers[name] * factor, use_locking=self._use_locking).op
-                for name, factor in (("beta1_power", self._tensors[3]),
-                                     ("beta2_power", self._tensors[4]))]
+            for name, factor in (("beta1_power", self._tensors[3]),
+                                 ("beta2_power", self._tensors[4])):
+                power = self._powers[name]
+                # Where the variable is: a worker would multiply a copy of before its step, and the
+                # steps that other workers did meanwhile would not count.
+                with tf.compat.v1.colocate_with(power):
+                    advanced.append(power.assign(power * factor, use_locking=self._use_locking).op)
+        return advanced
 
 
 def _power(initial: float, name: str) -> tf.Variable:
