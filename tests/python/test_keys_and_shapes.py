@@ -335,12 +335,13 @@ def test_ops_on_tables_are_stateful_and_pure_ones_are_not(graph):
     support.ops()
     registered = {name: op for name, op in op_def_registry.get_registered_ops().items() if name.startswith("MxRec")}
     pure = {"MxRecRestore", "MxRecReduce", "MxRecReduceColumns", "MxRecRestorePooled", "MxRecReducePooled",
-            "MxRecPooledWeightGradient", "MxRecBagEnds", "MxRecRaggedBagEnds", "MxRecSparseBagEnds", "MxRecBagWeights",
+            "MxRecPooledWeightGradient", "MxRecBagEnds", "MxRecRaggedBagEnds", "MxRecSparseBagEnds", "MxRecSparseBagsMany", "MxRecBagWeights",
             "MxRecBagDivisors", "MxRecCheckedIds", "MxRecDistinctSplit", "MxRecStitch", "MxRecPackGradients"}
     appliers = ["Sgd", "Momentum", "Adagrad", "LazyAdam", "Ftrl"]
     expected = pure | {"MxRec" + name for name in (
         "Table", "IdOffset", "Lookup", "Embed", "Find", "Size", "Capacity", "Export", "ExportSlot", "Assign", "Remove", "Clear",
         "Save", "Load")} | {"MxRecApply" + name for name in appliers} | {
-            "MxRecApply%s%s" % (name, form) for name in appliers for form in ("ByIds", "ByRestore", "Pooled", "Many", "ManyByRestore")}
+            "MxRecApply%s%s" % (name, form) for name in appliers for form in (
+                "ByIds", "ByRestore", "Pooled", "Many", "ManyByRestore", "ManyPooled")}
     assert expected <= set(registered)
     assert {name for name in registered if not registered[name].is_stateful} == pure

@@ -30,7 +30,7 @@ class Arguments:
             "path": (np.frombuffer(b"/nowhere/at/all", np.uint8), np.uint8), "since": (0, np.int64),
             "embedding": (np.zeros(0), np.uint8), "initial": ([0.0, 0.5], np.float32),
             "weight": (1, np.int32), "timestamp": (1000, np.int64), "keys": ([1, 2], np.int64),
-            "columns": ([-1, 0], np.int32),
+            "columns": ([-1, 0], np.int32), "ends": ([2, 3], np.int64), "none": (np.zeros([0]), np.float32),
         }
         values.update(replaced)
         for name, (value, dtype) in values.items():
@@ -81,6 +81,11 @@ CALLS = {
     "MxRecApplyLazyAdamManyByRestore": lambda o, a: o.mx_rec_apply_lazy_adam_many_by_restore(
         [a.handle] * 2, [a.offsets] * 2, [a.restore] * 2, [a.wide] * 2, a.columns, a.lr, a.beta, a.beta, a.beta, a.beta,
         a.epsilon),
+    "MxRecEmbedPooledMany": lambda o, a: o.mx_rec_embed_pooled_many(
+        [a.handle] * 2, [a.variable] * 2, [a.offsets] * 2, [a.restore] * 2, [a.ends] * 2, [a.none] * 2, [a.none] * 2)[1],
+    "MxRecApplyAdagradManyPooled": lambda o, a: o.mx_rec_apply_adagrad_many_pooled(
+        [a.handle] * 2, [a.offsets] * 2, [a.restore] * 2, [a.grad] * 2, [a.ends] * 2, [a.none] * 2, [a.none] * 2, a.lr,
+        a.accumulator),
     "MxRecReadRows": lambda o, a: o.mx_rec_read_rows(
         a.handle, a.offsets, a.grad, [a.embedding, a.name], a.initial).rows,
     "MxRecWriteRows": lambda o, a: o.mx_rec_write_rows(
@@ -147,6 +152,10 @@ WRONG = (
     + [(op, "variable", value, F) for op in ("MxRecEmbedMany", "MxRecEmbedConcat", "MxRecFindMany")
        for value in (np.zeros([0, 3]), np.zeros([4]))]
     + [("MxRecFindMany", "absent", value, F) for value in (np.zeros([3, DIM]), np.zeros([1, DIM + 1]), np.zeros([DIM]))]
+    + [("MxRecEmbedPooledMany", "offsets", value, I) for value in ([0, 5], [[0, 1]])]
+    + [("MxRecEmbedPooledMany", "variable", value, F) for value in (np.zeros([0, 3]), np.zeros([4]))]
+    + [(op, name, value, I if name == "ends" else F) for op in ("MxRecEmbedPooledMany", "MxRecApplyAdagradManyPooled")
+       for name, value in (("ends", [1, 2]), ("ends", [2, 1]), ("none", [1.0]))]
     + [("MxRecReduceColumns", "wide", value, F) for value in (np.ones([3, DIM - 1]), np.ones([2, DIM]), np.ones([3]))]
     + [(op, "offsets", value, I) for op in FIELDS for value in ([0, 9], [0, -2], [[0, 1]], 0, [0])]
     + [(op, "grad", value, F) for op in FIELDS for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]), 1.0)]

@@ -110,7 +110,7 @@ def initial_of_another(v1, w):
 STAYS = {
     whole: "its gradient is dense",
     read_only: "also read as a whole, by Max",
-    adam: "as a whole|several|uses it",
+    adam: "AdamOptimizer moves all its rows",
     no_gather: "its gradient is dense",
     assigned: "assigned by 2 ops",
     second_axis: "along an axis",

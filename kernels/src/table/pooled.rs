@@ -1,7 +1,7 @@
 //! Reads pooled rows, by offset and by key: the sum of the rows of every bag, straight out of the
 //! table.
 
-use super::content::Offsets;
+use super::content::{Content, Offsets};
 use super::offset::Unfit;
 use super::{Absent, Table};
 use crate::batch::out_of_range;
@@ -29,9 +29,22 @@ impl Table {
         bags: &Bags<'_>,
         out: &mut [f32],
     ) -> Result<()> {
+        let content = self.content_with(pool, offsets)?;
+        self.embed_pooled_from(pool, &content, offsets, inverse, bags, out)
+    }
+
+    /// [`Table::embed_pooled`] from content whose rows are in memory.
+    pub(super) fn embed_pooled_from(
+        &self,
+        pool: &Pool,
+        content: &Content,
+        offsets: &[i64],
+        inverse: &[i32],
+        bags: &Bags<'_>,
+        out: &mut [f32],
+    ) -> Result<()> {
         self.floats("out", out.len(), bags.len())?;
         self.expect_bags(bags, inverse.len())?;
-        let content = self.content_with(pool, offsets)?;
         let (level, dim) = (Level::detect(), self.dim());
         let found = content.offsets();
         pool.try_each(parts(pool, bags, dim, out), |(range, out)| {

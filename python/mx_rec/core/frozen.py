@@ -15,8 +15,8 @@ from mx_rec.util.log import warn_once
 # What reads a table through its handle and never gives it a row.
 _FINDS = frozenset(["MxRecFind", "MxRecFindMany", "MxRecFindPooled"])
 _READERS = _FINDS | frozenset([
-    "MxRecEmbed", "MxRecEmbedMany", "MxRecEmbedConcat", "MxRecEmbedPooled", "MxRecSize",
-    "MxRecCapacity", "MxRecTableStats", "MxRecExport", "MxRecExportSlot", "MxRecSave",
+    "MxRecEmbed", "MxRecEmbedMany", "MxRecEmbedConcat", "MxRecEmbedPooled", "MxRecEmbedPooledMany",
+    "MxRecSize", "MxRecCapacity", "MxRecTableStats", "MxRecExport", "MxRecExportSlot", "MxRecSave",
     "MxRecSaveDelta"])
 _LOAD_OP = "MxRecLoad"
 

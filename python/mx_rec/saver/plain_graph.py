@@ -35,7 +35,8 @@ _ENDS = {"MxRecBagEnds": plain_pool.dense_ends, "MxRecRaggedBagEnds": plain_pool
          "MxRecSparseBagEnds": plain_pool.sparse_ends}  # type: Dict[str, Make]
 
 # Ops of training lookups; those with an access threshold have the last two.
-_TRAINING = _SPREAD + _KEY_WORK + (_EMBED_POOLED, _RESTORE, _ROWS, "MxRecObserve", "MxRecAdmit")
+_TRAINING = _SPREAD + _KEY_WORK + (
+    _EMBED_POOLED, "MxRecEmbedPooledMany", _RESTORE, _ROWS, "MxRecObserve", "MxRecAdmit")
 
 _ITERATOR = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional")
 

@@ -68,6 +68,31 @@ def make_filling(table: Table, dim: int, slots: Sequence[Any]) -> Filling:
     return Filling(ids, rows, values, done, keys, found)
 
 
+def start_slot(table: Table, slot: Any) -> tf.Operation:
+    """Adds the op that sets a slot of all rows to what it starts at.
+
+    Args:
+        table: The table.
+        slot: The slot (stock.analysis.Slot).
+
+    Returns:
+        The op.
+    """
+    make = library()
+    scope = "{}//table/{}/".format(scope_of(table.table_name), slot.name)
+    with tf.init_scope(), tf.compat.v1.name_scope(scope), tf.device("/cpu:0"):
+        keys = make.mx_rec_export(table.handle, name="keys")[0]
+        offsets, _ = make.mx_rec_id_offset(table.handle, keys, create=0, limit=0, name="offsets")
+        names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8))]
+        initial = tf.constant([slot.initial], tf.float32)
+        read = make.mx_rec_read_rows(
+            table.handle, offsets, tf.zeros([tf.size(offsets), table.emb_size]), names, initial,
+            name="read")
+        start = tf.fill(tf.shape(read.values[0]), tf.constant(slot.initial, tf.float32))
+        return make.mx_rec_write_rows(table.handle, read.rows, names, initial, read.values,
+                                      [start], name="initialize").op
+
+
 def fill(session: Any, filling: Filling, rows: np.ndarray,
          slots: Sequence[np.ndarray]) -> None:
     """Sets the rows 0, 1, ... of a table.

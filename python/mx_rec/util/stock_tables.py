@@ -4,7 +4,7 @@ import re
 from typing import Any, List, NamedTuple, Sequence, Union
 
 from mx_rec.constants.constants import MAX_VOCABULARY_SIZE
-from mx_rec.validator.validator import Int
+from mx_rec.validator.validator import Bool, Int
 
 # Below so many rows a variable is no larger than what a table has beside its rows.
 LEAST_ROWS = 10000
@@ -16,10 +16,13 @@ class StockTables(NamedTuple):
     Attributes:
         names: Regular expressions; a variable qualifies if its name matches one from its start.
         least_rows: Variables with fewer rows stay TensorFlow's, in [1, 1e9].
+        lazy_adam: Whether variables of tf.train.AdamOptimizer, which moves all rows in each step,
+            become tables of which only the rows of the batch move: other numbers than TensorFlow's.
     """
 
     names: Sequence[str] = (".*",)
     least_rows: int = LEAST_ROWS
+    lazy_adam: bool = False
 
 
 def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -> Any:
@@ -59,6 +62,7 @@ def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -
             raise ValueError("'stock_tables' has {!r}, which is no regular expression: {}".format(
                 name, error)) from error
     Int(1, MAX_VOCABULARY_SIZE)("least_rows", options.least_rows)
+    Bool()("lazy_adam", options.lazy_adam)
     return options._replace(names=list(names), least_rows=int(options.least_rows))
 
 

@@ -26,6 +26,8 @@ pub(crate) trait Optimizer: Send + Sync + 'static {
     const MANY: &'static OpDef;
     /// Definition of the op by offset of many tables with gradients of ids.
     const MANY_BY_RESTORE: &'static OpDef;
+    /// Definition of the op by offset of many tables with gradients of ids and of bags.
+    const MANY_POOLED: &'static OpDef;
 
     /// Reads the node's attributes.
     fn read(construction: &Construction) -> Result<Self>
@@ -452,6 +454,29 @@ macro_rules! definitions {
             outputs: &[UPDATED],
             attrs: &[MEMBERS, $($attr),*],
             errors: INVERSE_ERRORS,
+            stateful: true,
+            differentiable: false,
+        };
+        const MANY_POOLED: &'static OpDef = &OpDef {
+            name: concat!("MxRecApply", $name, "ManyPooled"),
+            doc: concat!(
+                "MxRecApply", $name, "Pooled in many tables at once: the same bits in each. \
+                                      Members of one table are its lookups, in their order. If \
+                                      one member fails, no row of any table changes."
+            ),
+            inputs: &[
+                HANDLES,
+                LOOKUP_OFFSETS,
+                POOLED_INVERSE,
+                POOLED_GRAD,
+                LIST_ENDS,
+                LIST_WEIGHTS,
+                LIST_DIVISORS,
+                $($hyper),*
+            ],
+            outputs: &[UPDATED],
+            attrs: &[MEMBERS, $($attr),*],
+            errors: POOLED_ERRORS,
             stateful: true,
             differentiable: false,
         };

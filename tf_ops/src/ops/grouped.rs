@@ -15,26 +15,26 @@ use mx_rec_kernels::{Error, IdsOf, KeysOf, LookupColumns, Result, RowGradients, 
 use std::sync::Arc;
 
 /// How many members the node has.
-fn members(construction: &Construction) -> Result<usize> {
+pub(super) fn members(construction: &Construction) -> Result<usize> {
     usize::try_from(construction.int("N")?).map_err(|_| Error::invalid("N must not be negative"))
 }
 
 /// The inputs of a group: lists of as many tensors as the group has members, and single tensors.
-struct Lists<'a> {
-    context: &'a Context,
-    members: usize,
+pub(super) struct Lists<'a> {
+    pub(super) context: &'a Context,
+    pub(super) members: usize,
 }
 
 impl Lists<'_> {
     /// The tensors of the list that input number `arg` is, behind `lists` lists.
-    fn list(&self, arg: usize) -> Result<Vec<Input>> {
+    pub(super) fn list(&self, arg: usize) -> Result<Vec<Input>> {
         let start = arg * self.members;
         let places = start..start + self.members;
         places.map(|at| self.context.tensor(at, arg)).collect()
     }
 
     /// The tables of the members.
-    fn tables(&self) -> Result<Vec<Arc<Table>>> {
+    pub(super) fn tables(&self) -> Result<Vec<Arc<Table>>> {
         let handles = self.list(0)?;
         let tables = handles
             .iter()
@@ -224,20 +224,20 @@ fn resolve_many(
     Ok(offsets.into_iter().zip(inverses).collect())
 }
 
-const VARIABLES: Arg = Arg {
+pub(super) const VARIABLES: Arg = Arg {
     name: "variables",
     dtype: "N * float",
     shape: "N times (0, dim)",
     doc: "The variable of each member's table; it carries dim to shape inference and is what \
           gradients are taken of.",
 };
-const FOUND_OFFSETS: Arg = Arg {
+pub(super) const FOUND_OFFSETS: Arg = Arg {
     name: "offsets",
     dtype: "N * int64",
     shape: "N times (u)",
     doc: "For each member row numbers, as MxRecIdOffset gives them.",
 };
-const FOUND_INVERSE: Arg = Arg {
+pub(super) const FOUND_INVERSE: Arg = Arg {
     name: "inverse",
     dtype: "N * int32",
     shape: "N times (s...)",
@@ -247,14 +247,14 @@ const EMBED_ERRORS: &str = "`INVALID_ARGUMENT` for an offset that is no row in u
                             place outside of offsets.";
 
 /// The inputs of an op that reads rows by offset.
-struct Found {
-    tables: Vec<Arc<Table>>,
+pub(super) struct Found {
+    pub(super) tables: Vec<Arc<Table>>,
     offsets: Vec<Input>,
     inverses: Vec<Input>,
 }
 
 impl Found {
-    fn of(lists: &Lists<'_>) -> Result<Found> {
+    pub(super) fn of(lists: &Lists<'_>) -> Result<Found> {
         let tables = lists.tables()?;
         for (table, variable) in tables.iter().zip(&lists.list(1)?) {
             on(table, || expect_variable(variable, table))?;
@@ -270,7 +270,7 @@ impl Found {
         })
     }
 
-    fn group(&self) -> Result<Vec<RowsOf<'_>>> {
+    pub(super) fn group(&self) -> Result<Vec<RowsOf<'_>>> {
         let inputs = self.tables.iter().zip(&self.offsets).zip(&self.inverses);
         let group = inputs.map(|((table, offsets), inverse)| {
             Ok(RowsOf {
@@ -464,7 +464,7 @@ fn first_columns(input: &Input, members: usize) -> Result<&[i32]> {
 }
 
 /// Runs what is for all tables of a group; its error names the first of them.
-fn on_first<T>(tables: &[Arc<Table>], work: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(super) fn on_first<T>(tables: &[Arc<Table>], work: impl FnOnce() -> Result<T>) -> Result<T> {
     match tables.first() {
         Some(table) => on(table, work),
         None => work(),

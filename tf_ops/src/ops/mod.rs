@@ -15,6 +15,7 @@ mod inspect;
 mod keys;
 mod page;
 mod pooled;
+mod pooled_many;
 mod rows;
 mod support;
 mod variables;
@@ -59,30 +60,36 @@ macro_rules! for_each_op {
             grouped::EmbedMany,
             grouped::EmbedConcat,
             grouped::FindMany,
+            pooled_many::SparseBagsMany,
+            pooled_many::EmbedPooledMany,
             apply::ByOffset<apply::Sgd>,
             apply::ByRestore<apply::Sgd>,
             apply::Pooled<apply::Sgd>,
             apply::ById<apply::Sgd>,
             grouped::ApplyMany<apply::Sgd>,
             grouped::ApplyManyByRestore<apply::Sgd>,
+            pooled_many::ApplyManyPooled<apply::Sgd>,
             apply::ByOffset<apply::Momentum>,
             apply::ByRestore<apply::Momentum>,
             apply::Pooled<apply::Momentum>,
             apply::ById<apply::Momentum>,
             grouped::ApplyMany<apply::Momentum>,
             grouped::ApplyManyByRestore<apply::Momentum>,
+            pooled_many::ApplyManyPooled<apply::Momentum>,
             apply::ByOffset<apply::Adagrad>,
             apply::ByRestore<apply::Adagrad>,
             apply::Pooled<apply::Adagrad>,
             apply::ById<apply::Adagrad>,
             grouped::ApplyMany<apply::Adagrad>,
             grouped::ApplyManyByRestore<apply::Adagrad>,
+            pooled_many::ApplyManyPooled<apply::Adagrad>,
             apply::ByOffset<apply::LazyAdam>,
             apply::ByRestore<apply::LazyAdam>,
             apply::Pooled<apply::LazyAdam>,
             apply::ById<apply::LazyAdam>,
             grouped::ApplyMany<apply::LazyAdam>,
             grouped::ApplyManyByRestore<apply::LazyAdam>,
+            pooled_many::ApplyManyPooled<apply::LazyAdam>,
             apply::ByOffset<apply::Ftrl>,
             apply::ByRestore<apply::Ftrl>,
             apply::Pooled<apply::Ftrl>,
@@ -91,6 +98,7 @@ macro_rules! for_each_op {
             fields::WriteRows,
             grouped::ApplyMany<apply::Ftrl>,
             grouped::ApplyManyByRestore<apply::Ftrl>,
+            pooled_many::ApplyManyPooled<apply::Ftrl>,
             inspect::Size,
             inspect::Capacity,
             admission::Stats,

@@ -123,7 +123,7 @@ impl BagInputs {
     }
 
     /// The shape of a vector for each bag.
-    fn shape(&self, dim: usize) -> Vec<i64> {
+    pub(super) fn shape(&self, dim: usize) -> Vec<i64> {
         let mut dims = self.ends.dims();
         dims.push(dim as i64);
         dims
