@@ -6,6 +6,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 import tensorflow as tf
 
 from mx_rec.constants.constants import DEFAULT_SEED
+from mx_rec.core.embedding import ssd_directories
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
 from mx_rec.ops import library
@@ -92,7 +93,7 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
             logger.debug("the variable %s stays TensorFlow's: %s.", plan.name, plan.reason)
             continue
         with graph.as_default(), graph.control_dependencies(None):
-            table = make_table(plan)
+            table = make_table(plan, options)
             found.append((Rows(graph, plan, table), make_filling(table, plan.dim, plan.slots)))
         logger.info("the variable %s of shape %s is the table %s: %s.", plan.name, plan.shape,
                     plan.table, plan.reason)
@@ -184,19 +185,33 @@ def _pass_on(variable: Any, name: str, table: str, initializer: tf.Operation) ->
     variable.load = load
 
 
-def make_table(plan: StockVariable) -> Table:
-    """Makes the table of a planned variable in the default graph, with a key for each row."""
+def make_table(plan: StockVariable, options: StockTables = StockTables()) -> Table:
+    """Makes the table of a planned variable in the default graph, with a key for each row.
+
+    Args:
+        plan: The plan.
+        options: Where its rows are.
+
+    Returns:
+        The table.
+
+    Raises:
+        ValueError: If a directory for rows on disk is none.
+    """
     rows, dim = plan.shape[0], plan.dim
-    options = TableOptions(
+    on_disk = max(rows - options.memory_rows, 0) if options.memory_rows else 0
+    directories = ssd_directories(options.ssd_data_path) if on_disk else ()
+    settings_of_table = TableOptions(
         table_name=plan.table, key_dtype=tf.int64, dim=dim, initializer=None,
-        device_vocabulary_size=rows, host_vocabulary_size=0, ssd_vocabulary_size=0, is_save=True,
-        is_dp=False, init_param=1.0, all2all_gradients_op="sum_gradients", padding_keys=None,
+        device_vocabulary_size=rows - on_disk, host_vocabulary_size=0,
+        ssd_vocabulary_size=on_disk, ssd_data_path=directories, is_save=True, is_dp=False,
+        init_param=1.0, all2all_gradients_op="sum_gradients", padding_keys=None,
         padding_keys_mask=False, padding_keys_len=None, admission_sketch_bytes=0)
     settings = Settings._single_instance  # pylint: disable=protected-access
-    physical = build_physical_table(plan.table, options, plan.initializer, _seed(plan.table), rows,
-                                    settings is not None
-                                    and settings.is_incremental_checkpoint)  # type: PhysicalTable
-    table = Table(options, physical)
+    physical = build_physical_table(
+        plan.table, settings_of_table, plan.initializer, _seed(plan.table), rows,
+        settings is not None and settings.is_incremental_checkpoint)  # type: PhysicalTable
+    table = Table(settings_of_table, physical)
     table.ext_emb_size = dim * (1 + len(plan.slots))
     graph_state().tables[plan.table] = table
     return table
