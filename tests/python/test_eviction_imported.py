@@ -4,6 +4,7 @@ They failed: "no training lookup of this graph has an 'eviction_threshold'", alt
 """
 
 import os
+from time import sleep
 
 import numpy as np
 import pytest
@@ -104,7 +105,8 @@ def test_the_hook_evicts_from_an_imported_graph(graph, exported):
         for number, (key, time) in enumerate([(1, 100), (2, 104), (3, 110), (3, 111)], 1):
             assert train(sess, [key], time) == [key]
             assert sess.run(step) == number
-        hook._eviction.join()
+        while hook.is_evicting:
+            sleep(0.01)
         [summary] = [op for op in graph.get_operations() if op.name == "evict/table/done"]
         size = [op for op in graph.get_operations() if op.type == "MxRecSize"]
         assert summary.outputs[0].shape.as_list() in ([2], None)

@@ -124,7 +124,7 @@ def test_a_second_modification_changes_nothing(caplog):
             before = tf().compat.v1.get_default_graph().as_graph_def()
             modify_graph_and_start_emb_cache()
             after = tf().compat.v1.get_default_graph().as_graph_def()
-            assert not [node.name for node in after.node if node.op in ("MxRecPrepare", "MxRecClaim", "MxRecClaimMany") and
+            assert not [node.name for node in after.node if node.op in ("MxRecPrepare", "MxRecPrepareMany", "MxRecClaim", "MxRecClaimMany") and
                         node.name not in {one.name for one in before.node}]
             assert [f.signature.name for f in after.library.function] == [f.signature.name for f in before.library.function]
         sess = run.session()
@@ -211,7 +211,7 @@ def test_another_graph_than_the_default_one_is_modified():
             count = len(other.get_operations())
             run.modify(full_graph=graph)
             assert len([op for op in other.get_operations() if "Export" not in op.type]) >= count
-            assert not [op for op in other.get_operations() if op.type in ("MxRecPrepare", "MxRecClaim", "MxRecClaimMany", "IteratorV2")]
+            assert not [op for op in other.get_operations() if op.type in ("MxRecPrepare", "MxRecPrepareMany", "MxRecClaim", "MxRecClaimMany", "IteratorV2")]
         with graph.as_default():
             sess = support.new_session(graph)
             sess.run(tf().compat.v1.global_variables_initializer())

@@ -221,12 +221,13 @@ def test_a_wrong_rank_is_refused_when_the_graph_is_built(graph):
     assert tf.gradients(tf.cast(claimed.offsets, tf.float32), table.variable) == [None]
 
 
-@pytest.mark.parametrize("op", ["MxRecPrepare", "MxRecClaim"])
+@pytest.mark.parametrize("op", ["MxRecPrepare", "MxRecPrepareMany", "MxRecClaim"])
 def test_a_handle_of_no_table_is_refused(graph, session, op):
     tf, ops = support.tf(), support.ops()
     ids, handle = tf.constant([1, 2], tf.int64), tf.compat.v1.placeholder(tf.int64, [])
     call = {
         "MxRecPrepare": lambda: ops.mx_rec_prepare([handle], ids),
+        "MxRecPrepareMany": lambda: ops.mx_rec_prepare_many([handle], [ids]),
         "MxRecClaim": lambda: ops.mx_rec_claim(handle, ids, ids, tf.constant([0, 1])),
     }[op]().offsets
     with pytest.raises(tf.errors.NotFoundError) as error:

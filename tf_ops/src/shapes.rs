@@ -300,6 +300,12 @@ mod tests {
                 vec![dims(&[-1]), dims(&[-1]), dims(&[6])],
             ),
             (
+                "MxRecPrepareMany",
+                vec![scalar.clone(), scalar.clone(), dims(&[6]), dims(&[2, 3])],
+                2,
+                vec![dims(&[-1]), dims(&[-1]), dims(&[6]), dims(&[2, 3])],
+            ),
+            (
                 "MxRecExport",
                 vec![scalar.clone()],
                 0,

@@ -149,7 +149,7 @@ impl WithSum for Occurring<'_> {
         };
         match self.weights.split_first() {
             None => {
-                sum.values().copy_from_slice(grad(first));
+                sum.set(grad(first));
                 later.iter().for_each(|&bag| sum.add(grad(bag)));
             }
             Some((&weight, weights)) => {
@@ -159,7 +159,7 @@ impl WithSum for Occurring<'_> {
                 }
             }
         }
-        self.out.copy_from_slice(sum.values());
+        sum.put(self.out);
     }
 }
 

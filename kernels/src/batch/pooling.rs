@@ -3,6 +3,7 @@
 use super::bags::Bags;
 use super::restore::{out_of_range, shapes};
 use super::sums::{with_sum, RowSum, WithSum};
+use crate::mem::{rows_ahead, MOST_AHEAD};
 use crate::pool::{ranges, split_mut};
 use crate::simd::{Level, Vectorized};
 use crate::{Error, Pool, Result};
@@ -11,24 +12,18 @@ use std::ops::Range;
 /// A part of a batch should add at least so many floats.
 const LEAST_FLOATS: usize = 1 << 15;
 
-/// Ids of which the row is asked for ahead of the one that is added.
-const AHEAD: usize = 16;
-
-/// Ids that are looked at ahead of the one whose row is asked for.
-pub(crate) const EARLY: usize = 16;
-
-/// Where the rows of the ids of a batch are.
+/// Where the rows of the ids of a batch are. Ids are worked on in blocks of at most [`MOST_AHEAD`].
 pub(crate) trait RowSource {
     /// A row that was asked for.
     type Place: Copy + Default;
     /// Why an id has none.
     type Error;
 
-    /// Called for every id [`EARLY`] ids before [`RowSource::ask`], in order.
-    fn early(&mut self, at: usize);
+    /// Called for every block one block before [`RowSource::ask`], in order.
+    fn early(&mut self, ids: Range<usize>);
 
-    /// Starts to bring the row of an id into the cache.
-    fn ask(&mut self, at: usize) -> Result<Self::Place, Self::Error>;
+    /// Starts to bring the rows of a block into the cache; `places` are as many as `ids`.
+    fn ask(&mut self, ids: Range<usize>, places: &mut [Self::Place]) -> Result<(), Self::Error>;
 
     /// The row of an id, at least `dim` floats; `None` stands for zeros.
     fn row(&self, at: usize, place: Self::Place) -> Option<&[f32]>;
@@ -119,34 +114,40 @@ impl<R: RowSource> PoolBags<'_, R> {
             out,
         } = self;
         let ids = bags.ids(&range);
-        let mut places = [R::Place::default(); AHEAD];
-        (ids.start..ids.end.min(ids.start + EARLY)).for_each(|at| rows.early(at));
-        for at in ids.start..ids.end.min(ids.start + AHEAD) {
-            places[at % AHEAD] = rows.ask(at)?;
-            if at + EARLY < ids.end {
-                rows.early(at + EARLY);
-            }
-        }
-        let mut at = ids.start;
+        let size = rows_ahead(dim);
+        let block = |start: usize| start.min(ids.end)..(start + size).min(ids.end);
+        // Of the block that is added and of the next one, in turns.
+        let mut places = [[R::Place::default(); MOST_AHEAD]; 2];
+        rows.early(block(ids.start));
+        rows.early(block(ids.start + size));
+        let first = block(ids.start);
+        rows.ask(first.clone(), &mut places[0][..first.len()])?;
+        let (mut turn, mut at) = (1, ids.start);
+        // The block that is added.
+        let mut added = at..at;
         for (bag, out) in range.zip(out.chunks_exact_mut(dim)) {
             let end = bags.ends[bag] as usize;
             sum.clear();
             while at < end {
-                let place = places[at % AHEAD];
-                if at + AHEAD < ids.end {
-                    places[at % AHEAD] = rows.ask(at + AHEAD)?;
-                    if at + AHEAD + EARLY < ids.end {
-                        rows.early(at + AHEAD + EARLY);
+                if at == added.end {
+                    added = block(at);
+                    rows.early(block(at + 2 * size));
+                    let next = block(at + size);
+                    rows.ask(next.clone(), &mut places[turn][..next.len()])?;
+                    turn = 1 - turn;
+                }
+                let stop = end.min(added.end);
+                let of_block = &places[turn][at - added.start..stop - added.start];
+                for (at, &place) in (at..stop).zip(of_block) {
+                    if let Some(row) = rows.row(at, place) {
+                        add(&mut sum, row, at);
                     }
                 }
-                if let Some(row) = rows.row(at, place) {
-                    add(&mut sum, row, at);
-                }
-                at += 1;
+                at = stop;
             }
-            match bags.divisors {
-                None => out.copy_from_slice(sum.values()),
-                Some(divisors) => divide(sum.values(), divisors[bag], out),
+            sum.put(out);
+            if let Some(divisors) = bags.divisors {
+                divide(out, divisors[bag]);
             }
         }
         Ok(())
@@ -155,14 +156,12 @@ impl<R: RowSource> PoolBags<'_, R> {
 
 /// Divides a row by a bag's divisor; zeros for 0.
 #[inline(always)]
-pub(super) fn divide(row: &[f32], divisor: f32, out: &mut [f32]) {
+fn divide(row: &mut [f32], divisor: f32) {
     if divisor == 0.0 {
-        out.fill(0.0);
+        row.fill(0.0);
         return;
     }
-    for (out, value) in out.iter_mut().zip(row) {
-        *out = value / divisor;
-    }
+    row.iter_mut().for_each(|value| *value /= divisor);
 }
 
 /// The rows of distinct keys, `(u, dim)`, and for each id its place among them.
@@ -177,16 +176,18 @@ impl RowSource for RestoredRows<'_> {
     type Error = Error;
 
     #[inline(always)]
-    fn early(&mut self, _: usize) {}
+    fn early(&mut self, _: Range<usize>) {}
 
     #[inline(always)]
-    fn ask(&mut self, at: usize) -> Result<i32> {
-        let place = self.inverse[at];
+    fn ask(&mut self, ids: Range<usize>, places: &mut [i32]) -> Result<()> {
         let distinct = self.rows.len() / self.dim;
-        if place == -1 || usize::try_from(place).is_ok_and(|place| place < distinct) {
-            return Ok(place);
+        for (place, &of_id) in places.iter_mut().zip(&self.inverse[ids]) {
+            if of_id != -1 && (of_id as usize) >= distinct {
+                return Err(out_of_range(of_id, distinct));
+            }
+            *place = of_id;
         }
-        Err(out_of_range(place, distinct))
+        Ok(())
     }
 
     #[inline(always)]
@@ -252,10 +253,9 @@ pub fn weight_gradients(
         let mut scratch = vec![0.0; dim];
         let start = bags.ids(&range).start;
         for bag in range {
-            let grad = &grads[bag * dim..(bag + 1) * dim];
-            match bags.divisors {
-                None => scratch.copy_from_slice(grad),
-                Some(divisors) => divide(grad, divisors[bag], &mut scratch),
+            scratch.copy_from_slice(&grads[bag * dim..(bag + 1) * dim]);
+            if let Some(divisors) = bags.divisors {
+                divide(&mut scratch, divisors[bag]);
             }
             for at in bags.ids(&(bag..bag + 1)) {
                 let place = inverse[at];
@@ -311,7 +311,8 @@ pub(super) fn divided(pool: &Pool, grads: &[f32], dim: usize, divisors: &[f32]) 
         .collect();
     pool.each(work, |(range, out): (Range<usize>, &mut [f32])| {
         for (bag, out) in range.zip(out.chunks_exact_mut(dim)) {
-            divide(&grads[bag * dim..(bag + 1) * dim], divisors[bag], out);
+            out.copy_from_slice(&grads[bag * dim..(bag + 1) * dim]);
+            divide(out, divisors[bag]);
         }
     });
     out

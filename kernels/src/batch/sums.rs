@@ -1,9 +1,14 @@
 //! Sums of rows: in registers where the width is a usual one.
 
+use crate::simd::{Four, FOUR};
+
 /// A sum of rows of one width.
 pub(super) trait RowSum {
     /// Makes it zeros.
     fn clear(&mut self);
+
+    /// Makes it a row.
+    fn set(&mut self, row: &[f32]);
 
     /// Adds a row.
     fn add(&mut self, row: &[f32]);
@@ -14,59 +19,77 @@ pub(super) trait RowSum {
     /// Makes it a row times a weight.
     fn set_times(&mut self, row: &[f32], weight: f32);
 
-    /// The sum.
-    fn values(&mut self) -> &mut [f32];
+    /// Writes the sum.
+    fn put(&self, out: &mut [f32]);
 }
 
-/// Of `D` columns.
-pub(super) struct Fixed<const D: usize>(pub(super) [f32; D]);
+/// Of `4 * N` columns.
+pub(super) struct Fixed<const N: usize>([Four; N]);
 
-impl<const D: usize> RowSum for Fixed<D> {
+impl<const N: usize> Fixed<N> {
+    /// Combines the sum with a row that is wide enough.
+    #[inline(always)]
+    fn with(&mut self, row: &[f32], combine: impl Fn(Four, Four) -> Four) {
+        let (row, _) = row.as_chunks::<FOUR>();
+        if let Some(row) = row.first_chunk::<N>() {
+            for (sum, value) in self.0.iter_mut().zip(row) {
+                *sum = combine(*sum, Four::of(value));
+            }
+        }
+    }
+}
+
+impl<const N: usize> RowSum for Fixed<N> {
     #[inline(always)]
     fn clear(&mut self) {
-        self.0 = [0.0; D];
+        self.0 = [Four::all(0.0); N];
+    }
+
+    #[inline(always)]
+    fn set(&mut self, row: &[f32]) {
+        self.with(row, |_, value| value);
     }
 
     #[inline(always)]
     fn add(&mut self, row: &[f32]) {
-        if let Some(row) = row.first_chunk::<D>() {
-            for (sum, value) in self.0.iter_mut().zip(row) {
-                *sum += value;
-            }
-        }
+        self.with(row, Four::plus);
     }
 
     #[inline(always)]
     fn add_times(&mut self, row: &[f32], weight: f32) {
-        if let Some(row) = row.first_chunk::<D>() {
-            for (sum, value) in self.0.iter_mut().zip(row) {
-                *sum += value * weight;
-            }
-        }
+        let weight = Four::all(weight);
+        self.with(row, |sum, value| sum.plus(value.times(weight)));
     }
 
     #[inline(always)]
     fn set_times(&mut self, row: &[f32], weight: f32) {
-        if let Some(row) = row.first_chunk::<D>() {
-            for (sum, value) in self.0.iter_mut().zip(row) {
-                *sum = value * weight;
-            }
-        }
+        let weight = Four::all(weight);
+        self.with(row, |_, value| value.times(weight));
     }
 
     #[inline(always)]
-    fn values(&mut self) -> &mut [f32] {
-        &mut self.0
+    fn put(&self, out: &mut [f32]) {
+        let (out, _) = out.as_chunks_mut::<FOUR>();
+        for (out, sum) in out.iter_mut().zip(&self.0) {
+            sum.put(out);
+        }
     }
 }
 
 /// Of any number of columns.
-pub(super) struct Wide<'a>(pub(super) &'a mut [f32]);
+pub(super) struct Wide<'a>(&'a mut [f32]);
 
 impl RowSum for Wide<'_> {
     #[inline(always)]
     fn clear(&mut self) {
         self.0.fill(0.0);
+    }
+
+    #[inline(always)]
+    fn set(&mut self, row: &[f32]) {
+        for (sum, value) in self.0.iter_mut().zip(row) {
+            *sum = *value;
+        }
     }
 
     #[inline(always)]
@@ -91,8 +114,8 @@ impl RowSum for Wide<'_> {
     }
 
     #[inline(always)]
-    fn values(&mut self) -> &mut [f32] {
-        self.0
+    fn put(&self, out: &mut [f32]) {
+        out.copy_from_slice(self.0);
     }
 }
 
@@ -109,10 +132,10 @@ pub(super) trait WithSum {
 #[inline(always)]
 pub(super) fn with_sum<W: WithSum>(dim: usize, work: W) -> W::Output {
     match dim {
-        8 => work.with(Fixed([0.0; 8])),
-        16 => work.with(Fixed([0.0; 16])),
-        32 => work.with(Fixed([0.0; 32])),
-        64 => work.with(Fixed([0.0; 64])),
+        8 => work.with(Fixed([Four::all(0.0); 2])),
+        16 => work.with(Fixed([Four::all(0.0); 4])),
+        32 => work.with(Fixed([Four::all(0.0); 8])),
+        64 => work.with(Fixed([Four::all(0.0); 16])),
         _ => work.with(Wide(&mut vec![0.0; dim])),
     }
 }

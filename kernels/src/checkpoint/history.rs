@@ -16,6 +16,7 @@ use super::parts::open;
 use super::rows::Written;
 use super::sketch::{write_sketch, SketchReader};
 use crate::history::{Seen, Settings};
+use crate::partition::Partition;
 use crate::{Error, Loading, Pool, Result, Snapshot, Table};
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -281,20 +282,58 @@ impl<'m> HistoryReader<'m> {
         }))
     }
 
-    /// Puts the history beside the rows, of which all are there, then compares the checksum.
-    pub(super) fn push(&mut self, pool: &Pool, loading: &mut Loading<'_>) -> Result<()> {
+    /// Puts the histories of all parts of a table beside its rows, of which all are there; of one
+    /// part with `only`. The settings are those of the first, the time is the latest of all.
+    ///
+    /// # Errors
+    /// `DataLoss` or `Io` with the file, and `DataLoss` if some of `directories` have none.
+    pub(super) fn push_all(
+        mut parts: Vec<&mut Self>,
+        directories: usize,
+        only: Option<Partition>,
+        pool: &Pool,
+        loading: &mut Loading<'_>,
+    ) -> Result<()> {
+        let Some(first) = parts.first() else {
+            return Ok(());
+        };
+        if parts.len() != directories {
+            return Err(damaged(
+                "some parts of the table have an admission history and others have none",
+                &first.records.path,
+            ));
+        }
+        let mut settings = first.settings;
+        let latest = parts.iter().map(|one| one.settings.latest).max();
+        settings.latest = latest.unwrap_or(settings.latest);
+        loading.start_history(settings)?;
+        for part in &mut parts {
+            part.push(only, pool, loading)?;
+        }
+        loading.complete_history();
+        Ok(())
+    }
+
+    /// Puts the history beside the rows, then compares the checksum.
+    fn push(
+        &mut self,
+        only: Option<Partition>,
+        pool: &Pool,
+        loading: &mut Loading<'_>,
+    ) -> Result<()> {
         let path = self.records.path.clone();
         let named = |error: Error| error.with("path", path.display());
-        loading.start_history(self.settings)?;
         if let Some(sketch) = &mut self.sketch {
             sketch.push(loading)?;
         }
         let mut known = Vec::new();
         while self.records.left > 0 {
             self.records.next(&mut known)?;
+            if let Some(part) = only {
+                known.retain(|&(key, _)| part.holds(key));
+            }
             loading.import_history(pool, &known).map_err(named)?;
         }
-        loading.complete_history();
         match self.recorded {
             Some(recorded) => check_sum(&path, recorded, self.records.crc),
             None => Ok(()),

@@ -102,13 +102,12 @@ pub fn load_chain(
 }
 
 /// [`load_chain`] of one part of the table that lies in `dirs`: `table` gets the keys that the part
-/// holds, whatever the parts were in which the table was saved. It gets no history of admission.
+/// holds, whatever the parts were in which the table was saved, with their history of admission.
 ///
 /// # Errors
 /// As there.
 pub fn load_part(table: &Table, pool: &Pool, dirs: &[&Path], part: Partition) -> Result<Loaded> {
-    let wanted = |name: &str| name != RECORDS;
-    let built = build(table, pool, dirs, &wanted, Some(part))?;
+    let built = build(table, pool, dirs, &|_| true, Some(part))?;
     Ok(Loaded::of(table.swap_content(built)))
 }
 
@@ -210,13 +209,6 @@ fn build(
                 .with("path", dir.display()));
         }
         links.push(Link::open(table, source, manifest.as_ref(), wanted, part)?);
-        let are_parts = source.partition.is_some_and(|one| one.parts() > 1);
-        if are_parts && links.last().is_some_and(|link| link.history.is_some()) {
-            let error = Error::invalid("the admission history of parts cannot be joined");
-            return Err(error
-                .with("table", &table.config().name)
-                .with("path", dir.display()));
-        }
     }
     let mut specs = table.slots();
     // The newest says where new rows start.
@@ -230,10 +222,15 @@ fn build(
             .iter_mut()
             .try_for_each(|link| link.push(pool, &specs, loading))?;
         // Each is complete, so that the newest counts.
-        match links.last_mut().and_then(|link| link.history.as_mut()) {
-            Some(history) => history.push(pool, loading),
-            None => Ok(()),
-        }
+        let newest = dirs.len().saturating_sub(1);
+        let newest = links
+            .iter_mut()
+            .zip(&found)
+            .filter(|(_, (at, _))| *at == newest);
+        let newest: Vec<_> = newest.map(|(link, _)| link.history.as_mut()).collect();
+        let directories = newest.len();
+        let histories = newest.into_iter().flatten().collect();
+        HistoryReader::push_all(histories, directories, part, pool, loading)
     })
 }
 

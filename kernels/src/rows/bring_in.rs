@@ -153,9 +153,7 @@ impl Tiered {
             ..
         } = *exchange;
         if !Arc::ptr_eq(&pins, &self.pins) {
-            // Another content has taken the place of the one that it was for. If that content has
-            // the same log, it was emptied, before or after the victims were appended.
-            let _ = log.free(&places);
+            drop_places(&log, &places);
             return;
         }
         if !Arc::ptr_eq(&log, &self.log) {
@@ -262,7 +260,18 @@ impl Tiered {
     }
 }
 
+/// Another content has taken the place of the one that an exchange was for. If that content has the
+/// same log, it was emptied, before or after the victims were appended.
+fn drop_places(log: &Log, places: &[u32]) {
+    let _ = log.free(places);
+}
+
 impl Exchange {
+    /// Ends an exchange whose content is no table's any more.
+    pub(crate) fn abandon(self) {
+        drop_places(&self.log, &self.places);
+    }
+
     /// How many rows come in.
     pub(crate) fn arrivals(&self) -> usize {
         self.wants.len()

@@ -5,6 +5,7 @@
 //! | `row_store` | what verbs need of whatever holds the rows they read and write |
 //! | `in_memory` | rows in memory, all of them |
 //! | `tiered` | rows in memory up to a number, the others on disk |
+//! | `side_rows` | rows on disk that are read and stay there |
 //! | `bring_in` | how rows change places |
 //! | `pins` | which frames of memory keep their rows |
 //! | `store` | one of the two, chosen when the table is made |
@@ -13,11 +14,13 @@ mod bring_in;
 mod in_memory;
 mod pins;
 mod row_store;
+mod side_rows;
 mod store;
 mod tiered;
 
 pub(crate) use bring_in::{Begun, Request};
 pub(crate) use pins::Pinned;
 pub(crate) use row_store::{ReadRows, RowPart};
+pub(crate) use side_rows::{Planned, SideRows};
 pub(crate) use store::{with_rows, Part, Store};
-pub(crate) use tiered::{again, shortage, Planned, SideRows, TierSetup, Tiered};
+pub(crate) use tiered::{again, no_frames, shortage, TierSetup, Tiered};

@@ -1,14 +1,16 @@
 //! What a table keeps its rows in: memory alone, or memory and disk.
 
-use super::in_memory::{InMemory, PartInMemory};
-use super::tiered::{Tiered, TieredPart};
-use super::{ReadRows, RowPart};
-use crate::mem::{FreshPages, OwnedRows, Slab};
+use super::in_memory::{InMemory, PartInMemory, Standby};
+use super::tiered::{TierSetup, Tiered, TieredPart};
+use super::{Pinned, ReadRows, RowPart};
+use crate::mem::{FreshPages, OwnedRows};
+use crate::tier::Log;
 use crate::Result;
+use std::sync::Arc;
 
 /// The rows of a table.
 pub(crate) enum Store {
-    /// All in memory.
+    /// All in memory: of a table without a tier, or until a tier's first row goes to disk.
     InMemory(InMemory),
     /// As many in memory as the table may have there, the others on disk.
     Tiered(Box<Tiered>),
@@ -57,10 +59,67 @@ impl Owners<'_> {
 impl Store {
     /// No rows, `width` floats each (1 or more), all in memory; `most` rows are expected at most.
     pub(crate) fn in_memory(width: usize, most: u64) -> Store {
-        Store::InMemory(InMemory(Slab::new(width, most)))
+        Store::InMemory(InMemory::new(width, most, None))
     }
 
-    /// The store with a tier on disk, if it is one.
+    /// [`Store::in_memory`] until there are more rows than the tier has in memory: then
+    /// [`Store::spill`] is to be called.
+    ///
+    /// # Errors
+    /// What the files refuse.
+    pub(crate) fn with_tier(setup: &Arc<TierSetup>, width: usize, most: u64) -> Result<Store> {
+        let standby = Standby {
+            setup: Arc::clone(setup),
+            log: setup.log(width, most)?,
+            pins: Arc::default(),
+        };
+        Ok(Store::InMemory(InMemory::new(width, most, Some(standby))))
+    }
+
+    /// A store without rows that takes the files over, which are emptied. This one must not be used
+    /// any more.
+    pub(crate) fn emptied(&self, most: u64) -> Store {
+        let standby = match self {
+            Store::InMemory(rows) => rows.standby.as_ref().map(|one| (&one.setup, &one.log)),
+            Store::Tiered(tiered) => Some((tiered.setup(), tiered.log())),
+        };
+        let standby = standby.map(|(setup, log)| Standby::emptied(setup, log));
+        Store::InMemory(InMemory::new(self.width(), most, standby))
+    }
+
+    /// Lets rows go to disk from now on. All are in memory still, each in the frame of its number;
+    /// the policy knows them as if each had just been made, in the order of their numbers. `keys`
+    /// are those of the rows, by number; rows that are not `used` get no place.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` without memory; nothing changed.
+    pub(crate) fn spill(&mut self, used: impl Fn(u32) -> bool, keys: Vec<i64>) -> Result<()> {
+        if let Store::InMemory(rows) = self {
+            if let Some(tiered) = Tiered::of(rows, used, keys)? {
+                *self = Store::Tiered(Box::new(tiered));
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps all rows in memory, as long as none is on disk. `None` if there is nothing to keep
+    /// them from, and if there are rows on disk.
+    pub(crate) fn hold(&self) -> Option<Pinned> {
+        match self {
+            Store::InMemory(rows) => rows.hold(),
+            Store::Tiered(_) => None,
+        }
+    }
+
+    /// The files of a tier.
+    pub(crate) fn log(&self) -> Option<&Arc<Log>> {
+        match self {
+            Store::InMemory(rows) => rows.standby.as_ref().map(|one| &one.log),
+            Store::Tiered(tiered) => Some(tiered.log()),
+        }
+    }
+
+    /// The store with rows on disk, if it is one.
     pub(crate) fn tiered(&self) -> Option<&Tiered> {
         match self {
             Store::InMemory(_) => None,
@@ -80,7 +139,7 @@ impl Store {
     #[inline(always)]
     pub(crate) fn rows(&self) -> usize {
         match self {
-            Store::InMemory(rows) => rows.0.rows(),
+            Store::InMemory(rows) => rows.slab.rows(),
             Store::Tiered(tiered) => tiered.rows(),
         }
     }
@@ -88,7 +147,7 @@ impl Store {
     /// Floats of a row.
     pub(crate) fn width(&self) -> usize {
         match self {
-            Store::InMemory(rows) => rows.0.width(),
+            Store::InMemory(rows) => rows.slab.width(),
             Store::Tiered(tiered) => tiered.width(),
         }
     }
@@ -96,24 +155,27 @@ impl Store {
     /// Bytes of memory that the rows take, padding included.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
-            Store::InMemory(rows) => rows.0.bytes(),
+            Store::InMemory(rows) => rows.slab.bytes(),
             Store::Tiered(tiered) => tiered.row_bytes(),
         }
     }
 
     /// Bytes of what is kept beside the rows.
     pub(crate) fn other_bytes(&self) -> u64 {
-        self.tiered().map_or(0, Tiered::other_bytes)
+        match self {
+            Store::InMemory(_) => self.log().map_or(0, |log| log.stats().memory_bytes),
+            Store::Tiered(tiered) => tiered.other_bytes(),
+        }
     }
 
     /// Makes row numbers up to `rows` in all. In memory the rows are there, with contents that are
-    /// unspecified until they are written; with a tier they get places by [`Store::seat`].
+    /// unspecified until they are written; beside rows on disk they get places by [`Store::seat`].
     ///
     /// # Errors
     /// `ResourceExhausted` if the system refuses; rows there are stay.
     pub(crate) fn grow(&mut self, rows: usize) -> Result<()> {
         match self {
-            Store::InMemory(store) => store.0.grow(rows),
+            Store::InMemory(store) => store.slab.grow(rows),
             Store::Tiered(tiered) => tiered.grow(rows),
         }
     }
@@ -122,22 +184,20 @@ impl Store {
     /// `least` pieces, if it does not take so many and they do not make the rows much larger.
     pub(crate) fn fresh_pages(&mut self, least: usize) -> Vec<FreshPages<'_>> {
         match self {
-            Store::InMemory(rows) => rows.0.fresh_pages(least),
+            Store::InMemory(rows) => rows.slab.fresh_pages(least),
             Store::Tiered(tiered) => tiered.frames.fresh_pages(least),
         }
     }
 
-    /// Refuses `n` new rows that would get no place in memory: others have to go to disk first.
-    ///
-    /// # Errors
-    /// That of [`super::tiered::shortage`].
-    pub(crate) fn expect_frames(&self, n: usize) -> Result<()> {
-        self.tiered().map_or(Ok(()), |one| one.expect_frames(n))
-    }
-
-    /// How many new rows find a place in memory; `None` for any number.
-    pub(crate) fn frames(&self) -> Option<usize> {
-        self.tiered().map(Tiered::available)
+    /// How many new rows find a place in memory beside `used` ones; `None` for any number.
+    pub(crate) fn available(&self, used: usize) -> Option<usize> {
+        match self {
+            Store::InMemory(rows) => rows.most().map(|most| {
+                let available = most.saturating_sub(used as u64);
+                usize::try_from(available).unwrap_or(usize::MAX)
+            }),
+            Store::Tiered(tiered) => Some(tiered.available()),
+        }
     }
 
     /// Gives rows that have no place one in memory.
@@ -167,7 +227,7 @@ impl Store {
     #[must_use = "to drop it takes time, which may be saved until no lock is held"]
     pub(crate) fn truncate(&mut self, rows: usize) -> impl Sized + use<> {
         match self {
-            Store::InMemory(store) => Some(store.0.truncate(rows)),
+            Store::InMemory(store) => Some(store.slab.truncate(rows)),
             Store::Tiered(tiered) => {
                 tiered.truncate(rows);
                 None
@@ -178,7 +238,7 @@ impl Store {
     /// Gives the memory of free rows `from..to` back; what they held is lost.
     pub(crate) fn release(&mut self, from: usize, to: usize) {
         if let Store::InMemory(rows) = self {
-            rows.0.release(from, to);
+            rows.slab.release(from, to);
         }
     }
 
@@ -196,7 +256,7 @@ impl Store {
     /// For a row that is on disk.
     pub(crate) fn row_mut(&mut self, row: u32) -> Option<&mut [f32]> {
         match self {
-            Store::InMemory(rows) => rows.0.row_mut(row),
+            Store::InMemory(rows) => rows.slab.row_mut(row),
             Store::Tiered(tiered) => tiered.row_mut(row),
         }
     }
@@ -206,7 +266,7 @@ impl Store {
     pub(crate) fn split(&mut self, parts: usize) -> Vec<Part<'_>> {
         match self {
             Store::InMemory(rows) => {
-                let parts = rows.0.split(parts).into_iter();
+                let parts = rows.slab.split(parts).into_iter();
                 parts
                     .map(|part| Part::InMemory(PartInMemory(part)))
                     .collect()
@@ -237,18 +297,7 @@ impl Store {
     ) -> Result<()> {
         match self {
             Store::Tiered(tiered) => tiered.widen(width, most, finish),
-            Store::InMemory(rows) => {
-                let none = Slab::new(rows.0.width(), most);
-                let narrow = std::mem::replace(&mut rows.0, none);
-                match narrow.move_into(Slab::new(width, most), finish) {
-                    Ok(wide) => rows.0 = wide,
-                    Err((narrow, error)) => {
-                        rows.0 = narrow;
-                        return Err(error);
-                    }
-                }
-                Ok(())
-            }
+            Store::InMemory(rows) => rows.widen(width, most, finish),
         }
     }
 }

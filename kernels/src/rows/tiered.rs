@@ -10,12 +10,13 @@
 //!
 //! Memory for a row on disk: 4 bytes here, beside what the table keeps by key and by row number.
 
+use super::in_memory::InMemory;
 use super::pins::{Pinned, Pins};
 use super::{ReadRows, RowPart};
 use crate::mem::{OwnedRows, Slab, NONE};
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use crate::tier::{Log, Policy, Reading, Record, Storage, Want};
-use crate::{Error, Kind, Pool, Result};
+use crate::tier::{Log, Policy, Record, Storage, Want};
+use crate::{Error, Kind, Pool, Result, PADDING};
 use std::sync::Arc;
 
 /// The bit of a place that is in the log.
@@ -46,7 +47,7 @@ pub(crate) struct TierSetup {
 
 impl TierSetup {
     /// An empty log for records of `width` floats.
-    fn log(&self, width: usize, most: u64) -> Result<Arc<Log>> {
+    pub(super) fn log(&self, width: usize, most: u64) -> Result<Arc<Log>> {
         let beyond = most.saturating_sub(self.ram_rows).max(1);
         Ok(Arc::new(Log::new(self.storage.another()?, width, beyond)))
     }
@@ -61,9 +62,14 @@ pub(crate) fn shortage(error: &Error) -> Option<usize> {
     frames.parse().ok()
 }
 
+/// The error for [`shortage`] of `n` new rows.
+pub(crate) fn no_frames(n: usize) -> Error {
+    Error::new(Kind::Aborted, SHORTAGE).with("new", n)
+}
+
 /// The error for [`shortage`] of rows that have to be brought in again.
 pub(crate) fn again() -> Error {
-    Error::new(Kind::Aborted, SHORTAGE).with("new", 0)
+    no_frames(0)
 }
 
 /// Where a row is.
@@ -102,37 +108,58 @@ pub(crate) struct Tiered {
 }
 
 impl Tiered {
-    /// No rows, `width` floats each; `most` rows are expected at most.
+    /// [`super::Store::spill`]: the rows, which leave `rows`. `None` without a tier.
     ///
     /// # Errors
-    /// What the files refuse.
-    pub(crate) fn new(setup: Arc<TierSetup>, width: usize, most: u64) -> Result<Tiered> {
-        let log = setup.log(width, most)?;
-        Ok(Tiered::on(setup, log, width, most))
-    }
-
-    fn on(setup: Arc<TierSetup>, log: Arc<Log>, width: usize, most: u64) -> Tiered {
-        Tiered {
-            frames: Slab::new(width, setup.ram_rows.min(most)),
-            setup,
-            pins: Arc::default(),
-            log,
-            policy: Policy::new(),
-            rows: Vec::new(),
-            keys: Vec::new(),
-            changed: Vec::new(),
-            leaving: Vec::new(),
-            free: Vec::new(),
-            places: Vec::new(),
-            on_disk: 0,
+    /// `ResourceExhausted` without memory; nothing changed.
+    pub(super) fn of(
+        rows: &mut InMemory,
+        used: impl Fn(u32) -> bool,
+        mut keys: Vec<i64>,
+    ) -> Result<Option<Tiered>> {
+        let Some(standby) = &rows.standby else {
+            return Ok(None);
+        };
+        let n = rows.slab.rows();
+        let (mut by_frame, mut places) = (reserved(n)?, reserved(n)?);
+        let (mut changed, mut leaving) = (reserved(n)?, reserved(n)?);
+        let mut free = Vec::new();
+        let mut policy = Policy::new();
+        for row in 0..n as u32 {
+            let is_used = used(row);
+            match is_used {
+                true => policy.admit(row, row),
+                false => free.push(row),
+            }
+            by_frame.push(if is_used { row } else { NONE });
+            places.push(if is_used { row } else { NOWHERE });
         }
+        keys.resize(n, PADDING);
+        changed.resize_with(n, || AtomicBool::new(true));
+        leaving.resize(n, false);
+        standby.pins.fit(n);
+        let (setup, log) = (Arc::clone(&standby.setup), Arc::clone(&standby.log));
+        let pins = Arc::clone(&standby.pins);
+        let none = Slab::new(rows.slab.width(), 1);
+        Ok(Some(Tiered {
+            frames: std::mem::replace(&mut rows.slab, none),
+            setup,
+            pins,
+            log,
+            policy,
+            rows: by_frame,
+            keys,
+            changed,
+            leaving,
+            free,
+            places,
+            on_disk: 0,
+        }))
     }
 
-    /// A store without rows that takes the log over. This one must not be used any more.
-    pub(crate) fn emptied(&self, most: u64) -> Tiered {
-        self.log.clear();
-        let (setup, log) = (Arc::clone(&self.setup), Arc::clone(&self.log));
-        Tiered::on(setup, log, self.frames.width(), most)
+    /// What the table was told of its tier.
+    pub(super) fn setup(&self) -> &Arc<TierSetup> {
+        &self.setup
     }
 
     /// How many row numbers there are.
@@ -232,25 +259,12 @@ impl Tiered {
     }
 
     /// Frames without a row, those included that were never used.
-    pub(super) fn available(&self) -> usize {
+    pub(crate) fn available(&self) -> usize {
         let unused = self
             .setup
             .ram_rows
             .saturating_sub(self.frames.rows() as u64);
         self.free.len() + usize::try_from(unused).unwrap_or(usize::MAX)
-    }
-
-    /// Whether `n` new rows find frames.
-    pub(crate) fn has_frames(&self, n: usize) -> bool {
-        n <= self.available()
-    }
-
-    /// Refuses `n` new rows if there are fewer frames, with an error for [`shortage`].
-    pub(super) fn expect_frames(&self, n: usize) -> Result<()> {
-        if self.has_frames(n) {
-            return Ok(());
-        }
-        Err(Error::new(Kind::Aborted, SHORTAGE).with("new", n))
     }
 
     /// Makes row numbers up to `rows` in all, without places.
@@ -269,7 +283,9 @@ impl Tiered {
         if let Some(frame) = self.free.pop() {
             return Ok(frame);
         }
-        self.expect_frames(1)?;
+        if self.available() == 0 {
+            return Err(no_frames(1));
+        }
         let frame = self.frames.rows();
         self.frames.grow(frame + 1)?;
         self.pins.fit(frame + 1);
@@ -535,111 +551,6 @@ impl RowPart for TieredPart<'_> {
     }
 }
 
-/// Records that were read for somebody who leaves them on disk.
-pub(crate) struct SideRows {
-    log: Arc<Log>,
-    /// Ascending.
-    places: Vec<u32>,
-    floats: Vec<f32>,
-    /// Keeps the places from being used again.
-    _reading: Reading,
-}
-
-impl SideRows {
-    /// Reads records; the caller holds no lock.
-    ///
-    /// # Errors
-    /// What the log says.
-    pub(crate) fn read(pool: &Pool, planned: Planned, width: usize) -> Result<SideRows> {
-        let Planned {
-            log,
-            places,
-            reading,
-        } = planned;
-        let mut floats = zeroed(places.len() * width)?;
-        let mut keys = vec![0; places.len()];
-        reading.run(pool, &mut floats, &mut keys)?;
-        Ok(SideRows {
-            log,
-            places,
-            floats,
-            _reading: reading,
-        })
-    }
-}
-
-/// Records to be read.
-pub(crate) struct Planned {
-    log: Arc<Log>,
-    places: Vec<u32>,
-    reading: Reading,
-}
-
-impl Tiered {
-    /// What is to be read of rows, given `side`; `None` if nothing.
-    ///
-    /// # Errors
-    /// What the log says.
-    pub(crate) fn plan(
-        &self,
-        rows: impl Iterator<Item = u32>,
-        side: Option<&SideRows>,
-    ) -> Result<Option<Planned>> {
-        let wants = rows.filter_map(|row| {
-            let place = self.on_disk(row)?;
-            Some(Want { place, row })
-        });
-        let mut wants: Vec<Want> = wants.collect();
-        wants.sort_unstable_by_key(|want| want.place);
-        wants.dedup_by_key(|want| want.place);
-        let known = |want: &Want| {
-            side.is_some_and(|side| {
-                Arc::ptr_eq(&side.log, &self.log) && side.places.binary_search(&want.place).is_ok()
-            })
-        };
-        if wants.iter().all(known) {
-            return Ok(None);
-        }
-        let places = wants.iter().map(|want| want.place).collect();
-        Ok(Some(Planned {
-            log: Arc::clone(&self.log),
-            places,
-            reading: self.log.plan(&wants)?,
-        }))
-    }
-
-    /// The rows together with those that were read beside them.
-    pub(crate) fn beside<'s>(&'s self, side: Option<&'s SideRows>) -> ReadThrough<'s> {
-        ReadThrough { tiered: self, side }
-    }
-}
-
-/// Rows in memory, and rows on disk that were read.
-pub(crate) struct ReadThrough<'s> {
-    tiered: &'s Tiered,
-    side: Option<&'s SideRows>,
-}
-
-impl ReadRows for ReadThrough<'_> {
-    #[inline(always)]
-    fn row(&self, row: u32) -> Option<&[f32]> {
-        match (self.tiered.place(row), self.side) {
-            (Place::Frame(frame), _) => self.tiered.frames.row(frame),
-            (Place::Disk(place), Some(side)) => match side.places.binary_search(&place) {
-                Ok(at) => side.floats.chunks_exact(self.tiered.width()).nth(at),
-                Err(_) => not_in_memory(row),
-            },
-            (Place::Disk(_), None) => not_in_memory(row),
-            (Place::Nowhere, _) => None,
-        }
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, row: u32, floats: usize) {
-        self.tiered.prefetch(row, floats);
-    }
-}
-
 /// `n` zeros.
 ///
 /// # Errors
@@ -649,6 +560,16 @@ pub(super) fn zeroed(n: usize) -> Result<Vec<f32>> {
     floats.try_reserve_exact(n).map_err(|_| no_memory(n))?;
     floats.resize(n, 0.0);
     Ok(floats)
+}
+
+/// Room for `n` values.
+///
+/// # Errors
+/// `ResourceExhausted` without memory.
+fn reserved<T>(n: usize) -> Result<Vec<T>> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(n).map_err(|_| no_memory(n))?;
+    Ok(values)
 }
 
 /// Appends records `floats (n, width)` to a log; returns their places.
@@ -675,7 +596,7 @@ pub(super) fn free(log: &Log, places: &[u32]) {
 
 #[cold]
 #[inline(never)]
-fn not_in_memory(row: u32) -> ! {
+pub(super) fn not_in_memory(row: u32) -> ! {
     panic!("row {row} is used while it is on disk: a defect of this library")
 }
 

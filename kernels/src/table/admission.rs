@@ -5,6 +5,7 @@
 //! of the lookups.
 
 use super::decision::Decided;
+use super::keys::Keys;
 use super::observed::Observed;
 use super::{Lease, Stats, Table};
 use crate::batch::distinct::Wanted;
@@ -53,22 +54,43 @@ impl Table {
                 .refuse("a batch must have fewer than 2^31 ids")
                 .with("ids", ids.len()));
         }
-        let now = match time {
-            None => 0,
-            Some(time) => u32::try_from(time)
-                .ok()
-                .filter(|&time| time != 0 && time != u32::MAX)
-                .ok_or_else(|| {
-                    self.refuse("the timestamp must be in 1..=4294967294 seconds since 1970")
-                        .with("timestamp", time)
-                })?,
-        };
+        let now = self.seconds(time)?;
         self.start_history(thresholds, now)?;
         let index = self.index().read();
         let room = |n| self.rows().buffers().take(n);
         let keys = self.keys();
         let found = keys.distinct(pool, &index, ids, Wanted::Occurrences, inverse, room);
         Ok(keys.observe(pool, &index, found, weight, now))
+    }
+
+    /// [`Table::observe`] of distinct `keys` with their occurrences, which another process counted.
+    ///
+    /// # Errors
+    /// As there, and `InvalidArgument` for a number of `times` that is not that of the keys, for the
+    /// padding key, and for a key without a row that comes twice.
+    pub fn observe_counts(
+        &self,
+        pool: &Pool,
+        keys: &[i64],
+        times: &[u32],
+        weight: u32,
+        time: Option<i64>,
+        thresholds: Thresholds,
+    ) -> Result<()> {
+        self.length("times", times.len(), keys.len())?;
+        if keys.contains(&PADDING) {
+            return Err(self.refuse("the padding key cannot be counted"));
+        }
+        let now = self.seconds(time)?;
+        self.start_history(thresholds, now)?;
+        let index = self.index().read();
+        let offsets = self.rows().buffers().take(keys.len());
+        let mut found = Keys::rows_of(pool, &index, keys, offsets);
+        let missing: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
+        self.differ(&missing)?;
+        found.list = (keys.to_vec(), times.to_vec());
+        self.keys().observe(pool, &index, found, weight, now);
+        Ok(())
     }
 
     /// Gives rows to those of distinct `keys` that were counted often enough; `places` has for each
@@ -203,6 +225,20 @@ impl Table {
             stale: counters.stale.load(Relaxed),
             tier: self.tier_stats(),
         }
+    }
+
+    /// The time of a batch, 0 for none.
+    fn seconds(&self, time: Option<i64>) -> Result<u32> {
+        let Some(time) = time else {
+            return Ok(0);
+        };
+        u32::try_from(time)
+            .ok()
+            .filter(|&time| time != 0 && time != u32::MAX)
+            .ok_or_else(|| {
+                self.refuse("the timestamp must be in 1..=4294967294 seconds since 1970")
+                    .with("timestamp", time)
+            })
     }
 
     /// Refuses more admitted keys than `limit`.

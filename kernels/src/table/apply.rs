@@ -8,10 +8,12 @@ use super::{LookupGradients, Table, Target};
 use crate::batch::by_key::ByKey;
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
+use crate::index::Index;
 use crate::mem::NONE;
 use crate::pool::ranges;
 use crate::rows::{Part, RowPart};
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::RwLockReadGuard;
 use crate::{Error, Ids, Pool, Result, RowOptimizer};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -23,6 +25,9 @@ const LEAST: usize = 2048;
 /// One owner should have at most about so many gradients, so that its lists stay in the second
 /// cache.
 const MOST: usize = 128 << 10;
+
+/// The index, under which rows belong to their keys.
+type Locked<'t> = RwLockReadGuard<'t, Index>;
 
 /// Rows that are prefetched ahead of the one that is updated.
 const AHEAD: usize = 8;
@@ -56,23 +61,24 @@ impl Table {
                 let dim = self.dim();
                 self.update(pool, &mut content, &dealt, &Rows { dim, grads }, optimizer)
             }
-            Target::Ids(ids) => self.with_rows_of(pool, ids, || {
-                let mut inverse = vec![0; n];
-                let (index, offsets) = self.resolve(pool, ids, true, None, &mut inverse, zeros)?;
-                let lookup = LookupGradients {
-                    offsets: &offsets,
-                    inverse: &inverse,
-                    grads,
-                    bags: None,
+            Target::Ids(ids) => {
+                let verb = |index: Locked<'_>, offsets: Vec<i64>, inverse: &[i32]| {
+                    let lookup = LookupGradients {
+                        offsets: &offsets,
+                        inverse,
+                        grads,
+                        bags: None,
+                    };
+                    let keyed = self.keyed(pool, &[lookup])?;
+                    let mut content = self.content().write();
+                    drop(index);
+                    expect_all(&content, &offsets)?;
+                    let mut dealt = self.deal(pool, &content, offsets.len(), |at| offsets[at])?;
+                    dealt.distinct = true;
+                    self.update(pool, &mut content, &dealt, &keyed, optimizer)
                 };
-                let keyed = self.keyed(pool, &[lookup])?;
-                let mut content = self.content().write();
-                drop(index);
-                expect_all(&content, &offsets)?;
-                let mut dealt = self.deal(pool, &content, offsets.len(), |at| offsets[at])?;
-                dealt.distinct = true;
-                self.update(pool, &mut content, &dealt, &keyed, optimizer)
-            }),
+                self.resolve_with_rows(pool, ids, None, &mut vec![0; n], zeros, verb)
+            }
         }
     }
 
@@ -120,19 +126,26 @@ impl Table {
     /// changes nothing.
     pub fn assign(&self, pool: &Pool, ids: Ids<'_>, rows: &[f32]) -> Result<()> {
         self.floats("rows", rows.len(), ids.len())?;
-        self.with_rows_of(pool, ids, || self.assign_here(pool, ids, rows))
+        let verb = |index: Locked<'_>, offsets: Vec<i64>, inverse: &[i32]| {
+            let mut content = self.content().write();
+            drop(index);
+            expect_all(&content, &offsets)?;
+            self.overwrite(pool, &mut content, (ids, &offsets, inverse), rows)
+        };
+        self.resolve_with_rows(pool, ids, None, &mut vec![0; ids.len()], zeros, verb)
     }
 
     /// [`Table::assign`] of keys whose rows are in memory.
-    fn assign_here(&self, pool: &Pool, ids: Ids<'_>, rows: &[f32]) -> Result<()> {
+    fn overwrite(
+        &self,
+        pool: &Pool,
+        content: &mut Content,
+        (ids, offsets, inverse): (Ids<'_>, &[i64], &[i32]),
+        rows: &[f32],
+    ) -> Result<()> {
         let dim = self.dim();
-        let mut inverse = vec![0; ids.len()];
-        let (index, offsets) = self.resolve(pool, ids, true, None, &mut inverse, zeros)?;
-        let mut content = self.content().write();
-        drop(index);
-        expect_all(&content, &offsets)?;
         let offset = |at: usize| offsets.get(inverse[at] as usize).copied().unwrap_or(-1);
-        let dealt = self.deal(pool, &content, ids.len(), offset)?;
+        let dealt = self.deal(pool, content, ids.len(), offset)?;
         let reset_slots = content.reset_slots();
         let parts = content.store.split(dealt.owners);
         pool.each(
@@ -147,7 +160,7 @@ impl Table {
                 }
             },
         );
-        dealt.note(&mut content);
+        dealt.note(content);
         Ok(())
     }
 

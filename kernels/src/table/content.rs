@@ -3,10 +3,12 @@
 use super::changes::Changes;
 use super::free_rows::FreeRows;
 use super::offset::{Births, Unfit, MAX_ROWS};
-use crate::rows::Store;
+use crate::index::Index;
+use crate::rows::{no_frames, Store};
 use crate::sync::{RwLock, RwLockReadGuard};
-use crate::{Error, Kind, Result, SlotSpec};
+use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
 use std::ops::Range;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::Arc;
 
 /// Below this many free rows memory is not given back piece by piece.
@@ -92,13 +94,47 @@ impl Content {
     /// files are emptied.
     pub(super) fn emptied(&self) -> Content {
         let (dim, capacity, slots) = (self.dim, self.capacity, self.slots.clone());
-        match &self.store {
-            Store::InMemory(_) => Content::new(dim, capacity, slots),
-            Store::Tiered(tiered) => {
-                let store = Store::Tiered(Box::new(tiered.emptied(capacity)));
-                Content::on(store, dim, capacity, slots)
+        Content::on(self.store.emptied(capacity), dim, capacity, slots)
+    }
+
+    /// How many new rows find a place in memory; `None` for any number.
+    pub(super) fn available(&self) -> Option<usize> {
+        self.store.available(self.used())
+    }
+
+    /// Whether so many new rows find a place in memory.
+    pub(super) fn has_frames(&self, n: usize) -> bool {
+        self.available().is_none_or(|available| n <= available)
+    }
+
+    /// Lets rows go to disk from now on, if there is a tier and none has gone yet. `index` has the
+    /// keys of rows, and `staged` those of rows that are not in it.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` without memory; nothing changed.
+    pub(super) fn spill(
+        &mut self,
+        pool: &Pool,
+        index: &Index,
+        staged: impl Iterator<Item = (i64, u32)>,
+    ) -> Result<()> {
+        let rows = self.store.rows();
+        let mut keys = Vec::new();
+        keys.try_reserve_exact(rows).map_err(|_| {
+            Error::new(Kind::ResourceExhausted, "no memory for the keys of rows").with("rows", rows)
+        })?;
+        // A row whose key was removed while a lease holds it has none.
+        keys.resize_with(rows, || AtomicI64::new(PADDING));
+        let note = |key, row: u32| {
+            if let Some(place) = keys.get(row as usize) {
+                place.store(key, Relaxed);
             }
-        }
+        };
+        index.each_on(pool, note);
+        staged.for_each(|(key, row)| note(key, row));
+        let keys = keys.into_iter().map(AtomicI64::into_inner).collect();
+        let free_rows = &self.free_rows;
+        self.store.spill(|row| !free_rows.contains(row), keys)
     }
 
     /// Since when each row belongs to its key.
@@ -132,7 +168,9 @@ impl Content {
     /// # Errors
     /// `ResourceExhausted`; of a tier also [`shortage`](crate::rows::shortage). Nothing changed.
     pub(crate) fn take(&mut self, n: usize) -> Result<Vec<u32>> {
-        self.store.expect_frames(n)?;
+        if !self.has_frames(n) {
+            return Err(no_frames(n));
+        }
         let rows = self.take_numbers(n)?;
         if let Err(error) = self.store.seat(&rows) {
             self.free(&rows);
@@ -146,15 +184,14 @@ impl Content {
     /// # Errors
     /// `ResourceExhausted`; then no row has got one.
     pub(crate) fn seat_some(&mut self, rows: &[u32]) -> Result<usize> {
-        let here = self
-            .store
-            .frames()
-            .map_or(rows.len(), |one| one.min(rows.len()));
+        let tiered = self.store.tiered();
+        let here = tiered.map_or(rows.len(), |one| one.available().min(rows.len()));
         self.store.seat(&rows[..here])?;
         Ok(here)
     }
 
-    /// [`Content::take`] without places in memory, in a store with a tier.
+    /// [`Content::take`] without places in memory beside rows on disk. Before the first row goes to
+    /// disk they have to be [`available`](Content::available).
     ///
     /// # Errors
     /// `ResourceExhausted`; nothing changed.

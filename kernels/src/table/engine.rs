@@ -9,7 +9,7 @@ use super::offset::Unfit;
 use super::rows::Rows;
 use super::tier::{empty_content, Tier};
 use super::{TableConfig, TierConfig};
-use crate::batch::distinct::Wanted;
+use crate::batch::distinct::{Distinct, Wanted};
 use crate::history::History;
 use crate::index::Index;
 use crate::mem::FreshPages;
@@ -141,8 +141,8 @@ impl Table {
         if !create {
             return Ok(self.resolve(pool, ids, false, limit, inverse, zeros)?.1);
         }
-        self.with_rows_of(pool, ids, || {
-            Ok(self.resolve(pool, ids, true, limit, inverse, zeros)?.1)
+        self.resolve_with_rows(pool, ids, limit, inverse, zeros, |_, offsets, _| {
+            Ok(offsets)
         })
     }
 
@@ -211,26 +211,56 @@ impl Table {
         self.expect_ids(ids.len())?;
         let wanted = if create { Wanted::Keys } else { Wanted::Rows };
         let index = self.keys.index.read();
-        let version = index.version();
-        let mut found = self
-            .keys
-            .distinct(pool, &index, ids, wanted, inverse, &room);
-        self.expect_at_most(limit, found.keys)?;
+        let found = self.look_up(pool, &index, (ids, wanted), inverse, &room);
+        self.expect_at_most(limit, found.distinct.keys)?;
+        if create {
+            return self.enter(pool, index, ids, inverse, &room, found);
+        }
+        let mut offsets = found.distinct.offsets;
+        self.rows.stamp(&mut offsets);
+        Ok((index, offsets))
+    }
+
+    /// Makes a batch distinct and looks its keys up.
+    pub(super) fn look_up<O: DerefMut<Target = [i64]>>(
+        &self,
+        pool: &Pool,
+        index: &Index,
+        (ids, wanted): (Ids<'_>, Wanted),
+        inverse: &mut [i32],
+        room: &impl Fn(usize) -> O,
+    ) -> LookedUp<O> {
+        let keys = &self.keys;
+        LookedUp {
+            version: index.version(),
+            distinct: keys.distinct(pool, index, ids, wanted, inverse, room),
+        }
+    }
+
+    /// The second half of [`Table::resolve`]: gives the keys that have no row one. `found` is what
+    /// the index, which the caller has locked, has for all keys of `ids`.
+    pub(super) fn enter<'t, O: DerefMut<Target = [i64]>>(
+        &'t self,
+        pool: &Pool,
+        index: RwLockReadGuard<'t, Index>,
+        ids: Ids<'_>,
+        inverse: &mut [i32],
+        room: &impl Fn(usize) -> O,
+        found: LookedUp<O>,
+    ) -> Result<(RwLockReadGuard<'t, Index>, O)> {
+        let LookedUp { version, distinct } = found;
+        let mut found = distinct;
         if found.missing.is_empty() {
-            if create {
-                self.keys.counters.batch(found.keys, 0);
-            }
+            self.keys.counters.batch(found.keys, 0);
             self.rows.stamp(&mut found.offsets);
             return Ok((index, found.offsets));
         }
         drop(index);
         let mut index = self.keys.index.write();
-        let mut found = if index.version() == version {
-            found
-        } else {
-            self.keys
-                .distinct(pool, &index, ids, wanted, inverse, &room)
-        };
+        if index.version() != version {
+            let batch = (ids, Wanted::Keys);
+            found = self.look_up(pool, &index, batch, inverse, room).distinct;
+        }
         let keys: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
         let rows = self.create(pool, &mut index, &keys)?;
         self.keys.counters.batch(found.keys, keys.len());
@@ -424,6 +454,12 @@ impl Table {
         );
         self.freeze(content, keys, rows);
     }
+}
+
+/// What the index had for a batch when its version was so.
+pub(super) struct LookedUp<O> {
+    pub(super) version: u64,
+    pub(super) distinct: Distinct<O>,
 }
 
 /// A fresh buffer for offsets.

@@ -93,6 +93,18 @@ impl Flight {
         }
     }
 
+    /// The keys of staged rows.
+    pub(super) fn staged_rows(&self) -> impl Iterator<Item = (i64, u32)> + '_ {
+        self.staging.iter().map(|(&key, staged)| (key, staged.row))
+    }
+
+    /// Keeps the rows of all leases in memory until their ends, by `pin`.
+    pub(super) fn pin_all(&mut self, pin: impl Fn(&Lines) -> Option<Pinned>) {
+        for held in self.leases.values_mut() {
+            held.pinned = pin(&held.offsets);
+        }
+    }
+
     /// Lets the rows of all leases go to disk, and gives up all staged rows. Returns of how many
     /// leases.
     pub(super) fn give_up(&mut self) -> u64 {

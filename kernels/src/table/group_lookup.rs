@@ -2,7 +2,7 @@
 
 use super::group::{by_address, each, places, Failure, OneTable};
 use super::keys::Keys;
-use super::tiered::with_rows_of;
+use super::tiered::{until_there, Held as HeldRows};
 use super::{Lease, Table};
 use crate::batch::distinct::{Distinct, Wanted};
 use crate::index::Index;
@@ -62,7 +62,7 @@ impl Table {
     /// As there, of the first batch that fails; then no key of any batch has got a row.
     pub fn lease_many(
         pool: &Pool,
-        mut group: Vec<IdsOf<'_>>,
+        group: Vec<IdsOf<'_>>,
         limit: Option<usize>,
     ) -> Result<Vec<Lease>> {
         for IdsOf {
@@ -76,58 +76,59 @@ impl Table {
         }
         let arcs: Vec<&Arc<Table>> = group.iter().map(|one| one.table).collect();
         let tables = by_address(arcs.iter().map(|table| &***table));
-        if !tables.iter().any(|one| one.table.has_tier()) {
-            return lease_group(pool, &tables, group, limit);
-        }
-        let ids: Vec<Vec<Ids<'_>>> = tables
-            .iter()
-            .map(|one| {
-                one.members
-                    .iter()
-                    .map(|&member| group[member].ids)
-                    .collect()
-            })
-            .collect();
-        let wanted: Vec<(&Table, &[Ids<'_>])> = tables
-            .iter()
-            .zip(&ids)
-            .map(|(one, ids)| (one.table, &ids[..]))
-            .collect();
-        with_rows_of(pool, &wanted, true, || {
-            let again = group.iter_mut().map(|one| IdsOf {
-                table: one.table,
-                ids: one.ids,
-                inverse: &mut *one.inverse,
-            });
-            lease_group(pool, &tables, again.collect(), limit)
-        })
+        let batches = group.into_iter();
+        let mut batches: Vec<Batch<'_>> = batches.map(|ids| Batch { ids, found: None }).collect();
+        let mut held = until_there(|lacking| {
+            let _rows = bring_in(pool, &tables, &mut batches, limit, lacking.is_some())?;
+            let mut held = look_up(pool, &tables, &mut batches, limit)?;
+            create(pool, &tables, &mut held, &mut batches)?;
+            Ok(held)
+        })?;
+        // Nothing can fail any more.
+        let leases = arcs.iter().zip(batches).map(|(table, batch)| {
+            let offsets = batch
+                .found
+                .map_or_else(|| Lines::new(0), |(_, found)| found.offsets);
+            let offsets = Arc::new(offsets);
+            table.register(&offsets);
+            table.leased(offsets)
+        });
+        let leases = leases.collect();
+        held.clear();
+        Ok(leases)
     }
 }
 
-/// [`Table::lease_many`] of batches whose rows are in memory.
-fn lease_group(
+/// Brings the rows of batches into memory that may be on disk, and makes room for new ones.
+fn bring_in(
     pool: &Pool,
     tables: &[OneTable<'_>],
-    group: Vec<IdsOf<'_>>,
+    batches: &mut [Batch<'_>],
     limit: Option<usize>,
-) -> Result<Vec<Lease>> {
-    let arcs: Vec<&Arc<Table>> = group.iter().map(|one| one.table).collect();
-    let batches = group.into_iter();
-    let mut batches: Vec<Batch<'_>> = batches.map(|ids| Batch { ids, found: None }).collect();
-    let mut held = look_up(pool, tables, &mut batches, limit)?;
-    create(pool, tables, &mut held, &mut batches)?;
-    // Nothing can fail any more.
-    let leases = arcs.iter().zip(batches).map(|(table, batch)| {
-        let offsets = batch
-            .found
-            .map_or_else(|| Lines::new(0), |(_, found)| found.offsets);
-        let offsets = Arc::new(offsets);
-        table.register(&offsets);
-        table.leased(offsets)
-    });
-    let leases = leases.collect();
+    lacks: bool,
+) -> Result<HeldRows> {
+    let mut rows = HeldRows::new();
+    if !tables
+        .iter()
+        .any(|one| one.table.has_rows_to_bring_in(lacks))
+    {
+        return Ok(rows);
+    }
+    let held: Vec<Held<'_>> = tables
+        .iter()
+        .map(|one| Held::Read(one.table.index().read()))
+        .collect();
+    look_up_stale(pool, tables, &held, batches, limit)?;
     drop(held);
-    Ok(leases)
+    for one in tables {
+        let found = one.members.iter().filter_map(|&member| {
+            let (_, found) = batches[member].found.as_ref()?;
+            Some(found)
+        });
+        let found: Vec<&Distinct<Lines>> = found.collect();
+        rows.push(one.table.bring_in_batches(pool, &found, lacks)?);
+    }
+    Ok(rows)
 }
 
 /// Makes every batch distinct and looks its keys up. The index of each table is held, for writing
@@ -139,7 +140,6 @@ fn look_up<'t>(
     limit: Option<usize>,
 ) -> Result<Vec<Held<'t>>> {
     let mut writes = vec![false; tables.len()];
-    let places = places(tables, batches.len());
     // Ends: with each turn there is one table more whose index is held for writing.
     loop {
         let held: Vec<Held<'t>> = tables
@@ -150,30 +150,7 @@ fn look_up<'t>(
                 false => Held::Read(one.table.index().read()),
             })
             .collect();
-        let failure = Failure::default();
-        let all = batches.iter_mut().enumerate();
-        let all = all.map(|(member, batch)| Asked {
-            member,
-            index: &held[places[member]],
-            batch,
-        });
-        let stale = all.filter(|one| {
-            let version = one.batch.found.as_ref().map(|(version, _)| *version);
-            version != Some(one.index.version())
-        });
-        // All batches use the working memory of one table, which stays in the cache.
-        let keys = tables.first().map(|one| one.table.keys());
-        each(
-            pool,
-            with_the_same_ids(stale),
-            |same| same.first().map_or(0, |one| one.batch.ids.ids.len()) * (same.len() + 1) / 2,
-            |pool, same| {
-                if let Some(keys) = keys {
-                    look_up_same(pool, keys, same, limit, &failure);
-                }
-            },
-        );
-        failure.check()?;
+        look_up_stale(pool, tables, &held, batches, limit)?;
         let mut is_complete = true;
         for (at, one) in tables.iter().enumerate() {
             let lacks = one
@@ -189,6 +166,42 @@ fn look_up<'t>(
             return Ok(held);
         }
     }
+}
+
+/// Makes the batches distinct, and looks their keys up, for which that was not done or the index has
+/// changed since.
+fn look_up_stale(
+    pool: &Pool,
+    tables: &[OneTable<'_>],
+    held: &[Held<'_>],
+    batches: &mut [Batch<'_>],
+    limit: Option<usize>,
+) -> Result<()> {
+    let places = places(tables, batches.len());
+    let failure = Failure::default();
+    let all = batches.iter_mut().enumerate();
+    let all = all.map(|(member, batch)| Asked {
+        member,
+        index: &held[places[member]],
+        batch,
+    });
+    let stale = all.filter(|one| {
+        let version = one.batch.found.as_ref().map(|(version, _)| *version);
+        version != Some(one.index.version())
+    });
+    // All batches use the working memory of one table, which stays in the cache.
+    let keys = tables.first().map(|one| one.table.keys());
+    each(
+        pool,
+        with_the_same_ids(stale),
+        |same| same.first().map_or(0, |one| one.batch.ids.ids.len()) * (same.len() + 1) / 2,
+        |pool, same| {
+            if let Some(keys) = keys {
+                look_up_same(pool, keys, same, limit, &failure);
+            }
+        },
+    );
+    failure.check()
 }
 
 /// Gives the keys that have no row one, in all tables or in none, and counts the batches.

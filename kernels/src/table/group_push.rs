@@ -1,11 +1,18 @@
 //! One step of an optimizer by key, in many tables: what another process has summed.
 
-use super::group::{by_address, each};
+use super::apply::Keyed;
+use super::content::Content;
+use super::engine::zeros;
+use super::group::{by_address, each, places, LEAST};
 use super::tiered::Held;
 use super::{LookupGradients, Table};
+use crate::batch::distinct::Wanted;
+use crate::index::Index;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::Mutex;
-use crate::{Error, Ids, Pool, Result, RowOptimizer, SlotSpec};
+use crate::{Ids, Pool, Result, RowOptimizer, SlotSpec};
+
+/// So many small tables for each thread are locked together.
+const TOGETHER: usize = 4;
 
 /// Gradients by key.
 #[derive(Clone, Copy, Debug)]
@@ -62,12 +69,37 @@ fn hold(pool: &Pool, pushes: &[Push<'_>]) -> Result<Held> {
     Ok(held)
 }
 
+/// What the keys of one entry of [`Push::grads`] are in the table.
+struct Found {
+    offsets: Vec<i64>,
+    inverse: Vec<i32>,
+}
+
+/// The update of one table under way.
+struct Update<'p, 'a> {
+    push: &'p Push<'a>,
+    found: Vec<Found>,
+    dropped: u64,
+}
+
+/// A small update, summed, which waits for its lock.
+struct Summed<'p, 'a, 'f> {
+    update: &'f Update<'p, 'a>,
+    offsets: Vec<i64>,
+    keyed: Option<Keyed<'f>>,
+}
+
 impl Table {
     /// One step of an optimizer in each of several tables, by key. No key gets a row: gradients of
-    /// keys without one are dropped and counted, as [`Table::apply`] counts stale ones.
+    /// keys without one are dropped and counted, as [`Table::apply`] counts stale ones. In a table
+    /// with a history of admission they are dropped without a count, and those of keys whose count
+    /// is below its threshold as well, as [`Table::admit`] refuses these.
     ///
-    /// Each table is locked by itself, for as long as its own update takes, so that pushes of
-    /// several callers overlap in different tables. Each row is updated whole.
+    /// Each table is locked for as long as its own update takes, small ones a few at a time, so
+    /// that pushes of several callers overlap in different tables. Each row is updated whole.
+    ///
+    /// Locks are taken by the caller's thread alone: a helper of the pool that waits for a lock
+    /// would stop its holder, who waits for the helper.
     ///
     /// # Errors
     /// `InvalidArgument` for gradients of the wrong length, and `ResourceExhausted` without memory
@@ -84,58 +116,33 @@ impl Table {
             push.table.expect_slots(&push.optimizer.slots())?;
         }
         let _held = hold(pool, pushes)?;
-        let (updated, dropped) = (AtomicU64::new(0), AtomicU64::new(0));
-        let failed: Mutex<Option<Error>> = Mutex::new(None);
-        let cost = |push: &&Push<'_>| push.grads.iter().map(|one| one.keys.len()).sum();
-        each(
-            pool,
-            pushes.iter().collect(),
-            cost,
-            |pool, push| match push.table.push(pool, push) {
-                Ok(done) => {
-                    updated.fetch_add(done.updated, Ordering::Relaxed);
-                    dropped.fetch_add(done.dropped, Ordering::Relaxed);
-                }
-                Err(error) => {
-                    failed.lock().get_or_insert(error);
-                }
-            },
-        );
-        match failed.into_inner() {
-            Some(error) => Err(error),
-            None => Ok(Pushed {
-                updated: updated.into_inner(),
-                dropped: dropped.into_inner(),
-            }),
+        let updates = look_up(pool, pushes);
+        let (small, large): (Vec<_>, Vec<_>) = {
+            let total: usize = updates.iter().map(Update::cost).sum();
+            let threads = pool.parts(total, LEAST);
+            let alone = |one: &&Update<'_, '_>| {
+                threads == 1
+                    || one.cost() > total / (2 * threads)
+                    || one.push.table.has_tier()
+                    || pushes.iter().filter(|push| push.is_for(one)).count() > 1
+            };
+            updates.iter().partition(|one| !alone(one))
+        };
+        let mut updated = 0;
+        for one in large {
+            let lookups = one.lookups();
+            updated += one
+                .push
+                .table
+                .apply_lookups(pool, &lookups, one.push.optimizer)?;
         }
-    }
-
-    fn push(&self, pool: &Pool, push: &Push<'_>) -> Result<Pushed> {
-        let mut found = Vec::with_capacity(push.grads.len());
+        updated += update_small(pool, small)?;
         let mut dropped = 0;
-        for one in &push.grads {
-            let mut inverse = vec![0; one.keys.len()];
-            let offsets = self.id_offset(pool, Ids::I64(one.keys), false, None, &mut inverse)?;
-            let nobody = inverse.iter().zip(one.keys);
-            dropped += nobody
-                .filter(|(&place, &key)| place < 0 && key != crate::PADDING)
-                .count() as u64;
-            found.push((offsets, inverse, one.grads));
+        for one in &updates {
+            dropped += one.dropped;
+            let counters = &one.push.table.keys().counters;
+            counters.stale.fetch_add(one.dropped, Ordering::Relaxed);
         }
-        let lookups: Vec<LookupGradients<'_>> = found
-            .iter()
-            .map(|(offsets, inverse, grads)| LookupGradients {
-                offsets,
-                inverse,
-                grads,
-                bags: None,
-            })
-            .collect();
-        let updated = self.apply_lookups(pool, &lookups, push.optimizer)?;
-        self.keys()
-            .counters
-            .stale
-            .fetch_add(dropped, Ordering::Relaxed);
         Ok(Pushed { updated, dropped })
     }
 
@@ -151,4 +158,125 @@ impl Table {
         let starts = self.content().write().slots_for(wanted).map(drop);
         starts.map_err(|error| error.with("table", &self.config().name))
     }
+}
+
+impl Push<'_> {
+    fn is_for(&self, update: &Update<'_, '_>) -> bool {
+        std::ptr::eq(self.table, update.push.table)
+    }
+}
+
+impl<'a> Update<'_, 'a> {
+    /// How many gradients it has.
+    fn cost(&self) -> usize {
+        self.push.grads.iter().map(|one| one.keys.len()).sum()
+    }
+
+    fn lookups(&self) -> Vec<LookupGradients<'_>> {
+        let pairs = self.found.iter().zip(&self.push.grads);
+        let lookups = pairs.map(|(found, one)| LookupGradients {
+            offsets: &found.offsets,
+            inverse: &found.inverse,
+            grads: one.grads,
+            bags: None,
+        });
+        lookups.collect()
+    }
+
+    /// Finds the rows of the keys in the index of the table.
+    fn look_up(&mut self, pool: &Pool, index: &Index) {
+        let table = self.push.table;
+        for one in &self.push.grads {
+            let mut inverse = vec![0; one.keys.len()];
+            let ids = Ids::I64(one.keys);
+            let keys = table.keys();
+            let found = keys.distinct(pool, index, ids, Wanted::Rows, &mut inverse, zeros);
+            let mut offsets = found.offsets;
+            match table.history().read().as_deref() {
+                Some(history) if history.may_refuse() => {
+                    let access = history.access();
+                    for row in offsets.iter_mut().filter(|row| **row >= 0) {
+                        if history.of_row(*row as u32).count < access {
+                            *row = -1;
+                        }
+                    }
+                }
+                Some(_) => {}
+                None => {
+                    let nobody = inverse.iter().zip(one.keys);
+                    self.dropped += nobody
+                        .filter(|(&place, &key)| place < 0 && key != crate::PADDING)
+                        .count() as u64;
+                }
+            }
+            table.rows().stamp(&mut offsets);
+            self.found.push(Found { offsets, inverse });
+        }
+    }
+}
+
+/// Finds the rows of all keys.
+fn look_up<'p, 'a>(pool: &Pool, pushes: &'p [Push<'a>]) -> Vec<Update<'p, 'a>> {
+    let tables = by_address(pushes.iter().map(|push| push.table));
+    let indexes: Vec<_> = tables.iter().map(|one| one.table.index().read()).collect();
+    let places = places(&tables, pushes.len());
+    let updates = pushes.iter().map(|push| Update {
+        push,
+        found: Vec::with_capacity(push.grads.len()),
+        dropped: 0,
+    });
+    let mut updates: Vec<_> = updates.collect();
+    let all: Vec<_> = updates.iter_mut().enumerate().collect();
+    each(
+        pool,
+        all,
+        |(_, one)| one.cost(),
+        |pool, (at, one)| one.look_up(pool, &indexes[places[at]]),
+    );
+    updates
+}
+
+/// Updates tables of which each is one thread's share, a few at a time.
+fn update_small(pool: &Pool, updates: Vec<&Update<'_, '_>>) -> Result<u64> {
+    let alone = Pool::alone();
+    let mut summed: Vec<Summed<'_, '_, '_>> = updates
+        .into_iter()
+        .map(|update| Summed {
+            update,
+            offsets: Vec::new(),
+            keyed: None,
+        })
+        .collect();
+    pool.try_each(summed.iter_mut().collect(), |one: &mut Summed<'_, '_, '_>| {
+        let lookups = one.update.lookups();
+        let offsets = lookups.iter().flat_map(|lookup| lookup.offsets);
+        one.offsets = offsets.copied().collect();
+        one.update.push.table.expect_numbers(one.offsets.len())?;
+        one.keyed = Some(one.update.push.table.keyed(&alone, &lookups)?);
+        Ok(())
+    })?;
+    // Those of a few tables that are locked together take about as long as each other.
+    summed.sort_by_key(|one| std::cmp::Reverse(one.update.cost()));
+    let updated = AtomicU64::new(0);
+    for some in summed.chunks_mut(TOGETHER * pool.threads()) {
+        // In this order all callers take several locks.
+        some.sort_by_key(|one| std::ptr::from_ref(one.update.push.table).addr());
+        let locked = some.iter().map(|one| one.update.push.table.content());
+        let mut contents: Vec<_> = locked.map(|content| content.write()).collect();
+        let written = contents.iter_mut().map(|content| &mut **content);
+        let work: Vec<(&Summed<'_, '_, '_>, &mut Content)> = some.iter().zip(written).collect();
+        pool.try_each(work, |(one, content)| {
+            let (push, n) = (one.update.push, one.offsets.len());
+            let Some(keyed) = &one.keyed else {
+                return Ok(());
+            };
+            let dealt = push.table.deal(&alone, content, n, |at| one.offsets[at])?;
+            let count = push
+                .table
+                .update(&alone, content, &dealt, keyed, push.optimizer)?;
+            updated.fetch_add(count, Ordering::Relaxed);
+            Ok(())
+        })?;
+    }
+    Ok(updated.into_inner())
 }

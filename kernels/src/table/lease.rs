@@ -3,9 +3,8 @@
 
 use super::fingerprint::Fingerprint;
 use super::flight::{divide, Claim};
-use super::keys::Keys;
 use super::Table;
-use crate::batch::distinct::{Distinct, Wanted};
+use crate::batch::distinct::Distinct;
 use crate::index::Index;
 use crate::mem::Lines;
 use crate::{Ids, Pool, Result};
@@ -38,11 +37,16 @@ impl Lease {
     }
 
     /// The lease of a batch that could not be prepared.
-    fn empty() -> Lease {
+    pub(super) fn empty() -> Lease {
         Lease {
             table: Weak::new(),
             offsets: None,
         }
+    }
+
+    /// Whether it is the lease of a batch that could not be prepared.
+    pub(super) fn is_empty(&self) -> bool {
+        self.offsets.is_none()
     }
 }
 
@@ -75,78 +79,12 @@ impl Table {
     ) -> Result<Lease> {
         self.length("inverse", inverse.len(), ids.len())?;
         let room = |n| self.rows().buffers().take(n);
-        self.with_rows_of(pool, ids, || {
-            let (index, offsets) = self.resolve(pool, ids, true, limit, inverse, room)?;
+        self.resolve_with_rows(pool, ids, limit, inverse, room, |index, offsets, _| {
             let offsets = Arc::new(offsets);
             self.register(&offsets);
             drop(index);
             Ok(self.leased(offsets))
         })
-    }
-
-    /// Does what it can of [`Table::lease`] ahead of the step: new keys get rows, initialised, that
-    /// no verb sees before [`Table::claim`] enters them. Without a claim they are freed when the
-    /// last lease that names them ends.
-    ///
-    /// Where that is not possible (more keys than `limit`, no room in the budget, no memory) the
-    /// lease is empty and `inverse` is -1: the claim says so, and the step does it all.
-    pub fn prepare(
-        self: &Arc<Self>,
-        pool: &Pool,
-        ids: Ids<'_>,
-        limit: Option<usize>,
-        inverse: &mut [i32],
-    ) -> Lease {
-        Table::prepare_all(std::slice::from_ref(self), pool, ids, limit, inverse)
-            .pop()
-            .unwrap_or_else(Lease::empty)
-    }
-
-    /// [`Table::prepare`] of the same ids in several tables, a lease for each. They share
-    /// `inverse`, which is -1 if all leases are empty, and the ids are de-duplicated once.
-    pub fn prepare_all(
-        tables: &[Arc<Table>],
-        pool: &Pool,
-        ids: Ids<'_>,
-        limit: Option<usize>,
-        inverse: &mut [i32],
-    ) -> Vec<Lease> {
-        let mut leases = Vec::with_capacity(tables.len());
-        if let Some((first, others)) = tables
-            .split_first()
-            .filter(|_| inverse.len() == ids.len() && i32::try_from(ids.len()).is_ok())
-        {
-            let _held: Vec<_> = tables
-                .iter()
-                .map(|table| table.bring_in_ahead(pool, ids))
-                .collect();
-            // Each index is held until its rows are staged: no key can be entered or removed before
-            // the lease is known.
-            let index = first.index().read();
-            let wanted = match others {
-                [] => Wanted::Keys,
-                _ => Wanted::Occurrences,
-            };
-            let room = |n| first.rows().buffers().take(n);
-            let mut found = first
-                .keys()
-                .distinct(pool, &index, ids, wanted, inverse, room);
-            let (keys, _) = std::mem::take(&mut found.list);
-            let source = Fingerprint::of(ids, inverse);
-            leases.push(first.stage(pool, &index, found, limit, source));
-            drop(index);
-            for table in others {
-                let index = table.index().read();
-                let buffer = table.rows().buffers().take(keys.len());
-                let found = Keys::rows_of(pool, &index, &keys, buffer);
-                leases.push(table.stage(pool, &index, found, limit, source));
-            }
-        }
-        leases.resize_with(tables.len(), Lease::empty);
-        if leases.iter().all(|lease| lease.offsets.is_none()) {
-            inverse.fill(-1);
-        }
-        leases
     }
 
     /// In the step: whether `offsets`, the very buffer of a live lease that was prepared for this
@@ -210,8 +148,8 @@ impl Table {
     }
 
     /// Gives the keys that `found` has no rows for staged ones, and all of them a lease; an empty
-    /// one where that cannot be.
-    fn stage(
+    /// one where that cannot be. The caller holds `index` from before it looked the keys up.
+    pub(super) fn stage(
         self: &Arc<Self>,
         pool: &Pool,
         index: &Index,

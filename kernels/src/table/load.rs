@@ -7,8 +7,7 @@ use super::Table;
 use crate::history::History;
 use crate::index::Index;
 use crate::mem::NONE;
-use crate::rows::{RowPart, Tiered};
-use crate::sync::atomic::Ordering::Relaxed;
+use crate::rows::RowPart;
 use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
 
 /// A thread should copy at least so many rows.
@@ -66,6 +65,11 @@ impl Loading<'_> {
         let named = |error: Error| error.with("table", &table.config().name);
         table.budget(self.index.len(), keys.len() as u64)?;
         self.index.reserve(pool, keys).map_err(named)?;
+        if !self.content.has_frames(keys.len()) {
+            let staged = std::iter::empty();
+            let spilled = self.content.spill(pool, &self.index, staged);
+            spilled.map_err(named)?;
+        }
         let rows = self.content.take_numbers(keys.len()).map_err(named)?;
         if let Some(key) = self.index.insert(pool, keys, &rows) {
             return Err(self.damaged("a key occurs twice", key));
@@ -193,10 +197,6 @@ impl Table {
             history: None,
         };
         fill(&mut loading)?;
-        let on_disk = |tiered: &Tiered| tiered.count().1 > 0;
-        if let Some(tier) = tier.filter(|_| loading.content.store.tiered().is_some_and(on_disk)) {
-            tier.spilled.store(true, Relaxed);
-        }
         let Loading {
             index,
             content,

@@ -23,7 +23,7 @@
 //! | `fields` | updates that are computed outside of the table |
 //! | `group*` | lookups and updates of many tables at once |
 //! | `tier` | what a table on disk has beside its rows |
-//! | `tiered` | how rows on disk get into memory for a verb |
+//! | `tiered`, `exchange` | how rows on disk get into memory for a verb, and others out of it |
 //! | `export`, `load`, `swap`, `history_io` | the whole content, out and in; its history |
 //!
 //! Where the floats of a row are, in memory or on disk, is the business of `rows`: here rows have
@@ -63,6 +63,7 @@ mod content;
 mod decision;
 mod engine;
 mod evict;
+mod exchange;
 mod export;
 mod fields;
 mod fingerprint;
@@ -72,6 +73,7 @@ mod group;
 mod group_apply;
 mod group_lookup;
 mod group_pooled;
+mod group_prepare;
 mod group_push;
 mod group_read;
 mod history_io;

@@ -3,16 +3,18 @@
 
 use super::content::{Content, Offsets};
 use super::offset::Unfit;
+use super::read::row_of;
 use super::{Absent, Table};
 use crate::batch::out_of_range;
-use crate::batch::pooling::{parts, pool_bags, RowSource, EARLY};
+use crate::batch::pooling::{parts, pool_bags, RowSource};
 use crate::history::History;
 use crate::index::{hash, Index};
-use crate::mem::{prefetch, Bucket, NONE};
+use crate::mem::{prefetch, MOST_AHEAD, NONE};
 use crate::rows::{with_rows, ReadRows, Store};
 use crate::simd::Level;
 use crate::{Bags, Ids, Pool, Result, PADDING};
 use std::convert::Infallible;
+use std::ops::Range;
 
 impl Table {
     /// Pools the rows of ids: `(u)` offsets, for each of `(n)` ids its place among them, and
@@ -113,7 +115,7 @@ impl Table {
         out: &mut [f32],
     ) {
         let history = self.history().read();
-        let lookup = KeyLookup {
+        let lookup = &KeyLookup {
             index,
             store,
             // Keys that have a row and are below the threshold of admission count as without.
@@ -124,8 +126,8 @@ impl Table {
         let (level, dim) = (Level::detect(), self.dim());
         pool.each(parts(pool, bags, dim, out), |(range, out)| {
             let Ok(()) = match ids {
-                Ids::I64(ids) => pool_bags(level, lookup.rows(ids), bags, range, dim, out),
-                Ids::I32(ids) => pool_bags(level, lookup.rows(ids), bags, range, dim, out),
+                Ids::I64(ids) => pool_bags(level, KeyRows { lookup, ids }, bags, range, dim, out),
+                Ids::I32(ids) => pool_bags(level, KeyRows { lookup, ids }, bags, range, dim, out),
             };
         });
     }
@@ -152,18 +154,15 @@ impl<S: ReadRows> RowSource for OffsetRows<'_, S> {
     type Error = (i32, Unfit);
 
     #[inline(always)]
-    fn early(&mut self, _: usize) {}
+    fn early(&mut self, _: Range<usize>) {}
 
     #[inline(always)]
-    fn ask(&mut self, at: usize) -> Result<u32, Self::Error> {
-        let place = self.inverse[at];
-        let row = match self.offsets.get(place as usize) {
-            Some(&offset) => self.found.readable(offset).map_err(|why| (place, why))?,
-            None if place == -1 => NONE,
-            None => return Err((place, Unfit::Unknown)),
-        };
-        self.store.prefetch(row, self.dim);
-        Ok(row)
+    fn ask(&mut self, ids: Range<usize>, places: &mut [u32]) -> Result<(), Self::Error> {
+        for (row, &place) in places.iter_mut().zip(&self.inverse[ids]) {
+            *row = row_of(self.found, self.offsets, place).map_err(|why| (place, why))?;
+            self.store.prefetch(*row, self.dim);
+        }
+        Ok(())
     }
 
     #[inline(always)]
@@ -181,21 +180,10 @@ struct KeyLookup<'a, S> {
     dim: usize,
 }
 
-impl<S> KeyLookup<'_, S> {
-    fn rows<'s, T>(&'s self, ids: &'s [T]) -> KeyRows<'s, T, S> {
-        KeyRows {
-            lookup: self,
-            ids,
-            homes: [self.index.home(0); EARLY],
-        }
-    }
-}
-
 /// The rows of keys: a bucket is asked for early, read when the row is asked for.
 struct KeyRows<'a, T, S> {
     lookup: &'a KeyLookup<'a, S>,
     ids: &'a [T],
-    homes: [&'a Bucket; EARLY],
 }
 
 impl<T: Copy + Into<i64>, S: ReadRows> RowSource for KeyRows<'_, T, S> {
@@ -203,14 +191,14 @@ impl<T: Copy + Into<i64>, S: ReadRows> RowSource for KeyRows<'_, T, S> {
     type Error = Infallible;
 
     #[inline(always)]
-    fn early(&mut self, at: usize) {
-        let home = self.lookup.index.home(hash(self.ids[at].into()));
-        prefetch(home);
-        self.homes[at % EARLY] = home;
+    fn early(&mut self, ids: Range<usize>) {
+        let index = self.lookup.index;
+        let keys = self.ids[ids].iter();
+        keys.for_each(|&id| prefetch(index.home(hash(id.into()))));
     }
 
     #[inline(always)]
-    fn ask(&mut self, at: usize) -> Result<u32, Infallible> {
+    fn ask(&mut self, ids: Range<usize>, places: &mut [u32]) -> Result<(), Infallible> {
         let KeyLookup {
             index,
             store,
@@ -218,15 +206,27 @@ impl<T: Copy + Into<i64>, S: ReadRows> RowSource for KeyRows<'_, T, S> {
             dim,
             ..
         } = *self.lookup;
-        let key = self.ids[at].into();
-        let row = index.row_from(self.homes[at % EARLY], key, hash(key));
-        if let Some(history) = history {
-            if row != NONE && history.of_row(row).count < history.access() {
-                return Ok(NONE);
-            }
+        let ids = &self.ids[ids];
+        // Those that may lie behind their homes, listed without a branch.
+        let (mut beyond, mut count) = ([0_u8; MOST_AHEAD], 0);
+        for (at, (row, &id)) in places.iter_mut().zip(ids).enumerate() {
+            let (found, further) = index.row_at_home(id.into());
+            *row = found;
+            beyond[count % MOST_AHEAD] = at as u8;
+            count += usize::from(further);
         }
-        store.prefetch(row, dim);
-        Ok(row)
+        for &at in beyond.iter().take(count) {
+            places[usize::from(at)] = index.row(ids[usize::from(at)].into());
+        }
+        for row in places {
+            if let Some(history) = history {
+                if *row != NONE && history.of_row(*row).count < history.access() {
+                    *row = NONE;
+                }
+            }
+            store.prefetch(*row, dim);
+        }
+        Ok(())
     }
 
     #[inline(always)]

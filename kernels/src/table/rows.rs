@@ -31,6 +31,7 @@ pub(super) struct Rows {
 pub(super) struct LockedRows<'r> {
     flight: MutexGuard<'r, Flight>,
     pub(super) content: RwLockWriteGuard<'r, Content>,
+    tier: Option<&'r Tier>,
 }
 
 impl LockedRows<'_> {
@@ -43,6 +44,9 @@ impl LockedRows<'_> {
         new.changes = changes;
         new.follow(old);
         let content = std::mem::replace(old, new);
+        if let Some(tier) = self.tier {
+            tier.note(&self.content);
+        }
         ReplacedContent {
             epoch,
             _content: content,
@@ -114,7 +118,12 @@ impl Rows {
     pub(super) fn lock(&self) -> LockedRows<'_> {
         let flight = self.flight.lock();
         let content = self.content.write();
-        LockedRows { flight, content }
+        let tier = self.tier.as_deref();
+        LockedRows {
+            flight,
+            content,
+            tier,
+        }
     }
 
     /// Rows for distinct keys that are not in the index, which the caller holds: staged ones where

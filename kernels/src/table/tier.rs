@@ -2,8 +2,8 @@
 
 use super::content::Content;
 use super::TableConfig;
-use crate::rows::{Store, TierSetup, Tiered};
-use crate::sync::atomic::{AtomicBool, AtomicU64};
+use crate::rows::{Store, TierSetup};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::sync::Mutex;
 use crate::{Result, SlotSpec};
 use std::sync::Arc;
@@ -39,7 +39,8 @@ pub(super) struct Tier {
     pub(super) setup: Arc<TierSetup>,
     /// Held by the thread that moves rows; taken before all other locks.
     pub(super) turn: Mutex<()>,
-    /// Whether rows have ever been on disk. Until then nothing is to be brought in.
+    /// Whether rows may be on disk. Until then verbs need not bring any in. It saves time, and
+    /// nothing depends on it.
     pub(super) spilled: AtomicBool,
     pub(super) hits: AtomicU64,
     pub(super) misses: AtomicU64,
@@ -61,10 +62,12 @@ impl Tier {
         }
     }
 
-    /// An empty store for the rows of a content.
-    fn store(&self, width: usize, most: u64) -> Result<Store> {
-        let tiered = Tiered::new(Arc::clone(&self.setup), width, most)?;
-        Ok(Store::Tiered(Box::new(tiered)))
+    /// Notes whether rows of the content may be on disk. The caller has it locked.
+    pub(super) fn note(&self, content: &Content) {
+        let is_tiered = content.store.tiered().is_some();
+        if self.spilled.load(Relaxed) != is_tiered {
+            self.spilled.store(is_tiered, Relaxed);
+        }
     }
 }
 
@@ -80,8 +83,8 @@ pub(super) fn empty_content(
     let Some(tier) = tier else {
         return Ok(Content::new(config.dim, config.capacity, slots));
     };
-    let store = tier
-        .store(config.dim * (1 + slots.len()), config.capacity)
-        .map_err(|error| error.with("table", &config.name))?;
+    let width = config.dim * (1 + slots.len());
+    let store = Store::with_tier(&tier.setup, width, config.capacity);
+    let store = store.map_err(|error| error.with("table", &config.name))?;
     Ok(Content::on(store, config.dim, config.capacity, slots))
 }

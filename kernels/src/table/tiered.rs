@@ -1,60 +1,50 @@
 //! How the verbs of a table with a tier on disk get their rows into memory.
 //!
 //! A verb that works on rows of certain keys or offsets brings them in first, holding no lock, and
-//! keeps them pinned until it has its locks. One thread at a time moves the rows of a table: it has
-//! the `turn`. Others that need rows wait for it; verbs that find theirs in memory do not.
+//! keeps them pinned until it has its locks ([`exchange`](super::exchange) moves them).
 //!
 //! Rows of live leases are pinned, too, so that a step finds in memory what its lookup, or the
 //! pipeline ahead of it, has brought in. These pins save time and nothing depends on them: each
 //! verb checks that its rows are there. So if they leave too little room for a batch they are given
 //! up, and no batch waits for one that was prepared ahead of it.
 //!
-//! Nothing here concerns a table without a tier: it makes one test a verb.
+//! Nothing here concerns a table without a tier, or one whose rows are all in memory: it makes one
+//! test a verb.
 
 use super::content::Content;
+use super::exchange::{has_all, Need, Wanted, WantedRows};
 use super::flight::divide;
 use super::group::OneTable;
-use super::offset::Unfit;
+use super::keys::Keys;
 use super::tier::Tier;
 use super::{Table, TierStats};
-use crate::batch::distinct::Wanted;
+use crate::batch::distinct::{self, Distinct};
 use crate::index::Index;
 use crate::mem::NONE;
-use crate::rows::{again, shortage, Begun, Pinned, Planned, Request, SideRows, Tiered};
+use crate::rows::{again, shortage, Pinned, Planned, SideRows};
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::sync::{Mutex, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::{Error, Ids, Kind, Pool, Result};
-use std::time::{Duration, Instant};
-
-/// How long a thread waits for rows that other threads have pinned for a moment.
-const PAUSE: Duration = Duration::from_micros(100);
-
-/// After so many pauses in a row a verb fails: no other verb takes so long.
-const MOST_PAUSES: u32 = 300_000;
-
-/// Who needs rows.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Need {
-    /// A lookup of a step, which waits: batches ahead make room for it.
-    Lookup,
-    /// A verb that uses what was looked up before; it waits, too.
-    Use,
-    /// A lookup ahead of its step: rows of leases and of other verbs stay.
-    Ahead,
-}
+use std::ops::{Deref, DerefMut};
 
 /// Rows of several tables that stay in memory while their locks are taken; empty for tables without
 /// a tier.
 pub(super) type Held = Vec<Option<Pinned>>;
 
 impl Table {
-    /// Whether some of the rows may be on disk.
+    /// Whether some of the rows may be on disk at some time.
     pub(super) fn has_tier(&self) -> bool {
         self.rows().tier.is_some()
     }
 
-    fn tier(&self) -> Option<&Tier> {
+    pub(super) fn tier(&self) -> Option<&Tier> {
         self.rows().tier.as_deref()
+    }
+
+    /// The tier, if a verb has to bring its rows in: some are on disk, or it `lacks` room.
+    fn tier_in_use(&self, lacks: bool) -> Option<&Tier> {
+        self.tier()
+            .filter(|tier| lacks || tier.spilled.load(Relaxed))
     }
 
     /// Locks the content for reading, with the rows of `offsets` in memory.
@@ -66,22 +56,7 @@ impl Table {
         pool: &Pool,
         offsets: &[i64],
     ) -> Result<RwLockReadGuard<'_, Content>> {
-        let content = self.content().read();
-        let Some(tier) = self.tier() else {
-            return Ok(content);
-        };
-        if has_all(&content, offsets) {
-            return Ok(content);
-        }
-        drop(content);
-        loop {
-            let held = self.bring_in_offsets(pool, tier, offsets)?;
-            let content = self.content().read();
-            if has_all(&content, offsets) {
-                return Ok(content);
-            }
-            drop((content, held));
-        }
+        self.locked_with(pool, offsets, RwLock::read)
     }
 
     /// Locks the content for writing, with the rows of `offsets` in memory.
@@ -93,21 +68,25 @@ impl Table {
         pool: &Pool,
         offsets: &[i64],
     ) -> Result<RwLockWriteGuard<'_, Content>> {
-        let content = self.content().write();
-        let Some(tier) = self.tier() else {
-            return Ok(content);
-        };
-        if has_all(&content, offsets) {
-            return Ok(content);
-        }
-        drop(content);
+        self.locked_with(pool, offsets, RwLock::write)
+    }
+
+    /// Locks the content by `lock`, with the rows of `offsets` in memory.
+    fn locked_with<'t, G: Deref<Target = Content>>(
+        &'t self,
+        pool: &Pool,
+        offsets: &[i64],
+        lock: impl Fn(&'t RwLock<Content>) -> G,
+    ) -> Result<G> {
+        let mut _held = None;
         loop {
-            let held = self.bring_in_offsets(pool, tier, offsets)?;
-            let content = self.content().write();
-            if has_all(&content, offsets) {
+            let content = lock(self.content());
+            let tier = self.tier().filter(|_| !has_all(&content, offsets));
+            let Some(tier) = tier else {
                 return Ok(content);
-            }
-            drop((content, held));
+            };
+            drop((content, _held.take()));
+            _held = self.bring_in_offsets(pool, tier, offsets)?;
         }
     }
 
@@ -128,61 +107,151 @@ impl Table {
         let Some(tier) = self.tier() else {
             return Ok(None);
         };
-        let offsets = offsets.flatten().copied().collect::<Vec<i64>>();
-        self.bring_in_offsets(pool, tier, &offsets).map(Some)
+        let all = self.content().read().store.hold();
+        if all.is_some() {
+            return Ok(all);
+        }
+        let offsets: Vec<i64> = offsets.flatten().copied().collect();
+        self.bring_in_offsets(pool, tier, &offsets)
     }
 
-    /// Runs a verb that looks keys up, and may make rows for them, with the rows of those that are
-    /// known in memory and room for the others. It is run again if others were faster.
+    /// Gives the distinct keys of a batch offsets, and new ones rows, and runs a verb on them with
+    /// the index locked, and with rows that were there before in memory. It is run again if others
+    /// were faster. A table without a tier: [`Table::resolve`] and the verb.
     ///
     /// # Errors
-    /// Those of the verb, and what the disk says.
-    pub(super) fn with_rows_of<T>(
+    /// Those of [`Table::resolve`] and of the verb, and what the disk says.
+    pub(super) fn resolve_with_rows<O: DerefMut<Target = [i64]>, T>(
         &self,
         pool: &Pool,
         ids: Ids<'_>,
-        mut verb: impl FnMut() -> Result<T>,
+        limit: Option<usize>,
+        inverse: &mut [i32],
+        room: impl Fn(usize) -> O,
+        mut verb: impl FnMut(RwLockReadGuard<'_, Index>, O, &[i32]) -> Result<T>,
     ) -> Result<T> {
-        match self.tier() {
-            None => verb(),
-            Some(_) => with_rows_of(pool, &[(self, &[ids])], true, verb),
-        }
+        until_there(|lacking| {
+            let Some(tier) = self.tier_in_use(lacking.is_some()) else {
+                let (index, offsets) = self.resolve(pool, ids, true, limit, inverse, &room)?;
+                return verb(index, offsets, inverse);
+            };
+            self.expect_ids(ids.len())?;
+            let batch = (ids, distinct::Wanted::Keys);
+            let found = self.look_up(pool, &self.index().read(), batch, inverse, &room);
+            self.expect_at_most(limit, found.distinct.keys)?;
+            let _held = self.bring_in_found(pool, tier, &[&found.distinct], Need::Lookup)?;
+            let index = self.index().read();
+            let found = match found.version == index.version() {
+                true => found,
+                false => self.look_up(pool, &index, batch, inverse, &room),
+            };
+            let (index, offsets) = self.enter(pool, index, ids, inverse, &room, found)?;
+            verb(index, offsets, inverse)
+        })
     }
 
-    /// [`Table::with_rows_of`] for a verb that knows only while it runs which keys get rows.
+    /// Runs a verb that knows only while it runs which of `keys` get rows, with the rows in memory
+    /// of those that have one. It is run again if there was no room for new rows.
     ///
     /// # Errors
-    /// As there.
+    /// Those of the verb, and what the disk says.
     pub(super) fn with_known_rows_of<T>(
         &self,
         pool: &Pool,
         keys: &[i64],
         mut verb: impl FnMut() -> Result<T>,
     ) -> Result<T> {
-        match self.tier() {
-            None => verb(),
-            Some(_) => with_rows_of(pool, &[(self, &[Ids::I64(keys)])], false, verb),
+        until_there(|lacking| {
+            let Some(tier) = self.tier_in_use(lacking.is_some()) else {
+                return verb();
+            };
+            let room = self.rows().buffers().take(keys.len());
+            let found = Keys::rows_of(pool, &self.index().read(), keys, room);
+            let (rows, _) = self.rows_of_found(&[&found]);
+            self.rows().buffers().keep(found.offsets);
+            let wanted = Wanted {
+                rows: WantedRows::Found(&rows),
+                new: lacking.unwrap_or(0),
+            };
+            let _held = self.bring_in(pool, tier, wanted, Need::Lookup)?;
+            verb()
+        })
+    }
+
+    /// Whether a lookup has to bring its rows in: some are on disk, or it `lacks` room.
+    pub(super) fn has_rows_to_bring_in(&self, lacks: bool) -> bool {
+        self.tier_in_use(lacks).is_some()
+    }
+
+    /// Brings in what batches of a lookup have found, if rows may be on disk, or it `lacks` room.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub(super) fn bring_in_batches<O: Deref<Target = [i64]>>(
+        &self,
+        pool: &Pool,
+        batches: &[&Distinct<O>],
+        lacks: bool,
+    ) -> Result<Option<Pinned>> {
+        match self.tier_in_use(lacks) {
+            Some(tier) => self.bring_in_found(pool, tier, batches, Need::Lookup),
+            None => Ok(None),
         }
     }
 
-    /// Brings in what a batch ahead of its step needs, if there is room for it. What cannot be done
-    /// the step says.
-    pub(super) fn bring_in_ahead(&self, pool: &Pool, ids: Ids<'_>) -> Option<Pinned> {
+    /// Whether a batch ahead of its step has to bring rows in, or make room for new ones.
+    pub(super) fn has_to_bring_in(&self, ids: usize) -> bool {
+        self.tier().is_some_and(|tier| {
+            tier.spilled.load(Relaxed) || !self.content().read().has_frames(ids)
+        })
+    }
+
+    /// Brings in what a batch ahead of its step has found, if there is room for it. What cannot be
+    /// done the step says.
+    pub(super) fn bring_in_ahead<O: Deref<Target = [i64]>>(
+        &self,
+        pool: &Pool,
+        found: &Distinct<O>,
+    ) -> Option<Pinned> {
         let tier = self.tier()?;
-        if !tier.spilled.load(Relaxed) && self.has_frames(ids.len()) {
-            return None;
-        }
-        let (rows, new) = self.known_rows(pool, &[ids]);
-        self.bring_in(pool, tier, &|_| rows.clone(), new, Need::Ahead)
+        self.bring_in_found(pool, tier, &[found], Need::Ahead)
             .unwrap_or_default()
     }
 
-    /// Pins the rows of offsets that are in memory. `None` without a tier.
-    pub(super) fn pin(&self, content: &Content, offsets: &[i64]) -> Option<Pinned> {
-        let tiered = content.store.tiered()?;
-        Some(tiered.pin(offsets.iter().map(|&offset| super::offset::row_of(offset))))
+    fn bring_in_found<O: Deref<Target = [i64]>>(
+        &self,
+        pool: &Pool,
+        tier: &Tier,
+        batches: &[&Distinct<O>],
+        need: Need,
+    ) -> Result<Option<Pinned>> {
+        let (rows, new) = self.rows_of_found(batches);
+        let rows = WantedRows::Found(&rows);
+        self.bring_in(pool, tier, Wanted { rows, new }, need)
     }
 
+    /// The rows of the keys of batches, staged ones among them, and how many distinct keys have
+    /// none.
+    fn rows_of_found<O: Deref<Target = [i64]>>(
+        &self,
+        batches: &[&Distinct<O>],
+    ) -> (Vec<u32>, usize) {
+        let offsets = || batches.iter().flat_map(|found| found.offsets.iter());
+        let mut rows = Vec::with_capacity(batches.iter().map(|one| one.offsets.len()).sum());
+        rows.extend(offsets().filter(|&&row| row != -1).map(|&row| row as u32));
+        let missing = batches.iter().flat_map(|found| &found.missing);
+        let mut missing: Vec<i64> = missing.map(|&(_, key)| key).collect();
+        if batches.len() > 1 {
+            missing.sort_unstable();
+            missing.dedup();
+        }
+        if missing.is_empty() {
+            return (rows, 0);
+        }
+        let (staged, fresh) = divide(&self.flight().lock(), &missing);
+        rows.extend(staged.into_iter().filter(|&row| row != NONE));
+        (rows, fresh.len())
+    }
     /// Runs `f` on rows in memory and on disk, those of `ids` and any others in memory, with the
     /// index and the content locked for reading. Rows on disk are read and stay where they are.
     ///
@@ -221,9 +290,11 @@ impl Table {
     pub(super) fn tier_stats(&self) -> Option<TierStats> {
         let tier = self.tier()?;
         let content = self.content().read();
-        let tiered = content.store.tiered()?;
-        let (rows_in_memory, rows_on_disk) = tiered.count();
-        let log = tiered.log().stats();
+        let (rows_in_memory, rows_on_disk) = match content.store.tiered() {
+            Some(tiered) => tiered.count(),
+            None => (content.used() as u64, 0),
+        };
+        let log = content.store.log()?.stats();
         Some(TierStats {
             ram_rows: tier.setup.ram_rows,
             rows_in_memory,
@@ -238,160 +309,14 @@ impl Table {
         })
     }
 
-    fn bring_in_offsets(&self, pool: &Pool, tier: &Tier, offsets: &[i64]) -> Result<Pinned> {
-        let rows = |content: &Content| rows_of(content, offsets).collect();
-        let held = self.bring_in(pool, tier, &rows, 0, Need::Use)?;
-        held.ok_or_else(no_tier)
-    }
-
-    /// Whether so many new rows find room without others going to disk.
-    fn has_frames(&self, n: usize) -> bool {
-        let content = self.content().read();
-        let tiered = content.store.tiered();
-        tiered.is_none_or(|tiered| tiered.has_frames(n))
-    }
-
-    /// The rows of known keys, each once a batch, and how many distinct keys have none.
-    fn known_rows(&self, pool: &Pool, batches: &[Ids<'_>]) -> (Vec<u32>, usize) {
-        let (mut rows, mut missing) = (Vec::new(), Vec::new());
-        let index = self.index().read();
-        for ids in batches
-            .iter()
-            .filter(|ids| i32::try_from(ids.len()).is_ok())
-        {
-            let mut inverse = vec![0; ids.len()];
-            let room = |n| self.rows().buffers().take(n);
-            let keys = self.keys();
-            let found = keys.distinct(pool, &index, *ids, Wanted::Keys, &mut inverse, room);
-            let known = found.offsets.iter().filter(|&&row| row != -1);
-            rows.extend(known.map(|&row| row as u32));
-            missing.extend(found.missing.iter().map(|&(_, key)| key));
-            self.rows().buffers().keep(found.offsets);
-        }
-        if batches.len() > 1 {
-            missing.sort_unstable();
-            missing.dedup();
-        }
-        if missing.is_empty() {
-            return (rows, 0);
-        }
-        let (staged, fresh) = divide(&self.flight().lock(), &missing);
-        rows.extend(staged.into_iter().filter(|&row| row != NONE));
-        (rows, fresh.len())
-    }
-
-    /// Brings rows into memory, and makes `new` frames free. `None`: batches ahead have no room.
-    /// The caller holds no lock, and no pins of this table.
-    fn bring_in(
+    fn bring_in_offsets(
         &self,
         pool: &Pool,
         tier: &Tier,
-        rows: &dyn Fn(&Content) -> Vec<u32>,
-        new: usize,
-        need: Need,
+        offsets: &[i64],
     ) -> Result<Option<Pinned>> {
-        {
-            let content = self.content().read();
-            let wanted = rows(&content);
-            let tiered = tiered(&content)?;
-            if tiered.has_all(wanted.iter().copied()) && tiered.has_frames(new) {
-                if need != Need::Use {
-                    let hits = tiered.touch(wanted.iter().copied());
-                    tier.hits.fetch_add(hits, Relaxed);
-                }
-                return Ok(Some(tiered.pin(wanted.into_iter())));
-            }
-        }
-        let start = Instant::now();
-        let done = self.exchange(pool, tier, rows, new, need);
-        if need != Need::Ahead {
-            let waited = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            tier.waited.fetch_add(waited, Relaxed);
-        }
-        done
-    }
-
-    /// Moves rows until a request is met.
-    fn exchange(
-        &self,
-        pool: &Pool,
-        tier: &Tier,
-        rows: &dyn Fn(&Content) -> Vec<u32>,
-        new: usize,
-        need: Need,
-    ) -> Result<Option<Pinned>> {
-        let _turn = tier.turn.lock();
-        tier.spilled.store(true, Relaxed);
-        let mut content = self.content().write();
-        let (mut is_first, mut pauses) = (true, 0);
-        loop {
-            let wanted = rows(&content);
-            if std::mem::replace(&mut is_first, false) && need != Need::Use {
-                let hits = tiered(&content)?.touch(wanted.iter().copied());
-                tier.hits.fetch_add(hits, Relaxed);
-            }
-            let request = Request { rows: &wanted, new };
-            let begun = tiered_mut(&mut content)?.begin(request);
-            match begun.map_err(|error| error.with("table", &self.config().name))? {
-                Begun::Ready(pinned) => return Ok(Some(pinned)),
-                Begun::Blocked => {
-                    drop(content);
-                    if need == Need::Ahead {
-                        return Ok(None);
-                    }
-                    if !self.give_up(tier) {
-                        // Other verbs hold them, and wait for nothing that this thread has.
-                        pauses += 1;
-                        if pauses > MOST_PAUSES {
-                            return Err(self.no_room(wanted.len() + new));
-                        }
-                        std::thread::sleep(PAUSE);
-                    }
-                    content = self.content().write();
-                }
-                Begun::Exchange(mut exchange) => {
-                    drop(content);
-                    let ran = exchange.run(pool);
-                    if ran.is_ok() {
-                        tier.misses.fetch_add(exchange.arrivals() as u64, Relaxed);
-                    }
-                    content = self.content().write();
-                    let is_current = tiered(&content)?.is_of(&exchange);
-                    tiered_mut(&mut content)?.finish(exchange);
-                    if let (Err(error), true) = (ran, is_current) {
-                        drop(content);
-                        return Err(self.lost(error, None));
-                    }
-                }
-            }
-        }
-    }
-
-    #[cold]
-    fn no_room(&self, wanted: usize) -> Error {
-        Error::new(
-            Kind::ResourceExhausted,
-            "verbs that run at once hold all rows that may be in memory: raise \
-             device_vocabulary_size or host_vocabulary_size",
-        )
-        .with("table", &self.config().name)
-        .with("wanted", wanted)
-        .with(
-            "rows_in_memory",
-            self.tier().map_or(0, |one| one.setup.ram_rows),
-        )
-    }
-
-    /// Lets the rows of all leases go, and takes back what was staged. False: there were none.
-    fn give_up(&self, tier: &Tier) -> bool {
-        let mut flight = self.flight().lock();
-        let given_up = flight.give_up();
-        tier.given_up.fetch_add(given_up, Relaxed);
-        if flight.has_loose() {
-            let mut content = self.content().write();
-            flight.settle(&mut content);
-        }
-        given_up > 0
+        let rows = WantedRows::Of(offsets);
+        self.bring_in(pool, tier, Wanted { rows, new: 0 }, Need::Use)
     }
 
     /// An error of the log with the table's name, and the key if the log could not tell it.
@@ -443,52 +368,8 @@ pub(super) fn hold_all<'o>(
     Ok(held)
 }
 
-/// [`Table::with_rows_of`] of several tables, which come in the order of their addresses, each
-/// once, with its batches. `all` says whether every key that has no row gets one.
-///
-/// # Errors
-/// As there.
-pub(super) fn with_rows_of<T>(
-    pool: &Pool,
-    tables: &[(&Table, &[Ids<'_>])],
-    all: bool,
-    mut verb: impl FnMut() -> Result<T>,
-) -> Result<T> {
-    let mut lacking: Vec<Option<usize>> = vec![None; tables.len()];
-    loop {
-        let mut held: Held = Vec::with_capacity(tables.len());
-        for ((table, ids), &lacking) in tables.iter().zip(&lacking) {
-            let Some(tier) = table.tier() else { continue };
-            if !tier.spilled.load(Relaxed) && lacking.is_none() {
-                // All rows are in memory, and most likely there is room for more.
-                continue;
-            }
-            let (rows, missing) = table.known_rows(pool, ids);
-            let new = if all { missing } else { lacking.unwrap_or(0) };
-            held.push(table.bring_in(pool, tier, &|_| rows.clone(), new, Need::Lookup)?);
-        }
-        let error = match verb() {
-            Err(error) => error,
-            done => return done,
-        };
-        let Some(frames) = shortage(&error) else {
-            return Err(error);
-        };
-        let names = |table: &Table| {
-            let name = &table.config().name;
-            let mut pairs = error.context().iter();
-            pairs.any(|(what, value)| *what == "table" && value == name)
-        };
-        for ((table, _), lacking) in tables.iter().zip(&mut lacking) {
-            if names(table) {
-                *lacking = Some(frames);
-            }
-        }
-    }
-}
-
 /// Refuses to go on with rows that others have sent to disk since they were made, so that
-/// [`Table::with_rows_of`] begins again.
+/// [`Table::resolve_with_rows`] begins again.
 pub(super) fn expect_all(content: &Content, offsets: &[i64]) -> Result<()> {
     match has_all(content, offsets) {
         true => Ok(()),
@@ -496,32 +377,15 @@ pub(super) fn expect_all(content: &Content, offsets: &[i64]) -> Result<()> {
     }
 }
 
-/// The rows of those offsets that are good.
-fn rows_of<'c>(content: &'c Content, offsets: &'c [i64]) -> impl Iterator<Item = u32> + 'c {
-    let known = content.offsets();
-    let row = move |&offset: &i64| match known.row(offset) {
-        Ok(row) | Err(Unfit::Retired(row)) if row != NONE => Some(row),
-        _ => None,
-    };
-    offsets.iter().filter_map(row)
-}
-
-/// Whether all rows of the offsets that are good are in memory.
-fn has_all(content: &Content, offsets: &[i64]) -> bool {
-    let tiered = content.store.tiered();
-    tiered.is_none_or(|tiered| tiered.has_all(rows_of(content, offsets)))
-}
-
-/// The store of a table that has a tier.
-fn tiered(content: &Content) -> Result<&Tiered> {
-    content.store.tiered().ok_or_else(no_tier)
-}
-
-fn tiered_mut(content: &mut Content) -> Result<&mut Tiered> {
-    content.store.tiered_mut().ok_or_else(no_tier)
-}
-
-#[cold]
-fn no_tier() -> Error {
-    Error::new(Kind::Internal, "a table has lost its tier")
+/// Attempts something until it does not lack places in memory any more. What it is told is how many
+/// places it lacked in the attempt before.
+pub(super) fn until_there<T>(mut attempt: impl FnMut(Option<usize>) -> Result<T>) -> Result<T> {
+    let mut lacking = None;
+    loop {
+        let done = attempt(lacking);
+        match done.as_ref().err().and_then(shortage) {
+            Some(frames) => lacking = Some(frames),
+            None => return done,
+        }
+    }
 }

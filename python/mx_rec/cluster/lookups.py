@@ -1,19 +1,27 @@
 """Lookups of tables on parameter servers.
 
-    ids --MxRecDistinctSplit--> keys, places, counts, a request for each part      on the worker
+    ids --MxRecDistinctSplit--> keys, places, counts, a request for each server    on the worker
+    request --MxRecPartObserve--> counts, with an access threshold   on each parameter server
     request --MxRecPull--> rows                                          on each parameter server
     rows of all parts, places --MxRecStitch--> embeddings                          on the worker
 """
 
-from typing import Any, List, Sequence
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 
 from mx_rec.cluster.tables import encode, parts_of
 from mx_rec.core.table_variable import CLUSTER_TABLE_OP, raw_tensor, row_shape
 from mx_rec.ops import library
 
-# Attribute of an op of type MxRecDistinctSplit: the request of each part.
+# The op of a lookup that carries this attribute, with the value true, may move to the pipeline.
+MOVABLE_ATTRIBUTE = "_mx_rec_movable"
+
+# Value of the attribute create of MxRecPull: keys that were counted often enough get rows.
+ADMITTED = 2
+
+# Attribute of an op of type MxRecDistinctSplit: the request for each parameter server.
 REQUESTS = "_mx_rec_requests"
 
 
@@ -22,77 +30,140 @@ def is_shared(table: Any) -> bool:
     return bool(table.variable.op.type == CLUSTER_TABLE_OP)
 
 
-def check_lookup(table: Any, is_spec: bool, thresholds: Sequence[int], absent: Any, pooling: Any,
-                 ) -> None:
+def check_lookup(table: Any, absent: Any) -> None:
     """Refuses what lookups of tables on parameter servers cannot do.
 
     Args:
         table: The table.
-        is_spec: Whether the lookup is by FeatureSpec.
-        thresholds: (access, eviction), -1 for none.
         absent: serving_default_value.
-        pooling: How the rows are pooled, None if they are not.
 
     Raises:
-        NotImplementedError: If one of these is asked for, or the lookup stands in a branch, a loop
-            or a function.
+        NotImplementedError: If it is given, or the lookup stands in a branch, a loop or a function.
     """
     graph = tf.compat.v1.get_default_graph()
     inside = graph.building_function \
         or graph._get_control_flow_context() is not None  # pylint: disable=protected-access
     refused = [what for what, is_there in (
-        ("a FeatureSpec", is_spec),
-        ("admission and eviction (access_threshold, eviction_threshold)",
-         tuple(thresholds) != (-1, -1)),
         ("serving_default_value", absent is not None),
-        ("pooling", pooling is not None),
         ("a place inside of a tf.cond, a loop, a dataset's function or a tf.function", inside),
     ) if is_there]
     if refused:
         raise NotImplementedError(
             "the table {!r} is on parameter servers, and a lookup of it cannot have {} yet. Look "
-            "up tensor ids outside of branches and functions, without these.".format(
+            "ids up outside of branches and functions, without these.".format(
                 table.table_name, " and ".join(refused)))
 
 
+class Counting(NamedTuple):
+    """How the keys of a lookup are counted for admission.
+
+    Attributes:
+        thresholds: (access, eviction), -1 for no eviction.
+        coefficient: Factor of the occurrences.
+        timestamp: The batch's time, int64.
+        note: Called with the op that counts and the one that admits, for each parameter server.
+    """
+
+    thresholds: Tuple[int, int]
+    coefficient: int
+    timestamp: tf.Tensor
+    note: Callable[[tf.Operation, tf.Operation], None]
+
+
+class Found(NamedTuple):
+    """What lookups give that share one request for each parameter server.
+
+    Attributes:
+        variables: What gradients are taken of, for each lookup.
+        keys: The distinct keys of each lookup.
+        places: For each id its place among these.
+        counts: How many of the keys each part has.
+        rows: The rows of all lookups, as the parameter servers sent them.
+    """
+
+    variables: List[tf.Tensor]
+    keys: List[tf.Tensor]
+    places: List[tf.Tensor]
+    counts: List[tf.Tensor]
+    rows: tf.Tensor
+
+    def embeddings(self) -> List[tf.Tensor]:
+        """Adds the op that gives a row for each id, float32 of shape ids.shape + [dim]."""
+        return self._spread(self.places)
+
+    def distinct_rows(self) -> List[tf.Tensor]:
+        """Adds the op that gives a row for each distinct key, float32 (u, dim)."""
+        return self._spread([tf.range(tf.size(keys)) for keys in self.keys])
+
+    def _spread(self, places: List[tf.Tensor]) -> List[tf.Tensor]:
+        return list(library().mx_rec_stitch(self.variables, self.keys, self.counts, places,
+                                            self.rows, name="embedding"))
+
+
 def look_up(tables: Sequence[Any], ids: Sequence[tf.Tensor], is_train: bool, is_grad: bool,
-            limit: int) -> List[tf.Tensor]:
+            limit: int, movable: bool, counting: Optional[Counting] = None) -> Found:
     """Adds the ops of lookups that share one request for each parameter server.
 
     Args:
         tables: The tables, all on the same parameter servers.
         ids: For each table its ids, int32 or int64.
         is_train: Whether unknown keys get rows.
-        is_grad: Whether the results have gradients.
-        limit: Most distinct keys of each lookup, 0 for any number.
+        is_grad: Whether the rows have gradients.
+        limit: Most distinct keys of each lookup, 0 for any number. Not with `counting`, where it
+            would be for admitted keys, which the worker does not know.
+        movable: Whether graph modification may move the work on ids.
+        counting: How keys are counted before they get rows; None: each gets one.
 
     Returns:
-        For each table float32 of shape ids.shape + [dim].
+        The rows, and what is known of them.
     """
-    ops = [table.variable.op for table in tables]
-    found = [parts_of(op) for op in ops]
-    devices = found[0].devices
+    parts = parts_of(tables[0].variable.op)
     if len({value.dtype for value in ids}) > 1:
         ids = [tf.cast(value, tf.int64) for value in ids]
-    keys, places, counts, requests, sizes = library().mx_rec_distinct_split(
-        list(ids), parts=len(devices), limit=limit, name="split")
-    by_part = split_requests(requests, sizes, len(devices))
-    setattr(requests.op, REQUESTS, by_part)
-    rows = []  # type: List[tf.Tensor]
-    for part, device in enumerate(devices):
-        with tf.device(device):
-            configs = tf.constant(encode([one.configs[part] for one in found]), name="configs")
-            rows.append(library().mx_rec_pull(
-                configs, by_part[part], part=part, parts=len(devices), create=int(is_train),
-                name="pull"))
-    has_gradient = is_train and is_grad
-    like = raw_tensor if has_gradient else row_shape
-    results = library().mx_rec_stitch(
-        [like(table.variable) for table in tables], keys, counts, places,
-        rows[0] if len(rows) == 1 else tf.concat(rows, 0, name="rows"), name="embedding")
-    return list(results) if has_gradient else [tf.stop_gradient(one) for one in results]
+    split = library().mx_rec_distinct_split(
+        list(ids), parts=parts.count, together=parts.together,
+        limit=limit if counting is None else 0, counted=int(counting is not None), name="split")
+    servers = len(parts.servers)
+    requests = split_requests(split.requests, split.sizes, servers)
+    op = split.requests.op
+    setattr(op, REQUESTS, requests)
+    if movable:
+        op._set_attr(  # pylint: disable=protected-access
+            MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=True))
+    times = [split.times]
+    if counting is not None and servers > 1:
+        # A request is a count for each table and part besides its keys.
+        times = tf.split(split.times, split.sizes - len(tables) * parts.together, num=servers,
+                         name="times")
+    rows = [_pull(tables, server, requests[server], is_train, counting,
+                  times[server] if counting is not None else None) for server in range(servers)]
+    like = raw_tensor if is_train and is_grad else row_shape
+    return Found([like(table.variable) for table in tables], list(split.keys), list(split.places),
+                 list(split.counts), rows[0] if servers == 1 else tf.concat(rows, 0, name="rows"))
 
 
-def split_requests(requests: tf.Tensor, sizes: tf.Tensor, parts: int) -> List[tf.Tensor]:
-    """Returns the request of each part."""
-    return [requests] if parts == 1 else tf.split(requests, sizes, num=parts, name="requests")
+def _pull(tables: Sequence[Any], server: int, request: tf.Tensor, is_train: bool,
+          counting: Optional[Counting], times: Optional[tf.Tensor]) -> tf.Tensor:
+    """Adds the ops of one parameter server."""
+    found = [parts_of(table.variable.op) for table in tables]
+    attributes = found[0].attributes(server)
+    with tf.device(found[0].servers[server]):
+        configs = tf.constant(encode([one.config for one in found]), name="configs")
+        if counting is None:
+            return library().mx_rec_pull(configs, request, create=int(is_train), name="pull",
+                                         **attributes)
+        weight = tf.constant(counting.coefficient, tf.int32, name="coefficient")
+        observed = library().mx_rec_part_observe(
+            configs, request, times, weight, counting.timestamp,
+            access_threshold=counting.thresholds[0], eviction_threshold=counting.thresholds[1],
+            name="observe", **attributes)
+        with tf.control_dependencies([observed]):
+            rows = library().mx_rec_pull(configs, request, create=ADMITTED, name="pull",
+                                         **attributes)
+    counting.note(observed.op, rows.op)
+    return rows
+
+
+def split_requests(requests: tf.Tensor, sizes: tf.Tensor, servers: int) -> List[tf.Tensor]:
+    """Returns the request for each parameter server."""
+    return [requests] if servers == 1 else tf.split(requests, sizes, num=servers, name="requests")

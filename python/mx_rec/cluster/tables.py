@@ -25,6 +25,12 @@ from mx_rec.tensorflow.names import resources
 # A part may have so many rows beyond its share of the budget: keys do not spread evenly.
 _SLACK_SHARE, _SLACK_ROWS = 0.1, 1024
 
+# Parts of a table on each parameter server: pushes of several workers overlap in different parts.
+PARTS_PER_SERVER = 4
+
+# As many buckets as keys have.
+_MOST_PARTS = 4096
+
 # Attribute of an op of type MxRecClusterTable: its devices and configurations.
 _PARTS = "_mx_rec_parts"
 
@@ -33,12 +39,27 @@ class Parts(NamedTuple):
     """Where the parts of a table are.
 
     Attributes:
-        devices: For each part its device.
-        configs: For each part its configuration, as the ops take it.
+        servers: The device of each parameter server.
+        together: How many parts each of them holds, one after the other.
+        config: The configuration of each part, as the ops take it.
     """
 
-    devices: List[str]
-    configs: List[Dict[str, Any]]
+    servers: List[str]
+    together: int
+    config: Dict[str, Any]
+
+    @property
+    def count(self) -> int:
+        """How many parts there are."""
+        return len(self.servers) * self.together
+
+    def attributes(self, server: int) -> Dict[str, int]:
+        """Returns what ops take that are for all parts of one parameter server.
+
+        Args:
+            server: Its number.
+        """
+        return dict(part=server * self.together, parts=self.count, count=self.together)
 
 
 def build(name: str, scope: str, config: Dict[str, Any], devices: List[str],
@@ -49,27 +70,29 @@ def build(name: str, scope: str, config: Dict[str, Any], devices: List[str],
         name: Name of the table's op.
         scope: Name scope of its other ops.
         config: The configuration of the whole table, as MxRecTable takes it.
-        devices: The device of each part.
+        devices: The device of each parameter server.
         is_save: Whether checkpoints contain the table.
 
     Returns:
         The variable, the number of rows (int64 scalar) and the numbers of the table (int64 vector,
         see mx_rec.util.stats.TableStats).
     """
-    count = len(devices)
+    together = max(1, min(PARTS_PER_SERVER, _MOST_PARTS // len(devices)))
+    count = together * len(devices)
     with tf.compat.v1.name_scope(scope):
         text = tf.constant(encode(config), name="config")
         like = tf.zeros([0, config["dim"]], name="like")
     variable = table_variable(
         library().mx_rec_cluster_table(text, like, parts=count, name=name).op)
-    parts = Parts(list(devices), [_part_config(config, count)] * count)
+    parts = Parts(list(devices), together, _part_config(config, count))
     setattr(variable.op, _PARTS, parts)
     # By the name, as all workers know it: tables spread over the parameter servers.
-    setattr(variable.op, SHARED_DEVICE, devices[zlib.crc32(config["name"].encode()) % count])
+    setattr(variable.op, SHARED_DEVICE, devices[zlib.crc32(config["name"].encode()) % len(devices)])
     stats = []  # type: List[tf.Tensor]
-    for part, device in enumerate(devices):
-        with tf.device(device), tf.compat.v1.name_scope("{}part_{}/".format(scope, part)):
-            own = tf.constant(encode(parts.configs[part]), name="config")
+    for part in range(count):
+        with tf.device(devices[part // together]), \
+                tf.compat.v1.name_scope("{}part_{}/".format(scope, part)):
+            own = tf.constant(encode(parts.config), name="config")
             numbers = dict(part=part, parts=count)
             made = library().mx_rec_part_init(own, name="init", **numbers)
             ready = library().mx_rec_part_ready(own, name="ready", **numbers)
@@ -120,7 +143,13 @@ def table_ops_of(graph: tf.Graph) -> List[tf.Operation]:
 
 def _part_config(config: Dict[str, Any], count: int) -> Dict[str, Any]:
     """The configuration of one part of a table."""
-    whole = config["capacity"]
+    part = dict(config, capacity=_share(config["capacity"], count))
+    if "tier" in config:
+        part["tier"] = dict(config["tier"], ram_rows=-(-config["tier"]["ram_rows"] // count))
+    return part
+
+
+def _share(whole: int, count: int) -> int:
+    """How many rows one of so many parts may have."""
     share = -(-whole // count)
-    capacity = whole if count == 1 else min(whole, int(share * (1 + _SLACK_SHARE)) + _SLACK_ROWS)
-    return dict(config, capacity=capacity)
+    return whole if count == 1 else min(whole, int(share * (1 + _SLACK_SHARE)) + _SLACK_ROWS)

@@ -1,6 +1,6 @@
 """Updates of tables on parameter servers.
 
-    gradients by key --MxRecPackGradients--> one tensor for each part              on the worker
+    gradients by key --MxRecPackGradients--> one tensor for each server            on the worker
     request, gradients --MxRecPush<Optimizer>--> rows changed            on each parameter server
 
 The request of a lookup is already where its rows were pulled: keys travel once.
@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from mx_rec.cluster.lookups import REQUESTS, split_requests
-from mx_rec.cluster.tables import encode, parts_of
+from mx_rec.cluster.tables import Parts, encode, parts_of
 from mx_rec.core.table_variable import described_name
 from mx_rec.ops import library
 from mx_rec.tensorflow.names import tensor_util
@@ -33,13 +33,13 @@ class _Request(NamedTuple):
 
     Attributes:
         tables: The op of each member's table.
-        by_part: The request of each part.
+        by_server: The request for each parameter server.
         counts: For each member how many keys each part has.
         grads: For each member the gradients of its keys.
     """
 
     tables: List[tf.Operation]
-    by_part: List[tf.Tensor]
+    by_server: List[tf.Tensor]
     counts: List[tf.Tensor]
     grads: List[tf.Tensor]
 
@@ -69,35 +69,38 @@ def push(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[tf.Tenso
             "the tables {}, which are on parameter servers, cannot be updated inside of a tf.cond, "
             "a loop or a tf.function yet: call apply_gradients outside of it.".format(
                 ", ".join(repr(described_name(group[0][0].op)) for group in tables)))
-    devices = parts_of(tables[0][0][0].op).devices
+    parts = parts_of(tables[0][0][0].op)
+    devices = parts.servers
     for group in tables:
-        if parts_of(group[0][0].op).devices != devices:
+        if parts_of(group[0][0].op).servers != devices:
             raise NotImplementedError(
                 "one optimizer cannot update tables on different parameter servers: {} and {}."
-                .format(devices, parts_of(group[0][0].op).devices))
-    requests = _requests(tables, len(devices))
+                .format(devices, parts_of(group[0][0].op).servers))
+    requests = _requests(tables, parts)
     make = getattr(library(), apply_op.replace(_APPLY, _PUSH))
     grads = [grad for request in requests for grad in request.grads]
     counts = [count for request in requests for count in request.counts]
     updates = []  # type: List[tf.Operation]
-    for part, device in enumerate(devices):
-        packed = library().mx_rec_pack_gradients(grads, counts, part=part, name="pack")
+    for server, device in enumerate(devices):
+        own = parts.attributes(server)
+        packed = library().mx_rec_pack_gradients(grads, counts, part=own["part"],
+                                                 count=own["count"], name="pack")
         with tf.device(device):
-            configs = [tf.constant(encode([parts_of(op).configs[part] for op in request.tables]),
+            configs = [tf.constant(encode([parts_of(op).config for op in request.tables]),
                                    name="configs") for request in requests]
             updates.append(make(
-                configs, [request.by_part[part] for request in requests], packed, _hyper(tensors),
-                part=part, parts=len(devices), counter=_counter(graph, optimizer), name="push",
-                **attributes).op)
+                configs, [request.by_server[server] for request in requests], packed,
+                _hyper(tensors), counter=_counter(graph, optimizer), name="push",
+                **dict(attributes, **own)).op)
     return updates
 
 
-def _requests(tables: Sequence[List[Rows]], parts: int) -> List[_Request]:
+def _requests(tables: Sequence[List[Rows]], parts: Parts) -> List[_Request]:
     """Finds the requests of lookups whose gradients these are, and adds one for all others."""
     by_split = OrderedDict()  # type: Dict[tf.Operation, Dict[int, Rows]]
     others = []  # type: List[List[Rows]]
     for group in tables:
-        places = [_member_of(rows[1], parts) for rows in group]
+        places = [_member_of(rows[1], parts.count) for rows in group]
         if any(place is None for place in places) or len(set(places)) < len(places):
             others.append(group)
             continue
@@ -111,6 +114,9 @@ def _requests(tables: Sequence[List[Rows]], parts: int) -> List[_Request]:
             others.extend([rows] for _, rows in sorted(members.items()))
             continue
         ordered = [members[member] for member in range(count)]
+        for _, keys, _ in ordered:
+            # The parts get the keys by the requests: others that a step fed would be ignored.
+            keys.graph.prevent_feeding(keys)
         requests.append(_Request([rows[0].op for rows in ordered], getattr(split, REQUESTS),
                                  list(split.outputs[2 * count:3 * count]),
                                  [rows[2] for rows in ordered]))
@@ -128,7 +134,7 @@ def _member_of(keys: tf.Tensor, parts: int) -> Optional[Tuple[tf.Operation, int]
     return op, keys.value_index
 
 
-def _new_request(groups: Sequence[List[Rows]], parts: int) -> _Request:
+def _new_request(groups: Sequence[List[Rows]], parts: Parts) -> _Request:
     """Adds a request for gradients that are not those of whole lookups."""
     by_table = OrderedDict()  # type: Dict[tf.Tensor, List[Rows]]
     for group in groups:
@@ -137,11 +143,11 @@ def _new_request(groups: Sequence[List[Rows]], parts: int) -> _Request:
     joined = [group[0] if len(group) == 1 else
               (group[0][0], tf.concat([keys for _, keys, _ in group], 0),
                tf.concat([grad for _, _, grad in group], 0)) for group in by_table.values()]
-    keys, places, counts, requests, sizes = library().mx_rec_distinct_split(
-        [rows[1] for rows in joined], parts=parts, name="split")
+    keys, places, counts, requests, sizes, _ = library().mx_rec_distinct_split(
+        [rows[1] for rows in joined], parts=parts.count, together=parts.together, name="split")
     grads = [library().mx_rec_reduce(rows[2], place, key)
              for rows, place, key in zip(joined, places, keys)]
-    return _Request([rows[0].op for rows in joined], split_requests(requests, sizes, parts),
+    return _Request([rows[0].op for rows in joined], split_requests(requests, sizes, len(parts.servers)),
                     list(counts), grads)
 
 
@@ -159,7 +165,11 @@ def _hyper(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 def _counter(graph: tf.Graph, optimizer: Any) -> int:
     """Returns the number of an optimizer in its graph."""
-    known = graph.__dict__.setdefault(_COUNTERS, [])  # type: List[Any]
+    # Graphs of newer TensorFlow have attributes, but no __dict__.
+    known = getattr(graph, _COUNTERS, None)  # type: Optional[List[Any]]
+    if known is None:
+        known = []
+        setattr(graph, _COUNTERS, known)
     if not any(one is optimizer for one in known):
         known.append(optimizer)
     return [one is optimizer for one in known].index(True)

@@ -10,6 +10,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
 
+from mx_rec.cluster.admission import evict_parts, set_part_thresholds
+from mx_rec.cluster.lookups import Counting
+from mx_rec.cluster.tables import table_ops_of
 from mx_rec.constants.constants import ASCEND_TIMESTAMP, MAX_INT32
 from mx_rec.core.graph_state import GraphState, find_session, graph_state, outermost_graph
 from mx_rec.core.table import Table
@@ -29,7 +32,10 @@ _CONTROLS_SCOPE = "//admission"
 
 # Ops of training lookups, and one that only graphs with a counting lookup have.
 _TRAINING_OPS = ("MxRecIdOffset", "MxRecIdOffsetMany", "MxRecObserve", "MxRecClaim",
-                 "MxRecClaimMany", "MxRecSetThreshold")
+                 "MxRecClaimMany", "MxRecSetThreshold", "MxRecPartObserve")
+
+# Ops that count keys for admission.
+_COUNTING_OPS = ("MxRecObserve", "MxRecPartObserve")
 
 # No threshold at all.
 OFF = (-1, -1)
@@ -60,14 +66,16 @@ class Controls(NamedTuple):
 
     Attributes:
         name: Name of the table.
-        handle: Its handle.
+        op: The op that makes it, or stands for it.
+        handle: Its handle; None for a table on parameter servers.
         value: Placeholder of a new access threshold, int32 scalar.
         set_threshold: The op that sets it, int32 scalar.
         evict: (evicted, kept), int64 (2); None without an eviction threshold.
     """
 
     name: str
-    handle: tf.Tensor
+    op: tf.Operation
+    handle: Optional[tf.Tensor]
     value: tf.Tensor
     set_threshold: tf.Tensor
     evict: Optional[tf.Tensor]
@@ -94,10 +102,16 @@ class Admission:
         with tf.init_scope(), tf.compat.v1.name_scope(None), tf.device("/cpu:0"), \
                 tf.compat.v1.name_scope(table.variable.op.name + _CONTROLS_SCOPE):
             value = tf.compat.v1.placeholder(tf.int32, [], name="threshold")
-            changed = library().mx_rec_set_threshold(table.handle, value, name="set_threshold")
-            if thresholds[1] >= 0:
-                evicting = library().mx_rec_evict(table.handle, name="evict")
-        self.controls = Controls(table.table_name, table.handle, value, changed, evicting)
+            if table.handle is None:
+                changed = set_part_thresholds(table.variable.op, value, "set_threshold")
+                if thresholds[1] >= 0:
+                    evicting = evict_parts(table.variable.op, "evict")
+            else:
+                changed = library().mx_rec_set_threshold(table.handle, value, name="set_threshold")
+                if thresholds[1] >= 0:
+                    evicting = library().mx_rec_evict(table.handle, name="evict")
+        self.controls = Controls(table.table_name, table.variable.op, table.handle, value, changed,
+                                 evicting)
 
 
 def check_thresholds(table: Table, is_train: bool, thresholds: Tuple[int, int]) -> None:
@@ -150,16 +164,7 @@ def count_and_admit(table: Table, ids: tf.Tensor, thresholds: Tuple[int, int], c
         offsets (v) int64, the rows of the admitted keys, and their inverse index, int32 in the
         shape of ids: positions in offsets, -1 for padding and for keys that are not admitted.
     """
-    state = graph_state()
-    admission = state.admissions.get(table.physical_name)
-    if admission is None:
-        admission = Admission(table, thresholds)
-        state.admissions[table.physical_name] = admission
-        if global_env.use_combine_faae:
-            warn_once("USE_COMBINE_FAAE has no effect: every table counts its own keys.")
-    if timestamp is None:
-        timestamp = _stand_in(state)
-        admission.waits = True
+    admission, timestamp = _admission_of(table, thresholds, timestamp)
     weight = tf.constant(coefficient, tf.int32, name="coefficient")
     keys, places = library().mx_rec_observe(
         table.handle, ids, weight, timestamp, access_threshold=thresholds[0],
@@ -170,6 +175,55 @@ def count_and_admit(table: Table, ids: tf.Tensor, thresholds: Tuple[int, int], c
     admission.lookups.append(made)
     settle_timestamp(is_last_call=False)
     return offsets, inverse
+
+
+def _admission_of(table: Table, thresholds: Tuple[int, int],
+                  timestamp: Optional[tf.Tensor]) -> Tuple[Admission, tf.Tensor]:
+    """Returns the admission to a table, made if it is the first, and the timestamp of a lookup."""
+    state = graph_state()
+    admission = state.admissions.get(table.physical_name)
+    if admission is None:
+        admission = Admission(table, thresholds)
+        state.admissions[table.physical_name] = admission
+        if global_env.use_combine_faae:
+            warn_once("USE_COMBINE_FAAE has no effect: every table counts its own keys.")
+    if timestamp is None:
+        timestamp = _stand_in(state)
+        admission.waits = True
+    return admission, timestamp
+
+
+def count_shared(tables: Sequence[Table], thresholds: Tuple[int, int], coefficient: int,
+                 timestamp: Optional[tf.Tensor]) -> Counting:
+    """Says how the keys of a training lookup of tables on parameter servers are counted.
+
+    Args:
+        tables: The tables of the lookup, which share its requests.
+        thresholds: (access, eviction); the access threshold is at least 0.
+        coefficient: Factor of the occurrences of the ids.
+        timestamp: The batch's time, int64 scalar; None takes that of ASCEND_TIMESTAMP.
+
+    Returns:
+        What `mx_rec.cluster.lookups.look_up` takes.
+    """
+    admissions = [_admission_of(table, thresholds, timestamp) for table in tables]
+
+    def note(observe: tf.Operation, admit: tf.Operation) -> None:
+        made = Counted(observe, admit)
+        # A parameter server counts for itself.
+        part = observe.get_attr("part")
+        known = []  # type: List[Counted]
+        for table, (admission, _) in zip(tables, admissions):
+            others = [other for other in admission.lookups
+                      if other.observe.get_attr("part") == part and other not in known
+                      and other != made]
+            _count_first(table, others, made)
+            known.extend(others)
+            if made not in admission.lookups:
+                admission.lookups.append(made)
+        settle_timestamp(is_last_call=False)
+
+    return Counting(thresholds, coefficient, admissions[0][1], note)
 
 
 def _count_first(table: Table, others: Sequence[Counted], made: Counted) -> None:
@@ -294,8 +348,10 @@ def settle_timestamp(graph: Optional[tf.Graph] = None, is_last_call: bool = True
         return
     needing = [one.name for one in state.admissions.values()
                if one.waits and one.thresholds[1] >= 0]
-    needing += [reader.inputs[0].op.name for op in waiting for reader in op.outputs[0].consumers()
-                if reader.type == "MxRecObserve" and reader.get_attr("eviction_threshold") >= 0]
+    counting = [reader for op in waiting for reader in op.outputs[0].consumers()
+                if reader.type in _COUNTING_OPS and reader.get_attr("eviction_threshold") >= 0]
+    needing += [reader.inputs[0].op.name if reader.type == "MxRecObserve" else reader.name
+                for reader in counting]
     if needing:
         raise ValueError(
             "the lookups of the table {!r} have an 'eviction_threshold', but there is no "
@@ -338,7 +394,8 @@ def set_threshold_op(value: Any, emb_name: Union[str, Sequence[str]] = "",
     value = tf.convert_to_tensor(value, tf.int32, name="threshold")
     with tf.device("/cpu:0"):
         done = [library().mx_rec_set_threshold(one.handle, value, name="set_threshold")
-                for one in controls]
+                if one.handle is not None
+                else set_part_thresholds(one.op, value, "set_threshold") for one in controls]
         if len(done) == 1:
             return done[0]
         with tf.control_dependencies(done):
@@ -505,7 +562,7 @@ def _all_controls(graph: tf.Graph) -> Dict[str, Controls]:
     """
     found = OrderedDict()  # type: Dict[str, Controls]
     for admission in graph_state(graph).admissions.values():
-        found[admission.controls.handle.op.name] = admission.controls
+        found[admission.controls.op.name] = admission.controls
     tables = _table_ops(graph)
     uses = Counter([one.name for one in found.values()] + [described_name(op) for op in tables
                                                            if op.name not in found])
@@ -520,9 +577,23 @@ def _all_controls(graph: tf.Graph) -> Dict[str, Controls]:
         name = op.name if uses[name] > 1 else name
         evicting = [one.outputs[0] for one in handle.consumers() if one.type == "MxRecEvict"
                     and _CONTROLS_SCOPE + "/" in one.name]
-        found[op.name] = Controls(name, handle, setters[0].inputs[1], setters[0].outputs[0],
+        found[op.name] = Controls(name, op, handle, setters[0].inputs[1], setters[0].outputs[0],
                                   evicting[0] if evicting else None)
+    for op in table_ops_of(graph):
+        scope = op.name + _CONTROLS_SCOPE
+        if op.name in found or not _has(graph, scope + "/set_threshold"):
+            continue
+        evict_op = scope + "/evict"
+        found[op.name] = Controls(
+            described_name(op), op, None, graph.get_tensor_by_name(scope + "/threshold:0"),
+            graph.get_tensor_by_name(scope + "/set_threshold:0"),
+            graph.get_tensor_by_name(evict_op + ":0") if _has(graph, evict_op) else None)
     return found
+
+
+def _has(graph: tf.Graph, name: str) -> bool:
+    """Whether a graph has an op of this name."""
+    return name in graph._nodes_by_name  # pylint: disable=protected-access
 
 
 def _check_cut(tables: Sequence[tf.Operation], graph: tf.Graph) -> None:

@@ -113,6 +113,21 @@ def embed_pooled(table: Table, ids: tf.Tensor, resolved: Tuple[tf.Tensor, tf.Ten
     return pooled, rows if with_rows else pooled
 
 
+def pool_rows(rows: tf.Tensor, places: tf.Tensor, pooling: Pooling) -> tf.Tensor:
+    """Adds the ops that pool rows which are there already.
+
+    Args:
+        rows: The rows of distinct keys, float32 (u, dim).
+        places: For each id its place among them, int32; -1 for padding.
+        pooling: How they are pooled.
+
+    Returns:
+        The vectors of the bags.
+    """
+    return library().mx_rec_restore_pooled(_clipped(rows, pooling), places,
+                                           *_bags(pooling, places, places), name="pooled")
+
+
 def may_be_trained(weights: tf.Tensor) -> bool:
     """Returns whether weights are computed from variables, or may be: inside of functions."""
     seen = set()

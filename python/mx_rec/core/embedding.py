@@ -132,7 +132,8 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
         ssd_vocabulary_size: Further rows, in [0, 1e9], which are on disk; needs
             host_vocabulary_size. The three sizes are at most 2e9 together. Rows move between
             memory and disk by themselves: docs/ssd-tier.md.
-        ssd_data_path: Existing directories for these rows, no symbolic links and no "..". Their
+        ssd_data_path: Existing directories for these rows, no symbolic links and no ".."; of a
+            table on parameter servers those of each server. Their
             files are scratch: checkpoints do not need them, and nothing is left of them when the
             session ends, however it ends.
         is_save: Whether checkpoints contain the table.
@@ -199,9 +200,9 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
         padding_keys_len=None if padding_keys_len is None else int(padding_keys_len),
         admission_sketch_bytes=_check_sketch(table_name, admission_sketch_bytes),
         ssd_data_path=_directories(ssd_data_path) if ssd_vocabulary_size > 0 else ())
-    _check_storage(options, config.use_dynamic_expansion)
+    _check_storage(options, config.use_dynamic_expansion, is_shared=bool(servers))
     if servers:
-        _check_shared(table_name, enable_merge, admission_sketch_bytes, ssd_vocabulary_size, config)
+        _check_shared(table_name, enable_merge, admission_sketch_bytes, config)
     if enable_merge and not config.use_dynamic_expansion:
         raise RuntimeError("merge table function requires dynamic expansion mode: call "
                            "init(use_dynamic_expansion=True).")
@@ -278,14 +279,12 @@ def _check_padding(keys: Any, mask: bool, length: Optional[int]) -> Optional[Lis
     return list(dict.fromkeys(int(key) for key in keys))
 
 
-def _check_shared(table_name: str, enable_merge: bool, sketch_bytes: int, ssd_rows: int,
-                  config: Any) -> None:
+def _check_shared(table_name: str, enable_merge: bool, sketch_bytes: int, config: Any) -> None:
     """Refuses what tables on parameter servers cannot do yet."""
     refused = [what for what, is_there in (
         ("init(use_dynamic_expansion=True)", config.use_dynamic_expansion),
         ("init(is_incremental_checkpoint=True)", config.is_incremental_checkpoint),
         ("enable_merge", enable_merge), ("admission_sketch_bytes", sketch_bytes > 0),
-        ("ssd_vocabulary_size", ssd_rows > 0),
     ) if is_there]
     if refused:
         raise NotImplementedError(
@@ -302,13 +301,13 @@ def _check_sketch(table_name: str, size: Any) -> int:
     return int(size)
 
 
-def _check_storage(options: TableOptions, use_dynamic_expansion: bool) -> None:
-    """Checks that the sizes go together."""
+def _check_storage(options: TableOptions, use_dynamic_expansion: bool, is_shared: bool) -> None:
+    """Checks that the sizes go together. Directories of parameter servers they check themselves."""
     if options.ssd_vocabulary_size > 0:
         if options.host_vocabulary_size == 0:
             raise ValueError("'ssd_vocabulary_size' of the table {!r} needs a "
                              "'host_vocabulary_size' greater than 0".format(options.table_name))
-        _check_directories(options.ssd_data_path)
+        _check_directories(options.ssd_data_path, is_shared)
         sizes = (options.device_vocabulary_size, options.host_vocabulary_size,
                  options.ssd_vocabulary_size)
         if sum(sizes) > constants.MAX_ROW_BUDGET:
@@ -339,7 +338,7 @@ def ssd_directories(paths: Any) -> Tuple[str, ...]:
         ValueError: If one is no directory that this process may write to, or a symbolic link.
     """
     found = _directories(paths)
-    _check_directories(found)
+    _check_directories(found, False)
     return found
 
 
@@ -353,11 +352,11 @@ def _directories(paths: Any) -> Tuple[str, ...]:
     return tuple(os.path.abspath(path) for path in paths)
 
 
-def _check_directories(paths: Sequence[str]) -> None:
+def _check_directories(paths: Sequence[str], is_shared: bool) -> None:
     """Checks directories for rows on disk."""
     if not paths:
         raise ValueError("'ssd_data_path' length is less than 1")
-    for path in paths:
+    for path in () if is_shared else paths:
         if not os.path.isdir(path):
             raise ValueError("'ssd_data_path' should be an existing directory, but {!r} is "
                              "not".format(path))

@@ -7,13 +7,12 @@ import numpy as np
 import tensorflow as tf
 
 from mx_rec.cluster.lookups import is_shared
-from mx_rec.cluster.lookups import look_up as look_up_shared
 from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ID_OFFSET,
                                         ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
 from mx_rec.core.asc.feature_spec import FeatureSpec
 from mx_rec.core.lookup import (LookupRequest, PlannedLookup, admitted, default_rows,
-                                ids_of_lookup, mark_movable, note_lookup, plan_lookup,
-                                sparse_lookup, with_default)
+                                ids_of_lookup, look_up_shared, mark_movable, note_lookup,
+                                plan_lookup, sparse_lookup, with_default)
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table import Table
 from mx_rec.core.table_variable import raw_tensor, row_shape
@@ -218,14 +217,8 @@ class _Group:
 
     def _look_up_shared(self) -> List[tf.Tensor]:
         """Rows by key from parameter servers: one request for each of them."""
-        requests = [member.request for member in self._members]
-        found = look_up_shared([request.table for request in requests],
-                               [member.ids for member in self._members], self._is_train,
-                               self._is_grad, requests[0].limit)
-        if self._is_train and self._is_grad:
-            for result in found:
-                tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, result)
-        return found
+        return look_up_shared([member.request for member in self._members],
+                              [member.ids for member in self._members], self._modify_graph)
 
     def _find(self) -> List[tf.Tensor]:
         """Evaluation: rows by key."""

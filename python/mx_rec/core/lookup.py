@@ -1,22 +1,22 @@
 """`sparse_lookup`: checks its arguments and adds the ops of one lookup to the graph."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
-from mx_rec.cluster.lookups import check_lookup, is_shared
-from mx_rec.cluster.lookups import look_up as look_up_shared
+from mx_rec.cluster.lookups import MOVABLE_ATTRIBUTE, Counting, check_lookup, is_shared
+from mx_rec.cluster.lookups import look_up as look_up_by_key
 from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ENTRANCE,
                                         ASCEND_SPARSE_LOOKUP_ID_OFFSET,
                                         ASCEND_SPARSE_LOOKUP_LOCAL_EMB, MAX_INT32,
                                         MULTI_LOOKUP_TIMES, PADDING_KEY)
 from mx_rec.core.admission import (OFF, as_int64, check_thresholds, check_timestamp,
-                                   count_and_admit)
+                                   count_and_admit, count_shared)
 from mx_rec.core.asc.feature_spec import FeatureSpec, normal_thresholds
 from mx_rec.core.asc.source import ids_of_spec, timestamp_of_spec
-from mx_rec.core.bags import Pooling, embed_pooled, find_pooled
+from mx_rec.core.bags import Pooling, embed_pooled, find_pooled, pool_rows
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.ids import as_ids, is_id_type
 from mx_rec.core.table import FeatureLookup, Table, scope_of
@@ -27,9 +27,6 @@ from mx_rec.util.communication.hccl_ops import get_rank_size
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Int, Text, Type, checked, is_int
-
-# The op of a lookup that carries this attribute, with the value true, may move to the pipeline.
-MOVABLE_ATTRIBUTE = "_mx_rec_movable"
 
 _CONFIG_KEYS = ("access_threshold", "eviction_threshold", "faae_coefficient")
 
@@ -200,7 +197,7 @@ def plan_lookup(table: Table, ids: Any, send_count: Optional[int], is_train: boo
     else:
         thresholds, coefficient = _check_config(access_and_evict_config)
     if is_shared(table):
-        check_lookup(table, spec is not None, thresholds, serving_default_value, pooling)
+        check_lookup(table, serving_default_value)
     check_thresholds(table, is_train, thresholds)
     is_counted = is_train and thresholds[0] >= 0
     timestamp = None  # type: Optional[tf.Tensor]
@@ -249,7 +246,7 @@ def note_lookup(planned: PlannedLookup, result: Optional[tf.Tensor]) -> None:
     """
     request, state = planned.request, graph_state()
     table, is_train = request.table, request.is_train
-    if planned.made is None and not is_shared(table):
+    if planned.made is None:
         state.movable += 1
     state.lookups += 1
     if is_train or request.thresholds != OFF:
@@ -327,8 +324,7 @@ def build_lookup(request: LookupRequest, modify_graph: bool) -> tf.Tensor:
     ids = ids_of_lookup(request, modify_graph)
     with tf.device("/cpu:0"):
         if is_shared(table):
-            return look_up_shared([table], [ids], request.is_train, request.is_grad,
-                                  request.limit)[0]
+            return look_up_shared([request], [ids], modify_graph)[0]
         if not request.is_train:
             if request.pooling is not None:
                 found, finder = find_pooled(table, ids, default_rows(request), request.pooling)
@@ -367,6 +363,39 @@ def build_lookup(request: LookupRequest, modify_graph: bool) -> tf.Tensor:
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, looked_up)
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
         return with_default(request, ids, inverse, embedding)
+
+
+def look_up_shared(requests: Sequence[LookupRequest], ids: Sequence[tf.Tensor],
+                   modify_graph: bool) -> List[tf.Tensor]:
+    """Adds the ops of lookups of tables on parameter servers, in the present name scope.
+
+    Args:
+        requests: Lookups of one mode and with the same thresholds.
+        ids: For each of them its ids, int32 or int64.
+        modify_graph: Whether they may move.
+
+    Returns:
+        For each of them a row for each id, or a vector for each bag.
+    """
+    first = requests[0]
+    has_grad = first.is_train and first.is_grad
+    tables = [request.table for request in requests]
+    counting = None  # type: Optional[Counting]
+    if first.is_train and first.thresholds[0] >= 0:
+        stamp = None if first.timestamp is None else as_int64(first.timestamp)
+        counting = count_shared(tables, first.thresholds, first.coefficient, stamp)
+    found = look_up_by_key(tables, ids, first.is_train, first.is_grad, first.limit, modify_graph,
+                           counting)
+    if first.pooling is not None:
+        results = [pool_rows(rows, places, request.pooling) for rows, places, request
+                   in zip(found.distinct_rows(), found.places, requests)]
+    else:
+        results = found.embeddings()
+    if not has_grad:
+        return [tf.stop_gradient(one) for one in results]
+    for one in results:
+        tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, one)
+    return results
 
 
 def admitted(request: LookupRequest, ids: tf.Tensor,

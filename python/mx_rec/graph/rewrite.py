@@ -14,6 +14,7 @@ from mx_rec.graph.sessions import PIPELINE_SCOPE
 from mx_rec.ops import library
 from mx_rec.tensorflow.moved import move_outputs
 from mx_rec.tensorflow.names import MapDataset, dataset_ops, gen_dataset_ops
+from mx_rec.util.global_env_conf import groups_tables
 
 # Batches that are prepared ahead of the step. One hides the key work; more smooth out jitter.
 # Rows of prepared batches wait in memory, so the number is small.
@@ -131,13 +132,19 @@ class _Extension:
                          for lookup in training}
         self._limits = {lookup.node: graph.get_operation_by_name(lookup.node).get_attr("limit")
                         for lookup in training}
-        # What is looked up by the same ids is prepared by one op, which makes them distinct once.
+        # What is looked up by the same ids shares an inverse; they are made distinct once.
         sources = self._sources()
-        groups = OrderedDict()  # type: Dict[Any, List[Lookup]]
+        types = {ids.tensor: ids.dtype for ids in iterator.ids}
+        groups = OrderedDict()  # type: Dict[Any, Dict[Any, List[Lookup]]]
         for lookup in training:
-            key = sources[lookup.ids], self._limits[lookup.node]
-            groups.setdefault(key, []).append(lookup)
-        self._together = list(groups.values())
+            key = types[lookup.ids], self._limits[lookup.node]
+            same = groups.setdefault(key, OrderedDict())
+            same.setdefault(sources[lookup.ids], []).append(lookup)
+        # One op for each of these prepares lookups by several ids, where tables are grouped.
+        self._ops = []  # type: List[List[List[Lookup]]]
+        for same in groups.values():
+            sets = list(same.values())
+            self._ops.extend([sets] if groups_tables() else [[one] for one in sets])
 
     def _sources(self) -> Dict[str, Any]:
         """Returns for each ids tensor what is the same for all tensors that are one by identity."""
@@ -166,12 +173,30 @@ class _Extension:
                                          return_elements=self._computed)
             ids.update(zip(self._computed, values))
         extras = [ids[name] for name in self._computed]
-        for together in self._together:
-            offsets, inverse = library().mx_rec_prepare(
-                [self._handles[lookup.node] for lookup in together], ids[together[0].ids],
-                limit=self._limits[together[0].node], name="prepare")
-            extras.extend(offsets + [inverse])
+        for sets in self._ops:
+            for offsets, inverse in self._prepare(sets, ids):
+                extras.extend(offsets + [inverse])
         return tuple(components) + tuple(extras)
+
+    def _prepare(self, sets: Sequence[Sequence[Lookup]], ids: Dict[str, tf.Tensor]
+                 ) -> List[Tuple[List[tf.Tensor], tf.Tensor]]:
+        """Adds the op that prepares lookups by some ids: for each ids offsets, and an inverse."""
+        limit = self._limits[sets[0][0].node]
+        handles = [[self._handles[lookup.node] for lookup in together] for together in sets]
+        if len(sets) == 1:
+            offsets, inverse = library().mx_rec_prepare(
+                handles[0], ids[sets[0][0].ids], limit=limit, name="prepare")
+            return [(list(offsets), inverse)]
+        # Ids that are the same are read as the same tensor, so that the op sees it.
+        read = [ids[together[0].ids] for together in sets for _ in together]
+        offsets, inverses = library().mx_rec_prepare_many(
+            sum(handles, []), read, limit=limit, name="prepare")
+        found = []  # type: List[Tuple[List[tf.Tensor], tf.Tensor]]
+        at = 0
+        for together in sets:
+            found.append((list(offsets[at:at + len(together)]), inverses[at]))
+            at += len(together)
+        return found
 
     def split(self, extras: Sequence[tf.Tensor]) -> Tuple[Dict[str, tf.Tensor], _Prepared]:
         """Names what `extend` put behind the components.
@@ -182,7 +207,7 @@ class _Extension:
         computed = dict(zip(self._computed, extras))
         rest = list(extras[len(self._computed):])
         prepared = {}  # type: _Prepared
-        for together in self._together:
+        for together in [together for sets in self._ops for together in sets]:
             inverse = rest[len(together)]
             for lookup, offsets in zip(together, rest):
                 prepared[lookup.node] = offsets, inverse

@@ -27,7 +27,7 @@ STEP_OPS = "training step: mx_rec ops"
 PIPELINE = "input pipeline (mx_rec)"
 
 # What graph modification puts into input pipelines; the other ops run in steps.
-_PIPELINE_OPS = ("MxRecPrepare",)
+_PIPELINE_OPS = ("MxRecPrepare", "MxRecPrepareMany")
 _LABEL = re.compile(r".* = ([A-Za-z0-9_>]+)\(")
 
 # The device under which TensorFlow 1.15 lists what all threads of the process did: ops of steps

@@ -20,6 +20,7 @@ from mx_rec.core.table_variable import refuse_shared_tables
 from mx_rec.ops import library
 from mx_rec.saver.chains import chain_of
 from mx_rec.saver.commit import listed_tables
+from mx_rec.saver.parts import name_of
 from mx_rec.saver.paths import single_slashes
 from mx_rec.saver.remote import directory_of, local_copy
 from mx_rec.saver.table_ops import refuse_namesake
@@ -90,6 +91,8 @@ def patched_warm_start(stock: Callable[..., None]) -> Callable[..., None]:
             var_name_to_prev_var_name: As TensorFlow's; for a list of checkpoints a list of dicts.
 
         Raises:
+            NotImplementedError: If the graph's tables are on parameter servers, or the
+                checkpoint's were.
             ValueError: If the lists differ in length, nothing matches an expression, a table is
                 in none of the checkpoints, has another dim or more rows than the budget, or is
                 to be renamed; and what TensorFlow raises it for.
@@ -239,6 +242,11 @@ def _plan(graph: tf.Graph, found: Dict[str, tf.Operation],
                                                                source.checkpoint))
             elif directory is not None:
                 starts[name] = _Start(directory, _checked_rows(op, directory), wanted)
+            elif name in map(name_of, source.directories):
+                raise NotImplementedError(
+                    "the table {!r} cannot be warm-started from {}, where parameter servers saved "
+                    "it in parts: restore that checkpoint in one process without a cluster, save "
+                    "it there, and start from that.".format(name, source.checkpoint))
             elif name in _names(source.variables):
                 raise ValueError("the table {!r} cannot be warm-started: it is not in the "
                                  "checkpoint {}, which has {}.".format(

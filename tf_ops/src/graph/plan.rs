@@ -30,6 +30,8 @@ pub enum LookupKind {
     Eval,
     /// MxRecObserve: counts keys, which is allowed only in the step that uses the batch.
     Admit,
+    /// MxRecDistinctSplit of one lookup of a table on parameter servers: needs no table.
+    Split,
 }
 
 /// How an iterator starts.
@@ -170,9 +172,14 @@ fn marked(graph: &Graph<'_>) -> Result<Vec<(usize, LookupKind)>> {
             "MxRecIdOffset" => LookupKind::Train,
             "MxRecFind" | "MxRecFindPooled" => LookupKind::Eval,
             "MxRecObserve" => LookupKind::Admit,
+            "MxRecDistinctSplit" => LookupKind::Split,
             _ => continue,
         };
-        let is_lookup = kind != LookupKind::Train || node.int("create")? == Some(1);
+        let is_lookup = match kind {
+            LookupKind::Train => node.int("create")? == Some(1),
+            LookupKind::Split => node.int("N")? == Some(1),
+            LookupKind::Eval | LookupKind::Admit => true,
+        };
         if node.flag(MOVABLE)? && is_lookup {
             found.push((at, kind));
         }
@@ -340,6 +347,9 @@ impl<'g, 'a> Planner<'g, 'a> {
             }
             (LookupKind::Eval, _) => format!("{origin}, {ids}; rows are looked up in the step"),
             (LookupKind::Admit, _) => format!("{origin}, {ids}; keys are counted in the step"),
+            (LookupKind::Split, _) => {
+                format!("{origin}, {ids}; they are made distinct there, for the parameter servers")
+            }
         })
     }
 
@@ -499,7 +509,9 @@ impl<'g, 'a> Planner<'g, 'a> {
 
 /// The entry of a lookup before the decision.
 fn undecided(graph: &Graph<'_>, node: &Node<'_>, kind: LookupKind) -> PlannedLookup {
-    let handle = graph.data_input(node, 0);
+    let handle = graph
+        .data_input(node, 0)
+        .filter(|_| kind != LookupKind::Split);
     let table = match (node.name.split_once("//"), handle) {
         (Some((scope, _)), _) => scope.rsplit('/').next().unwrap_or(scope),
         (None, Some(handle)) => handle.node,
@@ -526,6 +538,7 @@ fn ids_input<'g, 'a>(
     let place = match kind {
         LookupKind::Train | LookupKind::Admit => 1,
         LookupKind::Eval => 2,
+        LookupKind::Split => 0,
     };
     graph.data_input(node, place)
 }

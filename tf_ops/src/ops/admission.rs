@@ -13,7 +13,7 @@ pub(crate) struct Observe {
 }
 
 /// A threshold that an attribute gives; -1 for none.
-fn threshold(construction: &Construction, name: &'static str) -> Result<Option<u32>> {
+pub(super) fn threshold(construction: &Construction, name: &'static str) -> Result<Option<u32>> {
     match construction.int(name)? {
         -1 => Ok(None),
         value => match u32::try_from(value) {
@@ -24,7 +24,7 @@ fn threshold(construction: &Construction, name: &'static str) -> Result<Option<u
 }
 
 /// The time of a batch, if it has one.
-fn time(input: &Input) -> Result<Option<i64>> {
+pub(super) fn time(input: &Input) -> Result<Option<i64>> {
     if input.rank() > 1 || (input.rank() == 1 && input.dim(0) > 1) {
         return Err(Error::invalid("timestamp must be one number or none")
             .with("shape", format_args!("{:?}", input.dims())));

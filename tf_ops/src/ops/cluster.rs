@@ -6,7 +6,10 @@ use crate::config::Settings;
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel, Output};
 use crate::threads::pool;
-use mx_rec_kernels::{check_parts, rows_of_part, stitch, Error, Result, Splitter, StitchTo};
+use mx_rec_kernels::{
+    check_parts, rows_of_part, stitch, Error, Result, SplitKeys, Splitter, StitchTo,
+};
+use std::ops::Range;
 
 pub(super) const PARTS: Attr = Attr {
     spec: "parts: int >= 1",
@@ -14,7 +17,11 @@ pub(super) const PARTS: Attr = Attr {
 };
 pub(super) const PART: Attr = Attr {
     spec: "part: int >= 0",
-    doc: "The number of the part.",
+    doc: "The number of the part, of several that of the first.",
+};
+pub(super) const COUNT: Attr = Attr {
+    spec: "count: int >= 1 = 1",
+    doc: "How many parts, from `part` on.",
 };
 
 /// How many members the node has.
@@ -116,6 +123,9 @@ const COUNTS: Arg = Arg {
 pub(crate) struct DistinctSplit {
     members: usize,
     parts: u32,
+    /// So many parts share a request.
+    together: u32,
+    counted: bool,
     limit: Option<usize>,
     splitter: Splitter,
 }
@@ -147,12 +157,34 @@ impl OpKernel for DistinctSplit {
             Arg {
                 name: "sizes",
                 dtype: "int64",
-                shape: "(parts)",
-                doc: "How long the request of each part is.",
+                shape: "(parts / together)",
+                doc: "How long each request is.",
+            },
+            Arg {
+                name: "times",
+                dtype: "int32",
+                shape: "(k)",
+                doc: "How often each key of the requests occurs, in their order; none without \
+                      `counted`.",
             },
         ],
-        attrs: &[MEMBERS, KEY_TYPE, PARTS, LIMIT],
-        errors: "`INVALID_ARGUMENT` for more distinct keys of a member than `limit`.",
+        attrs: &[
+            MEMBERS,
+            KEY_TYPE,
+            PARTS,
+            LIMIT,
+            Attr {
+                spec: "together: int >= 1 = 1",
+                doc: "How many parts, one after the other, one process holds and one request is \
+                      for.",
+            },
+            Attr {
+                spec: "counted: int = 0",
+                doc: "1: the occurrences of keys are counted, for MxRecPartObserve.",
+            },
+        ],
+        errors: "`INVALID_ARGUMENT` for more distinct keys of a member than `limit`, and for \
+                 `parts` that are no multiple of `together`.",
         stateful: false,
         differentiable: false,
     };
@@ -160,9 +192,17 @@ impl OpKernel for DistinctSplit {
     fn create(construction: &Construction) -> Result<Self> {
         let parts = natural(construction, "parts")?;
         check_parts(parts)?;
+        let together = natural(construction, "together")?;
+        if together == 0 || !parts.is_multiple_of(together) {
+            return Err(Error::invalid("parts must be a multiple of together")
+                .with("parts", parts)
+                .with("together", together));
+        }
         Ok(Self {
             members: members(construction)?,
             parts,
+            together,
+            counted: construction.int("counted")? != 0,
             limit: limit(construction)?,
             splitter: Splitter::new()?,
         })
@@ -191,21 +231,29 @@ impl OpKernel for DistinctSplit {
         let parts = self.parts as usize;
         let total: usize = found.iter().map(|one| one.keys.len()).sum();
         let mut requests = context.allocate::<i64>(&[(total + parts * self.members) as i64])?;
-        let mut sizes = vec![0_i64; parts];
+        let mut sizes = vec![0_i64; parts / (self.together as usize).max(1)];
+        let occurrences = self.occurrences(&found, &mut places);
+        let mut times = context.allocate::<i32>(&[if self.counted { total as i64 } else { 0 }])?;
+        let mut rest_times = times.values();
         let mut rest = requests.values();
         let mut starts = vec![0; self.members];
-        for (part, size) in sizes.iter_mut().enumerate() {
+        for part in 0..parts {
             let before = rest.len();
             for one in &found {
                 let count = one.counts.get(part).copied().unwrap_or(0);
                 rest = put(rest, &[count as i64])?;
             }
-            for (one, start) in found.iter().zip(&mut starts) {
+            for (at, (one, start)) in found.iter().zip(&mut starts).enumerate() {
                 let end = *start + one.counts.get(part).copied().unwrap_or(0);
                 rest = put(rest, one.keys.get(*start..end).unwrap_or(&[]))?;
+                if let Some(own) = occurrences.get(at) {
+                    rest_times = put(rest_times, own.get(*start..end).unwrap_or(&[]))?;
+                }
                 *start = end;
             }
-            *size = (before - rest.len()) as i64;
+            if let Some(size) = sizes.get_mut(part / (self.together as usize).max(1)) {
+                *size += (before - rest.len()) as i64;
+            }
         }
         let keys = vectors(context, found.iter().map(|one| one.keys.clone()))?;
         let counts = vectors(
@@ -228,12 +276,32 @@ impl OpKernel for DistinctSplit {
         for output in sizes {
             context.set(3 * self.members + 1, output)?;
         }
-        Ok(())
+        context.set(3 * self.members + 2, times)
+    }
+}
+
+impl DistinctSplit {
+    /// For each member how often each of its keys occurs; nothing if nobody wants to know.
+    fn occurrences(&self, found: &[SplitKeys], places: &mut [Output<i32>]) -> Vec<Vec<i32>> {
+        if !self.counted {
+            return Vec::new();
+        }
+        let members = found.iter().zip(places);
+        let counted = members.map(|(one, places)| {
+            let mut times = vec![0_i32; one.keys.len()];
+            for &place in places.values().iter() {
+                if let Some(times) = usize::try_from(place).ok().and_then(|at| times.get_mut(at)) {
+                    *times = times.saturating_add(1);
+                }
+            }
+            times
+        });
+        counted.collect()
     }
 }
 
 /// Copies `values` to the front of `room`; what is left of it.
-fn put<'a>(room: &'a mut [i64], values: &[i64]) -> Result<&'a mut [i64]> {
+fn put<'a, T: Copy>(room: &'a mut [T], values: &[T]) -> Result<&'a mut [T]> {
     let Some((front, rest)) = room.split_at_mut_checked(values.len()) else {
         return Err(Error::new(
             mx_rec_kernels::Kind::Internal,
@@ -332,13 +400,13 @@ impl OpKernel for Stitch {
 /// The gradients that one part gets.
 pub(crate) struct PackGradients {
     members: usize,
-    part: usize,
+    parts: Range<usize>,
 }
 
 impl OpKernel for PackGradients {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecPackGradients",
-        doc: "The gradients of the keys of one part, as MxRecPush<Optimizer> takes them.",
+        doc: "The gradients of the keys of some parts, as MxRecPush<Optimizer> takes them.",
         inputs: &[
             Arg {
                 name: "grads",
@@ -358,18 +426,20 @@ impl OpKernel for PackGradients {
             name: "packed",
             dtype: "float",
             shape: "(f)",
-            doc: "Those of the part, one member behind the other.",
+            doc: "Those of the first part, one member behind the other, then those of the second, \
+                  and so on.",
         }],
-        attrs: &[MEMBERS, PART],
+        attrs: &[MEMBERS, PART, COUNT],
         errors: "`INVALID_ARGUMENT` for gradients that are not as many as the counts say.",
         stateful: false,
         differentiable: false,
     };
 
     fn create(construction: &Construction) -> Result<Self> {
+        let part = natural(construction, "part")? as usize;
         Ok(Self {
             members: members(construction)?,
-            part: natural(construction, "part")? as usize,
+            parts: part..part.saturating_add(natural(construction, "count")? as usize),
         })
     }
 
@@ -378,11 +448,13 @@ impl OpKernel for PackGradients {
             list(context, 0, self.members)?,
             list(context, 1, self.members)?,
         );
-        let mut found = Vec::with_capacity(self.members);
-        for (grad, counts) in grads.iter().zip(&counts) {
-            expect_rank(grad, 2)?;
-            let (rows, counts) = (grad.values::<f32>()?, counts.values::<i64>()?);
-            found.push(rows_of_part(rows, grad.dim(1) as usize, counts, self.part)?);
+        let mut found = Vec::with_capacity(self.members * self.parts.len());
+        for part in self.parts.clone() {
+            for (grad, counts) in grads.iter().zip(&counts) {
+                expect_rank(grad, 2)?;
+                let (rows, counts) = (grad.values::<f32>()?, counts.values::<i64>()?);
+                found.push(rows_of_part(rows, grad.dim(1) as usize, counts, part)?);
+            }
         }
         let floats: usize = found.iter().map(|rows| rows.len()).sum();
         let mut packed = context.allocate::<f32>(&[floats as i64])?;

@@ -1,6 +1,6 @@
 //! The life of the parts of tables that a parameter server holds: `MxRecPartInit`,
 //! `MxRecPartReady`, `MxRecPartStats`, `MxRecPartSave`, `MxRecPartStage`, `MxRecPartClose`,
-//! `MxRecPartPublish`.
+//! `MxRecPartPublish`, `MxRecPartSetThreshold`, `MxRecPartEvict`.
 
 use super::admission::numbers;
 use super::cluster::{PART, PARTS};
@@ -179,7 +179,7 @@ part_op!(
     OpDef {
         name: "MxRecPartStage",
         doc: "Reads and checks the part's keys out of a table's directory in a checkpoint, \
-              whatever the parts were in which it was saved; without the admission history. What \
+              whatever the parts were in which it was saved, with their admission history. What \
               was read waits for MxRecPartPublish; until then nothing changes.",
         inputs: &[CONFIG, PATHS],
         outputs: &[ROWS],
@@ -234,5 +234,76 @@ part_op!(
     |context, member, part| {
         let published = SHARED.publish(&member.name)?;
         context.set_scalar(0, published.table.len() as i64)
+    }
+);
+
+part_op!(
+    /// Another threshold of admission to a part.
+    PartSetThreshold,
+    OpDef {
+        name: "MxRecPartSetThreshold",
+        doc: "MxRecSetThreshold of a part.",
+        inputs: &[
+            CONFIG,
+            Arg {
+                name: "value",
+                dtype: "int32",
+                shape: "()",
+                doc: "The new threshold; 0: the threshold stays, and keys are not counted any \
+                      more.",
+            },
+        ],
+        outputs: &[Arg {
+            name: "output",
+            dtype: "int32",
+            shape: "()",
+            doc: "The value.",
+        }],
+        attrs: &[PART, PARTS],
+        errors: NOT_OPEN,
+        stateful: true,
+        differentiable: false,
+    },
+    |context, member, part| {
+        let found = member.find()?;
+        on(&found.table, || {
+            let value = context.input(1)?.scalar::<i32>()?;
+            let access = u32::try_from(value).map_err(|_| {
+                Error::invalid("the access threshold must not be negative").with("value", value)
+            })?;
+            found.table.set_access_threshold(access)?;
+            context.set_scalar(0, value)
+        })
+    }
+);
+
+part_op!(
+    /// Stale keys of a part go.
+    PartEvict,
+    OpDef {
+        name: "MxRecPartEvict",
+        doc: "MxRecEvict of a part.",
+        inputs: &[CONFIG],
+        outputs: &[Arg {
+            name: "counts",
+            dtype: "int64",
+            shape: "(2)",
+            doc: "As of MxRecEvict.",
+        }],
+        attrs: &[PART, PARTS],
+        errors: NOT_OPEN,
+        stateful: true,
+        differentiable: false,
+    },
+    |context, member, part| {
+        let found = member.find()?;
+        on(&found.table, || {
+            let (gone, known) = found.table.evict()?;
+            let mut output = context.allocate::<i64>(&[2])?;
+            output
+                .values()
+                .copy_from_slice(&[gone as i64, known as i64]);
+            context.set(0, output)
+        })
     }
 );

@@ -2,7 +2,7 @@
 //! updates them.
 
 use super::apply::{self, Hyper, Optimizer};
-use super::cluster::{list, members, natural, PART, PARTS};
+use super::cluster::{list, members, natural, COUNT, PART, PARTS};
 use super::support::on;
 use crate::config::Settings;
 use crate::op_def::{Arg, Attr, OpDef};
@@ -25,7 +25,19 @@ pub(super) fn partition(construction: &Construction) -> Result<Partition> {
     )
 }
 
-/// A table of a request.
+/// The parts that a request is for, one after the other.
+pub(super) struct Parts(Vec<Partition>);
+
+impl Parts {
+    pub(super) fn of(construction: &Construction) -> Result<Parts> {
+        let (part, parts) = (natural(construction, "part")?, natural(construction, "parts")?);
+        let parts = (0..natural(construction, "count")?)
+            .map(|at| Partition::new(part.saturating_add(at), parts));
+        Ok(Parts(parts.collect::<Result<_>>()?))
+    }
+}
+
+/// A part of a table of a request.
 pub(super) struct Member {
     pub(super) name: Name,
     pub(super) settings: Settings,
@@ -48,7 +60,7 @@ impl Member {
 
 /// The tables of a list of configurations, which is read once as long as it stays the same.
 #[derive(Default)]
-struct Members(Mutex<Option<ReadList>>);
+pub(super) struct Members(Mutex<Option<ReadList>>);
 
 /// A list of configurations as it came, and the members that it names.
 struct ReadList {
@@ -57,14 +69,18 @@ struct ReadList {
 }
 
 impl Members {
-    fn of(&self, json: &[u8], part: Partition) -> Result<Arc<Vec<Member>>> {
+    /// The members in the first part, then those in the second, and so on.
+    pub(super) fn of(&self, json: &[u8], parts: &Parts) -> Result<Arc<Vec<Member>>> {
         let mut known = self.0.lock();
         if let Some(list) = known.as_ref().filter(|list| list.text == json) {
             return Ok(Arc::clone(&list.members));
         }
-        let settings = Settings::parse_list(json)?.into_iter();
-        let members: Arc<Vec<Member>> =
-            Arc::new(settings.map(|one| Member::new(one, part)).collect());
+        let settings = Settings::parse_list(json)?;
+        let members = parts.0.iter().flat_map(|&part| {
+            let settings = settings.iter().cloned();
+            settings.map(move |one| Member::new(one, part))
+        });
+        let members: Arc<Vec<Member>> = Arc::new(members.collect());
         *known = Some(ReadList {
             text: json.to_vec(),
             members: Arc::clone(&members),
@@ -73,20 +89,29 @@ impl Members {
     }
 }
 
-/// The keys of each member of a request.
-fn keys_of(request: &[i64], members: usize) -> Result<Vec<&[i64]>> {
+/// The keys of each member of a request, in the order of [`Members::of`]: so many of all parts.
+pub(super) fn keys_of<'a>(
+    request: &'a [i64],
+    parts: &Parts,
+    members: usize,
+) -> Result<Vec<&'a [i64]>> {
     let refused = || {
         Error::invalid("a request must be a count for each table, and then so many keys")
             .with("length", request.len())
             .with("tables", members)
     };
-    let (counts, mut rest) = request.split_at_checked(members).ok_or_else(refused)?;
+    let tables = members / parts.0.len().max(1);
     let mut found = Vec::with_capacity(members);
-    for &count in counts {
-        let count = usize::try_from(count).map_err(|_| refused())?;
-        let (keys, behind) = rest.split_at_checked(count).ok_or_else(refused)?;
-        found.push(keys);
+    let mut rest = request;
+    for _ in &parts.0 {
+        let (counts, behind) = rest.split_at_checked(tables).ok_or_else(refused)?;
         rest = behind;
+        for &count in counts {
+            let count = usize::try_from(count).map_err(|_| refused())?;
+            let (keys, behind) = rest.split_at_checked(count).ok_or_else(refused)?;
+            found.push(keys);
+            rest = behind;
+        }
     }
     if rest.is_empty() {
         return Ok(found);
@@ -94,27 +119,35 @@ fn keys_of(request: &[i64], members: usize) -> Result<Vec<&[i64]>> {
     Err(refused())
 }
 
-const CONFIGS: Arg = Arg {
+pub(super) const CONFIGS: Arg = Arg {
     name: "configs",
     dtype: "uint8",
     shape: "(b)",
     doc: "The configurations of the members' tables: a JSON list of what MxRecTable takes.",
 };
-const REQUEST: Arg = Arg {
+pub(super) const REQUEST: Arg = Arg {
     name: "request",
     dtype: "int64",
     shape: "(r)",
-    doc: "That of the part, of MxRecDistinctSplit.",
+    doc: "That of the parts, of MxRecDistinctSplit.",
 };
-const SHARED_ERRORS: &str = "`ABORTED` if the process has not got the part: it was started again, \
+pub(super) const SHARED_ERRORS: &str = "`ABORTED` if the process has not got the part: it was started again, \
                              or the chief has not initialized or restored it yet; \
                              `INVALID_ARGUMENT` for another configuration than the one it was made \
                              with.";
 
+/// Which keys get rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Create {
+    None,
+    All,
+    Admitted,
+}
+
 /// Rows by key.
 pub(crate) struct Pull {
-    part: Partition,
-    create: bool,
+    parts: Parts,
+    create: Create,
     members: Members,
 }
 
@@ -127,33 +160,39 @@ impl OpKernel for Pull {
             name: "rows",
             dtype: "float",
             shape: "(f)",
-            doc: "The rows of the first member, then those of the second, and so on.",
+            doc: "Of the first part the rows of the first member, then those of the second, and so \
+                  on; then those of the second part.",
         }],
         attrs: &[
             PART,
             PARTS,
             Attr {
                 spec: "create: int",
-                doc: "1: unknown keys get rows; 0: they have none and read as zeros.",
+                doc: "1: unknown keys get rows; 0: they have none and read as zeros; 2: those get \
+                      rows that MxRecPartObserve has counted often enough, and others read as \
+                      zeros.",
             },
+            COUNT,
         ],
         errors:
             "`ABORTED` if the process has not got the part: it was started again, or the chief \
                  has not initialized or restored it yet; `INVALID_ARGUMENT` for another \
                  configuration than the one it was made with; `RESOURCE_EXHAUSTED` if new rows \
-                 would exceed the part's capacity. No key of any table then gets a row.",
+                 would exceed the part's capacity. No key of any table then gets a row; with \
+                 `create` 2 those of members before may have got some.",
         stateful: true,
         differentiable: false,
     };
 
     fn create(construction: &Construction) -> Result<Self> {
         let create = match construction.int("create")? {
-            0 => false,
-            1 => true,
-            other => return Err(Error::invalid("create must be 0 or 1").with("create", other)),
+            0 => Create::None,
+            1 => Create::All,
+            2 => Create::Admitted,
+            other => return Err(Error::invalid("create must be 0, 1 or 2").with("create", other)),
         };
         Ok(Self {
-            part: partition(construction)?,
+            parts: Parts::of(construction)?,
             create,
             members: Members::default(),
         })
@@ -161,8 +200,8 @@ impl OpKernel for Pull {
 
     fn compute(&self, context: &Context) -> Result<()> {
         let (configs, request) = (context.input(0)?, context.input(1)?);
-        let members = self.members.of(configs.values::<u8>()?, self.part)?;
-        let keys = keys_of(request.values::<i64>()?, members.len())?;
+        let members = self.members.of(configs.values::<u8>()?, &self.parts)?;
+        let keys = keys_of(request.values::<i64>()?, &self.parts, members.len())?;
         let parts = members
             .iter()
             .map(Member::find)
@@ -180,8 +219,8 @@ impl OpKernel for Pull {
             outs.push(front);
             rest = behind;
         }
-        if self.create {
-            read_new(&parts, &keys, outs)?;
+        if self.create != Create::None {
+            read_new(&parts, &keys, self.create == Create::Admitted, outs)?;
         } else {
             let group: Vec<KeysOf<'_>> = parts
                 .iter()
@@ -198,20 +237,32 @@ impl OpKernel for Pull {
     }
 }
 
-/// Reads rows; unknown keys get some first.
-fn read_new(parts: &[Arc<Part>], keys: &[&[i64]], outs: Vec<&mut [f32]>) -> Result<()> {
+/// Reads rows; unknown keys get some first, or those of them that are admitted.
+fn read_new(
+    parts: &[Arc<Part>],
+    keys: &[&[i64]],
+    by_admission: bool,
+    outs: Vec<&mut [f32]>,
+) -> Result<()> {
     let mut inverses: Vec<Vec<i32>> = keys.iter().map(|keys| vec![0; keys.len()]).collect();
-    let group = parts
-        .iter()
-        .zip(keys)
-        .zip(&mut inverses)
-        .map(|((part, keys), inverse)| IdsOf {
+    let group = parts.iter().zip(keys).zip(&mut inverses);
+    // Held until the rows are read: none of them becomes that of another key meanwhile.
+    let leases = if by_admission {
+        let admitted = group.map(|((part, keys), inverse)| {
+            let places: Vec<i32> = (0..inverse.len()).map(|at| at as i32).collect();
+            on(&part.table, || {
+                part.table.admit(pool()?, keys, None, &places, inverse)
+            })
+        });
+        admitted.collect::<Result<Vec<_>>>()?
+    } else {
+        let group = group.map(|((part, keys), inverse)| IdsOf {
             table: &part.table,
             ids: Ids::I64(keys),
             inverse,
         });
-    // Held until the rows are read: none of them becomes that of another key meanwhile.
-    let leases = Table::lease_many(pool()?, group.collect(), None)?;
+        Table::lease_many(pool()?, group.collect(), None)?
+    };
     let found: Vec<RowsOf<'_>> = parts
         .iter()
         .zip(&leases)
@@ -238,7 +289,7 @@ pub(crate) trait PushOptimizer: Optimizer {
 /// One step of an optimizer by key.
 pub(crate) struct Push<O> {
     optimizer: O,
-    part: Partition,
+    parts: Parts,
     counter: i32,
     groups: Vec<Members>,
 }
@@ -256,7 +307,7 @@ impl<O: PushOptimizer> OpKernel for Push<O> {
         let groups = members(construction)?;
         Ok(Self {
             optimizer: O::read(construction)?,
-            part: partition(construction)?,
+            parts: Parts::of(construction)?,
             counter: construction.int("counter")?,
             groups: (0..groups).map(|_| Members::default()).collect(),
         })
@@ -275,27 +326,36 @@ impl<O: PushOptimizer> OpKernel for Push<O> {
         }
         let mut rest = grads.values::<f32>()?;
         let given = rest.len();
-        let mut updates: Vec<Update<'_>> = Vec::new();
+        let mut asked = Vec::with_capacity(groups);
         for ((configs, request), known) in configs.iter().zip(&requests).zip(&self.groups) {
-            let members = known.of(configs.values::<u8>()?, self.part)?;
-            let keys = keys_of(request.values::<i64>()?, members.len())?;
-            for (member, keys) in members.iter().zip(keys) {
-                let part = member.find()?;
-                let floats = keys.len().saturating_mul(part.table.dim());
-                let Some((own, behind)) = rest.split_at_checked(floats) else {
-                    return Err(unequal(given));
-                };
-                rest = behind;
-                let one = KeyGradients { keys, grads: own };
-                match updates
-                    .iter_mut()
-                    .find(|update| Arc::ptr_eq(&update.part, &part))
-                {
-                    Some(update) => update.grads.push(one),
-                    None => updates.push(Update {
-                        part,
-                        grads: vec![one],
-                    }),
+            let members = known.of(configs.values::<u8>()?, &self.parts)?;
+            let keys = keys_of(request.values::<i64>()?, &self.parts, members.len())?;
+            asked.push((members, keys));
+        }
+        let mut updates: Vec<Update<'_>> = Vec::new();
+        let count = self.parts.0.len();
+        for part in 0..count {
+            for (members, keys) in &asked {
+                let tables = members.len() / count;
+                let of_part = members.iter().zip(keys).skip(part * tables).take(tables);
+                for (member, keys) in of_part {
+                    let part = member.find()?;
+                    let floats = keys.len().saturating_mul(part.table.dim());
+                    let Some((own, behind)) = rest.split_at_checked(floats) else {
+                        return Err(unequal(given));
+                    };
+                    rest = behind;
+                    let one = KeyGradients { keys, grads: own };
+                    match updates
+                        .iter_mut()
+                        .find(|update| Arc::ptr_eq(&update.part, &part))
+                    {
+                        Some(update) => update.grads.push(one),
+                        None => updates.push(Update {
+                            part,
+                            grads: vec![one],
+                        }),
+                    }
                 }
             }
         }
@@ -352,13 +412,14 @@ const REQUESTS: Arg = Arg {
     name: "requests",
     dtype: "N * int64",
     shape: "N times (r)",
-    doc: "Those of the part, of MxRecDistinctSplit.",
+    doc: "Those of the parts, of MxRecDistinctSplit.",
 };
 const GRADS: Arg = Arg {
     name: "grads",
     dtype: "float",
     shape: "(f)",
-    doc: "The gradients of the keys, in the order of the requests: of MxRecPackGradients.",
+    doc: "The gradients of the keys of the first part, in the order of the requests, then those of \
+          the second: of MxRecPackGradients.",
 };
 const UPDATED: Arg = Arg {
     name: "updated",
@@ -394,7 +455,7 @@ macro_rules! push {
                                           the requests; no key gets a row: the gradients of keys \
                                           without one are dropped and counted. Pushes of several \
                                           workers wait for each other for as long as one of them \
-                                          updates the same table."
+                                          updates the same part of a table."
                 ),
                 inputs: &[
                     PUSH_CONFIGS,
@@ -408,7 +469,7 @@ macro_rules! push {
                     },
                 ],
                 outputs: &[UPDATED],
-                attrs: &[GROUPS, PART, PARTS, COUNTER, $($attr),*],
+                attrs: &[GROUPS, PART, PARTS, COUNTER, COUNT, $($attr),*],
                 errors: SHARED_ERRORS,
                 stateful: true,
                 differentiable: false,

@@ -1,5 +1,5 @@
-//! Ops on many tables at once: `MxRecIdOffsetMany`, `MxRecClaimMany`, `MxRecEmbedMany`,
-//! `MxRecEmbedConcat`, `MxRecFindMany`, and one step of an optimizer,
+//! Ops on many tables at once: `MxRecIdOffsetMany`, `MxRecPrepareMany`, `MxRecClaimMany`,
+//! `MxRecEmbedMany`, `MxRecEmbedConcat`, `MxRecFindMany`, and one step of an optimizer,
 //! `MxRecApply<Optimizer>Many` and `MxRecApply<Optimizer>ManyByRestore`.
 
 use super::apply::{Hyper, Optimizer};
@@ -11,7 +11,9 @@ use crate::op_def::{Arg, OpDef};
 use crate::tf::{Construction, Context, Input, Lent, OpKernel, Output};
 use crate::threads::pool;
 use crate::{tables, trace};
-use mx_rec_kernels::{Error, IdsOf, KeysOf, LookupColumns, Result, RowGradients, RowsOf, Table};
+use mx_rec_kernels::{
+    Error, IdsOf, KeysOf, Lease, LookupColumns, Result, RowGradients, RowsOf, Table,
+};
 use std::sync::Arc;
 
 /// How many members the node has.
@@ -99,11 +101,52 @@ impl OpKernel for IdOffsetMany {
         let (tables, inputs) = (lists.tables()?, lists.list(1)?);
         let inputs: Vec<&Input> = inputs.iter().collect();
         let resolved = resolve_many(context, &tables, &inputs, self.limit)?;
-        for (at, (offsets, inverse)) in resolved.into_iter().enumerate() {
-            context.set(at, offsets)?;
-            context.set(members + at, inverse)?;
-        }
-        Ok(())
+        set_resolved(context, members, resolved)
+    }
+}
+
+/// Distinct keys and their rows in many tables, some steps early.
+pub(crate) struct PrepareMany {
+    members: usize,
+    limit: Option<usize>,
+}
+
+impl OpKernel for PrepareMany {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecPrepareMany",
+        doc: "MxRecPrepare in many tables at once, each with ids of its own; `limit` holds for \
+              each member. Members whose ids are one tensor are made distinct once, and their \
+              inverse is -1 if it is so for all of them. A batch that cannot be prepared does not \
+              keep the others from it.",
+        inputs: &[HANDLES, MANY_IDS],
+        outputs: MANY_RESOLVED,
+        attrs: &[MEMBERS, KEY_TYPE, LIMIT],
+        errors: "none of its own.",
+        stateful: true,
+        differentiable: false,
+    };
+
+    fn create(construction: &Construction) -> Result<Self> {
+        Ok(Self {
+            members: members(construction)?,
+            limit: limit(construction)?,
+        })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let members = self.members;
+        let lists = Lists { context, members };
+        let (tables, inputs) = (lists.tables()?, lists.list(1)?);
+        let inputs: Vec<&Input> = inputs.iter().collect();
+        let prepare = |group: Vec<IdsOf<'_>>| {
+            let pool = pool()?;
+            Ok(Table::prepare_many(pool, group, self.limit))
+        };
+        set_resolved(
+            context,
+            members,
+            with_leases(context, &tables, &inputs, prepare)?,
+        )
     }
 }
 
@@ -204,6 +247,31 @@ fn resolve_many(
     inputs: &[&Input],
     limit: Option<usize>,
 ) -> Result<Vec<(Lent, Output<i32>)>> {
+    with_leases(context, tables, inputs, |group| {
+        Table::lease_many(pool()?, group, limit)
+    })
+}
+
+/// Sets the outputs of an op that resolves keys.
+fn set_resolved(
+    context: &Context,
+    members: usize,
+    resolved: Vec<(Lent, Output<i32>)>,
+) -> Result<()> {
+    for (at, (offsets, inverse)) in resolved.into_iter().enumerate() {
+        context.set(at, offsets)?;
+        context.set(members + at, inverse)?;
+    }
+    Ok(())
+}
+
+/// The offsets and the inverse of batches of ids, as `lease` gives them.
+fn with_leases(
+    context: &Context,
+    tables: &[Arc<Table>],
+    inputs: &[&Input],
+    lease: impl FnOnce(Vec<IdsOf<'_>>) -> Result<Vec<Lease>>,
+) -> Result<Vec<(Lent, Output<i32>)>> {
     let mut inverses = inputs
         .iter()
         .map(|input| context.allocate::<i32>(&input.dims()))
@@ -216,8 +284,7 @@ fn resolve_many(
             inverse: inverse.values(),
         });
     }
-    let leases = Table::lease_many(pool()?, group, limit)?;
-    let offsets = leases
+    let offsets = lease(group)?
         .into_iter()
         .map(|lease| context.lend(lease))
         .collect::<Result<Vec<_>>>()?;

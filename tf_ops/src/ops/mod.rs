@@ -5,6 +5,7 @@ mod ahead;
 mod apply;
 mod bags;
 mod cluster;
+mod cluster_admission;
 mod cluster_parts;
 mod cluster_rows;
 mod fields;
@@ -56,6 +57,7 @@ macro_rules! for_each_op {
             pooled::ReducePooled,
             pooled::PooledWeightGradient,
             grouped::IdOffsetMany,
+            grouped::PrepareMany,
             grouped::ClaimMany,
             grouped::EmbedMany,
             grouped::EmbedConcat,
@@ -128,6 +130,9 @@ macro_rules! for_each_op {
             cluster_parts::StagePart,
             cluster_parts::Close,
             cluster_parts::Publish,
+            cluster_admission::PartObserve,
+            cluster_parts::PartSetThreshold,
+            cluster_parts::PartEvict,
             variables::CheckedIds,
             variables::FindInitial
         )

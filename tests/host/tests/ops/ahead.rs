@@ -50,6 +50,51 @@ fn keys_of_a_prepared_batch_are_seen_once_they_are_claimed() {
 
 #[test]
 #[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn batches_of_many_tables_are_prepared_by_one_op_and_claimed_each() {
+    let graph = Graph::new();
+    let tables = ["a", "b"].map(|name| Table::new(&graph, name, json!({})));
+    let ids = [(); 2].map(|()| graph.placeholder::<i64>(&None));
+    let handles = tables.map(|table| table.handle);
+    let prepare = graph.node("MxRecPrepareMany").inputs(&handles).inputs(&ids);
+    let prepare = prepare.finish().expect("MxRecPrepareMany");
+    let offsets = [(); 2].map(|()| graph.placeholder::<i64>(&None));
+    let places = [(); 2].map(|()| graph.placeholder::<i32>(&None));
+    let claims = [0, 1].map(|at: usize| {
+        let claim = tables[at].node("MxRecClaim").input(ids[at]);
+        let claim = claim.input(offsets[at]).input(places[at]).finish();
+        claim.expect("MxRecClaim")
+    });
+    let session = Session::new(&graph).expect("a session");
+    let keys = [
+        Tensor::new(&[2, 2], &[7_i64, -1, 8, 7]),
+        Tensor::vector(&[9_i64]),
+    ];
+    let feeds: Vec<_> = ids.into_iter().zip(&keys).collect();
+    let outputs = [0, 1, 2, 3].map(|at| prepare.output(at));
+    let ahead = session
+        .run(&feeds, &outputs, &[])
+        .expect("MxRecPrepareMany");
+    assert_eq!(ahead[2].values::<i32>(), [0, -1, 1, 0]);
+    assert_eq!(ahead[3].values::<i32>(), [0]);
+    assert_eq!(tables.map(|table| table.size(&session)), [0, 0]);
+    for at in 0..2 {
+        let feeds = [
+            (ids[at], &keys[at]),
+            (offsets[at], &ahead[at]),
+            (places[at], &ahead[2 + at]),
+        ];
+        let claimed = session.run(&feeds, &[claims[at].output(0)], &[]);
+        let claimed = claimed.expect("MxRecClaim");
+        assert_eq!(claimed[0].values::<i64>(), ahead[at].values::<i64>());
+    }
+    let half = vec![0.5; DIM];
+    let rows = tables.map(|table| table.rows(&session));
+    assert_eq!(rows[0], [(7, half.clone()), (8, half.clone())]);
+    assert_eq!(rows[1], [(9, half)]);
+}
+
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
 fn a_key_gets_a_row_when_it_was_counted_often_enough_and_loses_it_when_it_is_old() {
     let graph = Graph::new();
     let table = Table::new(&graph, "t", json!({}));

@@ -1,0 +1,234 @@
+"""C1 to C4: tables on parameter servers beside TensorFlow's partitioned variables on the same ones.
+
+Each case starts its processes on the loopback interface. Both sides are trained in turn by the same
+workers on the same batches, so that noise hits both alike.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+from cluster.proxy import Proxy
+from cluster.task import PREFIX
+from session import measure
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PEER = "partitioned variables, tf.unique, LazyAdam"
+STANDARD = {"tables": 26, "rows": 100000, "dim": 16, "batch": 2048, "batches": 12, "steps": 6,
+            "rounds": 12}
+SHORT = {"tables": 3, "rows": 2000, "dim": 16, "batch": 64, "batches": 2, "steps": 2, "rounds": 2}
+
+
+class Cluster:
+    """The processes of a case.
+
+    Args:
+        sizes: How much it does.
+        servers, workers: How many.
+        counted: Whether what workers and servers exchange goes through counting proxies.
+
+    Attributes:
+        distinct: Distinct keys of a batch, summed over the tables, on average.
+    """
+
+    def __init__(self, sizes, servers, workers, counted=False):
+        sockets = [socket.socket() for _ in range(servers + workers)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        addresses = [one.getsockname() for one in sockets]
+        for one in sockets:
+            one.close()
+        real = ["%s:%d" % address for address in addresses]
+        self._proxies = [Proxy(address) for address in addresses] if counted else []
+        shown = [proxy.address for proxy in self._proxies] or real
+        self._processes, self._errors = {}, {}
+        try:
+            names = [("ps", at) for at in range(servers)] + [("worker", at) for at in range(workers)]
+            for number, (job, index) in enumerate(names):
+                # Each knows the others by their proxies, and itself as it is.
+                own = list(shown)
+                own[number] = real[number]
+                self._start(job, index, {"ps": own[:servers], "worker": own[servers:]}, sizes)
+                if (job, index) == ("ps", servers - 1):
+                    for at in range(servers):
+                        self._read("ps", at)
+                if job == "worker":
+                    # The chief initializes before others come.
+                    self.distinct = self._read(job, index)["distinct"]
+        except BaseException:
+            self.close()
+            raise
+        self.workers = workers
+
+    def _start(self, job, index, cluster, sizes):
+        task = {"cluster": cluster, "job": job, "index": index, "sizes": sizes}
+        self._errors[job, index] = tempfile.TemporaryFile("w+")
+        environment = dict(os.environ, CLUSTER_BENCH=json.dumps(task), TF_CPP_MIN_LOG_LEVEL="2",
+                           PYTHONPATH=os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")]))
+        environment.pop("TF_CONFIG", None)
+        self._processes[job, index] = subprocess.Popen(
+            [sys.executable, "-W", "ignore", os.path.join(HERE, "cluster", "task.py")],
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self._errors[job, index], universal_newlines=True)
+
+    def _read(self, job, index):
+        for line in self._processes[job, index].stdout:
+            if line.startswith(PREFIX):
+                return json.loads(line[len(PREFIX):])
+        self._errors[job, index].seek(0)
+        raise RuntimeError("%s %d has ended:\n%s" % (
+            job, index, "".join(self._errors[job, index].readlines()[-15:])))
+
+    def ask(self, side, first, count):
+        """Lets all workers train a side at the same time.
+
+        Returns:
+            Milliseconds for each step of any worker.
+        """
+        began = time.perf_counter()
+        for at in range(self.workers):
+            pipe = self._processes["worker", at].stdin
+            pipe.write("%s %d %d\n" % (side, first, count))
+            pipe.flush()
+        answers = [self._read("worker", at) for at in range(self.workers)]
+        seconds = time.perf_counter() - began
+        return answers[0] if side == "sum" else seconds * 1e3 / (count * self.workers)
+
+    def processor_time(self, job):
+        """Milliseconds of processor time that all tasks of a job have used."""
+        total = 0
+        for (name, _), process in self._processes.items():
+            if name == job:
+                with open("/proc/%d/stat" % process.pid) as file:
+                    fields = file.read().rpartition(")")[2].split()
+                total += int(fields[11]) + int(fields[12])
+        return total * 1e3 / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def bytes(self):
+        """Bytes that went through the proxies."""
+        return sum(proxy.bytes for proxy in self._proxies)
+
+    def close(self):
+        """Ends all processes."""
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+            process.stdin.close()
+            process.stdout.close()
+
+
+def measured(sizes, servers, workers):
+    """Times both sides in turn.
+
+    Returns:
+        For each side (ours, peer): milliseconds a step, an array of rounds, and the processor time
+        a step of the servers and of the workers, in milliseconds.
+    """
+    sides = ("ours", "peer")
+    with contextlib.closing(Cluster(sizes, servers, workers)) as cluster:
+        for side in sides:
+            # All keys have rows, and all memory is touched, before anything is measured.
+            cluster.ask(side, 0, sizes["batches"])
+        times = {side: [] for side in sides}
+        processor = {side: np.zeros(2) for side in sides}
+        for number in range(sizes["rounds"]):
+            for side in sides if number % 2 else sides[::-1]:
+                before = np.array([cluster.processor_time(job) for job in ("ps", "worker")])
+                times[side].append(cluster.ask(side, number * sizes["steps"], sizes["steps"]))
+                after = np.array([cluster.processor_time(job) for job in ("ps", "worker")])
+                processor[side] += after - before
+        if workers == 1:
+            found = cluster.ask("sum", 0, 0)
+            if found["size"] == 0 or not found["gap"] <= 1e-3:
+                raise RuntimeError("the two sides differ: %r" % (found,))
+        steps = sizes["rounds"] * sizes["steps"] * workers
+        return [(np.array(times[side]), processor[side] / steps) for side in sides]
+
+
+def words(sizes, servers, workers):
+    """What a case is, in words."""
+    return "%d tables, batch %s, %d ps, %d worker%s" % (
+        sizes["tables"], "{:,}".format(sizes["batch"]), servers, workers, "s" * (workers > 1))
+
+
+def steps(sizes):
+    """C1: steps of one and of two workers; C3: one server and two; C4: the servers' work."""
+    figures, ours_of, work = [], {}, {}
+    for servers, workers in ((2, 1), (2, 2), (1, 1)):
+        (ours, ours_work), (peer, peer_work) = measured(sizes, servers, workers)
+        ours_of[servers, workers], work[servers, workers] = ours, ours_work
+        mark = "" if (servers, workers) == (2, 1) else " %dps %dw" % (servers, workers)
+        figures.append(measure.figure(
+            "C1" + mark, "cluster step, " + words(sizes, servers, workers), ours, peer, 2.0, True,
+            PEER))
+        print("%s: processor time a step, servers and workers: ours %.1f and %.1f ms, peer %.1f and "
+              "%.1f ms" % ((words(sizes, servers, workers),) + tuple(ours_work) + tuple(peer_work)),
+              flush=True)
+        if (servers, workers) == (2, 1):
+            figures.append(measure.figure(
+                "C4", "processor time of the servers, " + words(sizes, servers, workers),
+                ours_work[:1], peer_work[:1], 2.0, True, PEER))
+    figures.append(measure.figure(
+        "C3", "cluster step, two ps beside one", ours_of[2, 1], ours_of[1, 1], 1.0, True,
+        "the same on one ps"))
+    (two, at_work), (one, _) = work[2, 1], work[1, 1]
+    # A request costs what a second server adds; the rest is shared by all servers.
+    request = max(two - one, 0.0)
+    on_sixteen = (one - request) / 16 + request
+    print("calculation: a request and its push cost a server %.2f ms, the rest of a step %.2f ms. "
+          "With 16 ps each spends %.2f ms a step, so that with one core each they serve %.0f steps/s,"
+          " which %.0f workers with one core each ask for" % (
+              request, one - request, on_sixteen, 1e3 / on_sixteen, at_work / on_sixteen),
+          flush=True)
+    return figures
+
+
+def traffic(sizes):
+    """C2: bytes between worker and servers, beside the formula."""
+    with contextlib.closing(Cluster(sizes, 2, 1, counted=True)) as cluster:
+        found = {}
+        for side in ("ours", "peer"):
+            cluster.ask(side, 0, sizes["batches"])
+            before = cluster.bytes
+            cluster.ask(side, 0, sizes["batches"])
+            # What the servers still send when the worker is done.
+            time.sleep(0.5)
+            found[side] = (cluster.bytes - before) / sizes["batches"]
+        formula = cluster.distinct * (8 + 8 * sizes["dim"])
+    print("bytes a step: ours %.0f, peer %.0f, formula %.0f (%.0f distinct keys)" % (
+        found["ours"], found["peer"], formula, cluster.distinct), flush=True)
+    figure = measure.figure("C2", "bytes between worker and ps, " + words(sizes, 2, 1),
+                            [found["ours"]], [formula], 1.1, False, "distinct x (8 + 8 dim)")
+    figure["unit"] = "bytes"
+    return [figure]
+
+
+CASES = {"C1": steps, "C2": traffic, "C3": steps, "C4": steps}
+
+
+def main():
+    """Runs what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", required=True, help="file to append figures to")
+    parser.add_argument("--only", help="comma separated targets, e.g. C1,C2")
+    parser.add_argument("--short", action="store_true", help="small sizes; not a measurement")
+    options = parser.parse_args()
+    wanted = options.only.split(",") if options.only else sorted(CASES)
+    sizes = SHORT if options.short else STANDARD
+    for case in [one for one in (steps, traffic)
+                 if any(CASES.get(target) is one for target in wanted)]:
+        measure.emit(case(sizes), options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

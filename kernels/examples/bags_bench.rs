@@ -1,0 +1,200 @@
+//! Measures what each part of a step with bags takes, engine alone, one JSON line per part.
+//!
+//! ```text
+//! cargo run --release -p mx_rec_kernels --example bags_bench -- [--quick] [--threads N] [--reps N] [--rows N]
+//!     [--dim N] [--bags N] [--length N] [--tables N] [--only NAME]
+//! ```
+//! `ours` is the median of milliseconds for one batch in all tables, ids drawn by Zipf's law
+//! (exponent 1.05); `peer` is the sum of the same rows in arrays, at places that are known.
+
+mod support;
+
+use mx_rec_kernels::{
+    Absent, Bags, Ids, LazyAdam, Lease, LookupGradients, Pool, Result, RowOptimizer, Table,
+};
+use std::hint::black_box;
+use std::sync::Arc;
+use support::arguments::Arguments;
+use support::{draw, fill, key, line, median, table, time};
+
+/// Batches that are drawn.
+const BATCHES: usize = 8;
+
+fn main() -> Result<()> {
+    let arguments = Arguments::of_process();
+    let number = |name: &str, full, small| arguments.number(name, full, small);
+    let (rows, dim) = (number("--rows", 200_000, 20_000), number("--dim", 32, 32));
+    let (bags, length) = (number("--bags", 4096, 256), number("--length", 20, 20));
+    let (tables, reps) = (number("--tables", 4, 2), number("--reps", 41, 5));
+    let pool = Pool::new(number("--threads", 2, 2))?;
+    let only = arguments.text("--only");
+    let n = bags * length;
+    let mut sides = Vec::new();
+    for at in 0..tables {
+        sides.push(Side::new(&pool, at, rows, dim, n)?);
+    }
+    let ends: Vec<i64> = (1..=bags).map(|bag| (bag * length) as i64).collect();
+    let described = Bags {
+        ends: &ends,
+        weights: None,
+        divisors: None,
+    };
+    let optimizer = LazyAdam::new(0.01, 0.9, 0.999, 1e-8, 0.9, 0.999)?;
+    let mut work = Work {
+        pool: &pool,
+        bags: &described,
+        dim,
+        optimizer: &optimizer,
+        out: vec![0.0; bags * dim],
+        inverse: vec![vec![0; n]; tables],
+        leases: Vec::new(),
+    };
+    let parts: [(&str, Part<'_>); 5] = [
+        ("known", |work, sides, at| work.known(sides, at)),
+        ("evaluation", |work, sides, at| work.evaluate(sides, at)),
+        ("distinct", |work, sides, at| work.distinct(sides, at)),
+        ("pooled", |work, sides, at| work.pool(sides, at)),
+        ("update", |work, sides, at| work.update(sides, at)),
+    ];
+    let mut times = vec![Vec::new(); parts.len()];
+    for rep in 0..reps + 5 {
+        for ((name, part), times) in parts.iter().zip(&mut times) {
+            let is_wanted = only.is_none_or(|only| only == *name) || *name == "distinct";
+            let taken = match is_wanted {
+                true => time(|| part(&mut work, &sides, rep % BATCHES)),
+                false => 0.0,
+            };
+            if rep >= 5 {
+                times.push(taken);
+            }
+        }
+    }
+    let medians: Vec<f64> = times.iter_mut().map(|times| median(times)).collect();
+    for ((name, _), ours) in parts.iter().zip(&medians) {
+        let peer = medians[0];
+        line("bags", name, *ours, peer, peer / ours, 0.0, true);
+    }
+    Ok(())
+}
+
+type Part<'a> = fn(&mut Work<'a>, &[Side], usize) -> Result<()>;
+
+/// A table, the same rows as an array, and ids.
+struct Side {
+    table: Arc<Table>,
+    array: Vec<f32>,
+    keys: Vec<Vec<i64>>,
+    places: Vec<Vec<u32>>,
+}
+
+impl Side {
+    fn new(pool: &Pool, at: usize, rows: usize, dim: usize, n: usize) -> Result<Side> {
+        let table = table(dim, rows as u64 + rows as u64 / 16)?;
+        fill(&table, pool, 0, rows, 65_536, |_| {})?;
+        let mut sum = 0.0;
+        let weights = (1..=rows).map(|rank| {
+            sum += (rank as f64).powf(-1.05);
+            sum
+        });
+        let cumulated: Vec<f64> = weights.collect();
+        // Popular rows lie anywhere.
+        let step = 7919 + 2 * at;
+        let mut keys = Vec::new();
+        let mut places = Vec::new();
+        for batch in 0..BATCHES {
+            let drawn = draw((at * BATCHES + batch) as u64 + 1, n, 1 << 40);
+            let ranks = drawn.iter().map(|&one| {
+                let wanted = one as f64 / (1_u64 << 40) as f64 * sum;
+                cumulated.partition_point(|&upto| upto < wanted)
+            });
+            let of: Vec<u32> = ranks.map(|rank| (rank * step % rows) as u32).collect();
+            keys.push(of.iter().map(|&place| key(i64::from(place))).collect());
+            places.push(of);
+        }
+        Ok(Side {
+            table: Arc::new(table),
+            array: vec![0.5; rows * dim],
+            keys,
+            places,
+        })
+    }
+}
+
+/// What the parts of a step share.
+struct Work<'a> {
+    pool: &'a Pool,
+    bags: &'a Bags<'a>,
+    dim: usize,
+    optimizer: &'a dyn RowOptimizer,
+    out: Vec<f32>,
+    inverse: Vec<Vec<i32>>,
+    leases: Vec<Lease>,
+}
+
+impl Work<'_> {
+    fn known(&mut self, sides: &[Side], batch: usize) -> Result<()> {
+        let (dim, length) = (self.dim, self.bags.ends[0] as usize);
+        for side in sides {
+            let bags = self.bags.len();
+            let half = bags.div_ceil(self.pool.threads());
+            let work = side.places[batch]
+                .chunks(half * length)
+                .zip(self.out.chunks_mut(half * dim));
+            self.pool
+                .try_each(work.collect(), |(places, out): (&[u32], &mut [f32])| {
+                    for (bag, out) in places.chunks(length).zip(out.chunks_mut(dim)) {
+                        out.fill(0.0);
+                        for &place in bag {
+                            let row = &side.array[place as usize * dim..][..dim];
+                            out.iter_mut().zip(row).for_each(|(sum, one)| *sum += one);
+                        }
+                    }
+                    Ok(())
+                })?;
+        }
+        black_box(&self.out);
+        Ok(())
+    }
+
+    fn evaluate(&mut self, sides: &[Side], batch: usize) -> Result<()> {
+        sides.iter().try_for_each(|side| {
+            let ids = Ids::I64(&side.keys[batch]);
+            let out = &mut self.out;
+            side.table
+                .find_pooled(self.pool, ids, self.bags, Absent::Zeros, out)
+        })
+    }
+
+    fn distinct(&mut self, sides: &[Side], batch: usize) -> Result<()> {
+        self.leases.clear();
+        for (side, inverse) in sides.iter().zip(&mut self.inverse) {
+            let ids = Ids::I64(&side.keys[batch]);
+            let lease = side.table.lease(self.pool, ids, None, inverse)?;
+            self.leases.push(lease);
+        }
+        Ok(())
+    }
+
+    fn pool(&mut self, sides: &[Side], _: usize) -> Result<()> {
+        for ((side, inverse), lease) in sides.iter().zip(&self.inverse).zip(&self.leases) {
+            let (offsets, out) = (lease.offsets(), &mut self.out);
+            side.table
+                .embed_pooled(self.pool, offsets, inverse, self.bags, out)?;
+        }
+        Ok(())
+    }
+
+    fn update(&mut self, sides: &[Side], _: usize) -> Result<()> {
+        for ((side, inverse), lease) in sides.iter().zip(&self.inverse).zip(&self.leases) {
+            let lookup = LookupGradients {
+                offsets: lease.offsets(),
+                inverse,
+                grads: &self.out,
+                bags: Some(*self.bags),
+            };
+            side.table
+                .apply_lookups(self.pool, &[lookup], self.optimizer)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,238 @@
+//! Moves rows of a table between memory and disk until those that a verb needs are in memory.
+//!
+//! One thread at a time moves the rows of a table: it has the `turn`. Others that need rows wait for
+//! it; verbs that find theirs in memory do not.
+//!
+//! Until there are more rows than memory may hold, a table with a tier is a table in memory. The
+//! first thread that needs more room lets rows go to disk from then on ([`Content::spill`]), under
+//! the locks of the index, of the flight and of the content; leases there are keep their rows.
+
+use super::content::Content;
+use super::offset::{row_of, Unfit};
+use super::tier::Tier;
+use super::Table;
+use crate::mem::NONE;
+use crate::rows::{Begun, Pinned, Request};
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::{Error, Kind, Pool, Result};
+use std::borrow::Cow;
+use std::time::{Duration, Instant};
+
+/// How long a thread waits for rows that other threads have pinned for a moment.
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// After so many pauses in a row a verb fails: no other verb takes so long.
+const MOST_PAUSES: u32 = 300_000;
+
+/// Who needs rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// A lookup of a step, which waits: batches ahead make room for it.
+    Lookup,
+    /// A verb that uses what was looked up before; it waits, too.
+    Use,
+    /// A lookup ahead of its step: rows of leases and of other verbs stay.
+    Ahead,
+}
+
+/// What a verb needs in memory.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'w> {
+    pub(super) rows: WantedRows<'w>,
+    /// Places for so many new rows.
+    pub(super) new: usize,
+}
+
+/// Which rows are wanted. They may repeat.
+#[derive(Clone, Copy)]
+pub(super) enum WantedRows<'w> {
+    /// Those that the index had.
+    Found(&'w [u32]),
+    /// Those of offsets, as far as these are good.
+    Of(&'w [i64]),
+}
+
+impl<'w> WantedRows<'w> {
+    fn list(self, content: &Content) -> Cow<'w, [u32]> {
+        match self {
+            WantedRows::Found(rows) => rows.into(),
+            WantedRows::Of(offsets) => rows_of(content, offsets).collect(),
+        }
+    }
+}
+
+impl Table {
+    /// Brings rows into memory, and makes places for new ones free. `None`: batches ahead have no
+    /// room. The caller holds no lock, and no pins of this table.
+    pub(super) fn bring_in(
+        &self,
+        pool: &Pool,
+        tier: &Tier,
+        wanted: Wanted<'_>,
+        need: Need,
+    ) -> Result<Option<Pinned>> {
+        if let Some(pinned) = self.find_in_memory(tier, wanted, need) {
+            return Ok(Some(pinned));
+        }
+        let start = Instant::now();
+        let done = self.exchange(pool, tier, wanted, need);
+        if need != Need::Ahead {
+            let waited = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            tier.waited.fetch_add(waited, Relaxed);
+        }
+        done
+    }
+
+    /// Pins what is wanted if all is in memory already.
+    fn find_in_memory(&self, tier: &Tier, wanted: Wanted<'_>, need: Need) -> Option<Pinned> {
+        let content = self.content().read();
+        tier.note(&content);
+        if !content.has_frames(wanted.new) {
+            return None;
+        }
+        let Some(tiered) = content.store.tiered() else {
+            return content.store.hold();
+        };
+        let rows = wanted.rows.list(&content);
+        if !tiered.has_all(rows.iter().copied()) {
+            return None;
+        }
+        if need != Need::Use {
+            let hits = tiered.touch(rows.iter().copied());
+            tier.hits.fetch_add(hits, Relaxed);
+        }
+        Some(tiered.pin(rows.iter().copied()))
+    }
+
+    /// Moves rows until all that is wanted is in memory.
+    fn exchange(
+        &self,
+        pool: &Pool,
+        tier: &Tier,
+        wanted: Wanted<'_>,
+        need: Need,
+    ) -> Result<Option<Pinned>> {
+        let _turn = tier.turn.lock();
+        let (mut is_first, mut pauses) = (true, 0);
+        loop {
+            let mut content = self.content().write();
+            let rows = wanted.rows.list(&content);
+            let Some(tiered) = content.store.tiered_mut() else {
+                if content.has_frames(wanted.new) {
+                    return Ok(content.store.hold());
+                }
+                drop(content);
+                self.spill(pool, tier)?;
+                continue;
+            };
+            if std::mem::replace(&mut is_first, false) && need != Need::Use {
+                let hits = tiered.touch(rows.iter().copied());
+                tier.hits.fetch_add(hits, Relaxed);
+            }
+            let begun = tiered.begin(Request {
+                rows: &rows,
+                new: wanted.new,
+            });
+            match begun.map_err(|error| error.with("table", &self.config().name))? {
+                Begun::Ready(pinned) => return Ok(Some(pinned)),
+                Begun::Blocked => {
+                    drop(content);
+                    if need == Need::Ahead {
+                        return Ok(None);
+                    }
+                    if !self.give_up(tier) {
+                        // Other verbs hold them, and wait for nothing that this thread has.
+                        pauses += 1;
+                        if pauses > MOST_PAUSES {
+                            return Err(self.no_room(rows.len() + wanted.new));
+                        }
+                        std::thread::sleep(PAUSE);
+                    }
+                }
+                Begun::Exchange(mut exchange) => {
+                    drop(content);
+                    let ran = exchange.run(pool);
+                    if ran.is_ok() {
+                        tier.misses.fetch_add(exchange.arrivals() as u64, Relaxed);
+                    }
+                    let mut content = self.content().write();
+                    let tiered = content.store.tiered_mut();
+                    let is_current = tiered.as_ref().is_some_and(|one| one.is_of(&exchange));
+                    match tiered {
+                        Some(tiered) => tiered.finish(exchange),
+                        None => exchange.abandon(),
+                    }
+                    if let (Err(error), true) = (ran, is_current) {
+                        drop(content);
+                        return Err(self.lost(error, None));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lets rows go to disk from now on, if none has gone yet.
+    fn spill(&self, pool: &Pool, tier: &Tier) -> Result<()> {
+        let index = self.index().read();
+        let mut flight = self.flight().lock();
+        let mut content = self.content().write();
+        if content.store.tiered().is_some() {
+            return Ok(());
+        }
+        content
+            .spill(pool, &index, flight.staged_rows())
+            .map_err(|error| error.with("table", &self.config().name))?;
+        flight.pin_all(|offsets| self.pin(&content, offsets));
+        tier.note(&content);
+        Ok(())
+    }
+
+    /// Pins the rows of offsets that are in memory. `None` as long as all rows are.
+    pub(super) fn pin(&self, content: &Content, offsets: &[i64]) -> Option<Pinned> {
+        let tiered = content.store.tiered()?;
+        Some(tiered.pin(offsets.iter().map(|&offset| row_of(offset))))
+    }
+
+    #[cold]
+    fn no_room(&self, wanted: usize) -> Error {
+        Error::new(
+            Kind::ResourceExhausted,
+            "verbs that run at once hold all rows that may be in memory: raise \
+             device_vocabulary_size or host_vocabulary_size",
+        )
+        .with("table", &self.config().name)
+        .with("wanted", wanted)
+        .with(
+            "rows_in_memory",
+            self.tier().map_or(0, |one| one.setup.ram_rows),
+        )
+    }
+
+    /// Lets the rows of all leases go, and takes back what was staged. False: there were none.
+    fn give_up(&self, tier: &Tier) -> bool {
+        let mut flight = self.flight().lock();
+        let given_up = flight.give_up();
+        tier.given_up.fetch_add(given_up, Relaxed);
+        if flight.has_loose() {
+            let mut content = self.content().write();
+            flight.settle(&mut content);
+        }
+        given_up > 0
+    }
+}
+
+/// The rows of those offsets that are good.
+fn rows_of<'c>(content: &'c Content, offsets: &'c [i64]) -> impl Iterator<Item = u32> + 'c {
+    let known = content.offsets();
+    let row = move |&offset: &i64| match known.row(offset) {
+        Ok(row) | Err(Unfit::Retired(row)) if row != NONE => Some(row),
+        _ => None,
+    };
+    offsets.iter().filter_map(row)
+}
+
+/// Whether all rows of the offsets that are good are in memory.
+pub(super) fn has_all(content: &Content, offsets: &[i64]) -> bool {
+    let tiered = content.store.tiered();
+    tiered.is_none_or(|tiered| tiered.has_all(rows_of(content, offsets)))
+}

@@ -1,0 +1,92 @@
+//! Pushes of several workers: none waits for ever, none is lost or torn, and those to one cut table
+//! overlap.
+
+use mx_rec_kernels::{Ids, IdsOf, Initializer, KeyGradients, Pool, Push, Sgd, Table, TableConfig};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::sync::Arc;
+use std::time::Duration;
+
+const DIM: usize = 8;
+
+fn table(at: usize) -> Arc<Table> {
+    let config = TableConfig {
+        name: format!("table_{at}"),
+        dim: DIM,
+        capacity: 10_000_000,
+        seed: at as u64,
+        initializer: Initializer::Zeros,
+        init_param: 1.0,
+        frozen_keys: Vec::new(),
+        admission_sketch_bytes: 0,
+    };
+    Arc::new(Table::new(config).unwrap())
+}
+
+fn make_rows(pool: &Pool, table: &Arc<Table>, keys: &[i64]) {
+    let mut inverse = vec![0; keys.len()];
+    let one = IdsOf {
+        table,
+        ids: Ids::I64(keys),
+        inverse: &mut inverse,
+    };
+    drop(Table::lease_many(pool, vec![one], None).unwrap());
+}
+
+/// A helper thread of the pool that waits for a lock, whose holder waits for the helper.
+#[test]
+fn a_push_of_small_tables_ends_while_others_make_rows_and_push_to_one_of_them() {
+    let pool = Arc::new(Pool::new(2).unwrap());
+    let tables: Vec<Arc<Table>> = (0..8).map(table).collect();
+    let small: Vec<i64> = (0..3000).collect();
+    let large: Vec<i64> = (0..60_000).collect();
+    for table in &tables {
+        make_rows(&pool, table, &small);
+    }
+    make_rows(&pool, &tables[5], &large);
+    let (done, ended) = channel();
+    let over = Arc::new(AtomicBool::new(false));
+    let begin = |work: Box<dyn Fn(usize) + Send>| {
+        let (done, over) = (done.clone(), Arc::clone(&over));
+        std::thread::spawn(move || {
+            for round in 0..150 {
+                if over.load(SeqCst) {
+                    break;
+                }
+                work(round);
+            }
+            let _ = done.send(());
+        });
+    };
+    let push = |keys: Vec<i64>, tables: Vec<Arc<Table>>| {
+        let pool = Arc::clone(&pool);
+        let grads = vec![1.0; keys.len() * DIM];
+        Box::new(move |_: usize| {
+            let sgd = Sgd::new(1.0, 0.0).unwrap();
+            let pushes: Vec<Push<'_>> = tables
+                .iter()
+                .map(|table| Push {
+                    table,
+                    grads: vec![KeyGradients {
+                        keys: &keys,
+                        grads: &grads,
+                    }],
+                    optimizer: &sgd,
+                })
+                .collect();
+            Table::push_many(&pool, &pushes).unwrap();
+        })
+    };
+    begin(push(small, tables.clone()));
+    begin(push(large, vec![Arc::clone(&tables[5])]));
+    let (pool, contested) = (Arc::clone(&pool), Arc::clone(&tables[5]));
+    begin(Box::new(move |round| {
+        let start = 100_000 + 20_000 * round as i64;
+        make_rows(&pool, &contested, &(start..start + 20_000).collect::<Vec<_>>());
+    }));
+    for _ in 0..3 {
+        ended
+            .recv_timeout(Duration::from_secs(60))
+            .expect("threads wait for each other");
+    }
+}

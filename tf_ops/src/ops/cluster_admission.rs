@@ -1,0 +1,117 @@
+//! Admission to the parts of tables that a parameter server holds: `MxRecPartObserve`.
+//! `MxRecPull` with `create` 2 gives rows to keys that were counted often enough.
+
+use super::admission::{threshold, time};
+use super::cluster::{COUNT, PART, PARTS};
+use super::cluster_rows::{keys_of, Members, Parts, CONFIGS, REQUEST, SHARED_ERRORS};
+use super::support::on;
+use crate::op_def::{Arg, Attr, OpDef};
+use crate::tf::{Construction, Context, OpKernel};
+use crate::threads::pool;
+use mx_rec_kernels::{Error, Result, Thresholds};
+
+/// Keys of a worker's batch, counted.
+pub(crate) struct PartObserve {
+    parts: Parts,
+    members: Members,
+    thresholds: Thresholds,
+}
+
+impl OpKernel for PartObserve {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecPartObserve",
+        doc: "MxRecObserve of the keys of a request: counts each `weight` times its occurrences, \
+              and notes when it was seen. MxRecPull is to follow, after all lookups of the tables \
+              in this step have been observed.",
+        inputs: &[
+            CONFIGS,
+            REQUEST,
+            Arg {
+                name: "times",
+                dtype: "int32",
+                shape: "(k)",
+                doc: "How often each key of the request occurs, of MxRecDistinctSplit.",
+            },
+            Arg {
+                name: "weight",
+                dtype: "int32",
+                shape: "()",
+                doc: "Factor of the occurrences, 0 or more.",
+            },
+            Arg {
+                name: "timestamp",
+                dtype: "int64",
+                shape: "() or (0) or (1)",
+                doc: "As of MxRecObserve.",
+            },
+        ],
+        outputs: &[Arg {
+            name: "observed",
+            dtype: "int64",
+            shape: "()",
+            doc: "How many keys were counted.",
+        }],
+        attrs: &[
+            PART,
+            PARTS,
+            Attr {
+                spec: "access_threshold: int",
+                doc: "As of MxRecObserve.",
+            },
+            Attr {
+                spec: "eviction_threshold: int",
+                doc: "As of MxRecObserve.",
+            },
+            COUNT,
+        ],
+        errors: SHARED_ERRORS,
+        stateful: true,
+        differentiable: false,
+    };
+
+    fn create(construction: &Construction) -> Result<Self> {
+        let access = threshold(construction, "access_threshold")?.ok_or_else(|| {
+            Error::invalid("access_threshold must not be negative").with("access_threshold", -1)
+        })?;
+        let eviction = threshold(construction, "eviction_threshold")?;
+        Ok(Self {
+            parts: Parts::of(construction)?,
+            members: Members::default(),
+            thresholds: Thresholds { access, eviction },
+        })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (configs, request) = (context.input(0)?, context.input(1)?);
+        let (times, weight) = (context.input(2)?, context.input(3)?.scalar::<i32>()?);
+        let weight = u32::try_from(weight)
+            .map_err(|_| Error::invalid("weight must not be negative").with("weight", weight))?;
+        let time = time(&context.input(4)?)?;
+        let members = self.members.of(configs.values::<u8>()?, &self.parts)?;
+        let keys = keys_of(request.values::<i64>()?, &self.parts, members.len())?;
+        let found = members
+            .iter()
+            .map(|member| member.find())
+            .collect::<Result<Vec<_>>>()?;
+        let total: usize = keys.iter().map(|keys| keys.len()).sum();
+        let times = times.values::<i32>()?;
+        let negative = times.iter().find(|&&times| times < 0);
+        if times.len() != total || negative.is_some() {
+            return Err(Error::invalid("times must be a count for each key of the request")
+                .with("times", times.len())
+                .with("keys", total));
+        }
+        let times: Vec<u32> = times.iter().map(|&times| times.unsigned_abs()).collect();
+        let mut rest = &times[..];
+        for (part, keys) in found.iter().zip(keys) {
+            let (own, behind) = rest.split_at_checked(keys.len()).unwrap_or_default();
+            rest = behind;
+            on(&part.table, || {
+                let thresholds = self.thresholds;
+                let table = &part.table;
+                table.observe_counts(pool()?, keys, own, weight, time, thresholds)
+            })?;
+        }
+        context.set_scalar(0, total as i64)
+    }
+}
