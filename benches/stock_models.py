@@ -150,8 +150,8 @@ def run(arguments):
         made = make_estimator(tf, arguments.model, categorical, dense, numeric, config)
         watch = make_watch(tf, arguments)
         made.train(input_fn, steps=arguments.warm_up + arguments.steps, hooks=[watch])
-    return {"seconds": statistics.median(watch.seconds[arguments.warm_up:]), "loss": watch.losses[-1],
-            "memory": watch.memory, "tables": watch.tables, "ops": watch.ops}
+    return {"seconds": statistics.median(watch.seconds[arguments.warm_up:]),
+            "loss": watch.losses[-1], "memory": watch.memory, "tables": watch.tables, "ops": watch.ops}
 
 
 def make_estimator(tf, model, categorical, dense, numeric, config):
