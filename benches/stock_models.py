@@ -6,6 +6,7 @@ Each side is a process of its own: `init(stock_tables=...)` holds for a whole pr
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -67,15 +68,18 @@ def report(arguments, model, found):
     """Prints the figures of a model, and keeps them."""
     best = {side: min(one["seconds"] for one in ones) for side, ones in found.items()}
     memory = {side: min(one["memory"] for one in ones) for side, ones in found.items()}
+    cpu = {side: min(one["cpu"] for one in ones) for side, ones in found.items()}
     line = {
         "model": model, "ids": arguments.ids, "batch": arguments.batch,
-        "ratio": best["variables"] / best["tables"], "seconds": best, "memory": memory,
+        "ratio": best["variables"] / best["tables"], "seconds": best, "cpu_seconds": cpu,
+        "memory": memory,
         "tables": found["tables"][0]["tables"],
         "losses": {side: ones[0]["loss"] for side, ones in found.items()},
     }
-    print("%s: %.1f ms a step with tables, %.1f with variables: %.2f times as fast; memory %.0f "
-          "and %.0f MB; %d tables" % (
+    print("%s: %.1f ms a step with tables, %.1f with variables: %.2f times as fast; processor "
+          "time %.1f and %.1f ms; memory %.0f and %.0f MB; %d tables" % (
               model, best["tables"] * 1e3, best["variables"] * 1e3, line["ratio"],
+              cpu["tables"] * 1e3, cpu["variables"] * 1e3,
               memory["tables"] / 1e6, memory["variables"] / 1e6, line["tables"]), flush=True)
     if arguments.json:
         with open(arguments.json, "a", encoding="ascii") as file:
@@ -151,6 +155,7 @@ def run(arguments):
         watch = make_watch(tf, arguments)
         made.train(input_fn, steps=arguments.warm_up + arguments.steps, hooks=[watch])
     return {"seconds": statistics.median(watch.seconds[arguments.warm_up:]),
+            "cpu": statistics.median(watch.cpu[arguments.warm_up:]),
             "loss": watch.losses[-1], "memory": watch.memory, "tables": watch.tables, "ops": watch.ops}
 
 
@@ -167,6 +172,12 @@ def make_estimator(tf, model, categorical, dense, numeric, config):
                            config=config, **penalty)
 
 
+def cpu_seconds():
+    """Seconds of all threads of this process on processors."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
 def make_watch(tf, arguments):
     """A hook that times steps."""
 
@@ -175,7 +186,7 @@ def make_watch(tf, arguments):
 
         def begin(self):
             graph = tf.compat.v1.get_default_graph()
-            self.seconds, self.losses, self.memory = [], [], 0
+            self.seconds, self.cpu, self.losses, self.memory = [], [], [], 0
             self.loss = graph.get_collection(tf.compat.v1.GraphKeys.LOSSES)[0]
             types = [op.type for op in graph.get_operations()]
             self.tables, self.ops = types.count("MxRecTable"), len(types)
@@ -185,12 +196,13 @@ def make_watch(tf, arguments):
             if arguments.timeline and len(self.seconds) == arguments.warm_up + 2:
                 options = tf.compat.v1.RunOptions(
                     trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
-            self.begun = time.perf_counter()
+            self.begun, self.begun_cpu = time.perf_counter(), cpu_seconds()
             return tf.estimator.SessionRunArgs(self.loss,
                                                options=options)
 
         def after_run(self, context, values):
             self.seconds.append(time.perf_counter() - self.begun)
+            self.cpu.append(cpu_seconds() - self.begun_cpu)
             self.losses.append(float(sum(values.results.ravel())))
             with open("/proc/self/statm") as file:
                 self.memory = max(self.memory,

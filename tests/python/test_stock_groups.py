@@ -122,6 +122,40 @@ def test_an_update_after_another_is_not_together_with_it(v1, graph, use_resource
 
 
 @both
+@pytest.mark.parametrize("turned", [False, True], ids=["first", "last"])
+def test_an_update_that_waits_for_the_op_of_another_waits_for_that_of_its_table(v1, graph, use_resource, turned):
+    """What an update waits for may be an op that a table has replaced before."""
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    first, second, _ = variables(v1, use_resource)
+    if turned:
+        first, second = second, first
+    optimizer = v1.train.AdagradOptimizer(0.1)
+    pairs = optimizer.compute_gradients(tf.reduce_sum(tf.nn.embedding_lookup(first, [1]) ** 2)
+                                        + tf.reduce_sum(tf.nn.embedding_lookup(second, [2]) ** 2), [first, second])
+    optimizer.apply_gradients(pairs[:1])
+    update, = [op for op in graph.get_operations() if "SparseApplyAdagrad" in op.type]
+    with tf.control_dependencies([update]):
+        grad, variable = pairs[1]
+        train = optimizer.apply_gradients([(tf.IndexedSlices(tf.identity(grad.values), tf.identity(grad.indices),
+                                                             grad.dense_shape), variable)])
+    init = v1.global_variables_initializer()
+    assert sum(plan.converts for plan in convert_graph(graph, True)) == 2
+    with support.new_session() as sess:
+        sess.run(init)
+        sess.run(train)
+    above, waiting = set(), [train]
+    while waiting:
+        op = waiting.pop()
+        if op not in above:
+            above.add(op)
+            waiting += list(op.control_inputs) + [tensor.op for tensor in op.inputs]
+    types = collections.Counter(op.type for op in above)
+    assert types["MxRecApplyAdagradByRestore"] == 2 and not [name for name in types if "SparseApply" in name]
+
+
+@both
 @pytest.mark.parametrize("optimizer", ["adagrad", "ftrl"])
 def test_sparse_ids_in_any_order_train_as_in_tensorflow(mx, optimizer, use_resource):
     """SparseFillEmptyRows sorts; the op that took its place said that rows have to ascend."""

@@ -109,14 +109,15 @@ def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
             step = rows.plan.updates[0]
             updates.append(_Update(rows, step, rows.numbers(step), lookups,
                                    _waits(rows, step, lookups)))
+    made = _Made(graph)
     for group in _groups([one for update in updates for one in update.lookups], _Lookup.form,
                          lambda one: one.inputs, lambda one: [one.op]):
-        (_keep if group[0].piece.bags is None else _pool)(graph, group)
+        (made.keep if group[0].piece.bags is None else made.pool)(group)
     for group_of_updates in _groups(
             updates, _Update.form,
             lambda one: [lookup.grad for lookup in one.lookups] + list(one.numbers.values()),
             _Update.ops):
-        _apply(graph, group_of_updates)
+        made.apply(group_of_updates)
     for update in updates:
         for one in update.lookups:
             if one.piece.bags is not None:
@@ -169,61 +170,96 @@ def _groups(members: Sequence[Any], form: Callable[[Any], Any],
             yield group
 
 
-def _in_place(graph: tf.Graph, group: Sequence[Any], ops: Sequence[tf.Operation],
-              name: str) -> Any:
-    """Ops made inside stand for all members of a group."""
-    waits = [wait for member in group for wait in member.waits]
-    return in_place_of(ops[0], waits, [op.name for op in ops],
-                       None if len(group) == 1 else graph.unique_name(name))
+class _Made:
+    """The ops of tables in the place of others.
 
+    Args:
+        graph: The graph.
+    """
 
-def _keep(graph: tf.Graph, group: Sequence[_Lookup]) -> None:
-    """Replaces gathers."""
-    tables = [one.rows.table for one in group]
-    with _in_place(graph, group, [one.op for one in group], "tables/lookups"):
-        ids = [one.rows.checked_ids(one.inputs[0]) for one in group]
-        offsets, inverses = _resolve(group, ids)
-        if len(group) == 1:
-            found = [library().mx_rec_embed(tables[0].handle, row_shape(tables[0].variable),
-                                            offsets[0], inverses[0], name="embedding")]
-        else:
-            found = library().mx_rec_embed_many(
-                [table.handle for table in tables],
-                [row_shape(table.variable) for table in tables], offsets, inverses,
-                name="embedding")
-        none = [tf.zeros([0], tf.int64), tf.zeros([0]), tf.zeros([0])]
-    for at, one in enumerate(group):
-        one.found = [offsets[at], inverses[at]] + none
-        replace_output(one.op, found[at])
+    def __init__(self, graph: tf.Graph) -> None:
+        self._graph = graph
+        # What other members may have noted to wait for, before it was replaced.
+        self._instead = {}  # type: Dict[tf.Operation, tf.Operation]
 
+    def _in_place(self, group: Sequence[Any], ops: Sequence[tf.Operation], name: str) -> Any:
+        """Ops made inside stand for all members of a group."""
+        waits = [self._instead.get(wait, wait) for member in group for wait in member.waits]
+        return in_place_of(ops[0], waits, [op.name for op in ops],
+                           None if len(group) == 1 else self._graph.unique_name(name))
 
-def _pool(graph: tf.Graph, group: Sequence[_Lookup]) -> None:
-    """Replaces pooled lookups."""
-    tables = [one.rows.table for one in group]
-    leaves_out, _, fills = group[0].form()
-    combiners = [COMBINERS[one.piece.bags.combiner] if one.piece.bags.combiner != "sum" else 0
-                 for one in group]
-    with _in_place(graph, group, [one.op for one in group], "tables/lookups"):
-        bags = library().mx_rec_sparse_bags_many(
-            [one.inputs[0] for one in group], [one.inputs[1] for one in group],
-            [one.inputs[2] for one in group],
-            tf.constant([one.rows.plan.shape[0] for one in group], tf.int64),
-            tf.constant(combiners, tf.int32), leave_out=int(leaves_out), fill=int(fills),
-            name="bags")
-        offsets, inverses = _resolve(group, bags.bag_ids)
-        none = [tf.zeros([0])] * len(group)
-        if len(group) == 1:
-            pooled = [library().mx_rec_embed_pooled(
-                tables[0].handle, row_shape(tables[0].variable), offsets[0], inverses[0],
-                bags.ends[0], none[0], bags.divisors[0], name="pooled")]
-        else:
-            pooled = library().mx_rec_embed_pooled_many(
-                [table.handle for table in tables],
-                [row_shape(table.variable) for table in tables], offsets, inverses, bags.ends,
-                none, bags.divisors, name="pooled")
-    for at, one in enumerate(group):
-        one.found = [offsets[at], inverses[at], bags.ends[at], none[at], bags.divisors[at]]
-        replace_output(one.op, pooled[at])
+    def keep(self, group: Sequence[_Lookup]) -> None:
+        """Replaces gathers."""
+        tables = [one.rows.table for one in group]
+        with self._in_place(group, [one.op for one in group], "tables/lookups"):
+            ids = [one.rows.checked_ids(one.inputs[0]) for one in group]
+            offsets, inverses = _resolve(group, ids)
+            if len(group) == 1:
+                found = [library().mx_rec_embed(tables[0].handle, row_shape(tables[0].variable),
+                                                offsets[0], inverses[0], name="embedding")]
+            else:
+                found = library().mx_rec_embed_many(
+                    [table.handle for table in tables],
+                    [row_shape(table.variable) for table in tables], offsets, inverses,
+                    name="embedding")
+            none = [tf.zeros([0], tf.int64), tf.zeros([0]), tf.zeros([0])]
+        for at, one in enumerate(group):
+            one.found = [offsets[at], inverses[at]] + none
+            self._instead[one.op] = found[at].op
+            replace_output(one.op, found[at])
+
+    def pool(self, group: Sequence[_Lookup]) -> None:
+        """Replaces pooled lookups."""
+        tables = [one.rows.table for one in group]
+        leaves_out, _, fills = group[0].form()
+        combiners = [COMBINERS[one.piece.bags.combiner] if one.piece.bags.combiner != "sum" else 0
+                     for one in group]
+        with self._in_place(group, [one.op for one in group], "tables/lookups"):
+            bags = library().mx_rec_sparse_bags_many(
+                [one.inputs[0] for one in group], [one.inputs[1] for one in group],
+                [one.inputs[2] for one in group],
+                tf.constant([one.rows.plan.shape[0] for one in group], tf.int64),
+                tf.constant(combiners, tf.int32), leave_out=int(leaves_out), fill=int(fills),
+                name="bags")
+            offsets, inverses = _resolve(group, bags.bag_ids)
+            none = [tf.zeros([0])] * len(group)
+            if len(group) == 1:
+                pooled = [library().mx_rec_embed_pooled(
+                    tables[0].handle, row_shape(tables[0].variable), offsets[0], inverses[0],
+                    bags.ends[0], none[0], bags.divisors[0], name="pooled")]
+            else:
+                pooled = library().mx_rec_embed_pooled_many(
+                    [table.handle for table in tables],
+                    [row_shape(table.variable) for table in tables], offsets, inverses, bags.ends,
+                    none, bags.divisors, name="pooled")
+        for at, one in enumerate(group):
+            one.found = [offsets[at], inverses[at], bags.ends[at], none[at], bags.divisors[at]]
+            self._instead[one.op] = pooled[at].op
+            replace_output(one.op, pooled[at])
+
+    def apply(self, group: Sequence[_Update]) -> None:
+        """Replaces updates."""
+        step, first = group[0].step, group[0]
+        lookups = [lookup for update in group for lookup in update.lookups]
+        ops = [op for update in group for op in update.ops()]
+        members = [[one.found[0], one.found[1], one.grad] + one.found[2:] for one in lookups]
+        lists = [list(part) for part in zip(*members)]
+        is_pooled = any(one.piece.bags for one in lookups)
+        with self._in_place(group, ops, "tables/updates"):
+            if len(group) > 1:
+                handles = [one.rows.table.handle for one in lookups]
+                update = apply_op(step, first.numbers, first.rows.initial(), "many_pooled",
+                                  [handles] + lists)
+            else:
+                update = apply_op(step, first.numbers, first.rows.initial(),
+                                  "pooled" if is_pooled else "by_restore",
+                                  [first.rows.table.handle] + (lists if is_pooled else lists[:3]))
+        for op in ops:
+            self._instead[op] = update
+            replace_waiting(op, update)
+        for one in group:
+            for output in (one.step.grad, one.step.indices):
+                self._graph.prevent_feeding(one.rows.tensor(output))
 
 
 def _resolve(group: Sequence[_Lookup],
@@ -240,30 +276,6 @@ def _resolve(group: Sequence[_Lookup],
                                             limit=0, name="id_offset")
     mark_movable(found.offsets[0].op, True)
     return found.offsets, found.inverse
-
-
-def _apply(graph: tf.Graph, group: Sequence[_Update]) -> None:
-    """Replaces updates."""
-    step, first = group[0].step, group[0]
-    lookups = [lookup for update in group for lookup in update.lookups]
-    ops = [op for update in group for op in update.ops()]
-    members = [[one.found[0], one.found[1], one.grad] + one.found[2:] for one in lookups]
-    lists = [list(part) for part in zip(*members)]
-    is_pooled = any(one.piece.bags for one in lookups)
-    with _in_place(graph, group, ops, "tables/updates"):
-        if len(group) > 1:
-            handles = [one.rows.table.handle for one in lookups]
-            update = apply_op(step, first.numbers, first.rows.initial(), "many_pooled",
-                              [handles] + lists)
-        else:
-            update = apply_op(step, first.numbers, first.rows.initial(),
-                              "pooled" if is_pooled else "by_restore",
-                              [first.rows.table.handle] + (lists if is_pooled else lists[:3]))
-    for op in ops:
-        replace_waiting(op, update)
-    for one in group:
-        for output in (one.step.grad, one.step.indices):
-            graph.prevent_feeding(one.rows.tensor(output))
 
 
 def _origin(tensor: tf.Tensor) -> tf.Tensor:
