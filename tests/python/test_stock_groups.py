@@ -219,3 +219,31 @@ def test_slots_are_reset_by_an_initializer_made_after_the_conversion(v1, graph, 
         assert (sess.run(slot)[-1] == 0.5).all() and (sess.run(rows)[1] == before).all()
         first = sess.run([loss, train], {ids: [1]})[0]
         assert abs(sess.run(loss, {ids: [1]}) - (first - cases.DIM * 0.1 / np.sqrt(1.5))) < 1e-5
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl"])
+def test_an_empty_batch_and_bags_without_ids_change_what_they_change_in_tensorflow(v1, graph, optimizer):
+    from mx_rec.stock.convert import converted
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    made = variables(v1, True, 2)
+    ids, rows = v1.placeholder(tf.int64, [None, 2]), v1.placeholder(tf.int64, [None])
+    shape = v1.placeholder(tf.int64, [2])
+    sparse = tf.SparseTensor(ids, rows, shape)
+    pooled = [tf.nn.safe_embedding_lookup_sparse(one, sparse, combiner="sqrtn") for one in made]
+    train = cases.optimizers()[optimizer]().minimize(tf.reduce_sum(tf.square(tf.concat(pooled, 1))))
+    convert_graph(graph, True)
+    sizes = [one.table for one in converted(graph)]
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+        feeds = {ids: np.zeros([0, 2], np.int64), rows: []}
+        found = sess.run(pooled + [train], {shape: [0, 3], **feeds})
+        assert found[0].shape == (0, cases.DIM) and [table.size() for table in sizes] == [0, 0]
+        found = sess.run(pooled + [train], {shape: [4, 3], **feeds})
+        assert found[0].shape == (4, cases.DIM) and not found[0].any()
+        assert [table.size() for table in sizes] == ([0, 0] if optimizer == "adagrad" else [1, 1])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="MxRecSparseBagsMany.*lies outside"):
+            sess.run(train, {ids: [[4, 0]], rows: [1], shape: [4, 3]})
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[0\] = 60 is not in \[0, 60\)"):
+            sess.run(train, {ids: [[1, 0]], rows: [60], shape: [4, 3]})

@@ -127,17 +127,14 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
     fetches.push(update.output(0));
     fetches.extend(each.iter().map(|&(_, update)| update));
     let got = session.run(&feeds(&limits), &fetches, &[]).expect("a step");
-    for at in 0..2 {
-        assert_eq!(got[at].dims(), [3, DIM as i64]);
-        assert_eq!(
-            got[at].values::<f32>().len(),
-            got[2 + at].values::<f32>().len()
-        );
-        assert!(got[at].values::<f32>().iter().any(|&value| value != 0.0));
-        assert_eq!(
-            many[at].rows(&session).len(),
-            alone[at].rows(&session).len()
-        );
+    let pairs = got[..2].iter().zip(&got[2..4]);
+    for ((pooled, other), (of_many, of_one)) in pairs.zip(many.iter().zip(&alone)) {
+        assert_eq!(pooled.dims(), [3, DIM as i64]);
+        assert_eq!(pooled.dims(), other.dims());
+        assert!(pooled.values::<f32>().iter().any(|&value| value != 0.0));
+        let (rows, expected) = (of_many.rows(&session), of_one.rows(&session));
+        assert_eq!(rows.len(), expected.len());
+        assert!(!rows.is_empty());
     }
     assert_eq!(
         got[4].value::<i64>(),
