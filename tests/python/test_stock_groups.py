@@ -247,3 +247,18 @@ def test_an_empty_batch_and_bags_without_ids_change_what_they_change_in_tensorfl
             sess.run(train, {ids: [[4, 0]], rows: [1], shape: [4, 3]})
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[0\] = 60 is not in \[0, 60\)"):
             sess.run(train, {ids: [[1, 0]], rows: [60], shape: [4, 3]})
+
+
+@both
+def test_a_graph_that_is_converted_again_keeps_its_tables(v1, graph, use_resource):
+    """GraphModifierHook converts, too: an Estimator's variables became two tables of one name."""
+    from mx_rec.stock.convert import converted
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    made, = variables(v1, use_resource, 1)
+    v1.train.FtrlOptimizer(0.1).minimize(tf.reduce_sum(tf.nn.embedding_lookup(made, [1, 2])))
+    assert [plan.converts for plan in convert_graph(graph, True)] == [True]
+    before = graph.as_graph_def()
+    assert convert_graph(graph, True) == [] and graph.as_graph_def() == before
+    assert len(converted(graph)) == 1

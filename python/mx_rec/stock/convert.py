@@ -83,9 +83,13 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
         only_known: See `plan_variables`.
 
     Returns:
-        The plan, with the variables that stay and why.
+        The plan, with the variables that stay and why; without those that were converted before.
     """
-    plans = plan_variables(graph.as_graph_def(), options, trains, known, only_known)
+    # Ops of variables that are tables already are still there, and nothing runs them.
+    gone = {name for one in converted(graph)
+            for name in [one.plan.name] + [slot.variable for slot in one.plan.slots]}
+    plans = [plan for plan in plan_variables(graph.as_graph_def(), options, trains, known,
+                                             only_known) if plan.name not in gone]
     objects = _variable_objects(graph)
     found = []  # type: List[Tuple[Rows, Filling]]
     for plan in plans:
