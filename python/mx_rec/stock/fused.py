@@ -142,21 +142,23 @@ def _sparse(nodes: Nodes, fill: str) -> Optional[Tuple[Tuple[Output, Output, Out
     """
     if constant_int(nodes, fill, 3) != 0:
         return None
-    indices, values, shape = [_behind(nodes, one) for one in nodes.inputs[fill][:3]]
+    # Copies as they are: one may wait for an assertion.
+    indices, values, shape = nodes.inputs[fill][:3]
     found = (indices, values, shape)
-    retained = [nodes.by_name[one[0]] for one in (indices, values)]
+    retained = [nodes.by_name[_behind(nodes, one)[0]] for one in (indices, values)]
     if any(node.op != "GatherV2" or constant_int(nodes, node.name, 2) != 0 for node in retained):
         return found, False
-    (all_indices, kept), (all_values, also_kept) = [
-        [_behind(nodes, one) for one in nodes.inputs[node.name][:2]] for node in retained]
-    if kept != also_kept or not _is(nodes, kept, ("Reshape",), 0):
+    (all_indices, all_values), (kept, also_kept) = [
+        [nodes.inputs[node.name][at] for node in retained] for at in (0, 1)]
+    kept = _behind(nodes, kept)
+    if kept != _behind(nodes, also_kept) or not _is(nodes, kept, ("Reshape",), 0):
         return found, False
     where = _behind(nodes, nodes.inputs[kept[0]][0])
     if not _is(nodes, where, ("Where",), 0):
         return found, False
     test = _behind(nodes, nodes.inputs[where[0]][0])
     if not _is(nodes, test, ("GreaterEqual",), 0) \
-            or _behind(nodes, nodes.inputs[test[0]][0]) != all_values \
+            or _behind(nodes, nodes.inputs[test[0]][0]) != _behind(nodes, all_values) \
             or constant_int(nodes, test[0], 1) != 0:
         return found, False
     return (all_indices, all_values, shape), True
