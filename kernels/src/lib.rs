@@ -38,8 +38,8 @@ pub mod tier;
 
 pub use batch::{
     bag_divisors, reduce, reduce_columns, reduce_pooled, restore, restore_pooled, rows_of_part,
-    sparse_bag_ends, stitch, weight_gradients, Bags, Columns, Divisor, SplitKeys, Splitter,
-    StitchTo,
+    sparse_bag_ends, sparse_bags, stitch, weight_gradients, Bags, Columns, Combiner, Divisor,
+    SparseBags, SparseRules, SplitKeys, Splitter, StitchTo,
 };
 pub use error::{Error, Kind, Result};
 pub use ids::{Ids, PADDING};

@@ -335,7 +335,7 @@ def test_ops_on_tables_are_stateful_and_pure_ones_are_not(graph):
     support.ops()
     registered = {name: op for name, op in op_def_registry.get_registered_ops().items() if name.startswith("MxRec")}
     pure = {"MxRecRestore", "MxRecReduce", "MxRecReduceColumns", "MxRecRestorePooled", "MxRecReducePooled",
-            "MxRecPooledWeightGradient", "MxRecBagEnds", "MxRecRaggedBagEnds", "MxRecSparseBagEnds", "MxRecBagWeights",
+            "MxRecPooledWeightGradient", "MxRecBagEnds", "MxRecRaggedBagEnds", "MxRecSparseBagEnds", "MxRecSparseBagsMany", "MxRecBagWeights",
             "MxRecBagDivisors", "MxRecCheckedIds", "MxRecDistinctSplit", "MxRecStitch", "MxRecPackGradients"}
     appliers = ["Sgd", "Momentum", "Adagrad", "LazyAdam", "Ftrl"]
     expected = pure | {"MxRec" + name for name in (

@@ -110,7 +110,7 @@ def initial_of_another(v1, w):
 STAYS = {
     whole: "its gradient is dense",
     read_only: "also read as a whole, by Max",
-    adam: "as a whole|several|uses it",
+    adam: "AdamOptimizer moves all its rows",
     no_gather: "its gradient is dense",
     assigned: "assigned by 2 ops",
     second_axis: "along an axis",
@@ -222,3 +222,18 @@ def test_the_command_prints_the_same_plan(v1, graph, tmp_path):
     assert "1 variable becomes a table:\n  w {}: {}\n".format(json.dumps(plan.shape), plan.reason) in run.stdout
     assert "  dense [60, 4]: its gradient is dense: Adagrad/update_dense/ApplyAdagrad updates it as a whole\n" \
         in run.stdout
+
+
+def test_the_plan_of_variables_is_in_the_json_if_asked(v1, graph, tmp_path):
+    tf = support.tf()
+    train(v1, v1.reduce_sum(v1.gather(variable(v1), [1])) + v1.nn.l2_loss(variable(v1, "dense")))
+    tf.io.write_graph(graph, str(tmp_path), "graph.pbtxt")
+    env = dict(os.environ, PYTHONPATH=support.PACKAGES)
+    command = [sys.executable, "-m", "mx_rec.graph", str(tmp_path / "graph.pbtxt"), "--json", "-"]
+    without, plans = [json.loads(subprocess.run(command + more, env=env, stdout=subprocess.PIPE).stdout.decode())
+                      for more in ([], ["--variables", "1"])]
+    assert "variables" not in without
+    dense, w = [next(one for one in plans["variables"] if one["name"] == name) for name in ("dense", "w")]
+    assert w["converts"] and w["table"] == "w" and w["optimizer"] == "adagrad" and w["fused"]
+    assert [slot["name"] for slot in w["slots"]] == ["Adagrad_accumulator"] and w["shape"] == [cases.ROWS, cases.DIM]
+    assert not dense["converts"] and "dense" in dense["reason"] and dense["table"] == ""

@@ -15,6 +15,7 @@
 //! | `pooling` | adds up the rows of every bag |
 //! | `by_key` | the gradient of every key from those of its bags |
 //! | `divisors` | what makes means of sums; the bags of sparse ids |
+//! | `sparse_bags` | sparse ids in any order, made bags |
 //! | `sums` | sums of rows, in registers where that is possible |
 
 mod bags;
@@ -28,6 +29,7 @@ pub(crate) mod occurrences;
 pub(crate) mod pooling;
 mod reduce;
 mod restore;
+mod sparse_bags;
 mod split;
 pub(crate) mod summed;
 mod sums;
@@ -41,4 +43,5 @@ pub use pooling::{restore_pooled, weight_gradients};
 pub use reduce::{reduce, reduce_columns};
 pub(crate) use restore::out_of_range;
 pub use restore::restore;
+pub use sparse_bags::{sparse_bags, Combiner, SparseBags, SparseRules};
 pub use split::{rows_of_part, stitch, SplitKeys, Splitter, StitchTo};

@@ -325,6 +325,23 @@ def _check_storage(options: TableOptions, use_dynamic_expansion: bool, is_shared
                     "written.", options.table_name)
 
 
+def ssd_directories(paths: Any) -> Tuple[str, ...]:
+    """Checks directories for rows on disk.
+
+    Args:
+        paths: A directory or several.
+
+    Returns:
+        Their absolute paths.
+
+    Raises:
+        ValueError: If one is no directory that this process may write to, or a symbolic link.
+    """
+    found = _directories(paths)
+    _check_directories(found, False)
+    return found
+
+
 def _directories(paths: Any) -> Tuple[str, ...]:
     """Returns directories as they are, absolute if they may be: others are refused later."""
     paths = [paths] if isinstance(paths, str) else list(paths)

@@ -6,14 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
 from mx_rec import plugin
 from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.files import GraphFile, merged_ops, read_graph
 from mx_rec.graph.grouped import apart
 from mx_rec.graph.plan import Plan, make_plan, registered_ops
-from mx_rec.stock.analysis import is_training, plan_text, plan_variables
+from mx_rec.stock.analysis import StockVariable, is_training, plan_text, plan_variables
 from mx_rec.util.stock_tables import LEAST_ROWS, StockTables, checked_options
 
 _PROGRAM = "python -m mx_rec.graph"
@@ -61,7 +61,8 @@ def main(argv: Optional[List[str]] = None) -> int:
         if arguments.png:
             _render(plan, "png", arguments.png)
         if arguments.json:
-            _write(arguments.json, as_json(plan))
+            _write(arguments.json, as_json(plan, None if arguments.variables is None else
+                                           planned_variables(file, arguments.variables)))
         if "-" not in (arguments.dot, arguments.svg, arguments.png, arguments.json):
             text = report(arguments.file, file, plan)
             if arguments.variables is not None:
@@ -119,13 +120,38 @@ def variables_text(file: GraphFile, least_rows: int) -> str:
     Raises:
         ValueError: If there is no such number of rows.
     """
-    options = checked_options(StockTables((".*",), least_rows))
-    plans = plan_variables(file.graph, options, is_training(file.graph), has_saver=True)
+    plans = planned_variables(file, least_rows)
     return "\n" + (plan_text(plans) or "No variable of the graph has rows.\n")
 
 
-def as_json(plan: Plan) -> str:
-    """Returns the plan as JSON: its fields, with the moved ops by name and type."""
+def planned_variables(file: GraphFile, least_rows: int) -> List[StockVariable]:
+    """Returns what becomes of the variables of a graph that have rows.
+
+    Args:
+        file: What was read.
+        least_rows: Variables with fewer rows stay.
+
+    Raises:
+        ValueError: If there is no such number of rows.
+    """
+    options = checked_options(StockTables((".*",), least_rows))
+    return plan_variables(file.graph, options, is_training(file.graph), has_saver=True)
+
+
+def as_json(plan: Plan, variables: Optional[Sequence[StockVariable]] = None) -> str:
+    """Returns the plan as JSON: its fields, with the moved ops by name and type.
+
+    Args:
+        plan: The plan.
+        variables: What becomes of variables: the field "variables" then has, for each, its name,
+            shape, whether it becomes a table, why, and the table, its optimizer and slots.
+    """
+    more = {} if variables is None else {"variables": [
+        {"name": one.name, "shape": one.shape, "converts": one.converts, "reason": one.reason,
+         "table": one.table, "optimizer": one.kind, "initializer": one.initializer,
+         "slots": [slot._asdict() for slot in one.slots],
+         "lookups": [lookup._asdict() for lookup in one.lookups],
+         "fused": one.pieces is not None} for one in variables]}
     iterators = []
     for iterator in plan.iterators:
         entry = dict(iterator._asdict(), ids=[dict(ids._asdict()) for ids in iterator.ids])
@@ -133,7 +159,7 @@ def as_json(plan: Plan) -> str:
         entry["nodes"] = [{"name": name, "op": types.get(name)} for name in iterator.nodes]
         del entry["graph"]
         iterators.append(entry)
-    return json.dumps({"nodes": plan.nodes,
+    return json.dumps({"nodes": plan.nodes, **more,
                        "lookups": [dict(lookup._asdict()) for lookup in plan.lookups],
                        "iterators": iterators,
                        "sums": [dict(one._asdict(), sums=[part._asdict() for part in one.sums],

@@ -65,6 +65,10 @@ class DenseSource:
                         list(shapes[one.saved.name]), wanted))
         self._shapes = shapes
 
+    def has(self, name: str) -> bool:
+        """Returns whether the checkpoint has a variable of a name, where tables were found."""
+        return bool(self.found) and name in self._shapes
+
     def tables(self) -> List[str]:
         """Returns the names of the tables that are filled from variables."""
         return [one.table.table_name for one in self.found]

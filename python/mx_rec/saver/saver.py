@@ -29,6 +29,9 @@ from mx_rec.util.log import logger
 from mx_rec.validator.validator import Int, Text, checked, is_int
 
 _TABLES = "_mx_rec_tables"
+# Whether a Saver has no variable, but the marker of a checkpoint of tables alone.
+_MARKED = "_mx_rec_marked"
+_MARKER = "mx_rec_tables"
 _EXPLICIT = "_mx_rec_explicit"
 
 
@@ -109,9 +112,9 @@ class _Marker(saveable_object.SaveableObject):
 
     def __init__(self) -> None:
         with tf.init_scope():
-            value = tf.constant(0, tf.int64, name="mx_rec_tables")
-        spec = saveable_object.SaveSpec(value, "", "mx_rec_tables", dtype=tf.int64)
-        super().__init__(value, [spec], "mx_rec_tables")
+            value = tf.constant(0, tf.int64, name=_MARKER)
+        spec = saveable_object.SaveSpec(value, "", _MARKER, dtype=tf.int64)
+        super().__init__(value, [spec], _MARKER)
 
     def restore(self, restored_tensors: List[tf.Tensor],
                 restored_shapes: Optional[List[Any]]) -> tf.Operation:
@@ -139,6 +142,8 @@ def patched_init(stock: Callable[..., None]) -> Callable[..., None]:
                     not variables._all_saveable_objects():  # pylint: disable=protected-access
                 if not kwargs.get("defer_build"):
                     dense = [_Marker()]
+        setattr(self, _MARKED, isinstance(dense, list) and len(dense) == 1
+                and isinstance(dense[0], _Marker))
         stock(self, dense, *args, **kwargs)
 
     return __init__
@@ -293,7 +298,8 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
             if dense.found:
                 operations = [op for op in operations if op.name not in dense.tables()]
             if dense.found and not operations:
-                _restore_variables(stock, self, sess, save_path)
+                if not getattr(self, _MARKED, False) or dense.has(_MARKER):
+                    _restore_variables(stock, self, sess, save_path)
                 dense.take_over(sess)
                 return
             if getattr(self, _EXPLICIT, False) and getattr(self, _TABLES, None) is None \

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from mx_rec.constants.constants import MAX_EMBEDDING_SIZE, MAX_VOCABULARY_SIZE
 from mx_rec.stock import updates as forms
+from mx_rec.stock.adam import AdamStep, adam_steps
 from mx_rec.stock.fused import Piece, pieces_of
 from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
 from mx_rec.util.stock_tables import StockTables, is_chosen
@@ -68,7 +69,7 @@ class StockVariable(NamedTuple):
         reads: Ops that read the whole variable, whose result is computed from the table.
         shapes: Ops that tell the shape.
         states: Ops that tell whether the variable has a value.
-        updates: Sparse updates.
+        updates: Sparse updates (stock.updates.Step).
         kind: Of the updates; "" without any.
         slots: The optimizer's variables.
         assigns: Its initializer and those of the slots.
@@ -86,11 +87,24 @@ class StockVariable(NamedTuple):
     reads: List[str]
     shapes: List[str]
     states: List[str]
-    updates: List[str]
+    updates: List[forms.Step]
     kind: str
     slots: List[Slot]
     assigns: List[str]
     pieces: Optional[List[Piece]] = None
+
+    @property
+    def dim(self) -> int:
+        """Floats of a row."""
+        return product(self.shape[1:])
+
+
+def product(sizes: Sequence[int]) -> int:
+    """Returns how many elements a shape has."""
+    found = 1
+    for size in sizes:
+        found *= size
+    return found
 
 
 class Stays(Exception):
@@ -100,8 +114,11 @@ class Stays(Exception):
 class _Uses:
     """What a graph does with one variable, gathered use by use."""
 
-    def __init__(self, nodes: Nodes, variable: Any) -> None:
+    def __init__(self, nodes: Nodes, variable: Any,
+                 adam: Sequence[AdamStep] = ()) -> None:
         self.nodes = nodes
+        self.adam = adam
+        known = {name for one in adam for name in one.inner}
         self.variable = variable
         self.gathers = []  # type: List[Any]
         self.reads = []  # type: List[Any]
@@ -111,8 +128,10 @@ class _Uses:
         self.updates = []  # type: List[Tuple[Any, int]]
         self.assigns = []  # type: List[Any]
         self.savers = []  # type: List[Any]
+        self._known = known
         for use in nodes.all_uses(variable):
-            self._of_variable(use)
+            if use.node.name not in known:
+                self._of_variable(use)
 
     def _of_variable(self, use: Use) -> None:
         """Notes an op that has the variable itself (a reference or a handle) as an input."""
@@ -154,6 +173,8 @@ class _Uses:
     def _of_value(self, read: Any, first: Any) -> None:
         """Notes what is done with a copy of the whole value."""
         for use in self.nodes.all_uses(read):
+            if use.node.name in self._known:
+                continue
             if use.node.op in _SAME and first.op in _SAME + ("ReadVariableOp",):
                 self._of_value(use.node, first)
             else:
@@ -188,6 +209,11 @@ class _Uses:
                                               tf.int64.as_datatype_enum):
             raise Stays("{} gathers by ids of another type than int32 or int64".format(node.name))
         self.gathers.append(node)
+
+    def steps(self) -> List[forms.Step]:
+        """Returns the updates."""
+        found = [one.step for one in self.adam]
+        return found + [forms.step_of(self.nodes, update) for update, _ in self.updates]
 
     def _is_restored(self, assign: Any) -> bool:
         """Whether an assignment's value comes out of a checkpoint, as a Saver makes it."""
@@ -244,7 +270,7 @@ def _is_candidate(node: Any) -> bool:
 
 def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTables, trains: bool,
                    known: Set[str], has_saver: bool) -> StockVariable:
-    uses = _Uses(nodes, node)
+    uses = _Uses(nodes, node, adam_steps(nodes, node))
     if not uses.gathers:
         raise Stays("nothing gathers rows of it{}".format(
             ", but {} reads it as a whole".format(uses.whole[0].name) if uses.whole else ""))
@@ -253,9 +279,7 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
             raise Stays("no name of stock_tables matches it")
         if shape[0] < options.least_rows:
             raise Stays("it has {} rows, fewer than {}".format(shape[0], options.least_rows))
-    dim = 1
-    for size in shape[1:]:
-        dim *= size
+    dim = product(shape[1:])
     if not 1 <= dim <= MAX_EMBEDDING_SIZE:
         raise Stays("a row has {} floats, and those of tables 1 to {}".format(
             dim, MAX_EMBEDDING_SIZE))
@@ -263,6 +287,9 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         raise Stays("it has more than {} rows".format(MAX_VOCABULARY_SIZE))
     if uses.savers and not has_saver:
         raise Stays("a Saver was made for it before ({})".format(uses.savers[0].name))
+    if not options.lazy_adam and any(not one.is_lazy for one in uses.adam):
+        raise Stays("AdamOptimizer moves all its rows in each step; StockTables(lazy_adam=True) "
+                    "moves those of the batch")
     initial = _initial_value(uses)
     initializer = describe(initial)
     if initializer is None:
@@ -275,26 +302,23 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         raise Stays("nothing updates it in this graph")
     if trains:
         _check_reads(uses)
-    behind = nodes.upstream([update.name for update, _ in uses.updates])
+    behind = nodes.upstream([name for step in uses.steps() for name in step.ops])
     lookups = [Lookup(gather.name, gather.name in behind) for gather in uses.gathers]
     return StockVariable(
         name=node.name, shape=list(shape), converts=True, reason=_summary(uses, kind, initializer),
         table=table_name(node.name), initializer=initializer, lookups=lookups,
         reads=[read.name for read in uses.reads], shapes=[one.name for one in uses.shapes],
         states=[one.name for one in uses.states],
-        updates=[update.name for update, _ in uses.updates], kind=kind, slots=slots,
+        updates=uses.steps(), kind=kind, slots=slots,
         assigns=assigns, pieces=_pieces(uses))
 
 
 def _pieces(uses: _Uses) -> Optional[List[Piece]]:
     """Returns the lookups of the variable's one update, if it is fused with them."""
-    if len(uses.updates) != 1:
+    steps = uses.steps()
+    if len(steps) != 1 or steps[0].sums:
         return None
-    update = uses.updates[0][0]
-    form = forms.form_of(update.op)
-    if form is None or form.sums:
-        return None
-    return pieces_of(uses.nodes, update, form, uses.gathers)
+    return pieces_of(uses.nodes, steps[0], uses.gathers)
 
 
 def _initial_value(uses: _Uses) -> Affine:
@@ -328,7 +352,6 @@ def _is_idle(node: Any) -> bool:
 def _plan_updates(uses: _Uses, shape: List[int],
                   has_saver: bool) -> Tuple[str, List[Slot], List[str]]:
     """Returns the kind of a variable's updates, its slots, and the slots' initializers."""
-    kinds = set()  # type: Set[Tuple[str, Tuple[str, ...]]]
     for update, position in uses.updates:
         form = forms.form_of(update.op)
         assert form is not None
@@ -341,16 +364,16 @@ def _plan_updates(uses: _Uses, shape: List[int],
                 update.name, forms.has_wrong_attribute(form, update)))
         if uses.nodes.all_uses(update):
             raise Stays("the result of the update {} is used".format(update.name))
-        if not form.sums and not _are_distinct(uses.nodes, update, form.indices):
+    steps = uses.steps()
+    for step in steps:
+        if not step.sums and not _are_distinct(uses.nodes, step.indices):
             raise Stays("the rows of the update {} may repeat, and TensorFlow would update each "
-                        "of them several times".format(update.name))
-        slots = tuple(uses.nodes.source(update.name, one)[0].name for one in form.slots)
-        kinds.add((form.kind, slots))
-    if not kinds:
+                        "of them several times".format(step.ops[0]))
+    if not steps:
         return "", [], []
-    if len(kinds) > 1:
+    if len({(step.kind, step.slots) for step in steps}) > 1:
         raise Stays("several optimizers update it")
-    kind, variables = kinds.pop()
+    kind, variables = steps[0].kind, steps[0].slots
     if len(set(variables)) != len(variables):
         raise Stays("its optimizer uses one variable twice")
     slots, assigns = [], []
@@ -368,8 +391,8 @@ def _is_scalar(node: Any) -> bool:
         not node.attr["value"].tensor.tensor_shape.dim
 
 
-def _are_distinct(nodes: Nodes, update: Any, position: int) -> bool:
-    node, output = nodes.source(update.name, position)
+def _are_distinct(nodes: Nodes, indices: Output) -> bool:
+    node, output = nodes.by_name.get(indices[0]), indices[1]
     while node is not None and node.op == "Identity":
         node, output = nodes.source(node.name, 0)
     return node is not None and node.op in ("Unique", "UniqueV2") and output == 0
@@ -384,7 +407,7 @@ def _plan_slot(uses: _Uses, variable: str, name: str, shape: List[int],
         raise Stays("the optimizer's {} is no variable of its shape".format(variable))
     updates = {update.name for update, _ in uses.updates}
     try:
-        own = _Uses(uses.nodes, node)
+        own = _Uses(uses.nodes, node, uses.adam)
         if own.gathers or own.reads or own.shapes or (own.savers and not has_saver):
             raise Stays("something else reads it")
         if any(update.name not in updates for update, _ in own.updates):
@@ -407,8 +430,8 @@ def _check_start(kind: str, slots: Sequence[Slot]) -> None:
         wrong = slots[0]
     elif kind == forms.FTRL and slots[1].initial != 0:
         wrong = slots[1]
-    elif kind == forms.MOMENTUM and slots[0].initial != 0:
-        wrong = slots[0]
+    elif kind in (forms.MOMENTUM, forms.LAZY_ADAM):
+        wrong = next((slot for slot in slots if slot.initial != 0), None)
     if wrong is not None:
         raise Stays("its optimizer's variable {} starts at {}".format(wrong.variable,
                                                                       wrong.initial))
@@ -433,6 +456,9 @@ def table_name(variable: str) -> str:
 def _summary(uses: _Uses, kind: str, initializer: Dict[str, Any]) -> str:
     parts = ["{} gather{}".format(len(uses.gathers), "" if len(uses.gathers) == 1 else "s")]
     parts.append("updated by {}".format(kind) if kind else "not updated")
+    if any(not one.is_lazy for one in uses.adam):
+        parts[1] += " in the place of AdamOptimizer, as lazy_adam asks: rows outside of a batch " \
+                    "stay as they are,"
     parts.append("new rows by {}".format(initializer["kind"]))
     if _pieces(uses):
         parts[1] += " from the lookups' gradients"

@@ -9,7 +9,7 @@ from mx_rec.core.table import Table, scope_of
 from mx_rec.core.table_variable import row_shape
 from mx_rec.ops import library
 
-# Rows that go into a table by one run.
+# Rows that go into a table by one run, at most.
 _CHUNK = 1 << 16
 
 
@@ -23,6 +23,7 @@ class Filling(NamedTuple):
         done: Sets them.
         keys: Placeholder of keys whose rows are wanted, int64 (n).
         found: Their rows, float32 (n, dim); what a key without a row would start with.
+        chunk: Rows that go into the table by one run.
     """
 
     ids: tf.Tensor
@@ -31,6 +32,7 @@ class Filling(NamedTuple):
     done: tf.Operation
     keys: tf.Tensor
     found: tf.Tensor
+    chunk: int
 
 
 def make_filling(table: Table, dim: int, slots: Sequence[Any]) -> Filling:
@@ -65,7 +67,34 @@ def make_filling(table: Table, dim: int, slots: Sequence[Any]) -> Filling:
         keys = v1.placeholder(tf.int64, [None], name="keys")
         found = library().mx_rec_find_initial(table.handle, row_shape(table.variable), keys,
                                               name="found")
-    return Filling(ids, rows, values, done, keys, found)
+    # With rows on disk, those of a run have to fit into memory.
+    chunk = min(_CHUNK, table.device_vocabulary_size) if table.ssd_vocabulary_size else _CHUNK
+    return Filling(ids, rows, values, done, keys, found, chunk)
+
+
+def start_slot(table: Table, slot: Any) -> tf.Operation:
+    """Adds the op that sets a slot of all rows to what it starts at.
+
+    Args:
+        table: The table.
+        slot: The slot (stock.analysis.Slot).
+
+    Returns:
+        The op.
+    """
+    make = library()
+    scope = "{}//table/{}/".format(scope_of(table.table_name), slot.name)
+    with tf.init_scope(), tf.compat.v1.name_scope(scope), tf.device("/cpu:0"):
+        keys = make.mx_rec_export(table.handle, name="keys")[0]
+        offsets, _ = make.mx_rec_id_offset(table.handle, keys, create=0, limit=0, name="offsets")
+        names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8))]
+        initial = tf.constant([slot.initial], tf.float32)
+        read = make.mx_rec_read_rows(
+            table.handle, offsets, tf.zeros([tf.size(offsets), table.emb_size]), names, initial,
+            name="read")
+        start = tf.fill(tf.shape(read.values[0]), tf.constant(slot.initial, tf.float32))
+        return make.mx_rec_write_rows(table.handle, read.rows, names, initial, read.values,
+                                      [start], name="initialize").op
 
 
 def fill(session: Any, filling: Filling, rows: np.ndarray,
@@ -78,8 +107,8 @@ def fill(session: Any, filling: Filling, rows: np.ndarray,
         rows: float32 (n, dim).
         slots: The same of each slot.
     """
-    for first in range(0, len(rows), _CHUNK):
-        part = slice(first, min(first + _CHUNK, len(rows)))
+    for first in range(0, len(rows), filling.chunk):
+        part = slice(first, min(first + filling.chunk, len(rows)))
         feeds = {filling.ids: np.arange(part.start, part.stop, dtype=np.int64),
                  filling.rows: rows[part]}
         feeds.update(zip(filling.slots, [values[part] for values in slots]))

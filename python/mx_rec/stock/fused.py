@@ -8,7 +8,7 @@ does its work. Any other chain is left as it is, and the update takes its result
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from mx_rec.stock.nodes import Nodes, Output
-from mx_rec.stock.updates import Form
+from mx_rec.stock.updates import Step
 from mx_rec.stock.values import affine_value, constant_int
 
 _PASS = ("Identity",)
@@ -23,11 +23,15 @@ class Bags(NamedTuple):
         result: Name of the op that gives the vectors of the bags.
         fill: Name of the SparseFillEmptyRows whose inputs are the sparse ids.
         combiner: "sum", "mean" or "sqrtn".
+        sparse: The sparse ids: indices, values and shape.
+        leaves_out: Whether negative ids among them are left out.
     """
 
     result: str
     fill: str
     combiner: str
+    sparse: Tuple[Output, Output, Output]
+    leaves_out: bool
 
 
 class Piece(NamedTuple):
@@ -44,22 +48,20 @@ class Piece(NamedTuple):
     bags: Optional[Bags]
 
 
-def pieces_of(nodes: Nodes, update: Any, form: Form,
-              gathers: Sequence[Any]) -> Optional[List[Piece]]:
+def pieces_of(nodes: Nodes, step: Step, gathers: Sequence[Any]) -> Optional[List[Piece]]:
     """Finds the lookups that the gradients of an update come straight from.
 
     Args:
         nodes: The graph.
-        update: A sparse update.
-        form: Its form.
+        step: A sparse update.
         gathers: The gathers of its variable.
 
     Returns:
         The lookups, in the order in which their gradients are added; None if anything else stands
         between.
     """
-    unique = _behind(nodes, nodes.inputs[update.name][form.indices])
-    summed = _behind(nodes, nodes.inputs[update.name][form.grad])
+    unique = _behind(nodes, step.indices)
+    summed = _behind(nodes, step.grad)
     if not _is(nodes, unique, ("Unique",), 0) or not _is(nodes, summed, ("UnsortedSegmentSum",), 0):
         return None
     if nodes.inputs[summed[0]][1] != (unique[0], 1):
@@ -127,7 +129,39 @@ def _pooled(nodes: Nodes, gather: Any, unique: str, grad: Output) -> Optional[Pi
     if _behind(nodes, condition) != _behind(nodes, nodes.inputs[result.name][0]) \
             or not _is(nodes, _behind(nodes, zeros), ("ZerosLike",), 0):
         return None
-    return Piece(gather.name, of_result, Bags(result.name, fill, combiner))
+    sparse = _sparse(nodes, fill)
+    if sparse is None:
+        return None
+    return Piece(gather.name, of_result, Bags(result.name, fill, combiner, *sparse))
+
+
+def _sparse(nodes: Nodes, fill: str) -> Optional[Tuple[Tuple[Output, Output, Output], bool]]:
+    """Returns the sparse ids of SparseFillEmptyRows, and whether negative ones are left out.
+
+    None if it fills rows with another id than 0.
+    """
+    if constant_int(nodes, fill, 3) != 0:
+        return None
+    # Copies as they are: one may wait for an assertion.
+    indices, values, shape = nodes.inputs[fill][:3]
+    found = (indices, values, shape)
+    retained = [nodes.by_name[_behind(nodes, one)[0]] for one in (indices, values)]
+    if any(node.op != "GatherV2" or constant_int(nodes, node.name, 2) != 0 for node in retained):
+        return found, False
+    (all_indices, all_values), (kept, also_kept) = [
+        [nodes.inputs[node.name][at] for node in retained] for at in (0, 1)]
+    kept = _behind(nodes, kept)
+    if kept != _behind(nodes, also_kept) or not _is(nodes, kept, ("Reshape",), 0):
+        return found, False
+    where = _behind(nodes, nodes.inputs[kept[0]][0])
+    if not _is(nodes, where, ("Where",), 0):
+        return found, False
+    test = _behind(nodes, nodes.inputs[where[0]][0])
+    if not _is(nodes, test, ("GreaterEqual",), 0) \
+            or _behind(nodes, nodes.inputs[test[0]][0]) != _behind(nodes, all_values) \
+            or constant_int(nodes, test[0], 1) != 0:
+        return found, False
+    return (all_indices, all_values, shape), True
 
 
 def _result(nodes: Nodes, gather: Any, unique: str) -> Optional[Tuple[Any, str, str, Output]]:
@@ -178,8 +212,9 @@ def _are_rows(nodes: Nodes, segments: Output, fill: str) -> bool:
     masks = node.attr["begin_mask"].i, node.attr["end_mask"].i, node.attr["shrink_axis_mask"].i
     if masks != (1, 1, 2) or node.attr["ellipsis_mask"].i or node.attr["new_axis_mask"].i:
         return False
-    begin = affine_value(nodes, *nodes.inputs[node.name][1])
-    return begin is not None and begin.kind is None and begin.shift == 0.0
+    begin, strides = [affine_value(nodes, *nodes.inputs[node.name][at]) for at in (1, 3)]
+    return begin is not None and begin.kind is None and begin.shift == 0.0 \
+        and strides is not None and strides.kind is None and strides.shift == 1.0
 
 
 def _readers(nodes: Nodes, node: Any) -> List[Any]:

@@ -2,10 +2,13 @@
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from mx_rec.stock.nodes import Nodes, Output
+
 ADAGRAD = "adagrad"
 FTRL = "ftrl"
 MOMENTUM = "momentum"
 ADD = "add"
+LAZY_ADAM = "lazy_adam"
 
 
 class Form(NamedTuple):
@@ -30,6 +33,33 @@ class Form(NamedTuple):
     attributes: Tuple[Tuple[str, bool], ...] = ()
 
 
+class Step(NamedTuple):
+    """One update of rows of a variable, by an op or by several.
+
+    Attributes:
+        ops: Names of the ops that are of no use without it, first the one that changes the
+            variable itself.
+        kind: Which optimizer.
+        slots: Names of the ops of its slot variables.
+        grad: The gradients, or what is added.
+        indices: The rows.
+        numbers: The optimizer's numbers by name.
+        sums: See `Form`.
+        subtracts: Of the kind ADD: whether it subtracts.
+        nesterov: Of the kind MOMENTUM: whether in Nesterov's form.
+    """
+
+    ops: Tuple[str, ...]
+    kind: str
+    slots: Tuple[str, ...]
+    grad: Output
+    indices: Output
+    numbers: Dict[str, Output]
+    sums: bool = False
+    subtracts: bool = False
+    nesterov: bool = False
+
+
 _SPARSE = {
     "SparseApplyAdagrad": Form(ADAGRAD, (1,), 3, 4, {"lr": 2},
                                attributes=(("update_slots", True),)),
@@ -46,9 +76,10 @@ _FORMS.update(("Resource" + name, form) for name, form in _SPARSE.items())
 _FORMS.update((name, Form(ADD, (), 2, 1, {}, sums=True))
               for name in ("ScatterSub", "ScatterAdd", "ResourceScatterSub", "ResourceScatterAdd"))
 
-# The slots of each optimizer as checkpoints of tables name them, in the order of Form.slots.
+# The slots of each optimizer as checkpoints of tables name them, in the order of Step.slots.
 SLOTS = {ADAGRAD: ("Adagrad_accumulator",), FTRL: ("Ftrl_accum", "Ftrl_linear"),
-         MOMENTUM: ("Momentum_momentum",), ADD: ()}
+         MOMENTUM: ("Momentum_momentum",), ADD: (),
+         LAZY_ADAM: ("LazyAdam_momentum", "LazyAdam_velocity")}
 
 
 def form_of(op_type: str) -> Optional[Form]:
@@ -56,9 +87,20 @@ def form_of(op_type: str) -> Optional[Form]:
     return _FORMS.get(op_type)
 
 
-def is_subtraction(op_type: str) -> bool:
-    """Returns whether an op of the kind ADD subtracts."""
-    return op_type.endswith("ScatterSub")
+def step_of(nodes: Nodes, node: Any) -> Step:
+    """Returns the step that an op of a known form is.
+
+    Args:
+        nodes: The graph.
+        node: An op whose type has a form.
+    """
+    form = _FORMS[node.op]
+    inputs = nodes.inputs[node.name]
+    return Step(
+        (node.name,), form.kind, tuple(inputs[one][0] for one in form.slots), inputs[form.grad],
+        inputs[form.indices], {name: inputs[at] for name, at in form.numbers.items()}, form.sums,
+        node.op.endswith("ScatterSub"),
+        "use_nesterov" in node.attr and node.attr["use_nesterov"].b)
 
 
 def has_wrong_attribute(form: Form, node: Any) -> Optional[str]:
@@ -69,5 +111,5 @@ def has_wrong_attribute(form: Form, node: Any) -> Optional[str]:
     return None
 
 
-__all__ = ["ADAGRAD", "ADD", "FTRL", "MOMENTUM", "SLOTS", "Form", "form_of",
-           "has_wrong_attribute", "is_subtraction"]  # type: List[str]
+__all__ = ["ADAGRAD", "ADD", "FTRL", "LAZY_ADAM", "MOMENTUM", "SLOTS", "Form", "Step", "form_of",
+           "has_wrong_attribute", "step_of"]  # type: List[str]

@@ -1,6 +1,7 @@
 """Puts other ops in the place of ops of a graph that no session has run."""
 
 import contextlib
+from collections import OrderedDict
 from typing import Any, Iterable, Iterator, List, Optional, Set
 
 import tensorflow as tf
@@ -51,12 +52,15 @@ def replace_waiting(old: tf.Operation, new: Optional[tf.Operation]) -> None:
 
 
 @contextlib.contextmanager
-def in_place_of(op: tf.Operation, waits: Iterable[tf.Operation] = ()) -> Iterator[None]:
+def in_place_of(op: tf.Operation, waits: Iterable[tf.Operation] = (),
+                replaced: Iterable[str] = (), scope: Optional[str] = None) -> Iterator[None]:
     """Ops made inside belong to the branch or loop of `op` and wait for what it waits for.
 
     Args:
         op: The op that they replace.
         waits: What they wait for besides.
+        replaced: Names of ops that are replaced too, which they do not wait for.
+        scope: Their name scope; None is one of the op's.
     """
     # pylint: disable=protected-access
     graph = op.graph
@@ -65,13 +69,20 @@ def in_place_of(op: tf.Operation, waits: Iterable[tf.Operation] = ()) -> Iterato
         if context is not None:
             context.Enter()
         try:
-            before = list(op.control_inputs) + list(waits)
+            gone = set(replaced)
+            before = [wait for wait in OrderedDict.fromkeys(list(op.control_inputs) + list(waits))
+                      if wait.name not in gone]
             with graph.control_dependencies(before), tf.device("/cpu:0"), \
-                    tf.compat.v1.name_scope(op.name + "/table/"):
+                    tf.compat.v1.name_scope((scope or op.name + "/table") + "/"):
                 yield
         finally:
             if context is not None:
                 context.Exit()
+
+
+def depends(starts: Iterable[tf.Operation], others: Set[tf.Operation]) -> bool:
+    """Returns whether ops are, depend on, or wait for any of some others."""
+    return not others.isdisjoint(_upstream(starts, set(), True))
 
 
 def waits_of_copy(tensor: tf.Tensor) -> List[tf.Operation]:

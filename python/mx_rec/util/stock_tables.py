@@ -4,7 +4,7 @@ import re
 from typing import Any, List, NamedTuple, Sequence, Union
 
 from mx_rec.constants.constants import MAX_VOCABULARY_SIZE
-from mx_rec.validator.validator import Int
+from mx_rec.validator.validator import Bool, Int
 
 # Below so many rows a variable is no larger than what a table has beside its rows.
 LEAST_ROWS = 10000
@@ -16,10 +16,18 @@ class StockTables(NamedTuple):
     Attributes:
         names: Regular expressions; a variable qualifies if its name matches one from its start.
         least_rows: Variables with fewer rows stay TensorFlow's, in [1, 1e9].
+        lazy_adam: Whether variables of tf.train.AdamOptimizer, which moves all rows in each step,
+            become tables of which only the rows of the batch move: other numbers than TensorFlow's.
+        memory_rows: Rows of each table that are in memory, in [1, 1e9]; the others are on disk.
+            It has to hold the distinct ids of a batch. 0: all rows are in memory.
+        ssd_data_path: Existing directories for the rows on disk, with `memory_rows`.
     """
 
     names: Sequence[str] = (".*",)
     least_rows: int = LEAST_ROWS
+    lazy_adam: bool = False
+    memory_rows: int = 0
+    ssd_data_path: Sequence[str] = ()
 
 
 def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -> Any:
@@ -59,7 +67,18 @@ def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -
             raise ValueError("'stock_tables' has {!r}, which is no regular expression: {}".format(
                 name, error)) from error
     Int(1, MAX_VOCABULARY_SIZE)("least_rows", options.least_rows)
-    return options._replace(names=list(names), least_rows=int(options.least_rows))
+    Bool()("lazy_adam", options.lazy_adam)
+    Int(0, MAX_VOCABULARY_SIZE)("memory_rows", options.memory_rows)
+    paths = options.ssd_data_path
+    paths = [paths] if isinstance(paths, str) else paths
+    if not isinstance(paths, (list, tuple)) or not all(isinstance(path, str) for path in paths):
+        raise ValueError("'ssd_data_path' of stock_tables should be a list of directories, but is "
+                         "{!r}".format(options.ssd_data_path))
+    if bool(paths) != bool(options.memory_rows):
+        raise ValueError("'memory_rows' and 'ssd_data_path' of stock_tables go together, but are "
+                         "{!r} and {!r}".format(options.memory_rows, options.ssd_data_path))
+    return options._replace(names=list(names), least_rows=int(options.least_rows),
+                            memory_rows=int(options.memory_rows), ssd_data_path=tuple(paths))
 
 
 def is_chosen(options: StockTables, name: str) -> bool:

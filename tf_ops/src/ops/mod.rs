@@ -18,6 +18,7 @@ mod keys;
 mod page;
 mod pooled;
 mod rows;
+mod sparse_bags;
 mod support;
 mod variables;
 
@@ -63,6 +64,7 @@ macro_rules! for_each_op {
             grouped::EmbedConcat,
             grouped::FindMany,
             grouped_pooled::EmbedPooledMany,
+            sparse_bags::SparseBagsMany,
             apply::ByOffset<apply::Sgd>,
             apply::ByRestore<apply::Sgd>,
             apply::Pooled<apply::Sgd>,

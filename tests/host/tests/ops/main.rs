@@ -11,6 +11,7 @@ mod listed;
 mod lookup;
 mod oracle;
 mod pooled;
+mod pooled_many;
 mod refused;
 mod saved;
 mod sessions;

@@ -1,0 +1,256 @@
+"""Recognizes the sparse updates of Adam: several ops, of contrib's LazyAdamOptimizer and of
+tf.train.AdamOptimizer, whose sparse form decays the moments of all rows."""
+
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+
+from mx_rec.stock.nodes import Nodes, Output
+from mx_rec.stock.updates import LAZY_ADAM, Step
+from mx_rec.stock.values import affine_value
+
+_VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
+_GATHERS = ("Gather", "GatherV2", "ResourceGather")
+
+
+class AdamStep(NamedTuple):
+    """An update of a variable by Adam.
+
+    Attributes:
+        step: The update of rows that takes its place.
+        is_lazy: Whether TensorFlow, too, changes the rows of the batch alone.
+        inner: Names of the ops that are of no use without it.
+    """
+
+    step: Step
+    is_lazy: bool
+    inner: Set[str]
+
+
+class _No(Exception):
+    """The ops are not those of Adam."""
+
+
+def adam_steps(nodes: Nodes, variable: Any) -> List[AdamStep]:
+    """Finds the updates of a variable by Adam.
+
+    Args:
+        nodes: The graph.
+        variable: The variable's op.
+
+    Returns:
+        The updates, none if it has none.
+    """
+    found = []  # type: List[AdamStep]
+    for use in nodes.all_uses(variable):
+        if use.position != 0:
+            continue
+        try:
+            if use.node.op in ("ScatterSub", "ResourceScatterSub"):
+                found.append(_Match(nodes).lazy(use.node))
+            elif use.node.op in ("AssignSub", "AssignSubVariableOp"):
+                found.append(_Match(nodes).whole(use.node))
+        except _No:
+            pass
+    return found
+
+
+class _Match:
+    """Takes the ops of an update apart, from its end to its beginning."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._inner = set()  # type: Set[str]
+        self._numbers = {}  # type: Dict[str, Output]
+
+    def lazy(self, scatter: Any) -> AdamStep:
+        """Matches an update of contrib's LazyAdamOptimizer that ends with `scatter`."""
+        indices = self._nodes.inputs[scatter.name][1]
+        m_part, v_part = self._quotient(scatter, 2)
+        m_sum, m_step = self._new_rows(m_part, indices)
+        v_sum, v_step = self._new_rows(v_part, indices)
+        m, grad = self._moment(m_sum, "beta1", indices)
+        v, squared = self._moment(v_sum, "beta2", indices)
+        if self._squared(squared) != grad:
+            raise _No
+        return self._made(scatter, (m_step or self._update_of(m, m_sum, indices),
+                                    v_step or self._update_of(v, v_sum, indices)),
+                          (m, v), grad, indices, True)
+
+    def whole(self, subtraction: Any) -> AdamStep:
+        """Matches an update of tf.train.AdamOptimizer that ends with `subtraction`."""
+        m_part, v_part = self._quotient(subtraction, 1)
+        m, m_ops, (indices, added) = self._decayed(m_part, "beta1")
+        v, v_ops, (others, squared) = self._decayed(v_part, "beta2")
+        grad = self._scaled(added, "beta1")
+        if others != indices or self._squared(self._scaled(squared, "beta2")) != grad:
+            raise _No
+        return self._made(subtraction, m_ops + v_ops, (m, v), grad, indices, False)
+
+    def _made(self, last: Any, others: Tuple[str, ...], slots: Tuple[str, str], grad: Output,
+              indices: Output, is_lazy: bool) -> AdamStep:
+        """Checks that nothing else reads what the update computes."""
+        inner = self._inner | {last.name} | set(others)
+        for name in inner:
+            for use in self._nodes.all_uses(self._nodes.by_name[name]):
+                if use.node.name not in inner and not self._is_read_for_nothing(use.node):
+                    raise _No
+        for name in ("lr", "beta1", "beta2", "beta1_power", "beta2_power", "epsilon"):
+            if name not in self._numbers:
+                raise _No
+        ops = (last.name,) + tuple(sorted(inner - {last.name}))
+        step = Step(ops, LAZY_ADAM, slots, grad, indices, self._numbers)
+        return AdamStep(step, is_lazy, inner)
+
+    def _is_read_for_nothing(self, node: Any) -> bool:
+        """Whether an op reads a variable after its update and nothing takes the value."""
+        return node.op in ("ReadVariableOp", "Identity") and not self._nodes.all_uses(node)
+
+    def _quotient(self, last: Any, position: int) -> Tuple[Output, Output]:
+        """Takes lr * m / (sqrt(v) + epsilon) apart; returns m and v."""
+        above, below = self._parts(self._nodes.inputs[last.name][position], ("RealDiv",))
+        rate, m_part = self._parts(above, ("Mul",))
+        root, epsilon = self._parts(below, ("Add", "AddV2"))
+        v_part, = self._parts(root, ("Sqrt",))
+        self._number("epsilon", epsilon)
+        self._rate(rate)
+        return m_part, v_part
+
+    def _rate(self, output: Output) -> None:
+        """Takes lr * sqrt(1 - beta2_power) / (1 - beta1_power) apart."""
+        above, below = self._inputs(output, ("RealDiv",))
+        rate, root = self._inputs(above, ("Mul",))
+        inside, = self._inputs(root, ("Sqrt",))
+        self._number("lr", rate)
+        self._number("beta2_power", self._one_minus(inside))
+        self._number("beta1_power", self._one_minus(below))
+
+    def _new_rows(self, output: Output, indices: Output) -> Tuple[Output, Optional[str]]:
+        """Returns the new rows of a moment: in reference variables they are gathered again."""
+        node = self._nodes.by_name[output[0]]
+        if node.op not in ("Gather", "GatherV2"):
+            return output, None
+        inputs = self._nodes.inputs[node.name]
+        made = self._nodes.by_name[inputs[0][0]]
+        if made.op != "ScatterUpdate" or inputs[1] != indices:
+            raise _No
+        given = self._nodes.inputs[made.name]
+        if given[1] != indices:
+            raise _No
+        self._inner.update((node.name, made.name))
+        return given[2], made.name
+
+    def _update_of(self, slot: str, rows: Output, indices: Output) -> str:
+        """Returns the op that writes the new rows of a moment."""
+        for use in self._nodes.all_uses(self._nodes.by_name[slot]):
+            inputs = self._nodes.inputs[use.node.name]
+            if use.node.op in ("ResourceScatterUpdate", "ScatterUpdate") \
+                    and inputs[1:] == [indices, rows]:
+                return str(use.node.name)
+        raise _No
+
+    def _moment(self, output: Output, beta: str, indices: Output) -> Tuple[str, Output]:
+        """Takes beta * rows + (1 - beta) * x apart; returns the slot and x."""
+        old, new = self._parts(output, ("Add", "AddV2"))
+        decay, rows = self._parts(old, ("Mul",))
+        rest, added = self._parts(new, ("Mul",))
+        self._number(beta, decay)
+        if self._one_minus(rest) != decay:
+            raise _No
+        node = self._nodes.by_name[rows[0]]
+        if node.op == "Identity":
+            self._inner.add(node.name)
+            node = self._nodes.by_name[self._nodes.inputs[node.name][0][0]]
+        if node.op not in _GATHERS:
+            raise _No
+        inputs = self._nodes.inputs[node.name]
+        if inputs[1] != indices:
+            raise _No
+        self._inner.add(node.name)
+        return self._variable(inputs[0]), added
+
+    def _decayed(self, output: Output, beta: str) -> Tuple[str, Tuple[str, ...],
+                                                           Tuple[Output, Output]]:
+        """Takes slot = slot * beta, slot[indices] += x apart.
+
+        Returns:
+            The slot, the ops that change it, and (indices, x).
+        """
+        node = self._nodes.by_name[output[0]]
+        if node.op == "ReadVariableOp":
+            self._inner.add(node.name)
+            waits = [self._nodes.by_name[name] for name in self._nodes.waits[node.name]]
+            adds = [one for one in waits if one.op == "ResourceScatterAdd"]
+            if len(adds) != 1 or self._nodes.inputs[node.name][0] \
+                    != self._nodes.inputs[adds[0].name][0]:
+                raise _No
+            add = adds[0]
+        elif node.op == "ScatterAdd":
+            add = node
+        else:
+            raise _No
+        inputs = self._nodes.inputs[add.name]
+        slot = self._variable(inputs[0])
+        waits = [self._nodes.by_name[name] for name in self._nodes.waits[add.name]]
+        assigns = [one for one in waits if one.op in ("Assign", "AssignVariableOp")
+                   and self._nodes.inputs[one.name][0][0] == slot]
+        if len(assigns) != 1:
+            raise _No
+        self._inner.update((add.name, assigns[0].name))
+        old, decay = self._parts(self._nodes.inputs[assigns[0].name][1], ("Mul",))
+        self._number(beta, decay)
+        read = self._nodes.by_name[old[0]]
+        if read.op not in ("ReadVariableOp", "Identity") or self._variable(old) != slot:
+            raise _No
+        if read.op == "ReadVariableOp":
+            self._inner.add(read.name)
+        return slot, (assigns[0].name, add.name), (inputs[1], inputs[2])
+
+    def _scaled(self, output: Output, beta: str) -> Output:
+        """Takes x * (1 - beta) apart; returns x."""
+        value, rest = self._parts(output, ("Mul",))
+        if self._one_minus(rest) != self._numbers[beta]:
+            raise _No
+        return value
+
+    def _squared(self, output: Output) -> Output:
+        """Takes x^2 apart; returns x."""
+        parts = self._parts(output, ("Square", "Mul"))
+        if len(parts) == 2 and parts[0] != parts[1]:
+            raise _No
+        return parts[0]
+
+    def _variable(self, output: Output) -> str:
+        """Returns the variable that a tensor is, or is a copy of."""
+        node = self._nodes.by_name[output[0]]
+        while node.op in ("Identity", "ReadVariableOp"):
+            node = self._nodes.by_name[self._nodes.inputs[node.name][0][0]]
+        if node.op not in _VARIABLES:
+            raise _No
+        return str(node.name)
+
+    def _one_minus(self, output: Output) -> Output:
+        """Takes 1 - x apart; returns x."""
+        one, other = self._inputs(output, ("Sub",))
+        value = affine_value(self._nodes, *one)
+        if value is None or value.kind is not None or value.shift != 1.0:
+            raise _No
+        return other
+
+    def _number(self, name: str, output: Output) -> None:
+        """Notes one of the optimizer's numbers; the second time it has to be the same."""
+        if self._numbers.setdefault(name, output) != output:
+            raise _No
+
+    def _parts(self, output: Output, kinds: Tuple[str, ...]) -> List[Output]:
+        """Returns what an op of the update takes, which nothing else may read."""
+        inputs = self._inputs(output, kinds)
+        self._inner.add(output[0])
+        return inputs
+
+    def _inputs(self, output: Output, kinds: Tuple[str, ...]) -> List[Output]:
+        node = self._nodes.by_name.get(output[0])
+        if node is None or node.op not in kinds or output[1] != 0:
+            raise _No
+        return self._nodes.inputs[node.name]
+
+
+__all__ = ["AdamStep", "adam_steps"]

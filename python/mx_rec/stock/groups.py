@@ -1,0 +1,288 @@
+"""Lookups and updates that need no tensor of rows, of many variables by one op of each kind."""
+
+from collections import OrderedDict
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Set, Tuple
+
+import tensorflow as tf
+
+from mx_rec.core.bags import COMBINERS
+from mx_rec.core.lookup import mark_movable
+from mx_rec.core.table_variable import row_shape
+from mx_rec.ops import library
+from mx_rec.stock import updates as forms
+from mx_rec.stock.fused import Piece
+from mx_rec.stock.rows import Rows, apply_op
+from mx_rec.stock.wiring import (depends, in_place_of, replace_output, replace_waiting,
+                                 waits_between, waits_of_copy)
+
+
+class _Lookup:
+    """A lookup that the gradients of its variable's update come straight from.
+
+    Attributes:
+        rows: Its variable.
+        piece: What was recognized.
+        op: The op whose result is replaced: the gather, or the vectors of the bags.
+        grad: The gradient of that result.
+        inputs: The ids; or indices, ids and shape of sparse ones.
+        waits: What the ops in its place wait for.
+        found: What the update takes of it, once it is replaced.
+    """
+
+    def __init__(self, rows: Rows, piece: Piece) -> None:
+        self.rows = rows
+        self.piece = piece
+        self.grad = rows.tensor(piece.grad)
+        self.found = []  # type: List[tf.Tensor]
+        if piece.bags is None:
+            self.op = rows.op(piece.gather)
+            self.inputs = [self.op.inputs[1]]
+            self.waits = waits_of_copy(self.op.inputs[0]) + list(self.op.control_inputs)
+            return
+        self.op = rows.op(piece.bags.result)
+        self.inputs = [rows.tensor(one) for one in piece.bags.sparse]
+        self.waits = waits_between([self.op.outputs[0]], self.inputs)
+
+    def can_fuse(self) -> bool:
+        """Whether shapes are what the chain was recognized for."""
+        if self.piece.bags is None:
+            ids = self.inputs[0]
+            return self.grad.shape.rank is not None and ids.shape.rank is not None \
+                and self.grad.shape.rank == ids.shape.rank + 1
+        fill = self.rows.op(self.piece.bags.fill)
+        return fill.inputs[2].shape.as_list() == [2] and self.grad.shape.rank == 2
+
+    def form(self) -> Tuple[Any, ...]:
+        """Lookups of the same form can be one op."""
+        bags = self.piece.bags
+        if bags is None:
+            return None, self.inputs[0].dtype
+        # TensorFlow gives rows without ids the first row, with a gradient of zeros: Adagrad then
+        # changes nothing, but an optimizer with momentum, or one that shrinks, does.
+        return bags.leaves_out, self.inputs[1].dtype, self.rows.plan.kind != forms.ADAGRAD
+
+
+class _Update(NamedTuple):
+    """An update by the gradients of lookups.
+
+    Attributes:
+        rows: Its variable.
+        step: The update.
+        numbers: The optimizer's numbers by name.
+        lookups: The lookups, in the order in which their gradients are added.
+        waits: What the op in its place waits for.
+    """
+
+    rows: Rows
+    step: forms.Step
+    numbers: Dict[str, tf.Tensor]
+    lookups: List[_Lookup]
+    waits: List[tf.Operation]
+
+    def form(self) -> Tuple[Any, ...]:
+        """Updates of the same form can be one op."""
+        numbers = sorted((name, _origin(number).name) for name, number in self.numbers.items())
+        return self.step.kind, self.step.nesterov, tuple(numbers), tuple(self.rows.initial())
+
+    def ops(self) -> List[tf.Operation]:
+        """Returns the ops that are replaced."""
+        return [self.rows.op(name) for name in self.step.ops]
+
+
+def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
+    """Replaces lookups, and the updates that take their gradients straight.
+
+    Args:
+        graph: The graph.
+        variables: The variables that become tables.
+
+    Returns:
+        By the name of each variable whose update is replaced, the names of the gathers that are
+        replaced as well.
+    """
+    updates = []  # type: List[_Update]
+    for rows in variables:
+        if not rows.plan.pieces or len(rows.plan.shape) != 2:
+            continue
+        lookups = [_Lookup(rows, piece) for piece in rows.plan.pieces]
+        if all(lookup.can_fuse() for lookup in lookups):
+            step = rows.plan.updates[0]
+            updates.append(_Update(rows, step, rows.numbers(step), lookups,
+                                   _waits(rows, step, lookups)))
+    made = _Made(graph)
+    for group in _groups([one for update in updates for one in update.lookups], _Lookup.form,
+                         lambda one: one.inputs, lambda one: [one.op]):
+        (made.keep if group[0].piece.bags is None else made.pool)(group)
+    for group_of_updates in _groups(
+            updates, _Update.form,
+            lambda one: [lookup.grad for lookup in one.lookups] + list(one.numbers.values()),
+            _Update.ops):
+        made.apply(group_of_updates)
+    for update in updates:
+        for one in update.lookups:
+            if one.piece.bags is not None:
+                # What else reads these rows, such as a summary, finds them by itself.
+                update.rows.look_up(update.rows.op(one.piece.gather), False)
+    return {update.rows.plan.name: {one.piece.gather for one in update.lookups}
+            for update in updates}
+
+
+def _waits(rows: Rows, step: forms.Step, lookups: Sequence[_Lookup]) -> List[tf.Operation]:
+    """Returns what an update waits for, and the ops between it and the gradients."""
+    first = [lookup.grad for lookup in lookups]
+    for lookup in lookups:
+        first.append(rows.op(lookup.piece.gather).inputs[1])
+        bags = lookup.piece.bags
+        if bags is not None:
+            first.append(rows.tensor((bags.fill, 0)))
+            first.append(rows.tensor((bags.result, 0)))
+    waits = waits_between([rows.tensor(step.grad), rows.tensor(step.indices)], first)
+    for name in step.ops:
+        waits.extend(wait for wait in rows.op(name).control_inputs if wait.name not in step.ops)
+    return waits
+
+
+def _groups(members: Sequence[Any], form: Callable[[Any], Any],
+            inputs: Callable[[Any], List[tf.Tensor]],
+            ops: Callable[[Any], List[tf.Operation]]) -> Iterable[List[Any]]:
+    """Yields the members that one op can stand for together.
+
+    Of members of which one depends on another each is alone, and so is one inside of a branch.
+
+    Args:
+        members: Lookups or updates.
+        form: Only members of the same form can be together.
+        inputs: What a member takes.
+        ops: The ops that a member is now.
+    """
+    together = OrderedDict()  # type: Dict[Any, List[Any]]
+    for at, member in enumerate(members):
+        # pylint: disable=protected-access
+        inside = any(op._get_control_flow_context() is not None for op in ops(member))
+        together.setdefault(at if inside else form(member), []).append(member)
+    for group in together.values():
+        starts = [tensor.op for member in group for tensor in inputs(member)]
+        starts += [wait for member in group for wait in member.waits]
+        if len(group) > 1 and depends(starts, {op for member in group for op in ops(member)}):
+            for member in group:
+                yield [member]
+        else:
+            yield group
+
+
+class _Made:
+    """The ops of tables in the place of others.
+
+    Args:
+        graph: The graph.
+    """
+
+    def __init__(self, graph: tf.Graph) -> None:
+        self._graph = graph
+        # What other members may have noted to wait for, before it was replaced.
+        self._instead = {}  # type: Dict[tf.Operation, tf.Operation]
+
+    def _in_place(self, group: Sequence[Any], ops: Sequence[tf.Operation], name: str) -> Any:
+        """Ops made inside stand for all members of a group."""
+        waits = [self._instead.get(wait, wait) for member in group for wait in member.waits]
+        return in_place_of(ops[0], waits, [op.name for op in ops],
+                           None if len(group) == 1 else self._graph.unique_name(name))
+
+    def keep(self, group: Sequence[_Lookup]) -> None:
+        """Replaces gathers."""
+        tables = [one.rows.table for one in group]
+        with self._in_place(group, [one.op for one in group], "tables/lookups"):
+            ids = [one.rows.checked_ids(one.inputs[0]) for one in group]
+            offsets, inverses = _resolve(group, ids)
+            if len(group) == 1:
+                found = [library().mx_rec_embed(tables[0].handle, row_shape(tables[0].variable),
+                                                offsets[0], inverses[0], name="embedding")]
+            else:
+                found = library().mx_rec_embed_many(
+                    [table.handle for table in tables],
+                    [row_shape(table.variable) for table in tables], offsets, inverses,
+                    name="embedding")
+            none = [tf.zeros([0], tf.int64), tf.zeros([0]), tf.zeros([0])]
+        for at, one in enumerate(group):
+            one.found = [offsets[at], inverses[at]] + none
+            self._instead[one.op] = found[at].op
+            replace_output(one.op, found[at])
+
+    def pool(self, group: Sequence[_Lookup]) -> None:
+        """Replaces pooled lookups."""
+        tables = [one.rows.table for one in group]
+        leaves_out, _, fills = group[0].form()
+        combiners = [COMBINERS[one.piece.bags.combiner] if one.piece.bags.combiner != "sum" else 0
+                     for one in group]
+        with self._in_place(group, [one.op for one in group], "tables/lookups"):
+            bags = library().mx_rec_sparse_bags_many(
+                [one.inputs[0] for one in group], [one.inputs[1] for one in group],
+                [one.inputs[2] for one in group],
+                tf.constant([one.rows.plan.shape[0] for one in group], tf.int64),
+                tf.constant(combiners, tf.int32), leave_out=int(leaves_out), fill=int(fills),
+                name="bags")
+            offsets, inverses = _resolve(group, bags.bag_ids)
+            none = [tf.zeros([0])] * len(group)
+            if len(group) == 1:
+                pooled = [library().mx_rec_embed_pooled(
+                    tables[0].handle, row_shape(tables[0].variable), offsets[0], inverses[0],
+                    bags.ends[0], none[0], bags.divisors[0], name="pooled")]
+            else:
+                pooled = library().mx_rec_embed_pooled_many(
+                    [table.handle for table in tables],
+                    [row_shape(table.variable) for table in tables], offsets, inverses, bags.ends,
+                    none, bags.divisors, name="pooled")
+        for at, one in enumerate(group):
+            one.found = [offsets[at], inverses[at], bags.ends[at], none[at], bags.divisors[at]]
+            self._instead[one.op] = pooled[at].op
+            replace_output(one.op, pooled[at])
+
+    def apply(self, group: Sequence[_Update]) -> None:
+        """Replaces updates."""
+        step, first = group[0].step, group[0]
+        lookups = [lookup for update in group for lookup in update.lookups]
+        ops = [op for update in group for op in update.ops()]
+        members = [[one.found[0], one.found[1], one.grad] + one.found[2:] for one in lookups]
+        lists = [list(part) for part in zip(*members)]
+        is_pooled = any(one.piece.bags for one in lookups)
+        with self._in_place(group, ops, "tables/updates"):
+            if len(group) > 1:
+                handles = [one.rows.table.handle for one in lookups]
+                update = apply_op(step, first.numbers, first.rows.initial(), "many_pooled",
+                                  [handles] + lists)
+            else:
+                update = apply_op(step, first.numbers, first.rows.initial(),
+                                  "pooled" if is_pooled else "by_restore",
+                                  [first.rows.table.handle] + (lists if is_pooled else lists[:3]))
+        for op in ops:
+            self._instead[op] = update
+            replace_waiting(op, update)
+        for one in group:
+            for output in (one.step.grad, one.step.indices):
+                self._graph.prevent_feeding(one.rows.tensor(output))
+
+
+def _resolve(group: Sequence[_Lookup],
+             ids: Sequence[tf.Tensor]) -> Tuple[List[tf.Tensor], List[tf.Tensor]]:
+    """Adds the op that finds the rows of ids, and makes those that are missing."""
+    for one in group:
+        one.rows.table.multi_lookup_times[True] += 1
+    if len(group) == 1:
+        offsets, inverse = library().mx_rec_id_offset(group[0].rows.table.handle, ids[0], create=1,
+                                                      limit=0, name="id_offset")
+        mark_movable(offsets.op, True)
+        return [offsets], [inverse]
+    found = library().mx_rec_id_offset_many([one.rows.table.handle for one in group], ids,
+                                            limit=0, name="id_offset")
+    mark_movable(found.offsets[0].op, True)
+    return found.offsets, found.inverse
+
+
+def _origin(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns what a number is a copy of."""
+    while tensor.op.type in ("Identity", "ReadVariableOp") and not tensor.op.control_inputs:
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+__all__ = ["fuse"]

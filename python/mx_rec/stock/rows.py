@@ -1,0 +1,154 @@
+"""Puts ops of a table in the place of the ops of one variable."""
+
+from typing import Any, Dict, List, Sequence
+
+import tensorflow as tf
+
+from mx_rec.core.lookup import mark_movable
+from mx_rec.core.table import Table
+from mx_rec.core.table_variable import row_shape
+from mx_rec.ops import library
+from mx_rec.stock import updates as forms
+from mx_rec.stock.analysis import StockVariable
+from mx_rec.stock.nodes import Output
+from mx_rec.stock.wiring import in_place_of, replace_output, replace_waiting, waits_of_copy
+
+
+class Rows:
+    """The rows of one variable, which become those of its table.
+
+    Args:
+        graph: The graph.
+        plan: What was planned for the variable.
+        table: Its table.
+    """
+
+    def __init__(self, graph: tf.Graph, plan: StockVariable, table: Table) -> None:
+        self.graph = graph
+        self.plan = plan
+        self.table = table
+
+    def op(self, name: str) -> tf.Operation:
+        """Returns an op of the graph."""
+        return self.graph.get_operation_by_name(name)
+
+    def tensor(self, output: Output) -> tf.Tensor:
+        """Returns a tensor of the graph."""
+        return self.op(output[0]).outputs[output[1]]
+
+    def checked_ids(self, ids: tf.Tensor) -> tf.Tensor:
+        """Adds the op that refuses ids that the variable does not have."""
+        return library().mx_rec_checked_ids(
+            ids, tf.constant(self.plan.shape[0], tf.int64, name="rows"), name="ids")
+
+    def look_up(self, op: tf.Operation, trains: bool) -> None:
+        """Replaces a gather.
+
+        Args:
+            op: The gather.
+            trains: Whether it makes rows.
+        """
+        with in_place_of(op, waits_of_copy(op.inputs[0])):
+            ids = self.checked_ids(op.inputs[1])
+            if trains:
+                offsets, inverse = library().mx_rec_id_offset(
+                    self.table.handle, ids, create=1, limit=0, name="id_offset")
+                mark_movable(offsets.op, True)
+                found = library().mx_rec_embed(
+                    self.table.handle, row_shape(self.table.variable), offsets, inverse,
+                    name="embedding")
+            else:
+                found = self._find(ids)
+            if len(self.plan.shape) != 2:
+                found = tf.reshape(found, tf.concat(
+                    [tf.shape(ids), tf.constant(self.plan.shape[1:], tf.int32)], 0), name="rows")
+        self.table.multi_lookup_times[trains] += 1
+        replace_output(op, found)
+
+    def read(self, op: tf.Operation) -> None:
+        """Replaces a read of the whole variable."""
+        with in_place_of(op):
+            value = tf.reshape(self._find(tf.range(tf.constant(self.plan.shape[0], tf.int64))),
+                               self.plan.shape, name="value")
+        replace_output(op, value)
+
+    def shape(self, op: tf.Operation) -> None:
+        """Replaces an op that tells the shape."""
+        with in_place_of(op):
+            shape = tf.constant(self.plan.shape, op.outputs[0].dtype, name="shape")
+        replace_output(op, shape)
+
+    def state(self, op: tf.Operation) -> None:
+        """Replaces an op that tells whether the variable has a value: rows always have."""
+        if not op.outputs[0].consumers():
+            return
+        with in_place_of(op):
+            state = tf.constant(True, name="is_initialized")
+        replace_output(op, state)
+
+    def update(self, step: forms.Step) -> None:
+        """Replaces a sparse update by one that takes keys."""
+        op = self.op(step.ops[0])
+        waits = [wait for name in step.ops[1:] for wait in self.op(name).control_inputs
+                 if wait.name not in step.ops]
+        with in_place_of(op, waits, step.ops):
+            ids = self.checked_ids(tf.reshape(self.tensor(step.indices), [-1]))
+            grad = tf.reshape(self.tensor(step.grad), [-1, self.plan.dim], name="grad")
+            if step.kind == forms.ADD and not step.subtracts:
+                grad = tf.negative(grad)
+            update = apply_op(step, self.numbers(step), self.initial(), "by_ids",
+                              [self.table.handle, ids, grad])
+        for name in step.ops:
+            replace_waiting(self.op(name), update)
+
+    def numbers(self, step: forms.Step) -> Dict[str, tf.Tensor]:
+        """Returns the optimizer's numbers of a step by name."""
+        return {name: self.tensor(output) for name, output in step.numbers.items()}
+
+    def initial(self) -> List[float]:
+        """Returns what each slot starts at."""
+        return [slot.initial for slot in self.plan.slots]
+
+    def _find(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the rows of ids, those that were never made as they would be made."""
+        return library().mx_rec_find_initial(
+            self.table.handle, row_shape(self.table.variable), ids, name="find")
+
+
+def apply_op(step: forms.Step, numbers: Dict[str, tf.Tensor], initial: Sequence[float], how: str,
+             inputs: Sequence[Any]) -> tf.Operation:
+    """Adds the op that updates rows.
+
+    Args:
+        step: The update of TensorFlow.
+        numbers: The optimizer's numbers by name.
+        initial: What each slot starts at.
+        how: Which op of the optimizer.
+        inputs: What that op takes before the optimizer's numbers.
+
+    Returns:
+        The op.
+    """
+    attributes = {}  # type: Dict[str, int]
+    if step.kind == forms.ADD:
+        # w -= lr * g, with what TensorFlow would subtract as the gradient.
+        optimizer, tensors = "sgd", [tf.constant(1.0), tf.constant(0.0)]
+    elif step.kind == forms.MOMENTUM:
+        optimizer, tensors = "momentum", [numbers["lr"], numbers["momentum"]]
+        attributes["nesterov"] = int(step.nesterov)
+    elif step.kind == forms.ADAGRAD:
+        optimizer, tensors = "adagrad", [numbers["lr"], tf.constant(initial[0], tf.float32)]
+    elif step.kind == forms.LAZY_ADAM:
+        optimizer = "lazy_adam"
+        tensors = [numbers[name] for name in ("lr", "beta1_power", "beta2_power", "beta1",
+                                              "beta2", "epsilon")]
+    else:
+        shrinkage = numbers["l2_shrinkage"] if "l2_shrinkage" in numbers else tf.constant(0.0)
+        optimizer = "ftrl"
+        tensors = [numbers["lr"], numbers["lr_power"], tf.constant(initial[0], tf.float32),
+                   numbers["l1"], numbers["l2"], shrinkage]
+    make = getattr(library(), "mx_rec_apply_{}_{}".format(optimizer, how))
+    return make(*inputs, *tensors, name="update", **attributes).op
+
+
+__all__ = ["Rows", "apply_op"]

@@ -1,0 +1,96 @@
+"""DeepCTR's Estimator models, unchanged, on tables: the numbers of the same models on variables."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+import support
+
+STEPS = 15
+TOLERANCE = 1024 * support.EPS
+
+
+@pytest.fixture(scope="module")
+def models():
+    """The module deepctr.estimator; importing it asks nobody for newer versions."""
+    requests = pytest.importorskip("requests")
+    with pytest.MonkeyPatch().context() as patch:
+        def refuse(*args, **kwargs):
+            raise OSError("no network in tests")
+
+        patch.setattr(requests, "get", refuse)
+        pytest.importorskip("deepctr")
+        import deepctr.estimator
+
+        yield deepctr.estimator
+
+
+def input_fn():
+    random = np.random.RandomState(1)
+    features = {"user": random.zipf(1.2, 192).astype(str), "item": random.randint(0, 50, 192),
+                "age": random.rand(192).astype(np.float32)}
+    labels = (random.rand(192) < 0.5).astype(np.int32)
+    return support.tf().data.Dataset.from_tensor_slices((features, labels)).repeat().batch(32)
+
+
+def estimator(models, name, directory, penalty):
+    tf = support.tf()
+    column = tf.feature_column
+    user = column.categorical_column_with_hash_bucket("user", 500)
+    item = column.categorical_column_with_identity("item", 50)
+    age = column.numeric_column("age")
+    linear = [user, item, age]
+    dense = [column.embedding_column(user, 4), column.embedding_column(item, 4), age]
+    run = tf.estimator.RunConfig(
+        tf_random_seed=3, save_summary_steps=None, session_config=tf.compat.v1.ConfigProto(
+            intra_op_parallelism_threads=1, inter_op_parallelism_threads=1))
+    return getattr(models, name)(linear, dense, dnn_hidden_units=(8,), model_dir=str(directory), config=run,
+                                 l2_reg_linear=penalty)
+
+
+def train(made, steps):
+    """Trains; returns the losses."""
+    tf = support.tf()
+    losses = []
+
+    class Hook(tf.estimator.SessionRunHook):
+        def begin(self):
+            self.loss = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.LOSSES)[0]
+
+        def before_run(self, context):
+            return tf.estimator.SessionRunArgs(self.loss)
+
+        def after_run(self, context, values):
+            losses.append(np.sum(values.results))
+
+    made.train(input_fn, steps=steps, hooks=[Hook()])
+    return np.array(losses)
+
+
+def predicted(made):
+    found = made.predict(input_fn)
+    values = [next(found)["logits"] for _ in range(60)]
+    found.close()
+    return np.array(values)
+
+
+@pytest.mark.parametrize("name, penalty, tables", [
+    ("DeepFMEstimator", 0, 4), pytest.param("DeepFMEstimator", 1e-5, 2, marks=pytest.mark.slow),
+    pytest.param("WDLEstimator", 0, 4, marks=pytest.mark.slow),
+    pytest.param("NFMEstimator", 0, 4, marks=pytest.mark.slow)])
+def test_a_model_on_tables_gives_the_numbers_of_its_variables(mx, tmp_path, models, name, penalty, tables):
+    """A linear penalty is dense: it keeps the variables of the linear part TensorFlow's."""
+    train(estimator(models, name, tmp_path / "stock", penalty), 1)
+    shutil.copytree(str(tmp_path / "stock"), str(tmp_path / "tables"))
+    stock = estimator(models, name, tmp_path / "stock", penalty)
+    losses, logits = train(stock, STEPS), predicted(stock)
+    mx(stock_tables=".*")
+    made = estimator(models, name, tmp_path / "tables", penalty)
+    np.testing.assert_allclose(train(made, STEPS), losses, rtol=TOLERANCE, atol=TOLERANCE)
+    tf = support.tf()
+    meta = tf.compat.v1.MetaGraphDef.FromString(
+        open(tf.train.latest_checkpoint(str(tmp_path / "tables")) + ".meta", "rb").read())
+    assert [node.op for node in meta.graph_def.node].count("MxRecTable") == tables
+    np.testing.assert_allclose(predicted(made), logits, rtol=TOLERANCE, atol=TOLERANCE)
+    assert abs(losses[0] - losses[-1]) > 1e-3

@@ -1,0 +1,264 @@
+"""Converted variables share one op of each kind where they can, with the numbers of ops of their own."""
+
+import collections
+
+import numpy as np
+import pytest
+
+import stock_cases as cases
+import support
+
+
+@pytest.fixture
+def v1(mx, graph):
+    """tf.compat.v1, with mx_rec and a fresh graph."""
+    mx(stock_tables=".*")
+    return support.tf().compat.v1
+
+
+both = pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
+
+
+def types_of(graph):
+    return collections.Counter(op.type for op in graph.get_operations() if op.type.startswith("MxRec"))
+
+
+def variables(v1, use_resource, count=3, dim=cases.DIM):
+    return [v1.get_variable("w{}".format(at), [cases.ROWS, dim], use_resource=use_resource,
+                            initializer=v1.random_uniform_initializer(-0.1, 0.1)) for at in range(count)]
+
+
+def bag_of(ids, at):
+    tf = support.tf()
+    sparse = tf.sparse.from_dense(tf.where((ids + at) % 3 == 0, tf.zeros_like(ids), ids))
+    return sparse
+
+
+@both
+@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "momentum", "lazy_adam"])
+def test_lookups_and_updates_of_several_variables_are_one_op_each(mx, optimizer, use_resource):
+    mx(stock_tables=".*")
+    seen = []
+
+    def build(ids, labels):
+        tf = support.tf()
+        v1 = tf.compat.v1
+        made = variables(v1, use_resource)
+        pooled = [tf.nn.safe_embedding_lookup_sparse(one, bag_of(ids, at), combiner=("sum", "mean", "sqrtn")[at])
+                  for at, one in enumerate(made)]
+        kept = [tf.reshape(tf.nn.embedding_lookup(one, ids * 7 % cases.ROWS), [-1, 12])[:, :cases.DIM] for one in made]
+        loss = tf.reduce_mean(tf.square(tf.reduce_sum(tf.concat(pooled + kept, 1), 1) - labels))
+        seen.append(ids.graph)
+        return loss, cases.optimizers()[optimizer]().minimize(loss), made
+
+    plans = cases.expect_equal(build, ["w0", "w1", "w2"])
+    assert all(len(plan.pieces) == 2 for plan in plans.values())
+    types = types_of(seen[-1])
+    assert types["MxRecSparseBagsMany"] == types["MxRecEmbedPooledMany"] == types["MxRecEmbedMany"] == 1
+    assert types["MxRecIdOffsetMany"] == 2 and not {"MxRecEmbed", "MxRecEmbedPooled"} & set(types)
+    assert [name for name in types if name.startswith("MxRecApply")] == [
+        "MxRecApply%sManyPooled" % {"adagrad": "Adagrad", "ftrl": "Ftrl", "momentum": "Momentum",
+                                    "lazy_adam": "LazyAdam"}[optimizer]]
+
+
+@both
+def test_optimizers_with_other_numbers_have_ops_of_their_own(v1, graph, use_resource):
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    made = variables(v1, use_resource)
+    loss = tf.add_n([tf.reduce_sum(tf.nn.safe_embedding_lookup_sparse(one, bag_of(tf.constant([[1, 2], [4, 5]]), 0)))
+                     for one in made])
+    for rate, part in ((0.1, made[:2]), (0.2, made[2:])):
+        v1.train.AdagradOptimizer(rate).minimize(loss, var_list=part)
+    assert all(plan.pieces for plan in convert_graph(graph, True))
+    types = types_of(graph)
+    assert types["MxRecApplyAdagradManyPooled"] == types["MxRecApplyAdagradPooled"] == 1
+    assert types["MxRecEmbedPooledMany"] == 1
+
+
+@both
+def test_a_lookup_by_the_rows_of_another_is_not_together_with_it(v1, graph, use_resource):
+    """One op for both would wait for itself."""
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    first, second, third = variables(v1, use_resource)
+    one = tf.nn.embedding_lookup(first, [1, 2])
+    other = tf.nn.embedding_lookup(second, tf.cast(tf.reduce_max(tf.abs(one), 1) * 10, tf.int64))
+    with tf.control_dependencies([other]):
+        last = tf.nn.embedding_lookup(third, tf.identity(tf.constant([3, 4])))
+    loss = tf.reduce_sum(one + other * 2.0 + last)
+    train = v1.train.AdagradOptimizer(0.1).minimize(loss)
+    assert all(plan.pieces for plan in convert_graph(graph, True))
+    assert "MxRecEmbedMany" not in types_of(graph) and types_of(graph)["MxRecEmbed"] == 3
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+        before = sess.run(loss)
+        sess.run(train)
+        assert sess.run(loss) < before
+
+
+@both
+def test_an_update_after_another_is_not_together_with_it(v1, graph, use_resource):
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    first, second, _ = variables(v1, use_resource)
+    optimizer = v1.train.AdagradOptimizer(0.1)
+    pairs = optimizer.compute_gradients(tf.reduce_sum(tf.nn.embedding_lookup(first, [1]) ** 2)
+                                        + tf.reduce_sum(tf.nn.embedding_lookup(second, [2]) ** 2), [first, second])
+    begun = optimizer.apply_gradients(pairs[:1])
+    with tf.control_dependencies([begun]):
+        grad, variable = pairs[1]
+        train = optimizer.apply_gradients([(tf.IndexedSlices(tf.identity(grad.values), tf.identity(grad.indices),
+                                                             grad.dense_shape), variable)])
+    init = v1.global_variables_initializer()
+    assert sum(plan.converts for plan in convert_graph(graph, True)) == 2
+    assert "MxRecApplyAdagradManyPooled" not in types_of(graph)
+    with support.new_session() as sess:
+        sess.run(init)
+        sess.run(train)
+
+
+@both
+@pytest.mark.parametrize("turned", [False, True], ids=["first", "last"])
+def test_an_update_that_waits_for_the_op_of_another_waits_for_that_of_its_table(v1, graph, use_resource, turned):
+    """What an update waits for may be an op that a table has replaced before."""
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    first, second, _ = variables(v1, use_resource)
+    if turned:
+        first, second = second, first
+    optimizer = v1.train.AdagradOptimizer(0.1)
+    pairs = optimizer.compute_gradients(tf.reduce_sum(tf.nn.embedding_lookup(first, [1]) ** 2)
+                                        + tf.reduce_sum(tf.nn.embedding_lookup(second, [2]) ** 2), [first, second])
+    optimizer.apply_gradients(pairs[:1])
+    update, = [op for op in graph.get_operations() if "SparseApplyAdagrad" in op.type]
+    with tf.control_dependencies([update]):
+        grad, variable = pairs[1]
+        train = optimizer.apply_gradients([(tf.IndexedSlices(tf.identity(grad.values), tf.identity(grad.indices),
+                                                             grad.dense_shape), variable)])
+    init = v1.global_variables_initializer()
+    assert sum(plan.converts for plan in convert_graph(graph, True)) == 2
+    with support.new_session() as sess:
+        sess.run(init)
+        sess.run(train)
+    above, waiting = set(), [train]
+    while waiting:
+        op = waiting.pop()
+        if op not in above:
+            above.add(op)
+            waiting += list(op.control_inputs) + [tensor.op for tensor in op.inputs]
+    types = collections.Counter(op.type for op in above)
+    assert types["MxRecApplyAdagradByRestore"] == 2 and not [name for name in types if "SparseApply" in name]
+
+
+@both
+@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl"])
+def test_sparse_ids_in_any_order_train_as_in_tensorflow(mx, optimizer, use_resource):
+    """SparseFillEmptyRows sorts; the op that took its place said that rows have to ascend."""
+    mx(stock_tables=".*")
+
+    def build(ids, labels):
+        tf = support.tf()
+        made, = variables(tf.compat.v1, use_resource, 1)
+        rows = tf.cast(tf.shape(ids)[0], tf.int64)
+        index = tf.stack([tf.tile(rows - 1 - tf.range(rows), [2]) // 2 * 2, tf.concat([tf.zeros([rows], tf.int64),
+                                                                                  tf.ones([rows], tf.int64)], 0)], 1)
+        sparse = tf.SparseTensor(index, tf.reshape(ids[:, :2], [-1]) - 2, tf.stack([rows, 2]))
+        pooled = tf.nn.safe_embedding_lookup_sparse(made, sparse, combiner="mean")
+        loss = tf.reduce_mean(tf.square(tf.reduce_sum(pooled, 1) - labels))
+        return loss, cases.optimizers()[optimizer]().minimize(loss), [made]
+
+    assert cases.expect_equal(build, ["w0"])["w0"].pieces
+
+
+@both
+def test_ids_by_another_stride_are_no_bags(v1, graph, use_resource):
+    """Which rows begin a segment was read from begin and masks alone."""
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    made, = variables(v1, use_resource, 1)
+    sparse = tf.SparseTensor([[0, 0], [1, 0], [2, 0], [3, 0]], tf.constant([1, 2, 3, 4], tf.int64), [4, 1])
+    pooled = tf.nn.safe_embedding_lookup_sparse(made, sparse)
+    v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(pooled))
+    slice_op, = [op for op in graph.get_operations() if op.type == "StridedSlice" and op.get_attr("shrink_axis_mask") == 2
+                 and op.inputs[0].op.type == "SparseFillEmptyRows"]
+    slice_op._update_input(3, tf.constant([2, 1]))
+    plan, = convert_graph(graph, True)
+    assert plan.converts and plan.pieces is None
+
+
+@both
+def test_slots_are_reset_by_an_initializer_made_after_the_conversion(v1, graph, use_resource):
+    from mx_rec.stock.convert import converted
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    made, = variables(v1, use_resource, 1)
+    ids = v1.placeholder(tf.int64, [None])
+    optimizer = v1.train.AdagradOptimizer(0.1, initial_accumulator_value=0.5)
+    loss = tf.reduce_sum(tf.nn.embedding_lookup(made, ids))
+    train = optimizer.minimize(loss)
+    init = v1.global_variables_initializer()
+    convert_graph(graph, True)
+    again = v1.variables_initializer(optimizer.variables())
+    table, = converted(graph)
+    name = tf.constant(np.frombuffer(b"Adagrad_accumulator", np.uint8))
+    slot = support.ops().mx_rec_export_slot(table.table.handle, name)
+    rows = support.ops().mx_rec_export(table.table.handle)
+    with support.new_session() as sess:
+        sess.run(init)
+        sess.run(train, {ids: [1, 2]})
+        keys, before = sess.run(rows)
+        assert keys.tolist() == [1, 2] and (sess.run(slot)[-1] == 1.5).all()
+        sess.run(again)
+        assert (sess.run(slot)[-1] == 0.5).all() and (sess.run(rows)[1] == before).all()
+        first = sess.run([loss, train], {ids: [1]})[0]
+        assert abs(sess.run(loss, {ids: [1]}) - (first - cases.DIM * 0.1 / np.sqrt(1.5))) < 1e-5
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl"])
+def test_an_empty_batch_and_bags_without_ids_change_what_they_change_in_tensorflow(v1, graph, optimizer):
+    from mx_rec.stock.convert import converted
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    made = variables(v1, True, 2)
+    ids, rows = v1.placeholder(tf.int64, [None, 2]), v1.placeholder(tf.int64, [None])
+    shape = v1.placeholder(tf.int64, [2])
+    sparse = tf.SparseTensor(ids, rows, shape)
+    pooled = [tf.nn.safe_embedding_lookup_sparse(one, sparse, combiner="sqrtn") for one in made]
+    train = cases.optimizers()[optimizer]().minimize(tf.reduce_sum(tf.square(tf.concat(pooled, 1))))
+    convert_graph(graph, True)
+    sizes = [one.table for one in converted(graph)]
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+        feeds = {ids: np.zeros([0, 2], np.int64), rows: []}
+        found = sess.run(pooled + [train], {shape: [0, 3], **feeds})
+        assert found[0].shape == (0, cases.DIM) and [table.size() for table in sizes] == [0, 0]
+        found = sess.run(pooled + [train], {shape: [4, 3], **feeds})
+        assert found[0].shape == (4, cases.DIM) and not found[0].any()
+        assert [table.size() for table in sizes] == ([0, 0] if optimizer == "adagrad" else [1, 1])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="MxRecSparseBagsMany.*lies outside"):
+            sess.run(train, {ids: [[4, 0]], rows: [1], shape: [4, 3]})
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[0\] = 60 is not in \[0, 60\)"):
+            sess.run(train, {ids: [[1, 0]], rows: [60], shape: [4, 3]})
+
+
+@both
+def test_a_graph_that_is_converted_again_keeps_its_tables(v1, graph, use_resource):
+    """GraphModifierHook converts, too: an Estimator's variables became two tables of one name."""
+    from mx_rec.stock.convert import converted
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    made, = variables(v1, use_resource, 1)
+    v1.train.FtrlOptimizer(0.1).minimize(tf.reduce_sum(tf.nn.embedding_lookup(made, [1, 2])))
+    assert [plan.converts for plan in convert_graph(graph, True)] == [True]
+    before = graph.as_graph_def()
+    assert convert_graph(graph, True) == [] and graph.as_graph_def() == before
+    assert len(converted(graph)) == 1
