@@ -32,7 +32,8 @@ STAGES = [
 ]
 PIPELINE, KEYS, ROWS, LAYERS, SUMS, UPDATES, OTHER = (name for name, _ in STAGES)
 
-LABEL = re.compile(r"^(\S+) = ([A-Za-z0-9_>]+)\(")
+# "[CPU] 2.1MB node = Type(inputs)".
+LABEL = re.compile(r".* = ([A-Za-z0-9_>]+)\(")
 
 
 def main():
@@ -102,7 +103,7 @@ def measured(side):
             side.step(options, steps[-1])
     sums = [stages_of(step) for step in steps]
     stages = {name: float(np.median([one[name] for one in sums])) for name, _ in STAGES}
-    ahead = [span.duration for span in recording.spans if span.op == "MxRecPrepare"]
+    ahead = [one.duration for one in recording.spans if one.op.startswith("MxRecPrepare")]
     stages[PIPELINE] = sum(ahead) / 1e3 / TRACED
     stages = {name: round(value, 4) for name, value in stages.items()}
     return {"wall": round(float(np.median(walls)), 4), "stages": stages}
@@ -116,9 +117,8 @@ def stages_of(step):
             continue
         for node in device.node_stats:
             label = LABEL.match(node.timeline_label)
-            name, op = label.groups() if label else (node.node_name, "")
             taken = node.op_end_rel_micros - node.op_start_rel_micros
-            sums[stage(name, op)] += taken / 1e3
+            sums[stage(node.node_name, label.group(1) if label else "")] += taken / 1e3
     return sums
 
 

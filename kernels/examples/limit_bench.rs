@@ -40,7 +40,7 @@ fn main() -> Result<()> {
         let keyed = words.next() != Some("arrays");
         let number: usize = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
         let begin = Instant::now();
-        bench.step(number, keyed);
+        bench.step(number, keyed)?;
         answer(&format!("{:.6}", begin.elapsed().as_secs_f64() * 1e3));
     }
     Ok(())
@@ -56,6 +56,9 @@ struct Bench {
     places: KnownPlaces,
     batches: Vec<Batch>,
     fresh: Option<FreshPlaces>,
+    /// Batches of new keys that have room, and those that are made.
+    room: usize,
+    made: usize,
     optimizer: Option<Box<dyn RowOptimizer>>,
     reads: bool,
     bag: usize,
@@ -117,11 +120,13 @@ impl Bench {
             })
             .collect();
         // Each form of each repetition makes its own rows.
-        let room = (2 * batches.len() + 2) * count;
+        let room = 2 * batches.len();
         Ok(Bench {
             pool,
             places,
-            fresh: has("fresh").then(|| FreshPlaces::new(room, width)),
+            fresh: has("fresh").then(|| FreshPlaces::new(room * count, width)),
+            room,
+            made: 0,
             optimizer,
             reads: has("read"),
             bag,
@@ -132,16 +137,22 @@ impl Bench {
         })
     }
 
-    fn step(&mut self, number: usize, keyed: bool) {
+    fn step(&mut self, number: usize, keyed: bool) -> Result<()> {
         // The two forms never meet rows that the other has just brought into the cache.
         let shift = if keyed { 0 } else { self.batches.len() / 2 };
         let batch = &self.batches[(number + shift) % self.batches.len()];
         if let Some(fresh) = &mut self.fresh {
+            if self.made == self.room {
+                return Err(Error::invalid(
+                    "each batch of new keys can be made once a form",
+                ));
+            }
+            self.made += 1;
             let index = keyed.then_some((&mut self.places, batch));
             let update = self.optimizer.as_deref();
             let update = update.map(|optimizer| (optimizer, self.gradients.as_slice()));
             fresh.make(&self.pool, self.ids, index, update);
-            return;
+            return Ok(());
         }
         // The line of the index that a read has brought serves the update as well.
         let index = keyed;
@@ -155,6 +166,7 @@ impl Bench {
             self.places
                 .update(&self.pool, batch, index, self.bag, gradients, optimizer);
         }
+        Ok(())
     }
 
     /// What a repetition moves, the mean of all batches.

@@ -261,7 +261,7 @@ fn find_rows(index: &Index, keys: &[i64], mut beyond: Vec<u32>, rows: &mut [u32]
         count += usize::from(further);
     }
     for &at in &beyond[..count] {
-        rows[at as usize] = index.row(keys[at as usize]);
+        rows[at as usize] = index.row_beyond(keys[at as usize]);
     }
 }
 

@@ -81,28 +81,23 @@ impl Index {
         self.removals = self.removals.max(old.removals) + 1;
     }
 
-    /// The bucket where the search for a hash begins: prefetch it, then ask [`Index::row_from`].
+    /// The bucket where the search for a hash begins: prefetch it, then ask [`Index::row_in`].
     #[inline(always)]
     pub(crate) fn home(&self, hash: u64) -> &Bucket {
         self.shards[top(hash, self.bits)].home(hash << self.bits)
     }
 
-    /// The row of `key`, or [`NONE`]; `home` is the bucket that [`Index::home`] gave for its hash.
-    #[inline(always)]
-    pub(crate) fn row_from(&self, home: &Bucket, key: i64, hash: u64) -> u32 {
-        let row = home.row(key);
-        if row == NONE && home.is_passed() {
-            return self.row_beyond(key, hash);
-        }
-        row
-    }
-
-    /// The row of `key` as far as its home tells, or [`NONE`], and whether it may lie further on:
-    /// then the bucket behind is on its way for [`Index::row`]. No branch, because keys with and
-    /// without a row come in no order that could be foreseen.
+    /// [`Index::row_in`] the home of `key`.
     #[inline(always)]
     pub(crate) fn row_at_home(&self, key: i64) -> (u32, bool) {
-        let home = self.home(hash(key));
+        self.row_in(self.home(hash(key)), key)
+    }
+
+    /// The row of `key` as far as its home, `home`, tells, or [`NONE`], and whether it may lie
+    /// further on: then the bucket behind is on its way for [`Index::row_beyond`]. No branch,
+    /// because keys with and without a row come in no order that could be foreseen.
+    #[inline(always)]
+    pub(crate) fn row_in(&self, home: &Bucket, key: i64) -> (u32, bool) {
         let row = home.row(key);
         let beyond = (row == NONE) & home.is_passed();
         prefetch_behind(home, usize::from(beyond));
@@ -112,8 +107,18 @@ impl Index {
     /// The row of `key`, or [`NONE`].
     #[inline]
     pub(crate) fn row(&self, key: i64) -> u32 {
+        let home = self.home(hash(key));
+        match home.row(key) {
+            NONE if home.is_passed() => self.row_beyond(key),
+            row => row,
+        }
+    }
+
+    /// The row of a key that may lie behind its home, or [`NONE`].
+    #[cold]
+    pub(crate) fn row_beyond(&self, key: i64) -> u32 {
         let hash = hash(key);
-        self.row_from(self.home(hash), key, hash)
+        self.shards[top(hash, self.bits)].row(key, hash << self.bits)
     }
 
     /// Makes room for these keys.
@@ -248,11 +253,6 @@ impl Index {
     pub(crate) fn each_on(&self, pool: &Pool, f: impl Fn(i64, u32) + Sync) {
         pool.each(self.shards.iter().collect(), |shard| shard.each(&f));
     }
-
-    #[cold]
-    fn row_beyond(&self, key: i64, hash: u64) -> u32 {
-        self.shards[top(hash, self.bits)].row(key, hash << self.bits)
-    }
 }
 
 /// Inserts entries into a shard, with the buckets ahead prefetched, and those behind them where an
@@ -321,6 +321,27 @@ mod tests {
             assert_eq!(index.insert(&pool, &keys[7..8], &[1]), Some(keys[7]));
             assert_eq!(index.row(keys[7]), 7);
         }
+    }
+
+    #[test]
+    fn homes_tell_the_row_of_a_key_or_that_it_may_lie_behind() {
+        let pool = Pool::new(1).unwrap();
+        let keys: Vec<i64> = (0..200_000).map(|at| at * 3).collect();
+        let rows: Vec<u32> = (0..keys.len() as u32).collect();
+        let mut index = Index::new(keys.len() as u64).unwrap();
+        index.reserve(&pool, &keys).unwrap();
+        index.insert(&pool, &keys, &rows);
+        let mut behind = 0;
+        for (&key, &row) in keys.iter().zip(&rows) {
+            let (found, further) = index.row_in(index.home(hash(key)), key);
+            assert_eq!(found, if further { NONE } else { row });
+            assert_eq!(index.row_beyond(key), row);
+            behind += usize::from(further);
+            // A key without an entry may lie behind, and does not.
+            let (found, further) = index.row_at_home(key + 1);
+            assert!(found == NONE && (!further || index.row_beyond(key + 1) == NONE));
+        }
+        assert!((1_000..40_000).contains(&behind), "{behind}");
     }
 
     #[test]

@@ -432,7 +432,8 @@ fn ask_homes<'i, T: Copy + Into<i64>>(
     }
 }
 
-/// Reads the rows of keys in buckets that were asked for.
+/// Reads the rows of keys in buckets that were asked for. Those of keys behind their homes come
+/// last: the buckets there are asked for while the others are read.
 #[inline(always)]
 fn read_homes<T: Copy + Into<i64>>(
     index: &Index,
@@ -440,9 +441,15 @@ fn read_homes<T: Copy + Into<i64>>(
     homes: &[&Bucket; MOST_AHEAD],
     rows: &mut [u32; MOST_AHEAD],
 ) {
-    for ((&id, home), row) in ids.iter().zip(homes).zip(rows) {
-        let key = id.into();
-        *row = index.row_from(home, key, hash(key));
+    let (mut beyond, mut count) = ([0_u8; MOST_AHEAD], 0);
+    for (at, ((&id, home), row)) in ids.iter().zip(homes).zip(&mut *rows).enumerate() {
+        let (found, further) = index.row_in(home, id.into());
+        *row = found;
+        beyond[count] = at as u8;
+        count += usize::from(further);
+    }
+    for &at in &beyond[..count] {
+        rows[usize::from(at)] = index.row_beyond(ids[usize::from(at)].into());
     }
 }
 
