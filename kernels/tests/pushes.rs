@@ -1,5 +1,4 @@
-//! Pushes of several workers: none waits for ever, none is lost or torn, and those to one cut table
-//! overlap.
+//! Pushes of several workers at once: none waits for another for ever.
 
 use mx_rec_kernels::{Ids, IdsOf, Initializer, KeyGradients, Pool, Push, Sgd, Table, TableConfig};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
