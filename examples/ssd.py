@@ -190,7 +190,8 @@ def saved_rows(directory, table):
 def run(args, out):
     """Trains three times and compares; returns the exit code."""
     ratings = load(args)
-    settings = model.Settings(batch=64 if args.quick else 512)
+    # Memory has to hold the ids of the batches ahead: four of them with prefetch(2).
+    settings = model.Settings(batch=64 if args.quick else 256)
     directories = args.ssd or [os.path.join(out, "ssd")]
     if not args.ssd:
         os.makedirs(directories[0])

@@ -1,5 +1,5 @@
-//! Hostile bytes in the files of rows on disk: a read gives the row that was written, or `DataLoss`,
-//! and never another row or a crash.
+//! Hostile bytes in the files of rows on disk: a read gives the row that was written, or
+//! `DataLoss`, and never another row or a crash.
 
 use mx_rec_kernels::tier::Files;
 use mx_rec_kernels::{

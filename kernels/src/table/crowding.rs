@@ -1,12 +1,12 @@
 //! Whether memory is too small for the batches ahead of a table with a tier on disk.
 //!
-//! A batch ahead that finds no room leaves its rows to its step, which gives the same numbers later.
-//! A few of them are a peak. If no batch ahead comes to its step with its rows in memory for a
-//! while, looking ahead does nothing but work, and the step says which size to raise.
+//! A batch ahead that finds no room leaves its rows to its step, which gives the same numbers
+//! later. A few of them are a peak. If no batch ahead comes to its step with its rows in memory for
+//! a while, looking ahead does nothing but work, and the step says which size to raise.
 
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-/// After so many batches in a row that were looked up ahead in vain, the step of the next one fails.
+/// After so many batches in a row that were looked up ahead in vain, the next one's step fails.
 pub(super) const MOST_IN_VAIN: u32 = 16;
 
 /// What batches ahead have met with lately.
