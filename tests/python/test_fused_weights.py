@@ -199,7 +199,7 @@ STAYS = {
         lambda rows, ids: FORMS["dots"](rows, mask_of(ids)) + FORMS["dots"](rows, fixed(ids)), "with other weights"),
     "weights of the shape of the rows": (
         lambda rows, ids: tf().reduce_sum(rows * tf().reshape(tf().ones(tf().raw_ops.Shape(input=rows)[:2]), [BATCH, LENGTH, 1]), 1),
-        "its weights are computed from its rows"),
+        "its weights are computed from rows"),
     "weights of the rows": (
         lambda rows, ids: FORMS["dots"](rows, tf().stop_gradient(tf().nn.softmax(rows[:, :, 0]))), ""),
     "weights that are trained": (lambda rows, ids: FORMS["dots"](rows, scale()), "for a gradient of the weights"),

@@ -18,6 +18,10 @@ use std::sync::Arc;
 /// that enters keys waits for them.
 const MOST_HELD: usize = 4 * LEAST;
 
+/// Several batches of fewer ids in all stay on the caller's thread: to wake others takes longer
+/// than they save, and there is time ahead of the step.
+const ALONE: usize = 4 * LEAST;
+
 /// The same ids in one or several tables.
 pub(super) struct SameIds<'a> {
     /// Keys.
@@ -152,6 +156,12 @@ pub(super) fn prepare_sets(
     let mut leases = Vec::new();
     let members = sets.iter().map(|same| same.members.len()).sum();
     leases.resize_with(members, Lease::empty);
+    let alone = Pool::alone();
+    let all: usize = sets.iter().map(SameIds::cost).sum();
+    let pool = match sets.len() > 1 && all < ALONE {
+        true => &alone,
+        false => pool,
+    };
     let most = MOST_HELD * pool.threads();
     let mut rest = &mut *sets;
     while !rest.is_empty() {

@@ -108,6 +108,8 @@ struct Uses<'a> {
     weighted: Vec<usize>,
     /// Whether rows are summed over bags without weights.
     is_plain: bool,
+    /// A node that multiplies rows for nobody, as the gradient of weights that is not asked for.
+    unread: Option<usize>,
     sums: Vec<PlannedSum>,
     axes: Vec<String>,
     shapes: Vec<String>,
@@ -161,12 +163,17 @@ impl<'g, 'a> Rule<'g, 'a> {
             false => reader.misplaced(graph)?,
         };
         let depends = match &uses.weights {
-            Some(weights) => depends(graph, weights, reader.node, &planned.shapes)?,
+            Some(weights) => depends(graph, weights)?,
             None => None,
         };
         let mixed = (uses.weights.is_some() && uses.is_plain)
             .then(|| "its rows are summed with weights and without".to_owned());
-        if let Some(why) = fault.or(uses.fault).or(mixed).or(depends) {
+        let unread = match (&uses.weights, uses.unread) {
+            // Without weights it may be what a script fetches.
+            (None, Some(at)) => Some(self.read_too(reader, graph.node(at)?)?),
+            _ => None,
+        };
+        if let Some(why) = fault.or(uses.fault).or(unread).or(mixed).or(depends) {
             planned.reason = why;
             return Ok(Some(planned));
         }
@@ -272,7 +279,10 @@ impl<'g, 'a> Rule<'g, 'a> {
             Multiplied::Doubtful => {
                 "multiplies its rows with a tensor that is not known to be a weight for each id"
             }
-            Multiplied::Unread => "",
+            Multiplied::Unread => {
+                uses.unread = Some(at);
+                ""
+            }
             Multiplied::Otherwise if uses.weights.is_some() => {
                 "reads the rows of each id for a gradient of the weights"
             }

@@ -142,13 +142,9 @@ pub(super) fn multiplied<'a>(
     })
 }
 
-/// Why weights cannot be read before the rows are: they depend on these nodes, or on an update.
-pub(super) fn depends<'a>(
-    graph: &Graph<'a>,
-    weights: &Weights<'a>,
-    reader: usize,
-    shapes: &[String],
-) -> Result<Option<String>> {
+/// Why weights cannot be read before rows are: they depend on rows, or on the shapes of rows, or
+/// on an update.
+pub(super) fn depends<'a>(graph: &Graph<'a>, weights: &Weights<'a>) -> Result<Option<String>> {
     let (mut seen, mut waiting) = (HashSet::new(), vec![weights.input.source]);
     while let Some(source) = waiting.pop() {
         let InputSource::Node(at) = source else {
@@ -158,11 +154,14 @@ pub(super) fn depends<'a>(
             continue;
         }
         let node = graph.node(at)?;
-        let changes = ["MxRecApply", "MxRecAssign", "MxRecRemove", "MxRecWriteRows"];
-        if at == reader || shapes.iter().any(|name| name == node.name) {
-            return Ok(Some("its weights are computed from its rows".to_owned()));
+        let begins = |names: &[&str]| names.iter().any(|name| node.op.starts_with(name));
+        if begins(&["MxRecEmbed", "MxRecFind", "MxRecRestore", "MxRecLookup"]) {
+            let this = described(node);
+            return Ok(Some(format!(
+                "its weights are computed from rows, those of {this}"
+            )));
         }
-        if changes.iter().any(|change| node.op.starts_with(change)) {
+        if begins(&["MxRecApply", "MxRecAssign", "MxRecRemove", "MxRecWriteRows"]) {
             let this = described(node);
             return Ok(Some(format!("its weights wait for {this}")));
         }
