@@ -97,7 +97,7 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
     let kinds = Tensor::vector(&[1_i32, 0]);
     let nothing = Tensor::vector::<f32>(&[]);
     let numbers = [Tensor::scalar(0.5_f32), Tensor::scalar(0.0_f32)];
-    let gradient = Tensor::new(&[3, DIM as i64], &vec![1.0_f32; 3 * DIM]);
+    let gradient = Tensor::new(&[3, DIM as i64], &[1.0_f32; 3 * DIM]);
     let feeds = |limits| {
         vec![
             (indices[0], &first),
