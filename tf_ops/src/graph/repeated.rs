@@ -149,7 +149,7 @@ impl<'g, 'a> Search<'g, 'a> {
                 else {
                     return Ok(None);
                 };
-                if !source_of(graph, axes).is_some_and(|axes| axes.op == "BroadcastGradientArgs") {
+                if source_of(graph, axes).is_none_or(|axes| axes.op != "BroadcastGradientArgs") {
                     return Ok(None);
                 }
                 self.waits.extend(data_and_waits(graph, added).1);
