@@ -1,8 +1,8 @@
 //! Measures what admission and eviction cost (A1 to A5), one JSON line per measurement.
 //!
 //! ```text
-//! cargo run --release -p mx_rec_kernels --example admission_bench -- [--quick] [--only A1,A3] [--rows N] [--dim N]
-//!     [--batch N] [--reps N] [--keys N] [--train N] [--waiting N]
+//! cargo run --release -p mx_rec_kernels --example admission_bench -- [--quick] [--only A1,A3]
+//!     [--rows N] [--dim N] [--batch N] [--reps N] [--keys N] [--train N] [--waiting N]
 //! ```
 //! A1 is the standard work: `observe + admit + embed` beside `lease + embed` of the same ids, in
 //! turns. A2 counts `--waiting` keys of which none is admitted. A3 and A4 have a table of `--keys`

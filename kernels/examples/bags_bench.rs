@@ -1,8 +1,8 @@
 //! Measures what each part of a step with bags takes, engine alone, one JSON line per part.
 //!
 //! ```text
-//! cargo run --release -p mx_rec_kernels --example bags_bench -- [--quick] [--threads N] [--reps N] [--rows N]
-//!     [--dim N] [--bags N] [--length N] [--tables N] [--only NAME]
+//! cargo run --release -p mx_rec_kernels --example bags_bench -- [--quick] [--threads N]
+//!     [--reps N] [--rows N] [--dim N] [--bags N] [--length N] [--tables N] [--only NAME]
 //! ```
 //! `ours` is the median of milliseconds for one batch in all tables, ids drawn by Zipf's law
 //! (exponent 1.05); `peer` is the sum of the same rows in arrays, at places that are known.

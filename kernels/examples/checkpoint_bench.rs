@@ -2,7 +2,8 @@
 //! measurement.
 //!
 //! ```text
-//! cargo run --release -p mx_rec_kernels --example checkpoint_bench -- [--quick] [--dir DIR] [--mib N] [--reps N]
+//! cargo run --release -p mx_rec_kernels --example checkpoint_bench --
+//!     [--quick] [--dir DIR] [--mib N] [--reps N]
 //! ```
 //! The table has rows of 64 floats, with one optimizer slot, and `--mib` MiB in all. `dd` copies
 //! the same number of bytes from a file in the page cache, with `conv=fsync`; a save ends when

@@ -2,8 +2,8 @@
 //! measurement.
 //!
 //! ```text
-//! cargo run --release -p mx_rec_kernels --example engine_bench -- [--quick] [--only P6,P8] [--rows N] [--dim N]
-//!     [--batch N] [--reps N] [--keys N] [--small N] [--large N]
+//! cargo run --release -p mx_rec_kernels --example engine_bench -- [--quick] [--only P6,P8]
+//!     [--rows N] [--dim N] [--batch N] [--reps N] [--keys N] [--small N] [--large N]
 //! ```
 //! Every repetition measures ours and its peer one after the other on the same ids; `ours`, `peer`
 //! and `ratio` come from the medians, `best_ratio` from the minima. Times are milliseconds for one

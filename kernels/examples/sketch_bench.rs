@@ -2,7 +2,8 @@
 //! many keys are admitted too early.
 //!
 //! ```text
-//! cargo run --release -p mx_rec_kernels --example sketch_bench -- [--quick] [--keys N] [--batch N] [--reps N]
+//! cargo run --release -p mx_rec_kernels --example sketch_bench --
+//!     [--quick] [--keys N] [--batch N] [--reps N]
 //! ```
 //! One JSON line per measurement. `S1`: milliseconds of `observe + admit` of a batch of which no
 //! key is admitted, medians, the exact counters and the sketch in turns on the same ids; the sketch

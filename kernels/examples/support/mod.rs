@@ -111,8 +111,8 @@ pub(crate) fn report(id: &str, what: &str, pairs: &[(f64, f64)], target: f64, be
         Better::Faster => ratio >= target,
     };
     println!(
-        "{{\"id\":\"{id}\",\"what\":\"{what}\",\"ours\":{ours:.4},\"peer\":{peer:.4},\"ratio\":{ratio:.3},\
-         \"best_ratio\":{low:.3},\"target\":{target},\"met\":{met}}}"
+        "{{\"id\":\"{id}\",\"what\":\"{what}\",\"ours\":{ours:.4},\"peer\":{peer:.4},\
+         \"ratio\":{ratio:.3},\"best_ratio\":{low:.3},\"target\":{target},\"met\":{met}}}"
     );
 }
 
@@ -124,8 +124,8 @@ pub(crate) fn line(id: &str, what: &str, ours: f64, peer: f64, ratio: f64, targe
         format!("{peer:.4}")
     };
     println!(
-        "{{\"id\":\"{id}\",\"what\":\"{what}\",\"ours\":{ours:.4},\"peer\":{peer},\"ratio\":{ratio:.3},\
-         \"target\":{target},\"met\":{met}}}"
+        "{{\"id\":\"{id}\",\"what\":\"{what}\",\"ours\":{ours:.4},\"peer\":{peer},\
+         \"ratio\":{ratio:.3},\"target\":{target},\"met\":{met}}}"
     );
 }
 

@@ -66,8 +66,8 @@ impl Table {
     /// [`Table::observe`] of distinct `keys` with their occurrences, which another process counted.
     ///
     /// # Errors
-    /// As there, and `InvalidArgument` for a number of `times` that is not that of the keys, for the
-    /// padding key, and for a key without a row that comes twice.
+    /// As there, and `InvalidArgument` for a number of `times` that is not that of the keys, for
+    /// the padding key, and for a key without a row that comes twice.
     pub fn observe_counts(
         &self,
         pool: &Pool,

@@ -245,8 +245,8 @@ fn prepare_at_once(
     }
 }
 
-/// Brings the rows of a set in that are on disk, without a lock on any index; they stay in memory as
-/// long as what is added to `brought`. Returns what the first table has, if it had to be asked.
+/// Brings the rows of a set in that are on disk, without a lock on any index; they stay in memory
+/// as long as what is added to `brought`. Returns what the first table has, if it had to be asked.
 fn bring_in(pool: &Pool, same: &mut SameIds<'_>, brought: &mut Held) -> Option<LookedUp<Lines>> {
     let ids = same.ids;
     let has_to = |table: &Table| table.has_to_bring_in(ids.len());
