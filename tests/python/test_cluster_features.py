@@ -108,7 +108,8 @@ def test_admission_and_eviction_on_servers_are_those_of_one_process():
     assert alone["refused"] > 0 and alone["evicted"] > 0 and alone["size"] < 60 and alone["stale"] == 0
 
 
-@pytest.mark.parametrize("servers", [(0, 2), (2, 3), (2, 0)], ids=str)
+@pytest.mark.parametrize("servers", [
+    (0, 2), pytest.param((2, 3), marks=pytest.mark.slow), (2, 0)], ids=str)
 def test_the_history_of_admission_moves_with_the_checkpoint_between_servers_and_one_process(servers, tmp_path):
     code = done(graph(ADMITTED, before=TIMED), after="extra = list(evict()['items']) if last > 8 else None")
     alone = trained(run_alone(code, LAST="9"))
@@ -231,7 +232,9 @@ with tf.compat.v1.train.MonitoredTrainingSession(target, is_chief=is_chief, conf
 """
 
 
-@pytest.mark.parametrize("more", ["", "many", "partly", "pooled", "admission"])
+@pytest.mark.parametrize("more", [
+    pytest.param("", marks=pytest.mark.slow), "many", pytest.param("partly", marks=pytest.mark.slow),
+    pytest.param("pooled", marks=pytest.mark.slow), "admission"])
 def test_a_modified_graph_splits_ids_ahead_and_pulls_once_from_each_server(more):
     alone = trained(run_alone(MOVED, MODIFY="0", MORE=more))
     with Job(MOVED, ps=2, MODIFY="1", MORE=more) as job:

@@ -10,6 +10,7 @@ from cluster_cases import RUN, Job, run_alone
 from test_cluster_tables import assert_same, trained
 
 
+@pytest.mark.slow  # test_cluster_matrix.py has all pairs of numbers with smaller tables
 def test_checkpoints_of_any_number_of_servers_are_those_of_any_other_and_of_one_process(tmp_path):
     """One chain of restores: each trains on from what another number of servers has saved."""
     alone = trained(run_alone(RUN, LAST="20"))

@@ -471,7 +471,7 @@ print("loss", repr(estimator.evaluate(input_fn, steps=3)["loss"]))
 """
 
 
-@pytest.mark.parametrize("modified", ["modified", "as it is"])
+@pytest.mark.parametrize("modified", ["modified", pytest.param("as it is", marks=pytest.mark.slow)])
 def test_an_estimator_saves_deltas_by_time_and_goes_on_from_them(place, modified):
     tf = support.tf()
     support.run_python(ESTIMATOR, place + "/two", 12, modified, 0)

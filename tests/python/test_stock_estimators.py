@@ -130,13 +130,18 @@ def compare(tmp_path, mx, tables, *arguments, **config):
     return made
 
 
-@pytest.mark.parametrize("kind, tables", [("dnn", 8), ("linear", 7), ("both", 15), ("regressor", 8)])
+@pytest.mark.parametrize("kind, tables", [
+    ("dnn", 8), ("linear", 7), pytest.param("both", 15, marks=pytest.mark.slow),
+    pytest.param("regressor", 8, marks=pytest.mark.slow)])
 def test_an_old_directory_goes_on_with_tables_and_the_same_numbers(mx, tmp_path, kind, tables):
     compare(tmp_path, mx, tables, kind)
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "momentum", "ftrl", "warm-up"])
-@pytest.mark.parametrize("names", [("hash", "bags"), ("weighted", "shared")], ids=["hash", "weighted"])
+@pytest.mark.parametrize("names, optimizer", [
+    pytest.param(names, optimizer, id="-".join([names[0], optimizer]),
+                 marks=[] if (names[0] == "hash") == (optimizer in ("ftrl", "warm-up")) else pytest.mark.slow)
+    for names in (("hash", "bags"), ("weighted", "shared"))
+    for optimizer in ("SGD", "momentum", "ftrl", "warm-up")])
 def test_each_optimizer_of_an_estimator_gives_the_same_numbers(mx, tmp_path, names, optimizer):
     v1 = support.tf().compat.v1
     makers = {
