@@ -168,3 +168,19 @@ fn a_batch_ahead_of_several_lookups_of_a_table_does_not_hold_up_a_step() {
     let waited = table.stats().tier.unwrap().wait_nanoseconds;
     assert!(waited < 10_000_000_000, "steps waited {waited} ns");
 }
+
+#[test]
+fn peaks_far_apart_do_not_add_up_where_no_batch_can_be_claimed() {
+    // A graph that copies offsets on their way: each batch is looked up again in its step.
+    let (table, pool) = (tiered("copied", KEYS as u64, 300), pool());
+    for at in 0..400 {
+        let size = if at % 10 == 9 { 200 } else { 60 };
+        let mut now = prepare(&table, &pool, keys(at, size));
+        let _next = prepare(&table, &pool, keys(at + 3, size));
+        let (ids, copy) = (Ids::I64(&now.ids), now.lease.offsets().to_vec());
+        let claimed = table.claim(&pool, ids, &copy, None, &now.inverse);
+        assert!(!claimed.unwrap(), "step {at}");
+        now.lease = table.lease(&pool, ids, None, &mut now.inverse).unwrap();
+    }
+    assert!(table.stats().tier.unwrap().given_up >= 40);
+}
