@@ -8,7 +8,8 @@ use super::key_map::KeyMap;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::Mutex;
 
-/// After so many batches in a row that a lookup was prepared for in vain, the next one's step fails.
+/// After so many batches in a row that a lookup was prepared for in vain, the next one's step
+/// fails.
 pub(super) const MOST_IN_VAIN: u32 = 16;
 
 /// What batches ahead have met with lately.

@@ -144,8 +144,8 @@ impl Table {
                         return Ok(None);
                     }
                     if !self.give_up(tier) {
-                        // Other verbs hold them. A batch ahead may wait for its turn meanwhile, with
-                        // rows of another lookup of the same table.
+                        // Other verbs hold them. A batch ahead may wait for its turn meanwhile,
+                        // with rows of another lookup of the same table.
                         pauses += 1;
                         if pauses > MOST_PAUSES {
                             return Err(self.no_room(rows.len() + wanted.new));
