@@ -4,43 +4,69 @@
 //! later. A few of them are a peak. If no batch ahead comes to its step with its rows in memory for
 //! a while, looking ahead does nothing but work, and the step says which size to raise.
 
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use super::key_map::KeyMap;
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::Mutex;
 
-/// After so many batches in a row that were looked up ahead in vain, the next one's step fails.
+/// After so many batches in a row that a lookup was prepared for in vain, the next one's step
+/// fails.
 pub(super) const MOST_IN_VAIN: u32 = 16;
 
 /// What batches ahead have met with lately.
 #[derive(Default)]
 pub(super) struct Crowding {
-    /// Whether a batch ahead found no room, or lost it, since the last claim.
-    was_full: AtomicBool,
-    /// Claims in a row whose rows were not in memory, each after memory was full.
-    in_vain: AtomicU32,
+    /// How often a batch ahead found no room, or lost it.
+    full: AtomicU64,
+    /// `full` when a claim last found its rows in memory.
+    served: AtomicU64,
+    /// By lookup: since then. The lookups of one step are counted apart from each other, because
+    /// many of them may come late in one step.
+    late: Mutex<KeyMap<usize, Late>>,
+}
+
+/// What the claims of a lookup have met with since rows were last found in memory.
+#[derive(Default)]
+struct Late {
+    /// `full` at its last claim.
+    full: u64,
+    /// Claims whose rows were not in memory after memory was full, less those after it was not.
+    in_vain: u32,
 }
 
 impl Crowding {
     /// A batch ahead has found no room, or has lost it.
     pub(super) fn note(&self) {
-        self.was_full.store(true, Relaxed);
+        self.full.fetch_add(1, Relaxed);
     }
 
-    /// A batch comes to its step; `is_served` tells whether its rows are in memory. Whether there
-    /// were too many that were not: then counting starts anew.
-    pub(super) fn is_too_much(&self, is_served: impl FnOnce() -> bool) -> bool {
-        if !self.was_full.load(Relaxed) && self.in_vain.load(Relaxed) == 0 {
+    /// Counting starts anew: the rows are others.
+    pub(super) fn forget(&self) {
+        let mut late = self.late.lock();
+        late.clear();
+        self.served.store(self.full.load(Relaxed), Relaxed);
+    }
+
+    /// A batch comes to the step of a lookup; `is_served` tells whether its rows are in memory.
+    /// Whether there were too many that were not: then counting starts anew.
+    pub(super) fn is_too_much(&self, lookup: usize, is_served: impl FnOnce() -> bool) -> bool {
+        let full = self.full.load(Relaxed);
+        if full == self.served.load(Relaxed) {
             return false;
         }
         if is_served() {
-            self.was_full.store(false, Relaxed);
-            self.in_vain.store(0, Relaxed);
+            self.forget();
             return false;
         }
-        if !self.was_full.swap(false, Relaxed) {
+        let mut counts = self.late.lock();
+        let late = counts.entry(lookup).or_default();
+        if std::mem::replace(&mut late.full, full) == full {
+            late.in_vain = late.in_vain.saturating_sub(1);
             return false;
         }
-        let is_too_much = self.in_vain.fetch_add(1, Relaxed) >= MOST_IN_VAIN;
+        late.in_vain += 1;
+        let is_too_much = late.in_vain > MOST_IN_VAIN;
         if is_too_much {
-            self.in_vain.store(0, Relaxed);
+            counts.clear();
         }
         is_too_much
     }
@@ -53,7 +79,7 @@ mod tests {
     #[test]
     fn only_batches_in_a_row_that_found_memory_full_count() {
         let crowding = Crowding::default();
-        let is_too_much = |is_served: bool| crowding.is_too_much(|| is_served);
+        let is_too_much = |is_served: bool| crowding.is_too_much(0, || is_served);
         for _ in 0..1000 {
             assert!(!is_too_much(false), "memory was not full");
         }
@@ -70,6 +96,27 @@ mod tests {
             }
             crowding.note();
             assert!(is_too_much(false));
+        }
+    }
+
+    #[test]
+    fn lookups_of_one_step_and_peaks_far_apart_and_a_restore_do_not_add_up() {
+        let crowding = Crowding::default();
+        for lookup in 0..100 {
+            crowding.note();
+            assert!(!crowding.is_too_much(lookup, || false));
+        }
+        for _ in 0..100 {
+            crowding.note();
+            assert!(!crowding.is_too_much(0, || false));
+            assert!(!crowding.is_too_much(0, || false), "memory was not full");
+        }
+        for _ in 0..100 {
+            for _ in 0..MOST_IN_VAIN / 2 {
+                crowding.note();
+                assert!(!crowding.is_too_much(0, || false));
+            }
+            crowding.forget();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Moves rows of a table between memory and disk until those that a verb needs are in memory.
 //!
 //! One thread at a time moves the rows of a table: it has the `turn`. Others that need rows wait
-//! for it; verbs that find theirs in memory do not.
+//! for it; verbs that find theirs in memory do not. Who waits for pins of others lets the turn go.
 //!
 //! Until there are more rows than memory may hold, a table with a tier is a table in memory. The
 //! first thread that needs more room lets rows go to disk from then on ([`Content::spill`]), under
@@ -64,7 +64,7 @@ impl<'w> WantedRows<'w> {
 
 impl Table {
     /// Brings rows into memory, and makes places for new ones free. `None`: batches ahead have no
-    /// room. The caller holds no lock, and no pins of this table.
+    /// room. The caller holds no lock, and no pins of this table but for batches ahead.
     pub(super) fn bring_in(
         &self,
         pool: &Pool,
@@ -113,7 +113,7 @@ impl Table {
         wanted: Wanted<'_>,
         need: Need,
     ) -> Result<Option<Pinned>> {
-        let _turn = tier.turn.lock();
+        let mut _turn = Some(tier.turn.lock());
         let (mut is_first, mut pauses) = (true, 0);
         loop {
             let mut content = self.content().write();
@@ -144,12 +144,15 @@ impl Table {
                         return Ok(None);
                     }
                     if !self.give_up(tier) {
-                        // Other verbs hold them, and wait for nothing that this thread has.
+                        // Other verbs hold them. A batch ahead may wait for its turn meanwhile,
+                        // with rows of another lookup of the same table.
                         pauses += 1;
                         if pauses > MOST_PAUSES {
                             return Err(self.no_room(rows.len() + wanted.new));
                         }
+                        _turn = None;
                         pause(PAUSE);
+                        _turn = Some(tier.turn.lock());
                     }
                 }
                 Begun::Exchange(mut exchange) => {

@@ -103,10 +103,26 @@ impl Table {
         limit: Option<usize>,
         inverse: &[i32],
     ) -> Result<bool> {
+        self.claim_of(0, pool, ids, offsets, limit, inverse)
+    }
+
+    /// [`Table::claim`] of one of several lookups in a step, each of which has a number of its own.
+    ///
+    /// # Errors
+    /// As there; whether a table has too few rows in memory is told by the batches of one lookup.
+    pub fn claim_of(
+        &self,
+        lookup: usize,
+        pool: &Pool,
+        ids: Ids<'_>,
+        offsets: &[i64],
+        limit: Option<usize>,
+        inverse: &[i32],
+    ) -> Result<bool> {
         if limit.is_some_and(|limit| offsets.len() > limit) {
             return Ok(false);
         }
-        self.expect_room_ahead(ids, offsets)?;
+        self.expect_room_ahead(lookup, ids, offsets)?;
         if !self.flight().lock().may_be_claimed(offsets) {
             return Ok(false);
         }

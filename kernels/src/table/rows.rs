@@ -46,6 +46,7 @@ impl LockedRows<'_> {
         let content = std::mem::replace(old, new);
         if let Some(tier) = self.tier {
             tier.note(&self.content);
+            tier.crowding.forget();
         }
         ReplacedContent {
             epoch,

@@ -219,12 +219,17 @@ impl Table {
             .unwrap_or_default()
     }
 
-    /// Refuses a batch that was prepared ahead, with these offsets if any, when memory is too small
-    /// to look ahead at all.
+    /// Refuses a batch that was prepared ahead for `lookup`, with these offsets if any, when memory
+    /// is too small to look ahead at all.
     ///
     /// # Errors
     /// `ResourceExhausted` that says what to raise. Nothing changed, and the next call goes on.
-    pub(super) fn expect_room_ahead(&self, ids: Ids<'_>, offsets: &[i64]) -> Result<()> {
+    pub(super) fn expect_room_ahead(
+        &self,
+        lookup: usize,
+        ids: Ids<'_>,
+        offsets: &[i64],
+    ) -> Result<()> {
         let Some(tier) = self.tier() else {
             return Ok(());
         };
@@ -232,7 +237,7 @@ impl Table {
             let is_claimable = self.flight().lock().may_be_claimed(offsets);
             is_claimable && has_all(&self.content().read(), offsets)
         };
-        match tier.crowding.is_too_much(is_served) {
+        match tier.crowding.is_too_much(lookup, is_served) {
             true => Err(self.crowded(tier, ids)),
             false => Ok(()),
         }

@@ -1,7 +1,7 @@
 //! What memory that is too small for the batches ahead does to their steps.
 
 use super::support::{content, floats, in_memory, optimizer, pool, tiered, DIM};
-use mx_rec_kernels::{Error, Ids, Kind, Lease, Pool, Result, Table, Target};
+use mx_rec_kernels::{Error, Ids, IdsOf, Kind, Lease, Pool, Result, Table, Target};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -142,4 +142,45 @@ fn steps_without_batches_ahead_never_count_as_crowded() {
         }
     }
     assert!(table.stats().tier.unwrap().given_up > 0);
+}
+
+#[test]
+fn a_batch_ahead_of_several_lookups_of_a_table_does_not_hold_up_a_step() {
+    // Memory holds the two lookups of a step, and not one of the next step beside them.
+    let (table, pool) = (tiered("twice", KEYS as u64, 210), pool());
+    let both = |at: i64, verb: &dyn Fn(Vec<IdsOf<'_>>) -> Result<Vec<Lease>>| {
+        let ids = [keys(at * 2, BATCH), keys(at * 2 + 1, BATCH)];
+        let mut inverses = [vec![0; BATCH as usize], vec![0; BATCH as usize]];
+        let lookups = ids.iter().zip(&mut inverses).map(|(ids, inverse)| IdsOf {
+            table: &table,
+            ids: Ids::I64(ids),
+            inverse,
+        });
+        verb(lookups.collect()).map(drop)
+    };
+    let step = |at| both(at, &|group| Table::lease_many(&pool, group, None)).unwrap();
+    let ahead = |at| both(at, &|group| Ok(Table::prepare_many(&pool, group, None))).unwrap();
+    (0..KEYS / BATCH / 2).for_each(step);
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..500).for_each(step));
+        scope.spawn(|| (1..501).for_each(ahead));
+    });
+    let waited = table.stats().tier.unwrap().wait_nanoseconds;
+    assert!(waited < 10_000_000_000, "steps waited {waited} ns");
+}
+
+#[test]
+fn peaks_far_apart_do_not_add_up_where_no_batch_can_be_claimed() {
+    // A graph that copies offsets on their way: each batch is looked up again in its step.
+    let (table, pool) = (tiered("copied", KEYS as u64, 300), pool());
+    for at in 0..400 {
+        let size = if at % 10 == 9 { 200 } else { 60 };
+        let mut now = prepare(&table, &pool, keys(at, size));
+        let _next = prepare(&table, &pool, keys(at + 3, size));
+        let (ids, copy) = (Ids::I64(&now.ids), now.lease.offsets().to_vec());
+        let claimed = table.claim(&pool, ids, &copy, None, &now.inverse);
+        assert!(!claimed.unwrap(), "step {at}");
+        now.lease = table.lease(&pool, ids, None, &mut now.inverse).unwrap();
+    }
+    assert!(table.stats().tier.unwrap().given_up >= 40);
 }
