@@ -28,6 +28,7 @@ class _Lookup:
         inputs: The ids; or indices, ids and shape of sparse ones.
         waits: What the ops in its place wait for.
         found: What the update takes of it, once it is replaced.
+        pooled: The vectors of the bags, once it is replaced.
     """
 
     def __init__(self, rows: Rows, piece: Piece) -> None:
@@ -35,6 +36,7 @@ class _Lookup:
         self.piece = piece
         self.grad = rows.tensor(piece.grad)
         self.found = []  # type: List[tf.Tensor]
+        self.pooled = None  # type: Any
         if piece.bags is None:
             self.op = rows.op(piece.gather)
             self.inputs = [self.op.inputs[1]]
@@ -144,8 +146,8 @@ def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
     for update in updates:
         for one in update.lookups:
             if one.piece.bags is not None:
-                # What else reads these rows, such as a summary, finds them by itself.
-                update.rows.look_up(update.rows.op(one.piece.gather), False)
+                # A run that fetches these rows finds them by itself.
+                update.rows.look_up_apart(update.rows.op(one.piece.gather), one.pooled)
     return {update.rows.plan.name: {one.piece.gather for one in update.lookups}
             for update in updates}
 
@@ -257,6 +259,7 @@ class _Made:
                     none, bags.divisors, name="pooled")
         for at, one in enumerate(group):
             one.found = [offsets[at], inverses[at], bags.ends[at], none[at], bags.divisors[at]]
+            one.pooled = pooled[at]
             self._instead[one.op] = pooled[at].op
             replace_output(one.op, pooled[at])
 
