@@ -262,3 +262,38 @@ def test_a_graph_that_is_converted_again_keeps_its_tables(v1, graph, use_resourc
     before = graph.as_graph_def()
     assert convert_graph(graph, True) == [] and graph.as_graph_def() == before
     assert len(converted(graph)) == 1
+
+
+@both
+@pytest.mark.parametrize("optimizer", ["adagrad", "lazy_adam"])
+@pytest.mark.parametrize("is_pooled", [False, True], ids=["rows", "bags"])
+def test_a_training_op_that_runs_alone_trains_and_reads_its_own_variable_alone(v1, graph, is_pooled, optimizer,
+                                                                               use_resource):
+    """Updates with the same tensor of a rate were one op for all training ops, and lookups by any placeholders one."""
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    made, rate = variables(v1, use_resource, 4), v1.placeholder_with_default(0.1, [])
+    ids = [v1.placeholder(tf.int64, [None, 2]) for _ in range(2)]
+    maker = {"adagrad": v1.train.AdagradOptimizer, "lazy_adam": tf.contrib.opt.LazyAdamOptimizer}[optimizer](rate)
+    losses, trains = [], []
+    for fed, part in zip(ids, (made[:2], made[2:])):
+        rows = [tf.nn.safe_embedding_lookup_sparse(one, tf.sparse.from_dense(fed)) if is_pooled
+                else tf.nn.embedding_lookup(one, fed) for one in part]
+        losses.append(tf.reduce_sum(tf.square(tf.add_n(rows) - 1.0)))
+        trains.append(maker.minimize(losses[-1], var_list=part))
+    both_ops = tf.group(*trains)
+    init = v1.global_variables_initializer()
+    assert all(plan.pieces for plan in convert_graph(graph, True))
+    with support.new_session() as sess:
+        sess.run(init)
+        feeds = [{ids[0]: [[1, 2]]}, {ids[1]: [[3, 4]]}]
+        before = [sess.run(loss, feed) for loss, feed in zip(losses, feeds)]
+        sess.run(trains[0], feeds[0])
+        after = [sess.run(loss, feed) for loss, feed in zip(losses, feeds)]
+        assert after[0] < before[0] and after[1] == before[1]
+        sess.run(both_ops, {**feeds[0], **feeds[1]})
+        assert sess.run(losses[1], feeds[1]) < before[1]
+    types = types_of(graph)
+    kind = {"adagrad": "Adagrad", "lazy_adam": "LazyAdam"}[optimizer]
+    assert types["MxRecApply%sManyPooled" % kind] == types["MxRecIdOffsetMany"] == 2

@@ -160,10 +160,36 @@ def test_what_else_reads_a_fused_chain_still_has_its_value(everything, graph):
     assert plans[0].pieces
     with support.new_session() as sess:
         sess.run(v1.global_variables_initializer())
-        sess.run(train, {ids: [[1, 2, 4], [7, 8, 9]]})
-        inner, outer, value = sess.run([sums[0], pooled, norm], {ids: [[1, 2, 4], [7, 8, 9]]})
-    np.testing.assert_allclose(inner, outer, rtol=1e-6)
-    assert value > 0
+        feed = {ids: [[1, 2, 4], [7, 8, 9]]}
+        before = sess.run(pooled, feed)
+        outer, value, _ = sess.run([pooled, norm, train], feed)
+        np.testing.assert_array_equal(outer, before)
+        assert value > 0
+        inner, outer, again = sess.run([sums[0], pooled, norm], feed)
+        np.testing.assert_allclose(inner, outer, rtol=1e-6)
+        assert again == value
+        # TensorFlow reads these before the update; nothing would order them here.
+        before = sess.run(pooled, feed)
+        with pytest.raises(ValueError, match="nothing orders them before the update.*stock_tables"):
+            sess.run([sums[0], train], feed)
+        np.testing.assert_array_equal(sess.run(pooled, feed), before)
+
+
+@pytest.mark.parametrize("what", ["Gather", "SparseSegment"])
+@pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
+def test_rows_of_bags_that_the_graph_reads_too_are_read_before_the_update(everything, use_resource, what):
+    tf = support.tf()
+    seen = []
+
+    def rows_of(variable, ids):
+        pooled = tf.nn.safe_embedding_lookup_sparse(variable, bags_with_empty_rows(ids))
+        of, = [op.outputs[0] for op in ids.graph.get_operations()
+               if what in op.type and op.outputs[0].dtype == tf.float32 and op.outputs[0].shape.rank == 2]
+        seen.append(tf.stop_gradient(tf.reduce_mean(tf.square(of))))
+        return tf.tile(pooled, [1, 3]) + seen[-1]
+
+    plans = cases.expect_equal(model("adagrad", one(use_resource), rows_of), ["w"])
+    assert plans["w"].pieces is None
 
 
 @pytest.mark.parametrize("clip", ["norm", "global norm", "value", "twice the rate"])

@@ -64,7 +64,8 @@ def check_fetches(graph: tf.Graph, kept: FrozenSet[str], fetches: Any) -> None:
                 "{!r} needs the rows of single ids, which are not computed in this step since "
                 "their sums over bags are fused; nothing orders them before the update {!r} of the "
                 "same run. Fetch them in a run without updates, or set the environment variable "
-                "MXREC_FUSE_LOOKUPS=0 before the graph is modified.".format(rows[0].name, op.name))
+                "MXREC_FUSE_LOOKUPS=0 before the graph is modified (for a converted variable: "
+                "leave its name out of init(stock_tables=...)).".format(rows[0].name, op.name))
 
 
 def _ops(graph: tf.Graph, fetches: Any) -> Iterable[tf.Operation]:

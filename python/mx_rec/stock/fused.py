@@ -12,6 +12,8 @@ from mx_rec.stock.updates import Step
 from mx_rec.stock.values import affine_value, constant_int
 
 _PASS = ("Identity",)
+# Ops to which values of rows do not matter.
+SHAPES = ("Shape", "ZerosLike", "OnesLike", "Size", "Rank")
 _SUMS = {"SparseSegmentSum": "sum", "SparseSegmentMean": "mean", "SparseSegmentSqrtN": "sqrtn"}
 _GRADIENTS = {"SparseSegmentMeanGrad": "mean", "SparseSegmentSqrtNGrad": "sqrtn"}
 
@@ -175,6 +177,11 @@ def _result(nodes: Nodes, gather: Any, unique: str) -> Optional[Tuple[Any, str, 
     if len(sums) != 1:
         return None
     pool = sums[0]
+    # TensorFlow reads rows for all before it updates them. A reader of its own is not ordered so.
+    others = [use for use in _readers(nodes, gather) if use.node is not pool] \
+        + [use for use in _readers(nodes, pool) if use.node.op != "Select"]
+    if any(use.node.op not in SHAPES for use in others):
+        return None
     segments = _behind(nodes, nodes.inputs[pool.name][2])
     filled = _behind(nodes, nodes.inputs[unique][0])
     if nodes.inputs[pool.name][1] != (unique, 1) \
@@ -255,4 +262,4 @@ def _is(nodes: Nodes, output: Output, kinds: Sequence[str], place: int) -> bool:
     return node is not None and node.op in kinds and output[1] == place
 
 
-__all__ = ["Bags", "Piece", "pieces_of"]
+__all__ = ["SHAPES", "Bags", "Piece", "pieces_of"]

@@ -1,7 +1,8 @@
 """Lookups and updates that need no tensor of rows, of many variables by one op of each kind."""
 
 from collections import OrderedDict
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Set, Tuple
+from typing import (Any, Callable, Dict, FrozenSet, Iterable, List, NamedTuple, Sequence, Set,
+                    Tuple)
 
 import tensorflow as tf
 
@@ -13,7 +14,7 @@ from mx_rec.stock import updates as forms
 from mx_rec.stock.fused import Piece
 from mx_rec.stock.rows import Rows, apply_op
 from mx_rec.stock.wiring import (depends, in_place_of, replace_output, replace_waiting,
-                                 waits_between, waits_of_copy)
+                                 sources, waits_between, waits_of_copy)
 
 
 class _Lookup:
@@ -27,6 +28,7 @@ class _Lookup:
         inputs: The ids; or indices, ids and shape of sparse ones.
         waits: What the ops in its place wait for.
         found: What the update takes of it, once it is replaced.
+        pooled: The vectors of the bags, once it is replaced.
     """
 
     def __init__(self, rows: Rows, piece: Piece) -> None:
@@ -34,6 +36,7 @@ class _Lookup:
         self.piece = piece
         self.grad = rows.tensor(piece.grad)
         self.found = []  # type: List[tf.Tensor]
+        self.pooled = None  # type: Any
         if piece.bags is None:
             self.op = rows.op(piece.gather)
             self.inputs = [self.op.inputs[1]]
@@ -55,11 +58,18 @@ class _Lookup:
     def form(self) -> Tuple[Any, ...]:
         """Lookups of the same form can be one op."""
         bags = self.piece.bags
+        # A run of one lookup runs those together with it: it must need no other placeholder for
+        # that, nor take a batch of another dataset.
+        read = sources([tensor.op for tensor in self.inputs] + self.waits)
         if bags is None:
-            return None, self.inputs[0].dtype
+            return None, self.inputs[0].dtype, read
+        return bags.leaves_out, self.inputs[1].dtype, read, self.fills()
+
+    def fills(self) -> bool:
+        """Whether a bag without ids touches the first row."""
         # TensorFlow gives rows without ids the first row, with a gradient of zeros: Adagrad then
         # changes nothing, but an optimizer with momentum, or one that shrinks, does.
-        return bags.leaves_out, self.inputs[1].dtype, self.rows.plan.kind != forms.ADAGRAD
+        return bool(self.rows.plan.kind != forms.ADAGRAD)
 
 
 class _Update(NamedTuple):
@@ -82,7 +92,22 @@ class _Update(NamedTuple):
     def form(self) -> Tuple[Any, ...]:
         """Updates of the same form can be one op."""
         numbers = sorted((name, _origin(number).name) for name, number in self.numbers.items())
-        return self.step.kind, self.step.nesterov, tuple(numbers), tuple(self.rows.initial())
+        # Only what runs all of them may run them as one: another training op may be run alone.
+        return (self.step.kind, self.step.nesterov, tuple(numbers), tuple(self.rows.initial()),
+                self._waiting() or self.step.ops)
+
+    def _waiting(self) -> FrozenSet[str]:
+        """Names of the ops that wait for the update."""
+        ops = self.ops()
+        waiting = set()  # type: Set[tf.Operation]
+        for op in ops:
+            for other in op._control_outputs:  # pylint: disable=protected-access
+                # Of the ops of Adam, one for each variable waits for all.
+                is_own = len(ops) > 1 and other.type == "NoOp" \
+                    and set(other.control_inputs) <= set(ops)
+                waiting.update(other._control_outputs if is_own  # pylint: disable=protected-access
+                               else [other])
+        return frozenset(op.name for op in waiting.difference(ops))
 
     def ops(self) -> List[tf.Operation]:
         """Returns the ops that are replaced."""
@@ -121,8 +146,8 @@ def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
     for update in updates:
         for one in update.lookups:
             if one.piece.bags is not None:
-                # What else reads these rows, such as a summary, finds them by itself.
-                update.rows.look_up(update.rows.op(one.piece.gather), False)
+                # A run that fetches these rows finds them by itself.
+                update.rows.look_up_apart(update.rows.op(one.piece.gather), one.pooled)
     return {update.rows.plan.name: {one.piece.gather for one in update.lookups}
             for update in updates}
 
@@ -211,7 +236,7 @@ class _Made:
     def pool(self, group: Sequence[_Lookup]) -> None:
         """Replaces pooled lookups."""
         tables = [one.rows.table for one in group]
-        leaves_out, _, fills = group[0].form()
+        leaves_out, fills = group[0].piece.bags.leaves_out, group[0].fills()
         combiners = [COMBINERS[one.piece.bags.combiner] if one.piece.bags.combiner != "sum" else 0
                      for one in group]
         with self._in_place(group, [one.op for one in group], "tables/lookups"):
@@ -234,6 +259,7 @@ class _Made:
                     none, bags.divisors, name="pooled")
         for at, one in enumerate(group):
             one.found = [offsets[at], inverses[at], bags.ends[at], none[at], bags.divisors[at]]
+            one.pooled = pooled[at]
             self._instead[one.op] = pooled[at].op
             replace_output(one.op, pooled[at])
 

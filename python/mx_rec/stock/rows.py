@@ -7,11 +7,15 @@ import tensorflow as tf
 from mx_rec.core.lookup import mark_movable
 from mx_rec.core.table import Table
 from mx_rec.core.table_variable import row_shape
+from mx_rec.graph.edits import FUSED_ATTRIBUTE, mark_positions
 from mx_rec.ops import library
 from mx_rec.stock import updates as forms
 from mx_rec.stock.analysis import StockVariable
+from mx_rec.stock.fused import SHAPES
 from mx_rec.stock.nodes import Output
 from mx_rec.stock.wiring import in_place_of, replace_output, replace_waiting, waits_of_copy
+
+_SUMS = "SparseSegment"
 
 
 class Rows:
@@ -65,6 +69,29 @@ class Rows:
         self.table.multi_lookup_times[trains] += 1
         replace_output(op, found)
 
+    def look_up_apart(self, op: tf.Operation, pooled: tf.Tensor) -> None:
+        """Replaces a gather whose rows only runs need that fetch them, in which nothing orders it
+        before updates; their shape does not need them.
+
+        Args:
+            op: The gather.
+            pooled: The vectors of the bags of its rows.
+        """
+        for pool in _readers(op.outputs[0]):
+            # Where rows are pooled, only the shape is read of what takes no part any more.
+            for reader in pool.outputs[0].consumers() if pool.type.startswith(_SUMS) else ():
+                if reader.type in SHAPES:
+                    reader._update_input(0, pooled)  # pylint: disable=protected-access
+        for shape in [reader for reader in _readers(op.outputs[0]) if reader.type == "Shape"]:
+            with in_place_of(shape):
+                kind = shape.outputs[0].dtype
+                sizes = tf.concat([tf.shape(op.inputs[1], out_type=kind),
+                                   tf.constant(self.plan.shape[1:], kind)], 0, name="shape")
+            replace_output(shape, sizes)
+        output = op.outputs[0]
+        self.look_up(op, False)
+        mark_positions(output.op, FUSED_ATTRIBUTE, [output.value_index])
+
     def read(self, op: tf.Operation) -> None:
         """Replaces a read of the whole variable."""
         with in_place_of(op):
@@ -113,6 +140,14 @@ class Rows:
         """Returns the rows of ids, those that were never made as they would be made."""
         return library().mx_rec_find_initial(
             self.table.handle, row_shape(self.table.variable), ids, name="find")
+
+
+def _readers(tensor: tf.Tensor) -> List[tf.Operation]:
+    """Returns the ops that read a tensor or its copies."""
+    found = []  # type: List[tf.Operation]
+    for op in tensor.consumers():
+        found.extend(_readers(op.outputs[0]) if op.type == "Identity" else [op])
+    return found
 
 
 def apply_op(step: forms.Step, numbers: Dict[str, tf.Tensor], initial: Sequence[float], how: str,

@@ -1,8 +1,9 @@
 """Puts other ops in the place of ops of a graph that no session has run."""
 
 import contextlib
+import re
 from collections import OrderedDict
-from typing import Any, Iterable, Iterator, List, Optional, Set
+from typing import Any, FrozenSet, Iterable, Iterator, List, Optional, Set
 
 import tensorflow as tf
 
@@ -11,6 +12,10 @@ from mx_rec.tensorflow.moved import move_outputs
 # Ops that cannot fail and change nothing: to wait for one is to wait for what it depends on.
 _PURE = frozenset(("Const", "Identity", "NoOp", "Reshape", "Select", "Shape", "StridedSlice",
                    "Tile", "ZerosLike"))
+
+# Where batches come from: a placeholder has to be fed, and the others go on to the next batch.
+_SOURCE = re.compile(r"Placeholder(V2)?$|Iterator(V2)?GetNext|.*Dequeue|ReaderRead|.*PyFunc"
+                     r"|(Map|OrderedMap)?Unstage")
 
 
 def replace_output(old: tf.Operation, value: tf.Tensor) -> None:
@@ -83,6 +88,11 @@ def in_place_of(op: tf.Operation, waits: Iterable[tf.Operation] = (),
 def depends(starts: Iterable[tf.Operation], others: Set[tf.Operation]) -> bool:
     """Returns whether ops are, depend on, or wait for any of some others."""
     return not others.isdisjoint(_upstream(starts, set(), True))
+
+
+def sources(starts: Iterable[tf.Operation]) -> FrozenSet[str]:
+    """Returns the names of the ops that batches come from, of all that ops need."""
+    return frozenset(op.name for op in _upstream(starts, set(), True) if _SOURCE.match(op.type))
 
 
 def waits_of_copy(tensor: tf.Tensor) -> List[tf.Operation]:
