@@ -144,6 +144,10 @@ with tf.device(device):
 print("warm", said(lambda: tf.compat.v1.train.warm_start("/nowhere")))
 print("freeze", said(lambda: tf.compat.v1.graph_util.convert_variables_to_constants(
     None, tf.compat.v1.get_default_graph().as_graph_def(), [rows.op.name])))
+with tf.device(device):
+    read = sparse_lookup(table, ids, is_train=False, modify_graph=True)
+print("read", said(lambda: tf.compat.v1.graph_util.convert_variables_to_constants(
+    None, tf.compat.v1.get_default_graph().as_graph_def(), [read.op.name])))
 print("object", said(lambda: tf.train.Checkpoint(step=tf.compat.v1.train.get_or_create_global_step()).write(
     "/tmp/never", session=tf.compat.v1.Session())))
 """
@@ -152,7 +156,8 @@ print("object", said(lambda: tf.train.Checkpoint(step=tf.compat.v1.train.get_or_
 def test_what_does_not_work_on_servers_yet_is_refused_by_name():
     # No process is asked for anything: the graph is refused while it is built.
     cases = dict(sketch="admission_sketch_bytes", default="serving_default_value", cond="tf.cond",
-                 stock="AdagradOptimizer", own="RMSPropOptimizer", update="tf.cond", warm="warm start", freeze="freez", object="tf.train.Checkpoint")
+                 stock="AdagradOptimizer", own="RMSPropOptimizer", update="tf.cond", warm="warm start", freeze="freez", read="freez",
+                 object="tf.train.Checkpoint")
     with Job(REFUSED, ps=1) as job:
         lines = dict(line.split(" ", 1) for line in job.worker().strip().splitlines())
     for case, words in cases.items():

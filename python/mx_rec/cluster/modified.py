@@ -6,8 +6,8 @@ those of evaluation another one. So a run that needs one of them pulls the rows 
 """
 
 import json
-from collections import OrderedDict
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from collections import Counter, OrderedDict
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -110,8 +110,7 @@ def moving(graph: tf.Graph, lookups: Sequence[Any]) -> Tuple[List[Moving], List[
             continue
         together.setdefault(_key(split), []).append(split)
     found = []  # type: List[Moving]
-    for splits in together.values():
-        splits = _in_order_of_push(splits)
+    for splits in (run for key in together.values() for run in _in_order_of_push(key)):
         ids = [by_split[split][at].ids for split in splits for at in range(split.get_attr("N"))]
         found.append(Moving(splits, ids))
     return found, left
@@ -239,7 +238,9 @@ def _push_together(graph: tf.Graph, push: tf.Operation, old: List[tf.Tensor], jo
         grads.append(list(pack.inputs)[start:end])
         counts.append(list(pack.inputs)[members + start:members + end])
         start = end
-    order = places + others
+    # Where the first of them was.
+    before = [at for at in others if at < places[0]]
+    order = before + places + others[len(before):]
     with in_place_of(graph, pack):
         packed = library().mx_rec_pack_gradients(
             sum((grads[at] for at in order), []), sum((counts[at] for at in order), []),
@@ -249,21 +250,44 @@ def _push_together(graph: tf.Graph, push: tf.Operation, old: List[tf.Tensor], jo
         attributes = {name: value for name, value in push.node_def.attr.items()
                       if not name.startswith("_")}
         attributes["N"] = attr_value_pb2.AttrValue(i=1 + len(others))
+        first, last = others[:len(before)], others[len(before):]
         made = graph.create_op(
-            push.type, [config] + [configs[at] for at in others] + [joined.requests[server]]
-            + [requests[at] for at in others] + [packed] + inputs[2 * several + 1:],
+            push.type, [configs[at] for at in first] + [config] + [configs[at] for at in last]
+            + [requests[at] for at in first] + [joined.requests[server]]
+            + [requests[at] for at in last] + [packed] + inputs[2 * several + 1:],
             dtypes=[tf.int64], name="push", attrs=attributes)
     replace_each(push, made.outputs)
 
 
-def _in_order_of_push(splits: List[tf.Operation]) -> List[tf.Operation]:
-    """Those of one update in the order in which it takes their gradients, which decides bits."""
+def _in_order_of_push(splits: List[tf.Operation]) -> List[List[tf.Operation]]:
+    """Those that can share requests, in the order in which their update takes their gradients.
+
+    Sums of three and more gradients of a table have other bits in another order: what would pass
+    another gradient of its table does not share.
+    """
     pushes = _pushes(splits[0])
     if len(splits) < 2 or not pushes or not pushes[0]:
-        return splits
-    push = pushes[0][0]
-    place = {tensor.name: at for at, tensor in enumerate(push.inputs)}
-    return sorted(splits, key=lambda split: place[_requests(split)[0].name])
+        return [splits]
+    inputs = list(pushes[0][0].inputs)
+    count = pushes[0][0].get_attr("N")
+    tables = [[one["name"] for one in _configs(tensor)] for tensor in inputs[:count]]
+    several = Counter(name for names in tables for name in names)
+    summed = {name for name, times in several.items() if times > 2}
+    by_place = {}  # type: Dict[int, tf.Operation]
+    for split in splits:
+        request = _requests(split)[0]
+        by_place[[tensor is request for tensor in inputs[count:2 * count]].index(True)] = split
+    runs = []  # type: List[List[tf.Operation]]
+    passed = set()  # type: Set[str]
+    for place, names in enumerate(tables):
+        if place not in by_place:
+            passed.update(names)
+        elif runs and not passed.intersection(names).intersection(summed):
+            runs[-1].append(by_place[place])
+        else:
+            runs.append([by_place[place]])
+            passed = set()
+    return runs
 
 
 def _key(split: tf.Operation) -> Any:

@@ -12,6 +12,7 @@ MonitoredTrainingSession and of an Estimator initializes those, and its workers 
 """
 
 import json
+import math
 import zlib
 from typing import Any, Dict, List, NamedTuple, Tuple
 
@@ -145,7 +146,11 @@ def _part_config(config: Dict[str, Any], count: int) -> Dict[str, Any]:
     """The configuration of one part of a table."""
     part = dict(config, capacity=_share(config["capacity"], count))
     if "tier" in config:
-        part["tier"] = dict(config["tier"], ram_rows=-(-config["tier"]["ram_rows"] // count))
+        whole = config["tier"]["ram_rows"]
+        share = -(-whole // count)
+        # A batch as large as the memory does not spread evenly: 6 standard deviations.
+        part["tier"] = dict(config["tier"],
+                            ram_rows=min(whole, share + math.ceil(6 * math.sqrt(share))))
     return part
 
 

@@ -7,7 +7,7 @@ The request of a lookup is already where its rows were pulled: keys travel once.
 """
 
 from collections import OrderedDict
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -99,23 +99,18 @@ def push(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[tf.Tenso
 
 def _requests(tables: Sequence[List[Rows]], parts: Parts) -> List[_Request]:
     """Finds the requests of lookups whose gradients these are, and adds one for all others."""
-    by_split = OrderedDict()  # type: Dict[tf.Operation, Dict[int, Rows]]
-    others = []  # type: List[List[Rows]]
-    for group in tables:
-        places = [_member_of(rows[1], parts.count) for rows in group]
-        if any(place is None for place in places) or len(set(places)) < len(places):
-            others.append(group)
-            continue
-        for rows, (split, member) in zip(group, places):
-            by_split.setdefault(split, {})[member] = rows
+    alone = set()  # type: Set[int]
+    while True:
+        by_split, others = _by_split(tables, parts, alone)
+        unordered = {at for at, group in enumerate(tables)
+                     if at not in alone and not _keeps_order(group, by_split)}
+        if not unordered:
+            break
+        # Their lookups may be of groups, of which the rest is to leave with them.
+        alone |= unordered
     requests = []  # type: List[_Request]
-    for split, members in list(by_split.items()):
-        count = split.get_attr("N")
-        if len(members) < count:
-            # A request is pushed whole or not at all.
-            others.extend([rows] for _, rows in sorted(members.items()))
-            continue
-        ordered = [members[member] for member in range(count)]
+    for split, ordered in by_split.items():
+        count = len(ordered)
         for _, keys, _ in ordered:
             # The parts get the keys by the requests: others that a step fed would be ignored.
             keys.graph.prevent_feeding(keys)
@@ -125,6 +120,46 @@ def _requests(tables: Sequence[List[Rows]], parts: Parts) -> List[_Request]:
     if others:
         requests.append(_new_request(others, parts))
     return requests
+
+
+def _by_split(tables: Sequence[List[Rows]], parts: Parts, alone: Set[int]
+              ) -> Tuple["OrderedDict[tf.Operation, List[Rows]]", List[List[Rows]]]:
+    """Returns the gradients of all lookups of an op, for each such op, and those of no such op.
+
+    Args:
+        tables: For each table its gradients.
+        parts: Where the tables are.
+        alone: The places of tables none of whose gradients may be with their lookups.
+    """
+    found = OrderedDict()  # type: OrderedDict[tf.Operation, Dict[int, Rows]]
+    for at, group in enumerate(tables):
+        places = [_member_of(rows[1], parts.count) for rows in group]
+        if at in alone or any(place is None for place in places) \
+                or len(set(places)) < len(places):
+            continue
+        for rows, (split, member) in zip(group, places):
+            found.setdefault(split, {})[member] = rows
+    # A request is pushed whole or not at all.
+    by_split = OrderedDict((split, [members[member] for member in sorted(members)])
+                           for split, members in found.items()
+                           if len(members) == split.get_attr("N"))
+    taken = {id(rows) for ordered in by_split.values() for rows in ordered}
+    left = [[rows for rows in group if id(rows) not in taken] for group in tables]
+    return by_split, [group for group in left if group]
+
+
+def _keeps_order(group: List[Rows],
+                 by_split: "OrderedDict[tf.Operation, List[Rows]]") -> bool:
+    """Whether the sums of a table keep the order of its gradients, on which their bits depend.
+
+    Requests are summed one after the other, the new one at the end.
+    """
+    if len(group) < 3:
+        return True
+    order = [id(rows) for ordered in by_split.values() for rows in ordered]
+    places = {rows: at for at, rows in enumerate(order)}
+    found = [places.get(id(rows), len(order)) for rows in group]
+    return found == sorted(found)
 
 
 def _apart(rows: Rows) -> List[Rows]:

@@ -18,7 +18,7 @@ _READERS = _FINDS | frozenset([
     "MxRecEmbed", "MxRecEmbedMany", "MxRecEmbedConcat", "MxRecEmbedPooled",
     "MxRecEmbedPooledMany", "MxRecSize", "MxRecCapacity", "MxRecTableStats", "MxRecExport",
     "MxRecExportSlot", "MxRecSave", "MxRecSaveDelta"])
-_LOAD_OP = "MxRecLoad"
+_LOAD_OP, _PULL_OP = "MxRecLoad", "MxRecPull"
 
 
 def patched_tool(stock: Callable[..., graph_pb2.GraphDef]) -> Callable[..., graph_pb2.GraphDef]:
@@ -89,8 +89,12 @@ def _refuse_tables(graph_def: graph_pb2.GraphDef, loaded: Set[str]) -> None:
         ValueError: If it holds any other table.
     """
     nodes = {node.name: node for node in graph_def.node}
-    tables = [_name(node, nodes) for node in graph_def.node
-              if node.op in (TABLE_OP, CLUSTER_TABLE_OP) and node.name not in loaded]
+    tables = {_name(node, nodes) for node in graph_def.node
+              if node.op in (TABLE_OP, CLUSTER_TABLE_OP) and node.name not in loaded}
+    for node in graph_def.node:
+        if node.op == _PULL_OP:
+            # Of tables on parameter servers it is all that an evaluation needs.
+            tables.update(_pulled(node, nodes))
     if tables:
         raise ValueError(
             "the graph cannot be frozen: the rows of the table{} {} are no variables and cannot "
@@ -136,10 +140,24 @@ def check_imported(operations: List[tf.Operation]) -> None:
 
 def _name(node: node_def_pb2.NodeDef, nodes: Dict[str, node_def_pb2.NodeDef]) -> str:
     """Returns the name of the table that a node makes."""
-    config = nodes.get(node.input[0].split(":")[0]) if node.input else None
-    if config is None or config.op != "Const":
-        return node.name
-    return _table_name(tensor_util.MakeNdarray(config.attr["value"].tensor), node.name)
+    config = _constant(node, nodes)
+    return node.name if config is None else _table_name(config, node.name)
+
+
+def _pulled(node: node_def_pb2.NodeDef, nodes: Dict[str, node_def_pb2.NodeDef]) -> List[str]:
+    """Returns the names of the tables whose rows a node asks parameter servers for."""
+    configs = _constant(node, nodes)
+    if configs is None:
+        return [node.name]
+    return [str(one["name"]) for one in json.loads(configs.tobytes().decode("utf-8"))]
+
+
+def _constant(node: node_def_pb2.NodeDef, nodes: Dict[str, node_def_pb2.NodeDef]) -> Any:
+    """Returns the value of the first input of a node, or None if that is no constant."""
+    value = nodes.get(node.input[0].split(":")[0]) if node.input else None
+    if value is None or value.op != "Const":
+        return None
+    return tensor_util.MakeNdarray(value.attr["value"].tensor)
 
 
 def _table_name(config: Any, default: str) -> str:

@@ -357,8 +357,8 @@ impl OpKernel for Stitch {
             doc: "For each member a row for each id; zeros for -1.",
         }],
         attrs: &[MEMBERS],
-        errors: "`INVALID_ARGUMENT` for rows that are not as many as the counts say, and for a \
-                 place that is none.",
+        errors: "`INVALID_ARGUMENT` for keys or rows that are not as many as the counts say, and \
+                 for a place that is none.",
         stateful: false,
         differentiable: true,
     };
@@ -370,7 +370,8 @@ impl OpKernel for Stitch {
 
     fn compute(&self, context: &Context) -> Result<()> {
         let list = |arg| list(context, arg, self.members);
-        let (variables, counts, places) = (list(0)?, list(2)?, list(3)?);
+        let (variables, keys) = (list(0)?, list(1)?);
+        let (counts, places) = (list(2)?, list(3)?);
         let rows = context.tensor(4 * self.members, 4)?;
         let mut outputs = Vec::with_capacity(self.members);
         for (variable, places) in variables.iter().zip(&places) {
@@ -378,6 +379,17 @@ impl OpKernel for Stitch {
             let mut dims = places.dims();
             dims.push(variable.dim(1));
             outputs.push(context.allocate::<f32>(&dims)?);
+        }
+        for (keys, counts) in keys.iter().zip(&counts) {
+            let (keys, counts) = (keys.values::<i64>()?.len(), counts.values::<i64>()?);
+            let sum = counts
+                .iter()
+                .fold(0_i64, |sum, &one| sum.saturating_add(one));
+            if i64::try_from(keys).ok() != Some(sum) {
+                return Err(Error::invalid("the counts must be those of the keys")
+                    .with("keys", keys)
+                    .with("counts", sum));
+            }
         }
         let mut lookups = Vec::with_capacity(self.members);
         let inputs = variables.iter().zip(&counts).zip(&places);
@@ -436,10 +448,16 @@ impl OpKernel for PackGradients {
     };
 
     fn create(construction: &Construction) -> Result<Self> {
-        let part = natural(construction, "part")? as usize;
+        let (part, count) = (
+            natural(construction, "part")?,
+            natural(construction, "count")?,
+        );
+        // No more than a table can have.
+        check_parts(count)?;
+        let part = part as usize;
         Ok(Self {
             members: members(construction)?,
-            parts: part..part.saturating_add(natural(construction, "count")? as usize),
+            parts: part..part.saturating_add(count as usize),
         })
     }
 

@@ -252,3 +252,62 @@ fn a_part_is_there_when_it_was_initialized_or_published_and_only_then() {
     assert_eq!((is_ready(), rows()), ([1, 1], 8));
     let _ = std::fs::remove_dir_all(&root);
 }
+
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn a_key_of_a_part_gets_a_row_when_it_was_counted_often_enough_and_loses_it_when_it_is_old() {
+    let graph = Graph::new();
+    let parts = Parts::new(&graph, "admitted");
+    let ids = graph.placeholder::<i64>(&Some(vec![-1]));
+    let time = graph.placeholder::<i64>(&Some(vec![]));
+    let value = graph.placeholder::<i32>(&Some(vec![]));
+    // One request for both parts.
+    let split = graph.node("MxRecDistinctSplit").inputs(&[ids]);
+    let split = split.int("parts", PARTS).int("together", PARTS);
+    let split = split.int("counted", 1).finish().expect("a split");
+    let (request, times) = (split.output(3), split.output(5));
+    let both = |op: &str| {
+        let node = graph.node(op).input(parts.configs).input(request);
+        node.int("part", 0).int("parts", PARTS).int("count", PARTS)
+    };
+    let weight = graph.constant(&Tensor::scalar(1_i32));
+    let observe = both("MxRecPartObserve").input(times).input(weight);
+    let observe = observe.input(time).int("access_threshold", 3);
+    let observe = observe.int("eviction_threshold", 50).finish();
+    let observed = observe.expect("MxRecPartObserve").output(0);
+    let pull = both("MxRecPull").int("create", 2).after(observed.node());
+    let pull = pull.finish().expect("MxRecPull").output(0);
+    let thresholds = [0, 1].map(|part| {
+        let node = parts.node("MxRecPartSetThreshold", part).input(value);
+        node.finish().expect("MxRecPartSetThreshold").output(0)
+    });
+    let evict = parts.each("MxRecPartEvict").map(|node| node.output(0));
+    let init = parts.each("MxRecPartInit");
+    let session = Session::new(&graph).expect("a session");
+    session.run(&[], &[], &init).expect("parts");
+    // How often the keys of the request occur in all, and how many of them have rows.
+    let step = |seconds: i64, batch: &[i64]| -> (i32, usize) {
+        let (batch, seconds) = (Tensor::vector(batch), Tensor::scalar(seconds));
+        let feeds = [(ids, &batch), (time, &seconds)];
+        let found = session.run(&feeds, &[times, observed, pull], &[]);
+        let found = found.expect("a lookup");
+        let (times, rows) = (found[0].values::<i32>(), found[2].values::<f32>());
+        assert_eq!(found[1].value::<i64>(), times.len() as i64);
+        assert_eq!(rows.len(), times.len() * DIM);
+        let admitted = rows.chunks(DIM).filter(|row| row[0] == 0.5).count();
+        (times.iter().sum(), admitted)
+    };
+    assert_eq!(step(100, &[1, 2, 1, -1]), (3, 0));
+    assert_eq!(step(110, &[1, 2]), (2, 1));
+    let two = Tensor::scalar(2_i32);
+    let set = session.run(&[(value, &two)], &thresholds, &[]);
+    let set = set.expect("a threshold");
+    assert_eq!([set[0].value::<i32>(), set[1].value::<i32>()], [2, 2]);
+    assert_eq!(step(155, &[2]), (1, 1));
+    // Key 1 was last seen at 110, which is old in its part, too.
+    assert_eq!(step(161, &[2, 3]), (2, 1));
+    let gone = session.run(&[], &evict, &[]).expect("an eviction");
+    let sums = [0, 1].map(|at| gone[0].values::<i64>()[at] + gone[1].values::<i64>()[at]);
+    assert_eq!(sums, [1, 2]);
+    assert_eq!(step(162, &[1, 2]), (2, 1));
+}

@@ -1,0 +1,137 @@
+"""Wrong arguments of the ops of tables in parts: an error that names op and reason, and no row changes."""
+
+import json
+
+import numpy as np
+import pytest
+
+import support
+
+DIM, PARTS = 4, 2
+I, N, F, B = np.int64, np.int32, np.float32, np.uint8
+
+
+def encoded(**changes):
+    return np.frombuffer(json.dumps(dict(json.loads(support.table_config("parted", DIM)), **changes)).encode(), B)
+
+
+def listed(*configs):
+    return np.frombuffer(b"[" + b",".join(one.tobytes() for one in configs) + b"]", B)
+
+
+def loose(value, dtype):
+    """A tensor whose shape the graph does not know, so that the kernel has to check it."""
+    return support.tf().compat.v1.placeholder_with_default(np.asarray(value, dtype), None)
+
+
+def pull(o, request=(1, 5, 1, 2), configs=None, part=0, parts=PARTS, count=PARTS, create=1):
+    request = request if hasattr(request, "op") else loose(request, I)
+    return o.mx_rec_pull(loose(listed(encoded()) if configs is None else configs, B), request, part=part,
+                         parts=parts, count=count, create=create)
+
+
+def observe(o, request=(1, 5, 1, 2), times=(1, 1), weight=1, timestamp=1000, access=2, eviction=60):
+    return o.mx_rec_part_observe(listed(encoded()), loose(request, I), loose(times, N), loose(weight, N),
+                                 loose(timestamp, I), part=0, parts=PARTS, count=PARTS, access_threshold=access,
+                                 eviction_threshold=eviction)
+
+
+def stitch(o, variable=np.zeros([0, DIM]), keys=(1, 2), counts=(1, 1), places=(0, 1, -1), rows=np.ones(2 * DIM)):
+    return o.mx_rec_stitch([loose(variable, F)], [loose(keys, I)], [loose(counts, I)], [loose(places, N)],
+                           loose(rows, F))[0]
+
+
+def pack(o, grads=np.ones([2, DIM]), counts=(1, 1), part=0, count=PARTS):
+    return o.mx_rec_pack_gradients([loose(grads, F)], [loose(counts, I)], part=part, count=count)
+
+
+def split(o, ids=(1, 2, -1), parts=PARTS, together=1, limit=0):
+    return o.mx_rec_distinct_split([loose(ids, I)], parts=parts, together=together, limit=limit).requests
+
+
+def push_sgd(o, request=(1, 5, 1, 2), grads=np.ones(2 * DIM), hyper=(0.1, 0.0), configs=None, part=0):
+    return o.mx_rec_push_sgd([loose(listed(encoded()) if configs is None else configs, B)], [loose(request, I)],
+                             loose(grads, F), loose(hyper, F), part=part, parts=PARTS, count=PARTS, counter=0)
+
+
+def push_lazy_adam(o, hyper=(0.1, 0.9, 0.9, 0.9, 0.9, 1e-8)):
+    return o.mx_rec_push_lazy_adam([listed(encoded())], [loose([0, 0], I)], loose([], F), loose(hyper, F), part=0,
+                                   parts=PARTS, count=PARTS, counter=0)
+
+
+def threshold(o, value=2):
+    return o.mx_rec_part_set_threshold(encoded(), loose(value, N), part=0, parts=PARTS)
+
+
+def evict(o, config=None, part=0):
+    return o.mx_rec_part_evict(encoded() if config is None else config, part=part, parts=PARTS)
+
+
+REQUESTS = ([], [1], [1, 2], [-1, 0], [2 ** 62, 0], [0, 2 ** 63 - 1], [1, 5, 0, 7], 0)
+WRONG = (
+    [(op, dict(request=value), "a request must be") for op in (pull, observe, push_sgd) for value in REQUESTS]
+    + [(op, dict(configs=value), message) for op in (pull, push_sgd) for value, message in (
+        ([], "JSON list"), (encoded(), "JSON list"), (listed(), "tables=0"), (listed(encoded(), encoded()), "tables=4"),
+        (listed(encoded(dim=5)), "setting=dim"))]
+    + [(op, dict(part=5), "number of a part") for op in (pull, push_sgd, evict)]
+    + [(pull, dict(count=value), "number of a part") for value in (3, 2 ** 31 - 1)]
+    + [(op, dict(parts=5000), "4096 parts") for op in (pull, split)]
+    + [(pull, dict(create=value), "create must be") for value in (-1, 3)]
+    + [(observe, dict(times=value), "times must be") for value in ([], [1], [1, 2, 3], [1, -1])]
+    + [(observe, dict(weight=value), "weight") for value in (-1, [1, 1])]
+    + [(observe, dict(timestamp=value), "timestamp") for value in (0, -5, [1, 2], 2 ** 62)]
+    + [(observe, dict(access=value), "access_threshold") for value in (-1, -5)]
+    + [(observe, dict(eviction=-7), "eviction_threshold"), (observe, dict(request=[1, -1, 1, 2]), "padding")]
+    + [(stitch, dict(variable=np.zeros(shape)), message) for shape, message in (
+        ([0, 3], "rows of all parts"), ([DIM], "rank 2"), ([0, 0], "rows of all parts"))]
+    + [(stitch, dict(keys=value), "those of the keys") for value in ([], [1], [1, 2, 3])]
+    + [(stitch, dict(counts=value), message) for value, message in (
+        ([], "those of the keys"), ([3], "those of the keys"), ([-1, 3], "a count, 0 or more"),
+        ([2 ** 62, 2 ** 62], "those of the keys"))]
+    + [(stitch, dict(places=value), "no row") for value in ([2], [-2], [2 ** 31 - 1])]
+    + [(stitch, dict(rows=np.ones(value)), "rows of all parts") for value in (0, 7, 9)]
+    + [(pack, dict(grads=np.ones(shape)), message) for shape, message in (
+        ([2], "rank 2"), ([3, DIM], "those of the rows"), ([], "rank 2"))]
+    + [(pack, dict(counts=value), message) for value, message in (
+        ([], "needs a count"), ([2], "needs a count"), ([3, -1], "a count, 0 or more"), ([1, 2], "those of the rows"),
+        ([2 ** 62, 2 ** 62], "those of the rows"))]
+    + [(pack, dict(part=value), "needs a count") for value in (1, 5, 2 ** 31 - 1)]
+    + [(pack, dict(count=value), "4096 parts") for value in (4097, 2 ** 31 - 1)]
+    + [(split, dict(parts=3, together=2), "multiple"), (split, dict(together=2 ** 31 - 1), "multiple"),
+       (split, dict(limit=1), "distinct=2"), (split, dict(limit=-1), "limit")]
+    + [(push_sgd, dict(grads=np.ones(value)), "grads must be") for value in (0, 7, 9, 2 ** 16)]
+    + [(push_sgd, dict(hyper=value), message) for value, message in (
+        ([0.1], "expected=2"), ([], "expected=2"), ([np.nan, 0], "lr"), ([-1, 0], "lr"), ([0.1, np.inf], "weight_decay"))]
+    + [(push_lazy_adam, dict(hyper=value), message) for value, message in (
+        ([0.1] * 5, "expected=6"), ([0.1, np.nan, 0.9, 0.9, 0.9, 1e-8], "beta1_power"))]
+    + [(threshold, dict(value=value), "value") for value in (-1, -2 ** 31, [1])]
+)
+
+
+def test_a_wrong_argument_of_an_op_on_parts_is_an_error_that_says_what_and_changes_nothing(graph, session):
+    tf, o = support.tf(), support.ops()
+    init = [o.mx_rec_part_init(encoded(), part=part, parts=PARTS) for part in range(PARTS)]
+    # Keys of which each part holds one.
+    ids = loose([1, 2], I)
+    keys = o.mx_rec_distinct_split([ids], parts=PARTS, together=PARTS)
+    update = o.mx_rec_push_sgd([listed(encoded())], [keys.requests], loose(np.ones(2 * DIM), F), loose([0.5, 0], F),
+                               part=0, parts=PARTS, count=PARTS, counter=0)
+    make, rows = [pull(o, keys.requests, create=create) for create in (1, 0)]
+    good = [call(o) for call in (pull, stitch, pack, split)]
+    cases = [(call, arguments, message, call(o, **arguments)) for call, arguments, message in WRONG]
+    nobody = evict(o, encoded(name="nobody"))
+    sess = session()
+    sess.run(init)
+    sess.run(make)
+    sess.run(update)
+    before = sess.run(rows)
+    assert before.any()
+    for call, arguments, message, wrong in cases:
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            sess.run(wrong)
+        text = str(error.value.message)
+        assert message in text and text.startswith("MxRec") and "panic" not in text.lower(), (call, arguments, text)
+    with pytest.raises(tf.errors.AbortedError, match="MxRecPartEvict on table 'nobody'"):
+        sess.run(nobody)
+    support.assert_same_bits(sess.run(rows), before)
+    sess.run(good)
