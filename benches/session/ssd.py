@@ -2,6 +2,7 @@
 the device of the files can read.
 """
 
+import errno
 import os
 import tempfile
 import threading
@@ -167,8 +168,7 @@ class Cold:
             size = os.fstat(file).st_size // PAGE
             found = random.permutation(size)[:PAGES // len(self._files)] * PAGE
             # Space that was given back is not on the device.
-            pages += [(file, int(at)) for at in found
-                      if os.lseek(file, int(at), os.SEEK_DATA) == at]
+            pages += [(file, int(at)) for at in found if _has_data(file, int(at))]
         self.drop()
         begin = time.perf_counter()
         for file, at in pages:
@@ -176,6 +176,15 @@ class Cold:
         for file, at in pages:
             os.pread(file, PAGE, at)
         return len(pages) / (time.perf_counter() - begin)
+
+
+def _has_data(file, at):
+    try:
+        return os.lseek(file, at, os.SEEK_DATA) == at
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # Nothing from there to the end of the file.
+            return False
+        raise
 
 
 def _read_by_device():

@@ -271,7 +271,11 @@ with tf.compat.v1.train.Mon""", 1)
         found = trained(job.worker(1, OPTIMIZER="adagrad"))
         error = wait_for(first, "error")
     assert "InvalidArgumentError" in error and "another configuration" in error and "dim" in error, error
-    assert_same(found, trained(run_alone(other, OPTIMIZER="adagrad")))
+    expected = trained(run_alone(other, OPTIMIZER="adagrad"))
+    # The earlier job may have counted a step of its own, in TensorFlow's variable, before it is told.
+    assert expected["step"] <= found.pop("step") <= expected["step"] + 1
+    found["step"] = expected["step"]
+    assert_same(found, expected)
 
 
 def test_another_optimizer_goes_on_with_the_rows_of_a_checkpoint(tmp_path):

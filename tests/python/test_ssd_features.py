@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import numpy as np
 import pytest
@@ -197,7 +198,10 @@ def test_a_pipeline_for_whose_batches_memory_is_too_small_names_the_sizes_to_rai
     dataset = tf.data.Dataset.from_tensor_slices(batches).repeat().prefetch(3)
     iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
     rows = sparse_lookup(table, iterator.get_next(), modify_graph=True)
-    train = test_ssd.train_op(rows)
+    # The step holds its rows until the pipeline, which goes on when a batch is taken, has tried the next one.
+    held = tf.compat.v1.py_func(lambda _: np.float32(time.sleep(0.05) or 0), [rows], tf.float32)
+    with tf.control_dependencies([held]):
+        train = test_ssd.train_op(rows)
     modify_graph_and_start_emb_cache(dump_graph=False)
     sess = session()
     sess.run(tf.compat.v1.global_variables_initializer())

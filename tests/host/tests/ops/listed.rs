@@ -48,6 +48,7 @@ fn every_op_of_the_docs_is_run_by_these_tests() {
         include_str!("update.rs"),
         include_str!("oracle.rs"),
         include_str!("pooled.rs"),
+        include_str!("pooled_many.rs"),
     ];
     for op in DOCS.lines().filter_map(|line| line.strip_prefix("## ")) {
         // The forms of an optimizer are run by its name and their endings.

@@ -61,10 +61,8 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
     let node = node.inputs(&offsets).inputs(&inverse).inputs(&ends);
     let pooled = node.inputs(&[none, none]).inputs(&divisors).finish();
     let pooled = pooled.expect("MxRecEmbedPooledMany");
-    let node = graph
-        .node("MxRecApplySgdManyPooled")
-        .inputs(&handles)
-        .inputs(&offsets);
+    let update = ["MxRecApplySgd", "ManyPooled"].concat();
+    let node = graph.node(&update).inputs(&handles).inputs(&offsets);
     let node = node.inputs(&inverse).inputs(&grads).inputs(&ends);
     let node = node
         .inputs(&[none, none])
@@ -80,12 +78,22 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
         .map(|at| {
             let table = alone[at];
             let (offsets, inverse) = table.id_offset(bag_ids[at]);
-            let described = [offsets, inverse, ends[at], none, divisors[at]];
-            let node = table.node("MxRecEmbedPooled").input(table.variable);
-            let pooled = node.inputs(&described).finish().expect("MxRecEmbedPooled");
+            let described = [
+                table.variable,
+                offsets,
+                inverse,
+                ends[at],
+                none,
+                divisors[at],
+            ];
+            let node = table.node("MxRecEmbedPooled");
+            let node = described.iter().fold(node, |node, &one| node.input(one));
+            let pooled = node.finish().expect("MxRecEmbedPooled");
             let node = table.node("MxRecApplySgdPooled");
-            let node = node.inputs(&[offsets, inverse, grads[at], ends[at], none, divisors[at]]);
-            let node = node.int("N", 1).input(rate).input(zero).after(pooled);
+            let node = node.inputs(&[offsets]).inputs(&[inverse]);
+            let node = node.inputs(&[grads[at]]).inputs(&[ends[at]]);
+            let node = node.inputs(&[none]).inputs(&[divisors[at]]);
+            let node = node.input(rate).input(zero).after(pooled);
             let update = node.finish().expect("MxRecApplySgdPooled");
             (pooled.output(0), update.output(0))
         })
