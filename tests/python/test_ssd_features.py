@@ -210,7 +210,7 @@ def test_a_pipeline_for_whose_batches_memory_is_too_small_names_the_sizes_to_rai
         for _ in range(400):
             sess.run([rows, train])
     message = raised.value.message
-    for named in ("device_vocabulary_size", "host_vocabulary_size", "table=table", "rows_in_memory=60", "prefetch"):
+    for named in ("device_vocabulary_size", "host_vocabulary_size", "'table'", "rows_in_memory=60", "prefetch"):
         assert named in message, message
     assert table_stats(table).given_up > 0
     # Nothing is broken: the next step runs.
