@@ -104,13 +104,10 @@ class Cluster:
 
     def processor_time(self, job):
         """Milliseconds of processor time that all tasks of a job have used."""
-        total = 0
-        for (name, _), process in self._processes.items():
-            if name == job:
-                with open("/proc/%d/stat" % process.pid) as file:
-                    fields = file.read().rpartition(")")[2].split()
-                total += int(fields[11]) + int(fields[12])
-        return total * 1e3 / os.sysconf("SC_CLK_TCK")
+        # Linux' clock of another process (clock_getcpuclockid), in nanoseconds: /proc counts in ticks
+        # of 10 ms, which are 0 for a short case.
+        return 1e3 * sum(time.clock_gettime((~process.pid << 3) | 2)
+                         for (name, _), process in self._processes.items() if name == job)
 
     @property
     def bytes(self):
