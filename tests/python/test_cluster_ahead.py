@@ -1,10 +1,8 @@
 """Rows that are pulled from parameter servers one step ahead: those of an oracle that holds them for a step."""
 
-import json
-
 import pytest
 
-from cluster_cases import Job, run_alone
+from cluster_cases import run_alone
 from test_cluster_tables import trained
 
 # Servers and a worker in one process; a model whose batches come from an iterator that can start again.

@@ -154,8 +154,8 @@ def check_ahead(graph: tf.Graph, lookups: Sequence[Any]) -> None:
         elif split.control_inputs or any(pull.control_inputs for pull in pulls):
             reason = "it has control dependencies"
         elif not _updates(split):
-            reason = "its gradients are not pushed by the keys of the lookup in the same step, as " \
-                "with SyncReplicasOptimizer or without an update"
+            reason = "its gradients are not pushed in the same step by the keys of the lookup, " \
+                "as with SyncReplicasOptimizer or without an update"
         else:
             continue
         names = [repr(str(one["name"])) for one in _configs(pulls[0].inputs[0])]
