@@ -131,7 +131,7 @@ impl SharedKeys {
                 continue;
             }
             state.batches += 1;
-            let is_try = state.batches % TRIES == 0;
+            let is_try = state.batches.is_multiple_of(TRIES);
             if state.begun.len() >= MOST_BATCHES || (state.in_vain >= IN_VAIN && !is_try) {
                 return Turn::Alone;
             }
