@@ -242,8 +242,8 @@ def _run_cold(number, what, sizes, is_modified):
         print("%s: while a step waited, %d rows a second came, %.2f of what the device reads" % (
             number, rows * steps / waited, rows * steps / waited / rate), flush=True)
     if read < steps * rows * device.PAGE * 0.8:
-        print("%s: rows were read together, or came from the page cache: this does not measure cold "
-              "files" % number, flush=True)
+        print("%s: rows were read together, or came from the page cache: this does not measure "
+              "cold files" % number, flush=True)
     peer = "random reads of the device"
     return [measure.figure(number, what, times, allowed, 0.8, True, peer)]
 

@@ -8,8 +8,8 @@
 /// ```
 /// The checksum is the CRC-32C of all that follows it, and of where the record is: a record at a
 /// wrong place is not taken for the one that should be there, be it of the same row. The generation
-/// is that of the segment, which changes with each use: a record that an older use left there is not
-/// taken for the one that should have been written over it.
+/// is that of the segment, which changes with each use: a record that an older use left there is
+/// not taken for the one that should have been written over it.
 pub(super) const HEADER: usize = 20;
 
 /// Where a record is.
