@@ -5,6 +5,7 @@ use mx_rec_kernels::{Kind, Pool};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -299,6 +300,45 @@ fn a_flipped_bit_is_data_loss_that_names_row_key_file_and_offset() {
         model.faulty.flip(0, 7 * 36 + byte, 3).unwrap();
     }
     model.check();
+}
+
+/// The checksum did not say where a record was: an older record of the same row, in the same use of
+/// a segment, was taken for the newer one.
+#[test]
+fn an_older_record_of_the_same_row_in_the_place_of_the_newer_one_is_data_loss() {
+    let directories = Directories::new(1);
+    let files = Files::open_named(&directories.0).unwrap();
+    let name = files.name(0);
+    let log = Log::new(Arc::new(files), 4, 1_000);
+    let write = |version: u32| {
+        let floats = floats(7, version, 4);
+        let record = Record {
+            row: 7,
+            key: 9,
+            floats: &floats,
+        };
+        log.append(&[record]).unwrap()[0]
+    };
+    let (_, newer) = (write(1), write(2));
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(name)
+        .unwrap();
+    let mut bytes = [0; 36];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    let want = [Want {
+        place: newer,
+        row: 7,
+    }];
+    let read = || {
+        let (mut into, mut keys) = ([0.0; 4], [0]);
+        log.read(&Pool::new(1).unwrap(), &want, &mut into, &mut keys)
+            .map(|()| into.to_vec())
+    };
+    assert_eq!(read().unwrap(), floats(7, 2, 4));
+    file.write_all_at(&bytes, 36).unwrap();
+    assert_eq!(read().unwrap_err().kind(), Kind::DataLoss);
 }
 
 #[test]

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import support
-import test_ssd
 
 STEPS = 14
 

@@ -1,7 +1,7 @@
 //! A log of records on disk: appended, read, freed, compacted.
 
 use super::reading::{Item, Reading, Want};
-use super::record::{self, Header};
+use super::record::{self, Header, Spot};
 use super::segments::{Piece, Segments, Use};
 use super::shared::{Shared, WRITE};
 use super::{ReadAt, Storage};
@@ -209,7 +209,11 @@ impl Log {
                         row: record.row,
                         key: record.key,
                     };
-                    record::write(&mut buffer, header, record.floats);
+                    let spot = Spot {
+                        directory: piece.directory,
+                        at: at + buffer.len() as u64,
+                    };
+                    record::write(&mut buffer, header, record.floats, spot);
                 }
                 if let Err(cause) = self.shared.storage.write(piece.directory, at, &buffer) {
                     outcome = Err((piece.directory, cause));
@@ -446,7 +450,11 @@ impl Log {
             let from = (slot - first) as usize * size;
             let bytes = &bytes[from..from + size];
             let header = record::header(bytes);
-            if !record::is_whole(bytes) || header.generation != piece.hold.generation {
+            let spot = Spot {
+                directory: piece.directory,
+                at: start + (slot - first) as u64 * size as u64,
+            };
+            if !record::is_whole(bytes, spot) || header.generation != piece.hold.generation {
                 spoil();
                 continue;
             }

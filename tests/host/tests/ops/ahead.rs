@@ -185,7 +185,7 @@ fn a_claim_of_many_that_is_refused_for_want_of_memory_enters_no_key() {
         let before = sizes();
         if let Err(error) = session.run(&feeds, &[claim], &[]) {
             let text = error.to_string();
-            for named in ["device_vocabulary_size", "table=crowded", "batches ahead"] {
+            for named in ["device_vocabulary_size", "table 'crowded'", "batches ahead"] {
                 assert!(text.contains(named), "{text}");
             }
             assert_eq!(sizes(), before, "step {step}");
