@@ -215,6 +215,49 @@ def test_ids_that_cannot_lose_their_limits_keep_them_and_the_plan_says_why(v1, g
         sess.run(op)
 
 
+@pytest.mark.parametrize("join", ["stack", "concat", "where"])
+def test_joined_ids_lose_their_limits_together(v1, graph, join):
+    words = v1.constant(["a", "b", "c"])
+    first, second = hashed(words, BUCKETS), hashed(words + "x", BUCKETS - 3)
+    ids = {"stack": lambda: v1.stack([first, second], 1), "concat": lambda: v1.concat([first, second], 0),
+           "where": lambda: v1.where(v1.equal(words, "b"), second, first)}[join]()
+    op = update(v1, v1.gather(variable(v1), ids))
+    plan = converted_plans(graph)["w"]
+    assert plan.ids.is_lifted and len(plan.ids.limits) == 2
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+        sess.run(op)
+        expected = sess.run(hashed(v1.constant({"where": ["a", "bx", "c"]}.get(
+            join, ["a", "b", "c", "ax", "bx", "cx"])), 2 ** 63 - 1))
+        assert sorted(table_keys(sess, graph)) == sorted(expected)
+
+
+def test_an_evaluation_that_reads_one_of_two_variables_of_the_same_ids_keeps_the_limits_of_both(v1, graph):
+    """The distinct ids of both are one tensor, and one variable is read as a whole."""
+    from mx_rec.stock.select import convert_graph
+
+    distinct, places = v1.unique(hashed(v1.constant(["a", "b", "a"]), BUCKETS))
+    pair = [variable(v1, "w"), variable(v1, "other")]
+    rows = [v1.gather(v1.gather(w, distinct), places) for w in pair]
+    whole = v1.reduce_max(pair[1])
+    plans = {plan.name: plan for plan in convert_graph(graph, False)}
+    assert plans["w"].converts and not plans["w"].ids.is_lifted and "Unique" in plans["w"].reason
+    assert plans["other"].converts and "read as a whole" in plans["other"].ids.text
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+        assert sess.run(rows + [whole])[2] == 0.5
+
+
+def test_an_empty_batch_makes_no_row(v1, graph):
+    strings = v1.placeholder(v1.string, [None])
+    op = update(v1, v1.gather(variable(v1), hashed(strings, BUCKETS)))
+    converted_plans(graph)
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+        sess.run(op, {strings: []})
+        assert not len(table_keys(sess, graph))
+
+
 def test_ids_that_are_read_as_a_whole_by_a_training_stay_those_of_a_variable(v1, graph):
     update(v1, *read_in_training(v1, variable(v1)))
     assert not converted_plans(graph)["w"].converts
