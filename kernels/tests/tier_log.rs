@@ -112,7 +112,7 @@ impl Model {
     }
 
     fn compact_within(&mut self, limit: Duration) -> mx_rec_kernels::Result<usize> {
-        let moves = self.log.compact_within(limit)?;
+        let moves = self.log.compact_within(limit, 0)?;
         for moved in moves.iter() {
             match self.rows.get_mut(&moved.row) {
                 Some((place, _)) if *place == moved.from => {
@@ -122,7 +122,10 @@ impl Model {
                 _ => self.log.free(&[moved.to]).unwrap(),
             }
         }
-        Ok(moves.len())
+        let copied = moves.len();
+        drop(moves);
+        self.log.give_back();
+        Ok(copied)
     }
 
     fn check(&self) {
@@ -218,8 +221,7 @@ fn space_stays_below_the_bound_however_much_an_append_writes() {
         let stats = model.log.stats();
         worst = worst.max(stats.slots as f64 / stats.live as f64);
     }
-    // What was written in the step, a tenth, is in both places for a moment.
-    assert!(worst < 1.6, "{worst}");
+    assert!(worst <= 1.5, "{worst}");
     model.check();
 }
 
@@ -229,8 +231,8 @@ fn a_step_of_compaction_on_a_slow_disk_ends_in_time_and_the_next_ones_go_on() {
     let rows = 8_000_u32;
     let mut model = Model::new(1, 500, u64::from(rows));
     model.append(&(0..rows).collect::<Vec<_>>()).unwrap();
-    // Every record is half garbage, 8 MB of 16.
-    let gone: Vec<u32> = (0..rows).filter(|row| row % 5 > 2).collect();
+    // A third of the files is garbage: as much as there may be, and more than there should be.
+    let gone: Vec<u32> = (0..rows).filter(|row| row % 3 == 2).collect();
     model.free(&gone);
     model.faulty.slow(Duration::from_millis(4));
     let (mut steps, mut copied) = (0, 1);
@@ -246,9 +248,9 @@ fn a_step_of_compaction_on_a_slow_disk_ends_in_time_and_the_next_ones_go_on() {
     assert!(steps > 5, "{steps}");
     let stats = model.log.stats();
     assert!(stats.slots * 2 <= stats.live * 3, "{stats:?}");
-    // Where the files are more than twice too large, space comes first.
+    // Where the files are more than half too large, space comes first.
     let gone: Vec<u32> = (0..rows)
-        .filter(|row| row % 5 <= 2 && row % 10 != 0)
+        .filter(|row| row % 3 != 2 && row % 12 != 0)
         .collect();
     model.free(&gone);
     let before = model.log.stats();

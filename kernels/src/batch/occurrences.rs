@@ -1,6 +1,6 @@
 //! Which gradients of a batch belong to which row, in order of occurrence.
 
-use super::numbering::Numbering;
+use super::numbering::{Numbering, Value};
 use crate::sort::Sizes;
 
 /// The rows of one owner with the positions of their gradients.
@@ -27,13 +27,12 @@ impl Occurrences {
         let mut firsts = Vec::with_capacity(size);
         // Number and position of every gradient that is not the first of its row.
         let mut repeats: Vec<(u32, u32)> = Vec::new();
-        for (row, position) in items {
-            match numbering.number(row, || {}) {
-                (_, true) => firsts.push(position),
-                (number, false) => repeats.push((number, position)),
-            }
-        }
-        let (rows, _) = numbering.into_parts();
+        let items = items.map(|(row, position)| (row, row.spread(), position));
+        numbering.number(size, items, |position, number, is_new| match is_new {
+            true => firsts.push(position),
+            false => repeats.push((number, position)),
+        });
+        let rows = numbering.into_values();
         let (ends, later) = by_number(rows.len(), &repeats);
         Occurrences {
             rows,
