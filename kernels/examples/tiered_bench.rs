@@ -107,6 +107,7 @@ fn run(sizes: &Sizes, ram_rows: Option<u64>, batches: &[Vec<i64>], ahead: bool) 
             let tier = TierConfig {
                 ram_rows,
                 directories,
+                direct: false,
             };
             Table::tiered(config, &tier)?
         }

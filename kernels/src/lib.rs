@@ -49,6 +49,7 @@ pub use partition::{check_parts, Partition, BUCKETS};
 pub use pool::Pool;
 pub use table::{
     Absent, BagsOf, BatchRows, Export, Field, FieldUpdate, IdsOf, KeyGradients, KeysOf, Lease,
-    Loading, LookupColumns, LookupGradients, Memory, Push, Pushed, RowGradients, RowsOf, Snapshot,
-    Stats, Table, TableConfig, Target, Thresholds, TierConfig, TierStats, MAX_CAPACITY, MAX_DIM,
+    Loading, LookupColumns, LookupGradients, Memory, Push, Pushed, RowGradients, RowsOf,
+    SharedKeys, Snapshot, Stats, Table, TableConfig, Target, Thresholds, TierConfig, TierStats,
+    MAX_CAPACITY, MAX_DIM,
 };

@@ -58,9 +58,9 @@ class Feature:
     def is_single(self):
         return self.kind in ("single", "many")
 
-    def batch(self, random, keys):
-        """A batch: bags in rows of ids, as the arrays that its tensors are fed from."""
-        bags = 0 if random.rand() < 0.1 else int(random.randint(1, 7))
+    def batch(self, random, keys, most=6):
+        """A batch: at most `most` bags in rows of ids, as the arrays that its tensors are fed from."""
+        bags = 0 if random.rand() < 0.1 else int(random.randint(1, most + 1))
         longest = int(random.randint(1 if self.kind == "mean" else 0, 6))
         ids = keys[random.zipf(1.3, [bags, longest]) % len(keys)].astype(np.int64)
         ids[random.rand(bags, longest) < 0.2] = -1
@@ -333,19 +333,22 @@ def close(actual, expected, what):
         what, wrong.sum(), wrong.size, np.argwhere(wrong)[0], actual[wrong][0], expected[wrong][0])
 
 
-def train(model, form, directory):
+def train(model, form, directory, **storage):
     """Trains a model in one form, each step against the oracle.
 
     Args:
         model: The Model.
         form: One of FORMS.
         directory: Of its checkpoints.
+        storage: For create_table: how many rows are where.
 
     Returns:
-        The run, whose notes hold every tensor and every row that was seen.
+        The run, whose notes hold every tensor and every row that was seen, and whose `stats` are the TableStats of
+        the tables in the end.
     """
     from mx_rec.core.embedding import create_table
     from mx_rec.util.initialize import init, terminate_config_initializer
+    from mx_rec.util.stats import table_stats
 
     tf = support.tf()
     tf1 = tf.compat.v1
@@ -357,8 +360,9 @@ def train(model, form, directory):
             start_at = tf1.placeholder_with_default(tf.constant(0, tf.int64), [])
             iterator = modify_cases.initializable(_dataset(model).skip(start_at))
             batch = iterator.get_next()
-            tables = [create_table(key_dtype=tf.int64, dim=dim, name="t%d" % at, device_vocabulary_size=1000,
-                                   emb_initializer=tf1.constant_initializer(model.first(at)))
+            tables = [create_table(key_dtype=tf.int64, dim=dim, name="t%d" % at,
+                                   emb_initializer=tf1.constant_initializer(model.first(at)),
+                                   **dict({"device_vocabulary_size": 1000}, **storage))
                       for at, dim in enumerate(model.dims)]
             run.tables = {"t%d" % at: tables[at] for at in model.used()}
             found = _look_up(model, form, tables, batch)
@@ -371,6 +375,7 @@ def train(model, form, directory):
             saver = tf1.train.Saver()
             run.modify()
         _history(model, run, iterator, start_at, [found, tf.group(*updates)], saver, tables, directory)
+        run.stats = [table_stats(table) for table in run.tables.values()]
     finally:
         run.close()
         terminate_config_initializer()

@@ -24,10 +24,11 @@ def loose(value, dtype):
     return support.tf().compat.v1.placeholder_with_default(np.asarray(value, dtype), None)
 
 
-def pull(o, request=(1, 5, 1, 2), configs=None, part=0, parts=PARTS, count=PARTS, create=1):
+def pull(o, request=(1, 5, 1, 2), configs=None, part=0, parts=PARTS, count=PARTS, create=1,
+         requests=1):
     request = request if hasattr(request, "op") else loose(request, I)
     return o.mx_rec_pull(loose(listed(encoded()) if configs is None else configs, B), request, part=part,
-                         parts=parts, count=count, create=create)
+                         parts=parts, count=count, create=create, requests=requests)
 
 
 def observe(o, request=(1, 5, 1, 2), times=(1, 1), weight=1, timestamp=1000, access=2, eviction=60):
@@ -70,6 +71,8 @@ def evict(o, config=None, part=0):
 REQUESTS = ([], [1], [1, 2], [-1, 0], [2 ** 62, 0], [0, 2 ** 63 - 1], [1, 5, 0, 7], 0)
 WRONG = (
     [(op, dict(request=value), "a request must be") for op in (pull, observe, push_sgd) for value in REQUESTS]
+    + [(pull, dict(request=value, requests=requests), "a request must be") for value, requests in (
+        ([1, 5, 1, 2], 2), ([1, 5, 1, 2, 0], 2), ([1, 5, 1, 2, 0, 0], 1), ([0, 0, 0, 0, 0, 0], 2), ([0, 0], 2 ** 31 - 1))]
     + [(op, dict(configs=value), message) for op in (pull, push_sgd) for value, message in (
         ([], "JSON list"), (encoded(), "JSON list"), (listed(), "tables=0"), (listed(encoded(), encoded()), "tables=4"),
         (listed(encoded(dim=5)), "setting=dim"))]

@@ -13,9 +13,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2
 
+from mx_rec.cluster.ahead import Next, pull_ahead
 from mx_rec.cluster.lookups import MOVABLE_ATTRIBUTE, REQUESTS, split_requests
 from mx_rec.cluster.tables import encode
+from mx_rec.core.table_variable import CLUSTER_TABLE_OP
 from mx_rec.graph.edits import in_place_of, replace_each
+from mx_rec.graph.plan import SPLIT
 from mx_rec.ops import library
 from mx_rec.tensorflow.names import tensor_util
 from mx_rec.util.global_env_conf import groups_tables
@@ -33,10 +36,12 @@ class Moving(NamedTuple):
     Attributes:
         splits: The ops of the step that do so without it.
         ids: Names of the tensors of their ids, one behind the other.
+        is_ahead: Whether their rows are pulled one step before they are needed.
     """
 
     splits: List[tf.Operation]
     ids: List[str]
+    is_ahead: bool = False
 
 
 def apart(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
@@ -88,12 +93,14 @@ def table_of(graph: tf.Graph, node: str) -> str:
     return str(_configs(pulls[0].inputs[0])[at]["name"]) if pulls else split.name
 
 
-def moving(graph: tf.Graph, lookups: Sequence[Any]) -> Tuple[List[Moving], List[Any]]:
+def moving(graph: tf.Graph, lookups: Sequence[Any],
+           is_ahead: bool) -> Tuple[List[Moving], List[Any]]:
     """Finds what one pipeline makes distinct.
 
     Args:
         graph: The graph.
         lookups: Planned lookups of tables on parameter servers that its iterator feeds.
+        is_ahead: Whether rows of training with gradients are pulled ahead.
 
     Returns:
         The work of the pipeline, and the lookups of ops of which others stay in the step.
@@ -112,8 +119,50 @@ def moving(graph: tf.Graph, lookups: Sequence[Any]) -> Tuple[List[Moving], List[
     found = []  # type: List[Moving]
     for splits in (run for key in together.values() for run in _in_order_of_push(key)):
         ids = [by_split[split][at].ids for split in splits for at in range(split.get_attr("N"))]
-        found.append(Moving(splits, ids))
+        found.append(Moving(splits, ids, is_ahead and _updates(splits[0])))
     return found, left
+
+
+def check_ahead(graph: tf.Graph, lookups: Sequence[Any]) -> None:
+    """Refuses to pull rows ahead where a lookup of training cannot.
+
+    Lookups of training without gradients pull in their step, as do those of evaluation.
+
+    Args:
+        graph: The graph.
+        lookups: All planned lookups.
+
+    Raises:
+        NotImplementedError: If a lookup with gradients cannot; the text names it and says why.
+    """
+    moves = {}  # type: Dict[tf.Operation, Optional[str]]
+    for lookup in lookups:
+        if lookup.kind == SPLIT:
+            split, _ = split_of(graph, lookup.node)
+            moves[split] = moves.get(split) or (None if lookup.moves else lookup.reason)
+    for split in graph.get_operations():
+        if split.type != SPLIT_OP or not _has_gradients(split):
+            continue
+        pulls = _pulls(split) or []
+        if split not in moves:
+            reason = "it is not by a tensor with modify_graph=True, or was modified before"
+        elif moves[split]:
+            reason = "a lookup that it shares requests with stays in the step: " \
+                + str(moves[split])
+        elif split.get_attr("counted"):
+            reason = "its keys are counted for admission in the order of the steps"
+        elif split.control_inputs or any(pull.control_inputs for pull in pulls):
+            reason = "it has control dependencies"
+        elif not _updates(split):
+            reason = "its gradients are not pushed in the same step by the keys of the lookup, " \
+                "as with SyncReplicasOptimizer or without an update"
+        else:
+            continue
+        names = [repr(str(one["name"])) for one in _configs(pulls[0].inputs[0])]
+        raise NotImplementedError(
+            "pull_ahead: the rows of the lookup {!r} of {} cannot be pulled before their step: {}. "
+            "Leave pull_ahead off, or change the lookup.".format(
+                split.name, ", ".join(names), reason))
 
 
 def prepare(work: Moving, ids: Dict[str, tf.Tensor]) -> List[tf.Tensor]:
@@ -133,28 +182,62 @@ def prepare(work: Moving, ids: Dict[str, tf.Tensor]) -> List[tf.Tensor]:
     made = library().mx_rec_distinct_split(
         values, name="split", **{name: split.get_attr(name)
                                  for name in ("parts", "together", "limit", "counted")})
-    return list(made.requests.op.outputs)
+    outputs = list(made.requests.op.outputs)
+    return outputs + [_floats(work, made.counts)] if work.is_ahead else outputs
+
+
+def _floats(work: Moving, counts: Sequence[tf.Tensor]) -> tf.Tensor:
+    """How many floats the rows of a request take, for each parameter server: int64 (servers)."""
+    dims = [int(tensor.shape[1]) for split in work.splits
+            for tensor in list(_stitch(split).inputs)[:split.get_attr("N")]]
+    by_part = tf.add_n([count * dim for count, dim in zip(counts, dims)])
+    return tf.reduce_sum(tf.reshape(by_part, [-1, work.splits[0].get_attr("together")]), 1)
 
 
 def outputs_of(work: Moving) -> int:
     """Returns how many outputs `prepare` gives."""
-    return 3 * len(work.ids) + 3
+    return 3 * len(work.ids) + 3 + int(work.is_ahead)
 
 
-def take_over(graph: tf.Graph, work: Moving, values: Sequence[tf.Tensor]) -> None:
+def take_over(graph: tf.Graph, work: Moving, values: Sequence[tf.Tensor],
+              following: Sequence[tf.Tensor]) -> List[tf.Operation]:
     """Makes lookups in the step take what the pipeline gives.
 
     Args:
         graph: The graph.
         work: The lookups.
         values: What `prepare` gave, as it leaves the iterator.
+        following: The requests of the next element, their sizes and the tag of the element, where
+            rows are pulled ahead; nothing elsewhere.
+
+    Returns:
+        Ops that the iterator is to wait for when it starts.
     """
+    if not work.is_ahead:
+        _take_over(graph, work, values)
+        return []
+    pulls, stitch = _take_over(graph, work, values[:-1])
+    return [pull_ahead(graph, stitch, pulls, Next(values[-1], *following))]
+
+
+def no_request(work: Moving) -> List[np.ndarray]:
+    """Returns requests for no key, and their sizes, as `prepare` gives them."""
+    split = work.splits[0]
+    parts, together = split.get_attr("parts"), split.get_attr("together")
+    return [np.zeros(parts * len(work.ids), np.int64),
+            np.full(parts // together, together * len(work.ids), np.int64)]
+
+
+def _take_over(graph: tf.Graph, work: Moving, values: Sequence[tf.Tensor]
+               ) -> Tuple[List[tf.Operation], Any]:
+    """The same without what comes next; returns the pulls and the stitch that are there now."""
     for split in work.splits:
         split._set_attr(  # pylint: disable=protected-access
             MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=False))
     if len(work.splits) == 1:
+        one, pulled = _stitch(work.splits[0]), _pulls(work.splits[0]) or []
         replace_each(work.splits[0], values)
-        return
+        return pulled, one
     count = len(work.ids)
     requests = _new_requests(graph, work, values)
     stitches = [_stitch(split) for split in work.splits]
@@ -195,6 +278,7 @@ def take_over(graph: tf.Graph, work: Moving, values: Sequence[tf.Tensor]) -> Non
         own = stitch.get_attr("N")
         replace_each(stitch, made[start:start + own])
         start += own
+    return [one.op for one in rows], made[0].op
 
 
 def replace_output(old: tf.Tensor, value: tf.Tensor) -> None:
@@ -337,6 +421,18 @@ def _pushes(split: tf.Operation) -> List[List[tf.Operation]]:
     return [list(OrderedDict.fromkeys(op for op in request.consumers()
                                       if op.type.startswith(_PUSH)))
             for request in _requests(split)]
+
+
+def _has_gradients(split: tf.Operation) -> bool:
+    """Whether a lookup is one of training whose rows have gradients."""
+    stitch = _stitch(split)
+    return is_training(split) and stitch is not None \
+        and any(tensor.op.type == CLUSTER_TABLE_OP for tensor in stitch.inputs)
+
+
+def _updates(split: tf.Operation) -> bool:
+    """Whether a lookup has gradients, and each parameter server is pushed those of its request."""
+    return _has_gradients(split) and all(_pushes(split))
 
 
 def _stitch(split: tf.Operation) -> Optional[tf.Operation]:

@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import tensorflow as tf
 
@@ -24,6 +24,8 @@ class GraphState:
             physical table.
         timestamp: What stands for the timestamp of the collection ASCEND_TIMESTAMP, once needed.
         has_timestamp: Whether the collection's tensor was connected to it.
+        key_work: The MxRecIdOffset ops of training lookups, by the name of their ids and by
+            control flow context (mx_rec.core.shared_keys).
         frozen: Whether `start_asc_pipeline` was called.
         lookups: Number of lookups made, for default names.
         movable: Number of lookups made with modify_graph=True, and of such training lookups that
@@ -45,6 +47,7 @@ class GraphState:
         self.admissions = {}  # type: Dict[str, Any]
         self.timestamp = None  # type: Optional[tf.Tensor]
         self.has_timestamp = False
+        self.key_work = {}  # type: Dict[Tuple[str, Any], List[tf.Operation]]
         self.frozen = False
         self.lookups = 0
         self.movable = 0

@@ -19,6 +19,7 @@ from mx_rec.core.asc.source import ids_of_spec, timestamp_of_spec
 from mx_rec.core.bags import Pooling, embed_pooled, find_pooled, pool_rows
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.ids import as_ids, is_id_type
+from mx_rec.core.shared_keys import share_keys
 from mx_rec.core.table import FeatureLookup, Table, scope_of
 from mx_rec.core.table_variable import raw_tensor, row_shape
 from mx_rec.ops import library
@@ -340,6 +341,7 @@ def build_lookup(request: LookupRequest, modify_graph: bool) -> tf.Tensor:
             offsets, inverse = library().mx_rec_id_offset(
                 table.handle, ids, create=1, limit=request.limit, name="id_offset")
             mark_movable(offsets.op, modify_graph)
+            share_keys(offsets.op, request.ids)
         use_expansion = ConfigInitializer.get_instance().use_dynamic_expansion
         if request.pooling is not None:
             pooled, looked_up = embed_pooled(

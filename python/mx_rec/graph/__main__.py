@@ -62,11 +62,12 @@ def main(argv: Optional[List[str]] = None) -> int:
             _render(plan, "png", arguments.png)
         if arguments.json:
             _write(arguments.json, as_json(plan, None if arguments.variables is None else
-                                           planned_variables(file, arguments.variables)))
+                                           planned_variables(file, arguments.variables,
+                                                             arguments.unlimited_ids)))
         if "-" not in (arguments.dot, arguments.svg, arguments.png, arguments.json):
             text = report(arguments.file, file, plan)
             if arguments.variables is not None:
-                text += variables_text(file, arguments.variables)
+                text += variables_text(file, arguments.variables, arguments.unlimited_ids)
             _write("-", text)
     except BrokenPipeError:
         # The reader, such as `head`, has seen enough. What is left must not fail at exit.
@@ -107,34 +108,37 @@ def report(path: str, file: GraphFile, plan: Plan) -> str:
     return "\n".join(lines) + "\n" + plan.text()
 
 
-def variables_text(file: GraphFile, least_rows: int) -> str:
+def variables_text(file: GraphFile, least_rows: int, unlimited_ids: Sequence[str] = ()) -> str:
     """Returns which variables of a graph become tables, and why the others do not.
 
     Args:
         file: What was read.
         least_rows: Variables with fewer rows stay.
+        unlimited_ids: Regular expressions of variables whose ids are to lose their limits.
 
     Returns:
         Several lines of text.
 
     Raises:
-        ValueError: If there is no such number of rows.
+        ValueError: If there is no such number of rows, or a name is no regular expression.
     """
-    plans = planned_variables(file, least_rows)
+    plans = planned_variables(file, least_rows, unlimited_ids)
     return "\n" + (plan_text(plans) or "No variable of the graph has rows.\n")
 
 
-def planned_variables(file: GraphFile, least_rows: int) -> List[StockVariable]:
+def planned_variables(file: GraphFile, least_rows: int,
+                      unlimited_ids: Sequence[str] = ()) -> List[StockVariable]:
     """Returns what becomes of the variables of a graph that have rows.
 
     Args:
         file: What was read.
         least_rows: Variables with fewer rows stay.
+        unlimited_ids: Regular expressions of variables whose ids are to lose their limits.
 
     Raises:
-        ValueError: If there is no such number of rows.
+        ValueError: If there is no such number of rows, or a name is no regular expression.
     """
-    options = checked_options(StockTables((".*",), least_rows))
+    options = checked_options(StockTables((".*",), least_rows, unlimited_ids=unlimited_ids))
     return plan_variables(file.graph, options, is_training(file.graph), has_saver=True)
 
 
@@ -144,10 +148,12 @@ def as_json(plan: Plan, variables: Optional[Sequence[StockVariable]] = None) -> 
     Args:
         plan: The plan.
         variables: What becomes of variables: the field "variables" then has, for each, its name,
-            shape, whether it becomes a table, why, and the table, its optimizer and slots.
+            shape, whether it becomes a table, why, whether its ids lose their limits, and the
+            table, its optimizer and slots.
     """
     more = {} if variables is None else {"variables": [
         {"name": one.name, "shape": one.shape, "converts": one.converts, "reason": one.reason,
+         "ids": {"unlimited": one.ids.is_lifted, "reason": one.ids.text},
          "table": one.table, "optimizer": one.kind, "initializer": one.initializer,
          "slots": [slot._asdict() for slot in one.slots],
          "lookups": [lookup._asdict() for lookup in one.lookups],
@@ -185,6 +191,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--variables", metavar="ROWS", type=int, nargs="?", const=LEAST_ROWS,
                         help="also say which variables init(stock_tables=...) makes tables of, "
                              "from ROWS rows on (default {})".format(LEAST_ROWS))
+    parser.add_argument("--unlimited-ids", metavar="NAME", action="append", default=[],
+                        help="with --variables, also say of which variables with such a name (a "
+                             "regular expression) ids lose their limits; repeat it for further "
+                             "names")
     parser.add_argument("--tag", metavar="TAG", action="append",
                         help="a tag of the graph of a SavedModel; repeat it for all of its tags")
     return parser

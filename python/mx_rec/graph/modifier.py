@@ -31,9 +31,9 @@ DUMP_DIRECTORY = "./export_graph"
 _MODES = {TRAIN: True, ADMIT: True, EVAL: False}
 
 
-@checked(full_graph=Type(tf.Graph, optional=True), dump_graph=Bool())
+@checked(full_graph=Type(tf.Graph, optional=True), dump_graph=Bool(), pull_ahead=Bool())
 def modify_graph_and_start_emb_cache(full_graph: Optional[tf.Graph] = None,
-                                     dump_graph: bool = False) -> None:
+                                     dump_graph: bool = False, *, pull_ahead: bool = False) -> None:
     """Moves the key work of lookups by tensor into the input pipelines, and closes the building.
 
     To be called in session mode, once the whole graph (gradients, evaluation) is there and before
@@ -46,29 +46,38 @@ def modify_graph_and_start_emb_cache(full_graph: Optional[tf.Graph] = None,
         full_graph: The graph; None is the present default graph.
         dump_graph: Whether the graph before and after, the plan and its drawing are written to
             `./export_graph`.
+        pull_ahead: Whether the rows of training lookups of tables on parameter servers are pulled
+            one step before the step that needs them, beside the work of that step: they are one
+            update old, and so are results. It has no effect on tables of this process and on
+            evaluation.
 
     Raises:
         ValueError: If an argument has a wrong type.
         RuntimeError: If the graph has no table.
+        NotImplementedError: If `pull_ahead` is set and the rows of a training lookup with gradients
+            cannot be pulled ahead; the text names it and says why.
         EnvironmentError: If `init` was not called.
         OSError: If the dump cannot be written.
     """
     convert_graph(full_graph or tf.compat.v1.get_default_graph(), True)
-    run(full_graph, dump_graph)
+    run(full_graph, dump_graph, pull_ahead=pull_ahead)
     with (full_graph or tf.compat.v1.get_default_graph()).as_default():
         start_asc_pipeline()
 
 
-@checked(full_graph=Type(tf.Graph, optional=True), dump_graph=Bool())
-def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None:
+@checked(full_graph=Type(tf.Graph, optional=True), dump_graph=Bool(), pull_ahead=Bool())
+def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
+        pull_ahead: bool = False) -> None:
     """As `modify_graph_and_start_emb_cache`, but leaves the graph open for more tables.
 
     Args:
         full_graph: The graph; None is the present default graph.
         dump_graph: Whether the graphs, the plan and its drawing are written.
+        pull_ahead: As for `modify_graph_and_start_emb_cache`.
 
     Raises:
         ValueError: If an argument has a wrong type.
+        NotImplementedError: As of `modify_graph_and_start_emb_cache`.
         EnvironmentError: If `init` was not called.
         OSError: If the dump cannot be written.
     """
@@ -78,6 +87,8 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
     state.is_planned = True
     adopt_initializers(graph)
     if not any(is_movable(op) for op in graph.get_operations()):
+        if pull_ahead:
+            clusters.check_ahead(graph, [])
         if state.started_by:
             logger.info("the graph was modified before: nothing to modify.")
         else:
@@ -94,6 +105,12 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
     plan = plan._replace(lookups=[
         lookup._replace(table=clusters.table_of(graph, lookup.node)) if lookup.kind == SPLIT
         else lookup for lookup in plan.lookups])
+    if pull_ahead:
+        try:
+            clusters.check_ahead(graph, plan.lookups)
+        except NotImplementedError:
+            join_again(graph, taken)
+            raise
     for lookup in plan.lookups:
         if not lookup.moves:
             logger.info("the lookup %s of the table %r stays in the step: %s", lookup.node,
@@ -106,7 +123,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False) -> None
         lookups = [plan.lookups[position] for position in iterator.lookups]
         modes = {_is_training(graph, lookup) for lookup in lookups}
         steps = config.max_steps if modes == {True} and config.max_steps > 0 else -1
-        rewritten = rewrite(graph, iterator, lookups, steps)
+        rewritten = rewrite(graph, iterator, lookups, steps, pull_ahead)
         for mode in modes:
             by_mode[mode].append((iterator.iterator, rewritten))
         _remember(state, graph, rewritten, iterator.kind == ONE_SHOT)
@@ -144,14 +161,20 @@ class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
     Args:
         dump_graph: As for `modify_graph_and_start_emb_cache`.
         modify_graph: Whether to modify; False only closes the building of the graph.
+        pull_ahead: As for `modify_graph_and_start_emb_cache`.
 
     Raises:
-        ValueError: If an argument is not a bool.
+        ValueError: If an argument is not a bool, or if `pull_ahead` is set without `modify_graph`.
     """
 
-    @checked(dump_graph=Bool(), modify_graph=Bool())
-    def __init__(self, dump_graph: bool = False, modify_graph: bool = True) -> None:
+    @checked(dump_graph=Bool(), modify_graph=Bool(), pull_ahead=Bool())
+    def __init__(self, dump_graph: bool = False, modify_graph: bool = True, *,
+                 pull_ahead: bool = False) -> None:
         super().__init__()
+        if pull_ahead and not modify_graph:
+            raise ValueError("'pull_ahead' needs 'modify_graph': requests are made in the input "
+                             "pipeline of a modified graph")
+        self._pull_ahead = pull_ahead
         self._dump_graph = dump_graph
         self._modify_graph = modify_graph
 
@@ -160,11 +183,13 @@ class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
 
         Raises:
             RuntimeError: If the graph has no table.
+            NotImplementedError: As of `modify_graph_and_start_emb_cache`.
             EnvironmentError: If `init` was not called.
             OSError: If the dump cannot be written.
         """
         if self._modify_graph:
-            modify_graph_and_start_emb_cache(dump_graph=self._dump_graph)
+            modify_graph_and_start_emb_cache(dump_graph=self._dump_graph,
+                                             pull_ahead=self._pull_ahead)
         else:
             start_asc_pipeline()
 

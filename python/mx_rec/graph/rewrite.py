@@ -7,6 +7,7 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
 from mx_rec.cluster import modified as clusters
+from mx_rec.cluster.ahead import with_next
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.graph.edits import forbid_feeding
 from mx_rec.graph.grouped import Claim, claim_together
@@ -43,7 +44,7 @@ class Rewritten(NamedTuple):
 
 
 def rewrite(graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
-            max_steps: int) -> Rewritten:
+            max_steps: int, pull_ahead: bool = False) -> Rewritten:
     """Moves the key work of an iterator's lookups into its pipeline.
 
     A new iterator stands in the place of the old one. Its elements are the old ones and, behind
@@ -55,13 +56,15 @@ def rewrite(graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
         iterator: What the plan says of the iterator.
         lookups: Those of the plan's lookups that it feeds.
         max_steps: Elements after which the new iterator ends, -1 for those of the dataset.
+        pull_ahead: Whether rows of training are pulled from parameter servers a step ahead.
 
     Returns:
         How the iterator is started, and its element.
     """
     get_next = graph.get_operation_by_name(iterator.get_next)
     spec = tuple(tf.TensorSpec(output.shape, output.dtype) for output in get_next.outputs)
-    shared, split = clusters.moving(graph, [one for one in lookups if one.kind == SPLIT])
+    shared, split = clusters.moving(graph, [one for one in lookups if one.kind == SPLIT],
+                                    pull_ahead)
     own = [lookup for lookup in lookups if lookup.kind != SPLIT]
     extension = _Extension(graph, iterator, own, shared)
     with graph.as_default(), graph.control_dependencies(None), tf.device(_processor(get_next)), \
@@ -87,9 +90,11 @@ def rewrite(graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
                             for name, dataset in zip(iterator.initializers, datasets)]
     components = list(get_next.outputs)
     replace_outputs(get_next, values[:len(components)])
-    computed, prepared, requests = extension.split(values[len(components):])
-    for work, outputs in zip(shared, requests):
-        clusters.take_over(graph, work, outputs)
+    computed, prepared, requests, following = extension.split(values[len(components):])
+    for work, outputs, behind in zip(shared, requests, following):
+        for op in clusters.take_over(graph, work, outputs, behind):
+            for initializer in initializers:
+                initializer._add_control_input(op)  # pylint: disable=protected-access
     for lookup in split:
         op, at = clusters.split_of(graph, lookup.node)
         if lookup.ids in computed:
@@ -137,6 +142,8 @@ class _Extension:
                  shared: Sequence[clusters.Moving]) -> None:
         self._iterator = iterator
         self._shared = shared
+        # The requests of lookups whose rows are pulled ahead, and their sizes, in an element.
+        self._ahead = []  # type: List[int]
         self._moved = iterator.graph
         self._moved.versions.CopyFrom(graph.graph_def_versions)
         self._computed = [ids.tensor for ids in iterator.ids if ids.component is None]
@@ -189,9 +196,25 @@ class _Extension:
         for sets in self._ops:
             for offsets, inverse in self._prepare(sets, ids):
                 extras.extend(offsets + [inverse])
+        self._ahead = []
         for work in self._shared:
+            if work.is_ahead:
+                first = len(components) + len(extras) + 3 * len(work.ids)
+                self._ahead.extend([first, first + 1])
             extras.extend(clusters.prepare(work, ids))
         return tuple(components) + tuple(extras)
+
+    def with_next(self, dataset: Any) -> Any:
+        """Returns a dataset of extended elements with the next requests, if rows are pulled ahead.
+
+        Args:
+            dataset: What `extend` was mapped to.
+        """
+        if not self._ahead:
+            return dataset
+        last = [value for work in self._shared if work.is_ahead
+                for value in clusters.no_request(work)]
+        return with_next(dataset, self._ahead, last)
 
     def _prepare(self, sets: Sequence[Sequence[Lookup]], ids: Dict[str, tf.Tensor]
                  ) -> List[Tuple[List[tf.Tensor], tf.Tensor]]:
@@ -214,12 +237,14 @@ class _Extension:
         return found
 
     def split(self, extras: Sequence[tf.Tensor]
-              ) -> Tuple[Dict[str, tf.Tensor], _Prepared, List[List[tf.Tensor]]]:
-        """Names what `extend` put behind the components.
+              ) -> Tuple[Dict[str, tf.Tensor], _Prepared, List[List[tf.Tensor]],
+                         List[List[tf.Tensor]]]:
+        """Names what `extend` and `with_next` put behind the components.
 
         Returns:
             Computed ids by their name in the graph; (offsets, inverse) by the name of the lookup;
-            what the work for tables on parameter servers gives.
+            what the work for tables on parameter servers gives; for each such work the next
+            requests, their sizes and the element's tag, if its rows are pulled ahead.
         """
         computed = dict(zip(self._computed, extras))
         rest = list(extras[len(self._computed):])
@@ -233,7 +258,11 @@ class _Extension:
         for work in self._shared:
             requests.append(rest[:clusters.outputs_of(work)])
             rest = rest[clusters.outputs_of(work):]
-        return computed, prepared, requests
+        following = []  # type: List[List[tf.Tensor]]
+        for work in self._shared:
+            following.append(rest[:2] + rest[-1:] if work.is_ahead else [])
+            rest = rest[2:] if work.is_ahead else rest
+        return computed, prepared, requests, following
 
 
 def _processor(op: tf.Operation) -> str:
@@ -287,7 +316,7 @@ def _ahead(source: Any, extension: _Extension, max_steps: int) -> Any:
     """Returns the dataset of extended elements."""
     if max_steps >= 0:
         source = source.take(max_steps)
-    return source.map(_as_it_stands(extension.extend)).prefetch(AHEAD)
+    return extension.with_next(source.map(_as_it_stands(extension.extend))).prefetch(AHEAD)
 
 
 def _repeat(get_next: tf.Operation) -> Any:

@@ -35,6 +35,26 @@ def saved_tables(checkpoint: str) -> Set[str]:
     return set(listed_tables(directory) or ()) if os.path.isdir(directory) else set()
 
 
+def dense_variables(graph: tf.Graph, checkpoint: str) -> Set[str]:
+    """Returns the variables of a graph that a checkpoint has as variables.
+
+    Args:
+        graph: The graph.
+        checkpoint: Prefix of the checkpoint.
+
+    Returns:
+        Names of their ops.
+    """
+    names = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
+    found = set()  # type: Set[str]
+    for variable in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES):
+        if isinstance(variable, tf.Variable):
+            info = getattr(variable, "_save_slice_info", None)
+            if (variable.op.name if info is None else info.full_name) in names:
+                found.add(variable.op.name)
+    return found
+
+
 class DenseSource:
     """Which tables of a graph a checkpoint has as variables only.
 
@@ -42,6 +62,10 @@ class DenseSource:
         converted: The variables that became tables (stock.convert.ConvertedVariable).
         directory: The checkpoint's directory of tables, which need not exist.
         checkpoint: Prefix of the checkpoint.
+
+    Raises:
+        tf.errors.InvalidArgumentError: If the checkpoint has a variable of another shape, or its
+            rows by other ids than the table.
     """
 
     def __init__(self, converted: Sequence[Any], directory: str, checkpoint: str) -> None:
@@ -52,10 +76,17 @@ class DenseSource:
                    if not os.path.isdir(os.path.join(directory, one.table.table_name))]
         if not missing:
             return
+        for one in missing:
+            other = table_name(one.plan.name, not one.plan.ids.is_lifted)
+            if os.path.isdir(os.path.join(directory, other)):
+                raise _other_ids(one, checkpoint, "is the table {!r} by ids {} limits".format(
+                    other, "with" if one.plan.ids.is_lifted else "without"))
         self._reader = tf.train.load_checkpoint(checkpoint)
         shapes = self._reader.get_variable_to_shape_map()
         self.found = [one for one in missing if one.saved.name in shapes]
         for one in self.found:
+            if not one.plan.ids.keeps_rows:
+                raise _other_ids(one, checkpoint, "has rows by ids with limits")
             wanted = [one.saved.whole] + one.plan.shape[1:]
             if list(shapes[one.saved.name]) != wanted:
                 raise tf.errors.InvalidArgumentError(
@@ -100,6 +131,17 @@ class DenseSource:
         count = one.plan.shape[0]
         values = whole[place.name][place.first:place.first + count]
         return np.ascontiguousarray(values, np.float32).reshape(count, -1)
+
+
+def _other_ids(one: Any, checkpoint: str, has: str) -> tf.errors.InvalidArgumentError:
+    """Returns the error of rows by other ids than those of a table."""
+    return tf.errors.InvalidArgumentError(
+        None, None, "the table {!r} cannot be filled from {}: the variable {!r} {} there, and the "
+        "graph has its ids {} limits, so that its rows would be of other ids. Start without the "
+        "checkpoint, or {} StockTables(unlimited_ids=...).".format(
+            one.table.table_name, checkpoint, one.saved.name, has,
+            "without" if one.plan.ids.is_lifted else "with",
+            "leave the variable out of" if one.plan.ids.is_lifted else "name the variable in"))
 
 
 class _Wanted(NamedTuple):
@@ -154,10 +196,16 @@ def _wanted(graph: tf.Graph, checkpoint: str, directory: str) -> List[_Wanted]:
     variables = [variable for variable in graph.get_collection(
         tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
                  if isinstance(variable, tf.Variable) and not is_table_variable(variable)]
+    for variable in variables:
+        if table_name(variable.op.name, True) in names:
+            raise ValueError(
+                "the variable {!r} cannot be restored from {}: it is the table {!r} there, by ids "
+                "without limits, which no variable has.".format(
+                    variable.op.name, checkpoint, table_name(variable.op.name, True)))
     if not names or not any(table_name(variable.op.name) in names for variable in variables):
         return []
     plans = plan_variables(graph.as_graph_def(), StockTables((".*",), 1), False,
-                           has_saver=True)
+                           has_saver=True, decides_ids=False)
     known = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
     objects = {variable.op.name for variable in variables}
     found = []  # type: List[_Wanted]

@@ -4,11 +4,12 @@ The four uses of a model_fn (train, evaluate, predict, export) call it by one me
 """
 
 import threading
-from typing import Any, Callable
+from typing import Any, Callable, Set
 
 import tensorflow as tf
 
-from mx_rec.saver.dense import saved_tables
+from mx_rec.saver.dense import dense_variables, saved_tables
+from mx_rec.stock.analysis import table_name
 from mx_rec.stock.select import convert_graph, options_of_process
 from mx_rec.util.log import warn_once
 
@@ -30,7 +31,12 @@ def patched_model_fn(stock: Callable[..., Any]) -> Callable[..., Any]:
 
     def _call_model_fn(self: Any, features: Any, labels: Any, mode: Any, config: Any) -> Any:
         spec = stock(self, features, labels, mode, config)
-        if options_of_process() is None or getattr(_here, "exports", False):
+        options = options_of_process()
+        if options is None:
+            return spec
+        graph = tf.compat.v1.get_default_graph()
+        if getattr(_here, "exports", False):
+            _convert_unlimited(graph, self.model_dir)
             return spec
         trains = mode == tf.estimator.ModeKeys.TRAIN
         if trains and getattr(self, "_warm_start_settings", None) is not None:
@@ -39,15 +45,31 @@ def patched_model_fn(stock: Callable[..., Any]) -> Callable[..., Any]:
             return spec
         checkpoint = tf.train.latest_checkpoint(self.model_dir) if self.model_dir else None
         known = saved_tables(checkpoint) if checkpoint else set()
-        convert_graph(tf.compat.v1.get_default_graph(), trains, known,
-                      checkpoint is not None and not trains)
+        dense = dense_variables(graph, checkpoint) \
+            if checkpoint and trains and options.unlimited_ids else set()  # type: Set[str]
+        convert_graph(graph, trains, known, checkpoint is not None and not trains, dense)
         return spec
 
     return _call_model_fn
 
 
+def _convert_unlimited(graph: tf.Graph, model_dir: str) -> None:
+    """Converts the variables of an exported graph that have rows for any id.
+
+    A variable of TensorFlow cannot have these; all others stay variables.
+    """
+    checkpoint = tf.train.latest_checkpoint(model_dir) if model_dir else None
+    known = saved_tables(checkpoint) if checkpoint else set()
+    unlimited = known & {table_name(variable.op.name, True) for variable in graph.get_collection(
+        tf.compat.v1.GraphKeys.GLOBAL_VARIABLES) if isinstance(variable, tf.Variable)}
+    if unlimited:
+        convert_graph(graph, False, unlimited, True)
+
+
 def patched_add_mode(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Makes Estimator._add_meta_graph_for_mode: an exported model has variables, as without us.
+
+    Those by ids without limits are tables in it.
 
     Args:
         stock: TensorFlow's own.

@@ -15,8 +15,9 @@ from mx_rec.constants.constants import MAX_EMBEDDING_SIZE, MAX_VOCABULARY_SIZE
 from mx_rec.stock import updates as forms
 from mx_rec.stock.adam import AdamStep, adam_steps
 from mx_rec.stock.fused import Piece, pieces_of
+from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
 from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
-from mx_rec.util.stock_tables import StockTables, is_chosen
+from mx_rec.util.stock_tables import StockTables, is_chosen, is_unlimited
 from mx_rec.stock.values import Affine, affine_value, constant_int, describe
 
 VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
@@ -24,6 +25,7 @@ VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 _SUMMARIES = frozenset(("ScalarSummary", "HistogramSummary", "MergeSummary", "TensorSummary",
                         "TensorSummaryV2"))
 _LONGEST_NAME = 80
+_UNLIMITED = "unlimited"
 _DENSE_UPDATE = re.compile(r"(Resource)?Apply[A-Z]")
 _OPTIMIZER_OP = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]|(Resource)?Scatter(Sub|Add)$")
 _SAME = ("Identity",)
@@ -75,6 +77,7 @@ class StockVariable(NamedTuple):
         assigns: Its initializer and those of the slots.
         pieces: The lookups that the gradients of the one update come straight from, None if
             something stands between them.
+        ids: What becomes of the limits of its ids; no text where nothing was asked for.
     """
 
     name: str
@@ -92,6 +95,18 @@ class StockVariable(NamedTuple):
     slots: List[Slot]
     assigns: List[str]
     pieces: Optional[List[Piece]] = None
+    ids: IdLimits = IdLimits(False, "")
+
+    @property
+    def id_end(self) -> int:
+        """What ids are below."""
+        return ID_END if self.ids.is_lifted else self.shape[0]
+
+    @property
+    def reader(self) -> Reader:
+        """What takes its ids."""
+        return Reader(self.name, self.shape[0], [lookup.node for lookup in self.lookups],
+                      self.updates)
 
     @property
     def dim(self) -> int:
@@ -225,7 +240,9 @@ class _Uses:
 
 def plan_variables(graph_def: Any, options: StockTables, trains: bool,
                    known: Optional[Set[str]] = None, only_known: bool = False,
-                   has_saver: bool = False) -> List[StockVariable]:
+                   has_saver: bool = False,
+                   dense: Optional[Set[str]] = None,
+                   decides_ids: bool = True) -> List[StockVariable]:
     """Decides about every variable of a graph that could be a table by its shape.
 
     Args:
@@ -238,6 +255,8 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
         only_known: Whether all others stay, because the checkpoint has them as variables.
         has_saver: Whether a Saver may have been made for the variables: nothing is to be converted,
             but what a table would be is wanted.
+        dense: Names of variables that a checkpoint has as such, whose ids stay what they are.
+        decides_ids: Whether to say what becomes of the limits of ids.
 
     Returns:
         The variables that have two or more rows of floats, in the order of the graph, without
@@ -250,7 +269,7 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
     for node in found:
         shape = shape_of(node)
         try:
-            if only_known and table_name(node.name) not in (known or ()):
+            if only_known and not is_known(node.name, known or set()):
                 raise Stays("the checkpoint has it as a variable")
             plan = _plan_variable(nodes, node, shape, options, trains, known or set(),
                                   has_saver)
@@ -258,7 +277,55 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
         except Stays as why:
             plan = _staying(node.name, shape, str(why))
         planned.append(plan)
-    return [plan for plan in planned if plan.name not in slots]
+    plans = [plan for plan in planned if plan.name not in slots]
+    return _with_ids(nodes, plans, options, known or set(), dense or set(), only_known) \
+        if decides_ids else plans
+
+
+def is_known(variable: str, known: Set[str]) -> bool:
+    """Returns whether a checkpoint's tables have that of a variable.
+
+    Args:
+        variable: Name of the variable's op.
+        known: Names of the tables.
+    """
+    return table_name(variable) in known or table_name(variable, True) in known
+
+
+def _with_ids(nodes: Nodes, plans: List[StockVariable], options: StockTables, known: Set[str],
+              dense: Set[str], only_known: bool) -> List[StockVariable]:
+    """Returns plans that say what becomes of the limits of ids."""
+    asked = [plan for plan in plans if plan.converts and (
+        table_name(plan.name, True) in known
+        or (is_unlimited(options, plan.name) and not only_known))]
+    kept = {name: "the checkpoint has its rows by ids with limits"
+            for name in dense if table_name(name, True) not in known}
+    found = {}  # type: Dict[str, IdLimits]
+    for plan in asked:
+        if table_name(plan.name) in known:
+            found[plan.name] = IdLimits(False, "the checkpoint has its rows by ids with limits")
+        elif _is_read(nodes, plan):
+            found[plan.name] = IdLimits(False, "it is also read as a whole")
+    found.update(id_limits(nodes, [plan.reader for plan in asked if plan.name not in found], kept))
+    return [with_ids(plan, found[plan.name]) if plan.name in found else plan for plan in plans]
+
+
+def _is_read(nodes: Nodes, plan: StockVariable) -> bool:
+    """Whether something other than a summary may read a variable as a whole."""
+    for name in plan.reads:
+        last = [one for one in nodes.downstream([nodes.by_name[name]]).values()
+                if not nodes.all_uses(one)]
+        if any(one.op not in _SUMMARIES and not _is_idle(one) for one in last):
+            return True
+    return False
+
+
+def with_ids(plan: StockVariable, ids: IdLimits) -> StockVariable:
+    """Returns a plan that says what becomes of the limits of its ids."""
+    if ids.is_lifted:
+        plan = plan._replace(table=table_name(plan.name, True))
+    return plan._replace(ids=ids, reason="{}; ids {}: {}".format(
+        plan.reason, "without a limit" if ids.is_lifted else "keep their limits", ids.text))
 
 
 def _is_candidate(node: Any) -> bool:
@@ -274,7 +341,7 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     if not uses.gathers:
         raise Stays("nothing gathers rows of it{}".format(
             ", but {} reads it as a whole".format(uses.whole[0].name) if uses.whole else ""))
-    if table_name(node.name) not in known:
+    if not is_known(node.name, known):
         if not is_chosen(options, node.name):
             raise Stays("no name of stock_tables matches it")
         if shape[0] < options.least_rows:
@@ -298,7 +365,7 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     assigns = [one.name for one in uses.assigns] + slot_assigns
     if any(nodes.waiting.get(one) != nodes.waiting.get(assigns[0]) for one in assigns):
         raise Stays("an initializer sets it and not its optimizer's variables, or these alone")
-    if trains and not kind and table_name(node.name) not in known:
+    if trains and not kind and not is_known(node.name, known):
         raise Stays("nothing updates it in this graph")
     if trains:
         _check_reads(uses)
@@ -437,19 +504,23 @@ def _check_start(kind: str, slots: Sequence[Slot]) -> None:
                                                                       wrong.initial))
 
 
-def table_name(variable: str) -> str:
+def table_name(variable: str, is_unlimited_table: bool = False) -> str:
     """Returns the name of the table of a variable: letters, digits and underscores.
 
     Args:
         variable: Name of the variable's op.
+        is_unlimited_table: Whether its keys are ids without limits. Rows by such ids are no rows
+            by ids with limits, so that the tables have different names in checkpoints.
 
     Returns:
         At most 100 characters; different variables have different ones.
     """
     cleaned = re.sub(r"[^0-9A-Za-z]+", "_", variable).strip("_")
+    digest = hashlib.sha256(variable.encode("utf-8")).hexdigest()[:8]
+    if is_unlimited_table:
+        return "{}_{}_{}".format(cleaned[-_LONGEST_NAME:].strip("_"), _UNLIMITED, digest)
     if cleaned == variable and len(cleaned) <= _LONGEST_NAME:
         return cleaned
-    digest = hashlib.sha256(variable.encode("utf-8")).hexdigest()[:8]
     return "{}_{}".format(cleaned[-_LONGEST_NAME:].strip("_"), digest)
 
 
@@ -493,5 +564,5 @@ def _staying(name: str, shape: List[int], reason: str) -> StockVariable:
     return StockVariable(name, list(shape), False, reason, "", {}, [], [], [], [], [], "", [], [])
 
 
-__all__ = ["Lookup", "Output", "Slot", "StockVariable", "is_training", "plan_text",
-           "plan_variables", "table_name"]
+__all__ = ["Lookup", "Output", "Slot", "StockVariable", "is_known", "is_training", "plan_text",
+           "plan_variables", "table_name", "with_ids"]

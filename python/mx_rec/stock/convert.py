@@ -5,14 +5,17 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import tensorflow as tf
 
-from mx_rec.constants.constants import DEFAULT_SEED
+from mx_rec.constants.constants import (DEFAULT_SEED, MAX_ROW_BUDGET,
+                                          MAX_VOCABULARY_SIZE)
 from mx_rec.core.embedding import ssd_directories
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
 from mx_rec.ops import library
-from mx_rec.stock.analysis import StockVariable, plan_variables
+from mx_rec.stock.analysis import StockVariable, plan_variables, table_name, with_ids
 from mx_rec.stock.dense import Filling, make_filling, start_slot
 from mx_rec.stock.groups import fuse
+from mx_rec.stock.lift import lift
+from mx_rec.stock.nodes import Nodes
 from mx_rec.stock.rows import Rows
 from mx_rec.stock.wiring import forget_variables, replace_waiting
 from mx_rec.util.stock_tables import StockTables
@@ -72,7 +75,8 @@ def converted(graph: tf.Graph, operations: Any = None) -> List[ConvertedVariable
 
 
 def convert(graph: tf.Graph, options: StockTables, trains: bool,
-            known: Optional[Set[str]] = None, only_known: bool = False) -> List[StockVariable]:
+            known: Optional[Set[str]] = None, only_known: bool = False,
+            dense: Optional[Set[str]] = None) -> List[StockVariable]:
     """Makes tables of the variables of a graph that qualify. No session may have run it.
 
     Args:
@@ -81,15 +85,19 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
         trains: See `plan_variables`.
         known: See `plan_variables`.
         only_known: See `plan_variables`.
+        dense: See `plan_variables`.
 
     Returns:
         The plan, with the variables that stay and why; without those that were converted before.
+
+    Raises:
+        ValueError: If the checkpoint has a table by ids without limits, and the ids of its variable
+            cannot lose theirs.
     """
     # Ops of variables that are tables already are still there, and nothing runs them.
     gone = {name for one in converted(graph)
             for name in [one.plan.name] + [slot.variable for slot in one.plan.slots]}
-    plans = [plan for plan in plan_variables(graph.as_graph_def(), options, trains, known,
-                                             only_known) if plan.name not in gone]
+    plans = _without_limits(graph, options, (trains, known, only_known), dense, gone)
     objects = _variable_objects(graph)
     found = []  # type: List[Tuple[Rows, Filling]]
     for plan in plans:
@@ -106,6 +114,32 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
     done.extend(_convert(graph, rows, filling, fused, objects) for rows, filling in found)
     setattr(graph, _CONVERTED, done)
     return plans
+
+
+def _without_limits(graph: tf.Graph, options: StockTables, arguments: Tuple[Any, ...],
+                    dense: Optional[Set[str]], gone: Set[str]) -> List[StockVariable]:
+    """Plans a graph, after the limits of ids that are to fall away have done so."""
+    graph_def = graph.as_graph_def()
+    plans = [plan for plan in plan_variables(graph_def, options, *arguments, dense=dense)
+             if plan.name not in gone]
+    for plan in plans:
+        if not plan.ids.is_lifted and table_name(plan.name, True) in (arguments[1] or ()):
+            raise ValueError(
+                "the checkpoint has the variable {!r} as the table {!r} of ids without a limit, "
+                "which this graph cannot use: {}.".format(
+                    plan.name, table_name(plan.name, True), plan.ids.text or plan.reason))
+        if plan.ids.text and not plan.ids.is_lifted:
+            logger.warning("the ids of the variable %s keep their limits: %s.", plan.name,
+                           plan.ids.text)
+    lifted = {plan.name: plan for plan in plans if plan.ids.is_lifted}
+    if not any(plan.ids.limits for plan in lifted.values()):
+        return plans
+    lift(graph, Nodes(graph_def), [plan.reader for plan in lifted.values()],
+         [limit for plan in lifted.values() for limit in plan.ids.limits])
+    # Its ops have other inputs now.
+    again = plan_variables(graph.as_graph_def(), options, *arguments, decides_ids=False)
+    return [with_ids(plan, lifted[plan.name].ids) if plan.name in lifted else plan
+            for plan in again if plan.name not in gone]
 
 
 def _variable_objects(graph: tf.Graph) -> Dict[str, Any]:
@@ -203,6 +237,8 @@ def make_table(plan: StockVariable, options: StockTables = StockTables()) -> Tab
         ValueError: If a directory for rows on disk is none.
     """
     rows, dim = plan.shape[0], plan.dim
+    if plan.ids.is_lifted:
+        rows = MAX_VOCABULARY_SIZE if options.memory_rows else MAX_ROW_BUDGET
     on_disk = max(rows - options.memory_rows, 0) if options.memory_rows else 0
     directories = ssd_directories(options.ssd_data_path) if on_disk else ()
     settings_of_table = TableOptions(

@@ -243,7 +243,7 @@ class _Made:
             bags = library().mx_rec_sparse_bags_many(
                 [one.inputs[0] for one in group], [one.inputs[1] for one in group],
                 [one.inputs[2] for one in group],
-                tf.constant([one.rows.plan.shape[0] for one in group], tf.int64),
+                tf.constant([one.rows.plan.id_end for one in group], tf.int64),
                 tf.constant(combiners, tf.int32), leave_out=int(leaves_out), fill=int(fills),
                 name="bags")
             offsets, inverses = _resolve(group, bags.bag_ids)

@@ -43,7 +43,7 @@ class Rows:
     def checked_ids(self, ids: tf.Tensor) -> tf.Tensor:
         """Adds the op that refuses ids that the variable does not have."""
         return library().mx_rec_checked_ids(
-            ids, tf.constant(self.plan.shape[0], tf.int64, name="rows"), name="ids")
+            ids, tf.constant(self.plan.id_end, tf.int64, name="rows"), name="ids")
 
     def look_up(self, op: tf.Operation, trains: bool) -> None:
         """Replaces a gather.
@@ -93,10 +93,17 @@ class Rows:
         mark_positions(output.op, FUSED_ATTRIBUTE, [output.value_index])
 
     def read(self, op: tf.Operation) -> None:
-        """Replaces a read of the whole variable."""
+        """Replaces a read of the whole variable.
+
+        Of a table by ids without limits, which summaries alone read, it gives rows that are there,
+        and new ones where the variable has more.
+        """
         with in_place_of(op):
-            value = tf.reshape(self._find(tf.range(tf.constant(self.plan.shape[0], tf.int64))),
-                               self.plan.shape, name="value")
+            keys = tf.range(tf.constant(self.plan.shape[0], tf.int64))
+            if self.plan.ids.is_lifted:
+                there = library().mx_rec_export(self.table.handle, name="keys")[0]
+                keys = tf.concat([there, -2 - keys], 0)[:self.plan.shape[0]]
+            value = tf.reshape(self._find(keys), self.plan.shape, name="value")
         replace_output(op, value)
 
     def shape(self, op: tf.Operation) -> None:

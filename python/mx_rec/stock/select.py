@@ -12,8 +12,8 @@ from mx_rec.util.log import logger, warn_once
 
 
 def convert_graph(graph: tf.Graph, trains: bool,
-                  known: Optional[Set[str]] = None, only_known: bool = False
-                  ) -> List[StockVariable]:
+                  known: Optional[Set[str]] = None, only_known: bool = False,
+                  dense: Optional[Set[str]] = None) -> List[StockVariable]:
     """Converts a graph as `init(stock_tables=...)` says.
 
     Args:
@@ -21,10 +21,14 @@ def convert_graph(graph: tf.Graph, trains: bool,
         trains: Whether it trains.
         known: Names of the tables of a checkpoint, whose variables convert if they can.
         only_known: Whether all others stay as they are.
+        dense: Names of variables that the checkpoint has as such, whose rows a table takes over.
 
     Returns:
         The plan; empty without stock_tables, and in jobs of several processes, which cannot share
         a table.
+
+    Raises:
+        ValueError: If the checkpoint has a table by ids without limits that the graph cannot use.
     """
     options = options_of_process()
     if options is None:
@@ -38,7 +42,7 @@ def convert_graph(graph: tf.Graph, trains: bool,
     except NotImplementedError as error:
         warn_once("stock_tables: all variables stay TensorFlow's: %s", error)
         return []
-    plans = convert(graph, options, trains, known, only_known)
+    plans = convert(graph, options, trains, known, only_known, dense)
     tables = sum(plan.converts for plan in plans)
     logger.info("stock_tables: %d of %d variables with rows are tables.", tables, len(plans))
     return plans

@@ -21,6 +21,9 @@ class StockTables(NamedTuple):
         memory_rows: Rows of each table that are in memory, in [1, 1e9]; the others are on disk.
             It has to hold the distinct ids of a batch. 0: all rows are in memory.
         ssd_data_path: Existing directories for the rows on disk, with `memory_rows`.
+        unlimited_ids: Regular expressions of the variables whose ids lose their limits: the modulo
+            of a hash bucket and the size of an identity column fall away, and keys have 64 bits.
+            True: of all variables that become tables.
     """
 
     names: Sequence[str] = (".*",)
@@ -28,6 +31,7 @@ class StockTables(NamedTuple):
     lazy_adam: bool = False
     memory_rows: int = 0
     ssd_data_path: Sequence[str] = ()
+    unlimited_ids: Union[bool, str, Sequence[str]] = ()
 
 
 def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -> Any:
@@ -55,20 +59,16 @@ def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -
             raise ValueError("'stock_tables' should be a bool, a regular expression, a list of "
                              "them or StockTables, but is {!r}".format(value))
         options = StockTables(names=list(value), least_rows=1)
-    names = [options.names] if isinstance(options.names, str) else options.names
-    if not isinstance(names, (list, tuple)) or not names \
-            or not all(isinstance(name, str) for name in names):
-        raise ValueError("'stock_tables' should have one name at least, and names should be "
-                         "regular expressions, but they are {!r}".format(options.names))
-    for name in names:
-        try:
-            re.compile(name)
-        except re.error as error:
-            raise ValueError("'stock_tables' has {!r}, which is no regular expression: {}".format(
-                name, error)) from error
+    names = _expressions("stock_tables", options.names)
+    if not names:
+        raise ValueError("'stock_tables' should have one name at least, but has none")
     Int(1, MAX_VOCABULARY_SIZE)("least_rows", options.least_rows)
     Bool()("lazy_adam", options.lazy_adam)
     Int(0, MAX_VOCABULARY_SIZE)("memory_rows", options.memory_rows)
+    unlimited = options.unlimited_ids
+    if isinstance(unlimited, bool):
+        unlimited = [".*"] if unlimited else []
+    unlimited = _expressions("unlimited_ids' of 'stock_tables", unlimited)
     paths = options.ssd_data_path
     paths = [paths] if isinstance(paths, str) else paths
     if not isinstance(paths, (list, tuple)) or not all(isinstance(path, str) for path in paths):
@@ -77,8 +77,24 @@ def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -
     if bool(paths) != bool(options.memory_rows):
         raise ValueError("'memory_rows' and 'ssd_data_path' of stock_tables go together, but are "
                          "{!r} and {!r}".format(options.memory_rows, options.ssd_data_path))
-    return options._replace(names=list(names), least_rows=int(options.least_rows),
-                            memory_rows=int(options.memory_rows), ssd_data_path=tuple(paths))
+    return options._replace(names=names, least_rows=int(options.least_rows),
+                            memory_rows=int(options.memory_rows), ssd_data_path=tuple(paths),
+                            unlimited_ids=unlimited)
+
+
+def _expressions(argument: str, value: Any) -> List[str]:
+    """Returns regular expressions as a list; one that is none is an error."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise ValueError("names of '{}' should be regular expressions, but are {!r}".format(
+            argument, value))
+    for name in names:
+        try:
+            re.compile(name)
+        except re.error as error:
+            raise ValueError("'{}' has {!r}, which is no regular expression: {}".format(
+                argument, name, error)) from error
+    return list(names)
 
 
 def is_chosen(options: StockTables, name: str) -> bool:
@@ -92,4 +108,16 @@ def is_chosen(options: StockTables, name: str) -> bool:
     return any(re.match(one, name) for one in names)
 
 
-__all__ = ["LEAST_ROWS", "StockTables", "checked_options", "is_chosen"]  # type: List[str]
+def is_unlimited(options: StockTables, name: str) -> bool:
+    """Returns whether the ids of a variable are to lose their limits.
+
+    Args:
+        options: From `checked_options`.
+        name: Name of the variable's op.
+    """
+    names = options.unlimited_ids  # type: Any
+    return any(re.match(one, name) for one in names)
+
+
+__all__ = ["LEAST_ROWS", "StockTables", "checked_options", "is_chosen",
+           "is_unlimited"]  # type: List[str]

@@ -98,6 +98,16 @@ pub(super) fn keys_of<'a>(
     parts: &Parts,
     members: usize,
 ) -> Result<Vec<&'a [i64]>> {
+    keys_of_each(request, parts, members, 1)
+}
+
+/// The same of several requests, one behind the other.
+fn keys_of_each<'a>(
+    request: &'a [i64],
+    parts: &Parts,
+    members: usize,
+    requests: u32,
+) -> Result<Vec<&'a [i64]>> {
     let refused = || {
         Error::invalid("a request must be a count for each table, and then so many keys")
             .with("length", request.len())
@@ -106,7 +116,7 @@ pub(super) fn keys_of<'a>(
     let tables = members / parts.0.len().max(1);
     let mut found = Vec::with_capacity(members);
     let mut rest = request;
-    for _ in &parts.0 {
+    for _ in (0..requests).flat_map(|_| &parts.0) {
         let (counts, behind) = rest.split_at_checked(tables).ok_or_else(refused)?;
         rest = behind;
         for &count in counts {
@@ -152,6 +162,7 @@ enum Create {
 pub(crate) struct Pull {
     parts: Parts,
     create: Create,
+    requests: u32,
     members: Members,
 }
 
@@ -166,7 +177,7 @@ impl OpKernel for Pull {
             shape: "(f)",
             doc:
                 "Of the first part the rows of the first member, then those of the second, and so \
-                  on; then those of the second part.",
+                  on; then those of the second part. Behind them those of the next request.",
         }],
         attrs: &[
             PART,
@@ -178,6 +189,10 @@ impl OpKernel for Pull {
                       zeros.",
             },
             COUNT,
+            Attr {
+                spec: "requests: int >= 1 = 1",
+                doc: "How many requests `request` has, one behind the other.",
+            },
         ],
         errors:
             "`ABORTED` if the process has not got the part: it was started again, or the chief \
@@ -199,6 +214,7 @@ impl OpKernel for Pull {
         Ok(Self {
             parts: Parts::of(construction)?,
             create,
+            requests: natural(construction, "requests")?,
             members: Members::default(),
         })
     }
@@ -206,11 +222,13 @@ impl OpKernel for Pull {
     fn compute(&self, context: &Context) -> Result<()> {
         let (configs, request) = (context.input(0)?, context.input(1)?);
         let members = self.members.of(configs.values::<u8>()?, &self.parts)?;
-        let keys = keys_of(request.values::<i64>()?, &self.parts, members.len())?;
+        let keys = request.values::<i64>()?;
+        let keys = keys_of_each(keys, &self.parts, members.len(), self.requests)?;
         let parts = members
             .iter()
             .map(Member::find)
             .collect::<Result<Vec<_>>>()?;
+        let parts: Vec<Arc<Part>> = parts.iter().cycle().take(keys.len()).cloned().collect();
         let sizes: Vec<usize> = parts
             .iter()
             .zip(&keys)

@@ -1,0 +1,121 @@
+"""Lifts the limits of ids in a graph: hashes of 64 bits, no modulo, no size of a column."""
+
+from typing import Any, Dict, Iterable, List, Optional
+
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+
+from mx_rec.stock.id_limits import (ASSERTION, BUCKETS, COPIED, CROSS, DEFAULT, ID_END, IdPaths,
+                                    Limit, Reader)
+from mx_rec.stock.nodes import Nodes
+from mx_rec.stock.wiring import in_place_of
+
+
+def lift(graph: tf.Graph, nodes: Nodes, readers: Iterable[Reader],
+         limits: Iterable[Limit]) -> None:
+    """Gives lookups ids without limits; all other readers keep theirs.
+
+    Args:
+        graph: The graph, which no session has run.
+        nodes: The same, as it was analysed.
+        readers: The variables whose ids lose their limits.
+        limits: All limits of these.
+    """
+    paths = IdPaths(nodes, readers)
+    for limit in sorted(set(limits)):
+        _Lift(graph, paths).apply(limit)
+
+
+class _Lift:
+    """Lifts one limit.
+
+    Args:
+        graph: The graph.
+        paths: The ways of ids.
+    """
+
+    def __init__(self, graph: tf.Graph, paths: IdPaths) -> None:
+        self._graph = graph
+        self._paths = paths
+
+    def apply(self, limit: Limit) -> None:
+        """Puts an op without a limit beside the one that has it, for lookups."""
+        op = self._graph.get_operation_by_name(limit.node)
+        made = self._made(op, limit)
+        self._redirect(op.outputs[limit.output], made.outputs[limit.output])
+        if op.outputs[limit.output].consumers() or len(op.outputs) == 1:
+            return
+        # Nothing takes the ids any more: what reads other outputs, reads those of the new op, so
+        # that the old one does not run.
+        for position, output in enumerate(op.outputs):
+            for consumer in output.consumers():
+                _replace(consumer, output, made.outputs[position])
+
+    def _made(self, op: tf.Operation, limit: Limit) -> tf.Operation:
+        """Makes the op without a limit."""
+        if limit.kind in (BUCKETS, CROSS):
+            return _copy(op, list(op.inputs), {"num_buckets": attr_value_pb2.AttrValue(i=ID_END)})
+        if limit.kind == DEFAULT:
+            # where(ids < 0 or ids >= size, default, ids) without its second half.
+            negative = op.inputs[0].op.inputs[0]
+            return _copy(op, [negative] + list(op.inputs[1:]), {})
+        if limit.kind == ASSERTION:
+            return _copy(op, list(op.inputs), {}, limit.gone)
+        # Negative ids come out as ids that are not, and no two become one.
+        with in_place_of(op, scope=op.name + "/unlimited"):
+            end = tf.constant(op.inputs[0].dtype.max, op.inputs[0].dtype, name="end")
+        return _copy(op, [op.inputs[0], end], {})
+
+    def _redirect(self, old: tf.Tensor, new: tf.Tensor) -> None:
+        """Gives ids without limits to the lookups that take those of a tensor."""
+        for consumer in list(dict.fromkeys(old.consumers())):
+            for position, tensor in enumerate(consumer.inputs):
+                if tensor is old:
+                    self._redirect_one(consumer, position, new)
+        # A run that feeds the old ids would not reach the lookups.
+        self._graph.prevent_feeding(old)
+
+    def _redirect_one(self, consumer: tf.Operation, position: int, new: tf.Tensor) -> None:
+        paths, name = self._paths, consumer.name
+        if paths.takes(name, position):
+            consumer._update_input(position, new)  # pylint: disable=protected-access
+            return
+        further = paths.passes(name, position)
+        if further is None or not paths.reaches(further):
+            return
+        if paths.is_alone(further):
+            consumer._update_input(position, new)  # pylint: disable=protected-access
+            return
+        if consumer.type not in COPIED:
+            raise RuntimeError("{} ({}) takes ids with and without limits, which the plan should "
+                               "not have allowed.".format(name, consumer.type))
+        inputs = list(consumer.inputs)
+        inputs[position] = new
+        made = _copy(consumer, inputs, {})
+        self._redirect(consumer.outputs[further[1]], made.outputs[further[1]])
+
+
+def _copy(op: tf.Operation, inputs: List[tf.Tensor], attributes: Dict[str, Any],
+          gone: Optional[Iterable[str]] = None) -> tf.Operation:
+    """Makes a second op like one, which waits for the same."""
+    attrs = {name: value for name, value in op.node_def.attr.items()
+             if not name.startswith("_") or name == "_class"}
+    attrs.update(attributes)
+    graph = op.graph
+    with graph.as_default(), graph.control_dependencies(None):
+        waits = [wait for wait in op.control_inputs if wait.name not in set(gone or ())]
+        with graph.control_dependencies(waits), graph.device(op.device):
+            made = graph.create_op(op.type, inputs, [output.dtype for output in op.outputs],
+                                   attrs=attrs, name=op.name + "/unlimited/")
+    for before, after in zip(op.outputs, made.outputs):
+        after.set_shape(before.shape)
+    return made
+
+
+def _replace(consumer: tf.Operation, old: tf.Tensor, new: tf.Tensor) -> None:
+    for position, tensor in enumerate(consumer.inputs):
+        if tensor is old:
+            consumer._update_input(position, new)  # pylint: disable=protected-access
+
+
+__all__ = ["lift"]
