@@ -4,6 +4,7 @@
 use super::grouped::{for_len, Buffers, Grouped};
 use super::numbering::{Numbering, Value};
 use super::ranged::{self, following, in_ranges, LEAST, MOST_RANGES};
+pub(crate) use super::wanted::{Distinct, Wanted};
 use crate::index::{hash, Index};
 use crate::keeper::Keep;
 use crate::mem::{prefetch, NONE};
@@ -21,17 +22,6 @@ const NOTHING: u32 = u32::MAX;
 /// A thread makes at most so many ids distinct range by range: the numbers of their keys fit the
 /// caches then.
 const MOST_IN_RANGE: usize = 1 << 17;
-
-/// What a batch is asked for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    /// Keys that have rows; the others get no position.
-    Rows,
-    /// All keys.
-    Keys,
-    /// All keys, and a list of them with their occurrences.
-    Occurrences,
-}
 
 /// Memory that outlives a batch, so that the next one needs no new pages.
 #[derive(Default)]
@@ -51,19 +41,6 @@ impl Keep for Scratch {
             + self.grouped.bytes()
             + 4 * (numbers.iter().sum::<usize>() + self.ranks.capacity())
     }
-}
-
-/// The distinct keys of a batch.
-pub(crate) struct Distinct<O> {
-    /// Distinct keys other than padding, those left out among them.
-    pub(crate) keys: usize,
-    /// The row of each distinct key, in order of first occurrence; -1 where the index has none.
-    pub(crate) offsets: O,
-    /// The positions in `offsets` that hold -1, in order, each with its key.
-    pub(crate) missing: Vec<(u32, i64)>,
-    /// With [`Wanted::Occurrences`]: the distinct keys in order of first occurrence, and how often
-    /// each occurs. Else empty.
-    pub(crate) list: (Vec<i64>, Vec<u32>),
 }
 
 /// De-duplicates `ids`, fewer than 2^31, and looks the distinct keys up in `index`.

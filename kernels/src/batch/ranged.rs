@@ -9,9 +9,9 @@
 //! inverse: | 0 1 0 2              | 1 1 3 0               |
 //! ```
 
-use super::distinct::{Distinct, Wanted};
 use super::grouped::for_len;
 use super::numbering::Numbering;
+use super::wanted::{Distinct, Wanted};
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, NONE};
 use crate::pool::{ranges, split_mut};
@@ -59,7 +59,7 @@ impl Buffers {
     }
 }
 
-/// De-duplicates `ids` as [`distinct`](super::distinct::distinct) does.
+/// De-duplicates `ids` as `distinct` does.
 pub(super) fn in_ranges<T: Copy + Into<i64> + Sync, O: DerefMut<Target = [i64]>>(
     pool: &Pool,
     index: &Index,
