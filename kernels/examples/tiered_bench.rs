@@ -54,8 +54,8 @@ fn main() -> Result<()> {
             ("ahead", ahead, memory_ahead),
         ] {
             println!(
-                "{{\"id\":\"P14\",\"what\":\"{what}\",\"zipf\":{exponent},\"steps_per_s\":{steps:.1},\
-                 \"in_memory\":{peer:.1},\"ratio\":{:.3}}}",
+                "{{\"id\":\"P14\",\"what\":\"{what}\",\"zipf\":{exponent},\
+                 \"steps_per_s\":{steps:.1},\"in_memory\":{peer:.1},\"ratio\":{:.3}}}",
                 steps / peer
             );
         }
