@@ -28,6 +28,8 @@ def main():
     parser.add_argument("--model", choices=MODELS, help="this model alone")
     parser.add_argument("--side", choices=("variables", "tables"), help="run one side here")
     parser.add_argument("--data", help="directory of the TFRecords; made if there are none")
+    parser.add_argument("--hook", action="store_true",
+                        help="move the key work of tables into the input pipeline")
     parser.add_argument("--timeline", help="write a trace of one late step of a side to this file")
     arguments = parser.parse_args()
     if arguments.short:
@@ -50,7 +52,8 @@ def compare(arguments):
             done = subprocess.run(
                 [sys.executable, __file__, "--side", side, "--model", model, "--data",
                  arguments.data, "--ids", str(arguments.ids), "--batch", str(arguments.batch),
-                 "--steps", str(arguments.steps), "--warm-up", str(arguments.warm_up)],
+                 "--steps", str(arguments.steps), "--warm-up", str(arguments.warm_up)]
+                + ["--hook"] * arguments.hook,
                 stdout=subprocess.PIPE)
             if done.returncode == 3:
                 print("left out: %s (DeepCTR is not installed)" % model)
@@ -153,7 +156,12 @@ def run(arguments):
                                         save_summary_steps=None, log_step_count_steps=None)
         made = make_estimator(tf, arguments.model, categorical, dense, numeric, config)
         watch = make_watch(tf, arguments)
-        made.train(input_fn, steps=arguments.warm_up + arguments.steps, hooks=[watch])
+        hooks = [watch]
+        if arguments.hook and arguments.side == "tables":
+            from mx_rec.graph.modifier import GraphModifierHook
+
+            hooks.insert(0, GraphModifierHook(modify_graph=True))
+        made.train(input_fn, steps=arguments.warm_up + arguments.steps, hooks=hooks)
     return {"seconds": statistics.median(watch.seconds[arguments.warm_up:]),
             "cpu": statistics.median(watch.cpu[arguments.warm_up:]),
             "loss": watch.losses[-1], "memory": watch.memory, "tables": watch.tables, "ops": watch.ops}

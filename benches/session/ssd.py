@@ -3,23 +3,23 @@ the device of the files can read.
 """
 
 import errno
+import fcntl
 import os
 import tempfile
-import threading
 import time
 
 import numpy as np
 import tensorflow as tf
 
-from session import measure, workload
+from session import device, measure, workload
 
 RATE = 0.01
 CHUNK = 65536
 MEMORY_SHARE = 10
-PAGE = 4096
-PAGES = 30000
-# Seconds between two times at which the page cache is emptied of the files.
-PAUSE = 0.02
+# What a measurement of the device reads, and how much of it at once: as much as the engine does.
+RECORDS = 30000
+DEPTH = 512
+ROUNDS = 3
 
 
 class Side:
@@ -113,7 +113,7 @@ def fits(sizes, draw):
 
 
 def cold(sizes, draw):
-    """Files that the page cache does not hold, an unmodified graph; the device's own reads."""
+    """Files that are read past the page cache, an unmodified graph; the device's own reads."""
     return _run_cold("P14 c", "cold files, rows 10x memory, Zipf 1.05", sizes, False)
 
 
@@ -122,60 +122,54 @@ def cold_ahead(sizes, draw):
     return _run_cold("P14 ca", "the same, modified", sizes, True)
 
 
-class Cold:
-    """The open files of rows in a directory, which the page cache loses over and over.
+def _files_of(directory):
+    """The open files of this process in a directory: those of rows, which have no names."""
+    inside = os.path.realpath(directory) + "/"
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            path = os.readlink("/proc/self/fd/" + name)
+        except OSError:
+            continue
+        # Each file is open twice: the way past the page cache cannot be written.
+        is_written = path.startswith(inside) and fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_RDWR
+        if is_written and os.fstat(int(name)).st_size:
+            found.append(int(name))
+    return found
 
-    While it is entered, a thread writes what is new and drops it all from memory.
+
+class _Device:
+    """What the device reads of the files of a table, with nothing else to do.
+
+    Args:
+        directory: where the files are.
+        record: bytes of a record.
     """
 
-    def __init__(self, directory):
-        self._files = []
-        for name in os.listdir("/proc/self/fd"):
-            try:
-                path = os.readlink("/proc/self/fd/" + name)
-            except OSError:
-                continue
-            if path.startswith(os.path.realpath(directory) + "/"):
-                self._files.append(int(name))
-        self._over = threading.Event()
-        self._thread = None
-
-    def __enter__(self):
-        self._over.clear()
-        self._thread = threading.Thread(target=self._keep_dropping)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *unused):
-        self._over.set()
-        self._thread.join()
-
-    def _keep_dropping(self):
-        while not self._over.wait(PAUSE):
-            self.drop()
-
-    def drop(self):
-        """Writes what is new, and drops the files from the page cache."""
-        for file in self._files:
+    def __init__(self, directory, record):
+        self._record = record
+        self._places = []
+        random = np.random.RandomState(11)
+        for file in _files_of(directory):
             os.fdatasync(file)
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            records = os.fstat(file).st_size // record - 1
+            chosen = random.permutation(records)[:RECORDS] * record
+            # Space that was given back is not on the device.
+            self._places += [(file, int(at)) for at in chosen if _has_data(file, int(at))]
+        random.shuffle(self._places)
+        self._places = self._places[:RECORDS]
 
     def reads_a_second(self):
-        """How many random pages of the files the device reads in a second, asked for at once."""
-        random = np.random.RandomState(11)
-        pages = []
-        for file in self._files:
-            size = os.fstat(file).st_size // PAGE
-            found = random.permutation(size)[:PAGES // len(self._files)] * PAGE
-            # Space that was given back is not on the device.
-            pages += [(file, int(at)) for at in found if _has_data(file, int(at))]
-        self.drop()
-        begin = time.perf_counter()
-        for file, at in pages:
-            os.posix_fadvise(file, at, PAGE, os.POSIX_FADV_WILLNEED)
-        for file, at in pages:
-            os.pread(file, PAGE, at)
-        return len(pages) / (time.perf_counter() - begin)
+        """How many records the device reads in a second, DEPTH of them under way at once."""
+        files = sorted({file for file, _ in self._places})
+        opened = [device.open_past_cache(file) for file in files]
+        try:
+            numbers = np.array([files.index(file) for file, _ in self._places])
+            offsets = np.array([at for _, at in self._places])
+            return device.reads_a_second(opened, numbers, offsets, self._record, DEPTH)
+        finally:
+            for file in opened:
+                os.close(file)
 
 
 def _has_data(file, at):
@@ -188,48 +182,70 @@ def _has_data(file, at):
 
 
 def _read_by_device():
-    """Pages that the device has read for this process."""
+    """Bytes that devices have read for this process."""
     with open("/proc/self/io", encoding="ascii") as file:
         fields = dict(line.split(": ") for line in file)
-    return int(fields["read_bytes"]) // PAGE
+    return int(fields["read_bytes"])
 
 
 def _run_cold(number, what, sizes, is_modified):
     from mx_rec.util.initialize import init
 
     init(use_dynamic=True)
-    sizes = workload.Sizes(sizes.rows // 2, sizes.dim, sizes.batch, sizes.batches,
-                           sizes.repetitions, sizes.warmup, sizes.calls)
+    # No batch comes twice: its rows would be where they were written together, for a few reads.
+    settling = sizes.batches
+    repetitions = max(1, sizes.repetitions // ROUNDS)
+    batches = settling + ROUNDS * (sizes.warmup + repetitions) + 8
+    sizes = workload.Sizes(sizes.rows // 2, sizes.dim, sizes.batch, batches,
+                           repetitions, sizes.warmup, sizes.calls)
     arrays = workload.id_batches(sizes, "z")
     with tempfile.TemporaryDirectory() as directory:
         memory = max(sizes.rows // MEMORY_SHARE, (6 if is_modified else 2) * sizes.batch)
-        side = Side(sizes, arrays, directory, memory, is_modified)
-        for _ in range(sizes.batches):
+        asked = os.environ.get("MXREC_SSD_DIRECT")
+        os.environ["MXREC_SSD_DIRECT"] = "1"
+        try:
+            side = Side(sizes, arrays, directory, memory, is_modified)
+        finally:
+            os.environ.pop("MXREC_SSD_DIRECT")
+            if asked is not None:
+                os.environ["MXREC_SSD_DIRECT"] = asked
+        for _ in range(settling):
             side.step()
-        with Cold(directory) as files:
+        # Embedding and two slots.
+        record = 20 + 3 * 4 * sizes.dim
+        reader = _Device(directory, record)
+        rates, times, rows, waited, read = [], [], 0, 0.0, 0
+        # The device in between: what else uses it changes from second to second.
+        for _ in range(ROUNDS):
+            rates.append(reader.reads_a_second())
             for _ in range(sizes.warmup):
                 side.step()
-            before, pages, begin = side.stats(), _read_by_device(), time.perf_counter()
+            before, bytes_before = side.stats(), _read_by_device()
             for _ in range(sizes.repetitions):
+                begin = time.perf_counter()
                 side.step()
-            seconds, pages = time.perf_counter() - begin, _read_by_device() - pages
+                times.append((time.perf_counter() - begin) * 1e3)
             after = side.stats()
-        # Measured at once, on the same files, by reads that do not wait for each other.
-        rate = float(np.median([files.reads_a_second() for _ in range(3)]))
+            rows += after.read_disk - before.read_disk
+            waited += after.wait_seconds - before.wait_seconds
+            read += _read_by_device() - bytes_before
+        rates.append(reader.reads_a_second())
         side.session.close()
-    steps = sizes.repetitions
-    rows = (after.read_disk - before.read_disk) / steps
-    # Only what the device has read counts: the page cache still holds what was written just now.
-    step, allowed = seconds * 1e3 / steps, pages / steps / rate * 1e3
-    print("%s: %d rows in memory, %d on disk; each step read %d rows, %d pages of the device, and "
-          "waited %.2f ms; the device reads %d random pages a second" % (
-              number, after.rows_memory, after.rows_disk, rows, pages / steps,
-              (after.wait_seconds - before.wait_seconds) * 1e3 / steps, rate), flush=True)
-    if pages < steps * rows / 2:
-        print("%s: most rows came from the page cache: this does not measure cold files" % number,
-              flush=True)
+    steps = len(times)
+    rate, rows = float(np.median(rates)), rows / steps
+    allowed = [rows / one * 1e3 for one in rates]
+    print("%s: %d rows in memory, %d on disk; a step read %d rows of %d bytes, %.1f MB of the "
+          "device, and waited %.1f ms; the device reads %d such rows a second (%d to %d), %d at "
+          "once" % (number, after.rows_memory, after.rows_disk, rows, record, read / steps / 1e6,
+                    waited * 1e3 / steps, rate, min(rates), max(rates), DEPTH), flush=True)
+    if waited:
+        print("%s: while a step waited, %d rows a second came, %.2f of what the device reads" % (
+            number, rows * steps / waited, rows * steps / waited / rate), flush=True)
+    if read < steps * rows * device.PAGE * 0.8:
+        print("%s: rows were read together, or came from the page cache: this does not measure "
+              "cold files" % number, flush=True)
     peer = "random reads of the device"
-    return [measure.figure(number, what, [step], [allowed], 0.8, True, peer)]
+    return [measure.figure(number, what, times, allowed, 0.8, True, peer)]
 
 
 def _run(number, what, sizes, exponent, target, share=MEMORY_SHARE, is_modified=False):

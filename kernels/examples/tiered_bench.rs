@@ -54,8 +54,8 @@ fn main() -> Result<()> {
             ("ahead", ahead, memory_ahead),
         ] {
             println!(
-                "{{\"id\":\"P14\",\"what\":\"{what}\",\"zipf\":{exponent},\"steps_per_s\":{steps:.1},\
-                 \"in_memory\":{peer:.1},\"ratio\":{:.3}}}",
+                "{{\"id\":\"P14\",\"what\":\"{what}\",\"zipf\":{exponent},\
+                 \"steps_per_s\":{steps:.1},\"in_memory\":{peer:.1},\"ratio\":{:.3}}}",
                 steps / peer
             );
         }
@@ -107,6 +107,7 @@ fn run(sizes: &Sizes, ram_rows: Option<u64>, batches: &[Vec<i64>], ahead: bool) 
             let tier = TierConfig {
                 ram_rows,
                 directories,
+                direct: false,
             };
             Table::tiered(config, &tier)?
         }

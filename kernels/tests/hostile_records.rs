@@ -52,6 +52,10 @@ impl Case {
         let directory = std::env::temp_dir().join(name);
         fs::create_dir_all(&directory).unwrap();
         let files = Files::open_named(std::slice::from_ref(&directory)).unwrap();
+        let files = match draw.below(2) {
+            0 => files,
+            _ => files.past_page_cache(),
+        };
         let config = TableConfig {
             name: "hostile".into(),
             dim: DIM,

@@ -50,6 +50,7 @@ fn tiered() -> Arc<Table> {
     let tier = TierConfig {
         ram_rows: IN_MEMORY,
         directories: vec![std::env::temp_dir()],
+        direct: false,
     };
     Arc::new(Table::tiered(config(), &tier).unwrap())
 }

@@ -147,6 +147,32 @@ fn the_next_start_removes_what_a_killed_process_left_and_nothing_of_a_live_one()
 }
 
 #[test]
+fn files_of_a_process_that_is_stopped_are_not_taken_for_those_of_a_killed_one() {
+    let directory = Directory::new("stopped");
+    let (mut stopped, mut output) = other("named", &directory.0);
+    let signal = |name: &str| {
+        let id = stopped.id().to_string();
+        assert!(Command::new("kill")
+            .args([name, &id])
+            .status()
+            .unwrap()
+            .success());
+    };
+    signal("-STOP");
+    for _ in 0..3 {
+        let own = Files::open_named(std::slice::from_ref(&directory.0)).unwrap();
+        assert_eq!(directory.names().len(), 2);
+        let log = Log::new(Arc::new(own), 16, 1_000);
+        check(&log, &records(&log, 0..1_000));
+    }
+    signal("-CONT");
+    stopped.stdin.take().unwrap().write_all(b"\n").unwrap();
+    wait_for(&mut output, "right");
+    assert!(stopped.wait().unwrap().success());
+    assert_eq!(directory.names(), [""; 0]);
+}
+
+#[test]
 fn logs_in_one_directory_do_not_touch_each_other() {
     let directory = Directory::new("shared");
     let directories = [directory.0.clone(), directory.0.clone()];
@@ -265,4 +291,95 @@ fn what_cannot_hold_rows_is_refused_by_name() {
     assert!(matches!(error.kind(), Kind::Io | Kind::NotFound), "{error}");
     assert_eq!(Files::open(&[]).unwrap_err().kind(), Kind::InvalidArgument);
     assert!(fs::read_dir(path("there")).unwrap().next().is_none());
+}
+
+/// Bytes that devices have read for this process.
+fn read_by_devices() -> u64 {
+    let io = fs::read_to_string("/proc/self/io").unwrap();
+    let line = io.lines().find(|line| line.starts_with("read_bytes: "));
+    line.unwrap()["read_bytes: ".len()..].parse().unwrap()
+}
+
+/// Whether the file system of a path is ext4, which reads past the page cache.
+fn is_ext4(path: &Path) -> bool {
+    rustix::fs::statfs(path).unwrap().f_type == 0xEF53
+}
+
+#[test]
+fn rows_read_past_the_page_cache_are_those_that_were_written_whatever_their_size() {
+    let directory = Directory::new("direct");
+    let memory = PathBuf::from("/dev/shm");
+    for path in [&directory.0, &memory] {
+        if !path.is_dir() {
+            continue;
+        }
+        // Records in a page, over two, as long as one and longer; none ends where a page does.
+        for (width, n) in [(1, 3000), (192, 2000), (1019, 300), (1024, 300), (5000, 70)] {
+            for kind in [ReadBy::Ring, ReadBy::Threads(1), ReadBy::Threads(5)] {
+                let files = Files::open(std::slice::from_ref(path)).unwrap();
+                let Ok(files) = files.read_by(kind) else {
+                    continue;
+                };
+                let files = Arc::new(files.past_page_cache());
+                let log = Log::new(files.clone(), width, 2 * u64::from(n));
+                let mut places = records(&log, 0..n);
+                check(&log, &places);
+                // What was just written is read as it is, and so is what a segment holds again.
+                let again: Vec<u32> = places.drain(..places.len() / 2).collect();
+                log.free(&again).unwrap();
+                places.splice(0..0, records(&log, 0..n / 2));
+                check(&log, &places);
+                let before = read_by_devices();
+                check(&log, &places);
+                let read = read_by_devices() - before;
+                let bytes = places.len() as u64 * (20 + 4 * width as u64);
+                if files.refused().is_empty() && is_ext4(path) {
+                    assert!(read >= bytes, "{read} of {bytes} bytes, {width}, {kind:?}");
+                }
+                // Files that others make of them are read in the same way.
+                assert_eq!(Log::new(files.another().unwrap(), 1, 9).stats().live, 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_that_ends_in_a_record_is_data_loss_past_the_page_cache_too() {
+    let directory = Directory::new("direct-short");
+    for kind in [ReadBy::Ring, ReadBy::Threads(2)] {
+        let files = Files::open_named(std::slice::from_ref(&directory.0)).unwrap();
+        let Ok(files) = files.read_by(kind) else {
+            continue;
+        };
+        let log = Log::new(Arc::new(files.past_page_cache()), 192, 1000);
+        let places = records(&log, 0..1000);
+        let path = fs::read_dir(&directory.0).unwrap().next().unwrap();
+        let file = fs::File::options().write(true).open(path.unwrap().path());
+        let file = file.unwrap();
+        let record = 20 + 192 * 4;
+        let pool = Pool::new(2).unwrap();
+        // The last byte of a record is gone; a part of its page is, and nothing else; none is.
+        for (last, missing, is_there) in [(900, 1, false), (500, 400, false), (400, 0, true)] {
+            file.set_len((last + 1) * record - missing).unwrap();
+            let read = |row: u32| {
+                let want = Want {
+                    place: places[row as usize],
+                    row,
+                };
+                let (mut floats, mut keys) = (vec![0.0; 192], [0]);
+                log.read(&pool, &[want], &mut floats, &mut keys)
+                    .map(|()| floats)
+            };
+            let last = last as u32;
+            assert_eq!(read(last - 1).unwrap(), vec![(last - 1) as f32; 192]);
+            match read(last) {
+                Ok(floats) => assert!(is_there && floats == vec![last as f32; 192]),
+                Err(error) => {
+                    assert!(!is_there, "{error}");
+                    assert_eq!(error.kind(), Kind::DataLoss, "{error}");
+                }
+            }
+            assert_eq!(read(last + 1).unwrap_err().kind(), Kind::DataLoss);
+        }
+    }
 }

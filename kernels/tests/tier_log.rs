@@ -5,6 +5,7 @@ use mx_rec_kernels::{Kind, Pool};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -112,7 +113,7 @@ impl Model {
     }
 
     fn compact_within(&mut self, limit: Duration) -> mx_rec_kernels::Result<usize> {
-        let moves = self.log.compact_within(limit)?;
+        let moves = self.log.compact_within(limit, 0)?;
         for moved in moves.iter() {
             match self.rows.get_mut(&moved.row) {
                 Some((place, _)) if *place == moved.from => {
@@ -122,7 +123,10 @@ impl Model {
                 _ => self.log.free(&[moved.to]).unwrap(),
             }
         }
-        Ok(moves.len())
+        let copied = moves.len();
+        drop(moves);
+        self.log.give_back();
+        Ok(copied)
     }
 
     fn check(&self) {
@@ -218,8 +222,7 @@ fn space_stays_below_the_bound_however_much_an_append_writes() {
         let stats = model.log.stats();
         worst = worst.max(stats.slots as f64 / stats.live as f64);
     }
-    // What was written in the step, a tenth, is in both places for a moment.
-    assert!(worst < 1.6, "{worst}");
+    assert!(worst <= 1.5, "{worst}");
     model.check();
 }
 
@@ -229,8 +232,8 @@ fn a_step_of_compaction_on_a_slow_disk_ends_in_time_and_the_next_ones_go_on() {
     let rows = 8_000_u32;
     let mut model = Model::new(1, 500, u64::from(rows));
     model.append(&(0..rows).collect::<Vec<_>>()).unwrap();
-    // Every record is half garbage, 8 MB of 16.
-    let gone: Vec<u32> = (0..rows).filter(|row| row % 5 > 2).collect();
+    // A third of the files is garbage: as much as there may be, and more than there should be.
+    let gone: Vec<u32> = (0..rows).filter(|row| row % 3 == 2).collect();
     model.free(&gone);
     model.faulty.slow(Duration::from_millis(4));
     let (mut steps, mut copied) = (0, 1);
@@ -246,9 +249,9 @@ fn a_step_of_compaction_on_a_slow_disk_ends_in_time_and_the_next_ones_go_on() {
     assert!(steps > 5, "{steps}");
     let stats = model.log.stats();
     assert!(stats.slots * 2 <= stats.live * 3, "{stats:?}");
-    // Where the files are more than twice too large, space comes first.
+    // Where the files are more than half too large, space comes first.
     let gone: Vec<u32> = (0..rows)
-        .filter(|row| row % 5 <= 2 && row % 10 != 0)
+        .filter(|row| row % 3 != 2 && row % 12 != 0)
         .collect();
     model.free(&gone);
     let before = model.log.stats();
@@ -297,6 +300,45 @@ fn a_flipped_bit_is_data_loss_that_names_row_key_file_and_offset() {
         model.faulty.flip(0, 7 * 36 + byte, 3).unwrap();
     }
     model.check();
+}
+
+/// The checksum did not say where a record was: an older record of the same row, in the same use of
+/// a segment, was taken for the newer one.
+#[test]
+fn an_older_record_of_the_same_row_in_the_place_of_the_newer_one_is_data_loss() {
+    let directories = Directories::new(1);
+    let files = Files::open_named(&directories.0).unwrap();
+    let name = files.name(0);
+    let log = Log::new(Arc::new(files), 4, 1_000);
+    let write = |version: u32| {
+        let floats = floats(7, version, 4);
+        let record = Record {
+            row: 7,
+            key: 9,
+            floats: &floats,
+        };
+        log.append(&[record]).unwrap()[0]
+    };
+    let (_, newer) = (write(1), write(2));
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(name)
+        .unwrap();
+    let mut bytes = [0; 36];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    let want = [Want {
+        place: newer,
+        row: 7,
+    }];
+    let read = || {
+        let (mut into, mut keys) = ([0.0; 4], [0]);
+        log.read(&Pool::new(1).unwrap(), &want, &mut into, &mut keys)
+            .map(|()| into.to_vec())
+    };
+    assert_eq!(read().unwrap(), floats(7, 2, 4));
+    file.write_all_at(&bytes, 36).unwrap();
+    assert_eq!(read().unwrap_err().kind(), Kind::DataLoss);
 }
 
 #[test]

@@ -286,7 +286,15 @@ def test_another_optimizer_goes_on_with_the_rows_of_a_checkpoint(tmp_path):
     alone = both(lambda **variables: run_alone(RUN, **variables), str(tmp_path / "alone"))
     with Job(RUN, ps=2) as job:
         found = both(lambda **variables: job.worker(**variables), str(tmp_path / "cluster"))
+        said = job.failure("worker", 0)
+        job.worker(FIRST="12", LAST="12", OPTIMIZER="adagrad", CHECKPOINTS=str(tmp_path / "cluster"))
+        later = job.failure("worker", 0)
     assert_same(found, alone)
+    # Slots that start fresh are told, once for each table, and not where all are there.
+    for table in ("items", "users"):
+        assert said.count("the table '%s' was saved without the slots Adagrad_accumulator" % table) == 1, said
+        assert said.count("the table '%s' was saved with the slots LazyAdam" % table) == 1, said
+    assert "restored items" in later and "without the slots" not in later, later
 
 
 HOOKS = RUN.replace("hooks = []", "hooks = [tf.compat.v1.train.StopAtStepHook(last_step=30)]").replace(

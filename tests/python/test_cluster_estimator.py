@@ -87,7 +87,7 @@ def test_train_and_evaluate_with_chief_worker_servers_and_evaluator(tmp_path):
     directories = [name for name in os.listdir(str(tmp_path / "model")) if name.startswith("sparse-model.ckpt")]
     assert len(directories) == 2
     parts = sorted(os.listdir(str(tmp_path / "model" / directories[0])))
-    assert parts == ["items-part-%05d-of-00008" % part for part in range(8)] + ["manifest.json"]
+    assert parts == ["items-part-%05d-of-00004" % part for part in range(4)] + ["manifest.json"]
     summaries = list((tmp_path / "model" / "eval").iterdir())
     assert summaries
     losses = json.loads(support.run_python("""

@@ -38,7 +38,7 @@ def test_a_part_that_is_damaged_is_named_and_nothing_is_restored(tmp_path):
     directory = tmp_path / "model"
     with Job(RUN, ps=2, CHECKPOINTS=str(directory)) as job:
         job.worker()
-    path = directory / "sparse-model.ckpt-12" / "users-part-00001-of-00008" / "embedding" / "slice.data"
+    path = directory / "sparse-model.ckpt-12" / "users-part-00001-of-00004" / "embedding" / "slice.data"
     content = bytearray(path.read_bytes())
     content[5] ^= 1
     path.write_bytes(bytes(content))
@@ -51,7 +51,7 @@ except tf.errors.DataLossError as error:
 """
     with Job(code, ps=2, CHECKPOINTS=str(directory)) as job:
         out = job.worker()
-    assert out.startswith("refused") and "users" in out and "part-00001-of-00008" in out, out
+    assert out.startswith("refused") and "users" in out and "part-00001-of-00004" in out, out
     with pytest.raises(AssertionError, match="DataLossError"):
         run_alone(RUN, CHECKPOINTS=str(directory))
 

@@ -94,3 +94,32 @@ def test_a_model_on_tables_gives_the_numbers_of_its_variables(mx, tmp_path, mode
     assert [node.op for node in meta.graph_def.node].count("MxRecTable") == tables
     np.testing.assert_allclose(predicted(made), logits, rtol=TOLERANCE, atol=TOLERANCE)
     assert abs(losses[0] - losses[-1]) > 1e-3
+
+
+@pytest.mark.parametrize("penalty, tables", [(0, 4), pytest.param(1e-5, 2, marks=pytest.mark.slow)])
+def test_a_model_without_limits_of_ids_gives_the_numbers_of_many_more_buckets(mx, tmp_path, models, penalty, tables):
+    """The linear variables that a penalty keeps TensorFlow's take ids with the limit, beside the tables."""
+    from mx_rec.util.stock_tables import StockTables
+
+    column = support.tf().feature_column
+
+    def make(directory, size):
+        tf = support.tf()
+        user = column.categorical_column_with_hash_bucket("user", size)
+        start = tf.compat.v1.constant_initializer(0.1)
+        return models.DeepFMEstimator(
+            [user, column.categorical_column_with_identity("item", 50)],
+            [column.embedding_column(one, 4, initializer=start) for one in (
+                user, column.categorical_column_with_identity("item", 50))],
+            dnn_hidden_units=(8,), model_dir=str(directory), l2_reg_linear=penalty,
+            config=tf.estimator.RunConfig(tf_random_seed=3, save_summary_steps=None))
+
+    expected = train(make(tmp_path / "stock", 60001), STEPS)
+    mx(stock_tables=StockTables(least_rows=1, unlimited_ids=True))
+    made = make(tmp_path / "tables", 7)
+    got = train(made, STEPS)
+    names = [path.name for path in (tmp_path / "tables" / "sparse-model.ckpt-{}".format(STEPS)).iterdir() if path.is_dir()]
+    assert len(names) == tables and all("unlimited" in name for name in names)
+    if not penalty:
+        np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
+    assert len(predicted(made)) == 60

@@ -1,4 +1,4 @@
-"""examples/unchanged_estimator.py: it runs, and names mx_rec in one line only."""
+"""Examples of unchanged Estimators: they run, and unchanged_estimator.py names mx_rec in one line only."""
 
 import os
 import subprocess
@@ -9,6 +9,7 @@ import pytest
 import support
 
 EXAMPLE = os.path.join(support.REPO, "examples", "unchanged_estimator.py")
+UNLIMITED = os.path.join(support.REPO, "examples", "unlimited_ids.py")
 
 
 def test_the_example_names_the_package_in_one_line():
@@ -16,9 +17,11 @@ def test_the_example_names_the_package_in_one_line():
         assert [line for line in file if "mx_rec" in line] == ["from mx_rec.util.initialize import init\n"]
 
 
-def test_the_example_trains_on_tables_and_keeps_its_promises():
+@pytest.mark.parametrize("example", [EXAMPLE, pytest.param(UNLIMITED, marks=pytest.mark.slow)],
+                         ids=os.path.basename)
+def test_the_example_trains_on_tables_and_keeps_its_promises(example):
     if not hasattr(support.tf(), "estimator"):
         pytest.skip("this TensorFlow has no Estimators")
-    run = subprocess.run([sys.executable, EXAMPLE], env=dict(os.environ, PYTHONPATH=support.PACKAGES),
+    run = subprocess.run([sys.executable, example], env=dict(os.environ, PYTHONPATH=support.PACKAGES),
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
     assert run.returncode == 0 and "auc" in run.stdout, run.stdout

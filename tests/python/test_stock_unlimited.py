@@ -1,5 +1,10 @@
 """Ids without limits: hash buckets and sizes of identity columns fall away in the place of tables, and nowhere else."""
 
+import json
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -34,11 +39,6 @@ def hashed(strings, buckets):
     return support.tf().strings.to_hash_bucket_fast(strings, buckets)
 
 
-def crossed(strings, buckets):
-    column = support.tf().feature_column.crossed_column(["a", "b"], buckets)
-    return strings, column
-
-
 def look_up(how, w, strings, buckets):
     """(b, dim) out of a variable by strings (b, 3)."""
     tf = support.tf()
@@ -61,13 +61,8 @@ def look_up(how, w, strings, buckets):
     return tf.nn.safe_embedding_lookup_sparse(w, sparse, combiner=how)
 
 
-def large(how):
-    """Buckets without collisions, few enough that a variable of them is made."""
-    return 60000000 if how == "modulo" else 40000
-
-
 def train(how, optimizer, is_converted, buckets, resource, steps=STEPS):
-    """Losses of a model whose variable starts at zeros but for its labels."""
+    """Losses of a model of one variable."""
     tf = support.tf()
     v1 = tf.compat.v1
     with tf.Graph().as_default() as graph:
@@ -115,3 +110,264 @@ def test_the_numbers_are_those_of_a_variable_of_many_more_rows(v1, how, optimize
     with_collisions = train(how, optimizer, False, BUCKETS, resource, 20)
     np.testing.assert_allclose(got, expected, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
     assert np.abs(with_collisions - expected[:20]).max() > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "adagrad", "ftrl", "ftrl_shrinkage", "lazy_adam"])
+@pytest.mark.parametrize("how", HOWS)
+def test_every_way_optimizer_and_kind_of_variable_gives_the_numbers_of_many_more_rows(v1, how, optimizer, resource):
+    expected = train(how, optimizer, False, buckets_without_collisions(how), resource)
+    got = train(how, optimizer, True, BUCKETS, resource)
+    np.testing.assert_allclose(got, expected, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
+
+
+def converted_plans(graph):
+    from mx_rec.stock.select import convert_graph
+
+    return {plan.name: plan for plan in convert_graph(graph, True)}
+
+
+def update(v1, *losses):
+    return v1.train.AdagradOptimizer(0.1).minimize(v1.add_n([v1.reduce_sum(loss) for loss in losses]))
+
+
+def variable(v1, name="w", rows=BUCKETS):
+    return v1.get_variable(name, [rows, 2], initializer=v1.constant_initializer(0.5))
+
+
+WORDS = [["a", "b", "c"], ["d", "e", "f"]]
+
+
+@pytest.mark.parametrize("between", ["nothing", "reshape", "slice", "squeeze"])
+def test_other_readers_of_hashed_ids_keep_the_modulo(v1, graph, between):
+    """An indicator, a variable that stays, and what a run fetches."""
+    strings = v1.constant(WORDS)
+    hashed_ids = hashed(strings, BUCKETS)
+    ids = {"nothing": lambda: hashed_ids, "reshape": lambda: v1.reshape(hashed_ids, [-1]),
+           "slice": lambda: hashed_ids[:, 1:], "squeeze": lambda: v1.squeeze(v1.expand_dims(hashed_ids, 0), 0)}[between]()
+    small = v1.get_variable("small", [BUCKETS, 2], initializer=v1.constant_initializer(0.5))
+    indicator = v1.one_hot(ids, BUCKETS)
+    op = update(v1, v1.gather(variable(v1), ids), v1.gather(small, ids), v1.nn.l2_loss(small))
+    plans = converted_plans(graph)
+    assert plans["w"].ids.is_lifted and not plans["small"].converts
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+        keys, shown, _ = sess.run([ids, indicator, op])
+        assert keys.max() < BUCKETS and shown.sum() == keys.size
+        rows = sess.run(small)
+        met = np.isin(np.arange(BUCKETS), keys)
+        assert len(set(rows[~met, 0])) == 1 and not np.isin(rows[met, 0], rows[~met, 0]).any()
+        assert len(table_keys(sess, graph)) == len(set(np.array(WORDS)[:, 1:].ravel() if between == "slice"
+                                                       else np.array(WORDS).ravel()))
+
+
+def table_keys(sess, graph):
+    """The keys of the one table of a graph."""
+    from mx_rec.ops import library
+    from mx_rec.stock.convert import converted
+
+    with graph.as_default():
+        return sess.run(library().mx_rec_export(converted(graph)[0].table.handle)[0])
+
+
+def test_columns_that_share_an_embedding_lose_all_limits_or_none(v1, graph):
+    """One column's ids are hashes, those of the other are computed from hashes."""
+    first, second = hashed(v1.constant(["a", "b"]), BUCKETS), hashed(v1.constant(["c"]), BUCKETS - 1) + 1
+    w = variable(v1)
+    update(v1, v1.gather(w, first), v1.gather(w, second))
+    plan = converted_plans(graph)["w"]
+    assert plan.converts and not plan.ids.is_lifted
+    assert support.re.search("keep their limits: add .*computes its ids from those of StringToHashBucketFast", plan.reason)
+    assert "unlimited" not in plan.table
+
+
+def by_two_variables_of_one_unique(v1, w):
+    distinct, places = v1.unique(hashed(v1.constant(["a", "b"]), BUCKETS))
+    other = v1.get_variable("other", [BUCKETS, 2])
+    return [v1.gather(v1.gather(w, distinct), places), v1.gather(other, distinct), v1.nn.l2_loss(other)]
+
+
+def of_another_remainder(v1, w):
+    return [v1.gather(w, v1.floormod(v1.constant([40, 3], v1.int64), BUCKETS - 1))]
+
+
+def of_parts(v1, w):
+    parts = v1.get_variable("parts", [BUCKETS, 2], partitioner=v1.fixed_size_partitioner(2))
+    return [v1.nn.embedding_lookup(parts, hashed(v1.constant(["a", "b"]), BUCKETS)), v1.gather(w, [1])]
+
+
+def read_in_training(v1, w):
+    return [v1.gather(w, hashed(v1.constant(["a", "b"]), BUCKETS)), v1.stop_gradient(w)]
+
+
+KEPT = {by_two_variables_of_one_unique: ("w", "something else reads the ids of Unique"),
+        of_another_remainder: ("w", "FloorMod"), of_parts: ("parts/part_0", "part of a partitioned variable")}
+
+
+@pytest.mark.parametrize("case", list(KEPT), ids=lambda case: case.__name__)
+def test_ids_that_cannot_lose_their_limits_keep_them_and_the_plan_says_why(v1, graph, case):
+    op = update(v1, *case(v1, variable(v1)))
+    plan = converted_plans(graph)[KEPT[case][0]]
+    assert plan.converts and not plan.ids.is_lifted and KEPT[case][1] in plan.reason, plan.reason
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+        sess.run(op)
+
+
+@pytest.mark.parametrize("join", ["stack", "concat", "where"])
+def test_joined_ids_lose_their_limits_together(v1, graph, join):
+    words = v1.constant(["a", "b", "c"])
+    first, second = hashed(words, BUCKETS), hashed(words + "x", BUCKETS - 3)
+    ids = {"stack": lambda: v1.stack([first, second], 1), "concat": lambda: v1.concat([first, second], 0),
+           "where": lambda: v1.where(v1.equal(words, "b"), second, first)}[join]()
+    op = update(v1, v1.gather(variable(v1), ids))
+    plan = converted_plans(graph)["w"]
+    assert plan.ids.is_lifted and len(plan.ids.limits) == 2
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+        sess.run(op)
+        expected = sess.run(hashed(v1.constant({"where": ["a", "bx", "c"]}.get(
+            join, ["a", "b", "c", "ax", "bx", "cx"])), 2 ** 63 - 1))
+        assert sorted(table_keys(sess, graph)) == sorted(expected)
+
+
+def test_an_evaluation_that_reads_one_of_two_variables_of_the_same_ids_keeps_the_limits_of_both(v1, graph):
+    """The distinct ids of both are one tensor, and one variable is read as a whole."""
+    from mx_rec.stock.select import convert_graph
+
+    distinct, places = v1.unique(hashed(v1.constant(["a", "b", "a"]), BUCKETS))
+    pair = [variable(v1, "w"), variable(v1, "other")]
+    rows = [v1.gather(v1.gather(w, distinct), places) for w in pair]
+    whole = v1.reduce_max(pair[1])
+    plans = {plan.name: plan for plan in convert_graph(graph, False)}
+    assert plans["w"].converts and not plans["w"].ids.is_lifted and "Unique" in plans["w"].reason
+    assert plans["other"].converts and "read as a whole" in plans["other"].ids.text
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+        assert sess.run(rows + [whole])[2] == 0.5
+
+
+def test_an_empty_batch_makes_no_row(v1, graph):
+    strings = v1.placeholder(v1.string, [None])
+    op = update(v1, v1.gather(variable(v1), hashed(strings, BUCKETS)))
+    converted_plans(graph)
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+        sess.run(op, {strings: []})
+        assert not len(table_keys(sess, graph))
+
+
+def test_ids_that_are_read_as_a_whole_by_a_training_stay_those_of_a_variable(v1, graph):
+    update(v1, *read_in_training(v1, variable(v1)))
+    assert not converted_plans(graph)["w"].converts
+
+
+def test_names_choose_whose_ids_lose_their_limits(mx, graph):
+    v1 = support.tf().compat.v1
+    unlimited(mx, ["user"])
+    ids = hashed(v1.constant(["a", "b", "c"]), BUCKETS)
+    update(v1, v1.gather(variable(v1, "user"), ids), v1.gather(variable(v1, "item"), ids))
+    plans = converted_plans(graph)
+    assert plans["user"].ids.is_lifted and plans["item"].converts and not plans["item"].ids.text
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+
+
+def test_numbers_that_are_no_row_of_the_variable_get_rows_and_negative_ones_an_error(v1, graph):
+    ids = v1.placeholder(v1.int64, [None])
+    op = update(v1, v1.gather(variable(v1), ids))
+    assert converted_plans(graph)["w"].ids.is_lifted
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+        sess.run(op, {ids: [3, 2 ** 62, BUCKETS]})
+        assert sorted(table_keys(sess, graph)) == [3, BUCKETS, 2 ** 62]
+        with pytest.raises(support.tf().errors.InvalidArgumentError, match="-5 is not in"):
+            sess.run(op, {ids: [-5]})
+
+
+def test_feeding_hashed_ids_is_an_error_and_not_ignored(v1, graph):
+    ids = hashed(v1.constant(["a"]), BUCKETS)
+    op = update(v1, v1.gather(variable(v1), ids))
+    converted_plans(graph)
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+        with pytest.raises(ValueError, match="may not be fed"):
+            sess.run(op, {ids: [1]})
+
+
+def save(v1, path, is_converted, lookup=lambda v1, w: v1.gather(w, hashed(v1.constant(["a", "b"]), BUCKETS)),
+         restored=None):
+    """Trains one step and saves, after a restore."""
+    with support.tf().Graph().as_default() as graph:
+        op = update(v1, lookup(v1, variable(v1)))
+        if is_converted:
+            converted_plans(graph)
+        saver = v1.train.Saver()
+        with support.new_session() as sess:
+            sess.run(v1.global_variables_initializer())
+            if restored:
+                saver.restore(sess, restored)
+            sess.run(op)
+            return saver.save(sess, path)
+
+
+def test_rows_by_other_ids_are_refused_by_every_restore(mx, tmp_path):
+    v1 = support.tf().compat.v1
+    from mx_rec.util import initialize
+
+    dense = save(v1, str(tmp_path / "dense"), False)
+    unlimited(mx, False)
+    limited = save(v1, str(tmp_path / "limited"), True)
+    initialize.terminate_config_initializer()
+    unlimited(mx)
+    without = save(v1, str(tmp_path / "without"), True)
+    save(v1, str(tmp_path / "again"), True, restored=without)
+    for old, text in ((dense, "has rows by ids with limits there"), (limited, "is the table 'w' by ids with limits there")):
+        with pytest.raises(support.tf().errors.InvalidArgumentError, match=text):
+            save(v1, str(tmp_path / "x"), True, restored=old)
+    initialize.terminate_config_initializer()
+    unlimited(mx, False)
+    with pytest.raises(support.tf().errors.InvalidArgumentError, match="by ids without limits there"):
+        save(v1, str(tmp_path / "x"), True, restored=without)
+    with pytest.raises(ValueError, match="'w' cannot be restored.*by ids without limits"):
+        save(v1, str(tmp_path / "x"), False, restored=without)
+
+
+def test_rows_on_disk_take_ids_without_limits(mx, tmp_path):
+    (tmp_path / "disk").mkdir()
+    unlimited(mx, memory_rows=1024, ssd_data_path=[str(tmp_path / "disk")])
+    got = train("mean", "adagrad", True, BUCKETS, True, 50)
+    expected = train("mean", "adagrad", False, buckets_without_collisions("mean"), True, 50)
+    np.testing.assert_allclose(got, expected, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
+
+
+def test_two_models_of_one_process_have_ids_of_their_own(mx):
+    from mx_rec.util import initialize
+
+    unlimited(mx)
+    first = train("gather", "adagrad", True, BUCKETS, True, 20)
+    second = train("gather", "adagrad", True, BUCKETS + 1, False, 20)
+    np.testing.assert_allclose(first, second, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
+    initialize.terminate_config_initializer()
+
+
+@pytest.mark.parametrize("wrong", [3, "(", [1], {"a": 1}])
+def test_wrong_names_of_unlimited_ids_are_refused_by_init(mx, wrong):
+    with pytest.raises(ValueError, match="unlimited_ids"):
+        unlimited(mx, wrong)
+
+
+def test_the_command_says_which_ids_lose_their_limits(v1, graph, tmp_path):
+    tf = support.tf()
+    update(v1, v1.gather(variable(v1), hashed(v1.constant(["a"]), BUCKETS)))
+    tf.io.write_graph(graph, str(tmp_path), "graph.pbtxt")
+    plan = converted_plans(graph)["w"]
+    command = [sys.executable, "-m", "mx_rec.graph", str(tmp_path / "graph.pbtxt"), "--variables", "1"]
+    env = dict(os.environ, PYTHONPATH=support.PACKAGES)
+    without, text, described = [subprocess.run(command + more, env=env, stdout=subprocess.PIPE, check=True).stdout.decode()
+                                for more in ([], ["--unlimited-ids", ".*"], ["--unlimited-ids", "w", "--json", "-"])]
+    assert "ids" not in without.split("become")[1] and plan.reason in text
+    assert "ids without a limit: the 16 buckets of StringToHashBucketFast fall away" in text
+    entry, = json.loads(described)["variables"]
+    assert entry["ids"] == {"unlimited": True, "reason": plan.ids.text} and entry["table"] == plan.table

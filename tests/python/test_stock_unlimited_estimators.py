@@ -120,12 +120,12 @@ def test_training_evaluation_and_restarts_are_those_of_columns_of_many_more_buck
     np.testing.assert_allclose(got[1], predicted, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def linear(directory, size, key="hash"):
+def linear(directory, size, key="hash", **config):
     """A linear model of one column, whose ids are strings or numbers."""
     column = support.tf().feature_column
     make = {"hash": column.categorical_column_with_hash_bucket, "identity": column.categorical_column_with_identity}
     return support.tf().estimator.LinearClassifier(
-        [make[key](key, size)], model_dir=str(directory), config=support.tf().estimator.RunConfig(tf_random_seed=1))
+        [make[key](key, size)], model_dir=str(directory), config=support.tf().estimator.RunConfig(tf_random_seed=1, **config))
 
 
 def test_an_old_directory_keeps_the_buckets_of_its_variables_and_says_so(mx, tmp_path, caplog):
@@ -188,3 +188,22 @@ def test_an_export_has_tables_of_the_ids_without_limits_and_the_same_predictions
         got = sess.run(signature.outputs["logits"].name,
                        {signature.inputs[name].name: value for name, value in inputs.items()})
     np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_the_input_pipeline_and_a_best_exporter_take_ids_without_limits(mx, tmp_path):
+    from mx_rec.graph.modifier import GraphModifierHook
+    from mx_rec.util.stock_tables import StockTables
+
+    tf = support.tf()
+    mx(stock_tables=StockTables(least_rows=1, unlimited_ids=True), use_dynamic=True)
+    expected = train(linear(tmp_path / "plain", SMALL), 20)
+    made = linear(tmp_path / "moved", SMALL, save_checkpoints_steps=5)
+    best = tf.estimator.BestExporter(
+        serving_input_receiver_fn=tf.estimator.export.build_raw_serving_input_receiver_fn(
+            {"hash": tf.compat.v1.placeholder(tf.string, [None], "hash")}))
+    tf.estimator.train_and_evaluate(
+        made, tf.estimator.TrainSpec(input_fn, max_steps=20, hooks=[GraphModifierHook(modify_graph=True)]),
+        tf.estimator.EvalSpec(input_fn, steps=2, exporters=best, throttle_secs=0, start_delay_secs=0))
+    np.testing.assert_allclose(made.evaluate(input_fn, steps=3)["loss"],
+                               linear(tmp_path / "plain", SMALL).evaluate(input_fn, steps=3)["loss"], rtol=TOLERANCE)
+    assert len(expected) == 20 and glob.glob(str(tmp_path / "moved/export/best_exporter/*/saved_model.pb"))

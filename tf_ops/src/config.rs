@@ -139,7 +139,8 @@ impl shared::Settings for Settings {
 /// `InvalidArgument` that names the table or the field, and the value.
 pub fn check(json: &[u8]) -> Result<String> {
     let settings = Settings::parse(json)?;
-    Ok(settings.tier.map_or_else(String::new, |_| reads_by()))
+    let reads = |tier: TierConfig| reads_by(&tier.directories, tier.direct);
+    Ok(settings.tier.map_or_else(String::new, reads))
 }
 
 fn invalid(why: std::fmt::Arguments<'_>) -> Error {

@@ -2,7 +2,9 @@
 //! it is.
 
 use super::grouped::{for_len, Buffers, Grouped};
-use super::numbering::Numbering;
+use super::numbering::{Numbering, Value};
+use super::ranged::{self, following, in_ranges, LEAST, MOST_RANGES};
+pub(crate) use super::wanted::{Distinct, Wanted};
 use crate::index::{hash, Index};
 use crate::keeper::Keep;
 use crate::mem::{prefetch, NONE};
@@ -17,24 +19,14 @@ const FIRST: u32 = 1 << 31;
 /// In `found`: this id is padding.
 const NOTHING: u32 = u32::MAX;
 
-/// A batch of at most so many ids is made distinct in one piece, by one thread: its keys and their
-/// numbers fit the second cache, and to sort them by group takes longer than that saves.
-const PIECE: usize = 4096;
-
-/// What a batch is asked for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    /// Keys that have rows; the others get no position.
-    Rows,
-    /// All keys.
-    Keys,
-    /// All keys, and a list of them with their occurrences.
-    Occurrences,
-}
+/// A thread makes at most so many ids distinct range by range: the numbers of their keys fit the
+/// caches then.
+const MOST_IN_RANGE: usize = 1 << 17;
 
 /// Memory that outlives a batch, so that the next one needs no new pages.
 #[derive(Default)]
 pub(crate) struct Scratch {
+    ranged: ranged::Buffers,
     grouped: Buffers,
     found: Vec<u32>,
     rows: Vec<u32>,
@@ -45,21 +37,10 @@ pub(crate) struct Scratch {
 impl Keep for Scratch {
     fn bytes(&self) -> usize {
         let numbers = [&self.found, &self.rows, &self.times].map(Vec::capacity);
-        self.grouped.bytes() + 4 * (numbers.iter().sum::<usize>() + self.ranks.capacity())
+        self.ranged.bytes()
+            + self.grouped.bytes()
+            + 4 * (numbers.iter().sum::<usize>() + self.ranks.capacity())
     }
-}
-
-/// The distinct keys of a batch.
-pub(crate) struct Distinct<O> {
-    /// Distinct keys other than padding, those left out among them.
-    pub(crate) keys: usize,
-    /// The row of each distinct key, in order of first occurrence; -1 where the index has none.
-    pub(crate) offsets: O,
-    /// The positions in `offsets` that hold -1, in order, each with its key.
-    pub(crate) missing: Vec<(u32, i64)>,
-    /// With [`Wanted::Occurrences`]: the distinct keys in order of first occurrence, and how often
-    /// each occurs. Else empty.
-    pub(crate) list: (Vec<i64>, Vec<u32>),
 }
 
 /// De-duplicates `ids`, fewer than 2^31, and looks the distinct keys up in `index`.
@@ -75,14 +56,30 @@ pub(crate) fn distinct<O: DerefMut<Target = [i64]>>(
     inverse: &mut [i32],
     room: impl FnOnce(usize) -> O,
 ) -> Distinct<O> {
-    let n = ids.len();
-    if n <= PIECE {
-        return match ids {
-            Ids::I64(ids) => in_one_piece(index, ids, wanted, &mut scratch.rows, inverse, room),
-            Ids::I32(ids) => in_one_piece(index, ids, wanted, &mut scratch.rows, inverse, room),
-        };
+    let parts = pool.parts(ids.len(), LEAST);
+    if parts > MOST_RANGES || ids.len() > parts * MOST_IN_RANGE {
+        return in_groups(pool, index, ids, wanted, scratch, inverse, room);
     }
+    let buffers = &mut scratch.ranged;
+    match ids {
+        Ids::I64(ids) => in_ranges(pool, index, ids, wanted, buffers, inverse, room),
+        Ids::I32(ids) => in_ranges(pool, index, ids, wanted, buffers, inverse, room),
+    }
+}
+
+/// [`distinct`] of a large batch, or for many threads: sorted into groups that fit the first cache.
+fn in_groups<O: DerefMut<Target = [i64]>>(
+    pool: &Pool,
+    index: &Index,
+    ids: Ids<'_>,
+    wanted: Wanted,
+    scratch: &mut Scratch,
+    inverse: &mut [i32],
+    room: impl FnOnce(usize) -> O,
+) -> Distinct<O> {
+    let n = ids.len();
     let Scratch {
+        ranged: _,
         grouped,
         found,
         rows,
@@ -182,76 +179,9 @@ pub(crate) fn distinct<O: DerefMut<Target = [i64]>>(
     }
 }
 
-/// [`distinct`] on the caller's thread: keys are numbered in the order in which they are asked for.
-fn in_one_piece<T: Copy + Into<i64>, O: DerefMut<Target = [i64]>>(
-    index: &Index,
-    ids: &[T],
-    wanted: Wanted,
-    rows: &mut Vec<u32>,
-    inverse: &mut [i32],
-    room: impl FnOnce(usize) -> O,
-) -> Distinct<O> {
-    let counted = wanted == Wanted::Occurrences;
-    let mut times = vec![0; if counted { ids.len() } else { 0 }];
-    let mut numbering = Numbering::new(ids.len());
-    for (&id, inverse) in ids.iter().zip(&mut *inverse) {
-        let key = id.into();
-        if key == PADDING {
-            *inverse = -1;
-            continue;
-        }
-        let (number, _) = numbering.number(key, || prefetch(index.home(hash(key))));
-        *inverse = number as i32;
-        if let Some(times) = times.get_mut(number as usize) {
-            *times += 1;
-        }
-    }
-    let (keys, beyond) = numbering.into_parts();
-    for_len(rows, keys.len(), 0);
-    let rows = &mut rows[..keys.len()];
-    find_rows(index, &keys, beyond, rows);
-    let absent = rows.iter().filter(|&&row| row == NONE).count();
-    let (kept, listed) = match wanted {
-        Wanted::Rows => (keys.len() - absent, 0),
-        Wanted::Keys | Wanted::Occurrences => (keys.len(), absent),
-    };
-    let mut missing = Vec::with_capacity(listed);
-    let mut offsets = room(kept);
-    if wanted == Wanted::Rows && absent > 0 {
-        let mut rank = 0;
-        for row in &mut *rows {
-            if *row != NONE {
-                offsets[rank as usize] = i64::from(std::mem::replace(row, rank));
-                rank += 1;
-            }
-        }
-        for inverse in inverse.iter_mut().filter(|inverse| **inverse != -1) {
-            // A key left out has the rank NONE, which is -1 here.
-            *inverse = rows[*inverse as usize] as i32;
-        }
-    } else {
-        for (at, (offset, &row)) in offsets.iter_mut().zip(&*rows).enumerate() {
-            *offset = if row == NONE { -1 } else { i64::from(row) };
-            if row == NONE {
-                missing.push((at as u32, keys[at]));
-            }
-        }
-    }
-    times.truncate(keys.len());
-    Distinct {
-        keys: keys.len(),
-        offsets,
-        missing,
-        list: match counted {
-            true => (keys, times),
-            false => Default::default(),
-        },
-    }
-}
-
 /// The rows of distinct keys, whose homes were asked for; [`NONE`] for those that have none.
 /// `beyond` is working memory, longer than the keys.
-fn find_rows(index: &Index, keys: &[i64], mut beyond: Vec<u32>, rows: &mut [u32]) {
+fn find_rows(index: &Index, keys: &[i64], beyond: &mut [u32], rows: &mut [u32]) {
     // A list of those that may lie behind their homes.
     let mut count = 0;
     for (at, (&key, row)) in keys.iter().zip(&mut *rows).enumerate() {
@@ -276,17 +206,6 @@ struct Groups<'a> {
     times: &'a [u32],
     /// By the number of a key: its position.
     ranks: &'a [AtomicU32],
-}
-
-/// Ranges of these sizes, one behind the other.
-fn following(sizes: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
-    sizes
-        .scan(0, |end, size| {
-            let start = *end;
-            *end += size;
-            Some(start..*end)
-        })
-        .collect()
 }
 
 /// One group of a batch.
@@ -364,23 +283,29 @@ impl Group<'_> {
         let mut numbering = Numbering::new(self.rows.len());
         let mut ends = Vec::with_capacity(self.pieces.len());
         for (ids, found) in &mut self.pieces {
-            for (&key, found) in ids.iter().zip(found.iter_mut()) {
-                if key == PADDING {
+            let items = ids
+                .iter()
+                .zip(found.iter_mut())
+                .filter_map(|(&key, found)| {
                     *found = NOTHING;
-                    continue;
-                }
-                let ask = || prefetch(index.home(hash(key)));
-                let (number, is_new) = numbering.number(key, ask);
+                    (key != PADDING).then_some((key, key.spread(), found))
+                });
+            let (base, times) = (self.base, &mut *self.times);
+            numbering.number(ids.len(), items, |found, number, is_new| {
                 let first = if is_new { FIRST } else { 0 };
-                *found = first | (self.base + number);
-                if let Some(times) = self.times.get_mut(number as usize) {
+                *found = first | (base + number);
+                if let Some(times) = times.get_mut(number as usize) {
                     *times += 1;
                 }
+            });
+            for &key in &numbering.values()[ends.last().copied().unwrap_or(0)..] {
+                prefetch(index.home(hash(key)));
             }
             ends.push(numbering.len());
         }
-        let (keys, beyond) = numbering.into_parts();
-        find_rows(index, &keys, beyond, self.rows);
+        let keys = numbering.values();
+        let mut beyond = vec![0; keys.len() + 1];
+        find_rows(index, keys, &mut beyond, self.rows);
         let mut start = 0;
         for end in ends {
             let rows = &self.rows[start..end];
@@ -471,34 +396,115 @@ impl Ranking<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashMap;
+    use proptest::prelude::*;
+    use std::collections::{HashMap, HashSet};
+
+    /// How a batch is made distinct.
+    enum Given {
+        AsItComes,
+        Groups,
+    }
 
     /// 50,000 ids of 7,000 keys, some of them padding; every third key has a row.
     fn batch() -> (Index, Vec<i64>) {
         let key = |at: i64| at * 7919 % 7_001 - 1;
         let ids: Vec<i64> = (0..50_000).map(|at| key(at * at % 9_973)).collect();
-        let known: Vec<i64> = (0..7_000).filter(|key| key % 3 == 0).collect();
-        let rows: Vec<u32> = (0..known.len() as u32).map(|row| row * 5).collect();
-        let pool = Pool::new(1).unwrap();
-        let mut index = Index::new(1 << 20).unwrap();
-        index.reserve(&pool, &known).unwrap();
-        index.insert(&pool, &known, &rows);
-        (index, ids)
+        (indexed((0..7_000).filter(|key| key % 3 == 0)), ids)
     }
 
     #[test]
     fn every_question_is_answered_in_order_of_first_occurrence() {
         let (index, ids) = batch();
-        // In groups, and in one piece with one id more, exactly, and next to nothing.
-        for n in [ids.len(), PIECE + 1, PIECE, 3, 0] {
+        // Several ranges, with a range that is shorter than the others, exactly one, and next to
+        // nothing.
+        for n in [ids.len(), 2 * LEAST + 1, LEAST, 33, 3, 1, 0] {
             expect_answers(&index, &ids[..n]);
         }
     }
 
+    #[test]
+    fn a_batch_too_large_for_ranges_is_made_distinct_in_groups() {
+        let (index, ids) = batch();
+        let large: Vec<i64> = ids
+            .iter()
+            .copied()
+            .cycle()
+            .take(MOST_IN_RANGE + 1)
+            .collect();
+        expect_answers(&index, &large);
+    }
+
+    /// The key that has this hash.
+    fn key_of(mut bits: u64) -> i64 {
+        let inverse = |odd: u64| {
+            (0..6).fold(odd, |x, _| {
+                x.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(x)))
+            })
+        };
+        bits ^= bits >> 32;
+        bits = bits.wrapping_mul(inverse(0xD6E8_FEB8_6659_FD93));
+        bits ^= (bits >> 29) ^ (bits >> 58);
+        bits = bits.wrapping_mul(inverse(0x9FB2_1C65_1E98_DF25));
+        (bits ^ (bits >> 32)) as i64
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn ranges_and_groups_agree_with_a_list_whatever_the_keys_are(
+            seed in any::<u64>(),
+            kinds in proptest::collection::vec((0..6_usize, 1..3000_usize), 1..8),
+        ) {
+            let mut state = seed;
+            let mut draw = |below: u64| {
+                state = hash(state.wrapping_add(0x9E37_79B9) as i64);
+                state % below
+            };
+            let mut ids = Vec::new();
+            for (kind, n) in kinds {
+                ids.extend((0..n).map(|_| match kind {
+                    // One key; few; all distinct, nearly; padding between.
+                    0 => 7,
+                    1 => draw(50) as i64 - 25,
+                    2 => draw(1 << 62) as i64,
+                    3 => draw(3) as i64 - 1,
+                    // The ends of the numbers.
+                    4 => [i64::MIN, i64::MAX, 0, -1, -2, i64::MIN + 1][draw(6) as usize],
+                    // Hashes that share the bits by which keys are placed and grouped.
+                    _ => key_of(0x1234_0000_0000_5678 | draw(300) << 32),
+                }));
+            }
+            let index = indexed(ids.iter().step_by(3).copied());
+            expect_answers(&index, &ids);
+        }
+    }
+
+    /// An index of these keys.
+    fn indexed(keys: impl Iterator<Item = i64>) -> Index {
+        let known: HashSet<i64> = keys.filter(|&key| key != PADDING).collect();
+        let known: Vec<i64> = known.into_iter().collect();
+        let rows: Vec<u32> = (0..known.len() as u32).map(|row| row * 5).collect();
+        let pool = Pool::new(1).unwrap();
+        let mut index = Index::new(1 << 20).unwrap();
+        index.reserve(&pool, &known).unwrap();
+        index.insert(&pool, &known, &rows);
+        index
+    }
+
+    #[test]
+    fn hashes_are_turned_back() {
+        for key in [0, 1, -1, 77, i64::MIN, i64::MAX] {
+            assert_eq!(key_of(hash(key)), key);
+        }
+    }
+
     fn expect_answers(index: &Index, ids: &[i64]) {
-        for (threads, wanted) in [1, 2, 5].into_iter().flat_map(|threads| {
+        for (threads, wanted) in [1, 2, 3, 4, 6].into_iter().flat_map(|threads| {
             [Wanted::Rows, Wanted::Keys, Wanted::Occurrences].map(|wanted| (threads, wanted))
         }) {
+            let all: HashSet<i64> = ids.iter().copied().filter(|&id| id != PADDING).collect();
+            let distinct_keys = all.len();
             let mut position: HashMap<i64, usize> = HashMap::new();
             let (mut keys, mut times, mut inverse) = (Vec::new(), Vec::new(), Vec::new());
             for &id in ids {
@@ -524,29 +530,30 @@ mod tests {
                 .filter(|(_, key)| row(key) == -1)
                 .map(|(at, &key)| (at, key))
                 .collect();
-            assert!(ids.len() < 4 || !keys.is_empty());
-            assert!(ids.len() < 4 || missing.is_empty() == (wanted == Wanted::Rows));
-
-            let mut scratch = Scratch::default();
-            let mut given = vec![7; ids.len()];
-            let pool = Pool::new(threads).unwrap();
-            let found = distinct(
-                &pool,
-                index,
-                Ids::I64(ids),
-                wanted,
-                &mut scratch,
-                &mut given,
-                |n| vec![0; n],
-            );
-            assert_eq!(given, inverse);
-            assert_eq!(found.offsets, offsets);
-            assert_eq!(found.missing, missing);
             let list = match wanted {
-                Wanted::Occurrences => (keys, times),
+                Wanted::Occurrences => (keys.clone(), times),
                 _ => Default::default(),
             };
-            assert_eq!(found.list, list);
+
+            let mut scratch = Scratch::default();
+            let pool = Pool::new(threads).unwrap();
+            // The second time with what the first one left.
+            for how in [Given::AsItComes, Given::Groups, Given::AsItComes] {
+                let mut given = vec![7; ids.len()];
+                let (of, scratch, inverse_of) = (Ids::I64(ids), &mut scratch, &mut given);
+                let room = |n| vec![0; n];
+                let found = match how {
+                    Given::AsItComes => {
+                        distinct(&pool, index, of, wanted, scratch, inverse_of, room)
+                    }
+                    Given::Groups => in_groups(&pool, index, of, wanted, scratch, inverse_of, room),
+                };
+                assert_eq!(given, inverse);
+                assert_eq!(found.keys, distinct_keys);
+                assert_eq!(found.offsets, offsets);
+                assert_eq!(found.missing, missing);
+                assert_eq!(found.list, list);
+            }
         }
     }
 }

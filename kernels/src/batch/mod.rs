@@ -5,6 +5,8 @@
 //! | `columns` | columns of a matrix, read in place |
 //! | `grouped` | sorts the keys of a batch into groups that fit the first cache |
 //! | `numbering` | a set that numbers what is distinct |
+//! | `wanted` | what a batch is asked for, and the answer |
+//! | `ranged` | distinct keys, each thread those of its own range first |
 //! | `distinct` | distinct keys in order of first occurrence, with their rows |
 //! | `occurrences` | which gradients belong to which row |
 //! | `restore`, `reduce` | the two verbs that need no table |
@@ -27,6 +29,7 @@ mod grouped;
 mod numbering;
 pub(crate) mod occurrences;
 pub(crate) mod pooling;
+mod ranged;
 mod reduce;
 mod restore;
 mod sparse_bags;
@@ -34,6 +37,7 @@ mod split;
 pub(crate) mod summed;
 mod sums;
 mod turns;
+mod wanted;
 
 pub use bags::Bags;
 pub use by_key::reduce_pooled;

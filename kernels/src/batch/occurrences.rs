@@ -1,7 +1,10 @@
 //! Which gradients of a batch belong to which row, in order of occurrence.
 
-use super::numbering::Numbering;
+use super::numbering::{Numbering, Value};
 use crate::sort::Sizes;
+
+/// Words of 64 bits that may be cleared for each row to learn whether rows repeat.
+const WORDS: usize = 8;
 
 /// The rows of one owner with the positions of their gradients.
 ///
@@ -22,18 +25,20 @@ pub(crate) struct Occurrences {
 impl Occurrences {
     /// Groups `items`, pairs of a row and the position of a gradient, at most `size` of them, by
     /// row.
-    pub(crate) fn new(items: impl Iterator<Item = (u32, u32)>, size: usize) -> Occurrences {
+    pub(crate) fn new(items: impl Iterator<Item = (u32, u32)> + Clone, size: usize) -> Occurrences {
+        if are_distinct(items.clone().map(|(row, _)| row), size) {
+            return Occurrences::distinct(items, size);
+        }
         let mut numbering = Numbering::new(size);
         let mut firsts = Vec::with_capacity(size);
         // Number and position of every gradient that is not the first of its row.
         let mut repeats: Vec<(u32, u32)> = Vec::new();
-        for (row, position) in items {
-            match numbering.number(row, || {}) {
-                (_, true) => firsts.push(position),
-                (number, false) => repeats.push((number, position)),
-            }
-        }
-        let (rows, _) = numbering.into_parts();
+        let items = items.map(|(row, position)| (row, row.spread(), position));
+        numbering.number(size, items, |position, number, is_new| match is_new {
+            true => firsts.push(position),
+            false => repeats.push((number, position)),
+        });
+        let rows = numbering.into_values();
         let (ends, later) = by_number(rows.len(), &repeats);
         Occurrences {
             rows,
@@ -80,6 +85,26 @@ impl Occurrences {
     }
 }
 
+/// Whether rows, at most `size`, are known to be distinct: a bit for each row tells, unless there
+/// are so many rows that the bits would take longer than to number these.
+fn are_distinct(rows: impl Iterator<Item = u32> + Clone, size: usize) -> bool {
+    let Some(last) = rows.clone().max() else {
+        return true;
+    };
+    let words = last as usize / 64 + 1;
+    if words > size * WORDS {
+        return false;
+    }
+    let mut seen = vec![0_u64; words];
+    let mut twice = 0;
+    rows.for_each(|row| {
+        let (word, bit) = (&mut seen[row as usize / 64], 1 << (row % 64));
+        twice |= *word & bit;
+        *word |= bit;
+    });
+    twice == 0
+}
+
 /// Sorts positions by the number of their row, stably; returns where each number ends.
 fn by_number(numbers: usize, repeats: &[(u32, u32)]) -> (Vec<u32>, Vec<u32>) {
     if repeats.is_empty() {
@@ -114,6 +139,25 @@ mod tests {
         assert_eq!(found.of(1), (11, &[14][..]));
         assert_eq!(found.of(2), (13, &[][..]));
         assert_eq!(found.of(3), (16, &[][..]));
+    }
+
+    #[test]
+    fn rows_that_occur_once_keep_their_order_in_any_number_of_rows() {
+        // Bits tell at first, then there are too many rows for them.
+        for step in [1, 63, 64, 1 << 22] {
+            let rows: Vec<u32> = (0..900).map(|at| at * 7 % 900 * step + step - 1).collect();
+            let found = Occurrences::new(rows.iter().copied().zip(5..), rows.len());
+            assert_eq!(found.rows(), rows);
+            assert!((0..900).all(|at| found.of(at) == (at as u32 + 5, &[][..])));
+            let twice = rows.iter().chain(&rows[899..]).copied().zip(0..);
+            let found = Occurrences::new(twice, rows.len() + 1);
+            assert_eq!(found.rows(), rows);
+            assert_eq!(found.of(899), (899, &[900][..]));
+            assert!(rows.iter().max() == Some(&(900 * step - 1)));
+        }
+        let distinct = |rows: &[u32]| are_distinct(rows.iter().copied(), rows.len());
+        assert!(distinct(&[]) && distinct(&[1023, 0]) && !distinct(&[1023, 1023]));
+        assert!(!distinct(&[0, 1024]));
     }
 
     #[test]

@@ -141,6 +141,24 @@ impl Tiered {
         }
     }
 
+    /// An exchange that only moves records within the files, so that they take less space.
+    pub(crate) fn begin_compaction(&self) -> Box<Exchange> {
+        Box::new(Exchange {
+            pins: Arc::clone(&self.pins),
+            log: Arc::clone(&self.log),
+            width: self.width(),
+            reading: None,
+            wants: Vec::new(),
+            buffers: Buffers::default(),
+            arrival_keys: Vec::new(),
+            victims: Vec::new(),
+            leaving_keys: Vec::new(),
+            places: Vec::new(),
+            moved: Moves::default(),
+            _pinned: self.pins.pin(Vec::new()),
+        })
+    }
+
     /// Whether an exchange is for these rows and these files.
     pub(crate) fn is_of(&self, exchange: &Exchange) -> bool {
         Arc::ptr_eq(&self.pins, &exchange.pins) && Arc::ptr_eq(&self.log, &exchange.log)
@@ -285,6 +303,16 @@ impl Exchange {
         drop_places(&self.log, &self.places);
     }
 
+    /// How many records were copied to take less space.
+    pub(crate) fn copies(&self) -> usize {
+        self.moved.len()
+    }
+
+    /// Its files, which may give space back when it is finished.
+    pub(crate) fn log(&self) -> Arc<Log> {
+        Arc::clone(&self.log)
+    }
+
     /// How many rows come in.
     pub(crate) fn arrivals(&self) -> usize {
         self.wants.len()
@@ -322,7 +350,9 @@ impl Exchange {
         }
         self.places = places;
         // What cannot be compacted stays, and says so when it is wanted.
-        self.moved = self.log.compact_within(COMPACTION).unwrap_or_default();
+        let going = self.wants.len() as u64;
+        let moved = self.log.compact_within(COMPACTION, going);
+        self.moved = moved.unwrap_or_default();
         Ok(())
     }
 }

@@ -21,7 +21,7 @@ mod side_rows;
 mod store;
 mod tiered;
 
-pub(crate) use bring_in::{Begun, Request};
+pub(crate) use bring_in::{Begun, Exchange, Request};
 pub(crate) use pins::Pinned;
 pub(crate) use row_store::{ReadRows, RowPart};
 pub(crate) use setup::TierSetup;

@@ -9,7 +9,7 @@ use crate::batch::by_key::ByKey;
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
 use crate::index::Index;
-use crate::mem::NONE;
+use crate::mem::{rows_ahead, NONE};
 use crate::pool::ranges;
 use crate::rows::{Part, RowPart};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -28,9 +28,6 @@ const MOST: usize = 128 << 10;
 
 /// The index, under which rows belong to their keys.
 type Locked<'t> = RwLockReadGuard<'t, Index>;
-
-/// Rows that are prefetched ahead of the one that is updated.
-const AHEAD: usize = 8;
 
 impl Table {
     /// One step of `optimizer` with gradients `(n, dim)`; returns how many rows changed.
@@ -268,6 +265,7 @@ impl Table {
             .fetch_add(dealt.stale, Ordering::Relaxed);
         let frozen = content.frozen().to_vec();
         let updated = AtomicU64::new(0);
+        let ahead = rows_ahead(content.store.width());
         let parts = content.store.split(dealt.owners);
         pool.each(parts.into_iter().enumerate().collect(), |(owner, part)| {
             let size = dealt.lists.iter().map(|lists| lists[owner].len()).sum();
@@ -278,6 +276,7 @@ impl Table {
             };
             let job = Job {
                 dim: self.dim(),
+                ahead,
                 grads,
                 optimizer,
                 starts: &starts,
@@ -321,7 +320,7 @@ impl Dealt {
     }
 
     /// The pairs of one owner, in order of occurrence.
-    pub(super) fn of(&self, owner: usize) -> impl Iterator<Item = (u32, u32)> + '_ {
+    pub(super) fn of(&self, owner: usize) -> impl Iterator<Item = (u32, u32)> + Clone + '_ {
         self.lists
             .iter()
             .flat_map(move |lists| lists[owner].iter().copied())
@@ -388,6 +387,8 @@ impl Gradients for Keyed<'_> {
 /// What updating rows takes.
 struct Job<'a, G> {
     dim: usize,
+    /// Rows that are prefetched ahead of the one that is updated.
+    ahead: usize,
     grads: &'a G,
     optimizer: &'a dyn RowOptimizer,
     starts: &'a [usize],
@@ -400,9 +401,10 @@ impl<G: Gradients> Job<'_, G> {
         let rows = found.rows();
         let (mut sum, mut scratch) = (vec![0.0; self.dim], vec![0.0; self.dim]);
         let mut updated = 0;
-        rows.iter().take(AHEAD).for_each(|&row| part.prefetch(row));
+        let ahead = self.ahead;
+        rows.iter().take(ahead).for_each(|&row| part.prefetch(row));
         for (number, &row) in rows.iter().enumerate() {
-            if let Some(&row) = rows.get(number + AHEAD) {
+            if let Some(&row) = rows.get(number + ahead) {
                 part.prefetch(row);
             }
             if !self.frozen.is_empty() && self.frozen.binary_search(&row).is_ok() {

@@ -93,6 +93,9 @@ pub struct TierConfig {
     /// Directories that get the other rows in turn; one or more, and each must be there. The files
     /// hold nothing that outlives the table.
     pub directories: Vec<PathBuf>,
+    /// Whether files are read past the page cache (`O_DIRECT`), where file systems allow that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub direct: bool,
 }
 
 impl TierConfig {

@@ -60,6 +60,10 @@ impl Table {
         tier.validate(&config.name)?;
         let files = Files::open(&tier.directories);
         let files = files.map_err(|error| error.with("table", &config.name))?;
+        let files = match tier.direct {
+            true => files.past_page_cache(),
+            false => files,
+        };
         Table::tiered_on(config, tier.ram_rows, Arc::new(files))
     }
 
@@ -162,6 +166,7 @@ impl Table {
             .forget_history((0..ids.len()).map(|at| ids.get(at)), &[]);
         if removed > 0 {
             self.keys.shrink();
+            self.compact_files();
         }
         Ok(removed)
     }

@@ -180,6 +180,7 @@ impl Table {
     fn compact(&self) -> Result<()> {
         if self.has_tier() {
             self.content().write().tidy();
+            self.compact_files();
             return Ok(());
         }
         for _ in 0..ROUNDS {

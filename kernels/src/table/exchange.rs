@@ -12,7 +12,7 @@ use super::offset::{row_of, Unfit};
 use super::tier::Tier;
 use super::Table;
 use crate::mem::NONE;
-use crate::rows::{Begun, Pinned, Request};
+use crate::rows::{Begun, Exchange, Pinned, Request};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::pause;
 use crate::{Error, Kind, Pool, Result};
@@ -161,18 +161,49 @@ impl Table {
                     if ran.is_ok() {
                         tier.misses.fetch_add(exchange.arrivals() as u64, Relaxed);
                     }
-                    let mut content = self.content().write();
-                    let tiered = content.store.tiered_mut();
-                    let is_current = tiered.as_ref().is_some_and(|one| one.is_of(&exchange));
-                    match tiered {
-                        Some(tiered) => tiered.finish(exchange),
-                        None => exchange.abandon(),
-                    }
+                    let is_current = self.end_exchange(exchange);
                     if let (Err(error), true) = (ran, is_current) {
-                        drop(content);
                         return Err(self.lost(error, None));
                     }
                 }
+            }
+        }
+    }
+
+    /// Ends an exchange that has run. Whether its rows are still those of the table.
+    fn end_exchange(&self, exchange: Box<Exchange>) -> bool {
+        let log = exchange.log();
+        let mut content = self.content().write();
+        let tiered = content.store.tiered_mut();
+        let is_current = tiered.as_ref().is_some_and(|one| one.is_of(&exchange));
+        match tiered {
+            Some(tiered) => tiered.finish(exchange),
+            None => exchange.abandon(),
+        }
+        drop(content);
+        log.give_back();
+        is_current
+    }
+
+    /// Lets the files of rows on disk take no more space than their bound, after many rows went;
+    /// others get their turn in between. What cannot be written or read stays as it is.
+    pub(super) fn compact_files(&self) {
+        let Some(tier) = self.tier() else { return };
+        let alone = Pool::alone();
+        loop {
+            let _turn = tier.turn.lock();
+            let begun = self
+                .content()
+                .read()
+                .store
+                .tiered()
+                .map(|one| one.begin_compaction());
+            let Some(mut exchange) = begun else { return };
+            let ran = exchange.run(&alone);
+            let copies = exchange.copies();
+            self.end_exchange(exchange);
+            if ran.is_err() || copies == 0 {
+                return;
             }
         }
     }

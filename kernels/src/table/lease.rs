@@ -119,11 +119,43 @@ impl Table {
         limit: Option<usize>,
         inverse: &[i32],
     ) -> Result<bool> {
-        if limit.is_some_and(|limit| offsets.len() > limit) {
-            return Ok(false);
+        self.expect_claim(lookup, ids, offsets, limit)?;
+        self.claim_expected(pool, ids, offsets, limit, inverse)
+    }
+
+    /// The first half of [`Table::claim_of`], which enters nothing: whoever claims several batches
+    /// asks for all of them before the first one enters its keys.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if a table with rows on disk has too few in memory to prepare any batch
+    /// of this lookup; the next call for it goes on.
+    pub fn expect_claim(
+        &self,
+        lookup: usize,
+        ids: Ids<'_>,
+        offsets: &[i64],
+        limit: Option<usize>,
+    ) -> Result<()> {
+        match limit.is_some_and(|limit| offsets.len() > limit) {
+            true => Ok(()),
+            false => self.expect_room_ahead(lookup, ids, offsets),
         }
-        self.expect_room_ahead(lookup, ids, offsets)?;
-        if !self.flight().lock().may_be_claimed(offsets) {
+    }
+
+    /// The second half of [`Table::claim_of`].
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if the system gives no memory for the new keys; then nothing changed.
+    pub fn claim_expected(
+        &self,
+        pool: &Pool,
+        ids: Ids<'_>,
+        offsets: &[i64],
+        limit: Option<usize>,
+        inverse: &[i32],
+    ) -> Result<bool> {
+        let is_too_long = limit.is_some_and(|limit| offsets.len() > limit);
+        if is_too_long || !self.flight().lock().may_be_claimed(offsets) {
             return Ok(false);
         }
         let source = Fingerprint::of(ids, inverse);

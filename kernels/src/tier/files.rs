@@ -1,11 +1,15 @@
 //! A storage of scratch files, one in each directory.
 
-use super::reader::{ReadBy, Reader};
+use super::pages::open_again;
+use super::reader::{self, ReadBy, Reader, Source};
 use super::scratch::Scratch;
 use super::{ReadAt, ReadFailure, Storage};
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::{Error, Kind, Result};
 use rustix::fs::{fadvise, fallocate, fdatasync, fstatvfs, Advice, FallocateFlags};
+use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,6 +21,10 @@ pub struct Files {
     directories: Vec<PathBuf>,
     named: bool,
     reader: Reader,
+    /// Of each file: itself again, for reads past the page cache. Empty if all go through it.
+    direct: Vec<Option<File>>,
+    /// A read past the page cache was refused after all.
+    is_refused: AtomicBool,
 }
 
 impl Files {
@@ -58,6 +66,8 @@ impl Files {
             directories: directories.to_vec(),
             named,
             reader: Reader::new(),
+            direct: Vec::new(),
+            is_refused: AtomicBool::new(false),
         })
     }
 
@@ -70,6 +80,29 @@ impl Files {
             Error::new(Kind::Io, "cannot read in this way").with("cause", cause)
         })?;
         Ok(self)
+    }
+
+    /// The same files, read past the page cache (`O_DIRECT`), in whole pages, where the file
+    /// system allows that; what is written leaves the page cache as soon as it is on disk. Other
+    /// files are read as before: [`Files::refused`] says which.
+    pub fn past_page_cache(mut self) -> Files {
+        let files = self.scratch.iter().map(Scratch::file);
+        self.direct = files.map(|file| open_again(file).ok()).collect();
+        self
+    }
+
+    /// The directories whose file system allows no reads past the page cache, if they were asked
+    /// for.
+    pub fn refused(&self) -> Vec<PathBuf> {
+        let both = self.directories.iter().zip(&self.direct);
+        let refused = both.filter(|(_, direct)| direct.is_none());
+        refused.map(|(directory, _)| directory.clone()).collect()
+    }
+
+    /// The file of a directory for reads past the page cache.
+    fn direct(&self, directory: usize) -> Option<&File> {
+        let file = self.direct.get(directory)?.as_ref()?;
+        (!self.is_refused.load(Relaxed)).then_some(file)
     }
 
     /// What reads.
@@ -94,6 +127,29 @@ impl Files {
                 })?;
         }
         Ok(())
+    }
+}
+
+/// How this process reads rows that are not in memory from files in `directories`, past the page
+/// cache if `is_direct` asks for that, for people: and why not, where it does not.
+pub fn reads_by(directories: &[PathBuf], is_direct: bool) -> String {
+    let means = reader::reads_by();
+    if !is_direct {
+        return means;
+    }
+    // Directories in which no file can be made are refused when the table is.
+    let refused = Files::open(directories).map(|files| files.past_page_cache().refused());
+    let refused: Vec<String> = refused
+        .unwrap_or_default()
+        .iter()
+        .map(|directory| directory.display().to_string())
+        .collect();
+    match refused.is_empty() {
+        true => format!("{means}, past the page cache"),
+        false => format!(
+            "{means}, past the page cache except in {}, whose file system refuses that",
+            refused.join(", ")
+        ),
     }
 }
 
@@ -125,11 +181,43 @@ impl Storage for Files {
     }
 
     fn write(&self, directory: usize, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.scratch[directory].file().write_all_at(bytes, at)
+        let file = self.scratch[directory].file();
+        file.write_all_at(bytes, at)?;
+        if self.direct(directory).is_some() {
+            // Begins to write it to the disk: a read past the page cache would wait for that.
+            let _ = fadvise(
+                file,
+                at,
+                NonZeroU64::new(bytes.len() as u64),
+                Advice::DontNeed,
+            );
+        }
+        Ok(())
     }
 
     fn read(&self, reads: &mut [ReadAt<'_>]) -> Result<(), ReadFailure> {
-        self.reader.read(|at| self.scratch[at].file(), reads)
+        let cached = |at: usize| Source {
+            file: self.scratch[at].file(),
+            is_direct: false,
+        };
+        if self.direct.is_empty() {
+            return self.reader.read(cached, reads);
+        }
+        let source = |at: usize| match self.direct(at) {
+            Some(file) => Source {
+                file,
+                is_direct: true,
+            },
+            None => cached(at),
+        };
+        match self.reader.read(source, reads) {
+            // Some file systems open a file so, and refuse to read it.
+            Err(failure) if failure.cause.kind() == io::ErrorKind::InvalidInput => {
+                self.is_refused.store(true, Relaxed);
+                self.reader.read(cached, reads)
+            }
+            outcome => outcome,
+        }
     }
 
     fn free_space(&self, directory: usize) -> io::Result<u64> {
@@ -139,6 +227,10 @@ impl Storage for Files {
 
     fn another(&self) -> Result<Arc<dyn Storage>> {
         let files = Files::new(&self.directories, self.named)?;
-        Ok(Arc::new(files.read_by(self.reads_by())?))
+        let files = files.read_by(self.reads_by())?;
+        Ok(Arc::new(match self.direct.is_empty() {
+            true => files,
+            false => files.past_page_cache(),
+        }))
     }
 }

@@ -1,7 +1,7 @@
 //! A log of records on disk: appended, read, freed, compacted.
 
 use super::reading::{Item, Reading, Want};
-use super::record::{self, Header};
+use super::record::{self, Header, Spot};
 use super::segments::{Piece, Segments, Use};
 use super::shared::{Shared, WRITE};
 use super::{ReadAt, Storage};
@@ -209,7 +209,11 @@ impl Log {
                         row: record.row,
                         key: record.key,
                     };
-                    record::write(&mut buffer, header, record.floats);
+                    let spot = Spot {
+                        directory: piece.directory,
+                        at: at + buffer.len() as u64,
+                    };
+                    record::write(&mut buffer, header, record.floats, spot);
                 }
                 if let Err(cause) = self.shared.storage.write(piece.directory, at, &buffer) {
                     outcome = Err((piece.directory, cause));
@@ -331,46 +335,53 @@ impl Log {
     }
 
     /// One step of compaction: copies the live records of segments with few of them, and gives
-    /// space back, if the space taken is more than 4/3 of what live records need and a little. So
-    /// the space stays below 1.5 times that, what one append writes and a few segments, if a step
-    /// follows each append. A step reads 4 MiB at most, or 3 times what was appended since the last
-    /// one.
+    /// space back, if the space taken is more than 4/3 of what live records need and a little. A
+    /// step reads 4 MiB at most, or as much as keeps the space below 3/2 of that, and a little, if
+    /// one follows each append: 3 times what was appended since the last one, 4.5 times what goes.
     ///
     /// A record that cannot be read stays where it is: whoever wants it gets the error.
     ///
     /// # Errors
     /// As for [`Log::append`], of the copies; nothing changed.
     pub fn compact(&self) -> Result<Moves> {
-        self.compact_within(Duration::MAX)
+        self.compact_within(Duration::MAX, 0)
     }
 
-    /// [`Log::compact`] that ends before `limit` is over, as far as can be foreseen: it goes on in
-    /// pieces of 256 KiB as long as one that takes as long as the longest before ends in time. What
-    /// is left is done by the next steps, which may read as much more. The limit does not hold
-    /// while the space is more than twice that of live records.
+    /// [`Log::compact`] for a caller who frees `going` more live records when it has heard of the
+    /// copies. It ends before `limit` is over, as far as can be foreseen: it goes on in pieces of
+    /// 256 KiB as long as one that takes as long as the longest before ends in time. What is left
+    /// is done by the next steps, which may read as much more. The limit does not hold while the
+    /// space is more than 3/2 of what live records need.
     ///
     /// # Errors
     /// As there.
-    pub fn compact_within(&self, limit: Duration) -> Result<Moves> {
+    pub fn compact_within(&self, limit: Duration, going: u64) -> Result<Moves> {
         let mut moves = Moves::default();
+        let record = self.shared.record() as u64;
         let written = self.shared.counters.records_written.load(Relaxed);
         let before = self.shared.compacted_at.load(Relaxed);
-        let recent = written.saturating_sub(before) * self.shared.record() as u64;
-        let mut left = STEP.max(recent.saturating_mul(SHARE));
+        let recent = written.saturating_sub(before).saturating_mul(SHARE);
+        let recent = recent.max(going.saturating_mul(SHARE) * 3 / 2);
+        let mut left = STEP.max(recent.saturating_mul(record));
         let mut time = Time::new(limit);
         let mut done = Vec::new();
         let mut is_late = false;
         'segments: while left > 0 && !is_late {
-            let victim = self.shared.segments.lock().victim(&done);
+            // Copies count twice until the caller has heard of them.
+            let gone = |moves: &Moves| going + moves.len() as u64;
+            let victim = self.shared.segments.lock().victim(&done, gone(&moves));
             let Some(victim) = victim else {
                 break;
             };
             done.push(victim);
             let mut from = Some(0);
             while let Some(start) = from.filter(|_| left > 0) {
-                if !time.has_more() && !self.shared.segments.lock().is_far_too_large() {
-                    is_late = true;
-                    break 'segments;
+                if !time.has_more() {
+                    let segments = self.shared.segments.lock();
+                    if !segments.is_too_large(done.len(), gone(&moves)) {
+                        is_late = true;
+                        break 'segments;
+                    }
                 }
                 let most = left.min(PIECE);
                 let (read, next) = match self.compact_piece(victim, start, most, &mut moves) {
@@ -387,6 +398,12 @@ impl Log {
         // What there was no time for is read by the next steps.
         let until = if is_late { before } else { written };
         self.shared.compacted_at.store(until, Relaxed);
+        self.give_back();
+        Ok(moves)
+    }
+
+    /// Gives space back that free segments take beyond what is needed to go on.
+    pub fn give_back(&self) {
         let mut segments = self.shared.segments.lock();
         let bytes = segments.segment_bytes();
         // Under the lock: nobody takes an extent while its space goes.
@@ -394,8 +411,6 @@ impl Log {
             // Space that cannot be given back is used again.
             let _ = self.shared.storage.release(directory, from, bytes);
         });
-        drop(segments);
-        Ok(moves)
     }
 
     /// Copies records of a segment, of slots `from` on. The bytes read, and where to go on; `None`
@@ -435,7 +450,11 @@ impl Log {
             let from = (slot - first) as usize * size;
             let bytes = &bytes[from..from + size];
             let header = record::header(bytes);
-            if !record::is_whole(bytes) || header.generation != piece.hold.generation {
+            let spot = Spot {
+                directory: piece.directory,
+                at: start + (slot - first) as u64 * size as u64,
+            };
+            if !record::is_whole(bytes, spot) || header.generation != piece.hold.generation {
                 spoil();
                 continue;
             }
@@ -474,6 +493,7 @@ impl Log {
     /// Drops all records.
     pub fn clear(&self) {
         self.shared.segments.lock().clear();
+        self.give_back();
     }
 
     /// What it holds and has done.

@@ -8,6 +8,7 @@
 //! | `files` | scratch files, one in each directory |
 //! | `scratch` | files that a killed process does not leave behind |
 //! | `reader`, `pending` | many reads at once: what memory holds, and what has to wait |
+//! | `pages` | what reads past the page cache need |
 //! | `uring`, `threads` | how that is read |
 //! | `faulty` | a storage that fails on request |
 //! | `record` | the bytes of a record, and its checksum |
@@ -20,6 +21,7 @@
 mod faulty;
 mod files;
 mod log;
+mod pages;
 mod pending;
 mod policy;
 mod reader;
@@ -37,9 +39,9 @@ mod threads;
 mod uring;
 
 pub use faulty::{Faulty, Operation};
-pub use files::Files;
+pub use files::{reads_by, Files};
 pub use log::{Log, LogStats, Moved, Moves, Record};
 pub use policy::Policy;
-pub use reader::{reads_by, ReadBy};
+pub use reader::ReadBy;
 pub use reading::{Reading, Want};
 pub use storage::{ReadAt, ReadFailure, Storage};

@@ -1,6 +1,6 @@
 //! A batch of reads: planned under the lock of the log, and done without one.
 
-use super::record;
+use super::record::{self, Spot};
 use super::segments::Use;
 use super::shared::Shared;
 use super::{ReadAt, ReadFailure};
@@ -195,7 +195,11 @@ impl Shared {
     /// Compares what a record says of itself with what it should be. Its key.
     fn check(&self, item: &Item, bytes: &[u8]) -> Result<i64> {
         let header = record::header(bytes);
-        let what = if !record::is_whole(bytes) {
+        let spot = Spot {
+            directory: item.directory,
+            at: item.at,
+        };
+        let what = if !record::is_whole(bytes, spot) {
             "the checksum of a row on disk is wrong"
         } else if header.generation != item.generation || header.row != item.row {
             "a row on disk is not the one that was written there"

@@ -6,10 +6,26 @@
 /// 0         4            8     12    20
 /// checksum  generation   row   key   floats ..      all little-endian
 /// ```
-/// The checksum is the CRC-32C of all that follows it. The generation is that of the segment, which
-/// changes with each use: a record that an older use left there is not taken for the one that
-/// should have been written over it.
+/// The checksum is the CRC-32C of all that follows it, and of where the record is: a record at a
+/// wrong place is not taken for the one that should be there, be it of the same row. The generation
+/// is that of the segment, which changes with each use: a record that an older use left there is
+/// not taken for the one that should have been written over it.
 pub(super) const HEADER: usize = 20;
+
+/// Where a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    pub(super) directory: usize,
+    /// Its first byte in the file.
+    pub(super) at: u64,
+}
+
+/// The checksum of a record.
+fn checksum(record: &[u8], spot: Spot) -> [u8; 4] {
+    let sum = crc32c::crc32c(&record[4..]);
+    let sum = crc32c::crc32c_append(sum, &(spot.directory as u64).to_le_bytes());
+    crc32c::crc32c_append(sum, &spot.at.to_le_bytes()).to_le_bytes()
+}
 
 /// Bytes of a record of `width` floats.
 pub(super) fn bytes(width: usize) -> usize {
@@ -24,8 +40,8 @@ pub(super) struct Header {
     pub(super) key: i64,
 }
 
-/// Appends a record to `to`.
-pub(super) fn write(to: &mut Vec<u8>, header: Header, floats: &[f32]) {
+/// Appends a record to `to` that will be at `spot`.
+pub(super) fn write(to: &mut Vec<u8>, header: Header, floats: &[f32], spot: Spot) {
     let start = to.len();
     to.resize(start + bytes(floats.len()), 0);
     let record = &mut to[start..];
@@ -36,8 +52,8 @@ pub(super) fn write(to: &mut Vec<u8>, header: Header, floats: &[f32]) {
     for (word, float) in words.iter_mut().zip(floats) {
         *word = float.to_le_bytes();
     }
-    let sum = crc32c::crc32c(&record[4..]);
-    record[..4].copy_from_slice(&sum.to_le_bytes());
+    let sum = checksum(record, spot);
+    record[..4].copy_from_slice(&sum);
 }
 
 /// What a record of at least [`HEADER`] bytes says of itself, right or wrong.
@@ -54,9 +70,9 @@ pub(super) fn header(record: &[u8]) -> Header {
     }
 }
 
-/// Whether the checksum of a record is right.
-pub(super) fn is_whole(record: &[u8]) -> bool {
-    record[..4] == crc32c::crc32c(&record[4..]).to_le_bytes()
+/// Whether the checksum of a record that was read at `spot` is right.
+pub(super) fn is_whole(record: &[u8], spot: Spot) -> bool {
+    record[..4] == checksum(record, spot)
 }
 
 /// Copies the floats of a record.

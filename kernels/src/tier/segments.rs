@@ -131,10 +131,19 @@ impl Segments {
         self.present << self.shift
     }
 
-    /// How many segments may have space before some are compacted: 4/3 of what live records fill,
-    /// an open one in each directory, and two to go on with.
-    fn needed(&self) -> u64 {
-        let filled = (self.live * 4 / 3).div_ceil(u64::from(self.slots()));
+    /// How many segments may have space before some are compacted, when `live` records are: 4/3 of
+    /// what these fill, an open one in each directory, and two to go on with.
+    fn needed(&self, live: u64) -> u64 {
+        self.and_few((live * 4 / 3).div_ceil(u64::from(self.slots())))
+    }
+
+    /// How many segments may have space whatever compaction takes: 3/2 of what `live` records
+    /// fill, and as many more as in [`Segments::needed`].
+    fn most(&self, live: u64) -> u64 {
+        self.and_few((live * 3 / 2).div_ceil(u64::from(self.slots())))
+    }
+
+    fn and_few(&self, filled: u64) -> u64 {
         filled + self.heads.len() as u64 + 2
     }
 
@@ -365,7 +374,7 @@ impl Segments {
     /// does it, `(directory, first byte)`.
     pub(super) fn shrink(&mut self, release: impl Fn(usize, u64)) {
         self.settle();
-        let needed = self.needed();
+        let needed = self.needed(self.live);
         for number in (0..self.list.len()).rev() {
             if self.present <= needed {
                 break;
@@ -380,11 +389,12 @@ impl Segments {
         }
     }
 
-    /// The segment to compact, if the space is more than 4/3 of what live records need and a
-    /// little: the one with the fewest live records that is none of `except`.
-    pub(super) fn victim(&self, except: &[u32]) -> Option<u32> {
-        // Those of `except` will be free as soon as the caller has heard of the copies.
-        if self.present <= self.needed() + except.len() as u64 {
+    /// The segment to compact, if the space will be more than 4/3 of what live records need and a
+    /// little: the one with the fewest live records that is none of `except`. Those will be free as
+    /// soon as the caller has heard of the copies, and `going` live records fewer there.
+    pub(super) fn victim(&self, except: &[u32], going: u64) -> Option<u32> {
+        let live = self.live.saturating_sub(going);
+        if self.present <= self.needed(live) + except.len() as u64 {
             return None;
         }
         let candidates = self.list.iter().enumerate().filter(|(_, segment)| {
@@ -422,10 +432,11 @@ impl Segments {
         (slots, piece)
     }
 
-    /// Whether the space is more than twice what live records need and a little.
-    pub(super) fn is_far_too_large(&self) -> bool {
-        let filled = (self.live * 2).div_ceil(u64::from(self.slots()));
-        self.present > filled + self.heads.len() as u64 + 2
+    /// Whether the space will be more than 3/2 of what live records need and a little, when `done`
+    /// segments are free and `going` live records fewer there.
+    pub(super) fn is_too_large(&self, done: usize, going: u64) -> bool {
+        let live = self.live.saturating_sub(going);
+        self.present > self.most(live) + done as u64
     }
 
     /// A record of a segment cannot be read: it is not compacted as long as it has records.

@@ -1,8 +1,9 @@
 //! Many reads at once without io_uring: on threads that live as long as the batch.
 
-use super::pending::Pending;
+use super::pending::{Pending, Progress};
 use super::ReadFailure;
 use crate::sync::Mutex;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::thread;
 
@@ -16,14 +17,15 @@ pub(super) fn read(threads: usize, reads: Vec<Pending<'_>>) -> Result<(), ReadFa
     let failed: Mutex<Option<ReadFailure>> = Mutex::new(None);
     let work = || loop {
         let next = queue.lock().next();
-        let Some(read) = next else {
+        let Some(mut read) = next else {
             break;
         };
-        if let Err(cause) = read.file.read_exact_at(read.into, read.at) {
+        let number = read.number;
+        if let Err(cause) = complete(&mut read) {
             let mut failed = failed.lock();
-            if failed.as_ref().is_none_or(|first| read.number < first.read) {
+            if failed.as_ref().is_none_or(|first| number < first.read) {
                 *failed = Some(ReadFailure {
-                    read: read.number,
+                    read: number,
                     cause,
                 });
             }
@@ -40,4 +42,20 @@ pub(super) fn read(threads: usize, reads: Vec<Pending<'_>>) -> Result<(), ReadFa
         work();
     });
     failed.into_inner().map_or(Ok(()), Err)
+}
+
+/// Reads until all that is needed is there.
+fn complete(read: &mut Pending<'_>) -> io::Result<()> {
+    while read.needed > 0 {
+        match read.file.read_at(read.into, read.at) {
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(cause),
+            Ok(bytes) => match read.came(bytes) {
+                Progress::Done => break,
+                Progress::Rest => {}
+                Progress::Ended => return Err(io::ErrorKind::UnexpectedEof.into()),
+            },
+        }
+    }
+    Ok(())
 }

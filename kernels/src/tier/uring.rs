@@ -1,6 +1,6 @@
 //! Many reads at once by io_uring: one call of the system for a whole batch.
 
-use super::pending::Pending;
+use super::pending::{Pending, Progress};
 use super::ReadFailure;
 use crate::sync::Mutex;
 use io_uring::{opcode, types::Fd, IoUring, Probe};
@@ -127,19 +127,15 @@ fn run(ring: &mut IoUring, pending: &mut [Pending<'_>]) -> (bool, Result<(), Rea
             let number = completed.user_data() as usize;
             let read = &mut pending[number];
             match completed.result() {
-                result if result > 0 => {
-                    let bytes = (result as usize).min(read.into.len());
-                    read.at += bytes as u64;
-                    read.into = &mut std::mem::take(&mut read.into)[bytes..];
-                    if !read.into.is_empty() {
-                        again.push(number);
-                    }
-                }
-                0 => fail(
-                    read.number,
-                    io::ErrorKind::UnexpectedEof.into(),
-                    &mut failed,
-                ),
+                result if result >= 0 => match read.came(result as usize) {
+                    Progress::Done => {}
+                    Progress::Rest => again.push(number),
+                    Progress::Ended => fail(
+                        read.number,
+                        io::ErrorKind::UnexpectedEof.into(),
+                        &mut failed,
+                    ),
+                },
                 error if [libc::EINTR, libc::EAGAIN].contains(&-error) => again.push(number),
                 error => fail(
                     read.number,

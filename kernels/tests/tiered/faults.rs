@@ -195,6 +195,7 @@ fn directories_that_cannot_be_used_are_refused_when_the_table_is_made() {
         let tier = TierConfig {
             ram_rows: 10,
             directories: vec![directory.clone()],
+            direct: false,
         };
         let error = Table::tiered(config("nowhere", 100), &tier).unwrap_err();
         let path = directory.display().to_string();
@@ -205,6 +206,7 @@ fn directories_that_cannot_be_used_are_refused_when_the_table_is_made() {
         let tier = TierConfig {
             ram_rows,
             directories,
+            direct: false,
         };
         let error = Table::tiered(config("nowhere", 100), &tier).unwrap_err();
         expect(&error, Kind::InvalidArgument, &["table=nowhere"]);
@@ -370,6 +372,7 @@ fn a_table_on_disk_leaves_no_file() {
     let tier = TierConfig {
         ram_rows: 20,
         directories: vec![path.clone()],
+        direct: false,
     };
     let table = Arc::new(Table::tiered(config("clean", 200), &tier).unwrap());
     for start in (0..200).step_by(20) {

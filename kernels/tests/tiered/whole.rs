@@ -227,6 +227,7 @@ fn several_directories_share_the_rows() {
     let tier = TierConfig {
         ram_rows: 200,
         directories: vec![one.0.clone(), other.0.clone()],
+        direct: false,
     };
     let table = Table::tiered(config("both", CAPACITY), &tier).unwrap();
     let memory = trained(in_memory("both", CAPACITY));

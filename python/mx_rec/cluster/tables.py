@@ -27,7 +27,7 @@ from mx_rec.tensorflow.names import resources
 _SLACK_SHARE, _SLACK_ROWS = 0.1, 1024
 
 # Parts of a table on each parameter server: pushes of several workers overlap in different parts.
-PARTS_PER_SERVER = 4
+PARTS_PER_SERVER = 2
 
 # As many buckets as keys have.
 _MOST_PARTS = 4096

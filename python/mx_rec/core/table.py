@@ -14,6 +14,7 @@ from mx_rec.core.table_variable import (TABLE_OP, TableVariable, is_table_variab
                                         table_config_of, table_name_of, table_variable)
 from mx_rec.ops import library
 from mx_rec.util.communication.hccl_ops import get_rank_size
+from mx_rec.util.global_env_conf import reads_past_page_cache
 from mx_rec.util.log import logger
 
 
@@ -274,6 +275,8 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
             "ram_rows": options.device_vocabulary_size + options.host_vocabulary_size,
             "directories": list(options.ssd_data_path),
         }
+        if reads_past_page_cache():
+            config["tier"]["direct"] = True
     track_changes = track_changes and options.is_save
     if track_changes:
         config["track_changes"] = True

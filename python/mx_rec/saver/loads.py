@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+from collections import OrderedDict
 from typing import Any, Dict, List, Optional, Set
 
 import tensorflow as tf
@@ -170,10 +171,13 @@ def tables_to_load(operations: List[TableOps], directory: str) -> List[TableOps]
             if op.table_name in checked:
                 continue
             checked.add(op.table_name)
+            slots = []  # type: List[str]
             for path in directories_of(link, op.table_name):
                 if not os.path.isdir(path):
                     raise _missing(path)
-                _check_layout(op, path, has_manifest)
+                slots.extend(_check_layout(op, path, has_manifest))
+            # A part whose rows were never updated has no slots: those of all parts count.
+            log_other_slots(op.load, list(OrderedDict.fromkeys(slots)))
     return found + new
 
 
@@ -185,8 +189,12 @@ def _chain(directory: str) -> List[str]:
         raise tf.errors.DataLossError(None, None, str(error))
 
 
-def _check_layout(operation: TableOps, path: str, has_manifest: bool) -> None:
-    """Checks one table; `has_manifest` is whether it was saved with a manifest of its own."""
+def _check_layout(operation: TableOps, path: str, has_manifest: bool) -> List[str]:
+    """Checks one table; `has_manifest` is whether it was saved with a manifest of its own.
+
+    Returns:
+        Names of the slots that were saved.
+    """
     config = operation.config
     manifest = os.path.join(path, MANIFEST)
     if has_manifest and not os.path.isfile(manifest):
@@ -202,15 +210,16 @@ def _check_layout(operation: TableOps, path: str, has_manifest: bool) -> None:
         raise tf.errors.InvalidArgumentError(
             None, None, "the table {!r} has dim {}, and {} has {}.".format(
                 operation.name, config["dim"], path, described["dim"]))
+    slots = [slot["name"] for slot in described["slots"]]
     if operation.part is not None:
         # A part takes its own keys alone; the engine counts them.
-        return
+        return slots
     if described["rows"] > config["capacity"]:
         raise tf.errors.ResourceExhaustedError(
             None, None, "the table {!r} has room for {} rows, and {} has {}.".format(
                 operation.name, config["capacity"], path, described["rows"]))
-    log_other_slots(operation.load, [slot["name"] for slot in described["slots"]])
     log_other_sketch(operation.load, path)
+    return slots
 
 
 def verify_tables(operations: List[TableOps], directory: str) -> None:

@@ -1,16 +1,20 @@
 """What another script does not take of a saved table, in the log: slots, and sketches."""
 
+import json
 import os
 import re
-from typing import List, Set
+from typing import Any, List, Set
 
 import tensorflow as tf
 
 from mx_rec.core.table import table_config_of, table_name_of
 from mx_rec.optimizers.user_written import slot_names_of
+from mx_rec.tensorflow.names import tensor_util
 from mx_rec.util.log import logger
 
 _APPLY = re.compile(r"^MxRecApply(LazyAdam|Adagrad|Ftrl|Momentum)(Many)?(By[A-Z][a-z]+|Pooled)?$")
+_PUSH = re.compile(r"^MxRecPush(LazyAdam|Adagrad|Ftrl|Momentum)$")
+_STAGE = "MxRecPartStage"
 # What user-written optimizers update by, and how the types of all updates begin.
 _WRITE = "MxRecWriteRows"
 _UPDATES = ("MxRecApply", _WRITE)
@@ -26,9 +30,29 @@ def log_other_slots(load: tf.Operation, saved: List[str]) -> None:
     A graph without optimizers, as for evaluation, wants none and logs nothing.
 
     Args:
-        load: The load op of a table.
+        load: The load op of a table, or of a part of one that parameter servers hold.
         saved: Names of the slots that the checkpoint has of it.
     """
+    if load.type == _STAGE:
+        name = str(_configurations(load.inputs[0])[0]["name"])
+        wanted = _slots_of_pushes(load.graph, name)
+    else:
+        name = table_name_of(load.inputs[0].op)
+        wanted = _slots_of_updates(load)
+    if not wanted:
+        return
+    missing = [slot for slot in sorted(wanted) if slot not in saved]
+    others = [slot for slot in saved if slot not in wanted]
+    if missing:
+        logger.warning("the table %r was saved without the slots %s: they start fresh in every "
+                       "row.", name, ", ".join(missing))
+    if others:
+        logger.warning("the table %r was saved with the slots %s, which no optimizer of this "
+                       "graph uses: they are ignored.", name, ", ".join(others))
+
+
+def _slots_of_updates(load: tf.Operation) -> Set[str]:
+    """The slots that the updates of a table of this process want."""
     table = load.inputs[0].op
     wanted = set()  # type: Set[str]
     for op in load.graph.get_operations():
@@ -38,16 +62,24 @@ def log_other_slots(load: tf.Operation, saved: List[str]) -> None:
         match = _APPLY.match(op.type)
         wanted.update(_SLOTS[match.group(1)] if match else
                       slot_names_of(op) if op.type == _WRITE else ())
-    if not wanted:
-        return
-    missing = [slot for slot in sorted(wanted) if slot not in saved]
-    others = [slot for slot in saved if slot not in wanted]
-    if missing:
-        logger.warning("the table %r was saved without the slots %s: they start fresh in every "
-                       "row.", table_name_of(table), ", ".join(missing))
-    if others:
-        logger.warning("the table %r was saved with the slots %s, which no optimizer of this "
-                       "graph uses: they are ignored.", table_name_of(table), ", ".join(others))
+    return wanted
+
+
+def _slots_of_pushes(graph: tf.Graph, name: str) -> Set[str]:
+    """The slots that the updates of a table on parameter servers want."""
+    wanted = set()  # type: Set[str]
+    for op in graph.get_operations():
+        match = _PUSH.match(op.type)
+        if match and any(one["name"] == name for tensor in list(op.inputs)[:op.get_attr("N")]
+                         for one in _configurations(tensor)):
+            wanted.update(_SLOTS[match.group(1)])
+    return wanted
+
+
+def _configurations(tensor: tf.Tensor) -> List[Any]:
+    """The configurations in an input of an op on parts, also one of an imported graph."""
+    value = json.loads(tensor_util.constant_value(tensor).tobytes().decode("utf-8"))
+    return value if isinstance(value, list) else [value]
 
 
 def log_other_sketch(load: tf.Operation, directory: str) -> None:

@@ -300,17 +300,14 @@ def _with_ids(nodes: Nodes, plans: List[StockVariable], options: StockTables, kn
         or (is_unlimited(options, plan.name) and not only_known))]
     kept = {name: "the checkpoint has its rows by ids with limits"
             for name in dense if table_name(name, True) not in known}
-    found = id_limits(nodes, [plan.reader for plan in asked
-                              if table_name(plan.name) not in known], kept)
-    made = []  # type: List[StockVariable]
-    for plan in plans:
-        ids = found.get(plan.name)
-        if plan.converts and ids is None and plan in asked:
-            ids = IdLimits(False, "the checkpoint has its rows by ids with limits")
-        if ids is not None and ids.is_lifted and _is_read(nodes, plan):
-            ids = IdLimits(False, "it is also read as a whole")
-        made.append(plan if ids is None else with_ids(plan, ids))
-    return made
+    found = {}  # type: Dict[str, IdLimits]
+    for plan in asked:
+        if table_name(plan.name) in known:
+            found[plan.name] = IdLimits(False, "the checkpoint has its rows by ids with limits")
+        elif _is_read(nodes, plan):
+            found[plan.name] = IdLimits(False, "it is also read as a whole")
+    found.update(id_limits(nodes, [plan.reader for plan in asked if plan.name not in found], kept))
+    return [with_ids(plan, found[plan.name]) if plan.name in found else plan for plan in plans]
 
 
 def _is_read(nodes: Nodes, plan: StockVariable) -> bool:

@@ -24,13 +24,16 @@ ASSERTION = "assertion"
 _HASHES = ("StringToHashBucketFast", "StringToHashBucketStrong", "StringToHashBucket")
 _MODULOS = ("FloorMod", "Mod", "TruncateMod")
 
-# Ops that pass ids on: which inputs are ids, and which output has them. None is all but the last.
+_ALL, _ALL_BUT_THE_LAST = None, ()  # type: None, Tuple[int, ...]
+
+# Ops that pass ids on: which inputs are ids, and which output has them.
 _CARRIERS = {
     "Identity": ((0,), 0), "StopGradient": ((0,), 0), "Reshape": ((0,), 0), "Squeeze": ((0,), 0),
     "ExpandDims": ((0,), 0), "StridedSlice": ((0,), 0), "Slice": ((0,), 0), "Gather": ((0,), 0),
     "GatherV2": ((0,), 0), "GatherNd": ((0,), 0), "Transpose": ((0,), 0), "Tile": ((0,), 0),
     "Select": ((1, 2), 0), "SelectV2": ((1, 2), 0), "SparseFillEmptyRows": ((1, 3), 1),
-    "Unique": ((0,), 0), "UniqueV2": ((0,), 0), "ConcatV2": (None, 0),
+    "Unique": ((0,), 0), "UniqueV2": ((0,), 0),
+    "Pack": (_ALL, 0), "ConcatV2": (_ALL_BUT_THE_LAST, 0),
 }  # type: Dict[str, Tuple[Optional[Tuple[int, ...]], int]]
 # Those of which a second one can be made, for readers whose ids have a limit.
 COPIED = frozenset(("Identity", "StopGradient", "Reshape", "Squeeze", "ExpandDims", "StridedSlice",
@@ -155,9 +158,9 @@ def passed(node: Any, position: int, nodes: Nodes) -> Optional[Output]:
     if carrier is None:
         return None
     inputs, output = carrier
-    if position in (inputs if inputs is not None else range(len(nodes.inputs[node.name]) - 1)):
-        return str(node.name), output
-    return None
+    if inputs == _ALL_BUT_THE_LAST:
+        inputs = tuple(range(len(nodes.inputs[node.name]) - 1))
+    return (str(node.name), output) if inputs is _ALL or position in inputs else None
 
 
 def _is_indifferent(nodes: Nodes, node: Any, position: int) -> bool:

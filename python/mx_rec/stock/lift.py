@@ -5,8 +5,8 @@ from typing import Any, Dict, Iterable, List, Optional
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
-from mx_rec.stock.id_limits import (ASSERTION, BUCKETS, CROSS, DEFAULT, ID_END, IdPaths, Limit,
-                                    Reader)
+from mx_rec.stock.id_limits import (ASSERTION, BUCKETS, COPIED, CROSS, DEFAULT, ID_END, IdPaths,
+                                    Limit, Reader)
 from mx_rec.stock.nodes import Nodes
 from mx_rec.stock.wiring import in_place_of
 
@@ -86,6 +86,9 @@ class _Lift:
         if paths.is_alone(further):
             consumer._update_input(position, new)  # pylint: disable=protected-access
             return
+        if consumer.type not in COPIED:
+            raise RuntimeError("{} ({}) takes ids with and without limits, which the plan should "
+                               "not have allowed.".format(name, consumer.type))
         inputs = list(consumer.inputs)
         inputs[position] = new
         made = _copy(consumer, inputs, {})

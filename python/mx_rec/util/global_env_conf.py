@@ -127,6 +127,17 @@ def fuses_lookups() -> bool:
     return _option("MXREC_FUSE_LOOKUPS", _SWITCH, "1") == "1"
 
 
+def reads_past_page_cache() -> bool:
+    """Whether rows on disk are read past the page cache (O_DIRECT): MXREC_SSD_DIRECT, 0 by default.
+
+    It is read when a table is made, which keeps it.
+
+    Raises:
+        ValueError: If the variable is neither 0 nor 1.
+    """
+    return _option("MXREC_SSD_DIRECT", _SWITCH, "0") == "1"
+
+
 def _switch(name: str) -> bool:
     return _option(name, _SWITCH, "0") == "1"
 

@@ -119,4 +119,5 @@ def is_unlimited(options: StockTables, name: str) -> bool:
     return any(re.match(one, name) for one in names)
 
 
-__all__ = ["LEAST_ROWS", "StockTables", "checked_options", "is_chosen", "is_unlimited"]  # type: List[str]
+__all__ = ["LEAST_ROWS", "StockTables", "checked_options", "is_chosen",
+           "is_unlimited"]  # type: List[str]

@@ -198,17 +198,29 @@ impl OpKernel for ClaimMany {
         let (offsets, inverses) = (lists.list(2)?, lists.list(3)?);
         let mut late = Vec::new();
         let prepared = offsets.iter().zip(&inverses);
-        for (at, ((table, input), (offsets, inverse))) in
-            tables.iter().zip(&inputs).zip(prepared).enumerate()
-        {
+        let claims = || tables.iter().zip(&inputs).zip(prepared.clone()).enumerate();
+        let may_be_prepared = |input: &Input, offsets: &Input, inverse: &Input| {
+            offsets.rank() == 1 && inverse.dims() == input.dims()
+        };
+        // What is refused is refused before the first member enters its keys.
+        for (at, ((table, input), (offsets, inverse))) in claims() {
+            on(table, || {
+                if !may_be_prepared(input, offsets, inverse) {
+                    return Ok(());
+                }
+                let (given, _) = (offsets.values::<i64>()?, inverse.values::<i32>()?);
+                // The op is made once for each group of a session.
+                let lookup = std::ptr::from_ref(self).addr().wrapping_add(at);
+                table.expect_claim(lookup, ids(input)?, given, self.limit)
+            })?;
+        }
+        for (at, ((table, input), (offsets, inverse))) in claims() {
             let is_claimed = on(table, || {
-                if offsets.rank() != 1 || inverse.dims() != input.dims() {
+                if !may_be_prepared(input, offsets, inverse) {
                     return Ok(false);
                 }
                 let (given, places) = (offsets.values::<i64>()?, inverse.values::<i32>()?);
-                // The op is made once for each group of a session.
-                let lookup = std::ptr::from_ref(self).addr().wrapping_add(at);
-                table.claim_of(lookup, pool()?, ids(input)?, given, self.limit, places)
+                table.claim_expected(pool()?, ids(input)?, given, self.limit, places)
             })?;
             if !is_claimed {
                 late.push(at);

@@ -32,7 +32,8 @@ impl OpKernel for MakeTable {
               2^40): keys that are counted before they get rows then share so many bytes, in which \
               some are counted too high; with 0 each has an exact counter. It may have tier, an \
               object with ram_rows (1 to 2000000000) and directories (one or more): rows beyond \
-              ram_rows are then in files there, which hold nothing that outlives the table.",
+              ram_rows are then in files there, which hold nothing that outlives the table. With \
+              direct: true in it they are read past the page cache.",
         inputs: &[
             Arg {
                 name: "config",

@@ -137,3 +137,63 @@ fn a_key_gets_a_row_when_it_was_counted_often_enough_and_loses_it_when_it_is_old
     assert_eq!(got[0].values::<i64>(), [1, 2]);
     assert_eq!(table.rows(&session), [(2, vec![0.5; DIM])]);
 }
+
+/// Before: the members before the refused one had got their keys.
+#[test]
+#[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
+fn a_claim_of_many_that_is_refused_for_want_of_memory_enters_no_key() {
+    const BATCH: i64 = 100;
+    let graph = Graph::new();
+    let tier = json!({"ram_rows": BATCH * 3 / 2, "directories": [std::env::temp_dir()]});
+    let tables = [
+        Table::new(&graph, "roomy", json!({"capacity": 100_000})),
+        Table::new(
+            &graph,
+            "crowded",
+            json!({"capacity": 100_000, "tier": tier}),
+        ),
+    ];
+    let ids = graph.placeholder::<i64>(&None);
+    let handles = tables.map(|table| table.handle);
+    let both = [ids, ids];
+    let prepare = graph
+        .node("MxRecPrepareMany")
+        .inputs(&handles)
+        .inputs(&both);
+    let prepare = prepare.finish().expect("MxRecPrepareMany");
+    let offsets = [(); 2].map(|()| graph.placeholder::<i64>(&None));
+    let places = [(); 2].map(|()| graph.placeholder::<i32>(&None));
+    let claim = graph.node("MxRecClaimMany").inputs(&handles).inputs(&both);
+    let claim = claim.inputs(&offsets).inputs(&places).finish();
+    let claim = claim.expect("MxRecClaimMany").output(0);
+    let session = Session::new(&graph).expect("a session");
+    let ahead = |at: i64| {
+        let keys: Vec<i64> = (at * BATCH..(at + 1) * BATCH).collect();
+        let keys = Tensor::vector(&keys);
+        let outputs = [0, 1, 2, 3].map(|at| prepare.output(at));
+        let found = session.run(&[(ids, &keys)], &outputs, &[]);
+        (keys, found.expect("MxRecPrepareMany"))
+    };
+    let sizes = || tables.map(|table| table.size(&session));
+    let mut refused = 0;
+    let mut now = ahead(0);
+    for step in 1..60 {
+        let next = ahead(step);
+        let (keys, found) = &now;
+        let mut feeds = vec![(ids, keys)];
+        feeds.extend(offsets.into_iter().chain(places).zip(found));
+        let before = sizes();
+        if let Err(error) = session.run(&feeds, &[claim], &[]) {
+            let text = error.to_string();
+            for named in ["device_vocabulary_size", "table 'crowded'", "batches ahead"] {
+                assert!(text.contains(named), "{text}");
+            }
+            assert_eq!(sizes(), before, "step {step}");
+            refused += 1;
+            session.run(&feeds, &[claim], &[]).expect("the step again");
+        }
+        assert_eq!(sizes(), [step * BATCH; 2]);
+        now = next;
+    }
+    assert!((2..=4).contains(&refused), "{refused}");
+}
