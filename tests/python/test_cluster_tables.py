@@ -150,15 +150,17 @@ print("read", said(lambda: tf.compat.v1.graph_util.convert_variables_to_constant
     None, tf.compat.v1.get_default_graph().as_graph_def(), [read.op.name])))
 print("object", said(lambda: tf.train.Checkpoint(step=tf.compat.v1.train.get_or_create_global_step()).write(
     "/tmp/never", session=tf.compat.v1.Session())))
+print("saved", said(lambda: tf.compat.v1.saved_model.Builder(os.environ["EXPORT"]).add_meta_graph_and_variables(
+    tf.compat.v1.Session(), ["serve"])))
 """
 
 
-def test_what_does_not_work_on_servers_yet_is_refused_by_name():
+def test_what_does_not_work_on_servers_yet_is_refused_by_name(tmp_path):
     # No process is asked for anything: the graph is refused while it is built.
     cases = dict(sketch="admission_sketch_bytes", default="serving_default_value", cond="tf.cond",
                  stock="AdagradOptimizer", own="RMSPropOptimizer", update="tf.cond", warm="warm start", freeze="freez", read="freez",
-                 object="tf.train.Checkpoint")
-    with Job(REFUSED, ps=1) as job:
+                 object="tf.train.Checkpoint", saved="export of a SavedModel")
+    with Job(REFUSED, ps=1, EXPORT=str(tmp_path / "model")) as job:
         lines = dict(line.split(" ", 1) for line in job.worker().strip().splitlines())
     for case, words in cases.items():
         named = "'other'" if case == "sketch" else "items"
