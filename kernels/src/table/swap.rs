@@ -134,24 +134,32 @@ mod tests {
         row[0] as u32
     }
 
-    /// Restores some hundred times in both orders of the tables, beside readers and steps. Each
+    /// Restores some hundred times in both orders of the tables, beside readers and steps, and then
+    /// until the readers have seen some of it: on a busy machine they may get no time before. Each
     /// stamp comes once, so that whoever reads the same one twice from a table knows what the other
     /// table had between. Returns how many stamps were seen so, and how often the other table had
     /// another one.
     fn torn(swap: impl Fn(Vec<(&Table, BuiltContent)>) + Sync) -> (usize, usize) {
         const RESTORES: u32 = 600;
+        const ENOUGH: usize = 10;
         let tables = [table("a"), table("b")];
         let (next, seen, torn) = (AtomicU32::new(1), AtomicUsize::new(0), AtomicUsize::new(0));
         let over = AtomicBool::new(false);
         let until = Instant::now() + Duration::from_secs(60);
         thread::scope(|scope| {
             let restorers = [[0, 1], [1, 0]].map(|order| {
-                let (tables, next, swap) = (&tables, &next, &swap);
+                let (tables, next, seen, swap) = (&tables, &next, &seen, &swap);
                 scope.spawn(move || {
                     let pool = Pool::new(1).unwrap();
                     loop {
                         let stamp = next.fetch_add(1, SeqCst);
-                        if stamp > RESTORES || Instant::now() > until {
+                        if stamp > RESTORES {
+                            if seen.load(SeqCst) >= ENOUGH {
+                                break;
+                            }
+                            thread::sleep(Duration::from_millis(1));
+                        }
+                        if Instant::now() > until {
                             break;
                         }
                         let tables = order.map(|at| &*tables[at]);
@@ -169,10 +177,9 @@ mod tests {
                         let between = stamp(&tables[order[1]], &pool);
                         if stamp(&tables[order[0]], &pool) == first {
                             torn.fetch_add(usize::from(between != first), SeqCst);
-                            stamps.insert(first);
+                            seen.fetch_add(usize::from(stamps.insert(first)), SeqCst);
                         }
                     }
-                    seen.fetch_add(stamps.len(), SeqCst);
                 });
                 scope.spawn(move || {
                     let pool = Pool::new(2).unwrap();
