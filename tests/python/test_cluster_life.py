@@ -7,6 +7,7 @@ import time
 import pytest
 
 from cluster_cases import RUN, Job, run_alone
+from mx_rec.cluster.tables import PARTS_PER_SERVER
 from test_cluster_tables import assert_same, trained
 
 
@@ -28,8 +29,8 @@ def test_checkpoints_of_any_number_of_servers_are_those_of_any_other_and_of_one_
         saved = found["rows"]
         first += 4
         tables = sorted(os.listdir(str(tmp_path / "model" / ("sparse-model.ckpt-%d" % first))))
-        expected = [table + "-part-%05d-of-%05d" % (part, 4 * servers) for table in ("items", "users")
-                    for part in range(4 * servers)] if servers else ["items", "users"]
+        expected = [table + "-part-%05d-of-%05d" % (part, PARTS_PER_SERVER * servers) for table in ("items", "users")
+                    for part in range(PARTS_PER_SERVER * servers)] if servers else ["items", "users"]
         assert tables == sorted(expected + ["manifest.json"])
     assert_same(found, alone)
 

@@ -221,11 +221,12 @@ pub fn stitch(pool: &Pool, sent: &[f32], lookups: Vec<StitchTo<'_>>) -> Result<(
 }
 
 /// Copies rows to some of the ids of a lookup: its rows, dim, places and room.
-fn stitch_some(
-    (rows, dim, places, out): (&Vec<&[f32]>, usize, &[i32], &mut [f32]),
-) -> Result<()> {
+fn stitch_some((rows, dim, places, out): (&Vec<&[f32]>, usize, &[i32], &mut [f32])) -> Result<()> {
     for (&place, out) in places.iter().zip(out.chunks_exact_mut(dim)) {
-        match usize::try_from(place).ok().and_then(|place| rows.get(place)) {
+        match usize::try_from(place)
+            .ok()
+            .and_then(|place| rows.get(place))
+        {
             Some(row) => out.copy_from_slice(row),
             None if place == -1 => out.fill(0.0),
             None => return Err(out_of_range(place, rows.len())),
@@ -321,6 +322,31 @@ mod tests {
     }
 
     #[test]
+    fn batches_that_are_split_together_are_split_as_if_alone() -> Result<()> {
+        let (pool, splitter) = (Pool::new(3)?, Splitter::new()?);
+        let ids = ids();
+        // Small ones alone, and beside a large one.
+        for sizes in [&[9_000, 0, 20_000, 12_000][..], &[50, 60_000, 3_000]] {
+            let starts = sizes.iter().enumerate();
+            let batches: Vec<&[i64]> = starts.map(|(at, size)| &ids[at..at + size]).collect();
+            let mut places: Vec<Vec<i32>> = sizes.iter().map(|&size| vec![7; size]).collect();
+            let asked = batches.iter().zip(&mut places);
+            let asked = asked.map(|(ids, places)| (Ids::I64(ids), &mut places[..]));
+            let found = splitter.split_each(&pool, asked.collect(), 3)?;
+            assert_eq!(found.len(), sizes.len());
+            for ((ids, found), places) in batches.iter().zip(found).zip(places) {
+                let mut alone = vec![8; ids.len()];
+                let expected = splitter.split(&pool, Ids::I64(ids), 3, &mut alone)?;
+                assert_eq!((found, places), (expected, alone));
+            }
+        }
+        let mut places = vec![0; 3];
+        let asked = vec![(Ids::I64(&ids[..3]), &mut places[..2])];
+        assert!(splitter.split_each(&pool, asked, 3).is_err());
+        Ok(())
+    }
+
+    #[test]
     fn a_batch_of_nothing_has_no_keys() -> Result<()> {
         let (pool, splitter) = (Pool::new(2)?, Splitter::new()?);
         for ids in [&[][..], &[PADDING, PADDING]] {
@@ -355,6 +381,46 @@ mod tests {
         stitch(&pool, &rows, lookups)?;
         assert_eq!(a, [12.0, 0.0, 10.0, 11.0]);
         assert_eq!(b, [22.0, 23.0, 20.0, 21.0, 24.0, 25.0]);
+        Ok(())
+    }
+
+    #[test]
+    fn lookups_that_are_stitched_by_several_threads_get_their_own_rows() -> Result<()> {
+        let dim = 4;
+        let rows: Vec<f32> = (0..300 * dim).map(|at| at as f32).collect();
+        let places = |seed: usize, n: usize| -> Vec<i32> {
+            (0..n)
+                .map(|at| ((at * 7 + seed) % 101) as i32 - 1)
+                .collect()
+        };
+        // The last one is shared among the threads.
+        let all: Vec<Vec<i32>> = vec![places(1, 5_000), places(2, 4_000), places(3, 40_000)];
+        let run = |threads| -> Result<Vec<Vec<f32>>> {
+            let pool = Pool::new(threads)?;
+            let room = all.iter().map(|places| vec![-1.0; places.len() * dim]);
+            let mut outs: Vec<Vec<f32>> = room.collect();
+            let lookups = all.iter().zip(&mut outs).map(|(places, out)| StitchTo {
+                dim,
+                counts: &[60, 40],
+                places,
+                out,
+            });
+            stitch(&pool, &rows, lookups.collect())?;
+            Ok(outs)
+        };
+        let one = run(1)?;
+        assert_eq!(one, run(3)?);
+        for (lookup, (places, out)) in all.iter().zip(&one).enumerate() {
+            for (&place, out) in places.iter().zip(out.chunks(dim)) {
+                // Rows 0 to 179 are of the first part, 60 of each lookup.
+                let row = |place: usize| match place {
+                    0..60 => lookup * 60 + place,
+                    _ => 180 + lookup * 40 + place - 60,
+                };
+                let expected = usize::try_from(place).map_or(0.0, |at| (row(at) * dim) as f32);
+                assert_eq!(out[0], expected);
+            }
+        }
         Ok(())
     }
 
