@@ -103,10 +103,11 @@ def join_again(graph: tf.Graph, taken: Sequence[Sequence[tf.Tensor]]) -> None:
                     continue
                 with in_place_of(graph, together[0]):
                     lists = make(together)
+                # Those of evaluation may have moved: their ids are what moves.
+                set_movable(lists[0][0].op, any(op.get_attr(MOVABLE_ATTRIBUTE) for op in together))
                 for at, op in enumerate(together):
                     set_movable(op, False)
                     replace_each(op, [values[at] for values in lists])
-                set_movable(lists[0][0].op, True)
 
 
 def claim_together(graph: tf.Graph, claims: Sequence[Claim]) -> List[Claim]:

@@ -25,6 +25,9 @@ _FIND = "MxRecFindPooled"
 # The ops that resolve the keys of many tables.
 _RESOLVERS = ("MxRecIdOffsetMany", "MxRecClaimMany")
 
+# What gives nothing from outside: a run can always have it.
+_NO_SOURCES = ("Assert", "Const", "NoOp", TABLE_OP)
+
 # What reads a tensor and not its values, and may be left over.
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 
@@ -69,7 +72,7 @@ def _key(op: tf.Operation, above: Set[tf.Operation]) -> Optional[Any]:
         op: The lookup.
         above: All ops that it depends on, but for its table.
     """
-    sources = frozenset(one for one in above if one.type not in ("Const", TABLE_OP)
+    sources = frozenset(one for one in above if one.type not in _NO_SOURCES
                         and (not one.inputs or _is_stateful(one)))
     if op.type == _FIND:
         ends = _ends(op)
