@@ -23,7 +23,7 @@ ONE_SHOT = "one_shot"
 # The ops that look up by ids, of those that graph modification may move.
 TRAINING_LOOKUPS = ("MxRecIdOffset", "MxRecIdOffsetMany", "MxRecObserve")
 _LOOKUPS = TRAINING_LOOKUPS + ("MxRecFind", "MxRecFindMany", "MxRecFindPooled",
-                               "MxRecDistinctSplit")
+                               "MxRecFindPooledMany", "MxRecDistinctSplit")
 
 # What the text of a plan calls lookups of a kind.
 _SPOKEN = {EVAL: "evaluation lookup", SPLIT: "lookup on parameter servers"}
