@@ -140,3 +140,50 @@ first, last =""", 1)
         assert found["before"] == expected
         assert time.time() - started > 3
         assert trained(job.finish("worker", 0))["before"] == expected
+
+
+# Where the chief ends itself in its third save: the directory is there, all parts are written, the tables are in
+# their place but the variables are not, and all files are there but the state file does not name them.
+IN_A_SAVE = LONG.replace("first, last =", """
+import signal
+from mx_rec.saver import commit, saver
+saves, place = [], os.environ.get("DIES")
+
+def dying(stock, at, behind):
+    def run(*args, **kwargs):
+        if place != at:
+            return stock(*args, **kwargs)
+        saves.append(at)
+        if len(saves) == 3 and not behind:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = stock(*args, **kwargs)
+        if len(saves) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    return run
+
+commit.Staging.__init__ = dying(commit.Staging.__init__, "begun", True)
+for at, behind in (("written", False), ("placed", True)):
+    commit.Staging.commit = dying(commit.Staging.commit, at, behind)
+saver.sync_dense = dying(saver.sync_dense, "unnamed", True)
+first, last =""", 1)
+
+
+@pytest.mark.parametrize("place", [
+    pytest.param("begun", marks=pytest.mark.slow), "written", "placed",
+    pytest.param("unnamed", marks=pytest.mark.slow)])
+def test_a_chief_that_is_killed_in_a_save_goes_on_from_the_newest_complete_checkpoint(tmp_path, place):
+    """Saves are of steps 0, 10 and 20: the third does not end, so the newest is that of step 10."""
+    model = str(tmp_path / "model")
+    with Job(IN_A_SAVE, ps=2, CHECKPOINTS=model, SAVE="10", LAST="30") as job:
+        chief = job.start("worker", 0, DIES=place)
+        said = chief.communicate(timeout=60)[0].decode()
+        assert chief.returncode == -9, job.failure("worker", 0)
+        assert "step 19" in said and "step 20" not in said
+        found = trained(job.worker(FIRST="10", BEFORE="1"))
+    expected = trained(run_alone(RUN, LAST="10"))
+    assert found["before"] == expected["rows"]
+    assert found["step"] == 30
+    assert_same(found, trained(run_alone(RUN, LAST="30")))
+    # What the save left is no checkpoint, and it is gone or replaced.
+    assert not [name for name in os.listdir(model) if name.startswith(".")]

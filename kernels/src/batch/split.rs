@@ -340,7 +340,7 @@ mod tests {
                 assert_eq!((found, places), (expected, alone));
             }
         }
-        let mut places = vec![0; 3];
+        let mut places = [0; 3];
         let asked = vec![(Ids::I64(&ids[..3]), &mut places[..2])];
         assert!(splitter.split_each(&pool, asked, 3).is_err());
         Ok(())
