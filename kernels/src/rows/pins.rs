@@ -1,6 +1,6 @@
 //! Which frames of memory keep their rows: those that a lease or a verb has asked for.
 
-use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use crate::sync::Mutex;
 use std::sync::Arc;
 
@@ -101,6 +101,50 @@ impl Pinned {
             Held::Frames(frames) => 4 * frames.capacity(),
             Held::All => 0,
         }
+    }
+}
+
+/// Pins of a lease, which lends them to verbs that use its rows.
+pub(crate) struct LeasePins(Arc<Lent>);
+
+/// Pins that were borrowed from a lease.
+pub(crate) struct Lent {
+    pub(super) pinned: Pinned,
+    /// The lease has ended, or has given its rows up. Its rows may be freed from then on.
+    is_over: AtomicBool,
+}
+
+impl LeasePins {
+    /// Those of a lease that begins.
+    pub(crate) fn new(pinned: Pinned) -> LeasePins {
+        LeasePins(Arc::new(Lent {
+            pinned,
+            is_over: AtomicBool::new(false),
+        }))
+    }
+
+    /// Keeps the rows in memory beyond the end of the lease.
+    pub(crate) fn lend(&self) -> Arc<Lent> {
+        Arc::clone(&self.0)
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.pinned.bytes()
+    }
+}
+
+impl Drop for LeasePins {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Relaxed);
+    }
+}
+
+impl Lent {
+    /// Whether the lease has ended. Whoever has the content locked knows then that none of its rows
+    /// was freed before.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Relaxed)
     }
 }
 

@@ -12,7 +12,7 @@
 
 use super::buffers::Buffers;
 use super::in_memory::InMemory;
-use super::pins::{Pinned, Pins};
+use super::pins::{Lent, Pinned, Pins};
 use super::setup::TierSetup;
 use super::{ReadRows, RowPart};
 use crate::mem::{OwnedRows, Slab, NONE};
@@ -253,6 +253,11 @@ impl Tiered {
     /// Whether these are pins of so many rows that are all in memory, of this content.
     pub(crate) fn is_pinned(&self, pinned: &Pinned, rows: usize) -> bool {
         pinned.holds(&self.pins, rows)
+    }
+
+    /// Whether a lease of so many offsets that is not over keeps the rows of all of them in memory.
+    pub(crate) fn is_leased(&self, lent: &Lent, offsets: usize) -> bool {
+        !lent.is_over() && self.is_pinned(&lent.pinned, offsets)
     }
 
     /// The frames of those of some rows that are in memory.
