@@ -7,7 +7,6 @@
 use super::consumers::Consumers;
 use super::graph_def::{Graph, InputSource, Node};
 use super::library::Library;
-use super::plan::LookupKind;
 use super::slice::{Slicer, Verdict};
 use mx_rec_kernels::Result;
 use std::collections::HashSet;
@@ -27,10 +26,10 @@ pub(super) fn moving<'a>(
     consumers: &Consumers,
     slices: &mut Slicer<'_, 'a>,
     library: &mut Library<'a>,
-    (lookup, kind, get_next): (usize, LookupKind, usize),
+    (lookup, get_next): (usize, usize),
 ) -> Result<Vec<MovingBags>> {
     let (mut found, mut seen) = (Vec::new(), HashSet::new());
-    for (reader, place) in described(graph, consumers, lookup, kind)? {
+    for (reader, place) in described(graph, consumers, lookup)? {
         let node = graph.node(reader)?;
         let Some(input) = graph.data_input(node, place) else {
             continue;
@@ -69,14 +68,11 @@ fn described(
     graph: &Graph<'_>,
     consumers: &Consumers,
     lookup: usize,
-    kind: LookupKind,
 ) -> Result<Vec<(usize, usize)>> {
-    let resolvers = match kind {
-        LookupKind::Eval if graph.node(lookup)?.op == "MxRecFindPooled" => {
-            return Ok(vec![(lookup, 3), (lookup, 5)]);
-        }
-        LookupKind::Train => vec![lookup],
-        LookupKind::Admit => {
+    let resolvers = match graph.node(lookup)?.op {
+        "MxRecFindPooled" => return Ok(vec![(lookup, 3), (lookup, 5)]),
+        "MxRecIdOffset" => vec![lookup],
+        "MxRecObserve" => {
             let readings = consumers.of(graph, lookup, 1)?;
             let places = readings.iter().filter(|one| one.place == 2);
             let mut found = Vec::new();
@@ -87,7 +83,7 @@ fn described(
             }
             found
         }
-        LookupKind::Eval | LookupKind::Split => Vec::new(),
+        _ => Vec::new(),
     };
     let mut found = Vec::new();
     for resolver in resolvers {

@@ -334,7 +334,7 @@ impl<'g, 'a> Planner<'g, 'a> {
                 &self.consumers,
                 &mut self.slices,
                 &mut self.library,
-                (at, kind, get_next),
+                (at, get_next),
             )?,
         };
         let moving = MovingLookup {
