@@ -136,9 +136,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
     fuse_sums(graph, plan.sums)
     fuse_concats(graph, plan.concats)
     read_rest(graph, [name for name, _ in fused])
-    for tables in pool_together(graph):
-        logger.info("graph modification: %d pooled lookups share an op, of the tables %s",
-                    len(tables), ", ".join(map(repr, sorted(set(tables)))))
+    pooled = pool_together(graph)
     with graph.as_default(), graph.control_dependencies(None):
         for mode, found in by_mode.items():
             _set_mode(state, mode, found, by_mode[not mode])
@@ -155,6 +153,9 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
     for concat in plan.concats:
         logger.info("graph modification: the concatenation %s of %d lookups %s: %s", concat.node,
                     len(concat.parts), "is fused" if concat.fuses else "stays", concat.reason)
+    for tables in pooled:
+        logger.info("graph modification: one op reads the rows of %d pooled lookups of the tables "
+                    "%s", len(tables), ", ".join(map(repr, sorted(set(tables)))))
     if dump_graph:
         _dump(before, graph, plan)
 
