@@ -46,6 +46,10 @@ def _run(code, arguments, environment, out, errors):
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     try:
         exec(compile(code, "<string>", "exec"), main.__dict__)  # pylint: disable=exec-used
+    except Exception:  # pylint: disable=broad-except
+        # As an interpreter does; multiprocessing would print the error past the program's hook.
+        sys.excepthook(*sys.exc_info())
+        raise SystemExit(1)
     finally:
         sys.stdout.flush()
         atexit._run_exitfuncs()  # pylint: disable=protected-access
