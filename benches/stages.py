@@ -1,9 +1,9 @@
 """Where the time of a step goes: the ops of traced steps, by what they do, as stacked bars.
 
 Of P17, P18, P19 and P24 (Zipf ids) it trains four sides from pipelines of their own: the peer, ours
-with a lookup a table, ours looked up by one op (bags: the same as before), and the first of these
-with its graph modified. A bar is the sum of the times of a step's ops, which run on several
-threads; the mark beside it is how long an untraced step took.
+with a lookup a table, ours looked up by one op, and the first of these with its graph modified. A
+bar is the sum of the times of a step's ops, which run on several threads; the mark beside it is how
+long an untraced step took.
 """
 
 import argparse
@@ -70,8 +70,6 @@ def traced(short):
         sides = []
         for name, kind in staged.KINDS:
             side = make(kind)
-            if side is None:
-                continue
             side.start(arrays)
             sides.append(dict(measured(side), name=name))
             side.session.close()

@@ -14,13 +14,15 @@ PEER = "embedding_lookup + reduce_sum"
 
 
 def pooled(sizes, draw):
-    """P19: sparse_lookup_pooled and our LazyAdam beside dense variables, reduce_sum and contrib's.
+    """P19: pooled lookups and our LazyAdam beside dense variables, reduce_sum and contrib's.
+
+    Ours are a sparse_lookup_pooled a table and, with tables of its own, sparse_lookup_pooled_many.
 
     Args:
         sizes: the standard sizes, of which the repetitions are taken.
         draw: "z": Zipf 1.05 ids, of each table its own.
     """
-    from mx_rec.core.embedding import sparse_lookup_pooled
+    from mx_rec.core.embedding import sparse_lookup_pooled, sparse_lookup_pooled_many
     from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
     bags, length, rows = (4096, 20, 200000) if sizes is workload.STANDARD else (64, 20, 4096)
@@ -28,33 +30,41 @@ def pooled(sizes, draw):
                          sizes.warmup, sizes.calls)
     which = tf.compat.v1.placeholder(tf.int32, [])
     sides = {name: [] for name in ("ours", "found", "peer")}
-    fillings, held, tables, variables, drawn = [], [], [], [], []
+    fillings, held, tables, grouped, variables, drawn = [], [], [], [], [], []
+    chosen = []
     for number in range(TABLES):
         variable = dense_variable(own, "dense_%d" % number)
-        table = Ours(own, "bags_%d" % number)
+        table, other = Ours(own, "bags_%d" % number), Ours(own, "grouped_%d" % number)
         batches = workload.id_batches(own, draw, seed=2 + 10 * number)
         ids = Held(batches.reshape(-1, bags, length), "ids_%d" % number)
         fillings.append(Filling(variable, workload.key_order(own), table.assign))
+        fillings.append(Filling(variable, workload.key_order(own), other.assign))
         held.append(ids)
         drawn.append(batches)
         tables.append(table)
+        grouped.append(other.table)
         variables.append(variable)
         batch = ids.value[which]
+        chosen.append(batch)
         sides["ours"].append(sparse_lookup_pooled(table.table, batch))
         sides["found"].append(sparse_lookup_pooled(table.table, batch, is_train=False))
         sides["peer"].append(tf.reduce_sum(tf.nn.embedding_lookup(variable, batch), axis=1))
+
+    sides["many"] = sparse_lookup_pooled_many(grouped, chosen)
+    sides["many found"] = sparse_lookup_pooled_many(grouped, chosen, is_train=False)
 
     # The forms share one fetch each that needs every vector: a tf.group would be pruned.
     ends = {name: tf.add_n([tf.reduce_sum(one[-1]) for one in vectors])
             for name, vectors in sides.items()}
     losses = {name: tf.add_n([tf.nn.l2_loss(one) for one in sides[name]])
-              for name in ("ours", "peer")}
-    over = [table.variable for table in tables]
+              for name in ("ours", "many", "peer")}
     steps = {
-        "ours": create_hash_optimizer(RATE).apply_gradients(
-            zip(tf.gradients(losses["ours"], over), over)),
         "peer": tf.contrib.opt.LazyAdamOptimizer(RATE).minimize(losses["peer"], var_list=variables),
     }
+    for name, over in (("ours", [table.variable for table in tables]),
+                       ("many", [table.variable for table in grouped])):
+        steps[name] = create_hash_optimizer(RATE).apply_gradients(
+            zip(tf.gradients(losses[name], over), over))
     floors = [floor_of_lookups(batch), floor_of_steps(batch, [[bags, 32]] * TABLES)]
     drawn = np.stack(drawn, axis=1)
     works = [limits.Limit(drawn, rows, 32, work, bag=length) for work in ("read", "read,update")]
@@ -71,22 +81,30 @@ def pooled(sizes, draw):
                 [_runner(running, fetch, which) for fetch in fetches] + limit.sides,
                 own.batches, own.repetitions, own.warmup)
 
-        alone = times(works[0], ends["found"], ends["ours"], ends["peer"], floors[0])
-        whole = times(works[1], (losses["ours"], steps["ours"]), (losses["peer"], steps["peer"]),
-                      floors[1])
-        values = running.run([sides["ours"], sides["found"], sides["peer"]], {which: 0})
-        for ours, found, peer in zip(*values):
+        alone = times(works[0], *[ends[name] for name in (
+            "found", "ours", "many found", "many", "peer")], floors[0])
+        whole = times(works[1], *[(losses[name], steps[name]) for name in (
+            "ours", "many", "peer")], floors[1])
+        names = ("ours", "found", "many", "many found", "peer")
+        for ours, *found, peer in zip(*running.run([sides[name] for name in names], {which: 0})):
             measure.agree("P19 " + draw, ours, peer, 4e-4)
-            measure.agree("P19 " + draw, ours, found, 0)
-    what = "4 tables, bags of 20 summed: "
+            for one in found:
+                measure.agree("P19 " + draw, ours, one, 0)
+    what, many = "4 tables, bags of 20 summed: ", ", sparse_lookup_pooled_many"
     lookups = [
-        measure.figure("P19 f", what + "evaluation", alone[0], alone[2], 4.0, True, PEER),
-        measure.figure("P19 t", what + "training lookup", alone[1], alone[2], 4.0, True, PEER),
+        measure.figure(number, what + words, ours, alone[4], 4.0, True, PEER)
+        for number, words, ours in (
+            ("P19 f", "evaluation", alone[0]), ("P19 t", "training lookup", alone[1]),
+            ("P19 f many", "evaluation" + many, alone[2]),
+            ("P19 t many", "training lookup" + many, alone[3]))
     ]
-    step = measure.figure("P19 s", what + "whole step", whole[0], whole[1], 4.0, True,
-                          PEER + ", LazyAdam")
-    return [measure.with_limit(item, works[0], alone[3], alone[4:]) for item in lookups] + [
-        measure.with_limit(step, works[1], whole[2], whole[3:])
+    steps_of = [
+        measure.figure(number, what + words, ours, whole[2], 4.0, True, PEER + ", LazyAdam")
+        for number, words, ours in (
+            ("P19 s", "whole step", whole[0]), ("P19 s many", "whole step" + many, whole[1]))
+    ]
+    return [measure.with_limit(item, works[0], alone[5], alone[6:]) for item in lookups] + [
+        measure.with_limit(item, works[1], whole[3], whole[4:]) for item in steps_of
     ]
 
 

@@ -35,7 +35,7 @@ class Sparse(NamedTuple):
 
 
 def cases(short):
-    """(title, function of a kind that gives a side or None, arrays of its start) of each case."""
+    """(title, function of a kind that gives a side, arrays of its start) of each case."""
     size = 2000 if short else 200000
     works = [
         ("P17: 26 tables, batch 2,048", Sparse(26, size, 16, 64 if short else 2048)),
@@ -44,8 +44,7 @@ def cases(short):
     ]
     for title, work in works:
         ids = _ids(work)
-        # A pooled lookup is one op a table, whether its graph is modified or not.
-        yield title, lambda kind, work=work: _sparse(work, kind), (ids,)
+        yield title, lambda kind, work=work: _Sparse(work, kind), (ids,)
     features = Model(rows=26 * size, raw="plain", draw="z", batches=16)
     features = features.short() if short else features
     arrays = make_arrays(features)
@@ -59,10 +58,6 @@ def _ids(work):
     sizes = workload.Sizes(work.rows, 0, work.batch * work.bag, count, 0, 0, 0)
     ids = workload.id_batches(sizes, "z")
     return np.ascontiguousarray(ids.reshape(work.batches, work.tables, work.batch, work.bag))
-
-
-def _sparse(work, kind):
-    return None if kind == deepfm.MANY and work.bag > 1 else _Sparse(work, kind)
 
 
 class _DeepFm(deepfm._Side):
@@ -129,7 +124,7 @@ class _Sparse(Side):
 
     def _ours(self, ids):
         from mx_rec.core.embedding import (create_table, sparse_lookup, sparse_lookup_many,
-                                           sparse_lookup_pooled)
+                                           sparse_lookup_pooled, sparse_lookup_pooled_many)
         from mx_rec.util.initialize import ConfigInitializer, init
         from mx_rec.util.ops import import_host_pipeline_ops
 
@@ -155,6 +150,8 @@ class _Sparse(Side):
             rows = [sparse_lookup(one, batch, modify_graph=True)
                     for one, batch in zip(tables, ids)]
             return variables, [tf.reduce_sum(one, 1, name="bag_sum") for one in rows]
+        if work.bag > 1 and self.kind == deepfm.MANY:
+            return variables, sparse_lookup_pooled_many(tables, ids)
         if work.bag > 1:
             return variables, [sparse_lookup_pooled(one, batch) for one, batch in zip(tables, ids)]
         if self.kind == deepfm.MANY:

@@ -4,10 +4,9 @@ import contextlib
 import json
 import os
 import socket
-import subprocess
-import sys
 import tempfile
 
+import preloaded
 import support
 
 # A worker's script begins so: a server of the cluster in CLUSTER (JSON), as the task JOB:INDEX.
@@ -59,7 +58,7 @@ def cluster_of(**jobs):
 
 def run_task(cluster, job, index, code):
     """Runs `code` behind SERVER as one task of the cluster; returns what it printed."""
-    return support.run_python(SERVER + code, CLUSTER=json.dumps(cluster), JOB=job, INDEX=index)
+    return preloaded.run_python(SERVER + code, CLUSTER=json.dumps(cluster), JOB=job, INDEX=index)
 
 
 @contextlib.contextmanager
@@ -69,8 +68,7 @@ def idle_task(cluster, job, index):
     code = SERVER + "print('serves', flush=True)\nimport time\ntime.sleep(120)\n"
     environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2", PYTHONPATH=support.PACKAGES,
                        CLUSTER=json.dumps(cluster), JOB=job, INDEX=str(index))
-    process = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL)
+    process = preloaded.Process(code, environment)
     try:
         assert process.stdout.readline().strip() == b"serves"
         yield
@@ -154,8 +152,7 @@ class Job:
         for name, value in dict(self.variables, **variables).items():
             environment[name] = str(value)
         errors = tempfile.TemporaryFile()
-        process = subprocess.Popen([sys.executable, "-c", TASK + self.code], env=environment, stdout=subprocess.PIPE,
-                                   stderr=errors)
+        process = preloaded.Process(TASK + self.code, environment, errors)
         process.errors_file = errors
         self.processes[job, index] = process
         return process
@@ -177,7 +174,7 @@ class Job:
         process = self.processes[job, index]
         try:
             out, _ = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
+        except preloaded.TimeoutExpired:
             raise AssertionError("%s:%d does not end: %s" % (job, index, self.failure(job, index)))
         assert process.returncode == 0, self.failure(job, index)
         return out.decode()
@@ -198,7 +195,7 @@ class Job:
 
 def run_alone(code, **variables):
     """Runs a worker's code without a cluster; returns what it printed."""
-    return support.run_python(TASK + code, JOB="worker", INDEX="0", **variables)
+    return preloaded.run_python(TASK + code, JOB="worker", INDEX="0", **variables)
 
 
 # A model of two tables and a dense layer, whose batches depend on their numbers alone. MODEL makes it; RUN trains it

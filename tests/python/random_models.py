@@ -17,9 +17,9 @@ import support
 PLAIN, APART, AHEAD = modify_cases.STEP, "apart", modify_cases.AHEAD
 FORMS = (PLAIN, APART, AHEAD)
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "lazy_adam", "ftrl")
-KINDS = ("single", "many", "sum", "mean", "pooled", "ragged", "sparse")
+KINDS = ("single", "many", "sum", "mean", "pooled", "ragged", "sparse", "pooled_many")
 # Whose ids are dense and may be looked up in several tables.
-DENSE = ("single", "many", "sum", "pooled")
+DENSE = ("single", "many", "sum", "pooled", "pooled_many")
 COMBINERS = ("sum", "mean", "sqrtn")
 RATE = 0.1
 TOLERANCE = 2e-4
@@ -29,7 +29,8 @@ class Feature:
     """One lookup of a model.
 
     Attributes:
-        kind: One of KINDS: "sum" and "mean" are a sparse_lookup with tf.reduce_sum or tf.reduce_mean over its bags.
+        kind: One of KINDS: "sum" and "mean" are a sparse_lookup with tf.reduce_sum or tf.reduce_mean over its bags;
+            "many" and "pooled_many" are looked up together.
         source: Name of the feature whose ids it looks up: an earlier one or itself.
         table: Number of the table.
         combiner: Of bags.
@@ -52,7 +53,7 @@ class Feature:
 
     @property
     def is_pooled(self):
-        return self.kind in ("pooled", "ragged", "sparse")
+        return self.kind in ("pooled", "ragged", "sparse", "pooled_many")
 
     @property
     def is_single(self):
@@ -279,7 +280,8 @@ def _bags_of(feature, batch):
 
 def _look_up(model, form, tables, batch):
     """What each feature looks up."""
-    from mx_rec.core.embedding import sparse_lookup, sparse_lookup_many, sparse_lookup_pooled
+    from mx_rec.core.embedding import (sparse_lookup, sparse_lookup_many, sparse_lookup_pooled,
+                                       sparse_lookup_pooled_many)
 
     tf = support.tf()
     configs = [dict(access_threshold=threshold) if threshold else None for threshold in model.thresholds]
@@ -289,9 +291,9 @@ def _look_up(model, form, tables, batch):
         ids, config = batch[feature.source + "_ids"], configs[feature.table]
         arguments = dict(is_train=True, modify_graph=True, access_and_evict_config=config)
         table = tables[feature.table]
-        if feature.kind == "many" and form != APART:
-            groups.setdefault(model.thresholds[feature.table], []).append(feature)
-        elif feature.kind == "pooled" and form == APART:
+        if feature.kind in ("many", "pooled_many") and form != APART:
+            groups.setdefault((feature.kind, model.thresholds[feature.table]), []).append(feature)
+        elif feature.kind in ("pooled", "pooled_many") and form == APART:
             rows = sparse_lookup(table, ids, **arguments)
             weights = batch[feature.source + "_weights"] if feature.has_weights else tf.ones(tf.shape(ids))
             factors = tf.where(tf.equal(ids, -1), tf.zeros_like(weights), weights)
@@ -306,10 +308,16 @@ def _look_up(model, form, tables, batch):
             rows = sparse_lookup(table, ids, **arguments)
             reduced = {"sum": tf.reduce_sum, "mean": tf.reduce_mean}.get(feature.kind)
             found[feature.name] = rows if reduced is None else reduced(rows, 1)
-    for threshold, features in groups.items():
-        rows = sparse_lookup_many([tables[feature.table] for feature in features],
-                                  [batch[feature.source + "_ids"] for feature in features], modify_graph=True,
-                                  access_and_evict_config=dict(access_threshold=threshold) if threshold else None)
+    for (kind, threshold), features in groups.items():
+        chosen = [tables[feature.table] for feature in features]
+        arguments = dict(modify_graph=True,
+                         access_and_evict_config=dict(access_threshold=threshold) if threshold else None)
+        if kind == "many":
+            rows = sparse_lookup_many(chosen, [batch[feature.source + "_ids"] for feature in features], **arguments)
+        else:
+            bags, weights = zip(*[_bags_of(feature, batch) for feature in features])
+            rows = sparse_lookup_pooled_many(chosen, bags, [feature.combiner for feature in features], weights,
+                                             **arguments)
         found.update(zip([feature.name for feature in features], rows))
     return [found[feature.name] for feature in model.features]
 

@@ -207,15 +207,21 @@ def assert_same_tables(actual, expected, what=""):
         assert_same_bits(as_array(actual, keys), as_array(expected, keys), what)
 
 
+def environment_of(env):
+    """The environment of a Python process with the packages on its path, and further variables."""
+    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2")
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [PACKAGES, os.path.dirname(__file__), environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    environment.update({key: str(value) for key, value in env.items()})
+    return environment
+
+
 def run_python(code, *arguments, **env):
     """Runs `code` in a new Python process with the packages on its path and returns its standard output.
 
     Keyword arguments are environment variables.
     """
-    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2")
-    environment["PYTHONPATH"] = os.pathsep.join(
-        [PACKAGES, os.path.dirname(__file__), environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    environment.update({key: str(value) for key, value in env.items()})
+    environment = environment_of(env)
     done = subprocess.run([sys.executable, "-c", code] + [str(argument) for argument in arguments],
                           env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300)
     errors = done.stderr.decode("utf-8", "replace")

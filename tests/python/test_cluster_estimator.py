@@ -2,10 +2,9 @@
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 
+import preloaded
 import support
 from cluster_cases import cluster_of
 
@@ -62,10 +61,9 @@ def test_train_and_evaluate_with_chief_worker_servers_and_evaluator(tmp_path):
     def start(job, index=0):
         config = json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
         errors[job, index] = tempfile.TemporaryFile()
-        processes[job, index] = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(tmp_path / "model")], stdout=subprocess.PIPE, stderr=errors[job, index],
-            env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2", PYTHONPATH=support.PACKAGES, PYTHONWARNINGS="ignore",
-                     TF_CONFIG=config))
+        processes[job, index] = preloaded.Process(
+            SCRIPT, support.environment_of({"PYTHONWARNINGS": "ignore", "TF_CONFIG": config}), errors[job, index],
+            [tmp_path / "model"])
 
     def end(job, index=0, seconds=150):
         out, _ = processes[job, index].communicate(timeout=seconds)

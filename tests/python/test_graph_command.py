@@ -33,7 +33,7 @@ def make_plan(moving=3, staying=2, ops=2, table="user_table", name="user_table//
                 for n in range(moving, moving + staying)]
     ids = [Ids("ids_{}:0".format(n), n if n < direct else None, 9) for n in range(moving)]
     iterators = [Iterator("IteratorGetNext", "IteratorV2", "initializable", ["MakeIterator"], 3,
-                          list(range(moving)), ids, names, graph)] if moving else []
+                          list(range(moving)), ids, [], names, graph)] if moving else []
     return Plan(100, lookups, iterators)
 
 

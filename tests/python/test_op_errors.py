@@ -31,7 +31,7 @@ class Arguments:
             "embedding": (np.zeros(0), np.uint8), "initial": ([0.0, 0.5], np.float32),
             "weight": (1, np.int32), "timestamp": (1000, np.int64), "keys": ([1, 2], np.int64),
             "columns": ([-1, 0], np.int32), "ends": ([1, 3], np.int64), "weights": ([1.0, 2.0, 3.0], np.float32),
-            "divisors": ([1.0, 2.0], np.float32),
+            "divisors": ([1.0, 2.0], np.float32), "in_bags": ([1, 2, 1], np.int64),
         }
         values.update(replaced)
         for name, (value, dtype) in values.items():
@@ -85,6 +85,9 @@ CALLS = {
     "MxRecEmbedPooledMany": lambda o, a: o.mx_rec_embed_pooled_many(
         [a.handle] * 2, [a.variable] * 2, [a.offsets] * 2, [a.restore] * 2, [a.ends] * 2, [a.weights] * 2,
         [a.divisors] * 2)[1],
+    "MxRecFindPooledMany": lambda o, a: o.mx_rec_find_pooled_many(
+        [a.handle] * 2, [a.variable] * 2, [a.in_bags] * 2, [a.ends] * 2, [a.weights] * 2, [a.divisors] * 2,
+        [a.absent] * 2)[1],
     "MxRecApplySgdManyPooled": lambda o, a: o.mx_rec_apply_sgd_many_pooled(
         [a.handle] * 2, [a.offsets] * 2, [a.restore] * 2, [a.grad] * 2, [a.ends] * 2, [a.weights] * 2,
         [a.divisors] * 2, a.lr, a.zero),
@@ -160,10 +163,14 @@ WRONG = (
     + [(op, "ends", value, I) for op in POOLED for value in ([1, 2], [4, 3], [-1, 3], [3], [1, 2, 3], [])]
     + [(op, "weights", value, F) for op in POOLED for value in ([1.0], np.ones([2, 2]))]
     + [(op, "divisors", value, F) for op in POOLED for value in ([1.0], np.ones([3]))]
-    + [(op, "restore", value, N) for op in POOLED for value in ([0, 1], [0, 1, 2], [0, 1, -2])]
+    + [(op, "restore", value, N) for op in POOLED if "Find" not in op
+       for value in ([0, 1], [0, 1, 2], [0, 1, -2])]
     + [("MxRecEmbedPooledMany", "offsets", value, I) for value in ([0, 5], [[0, 1]])]
-    + [("MxRecEmbedPooledMany", "variable", value, F) for value in (np.zeros([0, 3]), np.zeros([4]))]
+    + [(op, "variable", value, F) for op in ("MxRecEmbedPooledMany", "MxRecFindPooledMany")
+       for value in (np.zeros([0, 3]), np.zeros([4]))]
     + [("MxRecFindMany", "absent", value, F) for value in (np.zeros([3, DIM]), np.zeros([1, DIM + 1]), np.zeros([DIM]))]
+    + [("MxRecFindPooledMany", "absent", value, F) for value in (
+        np.zeros([2, DIM]), np.zeros([1, DIM + 1]), np.zeros([DIM]))]
     + [("MxRecReduceColumns", "wide", value, F) for value in (np.ones([3, DIM - 1]), np.ones([2, DIM]), np.ones([3]))]
     + [(op, "offsets", value, I) for op in FIELDS for value in ([0, 9], [0, -2], [[0, 1]], 0, [0])]
     + [(op, "grad", value, F) for op in FIELDS for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]), 1.0)]

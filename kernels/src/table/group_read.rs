@@ -251,7 +251,7 @@ fn fill_side_by_side(
 }
 
 /// Refuses another number of outputs than there are members.
-fn expect_outs(members: usize, outs: usize) -> Result<()> {
+pub(super) fn expect_outs(members: usize, outs: usize) -> Result<()> {
     if members == outs {
         return Ok(());
     }

@@ -105,7 +105,7 @@ pub(crate) use export::Window;
 pub use fields::{BatchRows, Field, FieldUpdate};
 pub use group_apply::{LookupColumns, RowGradients};
 pub use group_lookup::IdsOf;
-pub use group_pooled::BagsOf;
+pub use group_pooled::{BagsOf, KeyBagsOf};
 pub use group_push::{KeyGradients, Push, Pushed};
 pub use group_read::{KeysOf, RowsOf};
 pub use lease::Lease;

@@ -83,43 +83,63 @@ impl Table {
         absent: Absent<'_>,
         out: &mut [f32],
     ) -> Result<()> {
-        self.floats("out", out.len(), bags.len())?;
-        match absent {
-            Absent::Zeros => {}
-            Absent::Row(row) => self.floats("absent", row.len(), 1)?,
-            Absent::Rows(rows) => self.floats("absent", rows.len(), ids.len())?,
-        }
-        self.expect_bags(bags, ids.len())?;
+        self.expect_find_pooled(ids, bags, absent, out)?;
         self.reading_through(pool, ids, |index, content, side| {
+            let history = self.history().read();
+            let keys = KeysIn {
+                index,
+                history: history.as_deref(),
+                ids,
+                absent,
+            };
             match &content.store {
-                Store::InMemory(rows) => {
-                    self.find_pooled_in(pool, (index, rows), ids, bags, absent, out);
-                }
+                Store::InMemory(rows) => self.find_pooled_in(pool, keys, rows, bags, out),
                 Store::Tiered(tiered) => {
-                    let rows = &tiered.beside(side);
-                    self.find_pooled_in(pool, (index, rows), ids, bags, absent, out);
+                    self.find_pooled_in(pool, keys, &tiered.beside(side), bags, out);
                 }
             }
             Ok(())
         })
     }
 
-    /// [`Table::find_pooled`] in an index and rows that are locked.
-    fn find_pooled_in<S: ReadRows>(
+    /// Checks the arguments of [`Table::find_pooled`].
+    pub(super) fn expect_find_pooled(
         &self,
-        pool: &Pool,
-        (index, store): (&Index, &S),
         ids: Ids<'_>,
         bags: &Bags<'_>,
         absent: Absent<'_>,
+        out: &[f32],
+    ) -> Result<()> {
+        self.floats("out", out.len(), bags.len())?;
+        match absent {
+            Absent::Zeros => {}
+            Absent::Row(row) => self.floats("absent", row.len(), 1)?,
+            Absent::Rows(rows) => self.floats("absent", rows.len(), ids.len())?,
+        }
+        self.expect_bags(bags, ids.len())
+    }
+
+    /// [`Table::find_pooled`] in an index, a history and rows that are locked, of arguments that
+    /// were checked.
+    pub(super) fn find_pooled_in<S: ReadRows>(
+        &self,
+        pool: &Pool,
+        keys: KeysIn<'_>,
+        store: &S,
+        bags: &Bags<'_>,
         out: &mut [f32],
     ) {
-        let history = self.history().read();
+        let KeysIn {
+            index,
+            history,
+            ids,
+            absent,
+        } = keys;
         let lookup = &KeyLookup {
             index,
             store,
             // Keys that have a row and are below the threshold of admission count as without.
-            history: history.as_deref().filter(|one| one.may_refuse()),
+            history: history.filter(|one| one.may_refuse()),
             absent,
             dim: self.dim(),
         };
@@ -169,6 +189,14 @@ impl<S: ReadRows> RowSource for OffsetRows<'_, S> {
     fn row(&self, _: usize, row: u32) -> Option<&[f32]> {
         self.store.row(row)
     }
+}
+
+/// Keys, and where their rows are found: what of it is locked.
+pub(super) struct KeysIn<'a> {
+    pub(super) index: &'a Index,
+    pub(super) history: Option<&'a History>,
+    pub(super) ids: Ids<'a>,
+    pub(super) absent: Absent<'a>,
 }
 
 /// What all parts of a lookup by key read.

@@ -1,6 +1,7 @@
 """The ops of pooled lookups: rows of the ids of a bag, added up without a tensor of all of them."""
 
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
+from collections import OrderedDict
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
 
@@ -72,6 +73,59 @@ def find_pooled(table: Table, ids: tf.Tensor, absent: tf.Tensor,
     inverse = tf.reshape(places, tf.shape(ids))
     return library().mx_rec_restore_pooled(_clipped(rows, pooling), inverse, *bags,
                                            name="pooled"), None
+
+
+class Sought(NamedTuple):
+    """A pooled lookup that makes no rows.
+
+    Attributes:
+        table: The table.
+        ids: int32 or int64 ids.
+        absent: float32 (k, dim), the rows of ids that have none.
+        pooling: How they are pooled.
+        scope: The name scope of its own ops.
+    """
+
+    table: Table
+    ids: tf.Tensor
+    absent: tf.Tensor
+    pooling: Pooling
+    scope: str
+
+
+def find_pooled_many(lookups: Sequence[Sought]) -> Tuple[List[tf.Tensor], List[tf.Operation]]:
+    """Adds the ops of pooled lookups of many tables that make no rows.
+
+    Lookups by ids of one type share an op. Those whose rows are scaled down have ops of their own.
+
+    Args:
+        lookups: The lookups.
+
+    Returns:
+        For each lookup the vectors of its bags; and the ops that take ids and that graph
+        modification knows.
+    """
+    results = [None] * len(lookups)  # type: List[Any]
+    finders = []  # type: List[tf.Operation]
+    same = OrderedDict()  # type: Dict[tf.DType, List[Tuple[int, Sought, _Bags]]]
+    for place, one in enumerate(lookups):
+        with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope(one.scope):
+            if one.pooling.max_norm is not None:
+                results[place], _ = find_pooled(one.table, one.ids, one.absent, one.pooling)
+            else:
+                bags = _bags(one.pooling, one.ids, one.ids)
+                same.setdefault(one.ids.dtype, []).append((place, one, bags))
+    for together in same.values():
+        found = library().mx_rec_find_pooled_many(
+            [one.table.handle for _, one, _ in together],
+            [row_shape(one.table.variable) for _, one, _ in together],
+            [one.ids for _, one, _ in together],
+            *[[bags[part] for _, _, bags in together] for part in range(3)],
+            [one.absent for _, one, _ in together], name="find")
+        finders.append(found[0].op)
+        for (place, _, _), vectors in zip(together, found):
+            results[place] = vectors
+    return results, finders
 
 
 def embed_pooled(table: Table, ids: tf.Tensor, resolved: Tuple[tf.Tensor, tf.Tensor],

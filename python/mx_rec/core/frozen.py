@@ -13,7 +13,7 @@ from mx_rec.tensorflow.names import tensor_util
 from mx_rec.util.log import warn_once
 
 # What reads a table through its handle and never gives it a row.
-_FINDS = frozenset(["MxRecFind", "MxRecFindMany", "MxRecFindPooled"])
+_FINDS = frozenset(["MxRecFind", "MxRecFindMany", "MxRecFindPooled", "MxRecFindPooledMany"])
 _READERS = _FINDS | frozenset([
     "MxRecEmbed", "MxRecEmbedMany", "MxRecEmbedConcat", "MxRecEmbedPooled",
     "MxRecEmbedPooledMany", "MxRecSize", "MxRecCapacity", "MxRecTableStats", "MxRecExport",

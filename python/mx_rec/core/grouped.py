@@ -10,7 +10,7 @@ from mx_rec.cluster.lookups import is_shared
 from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ID_OFFSET,
                                         ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
 from mx_rec.core.asc.feature_spec import FeatureSpec
-from mx_rec.core.bags import Bagged, Pooling, embed_pooled_many, find_pooled
+from mx_rec.core.bags import Bagged, Pooling, Sought, embed_pooled_many, find_pooled_many
 from mx_rec.core.lookup import (LookupRequest, PlannedLookup, admitted, default_rows,
                                  ids_of_lookup, look_up, look_up_shared, mark_movable, note_lookup,
                                  plan_lookup, sparse_lookup, with_default)
@@ -332,16 +332,13 @@ class _PooledGroup(_Group):
     """The ops of several pooled lookups."""
 
     def _find(self) -> List[tf.Tensor]:
-        """Evaluation: an op a table, which makes nothing distinct."""
-        results = []
-        for member in self._members:
-            request = member.request
-            with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope(member.planned.scope):
-                found, finder = find_pooled(request.table, member.ids, default_rows(request),
-                                            request.pooling)
-                mark_movable(finder, self._modify_graph and finder is not None)
-                results.append(tf.stop_gradient(found))
-        return results
+        """Evaluation: vectors by key; nothing is made distinct."""
+        results, finders = find_pooled_many([
+            Sought(member.request.table, member.ids, default_rows(member.request),
+                   member.request.pooling, member.planned.scope) for member in self._members])
+        for finder in finders:
+            mark_movable(finder, self._modify_graph)
+        return [tf.stop_gradient(found) for found in results]
 
     def _train(self) -> List[tf.Tensor]:
         """Training: offsets, then the vectors of bags."""

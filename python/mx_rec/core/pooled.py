@@ -106,9 +106,9 @@ def sparse_lookup_pooled_many(hashtables: Sequence[Table], ids: Sequence[_Ids],
 
     The numbers are those of one `sparse_lookup_pooled` for each pair of a table and ids. In
     training, one op resolves the keys of all tables, one op reads their rows, and one op updates
-    them; each shares its work among the threads. If a batch fails, as one that exceeds the rows of
-    its table, no table gets a row. In evaluation each lookup has an op of its own, and so has, in
-    training, the reading of rows that are scaled down or whose weights have gradients.
+    them; in evaluation one op finds and reads the rows of all tables. Each shares its work among
+    the threads. If a batch fails, as one that exceeds the rows of its table, no table gets a row.
+    The reading of rows that are scaled down, or whose weights have gradients, has ops of its own.
 
     Inside of a tf.cond, a loop or a tf.function, with dynamic expansion, and with the environment
     variable MXREC_GROUP_TABLES=0, each lookup has ops of its own.

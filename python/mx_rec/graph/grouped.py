@@ -19,8 +19,10 @@ from mx_rec.util.global_env_conf import groups_tables
 
 _MANY_OFFSETS = "MxRecIdOffsetMany"
 _MANY_FIND = "MxRecFindMany"
+_MANY_FIND_POOLED = "MxRecFindPooledMany"
 _ONE_OFFSETS = "MxRecIdOffset"
 _ONE_FIND = "MxRecFind"
+_ONE_FIND_POOLED = "MxRecFindPooled"
 _ONE_EMBED = "MxRecEmbed"
 
 # The name of the op for many tables that a lookup was part of.
@@ -30,7 +32,10 @@ _APPLY_PREFIX = "MxRecApply"
 _GROUPED = "Many"
 
 # How many lists of outputs an op for many tables has.
-_OUTPUT_LISTS = {_MANY_OFFSETS: 2, _MANY_FIND: 1}
+_OUTPUT_LISTS = {_MANY_OFFSETS: 2, _MANY_FIND: 1, _MANY_FIND_POOLED: 1}
+
+# The type of an op for one table that does what an op for many does in each.
+_SINGLE = {_MANY_OFFSETS: _ONE_OFFSETS, _MANY_FIND: _ONE_FIND, _MANY_FIND_POOLED: _ONE_FIND_POOLED}
 
 
 class Claim(NamedTuple):
@@ -67,10 +72,10 @@ def take_apart(graph: tf.Graph) -> List[List[tf.Tensor]]:
         with in_place_of(graph, op):
             parts = [_single(op, inputs, at) for at, inputs in enumerate(zip(*lists))]
         for part in parts:
-            _set_movable(part, True)
+            set_movable(part, True)
             part._set_attr(  # pylint: disable=protected-access
                 _GROUP_ATTRIBUTE, attr_value_pb2.AttrValue(s=op.name.encode("utf-8")))
-        _set_movable(op, False)
+        set_movable(op, False)
         outputs = [part.outputs[at] for at in range(_OUTPUT_LISTS[op.type]) for part in parts]
         replace_each(op, outputs)
         taken.append([op.outputs[0] for op in parts])
@@ -86,7 +91,8 @@ def join_again(graph: tf.Graph, taken: Sequence[Sequence[tf.Tensor]]) -> None:
     """
     for tensors in taken:
         ops = [tensor.op for tensor in tensors]
-        for kind, make in ((_ONE_OFFSETS, _many_offsets), (_ONE_FIND, _many_find)):
+        for kind, make in ((_ONE_OFFSETS, _many_offsets), (_ONE_FIND, _many_find),
+                           (_ONE_FIND_POOLED, _many_find_pooled)):
             same = OrderedDict()  # type: Dict[Any, List[tf.Operation]]
             for op in ops:
                 if op.type == kind and FUSED_ATTRIBUTE not in op.node_def.attr:
@@ -97,10 +103,11 @@ def join_again(graph: tf.Graph, taken: Sequence[Sequence[tf.Tensor]]) -> None:
                     continue
                 with in_place_of(graph, together[0]):
                     lists = make(together)
+                # Those of evaluation may have moved: their ids are what moves.
+                set_movable(lists[0][0].op, any(op.get_attr(MOVABLE_ATTRIBUTE) for op in together))
                 for at, op in enumerate(together):
-                    _set_movable(op, False)
+                    set_movable(op, False)
                     replace_each(op, [values[at] for values in lists])
-                _set_movable(lists[0][0].op, True)
 
 
 def claim_together(graph: tf.Graph, claims: Sequence[Claim]) -> List[Claim]:
@@ -125,7 +132,7 @@ def claim_together(graph: tf.Graph, claims: Sequence[Claim]) -> List[Claim]:
     for claim in claims:
         op = claim.op
         group = _group_of(op)
-        if group is not None and _is_free(op):
+        if group is not None and is_free(op):
             key = group, op.device, op.get_attr("T"), op.get_attr("limit")
             same.setdefault(key, []).append(claim)
         else:
@@ -183,6 +190,8 @@ def _single(op: tf.Operation, inputs: Tuple[tf.Tensor, ...], at: int) -> tf.Oper
     name = "lookup_{}".format(at)
     if op.type == _MANY_FIND:
         return library().mx_rec_find(*inputs, name=name).op
+    if op.type == _MANY_FIND_POOLED:
+        return library().mx_rec_find_pooled(*inputs, name=name).op
     return library().mx_rec_id_offset(*inputs, create=1, limit=op.get_attr("limit"),
                                       name=name).offsets.op
 
@@ -199,8 +208,17 @@ def _many_find(ops: List[tf.Operation]) -> List[List[tf.Tensor]]:
     return [list(library().mx_rec_find_many(*inputs, name="find"))]
 
 
-def _is_free(op: tf.Operation) -> bool:
-    """Whether an op stands in no branch or loop and waits for nothing but its inputs."""
+def _many_find_pooled(ops: List[tf.Operation]) -> List[List[tf.Tensor]]:
+    inputs = [list(part) for part in zip(*[op.inputs for op in ops])]
+    return [list(library().mx_rec_find_pooled_many(*inputs, name="find"))]
+
+
+def is_free(op: tf.Operation) -> bool:
+    """Returns whether an op stands in no branch or loop and waits for nothing but its inputs.
+
+    Args:
+        op: Any op.
+    """
     # pylint: disable=protected-access
     return not op.control_inputs and op._get_control_flow_context() is None
 
@@ -218,7 +236,7 @@ def _readers(op: tf.Operation) -> List[tf.Operation]:
     """The ops that read the rows that a lookup has found, and can do so with those of others."""
     offsets, inverse = op.outputs
     return [reader for reader in offsets.consumers()
-            if reader.type == _ONE_EMBED and _is_free(reader) and reader.inputs[2] is offsets
+            if reader.type == _ONE_EMBED and is_free(reader) and reader.inputs[2] is offsets
             and reader.inputs[3] is inverse and FUSED_ATTRIBUTE not in reader.node_def.attr]
 
 
@@ -237,7 +255,13 @@ def _embed_together(graph: tf.Graph, readers: Sequence[tf.Operation]) -> None:
             replace_each(op, [embedding])
 
 
-def _set_movable(op: tf.Operation, value: bool) -> None:
+def set_movable(op: tf.Operation, value: bool) -> None:
+    """Says whether a lookup may be moved.
+
+    Args:
+        op: An op that looks up by ids.
+        value: Whether it may.
+    """
     op._set_attr(  # pylint: disable=protected-access
         MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=value))
 
@@ -251,7 +275,7 @@ def _single_nodes(node: Any) -> List[Any]:
     for at in range(members):
         one = graph_pb2.GraphDef().node.add()
         one.name = _name_of(node.name, at)
-        one.op = _ONE_FIND if node.op == _MANY_FIND else _ONE_OFFSETS
+        one.op = _SINGLE[node.op]
         one.device = node.device
         one.input.extend(data[at::members] + waits)
         for key in ("T", "limit", MOVABLE_ATTRIBUTE):

@@ -17,6 +17,7 @@ from mx_rec.graph.iterators import nested_batch
 from mx_rec.graph.grouped import join_again, take_apart
 from mx_rec.graph.plan import (ADMIT, EVAL, ONE_SHOT, SPLIT, TRAIN, Lookup, Plan, is_movable,
                                make_plan)
+from mx_rec.graph.pooled import pool_together
 from mx_rec.graph.rewrite import Rewritten, rewrite
 from mx_rec.graph.rows import mark_rows, read_rest
 from mx_rec.graph.sessions import adopt_initializers, has_run, start_iterators
@@ -135,6 +136,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
     fuse_sums(graph, plan.sums)
     fuse_concats(graph, plan.concats)
     read_rest(graph, [name for name, _ in fused])
+    pooled = pool_together(graph)
     with graph.as_default(), graph.control_dependencies(None):
         for mode, found in by_mode.items():
             _set_mode(state, mode, found, by_mode[not mode])
@@ -151,6 +153,9 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
     for concat in plan.concats:
         logger.info("graph modification: the concatenation %s of %d lookups %s: %s", concat.node,
                     len(concat.parts), "is fused" if concat.fuses else "stays", concat.reason)
+    for tables in pooled:
+        logger.info("graph modification: one op reads the rows of %d pooled lookups of the tables "
+                    "%s", len(tables), ", ".join(map(repr, sorted(set(tables)))))
     if dump_graph:
         _dump(before, graph, plan)
 

@@ -23,7 +23,7 @@ ONE_SHOT = "one_shot"
 # The ops that look up by ids, of those that graph modification may move.
 TRAINING_LOOKUPS = ("MxRecIdOffset", "MxRecIdOffsetMany", "MxRecObserve")
 _LOOKUPS = TRAINING_LOOKUPS + ("MxRecFind", "MxRecFindMany", "MxRecFindPooled",
-                               "MxRecDistinctSplit")
+                               "MxRecFindPooledMany", "MxRecDistinctSplit")
 
 # What the text of a plan calls lookups of a kind.
 _SPOKEN = {EVAL: "evaluation lookup", SPLIT: "lookup on parameter servers"}
@@ -83,7 +83,8 @@ class Iterator(NamedTuple):
         components: Number of tensors of its element.
         lookups: Positions in `Plan.lookups`.
         ids: Distinct ids of these lookups.
-        nodes: Names of the ops whose copies compute ids, inputs before consumers.
+        bags: Names of the tensors that describe bags of these lookups and move with their ids.
+        nodes: Names of the ops whose copies compute ids and bags, inputs before consumers.
         graph: These ops as a GraphDef; inputs from outside are components of get_next.
     """
 
@@ -94,6 +95,7 @@ class Iterator(NamedTuple):
     components: int
     lookups: List[int]
     ids: List[Ids]
+    bags: List[str]
     nodes: List[str]
     graph: graph_pb2.GraphDef
 

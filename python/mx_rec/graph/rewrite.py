@@ -105,6 +105,8 @@ def rewrite(graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
                                  prepared))
     for claim in claim_together(graph, claims):
         _claim_alone(claim)
+    for name in iterator.bags:
+        _read_instead(graph.get_tensor_by_name(name), computed[name])
     _forbid_feeding(graph, iterator, components)
     return Rewritten(initializers, components)
 
@@ -147,6 +149,7 @@ class _Extension:
         self._moved = iterator.graph
         self._moved.versions.CopyFrom(graph.graph_def_versions)
         self._computed = [ids.tensor for ids in iterator.ids if ids.component is None]
+        self._computed += iterator.bags
         training = [lookup for lookup in lookups if lookup.kind == TRAIN]
         self._handles = {lookup.node: graph.get_tensor_by_name(lookup.handle)
                          for lookup in training}
@@ -283,6 +286,15 @@ def _take_over(op: tf.Operation, lookup: Lookup, computed: Dict[str, tf.Tensor],
             op._update_input(position, computed[lookup.ids])  # pylint: disable=protected-access
         return []
     return [Claim(op, computed.get(lookup.ids, op.inputs[1]), *prepared[lookup.node])]
+
+
+def _read_instead(bags: tf.Tensor, moved: tf.Tensor) -> None:
+    """Makes pooled lookups and their updates read what the pipeline says of their bags."""
+    moved.set_shape(bags.shape)
+    for reader in bags.consumers():
+        for position, tensor in enumerate(reader.inputs):
+            if tensor is bags and reader.type.startswith("MxRec"):
+                reader._update_input(position, moved)  # pylint: disable=protected-access
 
 
 def _claim_alone(claim: Claim) -> None:

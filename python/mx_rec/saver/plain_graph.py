@@ -24,7 +24,7 @@ _SIDE_BY_SIDE = "MxRecEmbedConcat"
 _SPREAD = ("MxRecEmbed", "MxRecEmbedMany", _SIDE_BY_SIDE)
 _KEY_WORK = ("MxRecIdOffset", "MxRecClaim", "MxRecIdOffsetMany", "MxRecClaimMany")
 
-_FIND_POOLED = "MxRecFindPooled"
+_FIND_POOLED = ("MxRecFindPooled", "MxRecFindPooledMany")
 _EMBED_POOLED = "MxRecEmbedPooled"
 _EMBED_POOLED_MANY = "MxRecEmbedPooledMany"
 _RESTORE, _RESTORE_POOLED = "MxRecRestore", "MxRecRestorePooled"
@@ -247,12 +247,8 @@ class Cut:
             replaced = self._trained_pool_of(node, op)
         elif node.op == _EMBED_POOLED_MANY:
             replaced = self._trained_pools_of(node, op)
-        elif node.op == _FIND_POOLED:
-            ends, has_weights, has_divisors = self._bags_of(op, 3)
-            absent = self._absent_of(op, 6)
-            replaced = Replaced(
-                node, [self._use_of(op, 0)], [self._input_of(op, 2)] + ends + absent,
-                plain_pool.find_pooled(has_weights, has_divisors, bool(absent)))
+        elif node.op in _FIND_POOLED:
+            replaced = self._pools_of(node, op)
         elif node.op in _ENDS:
             sources = [self._input_of(op, place) for place in range(len(op.inputs))]
             if node.op == "MxRecBagEnds":
@@ -281,6 +277,18 @@ class Cut:
             sources += [self._input_of(op, 2 * members + member)] + absent
             has_absent.append(bool(absent))
         return Replaced(node, uses, sources, finding(has_absent))
+
+    def _pools_of(self, node: node_def_pb2.NodeDef, op: tf.Operation) -> Replaced:
+        """Returns what stands for pooled lookups of the part that predicts."""
+        members = len(op.inputs) // 7
+        uses, sources, given = [], [], []
+        for member in range(members):
+            ends, has_weights, has_divisors = self._bags_of(op, 3 * members + member, members)
+            absent = self._absent_of(op, 6 * members + member)
+            uses.append(self._use_of(op, member))
+            sources += [self._input_of(op, 2 * members + member)] + ends + absent
+            given.append((has_weights, has_divisors, bool(absent)))
+        return Replaced(node, uses, sources, plain_pool.find_pooled_many(given))
 
     def _trained_of(self, node: node_def_pb2.NodeDef, op: tf.Operation) -> Optional[Replaced]:
         """Returns what stands for training lookups, None if nothing does."""

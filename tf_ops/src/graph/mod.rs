@@ -16,9 +16,11 @@
 //! repeated   what a gradient repeats for the ids of a bag
 //! sums       the rule for sums over bags
 //! concats    the rule for concatenations of lookups
+//! bags       what moves with the ids of pooled lookups
 //! plan       the decisions and their encoding
 //! ```
 
+mod bags;
 mod concats;
 mod consumers;
 mod describe;

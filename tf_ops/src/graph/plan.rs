@@ -1,6 +1,8 @@
 //! The plan: which lookups move into which pipeline with which nodes, and why the others stay.
 
+use super::bags::{self, MovingBags};
 use super::concats::{self, PlannedConcat};
+use super::consumers::Consumers;
 use super::describe::{described, quoted};
 use super::graph_def::{item, read_ops, Graph, InputSource, Node, NodeInput};
 use super::iterators::{ExtendableIterator, Iterators};
@@ -93,6 +95,8 @@ pub struct PlannedIterator {
     pub lookups: Vec<usize>,
     /// Distinct ids of these lookups.
     pub ids: Vec<PlannedIds>,
+    /// Tensors that describe bags of these lookups and move with their ids.
+    pub bags: Vec<String>,
     /// Names of the nodes to copy, inputs before consumers.
     pub nodes: Vec<String>,
     /// Offset and length of their GraphDef in [`Plan::graphs`].
@@ -194,6 +198,7 @@ struct MovingLookup {
     ids: usize,
     component: Option<u64>,
     dtype: u64,
+    bags: Vec<MovingBags>,
 }
 
 /// An iterator and the lookups that it feeds.
@@ -208,6 +213,7 @@ struct Planner<'g, 'a> {
     library: Library<'a>,
     slices: Slicer<'g, 'a>,
     iterators: Iterators<'g, 'a>,
+    consumers: Consumers,
     /// For each node, the iterator that copied it last: its index in the plan plus one.
     stamps: Vec<usize>,
     /// The number of bytes that may still be copied.
@@ -223,6 +229,7 @@ impl<'g, 'a> Planner<'g, 'a> {
             library: Library::new(&graph.functions)?,
             slices: Slicer::new(graph, ops),
             iterators: Iterators::new(graph)?,
+            consumers: Consumers::new(graph),
             stamps: vec![0; graph.nodes.len()],
             budget: (nodes + functions).saturating_mul(MOST_COPIES),
         })
@@ -240,6 +247,9 @@ impl<'g, 'a> Planner<'g, 'a> {
                 Ok((get_next, usable, mut moving)) => {
                     moving.lookup = place;
                     lookup.reason = self.why_it_moves(kind, get_next, moving.component)?;
+                    if !moving.bags.is_empty() {
+                        lookup.reason += "; what describes its bags moves with them";
+                    }
                     match places.entry(get_next) {
                         Entry::Occupied(entry) => {
                             if let Some(fed) = fed.get_mut(*entry.get()) {
@@ -316,11 +326,23 @@ impl<'g, 'a> Planner<'g, 'a> {
                 format!("{} has no input of ids", described(node)).into()
             ));
         };
+        // Ids that are ready made can be fed; then their bags have to follow.
+        let bags = match component {
+            Some(_) => Vec::new(),
+            None => bags::moving(
+                graph,
+                &self.consumers,
+                &mut self.slices,
+                &mut self.library,
+                (at, get_next),
+            )?,
+        };
         let moving = MovingLookup {
             lookup: 0,
             ids,
             component,
             dtype,
+            bags,
         };
         Ok(Ok((get_next, usable, moving)))
     }
@@ -386,6 +408,12 @@ impl<'g, 'a> Planner<'g, 'a> {
                 });
             }
         }
+        let mut described: Vec<String> = Vec::new();
+        for MovingBags { tensor, .. } in fed.lookups.iter().flat_map(|moving| &moving.bags) {
+            if known.insert(tensor) {
+                described.push(tensor.clone());
+            }
+        }
         let names = |places: &[usize]| -> Result<Vec<String>> {
             let names = places.iter().map(|&at| graph.node(at));
             names.map(|node| Ok(node?.name.to_owned())).collect()
@@ -401,6 +429,7 @@ impl<'g, 'a> Planner<'g, 'a> {
             components: self.slices.components(fed.get_next)?,
             lookups: fed.lookups.iter().map(|moving| moving.lookup).collect(),
             ids,
+            bags: described,
             nodes: names(&nodes)?,
             graph: [plan.graphs.len(), bytes.len()],
         });
@@ -425,8 +454,11 @@ impl<'g, 'a> Planner<'g, 'a> {
             .iter()
             .filter(|moving| moving.component.is_none())
         {
-            if !self.collect(moving.ids, fed.get_next, stamp, &mut nodes)? {
-                return Ok(None);
+            let bags = moving.bags.iter().map(|one| one.node);
+            for root in std::iter::once(moving.ids).chain(bags) {
+                if !self.collect(root, fed.get_next, stamp, &mut nodes)? {
+                    return Ok(None);
+                }
             }
         }
         let (mut definitions, mut calls) = (Vec::with_capacity(nodes.len()), Vec::new());

@@ -47,7 +47,7 @@ impl Lists<'_> {
     }
 }
 
-const MANY_IDS: Arg = Arg {
+pub(super) const MANY_IDS: Arg = Arg {
     name: "ids",
     dtype: "N * T",
     shape: "N times (s...)",
@@ -467,6 +467,13 @@ fn with_last(input: &Input, last: usize) -> Vec<i64> {
     dims
 }
 
+pub(super) const ABSENTS: Arg = Arg {
+    name: "absent",
+    dtype: "N * float",
+    shape: "N times (k, dim)",
+    doc: "For each member what keys without a row get, as in MxRecFind.",
+};
+
 /// Rows of keys of many tables, read only.
 pub(crate) struct FindMany {
     members: usize,
@@ -476,17 +483,7 @@ impl OpKernel for FindMany {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecFindMany",
         doc: "MxRecFind in many tables at once.",
-        inputs: &[
-            HANDLES,
-            VARIABLES,
-            MANY_IDS,
-            Arg {
-                name: "absent",
-                dtype: "N * float",
-                shape: "N times (k, dim)",
-                doc: "For each member what keys without a row get, as in MxRecFind.",
-            },
-        ],
+        inputs: &[HANDLES, VARIABLES, MANY_IDS, ABSENTS],
         outputs: &[Arg {
             name: "embeddings",
             dtype: "N * float",

@@ -1,20 +1,26 @@
-//! Ops on pooled lookups of many tables at once: `MxRecEmbedPooledMany`, and one step of an
-//! optimizer, `MxRecApply<Optimizer>ManyPooled`.
+//! Ops on pooled lookups of many tables at once: `MxRecEmbedPooledMany`, `MxRecFindPooledMany`, and
+//! one step of an optimizer, `MxRecApply<Optimizer>ManyPooled`.
 
 use super::apply::{of_lookup, Hyper, Optimizer};
-use super::grouped::{members, on_first, Found, Lists, FOUND_OFFSETS, VARIABLES};
+use super::grouped::{
+    members, on_first, Found, Lists, ABSENTS, FOUND_OFFSETS, MANY_IDS, VARIABLES,
+};
 use super::pooled::BagInputs;
-use super::support::{on, HANDLES, MEMBERS};
+use super::support::{expect_variable, ids, on, rows_of_absent, HANDLES, KEY_TYPE, MEMBERS};
 use crate::op_def::{Arg, OpDef};
 use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{BagsOf, Columns, LookupColumns, Result, Table};
+use mx_rec_kernels::{BagsOf, Columns, KeyBagsOf, KeysOf, LookupColumns, Result, Table};
 
 const FOUND_INVERSE: Arg = Arg {
     name: "inverse",
     dtype: "N * int32",
     shape: "N times (i...)",
     doc: "For each member and id its place in offsets; -1: none.",
+};
+const MANY_BAG_IDS: Arg = Arg {
+    shape: "N times (i...)",
+    ..MANY_IDS
 };
 const MANY_ENDS: Arg = Arg {
     name: "ends",
@@ -33,6 +39,13 @@ const MANY_DIVISORS: Arg = Arg {
     dtype: "N * float",
     shape: "N times (d...)",
     doc: "For each member what the sum of each of its bags is divided by; none: nothing.",
+};
+
+const MANY_POOLED: Arg = Arg {
+    name: "pooled",
+    dtype: "N * float",
+    shape: "N times (s..., dim)",
+    doc: "For each member a vector for each of its bags.",
 };
 
 impl Lists<'_> {
@@ -64,12 +77,7 @@ impl OpKernel for EmbedPooledMany {
             MANY_WEIGHTS,
             MANY_DIVISORS,
         ],
-        outputs: &[Arg {
-            name: "pooled",
-            dtype: "N * float",
-            shape: "N times (s..., dim)",
-            doc: "For each member a vector for each of its bags.",
-        }],
+        outputs: &[MANY_POOLED],
         attrs: &[MEMBERS],
         errors: "those of MxRecEmbedPooled.",
         stateful: true,
@@ -98,6 +106,63 @@ impl OpKernel for EmbedPooledMany {
             .collect::<Result<Vec<_>>>()?;
         let outs = outputs.iter_mut().map(|output| output.values()).collect();
         Table::embed_pooled_many(pool()?, &group, outs)?;
+        for (at, output) in outputs.into_iter().enumerate() {
+            context.set(at, output)?;
+        }
+        Ok(())
+    }
+}
+
+/// Keys to pooled rows of many tables, read only.
+pub(crate) struct FindPooledMany {
+    members: usize,
+}
+
+impl OpKernel for FindPooledMany {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecFindPooledMany",
+        doc: "MxRecFindPooled in many tables at once.",
+        inputs: &[
+            HANDLES,
+            VARIABLES,
+            MANY_BAG_IDS,
+            MANY_ENDS,
+            MANY_WEIGHTS,
+            MANY_DIVISORS,
+            ABSENTS,
+        ],
+        outputs: &[MANY_POOLED],
+        attrs: &[MEMBERS, KEY_TYPE],
+        errors: "those of MxRecFindPooled.",
+        stateful: true,
+        differentiable: false,
+    };
+
+    fn create(construction: &Construction) -> Result<Self> {
+        let members = members(construction)?;
+        Ok(Self { members })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let members = self.members;
+        let lists = Lists { context, members };
+        let (tables, variables) = (lists.tables()?, lists.list(1)?);
+        let (inputs, given, absents) = (lists.list(2)?, lists.bags(3)?, lists.list(6)?);
+        let mut group = Vec::with_capacity(members);
+        let mut outputs = Vec::with_capacity(members);
+        let all = tables.iter().zip(&variables).zip(&inputs).zip(&absents);
+        for ((((table, variable), input), absent), given) in all.zip(&given) {
+            let (ids, bags) = (ids(input)?, given.bags()?);
+            let absent = on(table, || {
+                expect_variable(variable, table)?;
+                rows_of_absent(absent, ids.len(), table.dim())
+            })?;
+            let keys = KeysOf { table, ids, absent };
+            group.push(KeyBagsOf { keys, bags });
+            outputs.push(context.allocate::<f32>(&given.shape(table.dim()))?);
+        }
+        let outs = outputs.iter_mut().map(|output| output.values()).collect();
+        Table::find_pooled_many(pool()?, &group, outs)?;
         for (at, output) in outputs.into_iter().enumerate() {
             context.set(at, output)?;
         }

@@ -64,6 +64,7 @@ macro_rules! for_each_op {
             grouped::EmbedConcat,
             grouped::FindMany,
             grouped_pooled::EmbedPooledMany,
+            grouped_pooled::FindPooledMany,
             sparse_bags::SparseBagsMany,
             apply::ByOffset<apply::Sgd>,
             apply::ByRestore<apply::Sgd>,

@@ -124,6 +124,10 @@ fn check_iterator(
             may_move(&node.expect("a body that was read"))?;
         }
     }
+    for bags in &iterator.bags {
+        let name = bags.split(':').next().unwrap_or_default();
+        prop_assert!(before.contains(name), "{bags}");
+    }
     for ids in &iterator.ids {
         match ids.component {
             Some(component) => prop_assert!(component < iterator.components),

@@ -129,6 +129,9 @@ fn answer(graph: &GraphText) -> String {
             };
             writeln!(text, "ids {}: {from}, type {}", ids.tensor, ids.dtype).expect("text");
         }
+        if !iterator.bags.is_empty() {
+            writeln!(text, "bags {}", iterator.bags.join(", ")).expect("text");
+        }
         let names: Vec<&str> = moved
             .lines()
             .filter(|line| !line.starts_with(' '))

@@ -391,14 +391,17 @@ fn split(text: &str) -> Vec<String> {
 /// An OpList of the ops that the test graphs use. `Unregistered` is not in it.
 pub(crate) fn op_list() -> Vec<u8> {
     const STATELESS: &str = "\
-        Add AsString Cast Concat Const DatasetToSingleElement Enter Exit Floor Identity If Less \
-        LoopCond MakeDataset Merge Mul NextIteration NoOp Pack PartitionedCall \
+        Add AsString Cast Concat Const DatasetToSingleElement Enter Exit Floor GatherV2 \
+        GreaterEqual Identity If Less LoopCond MakeDataset Merge Mul MxRecBagDivisors \
+        MxRecBagEnds MxRecBagWeights MxRecRaggedBagEnds MxRecSparseBagEnds NextIteration NoOp \
+        Pack PartitionedCall \
         Placeholder PlaceholderWithDefault RangeDataset Reshape SparseToDense \
-        StatelessIf StatelessWhile StridedSlice StringToHashBucketFast Switch";
+        StatelessIf StatelessWhile StridedSlice StringToHashBucketFast Switch Where";
     const STATEFUL: &str = "\
         Assert HashTableV2 Iterator IteratorFromStringHandleV2 IteratorGetNext \
         IteratorGetNextSync IteratorToStringHandle IteratorV2 LookupTableFindV2 \
-        MakeIterator MxRecFind MxRecIdOffset MxRecObserve MxRecTable OneShotIterator \
+        MakeIterator MxRecAdmit MxRecEmbedPooled MxRecEmbedPooledMany MxRecFind MxRecFindPooled \
+        MxRecIdOffset MxRecObserve MxRecRestorePooled MxRecTable OneShotIterator \
         RandomUniformInt ReadVariableOp SerializeIterator StatefulPartitionedCall \
         VarHandleOp VariableV2 While";
     let stateless = STATELESS.split_whitespace().map(|name| (name, false));

@@ -99,11 +99,36 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
         })
         .collect();
 
+    // Vectors by key of the tables that the single ops change, by one op and by an op each.
+    let absent = graph.placeholder::<f32>(&None);
+    let node = graph.node("MxRecFindPooledMany");
+    let node = node.inputs(&alone.map(|table| table.handle));
+    let node = node.inputs(&alone.map(|table| table.variable));
+    let node = node.inputs(&bag_ids).inputs(&ends).inputs(&[none, none]);
+    let node = node.inputs(&divisors).inputs(&[absent, absent]).finish();
+    let evaluated = node.expect("MxRecFindPooledMany");
+    let mut evaluations = vec![evaluated.output(0), evaluated.output(1)];
+    evaluations.extend((0..2).map(|at| {
+        let table = alone[at];
+        let given = [
+            table.variable,
+            bag_ids[at],
+            ends[at],
+            none,
+            divisors[at],
+            absent,
+        ];
+        let node = table.node("MxRecFindPooled");
+        let node = given.iter().fold(node, |node, &one| node.input(one));
+        node.finish().expect("MxRecFindPooled").output(0)
+    }));
+
     let session = Session::new(&graph).expect("a session");
     let [(first, one), (second, other)] = members();
     let (dense_shape, limits) = (Tensor::vector(&[3_i64, 2]), Tensor::vector(&[10_i64, 10]));
     let kinds = Tensor::vector(&[1_i32, 0]);
     let nothing = Tensor::vector::<f32>(&[]);
+    let no_rows = Tensor::new::<f32>(&[0, DIM as i64], &[]);
     let numbers = [Tensor::scalar(0.5_f32), Tensor::scalar(0.0_f32)];
     let gradient = Tensor::new(&[3, DIM as i64], &[1.0_f32; 3 * DIM]);
     let feeds = |limits| {
@@ -116,6 +141,7 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
             (rows, limits),
             (combiners, &kinds),
             (none, &nothing),
+            (absent, &no_rows),
             (rate, &numbers[0]),
             (zero, &numbers[1]),
             (grads[0], &gradient),
@@ -148,6 +174,14 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
         got[4].value::<i64>(),
         got[5].value::<i64>() + got[6].value::<i64>()
     );
+
+    let got = session.run(&feeds(&limits), &evaluations, &[]);
+    let got = got.expect("evaluations");
+    for (of_many, of_one) in got[..2].iter().zip(&got[2..]) {
+        assert_eq!(of_many.dims(), [3, DIM as i64]);
+        assert!(of_one.values::<f32>().iter().any(|&value| value != 0.0));
+        assert_eq!(of_many.values::<f32>(), of_one.values::<f32>());
+    }
 
     let few = Tensor::vector(&[10_i64, 5]);
     let refused = session
