@@ -14,8 +14,10 @@ logs or of a census, which are generated; the two demos make their own data.
 
 The models evaluate after as many steps as their main file says: mmoe is given enough data for
 that. Of the others, whose batches hold thousands of samples, the last rows cut that number to 10 in
-the copy. --long adds WideDeep unchanged on enough data for its 1,120 steps, which takes 5 GB of
-memory. A step of DCNv2 multiplies matrices for some 10 seconds on two cores.
+the copy. Rows of little_demo have a tenth of the memory for rows, in the copy, so that nearly all
+are on disk: that the program writes them is looked at while it runs. --long adds WideDeep unchanged
+on enough data for its 1,120 steps, which takes 5 GB of memory. A step of DCNv2 multiplies matrices
+for some 10 seconds on two cores.
 
 What a program needs beside TensorFlow and mx_rec comes from PyPI into the interpreter that runs it,
 for instance:
@@ -42,6 +44,13 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LAST_LINE = "Demo done!"
 
+# Rows that memory holds, as little_demo's main file says for its tables with rows on disk: a tenth
+# of them, so that nearly all go to disk.
+FEWER_IN_MEMORY = (r"(user_vocab_size \*) 0\.1\)", r"\1 0.01)")
+
+# Where little_demo has its rows on disk.
+ROWS = "ssd_data"
+
 # Batches of a demo have 32 samples with more than 2 further lookups, else 4,096.
 SMALL = {"USE_MULTI_LOOKUP": "1", "MULTI_LOOKUP_TIMES": "3"}
 
@@ -59,6 +68,7 @@ class Run(NamedTuple):
         cut: (pattern, text) that is replaced in the copy's main file; None leaves it unchanged.
         evidence: Pattern that the log must hold as well.
         is_whole: Whether it reads data for all steps up to an evaluation.
+        spills: Whether it must write rows to disk.
     """
 
     program: str
@@ -68,6 +78,7 @@ class Run(NamedTuple):
     cut: Optional[Any] = None
     evidence: Optional[str] = None
     is_whole: bool = False
+    spills: bool = False
 
 
 class Program(NamedTuple):
@@ -153,6 +164,12 @@ def little_demo_runs(full: bool) -> List[Run]:
     add(USE_TIMESTAMP="1", USE_DYNAMIC_EXPANSION="1")
     add(MULTI_LOOKUP_TIMES="2")
     add(USE_MULTI_LOOKUP="0", USE_MODIFY_GRAPH="0")
+    for modify in "10":
+        spilling = _demo("little_demo", CACHE_MODE="SSD", USE_MODIFY_GRAPH=modify)
+        runs.append(Run("little_demo", spilling, cut=FEWER_IN_MEMORY, spills=True))
+        for mode in ("load_and_train", "predict"):
+            runs.append(Run("little_demo", dict(spilling, USE_MODE=mode), continues=True,
+                            spills=mode == "load_and_train"))
     too_small = _demo("little_demo", CACHE_MODE="DDR", USE_DYNAMIC="0", MULTI_LOOKUP_TIMES="2")
     runs.append(Run("little_demo", too_small, "device_vocabulary_size was too small"))
     return runs
@@ -388,15 +405,40 @@ def run_program(python: str, where: str, run: Run, data: Switches, timeout: int)
         child = subprocess.Popen(
             [python, "-W", "ignore", PROGRAMS[run.program].main], cwd=where, env=environment,
             stdout=log, stderr=subprocess.STDOUT)
-        try:
-            code = child.wait(timeout)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-            return "FAILED: no end after {} s".format(timeout)
+        end, bytes_of_rows = time.time() + timeout, 0
+        while child.poll() is None:
+            if time.time() > end:
+                child.kill()
+                child.wait()
+                return "FAILED: no end after {} s".format(timeout)
+            if run.spills:
+                bytes_of_rows = max(bytes_of_rows, open_bytes(child.pid, where))
+            time.sleep(0.05)
+        code = child.returncode
     with open(os.path.join(where, "out.log"), errors="replace") as log:
         text = log.read()
-    return outcome(run, code, text)
+    result = outcome(run, code, text)
+    if result == "end" and run.spills and not bytes_of_rows:
+        return "FAILED: no row went to disk"
+    return result
+
+
+def open_bytes(process: int, where: str) -> int:
+    """Returns the bytes of the files of rows that a process has open. They have no names."""
+    found = 0
+    inside = os.path.join(os.path.realpath(where), ROWS) + os.sep
+    opened = "/proc/{}/fd".format(process)
+    try:
+        for name in os.listdir(opened):
+            path = os.path.join(opened, name)
+            try:
+                if os.readlink(path).startswith(inside):
+                    found += os.stat(path).st_size
+            except FileNotFoundError:
+                pass  # It was closed.
+    except (FileNotFoundError, PermissionError, ProcessLookupError):
+        pass  # It has ended.
+    return found
 
 
 def outcome(run: Run, code: int, text: str) -> str:
@@ -426,7 +468,9 @@ def describe(run: Run) -> str:
              if not (name.startswith(("USE_", "ENABLE_")) and value == "0")]
     if run.is_whole:
         parts.append("(whole, up to an evaluation)")
-    if run.cut is not None:
+    if run.spills:
+        parts.append("(a tenth of the memory for rows, in the copy)")
+    elif run.cut is not None:
         parts.append("(train_steps cut to 10 in the copy, to reach the evaluation)")
     return " ".join(parts)
 

@@ -23,6 +23,22 @@ def load():
 
 originals = load()
 
+# A program that has the line which is cut, and writes rows to disk only if that was done.
+DEMO = """
+import os, time
+open('made', 'w').close()
+user_vocab_size = 1000
+in_memory = int(user_vocab_size * 0.1)
+if os.environ['CACHE_MODE'] == 'SSD' and in_memory < 100:
+    os.makedirs('ssd_data', exist_ok=True)
+    rows = open('ssd_data/rows', 'w')
+    os.unlink('ssd_data/rows')
+    rows.write('row')
+    rows.flush()
+    time.sleep(1)
+print(os.environ['USE_MODE'], os.environ['CACHE_MODE'], 'Demo done!')
+"""
+
 
 @pytest.mark.parametrize("code, text, refusal, evidence, wanted", [
     (0, "x\nINFO Demo done!\n", None, None, "end"),
@@ -45,8 +61,7 @@ def test_outcomes(code, text, refusal, evidence, wanted):
 def test_a_program_is_copied_runs_with_its_switches_and_is_left_as_it_was(tmp_path):
     home = tmp_path / "programs" / "demo" / "little_demo"
     home.mkdir(parents=True)
-    (home / "main.py").write_text("import os\nopen('made', 'w').close()\n"
-                                  "print(os.environ['USE_MODE'], os.environ['CACHE_MODE'], 'Demo done!')\n")
+    (home / "main.py").write_text(DEMO)
     ran = subprocess.run([sys.executable, PATH, str(tmp_path / "programs"), "--work", str(tmp_path / "work"),
                           "--only", "little_demo"], stdout=subprocess.PIPE)
     rows = ran.stdout.decode().splitlines()[2:]
@@ -58,6 +73,20 @@ def test_a_program_is_copied_runs_with_its_switches_and_is_left_as_it_was(tmp_pa
     assert all(" | end | " in row for row, is_refused in zip(rows, refused) if not is_refused)
     made = sorted(os.listdir(str(tmp_path / "work" / "little_demo")))
     assert (tmp_path / "work" / "little_demo" / made[0] / "made").exists()
+
+
+def test_a_run_that_must_write_rows_to_disk_fails_if_it_does_not(tmp_path):
+    for text, wanted in [(DEMO, "FAILED: no row went to disk"), (DEMO.replace("0.1)", "0.01)"), "end")]:
+        (tmp_path / "main.py").write_text(text)
+        run = originals.Run("little_demo", {"CACHE_MODE": "SSD", "USE_MODE": "train"}, spills=True)
+        assert originals.run_program(sys.executable, str(tmp_path), run, {}, 60) == wanted
+        assert originals.run_program(sys.executable, str(tmp_path), run._replace(spills=False), {}, 60) == "end"
+
+
+def test_a_run_that_takes_too_long_is_ended(tmp_path):
+    (tmp_path / "main.py").write_text("import time\ntime.sleep(60)\n")
+    run = originals.Run("little_demo", {}, spills=True)
+    assert originals.run_program(sys.executable, str(tmp_path), run, {}, 1) == "FAILED: no end after 1 s"
 
 
 def test_a_directory_without_programs_is_named(tmp_path):

@@ -184,3 +184,64 @@ fn peaks_far_apart_do_not_add_up_where_no_batch_can_be_claimed() {
     }
     assert!(table.stats().tier.unwrap().given_up >= 40);
 }
+
+/// A live lease says that its rows are in memory, and nobody looks: it must not say so for longer
+/// than it keeps them there.
+#[test]
+fn rows_of_a_lease_are_read_where_they_are_when_it_has_given_them_up_and_when_it_ended() {
+    let (pool, table) = (pool(), tiered("leased", 2000, 250));
+    let values = |keys: &[i64]| -> Vec<f32> {
+        let rows = keys.iter().map(|&key| [key as f32; DIM]);
+        rows.flatten().collect()
+    };
+    for from in (10..1010).step_by(100) {
+        let keys: Vec<i64> = (from..from + 100).collect();
+        table
+            .assign(&pool, Ids::I64(&keys), &values(&keys))
+            .unwrap();
+    }
+    let keys: Vec<i64> = (10..110).collect();
+    let read = |offsets: &[i64]| {
+        let mut out = vec![0.0; offsets.len() * DIM];
+        table.lookup(&pool, offsets, &mut out).unwrap();
+        out
+    };
+    let misses = || table.stats().tier.unwrap().misses;
+    let lease = |keys: Vec<i64>| {
+        let mut inverse = vec![0; keys.len()];
+        table.lease(&pool, Ids::I64(&keys), None, &mut inverse)
+    };
+    // Batches that send out what they can.
+    let others = || {
+        for from in (510..1010).step_by(100) {
+            drop(lease((from..from + 100).collect()).unwrap());
+        }
+    };
+    let held = prepare(&table, &pool, keys.clone());
+    assert_eq!(held.lease.offsets().len(), keys.len());
+    for is_removed in [false, true] {
+        if is_removed {
+            table.remove(Ids::I64(&keys[..10])).unwrap();
+        }
+        others();
+        let before = misses();
+        assert_eq!(read(held.lease.offsets()), values(&keys));
+        assert_eq!(misses(), before, "a lease did not keep its rows in memory");
+    }
+    // More than memory holds beside the lease.
+    drop(lease((310..510).collect()).unwrap());
+    others();
+    let before = misses();
+    assert_eq!(read(held.lease.offsets()), values(&keys));
+    assert!(misses() > before, "its rows were in memory still");
+
+    let again = prepare(&table, &pool, keys[10..].to_vec());
+    assert_eq!(again.lease.offsets().len(), keys.len() - 10);
+    let copy = again.lease.offsets().to_vec();
+    drop((held, again));
+    // As much as memory holds.
+    drop(lease((310..560).collect()).unwrap());
+    let before = misses();
+    assert_eq!(read(&copy), values(&keys[10..]));
+    assert!(misses() > before, "its rows were in memory still");
+}
