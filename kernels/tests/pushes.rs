@@ -1,6 +1,8 @@
 //! Pushes of several workers at once: none waits for another for ever.
 
-use mx_rec_kernels::{Ids, IdsOf, Initializer, KeyGradients, Pool, Push, Sgd, Table, TableConfig};
+use mx_rec_kernels::{
+    Absent, Ids, IdsOf, Initializer, KeyGradients, KeysOf, Pool, Push, Sgd, Table, TableConfig,
+};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::sync::Arc;
@@ -30,6 +32,51 @@ fn make_rows(pool: &Pool, table: &Arc<Table>, keys: &[i64]) {
         inverse: &mut inverse,
     };
     drop(Table::lease_many(pool, vec![one], None).unwrap());
+}
+
+/// A table that somebody else has locked is left for later; it must not be left out.
+#[test]
+fn no_gradient_of_pushes_to_the_same_small_tables_is_lost() {
+    const ROUNDS: usize = 60;
+    let pool = Arc::new(Pool::new(2).unwrap());
+    let tables: Vec<Arc<Table>> = (0..8).map(table).collect();
+    let keys: Vec<i64> = (0..3000).collect();
+    for table in &tables {
+        make_rows(&pool, table, &keys);
+    }
+    let grads = vec![-1.0; keys.len() * DIM];
+    let sgd = Sgd::new(1.0, 0.0).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    let pushes: Vec<Push<'_>> = tables
+                        .iter()
+                        .map(|table| Push {
+                            table,
+                            grads: vec![KeyGradients {
+                                keys: &keys,
+                                grads: &grads,
+                            }],
+                            optimizer: &sgd,
+                        })
+                        .collect();
+                    let done = Table::push_many(&pool, &pushes).unwrap();
+                    assert_eq!(done.updated, (tables.len() * keys.len()) as u64);
+                }
+            });
+        }
+    });
+    for table in &tables {
+        let mut rows = vec![0.0; keys.len() * DIM];
+        let one = KeysOf {
+            table,
+            ids: Ids::I64(&keys),
+            absent: Absent::Zeros,
+        };
+        Table::find_many(&pool, &[one], vec![&mut rows]).unwrap();
+        assert!(rows.iter().all(|&value| value == 3.0 * ROUNDS as f32));
+    }
 }
 
 /// A helper thread of the pool that waits for a lock, whose holder waits for the helper.

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from cluster_cases import RUN, Job, run_alone
+from mx_rec.cluster.tables import PARTS_PER_SERVER
 from test_cluster_tables import assert_same, trained
 
 
@@ -28,8 +29,8 @@ def test_checkpoints_of_any_number_of_servers_are_those_of_any_other_and_of_one_
         saved = found["rows"]
         first += 4
         tables = sorted(os.listdir(str(tmp_path / "model" / ("sparse-model.ckpt-%d" % first))))
-        expected = [table + "-part-%05d-of-%05d" % (part, 4 * servers) for table in ("items", "users")
-                    for part in range(4 * servers)] if servers else ["items", "users"]
+        expected = [table + "-part-%05d-of-%05d" % (part, PARTS_PER_SERVER * servers) for table in ("items", "users")
+                    for part in range(PARTS_PER_SERVER * servers)] if servers else ["items", "users"]
         assert tables == sorted(expected + ["manifest.json"])
     assert_same(found, alone)
 
@@ -139,3 +140,50 @@ first, last =""", 1)
         assert found["before"] == expected
         assert time.time() - started > 3
         assert trained(job.finish("worker", 0))["before"] == expected
+
+
+# Where the chief ends itself in its third save: the directory is there, all parts are written, the tables are in
+# their place but the variables are not, and all files are there but the state file does not name them.
+IN_A_SAVE = LONG.replace("first, last =", """
+import signal
+from mx_rec.saver import commit, saver
+saves, place = [], os.environ.get("DIES")
+
+def dying(stock, at, behind):
+    def run(*args, **kwargs):
+        if place != at:
+            return stock(*args, **kwargs)
+        saves.append(at)
+        if len(saves) == 3 and not behind:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = stock(*args, **kwargs)
+        if len(saves) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    return run
+
+commit.Staging.__init__ = dying(commit.Staging.__init__, "begun", True)
+for at, behind in (("written", False), ("placed", True)):
+    commit.Staging.commit = dying(commit.Staging.commit, at, behind)
+saver.sync_dense = dying(saver.sync_dense, "unnamed", True)
+first, last =""", 1)
+
+
+@pytest.mark.parametrize("place", [
+    pytest.param("begun", marks=pytest.mark.slow), "written", "placed",
+    pytest.param("unnamed", marks=pytest.mark.slow)])
+def test_a_chief_that_is_killed_in_a_save_goes_on_from_the_newest_complete_checkpoint(tmp_path, place):
+    """Saves are of steps 0, 10 and 20: the third does not end, so the newest is that of step 10."""
+    model = str(tmp_path / "model")
+    with Job(IN_A_SAVE, ps=2, CHECKPOINTS=model, SAVE="10", LAST="30") as job:
+        chief = job.start("worker", 0, DIES=place)
+        said = chief.communicate(timeout=60)[0].decode()
+        assert chief.returncode == -9, job.failure("worker", 0)
+        assert "step 19" in said and "step 20" not in said
+        found = trained(job.worker(FIRST="10", BEFORE="1"))
+    expected = trained(run_alone(RUN, LAST="10"))
+    assert found["before"] == expected["rows"]
+    assert found["step"] == 30
+    assert_same(found, trained(run_alone(RUN, LAST="30")))
+    # What the save left is no checkpoint, and it is gone or replaced.
+    assert not [name for name in os.listdir(model) if name.startswith(".")]

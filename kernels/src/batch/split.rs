@@ -7,7 +7,6 @@ use crate::keeper::Keeper;
 use crate::partition::{check_parts, part_of};
 use crate::pool::{ranges, split_mut};
 use crate::{Error, Ids, Pool, Result};
-use std::ops::Range;
 
 /// Working memory that is kept for later batches, at most so many pieces of at most so many bytes
 /// in all.
@@ -33,7 +32,7 @@ impl std::fmt::Debug for Splitter {
 }
 
 /// The distinct keys of a batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SplitKeys {
     /// Those of the first part, then those of the second, and so on; within a part in order of
     /// first occurrence.
@@ -52,6 +51,36 @@ impl Splitter {
             index: Index::new(1)?,
             scratch: Keeper::new(KEPT.0, KEPT.1),
         })
+    }
+
+    /// [`Splitter::split`] of several batches, each ids and their places. Small batches are worked
+    /// on at the same time.
+    ///
+    /// # Errors
+    /// That of the first batch that has one.
+    pub fn split_each(
+        &self,
+        pool: &Pool,
+        batches: Vec<(Ids<'_>, &mut [i32])>,
+        parts: u32,
+    ) -> Result<Vec<SplitKeys>> {
+        let mut found: Vec<SplitKeys> = Vec::new();
+        found.resize_with(batches.len(), SplitKeys::default);
+        let total = batches.iter().map(|(ids, _)| ids.len()).sum();
+        let is_large = |ids: &Ids<'_>| ids.len() >= 2 * LEAST;
+        let work: Vec<_> = batches.into_iter().zip(&mut found).collect();
+        if pool.parts(total, LEAST) == 1 || work.iter().any(|((ids, _), _)| is_large(ids)) {
+            for ((ids, places), found) in work {
+                *found = self.split(pool, ids, parts, places)?;
+            }
+        } else {
+            let alone = Pool::alone();
+            pool.try_each(work, |((ids, places), found)| {
+                *found = self.split(&alone, ids, parts, places)?;
+                Ok(())
+            })?;
+        }
+        Ok(found)
     }
 
     /// De-duplicates `ids` and sorts the distinct keys by part. `places[i]` becomes the place of
@@ -132,77 +161,78 @@ pub struct StitchTo<'a> {
     pub out: &'a mut [f32],
 }
 
-/// Copies rows to ids. `rows` are what the parts sent, one behind the other: each sent the rows of
-/// the first lookup, then those of the second, and so on.
+/// Copies rows to ids. `sent` are what the parts sent, one behind the other: each sent the rows of
+/// the first lookup, then those of the second, and so on. Small lookups are worked on at the same
+/// time.
 ///
 /// # Errors
 /// `InvalidArgument` if the lookups do not have as many counts each, for a count below 0, for
 /// another number of floats than the counts ask for, and for a place that is none. The outputs are
 /// then unspecified.
-pub fn stitch(pool: &Pool, rows: &[f32], lookups: Vec<StitchTo<'_>>) -> Result<()> {
+pub fn stitch(pool: &Pool, sent: &[f32], lookups: Vec<StitchTo<'_>>) -> Result<()> {
     let parts = lookups.first().map_or(0, |one| one.counts.len());
-    let mut starts = vec![Vec::new(); lookups.len()];
-    let mut end = 0_usize;
+    let mut sizes = Vec::with_capacity(parts * lookups.len());
+    let mut expected = 0_usize;
     for part in 0..parts {
-        for (lookup, starts) in lookups.iter().zip(&mut starts) {
-            let count = count_of(lookup.counts, part)?;
-            starts.push((end, count));
-            end = count
-                .checked_mul(lookup.dim)
-                .and_then(|floats| end.checked_add(floats))
-                .unwrap_or(usize::MAX);
+        for lookup in &lookups {
+            let size = count_of(lookup.counts, part)?.saturating_mul(lookup.dim);
+            expected = expected.saturating_add(size);
+            sizes.push(size);
         }
     }
-    if lookups.iter().any(|one| one.counts.len() != parts) || end != rows.len() {
+    if lookups.iter().any(|one| one.counts.len() != parts) || expected != sent.len() {
         return Err(
             Error::invalid("the rows of all parts must be as many as their counts say")
-                .with("floats", rows.len())
-                .with("expected", end),
+                .with("floats", sent.len())
+                .with("expected", expected),
         );
     }
-    for (lookup, starts) in lookups.into_iter().zip(starts) {
-        stitch_one(pool, rows, lookup, &starts)?;
+    let mut rows: Vec<Vec<&[f32]>> = lookups.iter().map(|_| Vec::new()).collect();
+    let mut rest = sent;
+    for (at, size) in sizes.into_iter().enumerate() {
+        let of = at % lookups.len();
+        let (own, behind) = rest.split_at_checked(size).unwrap_or_default();
+        rows[of].extend(own.chunks_exact(lookups[of].dim.max(1)));
+        rest = behind;
     }
-    Ok(())
+    let floats: usize = lookups.iter().map(|lookup| lookup.out.len()).sum();
+    let threads = pool.parts(floats, LEAST_FLOATS);
+    let mut work = Vec::new();
+    for (lookup, rows) in lookups.into_iter().zip(&rows) {
+        let StitchTo {
+            dim, places, out, ..
+        } = lookup;
+        if dim == 0 || places.len().checked_mul(dim) != Some(out.len()) {
+            return Err(Error::invalid("a lookup needs dim floats for each id")
+                .with("ids", places.len())
+                .with("dim", dim)
+                .with("floats", out.len()));
+        }
+        // Of one large lookup a range of ids for each thread.
+        let bounds = ranges(places.len(), pool.parts(out.len(), LEAST_FLOATS));
+        for (range, out) in bounds.iter().cloned().zip(split_mut(out, dim, &bounds)) {
+            work.push((rows, dim, &places[range], out));
+        }
+    }
+    if threads == 1 {
+        return work.into_iter().try_for_each(stitch_some);
+    }
+    pool.try_each(work, stitch_some)
 }
 
-/// Copies the rows of one lookup; `starts` says for each part where its rows start, and how many
-/// there are.
-fn stitch_one(
-    pool: &Pool,
-    rows: &[f32],
-    lookup: StitchTo<'_>,
-    starts: &[(usize, usize)],
-) -> Result<()> {
-    let StitchTo {
-        dim, places, out, ..
-    } = lookup;
-    if dim == 0 || places.len().checked_mul(dim) != Some(out.len()) {
-        return Err(Error::invalid("a lookup needs dim floats for each id")
-            .with("ids", places.len())
-            .with("dim", dim)
-            .with("floats", out.len()));
-    }
-    let at: Vec<usize> = starts
-        .iter()
-        .flat_map(|&(start, count)| (0..count).map(move |row| start + row * dim))
-        .collect();
-    let bounds = ranges(places.len(), pool.parts(out.len(), LEAST_FLOATS));
-    let work = bounds
-        .iter()
-        .cloned()
-        .zip(split_mut(out, dim, &bounds))
-        .collect();
-    pool.try_each(work, |(range, out): (Range<usize>, &mut [f32])| {
-        for (&place, out) in places[range].iter().zip(out.chunks_exact_mut(dim)) {
-            match usize::try_from(place).ok().and_then(|place| at.get(place)) {
-                Some(&start) => out.copy_from_slice(&rows[start..start + dim]),
-                None if place == -1 => out.fill(0.0),
-                None => return Err(out_of_range(place, at.len())),
-            }
+/// Copies rows to some of the ids of a lookup: its rows, dim, places and room.
+fn stitch_some((rows, dim, places, out): (&Vec<&[f32]>, usize, &[i32], &mut [f32])) -> Result<()> {
+    for (&place, out) in places.iter().zip(out.chunks_exact_mut(dim)) {
+        match usize::try_from(place)
+            .ok()
+            .and_then(|place| rows.get(place))
+        {
+            Some(row) => out.copy_from_slice(row),
+            None if place == -1 => out.fill(0.0),
+            None => return Err(out_of_range(place, rows.len())),
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 fn count_of(counts: &[i64], part: usize) -> Result<usize> {
@@ -292,6 +322,31 @@ mod tests {
     }
 
     #[test]
+    fn batches_that_are_split_together_are_split_as_if_alone() -> Result<()> {
+        let (pool, splitter) = (Pool::new(3)?, Splitter::new()?);
+        let ids = ids();
+        // Small ones alone, and beside a large one.
+        for sizes in [&[9_000, 0, 20_000, 12_000][..], &[50, 60_000, 3_000]] {
+            let starts = sizes.iter().enumerate();
+            let batches: Vec<&[i64]> = starts.map(|(at, size)| &ids[at..at + size]).collect();
+            let mut places: Vec<Vec<i32>> = sizes.iter().map(|&size| vec![7; size]).collect();
+            let asked = batches.iter().zip(&mut places);
+            let asked = asked.map(|(ids, places)| (Ids::I64(ids), &mut places[..]));
+            let found = splitter.split_each(&pool, asked.collect(), 3)?;
+            assert_eq!(found.len(), sizes.len());
+            for ((ids, found), places) in batches.iter().zip(found).zip(places) {
+                let mut alone = vec![8; ids.len()];
+                let expected = splitter.split(&pool, Ids::I64(ids), 3, &mut alone)?;
+                assert_eq!((found, places), (expected, alone));
+            }
+        }
+        let mut places = [0; 3];
+        let asked = vec![(Ids::I64(&ids[..3]), &mut places[..2])];
+        assert!(splitter.split_each(&pool, asked, 3).is_err());
+        Ok(())
+    }
+
+    #[test]
     fn a_batch_of_nothing_has_no_keys() -> Result<()> {
         let (pool, splitter) = (Pool::new(2)?, Splitter::new()?);
         for ids in [&[][..], &[PADDING, PADDING]] {
@@ -326,6 +381,46 @@ mod tests {
         stitch(&pool, &rows, lookups)?;
         assert_eq!(a, [12.0, 0.0, 10.0, 11.0]);
         assert_eq!(b, [22.0, 23.0, 20.0, 21.0, 24.0, 25.0]);
+        Ok(())
+    }
+
+    #[test]
+    fn lookups_that_are_stitched_by_several_threads_get_their_own_rows() -> Result<()> {
+        let dim = 4;
+        let rows: Vec<f32> = (0..300 * dim).map(|at| at as f32).collect();
+        let places = |seed: usize, n: usize| -> Vec<i32> {
+            (0..n)
+                .map(|at| ((at * 7 + seed) % 101) as i32 - 1)
+                .collect()
+        };
+        // The last one is shared among the threads.
+        let all: Vec<Vec<i32>> = vec![places(1, 5_000), places(2, 4_000), places(3, 40_000)];
+        let run = |threads| -> Result<Vec<Vec<f32>>> {
+            let pool = Pool::new(threads)?;
+            let room = all.iter().map(|places| vec![-1.0; places.len() * dim]);
+            let mut outs: Vec<Vec<f32>> = room.collect();
+            let lookups = all.iter().zip(&mut outs).map(|(places, out)| StitchTo {
+                dim,
+                counts: &[60, 40],
+                places,
+                out,
+            });
+            stitch(&pool, &rows, lookups.collect())?;
+            Ok(outs)
+        };
+        let one = run(1)?;
+        assert_eq!(one, run(3)?);
+        for (lookup, (places, out)) in all.iter().zip(&one).enumerate() {
+            for (&place, out) in places.iter().zip(out.chunks(dim)) {
+                // Rows 0 to 179 are of the first part, 60 of each lookup.
+                let row = |place: usize| match place {
+                    0..60 => lookup * 60 + place,
+                    _ => 180 + lookup * 40 + place - 60,
+                };
+                let expected = usize::try_from(place).map_or(0.0, |at| (row(at) * dim) as f32);
+                assert_eq!(out[0], expected);
+            }
+        }
         Ok(())
     }
 

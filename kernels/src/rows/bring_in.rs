@@ -12,7 +12,7 @@
 
 use super::buffers::{fit, Buffers};
 use super::pins::{Pinned, Pins};
-use super::tiered::{append, free, Tiered};
+use super::tiered::{append, free, Place, Tiered};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::tier::{Log, Moved, Moves, Reading, Want};
 use crate::{Error, Kind, Pool, Result};
@@ -33,6 +33,8 @@ pub(crate) struct Request<'r> {
     pub(crate) rows: &'r [u32],
     /// Frames for so many new rows.
     pub(crate) new: usize,
+    /// Whether a batch looks the rows up: the policy counts that for those in memory.
+    pub(crate) is_lookup: bool,
 }
 
 /// How a request stands.
@@ -69,26 +71,46 @@ pub(crate) struct Exchange {
     /// Where the victims were written.
     places: Vec<u32>,
     moved: Moves,
+    /// Frames for so many new rows are wanted.
+    new: usize,
     /// Keeps those of the wanted rows in memory that are there.
-    _pinned: Pinned,
+    pinned: Pinned,
 }
 
 impl Tiered {
-    /// Begins what a request needs.
+    /// Begins what a request needs. Returns as well how many of its rows are in memory.
     ///
     /// # Errors
     /// `ResourceExhausted` if the request alone is more than memory may hold, or without memory.
-    pub(crate) fn begin(&mut self, request: Request<'_>) -> Result<Begun> {
-        let Request { rows, new } = request;
-        let wants = rows.iter().filter_map(|&row| {
-            let place = self.on_disk(row)?;
-            Some(Want { place, row })
-        });
-        let mut wants: Vec<Want> = wants.collect();
+    pub(crate) fn begin(&mut self, request: Request<'_>) -> Result<(Begun, u64)> {
+        let Request {
+            rows,
+            new,
+            is_lookup,
+        } = request;
+        let mut here = Vec::with_capacity(rows.len());
+        let mut wants = Vec::new();
+        for &row in rows {
+            match self.place(row) {
+                Place::Frame(frame) => here.push(frame),
+                Place::Disk(place) => wants.push(Want { place, row }),
+                Place::Nowhere => {}
+            }
+        }
         wants.sort_unstable_by_key(|want| want.place);
         wants.dedup_by_key(|want| want.place);
         self.expect_fits(rows, wants.len() + new)?;
-        let pinned = self.pin(rows.iter().copied());
+        if is_lookup {
+            here.iter().for_each(|&frame| self.policy.touch(frame));
+        }
+        let found = here.len() as u64;
+        let pinned = self.pins.pin(here);
+        let begun = self.begin_exchange(wants, new, pinned)?;
+        Ok((begun, found))
+    }
+
+    /// Brings `wants` in, ascending, and makes room for `new` rows.
+    fn begin_exchange(&mut self, wants: Vec<Want>, new: usize, pinned: Pinned) -> Result<Begun> {
         let lacking = (wants.len() + new).saturating_sub(self.available());
         if wants.is_empty() && lacking == 0 {
             return Ok(Begun::Ready(pinned));
@@ -131,7 +153,8 @@ impl Tiered {
                     victims,
                     places: Vec::new(),
                     moved: Moves::default(),
-                    _pinned: pinned,
+                    new,
+                    pinned,
                 })))
             }
             (Err(error), _) | (_, Err(error)) => {
@@ -155,7 +178,8 @@ impl Tiered {
             leaving_keys: Vec::new(),
             places: Vec::new(),
             moved: Moves::default(),
-            _pinned: self.pins.pin(Vec::new()),
+            new: 0,
+            pinned: self.pins.pin(Vec::new()),
         })
     }
 
@@ -164,8 +188,9 @@ impl Tiered {
         Arc::ptr_eq(&self.pins, &exchange.pins) && Arc::ptr_eq(&self.log, &exchange.log)
     }
 
-    /// Ends an exchange: if it ran, rows change places; if not, all stay where they are.
-    pub(crate) fn finish(&mut self, exchange: Box<Exchange>) {
+    /// Ends an exchange: if it ran, rows change places; if not, all stay where they are. The rows
+    /// that were wanted, if they are all in memory now, with room for the new ones.
+    pub(crate) fn finish(&mut self, exchange: Box<Exchange>) -> Option<Pinned> {
         let Exchange {
             pins,
             log,
@@ -176,16 +201,18 @@ impl Tiered {
             victims,
             places,
             moved,
+            new,
+            mut pinned,
             ..
         } = *exchange;
         if !Arc::ptr_eq(&pins, &self.pins) {
             drop_places(&log, &places);
-            return;
+            return None;
         }
         if !Arc::ptr_eq(&log, &self.log) {
             // Rows have become wider, in other files.
             victims.iter().for_each(|victim| self.stays(*victim));
-            return;
+            return None;
         }
         let mut freed = Vec::new();
         let pins = Arc::clone(&self.pins);
@@ -206,6 +233,7 @@ impl Tiered {
                 }
             }
         });
+        let mut came = Vec::with_capacity(wants.len());
         let read = buffers.arrivals.chunks_exact(width);
         for (want, (&key, floats)) in wants.iter().zip(arrival_keys.iter().zip(read)) {
             if self.on_disk(want.row) != Some(want.place) {
@@ -220,6 +248,7 @@ impl Tiered {
                 row.copy_from_slice(floats);
             }
             self.put(want.row, frame);
+            came.push(frame);
             self.keys[frame as usize] = key;
             freed.push(want.place);
             self.prefetch_free(AHEAD);
@@ -234,6 +263,12 @@ impl Tiered {
         }
         free(&self.log, &freed);
         self.buffers.keep(buffers);
+        // Else it is found out what is where.
+        let is_done = came.len() == wants.len() && self.available() >= new;
+        is_done.then(|| {
+            pinned.extend(&came);
+            pinned
+        })
     }
 
     /// Refuses a request whose distinct rows memory cannot hold: `more`, and those of `rows` that

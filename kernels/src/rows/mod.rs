@@ -22,7 +22,7 @@ mod store;
 mod tiered;
 
 pub(crate) use bring_in::{Begun, Exchange, Request};
-pub(crate) use pins::Pinned;
+pub(crate) use pins::{LeasePins, Lent, Pinned};
 pub(crate) use row_store::{ReadRows, RowPart};
 pub(crate) use setup::TierSetup;
 pub(crate) use side_rows::{Planned, SideRows};

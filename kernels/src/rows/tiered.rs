@@ -12,7 +12,7 @@
 
 use super::buffers::Buffers;
 use super::in_memory::InMemory;
-use super::pins::{Pinned, Pins};
+use super::pins::{Lent, Pinned, Pins};
 use super::setup::TierSetup;
 use super::{ReadRows, RowPart};
 use crate::mem::{OwnedRows, Slab, NONE};
@@ -232,11 +232,32 @@ impl Tiered {
         self.pins.pin(self.frames_of(rows).collect())
     }
 
-    /// Tells the policy that a batch looks these rows up, for those that are in memory; returns how
-    /// many. A row that comes in for a batch is not looked up again by the same one.
-    pub(crate) fn touch(&self, rows: impl Iterator<Item = u32>) -> u64 {
-        let touch = |frame| self.policy.touch(frame);
-        self.frames_of(rows).map(touch).count() as u64
+    /// Pins rows if none is on disk, and counts a lookup of them if it is one; how many are in
+    /// memory. A row that comes in for a batch is not looked up again by the same one.
+    pub(crate) fn pin_all_of(&self, rows: &[u32], is_lookup: bool) -> Option<(Pinned, u64)> {
+        let mut frames = Vec::with_capacity(rows.len());
+        for &row in rows {
+            match self.place(row) {
+                Place::Frame(frame) => frames.push(frame),
+                Place::Disk(_) => return None,
+                Place::Nowhere => {}
+            }
+        }
+        if is_lookup {
+            frames.iter().for_each(|&frame| self.policy.touch(frame));
+        }
+        let found = frames.len() as u64;
+        Some((self.pins.pin(frames), found))
+    }
+
+    /// Whether these are pins of so many rows that are all in memory, of this content.
+    pub(crate) fn is_pinned(&self, pinned: &Pinned, rows: usize) -> bool {
+        pinned.holds(&self.pins, rows)
+    }
+
+    /// Whether a lease of so many offsets that is not over keeps the rows of all of them in memory.
+    pub(crate) fn is_leased(&self, lent: &Lent, offsets: usize) -> bool {
+        !lent.is_over() && self.is_pinned(&lent.pinned, offsets)
     }
 
     /// The frames of those of some rows that are in memory.

@@ -95,14 +95,12 @@ impl Table {
             return content.store.hold();
         };
         let rows = wanted.rows.list(&content);
-        if !tiered.has_all(rows.iter().copied()) {
-            return None;
-        }
-        if need != Need::Use {
-            let hits = tiered.touch(rows.iter().copied());
+        let is_lookup = need != Need::Use;
+        let (pinned, hits) = tiered.pin_all_of(&rows, is_lookup)?;
+        if is_lookup {
             tier.hits.fetch_add(hits, Relaxed);
         }
-        Some(tiered.pin(rows.iter().copied()))
+        Some(pinned)
     }
 
     /// Moves rows until all that is wanted is in memory.
@@ -126,15 +124,17 @@ impl Table {
                 self.spill(pool, tier)?;
                 continue;
             };
-            if std::mem::replace(&mut is_first, false) && need != Need::Use {
-                let hits = tiered.touch(rows.iter().copied());
-                tier.hits.fetch_add(hits, Relaxed);
-            }
+            let is_lookup = std::mem::replace(&mut is_first, false) && need != Need::Use;
             let begun = tiered.begin(Request {
                 rows: &rows,
                 new: wanted.new,
+                is_lookup,
             });
-            match begun.map_err(|error| error.with("table", &self.config().name))? {
+            let (begun, found) = begun.map_err(|error| error.with("table", &self.config().name))?;
+            if is_lookup {
+                tier.hits.fetch_add(found, Relaxed);
+            }
+            match begun {
                 Begun::Ready(pinned) => return Ok(Some(pinned)),
                 Begun::Blocked => {
                     drop(content);
@@ -161,28 +161,34 @@ impl Table {
                     if ran.is_ok() {
                         tier.misses.fetch_add(exchange.arrivals() as u64, Relaxed);
                     }
-                    let is_current = self.end_exchange(exchange);
-                    if let (Err(error), true) = (ran, is_current) {
-                        return Err(self.lost(error, None));
+                    let (is_current, pinned) = self.end_exchange(exchange);
+                    match (ran, is_current) {
+                        (Err(error), true) => return Err(self.lost(error, None)),
+                        (Ok(()), true) if pinned.is_some() => return Ok(pinned),
+                        _ => {}
                     }
                 }
             }
         }
     }
 
-    /// Ends an exchange that has run. Whether its rows are still those of the table.
-    fn end_exchange(&self, exchange: Box<Exchange>) -> bool {
+    /// Ends an exchange that has run. Whether its rows are still those of the table, and their pins
+    /// if all that was wanted is there.
+    fn end_exchange(&self, exchange: Box<Exchange>) -> (bool, Option<Pinned>) {
         let log = exchange.log();
         let mut content = self.content().write();
         let tiered = content.store.tiered_mut();
         let is_current = tiered.as_ref().is_some_and(|one| one.is_of(&exchange));
-        match tiered {
+        let pinned = match tiered {
             Some(tiered) => tiered.finish(exchange),
-            None => exchange.abandon(),
-        }
+            None => {
+                exchange.abandon();
+                None
+            }
+        };
         drop(content);
         log.give_back();
-        is_current
+        (is_current, pinned)
     }
 
     /// Lets the files of rows on disk take no more space than their bound, after many rows went;

@@ -6,7 +6,7 @@ use super::fingerprint::Fingerprint;
 use super::key_map::KeyMap;
 use super::offset::row_of;
 use crate::mem::{Lines, NONE};
-use crate::rows::Pinned;
+use crate::rows::{LeasePins, Lent, Pinned};
 use std::sync::Arc;
 
 /// Bytes of one entry of the maps, about.
@@ -40,7 +40,7 @@ struct Held {
     /// Whether the offsets are no longer those that the ids would get.
     stale: bool,
     /// Keeps the rows in memory. `None` without a tier, and once they were given up.
-    pinned: Option<Pinned>,
+    pinned: Option<LeasePins>,
 }
 
 /// A row whose key is not in the index yet.
@@ -89,8 +89,15 @@ impl Flight {
     /// Keeps the rows of a registered lease in memory until its end.
     pub(super) fn pin(&mut self, offsets: &Lines, pinned: Option<Pinned>) {
         if let Some(held) = self.leases.get_mut(&offsets.as_ptr().addr()) {
-            held.pinned = pinned;
+            held.pinned = pinned.map(LeasePins::new);
         }
+    }
+
+    /// The pins of the live lease whose offsets these are.
+    pub(super) fn lent(&self, offsets: &[i64]) -> Option<Arc<Lent>> {
+        let held = self.leases.get(&offsets.as_ptr().addr())?;
+        let pinned = held.pinned.as_ref()?;
+        (held.offsets.len() == offsets.len()).then(|| pinned.lend())
     }
 
     /// The keys of staged rows.
@@ -101,7 +108,7 @@ impl Flight {
     /// Keeps the rows of all leases in memory until their ends, by `pin`.
     pub(super) fn pin_all(&mut self, pin: impl Fn(&Lines) -> Option<Pinned>) {
         for held in self.leases.values_mut() {
-            held.pinned = pin(&held.offsets);
+            held.pinned = pin(&held.offsets).map(LeasePins::new);
         }
     }
 
@@ -319,7 +326,7 @@ impl Flight {
             .leases
             .values()
             .map(|held| {
-                let pinned = held.pinned.as_ref().map_or(0, Pinned::bytes);
+                let pinned = held.pinned.as_ref().map_or(0, LeasePins::bytes);
                 held.offsets.bytes()
                     + 16 * held.staged.capacity()
                     + 4 * held.retired.capacity()

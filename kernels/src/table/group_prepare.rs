@@ -10,6 +10,7 @@ use super::{IdsOf, Lease, Table};
 use crate::batch::distinct::{Distinct, Wanted};
 use crate::index::Index;
 use crate::mem::Lines;
+use crate::rows::Pinned;
 use crate::{Ids, Pool};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -58,7 +59,14 @@ struct Member<'a> {
     place: usize,
     table: &'a Arc<Table>,
     found: Option<(Distinct<Lines>, Fingerprint)>,
+    /// Pins of what was brought in for it.
+    pinned: Option<Pinned>,
+    /// Whether that are the rows that were found: keys may have lost and got rows meanwhile.
+    is_current: bool,
 }
+
+/// What a table has for a batch, and its pins if there was room for it.
+type Brought = (LookedUp<Lines>, Option<Pinned>);
 
 impl Member<'_> {
     /// Whether some of its keys have no row.
@@ -203,6 +211,8 @@ fn prepare_at_once(
                 place,
                 table,
                 found: None,
+                pinned: None,
+                is_current: false,
             });
         }
     }
@@ -237,8 +247,11 @@ fn prepare_at_once(
                 place,
                 table,
                 found,
+                pinned,
+                is_current,
             } = &mut members[member];
             if let Some((found, source)) = found.take() {
+                let found = (found, pinned.take_if(|_| *is_current));
                 leases[*place] = table.stage(pool, &index, found, limit, source);
             }
         }
@@ -246,8 +259,9 @@ fn prepare_at_once(
 }
 
 /// Brings the rows of a set in that are on disk, without a lock on any index; they stay in memory
-/// as long as what is added to `brought`. Returns what the first table has, if it had to be asked.
-fn bring_in(pool: &Pool, same: &mut SameIds<'_>, brought: &mut Held) -> Option<LookedUp<Lines>> {
+/// as long as what is added to `brought`, and what is returned: what the first table has, if it had
+/// to be asked.
+fn bring_in(pool: &Pool, same: &mut SameIds<'_>, brought: &mut Held) -> Option<Brought> {
     let ids = same.ids;
     let has_to = |table: &Table| table.has_to_bring_in(ids.len());
     if !same.members.iter().any(|(_, table)| has_to(table)) {
@@ -263,7 +277,7 @@ fn bring_in(pool: &Pool, same: &mut SameIds<'_>, brought: &mut Held) -> Option<L
         same.inverse,
         &room,
     );
-    brought.push(first.bring_in_ahead(pool, &found.distinct));
+    let pinned = first.bring_in_ahead(pool, &found.distinct);
     let keys = &found.distinct.list.0;
     for &(_, table) in others.iter().filter(|(_, table)| has_to(table)) {
         let buffer = table.rows().buffers().take(keys.len());
@@ -271,7 +285,7 @@ fn bring_in(pool: &Pool, same: &mut SameIds<'_>, brought: &mut Held) -> Option<L
         brought.push(table.bring_in_ahead(pool, &found));
         table.rows().buffers().keep(found.offsets);
     }
-    Some(found)
+    Some((found, pinned))
 }
 
 /// Makes the ids of each set distinct, with the working memory of `keys`, and looks the distinct
@@ -282,7 +296,7 @@ fn look_up<'i>(
     keys: &Keys,
     sets: &mut [SameIds<'_>],
     members: &mut [Member<'_>],
-    starts: Vec<(usize, Option<LookedUp<Lines>>)>,
+    starts: Vec<(usize, Option<Brought>)>,
     index_of: &(dyn Fn(usize) -> &'i Index + Sync),
 ) {
     let sound = sets.iter_mut().filter(|same| same.is_sound());
@@ -303,10 +317,13 @@ fn look_up<'i>(
         |(_, same, _, _)| same.ids.len(),
         |pool, (start, same, first, (ahead, distinct))| {
             let (index, ids, wanted) = (index_of(*start), same.ids, same.wanted());
-            let known = ahead.take();
-            let mut found = match known.filter(|found| found.version == index.version()) {
-                Some(found) => found.distinct,
-                None => {
+            let mut found = match ahead.take() {
+                Some((found, pinned)) if found.version == index.version() => {
+                    (first.pinned, first.is_current) = (pinned, true);
+                    found.distinct
+                }
+                stale => {
+                    first.pinned = stale.and_then(|(_, pinned)| pinned);
                     let room = |n| first.table.rows().buffers().take(n);
                     keys.distinct(pool, index, ids, wanted, same.inverse, room)
                 }

@@ -9,10 +9,8 @@ use super::{LookupGradients, Table};
 use crate::batch::distinct::Wanted;
 use crate::index::Index;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::Mutex;
 use crate::{Ids, Pool, Result, RowOptimizer, SlotSpec};
-
-/// So many small tables for each thread are locked together.
-const TOGETHER: usize = 4;
 
 /// Gradients by key.
 #[derive(Clone, Copy, Debug)]
@@ -95,11 +93,11 @@ impl Table {
     /// with a history of admission they are dropped without a count, and those of keys whose count
     /// is below its threshold as well, as [`Table::admit`] refuses these.
     ///
-    /// Each table is locked for as long as its own update takes, small ones a few at a time, so
-    /// that pushes of several callers overlap in different tables. Each row is updated whole.
+    /// Each table is locked for as long as its own update takes, so that pushes of several callers
+    /// overlap in different tables. Each row is updated whole.
     ///
-    /// Locks are taken by the caller's thread alone: a helper of the pool that waits for a lock
-    /// would stop its holder, who waits for the helper.
+    /// Only the caller's thread waits for locks: a helper of the pool that waits for a lock would
+    /// stop its holder, who waits for the helper.
     ///
     /// # Errors
     /// `InvalidArgument` for gradients of the wrong length, and `ResourceExhausted` without memory
@@ -236,7 +234,7 @@ fn look_up<'p, 'a>(pool: &Pool, pushes: &'p [Push<'a>]) -> Vec<Update<'p, 'a>> {
     updates
 }
 
-/// Updates tables of which each is one thread's share, a few at a time.
+/// Updates tables of which each is one thread's share.
 fn update_small(pool: &Pool, updates: Vec<&Update<'_, '_>>) -> Result<u64> {
     let alone = Pool::alone();
     let mut summed: Vec<Summed<'_, '_, '_>> = updates
@@ -258,28 +256,32 @@ fn update_small(pool: &Pool, updates: Vec<&Update<'_, '_>>) -> Result<u64> {
             Ok(())
         },
     )?;
-    // Those of a few tables that are locked together take about as long as each other.
+    // The largest first, so that all threads end at about the same time.
     summed.sort_by_key(|one| std::cmp::Reverse(one.update.cost()));
     let updated = AtomicU64::new(0);
-    for some in summed.chunks_mut(TOGETHER * pool.threads()) {
-        // In this order all callers take several locks.
-        some.sort_by_key(|one| std::ptr::from_ref(one.update.push.table).addr());
-        let locked = some.iter().map(|one| one.update.push.table.content());
-        let mut contents: Vec<_> = locked.map(|content| content.write()).collect();
-        let written = contents.iter_mut().map(|content| &mut **content);
-        let work: Vec<(&Summed<'_, '_, '_>, &mut Content)> = some.iter().zip(written).collect();
-        pool.try_each(work, |(one, content)| {
-            let (push, n) = (one.update.push, one.offsets.len());
-            let Some(keyed) = &one.keyed else {
-                return Ok(());
-            };
-            let dealt = push.table.deal(&alone, content, n, |at| one.offsets[at])?;
-            let count = push
-                .table
-                .update(&alone, content, &dealt, keyed, push.optimizer)?;
-            updated.fetch_add(count, Ordering::Relaxed);
-            Ok(())
-        })?;
+    let run = |one: &Summed<'_, '_, '_>, content: &mut Content| -> Result<()> {
+        let (push, n) = (one.update.push, one.offsets.len());
+        let Some(keyed) = &one.keyed else {
+            return Ok(());
+        };
+        let dealt = push.table.deal(&alone, content, n, |at| one.offsets[at])?;
+        let count = push
+            .table
+            .update(&alone, content, &dealt, keyed, push.optimizer)?;
+        updated.fetch_add(count, Ordering::Relaxed);
+        Ok(())
+    };
+    // Those that somebody else has locked are left to the caller, who may wait.
+    let busy = Mutex::new(Vec::new());
+    pool.try_each(summed.iter().collect(), |one: &Summed<'_, '_, '_>| {
+        match one.update.push.table.content().try_write() {
+            Some(mut content) => run(one, &mut content)?,
+            None => busy.lock().push(one),
+        }
+        Ok(())
+    })?;
+    for one in busy.into_inner() {
+        run(one, &mut one.update.push.table.content().write())?;
     }
     Ok(updated.into_inner())
 }

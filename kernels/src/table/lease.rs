@@ -1,12 +1,14 @@
 //! Leases: the offsets of a batch, whose rows stay readable while the lease lives; and batches that
 //! get their rows ahead of their step.
 
+use super::content::Content;
 use super::fingerprint::Fingerprint;
 use super::flight::{divide, Claim};
 use super::Table;
 use crate::batch::distinct::Distinct;
 use crate::index::Index;
 use crate::mem::Lines;
+use crate::rows::Pinned;
 use crate::{Ids, Pool, Result};
 use std::sync::{Arc, Weak};
 
@@ -198,12 +200,13 @@ impl Table {
     }
 
     /// Gives the keys that `found` has no rows for staged ones, and all of them a lease; an empty
-    /// one where that cannot be. The caller holds `index` from before it looked the keys up.
+    /// one where that cannot be. The caller holds `index` from before it looked the keys up, or it is
+    /// what it was then. With `found` come the pins of its rows, if they were brought in since.
     pub(super) fn stage(
         self: &Arc<Self>,
         pool: &Pool,
         index: &Index,
-        mut found: Distinct<Lines>,
+        (mut found, brought): (Distinct<Lines>, Option<Pinned>),
         limit: Option<usize>,
         source: Fingerprint,
     ) -> Lease {
@@ -216,7 +219,9 @@ impl Table {
             let mut flight = self.flight().lock();
             flight.register(&offsets, Some(source), Vec::new());
             if self.has_tier() {
-                flight.pin(&offsets, self.pin(&self.content().read(), &offsets));
+                let content = self.content().read();
+                let brought = brought.filter(|brought| is_of(&content, brought, offsets.len()));
+                flight.pin(&offsets, brought.or_else(|| self.pin(&content, &offsets)));
             }
             drop(flight);
             return self.leased(offsets);
@@ -267,4 +272,10 @@ impl Table {
             offsets: Some(offsets),
         }
     }
+}
+
+/// Whether these are the pins of all of so many rows, in memory that is a content's.
+fn is_of(content: &Content, pinned: &Pinned, rows: usize) -> bool {
+    let tiered = content.store.tiered();
+    tiered.is_some_and(|tiered| tiered.is_pinned(pinned, rows))
 }

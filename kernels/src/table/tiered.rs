@@ -22,7 +22,7 @@ use super::{Table, TierStats};
 use crate::batch::distinct::{self, Distinct};
 use crate::index::Index;
 use crate::mem::NONE;
-use crate::rows::{again, shortage, Pinned, Planned, SideRows};
+use crate::rows::{again, shortage, Lent, Pinned, Planned, SideRows};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::{Error, Ids, Kind, Pool, Result};
@@ -80,8 +80,13 @@ impl Table {
         lock: impl Fn(&'t RwLock<Content>) -> G,
     ) -> Result<G> {
         let mut _held = None;
+        let tier = self.tier_in_use(false);
+        let lent = tier.and_then(|_| self.flight().lock().lent(offsets));
         loop {
             let content = lock(self.content());
+            if has_leased(&content, lent.as_deref(), offsets.len()) {
+                return Ok(content);
+            }
             let tier = self.tier().filter(|_| !has_all(&content, offsets));
             let Some(tier) = tier else {
                 return Ok(content);
@@ -394,6 +399,12 @@ fn key_of(index: &Index, row: u32) -> Option<i64> {
         }
     });
     found.into_inner()
+}
+
+/// Whether a lease keeps the rows of all of so many offsets in memory, so that nobody has to look.
+fn has_leased(content: &Content, lent: Option<&Lent>, offsets: usize) -> bool {
+    let both = content.store.tiered().zip(lent);
+    both.is_some_and(|(tiered, lent)| tiered.is_leased(lent, offsets))
 }
 
 /// [`Table::hold`] of all tables of a group, whose members have `offsets`.

@@ -16,9 +16,12 @@ from mx_rec.cluster.lookups import REQUESTS, split_requests
 from mx_rec.cluster.tables import Parts, encode, parts_of
 from mx_rec.core.table_variable import described_name
 from mx_rec.ops import library
+from mx_rec.ops.copies import copies_of_variables
+from mx_rec.tensorflow.names import device as device_module
 from mx_rec.tensorflow.names import tensor_util
 
 _APPLY, _PUSH = "mx_rec_apply_", "mx_rec_push_"
+_PUSHES = "MxRecPush"
 _SPLIT_OP, _REDUCE = "MxRecDistinctSplit", "MxRecReduce"
 _JOIN = "ConcatV2"
 
@@ -83,6 +86,7 @@ def push(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[tf.Tenso
     grads = [grad for request in requests for grad in request.grads]
     counts = [count for request in requests for count in request.counts]
     updates = []  # type: List[tf.Operation]
+    hyper = _hyper(tensors, devices)
     for server, device in enumerate(devices):
         own = parts.attributes(server)
         packed = library().mx_rec_pack_gradients(grads, counts, part=own["part"],
@@ -92,7 +96,7 @@ def push(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[tf.Tenso
                                    name="configs") for request in requests]
             updates.append(make(
                 configs, [request.by_server[server] for request in requests], packed,
-                _hyper(tensors), counter=_counter(graph, optimizer), name="push",
+                hyper[server], counter=_counter(graph, optimizer), name="push",
                 **dict(attributes, **own)).op)
     return updates
 
@@ -212,16 +216,50 @@ def _new_request(groups: Sequence[List[Rows]], parts: Parts) -> _Request:
     return _Request([rows[0].op for rows in joined], by_server, list(counts), grads)
 
 
-def _hyper(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the optimizer's numbers as a vector, without a transfer for those that never change.
+def _hyper(tensors: Sequence[tf.Tensor], devices: Sequence[str]) -> List[tf.Tensor]:
+    """Returns the optimizer's numbers as a vector, for each parameter server.
 
-    The present device is that of a parameter server.
+    Numbers that never change are not transferred, others once to each server.
+
+    Args:
+        tensors: The numbers.
+        devices: The parameter servers.
     """
     values = [tensor_util.constant_value(tensor) for tensor in tensors]
-    if all(value is not None for value in values):
-        return tf.constant(np.array(values, np.float32), name="hyper")
-    return tf.stack([tensor if value is None else tf.constant(value, tf.float32)
-                     for tensor, value in zip(tensors, values)], name="hyper")
+    changing = [tensor for tensor, value in zip(tensors, values) if value is None]
+    if not changing:
+        found = []  # type: List[tf.Tensor]
+        for device in devices:
+            with tf.device(device):
+                found.append(tf.constant(np.array(values, np.float32), name="hyper"))
+        return found
+    # Where the last of them is: the powers of LazyAdam's decays are on one server.
+    with tf.device(changing[-1].device):
+        hyper = tf.stack([tensor if value is None else tf.constant(value, tf.float32)
+                          for tensor, value in zip(tensors, values)], name="hyper")
+        return [copies_of_variables(hyper)] * len(devices)
+
+
+def readers(updates: Sequence[tf.Operation], device: str) -> List[tf.Operation]:
+    """Returns what has read a variable of an optimizer when updates have read their numbers.
+
+    A push on another parameter server is not waited for: what made its numbers is, which is on the
+    server of the variable. Each part of a table counts its own steps anyway.
+
+    Args:
+        updates: Ops that update variables and tables.
+        device: That of the variable.
+
+    Returns:
+        Ops; the variable may change when they have run.
+    """
+    def task(name: str) -> Any:
+        spec = device_module.DeviceSpec.from_string(name or "")
+        return spec.job, spec.task
+
+    found = [op.inputs[-1].op if op.type.startswith(_PUSHES) and task(op.device) != task(device)
+             else op for op in updates]
+    return list(OrderedDict.fromkeys(found))
 
 
 def _counter(graph: tf.Graph, optimizer: Any) -> int:

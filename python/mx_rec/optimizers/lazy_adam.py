@@ -4,6 +4,7 @@ from typing import List, Union
 
 import tensorflow as tf
 
+from mx_rec.cluster.updates import readers
 from mx_rec.optimizers.base import TableOptimizer, register, scalar
 from mx_rec.validator.validator import Bool, Float, LearningRate, Text, checked
 
@@ -32,11 +33,11 @@ class CustomizedLazyAdam(TableOptimizer):
         graph = tf.compat.v1.get_default_graph()
         # Keyed by the graph's identity and kept beside it, so that no graph outlives its user.
         if self._powers.get("graph") is not graph:
-            self._powers = {
-                "graph": graph,
-                "beta1_power": _power(self._beta1, "beta1_power"),
-                "beta2_power": _power(self._beta2, "beta2_power"),
-            }
+            first = _power(self._beta1, "beta1_power")
+            # Parameter servers get both from one of them.
+            with tf.device(first.device):
+                second = _power(self._beta2, "beta2_power")
+            self._powers = {"graph": graph, "beta1_power": first, "beta2_power": second}
 
     def _prepare(self) -> None:
         self._tensors = [
@@ -50,12 +51,11 @@ class CustomizedLazyAdam(TableOptimizer):
 
     def _advance(self, updates: List[tf.Operation]) -> List[tf.Operation]:
         advanced = []  # type: List[tf.Operation]
-        with tf.control_dependencies(updates):
-            for name, factor in (("beta1_power", self._tensors[3]),
-                                 ("beta2_power", self._tensors[4])):
-                power = self._powers[name]
+        for name, factor in (("beta1_power", self._beta1), ("beta2_power", self._beta2)):
+            power = self._powers[name]
+            with tf.control_dependencies(readers(updates, power.device)):
                 # Where the variable is: a worker would multiply a copy of before its step, and the
-                # steps that other workers did meanwhile would not count.
+                # steps that other workers did meanwhile would not count. The factor is made there.
                 with tf.compat.v1.colocate_with(power):
                     advanced.append(power.assign(power * factor, use_locking=self._use_locking).op)
         return advanced

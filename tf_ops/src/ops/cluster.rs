@@ -4,7 +4,7 @@
 use super::support::{expect_rank, ids, limit, KEY_TYPE, LIMIT, MEMBERS};
 use crate::config::Settings;
 use crate::op_def::{Arg, Attr, OpDef};
-use crate::tf::{Construction, Context, Input, OpKernel, Output};
+use crate::tf::{Construction, Context, HoldBuffers, Input, OpKernel, Output};
 use crate::threads::pool;
 use mx_rec_kernels::{
     check_parts, rows_of_part, stitch, Error, Result, SplitKeys, Splitter, StitchTo,
@@ -45,7 +45,10 @@ pub(super) fn list(context: &Context, arg: usize, members: usize) -> Result<Vec<
 }
 
 /// What stands for a table on parameter servers in the graph of a worker.
-pub(crate) struct ClusterTable;
+pub(crate) struct ClusterTable {
+    /// The tables are in other processes, and their rows pass through this one in every step.
+    _buffers: HoldBuffers,
+}
 
 impl OpKernel for ClusterTable {
     const DEF: &'static OpDef = &OpDef {
@@ -82,7 +85,9 @@ impl OpKernel for ClusterTable {
 
     fn create(construction: &Construction) -> Result<Self> {
         check_parts(natural(construction, "parts")?)?;
-        Ok(Self)
+        Ok(Self {
+            _buffers: HoldBuffers::new(),
+        })
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
@@ -210,14 +215,15 @@ impl OpKernel for DistinctSplit {
 
     fn compute(&self, context: &Context) -> Result<()> {
         let inputs = list(context, 0, self.members)?;
-        let mut found = Vec::with_capacity(self.members);
         let mut places = Vec::with_capacity(self.members);
         for input in &inputs {
-            let mut of_ids = context.allocate::<i32>(&input.dims())?;
-            let ids = ids(input)?;
-            let split = self
-                .splitter
-                .split(pool()?, ids, self.parts, of_ids.values())?;
+            places.push(context.allocate::<i32>(&input.dims())?);
+        }
+        let batches = inputs.iter().zip(&mut places);
+        let batches = batches.map(|(input, places)| Ok((ids(input)?, places.values())));
+        let batches = batches.collect::<Result<Vec<_>>>()?;
+        let found = self.splitter.split_each(pool()?, batches, self.parts)?;
+        for split in &found {
             if let Some(limit) = self.limit.filter(|&limit| split.keys.len() > limit) {
                 return Err(
                     Error::invalid("the batch has more distinct keys than its limit")
@@ -225,8 +231,6 @@ impl OpKernel for DistinctSplit {
                         .with("limit", limit),
                 );
             }
-            found.push(split);
-            places.push(of_ids);
         }
         let parts = self.parts as usize;
         let total: usize = found.iter().map(|one| one.keys.len()).sum();
