@@ -9,8 +9,8 @@ mod whole;
 
 use mx_rec_kernels::tier::Operation;
 use mx_rec_kernels::{
-    Absent, Bags, Columns, Field, FieldUpdate, Ids, IdsOf, KeysOf, LookupColumns, LookupGradients,
-    Pool, RowsOf, SlotSpec, Table, Target, Thresholds,
+    Absent, Bags, Columns, Field, FieldUpdate, Ids, IdsOf, KeyBagsOf, KeysOf, LookupColumns,
+    LookupGradients, Pool, RowsOf, SlotSpec, Table, Target, Thresholds,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -335,6 +335,24 @@ fn every_verb_gives_the_same_bits_on_rows_that_went_to_disk() {
             Table::find_many(&pool, &both, outs).unwrap();
             read.extend(bits(&out));
             read.extend(bits(&rows));
+            let both = [wanted.len(), old.len()].map(|n| (1..=n as i64).collect::<Vec<_>>());
+            let mut vectors = both.each_ref().map(|ends| vec![0.0; ends.len() * DIM]);
+            let members = [(ids, &both[0], 0), (Ids::I64(&old), &both[1], 1)];
+            let group = members.map(|(ids, ends, member)| KeyBagsOf {
+                keys: KeysOf {
+                    table,
+                    ids,
+                    absent: [Absent::Rows(&absent), Absent::Row(&absent[..DIM])][member],
+                },
+                bags: Bags {
+                    ends,
+                    weights: None,
+                    divisors: None,
+                },
+            });
+            let outs = vectors.iter_mut().map(|one| &mut one[..]).collect();
+            Table::find_pooled_many(&pool, &group, outs).unwrap();
+            vectors.iter().for_each(|one| read.extend(bits(one)));
             // Evaluation leaves rows where they are.
             let now = table.stats().tier.map(|tier| tier.rows_on_disk);
             assert_eq!(now, on_disk);
