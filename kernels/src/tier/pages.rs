@@ -35,9 +35,15 @@ pub(super) fn open_again(file: &File) -> io::Result<File> {
 }
 
 /// Memory for pages, used again and again.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Pages {
     idle: Mutex<Vec<Vec<u8>>>,
+}
+
+impl std::fmt::Debug for Pages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pages")
+    }
 }
 
 impl Pages {
