@@ -73,6 +73,7 @@ mod tests {
         let mut late = ids.clone();
         late[998] += 1;
         let narrow: Vec<i32> = ids.iter().map(|&id| id as i32).collect();
+        let narrow_copy = narrow.clone();
         let mut sets = SetsOfIds::default();
         for (ids, number) in [
             (Ids::I64(&ids), 0),
@@ -86,7 +87,7 @@ mod tests {
             (Ids::I64(&[]), 4),
             (Ids::I32(&[]), 5),
             (Ids::I64(&late), 1),
-            (Ids::I32(&narrow.clone()), 3),
+            (Ids::I32(&narrow_copy), 3),
         ] {
             assert_eq!(sets.number_of(ids), number, "{} ids", ids.len());
         }

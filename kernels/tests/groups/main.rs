@@ -579,7 +579,8 @@ fn ids_that_several_tables_share_give_each_table_what_it_would_have_alone() {
             // Two have the same memory, one has a copy of it, and one differs in the last id.
             let mut other = ids.to_vec();
             other.last_mut().into_iter().for_each(|id| *id = 5);
-            let own = [ids, &ids.to_vec(), &other, ids];
+            let copy = ids.to_vec();
+            let own = [ids, &copy, &other, ids];
             let group = [0, 1, 2, 0].iter().zip(own).zip(&mut inverses);
             let group = group.map(|((&at, ids), inverse)| IdsOf {
                 table: &together[at],
