@@ -57,7 +57,13 @@ fn together(
     batches: &[Vec<i64>],
     limit: Option<usize>,
 ) -> Ahead {
-    let ids = members.iter().map(|&(_, batch)| &batches[batch][..]);
+    // Every other member has its batch in memory of its own.
+    let copies = batches.to_vec();
+    let places = members.iter().enumerate();
+    let ids = places.map(|(at, &(_, batch))| match at % 2 {
+        0 => &batches[batch][..],
+        _ => &copies[batch][..],
+    });
     let mut inverses: Vec<Vec<i32>> = ids.clone().map(|ids| vec![7; ids.len()]).collect();
     let group = members.iter().zip(ids).zip(&mut inverses);
     let group = group.map(|((&(table, _), ids), inverse)| IdsOf {

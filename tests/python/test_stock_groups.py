@@ -62,6 +62,33 @@ def test_lookups_and_updates_of_several_variables_are_one_op_each(mx, optimizer,
 
 
 @both
+def test_parts_of_a_model_with_other_optimizers_find_their_rows_by_one_op(mx, use_resource):
+    """FTRL touches the first row for a bag without ids, Adagrad does not: their bags are two ops."""
+    mx(stock_tables=".*")
+    seen = []
+
+    def build(ids, labels):
+        tf = support.tf()
+        v1 = tf.compat.v1
+        deep, wide, other = variables(v1, use_resource)
+        # The same ids by ops of their own; some bags have none.
+        bags = [tf.sparse.from_dense(tf.where(ids % 3 == 0, tf.zeros_like(ids), ids)) for _ in range(3)]
+        rows = [tf.nn.safe_embedding_lookup_sparse(one, bag, combiner=combiner)
+                for one, bag, combiner in zip((deep, wide, other), bags, ("mean", "sum", "sum"))]
+        loss = tf.reduce_mean(tf.square(tf.reduce_sum(tf.concat(rows, 1), 1) - labels))
+        seen.append(ids.graph)
+        optimizers = cases.optimizers()
+        train = tf.group(optimizers["adagrad"]().minimize(loss, var_list=[deep, other]),
+                         optimizers["ftrl"]().minimize(loss, var_list=[wide]))
+        return loss, train, [deep, wide, other]
+
+    cases.expect_equal(build, ["w0", "w1", "w2"])
+    types = types_of(seen[-1])
+    assert types["MxRecIdOffsetMany"] == types["MxRecEmbedPooledMany"] == 1 and types["MxRecSparseBagsMany"] == 2
+    assert "MxRecEmbedPooled" not in types
+
+
+@both
 def test_optimizers_with_other_numbers_have_ops_of_their_own(v1, graph, use_resource):
     from mx_rec.stock.select import convert_graph
 

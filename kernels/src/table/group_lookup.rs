@@ -2,6 +2,7 @@
 
 use super::group::{by_address, each, places, Failure, OneTable};
 use super::keys::Keys;
+use super::same_ids::SetsOfIds;
 use super::tiered::{until_there, Held as HeldRows};
 use super::{Lease, Table};
 use crate::batch::distinct::{Distinct, Wanted};
@@ -297,21 +298,15 @@ struct Asked<'b, 'a> {
     batch: &'b mut Batch<'a>,
 }
 
-/// Puts batches together whose ids are the same memory: those of several tables that are looked up
-/// by one tensor.
+/// Puts batches together whose ids are the same: those of several tables that are looked up by one
+/// tensor, or by equal ones.
 fn with_the_same_ids<'b, 'a>(
     batches: impl Iterator<Item = Asked<'b, 'a>>,
 ) -> Vec<Vec<Asked<'b, 'a>>> {
-    let mut places: HashMap<(usize, usize), usize> = HashMap::new();
+    let mut known = SetsOfIds::default();
     let mut sets: Vec<Vec<Asked<'b, 'a>>> = Vec::new();
     for one in batches {
-        let key = match one.batch.ids.ids {
-            Ids::I64(ids) => (ids.as_ptr().addr(), ids.len()),
-            // Of two types the memory cannot be the same.
-            Ids::I32(ids) => (ids.as_ptr().addr(), ids.len()),
-        };
-        let at = *places.entry(key).or_insert(sets.len());
-        match sets.get_mut(at) {
+        match sets.get_mut(known.number_of(one.batch.ids.ids)) {
             Some(set) => set.push(one),
             None => sets.push(vec![one]),
         }

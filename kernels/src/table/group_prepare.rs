@@ -5,6 +5,7 @@ use super::engine::LookedUp;
 use super::fingerprint::Fingerprint;
 use super::group::{by_address, each, places, OneTable, LEAST};
 use super::keys::Keys;
+use super::same_ids::SetsOfIds;
 use super::tiered::Held;
 use super::{IdsOf, Lease, Table};
 use crate::batch::distinct::{Distinct, Wanted};
@@ -12,7 +13,6 @@ use crate::index::Index;
 use crate::mem::Lines;
 use crate::rows::Pinned;
 use crate::{Ids, Pool};
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Indexes are held for at most so many ids a thread at once, and for one batch at least: a claim
@@ -113,13 +113,15 @@ impl Table {
     }
 
     /// [`Table::prepare`] of several batches at once, in any number of tables; `limit` holds for
-    /// each batch. Batches whose ids are the same memory are made distinct once, and share whether
-    /// their inverse is -1. A batch that cannot be prepared does not keep the others from it.
+    /// each batch. Batches with the same ids are made distinct once, and share whether their inverse
+    /// is -1. A batch that cannot be prepared does not keep the others from it.
     ///
     /// The leases are those that `prepare` would give for the batches one after the other, in the
     /// order in which their ids come first in the group.
     pub fn prepare_many(pool: &Pool, group: Vec<IdsOf<'_>>, limit: Option<usize>) -> Vec<Lease> {
-        let mut known: HashMap<(usize, usize), usize> = HashMap::new();
+        let mut known = SetsOfIds::default();
+        // Of each set of the same ids, its place among those that are prepared.
+        let mut places: Vec<usize> = Vec::new();
         let mut sets: Vec<SameIds<'_>> = Vec::with_capacity(group.len());
         let mut copies: Vec<(usize, &mut [i32])> = Vec::new();
         for (place, one) in group.into_iter().enumerate() {
@@ -128,22 +130,23 @@ impl Table {
                 ids,
                 inverse,
             } = one;
-            let address = match ids {
-                Ids::I64(ids) => ids.as_ptr().addr(),
-                // Of two types the memory cannot be the same.
-                Ids::I32(ids) => ids.as_ptr().addr(),
-            };
-            let at = *known.entry((address, ids.len())).or_insert(sets.len());
-            match sets.get_mut(at) {
-                Some(same) if same.inverse.len() == inverse.len() => {
-                    same.members.push((place, table));
+            let number = known.number_of(ids);
+            let at = places.get(number).copied();
+            match at.filter(|&at| sets[at].inverse.len() == inverse.len()) {
+                Some(at) => {
+                    sets[at].members.push((place, table));
                     copies.push((at, inverse));
                 }
-                _ => sets.push(SameIds {
-                    ids,
-                    inverse,
-                    members: vec![(place, table)],
-                }),
+                None => {
+                    if at.is_none() {
+                        places.push(sets.len());
+                    }
+                    sets.push(SameIds {
+                        ids,
+                        inverse,
+                        members: vec![(place, table)],
+                    });
+                }
             }
         }
         let leases = prepare_sets(pool, &mut sets, limit);

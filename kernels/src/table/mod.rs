@@ -90,6 +90,7 @@ mod offset_buffers;
 mod pooled;
 mod read;
 mod rows;
+mod same_ids;
 mod shared_keys;
 mod stats;
 mod swap;

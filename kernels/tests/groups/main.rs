@@ -576,19 +576,22 @@ fn ids_that_several_tables_share_give_each_table_what_it_would_have_alone() {
         }
         for ids in [&ids[..], &ids[..700], &[], &[-1, -1]] {
             let mut inverses = vec![vec![9; ids.len()]; 4];
-            let group = [0, 1, 2, 0]
-                .iter()
-                .zip(&mut inverses)
-                .map(|(&at, inverse)| IdsOf {
-                    table: &together[at],
-                    ids: Ids::I64(ids),
-                    inverse,
-                });
+            // Two have the same memory, one has a copy of it, and one differs in the last id.
+            let mut other = ids.to_vec();
+            other.last_mut().into_iter().for_each(|id| *id = 5);
+            let copy = ids.to_vec();
+            let own = [ids, &copy, &other, ids];
+            let group = [0, 1, 2, 0].iter().zip(own).zip(&mut inverses);
+            let group = group.map(|((&at, ids), inverse)| IdsOf {
+                table: &together[at],
+                ids: Ids::I64(ids),
+                inverse,
+            });
             let found = Table::lease_many(&pool, group.collect(), None).unwrap();
             for (one, at) in [0, 1, 2, 0].into_iter().enumerate() {
                 let mut inverse = vec![9; ids.len()];
                 let lease = alone[at]
-                    .lease(&pool, Ids::I64(ids), None, &mut inverse)
+                    .lease(&pool, Ids::I64(own[one]), None, &mut inverse)
                     .unwrap();
                 assert_eq!(inverses[one], inverse);
                 let rows = |table: &Table, lease: &Lease| {
@@ -603,14 +606,13 @@ fn ids_that_several_tables_share_give_each_table_what_it_would_have_alone() {
     }
     let mut inverses = [[9; 3]; 2];
     let tables = [table(0, 4, 100), table(1, 4, 2)];
-    let group = tables
-        .iter()
-        .zip(&mut inverses)
-        .map(|(table, inverse)| IdsOf {
-            table,
-            ids: Ids::I64(&ids[1..4]),
-            inverse,
-        });
+    let copy = ids[1..4].to_vec();
+    let group = tables.iter().zip([&ids[1..4], &copy]).zip(&mut inverses);
+    let group = group.map(|((table, ids), inverse)| IdsOf {
+        table,
+        ids: Ids::I64(ids),
+        inverse,
+    });
     let error = Table::lease_many(&Pool::new(1).unwrap(), group.collect(), None).unwrap_err();
     assert!(error.to_string().contains("table_1"), "{error}");
     assert_eq!((tables[0].len(), tables[1].len()), (0, 0));

@@ -63,7 +63,7 @@ class _Lookup:
         read = sources([tensor.op for tensor in self.inputs] + self.waits)
         if bags is None:
             return None, self.inputs[0].dtype, read
-        return bags.leaves_out, self.inputs[1].dtype, read, self.fills()
+        return "bags", self.inputs[1].dtype, read
 
     def fills(self) -> bool:
         """Whether a bag without ids touches the first row."""
@@ -236,29 +236,24 @@ class _Made:
     def pool(self, group: Sequence[_Lookup]) -> None:
         """Replaces pooled lookups."""
         tables = [one.rows.table for one in group]
-        leaves_out, fills = group[0].piece.bags.leaves_out, group[0].fills()
-        combiners = [COMBINERS[one.piece.bags.combiner] if one.piece.bags.combiner != "sum" else 0
-                     for one in group]
         with self._in_place(group, [one.op for one in group], "tables/lookups"):
-            bags = library().mx_rec_sparse_bags_many(
-                [one.inputs[0] for one in group], [one.inputs[1] for one in group],
-                [one.inputs[2] for one in group],
-                tf.constant([one.rows.plan.id_end for one in group], tf.int64),
-                tf.constant(combiners, tf.int32), leave_out=int(leaves_out), fill=int(fills),
-                name="bags")
-            offsets, inverses = _resolve(group, bags.bag_ids)
+            bags = _bags(group)
+            # One op finds the rows of all parts of a model: batches with the same ids, as a deep
+            # and a linear part have them, are made distinct once.
+            offsets, inverses = _resolve(group, [one.ids for one in bags])
             none = [tf.zeros([0])] * len(group)
             if len(group) == 1:
                 pooled = [library().mx_rec_embed_pooled(
                     tables[0].handle, row_shape(tables[0].variable), offsets[0], inverses[0],
-                    bags.ends[0], none[0], bags.divisors[0], name="pooled")]
+                    bags[0].ends, none[0], bags[0].divisors, name="pooled")]
             else:
                 pooled = library().mx_rec_embed_pooled_many(
                     [table.handle for table in tables],
-                    [row_shape(table.variable) for table in tables], offsets, inverses, bags.ends,
-                    none, bags.divisors, name="pooled")
+                    [row_shape(table.variable) for table in tables], offsets, inverses,
+                    [one.ends for one in bags], none, [one.divisors for one in bags],
+                    name="pooled")
         for at, one in enumerate(group):
-            one.found = [offsets[at], inverses[at], bags.ends[at], none[at], bags.divisors[at]]
+            one.found = [offsets[at], inverses[at], bags[at].ends, none[at], bags[at].divisors]
             one.pooled = pooled[at]
             self._instead[one.op] = pooled[at].op
             replace_output(one.op, pooled[at])
@@ -286,6 +281,36 @@ class _Made:
         for one in group:
             for output in (one.step.grad, one.step.indices):
                 self._graph.prevent_feeding(one.rows.tensor(output))
+
+
+class _Bags(NamedTuple):
+    """The bags of a lookup: int64 ids, where each bag ends among them, and divisors of bags."""
+
+    ids: tf.Tensor
+    ends: tf.Tensor
+    divisors: tf.Tensor
+
+
+def _bags(group: Sequence[_Lookup]) -> List[_Bags]:
+    """Adds the ops that make bags of sparse ids: one for the lookups with the same attributes."""
+    together = OrderedDict()  # type: Dict[Tuple[bool, bool], List[int]]
+    for place, lookup in enumerate(group):
+        key = (lookup.piece.bags.leaves_out, lookup.fills())
+        together.setdefault(key, []).append(place)
+    found = [None] * len(group)  # type: List[Any]
+    for (leaves_out, fills), places in together.items():
+        some = [group[place] for place in places]
+        combiners = [COMBINERS[one.piece.bags.combiner] if one.piece.bags.combiner != "sum" else 0
+                     for one in some]
+        bags = library().mx_rec_sparse_bags_many(
+            [one.inputs[0] for one in some], [one.inputs[1] for one in some],
+            [one.inputs[2] for one in some],
+            tf.constant([one.rows.plan.id_end for one in some], tf.int64),
+            tf.constant(combiners, tf.int32), leave_out=int(leaves_out), fill=int(fills),
+            name="bags")
+        for place, ids, ends, divisors in zip(places, bags.bag_ids, bags.ends, bags.divisors):
+            found[place] = _Bags(ids, ends, divisors)
+    return found
 
 
 def _resolve(group: Sequence[_Lookup],

@@ -115,7 +115,7 @@ impl OpKernel for PrepareMany {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecPrepareMany",
         doc: "MxRecPrepare in many tables at once, each with ids of its own; `limit` holds for \
-              each member. Members whose ids are one tensor are made distinct once, and their \
+              each member. Members with the same ids are made distinct once, and their \
               inverse is -1 if it is so for all of them. A batch that cannot be prepared does not \
               keep the others from it.",
         inputs: &[HANDLES, MANY_IDS],
