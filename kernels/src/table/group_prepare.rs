@@ -113,8 +113,8 @@ impl Table {
     }
 
     /// [`Table::prepare`] of several batches at once, in any number of tables; `limit` holds for
-    /// each batch. Batches with the same ids are made distinct once, and share whether their inverse
-    /// is -1. A batch that cannot be prepared does not keep the others from it.
+    /// each batch. Batches with the same ids are made distinct once, and share whether their
+    /// inverse is -1. A batch that cannot be prepared does not keep the others from it.
     ///
     /// The leases are those that `prepare` would give for the batches one after the other, in the
     /// order in which their ids come first in the group.

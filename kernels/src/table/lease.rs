@@ -200,8 +200,8 @@ impl Table {
     }
 
     /// Gives the keys that `found` has no rows for staged ones, and all of them a lease; an empty
-    /// one where that cannot be. The caller holds `index` from before it looked the keys up, or it is
-    /// what it was then. With `found` come the pins of its rows, if they were brought in since.
+    /// one where that cannot be. The caller holds `index` from before it looked the keys up, or it
+    /// is what it was then. With `found` come the pins of its rows, if they were brought in since.
     pub(super) fn stage(
         self: &Arc<Self>,
         pool: &Pool,
