@@ -3,6 +3,7 @@
 The four uses of a model_fn (train, evaluate, predict, export) call it by one method.
 """
 
+import os
 import threading
 from typing import Any, Callable, Set
 
@@ -40,6 +41,7 @@ def patched_model_fn(stock: Callable[..., Any]) -> Callable[..., Any]:
             return spec
         trains = mode == tf.estimator.ModeKeys.TRAIN
         if trains and getattr(self, "_warm_start_settings", None) is not None:
+            _refuse_unlimited_source(graph, self._warm_start_settings)
             warn_once("stock_tables: the Estimator has warm_start_from, so that its variables stay "
                       "TensorFlow's; a training that goes on without it takes them over.")
             return spec
@@ -51,6 +53,27 @@ def patched_model_fn(stock: Callable[..., Any]) -> Callable[..., Any]:
         return spec
 
     return _call_model_fn
+
+
+def _refuse_unlimited_source(graph: tf.Graph, settings: Any) -> None:
+    """Refuses to warm-start all variables from tables by ids without limits.
+
+    Raises:
+        ValueError: If the checkpoint has such a table in the place of a trained variable.
+    """
+    source = settings.ckpt_to_initialize_from
+    if settings.vars_to_warm_start != ".*" or settings.var_name_to_prev_var_name \
+            or settings.var_name_to_vocab_info or not isinstance(source, str):
+        return
+    checkpoint = tf.train.latest_checkpoint(source) if os.path.isdir(source) else source
+    known = saved_tables(checkpoint) if checkpoint else set()
+    for variable in graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES):
+        if isinstance(variable, tf.Variable) and table_name(variable.op.name, True) in known:
+            raise ValueError(
+                "warm_start_from {!r} has the table {!r}, whose ids have no limits, in the place "
+                "of the variable {!r}: continue its directory, or leave the variable out of "
+                "vars_to_warm_start".format(
+                    source, table_name(variable.op.name, True), variable.op.name))
 
 
 def _convert_unlimited(graph: tf.Graph, model_dir: str) -> None:
