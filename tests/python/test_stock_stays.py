@@ -107,6 +107,36 @@ def initial_of_another(v1, w):
     return train(v1, v1.reduce_sum(v1.gather(w, [1])) + v1.reduce_sum(other))
 
 
+def setter(ps_device="/job:ps"):
+    return support.tf().compat.v1.train.replica_device_setter(
+        ps_tasks=2, ps_device=ps_device, worker_device="/job:worker/task:0")
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+@pytest.mark.parametrize("ps_device", ["/job:ps", "/job:servers"])
+def test_variables_on_parameter_servers_stay(v1, graph, ps_device, is_inside):
+    from mx_rec.stock.select import convert_graph
+
+    with v1.device(setter(ps_device)):
+        train(v1, v1.reduce_sum(v1.gather(variable(v1), [1])))
+        if is_inside:
+            assert convert_graph(graph, True) == []
+    with v1.device("/job:worker/task:0"):
+        train(v1, v1.reduce_sum(v1.gather(variable(v1, "local"), [1])))
+    for name in ("w", "local"):
+        plan = plan_of(graph, name)
+        assert not plan.converts and "variables on %s/task:0" % ps_device in plan.reason
+    assert not [op.type for op in graph.get_operations() if op.type.startswith("MxRec")]
+
+
+@pytest.mark.parametrize("device, converts", [("", True), ("/cpu:0", True), ("/job:localhost/task:0/cpu:0", True),
+                                              ("/job:worker/task:0", True), ("/job:worker/task:1", False)])
+def test_variables_on_the_first_task_of_a_job_convert(v1, graph, device, converts):
+    with v1.device(device):
+        train(v1, v1.reduce_sum(v1.gather(variable(v1), [1])))
+    assert plan_of(graph).converts == converts
+
+
 STAYS = {
     whole: "its gradient is dense",
     read_only: "also read as a whole, by Max",

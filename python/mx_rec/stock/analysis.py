@@ -17,6 +17,7 @@ from mx_rec.stock.adam import AdamStep, adam_steps
 from mx_rec.stock.fused import Piece, pieces_of
 from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
 from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
+from mx_rec.tensorflow.names import device as device_module
 from mx_rec.util.stock_tables import StockTables, is_chosen, is_unlimited
 from mx_rec.stock.values import Affine, affine_value, constant_int, describe
 
@@ -24,6 +25,8 @@ VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 # Reads of the whole variable that are there only to be summarized are run when a summary is.
 _SUMMARIES = frozenset(("ScalarSummary", "HistogramSummary", "MergeSummary", "TensorSummary",
                         "TensorSummaryV2"))
+# Jobs whose first task may be the process that makes a table.
+_OWN_JOBS = (None, "", "localhost", "worker", "chief", "master", "evaluator")
 _LONGEST_NAME = 80
 _UNLIMITED = "unlimited"
 _DENSE_UPDATE = re.compile(r"(Resource)?Apply[A-Z]")
@@ -266,9 +269,13 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
     found = [node for node in graph_def.node if node.op in VARIABLES and _is_candidate(node)]
     planned = []  # type: List[StockVariable]
     slots = set()  # type: Set[str]
+    elsewhere = _other_task(graph_def)
     for node in found:
         shape = shape_of(node)
         try:
+            if elsewhere:
+                raise Stays("the graph has variables on {}, which other tasks share: a table would "
+                            "belong to one process".format(elsewhere))
             if only_known and not is_known(node.name, known or set()):
                 raise Stays("the checkpoint has it as a variable")
             plan = _plan_variable(nodes, node, shape, options, trains, known or set(),
@@ -280,6 +287,17 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
     plans = [plan for plan in planned if plan.name not in slots]
     return _with_ids(nodes, plans, options, known or set(), dense or set(), only_known) \
         if decides_ids else plans
+
+
+def _other_task(graph_def: Any) -> str:
+    """Returns the device of a variable that is on a parameter server, or on a task that is not the
+    first of its job; "" without one."""
+    devices = {node.device for node in graph_def.node if node.op in VARIABLES and node.device}
+    for device in sorted(devices):
+        spec = device_module.DeviceSpec.from_string(device)
+        if spec.job not in _OWN_JOBS or spec.task:
+            return device
+    return ""
 
 
 def is_known(variable: str, known: Set[str]) -> bool:

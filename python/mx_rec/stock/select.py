@@ -38,9 +38,12 @@ def convert_graph(graph: tf.Graph, trains: bool,
         return []
     try:
         with graph.as_default():
-            check_graph("stock_tables")
+            servers = check_graph("stock_tables")
     except NotImplementedError as error:
         warn_once("stock_tables: all variables stay TensorFlow's: %s", error)
+        return []
+    if servers:
+        warn_once("stock_tables: all variables stay TensorFlow's: the job has parameter servers.")
         return []
     plans = convert(graph, options, trains, known, only_known, dense)
     tables = sum(plan.converts for plan in plans)
