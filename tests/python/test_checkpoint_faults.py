@@ -112,6 +112,41 @@ def test_a_disk_that_is_full_for_the_variables_takes_the_tables_back(graph, dyna
     assert tf.train.latest_checkpoint(small_disk) == path and wide is not None
 
 
+@pytest.mark.parametrize("step", [1, 2])
+def test_variables_that_a_server_was_writing_when_it_died_are_removed(model, session, tmp_path, monkeypatch, step):
+    """Over the earlier checkpoint (step 1) and beside it; the saving process goes on."""
+    tf = support.tf()
+    place = os.path.realpath(str(tmp_path))
+    sess = session()
+    model.fill(sess, 1.0, 100)
+    path = model.saver.save(sess, place + "/m", global_step=1)
+    others = ["m-20.data-00000-of-00001", "m-2.notes", "other-2.index.tempstate7"]
+    for name in others:
+        open(os.path.join(place, name), "w").close()
+    before = everything(place)
+    stock = sess.run
+
+    def run(fetches, *arguments, **more):
+        if fetches != model.saver.saver_def.save_tensor_name:
+            return stock(fetches, *arguments, **more)
+        # Its data has its name, its index has not.
+        for suffix in (".data-00000-of-00002", ".data-00001-of-00002.tempstate5", ".index.tempstate5"):
+            open("%s/m-%d%s" % (place, step, suffix), "w").close()
+        raise tf.errors.UnavailableError(None, None, "a server has gone")
+
+    monkeypatch.setattr(sess, "run", run)
+    with pytest.raises(tf.errors.UnavailableError):
+        model.saver.save(sess, place + "/m", global_step=step)
+    left = everything(place)
+    if step == 1:
+        # The earlier one is back; temporary files beside it are a later process's to remove.
+        left = {name: left[name] for name in left if ".tempstate5" not in name}
+    assert left == before
+    monkeypatch.undo()
+    model.saver.restore(sess, path)
+    model.assert_filled(sess, 1.0, 100)
+
+
 @pytest.mark.parametrize("limit", [1000, 300000])
 def test_a_short_write_is_named_and_the_earlier_checkpoint_stays(model, session, tmp_path, limit):
     """A limit on the size of files, which the system enforces in the middle of a write."""
