@@ -34,6 +34,21 @@ fn make_rows(pool: &Pool, table: &Arc<Table>, keys: &[i64]) {
     drop(Table::lease_many(pool, vec![one], None).unwrap());
 }
 
+/// The same gradients for each of some tables.
+fn pushes<'a>(
+    tables: &'a [Arc<Table>],
+    keys: &'a [i64],
+    grads: &'a [f32],
+    optimizer: &'a Sgd,
+) -> Vec<Push<'a>> {
+    let push = |table: &'a Arc<Table>| Push {
+        table,
+        grads: vec![KeyGradients { keys, grads }],
+        optimizer,
+    };
+    tables.iter().map(push).collect()
+}
+
 /// A table that somebody else has locked is left for later; it must not be left out.
 #[test]
 fn no_gradient_of_pushes_to_the_same_small_tables_is_lost() {
@@ -50,17 +65,7 @@ fn no_gradient_of_pushes_to_the_same_small_tables_is_lost() {
         for _ in 0..3 {
             scope.spawn(|| {
                 for _ in 0..ROUNDS {
-                    let pushes: Vec<Push<'_>> = tables
-                        .iter()
-                        .map(|table| Push {
-                            table,
-                            grads: vec![KeyGradients {
-                                keys: &keys,
-                                grads: &grads,
-                            }],
-                            optimizer: &sgd,
-                        })
-                        .collect();
+                    let pushes = pushes(&tables, &keys, &grads, &sgd);
                     let done = Table::push_many(&pool, &pushes).unwrap();
                     assert_eq!(done.updated, (tables.len() * keys.len()) as u64);
                 }
@@ -109,17 +114,7 @@ fn a_push_of_small_tables_ends_while_others_make_rows_and_push_to_one_of_them() 
         let grads = vec![1.0; keys.len() * DIM];
         Box::new(move |_: usize| {
             let sgd = Sgd::new(1.0, 0.0).unwrap();
-            let pushes: Vec<Push<'_>> = tables
-                .iter()
-                .map(|table| Push {
-                    table,
-                    grads: vec![KeyGradients {
-                        keys: &keys,
-                        grads: &grads,
-                    }],
-                    optimizer: &sgd,
-                })
-                .collect();
+            let pushes = pushes(&tables, &keys, &grads, &sgd);
             Table::push_many(&pool, &pushes).unwrap();
         })
     };

@@ -6,7 +6,6 @@ use super::group_read::expect_outs;
 use super::pooled::KeysIn;
 use super::tiered::hold_all;
 use super::{KeysOf, RowsOf, Table};
-use crate::rows::Store;
 use crate::{Bags, Pool, Result};
 
 /// What one pooled lookup has found, to be read.
@@ -121,12 +120,7 @@ impl Table {
                     ids,
                     absent,
                 };
-                match &content.store {
-                    Store::InMemory(rows) => table.find_pooled_in(pool, keys, rows, bags, out),
-                    Store::Tiered(tiered) => {
-                        table.find_pooled_in(pool, keys, &tiered.beside(None), bags, out);
-                    }
-                }
+                table.find_pooled_from(pool, keys, (content, None), bags, out);
             },
         );
         Ok(())

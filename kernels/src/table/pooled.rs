@@ -10,7 +10,7 @@ use crate::batch::pooling::{parts, pool_bags, RowSource};
 use crate::history::History;
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, MOST_AHEAD, NONE};
-use crate::rows::{with_rows, ReadRows, Store};
+use crate::rows::{with_rows, ReadRows, SideRows, Store};
 use crate::simd::Level;
 use crate::{Bags, Ids, Pool, Result, PADDING};
 use std::convert::Infallible;
@@ -92,12 +92,7 @@ impl Table {
                 ids,
                 absent,
             };
-            match &content.store {
-                Store::InMemory(rows) => self.find_pooled_in(pool, keys, rows, bags, out),
-                Store::Tiered(tiered) => {
-                    self.find_pooled_in(pool, keys, &tiered.beside(side), bags, out);
-                }
-            }
+            self.find_pooled_from(pool, keys, (content, side), bags, out);
             Ok(())
         })
     }
@@ -119,9 +114,25 @@ impl Table {
         self.expect_bags(bags, ids.len())
     }
 
-    /// [`Table::find_pooled`] in an index, a history and rows that are locked, of arguments that
-    /// were checked.
-    pub(super) fn find_pooled_in<S: ReadRows>(
+    /// [`Table::find_pooled`] in an index, a history and a content that are locked, of arguments
+    /// that were checked; rows on disk are in `side`.
+    pub(super) fn find_pooled_from(
+        &self,
+        pool: &Pool,
+        keys: KeysIn<'_>,
+        (content, side): (&Content, Option<&SideRows>),
+        bags: &Bags<'_>,
+        out: &mut [f32],
+    ) {
+        match &content.store {
+            Store::InMemory(rows) => self.find_pooled_in(pool, keys, rows, bags, out),
+            Store::Tiered(tiered) => {
+                self.find_pooled_in(pool, keys, &tiered.beside(side), bags, out);
+            }
+        }
+    }
+
+    fn find_pooled_in<S: ReadRows>(
         &self,
         pool: &Pool,
         keys: KeysIn<'_>,

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Union
 
@@ -216,7 +215,6 @@ def patched_save(stock: Callable[..., Optional[str]]) -> Callable[..., Optional[
         except BaseException:
             if operations and not _has_fresh_index(checkpoint, index):
                 staging.undo()
-                _remove_torn(checkpoint)
             elif operations:
                 staging.finish()
             raise
@@ -227,25 +225,6 @@ def patched_save(stock: Callable[..., Optional[str]]) -> Callable[..., Optional[
         return path
 
     return save
-
-
-def _remove_torn(checkpoint: str) -> None:
-    """Removes variables without an index, which a parameter server left that ended as it wrote.
-
-    Args:
-        checkpoint: `<dir>/<base>-<step>`, whose save has failed.
-    """
-    if is_remote(checkpoint) or os.path.exists(checkpoint + ".index"):
-        return
-    directory, base = os.path.split(os.path.abspath(checkpoint))
-    torn = re.compile(
-        re.escape(base) + r"\.(data-\d+-of-\d+(\.tempstate\d+)?|index\.tempstate\d+)$")
-    # What cannot be removed does no harm: there is no checkpoint without an index.
-    with contextlib.suppress(OSError):
-        for name in os.listdir(directory):
-            if torn.match(name):
-                logger.info("removing %s, which an interrupted save left.", name)
-                os.remove(os.path.join(directory, name))
 
 
 def _check_free(operations: List[TableOps], checkpoint: str, names: List[Optional[str]]) -> None:

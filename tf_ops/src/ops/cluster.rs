@@ -406,10 +406,7 @@ impl OpKernel for Stitch {
             });
         }
         stitch(pool()?, rows.values::<f32>()?, lookups)?;
-        for (at, output) in outputs.into_iter().enumerate() {
-            context.set(at, output)?;
-        }
-        Ok(())
+        context.set_all(outputs)
     }
 }
 

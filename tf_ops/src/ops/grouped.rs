@@ -364,6 +364,38 @@ impl Found {
     }
 }
 
+/// The inputs of an op that reads rows by key.
+pub(super) struct Asked {
+    pub(super) tables: Vec<Arc<Table>>,
+    pub(super) ids: Vec<Input>,
+    absents: Vec<Input>,
+}
+
+impl Asked {
+    /// Those of an op whose input `absents` has what keys without a row get.
+    pub(super) fn of(lists: &Lists<'_>, absents: usize) -> Result<Asked> {
+        let tables = lists.tables()?;
+        for (table, variable) in tables.iter().zip(&lists.list(1)?) {
+            on(table, || expect_variable(variable, table))?;
+        }
+        Ok(Asked {
+            tables,
+            ids: lists.list(2)?,
+            absents: lists.list(absents)?,
+        })
+    }
+
+    pub(super) fn group(&self) -> Result<Vec<KeysOf<'_>>> {
+        let inputs = self.tables.iter().zip(&self.ids).zip(&self.absents);
+        let group = inputs.map(|((table, input), absent)| {
+            let ids = ids(input)?;
+            let absent = on(table, || rows_of_absent(absent, ids.len(), table.dim()))?;
+            Ok(KeysOf { table, ids, absent })
+        });
+        group.collect()
+    }
+}
+
 /// Offsets to embeddings, in many tables.
 pub(crate) struct EmbedMany {
     members: usize,
@@ -402,10 +434,7 @@ impl OpKernel for EmbedMany {
             .collect::<Result<Vec<_>>>()?;
         let outs = outputs.iter_mut().map(|output| output.values()).collect();
         Table::embed_many(pool()?, &found.group()?, outs)?;
-        for (at, output) in outputs.into_iter().enumerate() {
-            context.set(at, output)?;
-        }
-        Ok(())
+        context.set_all(outputs)
     }
 }
 
@@ -504,26 +533,15 @@ impl OpKernel for FindMany {
     fn compute(&self, context: &Context) -> Result<()> {
         let members = self.members;
         let lists = Lists { context, members };
-        let (tables, variables) = (lists.tables()?, lists.list(1)?);
-        let (inputs, absents) = (lists.list(2)?, lists.list(3)?);
-        let mut group = Vec::with_capacity(members);
-        let mut outputs = Vec::with_capacity(members);
-        let all = tables.iter().zip(&variables).zip(&inputs).zip(&absents);
-        for (((table, variable), input), absent) in all {
-            let ids = ids(input)?;
-            let absent = on(table, || {
-                expect_variable(variable, table)?;
-                rows_of_absent(absent, ids.len(), table.dim())
-            })?;
-            group.push(KeysOf { table, ids, absent });
-            outputs.push(context.allocate::<f32>(&with_last(input, table.dim()))?);
-        }
+        let asked = Asked::of(&lists, 3)?;
+        let group = asked.group()?;
+        let all = asked.tables.iter().zip(&asked.ids);
+        let mut outputs = all
+            .map(|(table, input)| context.allocate::<f32>(&with_last(input, table.dim())))
+            .collect::<Result<Vec<_>>>()?;
         let outs = outputs.iter_mut().map(|output| output.values()).collect();
         Table::find_many(pool()?, &group, outs)?;
-        for (at, output) in outputs.into_iter().enumerate() {
-            context.set(at, output)?;
-        }
-        Ok(())
+        context.set_all(outputs)
     }
 }
 

@@ -3,14 +3,14 @@
 
 use super::apply::{of_lookup, Hyper, Optimizer};
 use super::grouped::{
-    members, on_first, Found, Lists, ABSENTS, FOUND_OFFSETS, MANY_IDS, VARIABLES,
+    members, on_first, Asked, Found, Lists, ABSENTS, FOUND_OFFSETS, MANY_IDS, VARIABLES,
 };
 use super::pooled::BagInputs;
-use super::support::{expect_variable, ids, on, rows_of_absent, HANDLES, KEY_TYPE, MEMBERS};
+use super::support::{on, HANDLES, KEY_TYPE, MEMBERS};
 use crate::op_def::{Arg, OpDef};
 use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{BagsOf, Columns, KeyBagsOf, KeysOf, LookupColumns, Result, Table};
+use mx_rec_kernels::{BagsOf, Columns, KeyBagsOf, LookupColumns, Result, Table};
 
 const FOUND_INVERSE: Arg = Arg {
     name: "inverse",
@@ -106,10 +106,7 @@ impl OpKernel for EmbedPooledMany {
             .collect::<Result<Vec<_>>>()?;
         let outs = outputs.iter_mut().map(|output| output.values()).collect();
         Table::embed_pooled_many(pool()?, &group, outs)?;
-        for (at, output) in outputs.into_iter().enumerate() {
-            context.set(at, output)?;
-        }
-        Ok(())
+        context.set_all(outputs)
     }
 }
 
@@ -146,27 +143,21 @@ impl OpKernel for FindPooledMany {
     fn compute(&self, context: &Context) -> Result<()> {
         let members = self.members;
         let lists = Lists { context, members };
-        let (tables, variables) = (lists.tables()?, lists.list(1)?);
-        let (inputs, given, absents) = (lists.list(2)?, lists.bags(3)?, lists.list(6)?);
-        let mut group = Vec::with_capacity(members);
-        let mut outputs = Vec::with_capacity(members);
-        let all = tables.iter().zip(&variables).zip(&inputs).zip(&absents);
-        for ((((table, variable), input), absent), given) in all.zip(&given) {
-            let (ids, bags) = (ids(input)?, given.bags()?);
-            let absent = on(table, || {
-                expect_variable(variable, table)?;
-                rows_of_absent(absent, ids.len(), table.dim())
-            })?;
-            let keys = KeysOf { table, ids, absent };
-            group.push(KeyBagsOf { keys, bags });
-            outputs.push(context.allocate::<f32>(&given.shape(table.dim()))?);
-        }
+        let (asked, given) = (Asked::of(&lists, 6)?, lists.bags(3)?);
+        let group = asked.group()?.into_iter().zip(&given);
+        let group = group
+            .map(|(keys, bags)| {
+                let bags = bags.bags()?;
+                Ok(KeyBagsOf { keys, bags })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let all = asked.tables.iter().zip(&given);
+        let mut outputs = all
+            .map(|(table, bags)| context.allocate::<f32>(&bags.shape(table.dim())))
+            .collect::<Result<Vec<_>>>()?;
         let outs = outputs.iter_mut().map(|output| output.values()).collect();
         Table::find_pooled_many(pool()?, &group, outs)?;
-        for (at, output) in outputs.into_iter().enumerate() {
-            context.set(at, output)?;
-        }
-        Ok(())
+        context.set_all(outputs)
     }
 }
 

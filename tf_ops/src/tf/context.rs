@@ -141,6 +141,15 @@ impl Context {
         status.check()
     }
 
+    /// Gives tensors to TensorFlow as the outputs from the first on, as [`Context::set`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn set_all(&self, tensors: Vec<impl Settable>) -> Result<()> {
+        let mut tensors = tensors.into_iter().enumerate();
+        tensors.try_for_each(|(at, tensor)| self.set(at, tensor))
+    }
+
     /// Gives a scalar as output number `at`.
     ///
     /// # Errors

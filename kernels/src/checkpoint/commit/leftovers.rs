@@ -1,6 +1,6 @@
 //! What saves of dead processes left goes when the next save begins.
 
-use super::names::{is_of, is_temporary, variables, Hidden, Place};
+use super::names::{is_of, is_temporary, is_unnamed, variables, Hidden, Place};
 use super::processes::{changed, is_alive, is_in_use, started};
 use super::recovery::put_back_all;
 use super::steps::{exists, list, Level, Outcome, Refused, Steps};
@@ -65,6 +65,22 @@ fn remove_temporary(place: &Place, steps: &mut Steps<'_>) -> Outcome<()> {
         let path = parent.join(&name);
         if is_temporary(&name, place.base()) && changed(&path) < started {
             remove(&path, steps);
+        }
+    }
+    Ok(())
+}
+
+/// Removes what there is of variables whose index was not written: a parameter server that ends as
+/// it saves them leaves that.
+pub(super) fn remove_unnamed(place: &Place, steps: &mut Steps<'_>) -> Outcome<()> {
+    let parent = &place.parent;
+    if exists(&parent.join(place.index())) {
+        return Ok(());
+    }
+    let checkpoint = place.checkpoint();
+    for name in list(parent).map_err(Refused::at(parent))? {
+        if is_unnamed(&name, checkpoint) {
+            remove(&parent.join(name), steps);
         }
     }
     Ok(())

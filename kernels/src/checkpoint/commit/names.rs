@@ -157,6 +157,16 @@ pub(super) fn variables(parent: &Path, checkpoint: &str) -> io::Result<Vec<Strin
     Ok(names)
 }
 
+/// Whether a file has data of a checkpoint's variables, or is one that TensorFlow makes data or an
+/// index of.
+pub(super) fn is_unnamed(name: &str, checkpoint: &str) -> bool {
+    let rest = name.strip_prefix(checkpoint);
+    let Some(rest) = rest.and_then(|rest| rest.strip_prefix('.')) else {
+        return false;
+    };
+    is_data(rest) || is_half_written(rest)
+}
+
 /// Whether these are the tables of a checkpoint with this base name, a delta's or not.
 pub(super) fn is_of(name: &str, base: &str) -> bool {
     let whole = name.strip_prefix(DELTA).unwrap_or(name);
@@ -179,11 +189,7 @@ pub(super) fn is_temporary(name: &str, base: &str) -> bool {
         if let Some(rest) = rest.strip_prefix(".meta.tmp") {
             return is_hexadecimal(rest);
         }
-        let Some((file, number)) = rest.rsplit_once(".tempstate") else {
-            return false;
-        };
-        let file = file.strip_prefix('.');
-        is_number(number) && file.is_some_and(|file| file == "index" || is_data(file))
+        rest.strip_prefix('.').is_some_and(is_half_written)
     };
     let Some(rest) = name.strip_prefix(base) else {
         return false;
@@ -197,6 +203,12 @@ pub(super) fn is_temporary(name: &str, base: &str) -> bool {
 
 fn is_tables(name: &str) -> bool {
     name.strip_prefix(DELTA).unwrap_or(name).starts_with(SPARSE)
+}
+
+/// `index.tempstate<number>`, and data of that kind.
+fn is_half_written(rest: &str) -> bool {
+    let parts = rest.rsplit_once(".tempstate");
+    parts.is_some_and(|(file, number)| is_number(number) && (file == "index" || is_data(file)))
 }
 
 /// `data-<number>-of-<number>`.

@@ -1,5 +1,6 @@
 //! A commit: tables come into place all at once, and what they replace is kept until the end.
 
+use super::leftovers::remove_unnamed;
 use super::names::{variables, Place, Use};
 use super::processes::Token;
 use super::recovery::{drop_dir, put_back_all, roll_back};
@@ -97,6 +98,7 @@ impl Commit {
         let token = self.token.as_str();
         if self.is_placed {
             roll_back(&self.place, token, steps)?;
+            remove_unnamed(&self.place, steps)?;
         } else {
             put_back_all(&self.place, Some(token), steps)?;
         }
