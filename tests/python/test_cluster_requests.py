@@ -61,6 +61,7 @@ with tf.device(setter):
     batch = batches()
     tables = [table("a"), table("b", 8), table("c", 16)]
     found = [look_up(one, batch[:, at]) for at, one in enumerate(tables)] + [look_up(tables[0], batch[:, 3])]
+    names = [one.name for one in found]
     loss, train = updated(found, tables)
     every = [look_up(one, tf.constant(np.arange(50)), is_train=False) for one in tables]
     init = start()
@@ -69,6 +70,9 @@ with tf1.Session(target) as sess:
     for _ in range(4):
         sess.run(train)
     (values, lost, _), step = ran(sess, [found, loss, train])
+    # Pulls of their own would not be ordered before the update.
+    (held, named, _), by_name = ran(sess, [found, names, train])
+    assert all(np.array_equal(*pair) for pair in zip(held, named)) and by_name["MxRecPull"] == PULLS
     rows, evaluation = ran(sess, every)
     _, one = ran(sess, every[1])
     print(json.dumps({"lost": float(lost), "rows": [value.tolist() for value in rows], "step": step,
@@ -79,7 +83,7 @@ with tf1.Session(target) as sess:
 
 
 def test_a_step_of_separate_lookups_has_one_pull_and_one_push_for_each_server_and_the_same_bits():
-    shared, apart = told(STEP), told(STEP, MXREC_GROUP_TABLES="0")
+    shared, apart = told(STEP.replace("PULLS", "2")), told(STEP.replace("PULLS", "8"), MXREC_GROUP_TABLES="0")
     assert shared["step"] == {"MxRecDistinctSplit": 1, "MxRecPull": 2, "MxRecStitch": 1, "MxRecReduce": 4,
                               "MxRecPackGradients": 2, "MxRecPushAdagrad": 2, "MxRecClusterTable": 3}
     assert apart["step"]["MxRecPull"] == 8 and apart["step"]["MxRecPushAdagrad"] == 2
@@ -88,7 +92,7 @@ def test_a_step_of_separate_lookups_has_one_pull_and_one_push_for_each_server_an
     assert shared["one"]["MxRecPull"] == 2
     for name in ("lost", "rows", "found"):
         assert shared[name] == apart[name]
-    # The script holds the tensors that the model reads, and not others of the same names.
+    # The script holds the tensors that the model reads.
     assert shared["by_found"] == pytest.approx(shared["lost"], rel=1e-5)
 
 

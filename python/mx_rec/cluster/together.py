@@ -134,8 +134,37 @@ def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Te
     for stitch in stitches:
         own = stitch.get_attr("N")
         replace_each(stitch, made[start:start + own])
+        _keep_by_name(graph, stitch, made[start:start + own], splits[0].get_attr("parts"))
         start += own
     return [one.op for one in rows], made[0].op
+
+
+def _keep_by_name(graph: tf.Graph, stitch: tf.Operation, found: Sequence[tf.Tensor],
+                  parts: int) -> None:
+    """Makes an op that was replaced give what took its place, to whoever fetches it by its name.
+
+    Its own pull would not be ordered before the update of the same run.
+
+    Args:
+        graph: The graph.
+        stitch: The op, whose outputs nothing reads any more.
+        found: What is in their places.
+        parts: How many parts tables have.
+    """
+    count = len(found)
+    values = []  # type: List[List[tf.Tensor]]
+    with in_place_of(graph, stitch):
+        for value in found:
+            # As if each id were a key of its own, and all of the first part.
+            rows = tf.reshape(value, [-1, int(value.shape[-1])])
+            ids = tf.shape(rows)[0]
+            counts = tf.concat([[tf.cast(ids, tf.int64)], tf.zeros([parts - 1], tf.int64)], 0)
+            values.append([tf.range(tf.cast(ids, tf.int64)), counts,
+                           tf.reshape(tf.range(ids), tf.shape(value)[:-1])])
+        rows = tf.concat([tf.reshape(value, [-1]) for value in found], 0)
+    inputs = [tensor for kind in zip(*values) for tensor in kind] + [rows]
+    for position, tensor in enumerate(inputs, count):
+        stitch._update_input(position, tensor)  # pylint: disable=protected-access
 
 
 class _Joined(NamedTuple):
