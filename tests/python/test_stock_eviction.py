@@ -206,3 +206,49 @@ def test_a_training_goes_back_to_variables_whose_rows_are_all_there(mx, tmp_path
               if name.endswith("embedding_weights")]
     assert len(values) == 2 and all((value != 0).any(1).all() for value in values)
     assert tf.train.latest_checkpoint(str(tmp_path / "model")).endswith("-4")
+
+
+def test_graph_modification_keeps_the_counts_in_the_step_and_the_numbers(mx, tmp_path):
+    from mx_rec.graph.modifier import GraphModifierHook
+
+    from mx_rec.util.stock_tables import StockTables
+
+    mx(use_dynamic=True, stock_tables=StockTables(
+        least_rows=1, access_threshold=3, eviction_threshold=1000, eviction_unit="steps"))
+    losses = {}
+    for name in ("one", "other"):
+        tf = support.tf()
+        hooks = [GraphModifierHook(modify_graph=True)] if name == "other" else []
+        model = made(tmp_path / name)
+        model.train(estimators.input_fn, steps=12, hooks=hooks)
+        losses[name] = model.evaluate(estimators.input_fn, steps=2)["loss"]
+        assert "MxRecObserve" in estimators.ops_of(tmp_path / name)
+        assert tf.train.latest_checkpoint(str(tmp_path / name)).endswith("-12")
+    assert rows_of(tmp_path / "one") == rows_of(tmp_path / "other")
+    np.testing.assert_allclose(losses["one"], losses["other"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("where", ["disk", "memory"])
+def test_ids_without_limits_and_rows_on_disk_are_admitted_and_evicted(mx, tmp_path, where):
+    more = dict(memory_rows=200, ssd_data_path=[str(tmp_path)]) if where == "disk" else {}
+    admissions.admission(mx, 2, 6, eviction_unit="steps", unlimited_ids=True, evict_time_interval=None,
+                         evict_step_interval=3, **more)
+    model = made(tmp_path / "model")
+    model.train(input_fn, steps=20)
+    rows = rows_of(tmp_path / "model")
+    assert len(rows) == 2 and all("unlimited" in name and found for name, found in rows.items())
+    expected = predicted(model)
+    features, _ = estimators.data()
+    tf = support.tf()
+
+    def receiver():
+        inputs = {name: tf.compat.v1.placeholder(tf.string, [None] + list(features[name].shape[1:]), name)
+                  for name in NAMES}
+        return tf.estimator.export.ServingInputReceiver(inputs, inputs)
+
+    exported = model.export_saved_model(str(tmp_path / "export"), receiver)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as sess:
+        loaded = tf.compat.v1.saved_model.loader.load(sess, ["serve"], exported.decode())
+        outputs = loaded.signature_def["predict"].outputs
+        logits = sess.run(outputs["logits"].name, {name + ":0": features[name][:60] for name in NAMES})
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
