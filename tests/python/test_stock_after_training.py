@@ -153,3 +153,42 @@ def test_early_stopping_reads_the_evaluations_of_ids_without_limits_and_admissio
     # A training that goes on finds its tables.
     made.train(unlimited.input_fn, max_steps=int(step) + 3)
     assert made.evaluate(unlimited.input_fn, steps=1)["global_step"] == step + 3
+
+
+def test_a_plain_export_of_rows_that_start_at_random_says_what_to_do(mx, tmp_path):
+    tf = support.tf()
+    settings(mx, None)
+    column = tf.feature_column.categorical_column_with_hash_bucket("hash", unlimited.SMALL)
+    made = tf.estimator.DNNClassifier([4], [tf.feature_column.embedding_column(column, 3)], str(tmp_path / "model"))
+    made.train(unlimited.input_fn, steps=2)
+    with pytest.raises(ValueError, match="MxRecFindInitial.*drawn by key.*access_threshold"):
+        made.export_saved_model(str(tmp_path / "export"), receiver(), plain=True)
+
+
+def test_a_plain_export_refuses_the_ids_that_the_table_refuses(mx, tmp_path):
+    import mx_rec.saver
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    admissions.admission(mx, 2)
+    with tf.Graph().as_default() as graph:
+        ids = v1.placeholder(tf.int64, [None])
+        w = v1.get_variable("w", [20, 2], initializer=v1.random_uniform_initializer())
+        train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.gather(w, ids)))
+        asked = v1.placeholder(tf.int32, [None])
+        found = tf.gather(w, asked)
+        assert convert_graph(graph, True)[0].converts
+        with support.new_session() as sess:
+            sess.run(v1.global_variables_initializer())
+            sess.run(train, {ids: [3, 3, 4]})
+            expected = sess.run(found, {asked: [3, 4, 19]})
+            path = mx_rec.saver.export_plain(sess, str(tmp_path / "export"), {"ids": asked}, {"rows": found})
+    assert expected[0].all() and not expected[1:].any()
+    with tf.Graph().as_default(), support.new_session() as sess:
+        signature = v1.saved_model.load(sess, ["serve"], path).signature_def["serving_default"]
+        rows, given = signature.outputs["rows"].name, signature.inputs["ids"].name
+        np.testing.assert_array_equal(sess.run(rows, {given: [3, 4, 19]}), expected)
+        for wrong in (20, -1):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="rows"):
+                sess.run(rows, {given: [3, wrong]})

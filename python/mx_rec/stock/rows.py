@@ -1,6 +1,6 @@
 """Puts ops of a table in the place of the ops of one variable."""
 
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -190,10 +190,16 @@ class Rows:
 
     def _find(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the rows of ids, those that were never made as a training lookup gives them."""
+        initial = self.plan.initializer
+        absent = None  # type: Optional[tf.Tensor]
         if self.rules.refuses:
+            absent = tf.zeros([0, self.plan.dim])
+        elif self.plan.ids.is_lifted and initial["kind"] in ("zeros", "constant"):
+            # The same rows, by an op that plain exports know.
+            absent = tf.fill([1, self.plan.dim], tf.constant(initial.get("value", 0.0), tf.float32))
+        if absent is not None:
             return library().mx_rec_find(
-                self.table.handle, row_shape(self.table.variable), ids,
-                tf.zeros([0, self.plan.dim]), name="find")
+                self.table.handle, row_shape(self.table.variable), ids, absent, name="find")
         return library().mx_rec_find_initial(
             self.table.handle, row_shape(self.table.variable), ids, name="find")
 
