@@ -252,3 +252,28 @@ def test_ids_without_limits_and_rows_on_disk_are_admitted_and_evicted(mx, tmp_pa
         outputs = loaded.signature_def["predict"].outputs
         logits = sess.run(outputs["logits"].name, {name + ":0": features[name][:60] for name in NAMES})
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_of_a_warm_start_count_as_admitted_in_the_training_after_it(mx, tmp_path):
+    tf = support.tf()
+    made(tmp_path / "first").train(estimators.input_fn, steps=3)
+    admissions.admission(mx, 4)
+    _, dense = estimators.columns(NAMES, tmp_path)
+    run = tf.estimator.RunConfig(tf_random_seed=3)
+    warm = tf.estimator.DNNClassifier([8], dense, str(tmp_path / "second"), optimizer="Adagrad", config=run,
+                                      warm_start_from=str(tmp_path / "first"))
+    warm.train(estimators.input_fn, steps=1)
+    assert "MxRecTable" not in estimators.ops_of(tmp_path / "second")
+    expected = predicted(warm)
+    made(tmp_path / "second").train(estimators.input_fn, steps=1)
+    assert "MxRecTable" in estimators.ops_of(tmp_path / "second")
+    assert np.abs(predicted(made(tmp_path / "second")) - expected).max() < 0.5
+    assert sorted(map(len, rows_of(tmp_path / "second").values())) == [300, 1000]
+
+
+def test_an_old_directory_of_variables_goes_on_with_the_same_numbers_whatever_the_threshold(mx, tmp_path):
+    estimators.train(made(tmp_path / "stock"), 1)
+    shutil.copytree(str(tmp_path / "stock"), str(tmp_path / "tables"))
+    expected = estimators.train(made(tmp_path / "stock"), 20)
+    admissions.admission(mx, 50, 10 ** 6)
+    np.testing.assert_allclose(estimators.train(made(tmp_path / "tables"), 20), expected, rtol=1e-4, atol=1e-5)
