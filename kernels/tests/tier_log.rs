@@ -202,6 +202,32 @@ fn space_stays_below_one_and_a_half_times_that_of_live_rows() {
     model.check();
 }
 
+/// Steps gave segments back to the file system and took them again, which took longer than to copy
+/// their records.
+#[test]
+fn files_in_use_go_on_without_space_being_given_back_and_taken_again() {
+    let mut model = Model::new(2, 16, 40_000);
+    model.append(&(0..40_000).collect::<Vec<_>>()).unwrap();
+    let mut seed = 1_u64;
+    for step in 0..200 {
+        if step == 100 {
+            let kind = ErrorKind::StorageFull;
+            model
+                .faulty
+                .fail(Operation::Reserve, None, (0, u64::MAX), kind);
+        }
+        let rows: std::collections::BTreeSet<u32> = (0..300)
+            .map(|_| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (seed >> 33) as u32 % 40_000
+            })
+            .collect();
+        model.append(&rows.into_iter().collect::<Vec<_>>()).unwrap();
+        model.compact().unwrap();
+    }
+    model.check();
+}
+
 /// A step of compaction read 8 MiB whatever was written: files of wide rows grew beyond the bound.
 #[test]
 fn space_stays_below_the_bound_however_much_an_append_writes() {
