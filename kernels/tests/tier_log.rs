@@ -305,6 +305,38 @@ fn copies_that_were_made_before_a_compaction_failed_are_not_lost() {
 }
 
 #[test]
+fn compaction_copies_the_records_around_a_damaged_one_and_leaves_that_where_it_is() {
+    let mut model = Model::new(1, 100, 8_000);
+    model.append(&(0..8_000).collect::<Vec<_>>()).unwrap();
+    model.free(&(0..8_000).filter(|row| row % 5 > 1).collect::<Vec<_>>());
+    // Record 1505 of 420 bytes: others of its segment lie before and behind it.
+    let damaged = 1_505;
+    model
+        .faulty
+        .flip(0, u64::from(damaged) * 420 + 50, 3)
+        .unwrap();
+    while model.compact().unwrap() > 0 {}
+    let stats = model.log.stats();
+    assert!(stats.moved > 1_000 && stats.unreadable == 1, "{stats:?}");
+    let others: Vec<u32> = model
+        .rows
+        .keys()
+        .copied()
+        .filter(|&row| row != damaged)
+        .collect();
+    let read = model.read(&others).unwrap();
+    for (&row, found) in others.iter().zip(read.chunks_exact(100)) {
+        assert_eq!(found, floats(row, 1, 100), "row {row}");
+    }
+    assert_eq!(model.read(&[damaged]).unwrap_err().kind(), Kind::DataLoss);
+    model
+        .faulty
+        .flip(0, u64::from(damaged) * 420 + 50, 3)
+        .unwrap();
+    model.check();
+}
+
+#[test]
 fn a_flipped_bit_is_data_loss_that_names_row_key_file_and_offset() {
     let mut model = Model::new(1, 4, 1_000);
     model.append(&(0..100).collect::<Vec<_>>()).unwrap();
