@@ -85,6 +85,19 @@ def test_a_random_model_gives_the_same_numbers(mx, seed):
         np.testing.assert_allclose(tables.rows[name], rows, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("seed", SEEDS[::2])
+def test_a_random_model_whose_rows_are_admitted_gives_the_same_numbers(mx, seed):
+    from mx_rec.util.stock_tables import StockTables
+
+    mx(stock_tables=StockTables(
+        least_rows=1, access_threshold=seed % 5, eviction_threshold=10 ** 6 if seed % 4 else None))
+    stock = cases.run(lambda *inputs: Draw(seed).build(*inputs), False, steps=40)
+    tables = cases.run(lambda *inputs: Draw(seed).build(*inputs), True, steps=40)
+    np.testing.assert_allclose(tables.losses, stock.losses, rtol=1e-4, atol=1e-5)
+    for name, rows in stock.rows.items():
+        np.testing.assert_allclose(tables.rows[name], rows, rtol=1e-3, atol=1e-4)
+
+
 def test_random_models_have_tables_and_variables(mx):
     mx(stock_tables=".*")
     plans = [plan for seed in SEEDS

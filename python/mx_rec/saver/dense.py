@@ -18,6 +18,7 @@ from mx_rec.core.table_variable import is_table_variable
 from mx_rec.saver.chains import chain_of
 from mx_rec.saver.commit import listed_tables
 from mx_rec.saver.remote import directory_of, local_copy
+from mx_rec.stock.admission import SavedHistory
 from mx_rec.stock.analysis import StockVariable, plan_variables, table_name
 from mx_rec.stock.convert import Slice, make_table, saved_slices
 from mx_rec.stock.dense import dense_value, fill, make_filling
@@ -33,6 +34,44 @@ def saved_tables(checkpoint: str) -> Set[str]:
     """
     directory = directory_of(checkpoint)
     return set(listed_tables(directory) or ()) if os.path.isdir(directory) else set()
+
+
+def saved_histories(checkpoint: str) -> Dict[str, SavedHistory]:
+    """Returns the admission histories of the tables of a checkpoint by their names.
+
+    Args:
+        checkpoint: Its prefix.
+    """
+    directory = directory_of(checkpoint)
+    found = {}  # type: Dict[str, SavedHistory]
+    for name in saved_tables(checkpoint):
+        history = _history(os.path.join(directory, name))
+        if history is not None:
+            found[name] = history
+    return found
+
+
+def _history(path: str) -> Optional[SavedHistory]:
+    """Returns the admission history of a saved table, None if it has none."""
+    files = [os.path.join(path, name) for name in ("table_2_thresh", "hist_rec")]
+    if not all(os.path.isfile(file) for file in files):
+        return None
+    access, latest = np.fromfile(files[0], "<i4", 1), np.fromfile(files[1], "<i8", 1)
+    # A load says what is wrong with a damaged file.
+    return SavedHistory(max(int(access[0]), 0), int(latest[0])) \
+        if len(access) and len(latest) else None
+
+
+def _refused(path: str, count: int) -> np.ndarray:
+    """Returns which of the keys 0, 1, ... training refuses, bool (count)."""
+    history = _history(path)
+    if history is None or history.access <= 1:
+        return np.zeros(count, bool)
+    known = np.fromfile(os.path.join(path, "hist_rec"), "<i8")[1:].reshape(-1, 3)
+    refused = np.ones(count, bool)
+    admitted = known[known[:, 1] >= history.access, 0]
+    refused[admitted[(admitted >= 0) & (admitted < count)]] = False
+    return refused
 
 
 def dense_variables(graph: tf.Graph, checkpoint: str) -> Set[str]:
@@ -257,12 +296,13 @@ def _values(one: _Wanted, directory: str) -> Tuple[np.ndarray, Dict[str, np.ndar
     count = one.plan.shape[0]
     rows = None  # type: Optional[np.ndarray]
     slots = {}  # type: Dict[str, np.ndarray]
-    keys = np.zeros(0, np.int64)
+    starts = {slot.name: slot.initial for slot in one.plan.slots}
     for link in chain_of(directory):
         path = os.path.join(link, one.plan.table)
         described = _described(one.plan.table, path)
         if rows is None:
-            rows = _initial_rows(one, count, described)
+            initial = _initial_rows(one, count, described)
+            rows = initial.copy()
         removed = _read(path, "removed", "<i8")
         keys = _read(path, "key", "<i8")
         for changed in (removed, keys):
@@ -270,14 +310,19 @@ def _values(one: _Wanted, directory: str) -> Tuple[np.ndarray, Dict[str, np.ndar
                 raise ValueError("the table {!r} has the key {} and so is no variable of {} "
                                  "rows.".format(one.plan.table, changed.max(), count))
         if len(removed):
-            raise ValueError("rows of the table {!r} were removed: it is no variable.".format(
-                one.plan.table))
+            # Evicted: what comes back starts again.
+            rows[removed] = initial[removed]
+            for name, values in slots.items():
+                values[removed] = starts[name]
         rows[keys] = _read(path, "embedding", "<f4").reshape(len(keys), -1)
         for slot in one.plan.slots:
             if any(slot.name == other["name"] for other in described["slots"]):
                 values = slots.setdefault(slot.name, np.full(rows.shape, slot.initial, np.float32))
                 values[keys] = _read(path, slot.name, "<f4").reshape(len(keys), -1)
     assert rows is not None
+    if not one.plan.updates:
+        # Evaluation and prediction give what a table gives; a training admits every row.
+        rows[_refused(path, count)] = 0
     return rows, slots
 
 

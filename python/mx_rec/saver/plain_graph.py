@@ -31,6 +31,7 @@ _EMBED_POOLED_MANY = "MxRecEmbedPooledMany"
 _RESTORE, _RESTORE_POOLED = "MxRecRestore", "MxRecRestorePooled"
 _ROWS = "MxRecLookup"
 _WEIGHTS, _DIVISORS = "MxRecBagWeights", "MxRecBagDivisors"
+_CHECKED, _FIND_INITIAL = "MxRecCheckedIds", "MxRecFindInitial"
 
 # Ops that say where bags end.
 _ENDS = {"MxRecBagEnds": plain_pool.dense_ends, "MxRecRaggedBagEnds": plain_pool.ragged_ends,
@@ -262,6 +263,9 @@ class Cut:
             ends, has_weights, _ = self._bags_of(op, 1)
             replaced = Replaced(node, [], [self._ids_of(op, 0)] + ends,
                                 plain_pool.divisors(op.get_attr("combiner"), has_weights))
+        elif node.op == _CHECKED:
+            replaced = Replaced(node, [], [self._input_of(op, 0), self._input_of(op, 1)],
+                                plain_pool.checked_ids)
         else:
             replaced = None
         if replaced is None:
@@ -425,6 +429,11 @@ class Cut:
         elif kind in _TRAINING:
             why = " It is part of a training lookup, of a kind that cannot be exported: look up " \
                 "with is_train=False in the part that predicts."
+        elif kind == _FIND_INITIAL:
+            why = " It gives keys without a row random initial values, which are drawn by key: " \
+                "export with the plugin. With StockTables(access_threshold=...) of 2 and more, " \
+                "such keys are zeros, and with a constant initializer they are this constant: " \
+                "both have plain exports."
         raise ValueError(
             "the model cannot be exported: its outputs or its initialization depend on the op "
             "{!r}{} of type {}, which TensorFlow does not have.{}".format(name, where, kind, why))

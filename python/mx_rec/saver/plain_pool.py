@@ -70,6 +70,17 @@ def weights(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor
         return [tf.identity(sources[0])]
 
 
+def checked_ids(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
+    """Makes ids, the first source, that are checked against a number of rows, the other."""
+    del tables
+    ids, rows = sources
+    is_row = tf.reduce_all(tf.logical_and(tf.greater_equal(ids, 0),
+                                          tf.less(tf.cast(ids, tf.int64), rows)))
+    is_checked = _check(is_row, "ids must be in [0, rows)", [ids, rows])
+    with tf.control_dependencies([is_checked]):
+        return [tf.identity(ids)]
+
+
 def divisors(combiner: int, has_weights: bool) -> Make:
     """Returns what makes the divisors of bags, from ids, ends and, if there are any, weights.
 

@@ -9,8 +9,10 @@ from typing import Any, Callable, Set
 
 import tensorflow as tf
 
-from mx_rec.saver.dense import dense_variables, saved_tables
+from mx_rec.core.feature_process import EvictHook
+from mx_rec.saver.dense import dense_variables, saved_histories, saved_tables
 from mx_rec.stock.analysis import table_name
+from mx_rec.stock.convert import converted
 from mx_rec.stock.select import convert_graph, options_of_process
 from mx_rec.util.log import warn_once
 
@@ -49,10 +51,19 @@ def patched_model_fn(stock: Callable[..., Any]) -> Callable[..., Any]:
         known = saved_tables(checkpoint) if checkpoint else set()
         dense = dense_variables(graph, checkpoint) \
             if checkpoint and trains and options.unlimited_ids else set()  # type: Set[str]
-        convert_graph(graph, trains, known, checkpoint is not None and not trains, dense)
-        return spec
+        convert_graph(graph, trains, known, checkpoint is not None and not trains, dense,
+                      saved_histories(checkpoint) if checkpoint else {})
+        return _with_eviction(graph, spec, options) if trains else spec
 
     return _call_model_fn
+
+
+def _with_eviction(graph: tf.Graph, spec: Any, options: Any) -> Any:
+    """Adds the hook that evicts to an EstimatorSpec, if a converted variable has eviction."""
+    if not any(one.rules.eviction >= 0 for one in converted(graph)):
+        return spec
+    hook = EvictHook(True, options.evict_time_interval, options.evict_step_interval)
+    return spec._replace(training_hooks=tuple(spec.training_hooks) + (hook,))
 
 
 def _refuse_unlimited_source(graph: tf.Graph, settings: Any) -> None:
@@ -86,7 +97,8 @@ def _convert_unlimited(graph: tf.Graph, model_dir: str) -> None:
     unlimited = known & {table_name(variable.op.name, True) for variable in graph.get_collection(
         tf.compat.v1.GraphKeys.GLOBAL_VARIABLES) if isinstance(variable, tf.Variable)}
     if unlimited:
-        convert_graph(graph, False, unlimited, True)
+        convert_graph(graph, False, unlimited, True,
+                      histories=saved_histories(checkpoint) if checkpoint else {})
 
 
 def patched_add_mode(stock: Callable[..., Any]) -> Callable[..., Any]:

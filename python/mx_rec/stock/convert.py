@@ -11,6 +11,7 @@ from mx_rec.core.embedding import ssd_directories
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
 from mx_rec.ops import library
+from mx_rec.stock.admission import RowRules, SavedHistory, rules_of
 from mx_rec.stock.analysis import StockVariable, plan_variables, table_name, with_ids
 from mx_rec.stock.dense import Filling, make_filling, start_slot
 from mx_rec.stock.groups import fuse
@@ -51,6 +52,7 @@ class ConvertedVariable(NamedTuple):
         saved: Where its values stand in a checkpoint of variables.
         slots: The same for each of `plan.slots`.
         filling: The ops that fill the table from variables.
+        rules: When keys get rows and lose them.
     """
 
     plan: StockVariable
@@ -58,6 +60,7 @@ class ConvertedVariable(NamedTuple):
     saved: Slice
     slots: List[Slice]
     filling: Filling
+    rules: RowRules
 
 
 def converted(graph: tf.Graph, operations: Any = None) -> List[ConvertedVariable]:
@@ -76,7 +79,8 @@ def converted(graph: tf.Graph, operations: Any = None) -> List[ConvertedVariable
 
 def convert(graph: tf.Graph, options: StockTables, trains: bool,
             known: Optional[Set[str]] = None, only_known: bool = False,
-            dense: Optional[Set[str]] = None) -> List[StockVariable]:
+            dense: Optional[Set[str]] = None,
+            histories: Optional[Dict[str, SavedHistory]] = None) -> List[StockVariable]:
     """Makes tables of the variables of a graph that qualify. No session may have run it.
 
     Args:
@@ -86,18 +90,20 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
         known: See `plan_variables`.
         only_known: See `plan_variables`.
         dense: See `plan_variables`.
+        histories: See `rules_of`.
 
     Returns:
         The plan, with the variables that stay and why; without those that were converted before.
 
     Raises:
         ValueError: If the checkpoint has a table by ids without limits, and the ids of its variable
-            cannot lose theirs.
+            cannot lose theirs; or as of `rules_of`.
     """
     # Ops of variables that are tables already are still there, and nothing runs them.
     gone = {name for one in converted(graph)
             for name in [one.plan.name] + [slot.variable for slot in one.plan.slots]}
     plans = _without_limits(graph, options, (trains, known, only_known), dense, gone)
+    rules = rules_of(graph, plans, options, trains, histories)
     objects = _variable_objects(graph)
     found = []  # type: List[Tuple[Rows, Filling]]
     for plan in plans:
@@ -106,9 +112,12 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
             continue
         with graph.as_default(), graph.control_dependencies(None):
             table = make_table(plan, options)
-            found.append((Rows(graph, plan, table), make_filling(table, plan.dim, plan.slots)))
-        logger.info("the variable %s of shape %s is the table %s: %s.", plan.name, plan.shape,
-                    plan.table, plan.reason)
+            rows = Rows(graph, plan, table, rules[plan.name])
+            trained = any(lookup.trains for lookup in plan.lookups)
+            found.append((rows, make_filling(table, plan.dim, plan.slots,
+                                             rows.rules if trained else RowRules())))
+        logger.info("the variable %s of shape %s is the table %s: %s%s.", plan.name, plan.shape,
+                    plan.table, plan.reason, rows.rules.text(options.eviction_unit))
     fused = fuse(graph, [rows for rows, _ in found])
     done = converted(graph)
     done.extend(_convert(graph, rows, filling, fused, objects) for rows, filling in found)
@@ -183,6 +192,7 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Filling, fused: Dict[str, Set
     for lookup in plan.lookups:
         if lookup.node not in fused.get(plan.name, ()):
             rows.look_up(graph.get_operation_by_name(lookup.node), lookup.trains)
+    rows.end()
     for read in plan.reads:
         rows.read(graph.get_operation_by_name(read))
     with graph.as_default(), graph.control_dependencies(None), tf.device("/cpu:0"), \
@@ -199,7 +209,8 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Filling, fused: Dict[str, Set
     for slot in plan.slots:
         if slot.variable in objects:
             _pass_on(objects[slot.variable], slot.variable, plan.table, start_slot(table, slot))
-    made = ConvertedVariable(plan, table, *_slices(objects, plan), filling)
+    made = ConvertedVariable(plan, table, *_slices(objects, plan), filling,
+                             rows.rules)
     forget_variables(graph, [plan.name] + [slot.variable for slot in plan.slots])
     return made
 

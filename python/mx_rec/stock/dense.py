@@ -8,6 +8,7 @@ import tensorflow as tf
 from mx_rec.core.table import Table, scope_of
 from mx_rec.core.table_variable import row_shape
 from mx_rec.ops import library
+from mx_rec.stock.admission import RowRules, count_as_admitted
 
 # Rows that go into a table by one run, at most.
 _CHUNK = 1 << 16
@@ -35,13 +36,15 @@ class Filling(NamedTuple):
     chunk: int
 
 
-def make_filling(table: Table, dim: int, slots: Sequence[Any]) -> Filling:
+def make_filling(table: Table, dim: int, slots: Sequence[Any],
+                 rules: RowRules = RowRules()) -> Filling:
     """Adds the ops that fill a table from variables.
 
     Args:
         table: The table.
         dim: Floats of a row.
         slots: Its slots (stock.analysis.Slot).
+        rules: When keys get rows: those that are set count as admitted.
 
     Returns:
         The ops.
@@ -53,6 +56,9 @@ def make_filling(table: Table, dim: int, slots: Sequence[Any]) -> Filling:
         rows = v1.placeholder(tf.float32, [None, dim], name="rows")
         values = [v1.placeholder(tf.float32, [None, dim], name="slot") for _ in slots]
         done = library().mx_rec_assign(table.handle, ids, rows, name="assign").op
+        if rules.counts:
+            with tf.control_dependencies([done]):
+                done = count_as_admitted(table, rules, ids)
         if slots:
             with tf.control_dependencies([done]):
                 offsets, _ = library().mx_rec_id_offset(table.handle, ids, create=1, limit=0,

@@ -218,7 +218,8 @@ class _Made:
         tables = [one.rows.table for one in group]
         with self._in_place(group, [one.op for one in group], "tables/lookups"):
             ids = [one.rows.checked_ids(one.inputs[0]) for one in group]
-            offsets, inverses = _resolve(group, ids)
+            offsets, inverses = _resolve(
+                group, ids, [one.rows.occurrences(one.inputs[0]) for one in group])
             if len(group) == 1:
                 found = [library().mx_rec_embed(tables[0].handle, row_shape(tables[0].variable),
                                                 offsets[0], inverses[0], name="embedding")]
@@ -240,7 +241,7 @@ class _Made:
             bags = _bags(group)
             # One op finds the rows of all parts of a model: batches with the same ids, as a deep
             # and a linear part have them, are made distinct once.
-            offsets, inverses = _resolve(group, [one.ids for one in bags])
+            offsets, inverses = _resolve(group, [one.ids for one in bags], _counted(group, bags))
             none = [tf.zeros([0])] * len(group)
             if len(group) == 1:
                 pooled = [library().mx_rec_embed_pooled(
@@ -291,11 +292,16 @@ class _Bags(NamedTuple):
     divisors: tf.Tensor
 
 
-def _bags(group: Sequence[_Lookup]) -> List[_Bags]:
-    """Adds the ops that make bags of sparse ids: one for the lookups with the same attributes."""
+def _bags(group: Sequence[_Lookup], may_fill: bool = True) -> List[_Bags]:
+    """Adds the ops that make bags of sparse ids: one for the lookups with the same attributes.
+
+    Args:
+        group: The lookups.
+        may_fill: Whether bags without ids touch the first row where TensorFlow's do.
+    """
     together = OrderedDict()  # type: Dict[Tuple[bool, bool], List[int]]
     for place, lookup in enumerate(group):
-        key = (lookup.piece.bags.leaves_out, lookup.fills())
+        key = (lookup.piece.bags.leaves_out, may_fill and lookup.fills())
         together.setdefault(key, []).append(place)
     found = [None] * len(group)  # type: List[Any]
     for (leaves_out, fills), places in together.items():
@@ -313,16 +319,31 @@ def _bags(group: Sequence[_Lookup]) -> List[_Bags]:
     return found
 
 
-def _resolve(group: Sequence[_Lookup],
-             ids: Sequence[tf.Tensor]) -> Tuple[List[tf.Tensor], List[tf.Tensor]]:
-    """Adds the op that finds the rows of ids, and makes those that are missing."""
+def _counted(group: Sequence[_Lookup], bags: Sequence[_Bags]) -> List[tf.Tensor]:
+    """Returns what is counted of the ids of bags: without those that fill bags without ids."""
+    places = [place for place, one in enumerate(group) if one.rows.rules.refuses and one.fills()]
+    counted = [one.ids for one in bags]
+    for place, one in zip(places, _bags([group[place] for place in places], False)):
+        counted[place] = one.ids
+    return counted
+
+
+def _resolve(group: Sequence[_Lookup], ids: Sequence[tf.Tensor],
+             counted: Sequence[tf.Tensor]) -> Tuple[List[tf.Tensor], List[tf.Tensor]]:
+    """Adds the ops that find the rows of ids, and make those that are missing.
+
+    Args:
+        group: The lookups.
+        ids: Of each.
+        counted: Of each what is counted for admission.
+    """
     for one in group:
         one.rows.table.multi_lookup_times[True] += 1
-    if len(group) == 1:
-        offsets, inverse = library().mx_rec_id_offset(group[0].rows.table.handle, ids[0], create=1,
-                                                      limit=0, name="id_offset")
-        mark_movable(offsets.op, True)
-        return [offsets], [inverse]
+    if len(group) == 1 or any(one.rows.rules.counts for one in group):
+        ops = [one.op for one in group]
+        made = [one.rows.make_rows(mine, occurring, ops)
+                for one, mine, occurring in zip(group, ids, counted)]
+        return [offsets for offsets, _ in made], [inverse for _, inverse in made]
     found = library().mx_rec_id_offset_many([one.rows.table.handle for one in group], ids,
                                             limit=0, name="id_offset")
     mark_movable(found.offsets[0].op, True)

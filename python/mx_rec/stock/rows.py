@@ -1,6 +1,6 @@
 """Puts ops of a table in the place of the ops of one variable."""
 
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -10,6 +10,7 @@ from mx_rec.core.table_variable import row_shape
 from mx_rec.graph.edits import FUSED_ATTRIBUTE, mark_positions
 from mx_rec.ops import library
 from mx_rec.stock import updates as forms
+from mx_rec.stock.admission import RowRules, admit, admitted, count_before, occurrences
 from mx_rec.stock.analysis import StockVariable
 from mx_rec.stock.fused import SHAPES
 from mx_rec.stock.nodes import Output
@@ -25,12 +26,16 @@ class Rows:
         graph: The graph.
         plan: What was planned for the variable.
         table: Its table.
+        rules: When keys get rows.
     """
 
-    def __init__(self, graph: tf.Graph, plan: StockVariable, table: Table) -> None:
+    def __init__(self, graph: tf.Graph, plan: StockVariable, table: Table,
+                 rules: RowRules = RowRules()) -> None:
         self.graph = graph
         self.plan = plan
         self.table = table
+        self.rules = rules
+        self._recounts = []  # type: List[tf.Operation]
 
     def op(self, name: str) -> tf.Operation:
         """Returns an op of the graph."""
@@ -55,9 +60,7 @@ class Rows:
         with in_place_of(op, waits_of_copy(op.inputs[0])):
             ids = self.checked_ids(op.inputs[1])
             if trains:
-                offsets, inverse = library().mx_rec_id_offset(
-                    self.table.handle, ids, create=1, limit=0, name="id_offset")
-                mark_movable(offsets.op, True)
+                offsets, inverse = self.make_rows(ids, self.occurrences(op.inputs[1]), [op])
                 found = library().mx_rec_embed(
                     self.table.handle, row_shape(self.table.variable), offsets, inverse,
                     name="embedding")
@@ -68,6 +71,42 @@ class Rows:
                     [tf.shape(ids), tf.constant(self.plan.shape[1:], tf.int32)], 0), name="rows")
         self.table.multi_lookup_times[trains] += 1
         replace_output(op, found)
+
+    def occurrences(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns what is counted of the ids of a gather."""
+        # A table that admits every key makes a row of one that fills sparse ids, as without rules.
+        return occurrences(ids, not self.rules.refuses) if self.rules.counts else ids
+
+    def make_rows(self, ids: tf.Tensor, counted: tf.Tensor,
+                  replaced: Sequence[tf.Operation]) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Adds the ops that find the rows of ids, and make those that are missing.
+
+        Args:
+            ids: Checked ids.
+            counted: What is counted of them; not checked, it has no other ids.
+            replaced: The ops in whose place the lookup and others will stand.
+
+        Returns:
+            offsets and their inverse index in the shape of ids.
+        """
+        if self.rules.counts:
+            # Ids that are counted as they are take the checked ones.
+            is_same = counted is ids or any(counted is one for one in ids.op.inputs)
+            return admit(self.table, self.rules, ids, ids if is_same else counted, replaced,
+                         self._is_together())
+        offsets, inverse = library().mx_rec_id_offset(self.table.handle, ids, create=1, limit=0,
+                                                      name="id_offset")
+        mark_movable(offsets.op, True)
+        return offsets, inverse
+
+    def end(self) -> None:
+        """Orders what the lookups and updates of the variable count, once all are replaced."""
+        if self._recounts:
+            count_before(self.table, self._recounts, self._is_together())
+
+    def _is_together(self) -> bool:
+        """Whether a step that runs one training lookup runs all."""
+        return len(self.plan.updates) == 1
 
     def look_up_apart(self, op: tf.Operation, pooled: tf.Tensor) -> None:
         """Replaces a gather whose rows only runs need that fetch them, in which nothing orders it
@@ -130,8 +169,14 @@ class Rows:
             grad = tf.reshape(self.tensor(step.grad), [-1, self.plan.dim], name="grad")
             if step.kind == forms.ADD and not step.subtracts:
                 grad = tf.negative(grad)
-            update = apply_op(step, self.numbers(step), self.initial(), "by_ids",
-                              [self.table.handle, ids, grad])
+            how, inputs = "by_ids", [self.table.handle, ids, grad]  # type: Tuple[str, List[Any]]
+            if self.rules.counts:
+                # An embedding that the gradient depends on was counted before; see `end`.
+                with tf.control_dependencies([grad]):
+                    offsets, inverse = admitted(self.table, self.rules, ids)
+                self._recounts.append(offsets.op.inputs[1].op)
+                how, inputs = "by_restore", [self.table.handle, [offsets], [inverse], [grad]]
+            update = apply_op(step, self.numbers(step), self.initial(), how, inputs)
         for name in step.ops:
             replace_waiting(self.op(name), update)
 
@@ -144,7 +189,17 @@ class Rows:
         return [slot.initial for slot in self.plan.slots]
 
     def _find(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns the rows of ids, those that were never made as they would be made."""
+        """Returns the rows of ids, those that were never made as a training lookup gives them."""
+        initial = self.plan.initializer
+        absent = None  # type: Optional[tf.Tensor]
+        if self.rules.refuses:
+            absent = tf.zeros([0, self.plan.dim])
+        elif self.plan.ids.is_lifted and initial["kind"] in ("zeros", "constant"):
+            # The same rows, by an op that plain exports know.
+            absent = tf.fill([1, self.plan.dim], tf.constant(initial.get("value", 0.0), tf.float32))
+        if absent is not None:
+            return library().mx_rec_find(
+                self.table.handle, row_shape(self.table.variable), ids, absent, name="find")
         return library().mx_rec_find_initial(
             self.table.handle, row_shape(self.table.variable), ids, name="find")
 

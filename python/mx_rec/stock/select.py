@@ -1,10 +1,11 @@
 """Converts the graph of a script as `init(stock_tables=...)` says."""
 
-from typing import Any, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set
 
 import tensorflow as tf
 
 from mx_rec.core.clusters import check_graph
+from mx_rec.stock.admission import SavedHistory
 from mx_rec.stock.analysis import StockVariable
 from mx_rec.stock.convert import convert
 from mx_rec.util.settings import Settings
@@ -13,7 +14,8 @@ from mx_rec.util.log import logger, warn_once
 
 def convert_graph(graph: tf.Graph, trains: bool,
                   known: Optional[Set[str]] = None, only_known: bool = False,
-                  dense: Optional[Set[str]] = None) -> List[StockVariable]:
+                  dense: Optional[Set[str]] = None,
+                  histories: Optional[Dict[str, SavedHistory]] = None) -> List[StockVariable]:
     """Converts a graph as `init(stock_tables=...)` says.
 
     Args:
@@ -22,13 +24,15 @@ def convert_graph(graph: tf.Graph, trains: bool,
         known: Names of the tables of a checkpoint, whose variables convert if they can.
         only_known: Whether all others stay as they are.
         dense: Names of variables that the checkpoint has as such, whose rows a table takes over.
+        histories: The admission histories of the checkpoint by table, None if not known.
 
     Returns:
         The plan; empty without stock_tables, and in jobs of several processes, which cannot share
         a table.
 
     Raises:
-        ValueError: If the checkpoint has a table by ids without limits that the graph cannot use.
+        ValueError: If the checkpoint has a table by ids without limits that the graph cannot use,
+            or settings of eviction do not go together (stock.admission.rules_of).
     """
     options = options_of_process()
     if options is None:
@@ -45,7 +49,7 @@ def convert_graph(graph: tf.Graph, trains: bool,
     if servers:
         warn_once("stock_tables: all variables stay TensorFlow's: the job has parameter servers.")
         return []
-    plans = convert(graph, options, trains, known, only_known, dense)
+    plans = convert(graph, options, trains, known, only_known, dense, histories)
     tables = sum(plan.converts for plan in plans)
     logger.info("stock_tables: %d of %d variables with rows are tables.", tables, len(plans))
     return plans

@@ -1,13 +1,22 @@
 """Which variables of a model may become tables: what `init(stock_tables=...)` takes."""
 
 import re
-from typing import Any, List, NamedTuple, Sequence, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from mx_rec.constants.constants import MAX_VOCABULARY_SIZE
+from mx_rec.constants.constants import (DEFAULT_EVICT_TIME_INTERVAL, MAX_INT32,
+                                          MAX_VOCABULARY_SIZE)
+from mx_rec.core.asc.feature_spec import normal_thresholds
 from mx_rec.validator.validator import Bool, Int
 
 # Below so many rows a variable is no larger than what a table has beside its rows.
 LEAST_ROWS = 10000
+
+# Units of the time of eviction.
+SECONDS = "seconds"
+STEPS = "steps"
+
+# One for all variables, or by regular expressions.
+_Threshold = Union[None, int, Dict[str, Optional[int]]]
 
 
 class StockTables(NamedTuple):
@@ -24,6 +33,17 @@ class StockTables(NamedTuple):
         unlimited_ids: Regular expressions of the variables whose ids lose their limits: the modulo
             of a hash bucket and the size of an identity column fall away, and keys have 64 bits.
             True: of all variables that become tables.
+        access_threshold: How often a key must have occurred in training to get a row, in
+            [-1, 2147483647], of all variables that become tables; or a dict of regular expressions
+            and such numbers, of which the first that matches a variable's name from its start
+            holds for it. 0: keys are not counted, earlier counts decide. -1 and None: every key
+            gets a row.
+        eviction_threshold: After how many units of time without an occurrence a key may lose its
+            row, in the same forms; -1 and None: never. It needs an access threshold.
+        eviction_unit: "seconds" of the clock at which a step runs, or "steps", by the global step.
+        evict_time_interval: Seconds between evictions of an Estimator's training, in
+            [1, 2147483647]; None is steps alone.
+        evict_step_interval: Steps between them, in [1, 2147483647]; None is time alone.
     """
 
     names: Sequence[str] = (".*",)
@@ -32,6 +52,11 @@ class StockTables(NamedTuple):
     memory_rows: int = 0
     ssd_data_path: Sequence[str] = ()
     unlimited_ids: Union[bool, str, Sequence[str]] = ()
+    access_threshold: _Threshold = None
+    eviction_threshold: _Threshold = None
+    eviction_unit: str = SECONDS
+    evict_time_interval: Optional[int] = DEFAULT_EVICT_TIME_INTERVAL
+    evict_step_interval: Optional[int] = None
 
 
 def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -> Any:
@@ -77,9 +102,32 @@ def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -
     if bool(paths) != bool(options.memory_rows):
         raise ValueError("'memory_rows' and 'ssd_data_path' of stock_tables go together, but are "
                          "{!r} and {!r}".format(options.memory_rows, options.ssd_data_path))
+    _check_admission(options)
     return options._replace(names=names, least_rows=int(options.least_rows),
                             memory_rows=int(options.memory_rows), ssd_data_path=tuple(paths),
                             unlimited_ids=unlimited)
+
+
+def _check_admission(options: StockTables) -> None:
+    """Checks the settings of admission and eviction."""
+    for name in ("access_threshold", "eviction_threshold"):
+        value = getattr(options, name)
+        if isinstance(value, dict):
+            _expressions(name + "' of 'stock_tables", list(value))
+        for number in value.values() if isinstance(value, dict) else [value]:
+            Int(-1, MAX_INT32, optional=True)(name, number)
+    if not isinstance(options.access_threshold, dict) \
+            and not isinstance(options.eviction_threshold, dict):
+        normal_thresholds(options.access_threshold, options.eviction_threshold)
+    if options.eviction_unit not in (SECONDS, STEPS):
+        raise ValueError("'eviction_unit' of stock_tables should be {!r} or {!r}, but is "
+                         "{!r}".format(SECONDS, STEPS, options.eviction_unit))
+    for name in ("evict_time_interval", "evict_step_interval"):
+        Int(1, MAX_INT32, optional=True)(name, getattr(options, name))
+    if options.evict_time_interval is None and options.evict_step_interval is None \
+            and options.eviction_threshold is not None:
+        raise ValueError("'evict_time_interval' and 'evict_step_interval' of stock_tables are both "
+                         "None: with an 'eviction_threshold' one of them is needed")
 
 
 def _expressions(argument: str, value: Any) -> List[str]:
@@ -119,5 +167,26 @@ def is_unlimited(options: StockTables, name: str) -> bool:
     return any(re.match(one, name) for one in names)
 
 
-__all__ = ["LEAST_ROWS", "StockTables", "checked_options", "is_chosen",
-           "is_unlimited"]  # type: List[str]
+def thresholds_of(options: StockTables, name: str) -> Tuple[int, int]:
+    """Returns the access and the eviction threshold of a variable, -1 for none.
+
+    Args:
+        options: From `checked_options`.
+        name: Name of the variable's op.
+
+    Raises:
+        ValueError: If it has an eviction threshold and no access threshold.
+    """
+    found = []  # type: List[Optional[int]]
+    for value in (options.access_threshold, options.eviction_threshold):
+        if isinstance(value, dict):
+            value = next((number for one, number in value.items() if re.match(one, name)), None)
+        found.append(value)
+    try:
+        return normal_thresholds(*found)
+    except ValueError as error:
+        raise ValueError("stock_tables, variable {!r}: {}".format(name, error)) from error
+
+
+__all__ = ["LEAST_ROWS", "SECONDS", "STEPS", "StockTables", "checked_options", "is_chosen",
+           "is_unlimited", "thresholds_of"]  # type: List[str]

@@ -1,0 +1,264 @@
+"""Admission and eviction of the tables of unchanged models: what is counted, and by which clock."""
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import tensorflow as tf
+
+from mx_rec.core.admission import Counted, count_and_admit
+from mx_rec.core.graph_state import graph_state
+from mx_rec.core.lookup import mark_movable
+from mx_rec.core.table import Table
+from mx_rec.ops import library
+from mx_rec.stock.analysis import StockVariable
+from mx_rec.stock.wiring import depends, sources
+from mx_rec.util.log import logger
+from mx_rec.util.settings import Settings
+from mx_rec.util.stock_tables import STEPS, StockTables, thresholds_of
+
+# The attribute of a graph that holds the time of a step.
+_CLOCK = "_mx_rec_stock_clock"
+
+# Times of steps lie below it, and times in seconds since 1970 above.
+_FIRST_SECOND = 10 ** 9
+
+# Ops that give the ids that they take, in their order.
+_SAME_IDS = ("Identity", "Reshape", "Cast")
+
+
+class SavedHistory(NamedTuple):
+    """The admission history that a checkpoint has of a table.
+
+    Attributes:
+        access: The access threshold.
+        latest: The greatest time of a batch, 0 for none.
+    """
+
+    access: int
+    latest: int
+
+
+class RowRules(NamedTuple):
+    """When the keys of a table get rows and lose them.
+
+    Attributes:
+        access: Occurrences from which on a key gets a row, -1: every key gets one.
+        eviction: After which time without an occurrence it may lose the row, -1: never.
+        refuses: Whether a key without a row may be one that training refuses: its vector is zeros
+            then, in the place of its initial row.
+        clock: The time of a step, int64 scalar; None without eviction.
+    """
+
+    access: int = -1
+    eviction: int = -1
+    refuses: bool = False
+    clock: Optional[tf.Tensor] = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether training lookups count keys."""
+        return self.access >= 0
+
+    def text(self, unit: str) -> str:
+        """Returns what the log says of them, "" of none."""
+        if not self.counts:
+            return ""
+        text = ", keys get rows from occurrence {} on".format(max(self.access, 1))
+        return text if self.eviction < 0 else "{} and lose them after {} {}".format(
+            text, self.eviction, unit)
+
+
+def rules_of(graph: tf.Graph, plans: Sequence[StockVariable], options: StockTables, trains: bool,
+             histories: Optional[Dict[str, SavedHistory]]) -> Dict[str, RowRules]:
+    """Decides about the rows of variables that become tables.
+
+    Args:
+        graph: The graph.
+        plans: The plan.
+        options: The settings.
+        trains: Whether the graph trains. Otherwise it goes by the checkpoint, if that is known.
+        histories: The histories of the checkpoint that the graph restores by the names of the
+            tables, None if it is not known.
+
+    Returns:
+        The rules by the name of the variable.
+
+    Raises:
+        ValueError: If a variable has an eviction threshold and no access threshold, tables with
+            dynamic expansion would evict, there is no global step to count, or the checkpoint has
+            times of another kind.
+    """
+    rules = {plan.name: _rules(plan, options, trains, histories)
+             for plan in plans if plan.converts}
+    evicting = [plan for plan in plans if plan.converts and rules[plan.name].eviction >= 0]
+    if not evicting:
+        return rules
+    settings = Settings._single_instance  # pylint: disable=protected-access
+    if settings is not None and settings.use_dynamic_expansion:
+        raise ValueError(
+            "'eviction_threshold' of stock_tables is not possible with dynamic expansion (variable "
+            "{!r}): use init without use_dynamic_expansion.".format(evicting[0].name))
+    for plan in evicting:
+        latest = (histories or {}).get(plan.table, SavedHistory(0, 0)).latest
+        in_steps = options.eviction_unit == STEPS
+        if latest and (latest < _FIRST_SECOND) != in_steps:
+            raise ValueError(
+                "'eviction_unit' of stock_tables is {!r}, and the checkpoint has times of the "
+                "table {!r} (variable {!r}) in {}: the latest is {}.".format(
+                    options.eviction_unit, plan.table, plan.name,
+                    "steps" if latest < _FIRST_SECOND else "seconds", latest))
+    clock = _clock(graph, options.eviction_unit)
+    return {name: one._replace(clock=clock) if one.eviction >= 0 else one
+            for name, one in rules.items()}
+
+
+def _rules(plan: StockVariable, options: StockTables, trains: bool,
+           histories: Optional[Dict[str, SavedHistory]]) -> RowRules:
+    access, eviction = thresholds_of(options, plan.name)
+    saved = (histories or {}).get(plan.table)
+    if not trains and histories is not None:
+        # What the training that saved it gave such keys.
+        return RowRules(refuses=saved is not None and saved.access > 1)
+    if access < 0 and saved is not None:
+        access = max(saved.access, 1)
+        logger.warning(
+            "the table %s goes on with the access_threshold %d of the checkpoint, since "
+            "stock_tables has none for the variable %s; with 1 every key gets a row.",
+            plan.table, access, plan.name)
+    in_force = saved.access if access == 0 and saved is not None else access
+    return RowRules(access, eviction, in_force > 1)
+
+
+def _clock(graph: tf.Graph, unit: str) -> tf.Tensor:
+    """Returns the time of a step in a graph, the same op for all of its tables."""
+    found = getattr(graph, _CLOCK, None)
+    if found is not None:
+        return found
+    with graph.as_default(), tf.init_scope(), tf.device("/cpu:0"), \
+            tf.compat.v1.name_scope("mx_rec_clock/"):
+        if unit == STEPS:
+            step = tf.compat.v1.train.get_global_step(graph)
+            if step is None:
+                raise ValueError(
+                    "'eviction_unit' of stock_tables is 'steps', but the graph has no global step: "
+                    "give minimize() one, tf.compat.v1.train.get_or_create_global_step().")
+            # The first time is 1: 0 is none.
+            found = tf.cast(step.read_value(), tf.int64) + 1
+        else:
+            found = tf.cast(tf.timestamp(), tf.int64)
+    setattr(graph, _CLOCK, found)
+    return found
+
+
+def _observe(table: Table, rules: RowRules, ids: tf.Tensor, weight: int) -> Any:
+    """Adds the op that counts ids, `weight` for each occurrence."""
+    time = tf.zeros([0], tf.int64) if rules.clock is None else rules.clock
+    return library().mx_rec_observe(
+        table.handle, ids, tf.constant(weight, tf.int32, name="weight"), time,
+        access_threshold=rules.access, eviction_threshold=rules.eviction, name="count")
+
+
+def admit(table: Table, rules: RowRules, ids: tf.Tensor, counted: tf.Tensor,
+          replaced: Sequence[tf.Operation], is_together: bool) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Adds the ops that count the keys of a training lookup and give them rows.
+
+    Args:
+        table: The table.
+        rules: Its rules.
+        ids: The ids of the lookup.
+        counted: What is counted: ids with all of their occurrences.
+        replaced: The ops in whose place the lookup and others will stand.
+        is_together: Whether all training lookups of the table are of the same steps. Otherwise
+            those that take their ids from other placeholders or datasets count by themselves.
+
+    Returns:
+        offsets and their inverse index in the shape of ids, -1 for keys without a row.
+    """
+    waits = []  # type: List[tf.Operation]
+    if counted is not ids:
+        with tf.control_dependencies([ids]):
+            waits = [_observe(table, rules, counted, 1).keys.op]
+    known = graph_state().admissions.get(table.physical_name)
+    apart = []  # type: List[Counted]
+    if known is not None:
+        # Lookups whose ids will depend on the result of this one count after it.
+        apart = [one for one in known.lookups if depends([one.observe], set(replaced))
+                 or not (is_together or sources([one.observe]) == sources([ids.op]))]
+        known.lookups[:] = [one for one in known.lookups if one not in apart]
+    with tf.control_dependencies(waits):
+        offsets, inverse = count_and_admit(
+            table, ids, (rules.access, rules.eviction), 0 if waits else 1, rules.clock, 0)
+    if apart:
+        graph_state().admissions[table.physical_name].lookups.extend(apart)
+    if not waits:
+        mark_movable(offsets.op.inputs[1].op, True)
+    table.thresholds[True] = (rules.access, rules.eviction)
+    return offsets, inverse
+
+
+def admitted(table: Table, rules: RowRules, ids: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Adds the ops that find the rows of ids that lookups have counted, for an update.
+
+    Args:
+        table: The table.
+        rules: Its rules.
+        ids: The ids.
+
+    Returns:
+        offsets and their inverse index, as `admit` does. The op that reads the counts is the one
+        that makes the second input of theirs.
+    """
+    keys, places = _observe(table, rules, ids, 0)
+    return library().mx_rec_admit(table.handle, keys, places, limit=0, name="admitted")
+
+
+def count_before(table: Table, updates: Sequence[tf.Operation], is_together: bool) -> None:
+    """Makes updates that look keys up again wait for what lookups count.
+
+    Args:
+        table: The table, whose lookups are made.
+        updates: The ops of updates that read counts.
+        is_together: As of `admit`.
+    """
+    # pylint: disable=protected-access
+    known = graph_state(table.variable.graph).admissions.get(table.physical_name)
+    for one in known.lookups if known is not None else ():
+        counting = one.observe
+        for read in updates:
+            if counting._get_control_flow_context() is not read._get_control_flow_context() \
+                    or depends([counting], {read}):
+                continue
+            if is_together or sources([counting]) <= sources([read]):
+                read._add_control_input(counting)
+
+
+def count_as_admitted(table: Table, rules: RowRules, ids: tf.Tensor) -> tf.Operation:
+    """Adds the op that counts ids so often that training admits them."""
+    return _observe(table, rules, ids, max(rules.access, 1)).keys.op
+
+
+def occurrences(ids: tf.Tensor, has_fills: bool) -> tf.Tensor:
+    """Returns the ids that TensorFlow has made distinct before a gather.
+
+    Args:
+        ids: The ids of the gather.
+        has_fills: Whether to count the ids that TensorFlow puts into rows of sparse ids without
+            one, too.
+
+    Returns:
+        The ids with all of their occurrences, in any shape; `ids` itself if these are all.
+    """
+    found, tensor = ids, ids
+    while True:
+        op = tensor.op
+        if op.type in ("Unique", "UniqueV2") and tensor.value_index == 0:
+            tensor = found = op.inputs[0]
+        elif op.type == "SparseFillEmptyRows" and tensor.value_index == 1 and not has_fills:
+            tensor = found = op.inputs[1]
+        elif op.type in _SAME_IDS and op.inputs[0].dtype in (tf.int32, tf.int64):
+            tensor = op.inputs[0]
+        else:
+            return found
+
+
+__all__ = ["RowRules", "SavedHistory", "admit", "admitted", "count_as_admitted", "count_before",
+           "occurrences", "rules_of"]

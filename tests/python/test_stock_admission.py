@@ -1,0 +1,401 @@
+"""Admission for unchanged models: rows for keys that occur often enough, in training, evaluation and checkpoints."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import stock_cases as cases
+import support
+
+START = 0.25
+STEPS = 20
+
+
+def admission(mx, access=None, eviction=None, **more):
+    from mx_rec.util.stock_tables import StockTables
+
+    mx(stock_tables=StockTables(least_rows=1, access_threshold=access, eviction_threshold=eviction, **more))
+
+
+def again(mx, *arguments, **more):
+    """The settings of a new process."""
+    from mx_rec.util import initialize
+
+    initialize.terminate_config_initializer()
+    admission(mx, *arguments, **more)
+
+
+def pooled(w, ids):
+    """(b, dim) of ids (b, 3), where negative ones are none."""
+    tf = support.tf()
+    sparse = tf.SparseTensor(tf.where(tf.greater_equal(ids, 0)), tf.boolean_mask(ids, ids >= 0),
+                             tf.shape(ids, out_type=tf.int64))
+    return tf.nn.safe_embedding_lookup_sparse(w, sparse, combiner="mean")
+
+
+def rows_of(w, ids):
+    tf = support.tf()
+    return tf.reduce_sum(tf.nn.embedding_lookup(w, ids), 1)
+
+
+LOOKUPS = {"rows": rows_of, "bags": pooled}
+
+
+class Model:
+    """A converted model of one variable, which a script trains in a session.
+
+    Attributes:
+        step: Trains one batch of ids (b, 3); returns the vectors that training saw.
+        find: The vectors of ids that evaluation gives.
+    """
+
+    def __init__(self, how, optimizer, clips=False, rows=cases.ROWS, start=START, parts=None):
+        from mx_rec.stock.select import convert_graph
+
+        tf = support.tf()
+        v1 = tf.compat.v1
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            self.ids = v1.placeholder(tf.int64, [None, 3])
+            v1.train.get_or_create_global_step()
+            w = v1.get_variable("w", [rows, 2], initializer=v1.constant_initializer(start),
+                                partitioner=parts and v1.fixed_size_partitioner(parts))
+            self.seen = LOOKUPS[how](w, self.ids)
+            loss = tf.reduce_sum(tf.square(self.seen - 1.0))
+            made = cases.optimizers()[optimizer]()
+            pairs = made.compute_gradients(loss)
+            if clips:
+                pairs = [(tf.clip_by_norm(grad, 100.0), variable) for grad, variable in pairs]
+            with tf.control_dependencies([self.seen]):
+                self.train = made.apply_gradients(pairs, v1.train.get_global_step())
+            self.asked = v1.placeholder(tf.int64, [None])
+            self.found = tf.nn.embedding_lookup(w, self.asked)
+            self.plans = convert_graph(self.graph, True)
+            assert all(plan.converts for plan in self.plans) and len(self.plans) == (parts or 1)
+            self.saver = v1.train.Saver()
+            self.sess = v1.Session(graph=self.graph, config=v1.ConfigProto(
+                intra_op_parallelism_threads=1, inter_op_parallelism_threads=1))
+            self.sess.run(v1.global_variables_initializer())
+
+    def step(self, ids):
+        return self.sess.run([self.seen, self.train], {self.ids: ids})[0]
+
+    def find(self, ids=None):
+        return self.sess.run(self.found, {self.asked: np.arange(cases.ROWS) if ids is None else ids})
+
+    def keys(self):
+        """The keys that have a row."""
+        from mx_rec.ops import library
+        from mx_rec.stock.convert import converted
+
+        with self.graph.as_default():
+            return [set(self.sess.run(library().mx_rec_export(one.table.handle)[0]).tolist())
+                    for one in converted(self.graph)]
+
+
+def batches(how, steps=STEPS):
+    for ids, _ in cases.batches(steps):
+        if how == "bags":
+            ids = np.where(np.arange(3)[None] >= np.arange(len(ids))[:, None] % 4, -1, ids)
+        yield ids
+
+
+FORMS = [(how, clips) for how in sorted(LOOKUPS) for clips in (False, True)]
+
+
+@pytest.mark.parametrize("how, clips", FORMS)
+@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "momentum", "lazy_adam", "sgd"])
+@pytest.mark.parametrize("threshold", [0, 1])
+def test_a_threshold_that_admits_every_key_gives_the_bits_of_none(mx, how, clips, optimizer, threshold):
+    def run():
+        model = Model(how, optimizer, clips)
+        return [model.step(ids) for ids in batches(how)] + [model.find()], model.keys()
+
+    admission(mx)
+    expected, keys = run()
+    again(mx, threshold)
+    got, there = run()
+    for mine, theirs in zip(got, expected):
+        support.assert_same_bits(mine, theirs, "vectors")
+    assert there == keys
+
+
+@pytest.mark.parametrize("how, clips", FORMS)
+@pytest.mark.parametrize("optimizer", ["adagrad", "momentum", "sgd"])
+def test_a_key_gets_a_row_when_it_has_occurred_often_enough_and_no_filled_bag_counts(mx, how, clips, optimizer):
+    threshold = 6
+    admission(mx, threshold)
+    model = Model(how, optimizer, clips)
+    counts = Counter()
+    for ids in batches(how):
+        before = model.find()
+        counts.update(ids[ids >= 0].tolist())
+        admitted = {key for key, count in counts.items() if count >= threshold}
+        seen = model.step(ids)
+        assert model.keys() == [admitted]
+        # A key that is admitted by this batch starts as a new row, and others are zeros.
+        rows = np.array([before[key] if before[key].any() else np.full(2, START * (key in admitted))
+                         for key in range(cases.ROWS)])
+        rows = np.concatenate([rows, np.zeros([1, 2])])
+        expected = rows[ids].sum(1)
+        if how == "bags":
+            expected /= np.maximum((ids >= 0).sum(1), 1)[:, None]
+        np.testing.assert_allclose(seen, expected, rtol=1e-5, atol=1e-6)
+        absent = sorted(set(range(cases.ROWS)) - admitted)
+        assert not model.find(absent).any()
+    assert 5 < len(admitted) < len(counts)
+
+
+def test_evaluation_and_training_give_a_refused_key_what_a_lookup_of_the_api_gives(mx):
+    from mx_rec.core.embedding import create_table, sparse_lookup
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    admission(mx, 3)
+    model = Model("rows", "sgd")
+    ids = np.array([[1, 2, 2]])
+    mine = [model.step(ids), model.find([1, 2])]
+    with tf.Graph().as_default():
+        asked = v1.placeholder(tf.int64, [None, 3])
+        table = create_table(key_dtype=tf.int64, dim=2, name="t", device_vocabulary_size=100,
+                             emb_initializer=v1.constant_initializer(START))
+        rows = sparse_lookup(table, asked, is_train=True, modify_graph=True,
+                             access_and_evict_config={"access_threshold": 3})
+        found = sparse_lookup(table, asked, is_train=False, modify_graph=True)
+        with support.new_session() as sess:
+            sess.run(v1.global_variables_initializer())
+            theirs = [sess.run(rows, {asked: ids}), sess.run(found, {asked: ids})]
+    assert not mine[0].any() and not theirs[0].any()
+    assert not mine[1].any() and not theirs[1].any()
+
+
+def test_lookups_of_one_variable_count_together_before_one_of_them_decides(mx):
+    from mx_rec.stock.convert import converted
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    admission(mx, 2)
+    with tf.Graph().as_default() as graph:
+        one, other = v1.placeholder(tf.int64, [None]), v1.placeholder(tf.int64, [None, 1])
+        w = v1.get_variable("w", [20, 2], initializer=v1.constant_initializer(START))
+        u = v1.get_variable("u", [20, 2], initializer=v1.constant_initializer(START))
+        first, second = tf.nn.embedding_lookup(w, one), pooled(w, other)
+        third = tf.nn.embedding_lookup(u, one)
+        loss = sum(tf.reduce_sum(value * value) for value in (first, second, third))
+        with tf.control_dependencies([first, second, third]):
+            train = v1.train.AdagradOptimizer(0.1).minimize(loss)
+        assert all(plan.converts for plan in convert_graph(graph, True)) and len(converted(graph)) == 2
+        with support.new_session() as sess:
+            sess.run(v1.global_variables_initializer())
+            seen = sess.run([first, second, third, train], {one: [3, 4], other: [[3], [5]]})
+    # Of the variable u each key occurred once.
+    np.testing.assert_array_equal(seen[0], [[START] * 2, [0] * 2])
+    np.testing.assert_array_equal(seen[1], [[START] * 2, [0] * 2])
+    assert not seen[2].any()
+
+
+def test_a_lookup_whose_ids_come_from_another_one_of_the_variable_does_not_wait_in_a_circle(mx):
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    admission(mx, 2)
+    for turn in (False, True):
+        with tf.Graph().as_default() as graph:
+            ids = v1.placeholder(tf.int64, [None])
+            w = v1.get_variable("w", [20, 1], initializer=v1.constant_initializer(2.0))
+            first = tf.nn.embedding_lookup(w, ids)
+            second = tf.nn.embedding_lookup(w, tf.cast(tf.reshape(first, [-1]), tf.int64))
+            parts = [second, first] if turn else [first, second]
+            loss = sum(tf.reduce_sum(tf.square(part)) for part in parts)
+            with tf.control_dependencies(parts):
+                train = v1.train.GradientDescentOptimizer(0.0).minimize(loss)
+            plan, = convert_graph(graph, True)
+            assert plan.converts
+            with support.new_session() as sess:
+                sess.run(v1.global_variables_initializer())
+                seen = [sess.run([first, second, train], {ids: [7]})[:2] for _ in range(3)]
+        # 7 is refused once, and leads to 0; then it is admitted, and leads to 2.
+        assert [one[0][0, 0] for one in seen] == [0, 2, 2]
+        assert [one[1][0, 0] for one in seen] == [0, 0, 2]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "momentum"])
+@pytest.mark.parametrize("clips", [False, True])
+def test_an_update_whose_gradient_needs_no_row_waits_for_the_counts(mx, optimizer, clips):
+    from mx_rec.stock.convert import converted
+    from mx_rec.stock.dense import dense_value
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    admission(mx, 2)
+    with tf.Graph().as_default() as graph:
+        ids = v1.placeholder(tf.int64, [None])
+        slow = tf.reduce_sum(tf.linalg.matmul(tf.fill([700, 700], 1e-9), tf.fill([700, 700], 1e-9)))
+        w = v1.get_variable("w", [20, 1], initializer=v1.constant_initializer(2.0))
+        with tf.control_dependencies([slow]):
+            found = tf.gather(w, ids)
+        made = cases.optimizers()[optimizer]()
+        pairs = made.compute_gradients(tf.reduce_sum(found), [w])
+        if clips:
+            pairs = [(tf.clip_by_norm(grad, 100.0), variable) for grad, variable in pairs]
+        train = made.apply_gradients(pairs)
+        assert convert_graph(graph, True)[0].converts
+        with support.new_session() as sess:
+            sess.run(v1.global_variables_initializer())
+            for _ in range(3):
+                sess.run([train, found], {ids: [7, 7]})
+            row = dense_value(sess, converted(graph)[0].filling, 20)[7, 0]
+    np.testing.assert_allclose(row, reference(optimizer, clips), rtol=1e-6)
+
+
+def reference(optimizer, clips):
+    """The row after three steps of TensorFlow's own variable."""
+    tf = support.tf()
+    v1 = tf.compat.v1
+    with tf.Graph().as_default():
+        w = v1.get_variable("w", [20, 1], initializer=v1.constant_initializer(2.0))
+        made = cases.optimizers()[optimizer]()
+        pairs = made.compute_gradients(tf.reduce_sum(tf.gather(w, [7, 7])), [w])
+        if clips:
+            pairs = [(tf.clip_by_norm(grad, 100.0), variable) for grad, variable in pairs]
+        train = made.apply_gradients(pairs)
+        with v1.Session() as sess:
+            sess.run(v1.global_variables_initializer())
+            for _ in range(3):
+                sess.run(train)
+            return sess.run(w)[7, 0]
+
+
+def test_steps_of_other_placeholders_need_no_feed_of_each_other(mx):
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    admission(mx, 2)
+    with tf.Graph().as_default() as graph:
+        ids = [v1.placeholder(tf.int64, [None]) for _ in range(2)]
+        w = v1.get_variable("w", [20, 1], initializer=v1.constant_initializer(2.0))
+        found = [tf.gather(w, one) for one in ids]
+        made = v1.train.GradientDescentOptimizer(0.1)
+        train = [made.minimize(tf.reduce_sum(tf.square(one))) for one in found]
+        assert convert_graph(graph, True)[0].converts
+        with support.new_session() as sess:
+            sess.run(v1.global_variables_initializer())
+            seen = [sess.run([found[at], train[at]], {ids[at]: [7]})[0][0, 0] for at in (0, 1, 0)]
+    assert seen[0] == 0 and seen[1] in (2.0, np.float32(1.6)) and seen[2] < 2
+
+
+def test_counts_stand_in_checkpoints_and_go_on_after_a_restore(mx, tmp_path):
+    admission(mx, 3)
+    model = Model("rows", "adagrad")
+    model.step(np.array([[1, 2, 2]]))
+    path = model.saver.save(model.sess, str(tmp_path / "model"))
+    model.step(np.array([[1, 2, 4]]))
+    expected = model.step(np.array([[1, 4, 4]]))
+    other = Model("rows", "adagrad")
+    other.step(np.array([[9, 9, 9]]))
+    other.saver.restore(other.sess, path)
+    assert other.keys() == [set()]
+    other.step(np.array([[1, 2, 4]]))
+    assert other.keys() == [{2}]
+    support.assert_same_bits(other.step(np.array([[1, 4, 4]])), expected, "vectors")
+    assert other.keys() == [{1, 2, 4}]
+
+
+@pytest.mark.parametrize("has_trained", [False, True])
+def test_rows_of_a_checkpoint_without_counts_are_admitted(mx, tmp_path, has_trained):
+    admission(mx)
+    old = Model("rows", "adagrad")
+    old.step(np.array([[1, 2, 2]]))
+    path = old.saver.save(old.sess, str(tmp_path / "model"))
+    expected = old.find([1, 2])
+    again(mx, 5)
+    new = Model("rows", "adagrad")
+    if has_trained:
+        new.step(np.array([[8, 9, 9]]))
+    new.saver.restore(new.sess, path)
+    seen = new.step(np.array([[1, 2, 7]]))
+    np.testing.assert_array_equal(seen[0], expected.sum(0))
+    assert new.keys() == [{1, 2}] and not new.find([7]).any()
+
+
+@pytest.mark.parametrize("has_trained", [False, True])
+def test_rows_of_a_variable_of_a_checkpoint_are_admitted(mx, tmp_path, has_trained):
+    tf = support.tf()
+    v1 = tf.compat.v1
+    with tf.Graph().as_default():
+        v1.train.get_or_create_global_step()
+        v1.get_variable("w", [cases.ROWS, 2], initializer=v1.constant_initializer(0.5))
+        v1.get_variable("w/Adagrad", [cases.ROWS, 2], initializer=v1.constant_initializer(0.3))
+        saver = v1.train.Saver()
+        with v1.Session() as sess:
+            sess.run(v1.global_variables_initializer())
+            path = saver.save(sess, str(tmp_path / "model"))
+    admission(mx, 5)
+    model = Model("rows", "adagrad")
+    if has_trained:
+        model.step(np.array([[8, 9, 9]]))
+    model.saver.restore(model.sess, path)
+    np.testing.assert_array_equal(model.find(), np.full([cases.ROWS, 2], 0.5))
+    np.testing.assert_array_equal(model.step(np.array([[1, 2, 8]])), [[1.5, 1.5]])
+
+
+def test_each_part_of_a_partitioned_variable_counts_its_own_keys(mx):
+    admission(mx, {"w": 4})
+    model = Model("rows", "adagrad", parts=2)
+    model.step(np.array([[0, 1, 1], [1, 0, 58]]))
+    assert model.keys() == [set(), set()]
+    seen = model.step(np.array([[1, 1, 1], [0, 59, 59]]))
+    # Ids alternate between the parts.
+    assert sorted(map(sorted, model.keys())) == [[], [0]]
+    np.testing.assert_array_equal(seen[:, 0], [3 * START, 0])
+
+
+def test_the_first_expression_that_matches_gives_a_variable_its_threshold(mx):
+    from mx_rec.stock.convert import converted
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    admission(mx, {"deep/x": 7, "deep/": 3, "none": 9}, {"deep/x": 40})
+    with tf.Graph().as_default() as graph:
+        ids = v1.placeholder(tf.int64, [None])
+        loss = 0.0
+        for name in ("deep/x", "deep/y", "wide/x"):
+            loss += tf.reduce_sum(tf.nn.embedding_lookup(v1.get_variable(name, [20, 2]), ids))
+        v1.train.AdagradOptimizer(0.1).minimize(loss)
+        convert_graph(graph, True)
+        assert [one.rules[:2] for one in converted(graph)] == [(7, 40), (3, -1), (-1, -1)]
+
+
+@pytest.mark.parametrize("settings, words", [
+    (dict(access_threshold=-2), "access_threshold"), (dict(access_threshold="3"), "access_threshold"),
+    (dict(access_threshold={"w": 1.5}), "access_threshold"), (dict(access_threshold={"(": 1}), "regular expression"),
+    (dict(eviction_threshold=5), "eviction_threshold"), (dict(access_threshold=True), "access_threshold"),
+    (dict(access_threshold=1, eviction_threshold=5, eviction_unit="days"), "eviction_unit"),
+    (dict(evict_step_interval=0), "evict_step_interval"), (dict(evict_time_interval=-1), "evict_time_interval"),
+    (dict(access_threshold=1, eviction_threshold=5, evict_time_interval=None), "evict_step_interval")])
+def test_settings_that_are_none_are_refused_by_init(mx, settings, words):
+    from mx_rec.util.stock_tables import StockTables
+
+    with pytest.raises(ValueError, match=words):
+        mx(stock_tables=StockTables(**settings))
+
+
+def test_an_eviction_threshold_without_access_threshold_names_the_variable_before_anything_changes(mx):
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    admission(mx, {"u": 3}, 5)
+    with tf.Graph().as_default() as graph:
+        w = v1.get_variable("w", [20, 2])
+        v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.gather(w, [1, 2])))
+        before = graph.as_graph_def()
+        with pytest.raises(ValueError, match="variable 'w'.*access_threshold"):
+            convert_graph(graph, True)
+        assert graph.as_graph_def() == before
