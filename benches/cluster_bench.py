@@ -17,7 +17,7 @@ import time
 import numpy as np
 
 from cluster.proxy import Proxy
-from cluster.task import PREFIX
+from cluster.task import PREFIX, SIDES
 from session import measure
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -124,21 +124,20 @@ class Cluster:
 
 
 def measured(sizes, servers, workers):
-    """Times both sides in turn.
+    """Times all sides in turn.
 
     Returns:
-        For each side (ours, peer): milliseconds a step, an array of rounds, and the processor time
+        For each of SIDES: milliseconds a step, an array of rounds, and the processor time
         a step of the servers and of the workers, in milliseconds.
     """
-    sides = ("ours", "peer")
     with contextlib.closing(Cluster(sizes, servers, workers)) as cluster:
-        for side in sides:
+        for side in SIDES:
             # All keys have rows, and all memory is touched, before anything is measured.
             cluster.ask(side, 0, sizes["batches"])
-        times = {side: [] for side in sides}
-        processor = {side: np.zeros(2) for side in sides}
+        times = {side: [] for side in SIDES}
+        processor = {side: np.zeros(2) for side in SIDES}
         for number in range(sizes["rounds"]):
-            for side in sides if number % 2 else sides[::-1]:
+            for side in SIDES if number % 2 else SIDES[::-1]:
                 before = np.array([cluster.processor_time(job) for job in ("ps", "worker")])
                 times[side].append(cluster.ask(side, number * sizes["steps"], sizes["steps"]))
                 after = np.array([cluster.processor_time(job) for job in ("ps", "worker")])
@@ -146,9 +145,9 @@ def measured(sizes, servers, workers):
         if workers == 1:
             found = cluster.ask("sum", 0, 0)
             if found["size"] == 0 or not found["gap"] <= 1e-3:
-                raise RuntimeError("the two sides differ: %r" % (found,))
+                raise RuntimeError("the sides differ: %r" % (found,))
         steps = sizes["rounds"] * sizes["steps"] * workers
-        return [(np.array(times[side]), processor[side] / steps) for side in sides]
+        return [(np.array(times[side]), processor[side] / steps) for side in SIDES]
 
 
 def words(sizes, servers, workers):
@@ -161,15 +160,20 @@ def steps(sizes):
     """C1: steps of one and of two workers; C3: one server and two; C4: the servers' work."""
     figures, ours_of, work = [], {}, {}
     for servers, workers in ((2, 1), (2, 2), (1, 1)):
-        (ours, ours_work), (peer, peer_work) = measured(sizes, servers, workers)
+        (ours, ours_work), (separate, separate_work), (peer, peer_work) = measured(
+            sizes, servers, workers)
         ours_of[servers, workers], work[servers, workers] = ours, ours_work
         mark = "" if (servers, workers) == (2, 1) else " %dps %dw" % (servers, workers)
         figures.append(measure.figure(
             "C1" + mark, "cluster step, " + words(sizes, servers, workers), ours, peer, 2.0, True,
             PEER))
-        print("%s: processor time a step, servers and workers: ours %.1f and %.1f ms, peer %.1f and "
-              "%.1f ms" % ((words(sizes, servers, workers),) + tuple(ours_work) + tuple(peer_work)),
-              flush=True)
+        figures.append(measure.figure(
+            "C1 separate" + mark, "the same by separate lookups, " + words(sizes, servers, workers),
+            separate, peer, 2.0, True, PEER))
+        print("%s: processor time a step, servers and workers: ours %.1f and %.1f ms, separate %.1f "
+              "and %.1f ms, peer %.1f and %.1f ms" % (
+                  (words(sizes, servers, workers),) + tuple(ours_work) + tuple(separate_work)
+                  + tuple(peer_work)), flush=True)
         if (servers, workers) == (2, 1):
             figures.append(measure.figure(
                 "C4", "processor time of the servers, " + words(sizes, servers, workers),
@@ -203,7 +207,7 @@ def traffic(sizes):
     """C2: bytes between worker and servers, beside the formula."""
     with contextlib.closing(Cluster(sizes, 2, 1, counted=True)) as cluster:
         found = {}
-        for side in ("ours", "peer"):
+        for side in SIDES:
             cluster.ask(side, 0, sizes["batches"])
             before = cluster.bytes
             cluster.ask(side, 0, sizes["batches"])
@@ -211,12 +215,15 @@ def traffic(sizes):
             time.sleep(0.5)
             found[side] = (cluster.bytes - before) / sizes["batches"]
         formula = cluster.distinct * (8 + 8 * sizes["dim"])
-    print("bytes a step: ours %.0f, peer %.0f, formula %.0f (%.0f distinct keys)" % (
-        found["ours"], found["peer"], formula, cluster.distinct), flush=True)
+    print("bytes a step: ours %.0f, separate %.0f, peer %.0f, formula %.0f (%.0f distinct keys)" % (
+        found["ours"], found["separate"], found["peer"], formula, cluster.distinct), flush=True)
     figure = measure.figure("C2", "bytes between worker and ps, " + words(sizes, 2, 1),
                             [found["ours"]], [formula], 1.1, False, "distinct x (8 + 8 dim)")
-    figure["unit"] = "bytes"
-    return [figure]
+    separate = measure.figure(
+        "C2 separate", "the same by separate lookups, " + words(sizes, 2, 1), [found["separate"]],
+        [formula], 1.1, False, "distinct x (8 + 8 dim)")
+    figure["unit"] = separate["unit"] = "bytes"
+    return [figure, separate]
 
 
 CASES = {"C1": steps, "C2": traffic, "C3": steps, "C4": steps}

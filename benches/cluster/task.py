@@ -1,7 +1,7 @@
 """A parameter server or a worker of the bench of clusters; the driver tells workers what to run.
 
-A worker has two models, each with a session of its own: tables of mx_rec, and TensorFlow's
-partitioned variables. For each line `SIDE FIRST COUNT` of standard input it runs so many steps.
+A worker has three models, each with a session of its own: tables of mx_rec that are looked up
+together, such that are looked up one by one, and TensorFlow's partitioned variables. For each line `SIDE FIRST COUNT` of standard input it runs so many steps.
 """
 
 import json
@@ -16,12 +16,13 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 from session import workload  # noqa: E402
-from mx_rec.core.embedding import create_table  # noqa: E402
+from mx_rec.core.embedding import create_table, sparse_lookup  # noqa: E402
 from mx_rec.core.grouped import sparse_lookup_many  # noqa: E402
 from mx_rec.optimizers.lazy_adam import create_hash_optimizer  # noqa: E402
 from mx_rec.util.initialize import init  # noqa: E402
 
 PREFIX = "cluster-bench "
+SIDES = ("ours", "separate", "peer")
 RATE = 0.01
 tf1 = tf.compat.v1
 
@@ -84,13 +85,26 @@ class Side:
         return self._session.run(self._rows, {self._number: number})
 
 
+def create_tables(side, sizes):
+    """Tables of mx_rec, one for each feature; servers know them by their names alone."""
+    return [create_table(tf.int64, sizes["dim"], "%s_%d" % (side, at), tf1.zeros_initializer(),
+                         device_vocabulary_size=sizes["rows"])
+            for at in range(sizes["tables"])]
+
+
 def ours(batch, sizes):
     """Tables of mx_rec, looked up together."""
-    tables = [create_table(tf.int64, sizes["dim"], "feature_%d" % at, tf1.zeros_initializer(),
-                           device_vocabulary_size=sizes["rows"])
-              for at in range(sizes["tables"])]
+    tables = create_tables("ours", sizes)
     rows = sparse_lookup_many(tables, tf.unstack(batch), modify_graph=True)
     rows = [one + 1.0 for one in rows]
+    return [table.variable for table in tables], rows, create_hash_optimizer(RATE)
+
+
+def separate(batch, sizes):
+    """The same, looked up one by one."""
+    tables = create_tables("separate", sizes)
+    rows = [sparse_lookup(table, ids, modify_graph=True) + 1.0
+            for table, ids in zip(tables, tf.unstack(batch))]
     return [table.variable for table in tables], rows, create_hash_optimizer(RATE)
 
 
@@ -112,8 +126,9 @@ def serve_driver(sides):
     for line in sys.stdin:
         name, first, count = line.split()
         if name == "sum":
-            values = [sides[side].rows(int(first)) for side in ("ours", "peer")]
-            say(gap=max(float(np.max(np.abs(one - other))) for one, other in zip(*values)),
+            values = [sides[side].rows(int(first)) for side in SIDES]
+            say(gap=max(float(np.max(np.abs(one - other)))
+                        for side in values[1:] for one, other in zip(values[0], side)),
                 size=float(max(np.max(np.abs(one)) for one in values[0])))
             continue
         began = time.perf_counter()
@@ -140,7 +155,7 @@ def main():
     device = tf1.train.replica_device_setter(worker_device=worker, cluster=cluster)
     config = tf1.ConfigProto(device_filters=["/job:ps", worker])
     sides = {make.__name__: Side(make, ids, device, dict(sizes, ps=cluster.num_tasks("ps")), worker)
-             for make in (ours, peer)}
+             for make in (ours, separate, peer)}
     for side in sides.values():
         side.open(server.target, config, index == 0)
     distinct = np.mean([sum(len(np.unique(one)) for one in batch) for batch in ids])

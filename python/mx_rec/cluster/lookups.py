@@ -128,8 +128,7 @@ def look_up(tables: Sequence[Any], ids: Sequence[tf.Tensor], is_train: bool, is_
     op = split.requests.op
     setattr(op, REQUESTS, requests)
     if movable:
-        op._set_attr(  # pylint: disable=protected-access
-            MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=True))
+        mark_movable(op, True)
     times = [split.times]
     if counting is not None and servers > 1:
         # A request is a count for each table and part besides its keys.
@@ -140,6 +139,17 @@ def look_up(tables: Sequence[Any], ids: Sequence[tf.Tensor], is_train: bool, is_
     like = raw_tensor if is_train and is_grad else row_shape
     return Found([like(table.variable) for table in tables], list(split.keys), list(split.places),
                  list(split.counts), rows[0] if servers == 1 else tf.concat(rows, 0, name="rows"))
+
+
+def mark_movable(split: tf.Operation, moves: bool) -> None:
+    """Says whether graph modification may move the work on the ids of lookups.
+
+    Args:
+        split: The op that makes them distinct.
+        moves: Whether it may.
+    """
+    split._set_attr(  # pylint: disable=protected-access
+        MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=moves))
 
 
 def _pull(tables: Sequence[Any], server: int, request: tf.Tensor, is_train: bool,

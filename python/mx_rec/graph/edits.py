@@ -1,6 +1,7 @@
 """Changes of a graph that no session has run: ops in the place of others, and what not to feed."""
 
 import contextlib
+import threading
 from collections import OrderedDict
 from typing import Any, Iterable, Iterator, Sequence
 
@@ -18,6 +19,9 @@ FUSED_ATTRIBUTE = "_mx_rec_fused"
 # How the names of the ops end that have taken it.
 FUSED_NAME = "mx_rec_fused"
 
+# Held while a graph is changed that sessions may be open on, by one thread at a time.
+extending = threading.RLock()
+
 
 @contextlib.contextmanager
 def in_place_of(graph: tf.Graph, op: tf.Operation) -> Iterator[None]:
@@ -31,6 +35,26 @@ def in_place_of(graph: tf.Graph, op: tf.Operation) -> Iterator[None]:
             graph.control_dependencies(op.control_inputs), tf.device(op.device), \
             tf.name_scope(op.name + "/"):
         yield
+
+
+@contextlib.contextmanager
+def extensible(graph: tf.Graph) -> Iterator[None]:
+    """A context in which ops can be added to a graph, also to one that was finalized.
+
+    Args:
+        graph: The graph.
+    """
+    with extending:
+        finalized = graph.finalized
+        if finalized:
+            graph._unsafe_unfinalize()  # pylint: disable=protected-access
+        try:
+            with graph.as_default(), graph.control_dependencies(None), \
+                    tf.compat.v1.name_scope(None):
+                yield
+        finally:
+            if finalized:
+                graph.finalize()
 
 
 def replace_each(old: tf.Operation, values: Sequence[tf.Tensor]) -> None:

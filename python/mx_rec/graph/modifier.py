@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Optional
 import tensorflow as tf
 
 from mx_rec.cluster import modified as clusters
+from mx_rec.cluster.around import is_training
 from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER
 from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.asc.manager import start_asc_pipeline
@@ -212,7 +213,7 @@ class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
 def _is_training(graph: tf.Graph, lookup: Lookup) -> bool:
     """Whether a lookup is one of training."""
     if lookup.kind == SPLIT:
-        return clusters.is_training(clusters.split_of(graph, lookup.node)[0])
+        return is_training(clusters.split_of(graph, lookup.node)[0])
     return _MODES[lookup.kind]
 
 

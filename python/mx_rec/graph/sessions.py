@@ -5,10 +5,12 @@ from typing import Any, Callable, List, Optional, Set
 
 import tensorflow as tf
 
+from mx_rec.cluster.unmodified import share_requests
 from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER, ASCEND_TIMESTAMP
 from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.clusters import check_session, refuse_unknown_ops
 from mx_rec.core.graph_state import GraphState, graph_state
+from mx_rec.graph.edits import extending, extensible
 from mx_rec.graph.kept_rows import check_fetches, kept_rows
 from mx_rec.util.log import warn_once
 
@@ -31,8 +33,9 @@ _stock_run = None  # type: Optional[Callable[..., Any]]
 def starting_iterators(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Makes BaseSession.run, which prepares the session before it runs anything.
 
-    Preparing refuses a cluster of several tasks, connects the timestamp of admission, and starts
-    rewritten one-shot iterators, once for all threads.
+    Preparing refuses a cluster of several tasks, connects the timestamp of admission, joins the
+    requests of lookups on parameter servers, and starts rewritten one-shot iterators, once for all
+    threads.
 
     Args:
         stock: TensorFlow's own.
@@ -120,13 +123,29 @@ def _prepare(session: Any, fetches: Any) -> None:
                 check_session(session)
                 settle_timestamp(graph)
                 if _RAN not in marks:
-                    adopt_initializers(graph)
-                    marks[_RAN] = _first_run(graph_state(graph), session)
+                    _begin(session, graph)
                 marks[_KEPT] = kept_rows(graph)
                 # Preparing may have added to the graph.
                 marks[_PREPARED] = graph.version, now[1]
     if marks[_KEPT]:
         check_fetches(graph, marks[_KEPT], fetches)
+
+
+def _begin(session: Any, graph: tf.Graph) -> None:
+    """Does what comes before a session's first run."""
+    adopt_initializers(graph)
+    state, marks = graph_state(graph), session.__dict__
+    with extending:
+        if not any(has_run(other) for other in state.sessions()):
+            with extensible(graph):
+                share_requests(graph)
+        # No other thread may change the graph from here on.
+        marks[_RAN] = set()
+    try:
+        marks[_RAN] = _first_run(state, session)
+    except BaseException:
+        del marks[_RAN]
+        raise
 
 
 def _first_run(state: GraphState, session: Any) -> Set[str]:

@@ -7,10 +7,11 @@ import tensorflow as tf
 from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
 from mx_rec.core.table_variable import TABLE_OP, described_name
+from mx_rec.graph.edits import extensible
 from mx_rec.saver import plain_pool
 from mx_rec.saver.plain_lookup import (PASSING, Make, Replaced, Source, TableUse, finding,
                                        replacing_nodes)
-from mx_rec.saver.plain_rows import PlainTable, extensible, kept
+from mx_rec.saver.plain_rows import PlainTable, kept
 from mx_rec.tensorflow.names import ops as tf_ops
 from mx_rec.tensorflow.names import saveable_object
 

@@ -4,17 +4,16 @@ A table becomes an index from key to row number, a MutableDenseHashTable of 12 b
 its rows, in variables of at most about 1 GB. The last row is zeros: what unknown keys get.
 """
 
-import contextlib
 import os
 import shutil
-import threading
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
 
 from mx_rec.constants.constants import PADDING_KEY
 from mx_rec.core.table_variable import table_config_of, table_name_of
+from mx_rec.graph.edits import extending, extensible
 from mx_rec.ops import library
 from mx_rec.util.log import logger
 
@@ -34,9 +33,6 @@ _MAX_LOAD = 0.8
 _FACTOR = 0x9E3779B97F4A7C15
 
 _OPS = "_mx_rec_plain_ops"
-
-# Held while ops are added to a graph, by one thread at a time.
-_extending = threading.RLock()
 
 
 class Limits(NamedTuple):
@@ -96,22 +92,6 @@ class _TableOps(NamedTuple):
     stats: tf.Tensor
     ids: tf.Tensor
     found: List[tf.Tensor]
-
-
-@contextlib.contextmanager
-def extensible(graph: tf.Graph) -> Iterator[None]:
-    """Lets ops be added to a graph, also to one that was finalized."""
-    with _extending:
-        finalized = graph.finalized
-        if finalized:
-            graph._unsafe_unfinalize()  # pylint: disable=protected-access
-        try:
-            with graph.as_default(), graph.control_dependencies(None), \
-                    tf.compat.v1.name_scope(None):
-                yield
-        finally:
-            if finalized:
-                graph.finalize()
 
 
 def take_rows(session: Any, tables: Sequence[tf.Operation], scratch: str) -> Dict[str, Rows]:
@@ -220,7 +200,7 @@ def kept(graph: tf.Graph, name: str) -> Dict[Any, Any]:
 
 def _ops_of(graph: tf.Graph, tables: Sequence[tf.Operation]) -> Dict[str, _TableOps]:
     """Returns ops that read tables; they are made once in a graph."""
-    with _extending:
+    with extending:
         known = kept(graph, _OPS)  # type: Dict[str, _TableOps]
         missing = [op for op in tables if op.name not in known]
         if missing:
@@ -434,7 +414,6 @@ __all__ = [
     "Limits",
     "PlainTable",
     "Rows",
-    "extensible",
     "mixed_tensor",
     "take_rows",
 ]  # type: List[str]

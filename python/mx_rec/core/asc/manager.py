@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.graph_state import GraphState, graph_state, outermost_graph
-from mx_rec.core.table import TABLE_OP
+from mx_rec.core.table_variable import CLUSTER_TABLE_OP, TABLE_OP
 from mx_rec.util.log import logger
 from mx_rec.util.settings import Settings
 
@@ -39,7 +39,8 @@ def start_asc_pipeline() -> None:
 
 def _table_ops() -> List[tf.Operation]:
     """Returns the ops that make tables, which an imported graph has without knowing their names."""
-    return [op for op in outermost_graph().get_operations() if op.type == TABLE_OP]
+    return [op for op in outermost_graph().get_operations()
+            if op.type in (TABLE_OP, CLUSTER_TABLE_OP)]
 
 
 def _check_padding(state: GraphState) -> None:

@@ -1,0 +1,114 @@
+"""The ops of a lookup on parameter servers: what takes its requests, its rows and its gradients."""
+
+import json
+from collections import OrderedDict
+from typing import Any, List, Optional, Set
+
+import numpy as np
+import tensorflow as tf
+
+from mx_rec.cluster.lookups import REQUESTS
+from mx_rec.core.table_variable import CLUSTER_TABLE_OP
+from mx_rec.tensorflow.names import tensor_util
+
+SPLIT_OP = "MxRecDistinctSplit"
+_PULL, _STITCH, _PUSH = "MxRecPull", "MxRecStitch", "MxRecPush"
+_ACCUMULATE = "SparseAccumulatorApplyGradient"
+
+# What lies between the keys of a lookup and an accumulator.
+_PASSING = frozenset(["Identity", "ConcatV2", "Cast"])
+
+
+def is_training(split: tf.Operation) -> bool:
+    """Returns whether a lookup may make rows.
+
+    Args:
+        split: The op that makes its ids distinct, here and below.
+    """
+    return any(pull.get_attr("create") != 0 for pull in pulls_of(split) or [])
+
+
+def requests_of(split: tf.Operation) -> List[tf.Tensor]:
+    """Returns the request for each parameter server."""
+    known = getattr(split, REQUESTS, None)
+    if known is not None:
+        return known
+    requests = split.outputs[3 * split.get_attr("N")]
+    for consumer in requests.consumers():
+        if consumer.type == "SplitV":
+            return list(consumer.outputs)
+    return [requests]
+
+
+def pulls_of(split: tf.Operation) -> Optional[List[tf.Operation]]:
+    """Returns the pull from each parameter server; None if there is not one from each."""
+    found = [[op for op in request.consumers() if op.type == _PULL]
+             for request in requests_of(split)]
+    return [ops[0] for ops in found] if all(len(ops) == 1 for ops in found) else None
+
+
+def pushes_of(split: tf.Operation) -> List[List[tf.Operation]]:
+    """Returns the updates that take its requests, for each parameter server."""
+    return [list(OrderedDict.fromkeys(op for op in request.consumers()
+                                      if op.type.startswith(_PUSH)))
+            for request in requests_of(split)]
+
+
+def push_reads(push: tf.Operation, split: tf.Operation) -> int:
+    """Returns how many of the requests of an update are those of one op."""
+    return sum(any(tensor is request for request in requests_of(split)) for tensor in push.inputs)
+
+
+def has_gradients(split: tf.Operation) -> bool:
+    """Returns whether a lookup is one of training whose rows have gradients."""
+    stitch = stitch_of(split)
+    return is_training(split) and stitch is not None \
+        and any(tensor.op.type == CLUSTER_TABLE_OP for tensor in stitch.inputs)
+
+
+def is_updated(split: tf.Operation) -> bool:
+    """Returns whether it has gradients, and each server is pushed those of its request."""
+    return has_gradients(split) and all(pushes_of(split))
+
+
+def is_accumulated(split: tf.Operation) -> bool:
+    """Returns whether the gradients of all its lookups go to accumulators.
+
+    SyncReplicasOptimizer has one for each table, and the chief takes the gradients from there.
+    """
+    return all(_reaches_accumulator(keys) for keys in split.outputs[:split.get_attr("N")])
+
+
+def _reaches_accumulator(keys: tf.Tensor) -> bool:
+    """Whether keys go to an accumulator as the indices of a gradient."""
+    seen, todo = set(), [keys]  # type: Set[str], List[tf.Tensor]
+    while todo:
+        for consumer in todo.pop().consumers():
+            if consumer.type == _ACCUMULATE:
+                return True
+            if consumer.type in _PASSING and consumer.name not in seen:
+                seen.add(consumer.name)
+                todo.extend(consumer.outputs)
+    return False
+
+
+def stitch_of(split: tf.Operation) -> Optional[tf.Operation]:
+    """Returns the op that spreads the rows; None if there is not exactly one."""
+    found = list(OrderedDict.fromkeys(op for op in split.outputs[0].consumers()
+                                      if op.type == _STITCH))
+    return found[0] if len(found) == 1 else None
+
+
+def configs_of(tensor: tf.Tensor) -> List[Any]:
+    """Returns the configurations in an input of a pull or push.
+
+    Args:
+        tensor: The input.
+
+    Raises:
+        ValueError: If it is not constant.
+    """
+    value = tensor_util.constant_value(tensor)  # type: Optional[np.ndarray]
+    if value is None:
+        raise ValueError("the configurations {!r} are not constant".format(tensor.name))
+    return list(json.loads(value.tobytes().decode("utf-8")))

@@ -1,0 +1,228 @@
+"""Lookups of several ops that come to share one request for each parameter server.
+
+    ids, ids --one MxRecDistinctSplit--> request --MxRecPull--> rows --one MxRecStitch--> embeddings
+    gradients --MxRecPackGradients--> the same request --MxRecPush--> rows changed
+"""
+
+from collections import Counter, OrderedDict
+from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
+
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+
+from mx_rec.cluster.around import (configs_of, is_accumulated, is_training, pulls_of, push_reads,
+                                   pushes_of, requests_of, stitch_of)
+from mx_rec.cluster.lookups import mark_movable, split_requests
+from mx_rec.cluster.tables import encode
+from mx_rec.graph.edits import in_place_of, replace_each
+from mx_rec.ops import library
+from mx_rec.util.global_env_conf import groups_tables
+
+
+def key_of(split: tf.Operation) -> Any:
+    """Returns what is equal for lookups that can share requests, and of its own for all others.
+
+    Args:
+        split: The op that makes the ids of lookups distinct.
+    """
+    pulls, stitch = pulls_of(split), stitch_of(split)
+    free = pulls is not None and stitch is not None and groups_tables() \
+        and not split.control_inputs and not split.get_attr("counted") \
+        and not stitch.control_inputs and not any(pull.control_inputs for pull in pulls)
+    if not free:
+        return split.name
+    pushes = pushes_of(split)
+    if any(len(group) > 1 or group and push_reads(group[0], split) != 1 for group in pushes):
+        return split.name
+    if is_training(split) and not any(pushes) and not is_accumulated(split):
+        # A run need not need it with any other, and what is pulled may get a row.
+        return split.name
+    return (tuple(split.get_attr(name) for name in ("parts", "together", "limit")),
+            tuple(pull.get_attr("create") for pull in pulls), tuple(pull.device for pull in pulls),
+            split.device, tuple(one.name for group in pushes for one in group))
+
+
+def in_order_of_push(splits: List[tf.Operation]) -> List[List[tf.Operation]]:
+    """Returns lookups that come to share requests, in the order of their gradients in the update.
+
+    Sums of three and more gradients of a table have other bits in another order: what would pass
+    another gradient of its table does not share.
+
+    Args:
+        splits: Ops of one `key_of`.
+    """
+    pushes = pushes_of(splits[0])
+    if len(splits) < 2 or not pushes or not pushes[0]:
+        return [splits]
+    inputs = list(pushes[0][0].inputs)
+    count = pushes[0][0].get_attr("N")
+    tables = [[one["name"] for one in configs_of(tensor)] for tensor in inputs[:count]]
+    several = Counter(name for names in tables for name in names)
+    summed = {name for name, times in several.items() if times > 2}
+    by_place = {}  # type: Dict[int, tf.Operation]
+    for split in splits:
+        request = requests_of(split)[0]
+        by_place[[tensor is request for tensor in inputs[count:2 * count]].index(True)] = split
+    runs = []  # type: List[List[tf.Operation]]
+    passed = set()  # type: Set[str]
+    for place, names in enumerate(tables):
+        if place not in by_place:
+            passed.update(names)
+        elif runs and not passed.intersection(names).intersection(summed):
+            runs[-1].append(by_place[place])
+        else:
+            runs.append([by_place[place]])
+            passed = set()
+    return runs
+
+
+def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Tensor]
+         ) -> Tuple[List[tf.Operation], Any]:
+    """Makes lookups take what one op made of the ids of all of them.
+
+    Args:
+        graph: A graph that no session has run.
+        splits: The ops that made the ids distinct; several can share requests.
+        values: Outputs of an MxRecDistinctSplit of their ids, one lookup behind the other, or
+            what hands them on.
+
+    Returns:
+        The pull from each parameter server and the op that spreads the rows, as they are now.
+    """
+    for split in splits:
+        mark_movable(split, False)
+    if len(splits) == 1:
+        one, pulled = stitch_of(splits[0]), pulls_of(splits[0]) or []
+        replace_each(splits[0], values)
+        return pulled, one
+    count = sum(split.get_attr("N") for split in splits)
+    requests = _new_requests(graph, splits[0], values[3 * count], values[3 * count + 1])
+    stitches = [stitch_of(split) for split in splits]
+    pulls = [pulls_of(split) for split in splits]
+    pushes = [pushes_of(split) for split in splits]
+    old = [requests_of(split) for split in splits]
+    joined = _Joined(requests, [
+        sum((configs_of(one[server].inputs[0]) for one in pulls), [])
+        for server in range(len(requests))])
+    for server, group in enumerate(zip(*pushes)):
+        for push in OrderedDict.fromkeys(one for several in group for one in several):
+            _push_together(graph, push, [one[server] for one in old], joined, server)
+    start = 0
+    for split in splits:
+        own = split.get_attr("N")
+        for place in range(3):
+            for at in range(own):
+                _replace_output(split.outputs[place * own + at], values[place * count + start + at])
+        start += own
+    rows = []  # type: List[tf.Tensor]
+    for server, request in enumerate(requests):
+        first = pulls[0][server]
+        with in_place_of(graph, first):
+            configs = tf.constant(encode(joined.configs[server]), name="configs")
+            rows.append(library().mx_rec_pull(configs, request, name="pull", **{
+                name: first.get_attr(name) for name in ("part", "parts", "count", "create")}))
+    with in_place_of(graph, stitches[0]):
+        lists = [[], [], [], []]  # type: List[List[tf.Tensor]]
+        for stitch in stitches:
+            own = stitch.get_attr("N")
+            for place, part in enumerate(lists):
+                part.extend(list(stitch.inputs)[place * own:(place + 1) * own])
+        made = library().mx_rec_stitch(
+            *lists, rows[0] if len(rows) == 1 else tf.concat(rows, 0, name="rows"),
+            name="embedding")
+    start = 0
+    for stitch in stitches:
+        own = stitch.get_attr("N")
+        replace_each(stitch, made[start:start + own])
+        _keep_by_name(graph, stitch, made[start:start + own], splits[0].get_attr("parts"))
+        start += own
+    return [one.op for one in rows], made[0].op
+
+
+def _keep_by_name(graph: tf.Graph, stitch: tf.Operation, found: Sequence[tf.Tensor],
+                  parts: int) -> None:
+    """Makes an op that was replaced give what took its place, to whoever fetches it by its name.
+
+    Its own pull would not be ordered before the update of the same run.
+
+    Args:
+        graph: The graph.
+        stitch: The op, whose outputs nothing reads any more.
+        found: What is in their places.
+        parts: How many parts tables have.
+    """
+    count = len(found)
+    values = []  # type: List[List[tf.Tensor]]
+    with in_place_of(graph, stitch):
+        for value in found:
+            # As if each id were a key of its own, and all of the first part.
+            rows = tf.reshape(value, [-1, int(value.shape[-1])])
+            ids = tf.shape(rows)[0]
+            counts = tf.concat([[tf.cast(ids, tf.int64)], tf.zeros([parts - 1], tf.int64)], 0)
+            values.append([tf.range(tf.cast(ids, tf.int64)), counts,
+                           tf.reshape(tf.range(ids), tf.shape(value)[:-1])])
+        rows = tf.concat([tf.reshape(value, [-1]) for value in found], 0)
+    inputs = [tensor for kind in zip(*values) for tensor in kind] + [rows]
+    for position, tensor in enumerate(inputs, count):
+        stitch._update_input(position, tensor)  # pylint: disable=protected-access
+
+
+class _Joined(NamedTuple):
+    """The requests of lookups that were joined, and the configurations of each."""
+
+    requests: List[tf.Tensor]
+    configs: List[List[Any]]
+
+
+def _new_requests(graph: tf.Graph, split: tf.Operation, requests: tf.Tensor,
+                  sizes: tf.Tensor) -> List[tf.Tensor]:
+    """The request for each parameter server, in the place of those of `split`."""
+    with in_place_of(graph, split):
+        return split_requests(requests, sizes,
+                              split.get_attr("parts") // split.get_attr("together"))
+
+
+def _push_together(graph: tf.Graph, push: tf.Operation, old: List[tf.Tensor], joined: _Joined,
+                   server: int) -> None:
+    """Makes an update take one request instead of several."""
+    several = push.get_attr("N")
+    inputs = list(push.inputs)
+    configs, requests = inputs[:several], inputs[several:2 * several]
+    places = [at for value in old for at, request in enumerate(requests) if request is value]
+    others = [at for at in range(several) if at not in places]
+    pack = inputs[2 * several].op
+    # The gradients of each request.
+    grads, counts = [], []  # type: List[List[tf.Tensor]], List[List[tf.Tensor]]
+    start, members = 0, pack.get_attr("N")
+    for config in configs:
+        end = start + len(configs_of(config))
+        grads.append(list(pack.inputs)[start:end])
+        counts.append(list(pack.inputs)[members + start:members + end])
+        start = end
+    # Where the first of them was.
+    before = [at for at in others if at < places[0]]
+    order = before + places + others[len(before):]
+    with in_place_of(graph, pack):
+        packed = library().mx_rec_pack_gradients(
+            sum((grads[at] for at in order), []), sum((counts[at] for at in order), []),
+            part=pack.get_attr("part"), count=pack.get_attr("count"), name="pack")
+    with in_place_of(graph, push):
+        config = tf.constant(encode(joined.configs[server]), name="configs")
+        attributes = {name: value for name, value in push.node_def.attr.items()
+                      if not name.startswith("_")}
+        attributes["N"] = attr_value_pb2.AttrValue(i=1 + len(others))
+        first, last = others[:len(before)], others[len(before):]
+        made = graph.create_op(
+            push.type, [configs[at] for at in first] + [config] + [configs[at] for at in last]
+            + [requests[at] for at in first] + [joined.requests[server]]
+            + [requests[at] for at in last] + [packed] + inputs[2 * several + 1:],
+            dtypes=[tf.int64], name="push", attrs=attributes)
+    replace_each(push, made.outputs)
+
+
+def _replace_output(old: tf.Tensor, value: tf.Tensor) -> None:
+    """Makes all ops that read an output read another tensor."""
+    for consumer in old.consumers():
+        for position, tensor in enumerate(consumer.inputs):
+            if tensor is old:
+                consumer._update_input(position, value)  # pylint: disable=protected-access
