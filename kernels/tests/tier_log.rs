@@ -202,6 +202,32 @@ fn space_stays_below_one_and_a_half_times_that_of_live_rows() {
     model.check();
 }
 
+/// Steps gave segments back to the file system and took them again, which took longer than to copy
+/// their records.
+#[test]
+fn files_in_use_go_on_without_space_being_given_back_and_taken_again() {
+    let mut model = Model::new(2, 16, 40_000);
+    model.append(&(0..40_000).collect::<Vec<_>>()).unwrap();
+    let mut seed = 1_u64;
+    for step in 0..200 {
+        if step == 100 {
+            let kind = ErrorKind::StorageFull;
+            model
+                .faulty
+                .fail(Operation::Reserve, None, (0, u64::MAX), kind);
+        }
+        let rows: std::collections::BTreeSet<u32> = (0..300)
+            .map(|_| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (seed >> 33) as u32 % 40_000
+            })
+            .collect();
+        model.append(&rows.into_iter().collect::<Vec<_>>()).unwrap();
+        model.compact().unwrap();
+    }
+    model.check();
+}
+
 /// A step of compaction read 8 MiB whatever was written: files of wide rows grew beyond the bound.
 #[test]
 fn space_stays_below_the_bound_however_much_an_append_writes() {
@@ -276,6 +302,38 @@ fn copies_that_were_made_before_a_compaction_failed_are_not_lost() {
         assert_eq!(copied.is_err(), after == 0);
         model.check();
     }
+}
+
+#[test]
+fn compaction_copies_the_records_around_a_damaged_one_and_leaves_that_where_it_is() {
+    let mut model = Model::new(1, 100, 8_000);
+    model.append(&(0..8_000).collect::<Vec<_>>()).unwrap();
+    model.free(&(0..8_000).filter(|row| row % 5 > 1).collect::<Vec<_>>());
+    // Record 1505 of 420 bytes: others of its segment lie before and behind it.
+    let damaged = 1_505;
+    model
+        .faulty
+        .flip(0, u64::from(damaged) * 420 + 50, 3)
+        .unwrap();
+    while model.compact().unwrap() > 0 {}
+    let stats = model.log.stats();
+    assert!(stats.moved > 1_000 && stats.unreadable == 1, "{stats:?}");
+    let others: Vec<u32> = model
+        .rows
+        .keys()
+        .copied()
+        .filter(|&row| row != damaged)
+        .collect();
+    let read = model.read(&others).unwrap();
+    for (&row, found) in others.iter().zip(read.chunks_exact(100)) {
+        assert_eq!(found, floats(row, 1, 100), "row {row}");
+    }
+    assert_eq!(model.read(&[damaged]).unwrap_err().kind(), Kind::DataLoss);
+    model
+        .faulty
+        .flip(0, u64::from(damaged) * 420 + 50, 3)
+        .unwrap();
+    model.check();
 }
 
 #[test]

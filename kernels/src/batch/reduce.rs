@@ -3,6 +3,7 @@
 use super::columns::Columns;
 use super::restore::{out_of_range, shapes};
 use super::turns::Turns;
+use crate::simd::{Level, Vectorized};
 use crate::{Pool, Result};
 
 /// Work below this many floats stays on the caller.
@@ -40,6 +41,13 @@ pub fn reduce_columns(
     let dim = grads.dim();
     let distinct = shapes(out.len(), dim, inverse.len(), grads.len() * dim)?;
     let parts = pool.parts(inverse.len() * dim, LEAST_FLOATS);
+    if parts == 1 {
+        return Level::detect().run(Alone {
+            grads,
+            inverse,
+            out,
+        });
+    }
     pool.try_each(Turns::deal(out, dim, parts), |mut sums| {
         let mut fresh = vec![true; sums.len()];
         for (&at, grad) in inverse.iter().zip(grads.rows()) {
@@ -58,6 +66,69 @@ pub fn reduce_columns(
             .for_each(|(row, _)| row.fill(0.0));
         Ok(())
     })
+}
+
+/// All sums, made by one thread.
+struct Alone<'a> {
+    grads: Columns<'a>,
+    inverse: &'a [i32],
+    out: &'a mut [f32],
+}
+
+impl Vectorized for Alone<'_> {
+    type Output = Result<()>;
+
+    #[inline(always)]
+    fn run(self) -> Result<()> {
+        match self.grads.dim() {
+            1 => self.sum(add::<1>),
+            8 => self.sum(add::<8>),
+            16 => self.sum(add::<16>),
+            32 => self.sum(add::<32>),
+            _ => self.sum(add_all),
+        }
+    }
+}
+
+impl Alone<'_> {
+    /// Sums begin at -0.0, to which any number is added without a change of its bits: which
+    /// gradient of a row is the first comes in no order that could be foreseen.
+    #[inline(always)]
+    fn sum(self, add: impl Fn(&[f32], &mut [f32])) -> Result<()> {
+        let dim = self.grads.dim();
+        let distinct = self.out.len() / dim;
+        self.out.fill(-0.0);
+        let mut fresh = vec![true; distinct];
+        for (&at, grad) in self.inverse.iter().zip(self.grads.rows()) {
+            // -1 is beyond all rows.
+            let row = at as u32 as usize;
+            match fresh.get_mut(row) {
+                Some(fresh) => *fresh = false,
+                None if at == -1 => continue,
+                None => return Err(out_of_range(at, distinct)),
+            }
+            add(grad, &mut self.out[row * dim..(row + 1) * dim]);
+        }
+        let rows = self.out.chunks_exact_mut(dim).zip(&fresh);
+        rows.filter(|(_, &fresh)| fresh)
+            .for_each(|(row, _)| row.fill(0.0));
+        Ok(())
+    }
+}
+
+/// Adds `N` floats.
+#[inline(always)]
+fn add<const N: usize>(grad: &[f32], sum: &mut [f32]) {
+    if let (Some(grad), Some(sum)) = (grad.first_chunk::<N>(), sum.first_chunk_mut::<N>()) {
+        add_all(grad, sum);
+    }
+}
+
+#[inline(always)]
+fn add_all(grad: &[f32], sum: &mut [f32]) {
+    sum.iter_mut()
+        .zip(grad)
+        .for_each(|(sum, grad)| *sum += grad);
 }
 
 #[cfg(test)]
@@ -101,6 +172,44 @@ mod tests {
         let one = run(1);
         assert_eq!(one, run(2));
         assert_eq!(one, run(7));
+    }
+
+    #[test]
+    fn one_thread_and_several_agree_in_every_bit_on_every_dim() {
+        let special = [-0.0, 0.0, f32::NAN, f32::INFINITY, 1e-42, -1.5];
+        for dim in [1, 2, 8, 16, 17, 32, 64] {
+            let (n, distinct) = (70_000 / dim + 9_000, 3_000);
+            let grads: Vec<f32> = (0..n * dim)
+                .map(|at| match at % 11 {
+                    0 => special[at / 11 % special.len()],
+                    _ => (at as f32 * 0.37).sin(),
+                })
+                .collect();
+            // Rows without a gradient, with one, and with many.
+            let inverse: Vec<i32> = (0..n)
+                .map(|at| (at * at % distinct / 2) as i32 - 1)
+                .collect();
+            let run = |threads| {
+                let pool = Pool::new(threads).unwrap();
+                let mut out = vec![7.0; distinct * dim];
+                reduce(&pool, &grads, dim, &inverse, &mut out).unwrap();
+                out.iter().map(|sum| sum.to_bits()).collect::<Vec<_>>()
+            };
+            let one = run(1);
+            assert_eq!(one, run(2), "{dim}");
+        }
+    }
+
+    #[test]
+    fn a_sum_of_negative_zeros_is_one_and_a_row_without_gradient_is_not() {
+        for (dim, grads) in [(1, vec![-0.0; 2]), (3, vec![-0.0; 6])] {
+            let mut out = vec![5.0; 3 * dim];
+            reduce(&Pool::new(1).unwrap(), &grads, dim, &[1, 1], &mut out).unwrap();
+            let signs: Vec<bool> = out.iter().map(|sum| sum.is_sign_negative()).collect();
+            assert!(out.iter().all(|&sum| sum == 0.0));
+            let expected = [[false].repeat(dim), [true].repeat(dim), [false].repeat(dim)];
+            assert_eq!(signs, expected.concat());
+        }
     }
 
     #[test]

@@ -10,11 +10,11 @@
 //! for meanwhile it stays, and what was appended is nobody's. A wanted row that was freed meanwhile
 //! is left alone. So an exchange that fails has changed nothing.
 
-use super::buffers::{fit, Buffers};
+use super::buffers::{sized, Buffers};
 use super::pins::{Pinned, Pins};
-use super::tiered::{append, free, Place, Tiered};
+use super::tiered::{free, Place, Tiered};
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::tier::{Log, Moved, Moves, Reading, Want};
+use crate::tier::{record, Log, Moved, Moves, Reading, Want};
 use crate::{Error, Kind, Pool, Result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,15 +59,15 @@ pub(crate) struct Exchange {
     /// The content that it is for.
     pins: Arc<Pins>,
     log: Arc<Log>,
-    width: usize,
+    /// Bytes of a record.
+    record: usize,
     reading: Option<Reading>,
     wants: Vec<Want>,
     /// What was read, by want, and what is written, by victim.
     buffers: Buffers,
-    /// Of what was read; none if nothing comes in.
-    arrival_keys: Vec<i64>,
+    /// Whether what is wanted was read.
+    is_read: bool,
     victims: Vec<Victim>,
-    leaving_keys: Vec<i64>,
     /// Where the victims were written.
     places: Vec<u32>,
     moved: Moves,
@@ -144,12 +144,11 @@ impl Tiered {
                 Ok(Begun::Exchange(Box::new(Exchange {
                     pins: Arc::clone(&self.pins),
                     log: Arc::clone(&self.log),
-                    width: self.width(),
+                    record: record::bytes(self.width()),
                     reading,
                     wants,
                     buffers,
-                    arrival_keys: Vec::new(),
-                    leaving_keys: frames.iter().map(|&one| self.keys[one as usize]).collect(),
+                    is_read: false,
                     victims,
                     places: Vec::new(),
                     moved: Moves::default(),
@@ -169,13 +168,12 @@ impl Tiered {
         Box::new(Exchange {
             pins: Arc::clone(&self.pins),
             log: Arc::clone(&self.log),
-            width: self.width(),
+            record: record::bytes(self.width()),
             reading: None,
             wants: Vec::new(),
             buffers: Buffers::default(),
-            arrival_keys: Vec::new(),
+            is_read: false,
             victims: Vec::new(),
-            leaving_keys: Vec::new(),
             places: Vec::new(),
             moved: Moves::default(),
             new: 0,
@@ -194,10 +192,10 @@ impl Tiered {
         let Exchange {
             pins,
             log,
-            width,
+            record,
             wants,
             buffers,
-            arrival_keys,
+            is_read,
             victims,
             places,
             moved,
@@ -234,8 +232,11 @@ impl Tiered {
             }
         });
         let mut came = Vec::with_capacity(wants.len());
-        let read = buffers.arrivals.chunks_exact(width);
-        for (want, (&key, floats)) in wants.iter().zip(arrival_keys.iter().zip(read)) {
+        let arrivals = match is_read {
+            true => &buffers.arrivals[..],
+            false => &[],
+        };
+        for (want, record) in wants.iter().zip(arrivals.chunks_exact(record)) {
             if self.on_disk(want.row) != Some(want.place) {
                 continue;
             }
@@ -245,11 +246,11 @@ impl Tiered {
                 break;
             };
             if let Some(row) = self.frames.row_mut(frame) {
-                row.copy_from_slice(floats);
+                record::floats(record, row);
             }
             self.put(want.row, frame);
             came.push(frame);
-            self.keys[frame as usize] = key;
+            self.keys[frame as usize] = record::header(record).key;
             freed.push(want.place);
             self.prefetch_free(AHEAD);
         }
@@ -295,16 +296,17 @@ impl Tiered {
         .with("rows_in_memory", most))
     }
 
-    /// Copies the floats of some frames, one after the other.
-    fn copy(&self, frames: &[u32], floats: &mut Vec<f32>) -> Result<()> {
-        let width = self.width();
-        fit(floats, frames.len() * width)?;
-        for (at, (copy, &frame)) in floats.chunks_exact_mut(width).zip(frames).enumerate() {
+    /// Lays the rows of some frames out as records, one after the other.
+    fn copy(&self, frames: &[u32], records: &mut Vec<u8>) -> Result<()> {
+        let (width, size) = (self.width(), record::bytes(self.width()));
+        let records = sized(records, frames.len() * size)?;
+        for (at, (record, &frame)) in records.chunks_exact_mut(size).zip(frames).enumerate() {
             if let Some(&later) = frames.get(at + AHEAD) {
                 self.frames.prefetch(later, width);
             }
-            if let Some(row) = self.frames.row(frame) {
-                copy.copy_from_slice(row);
+            if let Some(floats) = self.frames.row(frame) {
+                let (row, key) = (self.rows[frame as usize], self.keys[frame as usize]);
+                record::lay_out(record, row, key, floats);
             }
         }
         Ok(())
@@ -358,32 +360,29 @@ impl Exchange {
     /// # Errors
     /// What the log says. `finish` leaves all rows where they are then.
     pub(crate) fn run(&mut self, pool: &Pool) -> Result<()> {
-        let (log, width, victims) = (&self.log, self.width, &self.victims);
-        let (keys, leaving) = (&self.leaving_keys, &self.buffers.leaving);
+        let Buffers { arrivals, leaving } = &mut self.buffers;
+        let (log, leaving) = (&self.log, &mut leaving[..self.victims.len() * self.record]);
         let mut places = Vec::new();
         let mut write = || -> Result<()> {
-            if !victims.is_empty() {
-                let rows: Vec<u32> = victims.iter().map(|victim| victim.row).collect();
-                places = append(log, &rows, keys, leaving, width)?;
+            if !leaving.is_empty() {
+                places = log.append_laid_out(leaving)?;
             }
             Ok(())
         };
         let done = match &self.reading {
             None => write(),
             Some(reading) => {
-                let arrivals = &mut self.buffers.arrivals;
-                fit(arrivals, self.wants.len() * width)?;
-                self.arrival_keys.resize(self.wants.len(), 0);
-                reading.run_beside(pool, arrivals, &mut self.arrival_keys, write)
+                let arrivals = sized(arrivals, self.wants.len() * self.record)?;
+                reading.run_beside(pool, arrivals, write)
             }
         };
         if let Err(error) = done {
             // Neither half changes anything.
             drop_places(log, &places);
-            self.arrival_keys.clear();
             return Err(error);
         }
         self.places = places;
+        self.is_read = self.reading.is_some();
         // What cannot be compacted stays, and says so when it is wanted.
         let going = self.wants.len() as u64;
         let moved = self.log.compact_within(COMPACTION, going);

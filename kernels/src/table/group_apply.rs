@@ -227,19 +227,6 @@ fn update_all(
     for update in &updates {
         update.table.expect_numbers(update.offsets.len())?;
     }
-    let failure = Failure::default();
-    let all: Vec<&mut Update<'_, '_>> = updates.iter_mut().collect();
-    each(
-        pool,
-        all,
-        |one| one.cost(),
-        |pool, one| {
-            let done = one.sum(pool);
-            failure.note(one.first, done);
-        },
-    );
-    failure.check()?;
-
     let tables: Vec<&Table> = updates.iter().map(|one| one.table).collect();
     let mut _held = Held::new();
     for one in updates.iter().filter(|one| one.table.has_tier()) {
@@ -256,7 +243,7 @@ fn update_all(
         all,
         |(one, _)| one.cost(),
         |pool, (one, content)| {
-            let done = one.deal(pool, content);
+            let done = one.sum(pool).and_then(|()| one.deal(pool, content));
             failure.note(one.first, done);
         },
     );

@@ -1,7 +1,7 @@
 //! A log of records on disk: appended, read, freed, compacted.
 
 use super::reading::{Item, Reading, Want};
-use super::record::{self, Header, Spot};
+use super::record::{self, Spot};
 use super::segments::{Piece, Segments, Use};
 use super::shared::{Shared, WRITE};
 use super::{ReadAt, Storage};
@@ -32,6 +32,14 @@ pub struct Record<'r> {
     pub key: i64,
     /// As many as the log's records have.
     pub floats: &'r [f32],
+}
+
+/// Records that are to be written.
+enum Records<'r> {
+    /// To be laid out.
+    Parts(&'r [Record<'r>]),
+    /// Laid out one after the other, without what a place adds to them.
+    LaidOut(&'r mut [u8]),
 }
 
 /// A record that compaction has copied.
@@ -132,19 +140,42 @@ impl Log {
     /// `InvalidArgument` for records of another width. No record is written then, and those there
     /// are stay.
     pub fn append(&self, records: &[Record<'_>]) -> Result<Vec<u32>> {
-        let places = self.write_all(records)?;
-        let counter = &self.shared.counters.records_written;
-        counter.fetch_add(records.len() as u64, Relaxed);
-        Ok(places)
-    }
-
-    fn write_all(&self, records: &[Record<'_>]) -> Result<Vec<u32>> {
         let width = self.width();
         if let Some(odd) = records.iter().find(|record| record.floats.len() != width) {
             return Err(Error::invalid("a record for another log")
                 .with("floats", odd.floats.len())
                 .with("expected", width));
         }
+        self.append_counted(Records::Parts(records))
+    }
+
+    /// [`Log::append`] of records that [`record::lay_out`] has laid out one after the other. What
+    /// they hold beside that is unspecified afterwards.
+    ///
+    /// # Errors
+    /// As there; `InvalidArgument` for a part of a record.
+    pub(crate) fn append_laid_out(&self, records: &mut [u8]) -> Result<Vec<u32>> {
+        let size = self.shared.record();
+        if !records.len().is_multiple_of(size) {
+            return Err(Error::invalid("records for another log")
+                .with("bytes", records.len())
+                .with("bytes_per_record", size));
+        }
+        self.append_counted(Records::LaidOut(records))
+    }
+
+    fn append_counted(&self, records: Records<'_>) -> Result<Vec<u32>> {
+        let places = self.write_all(records)?;
+        let counter = &self.shared.counters.records_written;
+        counter.fetch_add(places.len() as u64, Relaxed);
+        Ok(places)
+    }
+
+    fn write_all(&self, mut records: Records<'_>) -> Result<Vec<u32>> {
+        let n = match &records {
+            Records::Parts(records) => records.len(),
+            Records::LaidOut(bytes) => bytes.len() / self.shared.record(),
+        };
         let storage = &self.shared.storage;
         let mut full = vec![false; storage.directories()];
         let mut first = None;
@@ -152,7 +183,7 @@ impl Log {
             let pieces = {
                 let mut segments = self.shared.segments.lock();
                 let bytes = segments.segment_bytes();
-                let taken = segments.take(records.len(), &mut full, |directory, from| {
+                let taken = segments.take(n, &mut full, |directory, from| {
                     let done = storage.reserve(directory, from, bytes);
                     done.map_err(|cause| self.unwritten(directory, bytes, &cause))
                 });
@@ -161,7 +192,7 @@ impl Log {
                     Err(error) => return Err(first.unwrap_or(error)),
                 }
             };
-            let written = self.write_pieces(&pieces, records);
+            let written = self.write_pieces(&pieces, &mut records);
             let mut segments = self.shared.segments.lock();
             let Err((directory, cause)) = written else {
                 segments.publish(&pieces);
@@ -174,7 +205,7 @@ impl Log {
             };
             segments.give_back(&pieces);
             drop(segments);
-            let bytes = (records.len() * self.shared.record()) as u64;
+            let bytes = (n * self.shared.record()) as u64;
             let error = self.unwritten(directory, bytes, &cause);
             if error.kind() != Kind::ResourceExhausted {
                 return Err(error);
@@ -191,41 +222,55 @@ impl Log {
     fn write_pieces(
         &self,
         pieces: &[Piece],
-        records: &[Record<'_>],
+        records: &mut Records<'_>,
     ) -> Result<(), (usize, io::Error)> {
         let size = self.shared.record();
+        let most = (WRITE / size).max(1);
         let mut buffer = self.shared.take_buffer();
-        let mut rest = records;
+        let mut first = 0;
         let mut outcome = Ok(());
         'pieces: for piece in pieces {
-            let (records, after) = rest.split_at(piece.count as usize);
-            rest = after;
+            let end = first + piece.count as usize;
             let mut at = piece.at;
-            for records in records.chunks((WRITE / size).max(1)) {
-                buffer.clear();
-                for record in records {
-                    let header = Header {
-                        generation: piece.hold.generation,
-                        row: record.row,
-                        key: record.key,
-                    };
-                    let spot = Spot {
-                        directory: piece.directory,
-                        at: at + buffer.len() as u64,
-                    };
-                    record::write(&mut buffer, header, record.floats, spot);
-                }
-                if let Err(cause) = self.shared.storage.write(piece.directory, at, &buffer) {
+            while first < end {
+                let n = most.min(end - first);
+                let bytes = match records {
+                    Records::LaidOut(bytes) => &mut bytes[first * size..(first + n) * size],
+                    Records::Parts(records) => {
+                        let bytes = sized(&mut buffer, n * size);
+                        let both = bytes.chunks_exact_mut(size).zip(&records[first..]);
+                        for (bytes, one) in both {
+                            record::lay_out(bytes, one.row, one.key, one.floats);
+                        }
+                        bytes
+                    }
+                };
+                if let Err(cause) = self.write_sealed(piece, at, bytes) {
                     outcome = Err((piece.directory, cause));
                     break 'pieces;
                 }
-                at += buffer.len() as u64;
-                let counter = &self.shared.counters.bytes_written;
-                counter.fetch_add(buffer.len() as u64, Relaxed);
+                at += bytes.len() as u64;
+                first += n;
             }
         }
         self.shared.keep_buffer(buffer);
         outcome
+    }
+
+    /// Writes records that are laid out from byte `at` on, in a piece that is theirs.
+    fn write_sealed(&self, piece: &Piece, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let size = self.shared.record();
+        for (number, record) in bytes.chunks_exact_mut(size).enumerate() {
+            let spot = Spot {
+                directory: piece.directory,
+                at: at + (number * size) as u64,
+            };
+            record::seal(record, piece.hold.generation, spot);
+        }
+        self.shared.storage.write(piece.directory, at, bytes)?;
+        let counter = &self.shared.counters.bytes_written;
+        counter.fetch_add(bytes.len() as u64, Relaxed);
+        Ok(())
     }
 
     /// The error of a write, or of taking space, that the system refused.
@@ -335,7 +380,7 @@ impl Log {
     }
 
     /// One step of compaction: copies the live records of segments with few of them, and gives
-    /// space back, if the space taken is more than 4/3 of what live records need and a little. A
+    /// space back, if the space taken is more than 7/5 of what live records need and a little. A
     /// step reads 4 MiB at most, or as much as keeps the space below 3/2 of that, and a little, if
     /// one follows each append: 3 times what was appended since the last one, 4.5 times what goes.
     ///
@@ -429,11 +474,12 @@ impl Log {
             return Ok((0, None));
         };
         let start = piece.at + u64::from(first) * size as u64;
-        let mut bytes = vec![0; (last - first + 1) as usize * size];
+        let mut buffer = self.shared.take_buffer();
+        let bytes = sized(&mut buffer, (last - first + 1) as usize * size);
         let mut reads = [ReadAt {
             directory: piece.directory,
             at: start,
-            into: &mut bytes,
+            into: bytes,
         }];
         let spoil = || {
             self.shared.segments.lock().spoil(victim);
@@ -443,36 +489,29 @@ impl Log {
             spoil();
             return Ok((0, None));
         }
-        self.shared.counted(bytes.len() as u64, 0);
-        let mut found = Vec::new();
-        let mut floats = Vec::new();
+        let read = bytes.len() as u64;
+        self.shared.counted(read, 0);
+        // Whole records move to the front, and are written from there.
+        let mut found = Vec::with_capacity(slots.len());
         for slot in slots {
             let from = (slot - first) as usize * size;
-            let bytes = &bytes[from..from + size];
-            let header = record::header(bytes);
+            let record = &bytes[from..from + size];
+            let header = record::header(record);
             let spot = Spot {
                 directory: piece.directory,
-                at: start + (slot - first) as u64 * size as u64,
+                at: start + from as u64,
             };
-            if !record::is_whole(bytes, spot) || header.generation != piece.hold.generation {
+            if !record::is_whole(record, spot) || header.generation != piece.hold.generation {
                 spoil();
                 continue;
             }
+            bytes.copy_within(from..from + size, found.len() * size);
             found.push((slot, header));
-            let start = floats.len();
-            floats.resize(start + self.width(), 0.0);
-            record::floats(bytes, &mut floats[start..]);
         }
-        let records: Vec<Record<'_>> = found
-            .iter()
-            .zip(floats.chunks_exact(self.width()))
-            .map(|(&(_, header), floats)| Record {
-                row: header.row,
-                key: header.key,
-                floats,
-            })
-            .collect();
-        let places = self.write_all(&records)?;
+        let records = &mut bytes[..found.len() * size];
+        let places = self.write_all(Records::LaidOut(records));
+        self.shared.keep_buffer(buffer);
+        let places = places?;
         self.shared
             .counters
             .moved
@@ -487,7 +526,7 @@ impl Log {
         }
         drop(segments);
         moves._holds.push(piece.hold);
-        Ok((bytes.len() as u64, Some(last + 1)))
+        Ok((read, Some(last + 1)))
     }
 
     /// Drops all records.
@@ -514,6 +553,14 @@ impl Log {
             unreadable: read(&counters.unreadable),
         }
     }
+}
+
+/// The first `n` bytes of a buffer, with any contents.
+fn sized(buffer: &mut Vec<u8>, n: usize) -> &mut [u8] {
+    if buffer.len() < n {
+        buffer.resize(n, 0);
+    }
+    &mut buffer[..n]
 }
 
 /// How much time is left for pieces of work.

@@ -26,7 +26,7 @@ mod pending;
 mod policy;
 mod reader;
 mod reading;
-mod record;
+pub(crate) mod record;
 mod scratch;
 mod segments;
 mod shared;

@@ -40,9 +40,40 @@ pub(super) struct Item {
 }
 
 /// Where a record goes.
-struct Target<'t> {
+trait Target: Send {
+    /// Memory of this record alone, for all of its bytes: it may be read right there.
+    fn own(&mut self) -> Option<&mut [u8]>;
+
+    /// Takes a record that was read elsewhere.
+    fn take(&mut self, record: &[u8]);
+}
+
+/// The parts of a record that say something to a table.
+struct Parts<'t> {
     floats: &'t mut [f32],
     key: &'t mut i64,
+}
+
+impl Target for Parts<'_> {
+    fn own(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+
+    fn take(&mut self, record: &[u8]) {
+        *self.key = record::header(record).key;
+        record::floats(record, self.floats);
+    }
+}
+
+/// All of a record.
+impl Target for &mut [u8] {
+    fn own(&mut self) -> Option<&mut [u8]> {
+        Some(self)
+    }
+
+    fn take(&mut self, record: &[u8]) {
+        self.copy_from_slice(record);
+    }
 }
 
 /// Reads of records that keep their places until this is dropped, whatever is freed meanwhile.
@@ -65,30 +96,6 @@ impl Reading {
     /// there, file and offset; `Io`; `InvalidArgument` if `into` or `keys` is not as long as the
     /// records.
     pub fn run(&self, pool: &Pool, into: &mut [f32], keys: &mut [i64]) -> Result<()> {
-        self.run_all(pool, into, keys, None::<fn() -> Result<()>>)
-    }
-
-    /// [`Reading::run`] while another thread of the pool, if there is one, does something else.
-    ///
-    /// # Errors
-    /// That of `beside`, else as there.
-    pub fn run_beside(
-        &self,
-        pool: &Pool,
-        into: &mut [f32],
-        keys: &mut [i64],
-        beside: impl FnOnce() -> Result<()> + Send,
-    ) -> Result<()> {
-        self.run_all(pool, into, keys, Some(beside))
-    }
-
-    fn run_all(
-        &self,
-        pool: &Pool,
-        into: &mut [f32],
-        keys: &mut [i64],
-        beside: Option<impl FnOnce() -> Result<()> + Send>,
-    ) -> Result<()> {
         let width = self.shared.width();
         if into.len() != self.items.len() * width || keys.len() != self.items.len() {
             return Err(Error::invalid("records do not fit where they are to go")
@@ -97,12 +104,40 @@ impl Reading {
                 .with("records", self.items.len())
                 .with("floats_per_record", width));
         }
-        let mut places: Vec<Option<Target<'_>>> = into
-            .chunks_exact_mut(width)
-            .zip(keys)
-            .map(|(floats, key)| Some(Target { floats, key }))
-            .collect();
-        let mut ordered: Vec<(Item, Target<'_>)> = self
+        let targets = into.chunks_exact_mut(width).zip(keys);
+        let targets = targets.map(|(floats, key)| Parts { floats, key });
+        self.run_all(pool, targets, None::<fn() -> Result<()>>)
+    }
+
+    /// Reads all records as they are, want `i` to `into[i * n..][..n]` where `n` is the bytes of a
+    /// record, while another thread of the pool, if there is one, does something else.
+    ///
+    /// # Errors
+    /// That of `beside`, else as for [`Reading::run`].
+    pub(crate) fn run_beside(
+        &self,
+        pool: &Pool,
+        into: &mut [u8],
+        beside: impl FnOnce() -> Result<()> + Send,
+    ) -> Result<()> {
+        let record = self.shared.record();
+        if into.len() != self.items.len() * record {
+            return Err(Error::invalid("records do not fit where they are to go")
+                .with("bytes", into.len())
+                .with("records", self.items.len())
+                .with("bytes_per_record", record));
+        }
+        self.run_all(pool, into.chunks_exact_mut(record), Some(beside))
+    }
+
+    fn run_all<T: Target>(
+        &self,
+        pool: &Pool,
+        targets: impl Iterator<Item = T>,
+        beside: Option<impl FnOnce() -> Result<()> + Send>,
+    ) -> Result<()> {
+        let mut places: Vec<Option<T>> = targets.map(Some).collect();
+        let mut ordered: Vec<(Item, T)> = self
             .items
             .iter()
             .filter_map(|item| Some((*item, places[item.index as usize].take()?)))
@@ -113,7 +148,7 @@ impl Reading {
             (parts, _) => parts,
         };
         let mut rest = ordered.as_mut_slice();
-        let mut work: Vec<Work<'_, '_, _>> = beside.into_iter().map(Work::Beside).collect();
+        let mut work: Vec<Work<'_, T, _>> = beside.into_iter().map(Work::Beside).collect();
         for range in ranges(rest.len(), parts) {
             let (part, after) = std::mem::take(&mut rest).split_at_mut(range.len());
             rest = after;
@@ -127,16 +162,16 @@ impl Reading {
 }
 
 /// What one thread does.
-enum Work<'w, 't, F> {
+enum Work<'w, T, F> {
     /// What is done beside the reads.
     Beside(F),
     /// Records to be read, in order.
-    Part(&'w mut [(Item, Target<'t>)]),
+    Part(&'w mut [(Item, T)]),
 }
 
 impl Shared {
     /// Reads the records of `part`, which are in order.
-    fn fill(&self, part: &mut [(Item, Target<'_>)]) -> Result<()> {
+    fn fill<T: Target>(&self, part: &mut [(Item, T)]) -> Result<()> {
         let bytes = self.record() as u64;
         let mut buffer = self.take_buffer();
         let mut done = 0;
@@ -151,9 +186,9 @@ impl Shared {
         outcome
     }
 
-    fn fill_spans(
+    fn fill_spans<T: Target>(
         &self,
-        part: &mut [(Item, Target<'_>)],
+        part: &mut [(Item, T)],
         spans: &[Span],
         buffer: &mut Vec<u8>,
     ) -> Result<()> {
@@ -163,17 +198,28 @@ impl Shared {
             buffer.resize(total, 0);
         }
         let mut rest = &mut buffer[..total];
+        let mut targets = &mut *part;
         let mut reads = Vec::with_capacity(spans.len());
         for span in spans {
-            let (into, after) = std::mem::take(&mut rest).split_at_mut(span.bytes as usize);
-            rest = after;
+            let (own, others) = std::mem::take(&mut targets).split_at_mut(span.items.len());
+            targets = others;
+            let alone = match own {
+                [(_, target)] => target.own(),
+                _ => None,
+            };
+            let into = alone.unwrap_or_else(|| {
+                let (into, after) = std::mem::take(&mut rest).split_at_mut(span.bytes as usize);
+                rest = after;
+                into
+            });
             reads.push(ReadAt {
                 directory: span.directory,
                 at: span.at,
                 into,
             });
         }
-        self.storage().read(&mut reads).map_err(|failure| {
+        let done = self.storage().read(&mut reads);
+        done.map_err(|failure| {
             let span = spans.get(failure.read).or(spans.first());
             let item = span.and_then(|span| part.get(span.items.start));
             self.unread(item.map(|(item, _)| item), failure)
@@ -181,19 +227,26 @@ impl Shared {
         self.counted(total as u64, part.len() as u64);
         let mut start = 0;
         for span in spans {
-            for (item, target) in &mut part[span.items.clone()] {
+            let own = &mut part[span.items.clone()];
+            if let [(item, target)] = own {
+                if let Some(bytes) = target.own() {
+                    self.check(item, bytes)?;
+                    continue;
+                }
+            }
+            for (item, target) in own {
                 let from = start + (item.at - span.at) as usize;
                 let bytes = &buffer[from..from + record];
-                *target.key = self.check(item, bytes)?;
-                record::floats(bytes, target.floats);
+                self.check(item, bytes)?;
+                target.take(bytes);
             }
             start += span.bytes as usize;
         }
         Ok(())
     }
 
-    /// Compares what a record says of itself with what it should be. Its key.
-    fn check(&self, item: &Item, bytes: &[u8]) -> Result<i64> {
+    /// Compares what a record says of itself with what it should be.
+    fn check(&self, item: &Item, bytes: &[u8]) -> Result<()> {
         let header = record::header(bytes);
         let spot = Spot {
             directory: item.directory,
@@ -204,7 +257,7 @@ impl Shared {
         } else if header.generation != item.generation || header.row != item.row {
             "a row on disk is not the one that was written there"
         } else {
-            return Ok(header.key);
+            return Ok(());
         };
         Err(Error::new(Kind::DataLoss, what)
             .with("row", item.row)
@@ -241,7 +294,7 @@ struct Span {
 }
 
 /// The spans of the first items: as many as are read at once.
-fn spans(items: &[(Item, Target<'_>)], record: u64) -> Vec<Span> {
+fn spans<T>(items: &[(Item, T)], record: u64) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     let mut total = 0;
     for (number, (item, _)) in items.iter().enumerate() {

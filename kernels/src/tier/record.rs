@@ -28,36 +28,37 @@ fn checksum(record: &[u8], spot: Spot) -> [u8; 4] {
 }
 
 /// Bytes of a record of `width` floats.
-pub(super) fn bytes(width: usize) -> usize {
+pub(crate) fn bytes(width: usize) -> usize {
     HEADER + width * size_of::<f32>()
 }
 
 /// What a record says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(crate) struct Header {
     pub(super) generation: u32,
     pub(super) row: u32,
-    pub(super) key: i64,
+    pub(crate) key: i64,
 }
 
-/// Appends a record to `to` that will be at `spot`.
-pub(super) fn write(to: &mut Vec<u8>, header: Header, floats: &[f32], spot: Spot) {
-    let start = to.len();
-    to.resize(start + bytes(floats.len()), 0);
-    let record = &mut to[start..];
-    record[4..8].copy_from_slice(&header.generation.to_le_bytes());
-    record[8..12].copy_from_slice(&header.row.to_le_bytes());
-    record[12..HEADER].copy_from_slice(&header.key.to_le_bytes());
+/// Writes all of a record but what [`seal`] adds.
+pub(crate) fn lay_out(record: &mut [u8], row: u32, key: i64, floats: &[f32]) {
+    record[8..12].copy_from_slice(&row.to_le_bytes());
+    record[12..HEADER].copy_from_slice(&key.to_le_bytes());
     let words = record[HEADER..].as_chunks_mut().0;
     for (word, float) in words.iter_mut().zip(floats) {
         *word = float.to_le_bytes();
     }
+}
+
+/// Completes a record that will be at `spot`, in a use of a segment: its generation and checksum.
+pub(super) fn seal(record: &mut [u8], generation: u32, spot: Spot) {
+    record[4..8].copy_from_slice(&generation.to_le_bytes());
     let sum = checksum(record, spot);
     record[..4].copy_from_slice(&sum);
 }
 
 /// What a record of at least [`HEADER`] bytes says of itself, right or wrong.
-pub(super) fn header(record: &[u8]) -> Header {
+pub(crate) fn header(record: &[u8]) -> Header {
     let word = |at: usize| {
         let bytes = record[at..].first_chunk();
         u32::from_le_bytes(*bytes.expect("a record has its header"))
@@ -76,7 +77,7 @@ pub(super) fn is_whole(record: &[u8], spot: Spot) -> bool {
 }
 
 /// Copies the floats of a record.
-pub(super) fn floats(record: &[u8], into: &mut [f32]) {
+pub(crate) fn floats(record: &[u8], into: &mut [f32]) {
     let words = record[HEADER..].as_chunks().0;
     for (float, &word) in into.iter_mut().zip(words) {
         *float = f32::from_le_bytes(word);

@@ -96,6 +96,8 @@ pub(super) struct Segments {
     live: u64,
     /// Segments that have space.
     present: u64,
+    /// Those of them that are free.
+    free: u64,
 }
 
 impl Segments {
@@ -113,6 +115,7 @@ impl Segments {
             turn: 0,
             live: 0,
             present: 0,
+            free: 0,
         }
     }
 
@@ -131,16 +134,27 @@ impl Segments {
         self.present << self.shift
     }
 
-    /// How many segments may have space before some are compacted, when `live` records are: 4/3 of
-    /// what these fill, an open one in each directory, and two to go on with.
+    /// How many segments may have records, or be written, before some are compacted, when `live`
+    /// records are: 7/5 of what these fill, an open one in each directory, and two to go on with.
     fn needed(&self, live: u64) -> u64 {
-        self.and_few((live * 4 / 3).div_ceil(u64::from(self.slots())))
+        self.and_few((live * 7 / 5).div_ceil(u64::from(self.slots())))
+    }
+
+    /// How many segments may have space, free ones among them, before some of it is given back. It
+    /// is between both bounds: space that goes and is taken again costs more than compaction.
+    fn kept(&self, live: u64) -> u64 {
+        self.and_few((live * 29 / 20).div_ceil(u64::from(self.slots())))
     }
 
     /// How many segments may have space whatever compaction takes: 3/2 of what `live` records
     /// fill, and as many more as in [`Segments::needed`].
     fn most(&self, live: u64) -> u64 {
         self.and_few((live * 3 / 2).div_ceil(u64::from(self.slots())))
+    }
+
+    /// Segments that are not free.
+    fn taken(&self) -> u64 {
+        self.present - self.free
     }
 
     fn and_few(&self, filled: u64) -> u64 {
@@ -251,7 +265,10 @@ impl Segments {
                 .position(|segment| segment.directory == directory && segment.state == state)
         };
         let found = match with(&self.list, State::Free) {
-            Some(free) => free,
+            Some(free) => {
+                self.free -= 1;
+                free
+            }
             None => {
                 let absent = with(&self.list, State::Absent);
                 let extent = absent.map_or(self.extents[directory], |at| self.list[at].extent);
@@ -366,6 +383,7 @@ impl Segments {
             let is_empty = segment.state == State::Sealed && segment.live == 0;
             if is_empty && Arc::strong_count(&segment.hold) == 1 {
                 segment.state = State::Free;
+                self.free += 1;
             }
         }
     }
@@ -374,27 +392,30 @@ impl Segments {
     /// does it, `(directory, first byte)`.
     pub(super) fn shrink(&mut self, release: impl Fn(usize, u64)) {
         self.settle();
-        let needed = self.needed(self.live);
+        let kept = self.kept(self.live);
         for number in (0..self.list.len()).rev() {
-            if self.present <= needed {
+            if self.present <= kept {
                 break;
             }
             let segment = &mut self.list[number];
             if segment.state == State::Free {
                 segment.state = State::Absent;
                 self.present -= 1;
+                self.free -= 1;
                 let extent = u64::from(segment.extent);
                 release(segment.directory, extent * (self.record << self.shift));
             }
         }
     }
 
-    /// The segment to compact, if the space will be more than 4/3 of what live records need and a
-    /// little: the one with the fewest live records that is none of `except`. Those will be free as
-    /// soon as the caller has heard of the copies, and `going` live records fewer there.
-    pub(super) fn victim(&self, except: &[u32], going: u64) -> Option<u32> {
+    /// The segment to compact, if segments that are not free will be more than 7/5 of what live
+    /// records need and a little: the one with the fewest live records that is none of `except`.
+    /// Those will be free as soon as the caller has heard of the copies, and `going` live records
+    /// fewer there.
+    pub(super) fn victim(&mut self, except: &[u32], going: u64) -> Option<u32> {
+        self.settle();
         let live = self.live.saturating_sub(going);
-        if self.present <= self.needed(live) + except.len() as u64 {
+        if self.taken() <= self.needed(live) + except.len() as u64 {
             return None;
         }
         let candidates = self.list.iter().enumerate().filter(|(_, segment)| {
@@ -436,7 +457,7 @@ impl Segments {
     /// segments are free and `going` live records fewer there.
     pub(super) fn is_too_large(&self, done: usize, going: u64) -> bool {
         let live = self.live.saturating_sub(going);
-        self.present > self.most(live) + done as u64
+        self.taken() > self.most(live) + done as u64
     }
 
     /// A record of a segment cannot be read: it is not compacted as long as it has records.
