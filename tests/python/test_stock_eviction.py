@@ -277,3 +277,43 @@ def test_an_old_directory_of_variables_goes_on_with_the_same_numbers_whatever_th
     expected = estimators.train(made(tmp_path / "stock"), 20)
     admissions.admission(mx, 50, 10 ** 6)
     np.testing.assert_allclose(estimators.train(made(tmp_path / "tables"), 20), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("is_trained", [True, False], ids=["training", "evaluation"])
+@pytest.mark.parametrize("access", [1, 3])
+def test_rows_that_a_delta_removes_are_those_of_new_keys_in_a_variable(mx, tmp_path, is_trained, access):
+    from mx_rec.util import initialize
+    from mx_rec.util.stock_tables import StockTables
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600,
+       stock_tables=StockTables(least_rows=1, access_threshold=access, eviction_threshold=2, eviction_unit="steps"))
+    model = admissions.Model("rows", "adagrad")
+    model.step(np.array([[1, 1, 1], [2, 2, 2]]))
+    model.saver.save(model.sess, str(tmp_path / "model"), global_step=0, save_delta=False)
+    for _ in range(2):
+        model.step(np.array([[2, 2, 5]]))
+    assert evict(model) == {"w": (1, 2)}
+    expected = model.find()
+    path = model.saver.save(model.sess, str(tmp_path / "model"), global_step=1, save_delta=True)
+    assert (tmp_path / "delta-sparse-model-1").is_dir()
+    initialize.terminate_config_initializer()
+    mx()
+    with tf.Graph().as_default():
+        v1.train.get_or_create_global_step()
+        w = v1.get_variable("w", [admissions.cases.ROWS, 2], initializer=v1.constant_initializer(admissions.START))
+        found = tf.gather(w, [1, 2, 5, 7])
+        if is_trained:
+            v1.train.AdagradOptimizer(0.1, initial_accumulator_value=0.3).minimize(tf.reduce_sum(found))
+        with v1.Session() as sess:
+            saver = v1.train.Saver()
+            saver.restore(sess, path)
+            got = sess.run(found)
+            slots = [sess.run(one) for one in v1.global_variables() if "Adagrad" in one.op.name]
+    wanted = expected[[1, 2, 5, 7]]
+    if is_trained:
+        wanted[~wanted.any(1)] = admissions.START
+        assert (slots[0][[1, 7]] == np.float32(0.3)).all() and (slots[0][2] != np.float32(0.3)).all()
+    np.testing.assert_array_equal(got, wanted)
+    assert (got[[0, 3]] == (admissions.START if access == 1 or is_trained else 0)).all()
