@@ -355,6 +355,50 @@ def test_each_part_of_a_partitioned_variable_counts_its_own_keys(mx):
     np.testing.assert_array_equal(seen[:, 0], [3 * START, 0])
 
 
+@pytest.mark.parametrize("strategy", ["mod", "div"])
+@pytest.mark.parametrize("combiner", ["mean", "sum"])
+@pytest.mark.parametrize("optimizer", ["adagrad", "momentum"])
+def test_parts_count_all_occurrences_of_sparse_ids_and_no_filled_bag(mx, strategy, combiner, optimizer):
+    from mx_rec.stock.convert import converted
+    from mx_rec.stock.dense import dense_value
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    threshold, rows = 5, 31
+    admission(mx, threshold)
+    with tf.Graph().as_default() as graph:
+        ids = v1.placeholder(tf.int64, [None, 3])
+        w = v1.get_variable("w", [rows, 2], initializer=v1.constant_initializer(START),
+                            partitioner=v1.fixed_size_partitioner(3))
+        sparse = tf.SparseTensor(tf.where(tf.greater_equal(ids, 0)), tf.boolean_mask(ids, ids >= 0),
+                                 tf.shape(ids, out_type=tf.int64))
+        seen = tf.nn.safe_embedding_lookup_sparse(w, sparse, combiner=combiner, partition_strategy=strategy) \
+            if strategy == "div" else tf.nn.safe_embedding_lookup_sparse(list(w), sparse, combiner=combiner,
+                                                                         partition_strategy=strategy)
+        with tf.control_dependencies([seen]):
+            train = cases.optimizers()[optimizer]().minimize(tf.reduce_sum(tf.square(seen - 1.0)))
+        assert all(plan.converts for plan in convert_graph(graph, True)) and len(converted(graph)) == 3
+        keys = {}
+        for part, one in enumerate(converted(graph)):
+            sizes = [11, 10, 10]
+            ours = range(part, rows, 3) if strategy == "mod" else range(sum(sizes[:part]), sum(sizes[:part + 1]))
+            keys[part] = list(ours)
+        counts = Counter()
+        with support.new_session() as sess:
+            sess.run(v1.global_variables_initializer())
+            for batch in batches("bags"):
+                batch = np.where(batch >= 0, batch % rows, batch)
+                counts.update(batch[batch >= 0].tolist())
+                sess.run(train, {ids: batch})
+                for part, one in enumerate(converted(graph)):
+                    with_row = dense_value(sess, one.filling, len(keys[part])) != np.float32(START)
+                    for key, is_there in zip(keys[part], with_row.any(1)):
+                        # A row that was made was moved, too.
+                        assert is_there == (counts[key] >= threshold), (key, counts[key])
+    assert 3 < sum(count >= threshold for count in counts.values()) < rows
+
+
 def test_the_first_expression_that_matches_gives_a_variable_its_threshold(mx):
     from mx_rec.stock.convert import converted
     from mx_rec.stock.select import convert_graph

@@ -24,6 +24,9 @@ _FIRST_SECOND = 10 ** 9
 # Ops that give the ids that they take, in their order.
 _SAME_IDS = ("Identity", "Reshape", "Cast")
 
+# Ops that make one id of each, by one number.
+_EACH_ID = ("Add", "AddV2", "FloorDiv", "FloorMod", "Sub")
+
 
 class SavedHistory(NamedTuple):
     """The admission history that a checkpoint has of a table.
@@ -236,6 +239,44 @@ def count_as_admitted(table: Table, rules: RowRules, ids: tf.Tensor) -> tf.Opera
     return _observe(table, rules, ids, max(rules.access, 1)).keys.op
 
 
+def _of_part(ids: tf.Tensor, has_fills: bool) -> Optional[tf.Tensor]:
+    """Returns the ids of one part of a partitioned variable with all of their occurrences.
+
+    Args:
+        ids: What TensorFlow's partition of distinct ids gives to the part.
+        has_fills: As of `occurrences`.
+
+    Returns:
+        The ids; None if the ids that were partitioned are not distinct ones.
+    """
+    partition, tensor = ids.op, ids.op.inputs[0]
+    while tensor.op.type not in ("Unique", "UniqueV2"):
+        op = tensor.op
+        if op.type in _EACH_ID and op.inputs[1].shape.rank == 0:
+            tensor = op.inputs[0]
+        elif op.type in ("Select", "SelectV2") and tensor.shape.rank == 1:
+            tensor = op.inputs[1]
+        elif op.type in _SAME_IDS and tensor.shape.rank == 1 \
+                and op.inputs[0].dtype in (tf.int32, tf.int64):
+            tensor = op.inputs[0]
+        else:
+            return None
+    if tensor.value_index != 0:
+        return None
+    distinct, places = tensor, tensor.op.outputs[1]
+    is_id = tf.ones_like(places)
+    all_ids = tensor.op.inputs[0]
+    while all_ids.op.type in _SAME_IDS and all_ids.op.inputs[0].dtype in (tf.int32, tf.int64):
+        all_ids = all_ids.op.inputs[0]
+    if all_ids.op.type == "SparseFillEmptyRows" and all_ids.value_index == 1 and not has_fills:
+        indices, _, is_empty, _ = all_ids.op.outputs
+        is_id = tf.cast(tf.logical_not(tf.gather(is_empty, indices[:, 0])), is_id.dtype)
+    counts = tf.math.unsorted_segment_sum(is_id, places, tf.size(distinct))
+    of_part = tf.dynamic_partition(counts, partition.inputs[1], partition.get_attr(
+        "num_partitions"))[ids.value_index]
+    return tf.repeat(ids, of_part)
+
+
 def occurrences(ids: tf.Tensor, has_fills: bool) -> tf.Tensor:
     """Returns the ids that TensorFlow has made distinct before a gather.
 
@@ -250,6 +291,9 @@ def occurrences(ids: tf.Tensor, has_fills: bool) -> tf.Tensor:
     found, tensor = ids, ids
     while True:
         op = tensor.op
+        if op.type == "DynamicPartition":
+            counted = _of_part(tensor, has_fills)
+            return found if counted is None else counted
         if op.type in ("Unique", "UniqueV2") and tensor.value_index == 0:
             tensor = found = op.inputs[0]
         elif op.type == "SparseFillEmptyRows" and tensor.value_index == 1 and not has_fills:
