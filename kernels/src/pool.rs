@@ -3,10 +3,13 @@
 use crate::sync::Mutex;
 use crate::{Error, Result};
 use std::ops::Range;
+#[cfg(not(feature = "model"))]
+use std::sync::OnceLock;
 
 /// A fixed number of threads, the caller's among them.
 ///
-/// `Pool::new(1)` starts no thread at all. Nothing computed through a pool depends on its size:
+/// `Pool::new(1)` starts no thread at all; larger ones start one more for jobs that nobody waits
+/// for, with the first of these. Nothing computed through a pool depends on its size:
 /// work is split so that every value is made by one thread in an order that the batch alone
 /// decides.
 pub struct Pool {
@@ -14,6 +17,9 @@ pub struct Pool {
     /// The model has threads of its own.
     #[cfg(not(feature = "model"))]
     helpers: Option<rayon::ThreadPool>,
+    /// One thread for what nobody waits for, from the first such job on.
+    #[cfg(not(feature = "model"))]
+    beside: OnceLock<Option<rayon::ThreadPool>>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -42,6 +48,8 @@ impl Pool {
                 1 => None,
                 _ => Some(started(threads - 1)?),
             },
+            #[cfg(not(feature = "model"))]
+            beside: OnceLock::new(),
         })
     }
 
@@ -51,6 +59,8 @@ impl Pool {
             threads: 1,
             #[cfg(not(feature = "model"))]
             helpers: None,
+            #[cfg(not(feature = "model"))]
+            beside: OnceLock::new(),
         }
     }
 
@@ -127,10 +137,24 @@ impl Pool {
             run();
         });
     }
+
+    /// Begins `job`, which must not panic, on a thread of its own, and waits for nothing. Jobs run
+    /// one after the other, beside the threads of other work; where the system starts no thread
+    /// for them they never run.
+    pub(crate) fn beside(&self, job: impl FnOnce() + Send + 'static) {
+        if let Some(thread) = self.beside.get_or_init(|| started(1).ok()) {
+            thread.spawn(job);
+        }
+    }
 }
 
 #[cfg(feature = "model")]
 impl Pool {
+    /// The model has no thread for it.
+    pub(crate) fn beside(&self, job: impl FnOnce()) {
+        job();
+    }
+
     fn everywhere(&self, wanted: usize, run: &(impl Fn() + Sync)) {
         shuttle::thread::scope(|scope| {
             for _ in 0..wanted {

@@ -19,5 +19,6 @@ pub(crate) use lines::Lines;
 pub(crate) use pages::{Pages, Zeroable};
 pub(crate) use prefetch::{prefetch, prefetch_behind, rows_ahead, MOST_AHEAD};
 pub(crate) use processes::{exchange, process_exists, ticks_per_second};
-pub(crate) use slab::{FreshPages, OwnedRows, Slab};
+pub(crate) use region::FreshPages;
+pub(crate) use slab::{OwnedRows, Slab};
 pub(crate) use writeback::start_writeback;

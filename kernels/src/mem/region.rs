@@ -1,8 +1,11 @@
 //! A piece of anonymous address space: zeros, committed as it is touched, given back when dropped.
 
 use super::available_memory;
+use crate::sync::Mutex;
 use crate::{Error, Kind, Result};
+use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// The size and alignment of a huge page.
 pub(super) const HUGE: usize = 2 << 20;
@@ -15,13 +18,72 @@ pub(super) const PAGE: usize = 4096;
 pub(super) struct Region {
     start: NonNull<u8>,
     len: usize,
+    mapping: Arc<Mapping>,
 }
 
-// SAFETY: a region is plain memory that nobody else has a pointer to; who may touch which part is
-// up to its owner.
+// SAFETY: a region is plain memory that nobody else reads or writes; who may touch which part is up
+// to its owner.
 unsafe impl Send for Region {}
 // SAFETY: `&Region` gives out nothing but the address.
 unsafe impl Sync for Region {}
+
+/// `len` mapped bytes at `start`, which stay mapped for as long as this lives.
+struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping gives no access to its bytes.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: these are whole pages of a mapping that this owns, and nobody uses them after
+        // their last owner.
+        unsafe { unmap(self.start.as_ptr(), self.len) };
+    }
+}
+
+/// Whole pages of a region that nobody has touched. Whichever thread is first asks the system for
+/// them.
+pub(crate) struct FreshPages {
+    mapping: Arc<Mapping>,
+    range: Range<usize>,
+    is_done: Mutex<bool>,
+}
+
+impl FreshPages {
+    /// Asks the system for the pages, and changes no contents; waits for a thread that is about it.
+    /// A kernel that cannot give them ahead gives them when they are touched.
+    ///
+    /// Two threads that touch a huge page for the first time make one each, and throw one away.
+    pub(crate) fn ask(&self) {
+        let mut is_done = self.is_done.lock();
+        if !*is_done {
+            // SAFETY: the range lies in the mapping, which stays; its contents stay as they are,
+            // so it does not matter who uses them meanwhile.
+            unsafe {
+                let address = self.mapping.start.as_ptr().add(self.range.start).cast();
+                libc::madvise(address, self.range.len(), libc::MADV_POPULATE_WRITE);
+            }
+            *is_done = true;
+        }
+    }
+
+    /// Whether the system was asked and has answered.
+    pub(super) fn is_done(&self) -> bool {
+        self.is_done.try_lock().is_some_and(|is_done| *is_done)
+    }
+
+    /// Where they lie in memory.
+    #[cfg(test)]
+    pub(super) fn addresses(&self) -> Range<usize> {
+        let start = self.mapping.start.as_ptr().addr();
+        start + self.range.start..start + self.range.end
+    }
+}
 
 impl Region {
     /// Maps at least `bytes` (more than 0); asks for huge pages from byte `small` on.
@@ -83,7 +145,12 @@ impl Region {
             unmap(start.wrapping_add(len), mapped - before - len);
         }
         let start = NonNull::new(start).ok_or_else(|| refused("a mapping at address 0".into()))?;
-        Ok(Region { start, len })
+        let mapping = Arc::new(Mapping { start, len });
+        Ok(Region {
+            start,
+            len,
+            mapping,
+        })
     }
 
     /// The first byte.
@@ -128,16 +195,13 @@ impl Region {
         }
     }
 
-    /// Asks the system for the pages of `from..to`, whole pages, and changes no contents. A kernel
-    /// that cannot do so ahead gives them when they are touched.
-    pub(super) fn populate(&self, from: usize, to: usize) {
-        let to = to.min(self.len);
-        if from < to {
-            // SAFETY: the range lies in this mapping; its contents stay as they are.
-            unsafe {
-                let address = self.start.as_ptr().add(from).cast();
-                libc::madvise(address, to - from, libc::MADV_POPULATE_WRITE);
-            }
+    /// The pages of `range`, whole pages within the region.
+    pub(super) fn fresh_pages(&self, range: Range<usize>) -> FreshPages {
+        let end = range.end.min(self.len);
+        FreshPages {
+            mapping: Arc::clone(&self.mapping),
+            range: range.start.min(end)..end,
+            is_done: Mutex::new(false),
         }
     }
 
@@ -153,13 +217,6 @@ impl Region {
                 libc::madvise(address, to - from, libc::MADV_DONTNEED);
             }
         }
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: the region owns this mapping, and nobody has it after its owner.
-        unsafe { unmap(self.start.as_ptr(), self.len) };
     }
 }
 

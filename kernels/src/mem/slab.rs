@@ -2,10 +2,10 @@
 //! overlap.
 
 use super::prefetch::{fetch, LINE};
-use super::region::{Region, HUGE};
+use super::region::{FreshPages, Region, HUGE};
 use crate::Result;
 use std::marker::PhantomData;
-use std::ops::Range;
+use std::sync::Arc;
 
 /// The address space that is taken at a time; memory follows as rows are touched.
 const CHUNK: usize = 64 << 20;
@@ -34,20 +34,9 @@ pub(crate) struct Slab {
     /// Bytes from the start of the first chunk on, chunk behind chunk, that have been asked for
     /// ahead of their first use.
     asked: usize,
-}
-
-/// A piece of memory that rows will take, untouched: about one huge page.
-pub(crate) struct FreshPages<'s> {
-    chunk: &'s Region,
-    range: Range<usize>,
-}
-
-impl FreshPages<'_> {
-    /// Asks the system for the memory now. Two threads that touch a huge page for the first time
-    /// make one each, and throw one away.
-    pub(crate) fn ask(self) {
-        self.chunk.populate(self.range.start, self.range.end);
-    }
+    /// What was asked for ahead of the rows, about a huge page each, in order, with the place in
+    /// these bytes where each begins.
+    later: Vec<(usize, Arc<FreshPages>)>,
 }
 
 impl Slab {
@@ -68,32 +57,65 @@ impl Slab {
             shift: fit.min(most),
             rows: 0,
             asked: HUGE,
+            later: Vec::new(),
         }
     }
 
     /// Memory that rows made since the last call will take, with as much again in front as makes it
     /// `least` pieces: each to be asked for by one thread. Empty if there is none, and for a small
     /// table, which stays on small pages.
-    pub(crate) fn fresh_pages(&mut self, least: usize) -> Vec<FreshPages<'_>> {
-        let (chunk, end) = (self.chunk_bytes(), self.end());
-        let mut pieces = Vec::new();
-        if end <= self.asked {
-            return pieces;
+    pub(crate) fn fresh_pages(&mut self, least: usize) -> Vec<Arc<FreshPages>> {
+        let end = self.end();
+        let needed = self.later.partition_point(|&(start, _)| start < end);
+        let asked_for = self.later.drain(..needed).map(|(_, pages)| pages);
+        let mut pieces: Vec<_> = asked_for.filter(|pages| !pages.is_done()).collect();
+        if !pieces.is_empty() {
+            // Who would wait for the first one helps with those behind.
+            let others = self.later.iter().map(|(_, pages)| pages);
+            let others = others.filter(|pages| !pages.is_done());
+            let more = least.saturating_sub(pieces.len());
+            pieces.extend(others.take(more).cloned());
         }
         let ahead = end + (HUGE * least).min(end / 16);
-        while self.asked < end || (self.asked < ahead && pieces.len() < least) {
-            let (at, from) = (self.asked / chunk, self.asked % chunk);
-            let Some(region) = self.chunks.get(at) else {
+        while self.asked < end || (self.asked < ahead && !pieces.is_empty() && pieces.len() < least)
+        {
+            let Some((_, pages)) = self.next_piece() else {
                 break;
             };
-            let to = self.end_of_page(self.asked + 1) - at * chunk;
-            pieces.push(FreshPages {
-                chunk: region,
-                range: from..to,
-            });
-            self.asked += to - from;
+            pieces.push(pages);
         }
         pieces
+    }
+
+    /// Memory that `rows` rows more will take, or as many as are a sixteenth of those there are: to
+    /// be asked for beside other work. [`Slab::fresh_pages`] gives what is not yet there when its
+    /// rows are made.
+    pub(crate) fn later_pages(&mut self, rows: usize) -> Vec<Arc<FreshPages>> {
+        let end = self.end();
+        let row_bytes = self.stride * size_of::<f32>();
+        let ahead = end + rows.saturating_mul(row_bytes).min(end / 16);
+        let mut pieces = Vec::new();
+        while end > HUGE && self.asked < ahead {
+            let Some((start, pages)) = self.next_piece() else {
+                break;
+            };
+            self.later.push((start, Arc::clone(&pages)));
+            pieces.push(pages);
+        }
+        pieces
+    }
+
+    /// The next piece that has not been asked for, about a huge page, and where it begins; `None`
+    /// at the end of the address space that was taken.
+    fn next_piece(&mut self) -> Option<(usize, Arc<FreshPages>)> {
+        let chunk = self.chunk_bytes();
+        let (at, from) = (self.asked / chunk, self.asked % chunk);
+        let region = self.chunks.get(at)?;
+        let to = self.end_of_page(self.asked + 1) - at * chunk;
+        let pages = Arc::new(region.fresh_pages(from..to));
+        let start = self.asked;
+        self.asked += to - from;
+        Some((start, pages))
     }
 
     /// Rows there are.
@@ -142,6 +164,8 @@ impl Slab {
         self.rows = self.rows.min(rows);
         let kept = self.rows.div_ceil(1 << self.shift);
         self.asked = self.asked.min(self.end_of_page(self.end()).max(HUGE));
+        let asked = self.asked;
+        self.later.retain(|&(start, _)| start < asked);
         self.release(self.rows, kept << self.shift);
         self.chunks.split_off(kept.min(self.chunks.len()))
     }
@@ -213,9 +237,9 @@ impl Slab {
         mut self,
         mut wider: Slab,
         mut finish: impl FnMut(&mut [f32]),
-    ) -> Result<Slab, (Slab, crate::Error)> {
+    ) -> Result<Slab, Box<(Slab, crate::Error)>> {
         if let Err(error) = wider.grow(self.rows) {
-            return Err((self, error));
+            return Err(Box::new((self, error)));
         }
         let chunk_rows = 1 << self.shift;
         let common = self.width.min(wider.width);
@@ -370,6 +394,43 @@ mod tests {
     }
 
     #[test]
+    fn pages_that_were_asked_for_later_are_there_for_their_rows() {
+        let rows = |mib: usize| (mib << 20) / 64;
+        let mut slab = Slab::new(16, 1 << 20);
+        slab.grow(rows(1)).unwrap();
+        assert!(slab.later_pages(1 << 20).is_empty(), "a small table");
+        slab.grow(rows(40)).unwrap();
+        slab.fresh_pages(2).iter().for_each(|pages| pages.ask());
+        // Nothing lies between the end of the rows and what is there already.
+        assert!(slab.later_pages(0).is_empty());
+        slab.grow(rows(41)).unwrap();
+        // At most a sixteenth more, whatever is asked for.
+        let later = slab.later_pages(usize::MAX);
+        assert_eq!(later.len(), 2);
+        assert!(!later[0].is_done());
+        // Who needs what nobody has asked for yet helps with what lies behind.
+        slab.grow(rows(42)).unwrap();
+        let needed = slab.fresh_pages(2);
+        assert_eq!(needed.len(), 2);
+        assert!(needed.iter().zip(&later).all(|(a, b)| Arc::ptr_eq(a, b)));
+        needed.iter().for_each(|pages| pages.ask());
+        assert!(later[1].is_done());
+        assert!(slab.fresh_pages(2).is_empty());
+        // What is there is not asked for again.
+        slab.grow(rows(44)).unwrap();
+        assert!(slab.fresh_pages(2).is_empty());
+        let later = slab.later_pages(rows(2));
+        later.iter().for_each(|pages| pages.ask());
+        slab.grow(rows(46)).unwrap();
+        assert!(later.len() == 1 && slab.fresh_pages(2).is_empty());
+        // Pages outlive the rows that they were for.
+        let later = slab.later_pages(rows(2));
+        drop(slab.truncate(rows(3)));
+        drop(slab);
+        later.iter().for_each(|pages| pages.ask());
+    }
+
+    #[test]
     fn fresh_pages_are_asked_for_once_and_a_little_ahead() {
         // A chunk is 16 huge pages and a half.
         let mut slab = Slab::new(528, 1 << 20);
@@ -378,18 +439,21 @@ mod tests {
         // Pieces as positions from the start of the first chunk, in MiB.
         let mut pieces = |bytes: usize, least: usize| -> Vec<(usize, usize)> {
             slab.grow(bytes / row).unwrap();
-            let starts: Vec<_> = slab.chunks.iter().map(Region::start).collect();
+            let starts: Vec<usize> = slab
+                .chunks
+                .iter()
+                .map(|chunk| chunk.start().as_ptr().addr())
+                .collect();
             let pieces = slab.fresh_pages(least);
             let mut places = Vec::new();
             for piece in pieces {
+                let found = piece.addresses();
                 let at = starts
                     .iter()
-                    .position(|&start| start == piece.chunk.start());
-                let before = at.unwrap() * chunk;
-                places.push((
-                    (before + piece.range.start) >> 20,
-                    (before + piece.range.end) >> 20,
-                ));
+                    .position(|start| (*start..start + chunk).contains(&found.start))
+                    .unwrap();
+                let place = |address: usize| (at * chunk + address - starts[at]) >> 20;
+                places.push((place(found.start), place(found.end)));
                 piece.ask();
             }
             places

@@ -73,7 +73,8 @@ impl InMemory {
                 };
                 Ok(())
             }
-            Err((narrow, error)) => {
+            Err(failed) => {
+                let (narrow, error) = *failed;
                 self.slab = narrow;
                 Err(error)
             }

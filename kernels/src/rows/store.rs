@@ -183,10 +183,18 @@ impl Store {
 
     /// Memory that new rows will take, in pieces of which each is to be asked for by one thread;
     /// `least` pieces, if it does not take so many and they do not make the rows much larger.
-    pub(crate) fn fresh_pages(&mut self, least: usize) -> Vec<FreshPages<'_>> {
+    pub(crate) fn fresh_pages(&mut self, least: usize) -> Vec<Arc<FreshPages>> {
         match self {
             Store::InMemory(rows) => rows.slab.fresh_pages(least),
             Store::Tiered(tiered) => tiered.frames.fresh_pages(least),
+        }
+    }
+
+    /// Memory that about `rows` rows more will take, to be asked for beside other work.
+    pub(crate) fn later_pages(&mut self, rows: usize) -> Vec<Arc<FreshPages>> {
+        match self {
+            Store::InMemory(store) => store.slab.later_pages(rows),
+            Store::Tiered(tiered) => tiered.frames.later_pages(rows),
         }
     }
 

@@ -522,7 +522,8 @@ impl Tiered {
             .move_into(Slab::new(width, self.setup.ram_rows.min(most)), finish)
         {
             Ok(wide) => self.frames = wide,
-            Err((frames, error)) => {
+            Err(failed) => {
+                let (frames, error) = *failed;
                 self.frames = frames;
                 return Err(error);
             }

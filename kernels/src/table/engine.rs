@@ -12,7 +12,6 @@ use super::{TableConfig, TierConfig};
 use crate::batch::distinct::{Distinct, Wanted};
 use crate::history::History;
 use crate::index::Index;
-use crate::mem::FreshPages;
 use crate::rows::{RowPart, TierSetup};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::tier::{Files, Storage};
@@ -22,6 +21,9 @@ use std::sync::Arc;
 
 /// Below this many new rows the caller initialises them alone.
 const LEAST: usize = 512;
+
+/// For how many batches like the one that has just got new rows memory is asked for ahead.
+const AHEAD: usize = 2;
 
 /// An embedding table. All verbs take `&self`; any thread may call any verb at any time.
 ///
@@ -435,7 +437,9 @@ impl Table {
         keys: &[i64],
         rows: &[u32],
     ) {
-        pool.each(content.store.fresh_pages(pool.threads()), FreshPages::ask);
+        pool.each(content.store.fresh_pages(pool.threads()), |pages| {
+            pages.ask();
+        });
         content.store.name(keys, rows);
         let reset_slots = content.reset_slots();
         let (dim, factor) = (self.dim(), self.config.init_param);
@@ -458,6 +462,13 @@ impl Table {
             },
         );
         self.freeze(content, keys, rows);
+        if pool.threads() > 1 {
+            // The next batches may have as many new keys.
+            let later = content.store.later_pages(AHEAD * rows.len());
+            if !later.is_empty() {
+                pool.beside(move || later.iter().for_each(|pages| pages.ask()));
+            }
+        }
     }
 }
 
