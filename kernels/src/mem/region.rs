@@ -1,6 +1,7 @@
 //! A piece of anonymous address space: zeros, committed as it is touched, given back when dropped.
 
 use super::available_memory;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::Mutex;
 use crate::{Error, Kind, Result};
 use std::ops::Range;
@@ -51,7 +52,8 @@ impl Drop for Mapping {
 pub(crate) struct FreshPages {
     mapping: Arc<Mapping>,
     range: Range<usize>,
-    is_done: Mutex<bool>,
+    asking: Mutex<()>,
+    is_done: AtomicBool,
 }
 
 impl FreshPages {
@@ -60,21 +62,21 @@ impl FreshPages {
     ///
     /// Two threads that touch a huge page for the first time make one each, and throw one away.
     pub(crate) fn ask(&self) {
-        let mut is_done = self.is_done.lock();
-        if !*is_done {
+        let _asking = self.asking.lock();
+        if !self.is_done() {
             // SAFETY: the range lies in the mapping, which stays; its contents stay as they are,
             // so it does not matter who uses them meanwhile.
             unsafe {
                 let address = self.mapping.start.as_ptr().add(self.range.start).cast();
                 libc::madvise(address, self.range.len(), libc::MADV_POPULATE_WRITE);
             }
-            *is_done = true;
+            self.is_done.store(true, Ordering::Release);
         }
     }
 
     /// Whether the system was asked and has answered.
     pub(super) fn is_done(&self) -> bool {
-        self.is_done.try_lock().is_some_and(|is_done| *is_done)
+        self.is_done.load(Ordering::Acquire)
     }
 
     /// Where they lie in memory.
@@ -201,7 +203,8 @@ impl Region {
         FreshPages {
             mapping: Arc::clone(&self.mapping),
             range: range.start.min(end)..end,
-            is_done: Mutex::new(false),
+            asking: Mutex::new(()),
+            is_done: AtomicBool::new(false),
         }
     }
 
