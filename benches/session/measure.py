@@ -36,6 +36,34 @@ def interleave(sides, batches, repetitions, warmup):
     return times
 
 
+def blocks(sides, batches, count, length, warmup):
+    """Times sides in turn, many steps of one at a time: what a side does beside its steps, or ahead
+    of them, falls into its own time.
+
+    Args:
+        sides: list of functions of the batch number.
+        batches: number of different batches.
+        count: blocks of each side.
+        length: measured steps of a block.
+        warmup: steps before these.
+
+    Returns:
+        float64 array of shape (len(sides), count), milliseconds a step.
+    """
+    times = np.zeros((len(sides), count))
+    for block in range(count):
+        first = block * (length + warmup)
+        for turn in range(len(sides)):
+            side = (block + turn) % len(sides)
+            for step in range(first, first + warmup):
+                sides[side](step % batches)
+            begin = time.perf_counter()
+            for step in range(first + warmup, first + warmup + length):
+                sides[side](step % batches)
+            times[side, block] = (time.perf_counter() - begin) * 1e3 / length
+    return times
+
+
 def figure(number, what, ours, peer, target, at_least, peer_name):
     """One line of the table.
 

@@ -20,6 +20,8 @@ MEMORY_SHARE = 10
 RECORDS = 30000
 DEPTH = 512
 ROUNDS = 3
+# Steps of a side in a row, for what modified graphs do ahead of them, and those before them.
+BLOCK, BEFORE = 40, 4
 
 
 class Side:
@@ -268,6 +270,9 @@ def _run(number, what, sizes, exponent, target, share=MEMORY_SHARE, is_modified=
         times = measure.interleave([_runner(side) for side in sides], sizes.batches,
                                    sizes.repetitions, sizes.warmup)
         after = sides[0].stats()
+        in_blocks = measure.blocks(
+            [_runner(side) for side in sides], sizes.batches, max(2, sizes.repetitions // 4), BLOCK, BEFORE) \
+            if is_modified else None
         steps = sizes.repetitions + sizes.warmup
         print("%s: %d rows in memory, %d on disk; each step read %d rows and waited %.2f ms" % (
             number, after.rows_memory, after.rows_disk,
@@ -277,7 +282,12 @@ def _run(number, what, sizes, exponent, target, share=MEMORY_SHARE, is_modified=
         measure.agree(number, sides[0].rows(ids), sides[1].rows(ids), 0)
         for side in sides:
             side.session.close()
-    return [measure.figure(number, what, times[0], times[1], target, True, "all in memory")]
+    found = [measure.figure(number, what, times[0], times[1], target, True, "all in memory")]
+    if in_blocks is not None:
+        found.append(measure.figure(
+            number + " b", what + ", %d steps of a side in a row" % BLOCK, in_blocks[0],
+            in_blocks[1], target, True, "all in memory"))
+    return found
 
 
 def _runner(side):
