@@ -1,7 +1,17 @@
 //! The rows that keys start with, without a table's rows.
 
 use super::Table;
-use crate::{Ids, Pool, Result, PADDING};
+use crate::{Ids, Pool, Result, TableConfig, PADDING};
+
+impl TableConfig {
+    /// Fills `row (dim)` with the embedding that a new row of `key` has.
+    pub(super) fn fill_initial(&self, key: i64, row: &mut [f32]) {
+        self.initializer.fill(self.seed, key, row);
+        if self.init_param != 1.0 {
+            row.iter_mut().for_each(|value| *value *= self.init_param);
+        }
+    }
+}
 
 impl Table {
     /// Fills `out (n, dim)` with the embedding that a new row of each of `(n)` ids would have;
@@ -12,7 +22,6 @@ impl Table {
     pub fn initial_rows(&self, pool: &Pool, ids: Ids<'_>, out: &mut [f32]) -> Result<()> {
         self.floats("out", out.len(), ids.len())?;
         let config = self.config();
-        let factor = config.init_param;
         self.parts(pool, ids.len(), out, |range, out| {
             for (at, row) in range.zip(out.chunks_exact_mut(self.dim())) {
                 let key = ids.get(at);
@@ -20,10 +29,7 @@ impl Table {
                     row.fill(0.0);
                     continue;
                 }
-                config.initializer.fill(config.seed, key, row);
-                if factor != 1.0 {
-                    row.iter_mut().for_each(|value| *value *= factor);
-                }
+                config.fill_initial(key, row);
             }
             Ok(())
         })

@@ -91,27 +91,35 @@ class _Update(NamedTuple):
 
     def form(self) -> Tuple[Any, ...]:
         """Updates of the same form can be one op."""
-        numbers = sorted((name, _origin(number).name) for name, number in self.numbers.items())
+        numbers = sorted((name, origin_of(number).name) for name, number in self.numbers.items())
         # Only what runs all of them may run them as one: another training op may be run alone.
         return (self.step.kind, self.step.nesterov, tuple(numbers), tuple(self.rows.initial()),
                 self._waiting() or self.step.ops)
 
     def _waiting(self) -> FrozenSet[str]:
         """Names of the ops that wait for the update."""
-        ops = self.ops()
-        waiting = set()  # type: Set[tf.Operation]
-        for op in ops:
-            for other in op._control_outputs:  # pylint: disable=protected-access
-                # Of the ops of Adam, one for each variable waits for all.
-                is_own = len(ops) > 1 and other.type == "NoOp" \
-                    and set(other.control_inputs) <= set(ops)
-                waiting.update(other._control_outputs if is_own  # pylint: disable=protected-access
-                               else [other])
-        return frozenset(op.name for op in waiting.difference(ops))
+        return waiting_of(self.ops())
 
     def ops(self) -> List[tf.Operation]:
         """Returns the ops that are replaced."""
         return [self.rows.op(name) for name in self.step.ops]
+
+
+def waiting_of(ops: Sequence[tf.Operation]) -> FrozenSet[str]:
+    """Returns the names of the ops that wait for an update.
+
+    Args:
+        ops: The ops of the update.
+    """
+    waiting = set()  # type: Set[tf.Operation]
+    for op in ops:
+        for other in op._control_outputs:  # pylint: disable=protected-access
+            # Of the ops of Adam, one for each variable waits for all.
+            is_own = len(ops) > 1 and other.type == "NoOp" \
+                and set(other.control_inputs) <= set(ops)
+            waiting.update(other._control_outputs if is_own  # pylint: disable=protected-access
+                           else [other])
+    return frozenset(op.name for op in waiting.difference(ops))
 
 
 def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
@@ -135,10 +143,10 @@ def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
             updates.append(_Update(rows, step, rows.numbers(step), lookups,
                                    _waits(rows, step, lookups)))
     made = _Made(graph)
-    for group in _groups([one for update in updates for one in update.lookups], _Lookup.form,
+    for group in grouped([one for update in updates for one in update.lookups], _Lookup.form,
                          lambda one: one.inputs, lambda one: [one.op]):
         (made.keep if group[0].piece.bags is None else made.pool)(group)
-    for group_of_updates in _groups(
+    for group_of_updates in grouped(
             updates, _Update.form,
             lambda one: [lookup.grad for lookup in one.lookups] + list(one.numbers.values()),
             _Update.ops):
@@ -167,7 +175,7 @@ def _waits(rows: Rows, step: forms.Step, lookups: Sequence[_Lookup]) -> List[tf.
     return waits
 
 
-def _groups(members: Sequence[Any], form: Callable[[Any], Any],
+def grouped(members: Sequence[Any], form: Callable[[Any], Any],
             inputs: Callable[[Any], List[tf.Tensor]],
             ops: Callable[[Any], List[tf.Operation]]) -> Iterable[List[Any]]:
     """Yields the members that one op can stand for together.
@@ -350,11 +358,11 @@ def _resolve(group: Sequence[_Lookup], ids: Sequence[tf.Tensor],
     return found.offsets, found.inverse
 
 
-def _origin(tensor: tf.Tensor) -> tf.Tensor:
+def origin_of(tensor: tf.Tensor) -> tf.Tensor:
     """Returns what a number is a copy of."""
     while tensor.op.type in ("Identity", "ReadVariableOp") and not tensor.op.control_inputs:
         tensor = tensor.op.inputs[0]
     return tensor
 
 
-__all__ = ["fuse"]
+__all__ = ["fuse", "grouped", "origin_of", "waiting_of"]
