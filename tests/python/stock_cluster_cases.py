@@ -39,7 +39,7 @@ with tf.device(device):
     resource = os.environ.get("RESOURCE") == "1"
     parts = int(os.environ.get("PARTS", 0))
     partitioner = tf.compat.v1.fixed_size_partitioner(parts) if parts else None
-    uniform = lambda: v1.random_uniform_initializer(-0.3, 0.3)
+    uniform = lambda: v1.constant_initializer(0.2) if os.environ.get("CONSTANT") else v1.random_uniform_initializer(-0.3, 0.3)
     items = v1.get_variable("items", [ROWS, DIM], initializer=uniform(), use_resource=resource, partitioner=partitioner)
     users = v1.get_variable("deep/users", [ROWS, 8], initializer=v1.constant_initializer(0.1), use_resource=resource)
     sparse = tf.SparseTensor(tf.stack([tf.range(tf.size(ids, out_type=tf.int64)) // 3,
@@ -61,6 +61,17 @@ with tf.device(device):
     every = [tf.nn.embedding_lookup(items, tf.range(ROWS, dtype=tf.int64), partition_strategy=os.environ.get("STRATEGY", "mod")),
              tf.nn.embedding_lookup(users, tf.range(ROWS, dtype=tf.int64))]
     plans = convert_graph(v1.get_default_graph(), True)
+
+# How many ops of each type of ours a run of some tensors or ops has.
+def ops_of(fetches):
+    found, todo = {}, [getattr(one, "op", one) for one in fetches]
+    while todo:
+        op = todo.pop()
+        if op.name not in found:
+            found[op.name] = op.type
+            todo += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+    types = [kind for kind in found.values() if kind.startswith("MxRec")]
+    return {kind: types.count(kind) for kind in types}
 """
 
 RUN = MODEL + """
@@ -69,10 +80,12 @@ with v1.train.MonitoredTrainingSession(
         target, is_chief=is_chief, config=config, checkpoint_dir=os.environ.get("CHECKPOINTS"), log_step_count_steps=None,
         save_checkpoint_steps=int(os.environ.get("SAVE", 1000)), save_summaries_steps=None,
         stop_grace_period_secs=1) as sess:
+    before = [value.tolist() for value in sess.run(every)] if os.environ.get("BEFORE") else None
     losses = []
     for number in range(first, last):
         losses.append(float(sess.run([loss, train], dict(zip([ids, labels], batch(number))))[0]))
     print(json.dumps({"losses": losses, "step": int(sess.run(step)), "plans": {plan.name: [plan.converts, plan.reason] for plan in plans},
+                      "before": before, "ops": ops_of([loss, train]),
                       "rows": [value.tolist() for value in sess.run(every)]}))
 """
 

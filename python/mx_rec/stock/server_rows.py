@@ -8,7 +8,7 @@ would start with. Updates make them.
 """
 
 from collections import OrderedDict
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -88,7 +88,23 @@ class _Update(NamedTuple):
         names = sorted((name, origin_of(number).name) for name, number in numbers.items())
         # Only what runs all of them may run them as one, and two updates of a variable are no sum.
         return (step.kind, step.nesterov, tuple(names), tuple(self.rows.initial()), self.at,
-                waiting_of(self.ops()) or step.ops)
+                self._waiting() or step.ops)
+
+    def _waiting(self) -> FrozenSet[str]:
+        """Names of the ops that wait for the update."""
+        graph = self.rows.graph
+        return frozenset(_group_of(graph.get_operation_by_name(name)).name
+                         for name in waiting_of(self.ops()))
+
+
+def _group_of(op: tf.Operation) -> tf.Operation:
+    """Returns the op that tf.group has made, for its ops of one device each, others as they are."""
+    waiting = op._control_outputs  # pylint: disable=protected-access
+    whole, _, name = op.name.rpartition("/")
+    if op.type == "NoOp" and name.startswith("NoOp") and len(waiting) == 1 \
+            and waiting[0].type == "NoOp" and waiting[0].name == whole:
+        return waiting[0]
+    return op
 
 
 def update_together(graph: tf.Graph, variables: Sequence[ServerRows]) -> None:
@@ -162,10 +178,10 @@ def refuse_start(table: Table, slot: Any, servers: Servers) -> tf.Operation:
         servers: Where the table is.
     """
     with tf.init_scope(), on_device(servers.worker):
-        return tf.debugging.Assert(False, [
-            "the variable {!r} of an optimizer is a slot of the table {!r} on parameter servers, "
-            "which starts with its rows: run the initializer of all variables.".format(
-                slot.variable, table.table_name)])
+        text = "the variable {!r} of an optimizer is a slot of the table {!r} on parameter " \
+            "servers, which starts with its rows: run the initializer of all variables.".format(
+                slot.variable, table.table_name)
+        return tf.raw_ops.Assert(condition=tf.constant(False), data=[tf.constant(text)])
 
 
 __all__ = ["ServerRows", "clear_op", "refuse_start", "update_together"]
