@@ -12,8 +12,8 @@ use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
 use crate::trace;
 use mx_rec_kernels::{
-    Absent, Error, Ids, IdsOf, KeyGradients, KeysOf, Lease, Partition, Result, RowOptimizer, RowsOf,
-    Table,
+    Absent, Error, Ids, IdsOf, KeyGradients, KeysOf, Lease, Partition, Result, RowOptimizer,
+    RowsOf, Table,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -493,7 +493,8 @@ const GROUPS: Attr = Attr {
 };
 const COUNTER: Attr = Attr {
     spec: "counter: int",
-    doc: "The number of the optimizer in its graph: each has its own count of steps in a part. -1: \
+    doc:
+        "The number of the optimizer in its graph: each has its own count of steps in a part. -1: \
           steps are not counted, and the optimizer's numbers hold as they are.",
 };
 const CREATE: Attr = Attr {

@@ -96,7 +96,12 @@ impl TableOp for FindInitial {
         let mut dims = input.dims();
         dims.push(table.dim() as i64);
         let mut embedding = context.allocate::<f32>(&dims)?;
-        table.find(pool()?, ids, Absent::Initial(table.config()), embedding.values())?;
+        table.find(
+            pool()?,
+            ids,
+            Absent::Initial(table.config()),
+            embedding.values(),
+        )?;
         context.set(0, embedding)
     }
 }
