@@ -72,6 +72,16 @@ def ops_of(fetches):
             todo += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
     types = [kind for kind in found.values() if kind.startswith("MxRec")]
     return {kind: types.count(kind) for kind in types}
+
+# The types of ops of TensorFlow that a run has on servers.
+def on_servers(fetches):
+    found, todo = {}, [getattr(one, "op", one) for one in fetches]
+    while todo:
+        op = todo.pop()
+        if op.name not in found:
+            found[op.name] = op
+            todo += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+    return sorted({op.type for op in found.values() if "/job:ps" in op.device and not op.type.startswith("MxRec")})
 """
 
 RUN = MODEL + """
@@ -85,7 +95,7 @@ with v1.train.MonitoredTrainingSession(
     for number in range(first, last):
         losses.append(float(sess.run([loss, train], dict(zip([ids, labels], batch(number))))[0]))
     print(json.dumps({"losses": losses, "step": int(sess.run(step)), "plans": {plan.name: [plan.converts, plan.reason] for plan in plans},
-                      "before": before, "ops": ops_of([loss, train]),
+                      "before": before, "ops": ops_of([loss, train]), "on_servers": on_servers([loss, train]),
                       "rows": [value.tolist() for value in sess.run(every)]}))
 """
 

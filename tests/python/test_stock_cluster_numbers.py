@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from stock_cluster_cases import MODEL, StockJob, run_alone
+from stock_cluster_cases import MODEL, RUN, StockJob, run_alone
 from support import EPS
 
 # The engine sums gradients in another order where it has no ops of TensorFlow between.
@@ -38,6 +38,8 @@ def test_one_worker_gives_the_numbers_of_one_process(optimizer, resource, clip, 
     assert all("on parameter servers" in found["plans"][name][1] for name in tables(found))
     assert found["before"] == alone["before"]
     expect_equal(found, alone, tolerance)
+    # Gradients are summed, and rows copied, on the worker.
+    assert not {"Unique", "UnsortedSegmentSum", "Reshape", "StridedSlice"}.intersection(found["on_servers"]), found
     # One pull and one push for each server; no lookup makes a row.
     assert found["ops"]["MxRecPull"] == 2 and found["ops"]["MxRecStitch"] == 1
     assert sum(count for kind, count in found["ops"].items() if kind.startswith("MxRecPush")) == 2
@@ -79,6 +81,19 @@ with v1.train.MonitoredTrainingSession(target, is_chief=is_chief, config=config)
     unlimited, = [size for name, size in sizes.items() if "unlimited" in name]
     # Ten buckets would hold ten.
     assert unlimited == keys and keys >= 5
+
+
+def test_modify_graph_converts_outside_of_the_device_function_and_in_a_hook():
+    """The servers are those that variables are on."""
+    alone = run_alone(CONSTANT="1", LAST="10")
+    code = RUN.replace("    plans = convert_graph(v1.get_default_graph(), True)\n", "plans = []\n", 1)
+    for change in (code.replace("plans = []", "plans = []\nmodify_graph_and_start_emb_cache()", 1),
+                   code.replace("save_checkpoint_steps=", "hooks=[GraphModifierHook()], save_checkpoint_steps=").replace(
+                       "import modify", "import GraphModifierHook, modify", 1)):
+        with StockJob(change, ps=2) as job:
+            found = job.run(CONSTANT="1", LAST="10")
+        assert found["ops"]["MxRecPull"] == 2
+        expect_equal(found, alone)
 
 
 COUNTING = """

@@ -19,7 +19,8 @@ from mx_rec.stock.lift import lift
 from mx_rec.stock.nodes import Nodes
 from mx_rec.stock.parts import SavedPlace
 from mx_rec.stock.rows import Rows
-from mx_rec.stock.server_rows import ServerRows, clear_op, refuse_start, update_together
+from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_op, refuse_start,
+                                      update_together)
 from mx_rec.stock.servers import HERE, Servers
 from mx_rec.stock.wiring import forget_variables, on_device, replace_waiting
 from mx_rec.util.stock_tables import StockTables
@@ -130,12 +131,14 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
             found.append((rows, filling))
         logger.info("the variable %s of shape %s is the table %s: %s%s.", plan.name, plan.shape,
                     plan.table, plan.reason, rows.rules.text(options.eviction_unit))
-    update_together(graph, [rows for rows, _ in found if isinstance(rows, ServerRows)])
+    on_servers = [rows for rows, _ in found if isinstance(rows, ServerRows)]
+    update_together(graph, on_servers)
     fused = fuse(graph, [rows for rows, _ in found if not isinstance(rows, ServerRows)])
     done = converted(graph)
     cleared = {}  # type: Dict[str, tf.Operation]
     done.extend(_convert(graph, rows, filling, fused, objects, cleared, servers)
                 for rows, filling in found)
+    bring_to_worker(graph, on_servers, servers)
     setattr(graph, _CONVERTED, done)
     return plans
 

@@ -8,7 +8,7 @@ would start with. Updates make them.
 """
 
 from collections import OrderedDict
-from typing import Any, Dict, FrozenSet, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Sequence, Set, Tuple
 
 import tensorflow as tf
 
@@ -21,7 +21,8 @@ from mx_rec.stock.analysis import StockVariable
 from mx_rec.stock.groups import grouped, origin_of, waiting_of
 from mx_rec.stock.rows import Rows, optimizer_of
 from mx_rec.stock.servers import Servers
-from mx_rec.stock.wiring import in_place_of, on_device, replace_waiting
+from mx_rec.stock.wiring import in_place_of, on_device, replace_waiting, upstream_of
+from mx_rec.tensorflow.names import device as device_module
 from mx_rec.tensorflow.names import resources
 
 
@@ -33,12 +34,16 @@ class ServerRows(Rows):
         plan: What was planned for the variable.
         table: Its table.
         servers: Where it is.
+
+    Attributes:
+        lookups: The ops that give rows.
     """
 
     def __init__(self, graph: tf.Graph, plan: StockVariable, table: Table,
                  servers: Servers) -> None:
         super().__init__(graph, plan, table)
         self.device = servers.worker
+        self.lookups = []  # type: List[tf.Operation]
 
     def look_up(self, op: tf.Operation, trains: bool) -> None:
         """Replaces a gather; it makes no rows."""
@@ -51,7 +56,9 @@ class ServerRows(Rows):
 
     def _find(self, ids: tf.Tensor) -> tf.Tensor:
         found = look_up([self.table], [ids], False, False, 0, False, is_initial=True)
-        return found.embeddings()[0]
+        rows = found.embeddings()[0]
+        self.lookups.append(rows.op)
+        return rows
 
 
 class _Update(NamedTuple):
@@ -155,6 +162,48 @@ def _replace(graph: tf.Graph, group: Sequence[_Update],
         replace_waiting(op, update)
 
 
+def bring_to_worker(graph: tf.Graph, variables: Sequence[ServerRows], servers: Servers) -> None:
+    """Moves what TensorFlow computes beside variables to the worker: their rows are there now.
+
+    TensorFlow sums the gradients of a variable where the variable is, and copies what it has
+    gathered there. Ops with a state, and what an optimizer does with its own numbers, stay.
+
+    Args:
+        graph: The graph.
+        variables: The variables that became tables.
+        servers: Where these are.
+    """
+    names = {name for rows in variables for name in
+             [rows.plan.name] + [slot.variable for slot in rows.plan.slots]}
+    gone = {tf.compat.as_bytes("loc:@" + name) for name in names}
+    spec = device_module.DeviceSpec.from_string(servers.worker)
+    worker = device_module.DeviceSpec(job=spec.job, task=spec.task).to_string()
+    updates = [rows.op(output[0]) for rows in variables for step in rows.plan.updates
+               for output in (step.grad, step.indices)]
+    lookups = [op for rows in variables for op in rows.lookups]
+    for op in upstream_of(updates).union(_downstream(lookups)):
+        # pylint: disable=protected-access
+        if "_class" not in op.node_def.attr or op.op_def.is_stateful \
+                or not gone.issuperset(op.colocation_groups()):
+            continue
+        if any(tensor.dtype._is_ref_dtype for tensor in list(op.inputs) + list(op.outputs)):
+            continue
+        op._clear_attr("_class")
+        op._set_device(worker)
+
+
+def _downstream(ops: Sequence[tf.Operation]) -> Set[tf.Operation]:
+    """Returns ops and all that read what they give."""
+    seen, todo = set(ops), list(ops)
+    while todo:
+        for output in todo.pop().outputs:
+            for consumer in output.consumers():
+                if consumer not in seen:
+                    seen.add(consumer)
+                    todo.append(consumer)
+    return seen
+
+
 def clear_op(table: Table, servers: Servers) -> tf.Operation:
     """Adds the op that empties a table on all of its servers, in the default graph."""
     inits = [one.create for one in _resources_of(table)]
@@ -184,4 +233,4 @@ def refuse_start(table: Table, slot: Any, servers: Servers) -> tf.Operation:
         return tf.raw_ops.Assert(condition=tf.constant(False), data=[tf.constant(text)])
 
 
-__all__ = ["ServerRows", "clear_op", "refuse_start", "update_together"]
+__all__ = ["ServerRows", "bring_to_worker", "clear_op", "refuse_start", "update_together"]

@@ -109,6 +109,11 @@ def sources(starts: Iterable[tf.Operation]) -> FrozenSet[str]:
     return frozenset(op.name for op in _upstream(starts, set(), True) if _SOURCE.match(op.type))
 
 
+def upstream_of(ops: Iterable[tf.Operation]) -> Set[tf.Operation]:
+    """Returns ops and all that they need the data of."""
+    return _upstream(ops, set(), False)
+
+
 def waits_of_copy(tensor: tf.Tensor) -> List[tf.Operation]:
     """Returns what the copies of a variable wait for that a tensor is the last of.
 
