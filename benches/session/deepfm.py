@@ -1,15 +1,22 @@
 """P24: a DeepFM-like model with a table a feature, steps of training from its own pipeline."""
 
+from typing import NamedTuple
+
 import numpy as np
 import tensorflow as tf
 
-from session import measure, workload
+from session import limits, measure, workload
 from session.model import (PEER, RATE, STEP, Model, Side, _first_rows, _layers, blocks,
                            make_arrays)
 from session.sides import CHUNK
 
 # Our tables, looked up by one op.
 MANY = "many"
+# The same model on embeddings that lie ready: no lookup, no update.
+FLOOR = "floor"
+
+# Repetitions of the work that memory has, for each dim.
+REPETITIONS = 40
 
 WORDS = {"u": "uniform ids", "z": "Zipf 1.05 ids"}
 
@@ -25,25 +32,61 @@ def tables(sizes, draw):
     arrays = (arrays[0] - first,) + arrays[1:]
     kinds = [MANY, STEP, PEER]
     sides = [_Side(features, kind) for kind in kinds]
+    floor = _Side(features, FLOOR)
     try:
-        for side in sides:
+        for side in sides + [floor]:
             side.start(arrays)
         losses = np.array([[side.step() for _ in range(4)] for side in sides])
         for side, found in zip(sides, losses):
             measure.agree("losses of %s and %s" % (side.kind, kinds[-1]), found, losses[-1], 2e-6)
-        times = blocks(features, sides)
+        times = blocks(features, sides + [floor])
     finally:
+        floor.session.close()
         for side in sides:
             side.session.close()
     peer = "52 embedding_lookup, LazyAdam on dense variables"
     forms = (("", "sparse_lookup_many"), (" one", "a sparse_lookup a table"))
-    return [
+    figures = [
         measure.figure(
             "P24 %s%s" % (draw, mark), "DeepFM step, %s, %s" % (words, WORDS[draw]), ours, times[2],
             2.5, True, peer
         )
         for (mark, words), ours in zip(forms, times)
     ]
+    works = [_Work(arrays[0], features.range, dim) for dim in (features.dim, 1)]
+    memory = sum(work.times for work in works)
+    whole = _Whole(sum(work.lines for work in works), sum(work.bytes for work in works))
+    return [measure.with_limit(item, whole, times[3], memory) for item in figures]
+
+
+class _Whole(NamedTuple):
+    """What the lookups and updates of a step move: cache lines at random places, and bytes."""
+
+    lines: int
+    bytes: int
+
+
+class _Work:
+    """The lookups and updates of one part of the model at places that need no search.
+
+    Args:
+        ids: int64 (batches, batch, columns).
+        rows: ids of a column.
+        dim: columns of an embedding.
+
+    Attributes:
+        times: milliseconds (2, REPETITIONS): with an index, and as if ids were places.
+        lines, bytes: what a step moves, as in `limits.Limit`.
+    """
+
+    def __init__(self, ids, rows, dim):
+        with limits.Limit(ids.transpose(0, 2, 1), rows, dim, "read,update") as limit:
+            self.lines, self.bytes = limit.lines, limit.bytes
+            found = [
+                [float(side(at % len(ids))) for side in limit.sides]
+                for at in range(REPETITIONS)
+            ]
+        self.times = np.array(found).T
 
 
 class _Side(Side):
@@ -72,6 +115,9 @@ class _Side(Side):
         if self.kind == PEER:
             found = self._dense_features(columns)
             sparse = tf.contrib.opt.LazyAdamOptimizer(RATE)
+        elif self.kind == FLOOR:
+            found = self._ready_features(columns)
+            sparse = _NoUpdate()
         else:
             from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
@@ -93,6 +139,17 @@ class _Side(Side):
             sparse.apply_gradients(zip(gradients[:count], sparse_variables)),
             dense.apply_gradients(zip(gradients[count:], variables)),
         ]
+
+    def _ready_features(self, columns):
+        """Embeddings of both parts that no id decides about; a step reads the ids."""
+        self._fill = [tf.no_op()]
+        variables = [
+            tf.Variable(tf.zeros([self._model.batch, len(columns) * dim]), use_resource=True)
+            for dim in (self._model.dim, 1)
+        ]
+        with tf.control_dependencies([tf.add_n(columns)]):
+            parts = [variable.read_value() for variable in variables]
+        return parts, parts[0], parts[1]
 
     def _dense_features(self, columns):
         """Variables, and the embeddings of both parts side by side."""
@@ -150,3 +207,11 @@ class _Side(Side):
                 parts.append(tf.concat(rows, 1))
             variables += [one.variable for one in own]
         return variables, parts[0], parts[1]
+
+
+class _NoUpdate:
+    """An optimizer that computes gradients and does nothing with them."""
+
+    def apply_gradients(self, pairs):
+        """The op that computes the gradients of all pairs."""
+        return tf.group(*[gradient for gradient, _ in pairs])
