@@ -308,8 +308,12 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
             part = together.get(node.name)
             plan = _plan_variable(nodes, node, shape, options, trains, known_parts, has_saver,
                                   shape[0] if part is None else part.whole)
+            if (placement.job or part is not None) and thresholds_of(options, node.name)[0] >= 0:
+                raise Stays("it has an access_threshold, which tables of unchanged models do not "
+                            "have on parameter servers" if placement.job else "it has an "
+                            "access_threshold, and its parts share a table in the checkpoint")
             if placement.job:
-                plan = _on_servers(plan, options)
+                plan = _on_servers(plan)
             slots.update(slot.variable for slot in plan.slots)
         except Stays as why:
             plan = _staying(node.name, shape, str(why))
@@ -331,11 +335,8 @@ def _check_place(node: Any, placement: Placement, is_odd_part: bool) -> None:
         raise Stays("its parts are not cut along the first dimension")
 
 
-def _on_servers(plan: StockVariable, options: StockTables) -> StockVariable:
+def _on_servers(plan: StockVariable) -> StockVariable:
     """Returns the plan of a variable on parameter servers."""
-    if thresholds_of(options, plan.name)[0] >= 0:
-        raise Stays("it has an access_threshold, which tables of unchanged models do not have on "
-                    "parameter servers")
     return plan._replace(on_servers=True, pieces=None, reason="{}, on parameter servers".format(
         plan.reason.replace(_FUSED, "")))
 

@@ -214,8 +214,12 @@ def clear_op(table: Table, servers: Servers) -> tf.Operation:
 
 def _resources_of(table: Table) -> List[Any]:
     """Returns what TensorFlow knows of the parts of a table of the default graph."""
-    config = "{}//table/part_".format(table.variable.op.name)
-    return [one for one in resources.shared_resources() if one.handle.name.startswith(config)]
+    # The op of the table may have another name than its scope: the variable has that.
+    scope = table.variable.op.inputs[0].op.name.rpartition("/")[0]
+    found = [one for one in resources.shared_resources()
+             if one.handle.name.startswith(scope + "/part_")]
+    assert found, scope
+    return found
 
 
 def refuse_start(table: Table, slot: Any, servers: Servers) -> tf.Operation:
