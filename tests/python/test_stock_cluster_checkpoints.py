@@ -66,9 +66,20 @@ def test_parts_of_a_variable_are_found_in_any_number_of_parts(tmp_path):
     found = trained(2, tmp_path, 0, 2, PARTS="3", **variables)
     assert os.listdir(str(tmp_path / "sparse-model.ckpt-2"))
     found = trained(1, tmp_path, 2, 4, PARTS="2", **variables)
+    # An Estimator's training and evaluation tell what the checkpoint has: then it is one table in one process, too.
+    code = RUN.replace("convert_graph(v1.get_default_graph(), True)", """convert_graph(
+        v1.get_default_graph(), True, saved_tables(tf.train.latest_checkpoint(os.environ["CHECKPOINTS"])), histories={})""")
+    code = "from mx_rec.saver.dense import saved_tables\n" + code
+    found = run_alone(code, CHECKPOINTS=str(tmp_path), FIRST="4", LAST="6", OPTIMIZER="ftrl", CLIP="1", PARTS="2", **variables)
+    assert all("with all 2 parts in one table" in found["plans"]["items/part_%d" % part][1] for part in range(2))
+    # With a threshold it goes back to variables.
+    threshold = "StockTables(least_rows=5, access_threshold={'items': 2, '.*': None})"
+    found = run_alone(code, CHECKPOINTS=str(tmp_path), FIRST="6", LAST="7", OPTIMIZER="ftrl", CLIP="1", PARTS="2",
+                      STOCK=threshold, **variables)
+    assert "its parts share a table" in found["plans"]["items/part_1"][1]
     # Variables of parts, and one variable.
-    found = trained(2, tmp_path, 4, 6, PARTS="4", STOCK="None", **variables)
-    found = trained(3, tmp_path, 6, 10, PARTS="2", **variables)
+    trained(2, tmp_path, 7, 8, PARTS="4", STOCK="None", **variables)
+    found = trained(3, tmp_path, 8, 10, PARTS="2", **variables)
     expect_rows(found, whole)
 
 
@@ -95,6 +106,19 @@ def test_a_second_job_on_living_servers_begins_with_new_rows():
         first, second = job.run(), job.run()
     expect_equal(first, alone)
     assert first["rows"] == second["rows"] and first["losses"] == second["losses"]
+
+
+def test_initializers_that_were_made_before_the_conversion_empty_the_tables():
+    """As a script's own Scaffold has them; nothing else initializes the tables then."""
+    alone = run_alone(LAST="8")
+    code = RUN.replace("    plans = convert_graph", """    early = v1.train.Scaffold(
+        init_op=v1.global_variables_initializer(), ready_op=v1.report_uninitialized_variables(),
+        ready_for_local_init_op=tf.constant([], tf.string))
+    plans = convert_graph""").replace("save_checkpoint_steps=", "scaffold=early, save_checkpoint_steps=")
+    with StockJob(code, ps=2, LAST="8") as job:
+        first, second = job.run(), job.run()
+    expect_equal(first, alone)
+    assert first["rows"] == second["rows"]
 
 
 LONG = RUN.replace("    print(json", "    print('done', flush=True)\n    print(json").replace(

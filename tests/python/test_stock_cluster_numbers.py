@@ -116,12 +116,13 @@ with v1.train.MonitoredTrainingSession(target, is_chief=is_chief, config=config,
     random = np.random.RandomState(index)
     for _ in range(150):
         sess.run(train, {ids: random.randint(0, 50, 20)})
+    sess.run(train, {ids: []})
     if index:
         print("done")
     else:
         # All steps of the other worker are counted.
         end = time.time() + 60
-        while sess.run(step) < 300 and time.time() < end:
+        while sess.run(step) < 302 and time.time() < end:
             time.sleep(0.05)
         print(json.dumps([int(sess.run(step))] + [value.tolist() for value in sess.run(every)]))
 """
@@ -141,6 +142,23 @@ def test_no_update_of_several_workers_is_lost():
         job.start("worker", 1)
         assert job.finish("worker", 1).strip() == "done"
         steps, counted, others = json.loads(job.finish("worker", 0))
-    assert steps == 300
+    assert steps == 302
     np.testing.assert_array_equal(counted, np.stack([wanted, wanted], 1))
     np.testing.assert_array_equal(others, other[:, None])
+
+
+def test_synchronous_training_averages_as_tensorflow_does():
+    """SyncReplicasOptimizer hands the gradients on, and its chief updates the tables; one worker is one process."""
+    code = MODEL.replace('    train = optimizer.apply_gradients(pairs, global_step=step)\n', """
+    hooks = []
+    if cluster is not None:
+        optimizer = v1.train.SyncReplicasOptimizer(optimizer, 1, 1)
+        hooks.append(optimizer.make_session_run_hook(is_chief, num_tokens=0))
+    train = optimizer.apply_gradients(pairs, global_step=step)
+""") + RUN[len(MODEL):].replace("save_checkpoint_steps=", "hooks=hooks, save_checkpoint_steps=")
+    for optimizer in ("adagrad", "lazy_adam"):
+        alone = run_alone(code, OPTIMIZER=optimizer, LAST="12")
+        with StockJob(code, ps=2) as job:
+            found = job.run(OPTIMIZER=optimizer, LAST="12")
+        assert tables(found) == ["deep/users", "items"]
+        expect_equal(found, alone)

@@ -114,18 +114,40 @@ def setter(ps_device="/job:ps"):
 
 @pytest.mark.parametrize("is_inside", [False, True])
 @pytest.mark.parametrize("ps_device", ["/job:ps", "/job:servers"])
-def test_variables_on_parameter_servers_stay(v1, graph, ps_device, is_inside):
+def test_variables_on_parameter_servers_become_tables_there_and_others_stay(v1, graph, ps_device, is_inside):
     from mx_rec.stock.select import convert_graph
 
+    with v1.device("/job:worker/task:0"):
+        train(v1, v1.reduce_sum(v1.gather(variable(v1, "local"), [1])))
     with v1.device(setter(ps_device)):
         train(v1, v1.reduce_sum(v1.gather(variable(v1), [1])))
         if is_inside:
-            assert convert_graph(graph, True) == []
-    with v1.device("/job:worker/task:0"):
-        train(v1, v1.reduce_sum(v1.gather(variable(v1, "local"), [1])))
-    for name in ("w", "local"):
-        plan = plan_of(graph, name)
-        assert not plan.converts and "variables on %s/task:0" % ps_device in plan.reason
+            plans = convert_graph(graph, True)
+    if not is_inside:
+        plans = convert_graph(graph, True)
+    on_server, local = [next(plan for plan in plans if plan.name == name) for name in ("w", "local")]
+    assert on_server.converts and on_server.on_servers and "on parameter servers" in on_server.reason
+    assert not local.converts and "not on a parameter server" in local.reason
+    # Outside of the device function the servers are those up to the last with a variable.
+    made = {op.device for op in graph.get_operations() if op.type == "MxRecPartInit"}
+    assert made == {ps_device + "/task:%d/device:CPU:0" % task for task in range(2 if is_inside else 1)}
+    assert {op.device for op in graph.get_operations() if op.type == "MxRecStitch"} == {
+        "/job:worker/task:0/device:CPU:0"}
+
+
+@pytest.mark.parametrize("option", ["servers", "use_dynamic_expansion", "is_incremental_checkpoint"])
+def test_variables_on_parameter_servers_stay_with_settings_that_tables_there_have_not(v1, graph, option, monkeypatch):
+    from mx_rec.stock import select
+    from mx_rec.util.settings import Settings
+
+    with v1.device(setter()):
+        train(v1, v1.reduce_sum(v1.gather(variable(v1), [1])))
+        options = select.options_of_process()
+        if option == "servers":
+            monkeypatch.setattr(select, "options_of_process", lambda: options._replace(servers=False))
+        else:
+            monkeypatch.setattr(Settings, option, True)
+        assert select.convert_graph(graph, True) == []
     assert not [op.type for op in graph.get_operations() if op.type.startswith("MxRec")]
 
 

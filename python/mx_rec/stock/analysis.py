@@ -14,7 +14,7 @@ import tensorflow as tf
 from mx_rec.constants.constants import MAX_EMBEDDING_SIZE, MAX_VOCABULARY_SIZE
 from mx_rec.stock import updates as forms
 from mx_rec.stock.adam import AdamStep, adam_steps
-from mx_rec.stock.fused import Piece, pieces_of
+from mx_rec.stock.fused import Piece, gradients_of, pieces_of
 from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
 from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
 from mx_rec.stock.parts import (Part, Placement, SavedPlace, are_together, parts_of,
@@ -83,6 +83,8 @@ class StockVariable(NamedTuple):
         ids: What becomes of the limits of its ids; no text where nothing was asked for.
         part: Of a partitioned variable whose parts share a table: which part it is.
         on_servers: Whether the table is on parameter servers.
+        gradients: The gradients that the one update sums, by lookup, as pieces without bags; None
+            if it sums others.
     """
 
     name: str
@@ -103,6 +105,7 @@ class StockVariable(NamedTuple):
     ids: IdLimits = IdLimits(False, "")
     part: Optional[Part] = None
     on_servers: bool = False
+    gradients: Optional[List[Piece]] = None
 
     @property
     def first(self) -> int:
@@ -308,8 +311,12 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
             part = together.get(node.name)
             plan = _plan_variable(nodes, node, shape, options, trains, known_parts, has_saver,
                                   shape[0] if part is None else part.whole)
+            if (placement.job or part is not None) and thresholds_of(options, node.name)[0] >= 0:
+                raise Stays("it has an access_threshold, which tables of unchanged models do not "
+                            "have on parameter servers" if placement.job else "it has an "
+                            "access_threshold, and its parts share a table in the checkpoint")
             if placement.job:
-                plan = _on_servers(plan, options)
+                plan = _on_servers(plan)
             slots.update(slot.variable for slot in plan.slots)
         except Stays as why:
             plan = _staying(node.name, shape, str(why))
@@ -331,11 +338,8 @@ def _check_place(node: Any, placement: Placement, is_odd_part: bool) -> None:
         raise Stays("its parts are not cut along the first dimension")
 
 
-def _on_servers(plan: StockVariable, options: StockTables) -> StockVariable:
+def _on_servers(plan: StockVariable) -> StockVariable:
     """Returns the plan of a variable on parameter servers."""
-    if thresholds_of(options, plan.name)[0] >= 0:
-        raise Stays("it has an access_threshold, which tables of unchanged models do not have on "
-                    "parameter servers")
     return plan._replace(on_servers=True, pieces=None, reason="{}, on parameter servers".format(
         plan.reason.replace(_FUSED, "")))
 
@@ -440,7 +444,9 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         reads=[read.name for read in uses.reads], shapes=[one.name for one in uses.shapes],
         states=[one.name for one in uses.states],
         updates=uses.steps(), kind=kind, slots=slots,
-        assigns=assigns, pieces=_pieces(uses))
+        assigns=assigns, pieces=_pieces(uses),
+        gradients=gradients_of(nodes, uses.steps()[0], uses.gathers)
+        if len(uses.steps()) == 1 else None)
 
 
 def _pieces(uses: _Uses) -> Optional[List[Piece]]:

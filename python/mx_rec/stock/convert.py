@@ -19,8 +19,8 @@ from mx_rec.stock.lift import lift
 from mx_rec.stock.nodes import Nodes
 from mx_rec.stock.parts import SavedPlace
 from mx_rec.stock.rows import Rows
-from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_op, refuse_start,
-                                      update_together)
+from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_op,
+                                      look_up_together, refuse_start, update_together)
 from mx_rec.stock.servers import HERE, Servers
 from mx_rec.stock.wiring import forget_variables, on_device, replace_waiting
 from mx_rec.util.stock_tables import StockTables
@@ -132,6 +132,7 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
         logger.info("the variable %s of shape %s is the table %s: %s%s.", plan.name, plan.shape,
                     plan.table, plan.reason, rows.rules.text(options.eviction_unit))
     on_servers = [rows for rows, _ in found if isinstance(rows, ServerRows)]
+    look_up_together(on_servers)
     update_together(graph, on_servers)
     fused = fuse(graph, [rows for rows, _ in found if not isinstance(rows, ServerRows)])
     done = converted(graph)
@@ -244,7 +245,7 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
         rows.shape(graph.get_operation_by_name(name))
     for name in plan.states:
         rows.state(graph.get_operation_by_name(name))
-    for lookup in plan.lookups:
+    for lookup in () if plan.on_servers else plan.lookups:
         if lookup.node not in fused.get(plan.name, ()):
             rows.look_up(graph.get_operation_by_name(lookup.node), lookup.trains)
     rows.end()

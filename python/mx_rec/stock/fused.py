@@ -62,30 +62,64 @@ def pieces_of(nodes: Nodes, step: Step, gathers: Sequence[Any]) -> Optional[List
         The lookups, in the order in which their gradients are added; None if anything else stands
         between.
     """
-    unique = _behind(nodes, step.indices)
-    summed = _behind(nodes, step.grad)
-    if not _is(nodes, unique, ("Unique",), 0) or not _is(nodes, summed, ("UnsortedSegmentSum",), 0):
+    if step.sums:
         return None
-    if nodes.inputs[summed[0]][1] != (unique[0], 1):
+    pieces = []  # type: List[Piece]
+    for gather, ids, value in _gradients(nodes, step, gathers) or ():
+        piece = _piece(nodes, gather, ids, value)
+        if piece is None:
+            return None
+        pieces.append(piece)
+    if not pieces:
         return None
-    values = _parts(nodes, nodes.inputs[summed[0]][0])
-    rows = _parts(nodes, nodes.inputs[unique[0]][0])
+    return pieces if len({piece.gather for piece in pieces}) == len(pieces) else None
+
+
+def gradients_of(nodes: Nodes, step: Step, gathers: Sequence[Any]) -> Optional[List[Piece]]:
+    """Finds the gradients of rows that an update sums, whatever was done to them before.
+
+    Args:
+        nodes: The graph.
+        step: A sparse update.
+        gathers: The gathers of its variable.
+
+    Returns:
+        For each gather the gradients of the rows of its ids, in the order of the ids; None if
+        anything else is summed.
+    """
+    found = _gradients(nodes, step, gathers) or []
+    pieces = [Piece(gather.name, value, None) for gather, _, value in found]
+    return pieces if pieces and len({piece.gather for piece in pieces}) == len(pieces) else None
+
+
+def _gradients(nodes: Nodes, step: Step,
+               gathers: Sequence[Any]) -> Optional[List[Tuple[Any, Output, Output]]]:
+    """Returns gathers, their ids, and the gradients of their rows; None if it is not these."""
+    if step.sums:
+        values, rows = _parts(nodes, step.grad), _parts(nodes, step.indices)
+    else:
+        unique = _behind(nodes, step.indices)
+        summed = _behind(nodes, step.grad)
+        if not _is(nodes, unique, ("Unique",), 0) \
+                or not _is(nodes, summed, ("UnsortedSegmentSum",), 0):
+            return None
+        if nodes.inputs[summed[0]][1] != (unique[0], 1):
+            return None
+        values = _parts(nodes, nodes.inputs[summed[0]][0])
+        rows = _parts(nodes, nodes.inputs[unique[0]][0])
     if values is None or rows is None or len(values) != len(rows):
         return None
     by_ids = {}  # type: Any
     for gather in gathers:
         by_ids.setdefault(_behind(nodes, nodes.inputs[gather.name][1]), []).append(gather)
-    pieces = []  # type: List[Piece]
+    found = []  # type: List[Tuple[Any, Output, Output]]
     for value, row in zip(values, rows):
         ids = _behind(nodes, row, _PASS + ("Reshape",))
         # Of two gathers by one tensor it does not show which one a gradient is of.
         if len(by_ids.get(ids, ())) != 1:
             return None
-        piece = _piece(nodes, by_ids[ids][0], ids, value)
-        if piece is None:
-            return None
-        pieces.append(piece)
-    return pieces if len({piece.gather for piece in pieces}) == len(pieces) else None
+        found.append((by_ids[ids][0], ids, value))
+    return found
 
 
 def _piece(nodes: Nodes, gather: Any, ids: Output, value: Output) -> Optional[Piece]:
@@ -262,4 +296,4 @@ def _is(nodes: Nodes, output: Output, kinds: Sequence[str], place: int) -> bool:
     return node is not None and node.op in kinds and output[1] == place
 
 
-__all__ = ["SHAPES", "Bags", "Piece", "pieces_of"]
+__all__ = ["SHAPES", "Bags", "Piece", "gradients_of", "pieces_of"]

@@ -1,27 +1,31 @@
 """Puts ops of a table on parameter servers in the place of the ops of one variable.
 
     gather --> ids checked --> MxRecDistinctSplit --> MxRecPull on each server --> MxRecStitch
-    sparse updates of one optimizer --> one MxRecPush<Optimizer> on each server
+    gradients of rows --> MxRecReduce, by the lookup's keys --> one MxRecPush<Optimizer> on each
+    server for all updates by one optimizer; other updates have a MxRecDistinctSplit of their own
 
 What TensorFlow has between them stays. Lookups make no rows: keys without one read as what theirs
 would start with. Updates make them.
 """
 
 from collections import OrderedDict
-from typing import Any, Dict, FrozenSet, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Sequence, Set, Tuple
 
 import tensorflow as tf
 
-from mx_rec.cluster.lookups import look_up
+from mx_rec.cluster.lookups import Found, look_up
 from mx_rec.cluster.updates import Rows as Gradients
 from mx_rec.cluster.updates import push
 from mx_rec.core.table import Table
+from mx_rec.ops import library
 from mx_rec.stock import updates as forms
 from mx_rec.stock.analysis import StockVariable
+from mx_rec.stock.fused import Piece
 from mx_rec.stock.groups import grouped, origin_of, waiting_of
 from mx_rec.stock.rows import Rows, optimizer_of
 from mx_rec.stock.servers import Servers
-from mx_rec.stock.wiring import in_place_of, on_device, replace_waiting, upstream_of
+from mx_rec.stock.wiring import (in_place_of, on_device, replace_waiting, upstream_of,
+                                 waits_between)
 from mx_rec.tensorflow.names import device as device_module
 from mx_rec.tensorflow.names import resources
 
@@ -37,6 +41,7 @@ class ServerRows(Rows):
 
     Attributes:
         lookups: The ops that give rows.
+        found: What the lookups in the place of gathers found, by the names of these.
     """
 
     def __init__(self, graph: tf.Graph, plan: StockVariable, table: Table,
@@ -44,10 +49,14 @@ class ServerRows(Rows):
         super().__init__(graph, plan, table)
         self.device = servers.worker
         self.lookups = []  # type: List[tf.Operation]
+        self.found = {}  # type: Dict[str, Found]
+        self._last = None  # type: Any
 
     def look_up(self, op: tf.Operation, trains: bool) -> None:
         """Replaces a gather; it makes no rows."""
+        name = op.name
         super().look_up(op, False)
+        self.found[name] = self._last
 
     def is_ready(self) -> tf.Tensor:
         """Returns whether all parts of the table can be used."""
@@ -55,8 +64,8 @@ class ServerRows(Rows):
         return tf.reduce_all(tf.stack(states), name="is_initialized")
 
     def _find(self, ids: tf.Tensor) -> tf.Tensor:
-        found = look_up([self.table], [ids], False, False, 0, False, is_initial=True)
-        rows = found.embeddings()[0]
+        self._last = look_up([self.table], [ids], False, False, 0, False, is_initial=True)
+        rows = self._last.embeddings()[0]
         self.lookups.append(rows.op)
         return rows
 
@@ -73,6 +82,11 @@ class _Update(NamedTuple):
     rows: ServerRows
     at: int
     waits: List[tf.Operation]
+
+    @property
+    def pieces(self) -> List[Piece]:
+        """The gradients of lookups that it sums, none if it sums others."""
+        return self.rows.plan.gradients or []
 
     @property
     def step(self) -> forms.Step:
@@ -104,6 +118,18 @@ class _Update(NamedTuple):
                          for name in waiting_of(self.ops()))
 
 
+def look_up_together(variables: Sequence[ServerRows]) -> None:
+    """Replaces the gathers of variables.
+
+    Args:
+        variables: The variables.
+    """
+    for rows in variables:
+        # Later ones are replaced in the order of the graph, as they may need earlier ones.
+        for lookup in rows.plan.lookups:
+            rows.look_up(rows.op(lookup.node), lookup.trains)
+
+
 def _group_of(op: tf.Operation) -> tf.Operation:
     """Returns the op that tf.group has made, for its ops of one device each, others as they are."""
     waiting = op._control_outputs  # pylint: disable=protected-access
@@ -126,6 +152,12 @@ def update_together(graph: tf.Graph, variables: Sequence[ServerRows]) -> None:
         for at, step in enumerate(rows.plan.updates):
             waits = [wait for name in step.ops for wait in rows.op(name).control_inputs
                      if wait.name not in step.ops]
+            if rows.plan.gradients:
+                # Nothing of what TensorFlow has between these and the update runs.
+                first = [rows.tensor(piece.grad) for piece in rows.plan.gradients]
+                first += [tensor for piece in rows.plan.gradients
+                          for tensor in rows.found[piece.gather].keys]
+                waits += waits_between([rows.tensor(step.grad), rows.tensor(step.indices)], first)
             updates.append(_Update(rows, at, waits))
     # What other members may have noted to wait for, before it was replaced.
     instead = {}  # type: Dict[tf.Operation, tf.Operation]
@@ -143,14 +175,7 @@ def _replace(graph: tf.Graph, group: Sequence[_Update],
     with in_place_of(ops[0], waits, [op.name for op in ops], scope, first.rows.device):
         by_table = OrderedDict()  # type: Dict[Any, List[Gradients]]
         for one in group:
-            rows, step = one.rows, one.step
-            keys = rows.checked_ids(tf.reshape(rows.tensor(step.indices), [-1]))
-            grad = tf.reshape(rows.tensor(step.grad), [-1, rows.plan.dim], name="grad")
-            if step.kind == forms.ADD and not step.subtracts:
-                grad = tf.negative(grad)
-            variable = rows.table.variable.op.outputs[0]
-            by_table.setdefault(rows.table.table_name, []).append(
-                (variable, tf.cast(keys, tf.int64), grad))
+            by_table.setdefault(one.rows.table.table_name, []).extend(_gradients(one))
         optimizer, numbers, attributes = optimizer_of(
             first.step, first.rows.numbers(first.step), first.rows.initial())
         pushes = push("mx_rec_apply_" + optimizer, list(by_table.values()), numbers, attributes,
@@ -160,6 +185,27 @@ def _replace(graph: tf.Graph, group: Sequence[_Update],
     for op in ops:
         instead[op] = update
         replace_waiting(op, update)
+    for one in group:
+        for output in (one.step.grad, one.step.indices) if one.pieces else ():
+            graph.prevent_feeding(one.rows.tensor(output))
+
+
+def _gradients(update: _Update) -> Iterable[Gradients]:
+    """Adds the ops that sum the gradients of an update by key, as they are pushed."""
+    rows, step = update.rows, update.step
+    variable, dim = rows.table.variable.op.outputs[0], rows.plan.dim
+    is_added = step.kind == forms.ADD and not step.subtracts
+    for piece in update.pieces:
+        # By the keys of the lookup, whose request is where its rows came from.
+        found = rows.found[piece.gather]
+        keys, places = found.keys[0], found.places[0]
+        grad = tf.reshape(rows.tensor(piece.grad), tf.concat([tf.shape(places), [dim]], 0))
+        summed = library().mx_rec_reduce(tf.negative(grad) if is_added else grad, places, keys)
+        yield variable, keys, summed
+    if not update.pieces:
+        keys = rows.checked_ids(tf.reshape(rows.tensor(step.indices), [-1]))
+        grad = tf.reshape(rows.tensor(step.grad), [-1, dim], name="grad")
+        yield variable, tf.cast(keys, tf.int64), tf.negative(grad) if is_added else grad
 
 
 def bring_to_worker(graph: tf.Graph, variables: Sequence[ServerRows], servers: Servers) -> None:
@@ -214,8 +260,12 @@ def clear_op(table: Table, servers: Servers) -> tf.Operation:
 
 def _resources_of(table: Table) -> List[Any]:
     """Returns what TensorFlow knows of the parts of a table of the default graph."""
-    config = "{}//table/part_".format(table.variable.op.name)
-    return [one for one in resources.shared_resources() if one.handle.name.startswith(config)]
+    # The op of the table may have another name than its scope: the variable has that.
+    scope = table.variable.op.inputs[0].op.name.rpartition("/")[0]
+    found = [one for one in resources.shared_resources()
+             if one.handle.name.startswith(scope + "/part_")]
+    assert found, scope
+    return found
 
 
 def refuse_start(table: Table, slot: Any, servers: Servers) -> tf.Operation:
