@@ -5,23 +5,26 @@ a table what the graph has as a variable: it is written out, row by row.
 """
 
 import contextlib
+import json
 import os
 import shutil
 import tempfile
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
 
 from mx_rec.checkpoint import tables
+from mx_rec.core.table import scope_of
 from mx_rec.core.table_variable import is_table_variable
+from mx_rec.ops import library
 from mx_rec.saver.chains import chain_of
 from mx_rec.saver.commit import listed_tables
 from mx_rec.saver.remote import directory_of, local_copy
 from mx_rec.stock.admission import SavedHistory
 from mx_rec.stock.analysis import StockVariable, plan_variables, table_name
 from mx_rec.stock.convert import Slice, make_table, saved_slices
-from mx_rec.stock.dense import dense_value, fill, make_filling
+from mx_rec.stock.dense import CHUNK, dense_value, fill, make_filling
 from mx_rec.util.log import logger
 from mx_rec.util.stock_tables import StockTables
 
@@ -45,14 +48,18 @@ def saved_histories(checkpoint: str) -> Dict[str, SavedHistory]:
     directory = directory_of(checkpoint)
     found = {}  # type: Dict[str, SavedHistory]
     for name in saved_tables(checkpoint):
-        history = _history(os.path.join(directory, name))
+        history = history_of(os.path.join(directory, name))
         if history is not None:
             found[name] = history
     return found
 
 
-def _history(path: str) -> Optional[SavedHistory]:
-    """Returns the admission history of a saved table, None if it has none."""
+def history_of(path: str) -> Optional[SavedHistory]:
+    """Returns the admission history of a saved table, None if it has none.
+
+    Args:
+        path: The table's directory.
+    """
     files = [os.path.join(path, name) for name in ("table_2_thresh", "hist_rec")]
     if not all(os.path.isfile(file) for file in files):
         return None
@@ -64,7 +71,7 @@ def _history(path: str) -> Optional[SavedHistory]:
 
 def _refused(path: str, count: int) -> np.ndarray:
     """Returns which of the keys 0, 1, ... training refuses, bool (count)."""
-    history = _history(path)
+    history = history_of(path)
     if history is None or history.access <= 1:
         return np.zeros(count, bool)
     known = np.fromfile(os.path.join(path, "hist_rec"), "<i8")[1:].reshape(-1, 3)
@@ -275,6 +282,16 @@ def _write(wanted: Sequence[_Wanted], checkpoint: str, directory: str, prefix: s
             values.append((place.name, place.spec, slot.reshape(one.plan.shape)))
         logger.info("the variable %s takes the rows of the table %s of %s.", one.saved.name,
                     one.plan.table, directory)
+    write_checkpoint(values, prefix)
+
+
+def write_checkpoint(values: Sequence[Tuple[str, str, np.ndarray]], prefix: str) -> None:
+    """Writes a checkpoint of variables.
+
+    Args:
+        values: Names, specs of parts as TensorFlow's savers write them or "", and values.
+        prefix: Its prefix.
+    """
     with tf.Graph().as_default(), tf.device("/cpu:0"):
         inputs = [tf.compat.v1.placeholder(value.dtype.type if value.dtype != object else tf.string,
                                            value.shape) for _, _, value in values]
@@ -294,36 +311,80 @@ def _alone() -> tf.compat.v1.ConfigProto:
 def _values(one: _Wanted, directory: str) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
     """Returns the rows of a table and its slots as variables have them."""
     count = one.plan.shape[0]
+    rows, slots = saved_rows(
+        directory, one.plan.table, count, lambda described: _initial_rows(one, count, described),
+        {slot.name: slot.initial for slot in one.plan.slots})
+    if not one.plan.updates:
+        # Evaluation and prediction give what a table gives; a training admits every row.
+        for link in chain_of(directory)[-1:]:
+            rows[_refused(os.path.join(link, one.plan.table), count)] = 0
+    return rows, slots
+
+
+def saved_rows(directory: str, table: str, count: int, initial_rows: Callable[[Any], np.ndarray],
+               starts: Dict[str, float]) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
+    """Reads a table as a variable has its rows.
+
+    Args:
+        directory: That of the checkpoint's tables, or its last delta.
+        table: Name of the table.
+        count: Rows of the variable.
+        initial_rows: Takes what is on disk (checkpoint.tables.describe) and gives the rows that
+            were never made, float32 (count, dim).
+        starts: What the slots that are wanted start at, by name.
+
+    Returns:
+        float32 (count, dim), and the same of each slot that is there.
+
+    Raises:
+        tf.errors.DataLossError: If the table's files are damaged.
+        ValueError: If it has a key that the variable has not.
+    """
     rows = None  # type: Optional[np.ndarray]
     slots = {}  # type: Dict[str, np.ndarray]
-    starts = {slot.name: slot.initial for slot in one.plan.slots}
     for link in chain_of(directory):
-        path = os.path.join(link, one.plan.table)
-        described = _described(one.plan.table, path)
+        path = os.path.join(link, table)
+        described = _described(table, path)
         if rows is None:
-            initial = _initial_rows(one, count, described)
+            initial = initial_rows(described)
             rows = initial.copy()
         removed = _read(path, "removed", "<i8")
         keys = _read(path, "key", "<i8")
         for changed in (removed, keys):
             if len(changed) and not (0 <= changed.min() and changed.max() < count):
                 raise ValueError("the table {!r} has the key {} and so is no variable of {} "
-                                 "rows.".format(one.plan.table, changed.max(), count))
+                                 "rows.".format(table, changed.max(), count))
         if len(removed):
             # Evicted: what comes back starts again.
             rows[removed] = initial[removed]
             for name, values in slots.items():
                 values[removed] = starts[name]
         rows[keys] = _read(path, "embedding", "<f4").reshape(len(keys), -1)
-        for slot in one.plan.slots:
-            if any(slot.name == other["name"] for other in described["slots"]):
-                values = slots.setdefault(slot.name, np.full(rows.shape, slot.initial, np.float32))
-                values[keys] = _read(path, slot.name, "<f4").reshape(len(keys), -1)
+        for name, start in starts.items():
+            if any(name == other["name"] for other in described["slots"]):
+                values = slots.setdefault(name, np.full(rows.shape, start, np.float32))
+                values[keys] = _read(path, name, "<f4").reshape(len(keys), -1)
     assert rows is not None
-    if not one.plan.updates:
-        # Evaluation and prediction give what a table gives; a training admits every row.
-        rows[_refused(path, count)] = 0
     return rows, slots
+
+
+def initial_rows(config: Dict[str, Any]) -> np.ndarray:
+    """Returns the rows that a table makes, float32 (capacity, dim).
+
+    Args:
+        config: The configuration that is saved with the table (checkpoint.tables.describe).
+    """
+    count = int(config["capacity"])
+    plain = {name: value for name, value in config.items() if name not in ("tier", "track_changes")}
+    text = np.frombuffer(json.dumps(plain).encode("utf-8"), np.uint8)
+    with tf.Graph().as_default(), tf.device("/cpu:0"):
+        like = tf.zeros([0, int(config["dim"])])
+        _, handle = library().mx_rec_table(tf.constant(text), like, name=scope_of(config["name"]))
+        keys = tf.compat.v1.placeholder(tf.int64, [None])
+        found = library().mx_rec_find_initial(handle, like, keys)
+        with tf.compat.v1.Session(config=_alone()) as session:
+            return np.concatenate([session.run(found, {keys: np.arange(
+                first, min(first + CHUNK, count))}) for first in range(0, count, CHUNK)])
 
 
 def _described(name: str, path: str) -> Any:

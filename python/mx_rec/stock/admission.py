@@ -1,6 +1,6 @@
 """Admission and eviction of the tables of unchanged models: what is counted, and by which clock."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -150,6 +150,22 @@ def _clock(graph: tf.Graph, unit: str) -> tf.Tensor:
             found = tf.cast(tf.timestamp(), tf.int64)
     setattr(graph, _CLOCK, found)
     return found
+
+
+def started_clock(graph: tf.Graph) -> Callable[[RowRules], RowRules]:
+    """Returns what gives rules the time that an initializer has: before the global step is there.
+
+    Args:
+        graph: The graph.
+    """
+    step = tf.compat.v1.train.get_global_step(graph)
+
+    def at_start(rules: RowRules) -> RowRules:
+        if rules.clock is None or step is None or rules.clock.op.inputs[0].op.type == "Timestamp":
+            return rules
+        return rules._replace(clock=tf.cast(step.initial_value, tf.int64) + 1)
+
+    return at_start
 
 
 def _observe(table: Table, rules: RowRules, ids: tf.Tensor, weight: int) -> Any:

@@ -53,6 +53,8 @@ class ConvertedVariable(NamedTuple):
         slots: The same for each of `plan.slots`.
         filling: The ops that fill the table from variables.
         rules: When keys get rows and lose them.
+        clear: The op that empties the table.
+        objects: The variable and its slots as objects of Python, by the collections that had them.
     """
 
     plan: StockVariable
@@ -61,6 +63,13 @@ class ConvertedVariable(NamedTuple):
     slots: List[Slice]
     filling: Filling
     rules: RowRules
+    clear: tf.Operation
+    objects: Dict[str, List[Any]]
+
+    @property
+    def rules_of_values(self) -> RowRules:
+        """When keys get rows that are set: training counts them as admitted."""
+        return self.rules if any(lookup.trains for lookup in self.plan.lookups) else RowRules()
 
 
 def converted(graph: tf.Graph, operations: Any = None) -> List[ConvertedVariable]:
@@ -210,8 +219,9 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Filling, fused: Dict[str, Set
         if slot.variable in objects:
             _pass_on(objects[slot.variable], slot.variable, plan.table, start_slot(table, slot))
     made = ConvertedVariable(plan, table, *_slices(objects, plan), filling,
-                             rows.rules)
-    forget_variables(graph, [plan.name] + [slot.variable for slot in plan.slots])
+                             rows.rules, clear, {})
+    made.objects.update(forget_variables(
+        graph, [plan.name] + [slot.variable for slot in plan.slots]))
     return made
 
 
