@@ -176,11 +176,12 @@ def rows_input(limit=60):
         (random.zipf(1.3, 160) % limit, random.rand(160).astype(np.float32))).repeat().batch(8)
 
 
-def run(directory, made, steps=STEPS, limit=60, source=None, **settings):
+def run(directory, made, steps=STEPS, limit=60, source=None, chosen=None, **settings):
     """Trains a model_fn; returns the losses."""
     tf = support.tf()
     config = tf.estimator.RunConfig(str(directory), tf_random_seed=4, log_step_count_steps=None)
-    chosen = None if source is None else tf.estimator.WarmStartSettings(str(source), **settings)
+    if source is not None:
+        chosen = tf.estimator.WarmStartSettings(str(source), **settings)
     losses = []
 
     class Hook(tf.estimator.SessionRunHook):

@@ -390,7 +390,8 @@ def initial_rows(config: Dict[str, Any]) -> np.ndarray:
 def _described(name: str, path: str) -> Any:
     try:
         described = tables.describe(path)
-        faults = [fault["message"] for fault in described["faults"] + tables.verify(path)["faults"]]
+        faults = ["{}: {}".format(fault["file"], fault["message"])
+                  for fault in described["faults"] + tables.verify(path)["faults"]]
     except tables.TableError as error:
         faults = [str(error)]
     if faults:

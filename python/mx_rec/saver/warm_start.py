@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -259,7 +259,7 @@ def _plan(graph: tf.Graph, found: Dict[str, tf.Operation],
     starts = {}  # type: Dict[str, _Start]
     absent = {}  # type: Dict[str, List[str]]
     for source in sources:
-        _refuse_renaming(source, found)
+        _refuse_renaming(graph, source, found)
         _refuse_unknown(graph, source, found)
         for name, op in found.items():
             directory = source.directories.get(name)
@@ -340,8 +340,7 @@ def _table_name(one: Any) -> Optional[str]:
 def _without_tables(source: Source, found: Dict[str, tf.Operation]) -> Any:
     """Returns vars_to_warm_start without what names a table."""
     def is_dense(one: Any) -> bool:
-        return _table_name(one) is None and not (
-            isinstance(one, str) and (one in found or one in source.directories))
+        return _table_name(one) is None and not (isinstance(one, str) and one in found)
 
     if isinstance(source.variables, list):
         return [one for one in source.variables if is_dense(one)]
@@ -392,10 +391,23 @@ def _described(name: str, directory: str) -> Any:
     return described
 
 
-def _refuse_renaming(source: Source, found: Dict[str, tf.Operation]) -> None:
+def _variables(graph: tf.Graph) -> Set[str]:
+    """Returns the names of a graph's variables, also of those that became tables, and of those
+    whose parts it has."""
+    found = {variable.name.rsplit(":", 1)[0] for variable in graph.get_collection(
+        tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)}
+    found.update(variable.op.name for one in converted(graph)
+                 for values in one.objects.values() for variable in values)
+    return found | {re.sub(r"/part_\d+$", "", name) for name in found}
+
+
+def _refuse_renaming(graph: tf.Graph, source: Source, found: Dict[str, tf.Operation]) -> None:
     """Raises ValueError for settings of variables that name a table."""
+    variables = _variables(graph)
     for name, previous in source.previous.items():
-        if name in found or name in source.directories or previous in source.directories:
+        # The table of a simple variable's name may be that variable.
+        if name in found or (name not in variables and (
+                name in source.directories or previous in source.directories)):
             raise ValueError(
                 "var_name_to_prev_var_name maps {!r} to {!r}, but a table cannot be renamed: it "
                 "starts from the table of its own name in {}, which has {}.".format(
@@ -408,16 +420,14 @@ def _refuse_renaming(source: Source, found: Dict[str, tf.Operation]) -> None:
 
 def _refuse_unknown(graph: tf.Graph, source: Source, found: Dict[str, tf.Operation]) -> None:
     """Raises ValueError for what is neither in the graph nor in the checkpoint."""
+    variables = _variables(graph)
     for one in _names(source.variables):
-        if one in source.directories and one not in found:
+        if one in source.directories and one not in found and one not in variables:
             raise ValueError(
                 "vars_to_warm_start names the table {!r} of {}, but the model has {}; a table "
                 "cannot be renamed.".format(one, source.checkpoint, _listing(found)))
     known = set(source.names) | set(found) | set(source.directories)
-    known.update(variable.name.rsplit(":", 1)[0] for variable in graph.get_collection(
-        tf.compat.v1.GraphKeys.GLOBAL_VARIABLES))
-    known.update(variable.op.name for one in converted(graph)
-                 for values in one.objects.values() for variable in values)
+    known.update(variables)
     for name, directory in source.directories.items():
         if any(expression not in known for expression in _expressions(source.variables)):
             known.update("{}/{}".format(name, slot) for slot in _saved_slots(name, directory))
