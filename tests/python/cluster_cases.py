@@ -127,6 +127,8 @@ class Job:
         variables: Environment of all processes.
     """
 
+    task = TASK
+
     def __init__(self, code, ps=2, worker=1, **variables):
         self.cluster = cluster_of(ps=ps, worker=worker)
         self.code = code
@@ -152,7 +154,7 @@ class Job:
         for name, value in dict(self.variables, **variables).items():
             environment[name] = str(value)
         errors = tempfile.TemporaryFile()
-        process = preloaded.Process(TASK + self.code, environment, errors)
+        process = preloaded.Process(self.task + self.code, environment, errors)
         process.errors_file = errors
         self.processes[job, index] = process
         return process

@@ -1,6 +1,6 @@
 //! The arguments and results of a table's verbs.
 
-use crate::{Bags, Ids, SlotSpec};
+use crate::{Bags, Ids, SlotSpec, TableConfig};
 
 /// The rows an update is for.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +61,9 @@ pub enum Absent<'a> {
     Row(&'a [f32]),
     /// A row for every id of the call, shape `(n, dim)`.
     Rows(&'a [f32]),
+    /// The row that a new key would start with in a table of this configuration. Not for pooled
+    /// lookups.
+    Initial(&'a TableConfig),
 }
 
 /// The content of a table at one moment, in row order.

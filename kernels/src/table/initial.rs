@@ -1,38 +1,20 @@
-//! The rows that keys start with, without a table's rows.
+//! The rows that keys start with.
 
-use super::Table;
-use crate::{Ids, Pool, Result, PADDING};
+use crate::TableConfig;
 
-impl Table {
-    /// Fills `out (n, dim)` with the embedding that a new row of each of `(n)` ids would have;
-    /// zeros for padding. No row is read or made.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a wrong length.
-    pub fn initial_rows(&self, pool: &Pool, ids: Ids<'_>, out: &mut [f32]) -> Result<()> {
-        self.floats("out", out.len(), ids.len())?;
-        let config = self.config();
-        let factor = config.init_param;
-        self.parts(pool, ids.len(), out, |range, out| {
-            for (at, row) in range.zip(out.chunks_exact_mut(self.dim())) {
-                let key = ids.get(at);
-                if key == PADDING {
-                    row.fill(0.0);
-                    continue;
-                }
-                config.initializer.fill(config.seed, key, row);
-                if factor != 1.0 {
-                    row.iter_mut().for_each(|value| *value *= factor);
-                }
-            }
-            Ok(())
-        })
+impl TableConfig {
+    /// Fills `row (dim)` with the embedding that a new row of `key` has.
+    pub(super) fn fill_initial(&self, key: i64, row: &mut [f32]) {
+        self.initializer.fill(self.seed, key, row);
+        if self.init_param != 1.0 {
+            row.iter_mut().for_each(|value| *value *= self.init_param);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::{Absent, Ids, Initializer, Pool, Result, Table, TableConfig};
+    use crate::{Absent, Bags, Ids, Initializer, Pool, Result, Table, TableConfig};
 
     fn table(initializer: Initializer) -> Result<Table> {
         Table::new(TableConfig {
@@ -60,7 +42,8 @@ mod tests {
             let table = table(initializer)?;
             let keys = [5_i64, 0, 99, 5, -1];
             let mut told = vec![f32::NAN; 15];
-            table.initial_rows(&pool, Ids::I64(&keys), &mut told)?;
+            let absent = Absent::Initial(table.config());
+            table.find(&pool, Ids::I64(&keys), absent, &mut told)?;
             assert!(table.is_empty());
             let mut inverse = [0; 5];
             table.id_offset(&pool, Ids::I64(&keys), true, None, &mut inverse)?;
@@ -73,11 +56,17 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_length_is_refused() -> Result<()> {
+    fn a_pooled_lookup_with_initial_rows_is_refused() -> Result<()> {
         let pool = Pool::new(1)?;
         let table = table(Initializer::Zeros)?;
-        let mut out = vec![0.0; 4];
-        assert!(table.initial_rows(&pool, Ids::I64(&[1]), &mut out).is_err());
+        let absent = Absent::Initial(table.config());
+        let bags = Bags {
+            ends: &[],
+            weights: None,
+            divisors: None,
+        };
+        let error = table.find_pooled(&pool, Ids::I64(&[]), &bags, absent, &mut []);
+        assert!(error.is_err());
         Ok(())
     }
 }

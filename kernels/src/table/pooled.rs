@@ -12,7 +12,7 @@ use crate::index::{hash, Index};
 use crate::mem::{prefetch, MOST_AHEAD, NONE};
 use crate::rows::{with_rows, ReadRows, SideRows, Store};
 use crate::simd::Level;
-use crate::{Bags, Ids, Pool, Result, PADDING};
+use crate::{Bags, Error, Ids, Pool, Result, PADDING};
 use std::convert::Infallible;
 use std::ops::Range;
 
@@ -110,6 +110,10 @@ impl Table {
             Absent::Zeros => {}
             Absent::Row(row) => self.floats("absent", row.len(), 1)?,
             Absent::Rows(rows) => self.floats("absent", rows.len(), ids.len())?,
+            Absent::Initial(_) => {
+                return Err(Error::invalid("a pooled lookup gives no initial rows")
+                    .with("table", &self.config().name));
+            }
         }
         self.expect_bags(bags, ids.len())
     }
@@ -283,7 +287,8 @@ impl<T: Copy + Into<i64>, S> KeyRows<'_, T, S> {
         let dim = self.lookup.dim;
         match self.lookup.absent {
             _ if self.ids[at].into() == PADDING => None,
-            Absent::Zeros => None,
+            // A pooled lookup is refused with initial rows.
+            Absent::Zeros | Absent::Initial(_) => None,
             Absent::Row(row) => Some(row),
             Absent::Rows(rows) => rows.get(at * dim..(at + 1) * dim),
         }

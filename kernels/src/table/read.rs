@@ -101,7 +101,7 @@ impl Table {
     pub(super) fn expect_find(&self, ids: Ids<'_>, absent: Absent<'_>, out: &[f32]) -> Result<()> {
         self.floats("out", out.len(), ids.len())?;
         match absent {
-            Absent::Zeros => Ok(()),
+            Absent::Zeros | Absent::Initial(_) => Ok(()),
             Absent::Row(row) => self.floats("absent", row.len(), 1),
             Absent::Rows(rows) => self.floats("absent", rows.len(), ids.len()),
         }
@@ -157,6 +157,7 @@ impl Table {
                     Absent::Zeros => out.fill(0.0),
                     Absent::Row(row) => out.copy_from_slice(row),
                     Absent::Rows(rows) => out.copy_from_slice(&rows[at * dim..(at + 1) * dim]),
+                    Absent::Initial(config) => config.fill_initial(ids.get(at), out),
                 }
             }
         }
@@ -460,6 +461,7 @@ fn fill_absent(absent: Absent<'_>, key: i64, at: usize, out: &mut [f32]) {
         Absent::Rows(rows) if key != PADDING => {
             out.copy_from_slice(&rows[at * out.len()..(at + 1) * out.len()]);
         }
+        Absent::Initial(config) if key != PADDING => config.fill_initial(key, out),
         _ => out.fill(0.0),
     }
 }

@@ -7,7 +7,7 @@ from typing import Any, List, Optional, Set
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.cluster.lookups import REQUESTS
+from mx_rec.cluster.lookups import INITIAL, REQUESTS
 from mx_rec.core.table_variable import CLUSTER_TABLE_OP
 from mx_rec.tensorflow.names import tensor_util
 
@@ -25,7 +25,7 @@ def is_training(split: tf.Operation) -> bool:
     Args:
         split: The op that makes its ids distinct, here and below.
     """
-    return any(pull.get_attr("create") != 0 for pull in pulls_of(split) or [])
+    return any(pull.get_attr("create") not in (0, INITIAL) for pull in pulls_of(split) or [])
 
 
 def requests_of(split: tf.Operation) -> List[tf.Tensor]:

@@ -21,6 +21,9 @@ MOVABLE_ATTRIBUTE = "_mx_rec_movable"
 # Value of the attribute create of MxRecPull: keys that were counted often enough get rows.
 ADMITTED = 2
 
+# Keys without a row get none, and read as what one would start with.
+INITIAL = 3
+
 # Attribute of an op of type MxRecDistinctSplit: the request for each parameter server.
 REQUESTS = "_mx_rec_requests"
 
@@ -101,7 +104,8 @@ class Found(NamedTuple):
 
 
 def look_up(tables: Sequence[Any], ids: Sequence[tf.Tensor], is_train: bool, is_grad: bool,
-            limit: int, movable: bool, counting: Optional[Counting] = None) -> Found:
+            limit: int, movable: bool, counting: Optional[Counting] = None,
+            is_initial: bool = False) -> Found:
     """Adds the ops of lookups that share one request for each parameter server.
 
     Args:
@@ -113,6 +117,8 @@ def look_up(tables: Sequence[Any], ids: Sequence[tf.Tensor], is_train: bool, is_
             would be for admitted keys, which the worker does not know.
         movable: Whether graph modification may move the work on ids.
         counting: How keys are counted before they get rows; None: each gets one.
+        is_initial: Whether keys without a row read as what one would start with, in the place of
+            zeros; not in training.
 
     Returns:
         The rows, and what is known of them.
@@ -134,7 +140,8 @@ def look_up(tables: Sequence[Any], ids: Sequence[tf.Tensor], is_train: bool, is_
         # A request is a count for each table and part besides its keys.
         times = tf.split(split.times, split.sizes - len(tables) * parts.together, num=servers,
                          name="times")
-    rows = [_pull(tables, server, requests[server], is_train, counting,
+    create = INITIAL if is_initial else int(is_train)
+    rows = [_pull(tables, server, requests[server], create, counting,
                   times[server] if counting is not None else None) for server in range(servers)]
     like = raw_tensor if is_train and is_grad else row_shape
     return Found([like(table.variable) for table in tables], list(split.keys), list(split.places),
@@ -152,7 +159,7 @@ def mark_movable(split: tf.Operation, moves: bool) -> None:
         MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=moves))
 
 
-def _pull(tables: Sequence[Any], server: int, request: tf.Tensor, is_train: bool,
+def _pull(tables: Sequence[Any], server: int, request: tf.Tensor, create: int,
           counting: Optional[Counting], times: Optional[tf.Tensor]) -> tf.Tensor:
     """Adds the ops of one parameter server."""
     found = [parts_of(table.variable.op) for table in tables]
@@ -160,7 +167,7 @@ def _pull(tables: Sequence[Any], server: int, request: tf.Tensor, is_train: bool
     with tf.device(found[0].servers[server]):
         configs = tf.constant(encode([one.config for one in found]), name="configs")
         if counting is None:
-            return library().mx_rec_pull(configs, request, create=int(is_train), name="pull",
+            return library().mx_rec_pull(configs, request, create=create, name="pull",
                                          **attributes)
         weight = tf.constant(counting.coefficient, tf.int32, name="coefficient")
         observed = library().mx_rec_part_observe(

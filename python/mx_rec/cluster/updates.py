@@ -49,7 +49,8 @@ class _Request(NamedTuple):
 
 
 def push(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[tf.Tensor],
-         attributes: Dict[str, Any], optimizer: Any) -> List[tf.Operation]:
+         attributes: Dict[str, Any], optimizer: Any = None,
+         creates: bool = False) -> List[tf.Operation]:
     """Adds the ops that update the rows of tables on parameter servers, one for each of these.
 
     Args:
@@ -57,7 +58,9 @@ def push(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[tf.Tenso
         tables: For each table its gradients.
         tensors: Numbers of the optimizer, in the op's order.
         attributes: Attributes of the op.
-        optimizer: The optimizer, which has its own count of steps.
+        optimizer: The optimizer, which has its own count of steps; None: steps are not counted,
+            and its numbers hold as they are.
+        creates: Whether keys without a row get one first.
 
     Returns:
         The ops.
@@ -96,8 +99,8 @@ def push(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[tf.Tenso
                                    name="configs") for request in requests]
             updates.append(make(
                 configs, [request.by_server[server] for request in requests], packed,
-                hyper[server], counter=_counter(graph, optimizer), name="push",
-                **dict(attributes, **own)).op)
+                hyper[server], counter=-1 if optimizer is None else _counter(graph, optimizer),
+                create=int(creates), name="push", **dict(attributes, **own)).op)
     return updates
 
 

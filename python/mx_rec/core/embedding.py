@@ -342,6 +342,15 @@ def ssd_directories(paths: Any) -> Tuple[str, ...]:
     return found
 
 
+def server_directories(paths: Any) -> Tuple[str, ...]:
+    """Returns directories for rows on disk of parameter servers, which check them themselves.
+
+    Args:
+        paths: A directory or several.
+    """
+    return _directories(paths)
+
+
 def _directories(paths: Any) -> Tuple[str, ...]:
     """Returns directories as they are, absolute if they may be: others are refused later."""
     paths = [paths] if isinstance(paths, str) else list(paths)

@@ -20,10 +20,14 @@ from mx_rec.core.table_variable import is_table_variable
 from mx_rec.ops import library
 from mx_rec.saver.chains import chain_of
 from mx_rec.saver.commit import listed_tables
+from mx_rec.saver.loads import StagedLoads, tables_to_load
+from mx_rec.saver.parts import directories_of, name_of
 from mx_rec.saver.remote import directory_of, local_copy
+from mx_rec.saver.server_fill import tables_on_disk
+from mx_rec.saver.table_ops import TableOps
 from mx_rec.stock.admission import SavedHistory
 from mx_rec.stock.analysis import StockVariable, plan_variables, table_name
-from mx_rec.stock.convert import Slice, make_table, saved_slices
+from mx_rec.stock.convert import Slice, make_table, saved_places, saved_slices
 from mx_rec.stock.dense import CHUNK, dense_value, fill, make_filling
 from mx_rec.util.log import logger
 from mx_rec.util.stock_tables import StockTables
@@ -36,7 +40,8 @@ def saved_tables(checkpoint: str) -> Set[str]:
         checkpoint: Its prefix.
     """
     directory = directory_of(checkpoint)
-    return set(listed_tables(directory) or ()) if os.path.isdir(directory) else set()
+    return {name_of(name) for name in listed_tables(directory) or ()} \
+        if os.path.isdir(directory) else set()
 
 
 def saved_histories(checkpoint: str) -> Dict[str, SavedHistory]:
@@ -48,9 +53,11 @@ def saved_histories(checkpoint: str) -> Dict[str, SavedHistory]:
     directory = directory_of(checkpoint)
     found = {}  # type: Dict[str, SavedHistory]
     for name in saved_tables(checkpoint):
-        history = history_of(os.path.join(directory, name))
-        if history is not None:
-            found[name] = history
+        for path in directories_of(directory, name):
+            history = history_of(path)
+            if history is not None:
+                known = found.get(name, history)
+                found[name] = SavedHistory(history.access, max(history.latest, known.latest))
     return found
 
 
@@ -118,13 +125,13 @@ class DenseSource:
         self._checkpoint = checkpoint
         self._reader = None  # type: Any
         self.found = []  # type: List[Any]
-        missing = [one for one in converted
-                   if not os.path.isdir(os.path.join(directory, one.table.table_name))]
+        missing = [one for one in converted if not _is_there(directory, one.table.table_name)]
+        _check_parts(converted, directory, checkpoint)
         if not missing:
             return
         for one in missing:
             other = table_name(one.plan.name, not one.plan.ids.is_lifted)
-            if os.path.isdir(os.path.join(directory, other)):
+            if _is_there(directory, other):
                 raise _other_ids(one, checkpoint, "is the table {!r} by ids {} limits".format(
                     other, "with" if one.plan.ids.is_lifted else "without"))
         self._reader = tf.train.load_checkpoint(checkpoint)
@@ -151,21 +158,45 @@ class DenseSource:
         return [one.table.table_name for one in self.found]
 
     def take_over(self, session: Any) -> None:
-        """Fills the tables."""
+        """Fills the tables of this process."""
         whole = {}  # type: Dict[str, np.ndarray]
         for one in self.found:
-            rows = self._part(whole, one.saved, one)
-            slots = []
-            for place, slot in zip(one.slots, one.plan.slots):
-                values = self._part(whole, place, one)
-                if values is None:
-                    logger.info("the slot %s of the table %s is not in %s: it starts at %s.",
-                                slot.name, one.table.table_name, self._checkpoint, slot.initial)
-                    values = np.full_like(rows, slot.initial)
-                slots.append(values)
-            fill(session, one.filling, rows, slots)
-            logger.info("the table %s takes over the %d rows of the variable %s of %s.",
-                        one.table.table_name, len(rows), one.saved.name, self._checkpoint)
+            if one.filling is not None:
+                rows, *slots = self._values(whole, one)
+                fill(session, one.filling, rows, slots, one.plan.first)
+
+    @contextlib.contextmanager
+    def staged(self, session: Any, operations: Sequence[TableOps]) -> Iterator[StagedLoads]:
+        """Gives what the tables on parameter servers are to have, which waits to be published.
+
+        Args:
+            session: A session of the graph.
+            operations: Those of all tables that are filled from variables.
+        """
+        whole = {}  # type: Dict[str, np.ndarray]
+        found = [one for one in self.found if one.filling is None]
+        with tables_on_disk(found, self._checkpoint,
+                            lambda one: self._values(whole, one)) as folder:
+            parts = [op for op in operations if op.part is not None]
+            parts = tables_to_load(parts, folder) if parts else []
+            with StagedLoads(session, parts, folder) as loads:
+                yield loads
+
+    def _values(self, whole: Dict[str, np.ndarray], one: Any) -> List[np.ndarray]:
+        """Returns the rows of a variable and then its slots, each (n, dim)."""
+        rows = self._part(whole, one.saved, one)
+        assert rows is not None
+        found = [rows]
+        for place, slot in zip(one.slots, one.plan.slots):
+            values = self._part(whole, place, one)
+            if values is None:
+                logger.info("the slot %s of the table %s is not in %s: it starts at %s.",
+                            slot.name, one.table.table_name, self._checkpoint, slot.initial)
+                values = np.full_like(rows, slot.initial)
+            found.append(values)
+        logger.info("the table %s takes over the %d rows of the variable %s of %s.",
+                    one.table.table_name, len(rows), one.saved.name, self._checkpoint)
+        return found
 
     def _part(self, whole: Dict[str, np.ndarray], place: Any, one: Any) -> Optional[np.ndarray]:
         """Returns the rows of one part of a variable, (n, dim); None if it is not there."""
@@ -177,6 +208,34 @@ class DenseSource:
         count = one.plan.shape[0]
         values = whole[place.name][place.first:place.first + count]
         return np.ascontiguousarray(values, np.float32).reshape(count, -1)
+
+
+def _is_there(directory: str, table: str) -> bool:
+    """Whether a checkpoint has a table, whole or in parts."""
+    return os.path.isdir(directories_of(directory, table)[0])
+
+
+def _check_parts(converted: Sequence[Any], directory: str, checkpoint: str) -> None:
+    """Refuses the rows of a partitioned variable in another number of tables than the graph has.
+
+    Raises:
+        tf.errors.InvalidArgumentError: The text names the variable.
+    """
+    for one in converted:
+        others = [] if one.plan.part is None else one.plan.part.names[1:]
+        wrong = [name for name in others if _is_there(directory, table_name(name))]
+        if one.plan.part is None and one.saved.first and not _is_there(
+                directory, table_name(one.plan.name)):
+            wrong = [other.plan.name for other in converted if other.saved.name == one.saved.name
+                     and _is_there(directory, other.table.table_name)]
+        if wrong:
+            raise tf.errors.InvalidArgumentError(
+                None, None, "the variable {!r} cannot be restored from {}: its parts are {} there, "
+                "and {} in the graph. Convert it in the Estimator's training or, in a session, "
+                "where it was saved: with parameter servers or without.".format(
+                    one.saved.name, checkpoint,
+                    *(("a table each", "one table") if others else ("one table",
+                                                                    "a table each"))))
 
 
 def _other_ids(one: Any, checkpoint: str, has: str) -> tf.errors.InvalidArgumentError:
@@ -227,7 +286,10 @@ def with_variables(graph: tf.Graph, checkpoint: str) -> Iterator[str]:
         if not wanted:
             yield checkpoint
             return
-        folder = tempfile.mkdtemp(prefix="mx_rec_variables_")
+        # Parameter servers read it as well.
+        beside = os.path.dirname(os.path.abspath(checkpoint)) \
+            if any(one.plan.on_servers for one in wanted) else None
+        folder = tempfile.mkdtemp(prefix="mx_rec_variables_", dir=beside)
         try:
             prefix = os.path.join(folder, "variables")
             _write(wanted, checkpoint, directory, prefix)
@@ -238,7 +300,7 @@ def with_variables(graph: tf.Graph, checkpoint: str) -> Iterator[str]:
 
 def _wanted(graph: tf.Graph, checkpoint: str, directory: str) -> List[_Wanted]:
     """Finds the variables of a graph that a checkpoint has as tables only."""
-    names = set(listed_tables(directory) or ()) if os.path.isdir(directory) else set()
+    names = saved_tables(checkpoint)
     variables = [variable for variable in graph.get_collection(
         tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
                  if isinstance(variable, tf.Variable) and not is_table_variable(variable)]
@@ -251,12 +313,13 @@ def _wanted(graph: tf.Graph, checkpoint: str, directory: str) -> List[_Wanted]:
     if not names or not any(table_name(variable.op.name) in names for variable in variables):
         return []
     plans = plan_variables(graph.as_graph_def(), StockTables((".*",), 1), False,
-                           has_saver=True, decides_ids=False)
+                           known=names, has_saver=True, decides_ids=False,
+                           saved=saved_places(graph))
     known = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
     objects = {variable.op.name for variable in variables}
     found = []  # type: List[_Wanted]
     for plan in plans:
-        name = table_name(plan.name)
+        name = table_name(plan.name) if plan.part is None else plan.table
         if name not in names or plan.name not in objects:
             continue
         saved, slots = saved_slices(graph, plan)
@@ -310,31 +373,30 @@ def _alone() -> tf.compat.v1.ConfigProto:
 
 def _values(one: _Wanted, directory: str) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
     """Returns the rows of a table and its slots as variables have them."""
-    count = one.plan.shape[0]
+    count, own = one.plan.rows, slice(one.plan.first, one.plan.first + one.plan.shape[0])
     rows, slots = saved_rows(
-        directory, one.plan.table, count, lambda described: _initial_rows(one, count, described),
+        directory, one.plan.table, lambda described: _initial_rows(one, count, described),
         {slot.name: slot.initial for slot in one.plan.slots})
     if not one.plan.updates:
         # Evaluation and prediction give what a table gives; a training admits every row.
-        for link in chain_of(directory)[-1:]:
-            rows[_refused(os.path.join(link, one.plan.table), count)] = 0
-    return rows, slots
+        rows[np.all([_refused(path, count) for path in directories_of(
+            chain_of(directory)[-1], one.plan.table)], axis=0)] = 0
+    return rows[own], {name: values[own] for name, values in slots.items()}
 
 
-def saved_rows(directory: str, table: str, count: int, initial_rows: Callable[[Any], np.ndarray],
+def saved_rows(directory: str, table: str, make_initial: Callable[[Sequence[Any]], np.ndarray],
                starts: Dict[str, float]) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
     """Reads a table as a variable has its rows.
 
     Args:
         directory: That of the checkpoint's tables, or its last delta.
         table: Name of the table.
-        count: Rows of the variable.
-        initial_rows: Takes what is on disk (checkpoint.tables.describe) and gives the rows that
-            were never made, float32 (count, dim).
+        make_initial: Takes what is on disk (checkpoint.tables.describe) of each part, and gives
+            what rows start with, float32 (n, dim).
         starts: What the slots that are wanted start at, by name.
 
     Returns:
-        float32 (count, dim), and the same of each slot that is there.
+        The rows, float32 (n, dim), and the same of each slot that is there.
 
     Raises:
         tf.errors.DataLossError: If the table's files are damaged.
@@ -343,29 +405,45 @@ def saved_rows(directory: str, table: str, count: int, initial_rows: Callable[[A
     rows = None  # type: Optional[np.ndarray]
     slots = {}  # type: Dict[str, np.ndarray]
     for link in chain_of(directory):
-        path = os.path.join(link, table)
-        described = _described(table, path)
+        paths = directories_of(link, table)
+        described = [_described(table, path) for path in paths]
         if rows is None:
-            initial = initial_rows(described)
+            initial = make_initial(described)
             rows = initial.copy()
-        removed = _read(path, "removed", "<i8")
-        keys = _read(path, "key", "<i8")
-        for changed in (removed, keys):
-            if len(changed) and not (0 <= changed.min() and changed.max() < count):
-                raise ValueError("the table {!r} has the key {} and so is no variable of {} "
-                                 "rows.".format(table, changed.max(), count))
-        if len(removed):
-            # Evicted: what comes back starts again.
-            rows[removed] = initial[removed]
-            for name, values in slots.items():
-                values[removed] = starts[name]
-        rows[keys] = _read(path, "embedding", "<f4").reshape(len(keys), -1)
-        for name, start in starts.items():
-            if any(name == other["name"] for other in described["slots"]):
-                values = slots.setdefault(name, np.full(rows.shape, start, np.float32))
-                values[keys] = _read(path, name, "<f4").reshape(len(keys), -1)
+        for path, about in zip(paths, described):
+            _read_over(table, (path, about), (rows, initial, slots), starts)
     assert rows is not None
     return rows, slots
+
+
+def _read_over(table: str, saved: Tuple[str, Any],
+               values: Tuple[np.ndarray, np.ndarray, Dict[str, np.ndarray]],
+               starts: Dict[str, float]) -> None:
+    """Reads one directory of a table over what was read before.
+
+    Args:
+        table: Name of the table.
+        saved: The directory and its description.
+        values: The rows, their initial values, and the slots that were found.
+        starts: What each slot that is wanted starts at.
+    """
+    (path, described), (rows, initial, slots), count = saved, values, len(values[0])
+    removed = _read(path, "removed", "<i8")
+    keys = _read(path, "key", "<i8")
+    for changed in (removed, keys):
+        if len(changed) and not (0 <= changed.min() and changed.max() < count):
+            raise ValueError("the table {!r} has the key {} and so is no variable of {} "
+                             "rows.".format(table, changed.max(), count))
+    if len(removed):
+        # Evicted: what comes back starts again.
+        rows[removed] = initial[removed]
+        for name, known in slots.items():
+            known[removed] = starts[name]
+    rows[keys] = _read(path, "embedding", "<f4").reshape(len(keys), -1)
+    for name, start in starts.items():
+        if any(name == other["name"] for other in described["slots"]):
+            found = slots.setdefault(name, np.full(rows.shape, start, np.float32))
+            found[keys] = _read(path, name, "<f4").reshape(len(keys), -1)
 
 
 def initial_rows(config: Dict[str, Any]) -> np.ndarray:
@@ -405,18 +483,19 @@ def _read(path: str, part: str, kind: str) -> np.ndarray:
     return np.fromfile(file, kind) if os.path.isfile(file) else np.zeros(0, kind)
 
 
-def _initial_rows(one: _Wanted, count: int, described: Any) -> np.ndarray:
+def _initial_rows(one: _Wanted, count: int, described: Sequence[Any]) -> np.ndarray:
     """Returns what rows that were never made would start with."""
+    found, dim = sum(part["rows"] for part in described), described[0]["dim"]
     if not one.plan.initializer:
-        if described["rows"] == count:
-            return np.zeros([count, described["dim"]], np.float32)
+        if found == count:
+            return np.zeros([count, dim], np.float32)
         raise ValueError("the variable {!r} cannot take the rows of the table {!r}: {} of {} are "
                          "there, and the others cannot be drawn: {}.".format(
-                             one.plan.name, one.plan.table, described["rows"], count,
+                             one.plan.name, one.plan.table, found, count,
                              one.plan.reason))
     with tf.Graph().as_default() as graph:
         graph.seed = one.seed
         table = make_table(one.plan)
-        filling = make_filling(table, described["dim"], ())
+        filling = make_filling(table, dim, ())
         with tf.compat.v1.Session(config=_alone()) as session:
             return dense_value(session, filling, count)

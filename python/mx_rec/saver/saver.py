@@ -295,11 +295,13 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
         directory = directory_of(save_path)
         with local_copy(directory) as here:
             dense = DenseSource(converted(sess.graph, operations), here, save_path)
-            if dense.found:
-                operations = [op for op in operations if op.name not in dense.tables()]
+            filled = [op for op in operations if op.table_name in dense.tables()]
+            operations = [op for op in operations if op.table_name not in dense.tables()]
             if dense.found and not operations:
-                if not getattr(self, _MARKED, False) or dense.has(_MARKER):
-                    _restore_variables(stock, self, sess, save_path)
+                with dense.staged(sess, filled) as fills:
+                    if not getattr(self, _MARKED, False) or dense.has(_MARKER):
+                        _restore_variables(stock, self, sess, save_path)
+                    fills.publish()
                 dense.take_over(sess)
                 return
             if getattr(self, _EXPLICIT, False) and getattr(self, _TABLES, None) is None \
@@ -315,9 +317,11 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
                 logger.info("restored %s from %s.", ", ".join(op.name for op in operations),
                             directory)
                 return
-            with StagedLoads(sess, operations, here) as loads:
+            with dense.staged(sess, filled) as fills, \
+                    StagedLoads(sess, operations, here) as loads:
                 _restore_variables(stock, self, sess, save_path)
                 epochs = loads.publish()
+                fills.publish()
                 dense.take_over(sess)
             if here == directory:
                 incremental.note(sess, directory, epochs)

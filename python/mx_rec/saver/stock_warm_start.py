@@ -23,7 +23,7 @@ from mx_rec.saver.chains import chain_of
 from mx_rec.saver.dense import history_of, initial_rows, saved_rows, write_checkpoint
 from mx_rec.stock.admission import RowRules, SavedHistory, started_clock
 from mx_rec.stock.analysis import plan_variables, product, table_name
-from mx_rec.stock.convert import ConvertedVariable, converted, saved_slices
+from mx_rec.stock.convert import ConvertedVariable, converted, saved_places, saved_slices
 from mx_rec.stock.dense import start_with_values
 from mx_rec.stock.wiring import forget_variables, replace_waiting
 from mx_rec.tensorflow import names
@@ -324,7 +324,8 @@ class VariableStarts:
         slots' variables."""
         found = {}  # type: Dict[str, Tuple[str, str, float]]
         for plan in plan_variables(self._graph.as_graph_def(), StockTables((".*",), 1), False,
-                                   has_saver=True, decides_ids=False):
+                                   has_saver=True, decides_ids=False,
+                                   saved=saved_places(self._graph)):
             if plan.name not in self._by_part:
                 saved, slots = saved_slices(self._graph, plan)
                 found.update((place.name, (saved.name, slot.name, slot.initial))
@@ -546,8 +547,7 @@ def _values(path: str, described: Any, initial: Dict[str, float]) -> Dict[str, n
     starts = {slot: start for slot, start in initial.items() if slot}
     starts.update((slot["name"], slot["initial"]) for slot in described["slots"]
                   if slot["name"] in starts)
-    rows, slots = saved_rows(directory, name, config["capacity"],
-                             lambda _: initial_rows(config), starts)
+    rows, slots = saved_rows(directory, name, lambda _: initial_rows(config), starts)
     found = {slot: slots.get(slot, np.full(rows.shape, start, np.float32))
              for slot, start in starts.items()}
     found[""] = rows

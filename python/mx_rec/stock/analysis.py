@@ -17,16 +17,16 @@ from mx_rec.stock.adam import AdamStep, adam_steps
 from mx_rec.stock.fused import Piece, pieces_of
 from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
 from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
-from mx_rec.tensorflow.names import device as device_module
-from mx_rec.util.stock_tables import StockTables, is_chosen, is_unlimited
+from mx_rec.stock.parts import (Part, Placement, SavedPlace, are_together, parts_of,
+                                placement_of, with_one_table)
+from mx_rec.util.stock_tables import StockTables, is_chosen, is_unlimited, thresholds_of
 from mx_rec.stock.values import Affine, affine_value, constant_int, describe
 
 VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 # Reads of the whole variable that are there only to be summarized are run when a summary is.
 _SUMMARIES = frozenset(("ScalarSummary", "HistogramSummary", "MergeSummary", "TensorSummary",
                         "TensorSummaryV2"))
-# Jobs whose first task may be the process that makes a table.
-_OWN_JOBS = (None, "", "localhost", "worker", "chief", "master", "evaluator")
+_FUSED = " from the lookups' gradients"
 _LONGEST_NAME = 80
 _UNLIMITED = "unlimited"
 _DENSE_UPDATE = re.compile(r"(Resource)?Apply[A-Z]")
@@ -81,6 +81,8 @@ class StockVariable(NamedTuple):
         pieces: The lookups that the gradients of the one update come straight from, None if
             something stands between them.
         ids: What becomes of the limits of its ids; no text where nothing was asked for.
+        part: Of a partitioned variable whose parts share a table: which part it is.
+        on_servers: Whether the table is on parameter servers.
     """
 
     name: str
@@ -99,6 +101,22 @@ class StockVariable(NamedTuple):
     assigns: List[str]
     pieces: Optional[List[Piece]] = None
     ids: IdLimits = IdLimits(False, "")
+    part: Optional[Part] = None
+    on_servers: bool = False
+
+    @property
+    def first(self) -> int:
+        """The key of its first row."""
+        return 0 if self.part is None else self.part.first
+
+    @property
+    def rows(self) -> int:
+        """Rows that the table is for."""
+        return self.shape[0] if self.part is None else self.part.whole
+
+    def staying(self, reason: str) -> "StockVariable":
+        """Returns the plan of the same variable if it stays TensorFlow's."""
+        return _staying(self.name, self.shape, reason)
 
     @property
     def id_end(self) -> int:
@@ -245,7 +263,8 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
                    known: Optional[Set[str]] = None, only_known: bool = False,
                    has_saver: bool = False,
                    dense: Optional[Set[str]] = None,
-                   decides_ids: bool = True) -> List[StockVariable]:
+                   decides_ids: bool = True,
+                   saved: Optional[Dict[str, SavedPlace]] = None) -> List[StockVariable]:
     """Decides about every variable of a graph that could be a table by its shape.
 
     Args:
@@ -260,6 +279,8 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
             but what a table would be is wanted.
         dense: Names of variables that a checkpoint has as such, whose ids stay what they are.
         decides_ids: Whether to say what becomes of the limits of ids.
+        saved: Where variables stand in checkpoints, by the names of their ops; None if only their
+            names tell which are parts of one.
 
     Returns:
         The variables that have two or more rows of floats, in the order of the graph, without
@@ -269,35 +290,54 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
     found = [node for node in graph_def.node if node.op in VARIABLES and _is_candidate(node)]
     planned = []  # type: List[StockVariable]
     slots = set()  # type: Set[str]
-    elsewhere = _other_task(graph_def)
+    placement = placement_of([node for node in graph_def.node if node.op in VARIABLES],
+                             options.servers)
+    parts = parts_of({node.name: shape_of(node) for node in found}, saved)
+    names = {node.name: table_name(node.name) for node in found}
+    together = {name: part for name, part in parts.items()
+                if are_together(part, known or set(), names, bool(placement.job))}
+    known_parts = set(known or ()).union(
+        names[name] for name, part in together.items()
+        if part is not None and names[part.names[0]] in (known or ()))
     for node in found:
         shape = shape_of(node)
         try:
-            if elsewhere:
-                raise Stays("the graph has variables on {}, which other tasks share: a table would "
-                            "belong to one process".format(elsewhere))
-            if only_known and not is_known(node.name, known or set()):
+            _check_place(node, placement, node.name in parts and parts[node.name] is None)
+            if only_known and not is_known(node.name, known_parts):
                 raise Stays("the checkpoint has it as a variable")
-            plan = _plan_variable(nodes, node, shape, options, trains, known or set(),
-                                  has_saver)
+            part = together.get(node.name)
+            plan = _plan_variable(nodes, node, shape, options, trains, known_parts, has_saver,
+                                  shape[0] if part is None else part.whole)
+            if placement.job:
+                plan = _on_servers(plan, options)
             slots.update(slot.variable for slot in plan.slots)
         except Stays as why:
             plan = _staying(node.name, shape, str(why))
         planned.append(plan)
-    plans = [plan for plan in planned if plan.name not in slots]
+    plans = with_one_table([plan for plan in planned if plan.name not in slots], together)
     return _with_ids(nodes, plans, options, known or set(), dense or set(), only_known) \
         if decides_ids else plans
 
 
-def _other_task(graph_def: Any) -> str:
-    """Returns the device of a variable that is on a parameter server, or on a task that is not the
-    first of its job; "" without one."""
-    devices = {node.device for node in graph_def.node if node.op in VARIABLES and node.device}
-    for device in sorted(devices):
-        spec = device_module.DeviceSpec.from_string(device)
-        if spec.job not in _OWN_JOBS or spec.task:
-            return device
-    return ""
+def _check_place(node: Any, placement: Placement, is_odd_part: bool) -> None:
+    """Refuses variables whose tables would be where other tasks do not find them."""
+    if placement.elsewhere:
+        raise Stays("the graph has variables on {}, which other tasks share: a table would "
+                    "belong to one process".format(placement.elsewhere))
+    if placement.job and not placement.has(node.device):
+        raise Stays("it is not on a parameter server, where others of the graph are: a table "
+                    "would belong to one process")
+    if placement.job and is_odd_part:
+        raise Stays("its parts are not cut along the first dimension")
+
+
+def _on_servers(plan: StockVariable, options: StockTables) -> StockVariable:
+    """Returns the plan of a variable on parameter servers."""
+    if thresholds_of(options, plan.name)[0] >= 0:
+        raise Stays("it has an access_threshold, which tables of unchanged models do not have on "
+                    "parameter servers")
+    return plan._replace(on_servers=True, pieces=None, reason="{}, on parameter servers".format(
+        plan.reason.replace(_FUSED, "")))
 
 
 def is_known(variable: str, known: Set[str]) -> bool:
@@ -324,6 +364,11 @@ def _with_ids(nodes: Nodes, plans: List[StockVariable], options: StockTables, kn
             found[plan.name] = IdLimits(False, "the checkpoint has its rows by ids with limits")
         elif _is_read(nodes, plan):
             found[plan.name] = IdLimits(False, "it is also read as a whole")
+        elif plan.on_servers and plan.reads:
+            found[plan.name] = IdLimits(False, "a summary reads it as a whole, and its table is on "
+                                               "parameter servers")
+        elif plan.part is not None:
+            found[plan.name] = IdLimits(False, "it is a part of a variable")
     found.update(id_limits(nodes, [plan.reader for plan in asked if plan.name not in found], kept))
     return [with_ids(plan, found[plan.name]) if plan.name in found else plan for plan in plans]
 
@@ -354,7 +399,7 @@ def _is_candidate(node: Any) -> bool:
 
 
 def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTables, trains: bool,
-                   known: Set[str], has_saver: bool) -> StockVariable:
+                   known: Set[str], has_saver: bool, rows: int) -> StockVariable:
     uses = _Uses(nodes, node, adam_steps(nodes, node))
     if not uses.gathers:
         raise Stays("nothing gathers rows of it{}".format(
@@ -362,13 +407,13 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     if not is_known(node.name, known):
         if not is_chosen(options, node.name):
             raise Stays("no name of stock_tables matches it")
-        if shape[0] < options.least_rows:
-            raise Stays("it has {} rows, fewer than {}".format(shape[0], options.least_rows))
+        if rows < options.least_rows:
+            raise Stays("it has {} rows, fewer than {}".format(rows, options.least_rows))
     dim = product(shape[1:])
     if not 1 <= dim <= MAX_EMBEDDING_SIZE:
         raise Stays("a row has {} floats, and those of tables 1 to {}".format(
             dim, MAX_EMBEDDING_SIZE))
-    if shape[0] > MAX_VOCABULARY_SIZE:
+    if rows > MAX_VOCABULARY_SIZE:
         raise Stays("it has more than {} rows".format(MAX_VOCABULARY_SIZE))
     if uses.savers and not has_saver:
         raise Stays("a Saver was made for it before ({})".format(uses.savers[0].name))
@@ -550,7 +595,7 @@ def _summary(uses: _Uses, kind: str, initializer: Dict[str, Any]) -> str:
                     "stay as they are,"
     parts.append("new rows by {}".format(initializer["kind"]))
     if _pieces(uses):
-        parts[1] += " from the lookups' gradients"
+        parts[1] += _FUSED
     if uses.reads:
         parts.append("read as a whole {} time{}".format(
             len(uses.reads), "" if len(uses.reads) == 1 else "s"))

@@ -1,13 +1,13 @@
 """Applies the plan of stock/analysis.py to a graph: tables in the place of variables."""
 
 import hashlib
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import tensorflow as tf
 
 from mx_rec.constants.constants import (DEFAULT_SEED, MAX_ROW_BUDGET,
                                           MAX_VOCABULARY_SIZE)
-from mx_rec.core.embedding import ssd_directories
+from mx_rec.core.embedding import server_directories, ssd_directories
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
 from mx_rec.ops import library
@@ -17,8 +17,12 @@ from mx_rec.stock.dense import Filling, make_filling, start_slot
 from mx_rec.stock.groups import fuse
 from mx_rec.stock.lift import lift
 from mx_rec.stock.nodes import Nodes
+from mx_rec.stock.parts import SavedPlace
 from mx_rec.stock.rows import Rows
-from mx_rec.stock.wiring import forget_variables, replace_waiting
+from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_op, refuse_start,
+                                      update_together)
+from mx_rec.stock.servers import HERE, Servers
+from mx_rec.stock.wiring import forget_variables, on_device, replace_waiting
 from mx_rec.util.stock_tables import StockTables
 from mx_rec.util.log import logger
 from mx_rec.util.settings import Settings
@@ -51,7 +55,8 @@ class ConvertedVariable(NamedTuple):
         table: The table.
         saved: Where its values stand in a checkpoint of variables.
         slots: The same for each of `plan.slots`.
-        filling: The ops that fill the table from variables.
+        filling: The ops that fill the table from variables; None of a table on parameter servers,
+            which are filled through a checkpoint.
         rules: When keys get rows and lose them.
         clear: The op that empties the table.
         objects: The variable and its slots as objects of Python, by the collections that had them.
@@ -61,7 +66,7 @@ class ConvertedVariable(NamedTuple):
     table: Table
     saved: Slice
     slots: List[Slice]
-    filling: Filling
+    filling: Optional[Filling]
     rules: RowRules
     clear: tf.Operation
     objects: Dict[str, List[Any]]
@@ -89,7 +94,8 @@ def converted(graph: tf.Graph, operations: Any = None) -> List[ConvertedVariable
 def convert(graph: tf.Graph, options: StockTables, trains: bool,
             known: Optional[Set[str]] = None, only_known: bool = False,
             dense: Optional[Set[str]] = None,
-            histories: Optional[Dict[str, SavedHistory]] = None) -> List[StockVariable]:
+            histories: Optional[Dict[str, SavedHistory]] = None,
+            servers: Servers = HERE) -> List[StockVariable]:
     """Makes tables of the variables of a graph that qualify. No session may have run it.
 
     Args:
@@ -100,6 +106,7 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
         only_known: See `plan_variables`.
         dense: See `plan_variables`.
         histories: See `rules_of`.
+        servers: The parameter servers on which the tables are to be, if any.
 
     Returns:
         The plan, with the variables that stay and why; without those that were converted before.
@@ -107,38 +114,73 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
     Raises:
         ValueError: If the checkpoint has a table by ids without limits, and the ids of its variable
             cannot lose theirs; or as of `rules_of`.
+        NotImplementedError: If the checkpoint has admission counts of a table that is to be on
+            parameter servers.
     """
     # Ops of variables that are tables already are still there, and nothing runs them.
     gone = {name for one in converted(graph)
             for name in [one.plan.name] + [slot.variable for slot in one.plan.slots]}
     plans = _without_limits(graph, options, (trains, known, only_known), dense, gone)
     rules = rules_of(graph, plans, options, trains, histories)
+    _check_rules(plans, rules)
     objects = _variable_objects(graph)
-    found = []  # type: List[Tuple[Rows, Filling]]
+    found = []  # type: List[Tuple[Rows, Optional[Filling]]]
+    tables = {}  # type: Dict[str, Tuple[Table, Optional[Filling]]]
     for plan in plans:
         if not plan.converts:
             logger.debug("the variable %s stays TensorFlow's: %s.", plan.name, plan.reason)
             continue
         with graph.as_default(), graph.control_dependencies(None):
-            table = make_table(plan, options)
-            rows = Rows(graph, plan, table, rules[plan.name])
-            trained = any(lookup.trains for lookup in plan.lookups)
-            found.append((rows, make_filling(table, plan.dim, plan.slots,
-                                             rows.rules if trained else RowRules())))
+            if plan.table not in tables:
+                # Parts of one variable share it.
+                tables[plan.table] = _table_of(plan, options, rules[plan.name], servers)
+            table, filling = tables[plan.table]
+            rows = ServerRows(graph, plan, table, servers) if plan.on_servers \
+                else Rows(graph, plan, table, rules[plan.name])
+            found.append((rows, filling))
         logger.info("the variable %s of shape %s is the table %s: %s%s.", plan.name, plan.shape,
                     plan.table, plan.reason, rows.rules.text(options.eviction_unit))
-    fused = fuse(graph, [rows for rows, _ in found])
+    on_servers = [rows for rows, _ in found if isinstance(rows, ServerRows)]
+    update_together(graph, on_servers)
+    fused = fuse(graph, [rows for rows, _ in found if not isinstance(rows, ServerRows)])
     done = converted(graph)
-    done.extend(_convert(graph, rows, filling, fused, objects) for rows, filling in found)
+    cleared = {}  # type: Dict[str, tf.Operation]
+    done.extend(_convert(graph, rows, filling, fused, objects, cleared, servers)
+                for rows, filling in found)
+    bring_to_worker(graph, on_servers, servers)
     setattr(graph, _CONVERTED, done)
     return plans
+
+
+def _check_rules(plans: List[StockVariable], rules: Dict[str, RowRules]) -> None:
+    """Refuses tables on parameter servers that a checkpoint has with admission."""
+    for plan in plans:
+        if plan.converts and plan.on_servers and (rules[plan.name].counts
+                                                  or rules[plan.name].refuses):
+            raise NotImplementedError(
+                "the checkpoint has the table {!r} (variable {!r}) with an access_threshold, which "
+                "tables of unchanged models do not have on parameter servers: go on in one "
+                "process, or begin in another directory.".format(plan.table, plan.name))
+
+
+def _table_of(plan: StockVariable, options: StockTables, rules: RowRules,
+              servers: Servers) -> Tuple[Table, Optional[Filling]]:
+    """Makes a table in the default graph, and what fills it."""
+    if plan.on_servers:
+        with on_device(servers.worker):
+            return make_table(plan, options, servers.devices), None
+    table = make_table(plan, options)
+    trained = any(lookup.trains for lookup in plan.lookups)
+    return table, make_filling(table, plan.dim, plan.slots, rules if trained else RowRules())
 
 
 def _without_limits(graph: tf.Graph, options: StockTables, arguments: Tuple[Any, ...],
                     dense: Optional[Set[str]], gone: Set[str]) -> List[StockVariable]:
     """Plans a graph, after the limits of ids that are to fall away have done so."""
     graph_def = graph.as_graph_def()
-    plans = [plan for plan in plan_variables(graph_def, options, *arguments, dense=dense)
+    saved = saved_places(graph)
+    plans = [plan for plan in plan_variables(graph_def, options, *arguments, dense=dense,
+                                             saved=saved)
              if plan.name not in gone]
     for plan in plans:
         if not plan.ids.is_lifted and table_name(plan.name, True) in (arguments[1] or ()):
@@ -155,7 +197,8 @@ def _without_limits(graph: tf.Graph, options: StockTables, arguments: Tuple[Any,
     lift(graph, Nodes(graph_def), [plan.reader for plan in lifted.values()],
          [limit for plan in lifted.values() for limit in plan.ids.limits])
     # Its ops have other inputs now.
-    again = plan_variables(graph.as_graph_def(), options, *arguments, decides_ids=False)
+    again = plan_variables(graph.as_graph_def(), options, *arguments, decides_ids=False,
+                           saved=saved)
     return [with_ids(plan, lifted[plan.name].ids) if plan.name in lifted else plan
             for plan in again if plan.name not in gone]
 
@@ -167,6 +210,17 @@ def _variable_objects(graph: tf.Graph) -> Dict[str, Any]:
         for variable in graph.get_collection(key):
             if isinstance(variable, tf.Variable) and hasattr(variable, "op"):
                 found[variable.op.name] = variable
+    return found
+
+
+def saved_places(graph: tf.Graph) -> Dict[str, SavedPlace]:
+    """Returns where the variables of a graph stand in checkpoints, by the names of their ops."""
+    found = {}  # type: Dict[str, SavedPlace]
+    for name, variable in _variable_objects(graph).items():
+        info = getattr(variable, "_save_slice_info", None)
+        if info is not None:
+            found[name] = SavedPlace(info.full_name, [int(one) for one in info.var_offset],
+                                     [int(one) for one in info.full_shape])
     return found
 
 
@@ -188,11 +242,12 @@ def _slice(objects: Dict[str, Any], name: str, rows: int) -> Slice:
     return Slice(info.full_name, info.spec, int(info.var_offset[0]), int(info.full_shape[0]))
 
 
-def _convert(graph: tf.Graph, rows: Rows, filling: Filling, fused: Dict[str, Set[str]],
-             objects: Dict[str, Any]) -> ConvertedVariable:
+def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dict[str, Set[str]],
+             objects: Dict[str, Any], cleared: Dict[str, tf.Operation],
+             servers: Servers) -> ConvertedVariable:
     """Replaces the ops of a variable that are not fused yet."""
     plan, table = rows.plan, rows.table
-    for step in () if plan.name in fused else plan.updates:
+    for step in () if plan.name in fused or plan.on_servers else plan.updates:
         rows.update(step)
     for name in plan.shapes:
         rows.shape(graph.get_operation_by_name(name))
@@ -204,9 +259,10 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Filling, fused: Dict[str, Set
     rows.end()
     for read in plan.reads:
         rows.read(graph.get_operation_by_name(read))
-    with graph.as_default(), graph.control_dependencies(None), tf.device("/cpu:0"), \
-            tf.compat.v1.name_scope(table.variable.op.name + "//table/"):
-        clear = library().mx_rec_clear(table.handle, name="initialize").op
+    if plan.table not in cleared:
+        with graph.as_default(), graph.control_dependencies(None):
+            cleared[plan.table] = clear_op(table, servers) if plan.on_servers else _clear(table)
+    clear = cleared[plan.table]
     for name in plan.assigns:
         assign = graph.get_operation_by_name(name)
         replace_waiting(assign, clear)
@@ -217,12 +273,22 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Filling, fused: Dict[str, Set
         _pass_on(objects[plan.name], plan.name, plan.table, clear)
     for slot in plan.slots:
         if slot.variable in objects:
-            _pass_on(objects[slot.variable], slot.variable, plan.table, start_slot(table, slot))
+            with graph.as_default():
+                start = refuse_start(table, slot, servers) if plan.on_servers \
+                    else start_slot(table, slot)
+            _pass_on(objects[slot.variable], slot.variable, plan.table, start)
     made = ConvertedVariable(plan, table, *_slices(objects, plan), filling,
                              rows.rules, clear, {})
     made.objects.update(forget_variables(
         graph, [plan.name] + [slot.variable for slot in plan.slots]))
     return made
+
+
+def _clear(table: Table) -> tf.Operation:
+    """Adds the op that empties a table of this process, in the default graph."""
+    with tf.device("/cpu:0"), \
+            tf.compat.v1.name_scope(table.variable.op.name + "//table/"):
+        return library().mx_rec_clear(table.handle, name="initialize").op
 
 
 def _pass_on(variable: Any, name: str, table: str, initializer: tf.Operation) -> None:
@@ -244,12 +310,14 @@ def _pass_on(variable: Any, name: str, table: str, initializer: tf.Operation) ->
     variable.load = load
 
 
-def make_table(plan: StockVariable, options: StockTables = StockTables()) -> Table:
+def make_table(plan: StockVariable, options: StockTables = StockTables(),
+               servers: Sequence[str] = ()) -> Table:
     """Makes the table of a planned variable in the default graph, with a key for each row.
 
     Args:
         plan: The plan.
         options: Where its rows are.
+        servers: The devices of the parameter servers that hold it, if any.
 
     Returns:
         The table.
@@ -257,11 +325,12 @@ def make_table(plan: StockVariable, options: StockTables = StockTables()) -> Tab
     Raises:
         ValueError: If a directory for rows on disk is none.
     """
-    rows, dim = plan.shape[0], plan.dim
+    rows, dim = plan.rows, plan.dim
     if plan.ids.is_lifted:
         rows = MAX_VOCABULARY_SIZE if options.memory_rows else MAX_ROW_BUDGET
     on_disk = max(rows - options.memory_rows, 0) if options.memory_rows else 0
-    directories = ssd_directories(options.ssd_data_path) if on_disk else ()
+    check = server_directories if servers else ssd_directories
+    directories = check(options.ssd_data_path) if on_disk else ()
     settings_of_table = TableOptions(
         table_name=plan.table, key_dtype=tf.int64, dim=dim, initializer=None,
         device_vocabulary_size=rows - on_disk, host_vocabulary_size=0,
@@ -271,7 +340,8 @@ def make_table(plan: StockVariable, options: StockTables = StockTables()) -> Tab
     settings = Settings._single_instance  # pylint: disable=protected-access
     physical = build_physical_table(
         plan.table, settings_of_table, plan.initializer, _seed(plan.table), rows,
-        settings is not None and settings.is_incremental_checkpoint)  # type: PhysicalTable
+        settings is not None and settings.is_incremental_checkpoint,
+        servers)  # type: PhysicalTable
     table = Table(settings_of_table, physical)
     table.ext_emb_size = dim * (1 + len(plan.slots))
     graph_state().tables[plan.table] = table

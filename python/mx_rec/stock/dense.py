@@ -145,18 +145,19 @@ def start_slot(table: Table, slot: Any) -> tf.Operation:
 
 
 def fill(session: Any, filling: Filling, rows: np.ndarray,
-         slots: Sequence[np.ndarray]) -> None:
-    """Sets the rows 0, 1, ... of a table.
+         slots: Sequence[np.ndarray], start: int = 0) -> None:
+    """Sets the rows of the keys start, start + 1, ... of a table.
 
     Args:
         session: A session of the graph.
         filling: The table's ops.
         rows: float32 (n, dim).
         slots: The same of each slot.
+        start: The first key.
     """
     for first in range(0, len(rows), filling.chunk):
         part = slice(first, min(first + filling.chunk, len(rows)))
-        feeds = {filling.ids: np.arange(part.start, part.stop, dtype=np.int64),
+        feeds = {filling.ids: start + np.arange(part.start, part.stop, dtype=np.int64),
                  filling.rows: rows[part]}
         feeds.update(zip(filling.slots, [values[part] for values in slots]))
         session.run(filling.done, feeds)

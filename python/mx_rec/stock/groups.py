@@ -10,6 +10,7 @@ from mx_rec.core.bags import COMBINERS
 from mx_rec.core.lookup import mark_movable
 from mx_rec.core.table_variable import row_shape
 from mx_rec.ops import library
+from mx_rec.optimizers.columns import sliced
 from mx_rec.stock import updates as forms
 from mx_rec.stock.fused import Piece
 from mx_rec.stock.rows import Rows, apply_op
@@ -91,27 +92,35 @@ class _Update(NamedTuple):
 
     def form(self) -> Tuple[Any, ...]:
         """Updates of the same form can be one op."""
-        numbers = sorted((name, _origin(number).name) for name, number in self.numbers.items())
+        numbers = sorted((name, origin_of(number).name) for name, number in self.numbers.items())
         # Only what runs all of them may run them as one: another training op may be run alone.
         return (self.step.kind, self.step.nesterov, tuple(numbers), tuple(self.rows.initial()),
                 self._waiting() or self.step.ops)
 
     def _waiting(self) -> FrozenSet[str]:
         """Names of the ops that wait for the update."""
-        ops = self.ops()
-        waiting = set()  # type: Set[tf.Operation]
-        for op in ops:
-            for other in op._control_outputs:  # pylint: disable=protected-access
-                # Of the ops of Adam, one for each variable waits for all.
-                is_own = len(ops) > 1 and other.type == "NoOp" \
-                    and set(other.control_inputs) <= set(ops)
-                waiting.update(other._control_outputs if is_own  # pylint: disable=protected-access
-                               else [other])
-        return frozenset(op.name for op in waiting.difference(ops))
+        return waiting_of(self.ops())
 
     def ops(self) -> List[tf.Operation]:
         """Returns the ops that are replaced."""
         return [self.rows.op(name) for name in self.step.ops]
+
+
+def waiting_of(ops: Sequence[tf.Operation]) -> FrozenSet[str]:
+    """Returns the names of the ops that wait for an update.
+
+    Args:
+        ops: The ops of the update.
+    """
+    waiting = set()  # type: Set[tf.Operation]
+    for op in ops:
+        for other in op._control_outputs:  # pylint: disable=protected-access
+            # Of the ops of Adam, one for each variable waits for all.
+            is_own = len(ops) > 1 and other.type == "NoOp" \
+                and set(other.control_inputs) <= set(ops)
+            waiting.update(other._control_outputs if is_own  # pylint: disable=protected-access
+                           else [other])
+    return frozenset(op.name for op in waiting.difference(ops))
 
 
 def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
@@ -135,10 +144,10 @@ def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
             updates.append(_Update(rows, step, rows.numbers(step), lookups,
                                    _waits(rows, step, lookups)))
     made = _Made(graph)
-    for group in _groups([one for update in updates for one in update.lookups], _Lookup.form,
+    for group in grouped([one for update in updates for one in update.lookups], _Lookup.form,
                          lambda one: one.inputs, lambda one: [one.op]):
         (made.keep if group[0].piece.bags is None else made.pool)(group)
-    for group_of_updates in _groups(
+    for group_of_updates in grouped(
             updates, _Update.form,
             lambda one: [lookup.grad for lookup in one.lookups] + list(one.numbers.values()),
             _Update.ops):
@@ -167,7 +176,7 @@ def _waits(rows: Rows, step: forms.Step, lookups: Sequence[_Lookup]) -> List[tf.
     return waits
 
 
-def _groups(members: Sequence[Any], form: Callable[[Any], Any],
+def grouped(members: Sequence[Any], form: Callable[[Any], Any],
             inputs: Callable[[Any], List[tf.Tensor]],
             ops: Callable[[Any], List[tf.Operation]]) -> Iterable[List[Any]]:
     """Yields the members that one op can stand for together.
@@ -267,11 +276,16 @@ class _Made:
         members = [[one.found[0], one.found[1], one.grad] + one.found[2:] for one in lookups]
         lists = [list(part) for part in zip(*members)]
         is_pooled = any(one.piece.bags for one in lookups)
-        with self._in_place(group, ops, "tables/updates"):
+        slices = [sliced(one.grad) if len(group) > 1 else None for one in lookups]
+        waits = [wait for one in slices if one is not None for wait in one.control_inputs]
+        with self._in_place(group, ops, "tables/updates"), tf.control_dependencies(waits):
             if len(group) > 1:
                 handles = [one.rows.table.handle for one in lookups]
+                lists[2] = [grad if one is None else one.whole
+                            for grad, one in zip(lists[2], slices)]
+                columns = [-1 if one is None else one.first for one in slices]
                 update = apply_op(step, first.numbers, first.rows.initial(), "many_pooled",
-                                  [handles] + lists)
+                                  [handles] + lists + [tf.constant(columns, tf.int32)])
             else:
                 update = apply_op(step, first.numbers, first.rows.initial(),
                                   "pooled" if is_pooled else "by_restore",
@@ -282,6 +296,9 @@ class _Made:
         for one in group:
             for output in (one.step.grad, one.step.indices):
                 self._graph.prevent_feeding(one.rows.tensor(output))
+        for found in slices:
+            for tensor in found.passed if found is not None else []:
+                self._graph.prevent_feeding(tensor)
 
 
 class _Bags(NamedTuple):
@@ -350,11 +367,11 @@ def _resolve(group: Sequence[_Lookup], ids: Sequence[tf.Tensor],
     return found.offsets, found.inverse
 
 
-def _origin(tensor: tf.Tensor) -> tf.Tensor:
+def origin_of(tensor: tf.Tensor) -> tf.Tensor:
     """Returns what a number is a copy of."""
     while tensor.op.type in ("Identity", "ReadVariableOp") and not tensor.op.control_inputs:
         tensor = tensor.op.inputs[0]
     return tensor
 
 
-__all__ = ["fuse"]
+__all__ = ["fuse", "grouped", "origin_of", "waiting_of"]

@@ -27,7 +27,12 @@ class Rows:
         plan: What was planned for the variable.
         table: Its table.
         rules: When keys get rows.
+
+    Attributes:
+        device: The device of ops in the place of others, "" for that of the task.
     """
+
+    device = ""
 
     def __init__(self, graph: tf.Graph, plan: StockVariable, table: Table,
                  rules: RowRules = RowRules()) -> None:
@@ -46,9 +51,12 @@ class Rows:
         return self.op(output[0]).outputs[output[1]]
 
     def checked_ids(self, ids: tf.Tensor) -> tf.Tensor:
-        """Adds the op that refuses ids that the variable does not have."""
-        return library().mx_rec_checked_ids(
+        """Adds the op that refuses ids that the variable does not have; returns their keys."""
+        checked = library().mx_rec_checked_ids(
             ids, tf.constant(self.plan.id_end, tf.int64, name="rows"), name="ids")
+        if self.plan.first == 0:
+            return checked
+        return tf.cast(checked, tf.int64) + self.plan.first
 
     def look_up(self, op: tf.Operation, trains: bool) -> None:
         """Replaces a gather.
@@ -57,7 +65,7 @@ class Rows:
             op: The gather.
             trains: Whether it makes rows.
         """
-        with in_place_of(op, waits_of_copy(op.inputs[0])):
+        with in_place_of(op, waits_of_copy(op.inputs[0]), device=self.device):
             ids = self.checked_ids(op.inputs[1])
             if trains:
                 offsets, inverse = self.make_rows(ids, self.occurrences(op.inputs[1]), [op])
@@ -137,8 +145,8 @@ class Rows:
         Of a table by ids without limits, which summaries alone read, it gives rows that are there,
         and new ones where the variable has more.
         """
-        with in_place_of(op):
-            keys = tf.range(tf.constant(self.plan.shape[0], tf.int64))
+        with in_place_of(op, device=self.device):
+            keys = tf.range(tf.constant(self.plan.shape[0], tf.int64)) + self.plan.first
             if self.plan.ids.is_lifted:
                 there = library().mx_rec_export(self.table.handle, name="keys")[0]
                 keys = tf.concat([there, -2 - keys], 0)[:self.plan.shape[0]]
@@ -147,7 +155,7 @@ class Rows:
 
     def shape(self, op: tf.Operation) -> None:
         """Replaces an op that tells the shape."""
-        with in_place_of(op):
+        with in_place_of(op, device=self.device):
             shape = tf.constant(self.plan.shape, op.outputs[0].dtype, name="shape")
         replace_output(op, shape)
 
@@ -155,9 +163,13 @@ class Rows:
         """Replaces an op that tells whether the variable has a value: rows always have."""
         if not op.outputs[0].consumers():
             return
-        with in_place_of(op):
-            state = tf.constant(True, name="is_initialized")
+        with in_place_of(op, device=self.device):
+            state = self.is_ready()
         replace_output(op, state)
+
+    def is_ready(self) -> tf.Tensor:
+        """Returns whether the table can be used."""
+        return tf.constant(True, name="is_initialized")
 
     def update(self, step: forms.Step) -> None:
         """Replaces a sparse update by one that takes keys."""
@@ -226,6 +238,20 @@ def apply_op(step: forms.Step, numbers: Dict[str, tf.Tensor], initial: Sequence[
     Returns:
         The op.
     """
+    optimizer, tensors, attributes = optimizer_of(step, numbers, initial)
+    make = getattr(library(), "mx_rec_apply_{}_{}".format(optimizer, how))
+    return make(*inputs, *tensors, name="update", **attributes).op
+
+
+def optimizer_of(step: forms.Step, numbers: Dict[str, tf.Tensor], initial: Sequence[float]
+                 ) -> Tuple[str, List[tf.Tensor], Dict[str, int]]:
+    """Returns the engine's optimizer of an update: its name, its numbers and its attributes.
+
+    Args:
+        step: The update of TensorFlow.
+        numbers: The optimizer's numbers by name.
+        initial: What each slot starts at.
+    """
     attributes = {}  # type: Dict[str, int]
     if step.kind == forms.ADD:
         # w -= lr * g, with what TensorFlow would subtract as the gradient.
@@ -244,8 +270,7 @@ def apply_op(step: forms.Step, numbers: Dict[str, tf.Tensor], initial: Sequence[
         optimizer = "ftrl"
         tensors = [numbers["lr"], numbers["lr_power"], tf.constant(initial[0], tf.float32),
                    numbers["l1"], numbers["l2"], shrinkage]
-    make = getattr(library(), "mx_rec_apply_{}_{}".format(optimizer, how))
-    return make(*inputs, *tensors, name="update", **attributes).op
+    return optimizer, tensors, attributes
 
 
-__all__ = ["Rows", "apply_op"]
+__all__ = ["Rows", "apply_op", "optimizer_of"]

@@ -4,10 +4,10 @@ from typing import Any, Dict, List, Optional, Set
 
 import tensorflow as tf
 
-from mx_rec.core.clusters import check_graph
 from mx_rec.stock.admission import SavedHistory
 from mx_rec.stock.analysis import StockVariable
 from mx_rec.stock.convert import convert
+from mx_rec.stock.servers import servers_of
 from mx_rec.util.settings import Settings
 from mx_rec.util.log import logger, warn_once
 
@@ -27,12 +27,14 @@ def convert_graph(graph: tf.Graph, trains: bool,
         histories: The admission histories of the checkpoint by table, None if not known.
 
     Returns:
-        The plan; empty without stock_tables, and in jobs of several processes, which cannot share
-        a table.
+        The plan; empty without stock_tables, and in jobs of several processes without parameter
+        servers, which cannot share a table.
 
     Raises:
         ValueError: If the checkpoint has a table by ids without limits that the graph cannot use,
             or settings of eviction do not go together (stock.admission.rules_of).
+        NotImplementedError: If the checkpoint has a table with admission that would be on
+            parameter servers.
     """
     options = options_of_process()
     if options is None:
@@ -41,18 +43,28 @@ def convert_graph(graph: tf.Graph, trains: bool,
         warn_once("stock_tables: variables of a distribution strategy stay TensorFlow's.")
         return []
     try:
-        with graph.as_default():
-            servers = check_graph("stock_tables")
+        servers = servers_of(graph)
     except NotImplementedError as error:
         warn_once("stock_tables: all variables stay TensorFlow's: %s", error)
         return []
-    if servers:
-        warn_once("stock_tables: all variables stay TensorFlow's: the job has parameter servers.")
+    if servers.devices and _refused_on_servers(options):
+        warn_once("stock_tables: all variables stay TensorFlow's: the job has parameter servers, "
+                  "whose tables do not support %s.", _refused_on_servers(options))
         return []
-    plans = convert(graph, options, trains, known, only_known, dense, histories)
+    plans = convert(graph, options, trains, known, only_known, dense, histories, servers)
     tables = sum(plan.converts for plan in plans)
     logger.info("stock_tables: %d of %d variables with rows are tables.", tables, len(plans))
     return plans
+
+
+def _refused_on_servers(options: Any) -> str:
+    """Returns the setting that tables on parameter servers do not support, "" without one."""
+    if not options.servers:
+        return "StockTables(servers=False)"
+    settings = Settings._single_instance  # pylint: disable=protected-access
+    if settings.use_dynamic_expansion:
+        return "init(use_dynamic_expansion=True)"
+    return "init(is_incremental_checkpoint=True)" if settings.is_incremental_checkpoint else ""
 
 
 def options_of_process() -> Any:

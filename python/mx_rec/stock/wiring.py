@@ -58,7 +58,8 @@ def replace_waiting(old: tf.Operation, new: Optional[tf.Operation]) -> None:
 
 @contextlib.contextmanager
 def in_place_of(op: tf.Operation, waits: Iterable[tf.Operation] = (),
-                replaced: Iterable[str] = (), scope: Optional[str] = None) -> Iterator[None]:
+                replaced: Iterable[str] = (), scope: Optional[str] = None,
+                device: str = "") -> Iterator[None]:
     """Ops made inside belong to the branch or loop of `op` and wait for what it waits for.
 
     Args:
@@ -66,6 +67,8 @@ def in_place_of(op: tf.Operation, waits: Iterable[tf.Operation] = (),
         waits: What they wait for besides.
         replaced: Names of ops that are replaced too, which they do not wait for.
         scope: Their name scope; None is one of the op's.
+        device: Their device, whatever device functions are in force; "" is the processor of the
+            task that these give.
     """
     # pylint: disable=protected-access
     graph = op.graph
@@ -77,12 +80,23 @@ def in_place_of(op: tf.Operation, waits: Iterable[tf.Operation] = (),
             gone = set(replaced)
             before = [wait for wait in OrderedDict.fromkeys(list(op.control_inputs) + list(waits))
                       if wait.name not in gone]
-            with graph.control_dependencies(before), tf.device("/cpu:0"), \
+            with graph.control_dependencies(before), on_device(device), \
                     tf.compat.v1.name_scope((scope or op.name + "/table") + "/"):
                 yield
         finally:
             if context is not None:
                 context.Exit()
+
+
+@contextlib.contextmanager
+def on_device(device: str) -> Iterator[None]:
+    """Ops made inside are on a device; see `in_place_of`."""
+    if not device:
+        with tf.device("/cpu:0"):
+            yield
+        return
+    with tf.device(None), tf.device(device):
+        yield
 
 
 def depends(starts: Iterable[tf.Operation], others: Set[tf.Operation]) -> bool:
@@ -93,6 +107,11 @@ def depends(starts: Iterable[tf.Operation], others: Set[tf.Operation]) -> bool:
 def sources(starts: Iterable[tf.Operation]) -> FrozenSet[str]:
     """Returns the names of the ops that batches come from, of all that ops need."""
     return frozenset(op.name for op in _upstream(starts, set(), True) if _SOURCE.match(op.type))
+
+
+def upstream_of(ops: Iterable[tf.Operation]) -> Set[tf.Operation]:
+    """Returns ops and all that they need the data of."""
+    return _upstream(ops, set(), False)
 
 
 def waits_of_copy(tensor: tf.Tensor) -> List[tf.Operation]:

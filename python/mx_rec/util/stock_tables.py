@@ -44,6 +44,8 @@ class StockTables(NamedTuple):
         evict_time_interval: Seconds between evictions of an Estimator's training, in
             [1, 2147483647]; None is steps alone.
         evict_step_interval: Steps between them, in [1, 2147483647]; None is time alone.
+        servers: Whether variables that a job has on TensorFlow's parameter servers become tables
+            there. False: they stay TensorFlow's.
     """
 
     names: Sequence[str] = (".*",)
@@ -57,6 +59,7 @@ class StockTables(NamedTuple):
     eviction_unit: str = SECONDS
     evict_time_interval: Optional[int] = DEFAULT_EVICT_TIME_INTERVAL
     evict_step_interval: Optional[int] = None
+    servers: bool = True
 
 
 def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -> Any:
@@ -89,6 +92,7 @@ def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -
         raise ValueError("'stock_tables' should have one name at least, but has none")
     Int(1, MAX_VOCABULARY_SIZE)("least_rows", options.least_rows)
     Bool()("lazy_adam", options.lazy_adam)
+    Bool()("servers", options.servers)
     Int(0, MAX_VOCABULARY_SIZE)("memory_rows", options.memory_rows)
     unlimited = options.unlimited_ids
     if isinstance(unlimited, bool):

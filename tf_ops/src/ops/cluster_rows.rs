@@ -12,7 +12,8 @@ use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
 use crate::trace;
 use mx_rec_kernels::{
-    Absent, Error, Ids, IdsOf, KeyGradients, KeysOf, Partition, Result, RowOptimizer, RowsOf, Table,
+    Absent, Error, Ids, IdsOf, KeyGradients, KeysOf, Lease, Partition, Result, RowOptimizer,
+    RowsOf, Table,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -156,6 +157,7 @@ enum Create {
     None,
     All,
     Admitted,
+    Initial,
 }
 
 /// Rows by key.
@@ -186,7 +188,7 @@ impl OpKernel for Pull {
                 spec: "create: int",
                 doc: "1: unknown keys get rows; 0: they have none and read as zeros; 2: those get \
                       rows that MxRecPartObserve has counted often enough, and others read as \
-                      zeros.",
+                      zeros; 3: they have none and read as what a row would start with.",
             },
             COUNT,
             Attr {
@@ -209,7 +211,8 @@ impl OpKernel for Pull {
             0 => Create::None,
             1 => Create::All,
             2 => Create::Admitted,
-            other => return Err(Error::invalid("create must be 0, 1 or 2").with("create", other)),
+            3 => Create::Initial,
+            other => return Err(Error::invalid("create must be 0 to 3").with("create", other)),
         };
         Ok(Self {
             parts: Parts::of(construction)?,
@@ -242,7 +245,7 @@ impl OpKernel for Pull {
             outs.push(front);
             rest = behind;
         }
-        if self.create != Create::None {
+        if matches!(self.create, Create::All | Create::Admitted) {
             read_new(&parts, &keys, self.create == Create::Admitted, outs)?;
         } else {
             let group: Vec<KeysOf<'_>> = parts
@@ -251,7 +254,10 @@ impl OpKernel for Pull {
                 .map(|(part, keys)| KeysOf {
                     table: &part.table,
                     ids: Ids::I64(keys),
-                    absent: Absent::Zeros,
+                    absent: match self.create {
+                        Create::Initial => Absent::Initial(part.table.config()),
+                        _ => Absent::Zeros,
+                    },
                 })
                 .collect();
             Table::find_many(pool()?, &group, outs)?;
@@ -314,6 +320,7 @@ pub(crate) struct Push<O> {
     optimizer: O,
     parts: Parts,
     counter: i32,
+    creates: bool,
     groups: Vec<Members>,
 }
 
@@ -332,6 +339,7 @@ impl<O: PushOptimizer> OpKernel for Push<O> {
             optimizer: O::read(construction)?,
             parts: Parts::of(construction)?,
             counter: construction.int("counter")?,
+            creates: construction.int("create")? != 0,
             groups: (0..groups).map(|_| Members::default()).collect(),
         })
     }
@@ -387,6 +395,12 @@ impl<O: PushOptimizer> OpKernel for Push<O> {
         }
         // Numbers that are out of their ranges are refused before any step is counted.
         drop(self.optimizer.step(&Hyper::Values(hyper))?);
+        // Held until the rows are updated: none of them becomes that of another key meanwhile.
+        let _leases = if self.creates {
+            make_rows(&updates)?
+        } else {
+            Vec::new()
+        };
         let steps = updates
             .iter()
             .map(|update| on(&update.part.table, || self.step(&update.part, hyper)))
@@ -408,7 +422,7 @@ impl<O: PushOptimizer> Push<O> {
     /// The optimizer for the next step of a part.
     fn step(&self, part: &Part, hyper: &[f32]) -> Result<Box<dyn RowOptimizer>> {
         let mut numbers = hyper.to_vec();
-        if let Some(powers) = O::POWERS {
+        if let Some(powers) = O::POWERS.filter(|_| self.counter >= 0) {
             if let Some([power1, power2, beta1, beta2]) = numbers
                 .get_mut(powers..powers + 4)
                 .and_then(|four| <&mut [f32; 4]>::try_from(four).ok())
@@ -419,6 +433,23 @@ impl<O: PushOptimizer> Push<O> {
         }
         self.optimizer.step(&Hyper::Values(&numbers))
     }
+}
+
+/// Gives the keys of updates rows, those of all tables or of none.
+fn make_rows(updates: &[Update<'_>]) -> Result<Vec<Lease>> {
+    let keys = || {
+        updates
+            .iter()
+            .flat_map(|update| update.grads.iter().map(move |one| (&update.part, one.keys)))
+    };
+    let mut inverses: Vec<Vec<i32>> = keys().map(|(_, keys)| vec![0; keys.len()]).collect();
+    let group = keys().zip(&mut inverses);
+    let group = group.map(|((part, keys), inverse)| IdsOf {
+        table: &part.table,
+        ids: Ids::I64(keys),
+        inverse,
+    });
+    Table::lease_many(pool()?, group.collect(), None)
 }
 
 fn unequal(floats: usize) -> Error {
@@ -445,6 +476,11 @@ const GRADS: Arg = Arg {
         "The gradients of the keys of the first part, in the order of the requests, then those of \
           the second: of MxRecPackGradients.",
 };
+const PUSH_ERRORS: &str =
+    "`ABORTED` if the process has not got the part: it was started again, or the chief has not \
+     initialized or restored it yet; `INVALID_ARGUMENT` for another configuration than the one it \
+     was made with; with `create`, `RESOURCE_EXHAUSTED` if new rows would exceed the part's \
+     capacity: then no row of any table has changed.";
 const UPDATED: Arg = Arg {
     name: "updated",
     dtype: "int64",
@@ -457,7 +493,13 @@ const GROUPS: Attr = Attr {
 };
 const COUNTER: Attr = Attr {
     spec: "counter: int",
-    doc: "The number of the optimizer in its graph: each has its own count of steps in a part.",
+    doc:
+        "The number of the optimizer in its graph: each has its own count of steps in a part. -1: \
+          steps are not counted, and the optimizer's numbers hold as they are.",
+};
+const CREATE: Attr = Attr {
+    spec: "create: int = 0",
+    doc: "1: keys without a row get one first; 0: their gradients are dropped and counted.",
 };
 
 /// The definition of an optimizer's push.
@@ -476,8 +518,7 @@ macro_rules! push {
                 doc: concat!(
                     "MxRecApply", $name, " by key in the parts of several tables that this process \
                                           holds. Gradients of one key are summed in the order of \
-                                          the requests; no key gets a row: the gradients of keys \
-                                          without one are dropped and counted. Pushes of several \
+                                          the requests. Pushes of several \
                                           workers wait for each other for as long as one of them \
                                           updates the same part of a table."
                 ),
@@ -493,8 +534,8 @@ macro_rules! push {
                     },
                 ],
                 outputs: &[UPDATED],
-                attrs: &[GROUPS, PART, PARTS, COUNTER, COUNT, $($attr),*],
-                errors: SHARED_ERRORS,
+                attrs: &[GROUPS, PART, PARTS, COUNTER, COUNT, CREATE, $($attr),*],
+                errors: PUSH_ERRORS,
                 stateful: true,
                 differentiable: false,
             };

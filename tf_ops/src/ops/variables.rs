@@ -93,12 +93,15 @@ impl TableOp for FindInitial {
         let input = context.input(2)?;
         let ids = ids(&input)?;
         expect_variable(&context.input(1)?, table)?;
-        let mut initial = vec![0.0; ids.len() * table.dim()];
-        table.initial_rows(pool()?, ids, &mut initial)?;
         let mut dims = input.dims();
         dims.push(table.dim() as i64);
         let mut embedding = context.allocate::<f32>(&dims)?;
-        table.find(pool()?, ids, Absent::Rows(&initial), embedding.values())?;
+        table.find(
+            pool()?,
+            ids,
+            Absent::Initial(table.config()),
+            embedding.values(),
+        )?;
         context.set(0, embedding)
     }
 }

@@ -1,0 +1,77 @@
+"""Fills tables on parameter servers with the rows of variables of a checkpoint.
+
+The chief writes a table as one process would save it, beside the checkpoint, and the servers read
+their parts from there as from any checkpoint: what a worker waits for is then the same.
+"""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections import OrderedDict
+from typing import Any, Callable, Dict, Iterator, List, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from mx_rec.saver.remote import is_remote
+from mx_rec.stock.convert import make_table
+from mx_rec.stock.dense import fill, make_filling
+
+
+@contextlib.contextmanager
+def tables_on_disk(found: Sequence[Any], checkpoint: str,
+                   read: Callable[[Any], List[np.ndarray]]) -> Iterator[str]:
+    """Gives a directory with tables that are filled from variables.
+
+    Args:
+        found: Variables of tables on parameter servers (stock.convert.ConvertedVariable).
+        checkpoint: Prefix of the checkpoint that has the variables.
+        read: Returns the rows of one of them and then its slots, each float32 (n, dim).
+
+    Yields:
+        The directory, with one directory for each table; "" for no variable.
+
+    Raises:
+        NotImplementedError: If the checkpoint is not on a file system of the machine.
+    """
+    if not found:
+        yield ""
+        return
+    if is_remote(checkpoint):
+        raise NotImplementedError(
+            "the tables {} on parameter servers cannot be filled from the variables of {}: the "
+            "chief and all servers need a common file system under its path.".format(
+                ", ".join(sorted({repr(one.plan.table) for one in found})), checkpoint))
+    tables = OrderedDict()  # type: Dict[str, List[Any]]
+    for one in found:
+        tables.setdefault(one.plan.table, []).append(one)
+    folder = tempfile.mkdtemp(prefix="mx_rec_filling_",
+                              dir=os.path.dirname(os.path.abspath(checkpoint)))
+    try:
+        # Other users than the chief's may run the servers.
+        os.chmod(folder, 0o755)
+        for name, parts in tables.items():
+            _write(parts, read, os.path.join(folder, name))
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(parts: List[Any], read: Callable[[Any], List[np.ndarray]], path: str) -> None:
+    """Saves a table that has the rows of the parts of a variable."""
+    plan = parts[0].plan
+    with tf.Graph().as_default() as graph:
+        table = make_table(plan)
+        filling = make_filling(table, plan.dim, plan.slots)
+        save, = [op for op in graph.get_operations() if op.type == "MxRecSave"]
+        # It runs here, and takes no accelerator from the chief.
+        config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+        with tf.compat.v1.Session("", config=config) as session:
+            for one in parts:
+                rows, *slots = read(one)
+                fill(session, filling, rows, slots, one.plan.first)
+            session.run(save, {save.inputs[1]: np.frombuffer(os.fsencode(path), np.uint8)})
+
+
+__all__ = ["tables_on_disk"]

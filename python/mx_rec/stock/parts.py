@@ -1,0 +1,193 @@
+"""Partitioned variables: the tables of their parts, and where parameter servers hold tables.
+
+A table can hold all rows of a partitioned variable: keys are then rows of the whole variable, as
+TensorFlow's checkpoints number them, so that it does not matter into how many parts a graph cuts
+it. It has the name that the first part would have by itself.
+"""
+
+import re
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
+
+from mx_rec.tensorflow.names import device as device_module
+
+# Jobs whose first task may be the process that makes a table.
+_OWN_JOBS = (None, "", "localhost", "worker", "chief", "master", "evaluator")
+_PART = re.compile(r"^(.*)/part_(\d+)$")
+
+
+class SavedPlace(NamedTuple):
+    """Where a variable stands in a checkpoint of variables.
+
+    Attributes:
+        name: The name there.
+        offset: Where it begins in the whole, for each dimension.
+        shape: The sizes of the whole.
+    """
+
+    name: str
+    offset: List[int]
+    shape: List[int]
+
+
+class Part(NamedTuple):
+    """A part of a partitioned variable.
+
+    Attributes:
+        names: Names of the ops of all parts, in the order of their rows.
+        first: The row of the whole with which it begins.
+        whole: Rows of the whole.
+    """
+
+    names: List[str]
+    first: int
+    whole: int
+
+
+class Placement(NamedTuple):
+    """On which tasks the variables of a graph are.
+
+    Attributes:
+        job: The job of the parameter servers, "" without any.
+        elsewhere: The device of a variable on a task that shares no table, "" without one.
+    """
+
+    job: str
+    elsewhere: str
+
+    def has(self, device: str) -> bool:
+        """Whether a device is one of a parameter server."""
+        return bool(self.job) and device_module.DeviceSpec.from_string(device).job == self.job
+
+
+def placement_of(variables: Sequence[Any], uses_servers: bool = True) -> Placement:
+    """Finds out where variables are.
+
+    Args:
+        variables: Their nodes.
+        uses_servers: Whether tables may be on parameter servers.
+    """
+    jobs = {}  # type: Dict[str, str]
+    tasks = []  # type: List[str]
+    for device in sorted({node.device for node in variables if node.device}):
+        spec = device_module.DeviceSpec.from_string(device)
+        if spec.job not in _OWN_JOBS:
+            jobs.setdefault(spec.job, device)
+        elif spec.task:
+            tasks.append(device)
+    if len(jobs) == 1 and uses_servers:
+        return Placement(next(iter(jobs)), "")
+    return Placement("", next(iter(sorted(list(jobs.values()) + tasks)), ""))
+
+
+def parts_of(shapes: Dict[str, List[int]],
+             saved: Optional[Dict[str, SavedPlace]]) -> Dict[str, Optional[Part]]:
+    """Finds the parts of partitioned variables.
+
+    Args:
+        shapes: The sizes of variables by the names of their ops.
+        saved: Where they stand in checkpoints; None if that is not known: then names tell.
+
+    Returns:
+        The parts by name. None are those of a variable that its parts, along the first dimension,
+        do not make up.
+    """
+    whole = {}  # type: Dict[str, List[str]]
+    for name, shape in shapes.items():
+        if saved is None:
+            match = _PART.match(name)
+            if match:
+                whole.setdefault(match.group(1), []).append(name)
+        elif name in saved and saved[name].shape != shape:
+            whole.setdefault(saved[name].name, []).append(name)
+    found = {}  # type: Dict[str, Optional[Part]]
+    for names in whole.values():
+        if saved is None:
+            names.sort(key=lambda name: int(_PART.match(name).group(2)))  # type: ignore
+            if len(names) == 1 or any(not name.endswith("/part_{}".format(at))
+                                      for at, name in enumerate(names)):
+                continue
+        else:
+            names.sort(key=lambda name: saved[name].offset)  # type: ignore
+        found.update(_joined(names, shapes, saved))
+    return found
+
+
+def _joined(names: List[str], shapes: Dict[str, List[int]],
+            saved: Optional[Dict[str, SavedPlace]]) -> Dict[str, Optional[Part]]:
+    """Returns the parts of one variable."""
+    rows = sum(shapes[name][0] for name in names)
+    first, found = 0, {}  # type: int, Dict[str, Optional[Part]]
+    for name in names:
+        found[name] = Part(names, first, rows)
+        wrong = shapes[name][1:] != shapes[names[0]][1:]
+        if saved is not None:
+            place = saved[name]
+            wrong = wrong or place.offset != [first] + [0] * (len(place.offset) - 1) \
+                or place.shape != [rows] + shapes[name][1:]
+        if wrong:
+            return dict.fromkeys(names)
+        first += shapes[name][0]
+    return found
+
+
+def with_one_table(plans: Sequence[Any], parts: Dict[str, Optional[Part]]) -> List[Any]:
+    """Gives the parts of each partitioned variable one table, or none.
+
+    Args:
+        plans: stock.analysis.StockVariable of all variables.
+        parts: The parts whose rows are to be in one table.
+
+    Returns:
+        The plans.
+    """
+    by_name = {plan.name: plan for plan in plans}
+    found = []  # type: List[Any]
+    for plan in plans:
+        part = parts.get(plan.name)
+        if part is not None and plan.converts:
+            others = [by_name.get(name) for name in part.names]
+            reason = _difference(plan, others)
+            if reason:
+                plan = plan.staying(reason)
+            else:
+                plan = plan._replace(
+                    table=others[0].table, part=part, pieces=None,
+                    reason="{}, with all {} parts in one table".format(plan.reason, len(others)))
+        found.append(plan)
+    return found
+
+
+def _difference(plan: Any, others: Sequence[Any]) -> str:
+    """Returns why a part cannot share a table with the others, "" if it can."""
+    def kind(one: Any) -> Any:
+        return one.kind, [(slot.name, slot.initial) for slot in one.slots], one.initializer
+
+    for other in others:
+        if other is None or not other.converts:
+            return "another part of it stays TensorFlow's" if other is None \
+                else "its part {} stays TensorFlow's".format(other.name)
+        if kind(other) != kind(plan):
+            return "its part {} has another initial value or optimizer".format(other.name)
+    return ""
+
+
+def are_together(part: Optional[Part], known: Set[str], names: Dict[str, str],
+                 on_servers: bool) -> bool:
+    """Returns whether the rows of all parts are in one table.
+
+    Args:
+        part: One of them, None for a variable that is no part.
+        known: Names of the tables of a checkpoint, whose layout stays.
+        names: The name of the table of each variable that has one by itself.
+        on_servers: Whether tables are on parameter servers.
+    """
+    if part is None:
+        return False
+    first, others = part.names[0], part.names[1:]
+    if any(names[name] in known for name in others):
+        return False
+    return on_servers or names[first] in known
+
+
+__all__ = ["Part", "Placement", "SavedPlace", "are_together", "parts_of", "placement_of",
+           "with_one_table"]

@@ -1,0 +1,236 @@
+"""Puts ops of a table on parameter servers in the place of the ops of one variable.
+
+    gather --> ids checked --> MxRecDistinctSplit --> MxRecPull on each server --> MxRecStitch
+    sparse updates of one optimizer --> one MxRecPush<Optimizer> on each server
+
+What TensorFlow has between them stays. Lookups make no rows: keys without one read as what theirs
+would start with. Updates make them.
+"""
+
+from collections import OrderedDict
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Sequence, Set, Tuple
+
+import tensorflow as tf
+
+from mx_rec.cluster.lookups import look_up
+from mx_rec.cluster.updates import Rows as Gradients
+from mx_rec.cluster.updates import push
+from mx_rec.core.table import Table
+from mx_rec.stock import updates as forms
+from mx_rec.stock.analysis import StockVariable
+from mx_rec.stock.groups import grouped, origin_of, waiting_of
+from mx_rec.stock.rows import Rows, optimizer_of
+from mx_rec.stock.servers import Servers
+from mx_rec.stock.wiring import in_place_of, on_device, replace_waiting, upstream_of
+from mx_rec.tensorflow.names import device as device_module
+from mx_rec.tensorflow.names import resources
+
+
+class ServerRows(Rows):
+    """The rows of one variable, which become those of a table on parameter servers.
+
+    Args:
+        graph: The graph.
+        plan: What was planned for the variable.
+        table: Its table.
+        servers: Where it is.
+
+    Attributes:
+        lookups: The ops that give rows.
+    """
+
+    def __init__(self, graph: tf.Graph, plan: StockVariable, table: Table,
+                 servers: Servers) -> None:
+        super().__init__(graph, plan, table)
+        self.device = servers.worker
+        self.lookups = []  # type: List[tf.Operation]
+
+    def look_up(self, op: tf.Operation, trains: bool) -> None:
+        """Replaces a gather; it makes no rows."""
+        super().look_up(op, False)
+
+    def is_ready(self) -> tf.Tensor:
+        """Returns whether all parts of the table can be used."""
+        states = [one.is_initialized for one in _resources_of(self.table)]
+        return tf.reduce_all(tf.stack(states), name="is_initialized")
+
+    def _find(self, ids: tf.Tensor) -> tf.Tensor:
+        found = look_up([self.table], [ids], False, False, 0, False, is_initial=True)
+        rows = found.embeddings()[0]
+        self.lookups.append(rows.op)
+        return rows
+
+
+class _Update(NamedTuple):
+    """A sparse update.
+
+    Attributes:
+        rows: Its variable.
+        at: Which of the variable's updates it is.
+        waits: What the op in its place waits for.
+    """
+
+    rows: ServerRows
+    at: int
+    waits: List[tf.Operation]
+
+    @property
+    def step(self) -> forms.Step:
+        """The update as it was planned."""
+        return self.rows.plan.updates[self.at]
+
+    def ops(self) -> List[tf.Operation]:
+        """Returns the ops that are replaced."""
+        return [self.rows.op(name) for name in self.step.ops]
+
+    def inputs(self) -> List[tf.Tensor]:
+        """Returns what it takes."""
+        step = self.step
+        return [self.rows.tensor(one) for one in [step.grad, step.indices]] \
+            + list(self.rows.numbers(step).values())
+
+    def form(self) -> Tuple[Any, ...]:
+        """Updates of the same form can be one op."""
+        step, numbers = self.step, self.rows.numbers(self.step)
+        names = sorted((name, origin_of(number).name) for name, number in numbers.items())
+        # Only what runs all of them may run them as one, and two updates of a variable are no sum.
+        return (step.kind, step.nesterov, tuple(names), tuple(self.rows.initial()), self.at,
+                self._waiting() or step.ops)
+
+    def _waiting(self) -> FrozenSet[str]:
+        """Names of the ops that wait for the update."""
+        graph = self.rows.graph
+        return frozenset(_group_of(graph.get_operation_by_name(name)).name
+                         for name in waiting_of(self.ops()))
+
+
+def _group_of(op: tf.Operation) -> tf.Operation:
+    """Returns the op that tf.group has made, for its ops of one device each, others as they are."""
+    waiting = op._control_outputs  # pylint: disable=protected-access
+    whole, _, name = op.name.rpartition("/")
+    if op.type == "NoOp" and name.startswith("NoOp") and len(waiting) == 1 \
+            and waiting[0].type == "NoOp" and waiting[0].name == whole:
+        return waiting[0]
+    return op
+
+
+def update_together(graph: tf.Graph, variables: Sequence[ServerRows]) -> None:
+    """Replaces the sparse updates of variables by updates on parameter servers.
+
+    Args:
+        graph: The graph.
+        variables: The variables, all on the same servers.
+    """
+    updates = []  # type: List[_Update]
+    for rows in variables:
+        for at, step in enumerate(rows.plan.updates):
+            waits = [wait for name in step.ops for wait in rows.op(name).control_inputs
+                     if wait.name not in step.ops]
+            updates.append(_Update(rows, at, waits))
+    # What other members may have noted to wait for, before it was replaced.
+    instead = {}  # type: Dict[tf.Operation, tf.Operation]
+    for group in grouped(updates, _Update.form, _Update.inputs, _Update.ops):
+        _replace(graph, group, instead)
+
+
+def _replace(graph: tf.Graph, group: Sequence[_Update],
+             instead: Dict[tf.Operation, tf.Operation]) -> None:
+    """Replaces updates by one on each server."""
+    first = group[0]
+    ops = [op for one in group for op in one.ops()]
+    waits = [instead.get(wait, wait) for one in group for wait in one.waits]
+    scope = None if len(group) == 1 else graph.unique_name("tables/updates")
+    with in_place_of(ops[0], waits, [op.name for op in ops], scope, first.rows.device):
+        by_table = OrderedDict()  # type: Dict[Any, List[Gradients]]
+        for one in group:
+            rows, step = one.rows, one.step
+            keys = rows.checked_ids(tf.reshape(rows.tensor(step.indices), [-1]))
+            grad = tf.reshape(rows.tensor(step.grad), [-1, rows.plan.dim], name="grad")
+            if step.kind == forms.ADD and not step.subtracts:
+                grad = tf.negative(grad)
+            variable = rows.table.variable.op.outputs[0]
+            by_table.setdefault(rows.table.table_name, []).append(
+                (variable, tf.cast(keys, tf.int64), grad))
+        optimizer, numbers, attributes = optimizer_of(
+            first.step, first.rows.numbers(first.step), first.rows.initial())
+        pushes = push("mx_rec_apply_" + optimizer, list(by_table.values()), numbers, attributes,
+                      creates=True)
+        with graph.control_dependencies(pushes):
+            update = tf.no_op(name="update")
+    for op in ops:
+        instead[op] = update
+        replace_waiting(op, update)
+
+
+def bring_to_worker(graph: tf.Graph, variables: Sequence[ServerRows], servers: Servers) -> None:
+    """Moves what TensorFlow computes beside variables to the worker: their rows are there now.
+
+    TensorFlow sums the gradients of a variable where the variable is, and copies what it has
+    gathered there. Ops with a state, and what an optimizer does with its own numbers, stay.
+
+    Args:
+        graph: The graph.
+        variables: The variables that became tables.
+        servers: Where these are.
+    """
+    names = {name for rows in variables for name in
+             [rows.plan.name] + [slot.variable for slot in rows.plan.slots]}
+    gone = {tf.compat.as_bytes("loc:@" + name) for name in names}
+    spec = device_module.DeviceSpec.from_string(servers.worker)
+    worker = device_module.DeviceSpec(job=spec.job, task=spec.task).to_string()
+    updates = [rows.op(output[0]) for rows in variables for step in rows.plan.updates
+               for output in (step.grad, step.indices)]
+    lookups = [op for rows in variables for op in rows.lookups]
+    for op in upstream_of(updates).union(_downstream(lookups)):
+        # pylint: disable=protected-access
+        if "_class" not in op.node_def.attr or op.op_def.is_stateful \
+                or not gone.issuperset(op.colocation_groups()):
+            continue
+        if any(tensor.dtype._is_ref_dtype for tensor in list(op.inputs) + list(op.outputs)):
+            continue
+        op._clear_attr("_class")
+        op._set_device(worker)
+
+
+def _downstream(ops: Sequence[tf.Operation]) -> Set[tf.Operation]:
+    """Returns ops and all that read what they give."""
+    seen, todo = set(ops), list(ops)
+    while todo:
+        for output in todo.pop().outputs:
+            for consumer in output.consumers():
+                if consumer not in seen:
+                    seen.add(consumer)
+                    todo.append(consumer)
+    return seen
+
+
+def clear_op(table: Table, servers: Servers) -> tf.Operation:
+    """Adds the op that empties a table on all of its servers, in the default graph."""
+    inits = [one.create for one in _resources_of(table)]
+    with on_device(servers.worker), tf.control_dependencies(inits), \
+            tf.compat.v1.name_scope(table.variable.op.name + "//table/"):
+        return tf.no_op(name="initialize")
+
+
+def _resources_of(table: Table) -> List[Any]:
+    """Returns what TensorFlow knows of the parts of a table of the default graph."""
+    config = "{}//table/part_".format(table.variable.op.name)
+    return [one for one in resources.shared_resources() if one.handle.name.startswith(config)]
+
+
+def refuse_start(table: Table, slot: Any, servers: Servers) -> tf.Operation:
+    """Adds the op in the place of the initializer of an optimizer's variable: it fails.
+
+    Args:
+        table: The table.
+        slot: The slot (stock.analysis.Slot).
+        servers: Where the table is.
+    """
+    with tf.init_scope(), on_device(servers.worker):
+        text = "the variable {!r} of an optimizer is a slot of the table {!r} on parameter " \
+            "servers, which starts with its rows: run the initializer of all variables.".format(
+                slot.variable, table.table_name)
+        return tf.raw_ops.Assert(condition=tf.constant(False), data=[tf.constant(text)])
+
+
+__all__ = ["ServerRows", "bring_to_worker", "clear_op", "refuse_start", "update_together"]

@@ -1,0 +1,121 @@
+"""Checkpoints of unchanged models on parameter servers: other numbers of servers, variables, killed processes."""
+
+import json
+import os
+import time
+
+import numpy as np
+import pytest
+
+from stock_cluster_cases import RUN, StockJob, run_alone
+from test_cluster_life import wait_for
+from test_stock_cluster_numbers import expect_equal, tables
+
+
+def trained(servers, directory, first, last, **variables):
+    """Trains from one batch to another on some servers, or in one process for 0 of them."""
+    variables.update(CHECKPOINTS=str(directory), FIRST=str(first), LAST=str(last), OPTIMIZER="ftrl", CLIP="1")
+    if not servers:
+        return run_alone(**variables)
+    with StockJob(ps=servers, **variables) as job:
+        return job.run()
+
+
+def expect_rows(found, alone):
+    """The rows are those of a run that was not interrupted."""
+    for rows, wanted in zip(found["rows"], alone["rows"]):
+        np.testing.assert_allclose(rows, wanted, rtol=1e-6, atol=1e-7)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """All batches in one process, on tables."""
+    return run_alone(LAST="16", OPTIMIZER="ftrl", CLIP="1")
+
+
+def test_any_number_of_servers_and_one_process_go_on_from_each_other(tmp_path, alone):
+    first = 0
+    for servers in (2, 3, 0, 1):
+        found = trained(servers, tmp_path, first, first + 4)
+        first += 4
+        names = os.listdir(str(tmp_path / ("sparse-model.ckpt-%d" % first)))
+        assert len(names) == 1 + 2 * max(2 * servers, 1), names
+        assert found["step"] == first
+    expect_rows(found, alone)
+
+
+def test_variables_fill_tables_on_servers_and_tables_go_back_to_variables(tmp_path, alone):
+    """Variables of one process, tables on servers, variables on servers, tables, variables of one process."""
+    first = 0
+    # All runs start with the rows of the first table; a table starts with other rows than a variable.
+    for servers, stock in ((2, "['.*']"), (2, "None"), (3, "['.*']"), (0, "None"), (1, "['.*']"), (0, "['.*']")):
+        last = min(first + 3, 16)
+        found = trained(servers, tmp_path, first, last, STOCK=stock)
+        assert tables(found) == (["deep/users", "items"] if stock != "None" else [])
+        assert os.path.exists(str(tmp_path / ("sparse-model.ckpt-%d" % last))) == (stock != "None")
+        first = last
+    assert first == 16
+    expect_rows(found, alone)
+    # What was between is gone.
+    assert not [name for name in os.listdir(str(tmp_path)) if name.startswith("mx_rec_")]
+
+
+def test_parts_of_a_variable_are_found_in_any_number_of_parts(tmp_path):
+    variables = dict(STRATEGY="div", CONSTANT="1")
+    whole = run_alone(LAST="10", OPTIMIZER="ftrl", CLIP="1", **variables)
+    found = trained(2, tmp_path, 0, 2, PARTS="3", **variables)
+    assert os.listdir(str(tmp_path / "sparse-model.ckpt-2"))
+    found = trained(1, tmp_path, 2, 4, PARTS="2", **variables)
+    # Variables of parts, and one variable.
+    found = trained(2, tmp_path, 4, 6, PARTS="4", STOCK="None", **variables)
+    found = trained(3, tmp_path, 6, 10, PARTS="2", **variables)
+    expect_rows(found, whole)
+
+
+def test_parts_in_another_number_of_tables_are_refused_by_name(tmp_path):
+    """In one process each part is a table: a session says so before it reads any."""
+    variables, saved, other = dict(STRATEGY="div", CONSTANT="1"), tmp_path / "saved", tmp_path / "other"
+    trained(2, saved, 0, 2, PARTS="2", **variables)
+    with pytest.raises(AssertionError, match="(?s)InvalidArgumentError.*'items'.*its parts are one table there"):
+        trained(0, saved, 2, 4, PARTS="2", **variables)
+    trained(0, other, 0, 2, PARTS="2", **variables)
+    with pytest.raises(AssertionError, match="(?s)InvalidArgumentError.*'items'.*its parts are a table each there"):
+        trained(2, other, 2, 4, PARTS="2", **variables)
+
+
+def test_rows_of_another_optimizer_and_of_another_shape_are_as_in_one_process(tmp_path):
+    trained(2, tmp_path, 0, 3, STOCK="None")
+    with pytest.raises(AssertionError, match="(?s)InvalidArgumentError.*'items'.*has the shape"):
+        trained(2, tmp_path, 3, 5, ROWS="200")
+
+
+def test_a_second_job_on_living_servers_begins_with_new_rows():
+    alone = run_alone(LAST="8")
+    with StockJob(ps=2, LAST="8") as job:
+        first, second = job.run(), job.run()
+    expect_equal(first, alone)
+    assert first["rows"] == second["rows"] and first["losses"] == second["losses"]
+
+
+LONG = RUN.replace("    print(json", "    print('done', flush=True)\n    print(json").replace(
+    "        losses.append", "        print('step', number, flush=True)\n        time.sleep(0.02)\n        losses.append").replace(
+        "\nfirst, last", "\nimport time\nfirst, last", 1)
+
+
+def test_a_killed_server_comes_back_with_the_rows_of_the_last_checkpoint(tmp_path):
+    with StockJob(LONG, ps=2, worker=2, CHECKPOINTS=str(tmp_path / "model"), SAVE="10", LAST="120", ROWS="5000") as job:
+        chief = job.start("worker", 0)
+        job.start("worker", 1)
+        wait_for(chief, "step 30")
+        job.kill("ps", 1)
+        time.sleep(1)
+        job.start("ps", 1)
+        found = json.loads(job.finish("worker", 0, 90).split("\n")[-2])
+        job.finish("worker", 1, 90)
+    restored = run_alone(CHECKPOINTS=str(tmp_path / "model"), FIRST="0", LAST="0", ROWS="5000")
+    assert restored["step"] >= found["step"] >= 120
+    assert np.isfinite(np.array(restored["rows"][0])).all()
+    initial = run_alone(LAST="0", ROWS="5000")
+    # They were trained, and rows that no batch has are as they were.
+    changed = [(np.array(one) != np.array(other)).any(1) for one, other in zip(restored["rows"], initial["rows"])]
+    assert all(0 < rows.sum() < len(rows) for rows in changed)

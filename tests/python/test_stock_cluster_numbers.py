@@ -1,0 +1,146 @@
+"""Models that do not know mx_rec on parameter servers: their numbers, their requests, and several workers."""
+
+import json
+
+import numpy as np
+import pytest
+
+from stock_cluster_cases import MODEL, RUN, StockJob, run_alone
+from support import EPS
+
+# The engine sums gradients in another order where it has no ops of TensorFlow between.
+TOLERANCE = 16 * EPS
+
+
+def expect_equal(found, alone, tolerance=TOLERANCE):
+    """Two runs have the same losses and rows; both trained."""
+    assert abs(alone["losses"][0] - alone["losses"][-1]) > 1e-3 and np.isfinite(alone["losses"]).all()
+    np.testing.assert_allclose(found["losses"], alone["losses"], rtol=tolerance, atol=tolerance)
+    for rows, wanted in zip(found["rows"], alone["rows"]):
+        np.testing.assert_allclose(rows, wanted, rtol=tolerance, atol=tolerance)
+
+
+def tables(found):
+    """The variables that became tables."""
+    return sorted(name for name, (converts, _) in found["plans"].items() if converts)
+
+
+@pytest.mark.parametrize("optimizer, resource, clip, tolerance", [
+    ("sgd", "", "", 0), ("sgd", "1", "1", 0), ("momentum", "", "", TOLERANCE), ("adagrad", "1", "1", 0),
+    ("ftrl", "", "1", 0), ("ftrl", "1", "", TOLERANCE), ("lazy_adam", "", "1", 0), ("lazy_adam", "1", "", TOLERANCE)])
+def test_one_worker_gives_the_numbers_of_one_process(optimizer, resource, clip, tolerance):
+    """Bit for bit where TensorFlow's own ops stand between lookup and update there, too."""
+    variables = dict(OPTIMIZER=optimizer, RESOURCE=resource, CLIP=clip, BEFORE="1", LAST="40")
+    alone = run_alone(**variables)
+    with StockJob(ps=2) as job:
+        found = job.run(**variables)
+    assert tables(found) == tables(alone) == ["deep/users", "items"]
+    assert all("on parameter servers" in found["plans"][name][1] for name in tables(found))
+    assert found["before"] == alone["before"]
+    expect_equal(found, alone, tolerance)
+    # Gradients are summed, and rows copied, on the worker.
+    assert not {"Unique", "UnsortedSegmentSum", "Reshape", "StridedSlice"}.intersection(found["on_servers"]), found
+    # One pull and one push for each server; no lookup makes a row.
+    assert found["ops"]["MxRecPull"] == 2 and found["ops"]["MxRecStitch"] == 1
+    assert sum(count for kind, count in found["ops"].items() if kind.startswith("MxRecPush")) == 2
+
+
+def test_a_variable_of_parts_is_one_table_however_many_parts_there_are():
+    variables = dict(PARTS="3", CONSTANT="1", STRATEGY="div")
+    alone, whole = run_alone(**variables), run_alone(CONSTANT="1")
+    with StockJob(ps=2) as job:
+        found = job.run(**variables)
+    assert tables(found) == ["deep/users"] + ["items/part_%d" % part for part in range(3)]
+    assert "with all 3 parts in one table" in found["plans"]["items/part_1"][1]
+    expect_equal(found, alone)
+    expect_equal(found, whole)
+
+
+def test_sixty_four_bit_keys_and_rows_on_disk_work_on_servers(tmp_path):
+    """Each server holds 20 rows and more of a table in memory, and the others on disk."""
+    alone = run_alone(CONSTANT="1")
+    options = "StockTables(least_rows=100, memory_rows=120, ssd_data_path=[%r])" % str(tmp_path)
+    with StockJob(ps=2, STOCK=options) as job:
+        found = job.run(CONSTANT="1")
+    expect_equal(found, alone)
+    code = MODEL.replace("    found = tf.nn", "    hashed = tf.strings.to_hash_bucket_fast(tf.as_string(ids[:, 0]), ROWS)\n"
+                         "    found = tf.nn").replace("(users, ids[:, 0])", "(users, hashed)").replace(
+                             "tf.nn.embedding_lookup(users, tf.range(ROWS, dtype=tf.int64))", "found") + """
+with v1.train.MonitoredTrainingSession(target, is_chief=is_chief, config=config) as sess:
+    for number in range(5):
+        sess.run(train, dict(zip([ids, labels], batch(number))))
+    keys = {key for number in range(5) for key in batch(number)[0][:, 0]}
+
+    from mx_rec.core.graph_state import graph_state
+    sizes = {name: int(sess.run(table._physical.size)) for name, table in graph_state().tables.items()}
+    print(json.dumps([sizes, len(keys), {plan.name: plan.ids.is_lifted for plan in plans if plan.converts}]))
+"""
+    with StockJob(code, ps=2, STOCK="StockTables(least_rows=5, unlimited_ids=['deep/users'])", ROWS="10") as job:
+        sizes, keys, lifted = job.run()
+    assert lifted == {"items": False, "deep/users": True}
+    unlimited, = [size for name, size in sizes.items() if "unlimited" in name]
+    # Ten buckets would hold ten.
+    assert unlimited == keys and keys >= 5
+
+
+def test_modify_graph_converts_outside_of_the_device_function_and_in_a_hook():
+    """The servers are those that variables are on."""
+    alone = run_alone(CONSTANT="1", LAST="10")
+    code = RUN.replace("    plans = convert_graph(v1.get_default_graph(), True)\n", "plans = []\n", 1)
+    for change in (code.replace("plans = []", "plans = []\nmodify_graph_and_start_emb_cache()", 1),
+                   code.replace("save_checkpoint_steps=", "hooks=[GraphModifierHook()], save_checkpoint_steps=").replace(
+                       "import modify", "import GraphModifierHook, modify", 1)):
+        with StockJob(change, ps=2) as job:
+            found = job.run(CONSTANT="1", LAST="10")
+        assert found["ops"]["MxRecPull"] == 2
+        expect_equal(found, alone)
+
+
+COUNTING = """
+v1 = tf.compat.v1
+from mx_rec.stock.select import convert_graph
+import time
+with tf.device(device):
+    step = v1.train.get_or_create_global_step()
+    ids = v1.placeholder(tf.int64, [None])
+    counts = v1.get_variable("counts", [50, 2], initializer=v1.zeros_initializer())
+    other = v1.get_variable("other", [50, 1], initializer=v1.ones_initializer())
+    rows = tf.nn.embedding_lookup([counts], ids)
+    # Its gradient needs no row: -1 for each occurrence.
+    loss = -tf.reduce_sum(rows) - tf.reduce_sum(tf.nn.embedding_lookup([other], ids // 2))
+    train = v1.train.GradientDescentOptimizer(1.0).minimize(loss, global_step=step)
+    every = [tf.nn.embedding_lookup(one, tf.range(50)) for one in (counts, other)]
+    plans = convert_graph(v1.get_default_graph(), True)
+assert sum(plan.converts for plan in plans) == 2
+with v1.train.MonitoredTrainingSession(target, is_chief=is_chief, config=config, log_step_count_steps=None) as sess:
+    random = np.random.RandomState(index)
+    for _ in range(150):
+        sess.run(train, {ids: random.randint(0, 50, 20)})
+    if index:
+        print("done")
+    else:
+        # All steps of the other worker are counted.
+        end = time.time() + 60
+        while sess.run(step) < 300 and time.time() < end:
+            time.sleep(0.05)
+        print(json.dumps([int(sess.run(step))] + [value.tolist() for value in sess.run(every)]))
+"""
+
+
+def test_no_update_of_several_workers_is_lost():
+    """Gradients of -1 count occurrences; the numbers are whole, so that any order gives the same."""
+    wanted, other = np.zeros(50), np.ones(50)
+    for index in range(2):
+        random = np.random.RandomState(index)
+        for _ in range(150):
+            keys = random.randint(0, 50, 20)
+            np.add.at(wanted, keys, 1)
+            np.add.at(other, keys // 2, 1)
+    with StockJob(COUNTING, ps=2, worker=2) as job:
+        job.start("worker", 0)
+        job.start("worker", 1)
+        assert job.finish("worker", 1).strip() == "done"
+        steps, counted, others = json.loads(job.finish("worker", 0))
+    assert steps == 300
+    np.testing.assert_array_equal(counted, np.stack([wanted, wanted], 1))
+    np.testing.assert_array_equal(others, other[:, None])
