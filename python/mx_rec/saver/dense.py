@@ -25,7 +25,7 @@ from mx_rec.saver.parts import directories_of, name_of
 from mx_rec.saver.remote import directory_of, local_copy
 from mx_rec.saver.server_fill import tables_on_disk
 from mx_rec.saver.table_ops import TableOps
-from mx_rec.stock.admission import SavedHistory
+from mx_rec.stock.admission import SavedHistory, difference
 from mx_rec.stock.analysis import StockVariable, plan_variables, table_name
 from mx_rec.stock.convert import Slice, make_table, saved_places, saved_slices
 from mx_rec.stock.dense import CHUNK, dense_value, fill, make_filling
@@ -106,6 +106,35 @@ def dense_variables(graph: tf.Graph, checkpoint: str) -> Set[str]:
             if (variable.op.name if info is None else info.full_name) in names:
                 found.add(variable.op.name)
     return found
+
+
+def check_admission(converted: Sequence[Any], directory: str, checkpoint: str) -> None:
+    """Compares the rules of tables with those of the training that saved a checkpoint.
+
+    An Estimator's training goes by the checkpoint. A session's graph was made before it was known:
+    another training is an error then, and of a graph that does not train the log warns.
+
+    Args:
+        converted: The variables that became tables (stock.convert.ConvertedVariable).
+        directory: The checkpoint's directory of tables, which need not exist.
+        checkpoint: Prefix of the checkpoint.
+
+    Raises:
+        tf.errors.InvalidArgumentError: If training would give keys other rows.
+    """
+    for one in converted:
+        for path in directories_of(directory, one.table.table_name):
+            history = history_of(path)
+            text = "" if history is None else difference(one.rules, history)
+            if not text:
+                continue
+            text = "the table {!r} (variable {!r}) of {}: {}.".format(
+                one.table.table_name, one.plan.name, checkpoint, text)
+            if one.plan.updates:
+                raise tf.errors.InvalidArgumentError(
+                    None, None, "training cannot go on with {} It is a setting of "
+                    "StockTables.".format(text))
+            logger.warning("keys may have other rows than those of %s", text)
 
 
 class DenseSource:

@@ -23,7 +23,7 @@ from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_op, ref
                                       update_together)
 from mx_rec.stock.servers import HERE, Servers
 from mx_rec.stock.wiring import forget_variables, on_device, replace_waiting
-from mx_rec.util.stock_tables import StockTables
+from mx_rec.util.stock_tables import StockTables, sketch_of
 from mx_rec.util.log import logger
 from mx_rec.util.settings import Settings
 
@@ -336,7 +336,8 @@ def make_table(plan: StockVariable, options: StockTables = StockTables(),
         device_vocabulary_size=rows - on_disk, host_vocabulary_size=0,
         ssd_vocabulary_size=on_disk, ssd_data_path=directories, is_save=True, is_dp=False,
         init_param=1.0, all2all_gradients_op="sum_gradients", padding_keys=None,
-        padding_keys_mask=False, padding_keys_len=None, admission_sketch_bytes=0)
+        padding_keys_mask=False, padding_keys_len=None,
+        admission_sketch_bytes=0 if servers else sketch_of(options, plan.name))
     settings = Settings._single_instance  # pylint: disable=protected-access
     physical = build_physical_table(
         plan.table, settings_of_table, plan.initializer, _seed(plan.table), rows,
