@@ -306,6 +306,74 @@ def test_counts_stand_in_checkpoints_and_go_on_after_a_restore(mx, tmp_path):
     assert other.keys() == [{1, 2, 4}]
 
 
+@pytest.mark.parametrize("saved, now", [((3,), ()), ((3,), (0,)), ((1, 5), (1, 5))])
+def test_a_session_that_sets_another_admission_than_the_checkpoint_has_does_not_go_on(mx, tmp_path, saved, now):
+    """Every key got a row then, or was old at once, where the training that saved it gave none."""
+    tf = support.tf()
+    admission(mx, *saved, eviction_unit="steps")
+    model = Model("rows", "adagrad")
+    model.step(np.array([[1, 2, 2]]))
+    path = model.saver.save(model.sess, str(tmp_path / "model"))
+    again(mx, *now)
+    other = Model("rows", "adagrad")
+    other.step(np.array([[9, 9, 9]]))
+    expected = other.find()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="'w'.*StockTables"):
+        other.saver.restore(other.sess, path)
+    np.testing.assert_array_equal(other.find(), expected)
+    again(mx, 1)
+    last = Model("rows", "adagrad")
+    last.saver.restore(last.sess, path)
+    last.step(np.array([[1, 2, 4]]))
+    assert last.keys() == [{1, 2, 4}]
+
+
+def test_a_session_that_evaluates_without_the_admission_of_the_checkpoint_is_warned(mx, tmp_path, caplog):
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    admission(mx, 3)
+    model = Model("rows", "adagrad")
+    model.step(np.array([[1, 2, 2]]))
+    path = model.saver.save(model.sess, str(tmp_path / "model"))
+    again(mx)
+    with tf.Graph().as_default() as graph:
+        v1.train.get_or_create_global_step()
+        w = v1.get_variable("w", [cases.ROWS, 2], initializer=v1.constant_initializer(START))
+        tf.gather(w, [1, 2, 5, 7])
+        convert_graph(graph, False)
+        with v1.Session() as sess, caplog.at_level("WARNING"):
+            v1.train.Saver().restore(sess, path)
+    assert "'w'" in caplog.text and "access_threshold of 3" in caplog.text
+
+
+def test_keys_without_rows_are_counted_in_a_sketch(mx, tmp_path):
+    from mx_rec.core.table import table_config_of
+    from mx_rec.stock.convert import converted
+
+    def run():
+        model = Model("rows", "adagrad")
+        seen = [model.step(ids) for ids in batches("rows")]
+        return model, seen, model.keys()
+
+    admission(mx, 4)
+    _, expected, keys = run()
+    again(mx, 4, admission_sketch_bytes={"v": 2048, "w": 2 ** 20})
+    model, got, there = run()
+    np.testing.assert_array_equal(got, expected)
+    assert there == keys
+    config = table_config_of(converted(model.graph)[0].table.variable.op)
+    assert config["admission_sketch_bytes"] == 2 ** 20
+    path = model.saver.save(model.sess, str(tmp_path / "model"))
+    other = Model("rows", "adagrad")
+    other.saver.restore(other.sess, path)
+    np.testing.assert_array_equal(other.step(np.array([[1, 2, 50]])), model.step(np.array([[1, 2, 50]])))
+    for wrong in (1, "a", {"w": -1}, True):
+        with pytest.raises(ValueError, match="admission_sketch_bytes"):
+            again(mx, 4, admission_sketch_bytes=wrong)
+
+
 @pytest.mark.parametrize("has_trained", [False, True])
 def test_rows_of_a_checkpoint_without_counts_are_admitted(mx, tmp_path, has_trained):
     admission(mx)

@@ -243,16 +243,3 @@ def test_train_and_evaluate_keeps_the_newest_checkpoints(mx, tmp_path):
     left = sorted(os.path.basename(path) for path in glob.glob(str(tmp_path / "model" / "sparse-*")))
     assert left == ["sparse-model.ckpt-30", "sparse-model.ckpt-40"]
     assert glob.glob(str(tmp_path / "model" / "export" / "best_exporter" / "*" / "saved_model.pb"))
-
-
-def test_a_warm_start_keeps_variables_and_a_later_training_takes_them_over(mx, tmp_path):
-    tf = support.tf()
-    train(estimator("linear", tmp_path / "first"), 5)
-    mx(stock_tables=".*")
-    categorical, _ = columns(COLUMNS, tmp_path)
-    warm = tf.estimator.LinearClassifier(categorical, model_dir=str(tmp_path / "second"),
-                                         warm_start_from=str(tmp_path / "first"))
-    train(warm, 5)
-    assert "MxRecTable" not in ops_of(tmp_path / "second")
-    train(estimator("linear", tmp_path / "second"), 5)
-    assert ops_of(tmp_path / "second").count("MxRecTable") == 7

@@ -207,16 +207,3 @@ def test_the_input_pipeline_and_a_best_exporter_take_ids_without_limits(mx, tmp_
     np.testing.assert_allclose(made.evaluate(input_fn, steps=3)["loss"],
                                linear(tmp_path / "plain", SMALL).evaluate(input_fn, steps=3)["loss"], rtol=TOLERANCE)
     assert len(expected) == 20 and glob.glob(str(tmp_path / "moved/export/best_exporter/*/saved_model.pb"))
-
-
-def test_a_warm_start_from_rows_without_limits_is_an_error_that_names_the_table(mx, tmp_path):
-    tf = support.tf()
-    unlimited(mx)
-    train(linear(tmp_path / "first", SMALL), 2)
-    column = tf.feature_column.categorical_column_with_hash_bucket("hash", SMALL)
-    warm = tf.estimator.LinearClassifier(
-        [column], model_dir=str(tmp_path / "second"), warm_start_from=str(tmp_path / "first"))
-    with pytest.raises(ValueError) as error:
-        train(warm, 2)
-    assert tables(tmp_path / "first")[0] in str(error.value)
-    assert "linear/linear_model/hash/weights" in str(error.value)

@@ -5,16 +5,19 @@ a table what the graph has as a variable: it is written out, row by row.
 """
 
 import contextlib
+import json
 import os
 import shutil
 import tempfile
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
 
 from mx_rec.checkpoint import tables
+from mx_rec.core.table import scope_of
 from mx_rec.core.table_variable import is_table_variable
+from mx_rec.ops import library
 from mx_rec.saver.chains import chain_of
 from mx_rec.saver.commit import listed_tables
 from mx_rec.saver.loads import StagedLoads, tables_to_load
@@ -22,10 +25,10 @@ from mx_rec.saver.parts import directories_of, name_of
 from mx_rec.saver.remote import directory_of, local_copy
 from mx_rec.saver.server_fill import tables_on_disk
 from mx_rec.saver.table_ops import TableOps
-from mx_rec.stock.admission import SavedHistory
+from mx_rec.stock.admission import SavedHistory, difference
 from mx_rec.stock.analysis import StockVariable, plan_variables, table_name
 from mx_rec.stock.convert import Slice, make_table, saved_places, saved_slices
-from mx_rec.stock.dense import dense_value, fill, make_filling
+from mx_rec.stock.dense import CHUNK, dense_value, fill, make_filling
 from mx_rec.util.log import logger
 from mx_rec.util.stock_tables import StockTables
 
@@ -51,15 +54,19 @@ def saved_histories(checkpoint: str) -> Dict[str, SavedHistory]:
     found = {}  # type: Dict[str, SavedHistory]
     for name in saved_tables(checkpoint):
         for path in directories_of(directory, name):
-            history = _history(path)
+            history = history_of(path)
             if history is not None:
                 known = found.get(name, history)
                 found[name] = SavedHistory(history.access, max(history.latest, known.latest))
     return found
 
 
-def _history(path: str) -> Optional[SavedHistory]:
-    """Returns the admission history of a saved table, None if it has none."""
+def history_of(path: str) -> Optional[SavedHistory]:
+    """Returns the admission history of a saved table, None if it has none.
+
+    Args:
+        path: The table's directory.
+    """
     files = [os.path.join(path, name) for name in ("table_2_thresh", "hist_rec")]
     if not all(os.path.isfile(file) for file in files):
         return None
@@ -71,7 +78,7 @@ def _history(path: str) -> Optional[SavedHistory]:
 
 def _refused(path: str, count: int) -> np.ndarray:
     """Returns which of the keys 0, 1, ... training refuses, bool (count)."""
-    history = _history(path)
+    history = history_of(path)
     if history is None or history.access <= 1:
         return np.zeros(count, bool)
     known = np.fromfile(os.path.join(path, "hist_rec"), "<i8")[1:].reshape(-1, 3)
@@ -99,6 +106,35 @@ def dense_variables(graph: tf.Graph, checkpoint: str) -> Set[str]:
             if (variable.op.name if info is None else info.full_name) in names:
                 found.add(variable.op.name)
     return found
+
+
+def check_admission(converted: Sequence[Any], directory: str, checkpoint: str) -> None:
+    """Compares the rules of tables with those of the training that saved a checkpoint.
+
+    An Estimator's training goes by the checkpoint. A session's graph was made before it was known:
+    another training is an error then, and of a graph that does not train the log warns.
+
+    Args:
+        converted: The variables that became tables (stock.convert.ConvertedVariable).
+        directory: The checkpoint's directory of tables, which need not exist.
+        checkpoint: Prefix of the checkpoint.
+
+    Raises:
+        tf.errors.InvalidArgumentError: If training would give keys other rows.
+    """
+    for one in converted:
+        for path in directories_of(directory, one.table.table_name):
+            history = history_of(path)
+            text = "" if history is None else difference(one.rules, history)
+            if not text:
+                continue
+            text = "the table {!r} (variable {!r}) of {}: {}.".format(
+                one.table.table_name, one.plan.name, checkpoint, text)
+            if one.plan.updates:
+                raise tf.errors.InvalidArgumentError(
+                    None, None, "training cannot go on with {} It is a setting of "
+                    "StockTables.".format(text))
+            logger.warning("keys may have other rows than those of %s", text)
 
 
 class DenseSource:
@@ -338,6 +374,16 @@ def _write(wanted: Sequence[_Wanted], checkpoint: str, directory: str, prefix: s
             values.append((place.name, place.spec, slot.reshape(one.plan.shape)))
         logger.info("the variable %s takes the rows of the table %s of %s.", one.saved.name,
                     one.plan.table, directory)
+    write_checkpoint(values, prefix)
+
+
+def write_checkpoint(values: Sequence[Tuple[str, str, np.ndarray]], prefix: str) -> None:
+    """Writes a checkpoint of variables.
+
+    Args:
+        values: Names, specs of parts as TensorFlow's savers write them or "", and values.
+        prefix: Its prefix.
+    """
     with tf.Graph().as_default(), tf.device("/cpu:0"):
         inputs = [tf.compat.v1.placeholder(value.dtype.type if value.dtype != object else tf.string,
                                            value.shape) for _, _, value in values]
@@ -357,59 +403,102 @@ def _alone() -> tf.compat.v1.ConfigProto:
 def _values(one: _Wanted, directory: str) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
     """Returns the rows of a table and its slots as variables have them."""
     count, own = one.plan.rows, slice(one.plan.first, one.plan.first + one.plan.shape[0])
-    rows = None  # type: Optional[np.ndarray]
-    slots = {}  # type: Dict[str, np.ndarray]
-    starts = {slot.name: slot.initial for slot in one.plan.slots}
-    paths = []  # type: List[str]
-    for link in chain_of(directory):
-        paths = directories_of(link, one.plan.table)
-        described = [_described(one.plan.table, path) for path in paths]
-        if rows is None:
-            initial = _initial_rows(one, count, described)
-            rows = initial.copy()
-        for path, about in zip(paths, described):
-            _read_over(one, (path, about), (rows, initial, slots), starts)
-    assert rows is not None
+    rows, slots = saved_rows(
+        directory, one.plan.table, lambda described: _initial_rows(one, count, described),
+        {slot.name: slot.initial for slot in one.plan.slots})
     if not one.plan.updates:
         # Evaluation and prediction give what a table gives; a training admits every row.
-        rows[np.all([_refused(path, count) for path in paths], axis=0)] = 0
+        rows[np.all([_refused(path, count) for path in directories_of(
+            chain_of(directory)[-1], one.plan.table)], axis=0)] = 0
     return rows[own], {name: values[own] for name, values in slots.items()}
 
 
-def _read_over(one: _Wanted, saved: Tuple[str, Any],
+def saved_rows(directory: str, table: str, make_initial: Callable[[Sequence[Any]], np.ndarray],
+               starts: Dict[str, float]) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
+    """Reads a table as a variable has its rows.
+
+    Args:
+        directory: That of the checkpoint's tables, or its last delta.
+        table: Name of the table.
+        make_initial: Takes what is on disk (checkpoint.tables.describe) of each part, and gives
+            what rows start with, float32 (n, dim).
+        starts: What the slots that are wanted start at, by name.
+
+    Returns:
+        The rows, float32 (n, dim), and the same of each slot that is there.
+
+    Raises:
+        tf.errors.DataLossError: If the table's files are damaged.
+        ValueError: If it has a key that the variable has not.
+    """
+    rows = None  # type: Optional[np.ndarray]
+    slots = {}  # type: Dict[str, np.ndarray]
+    for link in chain_of(directory):
+        paths = directories_of(link, table)
+        described = [_described(table, path) for path in paths]
+        if rows is None:
+            initial = make_initial(described)
+            rows = initial.copy()
+        for path, about in zip(paths, described):
+            _read_over(table, (path, about), (rows, initial, slots), starts)
+    assert rows is not None
+    return rows, slots
+
+
+def _read_over(table: str, saved: Tuple[str, Any],
                values: Tuple[np.ndarray, np.ndarray, Dict[str, np.ndarray]],
                starts: Dict[str, float]) -> None:
     """Reads one directory of a table over what was read before.
 
     Args:
-        one: The variable.
+        table: Name of the table.
         saved: The directory and its description.
         values: The rows, their initial values, and the slots that were found.
-        starts: What each slot starts at.
+        starts: What each slot that is wanted starts at.
     """
-    (path, described), (rows, initial, slots), count = saved, values, one.plan.rows
+    (path, described), (rows, initial, slots), count = saved, values, len(values[0])
     removed = _read(path, "removed", "<i8")
     keys = _read(path, "key", "<i8")
     for changed in (removed, keys):
         if len(changed) and not (0 <= changed.min() and changed.max() < count):
             raise ValueError("the table {!r} has the key {} and so is no variable of {} "
-                             "rows.".format(one.plan.table, changed.max(), count))
+                             "rows.".format(table, changed.max(), count))
     if len(removed):
         # Evicted: what comes back starts again.
         rows[removed] = initial[removed]
         for name, known in slots.items():
             known[removed] = starts[name]
     rows[keys] = _read(path, "embedding", "<f4").reshape(len(keys), -1)
-    for slot in one.plan.slots:
-        if any(slot.name == other["name"] for other in described["slots"]):
-            found = slots.setdefault(slot.name, np.full(rows.shape, slot.initial, np.float32))
-            found[keys] = _read(path, slot.name, "<f4").reshape(len(keys), -1)
+    for name, start in starts.items():
+        if any(name == other["name"] for other in described["slots"]):
+            found = slots.setdefault(name, np.full(rows.shape, start, np.float32))
+            found[keys] = _read(path, name, "<f4").reshape(len(keys), -1)
+
+
+def initial_rows(config: Dict[str, Any]) -> np.ndarray:
+    """Returns the rows that a table makes, float32 (capacity, dim).
+
+    Args:
+        config: The configuration that is saved with the table (checkpoint.tables.describe).
+    """
+    count = int(config["capacity"])
+    plain = {name: value for name, value in config.items() if name not in ("tier", "track_changes")}
+    text = np.frombuffer(json.dumps(plain).encode("utf-8"), np.uint8)
+    with tf.Graph().as_default(), tf.device("/cpu:0"):
+        like = tf.zeros([0, int(config["dim"])])
+        _, handle = library().mx_rec_table(tf.constant(text), like, name=scope_of(config["name"]))
+        keys = tf.compat.v1.placeholder(tf.int64, [None])
+        found = library().mx_rec_find_initial(handle, like, keys)
+        with tf.compat.v1.Session(config=_alone()) as session:
+            return np.concatenate([session.run(found, {keys: np.arange(
+                first, min(first + CHUNK, count))}) for first in range(0, count, CHUNK)])
 
 
 def _described(name: str, path: str) -> Any:
     try:
         described = tables.describe(path)
-        faults = [fault["message"] for fault in described["faults"] + tables.verify(path)["faults"]]
+        faults = ["{}: {}".format(fault["file"], fault["message"])
+                  for fault in described["faults"] + tables.verify(path)["faults"]]
     except tables.TableError as error:
         faults = [str(error)]
     if faults:

@@ -13,7 +13,7 @@ from mx_rec.core.table import is_table_variable
 from mx_rec.saver import incremental
 from mx_rec.saver.chains import base_of, delta_directory, is_delta, needed, tables_directory
 from mx_rec.saver.commit import sync_dense
-from mx_rec.saver.dense import DenseSource, with_variables
+from mx_rec.saver.dense import DenseSource, check_admission, with_variables
 from mx_rec.saver.loads import StagedLoads, tables_to_load, verify_tables
 from mx_rec.saver.paths import (check_free, check_save_path, is_remote, single_slashes,
                                 sparse_directory)
@@ -294,6 +294,7 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
         save_path = incremental.version_to_restore(save_path)
         directory = directory_of(save_path)
         with local_copy(directory) as here:
+            check_admission(converted(sess.graph, operations), here, save_path)
             dense = DenseSource(converted(sess.graph, operations), here, save_path)
             filled = [op for op in operations if op.table_name in dense.tables()]
             operations = [op for op in operations if op.table_name not in dense.tables()]

@@ -3,14 +3,16 @@
 The four uses of a model_fn (train, evaluate, predict, export) call it by one method.
 """
 
-import os
 import threading
 from typing import Any, Callable, Set
 
 import tensorflow as tf
 
+from mx_rec.core.clusters import check_graph
 from mx_rec.core.feature_process import EvictHook
 from mx_rec.saver.dense import dense_variables, saved_histories, saved_tables
+from mx_rec.saver.stock_warm_start import Needs, goes_on, needs_of
+from mx_rec.saver.warm_start import sources_of
 from mx_rec.stock.analysis import table_name
 from mx_rec.stock.convert import converted
 from mx_rec.stock.select import convert_graph, options_of_process
@@ -35,19 +37,26 @@ def patched_model_fn(stock: Callable[..., Any]) -> Callable[..., Any]:
     def _call_model_fn(self: Any, features: Any, labels: Any, mode: Any, config: Any) -> Any:
         spec = stock(self, features, labels, mode, config)
         options = options_of_process()
+        graph = tf.compat.v1.get_default_graph()
+        settings = getattr(self, "_warm_start_settings", None)
+        checkpoint = tf.train.latest_checkpoint(self.model_dir) \
+            if self.model_dir and (options is not None or settings is not None) else None
+        if settings is not None and checkpoint is not None:
+            goes_on(graph)
         if options is None:
             return spec
-        graph = tf.compat.v1.get_default_graph()
         if getattr(_here, "exports", False):
             _convert_unlimited(graph, self.model_dir)
             return spec
         trains = mode == tf.estimator.ModeKeys.TRAIN
-        if trains and getattr(self, "_warm_start_settings", None) is not None:
-            _refuse_unlimited_source(graph, self._warm_start_settings)
-            warn_once("stock_tables: the Estimator has warm_start_from, so that its variables stay "
-                      "TensorFlow's; a training that goes on without it takes them over.")
+        if settings is not None and (trains or checkpoint is None) and _has_servers(graph):
+            warn_once("stock_tables: the Estimator has warm_start_from, so that its variables on "
+                      "parameter servers stay TensorFlow's.")
             return spec
-        checkpoint = tf.train.latest_checkpoint(self.model_dir) if self.model_dir else None
+        if settings is not None and checkpoint is None:
+            needs = _needs(graph, settings)
+            convert_graph(graph, trains, needs.known, False, needs.dense, needs.histories)
+            return _with_eviction(graph, spec, options) if trains else spec
         known = saved_tables(checkpoint) if checkpoint else set()
         dense = dense_variables(graph, checkpoint) \
             if checkpoint and trains and options.unlimited_ids else set()  # type: Set[str]
@@ -66,25 +75,22 @@ def _with_eviction(graph: tf.Graph, spec: Any, options: Any) -> Any:
     return spec._replace(training_hooks=tuple(spec.training_hooks) + (hook,))
 
 
-def _refuse_unlimited_source(graph: tf.Graph, settings: Any) -> None:
-    """Refuses to warm-start all variables from tables by ids without limits.
+def _has_servers(graph: tf.Graph) -> bool:
+    """Whether the variables of a graph are on parameter servers, or other tasks share them."""
+    try:
+        with graph.as_default():
+            return bool(check_graph("stock_tables"))
+    except NotImplementedError:
+        return True
 
-    Raises:
-        ValueError: If the checkpoint has such a table in the place of a trained variable.
-    """
-    source = settings.ckpt_to_initialize_from
-    if settings.vars_to_warm_start != ".*" or settings.var_name_to_prev_var_name \
-            or settings.var_name_to_vocab_info or not isinstance(source, str):
-        return
-    checkpoint = tf.train.latest_checkpoint(source) if os.path.isdir(source) else source
-    known = saved_tables(checkpoint) if checkpoint else set()
-    for variable in graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES):
-        if isinstance(variable, tf.Variable) and table_name(variable.op.name, True) in known:
-            raise ValueError(
-                "warm_start_from {!r} has the table {!r}, whose ids have no limits, in the place "
-                "of the variable {!r}: continue its directory, or leave the variable out of "
-                "vars_to_warm_start".format(
-                    source, table_name(variable.op.name, True), variable.op.name))
+
+def _needs(graph: tf.Graph, settings: Any) -> Needs:
+    """Returns what a warm start asks of the conversion."""
+    try:
+        return needs_of(graph, sources_of(graph, *settings))
+    except FileNotFoundError:
+        # The warm start itself says so.
+        return Needs(set(), set(), {})
 
 
 def _convert_unlimited(graph: tf.Graph, model_dir: str) -> None:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -23,15 +23,15 @@ from mx_rec.saver.commit import listed_tables
 from mx_rec.saver.parts import name_of
 from mx_rec.saver.paths import single_slashes
 from mx_rec.saver.remote import directory_of, local_copy
+from mx_rec.saver.stock_warm_start import HISTORY, VariableStarts
 from mx_rec.saver.table_ops import refuse_namesake
+from mx_rec.stock.convert import converted
 from mx_rec.util.log import logger
 
 _KEYS = "key"
-# As the engine calls the admission history of a table among what comes with its rows.
-_HISTORY = "hist_rec"
 
 
-class _Source(NamedTuple):
+class Source(NamedTuple):
     """One checkpoint and what is wanted of it.
 
     Attributes:
@@ -102,29 +102,60 @@ def patched_warm_start(stock: Callable[..., None]) -> Callable[..., None]:
         graph = tf.compat.v1.get_default_graph()
         refuse_shared_tables(graph, "a warm start")
         found = {}  # type: Dict[str, tf.Operation]
-        owners = [op for op in graph.get_operations() if op.type == TABLE_OP]
+        of_variables = {one.table.table_name for one in converted(graph)}
+        owners = [op for op in graph.get_operations() if op.type == TABLE_OP
+                  and table_config_of(op)["name"] not in of_variables]
         for op in owners:
             found.setdefault(table_config_of(op)["name"], op)
-        if not found and not isinstance(ckpt_to_initialize_from, (list, tuple)):
-            stock(ckpt_to_initialize_from, vars_to_warm_start, var_name_to_vocab_info,
-                  var_name_to_prev_var_name)
+        settings = (ckpt_to_initialize_from, vars_to_warm_start, var_name_to_vocab_info,
+                    var_name_to_prev_var_name)
+        try:
+            sources = sources_of(graph, *settings)
+        except FileNotFoundError:
+            if found or isinstance(ckpt_to_initialize_from, (list, tuple)):
+                raise
+            sources = []
+        if not sources:
+            # TensorFlow says what is wrong.
+            stock(*settings)
             return
-        sources = [_open(graph, *part) for part in _split(
-            ckpt_to_initialize_from, vars_to_warm_start, var_name_to_vocab_info,
-            var_name_to_prev_var_name)]
-        starts = _plan(graph, found, sources)
+        starts = _plan(graph, found, sources) if found else {}
         for op in owners:
             name = table_config_of(op)["name"]
             if name in starts:
                 refuse_namesake(name, found[name], op, "warm-started")
+        variables = VariableStarts(graph, stock)
         for source in sources:
             dense = _without_tables(source, found)
-            if dense or source.vocabulary or source.previous:
-                stock(source.checkpoint, dense, source.vocabulary, source.previous)
-        if starts:
-            _load_when_initialised(graph, found, starts)
+            if dense or source.vocabulary or source.previous or not found:
+                variables.add(source._replace(variables=dense))
+        loads = _loads(graph, found, starts) + variables.end()
+        if loads:
+            _run_when_initialised(graph, loads)
 
     return warm_start
+
+
+def sources_of(graph: tf.Graph, checkpoints: Any, variables: Any = ".*", vocabulary: Any = None,
+               previous: Any = None) -> List["Source"]:
+    """Looks up the checkpoints of a warm start.
+
+    Args:
+        graph: The graph that starts.
+        checkpoints: These and the others are those of TensorFlow's warm_start, or lists.
+        variables: See there.
+        vocabulary: See there.
+        previous: See there.
+
+    Returns:
+        The checkpoints, in order.
+
+    Raises:
+        FileNotFoundError: If there is none at a path.
+        OSError: If its file system refuses.
+        ValueError: If its manifest is damaged, or the lists do not fit each other.
+    """
+    return [_open(graph, *part) for part in _split(checkpoints, variables, vocabulary, previous)]
 
 
 # The settings --------------------------------------------------------------------------------
@@ -166,7 +197,7 @@ def _split(checkpoints: Any, variables: Any, vocabulary: Any,
 
 
 def _open(graph: tf.Graph, path: str, variables: Any, vocabulary: Dict[str, Any],
-          previous: Dict[str, str]) -> _Source:
+          previous: Dict[str, str]) -> Source:
     """Looks a checkpoint up.
 
     Raises:
@@ -190,7 +221,7 @@ def _open(graph: tf.Graph, path: str, variables: Any, vocabulary: Dict[str, Any]
     names = sorted(tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map())
     if isinstance(variables, tuple):
         variables = list(variables)
-    return _Source(checkpoint, directories, names, variables or None, vocabulary, previous)
+    return Source(checkpoint, directories, names, variables or None, vocabulary, previous)
 
 
 def _table_directories(graph: tf.Graph, checkpoint: str) -> Dict[str, str]:
@@ -219,7 +250,7 @@ def _table_directories(graph: tf.Graph, checkpoint: str) -> Dict[str, str]:
 
 
 def _plan(graph: tf.Graph, found: Dict[str, tf.Operation],
-          sources: List[_Source]) -> Dict[str, _Start]:
+          sources: List[Source]) -> Dict[str, _Start]:
     """Chooses what each table of the graph starts with; later checkpoints replace earlier ones.
 
     Raises:
@@ -228,7 +259,7 @@ def _plan(graph: tf.Graph, found: Dict[str, tf.Operation],
     starts = {}  # type: Dict[str, _Start]
     absent = {}  # type: Dict[str, List[str]]
     for source in sources:
-        _refuse_renaming(source, found)
+        _refuse_renaming(graph, source, found)
         _refuse_unknown(graph, source, found)
         for name, op in found.items():
             directory = source.directories.get(name)
@@ -306,11 +337,10 @@ def _table_name(one: Any) -> Optional[str]:
     return None
 
 
-def _without_tables(source: _Source, found: Dict[str, tf.Operation]) -> Any:
+def _without_tables(source: Source, found: Dict[str, tf.Operation]) -> Any:
     """Returns vars_to_warm_start without what names a table."""
     def is_dense(one: Any) -> bool:
-        return _table_name(one) is None and not (
-            isinstance(one, str) and (one in found or one in source.directories))
+        return _table_name(one) is None and not (isinstance(one, str) and one in found)
 
     if isinstance(source.variables, list):
         return [one for one in source.variables if is_dense(one)]
@@ -326,7 +356,7 @@ def _saved_slots(name: str, directory: Optional[str]) -> List[str]:
     if directory is None:
         return []
     described = _described(name, directory)
-    history = [] if described["history"] is None else [_HISTORY]
+    history = [] if described["history"] is None else [HISTORY]
     return [str(slot["name"]) for slot in described["slots"]] + history
 
 
@@ -361,10 +391,23 @@ def _described(name: str, directory: str) -> Any:
     return described
 
 
-def _refuse_renaming(source: _Source, found: Dict[str, tf.Operation]) -> None:
+def _variables(graph: tf.Graph) -> Set[str]:
+    """Returns the names of a graph's variables, also of those that became tables, and of those
+    whose parts it has."""
+    found = {variable.name.rsplit(":", 1)[0] for variable in graph.get_collection(
+        tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)}
+    found.update(variable.op.name for one in converted(graph)
+                 for values in one.objects.values() for variable in values)
+    return found | {re.sub(r"/part_\d+$", "", name) for name in found}
+
+
+def _refuse_renaming(graph: tf.Graph, source: Source, found: Dict[str, tf.Operation]) -> None:
     """Raises ValueError for settings of variables that name a table."""
+    variables = _variables(graph)
     for name, previous in source.previous.items():
-        if name in found or name in source.directories or previous in source.directories:
+        # The table of a simple variable's name may be that variable.
+        if name in found or (name not in variables and (
+                name in source.directories or previous in source.directories)):
             raise ValueError(
                 "var_name_to_prev_var_name maps {!r} to {!r}, but a table cannot be renamed: it "
                 "starts from the table of its own name in {}, which has {}.".format(
@@ -375,16 +418,16 @@ def _refuse_renaming(source: _Source, found: Dict[str, tf.Operation]) -> None:
                              "vocabulary: its rows are found by key.".format(name))
 
 
-def _refuse_unknown(graph: tf.Graph, source: _Source, found: Dict[str, tf.Operation]) -> None:
+def _refuse_unknown(graph: tf.Graph, source: Source, found: Dict[str, tf.Operation]) -> None:
     """Raises ValueError for what is neither in the graph nor in the checkpoint."""
+    variables = _variables(graph)
     for one in _names(source.variables):
-        if one in source.directories and one not in found:
+        if one in source.directories and one not in found and one not in variables:
             raise ValueError(
                 "vars_to_warm_start names the table {!r} of {}, but the model has {}; a table "
                 "cannot be renamed.".format(one, source.checkpoint, _listing(found)))
     known = set(source.names) | set(found) | set(source.directories)
-    known.update(variable.name.rsplit(":", 1)[0] for variable in graph.get_collection(
-        tf.compat.v1.GraphKeys.GLOBAL_VARIABLES))
+    known.update(variables)
     for name, directory in source.directories.items():
         if any(expression not in known for expression in _expressions(source.variables)):
             known.update("{}/{}".format(name, slot) for slot in _saved_slots(name, directory))
@@ -406,8 +449,25 @@ def _listing(names: Any) -> str:
 # The load ------------------------------------------------------------------------------------
 
 
-def _load_when_initialised(graph: tf.Graph, found: Dict[str, tf.Operation],
-                           starts: Dict[str, _Start]) -> None:
+def _loads(graph: tf.Graph, found: Dict[str, tf.Operation],
+           starts: Dict[str, _Start]) -> List[tf.Operation]:
+    """Adds the ops that load tables."""
+    loads = []  # type: List[tf.Operation]
+    with graph.as_default(), graph.control_dependencies(None), tf.device("/cpu:0"), \
+            tf.compat.v1.name_scope("mx_rec_warm_start"):
+        for name, start in starts.items():
+            parent, table = os.path.split(os.path.abspath(start.directory))
+            loads.append(library().mx_rec_warm_start(
+                found[name].outputs[1],
+                _bytes("\0".join(os.path.join(link, table) for link in chain_of(parent))),
+                _bytes("\0".join(start.slots))).op)
+            logger.info("the table %r starts with the %d rows of %s and %s, unless training goes "
+                        "on from a checkpoint.", name, start.rows, start.directory,
+                        "the slots " + ", ".join(start.slots) if start.slots else "fresh slots")
+    return loads
+
+
+def _run_when_initialised(graph: tf.Graph, loads: List[tf.Operation]) -> None:
     """Makes an initializer wait for the loads.
 
     Initializers run where a session starts without a checkpoint of its own, and nowhere else.
@@ -421,18 +481,6 @@ def _load_when_initialised(graph: tf.Graph, found: Dict[str, tf.Operation],
     if variable is None:
         raise ValueError("the tables cannot be warm-started: the graph has no variable whose "
                          "initializer could load them; make a global step.")
-    loads = []  # type: List[tf.Operation]
-    with graph.as_default(), graph.control_dependencies(None), tf.device("/cpu:0"), \
-            tf.compat.v1.name_scope("mx_rec_warm_start"):
-        for name, start in starts.items():
-            parent, table = os.path.split(os.path.abspath(start.directory))
-            loads.append(library().mx_rec_warm_start(
-                found[name].outputs[1],
-                _bytes("\0".join(os.path.join(link, table) for link in chain_of(parent))),
-                _bytes("\0".join(start.slots))).op)
-            logger.info("the table %r starts with the %d rows of %s and %s, unless training goes "
-                        "on from a checkpoint.", name, start.rows, start.directory,
-                        "the slots " + ", ".join(start.slots) if start.slots else "fresh slots")
     # By now TensorFlow has exchanged the initializer, if it does so at all.
     initializer = variable.initializer
     getattr(initializer, "op", initializer)._add_control_inputs(  # pylint: disable=protected-access

@@ -1,6 +1,6 @@
 """Admission and eviction of the tables of unchanged models: what is counted, and by which clock."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -60,6 +60,11 @@ class RowRules(NamedTuple):
     def counts(self) -> bool:
         """Whether training lookups count keys."""
         return self.access >= 0
+
+    @property
+    def is_by_steps(self) -> bool:
+        """Whether the clock is the global step."""
+        return self.clock is not None and self.clock.op.inputs[0].op.type != "Timestamp"
 
     def text(self, unit: str) -> str:
         """Returns what the log says of them, "" of none."""
@@ -150,6 +155,43 @@ def _clock(graph: tf.Graph, unit: str) -> tf.Tensor:
             found = tf.cast(tf.timestamp(), tf.int64)
     setattr(graph, _CLOCK, found)
     return found
+
+
+def started_clock(graph: tf.Graph) -> Callable[[RowRules], RowRules]:
+    """Returns what gives rules the time that an initializer has: before the global step is there.
+
+    Args:
+        graph: The graph.
+    """
+    step = tf.compat.v1.train.get_global_step(graph)
+
+    def at_start(rules: RowRules) -> RowRules:
+        if step is None or not rules.is_by_steps:
+            return rules
+        return rules._replace(clock=tf.cast(step.initial_value, tf.int64) + 1)
+
+    return at_start
+
+
+def difference(rules: RowRules, saved: SavedHistory) -> str:
+    """Returns why a graph would give keys of a checkpoint other rows than the training that saved
+    it, "" if it would not.
+
+    Args:
+        rules: Those of the graph, which was converted without the checkpoint, maybe.
+        saved: What the checkpoint has of the table.
+    """
+    if saved.access > 1 and not rules.refuses and rules.access != 1:
+        return "it has an access_threshold of {} there, and {} in the graph: set the number (1 " \
+            "gives every key a row)".format(
+                saved.access, rules.access if rules.counts else "none")
+    if rules.eviction >= 0 and saved.latest and (
+            saved.latest < _FIRST_SECOND) != rules.is_by_steps:
+        return "its times are {} there, of which the latest is {}, and {} in the graph: set " \
+            "the eviction_unit".format(*(
+                ("seconds", saved.latest, "steps") if rules.is_by_steps
+                else ("steps", saved.latest, "seconds")))
+    return ""
 
 
 def _observe(table: Table, rules: RowRules, ids: tf.Tensor, weight: int) -> Any:
@@ -305,4 +347,4 @@ def occurrences(ids: tf.Tensor, has_fills: bool) -> tf.Tensor:
 
 
 __all__ = ["RowRules", "SavedHistory", "admit", "admitted", "count_as_admitted", "count_before",
-           "occurrences", "rules_of"]
+           "difference", "occurrences", "rules_of", "started_clock"]

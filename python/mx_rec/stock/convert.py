@@ -23,7 +23,7 @@ from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_op,
                                       look_up_together, refuse_start, update_together)
 from mx_rec.stock.servers import HERE, Servers
 from mx_rec.stock.wiring import forget_variables, on_device, replace_waiting
-from mx_rec.util.stock_tables import StockTables
+from mx_rec.util.stock_tables import StockTables, sketch_of
 from mx_rec.util.log import logger
 from mx_rec.util.settings import Settings
 
@@ -58,6 +58,8 @@ class ConvertedVariable(NamedTuple):
         filling: The ops that fill the table from variables; None of a table on parameter servers,
             which are filled through a checkpoint.
         rules: When keys get rows and lose them.
+        clear: The op that empties the table.
+        objects: The variable and its slots as objects of Python, by the collections that had them.
     """
 
     plan: StockVariable
@@ -66,6 +68,13 @@ class ConvertedVariable(NamedTuple):
     slots: List[Slice]
     filling: Optional[Filling]
     rules: RowRules
+    clear: tf.Operation
+    objects: Dict[str, List[Any]]
+
+    @property
+    def rules_of_values(self) -> RowRules:
+        """When keys get rows that are set: training counts them as admitted."""
+        return self.rules if any(lookup.trains for lookup in self.plan.lookups) else RowRules()
 
 
 def converted(graph: tf.Graph, operations: Any = None) -> List[ConvertedVariable]:
@@ -270,8 +279,9 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
                     else start_slot(table, slot)
             _pass_on(objects[slot.variable], slot.variable, plan.table, start)
     made = ConvertedVariable(plan, table, *_slices(objects, plan), filling,
-                             rows.rules)
-    forget_variables(graph, [plan.name] + [slot.variable for slot in plan.slots])
+                             rows.rules, clear, {})
+    made.objects.update(forget_variables(
+        graph, [plan.name] + [slot.variable for slot in plan.slots]))
     return made
 
 
@@ -327,7 +337,8 @@ def make_table(plan: StockVariable, options: StockTables = StockTables(),
         device_vocabulary_size=rows - on_disk, host_vocabulary_size=0,
         ssd_vocabulary_size=on_disk, ssd_data_path=directories, is_save=True, is_dp=False,
         init_param=1.0, all2all_gradients_op="sum_gradients", padding_keys=None,
-        padding_keys_mask=False, padding_keys_len=None, admission_sketch_bytes=0)
+        padding_keys_mask=False, padding_keys_len=None,
+        admission_sketch_bytes=0 if servers else sketch_of(options, plan.name))
     settings = Settings._single_instance  # pylint: disable=protected-access
     physical = build_physical_table(
         plan.table, settings_of_table, plan.initializer, _seed(plan.table), rows,

@@ -1,6 +1,6 @@
 """Variables of a checkpoint into tables, and tables into arrays as variables have them."""
 
-from typing import Any, List, NamedTuple, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +11,7 @@ from mx_rec.ops import library
 from mx_rec.stock.admission import RowRules, count_as_admitted
 
 # Rows that go into a table by one run, at most.
-_CHUNK = 1 << 16
+CHUNK = 1 << 16
 
 
 class Filling(NamedTuple):
@@ -55,27 +55,68 @@ def make_filling(table: Table, dim: int, slots: Sequence[Any],
         ids = v1.placeholder(tf.int64, [None], name="ids")
         rows = v1.placeholder(tf.float32, [None, dim], name="rows")
         values = [v1.placeholder(tf.float32, [None, dim], name="slot") for _ in slots]
-        done = library().mx_rec_assign(table.handle, ids, rows, name="assign").op
-        if rules.counts:
-            with tf.control_dependencies([done]):
-                done = count_as_admitted(table, rules, ids)
-        if slots:
-            with tf.control_dependencies([done]):
-                offsets, _ = library().mx_rec_id_offset(table.handle, ids, create=1, limit=0,
-                                                        name="offsets")
-            names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8))
-                     for slot in slots]
-            initial = tf.constant([slot.initial for slot in slots], tf.float32)
-            old = [tf.fill(tf.shape(rows), tf.constant(slot.initial, tf.float32))
-                   for slot in slots]
-            done = library().mx_rec_write_rows(table.handle, offsets, names, initial, old, values,
-                                               name="write").op
+        done = _set_rows(table, slots, rules, ids, rows, values)
         keys = v1.placeholder(tf.int64, [None], name="keys")
         found = library().mx_rec_find_initial(table.handle, row_shape(table.variable), keys,
                                               name="found")
     # With rows on disk, those of a run have to fit into memory.
-    chunk = min(_CHUNK, table.device_vocabulary_size) if table.ssd_vocabulary_size else _CHUNK
+    chunk = min(CHUNK, table.device_vocabulary_size) if table.ssd_vocabulary_size else CHUNK
     return Filling(ids, rows, values, done, keys, found, chunk)
+
+
+def _set_rows(table: Table, slots: Sequence[Any], rules: RowRules, ids: tf.Tensor,
+              rows: tf.Tensor, values: Sequence[tf.Tensor]) -> tf.Operation:
+    """Adds the ops that set the rows of distinct ids, and of each slot."""
+    done = library().mx_rec_assign(table.handle, ids, rows, name="assign").op
+    if rules.counts:
+        with tf.control_dependencies([done]):
+            done = count_as_admitted(table, rules, ids)
+    if not slots:
+        return done
+    with tf.control_dependencies([done]):
+        offsets, _ = library().mx_rec_id_offset(table.handle, ids, create=1, limit=0,
+                                                name="offsets")
+    names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8)) for slot in slots]
+    initial = tf.constant([slot.initial for slot in slots], tf.float32)
+    old = [tf.fill(tf.shape(rows), tf.constant(slot.initial, tf.float32)) for slot in slots]
+    return library().mx_rec_write_rows(table.handle, offsets, names, initial, old, values,
+                                       name="write").op
+
+
+def start_with_values(one: Any, rules: RowRules, rows: Optional[tf.Tensor],
+                      slots: Dict[str, tf.Tensor]) -> tf.Operation:
+    """Adds the ops that fill a table from the values of a whole variable, in the default graph.
+
+    Args:
+        one: The variable (stock.convert.ConvertedVariable).
+        rules: When keys get rows: those that are set count as admitted.
+        rows: The variable's value, in its shape; None: each row as it would be when it is made.
+        slots: The values of slots by name, in the same shape; others start as those of new rows do.
+
+    Returns:
+        What has set them all.
+    """
+    table, count, dim = one.table, one.plan.shape[0], one.plan.dim
+    whole = {name: tf.reshape(value, [count, dim]) for name, value in slots.items()}
+    if rows is not None:
+        rows = tf.reshape(rows, [count, dim])
+
+    def fill_chunk(first: tf.Tensor) -> tf.Tensor:
+        end = tf.minimum(first + one.filling.chunk, tf.constant(count, tf.int64))
+        ids = tf.range(first, end)
+        part = library().mx_rec_find_initial(
+            table.handle, row_shape(table.variable), ids, name="found") \
+            if rows is None else rows[first:end]
+        values = [whole[slot.name][first:end] if slot.name in whole else tf.fill(
+            tf.shape(part), tf.constant(slot.initial, tf.float32)) for slot in one.plan.slots]
+        done = _set_rows(table, one.plan.slots, rules, ids, part, values)
+        with tf.control_dependencies([done]):
+            return tf.identity(end)
+
+    # As many rows at a time as `fill` sets.
+    return tf.while_loop(lambda first: first < count, fill_chunk,
+                         [tf.constant(0, tf.int64)], parallel_iterations=1, back_prop=False,
+                         name="fill").op
 
 
 def start_slot(table: Table, slot: Any) -> tf.Operation:
@@ -125,5 +166,5 @@ def fill(session: Any, filling: Filling, rows: np.ndarray,
 def dense_value(session: Any, filling: Filling, count: int) -> np.ndarray:
     """Returns the rows 0, 1, ... of a table, float32 (count, dim), as a variable has them."""
     parts = [session.run(filling.found, {filling.keys: np.arange(
-        first, min(first + _CHUNK, count), dtype=np.int64)}) for first in range(0, count, _CHUNK)]
+        first, min(first + CHUNK, count), dtype=np.int64)}) for first in range(0, count, CHUNK)]
     return np.concatenate(parts)

@@ -3,7 +3,7 @@
 import contextlib
 import re
 from collections import OrderedDict
-from typing import Any, FrozenSet, Iterable, Iterator, List, Optional, Set
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Set
 
 import tensorflow as tf
 
@@ -169,19 +169,25 @@ def _upstream(starts: Iterable[tf.Operation], ends: Set[tf.Operation],
     return seen
 
 
-def forget_variables(graph: tf.Graph, names: List[str]) -> None:
+def forget_variables(graph: tf.Graph, names: List[str]) -> Dict[str, List[Any]]:
     """Removes variables from all collections, and what initializes them from its groups.
 
     Args:
         graph: The graph.
         names: Names of the variables' ops.
+
+    Returns:
+        What was removed, by the key of the collection.
     """
     gone = set(names)
+    removed = {}  # type: Dict[str, List[Any]]
     for key in graph.get_all_collection_keys():
         values = graph.get_collection_ref(key)
         kept = [value for value in values if _name(value) not in gone]
         if len(kept) != len(values):
+            removed[key] = [value for value in values if _name(value) in gone]
             values[:] = kept
+    return removed
 
 
 def _name(value: Any) -> Optional[str]:

@@ -38,6 +38,7 @@ sync_replicas = find("synchronous training on parameter servers",
 tensor_util = find("constants", (_SINCE_1, _P + "framework.tensor_util"))
 training_util = find("tf.train.Saver with tables", (_SINCE_1, _P + "training.training_util"))
 variables = find("tf.train.Saver with tables", (_SINCE_1, _P + "ops.variables"))
+warm_starting_util = find("warm starts", (_SINCE_1, _P + "training.warm_starting_util"))
 while_v2 = find("gradients in loops", (_SINCE_1, _P + "ops.while_v2"))
 
 # Names that have.

@@ -4,9 +4,10 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mx_rec.constants.constants import (DEFAULT_EVICT_TIME_INTERVAL, MAX_INT32,
-                                          MAX_VOCABULARY_SIZE)
+                                          MAX_SKETCH_BYTES, MAX_VOCABULARY_SIZE,
+                                          MIN_SKETCH_BYTES)
 from mx_rec.core.asc.feature_spec import normal_thresholds
-from mx_rec.validator.validator import Bool, Int
+from mx_rec.validator.validator import Bool, Int, is_int
 
 # Below so many rows a variable is no larger than what a table has beside its rows.
 LEAST_ROWS = 10000
@@ -46,6 +47,8 @@ class StockTables(NamedTuple):
         evict_step_interval: Steps between them, in [1, 2147483647]; None is time alone.
         servers: Whether variables that a job has on TensorFlow's parameter servers become tables
             there. False: they stay TensorFlow's.
+        admission_sketch_bytes: The bytes in which keys without rows are counted, in
+            [1024, 2**40], in the forms of `access_threshold`; 0 and None: each key exactly.
     """
 
     names: Sequence[str] = (".*",)
@@ -60,6 +63,7 @@ class StockTables(NamedTuple):
     evict_time_interval: Optional[int] = DEFAULT_EVICT_TIME_INTERVAL
     evict_step_interval: Optional[int] = None
     servers: bool = True
+    admission_sketch_bytes: _Threshold = None
 
 
 def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -> Any:
@@ -120,6 +124,16 @@ def _check_admission(options: StockTables) -> None:
             _expressions(name + "' of 'stock_tables", list(value))
         for number in value.values() if isinstance(value, dict) else [value]:
             Int(-1, MAX_INT32, optional=True)(name, number)
+    sketch = options.admission_sketch_bytes
+    if isinstance(sketch, dict):
+        _expressions("admission_sketch_bytes' of 'stock_tables", list(sketch))
+    for size in sketch.values() if isinstance(sketch, dict) else [sketch]:
+        if size is not None and (not is_int(size) or (
+                size != 0 and not MIN_SKETCH_BYTES <= size <= MAX_SKETCH_BYTES)):
+            raise ValueError(
+                "'admission_sketch_bytes' of stock_tables should be 0, for exact counters, or an "
+                "int between {} and {}, but is {!r}".format(
+                    MIN_SKETCH_BYTES, MAX_SKETCH_BYTES, size))
     if not isinstance(options.access_threshold, dict) \
             and not isinstance(options.eviction_threshold, dict):
         normal_thresholds(options.access_threshold, options.eviction_threshold)
@@ -171,6 +185,19 @@ def is_unlimited(options: StockTables, name: str) -> bool:
     return any(re.match(one, name) for one in names)
 
 
+def sketch_of(options: StockTables, name: str) -> int:
+    """Returns the bytes in which the table of a variable counts keys without rows, 0 for exactly.
+
+    Args:
+        options: From `checked_options`.
+        name: Name of the variable's op.
+    """
+    value = options.admission_sketch_bytes
+    if isinstance(value, dict):
+        value = next((number for one, number in value.items() if re.match(one, name)), None)
+    return value or 0
+
+
 def thresholds_of(options: StockTables, name: str) -> Tuple[int, int]:
     """Returns the access and the eviction threshold of a variable, -1 for none.
 
@@ -193,4 +220,4 @@ def thresholds_of(options: StockTables, name: str) -> Tuple[int, int]:
 
 
 __all__ = ["LEAST_ROWS", "SECONDS", "STEPS", "StockTables", "checked_options", "is_chosen",
-           "is_unlimited", "thresholds_of"]  # type: List[str]
+           "is_unlimited", "sketch_of", "thresholds_of"]  # type: List[str]
