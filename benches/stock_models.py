@@ -182,8 +182,9 @@ def look_up_nothing(tf):
         weights = embedding_weights
         if not hasattr(weights, "shape"):
             weights = list(weights)[0]
-        with tf.control_dependencies([sparse_ids.values]):
-            return tf.zeros([sparse_ids.dense_shape[0], int(weights.shape[-1])])
+        # Buckets are not negative. TensorFlow leaves out an op that is only waited for.
+        nothing = tf.minimum(tf.cast(tf.reduce_min(sparse_ids.values), tf.int64), 0)
+        return tf.zeros([sparse_ids.dense_shape[0] + nothing, int(weights.shape[-1])])
 
     embedding_ops.safe_embedding_lookup_sparse = zeros
 

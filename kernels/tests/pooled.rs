@@ -1,9 +1,9 @@
 //! Pooled lookups and their gradients against sums that are written down id by id.
 
 use mx_rec_kernels::{
-    bag_divisors, reduce_pooled, restore_pooled, weight_gradients, Absent, Adagrad, Bags, Divisor,
-    Ids, Initializer, Kind, LazyAdam, LookupGradients, Pool, RowOptimizer, Sgd, Table, TableConfig,
-    Target,
+    bag_divisors, reduce_pooled, restore_pooled, weight_gradients, Absent, Adagrad, Bags, Columns,
+    Divisor, Ids, Initializer, Kind, LazyAdam, LookupGradients, Pool, RowOptimizer, Sgd, Table,
+    TableConfig, Target,
 };
 use proptest::prelude::*;
 
@@ -274,8 +274,25 @@ fn expect_all_forms(batch: &Batch, threads: usize) {
         }
     }
     let mut reduced = vec![9.0; sums.len()];
-    reduce_pooled(&pool, &grads, dim, &inverse, &bags, &mut reduced).unwrap();
+    reduce_pooled(
+        &pool,
+        Columns::all(&grads, dim).unwrap(),
+        &inverse,
+        &bags,
+        &mut reduced,
+    )
+    .unwrap();
     assert_bits(&reduced, &sums, "reduce");
+    // The gradient of a concatenation: what stands beside its columns is not read.
+    let (before, behind) = (3, 2);
+    let wide: Vec<f32> = grads
+        .chunks_exact(dim)
+        .flat_map(|row| [&[f32::NAN; 3], row, &[f32::NAN; 2]].concat())
+        .collect();
+    let columns = Columns::of(&wide, before + dim + behind, before, dim).unwrap();
+    reduced.fill(9.0);
+    reduce_pooled(&pool, columns, &inverse, &bags, &mut reduced).unwrap();
+    assert_bits(&reduced, &sums, "reduce columns");
     let mut dots = vec![9.0; n];
     weight_gradients(&pool, &rows, dim, &inverse, &bags, &grads, &mut dots).unwrap();
     for (found, (exact, size)) in dots.iter().zip(of_weights) {
@@ -325,7 +342,14 @@ fn expect_same_steps(batch: &Batch, threads: usize, optimizer: &dyn RowOptimizer
             .unwrap();
         let (offsets, inverse) = &found[1];
         let mut sums = vec![0.0; offsets.len() * dim];
-        reduce_pooled(&pool, &grads, dim, inverse, &bags, &mut sums).unwrap();
+        reduce_pooled(
+            &pool,
+            Columns::all(&grads, dim).unwrap(),
+            inverse,
+            &bags,
+            &mut sums,
+        )
+        .unwrap();
         let mut more = vec![0.0; offsets.len() * dim];
         mx_rec_kernels::reduce(&pool, &of_ids, dim, inverse, &mut more).unwrap();
         let joined = [&sums[..], &more, &sums].concat();

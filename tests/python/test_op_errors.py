@@ -90,10 +90,10 @@ CALLS = {
         [a.absent] * 2)[1],
     "MxRecApplySgdManyPooled": lambda o, a: o.mx_rec_apply_sgd_many_pooled(
         [a.handle] * 2, [a.offsets] * 2, [a.restore] * 2, [a.grad] * 2, [a.ends] * 2, [a.weights] * 2,
-        [a.divisors] * 2, a.lr, a.zero),
+        [a.divisors] * 2, a.columns, a.lr, a.zero),
     "MxRecApplyLazyAdamManyPooled": lambda o, a: o.mx_rec_apply_lazy_adam_many_pooled(
         [a.handle] * 2, [a.offsets] * 2, [a.restore] * 2, [a.grad] * 2, [a.ends] * 2, [a.weights] * 2,
-        [a.divisors] * 2, a.lr, a.beta, a.beta, a.beta, a.beta, a.epsilon),
+        [a.divisors] * 2, a.columns, a.lr, a.beta, a.beta, a.beta, a.beta, a.epsilon),
     "MxRecReadRows": lambda o, a: o.mx_rec_read_rows(
         a.handle, a.offsets, a.grad, [a.embedding, a.name], a.initial).rows,
     "MxRecWriteRows": lambda o, a: o.mx_rec_write_rows(
@@ -122,7 +122,7 @@ F, I, N = np.float32, np.int64, np.int32
 APPLIES = [op for op in CALLS if op.startswith("MxRecApply")]
 UNSUMMED = [op for op in APPLIES if op.endswith("ByRestore")]
 SUMMED = [op for op in APPLIES if op not in UNSUMMED]
-GROUPED = [op for op in APPLIES if op.endswith("ManyByRestore")]
+GROUPED = [op for op in APPLIES if op.endswith(("ManyByRestore", "ManyPooled"))]
 POOLED = [op for op in CALLS if "Pooled" in op]
 HANDLES = [op for op in CALLS if op not in ("MxRecRestore", "MxRecReduce", "MxRecReduceColumns")]
 FIELDS = ["MxRecReadRows", "MxRecWriteRows"]

@@ -59,6 +59,10 @@ def test_lookups_and_updates_of_several_variables_are_one_op_each(mx, optimizer,
     assert [name for name in types if name.startswith("MxRecApply")] == [
         "MxRecApply%sManyPooled" % {"adagrad": "Adagrad", "ftrl": "Ftrl", "momentum": "Momentum",
                                     "lazy_adam": "LazyAdam"}[optimizer]]
+    # Gradients of the pooled vectors are read in that of the concatenation.
+    update, = [op for op in seen[-1].get_operations() if op.type.startswith("MxRecApply")]
+    columns = support.tf().get_static_value(update.inputs[7 * update.get_attr("N")])
+    assert sorted(columns) == [-1] * 3 + [at * cases.DIM for at in range(3)]
 
 
 @both

@@ -1,6 +1,7 @@
 //! The gradient of every distinct key of a pooled lookup, from the gradients of its bags.
 
 use super::bags::Bags;
+use super::columns::Columns;
 use super::pooling::divided;
 use super::restore::{out_of_range, shapes};
 use super::sums::{with_sum, RowSum, WithSum};
@@ -8,7 +9,6 @@ use crate::pool::split_mut;
 use crate::simd::{Level, Vectorized};
 use crate::sort::Sizes;
 use crate::{Error, Pool, Result};
-use std::borrow::Cow;
 use std::ops::Range;
 
 /// A part of a reduction should add at least so many floats.
@@ -23,13 +23,31 @@ const LEAST_FLOATS: usize = 1 << 16;
 /// ```
 /// No gradient is copied: a key's is added up from those of its bags when it is asked for.
 pub(crate) struct ByKey<'a> {
-    grads: Cow<'a, [f32]>,
+    grads: Grads<'a>,
     dim: usize,
     ends: Vec<u32>,
     bags: Vec<u32>,
     /// The weight of each occurrence; empty without.
     weights: Vec<f32>,
     level: Level,
+}
+
+/// The gradients of the bags of a lookup.
+enum Grads<'a> {
+    Given(Columns<'a>),
+    /// Divided by the divisors of the bags: `(b, dim)`.
+    Divided(Vec<f32>),
+}
+
+impl Grads<'_> {
+    /// That of a bag, `dim` floats.
+    #[inline(always)]
+    fn of(&self, bag: u32, dim: usize) -> &[f32] {
+        match self {
+            Grads::Given(columns) => columns.row(bag as usize),
+            Grads::Divided(floats) => &floats[bag as usize * dim..][..dim],
+        }
+    }
 }
 
 impl<'a> ByKey<'a> {
@@ -41,8 +59,7 @@ impl<'a> ByKey<'a> {
     /// neither -1 nor the number of a key, and for 2^31 ids or bags and more.
     pub(crate) fn new(
         pool: &Pool,
-        grads: &'a [f32],
-        dim: usize,
+        grads: Columns<'a>,
         inverse: &[i32],
         bags: &Bags<'_>,
         distinct: usize,
@@ -80,13 +97,16 @@ impl<'a> ByKey<'a> {
                 }
             }
         }
-        let grads = match bags.divisors {
-            None => Cow::Borrowed(grads),
-            Some(divisors) => Cow::Owned(divided(pool, grads, dim, divisors)),
+        let grads_of = match bags.divisors {
+            // A number that is divided by 1 keeps its bits.
+            Some(divisors) if divisors.iter().any(|&divisor| divisor != 1.0) => {
+                Grads::Divided(divided(pool, grads, divisors))
+            }
+            _ => Grads::Given(grads),
         };
         Ok(ByKey {
-            grads,
-            dim,
+            grads: grads_of,
+            dim: grads.dim(),
             ends: places.ends(),
             bags: of,
             weights,
@@ -102,7 +122,7 @@ impl<'a> ByKey<'a> {
             0 => 0..self.ends[0] as usize,
             _ => self.ends[number - 1] as usize..self.ends[number] as usize,
         };
-        let grad = |bag: u32| &self.grads[bag as usize * self.dim..][..self.dim];
+        let grad = |bag: u32| self.grads.of(bag, self.dim);
         match self.bags[bags.clone()] {
             [] => scratch.fill(0.0),
             [only] if self.weights.is_empty() => return grad(only),
@@ -120,7 +140,7 @@ impl<'a> ByKey<'a> {
 
 /// The sum of the gradients of a key's bags.
 struct Occurring<'a> {
-    grads: &'a [f32],
+    grads: &'a Grads<'a>,
     dim: usize,
     /// One or more.
     bags: &'a [u32],
@@ -143,7 +163,7 @@ impl WithSum for Occurring<'_> {
 
     #[inline(always)]
     fn with(self, mut sum: impl RowSum) {
-        let grad = |bag: u32| &self.grads[bag as usize * self.dim..][..self.dim];
+        let grad = |bag: u32| self.grads.of(bag, self.dim);
         let Some((&first, later)) = self.bags.split_first() else {
             return;
         };
@@ -171,18 +191,18 @@ impl WithSum for Occurring<'_> {
 /// row without ids is zeros, and entries of -1 are dropped.
 ///
 /// # Errors
-/// `InvalidArgument` for a wrong length, `dim == 0`, bags that are not those of the ids, or an
+/// `InvalidArgument` for a wrong length, bags that are not those of the ids, or an
 /// entry of `inverse` that is neither -1 nor a row.
 pub fn reduce_pooled(
     pool: &Pool,
-    grads: &[f32],
-    dim: usize,
+    grads: Columns<'_>,
     inverse: &[i32],
     bags: &Bags<'_>,
     out: &mut [f32],
 ) -> Result<()> {
-    let distinct = shapes(out.len(), dim, bags.len(), grads.len())?;
-    let by_key = ByKey::new(pool, grads, dim, inverse, bags, distinct)?;
+    let dim = grads.dim();
+    let distinct = shapes(out.len(), dim, bags.len(), grads.len() * dim)?;
+    let by_key = ByKey::new(pool, grads, inverse, bags, distinct)?;
     let parts = crate::pool::ranges(distinct, pool.parts(inverse.len() * dim, LEAST_FLOATS) * 4);
     let work = parts
         .iter()

@@ -61,6 +61,12 @@ impl<'a> Columns<'a> {
         self.dim
     }
 
+    /// The columns of one row.
+    #[inline(always)]
+    pub(crate) fn row(&self, at: usize) -> &'a [f32] {
+        &self.floats[at * self.width + self.first..][..self.dim]
+    }
+
     /// The columns of each row.
     #[inline(always)]
     pub(crate) fn rows(&self) -> impl Iterator<Item = &'a [f32]> + use<'a> {

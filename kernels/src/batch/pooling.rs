@@ -1,6 +1,7 @@
 //! Pools rows: the sum of the rows of every bag, straight from where the rows are.
 
 use super::bags::Bags;
+use super::columns::Columns;
 use super::restore::{out_of_range, shapes};
 use super::sums::{with_sum, RowSum, WithSum};
 use crate::mem::{rows_ahead, MOST_AHEAD};
@@ -301,9 +302,10 @@ impl Vectorized for Dot<'_> {
 }
 
 /// Divides every row of `grads (b, dim)` by its divisor, on all threads of a pool.
-pub(super) fn divided(pool: &Pool, grads: &[f32], dim: usize, divisors: &[f32]) -> Vec<f32> {
-    let mut out = vec![0.0; grads.len()];
-    let parts = ranges(divisors.len(), pool.parts(grads.len(), LEAST_FLOATS));
+pub(super) fn divided(pool: &Pool, grads: Columns<'_>, divisors: &[f32]) -> Vec<f32> {
+    let dim = grads.dim();
+    let mut out = vec![0.0; grads.len() * dim];
+    let parts = ranges(divisors.len(), pool.parts(out.len(), LEAST_FLOATS));
     let work = parts
         .iter()
         .cloned()
@@ -311,7 +313,7 @@ pub(super) fn divided(pool: &Pool, grads: &[f32], dim: usize, divisors: &[f32]) 
         .collect();
     pool.each(work, |(range, out): (Range<usize>, &mut [f32])| {
         for (bag, out) in range.zip(out.chunks_exact_mut(dim)) {
-            out.copy_from_slice(&grads[bag * dim..(bag + 1) * dim]);
+            out.copy_from_slice(grads.row(bag));
             divide(out, divisors[bag]);
         }
     });

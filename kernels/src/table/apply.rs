@@ -14,7 +14,7 @@ use crate::pool::ranges;
 use crate::rows::{Part, RowPart};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::RwLockReadGuard;
-use crate::{Error, Ids, Pool, Result, RowOptimizer};
+use crate::{Columns, Error, Ids, Pool, Result, RowOptimizer};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -193,7 +193,8 @@ impl Table {
             found.extend(match &lookup.bags {
                 None => plain.next().map(OfLookup::Plain),
                 Some(bags) => {
-                    let by_key = ByKey::new(pool, grads, self.dim(), inverse, bags, distinct);
+                    let grads = Columns::all(grads, self.dim()).map_err(named)?;
+                    let by_key = ByKey::new(pool, grads, inverse, bags, distinct);
                     Some(OfLookup::Pooled(by_key.map_err(named)?))
                 }
             });

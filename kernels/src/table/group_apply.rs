@@ -31,7 +31,7 @@ pub struct LookupColumns<'a> {
     pub offsets: &'a [i64],
     /// For each id its place in `offsets`, `(n)`; -1 is skipped.
     pub inverse: &'a [i32],
-    /// The gradients `(n, dim)`, of a pooled lookup `(b, dim)`, which are all columns.
+    /// The gradients `(n, dim)`, of a pooled lookup `(b, dim)`.
     pub grads: Columns<'a>,
     /// The bags of a pooled lookup.
     pub bags: Option<Bags<'a>>,
@@ -105,9 +105,6 @@ impl Table {
             let expected = lookup.bags.map_or(lookup.inverse.len(), |bags| bags.len());
             table.length("grads", lookup.grads.len(), expected)?;
             table.expect_numbers(lookup.inverse.len().max(expected))?;
-            if lookup.bags.is_some() && lookup.grads.whole().is_none() {
-                return Err(table.refuse("gradients of bags must be all columns of their matrix"));
-            }
         }
         let tables = by_address(group.iter().map(|(table, _)| *table));
         let updates = tables.iter().map(|one| {
@@ -159,11 +156,9 @@ impl<'t, 'g> Update<'t, 'g> {
                     let (own, others) = rest.split_at_mut(lookup.offsets.len() * dim);
                     rest = others;
                     let inverse = lookup.inverse;
-                    let summed = match (&lookup.bags, lookup.grads.whole()) {
-                        (Some(bags), Some(all)) => {
-                            reduce_pooled(pool, all, dim, inverse, bags, own)
-                        }
-                        _ => reduce_columns(pool, lookup.grads, inverse, own),
+                    let summed = match &lookup.bags {
+                        Some(bags) => reduce_pooled(pool, lookup.grads, inverse, bags, own),
+                        None => reduce_columns(pool, lookup.grads, inverse, own),
                     };
                     summed.map_err(|error| self.named(error))?;
                 }

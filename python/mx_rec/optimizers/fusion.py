@@ -5,6 +5,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tu
 import tensorflow as tf
 
 from mx_rec.ops import library
+from mx_rec.optimizers.columns import sliced
 from mx_rec.tensorflow.names import tensor_util
 
 _APPLY_PREFIX = "MxRecApply"
@@ -106,10 +107,22 @@ def all_reductions(grads: Sequence[Tuple[tf.Tensor, tf.Tensor]]) -> Optional[Red
             return None
         joined.parts.extend(found.parts)
         joined.control_inputs.extend(found.control_inputs)
-    # No op takes bags and columns of a concatenation together.
-    if is_pooled(joined) and any(part.column >= 0 for part in joined.parts):
-        return None
     return joined
+
+
+def in_whole(part: Reduction) -> Tuple[Reduction, List[tf.Operation]]:
+    """Looks for the gradient of a concatenation that the gradient of a lookup is columns of.
+
+    Args:
+        part: The reduction of a lookup.
+
+    Returns:
+        The reduction, with that gradient if there is one, and what the slice waits for.
+    """
+    found = None if part.column >= 0 else sliced(part.grad)
+    if found is None:
+        return part, []
+    return part._replace(grad=found.whole, column=found.first), found.control_inputs
 
 
 def is_pooled(found: Reductions) -> bool:
@@ -153,20 +166,16 @@ def apply_fused(apply_op: str, members: Sequence[Tuple[tf.Tensor, Reduction]],
     columns = [part.column for part in parts]
     is_single = all(handle is handles[0] for handle in handles)
     with tf.control_dependencies(control_inputs):
+        form = "by_restore"
         if any(part.bags for part in parts):
+            form = "pooled"
             none = (tf.zeros([0], tf.int64), tf.zeros([0]), tf.zeros([0]))
             lists.extend(map(list, zip(*[part.bags or none for part in parts])))
-            if is_single:
-                make = getattr(library(), apply_op + "_pooled")
-                update = make(handles[0], *lists, *tensors, **attributes).op
-            else:
-                make = getattr(library(), apply_op + "_many_pooled")
-                update = make(handles, *lists, *tensors, **attributes).op
-        elif is_single and max(columns) < 0:
-            make = getattr(library(), apply_op + "_by_restore")
+        if is_single and max(columns) < 0:
+            make = getattr(library(), "{}_{}".format(apply_op, form))
             update = make(handles[0], *lists, *tensors, **attributes).op
         else:
-            make = getattr(library(), apply_op + "_many_by_restore")
+            make = getattr(library(), "{}_many_{}".format(apply_op, form))
             update = make(handles, *lists, tf.constant(columns, tf.int32), *tensors,
                           **attributes).op
     forbid_feeding(update)
@@ -195,10 +204,16 @@ def forbid_feeding(update: tf.Operation) -> None:
         list(update.inputs)[first + part * lookups:][:lookups] for part in range(lists)]
     left_out = []  # type: List[tf.Tensor]
     for rows, inverse, grad, *described in zip(offsets, inverses, grads, *bags):
-        sums = {_REDUCE_OP: [grad, inverse, rows], _REDUCE_COLUMNS_OP: [grad, inverse, rows],
-                _REDUCE_POOLED_OP: [grad, inverse] + described + [rows]}
-        left_out.extend(op.outputs[0] for op in grad.consumers()
-                        if op.type in sums and _are(op.inputs, sums[op.type]))
+        sums = {_REDUCE_OP: [inverse, rows], _REDUCE_COLUMNS_OP: [inverse, rows],
+                _REDUCE_POOLED_OP: [inverse] + described + [rows]}
+        for op in inverse.consumers():
+            if op.type not in sums or not _are(list(op.inputs)[1:], sums[op.type]):
+                continue
+            of_ids = op.inputs[0]
+            found = None if of_ids is grad else sliced(of_ids)
+            if of_ids is grad or found is not None and found.whole is grad:
+                left_out.append(op.outputs[0])
+                left_out.extend(found.passed if found is not None else [])
     for level in (left_out, list(offsets)):
         # Joins may be joined again: TensorFlow joins gradients of one loss, scripts those of two.
         waiting = list(level)

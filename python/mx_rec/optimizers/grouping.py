@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from mx_rec.core.table_variable import table_op_of
 from mx_rec.ops import library
-from mx_rec.optimizers.fusion import Reductions, all_reductions, apply_fused, is_pooled
+from mx_rec.optimizers.fusion import (Reduction, Reductions, all_reductions, apply_fused, in_whole,
+                                          is_pooled)
 from mx_rec.util.global_env_conf import groups_tables
 
 # (handle, offsets, gradient) of one table.
@@ -44,7 +45,7 @@ def apply_tables(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[
     if len(tables) < 2 or not groups_tables() or not _is_outermost():
         return [apply_one(group) for group in tables]
     updates = []  # type: List[tf.Operation]
-    # By device, and whether there are pooled lookups: those have an op that takes no columns.
+    # By device, and whether there are pooled lookups: those have an op of their own.
     fused = OrderedDict()  # type: Dict[Tuple[str, bool], List[Tuple[List[Rows], Reductions]]]
     plain = OrderedDict()  # type: Dict[str, List[List[Rows]]]
     alive = set()  # type: Set[tf.Operation]
@@ -83,8 +84,13 @@ def _apply_plain(apply_op: str, groups: List[List[Rows]], tensors: Sequence[tf.T
 def _apply_fused(apply_op: str, pairs: List[Tuple[List[Rows], Reductions]],
                  tensors: Sequence[tf.Tensor], attributes: Dict[str, Any]) -> tf.Operation:
     """Adds the op that sums the gradients of ids and applies the sums."""
-    members = [(group[0][0], part) for group, found in pairs for part in found.parts]
+    members = []  # type: List[Tuple[tf.Tensor, Reduction]]
     control_inputs = [op for _, found in pairs for op in found.control_inputs]
+    for group, found in pairs:
+        for part in found.parts:
+            part, waits = in_whole(part)
+            members.append((group[0][0], part))
+            control_inputs.extend(waits)
     return apply_fused(apply_op, members, control_inputs, tensors, attributes)
 
 

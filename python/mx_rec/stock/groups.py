@@ -10,6 +10,7 @@ from mx_rec.core.bags import COMBINERS
 from mx_rec.core.lookup import mark_movable
 from mx_rec.core.table_variable import row_shape
 from mx_rec.ops import library
+from mx_rec.optimizers.columns import sliced
 from mx_rec.stock import updates as forms
 from mx_rec.stock.fused import Piece
 from mx_rec.stock.rows import Rows, apply_op
@@ -267,11 +268,16 @@ class _Made:
         members = [[one.found[0], one.found[1], one.grad] + one.found[2:] for one in lookups]
         lists = [list(part) for part in zip(*members)]
         is_pooled = any(one.piece.bags for one in lookups)
-        with self._in_place(group, ops, "tables/updates"):
+        slices = [sliced(one.grad) if len(group) > 1 else None for one in lookups]
+        waits = [wait for one in slices if one is not None for wait in one.control_inputs]
+        with self._in_place(group, ops, "tables/updates"), tf.control_dependencies(waits):
             if len(group) > 1:
                 handles = [one.rows.table.handle for one in lookups]
+                lists[2] = [grad if one is None else one.whole
+                            for grad, one in zip(lists[2], slices)]
+                columns = [-1 if one is None else one.first for one in slices]
                 update = apply_op(step, first.numbers, first.rows.initial(), "many_pooled",
-                                  [handles] + lists)
+                                  [handles] + lists + [tf.constant(columns, tf.int32)])
             else:
                 update = apply_op(step, first.numbers, first.rows.initial(),
                                   "pooled" if is_pooled else "by_restore",
@@ -282,6 +288,9 @@ class _Made:
         for one in group:
             for output in (one.step.grad, one.step.indices):
                 self._graph.prevent_feeding(one.rows.tensor(output))
+        for found in slices:
+            for tensor in found.passed if found is not None else []:
+                self._graph.prevent_feeding(tensor)
 
 
 class _Bags(NamedTuple):

@@ -344,8 +344,9 @@ const MANY_POOLED_INVERSE: Arg = Arg {
     ..LOOKUP_INVERSE
 };
 const MANY_POOLED_GRAD: Arg = Arg {
-    shape: "N times (s..., dim)",
-    doc: "For each member the gradient of its bags' vectors, or of its embeddings.",
+    shape: "N times (s..., width)",
+    doc: "For each member the gradient of its bags' vectors, or of its embeddings, or of a \
+          concatenation that they are columns of.",
     ..LOOKUP_GRAD
 };
 const COLUMNS: Arg = Arg {
@@ -492,6 +493,7 @@ macro_rules! definitions {
                 LIST_ENDS,
                 LIST_WEIGHTS,
                 LIST_DIVISORS,
+                COLUMNS,
                 $($hyper),*
             ],
             outputs: &[UPDATED],

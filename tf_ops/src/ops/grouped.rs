@@ -546,7 +546,7 @@ impl OpKernel for FindMany {
 }
 
 /// The entries of the input `columns`, one for each member.
-fn first_columns(input: &Input, members: usize) -> Result<&[i32]> {
+pub(super) fn first_columns(input: &Input, members: usize) -> Result<&[i32]> {
     expect_rank(input, 1)?;
     let firsts = input.values::<i32>()?;
     if firsts.len() == members {

@@ -1,14 +1,15 @@
 //! Ops on pooled lookups of many tables at once: `MxRecEmbedPooledMany`, `MxRecFindPooledMany`, and
 //! one step of an optimizer, `MxRecApply<Optimizer>ManyPooled`.
 
-use super::apply::{of_lookup, Hyper, Optimizer};
+use super::apply::{Hyper, Optimizer};
 use super::grouped::{
-    members, on_first, Asked, Found, Lists, ABSENTS, FOUND_OFFSETS, MANY_IDS, VARIABLES,
+    first_columns, members, on_first, Asked, Found, Lists, ABSENTS, FOUND_OFFSETS, MANY_IDS,
+    VARIABLES,
 };
 use super::pooled::BagInputs;
-use super::support::{on, HANDLES, KEY_TYPE, MEMBERS};
+use super::support::{expect_last, expect_one_each, expect_rank, on, HANDLES, KEY_TYPE, MEMBERS};
 use crate::op_def::{Arg, OpDef};
-use crate::tf::{Construction, Context, OpKernel};
+use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{BagsOf, Columns, KeyBagsOf, LookupColumns, Result, Table};
 
@@ -161,6 +162,36 @@ impl OpKernel for FindPooledMany {
     }
 }
 
+/// The gradients of a member whose lookup is pooled if it has bags.
+fn of_member<'a>(
+    dim: usize,
+    offsets: &'a Input,
+    inverse: &'a Input,
+    grad: &'a Input,
+    bags: &'a BagInputs,
+    column: i32,
+) -> Result<LookupColumns<'a>> {
+    expect_rank(offsets, 1)?;
+    let ids = inverse.values::<i32>()?;
+    let is_pooled = !bags.is_empty();
+    let first = usize::try_from(column).ok();
+    if first.is_none() {
+        expect_last(grad, dim)?;
+    }
+    if is_pooled {
+        bags.expect_each(grad)?;
+    } else if !ids.is_empty() {
+        expect_one_each(grad, inverse)?;
+    }
+    let width = grad.dims().last().map_or(0, |&width| width as usize);
+    Ok(LookupColumns {
+        offsets: offsets.values::<i64>()?,
+        inverse: ids,
+        grads: Columns::of(grad.values::<f32>()?, width, first.unwrap_or(0), dim)?,
+        bags: is_pooled.then(|| bags.bags()).transpose()?,
+    })
+}
+
 /// The op that takes offsets and the gradients of all ids or bags of lookups.
 pub(crate) struct ApplyManyPooled<O> {
     optimizer: O,
@@ -183,23 +214,20 @@ impl<O: Optimizer> OpKernel for ApplyManyPooled<O> {
         let (tables, offsets) = (lists.tables()?, lists.list(1)?);
         let (inverses, grads) = (lists.list(2)?, lists.list(3)?);
         let given = lists.bags(4)?;
+        let firsts = context.tensor(7 * members, 7)?;
+        let firsts = on_first(&tables, || first_columns(&firsts, members))?;
         let mut group = Vec::with_capacity(members);
         let inputs = offsets.iter().zip(&inverses).zip(&grads).zip(&given);
-        for (table, (((offsets, inverse), grad), bags)) in tables.iter().zip(inputs) {
-            let dim = table.dim();
+        let inputs = inputs.zip(firsts);
+        for (table, ((((offsets, inverse), grad), bags), &column)) in tables.iter().zip(inputs) {
             let lookup = on(table, || {
-                let lookup = of_lookup(dim, offsets, inverse, grad, bags)?;
-                Ok(LookupColumns {
-                    offsets: lookup.offsets,
-                    inverse: lookup.inverse,
-                    grads: Columns::all(lookup.grads, dim)?,
-                    bags: lookup.bags,
-                })
+                of_member(table.dim(), offsets, inverse, grad, bags, column)
             })?;
             group.push((&**table, lookup));
         }
         let step = on_first(&tables, || {
-            self.optimizer.step(&Hyper::new(context, 7 * members, 7))
+            self.optimizer
+                .step(&Hyper::new(context, 7 * members + 1, 8))
         })?;
         let updated = Table::apply_lookups_many(pool()?, &group, step.as_ref())?;
         context.set_scalar(0, updated as i64)

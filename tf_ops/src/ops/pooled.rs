@@ -298,8 +298,7 @@ impl OpKernel for ReducePooled {
         let mut rows = context.allocate::<f32>(&[offsets.dim(0), dim as i64])?;
         kernels::reduce_pooled(
             pool()?,
-            grad.values::<f32>()?,
-            dim,
+            kernels::Columns::all(grad.values::<f32>()?, dim)?,
             inverse.values::<i32>()?,
             &given.bags()?,
             rows.values(),

@@ -163,6 +163,11 @@ pub(super) fn expect_last(input: &Input, dim: usize) -> Result<()> {
 /// Refuses rows that are not one for each id: the shape of `ids` with the table's dim behind it.
 pub(super) fn expect_row_each(rows: &Input, ids: &Input, dim: usize) -> Result<()> {
     expect_last(rows, dim)?;
+    expect_one_each(rows, ids)
+}
+
+/// Refuses rows of any width that are not one for each id.
+pub(super) fn expect_one_each(rows: &Input, ids: &Input) -> Result<()> {
     let (of_rows, of_ids) = (rows.dims(), ids.dims());
     if of_rows.split_last().map(|(_, ids)| ids) == Some(&of_ids) {
         return Ok(());

@@ -61,12 +61,19 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
     let node = node.inputs(&offsets).inputs(&inverse).inputs(&ends);
     let pooled = node.inputs(&[none, none]).inputs(&divisors).finish();
     let pooled = pooled.expect("MxRecEmbedPooledMany");
+    // The second gradient lies in one that is wider.
+    let (whole, columns) = (
+        graph.placeholder::<f32>(&None),
+        graph.placeholder::<i32>(&None),
+    );
     let update = ["MxRecApplySgd", "ManyPooled"].concat();
     let node = graph.node(&update).inputs(&handles).inputs(&offsets);
-    let node = node.inputs(&inverse).inputs(&grads).inputs(&ends);
+    let read = [grads[0], whole];
+    let node = node.inputs(&inverse).inputs(&read).inputs(&ends);
     let node = node
         .inputs(&[none, none])
         .inputs(&divisors)
+        .input(columns)
         .input(rate)
         .input(zero);
     let update = node
@@ -130,7 +137,14 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
     let nothing = Tensor::vector::<f32>(&[]);
     let no_rows = Tensor::new::<f32>(&[0, DIM as i64], &[]);
     let numbers = [Tensor::scalar(0.5_f32), Tensor::scalar(0.0_f32)];
-    let gradient = Tensor::new(&[3, DIM as i64], &[1.0_f32; 3 * DIM]);
+    let floats: Vec<f32> = (1..=3 * DIM as i16).map(|at| f32::from(at) / 4.0).collect();
+    let gradient = Tensor::new(&[3, DIM as i64], &floats);
+    let wide: Vec<f32> = floats
+        .chunks_exact(DIM)
+        .flat_map(|row| [&[f32::NAN; 2], row, &[f32::NAN]].concat())
+        .collect();
+    let wide = Tensor::new(&[3, DIM as i64 + 3], &wide);
+    let firsts = Tensor::vector(&[-1_i32, 2]);
     let feeds = |limits| {
         vec![
             (indices[0], &first),
@@ -146,6 +160,8 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
             (zero, &numbers[1]),
             (grads[0], &gradient),
             (grads[1], &gradient),
+            (whole, &wide),
+            (columns, &firsts),
         ]
     };
     let described = [bag_ids, ends, divisors].concat();
