@@ -2,8 +2,8 @@
 //! cleared since it was given out.
 
 use mx_rec_kernels::{
-    checkpoint, Ids, Initializer, Kind, LazyAdam, LookupGradients, Momentum, Pool, Result,
-    RowOptimizer, Sgd, SlotSpec, Table, TableConfig, Target, Thresholds,
+    checkpoint, Columns, Ids, Initializer, Kind, LazyAdam, LookupColumns, LookupGradients,
+    Momentum, Pool, Result, RowOptimizer, Sgd, SlotSpec, Table, TableConfig, Target, Thresholds,
 };
 use std::sync::Arc;
 
@@ -63,6 +63,23 @@ fn apply_fused(table: &Table, offsets: &[i64], optimizer: &dyn RowOptimizer) -> 
         bags: None,
     };
     table.apply_lookups(&pool(), &[lookup], optimizer)
+}
+
+/// The same, as the only member of a group.
+fn apply_many(
+    table: &Table,
+    offsets: &[i64],
+    inverse: &[i32],
+    optimizer: &dyn RowOptimizer,
+) -> u64 {
+    let grads = vec![1.0; inverse.len() * DIM];
+    let lookup = LookupColumns {
+        offsets,
+        inverse,
+        grads: Columns::all(&grads, DIM).unwrap(),
+        bags: None,
+    };
+    Table::apply_lookups_many(&pool(), &[(table, lookup)], optimizer).unwrap()
 }
 
 fn read(table: &Table, offsets: &[i64]) -> Result<Vec<f32>> {
@@ -309,4 +326,56 @@ fn a_dropped_gradient_is_no_change() {
     apply(&table, &[old[0], new[0]], &sgd()).unwrap();
     assert_eq!(rows_since("one"), 1);
     std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_lease_and_a_copy_of_its_offsets_are_updated_alike() {
+    let adam = LazyAdam::new(0.1, 0.9, 0.99, 1e-8, 0.9, 0.99).unwrap();
+    let ids: Vec<i64> = (0..500).map(|at| at * at % 97).collect();
+    let run = |copies: bool| {
+        let (table, mut inverse) = (table(1000), vec![0; ids.len()]);
+        let lease = table.lease(&pool(), Ids::I64(&ids), None, &mut inverse);
+        let lease = lease.unwrap();
+        let copy = lease.offsets().to_vec();
+        let offsets = if copies { &copy[..] } else { lease.offsets() };
+        let mut updated = vec![apply(&table, offsets, &adam).unwrap()];
+        // The key of a row that the lease holds goes: its gradient is dropped.
+        table.remove(Ids::I64(&[4])).unwrap();
+        updated.push(apply_fused(&table, offsets, &adam).unwrap());
+        updated.push(apply_many(&table, offsets, &inverse, &adam));
+        let found = read(&table, offsets).unwrap();
+        let bits: Vec<u32> = found.iter().map(|value| value.to_bits()).collect();
+        (updated, bits, table.stats().stale)
+    };
+    let (of_lease, of_copy) = (run(false), run(true));
+    assert_eq!(of_lease, of_copy);
+    assert_eq!(of_lease.0[0], of_lease.0[1] + 1);
+}
+
+#[test]
+fn a_key_that_is_admitted_twice_gets_one_step_of_the_sum_of_its_gradients() {
+    let momentum = Momentum::new(0.1, 0.9, false).unwrap();
+    let table = table(10);
+    let thresholds = Thresholds {
+        access: 1,
+        eviction: None,
+    };
+    let ids = Ids::I64(&[5, 7]);
+    let mut places = vec![0; 2];
+    let keys = table.observe(&pool(), ids, 1, None, thresholds, &mut places);
+    let keys = keys.unwrap();
+    let mut inverse = vec![0; 2];
+    let admit = |keys: &[i64], inverse: &mut [i32]| {
+        let places: Vec<i32> = (0..).take(keys.len()).collect();
+        let lease = table.admit(&pool(), keys, None, &places, inverse);
+        lease.unwrap()
+    };
+    let once = admit(&keys, &mut inverse);
+    let twice = admit(&[5, 7, 5], &mut [0; 3]);
+    assert_eq!(twice.offsets()[0], twice.offsets()[2]);
+    assert_eq!(apply(&table, twice.offsets(), &momentum).unwrap(), 2);
+    let found = read(&table, once.offsets()).unwrap();
+    assert_eq!(found, [-0.2, -0.2, -0.1, -0.1]);
+    let inverse = [0, 1, 2];
+    assert_eq!(apply_many(&table, twice.offsets(), &inverse, &momentum), 2);
 }

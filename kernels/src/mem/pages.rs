@@ -81,7 +81,7 @@ impl<T: Zeroable> Pages<T> {
         let Ok(mut region) = Region::address_space(room) else {
             return Pages::new(len);
         };
-        let small = bytes / HUGE * HUGE;
+        let small = huge_end(bytes);
         region.prefer_huge(0, small);
         region.prefer_small(small, room);
         region.touch(0, bytes);
@@ -100,10 +100,10 @@ impl<T: Zeroable> Pages<T> {
             self.len * size_of::<T>(),
             len.saturating_mul(size_of::<T>()),
         );
-        let huge = old / HUGE * HUGE..new / HUGE * HUGE;
+        let huge = huge_end(old)..huge_end(new);
         let kept = match huge.is_empty() {
             true => self.len,
-            false => huge.start / size_of::<T>(),
+            false => (huge.start / size_of::<T>()).min(self.len),
         };
         let values: &[T] = self;
         let moved = values.get(kept..).unwrap_or_default();
@@ -131,7 +131,7 @@ impl<T: Zeroable> Pages<T> {
             // A page that was small stays so, unless it goes first.
             region.release(huge.start, huge.start + HUGE);
             region.prefer_huge(huge.start, huge.end);
-            region.touch(huge.start, new);
+            region.touch(huge.start.min(old.next_multiple_of(PAGE)), new);
         }
         self.len = len;
         Ok(Some(kept))
@@ -177,6 +177,15 @@ impl<T: Zeroable> DerefMut for Pages<T> {
     }
 }
 
+/// Where the huge pages of an array of so many bytes end. What is left of it is on small pages, but
+/// for half a huge page and more: lookups in it are faster on a whole one.
+fn huge_end(bytes: usize) -> usize {
+    match bytes < HUGE {
+        true => 0,
+        false => bytes.saturating_add(HUGE / 2) / HUGE * HUGE,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,13 +211,14 @@ mod tests {
         let mut pages = Pages::with_room(MIB / 2, most).unwrap();
         let start = pages.as_ptr();
         let mut tail = Vec::new();
-        // On small pages, over the first huge page, within small pages behind it, over several.
+        // On small pages, over the first huge page, from small pages behind it to a huge one that is
+        // half empty, over several, to the end of the room.
         for (len, kept) in [
             (MIB, MIB / 2),
             (2 * MIB + 100, 0),
-            (3 * MIB + 1, 2 * MIB + 100),
-            (7 * MIB, 2 * MIB),
-            (most, 6 * MIB),
+            (3 * MIB + 1, 2 * MIB),
+            (7 * MIB, 3 * MIB + 1),
+            (most, 7 * MIB),
         ] {
             let old = pages.len();
             let before: Vec<u64> = (0..old as u64).map(|at| at * 7 + len as u64).collect();

@@ -175,6 +175,13 @@ impl Region {
         self.advise(from, to, libc::MADV_NOHUGEPAGE);
     }
 
+    /// Moves contents that lie on small pages to huge ones. Where the system cannot at once, it may
+    /// later.
+    pub(super) fn collapse(&mut self, from: usize, to: usize) {
+        self.prefer_huge(from, to);
+        self.advise(from, to, libc::MADV_COLLAPSE);
+    }
+
     fn advise(&mut self, from: usize, to: usize, advice: libc::c_int) {
         let to = to.min(self.len);
         if from < to {

@@ -10,6 +10,9 @@ use std::sync::Arc;
 /// The address space that is taken at a time; memory follows as rows are touched.
 const CHUNK: usize = 64 << 20;
 
+/// From so many bytes on, the first rows move from small pages to a huge one.
+const GROWN: usize = 3 << 20;
+
 /// Bytes of a row that are worth a prefetch; the hardware follows a longer row by itself.
 const AHEAD: usize = 24 * LINE;
 
@@ -153,7 +156,13 @@ impl Slab {
     /// As [`Slab::reserve`].
     pub(crate) fn grow(&mut self, rows: usize) -> Result<()> {
         self.reserve(rows)?;
+        let before = self.end();
         self.rows = self.rows.max(rows);
+        if before < GROWN && self.end() >= GROWN {
+            if let Some(first) = self.chunks.first_mut() {
+                first.collapse(0, HUGE);
+            }
+        }
         Ok(())
     }
 
@@ -377,6 +386,33 @@ mod tests {
             assert_eq!(slab.row(row).unwrap(), [1.0 + row as f32; 3]);
         }
         assert!(slab.row(rows).is_none());
+    }
+
+    #[test]
+    fn rows_keep_their_values_when_they_move_to_a_huge_page() {
+        let mut slab = Slab::new(3, 1 << 20);
+        let rows = |bytes: usize| bytes / 16;
+        let value = |row: usize| [row as f32, -1.0, 0.5];
+        let write = |slab: &mut Slab, from: usize| {
+            for row in from..slab.rows() {
+                slab.row_mut(row as u32)
+                    .unwrap()
+                    .copy_from_slice(&value(row));
+            }
+        };
+        for _ in 0..2 {
+            slab.grow(rows(GROWN) - 1).unwrap();
+            write(&mut slab, 0);
+            let (start, old) = (slab.row(0).unwrap().as_ptr(), slab.rows());
+            slab.grow(rows(GROWN) + 5).unwrap();
+            write(&mut slab, old);
+            assert_eq!(slab.row(0).unwrap().as_ptr(), start);
+            let mut found = (0..slab.rows()).map(|row| (slab.row(row as u32), row));
+            assert!(found.all(|(found, row)| found == Some(&value(row)[..])));
+            // Smaller, and large once more: its memory went back to the system in between.
+            drop(slab.truncate(rows(1 << 20)));
+            write(&mut slab, 0);
+        }
     }
 
     #[test]

@@ -187,7 +187,8 @@ impl Table {
             }
         }
         let offsets = Arc::new(offsets);
-        self.register(&offsets);
+        // The keys are those that the caller says were observed.
+        self.register(&offsets, false);
         drop(index);
         Ok(self.leased(offsets))
     }

@@ -53,8 +53,10 @@ impl Table {
         self.expect_numbers(n)?;
         match target {
             Target::Offsets(offsets) => {
+                let are_distinct = self.flight().lock().are_distinct(offsets);
                 let mut content = self.content_with_mut(pool, offsets)?;
-                let dealt = self.deal(pool, &content, n, |at| offsets[at])?;
+                let mut dealt = self.deal(pool, &content, n, |at| offsets[at])?;
+                dealt.distinct = are_distinct;
                 let dim = self.dim();
                 self.update(pool, &mut content, &dealt, &Rows { dim, grads }, optimizer)
             }
@@ -110,8 +112,10 @@ impl Table {
                 .collect::<Vec<_>>()
                 .into(),
         };
+        let are_distinct = self.flight().lock().are_distinct(&joined);
         let mut content = self.content_with_mut(pool, &joined)?;
-        let dealt = self.deal(pool, &content, joined.len(), |at| joined[at])?;
+        let mut dealt = self.deal(pool, &content, joined.len(), |at| joined[at])?;
+        dealt.distinct = are_distinct;
         self.update(pool, &mut content, &dealt, &keyed, optimizer)
     }
 
@@ -299,7 +303,7 @@ pub(super) struct Dealt {
     lists: Vec<Vec<Vec<(u32, u32)>>>,
     pub(super) owners: usize,
     /// Whether no row occurs twice.
-    distinct: bool,
+    pub(super) distinct: bool,
     /// How many distinct offsets are stale.
     pub(super) stale: u64,
 }

@@ -41,6 +41,8 @@ struct Held {
     stale: bool,
     /// Keeps the rows in memory. `None` without a tier, and once they were given up.
     pinned: Option<LeasePins>,
+    /// Whether the offsets are known to be those of distinct keys.
+    are_distinct: bool,
 }
 
 /// A row whose key is not in the index yet.
@@ -63,12 +65,14 @@ pub(super) enum Claim {
 }
 
 impl Flight {
-    /// Takes in a lease of `offsets`; the rows of `staged` are in `staging` already.
+    /// Takes in a lease of `offsets`, which are known to be `are_distinct`; the rows of `staged` are
+    /// in `staging` already.
     pub(super) fn register(
         &mut self,
         offsets: &Arc<Lines>,
         source: Option<Fingerprint>,
         staged: Vec<(i64, u32)>,
+        are_distinct: bool,
     ) {
         for (key, _) in &staged {
             if let Some(staged) = self.staging.get_mut(key) {
@@ -82,8 +86,15 @@ impl Flight {
             retired: Vec::new(),
             stale: false,
             pinned: None,
+            are_distinct,
         };
         self.leases.insert(offsets.as_ptr().addr(), held);
+    }
+
+    /// Whether these are the very offsets of a live lease, and known to be those of distinct keys.
+    pub(super) fn are_distinct(&self, offsets: &[i64]) -> bool {
+        let held = self.leases.get(&offsets.as_ptr().addr());
+        held.is_some_and(|held| held.are_distinct && held.offsets.len() == offsets.len())
     }
 
     /// Keeps the rows of a registered lease in memory until its end.

@@ -43,7 +43,9 @@ struct Update<'t, 'g> {
     /// The place of its first member in the group.
     first: usize,
     /// The offsets of all members, one after the other.
-    offsets: Vec<i64>,
+    offsets: Cow<'g, [i64]>,
+    /// Whether they are known to be those of distinct keys.
+    are_distinct: bool,
     grads: Grads<'g>,
     dealt: Option<Dealt>,
     updated: u64,
@@ -82,7 +84,13 @@ impl Table {
                 [only] => group[only].1.grads.into(),
                 _ => members().flat_map(|rows| rows.grads).copied().collect(),
             };
-            let offsets = members().flat_map(|rows| rows.offsets).copied().collect();
+            let offsets = match one.members[..] {
+                [only] => group[only].1.offsets.into(),
+                _ => {
+                    let offsets = members().flat_map(|rows| rows.offsets);
+                    offsets.copied().collect::<Vec<_>>().into()
+                }
+            };
             Update::new(one, offsets, Grads::Rows(grads))
         });
         update_all(pool, updates.collect(), optimizer)
@@ -109,18 +117,25 @@ impl Table {
         let tables = by_address(group.iter().map(|(table, _)| *table));
         let updates = tables.iter().map(|one| {
             let lookups: Vec<_> = one.members.iter().map(|&at| group[at].1).collect();
-            let offsets = lookups.iter().flat_map(|one| one.offsets).copied();
-            Update::new(one, offsets.collect(), Grads::Lookups(lookups))
+            let offsets = match lookups[..] {
+                [only] => only.offsets.into(),
+                _ => {
+                    let offsets = lookups.iter().flat_map(|one| one.offsets);
+                    offsets.copied().collect::<Vec<_>>().into()
+                }
+            };
+            Update::new(one, offsets, Grads::Lookups(lookups))
         });
         update_all(pool, updates.collect(), optimizer)
     }
 }
 
 impl<'t, 'g> Update<'t, 'g> {
-    fn new(one: &OneTable<'t>, offsets: Vec<i64>, grads: Grads<'g>) -> Update<'t, 'g> {
+    fn new(one: &OneTable<'t>, offsets: Cow<'g, [i64]>, grads: Grads<'g>) -> Update<'t, 'g> {
         Update {
             table: one.table,
             first: one.members[0],
+            are_distinct: one.table.flight().lock().are_distinct(&offsets),
             offsets,
             grads,
             dealt: None,
@@ -172,7 +187,9 @@ impl<'t, 'g> Update<'t, 'g> {
     fn deal(&mut self, pool: &Pool, content: &Content) -> Result<()> {
         let n = self.offsets.len();
         let offset = |at: usize| self.offsets[at];
-        self.dealt = Some(self.table.deal(pool, content, n, offset)?);
+        let mut dealt = self.table.deal(pool, content, n, offset)?;
+        dealt.distinct = self.are_distinct;
+        self.dealt = Some(dealt);
         Ok(())
     }
 

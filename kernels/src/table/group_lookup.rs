@@ -91,7 +91,7 @@ impl Table {
                 .found
                 .map_or_else(|| Lines::new(0), |(_, found)| found.offsets);
             let offsets = Arc::new(offsets);
-            table.register(&offsets);
+            table.register(&offsets, true);
             table.leased(offsets)
         });
         let leases = leases.collect();

@@ -83,7 +83,7 @@ impl Table {
         let room = |n| self.rows().buffers().take(n);
         self.resolve_with_rows(pool, ids, limit, inverse, room, |index, offsets, _| {
             let offsets = Arc::new(offsets);
-            self.register(&offsets);
+            self.register(&offsets, true);
             drop(index);
             Ok(self.leased(offsets))
         })
@@ -217,7 +217,7 @@ impl Table {
             self.rows().stamp(&mut found.offsets);
             let offsets = Arc::new(found.offsets);
             let mut flight = self.flight().lock();
-            flight.register(&offsets, Some(source), Vec::new());
+            flight.register(&offsets, Some(source), Vec::new(), true);
             if self.has_tier() {
                 let content = self.content().read();
                 let brought = brought.filter(|brought| is_of(&content, brought, offsets.len()));
@@ -247,7 +247,8 @@ impl Table {
         }
         self.rows().stamp(&mut found.offsets);
         let offsets = Arc::new(found.offsets);
-        flight.register(&offsets, Some(source), keys.into_iter().zip(rows).collect());
+        let staged = keys.into_iter().zip(rows).collect();
+        flight.register(&offsets, Some(source), staged, true);
         flight.pin(&offsets, self.pin(&content, &offsets));
         drop(flight);
         // Whoever enters the new keys waits for the index, and whoever reads their rows for the
@@ -257,10 +258,11 @@ impl Table {
         self.leased(offsets)
     }
 
-    /// Makes a lease of offsets known whose keys are in the index, which the caller holds.
-    pub(super) fn register(&self, offsets: &Arc<Lines>) {
+    /// Makes a lease of offsets known whose keys are in the index, which the caller holds, and are
+    /// known to be `are_distinct`.
+    pub(super) fn register(&self, offsets: &Arc<Lines>, are_distinct: bool) {
         let mut flight = self.flight().lock();
-        flight.register(offsets, None, Vec::new());
+        flight.register(offsets, None, Vec::new(), are_distinct);
         if self.has_tier() {
             flight.pin(offsets, self.pin(&self.content().read(), offsets));
         }

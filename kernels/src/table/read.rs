@@ -280,6 +280,7 @@ impl<S: ReadRows, N: ReadRows> Vectorized for Block<'_, S, N> {
     #[inline(always)]
     fn run(self) {
         match self.dim {
+            1 => self.copy(fixed::<1>),
             8 => self.copy(fixed::<8>),
             16 => self.copy(fixed::<16>),
             32 => self.copy(fixed::<32>),
