@@ -669,14 +669,14 @@ fn gradients_of_sums_give_the_bits_of_gradients_that_are_repeated_for_each_id() 
 }
 
 #[test]
-fn gradients_of_sums_that_are_columns_of_wider_ones_or_too_few_are_refused() {
+fn gradients_of_sums_that_are_too_few_are_refused() {
     let pool = Pool::new(2).unwrap();
     let tables = made(&[2, 3]);
     let (found, inverses) = leases(&tables, &pool, &vec![(0, vec![1, 2, 3, 1])]);
     let grads = floats(12, 1);
     let before = all_seen(&tables);
     for (columns, ends) in [
-        (Columns::of(&grads[..6], 3, 1, 2).unwrap(), [2, 4]),
+        (Columns::of(&grads[..9], 3, 1, 2).unwrap(), [2, 4]),
         (Columns::all(&grads[..6], 2).unwrap(), [2, 4]),
         (Columns::all(&grads[..4], 2).unwrap(), [2, 3]),
     ] {
