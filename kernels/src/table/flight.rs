@@ -65,8 +65,8 @@ pub(super) enum Claim {
 }
 
 impl Flight {
-    /// Takes in a lease of `offsets`, of distinct keys if `are_distinct`; the rows of `staged` are in
-    /// `staging` already.
+    /// Takes in a lease of `offsets`, of distinct keys if `are_distinct`; the rows of `staged` are
+    /// in `staging` already.
     pub(super) fn register(
         &mut self,
         offsets: &Arc<Lines>,
