@@ -177,8 +177,8 @@ impl<T: Zeroable> DerefMut for Pages<T> {
     }
 }
 
-/// Where the huge pages of an array of so many bytes end. What is left of it is on small pages, but
-/// for half a huge page and more: lookups in it are faster on a whole one.
+/// Where the huge pages of an array of so many bytes end. What is left of it is on small pages,
+/// unless it fills half of a huge one.
 fn huge_end(bytes: usize) -> usize {
     match bytes < HUGE {
         true => 0,
@@ -211,8 +211,8 @@ mod tests {
         let mut pages = Pages::with_room(MIB / 2, most).unwrap();
         let start = pages.as_ptr();
         let mut tail = Vec::new();
-        // On small pages, over the first huge page, from small pages behind it to a huge one that is
-        // half empty, over several, to the end of the room.
+        // On small pages, over the first huge page, from small pages to a huge one that is half
+        // empty, over several, to the end of the room.
         for (len, kept) in [
             (MIB, MIB / 2),
             (2 * MIB + 100, 0),
