@@ -2,13 +2,16 @@
 
 Each side is a process of its own: `init(stock_tables=...)` holds for a whole process. The third one
 hashes the ids and gives zeros for their rows: no step can be faster than that by faster lookups and
-updates.
+updates. With --servers each side has a chief and so many parameter servers, and the third is left
+out.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import resource
+import socket
 import statistics
 import subprocess
 import sys
@@ -33,6 +36,7 @@ def main():
     parser.add_argument("--data", help="directory of the TFRecords; made if there are none")
     parser.add_argument("--hook", action="store_true",
                         help="move the key work of tables into the input pipeline")
+    parser.add_argument("--servers", type=int, default=0, help="parameter servers; 0: one process")
     parser.add_argument("--timeline", help="write a trace of one late step of a side to this file")
     arguments = parser.parse_args()
     if arguments.short:
@@ -50,24 +54,63 @@ def compare(arguments):
     make_records(arguments)
     for model in [arguments.model] if arguments.model else MODELS:
         found = {}
+        sides = SIDES[:2] if arguments.servers else SIDES
         # There and back: what drifts meets all.
-        for side in SIDES + SIDES[::-1]:
-            done = subprocess.run(
-                [sys.executable, __file__, "--side", side, "--model", model, "--data",
-                 arguments.data, "--ids", str(arguments.ids), "--batch", str(arguments.batch),
-                 "--steps", str(arguments.steps), "--warm-up", str(arguments.warm_up)]
-                + ["--hook"] * arguments.hook,
-                stdout=subprocess.PIPE)
+        for side in sides + sides[::-1]:
+            command = [sys.executable, __file__, "--side", side, "--model", model, "--data",
+                       arguments.data, "--ids", str(arguments.ids), "--batch",
+                       str(arguments.batch), "--steps", str(arguments.steps), "--warm-up",
+                       str(arguments.warm_up)] + ["--hook"] * arguments.hook
+            with parameter_servers(command, arguments.servers) as environment:
+                done = subprocess.run(command, stdout=subprocess.PIPE, env=environment)
             if done.returncode == 3:
                 print("left out: %s (DeepCTR is not installed)" % model)
                 break
             if done.returncode != 0:
                 return done.returncode
             found.setdefault(side, []).append(json.loads(done.stdout.decode().splitlines()[-1]))
-        if len(found) < len(SIDES):
+        if len(found) < len(sides):
             continue
         report(arguments, model, found)
     return 0
+
+
+@contextlib.contextmanager
+def parameter_servers(command, count):
+    """Runs so many parameter servers; gives the environment of the chief."""
+    if not count:
+        yield None
+        return
+    sockets = [socket.socket() for _ in range(count + 1)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    addresses = ["%s:%d" % one.getsockname() for one in sockets]
+    for one in sockets:
+        one.close()
+    cluster = {"ps": addresses[:count], "chief": addresses[count:]}
+
+    def environment(job, index):
+        task = {"cluster": cluster, "task": {"type": job, "index": index}}
+        return dict(os.environ, TF_CONFIG=json.dumps(task))
+
+    servers = [subprocess.Popen(command, env=environment("ps", at)) for at in range(count)]
+    try:
+        yield environment("chief", 0)
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+
+
+def join_cluster(tf):
+    """Starts the server of this task; that of a parameter server does not end."""
+    config = json.loads(os.environ.get("TF_CONFIG", "{}"))
+    if not config:
+        return
+    task = config["task"]
+    server = tf.distribute.Server(config["cluster"], task["type"], task["index"])
+    if task["type"] == "ps":
+        server.join()
 
 
 def report(arguments, model, found):
@@ -78,17 +121,21 @@ def report(arguments, model, found):
     line = {
         "model": model, "ids": arguments.ids, "batch": arguments.batch,
         "ratio": best["variables"] / best["tables"],
-        "limit": best["variables"] / best["zeros"], "seconds": best, "cpu_seconds": cpu,
+        "seconds": best, "cpu_seconds": cpu, "servers": arguments.servers,
         "memory": memory,
         "tables": found["tables"][0]["tables"],
         "losses": {side: ones[0]["loss"] for side, ones in found.items()},
     }
-    print("%s: %.1f ms a step with tables, %.1f with variables: %.2f times as fast; %.1f without "
-          "lookups and updates, %.2f times; processor time %.1f and %.1f ms; memory %.0f and %.0f "
-          "MB; %d tables" % (
-              model, best["tables"] * 1e3, best["variables"] * 1e3, line["ratio"],
-              best["zeros"] * 1e3, line["limit"], cpu["tables"] * 1e3, cpu["variables"] * 1e3,
-              memory["tables"] / 1e6, memory["variables"] / 1e6, line["tables"]), flush=True)
+    without = ""
+    if "zeros" in best:
+        line["limit"] = best["variables"] / best["zeros"]
+        without = "; %.1f without lookups and updates, %.2f times" % (
+            best["zeros"] * 1e3, line["limit"])
+    print("%s: %.1f ms a step with tables, %.1f with variables: %.2f times as fast%s; processor "
+          "time %.1f and %.1f ms; memory %.0f and %.0f MB; %d tables" % (
+              model, best["tables"] * 1e3, best["variables"] * 1e3, line["ratio"], without,
+              cpu["tables"] * 1e3, cpu["variables"] * 1e3, memory["tables"] / 1e6,
+              memory["variables"] / 1e6, line["tables"]), flush=True)
     if arguments.json:
         with open(arguments.json, "a", encoding="ascii") as file:
             file.write(json.dumps(line) + "\n")
@@ -140,6 +187,7 @@ def run(arguments):
         from mx_rec.util.initialize import init
 
         init(stock_tables=True if arguments.ids >= 1000000 else ".*")
+    join_cluster(tf)
     column = tf.feature_column
     buckets = arguments.ids // COLUMNS
     categorical = [column.categorical_column_with_hash_bucket("c%d" % at, buckets)
@@ -219,7 +267,8 @@ def make_watch(tf, arguments):
             self.seconds, self.cpu, self.losses, self.memory = [], [], [], 0
             self.loss = graph.get_collection(tf.compat.v1.GraphKeys.LOSSES)[0]
             types = [op.type for op in graph.get_operations()]
-            self.tables, self.ops = types.count("MxRecTable"), len(types)
+            self.tables = types.count("MxRecTable") or types.count("MxRecClusterTable")
+            self.ops = len(types)
 
         def before_run(self, context):
             options = None
