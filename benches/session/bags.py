@@ -10,6 +10,10 @@ from session.sides import (
 
 RATE = 0.01
 TABLES = 4
+
+# Steps of a side in a row, those before them that are not timed, and how often each side comes.
+BLOCK, BEFORE, BLOCKS = 20, 5, 10
+
 PEER = "embedding_lookup + reduce_sum"
 
 
@@ -69,6 +73,8 @@ def pooled(sizes, draw):
     drawn = np.stack(drawn, axis=1)
     works = [limits.Limit(drawn, rows, 32, work, bag=length) for work in ("read", "read,update")]
 
+    length, before, count = (BLOCK, BEFORE, BLOCKS) if sizes is workload.STANDARD else (2, 1, 2)
+
     with session() as running, works[0], works[1]:
         running.run(tf.compat.v1.global_variables_initializer())
         for one in held:
@@ -76,20 +82,24 @@ def pooled(sizes, draw):
         for one in fillings:
             one.run(running)
 
-        def times(limit, *fetches):
-            return measure.interleave(
-                [_runner(running, fetch, which) for fetch in fetches] + limit.sides,
-                own.batches, own.repetitions, own.warmup)
+        def runs(limit, *fetches):
+            return [_runner(running, fetch, which) for fetch in fetches] + limit.sides
 
-        alone = times(works[0], *[ends[name] for name in (
-            "found", "ours", "many found", "many", "peer")], floors[0])
-        whole = times(works[1], *[(losses[name], steps[name]) for name in (
+        def times(sides_):
+            return measure.interleave(sides_, own.batches, own.repetitions, own.warmup)
+
+        alone = times(runs(works[0], *[ends[name] for name in (
+            "found", "ours", "many found", "many", "peer")], floors[0]))
+        of_steps = runs(works[1], *[(losses[name], steps[name]) for name in (
             "ours", "many", "peer")], floors[1])
+        whole = times(of_steps)
         names = ("ours", "found", "many", "many found", "peer")
         for ours, *found, peer in zip(*running.run([sides[name] for name in names], {which: 0})):
             measure.agree("P19 " + draw, ours, peer, 4e-4)
             for one in found:
                 measure.agree("P19 " + draw, ours, one, 0)
+        # After some hundred steps of Adam towards 0 the rounding of both sides has drifted apart.
+        in_a_row = measure.blocks(of_steps, own.batches, count, length, before)
     what, many = "4 tables, bags of 20 summed: ", ", sparse_lookup_pooled_many"
     lookups = [
         measure.figure(number, what + words, ours, alone[4], 4.0, True, PEER)
@@ -98,14 +108,14 @@ def pooled(sizes, draw):
             ("P19 f many", "evaluation" + many, alone[2]),
             ("P19 t many", "training lookup" + many, alone[3]))
     ]
-    steps_of = [
-        measure.figure(number, what + words, ours, whole[2], 4.0, True, PEER + ", LazyAdam")
-        for number, words, ours in (
-            ("P19 s", "whole step", whole[0]), ("P19 s many", "whole step" + many, whole[1]))
-    ]
-    return [measure.with_limit(item, works[0], alone[5], alone[6:]) for item in lookups] + [
-        measure.with_limit(item, works[1], whole[3], whole[4:]) for item in steps_of
-    ]
+    found = [measure.with_limit(item, works[0], alone[5], alone[6:]) for item in lookups]
+    for mark, words, taken in (("", "whole step", whole),
+                               (" b", "whole step, %d in a row" % length, in_a_row)):
+        for number, form, ours in (("P19 s", "", taken[0]), ("P19 s many", many, taken[1])):
+            item = measure.figure(number + mark, what + words + form, ours, taken[2], 4.0, True,
+                                  PEER + ", LazyAdam")
+            found.append(measure.with_limit(item, works[1], taken[3], taken[4:]))
+    return found
 
 
 def _runner(running, fetch, which):

@@ -58,9 +58,13 @@ def blocks(sides, batches, count, length, warmup):
             for step in range(first, first + warmup):
                 sides[side](step % batches)
             begin = time.perf_counter()
-            for step in range(first + warmup, first + warmup + length):
+            done = [
                 sides[side](step % batches)
-            times[side, block] = (time.perf_counter() - begin) * 1e3 / length
+                for step in range(first + warmup, first + warmup + length)
+            ]
+            taken = (time.perf_counter() - begin) * 1e3
+            own = [one for one in done if isinstance(one, Measured)]
+            times[side, block] = (sum(own) if own else taken) / length
     return times
 
 

@@ -11,6 +11,10 @@ from session.sides import (
 )
 
 RATE = 0.01
+
+# Steps of a side in a row, those before them that are not timed, and how often each side comes.
+BLOCK, BEFORE, BLOCKS = 20, 5, 20
+
 WORDS = {"u": "uniform ids", "z": "Zipf 1.05 ids"}
 PEER = "26 embedding_lookup on dense variables"
 
@@ -106,21 +110,27 @@ def _step(features, number, draw):
     last = sides.ids[features.tables - 1]
     probes = [tables[-1].find(last) for tables in sides.ours] + [tf.gather(sides.dense[-1], last)]
     limit = limits.Limit(sides.batches, features.rows, features.dim, "read,update")
+    length, before, count = (2, 1, 2) if features.repetitions < BLOCK else (BLOCK, BEFORE, BLOCKS)
     with session() as running, limit:
         sides.start(running)
+        runs = [_runner(running, fetch, sides.number) for fetch in fetches] + limit.sides
         times = measure.interleave(
-            [_runner(running, fetch, sides.number) for fetch in fetches] + limit.sides,
-            features.batches,
-            features.repetitions,
-            features.warmup,
+            runs, features.batches, features.repetitions, features.warmup
         )
+        # After some hundred steps of Adam towards 0 the rounding of both sides has drifted apart.
         values = running.run(probes, {sides.number: 0})
         for value in values[:-1]:
             measure.agree(number, value, values[-1], 2e-5)
-    figures = _figures(
-        number, "whole sparse step", draw, times[:3], 4.0, PEER + ", LazyAdam"
-    )
-    return [measure.with_limit(item, limit, times[3], times[4:]) for item in figures]
+        in_a_row = measure.blocks(runs, features.batches, count, length, before)
+    found = []
+    for mark, what, taken in (("", "whole sparse step", times),
+                              (" b", "whole sparse step, %d in a row" % length, in_a_row)):
+        figures = _figures(number, what, draw, taken[:3], 4.0, PEER + ", LazyAdam")
+        found += [
+            dict(measure.with_limit(item, limit, taken[3], taken[4:]), id=item["id"] + mark)
+            for item in figures
+        ]
+    return found
 
 
 def _features(sizes, batch):

@@ -4,7 +4,18 @@ use crate::sync::Mutex;
 use crate::{Error, Result};
 use std::ops::Range;
 #[cfg(not(feature = "model"))]
-use std::sync::OnceLock;
+use std::sync::{
+    atomic::{AtomicUsize, Ordering},
+    Arc, OnceLock,
+};
+#[cfg(not(feature = "model"))]
+use std::time::{Duration, Instant};
+
+/// So long a helper stays awake after its work, and a caller before it sleeps until its helpers are
+/// done. To wake a thread takes 50 microseconds, and several hundred on a virtual machine whose other
+/// processor sleeps: as long as many a call.
+#[cfg(not(feature = "model"))]
+const AWAKE: Duration = Duration::from_micros(100);
 
 /// A fixed number of threads, the caller's among them.
 ///
@@ -17,6 +28,9 @@ pub struct Pool {
     /// The model has threads of its own.
     #[cfg(not(feature = "model"))]
     helpers: Option<rayon::ThreadPool>,
+    /// How many calls there have been: a helper that stays awake after one looks for the next.
+    #[cfg(not(feature = "model"))]
+    calls: Arc<AtomicUsize>,
     /// One thread for what nobody waits for, from the first such job on.
     #[cfg(not(feature = "model"))]
     beside: OnceLock<Option<rayon::ThreadPool>>,
@@ -49,6 +63,8 @@ impl Pool {
                 _ => Some(started(threads - 1)?),
             },
             #[cfg(not(feature = "model"))]
+            calls: Arc::default(),
+            #[cfg(not(feature = "model"))]
             beside: OnceLock::new(),
         })
     }
@@ -59,6 +75,8 @@ impl Pool {
             threads: 1,
             #[cfg(not(feature = "model"))]
             helpers: None,
+            #[cfg(not(feature = "model"))]
+            calls: Arc::default(),
             #[cfg(not(feature = "model"))]
             beside: OnceLock::new(),
         }
@@ -130,11 +148,19 @@ impl Pool {
         let Some(helpers) = &self.helpers else {
             return run();
         };
+        let at_work = &AtomicUsize::new(wanted);
+        let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         helpers.in_place_scope(|scope| {
             for _ in 0..wanted {
-                scope.spawn(move |_| run());
+                scope.spawn(move |_| {
+                    let _done = Done { at_work };
+                    run();
+                    let calls = Arc::clone(&self.calls);
+                    helpers.spawn(move || awake_while(|| calls.load(Ordering::Relaxed) == number));
+                });
             }
             run();
+            awake_while(|| at_work.load(Ordering::Relaxed) > 0);
         });
     }
 
@@ -162,6 +188,29 @@ impl Pool {
             }
             run();
         });
+    }
+}
+
+/// A helper's part of a call, which is done when this is dropped.
+#[cfg(not(feature = "model"))]
+struct Done<'c> {
+    at_work: &'c AtomicUsize,
+}
+
+#[cfg(not(feature = "model"))]
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.at_work.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Stays awake, giving way to threads that have work, until something has changed or [`AWAKE`] is
+/// over.
+#[cfg(not(feature = "model"))]
+fn awake_while(is_unchanged: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while is_unchanged() && begin.elapsed() < AWAKE {
+        std::thread::yield_now();
     }
 }
 
@@ -229,6 +278,26 @@ mod tests {
             });
             assert_eq!(sum.into_inner(), 5050);
         }
+    }
+
+    #[test]
+    fn calls_of_several_threads_at_the_same_time_do_all_their_work() {
+        let pool = Pool::new(3).unwrap();
+        std::thread::scope(|scope| {
+            for caller in 1..=4_usize {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for call in 0..500 {
+                        let sum = AtomicUsize::new(0);
+                        pool.each((0..call % 9).collect(), |at: usize| {
+                            sum.fetch_add(at + caller, Ordering::Relaxed);
+                        });
+                        let expected: usize = (0..call % 9).map(|at| at + caller).sum();
+                        assert_eq!(sum.into_inner(), expected);
+                    }
+                });
+            }
+        });
     }
 
     #[test]
