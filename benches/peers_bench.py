@@ -15,6 +15,9 @@ import numpy as np
 from peers import work
 from session import limits, measure, workload
 
+# Repetitions of a side in a row, those before them that are not timed, and how often each side comes.
+BLOCK, BEFORE, BLOCKS = 20, 5, 10
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 TFRA = "TFRA 0.8.1, its own process"
 FBGEMM = "FBGEMM's CPU lookup of arrays, its own process"
@@ -105,7 +108,7 @@ def main():
             print("%s left out: no environment of %s" % (figure[0], figure[3]), file=sys.stderr)
             continue
         try:
-            measure.emit([measured(figure, pythons[figure[3]], options.short)], options.json)
+            measure.emit(measured(figure, pythons[figure[3]], options.short), options.json)
         except RuntimeError as error:
             print("%s failed: %s" % (figure[0], error), file=sys.stderr)
             failed = True
@@ -133,32 +136,46 @@ def limit_of(case, sizes):
 
 
 def measured(figure, python, short):
-    """The record of one figure."""
+    """The records of one figure: repetitions in turn and, where ids may come again, many of a side in a
+    row."""
     number, what, our_case, peer, peer_case, target, tolerance = figure
     sizes = work.SHORT if short else work.STANDARD
     sides = []
+    in_a_row = None
     limit = limit_of(our_case, sizes)
     try:
         sides.append(Side(sys.executable, "ours_side.py", our_case, short))
         sides.append(Side(python, peer + "_side.py", peer_case, short))
         if tolerance is not None:
             measure.agree(number, sides[0].value(), sides[1].value(), tolerance)
-        runs = [sides[0].step, sides[1].step, sides[0].floor] + limit.sides
-        times = np.zeros((len(runs), sizes.repetitions))
-        for step in range(sizes.warmup + sizes.repetitions):
-            for turn in range(len(runs)):
-                side = (step + turn) % len(runs)
-                taken = runs[side](step)
-                if step >= sizes.warmup:
-                    times[side, step - sizes.warmup] = taken
+        runs = [_own(run) for run in (sides[0].step, sides[1].step, sides[0].floor)] + limit.sides
+        # Of new ids each repetition has a batch of its own.
+        count = sizes.warmup + sizes.repetitions
+        times = measure.interleave(runs, count, sizes.repetitions, sizes.warmup)
         if tolerance is None:
             # The same steps from the same rows: Adam's two forms differ in epsilon's place.
             largest = 2e-3 if number.endswith("adam") else 1e-5
             measure.agree(number, sides[0].value(), sides[1].value(), largest)
+        if not our_case.startswith("new"):
+            length, before, blocks = (2, 1, 2) if short else (BLOCK, BEFORE, BLOCKS)
+            in_a_row = measure.blocks(runs, sizes.batches, blocks, length, before)
     finally:
         for side in sides + [limit]:
             side.close()
     name = TFRA if peer == "tfra" else FBGEMM
+    found = [_with_limit(number, what, times, target, name, limit)]
+    if in_a_row is not None:
+        words = "%s, %d in a row" % (what, length)
+        found.append(_with_limit(number + " b", words, in_a_row, target, name, limit))
+    return found
+
+
+def _own(run):
+    """A side that has measured its time itself."""
+    return lambda number: measure.Measured(run(number))
+
+
+def _with_limit(number, what, times, target, name, limit):
     item = measure.figure(number, what, times[0], times[1], target, True, name)
     return measure.with_limit(item, limit, times[2], times[3:])
 
