@@ -9,31 +9,28 @@ long an untraced step took.
 import argparse
 import json
 import os
-import re
 import sys
 import time
 import warnings
 
 import numpy as np
 
+from session import traced
+
 TRACED = 12
 UNTRACED = 30
 BEFORE = 12
 
-# Stages from the bottom of a bar to its top, with their colours.
-STAGES = [
-    ("key work of later batches (pipeline)", "#e9a3a0"),
-    ("key work: distinct ids, index", "#c0504d"),
-    ("rows out: lookup, gather, sums of bags", "#2a7f62"),
-    ("layers, loss and their gradients", "#7f8c9b"),
-    ("gradients of rows: sums of equal ids", "#d9a441"),
-    ("updates of rows", "#33608c"),
-    ("all other ops", "#d4d8dd"),
-]
-PIPELINE, KEYS, ROWS, LAYERS, SUMS, UPDATES, OTHER = (name for name, _ in STAGES)
-
-# "[CPU] 2.1MB node = Type(inputs)".
-LABEL = re.compile(r".* = ([A-Za-z0-9_>]+)\(")
+# From the bottom of a bar to its top.
+COLORS = {
+    traced.PIPELINE: "#e9a3a0",
+    traced.KEYS: "#c0504d",
+    traced.ROWS: "#2a7f62",
+    traced.LAYERS: "#7f8c9b",
+    traced.SUMS: "#d9a441",
+    traced.UPDATES: "#33608c",
+    traced.OTHER: "#d4d8dd",
+}
 
 
 def main():
@@ -47,7 +44,7 @@ def main():
         with open(options.draw) as file:
             found = json.load(file)
     else:
-        found = {"short": options.short, "cases": traced(options.short)}
+        found = {"short": options.short, "cases": all_cases(options.short)}
         with open(os.path.splitext(options.picture)[0] + ".json", "w") as file:
             json.dump(found, file, indent=1, sort_keys=True)
             file.write("\n")
@@ -56,7 +53,7 @@ def main():
     return 0
 
 
-def traced(short):
+def all_cases(short):
     """For each case its sides: dicts of name, wall (ms) and the milliseconds of each stage."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     warnings.filterwarnings("ignore", category=FutureWarning)
@@ -99,53 +96,12 @@ def measured(side):
         for _ in range(TRACED):
             steps.append(tf.compat.v1.RunMetadata())
             side.step(options, steps[-1])
-    sums = [stages_of(step) for step in steps]
-    stages = {name: float(np.median([one[name] for one in sums])) for name, _ in STAGES}
+    sums = [traced.stages_of(step) for step in steps]
+    stages = {name: float(np.median([one[name] for one in sums])) for name in traced.STAGES}
     ahead = [one.duration for one in recording.spans if one.op.startswith("MxRecPrepare")]
-    stages[PIPELINE] = sum(ahead) / 1e3 / TRACED
+    stages[traced.PIPELINE] = sum(ahead) / 1e3 / TRACED
     stages = {name: round(value, 4) for name, value in stages.items()}
     return {"wall": round(float(np.median(walls)), 4), "stages": stages}
-
-
-def stages_of(step):
-    """Milliseconds of a traced step's ops by stage."""
-    sums = dict.fromkeys((name for name, _ in STAGES), 0.0)
-    for device in step.step_stats.dev_stats:
-        if device.device == "/host:CPU":
-            continue
-        for node in device.node_stats:
-            label = LABEL.match(node.timeline_label)
-            taken = node.op_end_rel_micros - node.op_start_rel_micros
-            sums[stage(node.node_name, label.group(1) if label else "")] += taken / 1e3
-    return sums
-
-
-def stage(name, op):
-    """The stage of an op.
-
-    Args:
-        name: of the node.
-        op: its type.
-    """
-    if op.startswith("MxRec"):
-        if re.match("MxRec(IdOffset|Claim|Prepare|Distinct)", op):
-            return KEYS
-        if op.startswith("MxRecApply"):
-            return UPDATES
-        return SUMS if op.startswith("MxRecReduce") else ROWS
-    if "/update_" in name or name.startswith("update_") or "LazyAdam" in name:
-        return SUMS if op in ("Unique", "UnsortedSegmentSum") else UPDATES
-    if op in ("IteratorGetNext", "_Arg", "_Retval", "NoOp", "Const", "VariableV2", "VarHandleOp"):
-        return OTHER
-    if op.startswith(("Gather", "ResourceGather", "Concat", "ConcatV2")):
-        return LAYERS if "gradients" in name else ROWS
-    if name.startswith("bag_sum"):
-        return ROWS
-    if "gradients" in name and (op == "Tile" or "bag_sum" in name):
-        return SUMS
-    if op in ("Unpack", "StridedSlice", "Split", "ExpandDims", "Shape", "Reshape", "Identity"):
-        return OTHER
-    return LAYERS
 
 
 def draw(found, path):
@@ -161,7 +117,7 @@ def draw(found, path):
     for axis, case in zip(np.atleast_1d(axes), cases):
         for place, side in enumerate(case["sides"]):
             bottom = 0.0
-            for name, color in STAGES:
+            for name, color in COLORS.items():
                 height = side["stages"][name]
                 axis.bar(place, height, 0.62, bottom=bottom, color=color)
                 bottom += height
@@ -174,7 +130,7 @@ def draw(found, path):
         axis.set_axisbelow(True)
         axis.tick_params(axis="y", labelsize=8)
     np.atleast_1d(axes)[0].set_ylabel("milliseconds of ops, all threads", fontsize=8)
-    patches = [Patch(color=color, label=name) for name, color in STAGES]
+    patches = [Patch(color=color, label=name) for name, color in COLORS.items()]
     figure.legend(handles=patches, loc="lower center", ncol=4, fontsize=7.5, frameon=False)
     note = " - SHORT FORM, NOT A MEASUREMENT" if found["short"] else ""
     figure.suptitle("Time of a step by stage; black mark: how long an untraced step took" + note,

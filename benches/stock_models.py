@@ -8,6 +8,7 @@ out.
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import resource
@@ -146,6 +147,7 @@ def make_records(arguments):
     import numpy as np
     import tensorflow as tf
 
+    os.makedirs(arguments.data, exist_ok=True)
     path = os.path.join(arguments.data, "train.tfrecord")
     if os.path.exists(path):
         return
@@ -223,8 +225,14 @@ def run(arguments):
 
 
 def look_up_nothing(tf):
-    """Makes feature columns take zeros for the rows of their ids, which are hashed nevertheless."""
+    """Makes feature columns take zeros for the rows of their ids, which are hashed nevertheless.
+
+    The gradient of the zeros is computed as that of rows would be: a variable of each column, a
+    single number, is trained by one number of it.
+    """
     from tensorflow.python.ops import embedding_ops
+
+    numbers = itertools.count()
 
     def zeros(embedding_weights, sparse_ids, *_, **__):
         weights = embedding_weights
@@ -232,7 +240,14 @@ def look_up_nothing(tf):
             weights = list(weights)[0]
         # Buckets are not negative. TensorFlow leaves out an op that is only waited for.
         nothing = tf.minimum(tf.cast(tf.reduce_min(sparse_ids.values), tf.int64), 0)
-        return tf.zeros([sparse_ids.dense_shape[0] + nothing, int(weights.shape[-1])])
+        shape = [sparse_ids.dense_shape[0] + nothing, int(weights.shape[-1])]
+
+        @tf.custom_gradient
+        def rows(_):
+            return tf.zeros(shape), lambda gradient: gradient[0, 0]
+
+        name = "trained_%d" % next(numbers)
+        return rows(tf.compat.v1.get_variable(name, [], initializer=tf.zeros_initializer()))
 
     embedding_ops.safe_embedding_lookup_sparse = zeros
 
