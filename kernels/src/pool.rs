@@ -5,7 +5,7 @@ use crate::{Error, Result};
 use std::ops::Range;
 #[cfg(not(feature = "model"))]
 use std::sync::{
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicI32, AtomicUsize, Ordering},
     Arc, OnceLock,
 };
 #[cfg(not(feature = "model"))]
@@ -16,6 +16,10 @@ use std::time::{Duration, Instant};
 /// processor sleeps: as long as many a call.
 #[cfg(not(feature = "model"))]
 const AWAKE: Duration = Duration::from_micros(100);
+
+/// So many callers of [`Pool::undivided`] remember whether they met others.
+#[cfg(not(feature = "model"))]
+const REMEMBERED: i32 = 4;
 
 /// A fixed number of threads, the caller's among them.
 ///
@@ -31,6 +35,9 @@ pub struct Pool {
     /// How many calls there have been: a helper that stays awake after one looks for the next.
     #[cfg(not(feature = "model"))]
     calls: Arc<AtomicUsize>,
+    /// The callers of [`Pool::undivided`].
+    #[cfg(not(feature = "model"))]
+    callers: Callers,
     /// One thread for what nobody waits for, from the first such job on.
     #[cfg(not(feature = "model"))]
     beside: OnceLock<Option<rayon::ThreadPool>>,
@@ -65,6 +72,8 @@ impl Pool {
             #[cfg(not(feature = "model"))]
             calls: Arc::default(),
             #[cfg(not(feature = "model"))]
+            callers: Callers::default(),
+            #[cfg(not(feature = "model"))]
             beside: OnceLock::new(),
         })
     }
@@ -77,6 +86,8 @@ impl Pool {
             helpers: None,
             #[cfg(not(feature = "model"))]
             calls: Arc::default(),
+            #[cfg(not(feature = "model"))]
+            callers: Callers::default(),
             #[cfg(not(feature = "model"))]
             beside: OnceLock::new(),
         }
@@ -164,6 +175,36 @@ impl Pool {
         });
     }
 
+    /// Does work that takes more time of all threads together in parts than as a whole. `work` gets
+    /// this pool if its threads would have nothing else to do, and one of the caller's thread alone
+    /// if there are, or lately were, as many callers at the same time as there are threads.
+    pub(crate) fn undivided<R>(&self, work: impl FnOnce(&Pool) -> R) -> R {
+        if self.threads == 1 {
+            return work(self);
+        }
+        let Callers {
+            at_work,
+            begun,
+            balance,
+        } = &self.callers;
+        let before = begun.fetch_add(1, Ordering::Relaxed) + 1;
+        let others = at_work.fetch_add(1, Ordering::Relaxed);
+        let _done = Done { at_work };
+        let result = match others + 1 >= self.threads || balance.load(Ordering::Relaxed) > 0 {
+            true => work(&Pool::alone()),
+            false => work(self),
+        };
+        let later = begun.load(Ordering::Relaxed).wrapping_sub(before);
+        let change = match others + 1 + later >= self.threads {
+            true => 1,
+            false => -1,
+        };
+        // A change of somebody else's that is lost matters to nobody.
+        let new = balance.load(Ordering::Relaxed) + change;
+        balance.store(new.clamp(-REMEMBERED, REMEMBERED), Ordering::Relaxed);
+        result
+    }
+
     /// Begins `job`, which must not panic, on a thread of its own, and waits for nothing. Jobs run
     /// one after the other, beside the threads of other work; where the system starts no thread
     /// for them they never run.
@@ -176,6 +217,11 @@ impl Pool {
 
 #[cfg(feature = "model")]
 impl Pool {
+    /// The model always divides it.
+    pub(crate) fn undivided<R>(&self, work: impl FnOnce(&Pool) -> R) -> R {
+        work(self)
+    }
+
     /// The model has no thread for it.
     pub(crate) fn beside(&self, job: impl FnOnce()) {
         job();
@@ -191,7 +237,17 @@ impl Pool {
     }
 }
 
-/// A helper's part of a call, which is done when this is dropped.
+/// The callers of [`Pool::undivided`].
+#[cfg(not(feature = "model"))]
+#[derive(Default)]
+struct Callers {
+    at_work: AtomicUsize,
+    begun: AtomicUsize,
+    /// Of the last ones, those that met enough others less those that did not.
+    balance: AtomicI32,
+}
+
+/// A helper's part of a call, or a caller's work, which is done when this is dropped.
 #[cfg(not(feature = "model"))]
 struct Done<'c> {
     at_work: &'c AtomicUsize,
@@ -298,6 +354,27 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn undivided_work_has_all_threads_until_enough_callers_come_at_the_same_time() {
+        let pool = Pool::new(2).unwrap();
+        let threads_of_one = || pool.undivided(Pool::threads);
+        assert_eq!((threads_of_one(), threads_of_one()), (2, 2));
+        // A caller within another one's work stands for one on another thread.
+        let nested = || pool.undivided(|_| pool.undivided(Pool::threads));
+        assert_eq!(nested(), 1);
+        for _ in 0..REMEMBERED {
+            nested();
+        }
+        // They are expected to come again, until they did not for some time.
+        let threads: Vec<usize> = (0..=REMEMBERED).map(|_| threads_of_one()).collect();
+        assert_eq!(threads, [1, 1, 1, 1, 2]);
+        // More threads than callers: there is something left to divide it for.
+        let pool = Pool::new(3).unwrap();
+        let nested = || pool.undivided(|_| pool.undivided(Pool::threads));
+        assert_eq!((0..9).map(|_| nested()).max(), Some(3));
+        assert_eq!(Pool::new(1).unwrap().undivided(Pool::threads), 1);
     }
 
     #[test]

@@ -49,19 +49,41 @@ pub(super) fn places(tables: &[OneTable<'_>], members: usize) -> Vec<usize> {
 
 /// Calls `work` once with each item, of which `cost` tells how much work it is: ids or gradients.
 ///
-/// An item too large to be one thread's share is worked on alone, with the whole pool. The others
-/// are dealt to the threads, the largest first, and each is worked on by one thread, with a pool of
-/// that thread alone. A group with little work stays on the caller's thread.
+/// An item that is more than half of one thread's share is worked on alone, with the whole pool.
+/// The others are dealt to the threads, the largest first; each is worked on by one thread, with a
+/// pool of that thread alone. A group with little work stays on the caller's thread.
 pub(super) fn each<T: Send>(
+    pool: &Pool,
+    items: Vec<T>,
+    cost: impl Fn(&T) -> usize,
+    work: impl Fn(&Pool, T) + Sync,
+) {
+    deal(pool, items, cost, 2, work);
+}
+
+/// [`each`] of work that takes more time of all threads together in parts than as a whole: only
+/// items that are more than one thread's share have the whole pool.
+pub(super) fn each_undivided<T: Send>(
+    pool: &Pool,
+    items: Vec<T>,
+    cost: impl Fn(&T) -> usize,
+    work: impl Fn(&Pool, T) + Sync,
+) {
+    deal(pool, items, cost, 1, work);
+}
+
+/// What is more than the `shares`th part of a thread's share is worked on with the whole pool.
+fn deal<T: Send>(
     pool: &Pool,
     mut items: Vec<T>,
     cost: impl Fn(&T) -> usize,
+    shares: usize,
     work: impl Fn(&Pool, T) + Sync,
 ) {
     items.sort_by_key(|item| std::cmp::Reverse(cost(item)));
     let total: usize = items.iter().map(&cost).sum();
     let threads = pool.parts(total, LEAST);
-    let share = total / (2 * threads);
+    let share = total / (shares * threads);
     let large = match threads {
         1 => 0,
         _ => items.iter().take_while(|item| cost(item) > share).count(),

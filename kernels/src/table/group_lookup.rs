@@ -1,6 +1,6 @@
 //! The keys of many tables at once: every batch of a group gets its offsets, or none does.
 
-use super::group::{by_address, each, places, Failure, OneTable};
+use super::group::{by_address, each_undivided, places, Failure, OneTable};
 use super::keys::Keys;
 use super::same_ids::SetsOfIds;
 use super::tiered::{until_there, Held as HeldRows};
@@ -192,7 +192,7 @@ fn look_up_stale(
     });
     // All batches use the working memory of one table, which stays in the cache.
     let keys = tables.first().map(|one| one.table.keys());
-    each(
+    each_undivided(
         pool,
         with_the_same_ids(stale),
         |same| same.first().map_or(0, |one| one.batch.ids.ids.len()) * (same.len() + 1) / 2,

@@ -3,7 +3,7 @@
 
 use super::engine::LookedUp;
 use super::fingerprint::Fingerprint;
-use super::group::{by_address, each, places, OneTable, LEAST};
+use super::group::{by_address, each, each_undivided, places, OneTable, LEAST};
 use super::keys::Keys;
 use super::same_ids::SetsOfIds;
 use super::tiered::Held;
@@ -15,8 +15,8 @@ use crate::rows::Pinned;
 use crate::{Ids, Pool};
 use std::sync::Arc;
 
-/// Indexes are held for at most so many ids a thread at once, and for one batch at least: a claim
-/// that enters keys waits for them.
+/// Indexes are held for at most so many ids a thread at once, and for a batch a thread at least: a
+/// claim that enters keys waits for them.
 const MOST_HELD: usize = 4 * LEAST;
 
 /// Several batches of fewer ids in all stay on the caller's thread: to wake others takes longer
@@ -181,7 +181,8 @@ pub(super) fn prepare_sets(
             sum += same.cost();
             sum <= most
         });
-        let (some, others) = rest.split_at_mut(within.count().max(1));
+        let count = within.count().max(pool.threads()).min(rest.len());
+        let (some, others) = rest.split_at_mut(count);
         prepare_at_once(pool, some, limit, &mut leases);
         rest = others;
     }
@@ -314,7 +315,7 @@ fn look_up<'i>(
             others.push((start, shared));
         }
     }
-    each(
+    each_undivided(
         pool,
         firsts.iter_mut().collect(),
         |(_, same, _, _)| same.ids.len(),

@@ -99,7 +99,13 @@ impl Keys {
         room: impl FnOnce(usize) -> O,
     ) -> Distinct<O> {
         let mut scratch = self.scratch.take(|_| true).unwrap_or_default();
-        let found = distinct(pool, index, ids, wanted, &mut scratch, inverse, room);
+        // The keys of a part are numbered, looked up and joined with those of the others: where ids
+        // repeat, two parts are half as much work again as the whole.
+        let work = |pool: &Pool| distinct(pool, index, ids, wanted, &mut scratch, inverse, room);
+        let found = match pool.parts(ids.len(), LEAST) {
+            1 => work(pool),
+            _ => pool.undivided(work),
+        };
         self.scratch.keep(scratch);
         found
     }
