@@ -81,7 +81,7 @@ impl Table {
     ) -> Result<G> {
         let mut _held = None;
         let tier = self.tier_in_use(false);
-        let lent = tier.and_then(|_| self.flight().lock().lent(offsets));
+        let mut lent = tier.and_then(|_| self.flight().lock().lent(offsets));
         loop {
             let content = lock(self.content());
             if has_leased(&content, lent.as_deref(), offsets.len()) {
@@ -91,7 +91,9 @@ impl Table {
             let Some(tier) = tier else {
                 return Ok(content);
             };
-            drop((content, _held.take()));
+            // Two verbs that wait for room would wait for each other's rows for ever if they kept
+            // what they borrowed from leases that were given up.
+            drop((content, _held.take(), lent.take()));
             _held = self.bring_in_offsets(pool, tier, offsets)?;
         }
     }
