@@ -136,8 +136,8 @@ def test_an_estimator_evicts_while_it_trains(mx, tmp_path, kind):
         # 32 ids of the first batch, of which some may share a bucket.
         assert left[name] < kept[name] and len(kept[name]) - len(left[name]) > 25
     assert np.isfinite(model.evaluate(estimators.input_fn, steps=2)["loss"])
-    # A later training goes on, and evicts too.
-    model.train(input_fn, steps=20)
+    # A later training goes on, and evicts too. A round that is due while another one runs is left out.
+    model.train(input_fn, steps=100)
     assert all(rows_of(tmp_path / "model")[name] == left[name] for name in hashed)
 
 
