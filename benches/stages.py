@@ -78,7 +78,6 @@ def all_cases(short):
 
 def measured(side):
     """The median step of a side: its wall time untraced, its stages traced, in milliseconds."""
-    import tensorflow as tf
     from mx_rec.graph.timeline import Recording
 
     for _ in range(BEFORE):
@@ -88,14 +87,9 @@ def measured(side):
         begin = time.perf_counter()
         side.step()
         walls.append((time.perf_counter() - begin) * 1e3)
-    options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
-    # The first traced step prepares TensorFlow's tracing; it is left out.
-    side.step(options, tf.compat.v1.RunMetadata())
-    steps = []
+    traced.run(side)
     with Recording() as recording:
-        for _ in range(TRACED):
-            steps.append(tf.compat.v1.RunMetadata())
-            side.step(options, steps[-1])
+        steps = [traced.run(side) for _ in range(TRACED)]
     sums = [traced.stages_of(step) for step in steps]
     stages = {name: float(np.median([one[name] for one in sums])) for name in traced.STAGES}
     ahead = [one.duration for one in recording.spans if one.op.startswith("MxRecPrepare")]

@@ -102,11 +102,7 @@ def modified(sizes, draw):
 
 def _key_work(side):
     """Milliseconds of the ops of key work in some traced steps, one each."""
-    options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
-    # The first traced step prepares TensorFlow's tracing; it is left out.
-    steps = [tf.compat.v1.RunMetadata() for _ in range(13)]
-    for step in steps:
-        side.step(options, step)
+    steps = [traced.run(side) for _ in range(13)]
     return np.array([traced.stages_of(step)[traced.KEYS] for step in steps[1:]])
 
 
