@@ -90,7 +90,7 @@ fn child() {
 /// Another process with rows in `directory`, which is there when this returns.
 fn other(how: &str, directory: &Path) -> (Child, BufReader<std::process::ChildStdout>) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "child", "--nocapture"])
+        .args(["--ignored", "--exact", "tier_files::child", "--nocapture"])
         .env(CHILD, format!("{how}:{}", directory.display()))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -622,7 +622,7 @@ proptest! {
     }
 }
 
-/// A million operations in long histories: `cargo test --release --test model -- --ignored`.
+/// A million operations in long histories: `cargo test --release --test all -- --ignored model::`.
 #[test]
 #[ignore = "takes minutes"]
 fn a_million_operations_differ_nowhere() {

@@ -1,0 +1,24 @@
+//! Claims about the engine as a whole, a file each: one program, so that what they share is linked
+//! once. Tests that measure their process have programs of their own beside this folder.
+
+mod admission;
+mod ahead;
+mod ahead_many;
+mod counting;
+mod fixtures;
+mod groups;
+mod hostile_files;
+mod hostile_records;
+mod model;
+mod offsets;
+mod parts;
+mod pooled;
+mod pushes;
+mod shared_keys;
+mod sketch;
+mod sketch_checkpoint;
+mod table;
+mod threads;
+mod tier_files;
+mod tier_log;
+mod tiered;
