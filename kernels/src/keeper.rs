@@ -57,6 +57,11 @@ impl<T: Keep> Keeper<T> {
         drop(kept);
     }
 
+    /// Whether nothing is kept.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.kept.lock().is_empty()
+    }
+
     /// Bytes kept.
     pub(crate) fn bytes(&self) -> usize {
         self.kept.lock().iter().map(T::bytes).sum()

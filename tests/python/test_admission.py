@@ -42,6 +42,27 @@ def test_the_worked_example_refuses_33_alone(graph, session, dynamic):
     assert sess.run(embedding, {ids: [33]}).tolist() == [[1, 1]]
 
 
+@pytest.mark.parametrize("sketch", [0, 1 << 16], ids=["exact", "sketch"])
+def test_a_step_that_fails_has_counted_nothing_however_often_it_is_tried(graph, session, dynamic, sketch):
+    """A full table let the step fail, but its keys were counted: after some tries the next step gave them rows."""
+    tf = support.tf()
+    full = make_table(capacity=1, admission_sketch_bytes=sketch)
+    beside = make_table("beside", admission_sketch_bytes=sketch)
+    ids = placeholder()
+    embeddings = [lookup(full, ids, access=3), lookup(full, ids[:1], access=3), lookup(beside, ids, access=3)]
+    sess = session()
+    assert sess.run(embeddings, {ids: [1, 1, 1]})[0].all()
+    for _ in range(4):
+        with pytest.raises(tf.errors.ResourceExhaustedError, match="table"):
+            sess.run(embeddings, {ids: [6, 5, 5, 5, 1]})
+    # Key 6 was counted twice in each of these steps, and once with the last one of all.
+    found = sess.run(embeddings, {ids: [1, 6]})
+    assert [one.any(axis=1).tolist() for one in found] == [[True, False], [True], [True, False]]
+    assert [one.any(axis=1).tolist() for one in sess.run(embeddings, {ids: [1, 1]})] == [[True, True], [True], [True, True]]
+    assert not sess.run(embeddings[2], {ids: [6]}).any()
+    assert sess.run(embeddings[2], {ids: [6]}).all()
+
+
 @pytest.mark.parametrize("coefficient, admitted", [(1, 5), (2, 3), (4, 2), (5, 1), (2 ** 31 - 1, 1)])
 def test_the_coefficient_multiplies_occurrences(graph, session, dynamic, coefficient, admitted):
     table = make_table()

@@ -56,6 +56,29 @@ class Trained:
         return sess.run([self.embedding, self.update], {self.ids: keys, self.time: time})[0]
 
 
+@pytest.mark.parametrize("rows", [0, 3], ids=["before_the_first_row", "before_the_first_time"])
+def test_a_restore_brings_the_clock_of_what_was_saved(graph, session, dynamic, rows, tmp_path):
+    """After a restore of a checkpoint without times, the clock stayed that of the rows before, and rows that had
+    just been seen were evicted."""
+    from mx_rec.core.feature_process import evict
+    from mx_rec.saver.saver import Saver
+
+    one, saver = Trained(), Saver()
+    sess = session()
+    if rows:
+        one.raw.assign(sess, list(range(rows)), np.ones([rows, 2]))
+    saver.save(sess, str(tmp_path / "first"))
+    one.step(sess, [0, 9], 5000)
+    saver.restore(sess, str(tmp_path / "first"))
+    for key, time in ((7, 100), (8, 105)):
+        one.step(sess, [key], time)
+    assert evict()["table"].evicted == 0
+    # Rows that came without a time count as seen with the first batch that has one.
+    one.step(sess, [8], 110)
+    found = evict()["table"]
+    assert (found.evicted, sorted(one.raw.rows(sess))) == (1 + rows, [8])
+
+
 def test_stale_keys_lose_row_slots_and_history(graph, session, dynamic):
     from mx_rec.core.feature_process import evict
 

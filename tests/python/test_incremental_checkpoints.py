@@ -425,6 +425,25 @@ def test_rows_that_were_trained_rarely_are_left_out_and_come_later(graph, sessio
     assert (keys(2), keys(3)) == ([2], [3])
 
 
+def test_the_making_of_a_row_is_no_gradient_that_reached_it(graph, session, incremental, place):
+    """A row that was made and trained once counted as trained twice, and was in the delta."""
+    incremental(recent_key_count_threshold=2)
+    model = Model()
+    keys = lambda step: sorted(np.fromfile(  # noqa: E731
+        place + "/delta-sparse-m-%d/users/key/slice.data" % step, "<i8").tolist())
+    with support.new_session() as sess:
+        sess.run(model.init)
+        sess.run(model.train, {model.ids: [1]})
+        model.save(sess, place + "/m", 1, delta=False)
+        sess.run(model.train, {model.ids: [5]})
+        sess.run(model.train, {model.ids: [6]})
+        sess.run(model.train, {model.ids: [6]})
+        model.save(sess, place + "/m", 2)
+        sess.run(model.train, {model.ids: [5]})
+        model.save(sess, place + "/m", 3)
+    assert (keys(2), keys(3)) == ([6], [5])
+
+
 ESTIMATOR = """
 import sys, time
 import numpy as np

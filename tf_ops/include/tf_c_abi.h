@@ -132,6 +132,7 @@ extern void TF_GetInput(TF_OpKernelContext* ctx, int i, TF_Tensor** tensor, TF_S
 extern void TF_SetOutput(TF_OpKernelContext* ctx, int i, const TF_Tensor* tensor,
                          TF_Status* status);
 extern void TF_OpKernelContext_Failure(TF_OpKernelContext* ctx, TF_Status* status);
+extern int64_t TF_StepId(TF_OpKernelContext* ctx);
 
 #ifdef __cplusplus
 }

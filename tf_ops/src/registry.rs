@@ -60,6 +60,11 @@ impl<T, G> Registry<T, G> {
         })
     }
 
+    /// All tables. Each stays alive while the caller holds it.
+    pub(crate) fn all(&self) -> Vec<Arc<T>> {
+        self.numbers.list(|entry| Arc::clone(&entry.table))
+    }
+
     /// Gives a table a number that no other table of the process has or had.
     fn insert(&self, table: T) -> i64 {
         let entry = Entry {

@@ -143,6 +143,13 @@ impl<T, S: Settings, G> SharedTables<T, S, G> {
         }
     }
 
+    /// The parts that are open. Each stays alive while the caller holds it.
+    pub(crate) fn open(&self) -> Vec<Arc<T>> {
+        let names = self.names.lock();
+        let open = names.values().filter_map(|place| place.open.as_ref());
+        open.map(|made| Arc::clone(&made.table)).collect()
+    }
+
     /// Whether [`SharedTables::find`] would find it.
     pub(crate) fn is_open(&self, name: &Name, settings: &S) -> bool {
         self.find(name, settings).is_ok()

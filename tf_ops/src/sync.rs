@@ -25,6 +25,11 @@ impl<V> Numbers<V> {
         self.0.get(&number).map(|entry| f(entry.value()))
     }
 
+    /// What `f` makes of every value. `f` may not use the map.
+    pub(crate) fn list<T>(&self, f: impl Fn(&V) -> T) -> Vec<T> {
+        self.0.iter().map(|entry| f(entry.value())).collect()
+    }
+
     /// Takes a value out.
     pub(crate) fn remove(&self, number: i64) -> Option<V> {
         self.0.remove(&number).map(|(_, value)| value)

@@ -6,7 +6,7 @@ use crate::shared::SharedTables;
 use crate::tf::HoldBuffers;
 use mx_rec_kernels::{Result, Table};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, LazyLock};
 
@@ -47,6 +47,36 @@ impl Part {
         let now = *next;
         *next = (now.0 * betas.0, now.1 * betas.1);
         now
+    }
+}
+
+/// Steps that failed lately: TensorFlow may still run some of their ops.
+static FAILED: Mutex<VecDeque<i64>> = Mutex::new(VecDeque::new());
+
+/// So many failed steps are known.
+const FAILED_STEPS: usize = 256;
+
+/// Takes back what a step that failed has counted, in the tables and parts of this process.
+pub(crate) fn uncount(step: i64) {
+    let mut failed = FAILED.lock();
+    if !failed.contains(&step) {
+        failed.push_back(step);
+        if failed.len() > FAILED_STEPS {
+            failed.pop_front();
+        }
+    }
+    drop(failed);
+    let shared = SHARED.open();
+    let own = TABLES.all();
+    for table in shared.iter().map(|part| &part.table).chain(&own) {
+        table.uncount(step);
+    }
+}
+
+/// Takes back what a step has just counted in a table if the step has failed meanwhile.
+pub(crate) fn counted(table: &Table, step: i64) {
+    if FAILED.lock().contains(&step) {
+        table.uncount(step);
     }
 }
 

@@ -112,6 +112,14 @@ impl Candidates {
         }
     }
 
+    /// Takes back what was added to a key's counter. One that counts nothing any more goes.
+    pub(crate) fn subtract(&self, key: i64, count: u32) {
+        match self {
+            Candidates::Exact(counters) => counters.subtract(key, count),
+            Candidates::Sketch(sketch) => sketch.subtract(key, count),
+        }
+    }
+
     /// What is known of a key, which is forgotten here, except by a sketch.
     pub(crate) fn take(&self, key: i64) -> Option<Seen> {
         match self {

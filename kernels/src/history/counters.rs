@@ -114,6 +114,17 @@ impl KeyCounters {
         }
     }
 
+    /// Takes back what was added to a key's counter; one that counts nothing any more goes.
+    pub(crate) fn subtract(&self, key: i64, count: u32) {
+        self.change(|| {
+            let mut shard = self.shard(key).lock();
+            if let Some(seen) = shard.take(key).filter(|seen| seen.count > count) {
+                let count = seen.count - count;
+                shard.add(key, Seen { count, ..seen });
+            }
+        });
+    }
+
     /// Takes a key out.
     pub(crate) fn take(&self, key: i64) -> Option<Seen> {
         self.shard(key).lock().take(key)

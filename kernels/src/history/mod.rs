@@ -41,6 +41,8 @@ pub(crate) struct History {
     by_hand: AtomicBool,
     /// No row was admitted below this count.
     least: AtomicU32,
+    /// The first so many rows came without times: the first batch with a time dates them.
+    undated: AtomicU32,
     /// By row number, [`Seen::pack`], in pieces of [`PIECE`], so that no growth moves them; empty
     /// pieces are zeros.
     rows: Vec<Box<[AtomicU64]>>,
@@ -63,6 +65,7 @@ impl History {
             awaits: AtomicBool::new(false),
             by_hand: AtomicBool::new(false),
             least: AtomicU32::new(access),
+            undated: AtomicU32::new(0),
             rows: Vec::new(),
             candidates: Candidates::Exact(KeyCounters::default()),
         };
@@ -126,6 +129,35 @@ impl History {
     /// Notes that rows are made under the present threshold.
     pub(crate) fn admits(&self) {
         self.least.fetch_min(self.access(), Relaxed);
+    }
+
+    /// Whether a batch of the time `now`, 0 for none, is the first to say when rows were seen.
+    pub(crate) fn awaits_date(&self, now: u32) -> bool {
+        now != 0 && self.undated.load(Relaxed) > 0
+    }
+
+    /// Counts rows that came without times as seen at `now`.
+    pub(crate) fn date_rows(&mut self, now: u32) {
+        let rows = std::mem::take(self.undated.get_mut());
+        for row in 0..rows {
+            let seen = self.of_row(row);
+            if seen.last == 0 {
+                self.set_row(row, Seen { last: now, ..seen });
+            }
+        }
+    }
+
+    /// Takes occurrences of a row's key back that [`History::see_row`] added.
+    pub(crate) fn unsee_row(&self, row: u32, count: u32) {
+        let Some(word) = self.place(row) else {
+            return;
+        };
+        let less = |old| {
+            let seen = Seen::unpack(old);
+            let count = seen.count.saturating_sub(count);
+            Some(Seen { count, ..seen }.pack())
+        };
+        word.fetch_update(Relaxed, Relaxed, less).ok();
     }
 
     /// Makes place for a row.

@@ -113,6 +113,17 @@ impl Sketch {
         }
     }
 
+    /// Takes back what was added to the cells of a key. A cell that counts nothing any more is
+    /// emptied.
+    pub(crate) fn subtract(&self, key: i64, count: u32) {
+        if key != PADDING {
+            self.change(key, |cell| match cell.count.saturating_sub(count) {
+                0 => Seen::default(),
+                count => Seen { count, ..cell },
+            });
+        }
+    }
+
     /// Notes when a key was last seen, if it may have been counted: if none of its cells is empty.
     pub(crate) fn touch(&self, key: i64, last: u32) {
         // A cell that is emptied meanwhile stays so: without a count a time would say that

@@ -48,6 +48,28 @@ impl Table {
         thresholds: Thresholds,
         inverse: &mut [i32],
     ) -> Result<Arc<Vec<i64>>> {
+        self.observe_in(None, pool, ids, weight, time, thresholds, inverse)
+    }
+
+    /// [`Table::observe`] in the step of that number, if it has one: [`Table::uncount`] takes back
+    /// what was counted in it.
+    ///
+    /// # Errors
+    /// As there.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what a lookup counts, and in which step"
+    )]
+    pub fn observe_in(
+        &self,
+        step: Option<i64>,
+        pool: &Pool,
+        ids: Ids<'_>,
+        weight: u32,
+        time: Option<i64>,
+        thresholds: Thresholds,
+        inverse: &mut [i32],
+    ) -> Result<Arc<Vec<i64>>> {
         self.length("inverse", inverse.len(), ids.len())?;
         if i32::try_from(ids.len()).is_err() {
             return Err(self
@@ -60,10 +82,21 @@ impl Table {
         let room = |n| self.rows().buffers().take(n);
         let keys = self.keys();
         let found = keys.distinct(pool, &index, ids, Wanted::Occurrences, inverse, room);
-        Ok(keys.observe(pool, &index, found, weight, now))
+        Ok(keys.observe(pool, &index, found, weight, now, step))
     }
 
-    /// [`Table::observe`] of distinct `keys` with their occurrences, which another process counted.
+    /// Takes back what was counted in the step of that number, which failed: a step that is tried
+    /// again counts once. When keys were seen stays noted. Of the batches of many steps under way
+    /// at once only the latest are known.
+    pub fn uncount(&self, step: i64) {
+        if self.keys().counted.is_empty() {
+            return;
+        }
+        let index = self.index().read();
+        self.keys().uncount(&index, step);
+    }
+
+    /// [`Table::observe_in`] of distinct `keys` with their occurrences, which another process counted.
     ///
     /// # Errors
     /// As there, and `InvalidArgument` for a number of `times` that is not that of the keys, for
@@ -71,8 +104,8 @@ impl Table {
     pub fn observe_counts(
         &self,
         pool: &Pool,
-        keys: &[i64],
-        times: &[u32],
+        step: Option<i64>,
+        (keys, times): (&[i64], &[u32]),
         weight: u32,
         time: Option<i64>,
         thresholds: Thresholds,
@@ -89,7 +122,7 @@ impl Table {
         let missing: Vec<i64> = found.missing.iter().map(|&(_, key)| key).collect();
         self.differ(&missing)?;
         found.list = (keys.to_vec(), times.to_vec());
-        self.keys().observe(pool, &index, found, weight, now);
+        self.keys().observe(pool, &index, found, weight, now, step);
         Ok(())
     }
 
@@ -269,7 +302,7 @@ impl Table {
             return Err(self.refuse("an eviction threshold needs a timestamp in every batch"));
         }
         let Thresholds { access, eviction } = thresholds;
-        if self.keys().has_configured(eviction) {
+        if self.keys().has_configured(eviction, now) {
             return Ok(());
         }
         let _index = self.index().read();

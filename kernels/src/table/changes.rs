@@ -42,8 +42,17 @@ impl Changes {
         self.epoch.load(Relaxed) != 0
     }
 
-    /// Notes a change of rows; a row may come several times and counts each time.
+    /// Notes a change of rows by gradients; a row may come several times and counts each time.
     pub(super) fn touch(&mut self, rows: impl Iterator<Item = u32>) {
+        self.change(rows, 1);
+    }
+
+    /// Notes a change of rows by something else than gradients, which does not count.
+    pub(super) fn stamp(&mut self, rows: impl Iterator<Item = u32>) {
+        self.change(rows, 0);
+    }
+
+    fn change(&mut self, rows: impl Iterator<Item = u32>, touched: u32) {
         let epoch = *self.epoch.get_mut();
         if epoch == 0 {
             return;
@@ -59,7 +68,7 @@ impl Changes {
                 (self.stamps.get_mut(row), self.touches.get_mut(row))
             {
                 *stamp.get_mut() = epoch;
-                *touches.get_mut() = touches.get_mut().saturating_add(1);
+                *touches.get_mut() = touches.get_mut().saturating_add(touched);
             }
         }
     }
@@ -72,7 +81,7 @@ impl Changes {
                     *touches.get_mut() = 0;
                 }
             }
-            self.touch(rows.iter().copied());
+            self.stamp(rows.iter().copied());
         }
     }
 

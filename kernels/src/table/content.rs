@@ -359,7 +359,7 @@ impl Content {
         }
         if slots.len() > known {
             // Every row has more than it had.
-            self.changes.touch(0..self.store.rows() as u32);
+            self.changes.stamp(0..self.store.rows() as u32);
         }
         self.slots = slots;
         self.initials += u64::from(changed);

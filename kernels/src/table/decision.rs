@@ -1,7 +1,7 @@
 //! Counting the keys of a batch, and deciding which of them get rows.
 
 use super::keys::Keys;
-use super::observed::Observed;
+use super::observed::{Counted, Observed};
 use super::offset_buffers::OffsetBuffers;
 use crate::batch::distinct::Distinct;
 use crate::history::History;
@@ -20,7 +20,8 @@ const AHEAD: usize = 16;
 
 impl Keys {
     /// Counts the distinct keys of a batch, `weight` for each occurrence, and notes that they were
-    /// seen at `now`. What was found is kept for [`Keys::decide`]. Returns the keys.
+    /// seen at `now`. What was found is kept for [`Keys::decide`], and what was counted in a step
+    /// with a number for [`Keys::uncount`]. Returns the keys.
     pub(super) fn observe(
         &self,
         pool: &Pool,
@@ -28,6 +29,7 @@ impl Keys {
         found: Distinct<Lines>,
         weight: u32,
         now: u32,
+        step: Option<i64>,
     ) -> Arc<Vec<i64>> {
         let (keys, times) = found.list;
         let keys = Arc::new(keys);
@@ -48,6 +50,14 @@ impl Keys {
             let count = |at: usize| count(found.missing[at].0 as usize);
             let candidates = &history.candidates;
             counts = candidates.add(pool, &missing, history.counts(), count, now);
+        }
+        if let Some(step) = step.filter(|_| history.counts()) {
+            self.counted.keep(Counted {
+                step,
+                keys: Arc::clone(&keys),
+                counts: (0..keys.len()).map(count).collect(),
+                missing: found.missing.iter().map(|&(at, _)| at).collect(),
+            });
         }
         self.observed.keep(Observed {
             keys: Arc::clone(&keys),

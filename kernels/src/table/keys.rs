@@ -1,7 +1,7 @@
 //! The keys of a table: which row each has, how often and when they were seen, and counters of what
 //! has happened to them.
 
-use super::observed::{observations, Observed};
+use super::observed::{kept, Counted, Observed};
 use super::stats::Counters;
 use crate::batch::distinct::{distinct, Distinct, Scratch, Wanted};
 use crate::history::{Candidates, History, Seen};
@@ -36,6 +36,8 @@ pub(super) struct Keys {
     pub(super) counters: Counters,
     /// What observed lookups have found, until their keys are admitted.
     pub(super) observed: Keeper<Observed>,
+    /// What the latest steps have counted, which is taken back if one of them fails.
+    pub(super) counted: Keeper<Counted>,
     /// How many keys have a row.
     len: AtomicU64,
     /// Bytes of the sketch that counts keys without a row; 0 for exact counters.
@@ -71,7 +73,8 @@ impl Keys {
             index: RwLock::new(Index::new(capacity)?),
             history: RwLock::default(),
             counters: Counters::default(),
-            observed: observations(),
+            observed: kept(),
+            counted: kept(),
             len: AtomicU64::new(0),
             sketch_bytes,
             scratch: Keeper::new(KEPT.0, KEPT.1),
@@ -175,6 +178,7 @@ impl Keys {
     /// Gives up the memory that is kept between batches.
     pub(super) fn drop_buffers(&self) {
         self.observed.clear();
+        self.counted.clear();
         self.scratch.clear();
     }
 
@@ -190,7 +194,29 @@ impl Keys {
 
     /// Bytes of the memory that is kept between batches.
     pub(super) fn kept_bytes(&self) -> u64 {
-        (self.scratch.bytes() + self.observed.bytes()) as u64
+        (self.scratch.bytes() + self.observed.bytes() + self.counted.bytes()) as u64
+    }
+
+    /// Takes back what a step has counted, as far as its batches are still known.
+    pub(super) fn uncount(&self, index: &Index, step: i64) {
+        while let Some(counted) = self.counted.take(|one| one.step == step) {
+            let history = self.history.read();
+            let Some(history) = history.as_deref() else {
+                continue;
+            };
+            for (&key, &count) in counted.keys.iter().zip(&counted.counts) {
+                let row = index.row(key);
+                if row != NONE {
+                    history.unsee_row(row, count);
+                }
+            }
+            for &at in &counted.missing {
+                let at = at as usize;
+                history
+                    .candidates
+                    .subtract(counted.keys[at], counted.counts[at]);
+            }
+        }
     }
 
     /// New counters of keys without a row.
@@ -223,10 +249,12 @@ impl Keys {
         Ok(())
     }
 
-    /// Sets the eviction threshold of a history that was configured before. False: there is none.
-    pub(super) fn has_configured(&self, eviction: Option<u32>) -> bool {
+    /// Sets the eviction threshold of a history that was configured before, and in which the rows
+    /// need no date of `now`. False: there is none.
+    pub(super) fn has_configured(&self, eviction: Option<u32>, now: u32) -> bool {
         let history = self.history.read();
-        match history.as_deref().filter(|one| one.is_configured()) {
+        let ready = |one: &&History| one.is_configured() && !one.awaits_date(now);
+        match history.as_deref().filter(ready) {
             Some(history) => history.set_eviction(eviction),
             None => return false,
         }
@@ -246,7 +274,12 @@ impl Keys {
     ) -> Result<()> {
         let mut history = self.history.write();
         match history.as_deref_mut() {
-            Some(history) => history.configure(access, eviction),
+            Some(history) => {
+                history.configure(access, eviction);
+                if history.awaits_date(now) {
+                    history.date_rows(now);
+                }
+            }
             None => {
                 let new = History::new(access, eviction, now, rows);
                 *history = Some(Box::new(new.with_candidates(self.candidates()?)));

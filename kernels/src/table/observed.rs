@@ -1,4 +1,5 @@
-//! What a lookup found when its keys were counted, kept until its keys are admitted.
+//! What a lookup found when its keys were counted, kept until its keys are admitted; and what a
+//! step counted, kept to be taken back if the step fails.
 
 use crate::keeper::{Keep, Keeper};
 use crate::mem::Lines;
@@ -32,7 +33,25 @@ impl Keep for Observed {
     }
 }
 
-/// The findings of the latest lookups whose keys are not admitted yet.
-pub(super) fn observations() -> Keeper<Observed> {
+/// What one lookup of a step counted.
+pub(super) struct Counted {
+    /// The number of the step.
+    pub(super) step: i64,
+    /// The distinct keys.
+    pub(super) keys: Arc<Vec<i64>>,
+    /// What was added for each.
+    pub(super) counts: Vec<u32>,
+    /// The places of those that had no row then.
+    pub(super) missing: Vec<u32>,
+}
+
+impl Keep for Counted {
+    fn bytes(&self) -> usize {
+        8 * self.keys.capacity() + 4 * (self.counts.capacity() + self.missing.capacity())
+    }
+}
+
+/// Place for what the latest lookups found or counted.
+pub(super) fn kept<T: Keep>() -> Keeper<T> {
     Keeper::new(KEPT.0, KEPT.1)
 }

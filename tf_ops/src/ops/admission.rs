@@ -3,6 +3,7 @@
 
 use super::support::{expect_rank, ids, limit, on, table, TableOp, HANDLE, IDS, KEY_TYPE, LIMIT};
 use crate::op_def::{Arg, Attr, OpDef};
+use crate::tables;
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{Error, Result, Table, Thresholds, TierStats};
@@ -112,8 +113,10 @@ impl OpKernel for Observe {
             let time = time(&context.input(3)?)?;
             let mut places = context.allocate::<i32>(&input.dims())?;
             let ids = ids(&input)?;
-            let found =
-                table.observe(pool()?, ids, weight, time, self.thresholds, places.values())?;
+            let (step, limits) = (Some(context.step()), self.thresholds);
+            let places_of = places.values();
+            let found = table.observe_in(step, pool()?, ids, weight, time, limits, places_of)?;
+            tables::counted(&table, context.step());
             let mut keys = context.allocate::<i64>(&[found.len() as i64])?;
             keys.values().copy_from_slice(&found);
             context.set(0, keys)?;

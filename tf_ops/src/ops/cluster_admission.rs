@@ -6,6 +6,7 @@ use super::cluster::{COUNT, PART, PARTS};
 use super::cluster_rows::{keys_of, Members, Parts, CONFIGS, REQUEST, SHARED_ERRORS};
 use super::support::on;
 use crate::op_def::{Arg, Attr, OpDef};
+use crate::tables;
 use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
 use mx_rec_kernels::{Error, Result, Thresholds};
@@ -109,9 +110,12 @@ impl OpKernel for PartObserve {
             let (own, behind) = rest.split_at_checked(keys.len()).unwrap_or_default();
             rest = behind;
             on(&part.table, || {
-                let thresholds = self.thresholds;
-                let table = &part.table;
-                table.observe_counts(pool()?, keys, own, weight, time, thresholds)
+                let (step, limits) = (Some(context.step()), self.thresholds);
+                let counts = (keys, own);
+                part.table
+                    .observe_counts(pool()?, step, counts, weight, time, limits)?;
+                tables::counted(&part.table, context.step());
+                Ok(())
             })?;
         }
         context.set_scalar(0, total as i64)

@@ -228,6 +228,7 @@ pub struct TensorFlow {
     ),
     pub TF_OpKernelContext_Failure:
         unsafe extern "C" fn(ctx: *mut TF_OpKernelContext, status: *mut TF_Status),
+    pub TF_StepId: unsafe extern "C" fn(ctx: *mut TF_OpKernelContext) -> i64,
 }
 impl TensorFlow {
     pub unsafe fn new<P>(path: P) -> Result<Self, ::libloading::Error>
@@ -320,6 +321,7 @@ impl TensorFlow {
         let TF_SetOutput = unsafe { __library.get(b"TF_SetOutput\0") }.map(|sym| *sym)?;
         let TF_OpKernelContext_Failure =
             unsafe { __library.get(b"TF_OpKernelContext_Failure\0") }.map(|sym| *sym)?;
+        let TF_StepId = unsafe { __library.get(b"TF_StepId\0") }.map(|sym| *sym)?;
         Ok(TensorFlow {
             __library,
             TF_Version,
@@ -368,6 +370,7 @@ impl TensorFlow {
             TF_GetInput,
             TF_SetOutput,
             TF_OpKernelContext_Failure,
+            TF_StepId,
         })
     }
     pub unsafe fn TF_Version(&self) -> *const ::std::os::raw::c_char {
@@ -681,5 +684,8 @@ impl TensorFlow {
         status: *mut TF_Status,
     ) {
         unsafe { (self.TF_OpKernelContext_Failure)(ctx, status) }
+    }
+    pub unsafe fn TF_StepId(&self, ctx: *mut TF_OpKernelContext) -> i64 {
+        unsafe { (self.TF_StepId)(ctx) }
     }
 }

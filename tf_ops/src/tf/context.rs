@@ -107,6 +107,13 @@ impl Context {
         Ok(unsafe { Input::new(self.api, raw, name) })
     }
 
+    /// The number of the step that runs the op: the same for all ops of one `session.run`, also in
+    /// the processes of a cluster, and of no other step.
+    pub(crate) fn step(&self) -> i64 {
+        // SAFETY: the context is valid.
+        unsafe { self.api.TF_StepId(self.raw) }
+    }
+
     /// A new tensor of shape `dims`; it becomes an output by [`Context::set`].
     ///
     /// # Errors

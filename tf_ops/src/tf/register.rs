@@ -6,6 +6,7 @@ use crate::guard::{explain, guarded};
 use crate::op_def::OpDef;
 use crate::shapes;
 use crate::sys::{self, TensorFlow};
+use crate::tables;
 use crate::trace;
 use mx_rec_kernels::{Error, Kind, Result};
 use std::ffi::{c_void, CString};
@@ -148,6 +149,11 @@ unsafe extern "C" fn compute<K: OpKernel>(kernel: *mut c_void, raw: *mut sys::TF
             )),
         }
     }) {
+        // A step that fails has counted nothing.
+        let _ = guarded(|| {
+            tables::uncount(context.step());
+            Ok(())
+        });
         context.fail(error.kind(), &explain(K::DEF.name, &error));
     }
 }

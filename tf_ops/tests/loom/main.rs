@@ -186,7 +186,10 @@ fn numbers_are_given_once_and_name_their_own_table() {
             let mine = world.registry.own(world.table());
             assert!(world.registry.get(mine.number()).is_ok());
         },
-        |world| world.expect(0, 0),
+        |world| {
+            world.expect(0, 0);
+            assert!(world.registry.all().is_empty());
+        },
     );
 }
 
@@ -205,6 +208,7 @@ fn two_initializations_at_once_leave_one_table_and_it_is_open() {
     }
     model(renew, renew, |world| {
         world.expect(1, 0);
+        assert_eq!(world.shared.open().len(), 1);
         assert!(world.shared.is_open(&name(), &Number(1)));
     });
 }

@@ -42,6 +42,11 @@ impl<V> Numbers<V> {
             .map(f)
     }
 
+    pub(crate) fn list<T>(&self, f: impl Fn(&V) -> T) -> Vec<T> {
+        let values = self.0.read().expect("no thread panicked");
+        values.values().map(f).collect()
+    }
+
     pub(crate) fn remove(&self, number: i64) -> Option<V> {
         self.0.write().expect("no thread panicked").remove(&number)
     }
