@@ -28,7 +28,7 @@ def pull(o, request=(1, 5, 1, 2), configs=None, part=0, parts=PARTS, count=PARTS
          requests=1):
     request = request if hasattr(request, "op") else loose(request, I)
     return o.mx_rec_pull(loose(listed(encoded()) if configs is None else configs, B), request, part=part,
-                         parts=parts, count=count, create=create, requests=requests)
+                         parts=parts, count=count, create=create, requests=requests).rows
 
 
 def observe(o, request=(1, 5, 1, 2), times=(1, 1), weight=1, timestamp=1000, access=2, eviction=60):
@@ -50,14 +50,14 @@ def split(o, ids=(1, 2, -1), parts=PARTS, together=1, limit=0):
     return o.mx_rec_distinct_split([loose(ids, I)], parts=parts, together=together, limit=limit).requests
 
 
-def push_sgd(o, request=(1, 5, 1, 2), grads=np.ones(2 * DIM), hyper=(0.1, 0.0), configs=None, part=0):
+def push_sgd(o, request=(1, 5, 1, 2), grads=np.ones(2 * DIM), hyper=(0.1, 0.0), configs=None, part=0, births=()):
     return o.mx_rec_push_sgd([loose(listed(encoded()) if configs is None else configs, B)], [loose(request, I)],
-                             loose(grads, F), loose(hyper, F), part=part, parts=PARTS, count=PARTS, counter=0)
+                             [loose(births, N)], loose(grads, F), loose(hyper, F), part=part, parts=PARTS, count=PARTS)
 
 
 def push_lazy_adam(o, hyper=(0.1, 0.9, 0.9, 0.9, 0.9, 1e-8)):
-    return o.mx_rec_push_lazy_adam([listed(encoded())], [loose([0, 0], I)], loose([], F), loose(hyper, F), part=0,
-                                   parts=PARTS, count=PARTS, counter=0)
+    return o.mx_rec_push_lazy_adam([listed(encoded())], [loose([0, 0], I)], [loose([], N)], loose([], F),
+                                   loose(hyper, F), part=0, parts=PARTS, count=PARTS)
 
 
 def threshold(o, value=2):
@@ -103,6 +103,7 @@ WRONG = (
     + [(split, dict(parts=3, together=2), "multiple"), (split, dict(together=2 ** 31 - 1), "multiple"),
        (split, dict(limit=1), "distinct=2"), (split, dict(limit=-1), "limit")]
     + [(push_sgd, dict(grads=np.ones(value)), "grads must be") for value in (0, 7, 9, 2 ** 16)]
+    + [(push_sgd, dict(births=value), "births must be") for value in ([0], [0] * 3, [0] * 5, [0] * 8)]
     + [(push_sgd, dict(hyper=value), message) for value, message in (
         ([0.1], "expected=2"), ([], "expected=2"), ([np.nan, 0], "lr"), ([-1, 0], "lr"), ([0.1, np.inf], "weight_decay"))]
     + [(push_lazy_adam, dict(hyper=value), message) for value, message in (
@@ -117,12 +118,13 @@ def test_a_wrong_argument_of_an_op_on_parts_is_an_error_that_says_what_and_chang
     # Keys of which each part holds one.
     ids = loose([1, 2], I)
     keys = o.mx_rec_distinct_split([ids], parts=PARTS, together=PARTS)
-    update = o.mx_rec_push_sgd([listed(encoded())], [keys.requests], loose(np.ones(2 * DIM), F), loose([0.5, 0], F),
-                               part=0, parts=PARTS, count=PARTS, counter=0)
+    update = o.mx_rec_push_sgd([listed(encoded())], [keys.requests], [loose([], N)], loose(np.ones(2 * DIM), F),
+                               loose([0.5, 0], F), part=0, parts=PARTS, count=PARTS)
     make, rows = [pull(o, keys.requests, create=create) for create in (1, 0)]
     good = [call(o) for call in (pull, stitch, pack, split)]
     cases = [(call, arguments, message, call(o, **arguments)) for call, arguments, message in WRONG]
     nobody = evict(o, encoded(name="nobody"))
+    replaced = push_sgd(o, births=[7, 0, 7, 0])
     sess = session()
     sess.run(init)
     sess.run(make)
@@ -136,5 +138,7 @@ def test_a_wrong_argument_of_an_op_on_parts_is_an_error_that_says_what_and_chang
         assert message in text and text.startswith("MxRec") and "panic" not in text.lower(), (call, arguments, text)
     with pytest.raises(tf.errors.AbortedError, match="MxRecPartEvict on table 'nobody'"):
         sess.run(nobody)
+    with pytest.raises(tf.errors.AbortedError, match="was replaced .restored or cleared. after this step"):
+        sess.run(replaced)
     support.assert_same_bits(sess.run(rows), before)
     sess.run(good)

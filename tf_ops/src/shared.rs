@@ -4,8 +4,8 @@
 //! |---|---|
 //! | [`SharedTables::renew`], the chief's initialization | is empty and open |
 //! | [`SharedTables::stage`], the first half of a restore | is as it was; its new content waits |
-//! | [`SharedTables::close`], before variables are restored | can be used by nobody |
 //! | [`SharedTables::publish`], the second half | has the new content and is open |
+//! | [`SharedTables::discard`], after a restore that failed | is as it was; nothing waits |
 //!
 //! The process owns a shared table: it ends with the process, or when its name is renewed. Kernels
 //! are not counted for that, because those of a worker that was killed are never deleted. Whoever
@@ -83,10 +83,10 @@ impl<T, S: Settings, G> SharedTables<T, S, G> {
         drop(old);
     }
 
-    /// From now on nobody finds the part. Whoever has found it goes on with it.
-    pub(crate) fn close(&self, name: &Name) {
+    /// Forgets what is staged.
+    pub(crate) fn discard(&self, name: &Name) {
         let mut names = self.names.lock();
-        let old = names.get_mut(name).and_then(|place| place.open.take());
+        let old = names.get_mut(name).and_then(|place| place.staged.take());
         drop(names);
         drop(old);
     }

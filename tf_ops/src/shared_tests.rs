@@ -67,15 +67,16 @@ fn another_configuration_is_refused_with_what_differs_and_is_not_ready() -> Resu
 }
 
 #[test]
-fn a_restore_is_seen_when_it_is_published_and_nobody_works_between() -> Result<()> {
+fn a_restore_is_seen_when_it_is_published_and_nothing_of_one_that_failed() -> Result<()> {
     let (tables, held) = tables();
     let name = name(0, 1)?;
     tables.renew(name.clone(), 8, "old");
     tables.stage(name.clone(), 8, "given up");
+    tables.discard(&name);
+    assert_eq!(kind(tables.publish(&name)), Some(Kind::Aborted));
+    assert_eq!(Arc::strong_count(&held), 3);
     tables.stage(name.clone(), 8, "new");
     assert_eq!(*tables.find(&name, &8)?, "old");
-    tables.close(&name);
-    assert_eq!(kind(tables.find(&name, &8)), Some(Kind::Aborted));
     assert_eq!(*tables.publish(&name)?, "new");
     assert_eq!(*tables.find(&name, &8)?, "new");
     assert_eq!(kind(tables.publish(&name)), Some(Kind::Aborted));
@@ -89,7 +90,7 @@ fn a_process_that_was_started_again_has_nothing_to_publish() -> Result<()> {
     let (tables, _held) = tables();
     let name = name(0, 1)?;
     assert_eq!(kind(tables.publish(&name)), Some(Kind::Aborted));
-    tables.close(&name);
+    tables.discard(&name);
     tables.stage(name.clone(), 8, "new");
     assert_eq!(kind(tables.find(&name, &8)), Some(Kind::Aborted));
     tables.renew(name.clone(), 8, "initialized");

@@ -6,8 +6,9 @@ use crate::shared::SharedTables;
 use crate::tf::HoldBuffers;
 use mx_rec_kernels::{Result, Table};
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, LazyLock};
 
 /// A kernel's claim on a table of this process.
@@ -27,26 +28,21 @@ pub(crate) static SHARED: LazyLock<SharedTables<Part, Settings, HoldBuffers>> =
 /// A part of a shared table.
 pub(crate) struct Part {
     pub(crate) table: Arc<Table>,
-    steps: Mutex<HashMap<i32, (f32, f32)>>,
+    /// The number of its content: another one in each part that a process of the cluster makes or
+    /// restores.
+    pub(crate) content: i32,
 }
 
 impl Part {
-    /// A part that no optimizer has updated yet.
+    /// A part with a content of its own.
     pub(crate) fn new(table: Table) -> Part {
+        // Numbers start at a random place: those of a process that was started again differ.
+        static NEXT: LazyLock<AtomicI32> =
+            LazyLock::new(|| AtomicI32::new(RandomState::new().build_hasher().finish() as i32));
         Part {
             table: Arc::new(table),
-            steps: Mutex::default(),
+            content: NEXT.fetch_add(1, Ordering::Relaxed),
         }
-    }
-
-    /// Counts a step of optimizer number `counter` and returns its beta powers: those of the step
-    /// before times `betas`, at first `powers`.
-    pub(crate) fn step(&self, counter: i32, powers: (f32, f32), betas: (f32, f32)) -> (f32, f32) {
-        let mut steps = self.steps.lock();
-        let next = steps.entry(counter).or_insert(powers);
-        let now = *next;
-        *next = (now.0 * betas.0, now.1 * betas.1);
-        now
     }
 }
 

@@ -4,6 +4,7 @@ use super::apply::Keyed;
 use super::content::Content;
 use super::engine::zeros;
 use super::group::{by_address, each, places, LEAST};
+use super::offset::generation;
 use super::tiered::Held;
 use super::{LookupGradients, Table};
 use crate::batch::distinct::Wanted;
@@ -19,6 +20,10 @@ pub struct KeyGradients<'a> {
     pub keys: &'a [i64],
     /// Their gradients `(n, dim)`.
     pub grads: &'a [f32],
+    /// The generation `(n)` in which each key's row was read ([`generation`]), 0 for a key that was
+    /// given none: a row of another generation is not the one that the gradient is of. `None` if it
+    /// is not known.
+    pub births: Option<&'a [i32]>,
 }
 
 /// The update of one table.
@@ -46,7 +51,8 @@ impl std::fmt::Debug for Push<'_> {
 pub struct Pushed {
     /// Distinct rows that were updated.
     pub updated: u64,
-    /// Gradients that were dropped because their keys have no row, each key once an entry.
+    /// Gradients that were dropped because their keys have no row, or another one than they were
+    /// read from; each key once an entry.
     pub dropped: u64,
 }
 
@@ -91,7 +97,9 @@ impl Table {
     /// One step of an optimizer in each of several tables, by key. No key gets a row: gradients of
     /// keys without one are dropped and counted, as [`Table::apply`] counts stale ones. In a table
     /// with a history of admission they are dropped without a count, and those of keys whose count
-    /// is below its threshold as well, as [`Table::admit`] refuses these.
+    /// is below its threshold as well, as [`Table::admit`] refuses these. Where generations are
+    /// given they decide: a gradient reaches the row that was read or none, and those of rows that
+    /// are gone are counted.
     ///
     /// Each table is locked for as long as its own update takes, so that pushes of several callers
     /// overlap in different tables. Each row is updated whole.
@@ -100,7 +108,7 @@ impl Table {
     /// stop its holder, who waits for the helper.
     ///
     /// # Errors
-    /// `InvalidArgument` for gradients of the wrong length, and `ResourceExhausted` without memory
+    /// `InvalidArgument` for gradients or generations of the wrong length, and `ResourceExhausted` without memory
     /// for slots; with a tier what its files refuse. Then no row of any table changed.
     pub fn push_many(pool: &Pool, pushes: &[Push<'_>]) -> Result<Pushed> {
         for push in pushes {
@@ -108,6 +116,9 @@ impl Table {
                 push.table
                     .floats("grads", one.grads.len(), one.keys.len())?;
                 push.table.expect_numbers(one.keys.len())?;
+                if let Some(births) = one.births {
+                    push.table.length("births", births.len(), one.keys.len())?;
+                }
             }
         }
         for push in pushes {
@@ -191,6 +202,7 @@ impl<'a> Update<'_, 'a> {
             let found = keys.distinct(pool, index, ids, Wanted::Rows, &mut inverse, zeros);
             let mut offsets = found.offsets;
             match table.history().read().as_deref() {
+                _ if one.births.is_some() => {}
                 Some(history) if history.may_refuse() => {
                     let access = history.access();
                     for row in offsets.iter_mut().filter(|row| **row >= 0) {
@@ -208,9 +220,28 @@ impl<'a> Update<'_, 'a> {
                 }
             }
             table.rows().stamp(&mut offsets);
+            self.dropped += drop_others(one, &inverse, &mut offsets);
             self.found.push(Found { offsets, inverse });
         }
     }
+}
+
+/// Takes the rows out that are of another generation than those that were read; returns how many
+/// of these are gone.
+fn drop_others(grads: &KeyGradients<'_>, inverse: &[i32], offsets: &mut [i64]) -> u64 {
+    let mut gone = 0;
+    let births = grads.births.unwrap_or_default();
+    for ((&place, &birth), &key) in inverse.iter().zip(births).zip(grads.keys) {
+        let offset = usize::try_from(place).ok().map(|at| &mut offsets[at]);
+        let now = offset.as_deref().map_or(0, |&offset| generation(offset));
+        if birth != now && key != crate::PADDING {
+            gone += u64::from(birth != 0);
+            if let Some(offset) = offset {
+                *offset = -1;
+            }
+        }
+    }
+    gone
 }
 
 /// Finds the rows of all keys.

@@ -29,6 +29,15 @@ pub(super) fn row_of(offset: i64) -> u32 {
     offset as u32 & (MAX_ROWS as u32 - 1)
 }
 
+/// The generation in an offset, 0 in one that is nobody's.
+pub fn generation(offset: i64) -> i32 {
+    match offset {
+        -1 => 0,
+        // 32 bits, whatever number they are.
+        offset => (offset >> ROW_BITS) as i32,
+    }
+}
+
 /// Why an offset is not that of a key and its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unfit {

@@ -93,7 +93,11 @@ fn step_in_parts(pool: &Pool, parts: &[Arc<Table>], step: i64) {
         let optimizer = adam(step as i32 + 1);
         let push = Push {
             table,
-            grads: vec![KeyGradients { keys, grads }],
+            grads: vec![KeyGradients {
+                keys,
+                grads,
+                births: None,
+            }],
             optimizer: &optimizer,
         };
         assert_eq!(Table::push_many(pool, &[push]).unwrap().dropped, 0);
@@ -263,7 +267,11 @@ fn a_push_makes_no_row_and_counts_what_it_drops() {
     let before = content(&[Arc::clone(&users)]);
     let optimizer = Adagrad::new(0.1, 0.1).unwrap();
     let push = |keys: &[i64], grads: &[f32]| {
-        let grads = vec![KeyGradients { keys, grads }];
+        let grads = vec![KeyGradients {
+            keys,
+            grads,
+            births: None,
+        }];
         let optimizer: &dyn RowOptimizer = &optimizer;
         Table::push_many(
             &pool,
@@ -320,6 +328,7 @@ fn pushes_of_many_threads_lose_no_gradient() {
                     let push = Push {
                         table: &users,
                         grads: vec![KeyGradients {
+                            births: None,
                             keys: &keys,
                             grads: &grads,
                         }],

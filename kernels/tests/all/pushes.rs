@@ -43,7 +43,11 @@ fn pushes<'a>(
 ) -> Vec<Push<'a>> {
     let push = |table: &'a Arc<Table>| Push {
         table,
-        grads: vec![KeyGradients { keys, grads }],
+        grads: vec![KeyGradients {
+            keys,
+            grads,
+            births: None,
+        }],
         optimizer,
     };
     tables.iter().map(push).collect()

@@ -1,8 +1,8 @@
 """Rows that a modified graph pulls from parameter servers one step before the step that needs them.
 
 A step k gets from the pipeline its own request and that of step k + 1. It pulls the rows of the
-latter beside its own work and holds them, in a variable of the worker, under the tag of their
-batch; it takes its own rows from there. Where they are not there, in the first step or after a run
+latter beside its own work and holds them, with their births, in a variable of the worker, under the
+tag of their batch; it takes its own rows from there. Where they are not there, in the first step or after a run
 that read no row, it pulls them too.
 
     pipeline --request k, request k + 1, tag k--> step k
@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
+from mx_rec.cluster.lookups import BIRTHS, REQUEST, ROWS
 from mx_rec.graph.edits import in_place_of
 
 # What stands before held rows: the tag, and floats that make the rows begin at a whole cache line.
@@ -98,8 +99,11 @@ def pull_ahead(graph: tf.Graph, stitch: tf.Operation, pulls: Sequence[tf.Operati
         missing = tf.where(is_held, tf.zeros_like(following.floats), following.floats)
         tag = tf.concat([tf.bitcast(following.tag + 1, tf.float32), tf.zeros([_HEAD - 2])], 0)
         own, ahead = [], []  # type: List[tf.Tensor], List[tf.Tensor]
+        own_births, next_births = [], []  # type: List[tf.Tensor], List[tf.Tensor]
+        lengths = [tf.size(pull.inputs[REQUEST]) for pull in pulls]
+        pushes = [[op for op in pull.outputs[BIRTHS].consumers()] for pull in pulls]
         for server, (pull, after) in enumerate(zip(pulls, nexts)):
-            request = pull.inputs[1]
+            request = pull.inputs[REQUEST]
             # A request without keys has a count, 0, for each table and part.
             none = tf.zeros([_empty(pull, stitch)], tf.int64)
             begin = tf.where(is_held, tf.size(request), 0)
@@ -108,22 +112,33 @@ def pull_ahead(graph: tf.Graph, stitch: tf.Operation, pulls: Sequence[tf.Operati
             _order(request, pull)
             pull._set_attr(  # pylint: disable=protected-access
                 "requests", attr_value_pb2.AttrValue(i=2))
-            pull._update_input(1, asked)  # pylint: disable=protected-access
-            rows = pull.outputs[0]
+            pull._update_input(REQUEST, asked)  # pylint: disable=protected-access
+            rows, births = pull.outputs[ROWS], tf.bitcast(pull.outputs[BIRTHS], tf.float32)
             own.append(rows[:missing[server]])
             ahead.append(rows[missing[server]:])
+            first = tf.where(is_held, tf.size(none), lengths[server])
+            own_births.append(births[:tf.where(is_held, 0, first)])
+            next_births.append(births[first:])
         with tf.control_dependencies([held]):
-            value = tf.concat([tag] + ahead, 0, name="held_next")
+            value = tf.concat([tag] + ahead + next_births, 0, name="held_next")
             hold = tf.raw_ops.AssignVariableOp(resource=handle, value=value, name="hold_rows")
         with tf.control_dependencies([hold]):
             # Whoever reads rows has the next ones held.
-            pulled = tf.concat([tf.zeros([0])] + own, 0, name="pulled")
+            pulled = tf.concat(own + own_births, 0, name="pulled")
         # Not tf.cond: one of version 2 would wait for both of its inputs.
         ready = tf.raw_ops.Switch(data=held[_HEAD:], pred=is_held)[1]
         late = tf.raw_ops.Switch(data=pulled, pred=is_held)[0]
-        rows = tf.raw_ops.Merge(inputs=[ready, late], name="rows")[0]
-    rows.set_shape([None])
-    stitch._update_input(len(stitch.inputs) - 1, rows)  # pylint: disable=protected-access
+        found = tf.raw_ops.Merge(inputs=[ready, late], name="rows_and_births")[0]
+        found.set_shape([None])
+        floats = tf.reduce_sum(following.floats)
+        rows = tf.identity(found[:floats], name="rows")
+        births = tf.split(tf.bitcast(found[floats:], tf.int32), lengths, num=servers, name="births")
+    # pylint: disable=protected-access
+    stitch._update_input(len(stitch.inputs) - 1, rows)
+    for pull, own_pushes, value in zip(pulls, pushes, births):
+        for push in own_pushes:
+            at = [tensor is pull.outputs[BIRTHS] for tensor in push.inputs].index(True)
+            push._update_input(at, value)
     return forget
 
 

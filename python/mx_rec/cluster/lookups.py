@@ -27,6 +27,10 @@ INITIAL = 3
 # Attribute of an op of type MxRecDistinctSplit: the request for each parameter server.
 REQUESTS = "_mx_rec_requests"
 
+# The outputs of MxRecPull, and where its input is that says what is asked for.
+ROWS, BIRTHS = 0, 1
+REQUEST = 1
+
 
 def is_shared(table: Any) -> bool:
     """Returns whether a table of mx_rec.core.table is on parameter servers."""
@@ -142,7 +146,8 @@ def look_up(tables: Sequence[Any], ids: Sequence[tf.Tensor], is_train: bool, is_
                          name="times")
     create = INITIAL if is_initial else int(is_train)
     rows = [_pull(tables, server, requests[server], create, counting,
-                  times[server] if counting is not None else None) for server in range(servers)]
+                  times[server] if counting is not None else None).outputs[ROWS]
+            for server in range(servers)]
     like = raw_tensor if is_train and is_grad else row_shape
     return Found([like(table.variable) for table in tables], list(split.keys), list(split.places),
                  list(split.counts), rows[0] if servers == 1 else tf.concat(rows, 0, name="rows"))
@@ -160,7 +165,7 @@ def mark_movable(split: tf.Operation, moves: bool) -> None:
 
 
 def _pull(tables: Sequence[Any], server: int, request: tf.Tensor, create: int,
-          counting: Optional[Counting], times: Optional[tf.Tensor]) -> tf.Tensor:
+          counting: Optional[Counting], times: Optional[tf.Tensor]) -> tf.Operation:
     """Adds the ops of one parameter server."""
     found = [parts_of(table.variable.op) for table in tables]
     attributes = found[0].attributes(server)
@@ -168,17 +173,17 @@ def _pull(tables: Sequence[Any], server: int, request: tf.Tensor, create: int,
         configs = tf.constant(encode([one.config for one in found]), name="configs")
         if counting is None:
             return library().mx_rec_pull(configs, request, create=create, name="pull",
-                                         **attributes)
+                                         **attributes).rows.op
         weight = tf.constant(counting.coefficient, tf.int32, name="coefficient")
         observed = library().mx_rec_part_observe(
             configs, request, times, weight, counting.timestamp,
             access_threshold=counting.thresholds[0], eviction_threshold=counting.thresholds[1],
             name="observe", **attributes)
         with tf.control_dependencies([observed]):
-            rows = library().mx_rec_pull(configs, request, create=ADMITTED, name="pull",
-                                         **attributes)
-    counting.note(observed.op, rows.op)
-    return rows
+            pull = library().mx_rec_pull(configs, request, create=ADMITTED, name="pull",
+                                         **attributes).rows.op
+    counting.note(observed.op, pull)
+    return pull
 
 
 def split_requests(requests: tf.Tensor, sizes: tf.Tensor, servers: int) -> List[tf.Tensor]:

@@ -103,7 +103,7 @@ def build(name: str, scope: str, config: Dict[str, Any], devices: List[str],
                 path = tf.compat.v1.placeholder(tf.uint8, [None], name="path")
                 library().mx_rec_part_save(own, path, name="save", **numbers)
                 library().mx_rec_part_stage(own, path, name="stage", **numbers)
-                library().mx_rec_part_close(own, name="close", **numbers)
+                library().mx_rec_part_discard(own, name="discard", **numbers)
                 library().mx_rec_part_publish(own, name="publish", **numbers)
     with tf.compat.v1.name_scope(scope):
         total = tf.add_n(stats)

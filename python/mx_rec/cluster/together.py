@@ -12,7 +12,7 @@ from tensorflow.core.framework import attr_value_pb2
 
 from mx_rec.cluster.around import (configs_of, is_accumulated, is_training, pulls_of, push_reads,
                                    pushes_of, requests_of, stitch_of)
-from mx_rec.cluster.lookups import mark_movable, split_requests
+from mx_rec.cluster.lookups import BIRTHS, ROWS, mark_movable, split_requests
 from mx_rec.cluster.tables import encode
 from mx_rec.graph.edits import in_place_of, replace_each
 from mx_rec.ops import library
@@ -101,9 +101,17 @@ def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Te
     pulls = [pulls_of(split) for split in splits]
     pushes = [pushes_of(split) for split in splits]
     old = [requests_of(split) for split in splits]
-    joined = _Joined(requests, [
-        sum((configs_of(one[server].inputs[0]) for one in pulls), [])
-        for server in range(len(requests))])
+    configs = [sum((configs_of(one[server].inputs[0]) for one in pulls), [])
+               for server in range(len(requests))]
+    pulled = []  # type: List[tf.Operation]
+    for server, request in enumerate(requests):
+        first = pulls[0][server]
+        with in_place_of(graph, first):
+            pulled.append(library().mx_rec_pull(
+                tf.constant(encode(configs[server]), name="configs"), request, name="pull", **{
+                    name: first.get_attr(name)
+                    for name in ("part", "parts", "count", "create")}).rows.op)
+    joined = _Joined(requests, configs, [pull.outputs[BIRTHS] for pull in pulled])
     for server, group in enumerate(zip(*pushes)):
         for push in OrderedDict.fromkeys(one for several in group for one in several):
             _push_together(graph, push, [one[server] for one in old], joined, server)
@@ -114,13 +122,7 @@ def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Te
             for at in range(own):
                 _replace_output(split.outputs[place * own + at], values[place * count + start + at])
         start += own
-    rows = []  # type: List[tf.Tensor]
-    for server, request in enumerate(requests):
-        first = pulls[0][server]
-        with in_place_of(graph, first):
-            configs = tf.constant(encode(joined.configs[server]), name="configs")
-            rows.append(library().mx_rec_pull(configs, request, name="pull", **{
-                name: first.get_attr(name) for name in ("part", "parts", "count", "create")}))
+    rows = [pull.outputs[ROWS] for pull in pulled]
     with in_place_of(graph, stitches[0]):
         lists = [[], [], [], []]  # type: List[List[tf.Tensor]]
         for stitch in stitches:
@@ -136,7 +138,7 @@ def join(graph: tf.Graph, splits: Sequence[tf.Operation], values: Sequence[tf.Te
         replace_each(stitch, made[start:start + own])
         _keep_by_name(graph, stitch, made[start:start + own], splits[0].get_attr("parts"))
         start += own
-    return [one.op for one in rows], made[0].op
+    return pulled, made[0].op
 
 
 def _keep_by_name(graph: tf.Graph, stitch: tf.Operation, found: Sequence[tf.Tensor],
@@ -168,10 +170,11 @@ def _keep_by_name(graph: tf.Graph, stitch: tf.Operation, found: Sequence[tf.Tens
 
 
 class _Joined(NamedTuple):
-    """The requests of lookups that were joined, and the configurations of each."""
+    """The requests of lookups that were joined, and of each the configurations and births."""
 
     requests: List[tf.Tensor]
     configs: List[List[Any]]
+    births: List[tf.Tensor]
 
 
 def _new_requests(graph: tf.Graph, split: tf.Operation, requests: tf.Tensor,
@@ -187,10 +190,11 @@ def _push_together(graph: tf.Graph, push: tf.Operation, old: List[tf.Tensor], jo
     """Makes an update take one request instead of several."""
     several = push.get_attr("N")
     inputs = list(push.inputs)
-    configs, requests = inputs[:several], inputs[several:2 * several]
+    configs, requests, births = (inputs[start:start + several]
+                                 for start in (0, several, 2 * several))
     places = [at for value in old for at, request in enumerate(requests) if request is value]
     others = [at for at in range(several) if at not in places]
-    pack = inputs[2 * several].op
+    pack = inputs[3 * several].op
     # The gradients of each request.
     grads, counts = [], []  # type: List[List[tf.Tensor]], List[List[tf.Tensor]]
     start, members = 0, pack.get_attr("N")
@@ -213,9 +217,11 @@ def _push_together(graph: tf.Graph, push: tf.Operation, old: List[tf.Tensor], jo
         attributes["N"] = attr_value_pb2.AttrValue(i=1 + len(others))
         first, last = others[:len(before)], others[len(before):]
         made = graph.create_op(
-            push.type, [configs[at] for at in first] + [config] + [configs[at] for at in last]
-            + [requests[at] for at in first] + [joined.requests[server]]
-            + [requests[at] for at in last] + [packed] + inputs[2 * several + 1:],
+            push.type, [tensor for all_of, one in (
+                (configs, config), (requests, joined.requests[server]),
+                (births, joined.births[server]))
+                for tensor in [all_of[at] for at in first] + [one] + [all_of[at] for at in last]]
+            + [packed] + inputs[3 * several + 1:],
             dtypes=[tf.int64], name="push", attrs=attributes)
     replace_each(push, made.outputs)
 

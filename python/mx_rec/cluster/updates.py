@@ -12,7 +12,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.cluster.lookups import REQUESTS, split_requests
+from mx_rec.cluster.around import pulls_of
+from mx_rec.cluster.lookups import BIRTHS, REQUESTS, split_requests
 from mx_rec.cluster.tables import Parts, encode, parts_of
 from mx_rec.core.table_variable import described_name
 from mx_rec.ops import library
@@ -25,9 +26,6 @@ _PUSHES = "MxRecPush"
 _SPLIT_OP, _REDUCE = "MxRecDistinctSplit", "MxRecReduce"
 _JOIN = "ConcatV2"
 
-# Attribute of a graph: its optimizers, by whose places steps are counted.
-_COUNTERS = "_mx_rec_push_counters"
-
 # (variable's tensor, keys, gradients by key) of one table.
 Rows = Tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
@@ -38,19 +36,21 @@ class _Request(NamedTuple):
     Attributes:
         tables: The op of each member's table.
         by_server: The request for each parameter server.
+        births: What each parameter server said of the rows that it was asked for; None where
+            these are not the rows that the gradients are of.
         counts: For each member how many keys each part has.
         grads: For each member the gradients of its keys.
     """
 
     tables: List[tf.Operation]
     by_server: List[tf.Tensor]
+    births: Optional[List[tf.Tensor]]
     counts: List[tf.Tensor]
     grads: List[tf.Tensor]
 
 
 def push(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[tf.Tensor],
-         attributes: Dict[str, Any], optimizer: Any = None,
-         creates: bool = False) -> List[tf.Operation]:
+         attributes: Dict[str, Any], creates: bool = False) -> List[tf.Operation]:
     """Adds the ops that update the rows of tables on parameter servers, one for each of these.
 
     Args:
@@ -58,8 +58,6 @@ def push(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[tf.Tenso
         tables: For each table its gradients.
         tensors: Numbers of the optimizer, in the op's order.
         attributes: Attributes of the op.
-        optimizer: The optimizer, which has its own count of steps; None: steps are not counted,
-            and its numbers hold as they are.
         creates: Whether keys without a row get one first.
 
     Returns:
@@ -97,10 +95,11 @@ def push(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[tf.Tenso
         with tf.device(device):
             configs = [tf.constant(encode([parts_of(op).config for op in request.tables]),
                                    name="configs") for request in requests]
+            births = [tf.zeros([0], tf.int32, name="births") if request.births is None
+                      else request.births[server] for request in requests]
             updates.append(make(
-                configs, [request.by_server[server] for request in requests], packed,
-                hyper[server], counter=-1 if optimizer is None else _counter(graph, optimizer),
-                create=int(creates), name="push", **dict(attributes, **own)).op)
+                configs, [request.by_server[server] for request in requests], births, packed,
+                hyper[server], create=int(creates), name="push", **dict(attributes, **own)).op)
     return updates
 
 
@@ -121,8 +120,10 @@ def _requests(tables: Sequence[List[Rows]], parts: Parts) -> List[_Request]:
         for _, keys, _ in ordered:
             # The parts get the keys by the requests: others that a step fed would be ignored.
             keys.graph.prevent_feeding(keys)
+        pulls = pulls_of(split)
+        births = None if pulls is None else [pull.outputs[BIRTHS] for pull in pulls]
         requests.append(_Request([rows[0].op for rows in ordered], getattr(split, REQUESTS),
-                                 list(split.outputs[2 * count:3 * count]),
+                                 births, list(split.outputs[2 * count:3 * count]),
                                  [rows[2] for rows in ordered]))
     if others:
         requests.append(_new_request(others, parts))
@@ -216,7 +217,7 @@ def _new_request(groups: Sequence[List[Rows]], parts: Parts) -> _Request:
     grads = [library().mx_rec_reduce(rows[2], place, key)
              for rows, place, key in zip(joined, places, keys)]
     by_server = split_requests(requests, sizes, len(parts.servers))
-    return _Request([rows[0].op for rows in joined], by_server, list(counts), grads)
+    return _Request([rows[0].op for rows in joined], by_server, None, list(counts), grads)
 
 
 def _hyper(tensors: Sequence[tf.Tensor], devices: Sequence[str]) -> List[tf.Tensor]:
@@ -247,7 +248,7 @@ def readers(updates: Sequence[tf.Operation], device: str) -> List[tf.Operation]:
     """Returns what has read a variable of an optimizer when updates have read their numbers.
 
     A push on another parameter server is not waited for: what made its numbers is, which is on the
-    server of the variable. Each part of a table counts its own steps anyway.
+    server of the variable.
 
     Args:
         updates: Ops that update variables and tables.
@@ -264,14 +265,3 @@ def readers(updates: Sequence[tf.Operation], device: str) -> List[tf.Operation]:
              else op for op in updates]
     return list(OrderedDict.fromkeys(found))
 
-
-def _counter(graph: tf.Graph, optimizer: Any) -> int:
-    """Returns the number of an optimizer in its graph."""
-    # Graphs of newer TensorFlow have attributes, but no __dict__.
-    known = getattr(graph, _COUNTERS, None)  # type: Optional[List[Any]]
-    if known is None:
-        known = []
-        setattr(graph, _COUNTERS, known)
-    if not any(one is optimizer for one in known):
-        known.append(optimizer)
-    return [one is optimizer for one in known].index(True)

@@ -135,7 +135,7 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
                                             self.apply_attributes, self._apply_table))
                 if shared:
                     updates.extend(push(self.apply_op, shared, self._tensors,
-                                        self.apply_attributes, self))
+                                        self.apply_attributes))
             updates.extend(self._advance(updates))
             if global_step is None:
                 done = tf.group(*updates, name=scope)

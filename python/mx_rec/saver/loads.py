@@ -49,17 +49,14 @@ class StagedLoads:
         self._group = None  # type: Optional[int]
         if self._operations:
             self._stage()
-        if self._parts:
-            self._stage_parts()
-
-    def _stage_parts(self) -> None:
-        """Reads the parts, then takes them out of use: variables come before them.
-
-        A worker that saw them between would take the session for ready.
-        """
-        found = [op for op in self._parts if op.part is not None and not op.part.is_new]
-        run_on_parts(self._sess, found, "load", paths_to_load(found, _chain(self._directory)))
-        run_on_parts(self._sess, self._parts, "close")
+        # Parts are in use with what they have until they are published.
+        self._staged = [op for op in self._parts if op.part is not None and not op.part.is_new]
+        try:
+            run_on_parts(self._sess, self._staged, "load",
+                         paths_to_load(self._staged, _chain(self._directory)))
+        except BaseException:
+            self._discard()
+            raise
 
     def _stage(self) -> None:
         operations, chain = self._operations, _chain(self._directory)
@@ -103,6 +100,7 @@ class StagedLoads:
         found = [op for op in self._parts if op not in new]
         run_on_parts(self._sess, new, "init")
         rows = run_on_parts(self._sess, found, "publish")
+        self._staged = []
         logger.info("restored %s from %s.", ", ".join(
             "{} ({} rows)".format(op.name, count) for op, count in zip(found, rows)),
             self._directory)
@@ -111,6 +109,16 @@ class StagedLoads:
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self._discard()
+
+    def _discard(self) -> None:
+        """Forgets what was read and not published."""
+        staged, self._staged = self._staged, []
+        try:
+            run_on_parts(self._sess, staged, "discard")
+        except (tf.errors.OpError, RuntimeError) as error:
+            # The server is gone, and what it had read with it; another restore replaces the rest.
+            logger.warning("the servers may still hold what a restore has read in vain: %s", error)
         if self._group is not None:
             _call("mx_rec_checkpoint_discard", ctypes.c_uint64(self._group))
             self._group = None

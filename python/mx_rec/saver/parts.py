@@ -6,15 +6,17 @@ A checkpoint has `<table>-part-<part>-of-<parts>` for each part, where a table o
 
 import os
 import re
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional
+from collections import OrderedDict
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
 
 import tensorflow as tf
 
 from mx_rec.cluster.tables import table_ops_of
 from mx_rec.core.table_variable import table_name_of
 
-_SAVE, _OTHERS = "MxRecPartSave", ("MxRecPartInit", "MxRecPartStage", "MxRecPartClose",
+_SAVE, _OTHERS = "MxRecPartSave", ("MxRecPartInit", "MxRecPartStage", "MxRecPartDiscard",
                                    "MxRecPartPublish")
+_INIT, _READY = "MxRecPartInit", "MxRecPartReady"
 _NAME = re.compile(r"^(.+)-part-\d{5}-of-\d{5}$")
 # The scope of a part's ops, below that of its table's.
 _SCOPE = re.compile(r"/part_\d+/config$")
@@ -26,14 +28,14 @@ class PartOps(NamedTuple):
     Attributes:
         table: Name of the table.
         init: Makes the part, empty.
-        close: Takes it out of use.
+        discard: Forgets what was read.
         publish: Opens what was read.
         is_new: Whether the checkpoint that is restored has not got the table.
     """
 
     table: str
     init: tf.Operation
-    close: tf.Operation
+    discard: tf.Operation
     publish: tf.Operation
     is_new: bool = False
 
@@ -77,10 +79,39 @@ def saved_parts(graph: tf.Graph, names: Optional[List[str]]) -> List[SavedPart]:
         name = table_name_of(table)
         directory = "{}-part-{:05d}-of-{:05d}".format(
             name, save.get_attr("part"), save.get_attr("parts"))
-        init, stage, close, publish = [ops[kind] for kind in _OTHERS]
+        init, stage, discard, publish = [ops[kind] for kind in _OTHERS]
         found.append(SavedPart(directory, table, save, stage,
-                               PartOps(name, init, close, publish)))
+                               PartOps(name, init, discard, publish)))
     return found
+
+
+def open_parts(sess: Any, restored: Iterable[Any], is_first: bool) -> None:
+    """Opens the parts that a restore has not brought, so that the session gets ready.
+
+    Parts of tables that no Saver saves begin anew with a session of the chief, as the tables of one
+    process do. Others that their server has not got begin empty, until their own Saver restores
+    them.
+
+    Args:
+        sess: A session of their graph.
+        restored: `TableOps` of what was restored.
+        is_first: Whether the session has run nothing before the restore.
+    """
+    brought = {op.load.inputs[0].op.name for op in restored if op.part is not None}
+    saved = set()  # type: Set[str]
+    parts = OrderedDict()  # type: Dict[str, Dict[str, tf.Operation]]
+    for op in sess.graph.get_operations():
+        if op.type == _SAVE:
+            saved.add(op.inputs[0].op.name)
+        elif op.type in (_INIT, _READY) and op.inputs[0].op.name not in brought:
+            parts.setdefault(op.inputs[0].op.name, {})[op.type] = op
+    if not parts:
+        return
+    ready = sess.run({name: ops[_READY].outputs[0] for name, ops in parts.items()})
+    closed = [ops[_INIT] for name, ops in parts.items()
+              if not ready[name] or (is_first and name not in saved)]
+    if closed:
+        sess.run(closed)
 
 
 def directories_of(directory: str, table: str) -> List[str]:

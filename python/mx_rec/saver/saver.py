@@ -10,11 +10,13 @@ import tensorflow as tf
 from mx_rec.constants.constants import MAX_INT32
 from mx_rec.core.graph_state import remember_session
 from mx_rec.core.table import is_table_variable
+from mx_rec.graph.sessions import has_run
 from mx_rec.saver import incremental
 from mx_rec.saver.chains import base_of, delta_directory, is_delta, needed, tables_directory
 from mx_rec.saver.commit import sync_dense
 from mx_rec.saver.dense import DenseSource, check_admission, with_variables
 from mx_rec.saver.loads import StagedLoads, tables_to_load, verify_tables
+from mx_rec.saver.parts import open_parts
 from mx_rec.saver.paths import (check_free, check_save_path, is_remote, single_slashes,
                                 sparse_directory)
 from mx_rec.saver.paths import validate_read_file  # noqa: F401  scripts import it from here
@@ -285,49 +287,59 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
             FileExistsError: If the checkpoint has no directory for the tables, or for one of them.
         """
         operations = _saver_ops(self, sess, "restored")
-        if operations and save_path:
-            save_path = single_slashes(tf.compat.as_text(save_path))
-        if not operations or not save_path or not _is_checkpoint(save_path):
-            # Without tables it is TensorFlow's alone, and so is the error of a wrong path.
-            _restore_variables(stock, self, sess, save_path)
-            return
-        save_path = incremental.version_to_restore(save_path)
-        directory = directory_of(save_path)
-        with local_copy(directory) as here:
-            check_admission(converted(sess.graph, operations), here, save_path)
-            dense = DenseSource(converted(sess.graph, operations), here, save_path)
-            filled = [op for op in operations if op.table_name in dense.tables()]
-            operations = [op for op in operations if op.table_name not in dense.tables()]
-            if dense.found and not operations:
-                with dense.staged(sess, filled) as fills:
-                    if not getattr(self, _MARKED, False) or dense.has(_MARKER):
-                        _restore_variables(stock, self, sess, save_path)
-                    fills.publish()
-                dense.take_over(sess)
-                return
-            if getattr(self, _EXPLICIT, False) and getattr(self, _TABLES, None) is None \
-                    and not os.path.isdir(here):
-                logger.info("the Saver was given variables without tables and %s does not exist: "
-                            "tables are not restored.", directory)
-                _restore_variables(stock, self, sess, save_path)
-                return
-            operations = tables_to_load(operations, here)
-            if restores_tables(sess.graph, self.saver_def):
-                verify_tables(operations, here)
-                _restore_variables(stock, self, sess, save_path)
-                logger.info("restored %s from %s.", ", ".join(op.name for op in operations),
-                            directory)
-                return
-            with dense.staged(sess, filled) as fills, \
-                    StagedLoads(sess, operations, here) as loads:
-                _restore_variables(stock, self, sess, save_path)
-                epochs = loads.publish()
-                fills.publish()
-                dense.take_over(sess)
-            if here == directory:
-                incremental.note(sess, directory, epochs)
+        is_first = not has_run(sess)
+        restored = _restore(stock, self, sess, save_path, operations)
+        if not tf.executing_eagerly() and getattr(sess, "graph", None) is not None:
+            open_parts(sess, restored, is_first)
 
     return restore
+
+
+def _restore(stock: Callable[..., None], saver: Any, sess: Any, save_path: str,
+             operations: List[TableOps]) -> List[TableOps]:
+    """Restores variables and the tables of `operations`; returns those that were restored."""
+    if operations and save_path:
+        save_path = single_slashes(tf.compat.as_text(save_path))
+    if not operations or not save_path or not _is_checkpoint(save_path):
+        # Without tables it is TensorFlow's alone, and so is the error of a wrong path.
+        _restore_variables(stock, saver, sess, save_path)
+        return []
+    save_path = incremental.version_to_restore(save_path)
+    directory = directory_of(save_path)
+    with local_copy(directory) as here:
+        check_admission(converted(sess.graph, operations), here, save_path)
+        dense = DenseSource(converted(sess.graph, operations), here, save_path)
+        filled = [op for op in operations if op.table_name in dense.tables()]
+        operations = [op for op in operations if op.table_name not in dense.tables()]
+        if dense.found and not operations:
+            with dense.staged(sess, filled) as fills:
+                if not getattr(saver, _MARKED, False) or dense.has(_MARKER):
+                    _restore_variables(stock, saver, sess, save_path)
+                fills.publish()
+            dense.take_over(sess)
+            return filled
+        if getattr(saver, _EXPLICIT, False) and getattr(saver, _TABLES, None) is None \
+                and not os.path.isdir(here):
+            logger.info("the Saver was given variables without tables and %s does not exist: "
+                        "tables are not restored.", directory)
+            _restore_variables(stock, saver, sess, save_path)
+            return []
+        operations = tables_to_load(operations, here)
+        if restores_tables(sess.graph, saver.saver_def):
+            verify_tables(operations, here)
+            _restore_variables(stock, saver, sess, save_path)
+            logger.info("restored %s from %s.", ", ".join(op.name for op in operations),
+                        directory)
+            return operations + filled
+        with dense.staged(sess, filled) as fills, \
+                StagedLoads(sess, operations, here) as loads:
+            _restore_variables(stock, saver, sess, save_path)
+            epochs = loads.publish()
+            fills.publish()
+            dense.take_over(sess)
+        if here == directory:
+            incremental.note(sess, directory, epochs)
+    return operations + filled
 
 
 def _restore_variables(stock: Callable[..., None], saver: Any, sess: Any, save_path: str) -> None:

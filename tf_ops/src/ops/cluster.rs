@@ -305,7 +305,7 @@ impl DistinctSplit {
 }
 
 /// Copies `values` to the front of `room`; what is left of it.
-fn put<'a, T: Copy>(room: &'a mut [T], values: &[T]) -> Result<&'a mut [T]> {
+pub(super) fn put<'a, T: Copy>(room: &'a mut [T], values: &[T]) -> Result<&'a mut [T]> {
     let Some((front, rest)) = room.split_at_mut_checked(values.len()) else {
         return Err(Error::new(
             mx_rec_kernels::Kind::Internal,

@@ -1,5 +1,5 @@
 //! The life of the parts of tables that a parameter server holds: `MxRecPartInit`,
-//! `MxRecPartReady`, `MxRecPartStats`, `MxRecPartSave`, `MxRecPartStage`, `MxRecPartClose`,
+//! `MxRecPartReady`, `MxRecPartStats`, `MxRecPartSave`, `MxRecPartStage`, `MxRecPartDiscard`,
 //! `MxRecPartPublish`, `MxRecPartSetThreshold`, `MxRecPartEvict`.
 
 use super::admission::numbers;
@@ -200,11 +200,12 @@ part_op!(
 );
 
 part_op!(
-    /// Takes a part out of use.
-    Close,
+    /// Forgets what was read.
+    Discard,
     OpDef {
-        name: "MxRecPartClose",
-        doc: "Nobody can use the part from now on, until MxRecPartPublish or MxRecPartInit.",
+        name: "MxRecPartDiscard",
+        doc: "Forgets what MxRecPartStage has read, after a restore that failed. The part stays as \
+              it is.",
         inputs: &[CONFIG],
         outputs: &[ROWS],
         attrs: &[PART, PARTS],
@@ -213,7 +214,7 @@ part_op!(
         differentiable: false,
     },
     |context, member, part| {
-        SHARED.close(&member.name);
+        SHARED.discard(&member.name);
         context.set_scalar(0, 0_i64)
     }
 );

@@ -2,7 +2,7 @@
 //! updates them.
 
 use super::apply::{self, Hyper, Optimizer};
-use super::cluster::{list, members, natural, COUNT, PART, PARTS};
+use super::cluster::{list, members, natural, put, COUNT, PART, PARTS};
 use super::support::on;
 use crate::config::Settings;
 use crate::op_def::{Arg, Attr, OpDef};
@@ -12,7 +12,7 @@ use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
 use crate::trace;
 use mx_rec_kernels::{
-    Absent, Error, Ids, IdsOf, KeyGradients, KeysOf, Lease, Partition, Result, RowOptimizer,
+    generation, Absent, Error, Ids, IdsOf, KeyGradients, KeysOf, Kind, Lease, Partition, Result,
     RowsOf, Table,
 };
 use parking_lot::Mutex;
@@ -145,6 +145,15 @@ pub(super) const REQUEST: Arg = Arg {
     shape: "(r)",
     doc: "That of the parts, of MxRecDistinctSplit.",
 };
+const BIRTHS: Arg = Arg {
+    name: "births",
+    dtype: "int32",
+    shape: "(r)",
+    doc:
+        "As long as `request`: in the place of each count the number of the content that the part \
+          has, in the place of each key the generation of its row, 0 without one and where keys \
+          get none.",
+};
 pub(super) const SHARED_ERRORS: &str =
     "`ABORTED` if the process has not got the part: it was started again, \
                              or the chief has not initialized or restored it yet; \
@@ -173,14 +182,17 @@ impl OpKernel for Pull {
         name: "MxRecPull",
         doc: "Reads rows by key from the parts of several tables that this process holds.",
         inputs: &[CONFIGS, REQUEST],
-        outputs: &[Arg {
-            name: "rows",
-            dtype: "float",
-            shape: "(f)",
-            doc:
-                "Of the first part the rows of the first member, then those of the second, and so \
-                  on; then those of the second part. Behind them those of the next request.",
-        }],
+        outputs: &[
+            Arg {
+                name: "rows",
+                dtype: "float",
+                shape: "(f)",
+                doc: "Of the first part the rows of the first member, then those of the second, \
+                      and so on; then those of the second part. Behind them those of the next \
+                      request.",
+            },
+            BIRTHS,
+        ],
         attrs: &[
             PART,
             PARTS,
@@ -232,6 +244,8 @@ impl OpKernel for Pull {
             .map(Member::find)
             .collect::<Result<Vec<_>>>()?;
         let parts: Vec<Arc<Part>> = parts.iter().cycle().take(keys.len()).cloned().collect();
+        let tables = members.len() / self.parts.0.len().max(1);
+        let mut births = context.allocate::<i32>(&request.dims())?;
         let sizes: Vec<usize> = parts
             .iter()
             .zip(&keys)
@@ -245,8 +259,13 @@ impl OpKernel for Pull {
             outs.push(front);
             rest = behind;
         }
-        if matches!(self.create, Create::All | Create::Admitted) {
-            read_new(&parts, &keys, self.create == Create::Admitted, outs)?;
+        let generations = if matches!(self.create, Create::All | Create::Admitted) {
+            Some(read_new(
+                &parts,
+                &keys,
+                self.create == Create::Admitted,
+                outs,
+            )?)
         } else {
             let group: Vec<KeysOf<'_>> = parts
                 .iter()
@@ -261,18 +280,32 @@ impl OpKernel for Pull {
                 })
                 .collect();
             Table::find_many(pool()?, &group, outs)?;
+            None
+        };
+        let mut rest = births.values();
+        for (at, parts) in parts.chunks(tables.max(1)).enumerate() {
+            let contents: Vec<i32> = parts.iter().map(|part| part.content).collect();
+            rest = put(rest, &contents)?;
+            for at in at * tables..at * tables + parts.len() {
+                let generations = generations.as_ref().and_then(|all| all.get(at));
+                let unknown = || vec![0; keys.get(at).map_or(0, |keys| keys.len())];
+                let generations = generations.cloned().unwrap_or_else(unknown);
+                rest = put(rest, &generations)?;
+            }
         }
-        context.set(0, rows)
+        context.set(0, rows)?;
+        context.set(1, births)
     }
 }
 
-/// Reads rows; unknown keys get some first, or those of them that are admitted.
+/// Reads rows; unknown keys get some first, or those of them that are admitted. Returns the
+/// generation of each key's row.
 fn read_new(
     parts: &[Arc<Part>],
     keys: &[&[i64]],
     by_admission: bool,
     outs: Vec<&mut [f32]>,
-) -> Result<()> {
+) -> Result<Vec<Vec<i32>>> {
     let mut inverses: Vec<Vec<i32>> = keys.iter().map(|keys| vec![0; keys.len()]).collect();
     let group = parts.iter().zip(keys).zip(&mut inverses);
     // Held until the rows are read: none of them becomes that of another key meanwhile.
@@ -302,7 +335,19 @@ fn read_new(
             inverse,
         })
         .collect();
-    Table::embed_many(pool()?, &found, outs)
+    Table::embed_many(pool()?, &found, outs)?;
+    let generations = found.iter().map(|rows| {
+        let of = |&place: &i32| {
+            usize::try_from(place)
+                .ok()
+                .and_then(|at| rows.offsets.get(at))
+        };
+        let inverse = rows.inverse.iter();
+        inverse
+            .map(|place| of(place).map_or(0, |&offset| generation(offset)))
+            .collect()
+    });
+    Ok(generations.collect())
 }
 
 /// What an optimizer's push is, beyond what [`Optimizer`] says.
@@ -311,15 +356,12 @@ pub(crate) trait PushOptimizer: Optimizer {
     const PUSH: &'static OpDef;
     /// How many numbers it takes.
     const NUMBERS: usize;
-    /// Where the numbers have the powers of beta1 and beta2, and behind them the betas.
-    const POWERS: Option<usize> = None;
 }
 
 /// One step of an optimizer by key.
 pub(crate) struct Push<O> {
     optimizer: O,
     parts: Parts,
-    counter: i32,
     creates: bool,
     groups: Vec<Members>,
 }
@@ -338,7 +380,6 @@ impl<O: PushOptimizer> OpKernel for Push<O> {
         Ok(Self {
             optimizer: O::read(construction)?,
             parts: Parts::of(construction)?,
-            counter: construction.int("counter")?,
             creates: construction.int("create")? != 0,
             groups: (0..groups).map(|_| Members::default()).collect(),
         })
@@ -347,8 +388,9 @@ impl<O: PushOptimizer> OpKernel for Push<O> {
     fn compute(&self, context: &Context) -> Result<()> {
         let groups = self.groups.len();
         let (configs, requests) = (list(context, 0, groups)?, list(context, 1, groups)?);
-        let grads = context.tensor(2 * groups, 2)?;
-        let hyper = context.tensor(2 * groups + 1, 3)?;
+        let births = list(context, 2, groups)?;
+        let grads = context.tensor(3 * groups, 3)?;
+        let hyper = context.tensor(3 * groups + 1, 4)?;
         let hyper = hyper.values::<f32>()?;
         if hyper.len() != O::NUMBERS {
             return Err(Error::invalid("hyper must have the optimizer's numbers")
@@ -358,25 +400,35 @@ impl<O: PushOptimizer> OpKernel for Push<O> {
         let mut rest = grads.values::<f32>()?;
         let given = rest.len();
         let mut asked = Vec::with_capacity(groups);
-        for ((configs, request), known) in configs.iter().zip(&requests).zip(&self.groups) {
+        let inputs = configs.iter().zip(&requests).zip(&births);
+        for (((configs, request), births), known) in inputs.zip(&self.groups) {
             let members = known.of(configs.values::<u8>()?, &self.parts)?;
-            let keys = keys_of(request.values::<i64>()?, &self.parts, members.len())?;
-            asked.push((members, keys));
+            let (request, births) = (request.values::<i64>()?, births.values::<i32>()?);
+            let keys = keys_of(request, &self.parts, members.len())?;
+            let births = Born::of_each(births, &keys, members.len() / self.parts.0.len().max(1))?;
+            asked.push((members, keys, births));
         }
         let mut updates: Vec<Update<'_>> = Vec::new();
         let count = self.parts.0.len();
         for part in 0..count {
-            for (members, keys) in &asked {
+            for (members, keys, births) in &asked {
                 let tables = members.len() / count;
-                let of_part = members.iter().zip(keys).skip(part * tables).take(tables);
-                for (member, keys) in of_part {
+                let of_part = members.iter().zip(keys).zip(births);
+                for ((member, keys), born) in of_part.skip(part * tables).take(tables) {
                     let part = member.find()?;
+                    born.check(&member.name, &part)?;
                     let floats = keys.len().saturating_mul(part.table.dim());
                     let Some((own, behind)) = rest.split_at_checked(floats) else {
                         return Err(unequal(given));
                     };
                     rest = behind;
-                    let one = KeyGradients { keys, grads: own };
+                    // A key that gets its row here was read without one.
+                    let births = born.generations.filter(|_| !self.creates);
+                    let one = KeyGradients {
+                        keys,
+                        grads: own,
+                        births,
+                    };
                     match updates
                         .iter_mut()
                         .find(|update| Arc::ptr_eq(&update.part, &part))
@@ -393,21 +445,16 @@ impl<O: PushOptimizer> OpKernel for Push<O> {
         if !rest.is_empty() {
             return Err(unequal(given));
         }
-        // Numbers that are out of their ranges are refused before any step is counted.
-        drop(self.optimizer.step(&Hyper::Values(hyper))?);
+        let optimizer = self.optimizer.step(&Hyper::Values(hyper))?;
         // Held until the rows are updated: none of them becomes that of another key meanwhile.
         let _leases = if self.creates {
             make_rows(&updates)?
         } else {
             Vec::new()
         };
-        let steps = updates
-            .iter()
-            .map(|update| on(&update.part.table, || self.step(&update.part, hyper)))
-            .collect::<Result<Vec<_>>>()?;
-        let updates = updates.iter().zip(&steps);
         let pushes: Vec<mx_rec_kernels::Push<'_>> = updates
-            .map(|(update, optimizer)| mx_rec_kernels::Push {
+            .iter()
+            .map(|update| mx_rec_kernels::Push {
                 table: &update.part.table,
                 grads: update.grads.clone(),
                 optimizer: optimizer.as_ref(),
@@ -418,20 +465,65 @@ impl<O: PushOptimizer> OpKernel for Push<O> {
     }
 }
 
-impl<O: PushOptimizer> Push<O> {
-    /// The optimizer for the next step of a part.
-    fn step(&self, part: &Part, hyper: &[f32]) -> Result<Box<dyn RowOptimizer>> {
-        let mut numbers = hyper.to_vec();
-        if let Some(powers) = O::POWERS.filter(|_| self.counter >= 0) {
-            if let Some([power1, power2, beta1, beta2]) = numbers
-                .get_mut(powers..powers + 4)
-                .and_then(|four| <&mut [f32; 4]>::try_from(four).ok())
-            {
-                let found = part.step(self.counter, (*power1, *power2), (*beta1, *beta2));
-                (*power1, *power2) = found;
+/// What the pull that a gradient is of has seen of a table's part.
+struct Born<'a> {
+    /// The number of the part's content; none if it is not known.
+    content: Option<i32>,
+    /// The generations of the keys' rows.
+    generations: Option<&'a [i32]>,
+}
+
+impl<'a> Born<'a> {
+    /// That of each of `keys`, which are those of `tables` tables in the first part, then those in
+    /// the second, and so on.
+    fn of_each(births: &'a [i32], keys: &[&[i64]], tables: usize) -> Result<Vec<Born<'a>>> {
+        let length = keys.iter().map(|keys| keys.len() + 1).sum::<usize>();
+        if births.is_empty() {
+            return Ok(keys.iter().map(|_| Born::UNKNOWN).collect());
+        }
+        let refused = || {
+            Error::invalid("births must be as long as its request, or empty")
+                .with("births", births.len())
+                .with("request", length)
+        };
+        let mut rest = births;
+        let mut found = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(tables.max(1)) {
+            let (contents, behind) = rest.split_at_checked(keys.len()).ok_or_else(refused)?;
+            rest = behind;
+            for (keys, &content) in keys.iter().zip(contents) {
+                let (own, behind) = rest.split_at_checked(keys.len()).ok_or_else(refused)?;
+                rest = behind;
+                found.push(Born {
+                    content: Some(content),
+                    generations: Some(own),
+                });
             }
         }
-        self.optimizer.step(&Hyper::Values(&numbers))
+        match rest.is_empty() {
+            true => Ok(found),
+            false => Err(refused()),
+        }
+    }
+
+    const UNKNOWN: Born<'static> = Born {
+        content: None,
+        generations: None,
+    };
+
+    /// Refuses a part that has another content than the one that was read.
+    fn check(&self, name: &Name, part: &Part) -> Result<()> {
+        match self.content.filter(|&content| content != part.content) {
+            None => Ok(()),
+            Some(_) => Err(Error::new(
+                Kind::Aborted,
+                "the table was replaced (restored or cleared) after this step looked its keys up; \
+                 nothing was changed, and the step can be run again",
+            )
+            .with("table", &name.table)
+            .with("part", name.part.part())
+            .with("parts", name.part.parts())),
+        }
     }
 }
 
@@ -468,6 +560,13 @@ const REQUESTS: Arg = Arg {
     shape: "N times (r)",
     doc: "Those of the parts, of MxRecDistinctSplit.",
 };
+const PUSH_BIRTHS: Arg = Arg {
+    name: "births",
+    dtype: "N * int32",
+    shape: "N times (r) or (0)",
+    doc: "For each request what MxRecPull gave beside its rows; without numbers where gradients \
+          are not those of a pull: these reach the rows that their keys have now.",
+};
 const GRADS: Arg = Arg {
     name: "grads",
     dtype: "float",
@@ -478,8 +577,8 @@ const GRADS: Arg = Arg {
 };
 const PUSH_ERRORS: &str =
     "`ABORTED` if the process has not got the part: it was started again, or the chief has not \
-     initialized or restored it yet; `INVALID_ARGUMENT` for another configuration than the one it \
-     was made with; with `create`, `RESOURCE_EXHAUSTED` if new rows would exceed the part's \
+     initialized or restored it yet, or if the part was restored since the pull; \
+     `INVALID_ARGUMENT` for another configuration than the one it was made with; with `create`, `RESOURCE_EXHAUSTED` if new rows would exceed the part's \
      capacity: then no row of any table has changed.";
 const UPDATED: Arg = Arg {
     name: "updated",
@@ -490,12 +589,6 @@ const UPDATED: Arg = Arg {
 const GROUPS: Attr = Attr {
     spec: "N: int >= 1",
     doc: "Requests.",
-};
-const COUNTER: Attr = Attr {
-    spec: "counter: int",
-    doc:
-        "The number of the optimizer in its graph: each has its own count of steps in a part. -1: \
-          steps are not counted, and the optimizer's numbers hold as they are.",
 };
 const CREATE: Attr = Attr {
     spec: "create: int = 0",
@@ -509,7 +602,6 @@ macro_rules! push {
         $name:literal,
         $numbers:literal,
         $order:literal,
-        $powers:expr,
         [$($attr:expr),*]
     ) => {
         impl PushOptimizer for $optimizer {
@@ -518,13 +610,16 @@ macro_rules! push {
                 doc: concat!(
                     "MxRecApply", $name, " by key in the parts of several tables that this process \
                                           holds. Gradients of one key are summed in the order of \
-                                          the requests. Pushes of several \
+                                          the requests. A gradient reaches the row that was \
+                                          pulled: where the key has lost it meanwhile, or was \
+                                          given none, the gradient is dropped. Pushes of several \
                                           workers wait for each other for as long as one of them \
                                           updates the same part of a table."
                 ),
                 inputs: &[
                     PUSH_CONFIGS,
                     REQUESTS,
+                    PUSH_BIRTHS,
                     GRADS,
                     Arg {
                         name: "hyper",
@@ -534,44 +629,33 @@ macro_rules! push {
                     },
                 ],
                 outputs: &[UPDATED],
-                attrs: &[GROUPS, PART, PARTS, COUNTER, COUNT, CREATE, $($attr),*],
+                attrs: &[GROUPS, PART, PARTS, COUNT, CREATE, $($attr),*],
                 errors: PUSH_ERRORS,
                 stateful: true,
                 differentiable: false,
             };
             const NUMBERS: usize = $numbers;
-            const POWERS: Option<usize> = $powers;
         }
     };
 }
 
-push!(apply::Sgd, "Sgd", 2, "lr, weight_decay", None, []);
+push!(apply::Sgd, "Sgd", 2, "lr, weight_decay", []);
 push!(
     apply::Momentum,
     "Momentum",
     2,
     "lr, momentum",
-    None,
     [Attr {
         spec: "nesterov: int = 0",
         doc: "1: Nesterov's form."
     }]
 );
-push!(
-    apply::Adagrad,
-    "Adagrad",
-    2,
-    "lr, initial_accumulator",
-    None,
-    []
-);
+push!(apply::Adagrad, "Adagrad", 2, "lr, initial_accumulator", []);
 push!(
     apply::LazyAdam,
     "LazyAdam",
     6,
-    "lr, beta1_power, beta2_power, beta1, beta2, epsilon; each part counts its own steps, and \
-     takes the two powers at the first step after it was initialized or restored only",
-    Some(1),
+    "lr, beta1_power, beta2_power, beta1, beta2, epsilon",
     []
 );
 push!(
@@ -579,6 +663,5 @@ push!(
     "Ftrl",
     6,
     "lr, lr_power, initial_accumulator, l1, l2, l2_shrinkage",
-    None,
     []
 );

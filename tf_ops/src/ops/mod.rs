@@ -130,7 +130,7 @@ macro_rules! for_each_op {
             cluster_parts::PartStats,
             cluster_parts::SavePart,
             cluster_parts::StagePart,
-            cluster_parts::Close,
+            cluster_parts::Discard,
             cluster_parts::Publish,
             cluster_admission::PartObserve,
             cluster_parts::PartSetThreshold,

@@ -219,7 +219,6 @@ fn a_restore_beside_an_op_gives_it_the_old_table_or_the_new_one_or_a_retry() {
         |world| {
             world.shared.renew(name(), Number(1), world.table());
             world.shared.stage(name(), Number(1), world.table());
-            world.shared.close(&name());
             assert!(world.shared.publish(&name()).is_ok());
         },
         |world| match world.shared.find(&name(), &Number(1)) {
@@ -238,9 +237,9 @@ fn an_initialization_beside_a_restore_leaves_one_table() {
     model(
         |world| {
             world.shared.stage(name(), Number(1), world.table());
-            world.shared.close(&name());
             // The other may have dropped what was staged.
             let _ = world.shared.publish(&name());
+            world.shared.discard(&name());
         },
         |world| world.shared.renew(name(), Number(1), world.table()),
         |world| world.expect(usize::from(world.shared.is_open(&name(), &Number(1))), 0),

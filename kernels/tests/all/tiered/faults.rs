@@ -349,6 +349,7 @@ fn a_push_whose_rows_cannot_be_read_changes_no_table() {
     let pushes = tables.each_ref().map(|table| Push {
         table,
         grads: vec![KeyGradients {
+            births: None,
             keys: &keys,
             grads: &grads,
         }],

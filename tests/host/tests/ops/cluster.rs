@@ -57,11 +57,13 @@ impl<'g> Parts<'g> {
         [0, 1].map(|part| self.node(op, part).finish().expect(op))
     }
 
-    fn pull(&self, request: Output<'g>, part: i64, create: i64) -> Output<'g> {
+    /// The rows of a request, and their births.
+    fn pull(&self, request: Output<'g>, part: i64, create: i64) -> [Output<'g>; 2] {
         let node = self.graph.node("MxRecPull").input(self.configs);
         let node = node.input(request).int("part", part);
         let node = node.int("parts", PARTS).int("create", create);
-        node.finish().expect("MxRecPull").output(0)
+        let pull = node.finish().expect("MxRecPull");
+        [0, 1].map(|at| pull.output(at))
     }
 }
 
@@ -94,12 +96,12 @@ fn split<'g>(graph: &'g Graph, ids: Output<'g>) -> Split<'g> {
 #[test]
 #[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
 fn every_optimizer_does_in_parts_what_it_does_in_one_table() {
-    // Either the pull makes rows and steps are counted, or the push makes them by its numbers.
+    // Either the pull makes rows, or the push makes them.
     let all = OPTIMIZERS
         .iter()
         .flat_map(|one| [(one, false), (one, true)]);
     for (number, (optimizer, creates)) in all.enumerate() {
-        let (create, counter) = if creates { (3, -1) } else { (1, 0) };
+        let create = if creates { 3 } else { 1 };
         let graph = Graph::new();
         let parts = Parts::new(&graph, &format!("parts_{number}"));
         let whole = Table::new(&graph, "whole", json!({}));
@@ -115,7 +117,8 @@ fn every_optimizer_does_in_parts_what_it_does_in_one_table() {
         let node = whole.node(&by_ids).input(ids).input(grad);
         let reference = crate::update::step(node, optimizer, &scalars);
         let found = split(&graph, ids);
-        let rows = [0, 1].map(|part| parts.pull(found.requests[part as usize], part, create));
+        let pulls = [0, 1].map(|part| parts.pull(found.requests[part as usize], part, create));
+        let rows = pulls.map(|[rows, _]| rows);
         let axis = graph.constant(&Tensor::scalar(0_i32));
         let joined = graph.node("ConcatV2").inputs(&rows).input(axis).finish();
         let stitch = graph.node("MxRecStitch").inputs(&[parts.variable]);
@@ -130,9 +133,10 @@ fn every_optimizer_does_in_parts_what_it_does_in_one_table() {
             let packed = packed.inputs(&[found.counts]).int("part", part);
             let packed = packed.finish().expect("gradients").output(0);
             let push = graph.node(push_of(optimizer)).inputs(&[parts.configs]);
-            let push = push.inputs(&[found.requests[part as usize]]).input(packed);
+            let push = push.inputs(&[found.requests[part as usize]]);
+            let push = push.inputs(&[pulls[part as usize][1]]).input(packed);
             let push = push.input(hyper).int("part", part).int("parts", PARTS);
-            let push = push.int("counter", counter).after(embedding.node());
+            let push = push.after(embedding.node());
             let push = push.int("create", i64::from(creates));
             crate::update::step(push, optimizer, &[])
         });
@@ -140,7 +144,6 @@ fn every_optimizer_does_in_parts_what_it_does_in_one_table() {
         let session = Session::new(&graph).expect("a session");
         session.run(&[], &[], &init).expect("two parts");
         let mut random = Random(number as u64);
-        let first = (optimizer.arguments)(1);
         for step in 1..=6 {
             let batch: Vec<i64> = (0..40).map(|_| random.below(50) as i64 - 1).collect();
             let slopes: Vec<f32> = (0..40 * DIM).map(|_| random.gradient()).collect();
@@ -148,17 +151,8 @@ fn every_optimizer_does_in_parts_what_it_does_in_one_table() {
                 Tensor::vector(&batch),
                 Tensor::new(&[40, DIM as i64], &slopes),
             );
-            // A part counts its own steps: it takes the powers of the first one alone.
-            let mut now = (optimizer.arguments)(step);
-            if optimizer.op == "MxRecApplyLazyAdam" {
-                let power = |beta: f32| (1..step).fold(beta, |power, _| power * beta);
-                (now[1], now[2]) = (power(now[3]), power(now[4]));
-            }
-            let numbers = match optimizer.op {
-                "MxRecApplyLazyAdam" if step > 1 && !creates => first.clone(),
-                _ => now.clone(),
-            };
-            let numbers = Tensor::vector(&numbers);
+            let now = (optimizer.arguments)(step);
+            let numbers = Tensor::vector(&now);
             let values: Vec<Tensor> = now.into_iter().map(Tensor::scalar).collect();
             let mut feeds = vec![(ids, &batch), (grad, &slopes), (hyper, &numbers)];
             feeds.extend(scalars.iter().copied().zip(&values));
@@ -167,7 +161,7 @@ fn every_optimizer_does_in_parts_what_it_does_in_one_table() {
             let updated: i64 = results[2].value::<i64>() + results[3].value::<i64>();
             assert_eq!(updated, results[1].value::<i64>(), "{}", optimizer.op);
             // What evaluation reads from the parts is what the table has.
-            let find = [0, 1].map(|part| parts.pull(found.requests[part as usize], part, 0));
+            let find = [0, 1].map(|part| parts.pull(found.requests[part as usize], part, 0)[0]);
             let read = session.run(&feeds[..1], &[find[0], find[1], found.keys], &[]);
             let read = read.expect("rows");
             let of_whole: BTreeMap<i64, Vec<f32>> = whole.rows(&session).into_iter().collect();
@@ -193,10 +187,10 @@ fn a_part_is_there_when_it_was_initialized_or_published_and_only_then() {
     let parts = Parts::new(&graph, "life");
     let ids = graph.constant(&Tensor::vector(&[1_i64, 2, 3, 4, 5, 6, 7, 8]));
     let found = split(&graph, ids);
-    let pulls = [0, 1].map(|part| parts.pull(found.requests[part as usize], part, 1));
+    let pulls = [0, 1].map(|part| parts.pull(found.requests[part as usize], part, 1)[0]);
     let ready = parts.each("MxRecPartReady").map(|node| node.output(0));
     let stats = parts.each("MxRecPartStats").map(|node| node.output(0));
-    let (init, close) = (parts.each("MxRecPartInit"), parts.each("MxRecPartClose"));
+    let (init, discard) = (parts.each("MxRecPartInit"), parts.each("MxRecPartDiscard"));
     let publish = parts.each("MxRecPartPublish");
     let path = graph.placeholder::<u8>(&Some(vec![-1]));
     let with_path = |op: &str| {
@@ -251,9 +245,10 @@ fn a_part_is_there_when_it_was_initialized_or_published_and_only_then() {
     let staged = session.run(&[(path, &table)], &stage, &[]).expect("rows");
     assert_eq!(staged[0].value::<i64>() + staged[1].value::<i64>(), 8);
     assert_eq!((is_ready(), rows()), ([1, 1], 0));
-    session.run(&[], &[], &close).expect("closed");
-    assert_eq!(is_ready(), [0, 0]);
-    refused(&pulls[..1], Code::TF_ABORTED);
+    session.run(&[], &[], &discard).expect("forgotten");
+    refused(&[publish[0].output(0)], Code::TF_ABORTED);
+    session.run(&[(path, &table)], &stage, &[]).expect("rows");
+    assert_eq!((is_ready(), rows()), ([1, 1], 0));
     session.run(&[], &[], &publish).expect("published");
     assert_eq!((is_ready(), rows()), ([1, 1], 8));
     let _ = std::fs::remove_dir_all(&root);
