@@ -84,6 +84,71 @@ def test_rows_of_a_value_that_was_read_later_are_read_later(v1, graph, use_resou
         np.testing.assert_array_equal(sess.run(after, {ids: [1, 2]}), np.full([2, cases.DIM], 0.5))
 
 
+def orders(kind, use_resource, tables):
+    """Rows that are looked up after an update of the same run, by ids that were made before; with tables or without."""
+    tf = support.tf()
+    v1 = tf.compat.v1
+    with tf.Graph().as_default() as graph:
+        w = variable(v1, use_resource, v1.truncated_normal_initializer(seed=3))
+        v1.set_random_seed(1)
+        ids = v1.placeholder(tf.int64, [None, 2])
+        bounded = tf.math.floormod(ids, cases.ROWS)
+        optimizer = v1.train.AdagradOptimizer(0.5)
+        first = optimizer.minimize(tf.reduce_sum(tf.square(tf.nn.embedding_lookup(w, bounded))))
+        with tf.control_dependencies([first]):
+            if kind == "modulo":
+                # The constant of the modulo waits, and neither the modulo nor the gather.
+                again = tf.math.floormod(ids, cases.ROWS)
+            else:
+                again = bounded
+            after = tf.nn.embedding_lookup(w, again) if kind != "read" else tf.gather(tf.identity(w.read_value()), again)
+        if kind == "two train ops":
+            after = optimizer.minimize(tf.reduce_sum(tf.pow(after, 3.0)))
+        evaluated = tf.nn.embedding_lookup(w, bounded)
+        init = v1.global_variables_initializer()
+        if tables:
+            assert convert(graph).lookups
+        with support.new_session() as sess:
+            sess.run(init)
+            set_start(sess, w)
+            found = []
+            for step in range(4):
+                feed = {ids: [[1, 2], [step, 2]]}
+                result = sess.run(after, feed)
+                found.append([] if result is None else result.tolist())
+                found.append(sess.run(evaluated, feed).tolist())
+            return np.array(found[1::2]), [np.array(one) for one in found[0::2]]
+
+
+def set_start(sess, w):
+    cases.set_variable(sess, w, cases.start(w.shape.as_list()))
+
+
+@both
+@pytest.mark.parametrize("kind", ["lookup", "modulo", "read", "two train ops"])
+def test_rows_are_looked_up_after_the_update_that_their_block_waits_for(v1, graph, use_resource, kind):
+    """TensorFlow hangs the control edge of a block on the constants that the gather reads, if its ids were made
+    outside of it: the lookup read rows of before the update."""
+    stock, tables = orders(kind, use_resource, False), orders(kind, use_resource, True)
+    for expected, found in zip([stock[0]] + stock[1], [tables[0]] + tables[1]):
+        np.testing.assert_allclose(found, expected, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
+
+
+@pytest.fixture
+def unlimited(mx, graph):
+    from mx_rec.util.stock_tables import StockTables
+
+    mx(stock_tables=StockTables(names=".*", least_rows=1, unlimited_ids=True))
+
+
+@both
+def test_ids_without_limits_wait_for_what_their_limit_waited_for(unlimited, use_resource):
+    stock, tables = orders("modulo", use_resource, False), orders("modulo", use_resource, True)
+    for expected, found in zip(stock[1], tables[1]):
+        # Each row, the one that the same run has updated included.
+        np.testing.assert_allclose(found, expected, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
+
+
 @both
 def test_an_initializer_that_runs_again_starts_again(v1, graph, use_resource):
     tf = support.tf()

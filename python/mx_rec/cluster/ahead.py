@@ -2,8 +2,8 @@
 
 A step k gets from the pipeline its own request and that of step k + 1. It pulls the rows of the
 latter beside its own work and holds them, with their births, in a variable of the worker, under the
-tag of their batch; it takes its own rows from there. Where they are not there, in the first step or after a run
-that read no row, it pulls them too.
+tag of their batch; it takes its own rows from there. Where they are not there, in the first step or
+after a run that read no row, it pulls them too.
 
     pipeline --request k, request k + 1, tag k--> step k
     held rows, if their tag is tag k  \\

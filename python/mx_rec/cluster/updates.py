@@ -264,4 +264,3 @@ def readers(updates: Sequence[tf.Operation], device: str) -> List[tf.Operation]:
     found = [op.inputs[-1].op if op.type.startswith(_PUSHES) and task(op.device) != task(device)
              else op for op in updates]
     return list(OrderedDict.fromkeys(found))
-

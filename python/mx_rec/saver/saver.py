@@ -35,6 +35,8 @@ _TABLES = "_mx_rec_tables"
 _MARKED = "_mx_rec_marked"
 _MARKER = "mx_rec_tables"
 _EXPLICIT = "_mx_rec_explicit"
+# The names of a Saver's variables, None where it has all of a graph.
+_VARIABLES = "_mx_rec_variables"
 
 
 class Saver:
@@ -132,6 +134,7 @@ def patched_init(stock: Callable[..., None]) -> Callable[..., None]:
     """Makes tf.train.Saver.__init__, which takes tables out of var_list."""
 
     def __init__(self: Any, var_list: Any = None, *args: Any, **kwargs: Any) -> None:
+        setattr(self, _VARIABLES, _names_of(var_list))
         dense, tables = _split(var_list)
         setattr(self, _TABLES, tables)
         setattr(self, _EXPLICIT, var_list is not None)
@@ -365,15 +368,49 @@ def _split(var_list: Any) -> Any:
     """Splits var_list into (list without tables, op names of tables or None)."""
     if var_list is None:
         return None, None
+    # A table has the slots of its variable in it.
+    became = {} if tf.executing_eagerly() else {
+        name: one.table.variable.op.name
+        for one in converted(tf.compat.v1.get_default_graph())
+        for name in [one.plan.name] + [slot.variable for slot in one.plan.slots]}
+
+    def table_of(variable: Any) -> Optional[str]:
+        if is_table_variable(variable):
+            return str(variable.op.name)
+        return became.get(variable.op.name) if isinstance(variable, tf.Variable) and became \
+            else None
+
     if isinstance(var_list, dict):
-        tables = [var.op.name for var in var_list.values() if is_table_variable(var)]
-        dense = {key: var for key, var in var_list.items()
-                 if not is_table_variable(var)}  # type: Any
+        values = list(var_list.values())
+        dense = {key: var for key, var in var_list.items() if table_of(var) is None}  # type: Any
     else:
-        var_list = list(var_list)
-        tables = [var.op.name for var in var_list if is_table_variable(var)]
-        dense = [var for var in var_list if not is_table_variable(var)]
+        values = list(var_list)
+        dense = [var for var in values if table_of(var) is None]
+    tables = [table for table in map(table_of, values) if table is not None]
     return dense, (tables or None)
+
+
+def _names_of(var_list: Any) -> Optional[Set[str]]:
+    """Returns the names of the variables of a Saver; None if it has all of the default graph.
+
+    Variables that became tables are in no collection any more: a list of all others that are in
+    the collection of global variables is one of all.
+    """
+    if var_list is None or tf.executing_eagerly():
+        return None
+    names = set()  # type: Set[str]
+    for one in var_list.values() if isinstance(var_list, dict) else var_list:
+        # A variable in parts is a list of them.
+        for variable in one if isinstance(one, (list, tuple)) or hasattr(one, "_get_variable_list") \
+                else [one]:
+            if hasattr(variable, "op"):
+                names.add(variable.op.name)
+    graph = tf.compat.v1.get_default_graph()
+    if converted(graph) and names.issuperset(
+            variable.op.name for variable in graph.get_collection("variables")
+            if hasattr(variable, "op")):
+        return None
+    return names
 
 
 def _saver_ops(saver: Any, sess: Any, use: str) -> List[TableOps]:
@@ -386,6 +423,11 @@ def _saver_ops(saver: Any, sess: Any, use: str) -> List[TableOps]:
     if graph is None or tf.executing_eagerly():
         return []
     operations = distinct(table_ops(graph, getattr(saver, _TABLES, None)), use)
+    names = getattr(saver, _VARIABLES, None)
+    if names is not None:
+        of_others = {one.table.variable.op.name for one in converted(graph)}.difference(
+            one.table.variable.op.name for one in converted(graph) if one.plan.name in names)
+        operations = [op for op in operations if op.table.name not in of_others]
     if operations:
         remember_session(sess)
     return operations

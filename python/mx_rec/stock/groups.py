@@ -15,7 +15,7 @@ from mx_rec.stock import updates as forms
 from mx_rec.stock.fused import Piece
 from mx_rec.stock.rows import Rows, apply_op
 from mx_rec.stock.wiring import (depends, in_place_of, replace_output, replace_waiting,
-                                 sources, waits_between, waits_of_copy)
+                                 sources, waits_between, waits_of_gather)
 
 
 class _Lookup:
@@ -41,7 +41,7 @@ class _Lookup:
         if piece.bags is None:
             self.op = rows.op(piece.gather)
             self.inputs = [self.op.inputs[1]]
-            self.waits = waits_of_copy(self.op.inputs[0]) + list(self.op.control_inputs)
+            self.waits = waits_of_gather(self.op) + list(self.op.control_inputs)
             return
         self.op = rows.op(piece.bags.result)
         self.inputs = [rows.tensor(one) for one in piece.bags.sparse]

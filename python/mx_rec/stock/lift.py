@@ -8,7 +8,7 @@ from tensorflow.core.framework import attr_value_pb2
 from mx_rec.stock.id_limits import (ASSERTION, BUCKETS, COPIED, CROSS, DEFAULT, ID_END, IdPaths,
                                     Limit, Reader)
 from mx_rec.stock.nodes import Nodes
-from mx_rec.stock.wiring import in_place_of
+from mx_rec.stock.wiring import in_place_of, waits_between
 
 
 def lift(graph: tf.Graph, nodes: Nodes, readers: Iterable[Reader],
@@ -58,11 +58,12 @@ class _Lift:
         if limit.kind == DEFAULT:
             # where(ids < 0 or ids >= size, default, ids) without its second half.
             negative = op.inputs[0].op.inputs[0]
-            return _copy(op, [negative] + list(op.inputs[1:]), {})
+            return _copy(op, [negative] + list(op.inputs[1:]), {},
+                         waits=waits_between([op.inputs[0]], [negative]))
         if limit.kind == ASSERTION:
             return _copy(op, list(op.inputs), {}, limit.gone)
         # Negative ids come out as ids that are not, and no two become one.
-        with in_place_of(op, scope=op.name + "/unlimited"):
+        with in_place_of(op, waits_between(op.inputs[1:], ()), scope=op.name + "/unlimited"):
             end = tf.constant(op.inputs[0].dtype.max, op.inputs[0].dtype, name="end")
         return _copy(op, [op.inputs[0], end], {})
 
@@ -96,19 +97,20 @@ class _Lift:
 
 
 def _copy(op: tf.Operation, inputs: List[tf.Tensor], attributes: Dict[str, Any],
-          gone: Optional[Iterable[str]] = None) -> tf.Operation:
-    """Makes a second op like one, which waits for the same."""
+          gone: Optional[Iterable[str]] = None,
+          waits: Iterable[tf.Operation] = ()) -> tf.Operation:
+    """Makes a second op like one, which waits for the same, but for `gone`, and for `waits`."""
     attrs = {name: value for name, value in op.node_def.attr.items()
              if not name.startswith("_") or name == "_class"}
     attrs.update(attributes)
     graph = op.graph
     with graph.as_default(), graph.control_dependencies(None):
-        waits = [wait for wait in op.control_inputs if wait.name not in set(gone or ())]
-        with graph.control_dependencies(waits), graph.device(op.device):
+        before = [wait for wait in op.control_inputs if wait.name not in set(gone or ())]
+        with graph.control_dependencies(before + list(waits)), graph.device(op.device):
             made = graph.create_op(op.type, inputs, [output.dtype for output in op.outputs],
                                    attrs=attrs, name=op.name + "/unlimited/")
-    for before, after in zip(op.outputs, made.outputs):
-        after.set_shape(before.shape)
+    for old, new in zip(op.outputs, made.outputs):
+        new.set_shape(old.shape)
     return made
 
 

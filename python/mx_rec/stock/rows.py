@@ -14,7 +14,8 @@ from mx_rec.stock.admission import RowRules, admit, admitted, count_before, occu
 from mx_rec.stock.analysis import StockVariable
 from mx_rec.stock.fused import SHAPES
 from mx_rec.stock.nodes import Output
-from mx_rec.stock.wiring import in_place_of, replace_output, replace_waiting, waits_of_copy
+from mx_rec.stock.wiring import (in_place_of, replace_output, replace_waiting, waits_of_copy,
+                                 waits_of_gather)
 
 _SUMS = "SparseSegment"
 
@@ -65,7 +66,7 @@ class Rows:
             op: The gather.
             trains: Whether it makes rows.
         """
-        with in_place_of(op, waits_of_copy(op.inputs[0]), device=self.device):
+        with in_place_of(op, waits_of_gather(op), device=self.device):
             ids = self.checked_ids(op.inputs[1])
             if trains:
                 offsets, inverse = self.make_rows(ids, self.occurrences(op.inputs[1]), [op])
@@ -145,7 +146,7 @@ class Rows:
         Of a table by ids without limits, which summaries alone read, it gives rows that are there,
         and new ones where the variable has more.
         """
-        with in_place_of(op, device=self.device):
+        with in_place_of(op, waits_of_copy(op.inputs[0]), device=self.device):
             keys = tf.range(tf.constant(self.plan.shape[0], tf.int64)) + self.plan.first
             if self.plan.ids.is_lifted:
                 there = library().mx_rec_export(self.table.handle, name="keys")[0]

@@ -127,6 +127,16 @@ def waits_of_copy(tensor: tf.Tensor) -> List[tf.Operation]:
     return found
 
 
+def waits_of_gather(op: tf.Operation) -> List[tf.Operation]:
+    """Returns what a gather waits for by its inputs other than the ids, which are dropped with it.
+
+    Args:
+        op: A Gather, GatherV2 or ResourceGather. Inside of `tf.control_dependencies` TensorFlow
+            lets the constant of its axis wait in its place.
+    """
+    return waits_of_copy(op.inputs[0]) + waits_between(op.inputs[2:], ())
+
+
 def waits_between(last: Iterable[tf.Tensor], first: Iterable[tf.Tensor]) -> List[tf.Operation]:
     """Returns what ops of a chain wait for: an op in the place of all of them has to wait for it.
 
