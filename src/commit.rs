@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 
 /// Is told of a step on the disk before it is taken; returns 0, or the number of an error of the
 /// system, which the step then ends with. Null is allowed.
@@ -24,8 +25,8 @@ type Before = Option<
     ) -> c_int,
 >;
 
-/// The commits that are not finished.
-static COMMITS: Mutex<BTreeMap<u64, Commit>> = Mutex::new(BTreeMap::new());
+/// The commits that are not finished, each with the thread that began it.
+static COMMITS: Mutex<BTreeMap<u64, (ThreadId, Commit)>> = Mutex::new(BTreeMap::new());
 
 /// Makes ready for a save; include/mx_rec.h has the JSON.
 ///
@@ -45,6 +46,7 @@ pub(crate) unsafe extern "C" fn mx_rec_commit_clean(
     // SAFETY: the caller says so of all.
     unsafe {
         answer(before, context, result, result_size, |steps| {
+            abandon();
             commit::clean(as_path(directory, directory_size), steps).map(Value::from)
         })
     }
@@ -93,7 +95,7 @@ pub(crate) unsafe extern "C" fn mx_rec_commit_place(
         answer(before, context, result, result_size, |steps| {
             let content = object(bytes(content, content_size))?;
             let mut taken = take(commit)?;
-            let placed = taken.put_in_place(&content, steps);
+            let placed = taken.1.put_in_place(&content, steps);
             commits().insert(commit, taken);
             placed.map(|()| Value::Null)
         })
@@ -115,8 +117,7 @@ pub(crate) unsafe extern "C" fn mx_rec_commit_finish(
     // SAFETY: the caller says so of all.
     unsafe {
         answer(before, context, result, result_size, |steps| {
-            take(commit)?.finish(steps);
-            Ok(Value::Null)
+            take(commit)?.1.finish(steps).map(|()| Value::Null)
         })
     }
 }
@@ -137,7 +138,7 @@ pub(crate) unsafe extern "C" fn mx_rec_commit_undo(
     unsafe {
         answer(before, context, result, result_size, |steps| {
             let taken = take(commit)?;
-            let undone = taken.undo(steps);
+            let undone = taken.1.undo(steps);
             if undone.is_err() {
                 commits().insert(commit, taken);
             }
@@ -162,6 +163,7 @@ pub(crate) unsafe extern "C" fn mx_rec_commit_recover(
     // SAFETY: the caller says so of all.
     unsafe {
         answer(before, context, result, result_size, |steps| {
+            abandon();
             commit::recover(as_path(directory, directory_size), steps).map(|()| Value::Null)
         })
     }
@@ -318,19 +320,27 @@ fn told(refused: Refused) -> Value {
     }
 }
 
-fn commits() -> MutexGuard<'static, BTreeMap<u64, Commit>> {
+/// Forgets the commits that this thread has begun and not ended. A thread saves one checkpoint after
+/// the other: an exception, such as that of Ctrl-C, has ended these. What they left is then treated
+/// as that of a process that was killed.
+fn abandon() {
+    let thread = std::thread::current().id();
+    commits().retain(|_, (owner, _)| *owner != thread);
+}
+
+fn commits() -> MutexGuard<'static, BTreeMap<u64, (ThreadId, Commit)>> {
     COMMITS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn keep(commit: Commit) -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let number = NEXT.fetch_add(1, Relaxed);
-    commits().insert(number, commit);
+    commits().insert(number, (std::thread::current().id(), commit));
     number
 }
 
 /// The commit of this number; whoever takes it has it alone.
-fn take(number: u64) -> Result<Commit, Error> {
+fn take(number: u64) -> Result<(ThreadId, Commit), Error> {
     let taken = commits().remove(&number);
     taken.ok_or_else(|| Error::invalid("no commit of this number waits").with("commit", number))
 }

@@ -1,6 +1,8 @@
 """The tables of a checkpoint come into place all at once, and what dead processes left goes at the next save."""
 
+import concurrent.futures
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -27,6 +29,13 @@ def stage(directory, text, tables=("t",)):
         with open(os.path.join(staging.path, table, "content"), "w") as file:
             file.write(text)
     return staging
+
+
+def place_tables(directory, text, dense=True):
+    """A save of tables that ends."""
+    staging = stage(directory, text)
+    staging.commit([], dense)
+    staging.finish()
 
 
 def content(directory):
@@ -77,7 +86,7 @@ def test_leftovers_of_dead_processes_go_and_others_stay(place):
         with open(os.path.join(place, name, "manifest.json"), "w") as file:
             json.dump({"format_version": 2, "tables": [], "dense": dense, "process": dead}, file)
     open(place + "/m-5.index", "w").close()
-    stage(place + "/sparse-m-6", "x").commit([], True)
+    place_tables(place + "/sparse-m-6", "x")
     assert sorted(os.listdir(place)) == sorted(
         [".sparse-m-2.saving-%d-0" % alive, ".sparse-other-1.saving-%d-0" % dead, "m-5.index", "sparse-m-4", "sparse-m-5",
          "sparse-m-6"])
@@ -137,7 +146,7 @@ def test_a_save_over_the_same_step_that_is_cut_off_anywhere_leaves_one_of_both_w
         for name in os.listdir(place):
             path = os.path.join(place, name)
             shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
-        stage(place + "/sparse-m-1", "old").commit([], True)
+        place_tables(place + "/sparse-m-1", "old")
         dense(place, "old")
         cut_off = save_over(place, stop, refused)
         commit.recover(place + "/sparse-m-1")
@@ -147,7 +156,7 @@ def test_a_save_over_the_same_step_that_is_cut_off_anywhere_leaves_one_of_both_w
                 found.append(file.read())
         assert found in (["old"] * 3, ["new"] * 3), (stop, found)
         seen.add(found[0])
-        stage(place + "/sparse-m-2", "x").commit([], True)
+        place_tables(place + "/sparse-m-2", "x")
         assert [name for name in sorted(os.listdir(place)) if ".tempstate" not in name] == [
             "m-1.data-00000-of-00001", "m-1.index", "sparse-m-1", "sparse-m-2"], stop
         if not cut_off:
@@ -181,7 +190,7 @@ def test_temporary_files_of_tensorflow_go_if_they_are_older_than_this_process(pl
         open(os.path.join(place, name), "w").close()
     for name in names:
         os.utime(os.path.join(place, name), (1.0, 1.0))
-    stage(place + "/sparse-m-6", "x").commit([], True)
+    place_tables(place + "/sparse-m-6", "x")
     # The system says when a file was made, whatever its time of change: these were made by this process.
     assert sorted(os.listdir(place)) == sorted(names + ["m-4.index.tempstate9", "sparse-m-6"])
     # The system tells when a process started to a hundredth of a second.
@@ -199,3 +208,93 @@ def test_a_file_in_the_way_is_named(place):
         with pytest.raises(OSError) as refused:
             stage(target, "x")
         assert place in str(refused.value)
+
+
+class OneSave:
+    """A save that is taken step by step, on a thread of its own as saves of two jobs are."""
+
+    def __init__(self, place, name):
+        self.place, self.name, self.staging = place, name, None
+        self.thread = concurrent.futures.ThreadPoolExecutor(1)
+        self.error = None
+
+    def __iter__(self):
+        from mx_rec.saver import incremental
+
+        prefix = os.path.join(self.place, self.name.split("sparse-")[1])
+
+        def begin():
+            self.staging = stage(os.path.join(self.place, self.name), self.name)
+
+        def variables():
+            for suffix in (".data-00000-of-00001", ".index"):
+                with open(prefix + suffix, "w") as file:
+                    file.write(self.name)
+
+        def tidy():
+            incremental.tidy_after(None, prefix, os.path.join(self.place, self.name), None)
+
+        return iter([begin, lambda: self.staging.commit([], True, id=self.name), variables, lambda: self.staging.finish(),
+                     tidy])
+
+    def take(self, step):
+        if self.error is None:
+            try:
+                self.thread.submit(step).result()
+            except support.tf().errors.AbortedError as error:
+                self.error = error
+                if self.staging is not None:
+                    self.thread.submit(self.staging.undo).result()
+
+    def is_whole(self):
+        prefix = os.path.join(self.place, self.name.split("sparse-")[1])
+        texts = [content(os.path.join(self.place, self.name))]
+        for suffix in (".data-00000-of-00001", ".index"):
+            with open(prefix + suffix) as file:
+                texts.append(file.read())
+        return texts == [self.name] * 3
+
+
+@pytest.mark.parametrize("names", [("sparse-m-1", "sparse-m-2"), ("sparse-m-3", "delta-sparse-m-4"),
+                                   ("sparse-m-5", "delta-sparse-m-5"), ("sparse-m-6", "sparse-m-6")], ids="-".join)
+def test_two_saves_at_once_leave_both_whole_or_one_is_refused_in_every_order_of_their_steps(place, names):
+    """What one save had placed, and whose variables were still being written, the other took for what a dead one left."""
+    ended = set()
+    is_same = names[0].split("sparse-")[1] == names[1].split("sparse-")[1]
+    for order in orders(5):
+        for name in os.listdir(place):
+            path = os.path.join(place, name)
+            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+        saves = [OneSave(place, name) for name in names]
+        steps = [iter(save) for save in saves]
+        for number in order:
+            saves[number].take(next(steps[number]))
+        whole = [save.error is None for save in saves]
+        ended.add(tuple(whole))
+        assert any(whole), order
+        # Of one step the save stays whose tables came last.
+        second = [[at for at, one in enumerate(order) if one == number][1] for number in (0, 1)]
+        stays = [saves[second.index(max(second))]] if is_same and all(whole) else saves
+        for save in saves:
+            if save.error is None and save in stays:
+                assert save.is_whole(), (order, save.name)
+        assert not [name for name in os.listdir(place) if name.startswith(".")], order
+        for save in saves:
+            save.thread.shutdown()
+    # Of saves of one step that overlap the later one is refused, and saves of two steps never are.
+    assert ended == ({(True, True), (True, False), (False, True)} if is_same else {(True, True)})
+
+
+def orders(count):
+    """All ways to take so many steps of each of two in turn."""
+    for places in itertools.combinations(range(2 * count), count):
+        yield [int(at in places) for at in range(2 * count)]
+
+
+def test_a_save_whose_tables_were_removed_meanwhile_is_an_error(place):
+    staging = stage(place + "/sparse-m-1", "x")
+    staging.commit([], True)
+    shutil.rmtree(place + "/sparse-m-1")
+    with pytest.raises(support.tf().errors.AbortedError, match="sparse-m-1"):
+        staging.finish()
+    assert os.listdir(place) == []

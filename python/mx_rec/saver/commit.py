@@ -6,6 +6,8 @@ import json
 import os
 from typing import Any, Callable, List, Optional, Set
 
+import tensorflow as tf
+
 from mx_rec import plugin
 from mx_rec.saver import sealed
 from mx_rec.saver.chains import MANIFEST, base_of, is_delta, needed, other_kind, read_manifest
@@ -62,7 +64,11 @@ class Staging:
         _call("place", self._commit, json.dumps(dict(more, tables=tables, dense=dense)))
 
     def finish(self) -> None:
-        """Removes what the commit replaced."""
+        """Removes what the commit replaced.
+
+        Raises:
+            tf.errors.AbortedError: If something has removed or replaced the tables meanwhile.
+        """
         _call("finish", self._commit)
 
     def undo(self) -> None:
@@ -138,6 +144,15 @@ def recover_chain(directory: str) -> None:
             directory = os.path.join(parent, os.path.basename(str(previous.get("directory"))))
 
 
+def is_owned(directory: str) -> bool:
+    """Returns whether a save of these tables is under way, in this process or elsewhere.
+
+    The mark of a dead process counts until the next save of that base name removes it.
+    """
+    parent, name = os.path.split(os.path.abspath(directory))
+    return any(entry.startswith(".{}.owner-".format(name)) for entry in os.listdir(parent))
+
+
 def discard(directory: str) -> None:
     """Removes a directory of tables: it is gone at once, though removing its files takes time."""
     _call("discard", os.path.abspath(directory))
@@ -185,5 +200,7 @@ def _error(told: Any) -> Exception:
     if "errno" in told:
         paths = told["paths"]
         return OSError(told["errno"], os.strerror(told["errno"]), paths[0], None, *paths[1:])
+    if told["kind"] == "Aborted":
+        return tf.errors.AbortedError(None, None, told["message"])
     kinds = {"NoDirectory": NotADirectoryError, "NotFound": FileNotFoundError, "Io": OSError}
     return kinds.get(told["kind"], ValueError)(told["message"])

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from mx_rec.saver.chains import (base_of, delta_directory, deltas, dense_of, identity_of, is_delta,
                                  needed, read_manifest, step_of, tables_directory)
-from mx_rec.saver.commit import discard
+from mx_rec.saver.commit import discard, is_owned
 from mx_rec.saver.paths import is_remote, same_directory, sparse_directory
 from mx_rec.tensorflow.names import checkpoint_management
 from mx_rec.util.initialize import ConfigInitializer
@@ -175,8 +175,9 @@ def tidy_after(saver: Any, checkpoint: str, directory: str, latest_filename: Opt
     keep = needed(parent, base) | {directory}
     for entry in sorted(os.listdir(parent)):
         path = os.path.join(parent, entry)
+        # The variables of a save that is under way come last: it is asked for before these.
         if re.match(r"(delta-)?sparse-", entry) and base_of(path) == base and path not in keep \
-                and identity_of(path) is not None and read_manifest(path).get("dense") \
+                and not is_owned(path) and identity_of(path) is not None and read_manifest(path).get("dense") \
                 and not os.path.isfile(dense_of(path) + ".index"):
             discard(path)
 
@@ -185,7 +186,7 @@ def _remove_deltas(saver: Any, checkpoint: str, latest_filename: Optional[str]) 
     """Removes the deltas that a whole save has ended, and takes them out of the state file."""
     parent = os.path.dirname(checkpoint)
     base = base_of(sparse_directory(checkpoint))
-    ended = deltas(parent, base)
+    ended = [path for path in deltas(parent, base) if not is_owned(path)]
     if not ended:
         return
     gone = {dense_of(path) for path in ended}

@@ -1,7 +1,7 @@
 //! What saves of dead processes left goes when the next save begins.
 
 use super::names::{is_of, is_temporary, is_unnamed, variables, Hidden, Place};
-use super::processes::{changed, is_alive, is_in_use, started};
+use super::processes::{changed, is_alive, is_in_use, is_token_in_use, started};
 use super::recovery::put_back_all;
 use super::steps::{exists, list, Level, Outcome, Refused, Steps};
 use crate::checkpoint::format::MANIFEST;
@@ -27,12 +27,11 @@ pub fn clean(directory: &Path, steps: &mut Steps<'_>) -> Result<Vec<String>, Ref
         return Err(Refused::NoDirectory(directory.to_owned()));
     }
     let names = || list(parent).map_err(Refused::at(parent));
-    let mut hidden: Vec<Hidden> = names()?
-        .iter()
-        .filter_map(|one| Hidden::parse(one))
-        .collect();
-    hidden
-        .retain(|one| is_of(&one.name, place.base()) && !is_in_use(&parent.join(&one.entry), one));
+    let of_base =
+        |entry: &String| Hidden::parse(entry).filter(|hidden| is_of(&hidden.name, place.base()));
+    let all: Vec<Hidden> = names()?.iter().filter_map(of_base).collect();
+    let is_live = |one: &Hidden| is_in_use(&parent.join(&one.entry), one);
+    let (live, hidden): (Vec<Hidden>, Vec<Hidden>) = all.into_iter().partition(is_live);
     let owners: BTreeSet<&str> = hidden.iter().map(|one| one.name.as_str()).collect();
     for owner in owners {
         put_back_all(&place.beside(owner), None, steps)?;
@@ -43,7 +42,8 @@ pub fn clean(directory: &Path, steps: &mut Steps<'_>) -> Result<Vec<String>, Ref
     let mut orphans = names()?;
     orphans.retain(|name| {
         let is_other = *name != place.name && is_of(name, place.base());
-        is_other && lacks_variables(&place.beside(name))
+        let is_owned = live.iter().any(|one| one.name == *name);
+        is_other && !is_owned && lacks_variables(&place.beside(name))
     });
     for name in &orphans {
         let orphan = place.beside(name);
@@ -51,7 +51,10 @@ pub fn clean(directory: &Path, steps: &mut Steps<'_>) -> Result<Vec<String>, Ref
             remove(&parent.join(file), steps);
         }
     }
-    remove_temporary(&place, steps)?;
+    if live.is_empty() {
+        // None of them is of a save that is under way.
+        remove_temporary(&place, steps)?;
+    }
     Ok(orphans)
 }
 
@@ -113,7 +116,14 @@ fn lacks_variables(place: &Place) -> bool {
     // Others are of another version, or were saved without variables.
     content.is_some_and(|content| {
         let had_variables = content.get("dense").and_then(Value::as_bool) == Some(true);
-        let process = content.get("process").and_then(Value::as_i64);
-        had_variables && process.is_some_and(|process| !is_alive(process, changed(&manifest)))
+        let save = content.get("staging").and_then(Value::as_str);
+        let is_dead = save.map_or_else(
+            || {
+                let process = content.get("process").and_then(Value::as_i64);
+                process.is_some_and(|process| !is_alive(process, changed(&manifest)))
+            },
+            |token| !is_token_in_use(token, &manifest),
+        );
+        had_variables && is_dead
     })
 }

@@ -24,9 +24,12 @@ pub(super) enum Use {
     Undo,
     /// What is being removed.
     Gone,
+    /// Says that a save of these tables is under way, from its begin until its variables are there.
+    Owner,
 }
 
-const USES: [(Use, &str); 5] = [
+const USES: [(Use, &str); 6] = [
+    (Use::Owner, "owner"),
     (Use::Saving, "saving"),
     (Use::Old, "old"),
     (Use::Other, "other"),
@@ -143,6 +146,12 @@ impl Hidden {
     /// The digits of the process that made it.
     pub(super) fn process(&self) -> &str {
         self.token.split('-').next().unwrap_or_default()
+    }
+
+    /// Which of the saves of the process it was, and where that ran.
+    pub(super) fn number(&self) -> u64 {
+        let number = self.token.split('-').nth(1);
+        number.and_then(|digits| digits.parse().ok()).unwrap_or(0)
     }
 }
 

@@ -8,10 +8,20 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How far the clocks of a process and of a file system may be apart, in seconds.
 const CLOCKS: f64 = 1.0;
+
+/// An owner on another machine, of which nothing can be known, is dead when its save has shown no
+/// sign for so many seconds.
+const ELSEWHERE: f64 = 86_400.0;
+
+/// Bits of the number in a token that count the saves of a process. Above them are those of the
+/// start of the machine or container, then those of its name.
+const COUNT_BITS: u32 = 24;
+const START_BITS: u32 = 24;
 
 /// The saves of this process that are not finished.
 static ACTIVE: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
@@ -42,20 +52,59 @@ impl Drop for Token {
 pub(super) fn free_token(place: &Place) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     loop {
-        let token = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let count = NEXT.fetch_add(1, Relaxed) & ((1 << COUNT_BITS) - 1);
+        let token = format!("{}-{}", std::process::id(), here() | count);
         if !place.has_hidden(&token) && place.token().as_ref() != Some(&token) {
             return token;
         }
     }
 }
 
+/// Where this process runs, in the bits of a token's number above [`COUNT_BITS`]: processes of one
+/// machine and container have the same number, which is not 0.
+fn here() -> u64 {
+    static HERE: LazyLock<u64> = LazyLock::new(|| {
+        let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let inside = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let start = text("/proc/sys/kernel/random/boot_id") + &inside.to_string_lossy();
+        let digest = |text: &str| u64::from(crc32c::crc32c(text.as_bytes()));
+        let name = digest(&text("/proc/sys/kernel/hostname")) & 0xFFFF;
+        let start = digest(&start) & ((1 << START_BITS) - 1);
+        name.max(1) << (START_BITS + COUNT_BITS) | start << COUNT_BITS
+    });
+    *HERE
+}
+
 /// Whether the process that made a hidden directory may still use it.
 pub(super) fn is_in_use(path: &Path, hidden: &Hidden) -> bool {
-    let process = hidden.process().parse();
-    if process == Ok(i64::from(std::process::id())) {
-        return ACTIVE.lock().contains(&hidden.token);
+    let process = hidden.process().parse().unwrap_or(i64::MAX);
+    may_live(process, hidden.number(), changed(path), || {
+        ACTIVE.lock().contains(&hidden.token)
+    })
+}
+
+/// Whether the save `token` may still be under way, by what it last changed.
+pub(super) fn is_token_in_use(token: &str, path: &Path) -> bool {
+    let (process, number) = token.split_once('-').unwrap_or((token, "0"));
+    let process = process.parse().unwrap_or(i64::MAX);
+    may_live(process, number.parse().unwrap_or(0), changed(path), || {
+        ACTIVE.lock().contains(token)
+    })
+}
+
+/// Whether a process may still use what it changed at a time; of this one `is_active` says it.
+fn may_live(process: i64, number: u64, since: f64, is_active: impl FnOnce() -> bool) -> bool {
+    let place = number >> COUNT_BITS << COUNT_BITS;
+    // Earlier versions had no place in their tokens.
+    if place == 0 || place == here() {
+        return match process == i64::from(std::process::id()) {
+            true => is_active(),
+            false => is_alive(process, since),
+        };
     }
-    is_alive(process.unwrap_or(i64::MAX), changed(path))
+    let name = |place: u64| place >> (START_BITS + COUNT_BITS);
+    // A machine of the same name that was started again has no process of before.
+    name(place) != name(here()) && now() - since < ELSEWHERE
 }
 
 /// Whether a process runs that was there at a time, in seconds since 1970.
@@ -98,6 +147,25 @@ fn now() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_owner_is_dead_only_where_that_can_be_known() {
+        let path = std::env::temp_dir();
+        let (dead, own) = (i32::MAX, std::process::id());
+        let token = |process: u64, number: u64| format!("{process}-{number}");
+        let in_use = |token: String| is_token_in_use(&token, &path);
+        assert!(!in_use(token(dead as u64, here())) && !in_use(token(dead as u64, 3)));
+        // Another start of this machine, and another machine.
+        assert!(!in_use(token(1, here() ^ 1 << COUNT_BITS)));
+        let elsewhere = here() ^ 1 << (START_BITS + COUNT_BITS);
+        fs::write(path.join("mx_rec-changed"), "").unwrap();
+        assert!(is_token_in_use(
+            &token(dead as u64, elsewhere),
+            &path.join("mx_rec-changed")
+        ));
+        fs::remove_file(path.join("mx_rec-changed")).unwrap();
+        assert!(!in_use(token(own.into(), here() | 77)));
+    }
 
     #[test]
     fn a_process_that_was_started_later_is_another_one() {

@@ -68,7 +68,7 @@ pub(super) fn put_back_all(
             continue;
         };
         let path = parent.join(&entry);
-        if matches!(hidden.what, Use::Saving | Use::Gone)
+        if matches!(hidden.what, Use::Saving | Use::Gone | Use::Owner)
             || (token != Some(&hidden.token) && is_in_use(&path, &hidden))
         {
             continue;

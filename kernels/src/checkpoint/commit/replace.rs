@@ -1,12 +1,13 @@
 //! A commit: tables come into place all at once, and what they replace is kept until the end.
 
 use super::leftovers::remove_unnamed;
-use super::names::{variables, Place, Use};
-use super::processes::Token;
+use super::names::{variables, Hidden, Place, Use};
+use super::processes::{changed, is_in_use, Token};
 use super::recovery::{drop_dir, put_back_all, roll_back};
 use super::sealed::manifest;
-use super::steps::{exists, Outcome, Refused, Steps};
+use super::steps::{exists, list, Outcome, Refused, Steps};
 use crate::checkpoint::format::MANIFEST;
+use crate::{Error, Kind};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
@@ -27,7 +28,8 @@ impl Commit {
     /// [`clean`](super::clean) comes before.
     ///
     /// # Errors
-    /// What the system says; `InvalidArgument` if the name is none of a directory of tables.
+    /// What the system says; `InvalidArgument` if the name is none of a directory of tables;
+    /// `Aborted` if another save of the same checkpoint is under way.
     pub fn begin(directory: &Path, steps: &mut Steps<'_>) -> Result<Commit, Refused> {
         let place = Place::new(directory)?;
         let commit = Commit {
@@ -35,8 +37,44 @@ impl Commit {
             place,
             is_placed: false,
         };
-        steps.make_dir(&commit.staging(), false)?;
-        Ok(commit)
+        steps.make_dir(&commit.hidden(Use::Owner), false)?;
+        let begun = commit.check_alone();
+        let begun = begun.and_then(|()| Ok(steps.make_dir(&commit.staging(), false)?));
+        match begun {
+            Ok(()) => Ok(commit),
+            Err(refused) => {
+                commit.drop_hidden(steps);
+                Err(refused)
+            }
+        }
+    }
+
+    /// Refuses if a save of the same checkpoint began earlier and is under way: the two would
+    /// mix their tables and variables.
+    fn check_alone(&self) -> Result<(), Refused> {
+        let parent = &self.place.parent;
+        let (kinds, own) = (
+            [&self.place.name, &self.place.other_kind().name],
+            self.token.as_str(),
+        );
+        let since = changed(&self.hidden(Use::Owner));
+        for entry in list(parent).map_err(Refused::at(parent))? {
+            let found = Hidden::parse(&entry).filter(|one| {
+                one.what == Use::Owner && kinds.contains(&&one.name) && one.token != own
+            });
+            let path = parent.join(&entry);
+            if let Some(other) = found.filter(|one| is_in_use(&path, one)) {
+                if (changed(&path), other.token.as_str()) < (since, own) {
+                    let message = "another save of this checkpoint is under way; save it under \
+                                   another step or base name, or after that one";
+                    return Err(Error::new(Kind::Aborted, message)
+                        .with("path", self.place.path().display())
+                        .with("process", other.process())
+                        .into());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The hidden directory.
@@ -56,6 +94,7 @@ impl Commit {
         content: &Map<String, Value>,
         steps: &mut Steps<'_>,
     ) -> Result<(), Refused> {
+        self.check_alone()?;
         let mut content = content.clone();
         content.insert("process".to_owned(), std::process::id().into());
         content.insert("staging".to_owned(), self.token.as_str().into());
@@ -85,8 +124,23 @@ impl Commit {
     }
 
     /// Removes what was replaced.
-    pub fn finish(self, steps: &mut Steps<'_>) {
+    ///
+    /// # Errors
+    /// `Aborted` if the tables are not those of this save any more: somebody has removed or replaced
+    /// them since.
+    pub fn finish(self, steps: &mut Steps<'_>) -> Result<(), Refused> {
+        let is_there = self.place.token().as_deref() == Some(self.token.as_str());
         self.drop_hidden(steps);
+        match is_there {
+            true => Ok(()),
+            false => Err(Error::new(
+                Kind::Aborted,
+                "the tables of this save are gone: something else has removed or replaced their \
+                 directory before the save ended",
+            )
+            .with("path", self.place.path().display())
+            .into()),
+        }
     }
 
     /// Puts back what stood there before; removes what was written. Nothing is to be done with the
@@ -121,7 +175,7 @@ impl Commit {
     }
 
     fn drop_hidden(&self, steps: &mut Steps<'_>) {
-        for what in [Use::Undo, Use::Saving, Use::Old, Use::Other] {
+        for what in [Use::Undo, Use::Saving, Use::Old, Use::Other, Use::Owner] {
             drop_dir(&self.hidden(what), &self.place, steps);
         }
     }

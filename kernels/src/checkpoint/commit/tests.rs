@@ -138,7 +138,7 @@ fn save(temp: &Temp, name: &str, text: &str, disk: &mut Disk) -> Result<(), Refu
     let mut commit = begin(&temp.at(name), text, disk)?;
     disk.run(|steps| commit.put_in_place(&content(), steps))?;
     save_variables(temp, text, disk)?;
-    disk.run(|steps| commit.finish(steps));
+    disk.run(|steps| commit.finish(steps)).unwrap();
     Ok(())
 }
 
@@ -360,6 +360,7 @@ fn what_dead_processes_left_goes_and_the_rest_stays() {
     let staging = in_use.staging();
     let staging = staging.file_name().unwrap().to_str().unwrap().to_owned();
     let mut expected = vec![
+        staging.replace(".saving-", ".owner-"),
         staging,
         format!(".sparse-other-1.saving-{dead}-0"),
         "sparse-m-3".to_owned(),
