@@ -48,8 +48,8 @@ pub use optim::{Adagrad, Ftrl, LazyAdam, Momentum, RowOptimizer, Sgd, SlotSpec};
 pub use partition::{check_parts, Partition, BUCKETS};
 pub use pool::Pool;
 pub use table::{
-    generation, Absent, BagsOf, BatchRows, Export, Field, FieldUpdate, IdsOf, KeyBagsOf,
-    KeyGradients, KeysOf, Lease, Loading, LookupColumns, LookupGradients, Memory, Push, Pushed,
-    RowGradients, RowsOf, SharedKeys, Snapshot, Stats, Table, TableConfig, Target, Thresholds,
-    TierConfig, TierStats, MAX_CAPACITY, MAX_DIM,
+    Absent, BagsOf, BatchRows, Export, Field, FieldUpdate, IdsOf, KeyBagsOf, KeyGradients, KeysOf,
+    Lease, Loading, LookupColumns, LookupGradients, Memory, Push, Pushed, RowGradients, RowsOf,
+    SharedKeys, Snapshot, Stats, Table, TableConfig, Target, Thresholds, TierConfig, TierStats,
+    MAX_CAPACITY, MAX_DIM,
 };

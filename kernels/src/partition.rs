@@ -80,6 +80,14 @@ impl Partition {
         part_of(key, self.parts) == self.part
     }
 
+    /// How many of `whole` rows the part may have: those of its buckets, with six standard
+    /// deviations and 16 rows more, since keys do not spread evenly, and `whole` at most.
+    pub fn room(&self, whole: u64) -> u64 {
+        let (first, end) = self.buckets();
+        let share = whole as f64 * f64::from(end - first) / f64::from(BUCKETS);
+        whole.min((share.ceil() + (6.0 * share.sqrt()).ceil()) as u64 + 16)
+    }
+
     /// Whether a key can be in both parts.
     pub(crate) fn overlaps(&self, other: &Partition) -> bool {
         let (one, two) = (self.buckets(), other.buckets());
@@ -145,6 +153,30 @@ mod tests {
             [0, 2860, 999, 2254, 43, 2508, 758, 3562, 1171],
             "the format of checkpoints changed"
         );
+    }
+
+    #[test]
+    fn as_many_keys_as_the_table_may_have_find_room_in_each_part() {
+        for whole in [1, 10, 400, 5000, 100_000] {
+            for parts in [1, 2, 4, 7, 64, 3000, BUCKETS] {
+                let rooms: Vec<u64> = (0..parts)
+                    .map(|part| Partition { part, parts }.room(whole))
+                    .collect();
+                for stride in [1, 977, 4096, 1 << 32] {
+                    let mut counts = vec![0; parts as usize];
+                    for key in 0..whole as i64 {
+                        counts[part_of(key * stride, parts) as usize] += 1;
+                    }
+                    let mut pairs = counts.iter().zip(&rooms);
+                    assert!(
+                        pairs.all(|(count, room)| count <= room && *room <= whole),
+                        "{whole} rows, {parts} parts, stride {stride}"
+                    );
+                }
+            }
+        }
+        let rooms = (0..16).map(|part| Partition { part, parts: 16 }.room(1_000_000));
+        assert_eq!(rooms.sum::<u64>(), 1_024_256);
     }
 
     #[test]

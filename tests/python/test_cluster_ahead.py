@@ -165,6 +165,44 @@ def test_runs_without_updates_skipped_batches_restarts_and_threads_never_get_row
     assert found["threads"] == "3 True"
 
 
+RESTORED = AHEAD + """
+target = start_servers(2)[-1].target
+path = os.environ["PLACE"] + "/model"
+model = Model(2, many=os.environ["MANY"] == "1")
+with tf.device(model.device):
+    modify_graph_and_start_emb_cache(pull_ahead=True)
+    saver = tf.compat.v1.train.Saver()
+def rows(sess, model):
+    return [one.tolist() for one in sess.run(model.every)]
+with model.session(target) as sess:
+    sess.run(model.iterator.initializer)
+    [sess.run(model.train) for _ in range(3)]
+    saver.save(sess, path)
+    saved = rows(sess, model)
+    sess.run(model.train)
+    saver.restore(sess, path)
+    # The rows of this step are those before the restore.
+    print("held", error_of(lambda: sess.run(model.train)).split(":")[0], rows(sess, model) == saved)
+    sess.run(model.train)
+    after = rows(sess, model)
+alone = Model(0, fed=True, many=os.environ["MANY"] == "1")
+saver = tf.compat.v1.train.Saver()
+with alone.session() as sess:
+    saver.restore(sess, path)
+    sess.run(alone.train, {alone.batch: data[50:60]})
+    # The step has made rows for the keys of the one behind it.
+    sess.run(alone.found, {alone.batch: data[60:70]})
+    print("next", rows(sess, alone) == after, after != saved)
+"""
+
+
+@pytest.mark.parametrize("many", ["0", "1"])
+def test_a_step_with_rows_from_before_a_restore_changes_no_row_and_the_next_one_has_its_own(many, tmp_path):
+    """The step updated restored rows by gradients of those that had been there before."""
+    found = dict(line.split(" ", 1) for line in run_alone(RESTORED, PLACE=str(tmp_path), MANY=many).strip().splitlines())
+    assert found == {"held": "AbortedError True", "next": "True True"}
+
+
 REFUSED = AHEAD + """
 from mx_rec.core.asc.feature_spec import FeatureSpec
 from mx_rec.core.asc.helper import get_asc_insert_func

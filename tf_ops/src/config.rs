@@ -3,7 +3,7 @@
 
 use crate::shared;
 use mx_rec_kernels::tier::reads_by;
-use mx_rec_kernels::{Error, Result, Table, TableConfig, TierConfig};
+use mx_rec_kernels::{Error, Partition, Result, Table, TableConfig, TierConfig};
 use serde_json::{Map, Value};
 
 /// A configuration and what is to be done with the table that is made by it.
@@ -81,14 +81,16 @@ impl Settings {
         })
     }
 
-    /// Makes a table by this configuration.
+    /// Makes a table by this configuration, or a part of it.
     ///
     /// # Errors
-    /// Those of [`Table::new`] and [`Table::tiered`].
-    pub(crate) fn make(&self) -> Result<Table> {
-        let table = match &self.tier {
-            None => Table::new(self.table.clone())?,
-            Some(tier) => Table::tiered(self.table.clone(), tier)?,
+    /// Those of [`Table::new`], [`Table::tiered`] and [`Table::part`].
+    pub(crate) fn make(&self, part: Option<Partition>) -> Result<Table> {
+        let (config, tier) = (self.table.clone(), self.tier.as_ref());
+        let table = match (part, tier) {
+            (Some(part), tier) => Table::part(config, tier, part)?,
+            (None, Some(tier)) => Table::tiered(config, tier)?,
+            (None, None) => Table::new(config)?,
         };
         if self.track_changes {
             table.track_changes();

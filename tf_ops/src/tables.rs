@@ -81,7 +81,7 @@ pub(crate) fn counted(table: &Table, step: i64) {
 /// # Errors
 /// Those of [`Settings::make`].
 pub(crate) fn own(settings: Settings) -> Result<Reference> {
-    Ok(TABLES.own(settings.make()?))
+    Ok(TABLES.own(settings.make(None)?))
 }
 
 /// The table with that number. It stays alive while the caller holds it, also if its session closes

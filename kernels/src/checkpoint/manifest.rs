@@ -142,6 +142,12 @@ impl Manifest {
         })
     }
 
+    /// The row budget of the table that was saved, of all its parts, from version 2 on. Parts that
+    /// earlier versions saved say their own instead, which is no larger.
+    pub(super) fn capacity(&self) -> Option<u64> {
+        self.config.as_ref()?.get("capacity")?.as_u64()
+    }
+
     /// The bytes of the manifest of version 2 of a table with these files. `configured` is of its
     /// history, if it has one.
     ///

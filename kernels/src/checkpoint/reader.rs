@@ -51,7 +51,8 @@ const LOAD_KEYS: usize = 1 << 20;
 /// `DataLoss` for an attribute, a size, a checksum or a manifest that does not fit the rest, for a
 /// padding key and for one that occurs twice, for a count, a time or a threshold that cannot be;
 /// `InvalidArgument` for another dim than the table's, and for a delta; `ResourceExhausted` for
-/// more rows than its capacity; `Io` for what the system refuses.
+/// more rows than its capacity, unless a table of no larger one has saved them; `Io` for what the
+/// system refuses.
 pub fn load(table: &Table, pool: &Pool, dir: &Path) -> Result<u64> {
     load_slots(table, pool, dir, &|_| true)
 }
@@ -103,6 +104,7 @@ pub fn load_chain(
 
 /// [`load_chain`] of one part of the table that lies in `dirs`: `table` gets the keys that the part
 /// holds, whatever the parts were in which the table was saved, with their history of admission.
+/// Made by [`Table::part`], it has the budget of the whole table in its settings.
 ///
 /// # Errors
 /// As there.
@@ -194,6 +196,16 @@ fn build(
         .iter()
         .map(|(_, source)| Manifest::read(&source.dir))
         .collect::<Result<Vec<_>>>()?;
+    let newest = dirs.len().saturating_sub(1);
+    // What a table of the same budget has saved is taken whole: parts have more rows than it.
+    let is_taken = found.iter().zip(&manifests).all(|((at, _), manifest)| {
+        let saved = manifest.as_ref().and_then(|manifest| manifest.capacity());
+        *at < newest || saved.is_some_and(|saved| saved <= table.config().capacity)
+    });
+    let most = match is_taken {
+        true => MAX_CAPACITY,
+        false => table.capacity(),
+    };
     let mut links = Vec::with_capacity(found.len());
     for ((at, source), manifest) in found.iter().zip(&manifests) {
         let (at, dir) = (*at, &source.dir);
@@ -208,7 +220,10 @@ fn build(
                 .with("table", &table.config().name)
                 .with("path", dir.display()));
         }
-        links.push(Link::open(table, source, manifest.as_ref(), wanted, part)?);
+        // Of a part, the keys that are wanted are counted when they are there.
+        let most = part.map_or(most, |_| MAX_CAPACITY);
+        let manifest = manifest.as_ref();
+        links.push(Link::open(table, source, manifest, wanted, part, most)?);
     }
     let mut specs = table.slots();
     // The newest says where new rows start.
@@ -217,12 +232,11 @@ fn build(
             specs.push(slot.clone());
         }
     }
-    table.build_content(pool, &specs, &mut |loading| {
+    table.build_content(pool, &specs, most, &mut |loading| {
         links
             .iter_mut()
             .try_for_each(|link| link.push(pool, &specs, loading))?;
         // Each is complete, so that the newest counts.
-        let newest = dirs.len().saturating_sub(1);
         let newest = links
             .iter_mut()
             .zip(&found)
@@ -262,14 +276,13 @@ impl<'m> Link<'m> {
         manifest: Option<&'m Manifest>,
         wanted: &dyn Fn(&str) -> bool,
         only: Option<Partition>,
+        most: u64,
     ) -> Result<Self> {
         let dir = source.dir.as_path();
         check_membership(dir, manifest.and_then(|manifest| manifest.seal))?;
         let mut verdicts =
             Verdicts::new(dir, manifest.and_then(|manifest| manifest.files.as_deref()));
         verdicts.attribute(KEY)?;
-        // Of a part, the keys that are wanted are counted when they are there.
-        let most = only.map_or(table.capacity(), |_| MAX_CAPACITY);
         let rows = check_keys(table, dir, most)?;
         if let Some(manifest) = manifest {
             check_dim(table, manifest.dim, &manifest.path)?;

@@ -7,15 +7,15 @@ use super::flight::Flight;
 use super::keys::Keys;
 use super::offset::Unfit;
 use super::rows::Rows;
-use super::tier::{empty_content, Tier};
+use super::tier::{empty_content, tier_setup, Tier};
 use super::{TableConfig, TierConfig};
 use crate::batch::distinct::{Distinct, Wanted};
 use crate::history::History;
 use crate::index::Index;
 use crate::rows::{RowPart, TierSetup};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use crate::tier::{Files, Storage};
-use crate::{Error, Ids, Kind, Pool, Result, SlotSpec};
+use crate::tier::Storage;
+use crate::{Error, Ids, Kind, Partition, Pool, Result, SlotSpec};
 use std::ops::DerefMut;
 use std::sync::Arc;
 
@@ -30,6 +30,8 @@ const AHEAD: usize = 2;
 /// The order of its locks is in the module's documentation.
 pub struct Table {
     config: TableConfig,
+    /// The most rows that keys may get.
+    capacity: u64,
     /// `config.frozen_keys`, ascending.
     frozen_keys: Vec<i64>,
     keys: Keys,
@@ -50,7 +52,25 @@ impl Table {
     /// # Errors
     /// What [`TableConfig::validate`] refuses; `ResourceExhausted` without memory.
     pub fn new(config: TableConfig) -> Result<Table> {
-        Table::with(config, None)
+        let capacity = config.capacity;
+        Table::with(config, capacity, None)
+    }
+
+    /// An empty part of the table that `config` is for, and `tier`, if it has rows on disk. It has
+    /// its share of the budget and of the memory ([`Partition::room`]).
+    ///
+    /// # Errors
+    /// As [`Table::new`] and [`Table::tiered`].
+    pub fn part(config: TableConfig, tier: Option<&TierConfig>, part: Partition) -> Result<Table> {
+        let setup = tier.map(|tier| {
+            let setup = tier_setup(&config, tier)?;
+            Ok(TierSetup {
+                ram_rows: part.room(setup.ram_rows),
+                ..setup
+            })
+        });
+        let capacity = part.room(config.capacity);
+        Table::with(config, capacity, setup.transpose()?)
     }
 
     /// An empty table whose rows beyond `tier.ram_rows` are on disk. `config.capacity` is how many
@@ -59,14 +79,8 @@ impl Table {
     /// # Errors
     /// As [`Table::new`], what [`TierConfig::validate`] refuses, and what the directories do.
     pub fn tiered(config: TableConfig, tier: &TierConfig) -> Result<Table> {
-        tier.validate(&config.name)?;
-        let files = Files::open(&tier.directories);
-        let files = files.map_err(|error| error.with("table", &config.name))?;
-        let files = match tier.direct {
-            true => files.past_page_cache(),
-            false => files,
-        };
-        Table::tiered_on(config, tier.ram_rows, Arc::new(files))
+        let setup = tier_setup(&config, tier)?;
+        Table::tiered_on(config, setup.ram_rows, setup.storage)
     }
 
     /// [`Table::tiered`] on files that `storage` makes ([`Storage::another`]): once for the table,
@@ -80,19 +94,21 @@ impl Table {
         storage: Arc<dyn Storage>,
     ) -> Result<Table> {
         check_ram_rows(ram_rows, &config.name)?;
-        Table::with(config, Some(TierSetup { ram_rows, storage }))
+        let capacity = config.capacity;
+        Table::with(config, capacity, Some(TierSetup { ram_rows, storage }))
     }
 
-    fn with(config: TableConfig, tier: Option<TierSetup>) -> Result<Table> {
+    fn with(config: TableConfig, capacity: u64, tier: Option<TierSetup>) -> Result<Table> {
         config.validate()?;
         let mut frozen_keys = config.frozen_keys.clone();
         frozen_keys.sort_unstable();
-        let keys = Keys::new(config.capacity, config.admission_sketch_bytes)
+        let keys = Keys::new(capacity, config.admission_sketch_bytes)
             .map_err(|error| error.with("table", &config.name))?;
         let tier = tier.map(|setup| Box::new(Tier::new(setup)));
-        let content = empty_content(&config, tier.as_deref(), Vec::new())?;
+        let content = empty_content(&config, capacity, tier.as_deref(), Vec::new())?;
         Ok(Table {
             config,
+            capacity,
             frozen_keys,
             keys,
             rows: Rows::new(content, tier),
@@ -114,9 +130,9 @@ impl Table {
         self.len() == 0
     }
 
-    /// The row budget.
+    /// The row budget: how many rows keys may get. A load may bring more.
     pub fn capacity(&self) -> u64 {
-        self.config.capacity
+        self.capacity
     }
 
     /// Floats of one embedding.
@@ -385,9 +401,14 @@ impl Table {
         }
     }
 
-    /// Refuses more rows than the budget.
+    /// Refuses more rows than the budget; a table that a load has filled beyond it stays.
     pub(super) fn budget(&self, rows: u64, more: u64) -> Result<()> {
-        if rows.saturating_add(more) <= self.capacity() {
+        self.within(self.capacity, rows, more)
+    }
+
+    /// Refuses more rows than `most`.
+    pub(super) fn within(&self, most: u64, rows: u64, more: u64) -> Result<()> {
+        if more == 0 || rows.saturating_add(more) <= most {
             return Ok(());
         }
         Err(Error::new(
@@ -397,7 +418,7 @@ impl Table {
         .with("table", &self.config.name)
         .with("rows", rows)
         .with("new", more)
-        .with("capacity", self.capacity()))
+        .with("capacity", most))
     }
 
     /// The rows of `rows` whose `keys` are frozen.

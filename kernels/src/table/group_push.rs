@@ -4,7 +4,6 @@ use super::apply::Keyed;
 use super::content::Content;
 use super::engine::zeros;
 use super::group::{by_address, each, places, LEAST};
-use super::offset::generation;
 use super::tiered::Held;
 use super::{LookupGradients, Table};
 use crate::batch::distinct::Wanted;
@@ -20,9 +19,9 @@ pub struct KeyGradients<'a> {
     pub keys: &'a [i64],
     /// Their gradients `(n, dim)`.
     pub grads: &'a [f32],
-    /// The generation `(n)` in which each key's row was read ([`generation`]), 0 for a key that was
-    /// given none: a row of another generation is not the one that the gradient is of. `None` if it
-    /// is not known.
+    /// The birth `(n)` of each key when its row was read ([`Table::births`]), 0 for a key that was
+    /// given none: the row of a key of another birth is not the one that the gradient is of. `None`
+    /// if it is not known.
     pub births: Option<&'a [i32]>,
 }
 
@@ -97,7 +96,7 @@ impl Table {
     /// One step of an optimizer in each of several tables, by key. No key gets a row: gradients of
     /// keys without one are dropped and counted, as [`Table::apply`] counts stale ones. In a table
     /// with a history of admission they are dropped without a count, and those of keys whose count
-    /// is below its threshold as well, as [`Table::admit`] refuses these. Where generations are
+    /// is below its threshold as well, as [`Table::admit`] refuses these. Where births are
     /// given they decide: a gradient reaches the row that was read or none, and those of rows that
     /// are gone are counted.
     ///
@@ -108,8 +107,8 @@ impl Table {
     /// stop its holder, who waits for the helper.
     ///
     /// # Errors
-    /// `InvalidArgument` for gradients or generations of the wrong length, and `ResourceExhausted`
-    /// without memory for slots; with a tier what its files refuse. Then no row of any table
+    /// `InvalidArgument` for gradients or births of the wrong length, and `ResourceExhausted`
+    /// without memory for slots; with a tier what its files refuse. Then no row of any table has
     /// changed.
     pub fn push_many(pool: &Pool, pushes: &[Push<'_>]) -> Result<Pushed> {
         for push in pushes {
@@ -154,6 +153,12 @@ impl Table {
             counters.stale.fetch_add(one.dropped, Ordering::Relaxed);
         }
         Ok(Pushed { updated, dropped })
+    }
+
+    /// The births of the keys of offsets, 0 for -1: another number whenever a key gets a row anew,
+    /// and the same as long as it has one. The offsets are those of a lease that is alive.
+    pub fn births(&self, offsets: &[i64]) -> Vec<i32> {
+        self.rows().births(offsets)
     }
 
     /// Adds the slots that rows lack.
@@ -220,25 +225,31 @@ impl<'a> Update<'_, 'a> {
                         .count() as u64;
                 }
             }
+            if let Some(births) = one.births {
+                let now = table.rows().births(&offsets);
+                self.dropped += drop_others((one.keys, births), &now, &inverse, &mut offsets);
+            }
             table.rows().stamp(&mut offsets);
-            self.dropped += drop_others(one, &inverse, &mut offsets);
             self.found.push(Found { offsets, inverse });
         }
     }
 }
 
-/// Takes the rows out that are of another generation than those that were read; returns how many
-/// of these are gone.
-fn drop_others(grads: &KeyGradients<'_>, inverse: &[i32], offsets: &mut [i64]) -> u64 {
+/// Takes the rows out whose keys have another birth `now` than when they were read; returns how
+/// many of the rows that were read are gone.
+fn drop_others(
+    (keys, births): (&[i64], &[i32]),
+    now: &[i32],
+    inverse: &[i32],
+    rows: &mut [i64],
+) -> u64 {
     let mut gone = 0;
-    let births = grads.births.unwrap_or_default();
-    for ((&place, &birth), &key) in inverse.iter().zip(births).zip(grads.keys) {
-        let offset = usize::try_from(place).ok().map(|at| &mut offsets[at]);
-        let now = offset.as_deref().map_or(0, |&offset| generation(offset));
-        if birth != now && key != crate::PADDING {
+    for ((&place, &birth), &key) in inverse.iter().zip(births).zip(keys) {
+        let place = usize::try_from(place).ok();
+        if birth != place.map_or(0, |at| now[at]) && key != crate::PADDING {
             gone += u64::from(birth != 0);
-            if let Some(offset) = offset {
-                *offset = -1;
+            if let Some(at) = place {
+                rows[at] = -1;
             }
         }
     }

@@ -21,6 +21,8 @@ pub struct Loading<'t> {
     pub(super) content: Content,
     /// What is known of keys, if the files say it.
     pub(super) history: Option<Box<History>>,
+    /// The most rows.
+    most: u64,
 }
 
 /// A complete content that no table has yet.
@@ -63,7 +65,7 @@ impl Loading<'_> {
             return Err(self.damaged("the padding key has a row", PADDING));
         }
         let named = |error: Error| error.with("table", &table.config().name);
-        table.budget(self.index.len(), keys.len() as u64)?;
+        table.within(self.most, self.index.len(), keys.len() as u64)?;
         self.index.reserve(pool, keys).map_err(named)?;
         if !self.content.has_frames(keys.len()) {
             let staged = std::iter::empty();
@@ -163,13 +165,14 @@ impl Table {
         slots: &[SlotSpec],
         fill: &mut dyn FnMut(&mut Loading<'_>) -> Result<()>,
     ) -> Result<u64> {
-        let built = self.build_content(pool, slots, fill)?;
+        let built = self.build_content(pool, slots, self.capacity(), fill)?;
         let rows = built.rows();
         self.swap_content(built);
         Ok(rows)
     }
 
-    /// The first half of [`Table::load`]: builds the content. The table does not change.
+    /// The first half of [`Table::load`]: builds the content, of `most` rows at most. The table
+    /// does not change.
     ///
     /// # Errors
     /// As there.
@@ -177,6 +180,7 @@ impl Table {
         &self,
         pool: &Pool,
         slots: &[SlotSpec],
+        most: u64,
         fill: &mut dyn FnMut(&mut Loading<'_>) -> Result<()>,
     ) -> Result<BuiltContent> {
         for (at, slot) in slots.iter().enumerate() {
@@ -188,13 +192,14 @@ impl Table {
         }
         let index = Index::new(self.capacity())?;
         let tier = self.rows().tier.as_deref();
-        let content = empty_content(self.config(), tier, slots.to_vec())?;
+        let content = empty_content(self.config(), self.capacity(), tier, slots.to_vec())?;
         let mut loading = Loading {
             table: self,
             pool,
             index,
             content,
             history: None,
+            most,
         };
         fill(&mut loading)?;
         let Loading {

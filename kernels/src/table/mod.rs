@@ -112,7 +112,6 @@ pub use group_read::{KeysOf, RowsOf};
 pub use lease::Lease;
 pub(crate) use load::BuiltContent;
 pub use load::Loading;
-pub use offset::generation;
 pub use shared_keys::SharedKeys;
 pub use stats::Stats;
 pub use tier::TierStats;

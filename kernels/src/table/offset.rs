@@ -29,15 +29,6 @@ pub(super) fn row_of(offset: i64) -> u32 {
     offset as u32 & (MAX_ROWS as u32 - 1)
 }
 
-/// The generation in an offset, 0 in one that is nobody's.
-pub fn generation(offset: i64) -> i32 {
-    match offset {
-        -1 => 0,
-        // 32 bits, whatever number they are.
-        offset => (offset >> ROW_BITS) as i32,
-    }
-}
-
 /// Why an offset is not that of a key and its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unfit {
@@ -74,6 +65,12 @@ pub(super) struct Births {
     high: usize,
     /// Rows whose keys were removed while leases hold them, with the generation that they had.
     retired: KeyMap<u32, u32>,
+    /// How often keys were removed from this content.
+    removals: u32,
+    /// By row: how often they had been when its key got a row. Beyond the end it is 0. A key that
+    /// was removed and comes back has another number, and one whose row moves keeps its own, which
+    /// are the two things that generations do not tell.
+    keyed: Vec<u32>,
 }
 
 impl Default for Births {
@@ -94,6 +91,33 @@ impl Births {
             cut: 0,
             high: 0,
             retired: KeyMap::default(),
+            removals: 0,
+            keyed: Vec::new(),
+        }
+    }
+
+    /// The birth of the key of a row: never 0, another number whenever the key gets a row anew, and
+    /// the same if its row moves.
+    #[inline(always)]
+    pub(super) fn birth(&self, row: u32) -> i32 {
+        let keyed = self.keyed.get(row as usize).copied().unwrap_or(0);
+        // 32 bits, whatever number they are.
+        (keyed + 1) as i32
+    }
+
+    /// Keys are removed.
+    fn removed(&mut self) {
+        self.removals = (self.removals + 1) % u32::MAX;
+    }
+
+    /// Notes how often keys had been removed when the key of a row got one.
+    fn set_keyed(&mut self, row: u32, removals: u32) {
+        let row = row as usize;
+        if row >= self.keyed.len() && removals > 0 {
+            self.keyed.resize(row + 1, 0);
+        }
+        if let Some(keyed) = self.keyed.get_mut(row) {
+            *keyed = removals;
         }
     }
 
@@ -136,12 +160,14 @@ impl Births {
             if (row as usize) < self.high {
                 self.born(row);
             }
+            self.set_keyed(row, self.removals);
         }
         self.high = self.high.max(end);
     }
 
     /// Rows are free: nobody was given the generation that they have from now on.
     pub(super) fn free(&mut self, rows: &[u32]) {
+        self.removed();
         for &row in rows {
             *self.of(row) = self.latest + 1;
             self.retired.remove(&row);
@@ -152,10 +178,13 @@ impl Births {
     pub(super) fn moved(&mut self, from: u32, to: u32) {
         self.born(to);
         *self.of(from) = self.latest + 1;
+        let keyed = self.keyed.get(from as usize).copied();
+        self.set_keyed(to, keyed.unwrap_or(0));
     }
 
     /// A row that a lease holds has lost its key.
     pub(super) fn retire(&mut self, row: u32) {
+        self.removed();
         let next = self.latest + 1;
         let before = std::mem::replace(self.of(row), next);
         self.retired.insert(row, before);
@@ -165,6 +194,8 @@ impl Births {
     pub(super) fn truncate(&mut self, rows: usize) {
         self.births.truncate(rows);
         self.births.shrink_to_fit();
+        self.keyed.truncate(rows);
+        self.keyed.shrink_to_fit();
         self.cut = self.latest + 1;
     }
 
@@ -180,7 +211,7 @@ impl Births {
 
     /// Bytes held, about.
     pub(super) fn bytes(&self) -> usize {
-        4 * self.births.capacity() + 16 * self.retired.capacity()
+        4 * (self.births.capacity() + self.keyed.capacity()) + 16 * self.retired.capacity()
     }
 
     /// A row that others had before gets a key.
@@ -191,7 +222,9 @@ impl Births {
         };
         if least > self.latest {
             if self.latest >= MOST {
+                let (removals, keyed) = (self.removals, std::mem::take(&mut self.keyed));
                 self.replaced(self.high);
+                (self.removals, self.keyed) = (removals, keyed);
             } else {
                 self.latest += 1;
             }
@@ -286,6 +319,37 @@ mod tests {
         assert_eq!(births.offset(2) >> ROW_BITS, second >> ROW_BITS);
         assert_eq!(births.row(first ^ 4 ^ 2, 10), Err(Unfit::Stale));
         assert_eq!(births.row(births.offset(9), 10), Ok(9));
+    }
+
+    #[test]
+    fn a_key_has_one_birth_until_it_is_removed_wherever_its_row_moves() {
+        let mut births = births(7, 10);
+        assert_eq!((births.birth(0), births.birth(9)), (1, 1));
+        births.free(&[2, 4]);
+        // Another key gets the row, and a fresh row has the generation that the old one had.
+        births.take(&[4, 10], 11);
+        assert_eq!(births.offset(10) >> ROW_BITS, 7);
+        let first = births.birth(10);
+        assert!(first != 1 && births.birth(4) == first && births.birth(3) == 1);
+        births.moved(10, 2);
+        births.truncate(10);
+        assert_eq!((births.birth(2), births.birth(3)), (first, 1));
+        births.moved(3, 5);
+        assert_eq!(births.birth(5), 1);
+        births.retire(2);
+        births.take(&[10], 11);
+        assert!(![first, 1].contains(&births.birth(10)));
+        // A row that lost its key before any had been removed is no exception.
+        let mut births = self::births(7, 1);
+        births.retire(0);
+        births.take(&[1], 2);
+        assert_ne!(births.birth(1), births.birth(0));
+        births.removals = u32::MAX - 1;
+        births.set_keyed(1, births.removals);
+        assert_ne!(births.birth(1), 0);
+        births.latest = MOST;
+        births.take(&[0], 2);
+        assert_eq!(births.birth(1), -1);
     }
 
     #[test]

@@ -88,6 +88,17 @@ impl Rows {
         }
     }
 
+    /// The births of the keys that have `rows`, which may be offsets; 0 for -1. The caller holds
+    /// the index, or the rows by a lease.
+    pub(super) fn births(&self, rows: &[i64]) -> Vec<i32> {
+        let births = self.births.read();
+        let of = |&row: &i64| match row {
+            -1 => 0,
+            row => births.birth(row_of(row)),
+        };
+        rows.iter().map(of).collect()
+    }
+
     /// Retires rows whose `keys` have left the index, which the caller holds: rows of live leases
     /// wait for the leases' end, the others are free. `keys` may be empty if changes are not
     /// tracked. `tidy` says whether the memory of free rows is given back now, if there are many.

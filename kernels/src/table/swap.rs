@@ -123,7 +123,7 @@ mod tests {
         let fill = &mut |loading: &mut crate::Loading<'_>| {
             loading.push(&[TRAINED, STAMP], &[0.0, stamp as f32], &[])
         };
-        table.build_content(pool, &[], fill).unwrap()
+        table.build_content(pool, &[], 100, fill).unwrap()
     }
 
     fn stamp(table: &Table, pool: &Pool) -> u32 {

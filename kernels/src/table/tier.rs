@@ -2,10 +2,11 @@
 
 use super::content::Content;
 use super::crowding::Crowding;
-use super::TableConfig;
+use super::{TableConfig, TierConfig};
 use crate::rows::{Store, TierSetup};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::sync::Mutex;
+use crate::tier::Files;
 use crate::{Result, SlotSpec};
 use std::sync::Arc;
 
@@ -75,20 +76,39 @@ impl Tier {
     }
 }
 
-/// An empty content for a table, with a tier if the table has one.
+/// Opens the directories of a tier for the table that `config` is for.
+///
+/// # Errors
+/// What [`TierConfig::validate`] refuses, and what the directories do.
+pub(super) fn tier_setup(config: &TableConfig, tier: &TierConfig) -> Result<TierSetup> {
+    tier.validate(&config.name)?;
+    let files = Files::open(&tier.directories);
+    let files = files.map_err(|error| error.with("table", &config.name))?;
+    let files = match tier.direct {
+        true => files.past_page_cache(),
+        false => files,
+    };
+    Ok(TierSetup {
+        ram_rows: tier.ram_rows,
+        storage: Arc::new(files),
+    })
+}
+
+/// An empty content for `capacity` rows of a table, with a tier if the table has one.
 ///
 /// # Errors
 /// What the tier's files refuse.
 pub(super) fn empty_content(
     config: &TableConfig,
+    capacity: u64,
     tier: Option<&Tier>,
     slots: Vec<SlotSpec>,
 ) -> Result<Content> {
     let Some(tier) = tier else {
-        return Ok(Content::new(config.dim, config.capacity, slots));
+        return Ok(Content::new(config.dim, capacity, slots));
     };
     let width = config.dim * (1 + slots.len());
-    let store = Store::with_tier(&tier.setup, width, config.capacity);
+    let store = Store::with_tier(&tier.setup, width, capacity);
     let store = store.map_err(|error| error.with("table", &config.name))?;
-    Ok(Content::on(store, config.dim, config.capacity, slots))
+    Ok(Content::on(store, config.dim, capacity, slots))
 }

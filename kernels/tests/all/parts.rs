@@ -253,6 +253,72 @@ fn a_part_takes_its_keys_of_a_whole_table_that_has_more_rows_than_it_may_have() 
     assert_eq!(error.kind(), Kind::ResourceExhausted);
 }
 
+/// Gives keys without a row one.
+fn look_up(pool: &Pool, table: &Table, keys: &[i64]) -> mx_rec_kernels::Result<()> {
+    let mut inverse = vec![0; keys.len()];
+    let found = table.id_offset(pool, Ids::I64(keys), true, None, &mut inverse);
+    found.map(drop)
+}
+
+/// Parts that were full had more rows than their table may have: its checkpoint was refused by
+/// fewer parts and by one table.
+#[test]
+fn what_full_parts_have_saved_is_loaded_whole_and_gets_no_new_rows() {
+    let pool = Pool::new(2).unwrap();
+    let config = |capacity| TableConfig {
+        capacity,
+        ..table("users").config().clone()
+    };
+    let temp = Temp::new("full-parts");
+    let tables: Vec<_> = (0..6)
+        .map(|at| {
+            let part = Partition::new(at, 6).unwrap();
+            let table = Table::part(config(1000), None, part).unwrap();
+            let mut keys = (0..).filter(|&key| part.holds(key));
+            let full = keys.find_map(|key| look_up(&pool, &table, &[key]).err());
+            assert_eq!(full.unwrap().kind(), Kind::ResourceExhausted);
+            Arc::new(table)
+        })
+        .collect();
+    temp.save(&pool, &tables);
+    let (dir, expected) = (temp.0.join("users"), content(&tables));
+    assert!(expected.len() > 1400 && expected.len() < 1700);
+    // The second time it is one table that has saved them.
+    let back = temp.0.join("back").join("users");
+    for dir in [&dir, &back] {
+        let whole = Arc::new(Table::new(config(1000)).unwrap());
+        checkpoint::load(&whole, &pool, dir).unwrap();
+        let parts = (0..2).map(|at| {
+            let part = Partition::new(at, 2).unwrap();
+            let table = Table::part(config(1000), None, part).unwrap();
+            checkpoint::load_part(&table, &pool, &[dir], part).unwrap();
+            Arc::new(table)
+        });
+        for tables in [vec![Arc::clone(&whole)], parts.collect()] {
+            assert_eq!(content(&tables), expected);
+            for table in tables {
+                let known = table.export().unwrap().keys;
+                look_up(&pool, &table, &known).unwrap();
+                let refused = look_up(&pool, &table, &[1 << 50]).unwrap_err();
+                assert_eq!(refused.kind(), Kind::ResourceExhausted);
+            }
+        }
+        if !back.exists() {
+            checkpoint::save(&whole, &pool, &back).unwrap();
+        }
+        // A table that was made smaller.
+        let smaller = Table::new(config(999)).unwrap();
+        let refused = checkpoint::load(&smaller, &pool, dir).unwrap_err();
+        assert_eq!(refused.kind(), Kind::ResourceExhausted);
+        for at in 0..2 {
+            let part = Partition::new(at, 2).unwrap();
+            let smaller = Table::part(config(999), None, part).unwrap();
+            let refused = checkpoint::load_part(&smaller, &pool, &[dir], part).unwrap_err();
+            assert_eq!(refused.kind(), Kind::ResourceExhausted);
+        }
+    }
+}
+
 #[test]
 fn a_push_makes_no_row_and_counts_what_it_drops() {
     let pool = Pool::new(2).unwrap();

@@ -39,6 +39,19 @@ def describe(directory: str) -> Any:
     return _call("mx_rec_checkpoint_describe", [path, len(path)])
 
 
+def has_room(capacity: int, described: Any) -> bool:
+    """Returns whether a table takes the rows of a saved one.
+
+    What a table of the same budget has saved is taken whole: parts have more rows than it, in all.
+
+    Args:
+        capacity: The row budget.
+        described: What `describe` says of the saved table.
+    """
+    config = described["config"] or {}
+    return bool(described["rows"] <= capacity or config.get("capacity", capacity + 1) <= capacity)
+
+
 def removed(directory: str) -> Optional[int]:
     """Returns how many keys a table of a delta takes out; None if its files do not say.
 

@@ -12,7 +12,6 @@ MonitoredTrainingSession and of an Estimator initializes those, and its workers 
 """
 
 import json
-import math
 import zlib
 from typing import Any, Dict, List, NamedTuple, Tuple
 
@@ -22,9 +21,6 @@ import tensorflow as tf
 from mx_rec.core.table_variable import CLUSTER_TABLE_OP, SHARED_DEVICE, table_variable
 from mx_rec.ops import library
 from mx_rec.tensorflow.names import resources
-
-# A part may have so many rows beyond its share of the budget: keys do not spread evenly.
-_SLACK_SHARE, _SLACK_ROWS = 0.1, 1024
 
 # Parts of a table on each parameter server: pushes of several workers overlap in different parts.
 PARTS_PER_SERVER = 2
@@ -42,7 +38,7 @@ class Parts(NamedTuple):
     Attributes:
         servers: The device of each parameter server.
         together: How many parts each of them holds, one after the other.
-        config: The configuration of each part, as the ops take it.
+        config: The configuration of the table, as the ops take it.
     """
 
     servers: List[str]
@@ -85,7 +81,7 @@ def build(name: str, scope: str, config: Dict[str, Any], devices: List[str],
         like = tf.zeros([0, config["dim"]], name="like")
     variable = table_variable(
         library().mx_rec_cluster_table(text, like, parts=count, name=name).op)
-    parts = Parts(list(devices), together, _part_config(config, count))
+    parts = Parts(list(devices), together, config)
     setattr(variable.op, _PARTS, parts)
     # By the name, as all workers know it: tables spread over the parameter servers.
     setattr(variable.op, SHARED_DEVICE, devices[zlib.crc32(config["name"].encode()) % len(devices)])
@@ -140,21 +136,3 @@ def parts_of(table: tf.Operation) -> Parts:
 def table_ops_of(graph: tf.Graph) -> List[tf.Operation]:
     """Returns the ops of a graph that stand for tables on parameter servers."""
     return [op for op in graph.get_operations() if op.type == CLUSTER_TABLE_OP]
-
-
-def _part_config(config: Dict[str, Any], count: int) -> Dict[str, Any]:
-    """The configuration of one part of a table."""
-    part = dict(config, capacity=_share(config["capacity"], count))
-    if "tier" in config:
-        whole = config["tier"]["ram_rows"]
-        share = -(-whole // count)
-        # A batch as large as the memory does not spread evenly: 6 standard deviations.
-        part["tier"] = dict(config["tier"],
-                            ram_rows=min(whole, share + math.ceil(6 * math.sqrt(share))))
-    return part
-
-
-def _share(whole: int, count: int) -> int:
-    """How many rows one of so many parts may have."""
-    share = -(-whole // count)
-    return whole if count == 1 else min(whole, int(share * (1 + _SLACK_SHARE)) + _SLACK_ROWS)

@@ -114,7 +114,7 @@ class EvictHook(tf.compat.v1.train.SessionRunHook):
         self._eviction = None
         if coord is not None:
             coord.register_thread(_Latest(self))
-        self._began = time.time()
+        self._began = time.monotonic()
         session.run(self._start_values)
         self._seen = int(session.run(self._step))
 
@@ -172,12 +172,14 @@ class EvictHook(tf.compat.v1.train.SessionRunHook):
     def _is_due(self, step: int) -> bool:
         is_due = self._crosses(step)
         self._seen = max(step, self._seen)
-        if self._time_interval is not None and time.time() - self._began >= self._time_interval:
+        # No clock that somebody sets.
+        interval = self._time_interval
+        if interval is not None and time.monotonic() - self._began >= interval:
             is_due = True
         return is_due
 
     def _start(self, step: int) -> None:
-        self._began = time.time()
+        self._began = time.monotonic()
         self._eviction = _Eviction(self._session, self._fetches, step)
         self._eviction.start()
 
@@ -222,14 +224,14 @@ class _Eviction(threading.Thread):
 
     def run(self) -> None:
         """Evicts, and says in the log what became of it."""
-        began = time.time()
+        began = time.monotonic()
         try:
             numbers = run_beside(self._session, self._fetches)
         except Exception as error:  # pylint: disable=broad-except
             logger.error("the eviction at step %d failed: %s", self._step, error)
             self.error = error
             return
-        took = time.time() - began
+        took = time.monotonic() - began
         for name, (evicted, kept) in sorted(numbers.items()):
             logger.info("step %d: evicted %d keys of the table %r, kept %d, in %.3f s.", self._step,
                         evicted, name, kept, took)

@@ -4,7 +4,7 @@ import ctypes
 import json
 import os
 from collections import OrderedDict
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, Iterable, List, Optional, Set
 
 import tensorflow as tf
 
@@ -93,6 +93,7 @@ class StagedLoads:
         logger.info("restored %s from %s.", ", ".join(
             "{} ({} rows)".format(op.name, count[0]) for op, count in zip(operations, counts)),
             self._directory)
+        _tell_full(operations, [count[0] for count in counts])
         return {op.name: int(count[1]) for op, count in zip(operations, counts) if len(count) > 1}
 
     def _publish_parts(self) -> None:
@@ -104,6 +105,7 @@ class StagedLoads:
         logger.info("restored %s from %s.", ", ".join(
             "{} ({} rows)".format(op.name, count) for op, count in zip(found, rows)),
             self._directory)
+        _tell_full(found, rows)
 
     def __enter__(self) -> "StagedLoads":
         return self
@@ -130,6 +132,18 @@ def _call(name: str, *arguments: Any) -> Any:
     if status != 0:
         raise tf.errors.InternalError(None, None, text)
     return json.loads(text)
+
+
+def _tell_full(operations: List[TableOps], counts: Iterable[int]) -> None:
+    """Warns of tables that have more rows than their budget after a restore."""
+    rows = OrderedDict()  # type: Dict[str, int]
+    for op, count in zip(operations, counts):
+        rows[op.table_name] = rows.get(op.table_name, 0) + int(count)
+    for name, budget in {op.table_name: op.config["capacity"] for op in operations}.items():
+        if rows[name] > budget:
+            logger.warning("the table %r has %d rows, more than its vocabulary of %d: servers had "
+                           "room for them. All are kept, but new keys may get none.", name,
+                           rows[name], budget)
 
 
 def tables_to_load(operations: List[TableOps], directory: str) -> List[TableOps]:
@@ -222,7 +236,7 @@ def _check_layout(operation: TableOps, path: str, has_manifest: bool) -> List[st
     if operation.part is not None:
         # A part takes its own keys alone; the engine counts them.
         return slots
-    if described["rows"] > config["capacity"]:
+    if not tables.has_room(config["capacity"], described):
         raise tf.errors.ResourceExhaustedError(
             None, None, "the table {!r} has room for {} rows, and {} has {}.".format(
                 operation.name, config["capacity"], path, described["rows"]))

@@ -371,7 +371,7 @@ def _checked_rows(op: tf.Operation, directory: str) -> int:
     if described["dim"] != config["dim"]:
         raise ValueError("the table {!r} cannot be warm-started: it has dim {}, and {} has "
                          "{}.".format(config["name"], config["dim"], directory, described["dim"]))
-    if described["rows"] > config["capacity"]:
+    if not tables.has_room(config["capacity"], described):
         raise ValueError("the table {!r} cannot be warm-started: it has room for {} rows, and {} "
                          "has {}.".format(config["name"], config["capacity"], directory,
                                           described["rows"]))

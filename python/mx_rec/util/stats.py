@@ -23,7 +23,8 @@ class TableStats(NamedTuple):
         bytes_rows: Memory of rows and slots, in bytes.
         bytes_index: Memory of the index from keys to rows.
         bytes_history: Memory of the counts and times of keys.
-        load: Share of the budget that is in use, in [0, 1].
+        load: Share of the budget that is in use; more than 1 after a restore of a full table that
+            was on parameter servers.
         hits: Keys of training batches that had a row, each once a batch.
         new: Keys that got a row.
         refused: Keys that were not admitted, each once a batch.

@@ -18,7 +18,7 @@ const CONFIG: Arg = Arg {
     name: "config",
     dtype: "uint8",
     shape: "(n)",
-    doc: "The configuration of the part, as MxRecTable takes it.",
+    doc: "The configuration of the whole table, as MxRecTable takes it.",
 };
 const ROWS: Arg = Arg {
     name: "rows",
@@ -81,7 +81,7 @@ part_op!(
         differentiable: false,
     },
     |context, member, part| {
-        let table = member.settings.make()?;
+        let table = member.settings.make(Some(part))?;
         SHARED.renew(member.name, member.settings, Part::new(table));
         context.set_scalar(0, 0_i64)
     }
@@ -189,7 +189,7 @@ part_op!(
         differentiable: false,
     },
     |context, member, part| {
-        let table = member.settings.make()?;
+        let table = member.settings.make(Some(part))?;
         let input = context.input(1)?;
         let rows = on(&table, || {
             Ok(checkpoint::load_part(&table, pool()?, &paths(&input)?, part)?.rows)

@@ -12,8 +12,7 @@ use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
 use crate::trace;
 use mx_rec_kernels::{
-    generation, Absent, Error, Ids, IdsOf, KeyGradients, KeysOf, Kind, Lease, Partition, Result,
-    RowsOf, Table,
+    Absent, Error, Ids, IdsOf, KeyGradients, KeysOf, Kind, Lease, Partition, Result, RowsOf, Table,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -151,8 +150,8 @@ const BIRTHS: Arg = Arg {
     shape: "(r)",
     doc:
         "As long as `request`: in the place of each count the number of the content that the part \
-          has, in the place of each key the generation of its row, 0 without one and where keys \
-          get none.",
+          has, in the place of each key its birth, another number whenever it gets a row anew; 0 \
+          without a row and where keys get none.",
 };
 pub(super) const SHARED_ERRORS: &str =
     "`ABORTED` if the process has not got the part: it was started again, \
@@ -259,7 +258,7 @@ impl OpKernel for Pull {
             outs.push(front);
             rest = behind;
         }
-        let generations = if matches!(self.create, Create::All | Create::Admitted) {
+        let known = if matches!(self.create, Create::All | Create::Admitted) {
             Some(read_new(
                 &parts,
                 &keys,
@@ -287,10 +286,9 @@ impl OpKernel for Pull {
             let contents: Vec<i32> = parts.iter().map(|part| part.content).collect();
             rest = put(rest, &contents)?;
             for at in at * tables..at * tables + parts.len() {
-                let generations = generations.as_ref().and_then(|all| all.get(at));
+                let known = known.as_ref().and_then(|all| all.get(at));
                 let unknown = || vec![0; keys.get(at).map_or(0, |keys| keys.len())];
-                let generations = generations.cloned().unwrap_or_else(unknown);
-                rest = put(rest, &generations)?;
+                rest = put(rest, &known.cloned().unwrap_or_else(unknown))?;
             }
         }
         context.set(0, rows)?;
@@ -298,8 +296,8 @@ impl OpKernel for Pull {
     }
 }
 
-/// Reads rows; unknown keys get some first, or those of them that are admitted. Returns the
-/// generation of each key's row.
+/// Reads rows; unknown keys get some first, or those of them that are admitted. Returns the births
+/// of the keys.
 fn read_new(
     parts: &[Arc<Part>],
     keys: &[&[i64]],
@@ -336,18 +334,15 @@ fn read_new(
         })
         .collect();
     Table::embed_many(pool()?, &found, outs)?;
-    let generations = found.iter().map(|rows| {
-        let of = |&place: &i32| {
-            usize::try_from(place)
-                .ok()
-                .and_then(|at| rows.offsets.get(at))
-        };
+    let births = found.iter().map(|rows| {
+        let births = rows.table.births(rows.offsets);
+        let of = |&place: &i32| usize::try_from(place).ok().and_then(|at| births.get(at));
         let inverse = rows.inverse.iter();
         inverse
-            .map(|place| of(place).map_or(0, |&offset| generation(offset)))
+            .map(|place| of(place).copied().unwrap_or(0))
             .collect()
     });
-    Ok(generations.collect())
+    Ok(births.collect())
 }
 
 /// What an optimizer's push is, beyond what [`Optimizer`] says.
@@ -423,7 +418,7 @@ impl<O: PushOptimizer> OpKernel for Push<O> {
                     };
                     rest = behind;
                     // A key that gets its row here was read without one.
-                    let births = born.generations.filter(|_| !self.creates);
+                    let births = born.births.filter(|_| !self.creates);
                     let one = KeyGradients {
                         keys,
                         grads: own,
@@ -469,8 +464,8 @@ impl<O: PushOptimizer> OpKernel for Push<O> {
 struct Born<'a> {
     /// The number of the part's content; none if it is not known.
     content: Option<i32>,
-    /// The generations of the keys' rows.
-    generations: Option<&'a [i32]>,
+    /// The births of the keys.
+    births: Option<&'a [i32]>,
 }
 
 impl<'a> Born<'a> {
@@ -496,7 +491,7 @@ impl<'a> Born<'a> {
                 rest = behind;
                 found.push(Born {
                     content: Some(content),
-                    generations: Some(own),
+                    births: Some(own),
                 });
             }
         }
@@ -508,7 +503,7 @@ impl<'a> Born<'a> {
 
     const UNKNOWN: Born<'static> = Born {
         content: None,
-        generations: None,
+        births: None,
     };
 
     /// Refuses a part that has another content than the one that was read.

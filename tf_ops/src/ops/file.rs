@@ -198,8 +198,8 @@ impl OpKernel for Load {
         ],
         attrs: &[],
         errors: "`NOT_FOUND` for a missing file, `DATA_LOSS` for files that do not fit together, \
-                 `INVALID_ARGUMENT` for another \
-                 dim, `RESOURCE_EXHAUSTED` for more rows than the table's capacity, `UNKNOWN` with \
+                 `INVALID_ARGUMENT` for another dim, `RESOURCE_EXHAUSTED` for more rows than the \
+                 table's capacity, unless a table of no larger one has saved them, `UNKNOWN` with \
                  the system's words.",
         stateful: true,
         differentiable: false,

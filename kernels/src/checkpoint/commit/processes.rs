@@ -17,9 +17,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const CLOCKS: f64 = 1.0;
 
 /// Bits of the number in a token that count the saves of a process. Above them are those of the
-/// start of the machine or container, then those of its name.
-const COUNT_BITS: u32 = 24;
+/// start of the process, which no clock tells, then those of the start of the machine or container,
+/// then those of its name.
+const COUNT_BITS: u32 = 12;
+const PROCESS_BITS: u32 = 12;
+const SAVE_BITS: u32 = COUNT_BITS + PROCESS_BITS;
 const START_BITS: u32 = 24;
+const START_MASK: u64 = ((1 << PROCESS_BITS) - 1) << COUNT_BITS;
 
 /// The saves of this process that are not finished.
 static ACTIVE: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
@@ -51,14 +55,16 @@ pub(super) fn free_token(place: &Place) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     loop {
         let count = NEXT.fetch_add(1, Relaxed) & ((1 << COUNT_BITS) - 1);
-        let token = format!("{}-{}", std::process::id(), here() | count);
+        let own = std::process::id();
+        let number = here() | start_bits(own.into()).unwrap_or(0) | count;
+        let token = format!("{own}-{number}");
         if !place.has_hidden(&token) && place.token().as_ref() != Some(&token) {
             return token;
         }
     }
 }
 
-/// Where this process runs, in the bits of a token's number above [`COUNT_BITS`]: processes of one
+/// Where this process runs, in the bits of a token's number above [`SAVE_BITS`]: processes of one
 /// machine and container have the same number, which is not 0.
 fn here() -> u64 {
     static HERE: LazyLock<u64> = LazyLock::new(|| {
@@ -68,7 +74,7 @@ fn here() -> u64 {
         let digest = |text: &str| u64::from(crc32c::crc32c(text.as_bytes()));
         let name = digest(&text("/proc/sys/kernel/hostname")) & 0xFFFF;
         let start = digest(&start) & ((1 << START_BITS) - 1);
-        name.max(1) << (START_BITS + COUNT_BITS) | start << COUNT_BITS
+        name.max(1) << (START_BITS + SAVE_BITS) | start << SAVE_BITS
     });
     *HERE
 }
@@ -83,15 +89,19 @@ pub(super) fn is_in_use(place: &Place, hidden: &Hidden) -> bool {
 pub(super) fn is_token_in_use(place: &Place, token: &str, path: &Path) -> bool {
     let (process, number) = token.split_once('-').unwrap_or((token, "0"));
     let process = process.parse().unwrap_or(i64::MAX);
-    let machine = number.parse().unwrap_or(0_u64) >> COUNT_BITS << COUNT_BITS;
-    // Earlier versions had no machine in their tokens.
+    let number = number.parse().unwrap_or(0_u64);
+    let machine = number >> SAVE_BITS << SAVE_BITS;
+    // Earlier versions had no machine in their tokens, or no start of the process.
     if machine == 0 || machine == here() {
         return match process == i64::from(std::process::id()) {
             true => ACTIVE.lock().contains(token),
-            false => is_alive(process, changed(path)),
+            false => match number & START_MASK {
+                0 => is_alive(process, changed(path)),
+                bits => is_there(process) && start_bits(process).is_none_or(|own| own == bits),
+            },
         };
     }
-    let name = |machine: u64| machine >> (START_BITS + COUNT_BITS);
+    let name = |machine: u64| machine >> (START_BITS + SAVE_BITS);
     let mark = place.hidden(Use::Owner, token);
     // A machine of the same name that was started again has no process of before. The mark of a
     // save is there from its begin to its end.
@@ -105,19 +115,36 @@ fn shows_signs(mark: &Path, now: f64) -> bool {
 
 /// Whether a process runs that was there at a time, in seconds since 1970.
 pub(super) fn is_alive(process: i64, since: f64) -> bool {
-    let Ok(number) = i32::try_from(process) else {
+    is_there(process) && started(process).is_none_or(|started| started <= since + CLOCKS)
+}
+
+fn is_there(process: i64) -> bool {
+    match i32::try_from(process) {
+        Ok(number) => process_exists(number),
         // The system has no such numbers: who made it cannot be told.
-        return true;
-    };
-    process_exists(number) && started(process).is_none_or(|started| started <= since + CLOCKS)
+        Err(_) => true,
+    }
+}
+
+/// The bits of a token for the start of a process, not all 0; `None` where that is unknown. A clock
+/// that is set changes nothing about them.
+fn start_bits(process: i64) -> Option<u64> {
+    let ticks = start_ticks(process)?;
+    let digest = u64::from(crc32c::crc32c(ticks.to_string().as_bytes()));
+    Some((digest & ((1 << PROCESS_BITS) - 1)).max(1) << COUNT_BITS)
+}
+
+/// When a process was started, in ticks since the machine was.
+fn start_ticks(process: i64) -> Option<u64> {
+    let stat = fs::read(format!("/proc/{process}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 /// When a process was started, in seconds since 1970; `None` where that is unknown.
 pub(super) fn started(process: i64) -> Option<f64> {
-    let stat = fs::read(format!("/proc/{process}/stat")).ok()?;
-    let stat = String::from_utf8_lossy(&stat);
-    let (_, fields) = stat.rsplit_once(')')?;
-    let ticks: f64 = fields.split_ascii_whitespace().nth(19)?.parse().ok()?;
+    let ticks = start_ticks(process)? as f64;
     let uptime = fs::read_to_string("/proc/uptime").ok()?;
     let uptime: f64 = uptime.split_ascii_whitespace().next()?.parse().ok()?;
     Some(now() - uptime + ticks / ticks_per_second())
@@ -164,14 +191,42 @@ mod tests {
         };
         assert!(!in_use(dead, here()) && !in_use(dead, 3) && !in_use(own, here() | 77));
         // Another start of this machine, and another machine.
-        assert!(!in_use(1, here() ^ 1 << COUNT_BITS));
-        let elsewhere = here() ^ 1 << (START_BITS + COUNT_BITS);
+        assert!(!in_use(1, here() ^ 1 << SAVE_BITS));
+        let elsewhere = here() ^ 1 << (START_BITS + SAVE_BITS);
         assert!(in_use(dead, elsewhere));
         let token = format!("{dead}-{elsewhere}");
         let mark = place.hidden(Use::Owner, &token);
         assert!(!shows_signs(&mark, now() + SILENT));
         fs::remove_dir(&mark).unwrap();
         assert!(!is_token_in_use(&place, &token, &place.parent));
+    }
+
+    /// A clock that was set forward made a save of another process, which lived, a dead one's: what
+    /// it had staged was removed.
+    #[test]
+    fn a_clock_that_is_set_ends_no_save_of_a_process_that_lives() {
+        let temp = Temp::new();
+        let place = Place::new(&temp.at("sparse-m-1")).unwrap();
+        let path = temp.at("staged");
+        fs::write(&path, "").unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1300));
+        // By the clock it began after its own file: as if that had been set since.
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let process = i64::from(child.id());
+        let bits = start_bits(process).unwrap();
+        let in_use = |number: u64| is_token_in_use(&place, &format!("{process}-{number}"), &path);
+        let found = (
+            is_alive(process, changed(&path)),
+            in_use(here() | bits | 5),
+            in_use(here() | (bits ^ START_MASK) | 5),
+        );
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!in_use(here() | bits | 5));
+        assert_eq!(found, (false, true, false));
     }
 
     #[test]
