@@ -343,7 +343,7 @@ def make_table(plan: StockVariable, options: StockTables = StockTables(),
     physical = build_physical_table(
         plan.table, settings_of_table, plan.initializer, _seed(plan.table), rows,
         settings is not None and settings.is_incremental_checkpoint,
-        servers)  # type: PhysicalTable
+        servers, any_seed=True)  # type: PhysicalTable
     table = Table(settings_of_table, physical)
     table.ext_emb_size = dim * (1 + len(plan.slots))
     graph_state().tables[plan.table] = table
