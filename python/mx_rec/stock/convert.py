@@ -128,7 +128,6 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
     tables = {}  # type: Dict[str, Tuple[Table, Optional[Filling]]]
     for plan in plans:
         if not plan.converts:
-            logger.debug("the variable %s stays TensorFlow's: %s.", plan.name, plan.reason)
             continue
         with graph.as_default(), graph.control_dependencies(None):
             if plan.table not in tables:
