@@ -83,7 +83,7 @@ def test_an_estimator_trains_tables_on_servers_and_its_evaluator_exports_variabl
     tf = support.tf()
     model = tmp_path / "model"
     text = run_job(model, "True", 2, "evaluator")
-    assert "stock_tables: 3 of 9 variables with rows are tables" in text
+    assert "stock_tables: 3 of 3 variables with 10,000 rows and more are tables." in text
     names = [name for name, _ in tf.train.list_variables(str(model))]
     assert not any("embedding_weights" in name or "linear_model/key" in name for name in names)
     parts = sorted(os.listdir(str(model / "sparse-model.ckpt-120")))

@@ -15,11 +15,13 @@ pub(crate) struct Settings {
     track_changes: bool,
     /// Where rows are that memory does not hold; `None` for a table in memory.
     tier: Option<TierConfig>,
+    /// Whether a shared table made by another seed will do: nobody has chosen this one.
+    any_seed: bool,
 }
 
 impl Settings {
-    /// Reads a configuration: a [`TableConfig`], which may have `track_changes` and `tier` beside
-    /// its own fields. No other field may be there.
+    /// Reads a configuration: a [`TableConfig`], which may have `track_changes`, `tier` and
+    /// `any_seed` beside its own fields. No other field may be there.
     ///
     /// # Errors
     /// `InvalidArgument` that names the field, for another form, and for values out of their
@@ -41,15 +43,14 @@ impl Settings {
     }
 
     fn of_fields(mut fields: Map<String, Value>) -> Result<Self> {
-        let track_changes = match fields.remove(TRACK_CHANGES) {
-            None => false,
-            Some(Value::Bool(track_changes)) => track_changes,
-            Some(other) => {
-                return Err(invalid(format_args!(
-                    "in the field \"{TRACK_CHANGES}\": {other} is no boolean"
-                )))
-            }
+        let mut flag = |name| match fields.remove(name) {
+            None => Ok(false),
+            Some(Value::Bool(is_set)) => Ok(is_set),
+            Some(other) => Err(invalid(format_args!(
+                "in the field \"{name}\": {other} is no boolean"
+            ))),
         };
+        let (track_changes, any_seed) = (flag(TRACK_CHANGES)?, flag(ANY_SEED)?);
         let tier: Option<TierConfig> = match fields.remove(TIER) {
             None => None,
             Some(tier) => Some(serde_path_to_error::deserialize(tier).map_err(|error| {
@@ -78,6 +79,7 @@ impl Settings {
             table,
             track_changes,
             tier,
+            any_seed,
         })
     }
 
@@ -98,7 +100,7 @@ impl Settings {
         Ok(table)
     }
 
-    /// The JSON that [`Settings::parse`] reads.
+    /// The JSON that [`Settings::parse`] reads, but for what is not compared.
     fn fields(&self) -> Map<String, Value> {
         let mut fields = match serde_json::to_value(&self.table) {
             Ok(Value::Object(fields)) => fields,
@@ -114,13 +116,22 @@ impl Settings {
 
 const TRACK_CHANGES: &str = "track_changes";
 const TIER: &str = "tier";
+const ANY_SEED: &str = "any_seed";
 
 impl shared::Settings for Settings {
     fn difference(&self, other: &Self) -> Option<(String, String, String)> {
         if self == other {
             return None;
         }
-        let (here, there) = (self.fields(), other.fields());
+        let mut asked = other.clone();
+        asked.any_seed = self.any_seed;
+        if other.any_seed {
+            asked.table.seed = self.table.seed;
+        }
+        if *self == asked {
+            return None;
+        }
+        let (here, there) = (self.fields(), asked.fields());
         let text = |fields: &Map<String, Value>, name: &str| {
             fields.get(name).map_or("none".to_owned(), Value::to_string)
         };
@@ -290,7 +301,26 @@ mod tests {
                 assert!(doc.contains(name), "{name} is not in: {doc}");
             }
         }
-        assert!(doc.contains(TRACK_CHANGES) && doc.contains(TIER));
+        for name in [TRACK_CHANGES, TIER, ANY_SEED] {
+            assert!(doc.contains(name), "{name} is not in: {doc}");
+        }
+    }
+
+    #[test]
+    fn whoever_takes_any_seed_agrees_with_a_table_of_another_and_with_nothing_else() -> Result<()> {
+        let made = Settings::parse(&text(SCALING, ""))?;
+        let mut asked = Settings::parse(&text(SCALING, ", \"any_seed\": true"))?;
+        assert_eq!(made.difference(&asked), None);
+        asked.table.seed = 7;
+        assert_eq!(made.difference(&asked), None);
+        // The other way round the table's seed is nobody's choice, and 7 is asked for.
+        let found = asked.difference(&made).unwrap_or_default();
+        assert_eq!((found.0.as_str(), found.1.as_str()), ("seed", "7"));
+        asked.table.dim = 5;
+        let found = made.difference(&asked).unwrap_or_default();
+        let expected = ("dim".to_owned(), "4".to_owned(), "5".to_owned());
+        assert_eq!(found, expected);
+        Ok(())
     }
 
     #[test]

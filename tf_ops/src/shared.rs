@@ -18,7 +18,8 @@ use std::sync::Arc;
 
 /// What a shared table is made by.
 pub(crate) trait Settings {
-    /// The first setting in which `other` differs: its name, the value here and the value there.
+    /// The first setting in which `other`, of a user of the table that was made by these, differs:
+    /// its name, the value here and the value there.
     fn difference(&self, other: &Self) -> Option<(String, String, String)>;
 }
 
@@ -148,11 +149,6 @@ impl<T, S: Settings, G> SharedTables<T, S, G> {
         let names = self.names.lock();
         let open = names.values().filter_map(|place| place.open.as_ref());
         open.map(|made| Arc::clone(&made.table)).collect()
-    }
-
-    /// Whether [`SharedTables::find`] would find it.
-    pub(crate) fn is_open(&self, name: &Name, settings: &S) -> bool {
-        self.find(name, settings).is_ok()
     }
 
     fn made(&self, settings: S, table: T) -> Made<T, S, G> {

@@ -35,10 +35,10 @@ fn a_part_is_there_from_its_first_renewal_on_for_whoever_names_it() -> Result<()
     let (tables, held) = tables();
     let name = name(0, 2)?;
     assert_eq!(kind(tables.find(&name, &8)), Some(Kind::Aborted));
-    assert!(!tables.is_open(&name, &8));
+    assert!(tables.find(&name, &8).is_err());
     tables.renew(name.clone(), 8, "first");
     assert_eq!(*tables.find(&name, &8)?, "first");
-    assert!(tables.is_open(&name, &8) && Arc::strong_count(&held) == 3);
+    assert!(tables.find(&name, &8).is_ok() && Arc::strong_count(&held) == 3);
     let in_flight = tables.find(&name, &8)?;
     tables.renew(name.clone(), 16, "second");
     assert_eq!((*in_flight, *tables.find(&name, &16)?), ("first", "second"));
@@ -62,7 +62,7 @@ fn another_configuration_is_refused_with_what_differs_and_is_not_ready() -> Resu
     ] {
         assert!(text.contains(part), "{text}");
     }
-    assert!(!tables.is_open(&name, &16) && tables.is_open(&name, &8));
+    assert!(tables.find(&name, &16).is_err() && tables.find(&name, &8).is_ok());
     Ok(())
 }
 
@@ -108,7 +108,7 @@ fn a_job_with_another_number_of_parts_ends_those_of_the_job_before() -> Result<(
     tables.renew(name(0, 3)?, 8, "c");
     assert_eq!(Arc::strong_count(&held), 3);
     for part in 0..2 {
-        assert!(!tables.is_open(&name(part, 2)?, &8));
+        assert!(tables.find(&name(part, 2)?, &8).is_err());
     }
     assert_eq!(*tables.find(&name(0, 3)?, &8)?, "c");
     Ok(())

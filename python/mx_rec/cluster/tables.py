@@ -92,7 +92,7 @@ def build(name: str, scope: str, config: Dict[str, Any], devices: List[str],
             own = tf.constant(encode(parts.config), name="config")
             numbers = dict(part=part, parts=count)
             made = library().mx_rec_part_init(own, name="init", **numbers)
-            ready = library().mx_rec_part_ready(own, name="ready", **numbers)
+            ready = library().mx_rec_part_ready(own, name="ready", **numbers).ready
             resources.register_resource(own, made.op, tf.not_equal(ready, 0))
             stats.append(library().mx_rec_part_stats(own, name="stats", **numbers))
             if is_save:

@@ -224,7 +224,8 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
     else:
         physical, is_new = build_physical_table(
             table_name, options, initializer, table_seed(emb_initializer, table_name),
-            capacity, config.is_incremental_checkpoint, servers), True
+            capacity, config.is_incremental_checkpoint, servers,
+            seed_of(emb_initializer, table_name) is None), True
     table = Table(options, physical)
     state.tables[table_name] = table
     if is_new:

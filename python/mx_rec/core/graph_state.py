@@ -31,6 +31,9 @@ class GraphState:
         movable: Number of lookups made with modify_graph=True, and of such training lookups that
             came with imported graphs.
         is_planned: Whether a graph modification has looked at these lookups.
+        is_settled: Whether it is settled which of its variables `init(stock_tables=...)` makes
+            tables of.
+        is_warned: Whether a session has run the graph before that, with a warning.
         element_specs: Nesting of the elements of an iterator, by the name of its op.
         initializers: Initialisation op of the rewritten iterator, by is_training.
         target_batches: Batch of the rewritten iterator, by is_training.
@@ -52,6 +55,8 @@ class GraphState:
         self.lookups = 0
         self.movable = 0
         self.is_planned = False
+        self.is_settled = False
+        self.is_warned = False
         self.element_specs = {}  # type: Dict[str, Any]
         self.initializers = {}  # type: Dict[bool, tf.Operation]
         self.target_batches = {}  # type: Dict[bool, Any]

@@ -238,7 +238,7 @@ def scope_of(name: str) -> str:
 
 def build_physical_table(name: str, options: TableOptions, initializer: Dict[str, Any],
                          seed: int, capacity: int, track_changes: bool,
-                         servers: Sequence[str] = ()) -> PhysicalTable:
+                         servers: Sequence[str] = (), any_seed: bool = False) -> PhysicalTable:
     """Adds the ops of one table to the outermost graph.
 
     The ops that save and load are made here as well: they then exist when the graph is finalised.
@@ -252,6 +252,8 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
         track_changes: Whether the table can be saved as a delta, if it is saved at all.
         servers: The devices of parameter servers that hold a part each; empty for a table of the
             session's own.
+        any_seed: Whether nobody has chosen the seed: on parameter servers, workers take that of
+            the chief.
 
     Returns:
         The table's tensors.
@@ -277,6 +279,8 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
         }
         if reads_past_page_cache():
             config["tier"]["direct"] = True
+    if servers and any_seed:
+        config["any_seed"] = True
     track_changes = track_changes and options.is_save
     if track_changes:
         config["track_changes"] = True

@@ -8,7 +8,7 @@ import tensorflow as tf
 from mx_rec.cluster import modified as clusters
 from mx_rec.cluster.around import is_training
 from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER
-from mx_rec.core.admission import settle_timestamp
+from mx_rec.core.admission import has_tables, settle_timestamp
 from mx_rec.core.asc.manager import start_asc_pipeline
 from mx_rec.core.graph_state import GraphState, graph_state
 from mx_rec.core.upstream import upstream
@@ -23,7 +23,7 @@ from mx_rec.graph.rewrite import Rewritten, rewrite
 from mx_rec.graph.rows import mark_rows, read_rest
 from mx_rec.graph.sessions import adopt_initializers, has_run, start_iterators
 from mx_rec.graph.sums import fuse_sums
-from mx_rec.stock.select import convert_graph
+from mx_rec.graph.variables import convert_variables
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Type, checked
@@ -55,13 +55,14 @@ def modify_graph_and_start_emb_cache(full_graph: Optional[tf.Graph] = None,
 
     Raises:
         ValueError: If an argument has a wrong type.
-        RuntimeError: If the graph has no table.
+        RuntimeError: If the graph has no table, and `init(stock_tables=...)` was not asked to make
+            some of its variables.
         NotImplementedError: If `pull_ahead` is set and the rows of a training lookup with gradients
             cannot be pulled ahead; the text names it and says why.
         EnvironmentError: If `init` was not called.
         OSError: If the dump cannot be written.
     """
-    convert_graph(full_graph or tf.compat.v1.get_default_graph(), True)
+    convert_variables(full_graph or tf.compat.v1.get_default_graph())
     run(full_graph, dump_graph, pull_ahead=pull_ahead)
     with (full_graph or tf.compat.v1.get_default_graph()).as_default():
         start_asc_pipeline()
@@ -93,7 +94,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
             clusters.check_ahead(graph, [])
         if state.started_by:
             logger.info("the graph was modified before: nothing to modify.")
-        else:
+        elif has_tables(graph) or config.stock_tables is None:
             logger.warning("the graph has no lookup with modify_graph=True: nothing to modify.")
         return
     if any(has_run(session) for session in state.sessions()):
@@ -188,7 +189,7 @@ class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
         """Modifies the default graph.
 
         Raises:
-            RuntimeError: If the graph has no table.
+            RuntimeError: As of `modify_graph_and_start_emb_cache`.
             NotImplementedError: As of `modify_graph_and_start_emb_cache`.
             EnvironmentError: If `init` was not called.
             OSError: If the dump cannot be written.
@@ -197,6 +198,7 @@ class GraphModifierHook(tf.compat.v1.train.SessionRunHook):
             modify_graph_and_start_emb_cache(dump_graph=self._dump_graph,
                                              pull_ahead=self._pull_ahead)
         else:
+            convert_variables(tf.compat.v1.get_default_graph())
             start_asc_pipeline()
 
     def after_create_session(self, session: tf.compat.v1.Session, coord: Any) -> None:

@@ -1,7 +1,7 @@
 """What happens when a session runs a graph for the first time."""
 
 import threading
-from typing import Any, Callable, List, Optional, Set
+from typing import Any, Callable, List, Optional, Sequence, Set
 
 import tensorflow as tf
 
@@ -12,6 +12,7 @@ from mx_rec.core.clusters import check_session, refuse_unknown_ops
 from mx_rec.core.graph_state import GraphState, graph_state
 from mx_rec.graph.edits import extending, extensible
 from mx_rec.graph.kept_rows import check_fetches, kept_rows
+from mx_rec.stock.select import warn_of_variables
 from mx_rec.util.log import warn_once
 
 # Name scope of what a rewrite adds.
@@ -83,6 +84,13 @@ def has_run(session: Any) -> bool:
     return _RAN in session.__dict__ and not getattr(session, "_closed", False)
 
 
+def has_seen(session: Any, ops: Sequence[tf.Operation]) -> bool:
+    """Returns whether an open session has run the graph when it had one of some ops."""
+    # pylint: disable=protected-access
+    seen = session.__dict__.get(_PREPARED, (0, 0))[0]
+    return has_run(session) and any(op._id <= seen for op in ops)
+
+
 def start_iterators(session: Any) -> None:
     """Runs the initializers of rewritten iterators that nobody else runs in this session.
 
@@ -133,6 +141,7 @@ def _prepare(session: Any, fetches: Any) -> None:
 
 def _begin(session: Any, graph: tf.Graph) -> None:
     """Does what comes before a session's first run."""
+    warn_of_variables(graph)
     adopt_initializers(graph)
     state, marks = graph_state(graph), session.__dict__
     with extending:

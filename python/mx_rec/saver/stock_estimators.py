@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from mx_rec.core.clusters import check_graph
 from mx_rec.core.feature_process import EvictHook
+from mx_rec.core.graph_state import graph_state
 from mx_rec.saver.dense import dense_variables, saved_histories, saved_tables
 from mx_rec.saver.stock_warm_start import Needs, goes_on, needs_of
 from mx_rec.saver.warm_start import sources_of
@@ -45,6 +46,8 @@ def patched_model_fn(stock: Callable[..., Any]) -> Callable[..., Any]:
             goes_on(graph)
         if options is None:
             return spec
+        # A session of this graph leaves all others to TensorFlow.
+        graph_state(graph).is_settled = True
         if getattr(_here, "exports", False):
             _convert_unlimited(graph, self.model_dir)
             return spec

@@ -128,7 +128,6 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
     tables = {}  # type: Dict[str, Tuple[Table, Optional[Filling]]]
     for plan in plans:
         if not plan.converts:
-            logger.debug("the variable %s stays TensorFlow's: %s.", plan.name, plan.reason)
             continue
         with graph.as_default(), graph.control_dependencies(None):
             if plan.table not in tables:
@@ -343,7 +342,7 @@ def make_table(plan: StockVariable, options: StockTables = StockTables(),
     physical = build_physical_table(
         plan.table, settings_of_table, plan.initializer, _seed(plan.table), rows,
         settings is not None and settings.is_incremental_checkpoint,
-        servers)  # type: PhysicalTable
+        servers, any_seed=True)  # type: PhysicalTable
     table = Table(settings_of_table, physical)
     table.ext_emb_size = dim * (1 + len(plan.slots))
     graph_state().tables[plan.table] = table

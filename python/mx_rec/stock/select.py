@@ -1,15 +1,17 @@
-"""Converts the graph of a script as `init(stock_tables=...)` says."""
+"""Converts the graph of a script as `init(stock_tables=...)` says, and tells what stays."""
 
 from typing import Any, Dict, List, Optional, Set
 
 import tensorflow as tf
 
+from mx_rec.core.graph_state import graph_state
 from mx_rec.stock.admission import SavedHistory
-from mx_rec.stock.analysis import StockVariable
-from mx_rec.stock.convert import convert
-from mx_rec.stock.servers import servers_of
+from mx_rec.stock.analysis import StockVariable, plan_variables
+from mx_rec.stock.convert import convert, saved_places
+from mx_rec.stock.servers import Servers, servers_of
 from mx_rec.util.settings import Settings
 from mx_rec.util.log import logger, warn_once
+from mx_rec.util.stock_tables import StockTables, is_chosen
 
 
 def convert_graph(graph: tf.Graph, trains: bool,
@@ -39,6 +41,7 @@ def convert_graph(graph: tf.Graph, trains: bool,
     options = options_of_process()
     if options is None:
         return []
+    graph_state(graph).is_settled = True
     if tf.distribute.has_strategy():
         warn_once("stock_tables: variables of a distribution strategy stay TensorFlow's.")
         return []
@@ -52,9 +55,90 @@ def convert_graph(graph: tf.Graph, trains: bool,
                   "whose tables do not support %s.", _refused_on_servers(options))
         return []
     plans = convert(graph, options, trains, known, only_known, dense, histories, servers)
-    tables = sum(plan.converts for plan in plans)
-    logger.info("stock_tables: %d of %d variables with rows are tables.", tables, len(plans))
+    _tell(graph, options, plans, servers)
+    if trains:
+        _warn_of_savers(graph, options, plans)
     return plans
+
+
+def warn_of_variables(graph: tf.Graph) -> None:
+    """Warns of variables that could be tables and stay, as a session runs their graph as it is.
+
+    Args:
+        graph: The graph. One that was converted, or whose variables are to stay, is passed over.
+    """
+    options, state = options_of_process(), graph_state(graph)
+    if options is None or state.is_settled or state.is_warned \
+            or tf.distribute.has_strategy():
+        return
+    names = sorted(_convertible(graph, options))
+    if names:
+        state.is_warned = True
+        logger.warning(
+            "stock_tables: a session runs a graph whose variables %s could be tables, and stay "
+            "TensorFlow's in it. Call modify_graph_and_start_emb_cache() of mx_rec.graph.modifier "
+            "once the graph is complete, before a Saver is made and before the first session.run. "
+            "A MonitoredTrainingSession does without the call.", ", ".join(names))
+
+
+def _convertible(graph: tf.Graph, options: StockTables) -> Set[str]:
+    """Returns the names of the variables that were to be tables if no Saver had been made."""
+    plans = plan_variables(graph.as_graph_def(), options, True, has_saver=True,
+                           saved=saved_places(graph))
+    return {plan.name for plan in plans if plan.converts}
+
+
+def _tell(graph: tf.Graph, options: StockTables, plans: List[StockVariable],
+          servers: Servers) -> None:
+    """Logs which of the variables that the options choose stay, and why."""
+    places = saved_places(graph) if servers.devices else {}
+    shapes = {plan.name: plan.shape for plan in plans}
+    trained = {variable.op.name for variable in graph.get_collection(
+        tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES) if hasattr(variable, "op")}
+
+    def belongs_to_optimizer(name: str) -> bool:
+        # TensorFlow names a slot after its variable.
+        return name not in trained and any(
+            "/{}/".format(other) in "/" + name and shape == shapes[name]
+            for other, shape in shapes.items())
+
+    def has_rows(plan: StockVariable) -> bool:
+        place = places.get(plan.name)
+        return (plan.shape if place is None else place.shape)[0] >= options.least_rows
+
+    chosen = [plan for plan in plans if plan.converts or (
+        is_chosen(options, plan.name) and has_rows(plan)
+        and not belongs_to_optimizer(plan.name))]
+    stays = [plan for plan in chosen if not plan.converts]
+    for plan in stays:
+        logger.info("the variable %s of shape %s stays TensorFlow's: %s.", plan.name, plan.shape,
+                    plan.reason)
+    words = ["with {:,} rows and more".format(options.least_rows)] \
+        if options.least_rows > 1 else []
+    if list(options.names) != [".*"]:
+        words.append("whose names match " + " or ".join(map(repr, options.names)))
+    what = " ".join(["variables"] + (words or ["with rows"]))
+    if not chosen:
+        logger.info("stock_tables: the graph has no %s: none is a table.", what)
+        return
+    logger.info("stock_tables: %d of %d %s are tables%s.", len(chosen) - len(stays), len(chosen),
+                what, "" if not stays else "; {} stay{} TensorFlow's: {}".format(
+                    len(stays), "s" if len(stays) == 1 else "",
+                    ", ".join(plan.name for plan in stays)))
+
+
+def _warn_of_savers(graph: tf.Graph, options: StockTables, plans: List[StockVariable]) -> None:
+    """Warns of variables that stay for no other reason than that a Saver has them."""
+    if not any(op.type == "SaveV2" for op in graph.get_operations()):
+        return
+    stays = {plan.name for plan in plans if not plan.converts}
+    names = sorted(stays.intersection(_convertible(graph, options))) if stays else []
+    if names:
+        logger.warning(
+            "stock_tables: the variables %s stay TensorFlow's, because a Saver was made for them "
+            "before. Make it later: tf.train.Saver(defer_build=True) for a Scaffold, which builds "
+            "it, or none, as it makes its own; in a plain session after "
+            "modify_graph_and_start_emb_cache().", ", ".join(names))
 
 
 def _refused_on_servers(options: Any) -> str:
@@ -73,4 +157,4 @@ def options_of_process() -> Any:
     return None if instance is None else instance.stock_tables
 
 
-__all__ = ["convert_graph", "options_of_process"]
+__all__ = ["convert_graph", "options_of_process", "warn_of_variables"]

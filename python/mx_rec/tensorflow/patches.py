@@ -12,6 +12,8 @@
 | BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides; clusters |
 | BaseSession.run | a rewritten one-shot iterator starts by itself; a warning if none is rewritten |
 | BaseSession.make_callable, partial_run_setup | the same for steps that do not go through run |
+| SessionManager.wait_for_session | workers are told what keeps them from tables on servers |
+| _MonitoredSession.__init__ | variables of stock models become tables before the session is made |
 | Iterator.__init__ | get_target_batch gives batches in the nesting of the user's dataset |
 | TrackableSaver.save, restore | tf.train.Checkpoint would leave tables out: it refuses |
 | warm_starting_util.warm_start | tables are warm-started with the variables, from several paths |
@@ -43,6 +45,7 @@ from typing import Any, Callable, NamedTuple, Tuple, Union
 import tensorflow as tf
 
 from mx_rec.cluster.synchronous import patched_sync_apply
+from mx_rec.cluster.waiting import patched_wait
 from mx_rec.core.clusters import check_session
 from mx_rec.core.frozen import patched_function_tool, patched_tensor_info, patched_tool
 from mx_rec.core.graph_state import remember_session
@@ -50,6 +53,7 @@ from mx_rec.graph.eos import eos_map
 from mx_rec.graph.imported import patched_import, patched_new_operations
 from mx_rec.graph.iterators import remembering_elements
 from mx_rec.graph.sessions import preparing, starting_iterators
+from mx_rec.graph.variables import patched_monitored_session
 from mx_rec.optimizers.stock import (patched_apply_gradients, patched_get_slot, patched_processor,
                                      patched_slot)
 from mx_rec.saver.incremental import (patched_hook_after_run, patched_hook_begin,
@@ -163,6 +167,11 @@ _PATCHES = (
     _Patch("sessions", _SESSION, "run", starting_iterators),
     _Patch("sessions", _SESSION, "make_callable", preparing),
     _Patch("sessions", _SESSION, "partial_run_setup", preparing),
+    _Patch("tables on parameter servers", _in(_P + "training.session_manager:SessionManager"),
+           "wait_for_session", patched_wait),
+    _Patch("tables in the place of variables",
+           _in(_P + "training.monitored_session:_MonitoredSession"), "__init__",
+           patched_monitored_session),
     _Patch("get_target_batch", _in(_P + "data.ops.iterator_ops:Iterator"), "__init__",
            remembering_elements),
     _Patch("imported graphs", _in(_P + "framework.meta_graph"),

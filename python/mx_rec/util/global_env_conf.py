@@ -138,6 +138,18 @@ def reads_past_page_cache() -> bool:
     return _option("MXREC_SSD_DIRECT", _SWITCH, "0") == "1"
 
 
+def cluster_wait_seconds() -> int:
+    """How long a worker waits for tables on parameter servers that were made by other settings than
+    its own: MXREC_CLUSTER_WAIT_SECS, 300 by default.
+
+    It is read when a worker begins to wait.
+
+    Raises:
+        ValueError: If the variable is no integer from 0 on.
+    """
+    return _integer("MXREC_CLUSTER_WAIT_SECS", 0, MAX_INT32, 300)
+
+
 def _switch(name: str) -> bool:
     return _option(name, _SWITCH, "0") == "1"
 

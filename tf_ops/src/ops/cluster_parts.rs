@@ -94,20 +94,36 @@ part_op!(
         name: "MxRecPartReady",
         doc: "Whether the process holds the part, initialized or restored, by this configuration.",
         inputs: &[CONFIG],
-        outputs: &[Arg {
-            name: "ready",
-            dtype: "int32",
-            shape: "()",
-            doc: "1 or 0.",
-        }],
+        outputs: &[
+            Arg {
+                name: "ready",
+                dtype: "int32",
+                shape: "()",
+                doc: "1 or 0.",
+            },
+            Arg {
+                name: "difference",
+                dtype: "uint8",
+                shape: "(d)",
+                doc: "A text in UTF-8, if the process holds the part by another configuration: \
+                      the setting, and both values. Otherwise nothing.",
+            },
+        ],
         attrs: &[PART, PARTS],
         errors: "`INVALID_ARGUMENT` for a configuration that is not valid.",
         stateful: true,
         differentiable: false,
     },
     |context, member, part| {
-        let is_open = SHARED.is_open(&member.name, &member.settings);
-        context.set_scalar(0, i32::from(is_open))
+        let found = SHARED.find(&member.name, &member.settings);
+        let difference = match &found {
+            Err(error) if error.kind() == Kind::InvalidArgument => error.to_string(),
+            _ => String::new(),
+        };
+        let mut text = context.allocate::<u8>(&[difference.len() as i64])?;
+        text.values().copy_from_slice(difference.as_bytes());
+        context.set_scalar(0, i32::from(found.is_ok()))?;
+        context.set(1, text)
     }
 );
 

@@ -18,16 +18,21 @@ def start_asc_pipeline() -> None:
     No thread is started: key work runs where the graph says.
 
     Raises:
-        RuntimeError: If the graph has no table ("table_info_list is empty!"), or a table with
+        RuntimeError: If the graph has no table ("table_info_list is empty!") and
+            `init(stock_tables=...)` was not asked to make some of its variables, or a table with
             padding keys is data-parallel or has no training lookup with is_grad=True.
         ValueError: If a table has an eviction threshold and training batches no timestamp.
         EnvironmentError: If `init` was not called.
     """
-    Settings.get_instance()
+    settings = Settings.get_instance()
     state = graph_state()
     if state.frozen:
         return
     tables = list(state.tables) or [op.name for op in _table_ops()]
+    if not tables and settings.stock_tables is not None:
+        # A model that does not know tables trains on its variables.
+        state.frozen = True
+        return
     if not tables:
         raise RuntimeError("table_info_list is empty! Create a table with create_table before the "
                            "pipeline is started.")

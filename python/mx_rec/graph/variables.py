@@ -1,0 +1,54 @@
+"""Variables of session scripts become tables before the first session of their graph."""
+
+from typing import Any, Callable
+
+import tensorflow as tf
+
+from mx_rec.core.graph_state import graph_state
+from mx_rec.graph.sessions import has_seen
+from mx_rec.stock.analysis import VARIABLES
+from mx_rec.stock.select import convert_graph, options_of_process
+from mx_rec.util.log import logger
+
+
+def convert_variables(graph: tf.Graph) -> None:
+    """Converts the graph of a script as `init(stock_tables=...)` says, once.
+
+    Args:
+        graph: The graph, complete. One that was finalized, or whose variables an open session has
+            seen in a run, stays as it is.
+
+    Raises:
+        ValueError: If settings of eviction do not go together.
+    """
+    state = graph_state(graph)
+    if options_of_process() is None or state.is_settled or graph.finalized:
+        return
+    variables = [op for op in graph.get_operations() if op.type in VARIABLES]
+    if any(has_seen(session, variables) for session in state.sessions()):
+        state.is_settled = True
+        logger.warning("stock_tables: an open session has run the graph with its variables, which "
+                       "stay TensorFlow's. Call modify_graph_and_start_emb_cache(), or make the "
+                       "MonitoredTrainingSession, before the first session.run.")
+        return
+    convert_graph(graph, True)
+
+
+def patched_monitored_session(stock: Callable[..., None]) -> Callable[..., None]:
+    """Makes _MonitoredSession.__init__, which converts the graph first.
+
+    Hooks that begin find its tables, and the Scaffold makes its Saver and its initializers of what
+    is there then.
+
+    Args:
+        stock: TensorFlow's own.
+
+    Returns:
+        Its replacement.
+    """
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        convert_variables(tf.compat.v1.get_default_graph())
+        stock(self, *args, **kwargs)
+
+    return __init__
