@@ -221,6 +221,45 @@ def test_partitioned_variables_become_tables_and_variables_by_turns(mx, tmp_path
     np.testing.assert_allclose(found[1], expected_figures[1], rtol=TOLERANCE, atol=TOLERANCE)
 
 
+def test_an_estimator_names_and_gives_variables_that_are_tables(mx, tmp_path):
+    """get_variable_names and get_variable_value of an Estimator did not know its variables any more."""
+    from mx_rec.util import initialize
+
+    names, hashed = ("hash", "bags"), "linear/linear_model/hash/weights"
+    start(tmp_path, "linear", names, parts=2)
+    stock = estimator("linear", tmp_path / "stock", names, parts=2)
+    train(stock, 5)
+    mx(stock_tables=".*")
+    made = estimator("linear", tmp_path / "tables", names, parts=2)
+    train(made, 5)
+    assert hashed not in dict(support.tf().train.list_variables(str(tmp_path / "tables")))
+    assert made.get_variable_names() == stock.get_variable_names()
+    given = 0
+    for name in stock.get_variable_names():
+        try:
+            expected = stock.get_variable_value(name)
+        except support.tf().errors.InvalidArgumentError:
+            # TensorFlow has the slots of parts under names of their own.
+            with pytest.raises(support.tf().errors.InvalidArgumentError, match="of its .* rows under this name"):
+                made.get_variable_value(name)
+            continue
+        np.testing.assert_allclose(made.get_variable_value(name), expected, rtol=TOLERANCE, atol=TOLERANCE)
+        given += name == hashed
+    assert given == 1 and made.get_variable_value(hashed + ":0").shape == (1000, 1)
+    # Rows that were never made, too: a new training's, and what it evaluates with as variables.
+    fresh = estimator("dnn", tmp_path / "fresh", names)
+    train(fresh, 2)
+    embedding = "dnn/input_from_feature_columns/input_layer/hash_embedding/embedding_weights"
+    values = {name: fresh.get_variable_value(name) for name in (embedding, embedding + "/part_0/Adagrad")
+              if name in fresh.get_variable_names()}
+    initialize.terminate_config_initializer()
+    mx()
+    train(fresh, 1)
+    rows = fresh.get_variable_value(embedding)
+    same = (rows == values[embedding]).all(axis=1)
+    assert values[embedding].shape == rows.shape == (1000, 3) and 900 < same.sum() < 1000
+
+
 def test_an_exported_model_has_variables_and_the_same_predictions(mx, tmp_path):
     tf = support.tf()
     mx(stock_tables=".*")

@@ -77,8 +77,13 @@ def history_of(path: str) -> Optional[SavedHistory]:
         if len(access) and len(latest) else None
 
 
-def _refused(path: str, count: int) -> np.ndarray:
-    """Returns which of the keys 0, 1, ... training refuses, bool (count)."""
+def refused_rows(path: str, count: int) -> np.ndarray:
+    """Returns which of the keys 0, 1, ... training refuses, bool (count).
+
+    Args:
+        path: Directory of a saved table.
+        count: Of the keys.
+    """
     history = history_of(path)
     if history is None or history.access <= 1:
         return np.zeros(count, bool)
@@ -437,7 +442,7 @@ def _values(one: _Wanted, directory: str) -> Tuple[np.ndarray, Dict[str, np.ndar
         {slot.name: slot.initial for slot in one.plan.slots})
     if not one.plan.updates:
         # Evaluation and prediction give what a table gives; a training admits every row.
-        rows[np.all([_refused(path, count) for path in directories_of(
+        rows[np.all([refused_rows(path, count) for path in directories_of(
             chain_of(directory)[-1], one.plan.table)], axis=0)] = 0
     return rows[own], {name: values[own] for name, values in slots.items()}
 
@@ -504,13 +509,14 @@ def _read_over(table: str, saved: Tuple[str, Any],
             found[keys] = _read(path, name, "<f4").reshape(len(keys), -1)
 
 
-def initial_rows(config: Dict[str, Any]) -> np.ndarray:
-    """Returns the rows that a table makes, float32 (capacity, dim).
+def initial_rows(config: Dict[str, Any], count: Optional[int] = None) -> np.ndarray:
+    """Returns the rows that a table makes of the keys 0, 1, ..., float32 (count, dim).
 
     Args:
         config: The configuration that is saved with the table (checkpoint.tables.describe).
+        count: Of the keys, None for the rows that it may have.
     """
-    count = int(config["capacity"])
+    count = int(config["capacity"]) if count is None else count
     plain = {name: value for name, value in config.items() if name not in ("tier", "track_changes")}
     text = np.frombuffer(json.dumps(plain).encode("utf-8"), np.uint8)
     with tf.Graph().as_default(), tf.device("/cpu:0"):
