@@ -294,8 +294,13 @@ fn name(step: Step) -> &'static CStr {
 
 /// An error as JSON: `errno` and `paths` of what the system refused, else `kind` and `message`.
 fn told(refused: Refused) -> Value {
+    if let Some(error) = refused.full_disk() {
+        return told(Refused::Unsound(error));
+    }
     match refused {
-        Refused::System { cause, path, other } => match cause.raw_os_error() {
+        Refused::System {
+            cause, path, other, ..
+        } => match cause.raw_os_error() {
             Some(number) => {
                 let paths = std::iter::once(path).chain(other);
                 let paths = paths.map(|path| path.to_string_lossy().into_owned());
@@ -320,9 +325,9 @@ fn told(refused: Refused) -> Value {
     }
 }
 
-/// Forgets the commits that this thread has begun and not ended. A thread saves one checkpoint after
-/// the other: an exception, such as that of Ctrl-C, has ended these. What they left is then treated
-/// as that of a process that was killed.
+/// Forgets the commits that this thread has begun and not ended. A thread saves one checkpoint
+/// after the other: an exception, such as that of Ctrl-C, has ended these. What they left is then
+/// treated as that of a process that was killed.
 fn abandon() {
     let thread = std::thread::current().id();
     commits().retain(|_, (owner, _)| *owner != thread);

@@ -12,8 +12,8 @@ use std::sync::{
 use std::time::{Duration, Instant};
 
 /// So long a helper stays awake after its work, and a caller before it sleeps until its helpers are
-/// done. To wake a thread takes 50 microseconds, and several hundred on a virtual machine whose other
-/// processor sleeps: as long as many a call.
+/// done. To wake a thread takes 50 microseconds, and several hundred on a virtual machine whose
+/// other processor sleeps: as long as many a call.
 #[cfg(not(feature = "model"))]
 const AWAKE: Duration = Duration::from_micros(100);
 

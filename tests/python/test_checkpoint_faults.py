@@ -74,9 +74,10 @@ def test_a_full_disk_is_named_and_the_earlier_checkpoint_stays(model, session, s
     path = model.saver.save(sess, small_disk + "/m", global_step=1)
     before = everything(small_disk)
     model.fill(sess, 2.0)
-    with pytest.raises((tf.errors.OpError, OSError)) as refused:
+    with pytest.raises(tf.errors.ResourceExhaustedError) as refused:
         model.saver.save(sess, small_disk + "/m", global_step=step)
     text = str(refused.value)
+    assert " bytes=" in text and "free_bytes=" in text, text
     assert small_disk in text and "big" in text and "slice.data" in text and "space" in text.lower(), text
     assert everything(small_disk) == before
     model.assert_filled(sess, 2.0)
@@ -84,6 +85,23 @@ def test_a_full_disk_is_named_and_the_earlier_checkpoint_stays(model, session, s
     fresh = session()
     model.saver.restore(fresh, path)
     model.assert_filled(fresh, 1.0, 100)
+
+
+@pytest.mark.parametrize("step", ["make", "write", "flush", "rename"])
+def test_a_disk_that_is_full_for_the_commit_is_the_same_error_as_of_the_op(model, session, tmp_path, monkeypatch, step):
+    """The op's error was an UnknownError, and that of the commit an OSError."""
+    from mx_rec.saver import commit
+
+    tf, place = support.tf(), os.path.realpath(str(tmp_path))
+    sess = session()
+    model.fill(sess, 1.0, 100)
+    monkeypatch.setattr(commit, "before_step", lambda now, path: errno.ENOSPC if now == step and place != path else 0)
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="cannot be saved: .*disk is full") as refused:
+        model.saver.save(sess, place + "/m", global_step=1)
+    text = str(refused.value)
+    assert place in text and "'big'" in text and "free_bytes=" in text and (step != "write" or " bytes=" in text), text
+    monkeypatch.setattr(commit, "before_step", None)
+    assert os.listdir(place) == []
 
 
 @pytest.mark.parametrize("step", [1, 2])

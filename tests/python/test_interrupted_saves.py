@@ -9,6 +9,7 @@ import pytest
 import support
 from test_incremental_checkpoints import Model, incremental, place  # noqa: F401  fixtures
 
+
 class Interrupt:
     """Raises KeyboardInterrupt before one of the lines that a save runs in the package."""
 

@@ -1,6 +1,7 @@
 //! Names, attributes and errors that the writer and the reader of checkpoints share.
 
 use crate::{Error, Kind, Result, SlotSpec};
+use rustix::fs::statvfs;
 use std::io;
 use std::path::Path;
 
@@ -94,8 +95,45 @@ pub fn check_slot(slot: &SlotSpec) -> Result<()> {
     Ok(())
 }
 
-/// What the operating system said about `path`: `NotFound`, or `Io`.
+/// Whether the system refused for want of space on a disk.
+pub(super) fn is_full(cause: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(cause.kind(), StorageFull | QuotaExceeded)
+}
+
+/// `ResourceExhausted` for want of space at `path`, for so many bytes if that is known.
+pub(super) fn full_disk(action: &str, path: &Path, bytes: Option<u64>, cause: &io::Error) -> Error {
+    let error = Error::new(
+        Kind::ResourceExhausted,
+        format!("cannot {action}: the disk is full"),
+    );
+    let error = error.with("path", path.display());
+    let error = match bytes {
+        Some(bytes) => error.with("bytes", bytes),
+        None => error,
+    };
+    // The file itself may not be there.
+    let free = path.ancestors().find_map(|place| statvfs(place).ok());
+    let error = match free {
+        Some(found) => error.with("free_bytes", found.f_bavail.saturating_mul(found.f_frsize)),
+        None => error,
+    };
+    error.with("cause", cause)
+}
+
+/// The error of a write of so many bytes that the system refused.
+pub(super) fn written(result: io::Result<()>, bytes: usize, path: &Path) -> Result<()> {
+    result.map_err(|cause| match is_full(&cause) {
+        true => full_disk("write a file", path, Some(bytes as u64), &cause),
+        false => refused("write a file", path, cause),
+    })
+}
+
+/// What the operating system said about `path`: `NotFound`, `ResourceExhausted` or `Io`.
 pub(super) fn refused(action: &str, path: &Path, cause: io::Error) -> Error {
+    if is_full(&cause) {
+        return full_disk(action, path, None, &cause);
+    }
     let kind = match cause.kind() {
         io::ErrorKind::NotFound => Kind::NotFound,
         _ => Kind::Io,

@@ -330,11 +330,22 @@ fn without_a_history_in_the_files_rows_count_as_admitted() {
         step(&table, &[7, 8, 9], 50, limits(5, 60)),
         [true, true, false]
     );
-    // The same for a table that had a history: it begins anew.
+    // The same for a table that had a history: it begins anew, its clock included.
     let other = self::table();
     step(&other, &[8, 8, 3], 40, limits(2, 60));
     load(&other, &pool(), &dir).unwrap();
-    assert_eq!(known(&other), BTreeMap::from([(7, (2, 40)), (8, (2, 40))]));
+    assert_eq!(known(&other), BTreeMap::from([(7, (2, 0)), (8, (2, 0))]));
+    // Also when it is saved before its first batch, which dates all rows and those set since.
+    let between = temp.at("between");
+    save(&other, &pool(), &between).unwrap();
+    for table in [other, loaded(&between)] {
+        table.assign(&pool(), Ids::I64(&[9]), &[1.0; 2]).unwrap();
+        step(&table, &[8], 30, limits(2, 60));
+        assert_eq!(
+            known(&table),
+            BTreeMap::from([(7, (2, 30)), (8, (3, 30)), (9, (2, 30))])
+        );
+    }
     // And for one whose history came from files only.
     let with = temp.at("with");
     save(&table, &pool(), &with).unwrap();

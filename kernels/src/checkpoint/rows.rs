@@ -2,8 +2,8 @@
 //! they belong.
 
 use super::format::{
-    float_attribute, key_attribute, named, refused, ATTRIBUTE, BLOCK_BYTES, DATA, EMBEDDING,
-    FLOAT_BYTES, KEY, KEY_BYTES,
+    float_attribute, key_attribute, named, refused, written, ATTRIBUTE, BLOCK_BYTES, DATA,
+    EMBEDDING, FLOAT_BYTES, KEY, KEY_BYTES,
 };
 use super::manifest::Recorded;
 use crate::mem::start_writeback;
@@ -32,7 +32,7 @@ impl Written {
     pub(super) fn whole(table: &Path, name: &str, content: &[u8]) -> Result<Written> {
         let path = table.join(name);
         let mut file = create_file(&path)?;
-        named(file.write_all(content), "write a file", &path)?;
+        written(file.write_all(content), content.len(), &path)?;
         let recorded = Recorded {
             path: name.to_owned(),
             bytes: content.len() as u64,
@@ -52,7 +52,7 @@ impl Written {
 
     /// Appends to the file and its checksum.
     pub(super) fn append(&mut self, content: &[u8]) -> Result<()> {
-        named(self.file.write_all(content), "write a file", &self.path)?;
+        written(self.file.write_all(content), content.len(), &self.path)?;
         let bytes = content.len() as u64;
         start_writeback(&self.file, self.recorded.bytes, bytes);
         self.recorded.bytes += bytes;
@@ -290,8 +290,8 @@ impl PartWriter {
     /// Writes records from record `first` on; returns their checksum.
     fn write(&self, first: u64, buffer: &[u8]) -> Result<u32> {
         let start = first * self.width;
-        let written = self.file.write_all_at(buffer, start);
-        named(written, "write a file", &self.path)?;
+        let done = self.file.write_all_at(buffer, start);
+        written(done, buffer.len(), &self.path)?;
         start_writeback(&self.file, start, buffer.len() as u64);
         Ok(crc32c::crc32c(buffer))
     }

@@ -41,8 +41,8 @@ pub(crate) struct History {
     by_hand: AtomicBool,
     /// No row was admitted below this count.
     least: AtomicU32,
-    /// The first so many rows came without times: the first batch with a time dates them.
-    undated: AtomicU32,
+    /// The first so many rows replaced others, and nothing was known of them.
+    came: AtomicU32,
     /// By row number, [`Seen::pack`], in pieces of [`PIECE`], so that no growth moves them; empty
     /// pieces are zeros.
     rows: Vec<Box<[AtomicU64]>>,
@@ -65,7 +65,7 @@ impl History {
             awaits: AtomicBool::new(false),
             by_hand: AtomicBool::new(false),
             least: AtomicU32::new(access),
-            undated: AtomicU32::new(0),
+            came: AtomicU32::new(0),
             rows: Vec::new(),
             candidates: Candidates::Exact(KeyCounters::default()),
         };
@@ -131,17 +131,17 @@ impl History {
         self.least.fetch_min(self.access(), Relaxed);
     }
 
-    /// Whether a batch of the time `now`, 0 for none, is the first to say when rows were seen.
+    /// Whether a batch of the time `now`, 0 for none, is the first that has one.
     pub(crate) fn awaits_date(&self, now: u32) -> bool {
-        now != 0 && self.undated.load(Relaxed) > 0
+        now != 0 && self.latest() == 0
     }
 
-    /// Counts rows that came without times as seen at `now`.
+    /// Counts rows without a time as seen at `now`, that of the first batch that has one.
     pub(crate) fn date_rows(&mut self, now: u32) {
-        let rows = std::mem::take(self.undated.get_mut());
-        for row in 0..rows {
+        let came = std::mem::take(self.came.get_mut());
+        for row in 0..(self.rows.len() * PIECE) as u32 {
             let seen = self.of_row(row);
-            if seen.last == 0 {
+            if seen.last == 0 && (row < came || seen.count > 0) {
                 self.set_row(row, Seen { last: now, ..seen });
             }
         }

@@ -133,15 +133,15 @@ impl History {
 
     /// The history with these thresholds after the content was replaced by `rows` rows that nothing
     /// is known of: they count as admitted, and as seen with the first batch that has a time, which
-    /// may be earlier than those of the content that went. None if the thresholds are of the files whose rows
-    /// went, and nobody has asked for a history since.
+    /// may be earlier than those of the content that went. None if the thresholds are of the files
+    /// whose rows went, and nobody has asked for a history since.
     pub(crate) fn renewed(self, rows: usize) -> Option<History> {
         if self.awaits() && rows > 0 {
             return None;
         }
         let history = History::new(self.access(), self.eviction(), 0, rows);
         history.take_thresholds(&self);
-        history.undated.store(rows as u32, Relaxed);
+        history.came.store(rows as u32, Relaxed);
         Some(history.with_candidates(self.candidates.emptied()))
     }
 

@@ -96,7 +96,8 @@ impl Table {
         self.keys().uncount(&index, step);
     }
 
-    /// [`Table::observe_in`] of distinct `keys` with their occurrences, which another process counted.
+    /// [`Table::observe_in`] of distinct `keys` with their occurrences, which another process
+    /// counted.
     ///
     /// # Errors
     /// As there, and `InvalidArgument` for a number of `times` that is not that of the keys, for

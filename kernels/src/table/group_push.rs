@@ -108,8 +108,9 @@ impl Table {
     /// stop its holder, who waits for the helper.
     ///
     /// # Errors
-    /// `InvalidArgument` for gradients or generations of the wrong length, and `ResourceExhausted` without memory
-    /// for slots; with a tier what its files refuse. Then no row of any table changed.
+    /// `InvalidArgument` for gradients or generations of the wrong length, and `ResourceExhausted`
+    /// without memory for slots; with a tier what its files refuse. Then no row of any table
+    /// changed.
     pub fn push_many(pool: &Pool, pushes: &[Push<'_>]) -> Result<Pushed> {
         for push in pushes {
             for one in &push.grads {

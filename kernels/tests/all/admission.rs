@@ -361,6 +361,8 @@ struct Model {
     counting: bool,
     eviction: u32,
     now: u32,
+    /// The time of the latest batch since the table was cleared; 0 for none.
+    told: u32,
     count: HashMap<i64, (u32, u32)>,
     /// Gradients that reached a row.
     rows: HashMap<i64, f32>,
@@ -375,7 +377,18 @@ impl Model {
                 .is_some_and(|seen| seen.0 >= self.access)
     }
 
+    /// A batch of now: the first one dates what was set before it.
+    fn tell(&mut self) {
+        if self.told == 0 {
+            for seen in self.count.values_mut().filter(|seen| seen.0 > 0) {
+                seen.1 = self.now;
+            }
+        }
+        self.told = self.now;
+    }
+
     fn train(&mut self, ids: &[i64], weight: u32) {
+        self.tell();
         let ids = ids.iter().filter(|&&id| id != -1);
         for &id in ids.clone() {
             if self.counting || self.count.contains_key(&id) {
@@ -416,6 +429,7 @@ proptest! {
             counting: access > 0,
             eviction,
             now: 1,
+            told: 1,
             count: HashMap::new(),
             rows: HashMap::new(),
         };
@@ -446,6 +460,7 @@ proptest! {
                 }
                 Verb::Wait(seconds) => {
                     model.now += u32::from(seconds);
+                    model.tell();
                     drop(look(&table, &pool, &[], 1, Some(model.now.into()), limits));
                 }
                 Verb::Evict => {
@@ -469,7 +484,7 @@ proptest! {
                     let at = (key + 3) as usize * DIM;
                     table.assign(&pool, Ids::I64(&[key]), &base[at..at + DIM]).unwrap();
                     if model.rows.insert(key, 0.0).is_none() && model.access > 0 {
-                        let seen = model.count.entry(key).or_insert((0, model.now));
+                        let seen = model.count.entry(key).or_insert((0, model.told));
                         seen.0 = seen.0.max(model.access);
                     }
                 }
@@ -477,6 +492,7 @@ proptest! {
                     table.clear();
                     model.rows.clear();
                     model.count.clear();
+                    model.told = 0;
                 }
             }
             prop_assert_eq!(table.len(), model.rows.len() as u64);

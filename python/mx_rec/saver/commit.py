@@ -59,6 +59,7 @@ class Staging:
         Raises:
             OSError: If the system refuses; what stood there before is there still, or comes back
                 by `undo`.
+            tf.errors.ResourceExhaustedError: If the disk is full; the same.
             ValueError: If a table is not sound.
         """
         _call("place", self._commit, json.dumps(dict(more, tables=tables, dense=dense)))
@@ -200,7 +201,9 @@ def _error(told: Any) -> Exception:
     if "errno" in told:
         paths = told["paths"]
         return OSError(told["errno"], os.strerror(told["errno"]), paths[0], None, *paths[1:])
-    if told["kind"] == "Aborted":
-        return tf.errors.AbortedError(None, None, told["message"])
+    of_tensorflow = {"Aborted": tf.errors.AbortedError,
+                     "ResourceExhausted": tf.errors.ResourceExhaustedError}
+    if told["kind"] in of_tensorflow:
+        return of_tensorflow[told["kind"]](None, None, told["message"])
     kinds = {"NoDirectory": NotADirectoryError, "NotFound": FileNotFoundError, "Io": OSError}
     return kinds.get(told["kind"], ValueError)(told["message"])

@@ -177,7 +177,8 @@ def tidy_after(saver: Any, checkpoint: str, directory: str, latest_filename: Opt
         path = os.path.join(parent, entry)
         # The variables of a save that is under way come last: it is asked for before these.
         if re.match(r"(delta-)?sparse-", entry) and base_of(path) == base and path not in keep \
-                and not is_owned(path) and identity_of(path) is not None and read_manifest(path).get("dense") \
+                and not is_owned(path) and identity_of(path) is not None \
+                and read_manifest(path).get("dense") \
                 and not os.path.isfile(dense_of(path) + ".index"):
             discard(path)
 

@@ -402,8 +402,8 @@ def _names_of(var_list: Any) -> Optional[Set[str]]:
     names = set()  # type: Set[str]
     for one in var_list.values() if isinstance(var_list, dict) else var_list:
         # A variable in parts is a list of them.
-        for variable in one if isinstance(one, (list, tuple)) or hasattr(one, "_get_variable_list") \
-                else [one]:
+        is_parts = isinstance(one, (list, tuple)) or hasattr(one, "_get_variable_list")
+        for variable in one if is_parts else [one]:
             if hasattr(variable, "op"):
                 names.add(variable.op.name)
     graph = tf.compat.v1.get_default_graph()
@@ -466,7 +466,7 @@ def _save_tables(sess: Any, operations: List[TableOps], checkpoint: str, dense: 
             "file system (docs/cluster.md).".format(checkpoint))
     try:
         staging = staging_of(directory)
-    except OSError as error:
+    except (OSError, tf.errors.ResourceExhaustedError) as error:
         raise _named_error(error, operations) from error
     more = {"id": incremental.new_identity()}  # type: Dict[str, Any]
     variables_of_tables = described_variables(converted(sess.graph, operations))
@@ -492,7 +492,8 @@ def _save_tables(sess: Any, operations: List[TableOps], checkpoint: str, dense: 
         if link is not None and isinstance(error, tf.errors.InvalidArgumentError):
             logger.info("%s is saved whole: %s", checkpoint, error.message)
             return _save_tables(sess, operations, checkpoint, dense)
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) or (
+                isinstance(error, tf.errors.ResourceExhaustedError) and error.op is None):
             raise _named_error(error, operations) from error
         raise
     logger.info("saved %s to %s.", ", ".join(
@@ -505,9 +506,12 @@ def _save_tables(sess: Any, operations: List[TableOps], checkpoint: str, dense: 
                   {op.name: int(count[1]) for op, count in zip(operations, counts)})
 
 
-def _named_error(error: OSError, operations: List[TableOps]) -> OSError:
+def _named_error(error: Any, operations: List[TableOps]) -> Exception:
     """Returns an error of the system with the names of the tables that were to be saved."""
     names = ", ".join(repr(op.name) for op in operations)
+    if isinstance(error, tf.errors.OpError):
+        return type(error)(None, None, "the tables {} cannot be saved: {}".format(
+            names, error.message))
     if error.errno is None:
         return type(error)("the tables {} cannot be saved: {}".format(names, error))
     return OSError(error.errno, "the tables {} cannot be saved: {}".format(names, error.strerror),

@@ -578,8 +578,9 @@ const GRADS: Arg = Arg {
 const PUSH_ERRORS: &str =
     "`ABORTED` if the process has not got the part: it was started again, or the chief has not \
      initialized or restored it yet, or if the part was restored since the pull; \
-     `INVALID_ARGUMENT` for another configuration than the one it was made with; with `create`, `RESOURCE_EXHAUSTED` if new rows would exceed the part's \
-     capacity: then no row of any table has changed.";
+     `INVALID_ARGUMENT` for another configuration than the one it was made with; with `create`, \
+     `RESOURCE_EXHAUSTED` if new rows would exceed the part's capacity: then no row of any table \
+     has changed.";
 const UPDATED: Arg = Arg {
     name: "updated",
     dtype: "int64",

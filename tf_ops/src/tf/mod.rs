@@ -13,6 +13,6 @@ mod tensor;
 
 pub(crate) use buffers::Hold as HoldBuffers;
 pub(crate) use context::{Construction, Context};
-pub(crate) use register::{has_kernel, register, OpKernel};
+pub(crate) use register::{at_failure, has_kernel, register, OpKernel};
 pub(crate) use status::{version, Status};
 pub(crate) use tensor::{Input, Lent, Output};

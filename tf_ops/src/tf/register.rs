@@ -6,10 +6,10 @@ use crate::guard::{explain, guarded};
 use crate::op_def::OpDef;
 use crate::shapes;
 use crate::sys::{self, TensorFlow};
-use crate::tables;
 use crate::trace;
 use mx_rec_kernels::{Error, Kind, Result};
 use std::ffi::{c_void, CString};
+use std::sync::OnceLock;
 
 /// An op: its definition, and the state of one of its nodes in one session.
 pub(crate) trait OpKernel: Send + Sync + Sized + 'static {
@@ -21,6 +21,15 @@ pub(crate) trait OpKernel: Send + Sync + Sized + 'static {
 
     /// Runs the node. Outputs are set last; after an error none is.
     fn compute(&self, context: &Context) -> Result<()>;
+}
+
+/// What is done with the number of a step in which an op has failed.
+static AT_FAILURE: OnceLock<fn(i64)> = OnceLock::new();
+
+/// Has `act` called with the number of each step in which an op fails, before TensorFlow knows of
+/// the failure. Only the first call counts.
+pub(crate) fn at_failure(act: fn(i64)) {
+    let _ = AT_FAILURE.set(act);
 }
 
 /// Registers op and CPU kernel `K`.
@@ -149,11 +158,12 @@ unsafe extern "C" fn compute<K: OpKernel>(kernel: *mut c_void, raw: *mut sys::TF
             )),
         }
     }) {
-        // A step that fails has counted nothing.
-        let _ = guarded(|| {
-            tables::uncount(context.step());
-            Ok(())
-        });
+        if let Some(act) = AT_FAILURE.get() {
+            let _ = guarded(|| {
+                act(context.step());
+                Ok(())
+            });
+        }
         context.fail(error.kind(), &explain(K::DEF.name, &error));
     }
 }

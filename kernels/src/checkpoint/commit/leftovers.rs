@@ -30,7 +30,7 @@ pub fn clean(directory: &Path, steps: &mut Steps<'_>) -> Result<Vec<String>, Ref
     let of_base =
         |entry: &String| Hidden::parse(entry).filter(|hidden| is_of(&hidden.name, place.base()));
     let all: Vec<Hidden> = names()?.iter().filter_map(of_base).collect();
-    let is_live = |one: &Hidden| is_in_use(&parent.join(&one.entry), one);
+    let is_live = |one: &Hidden| is_in_use(&place, one);
     let (live, hidden): (Vec<Hidden>, Vec<Hidden>) = all.into_iter().partition(is_live);
     let owners: BTreeSet<&str> = hidden.iter().map(|one| one.name.as_str()).collect();
     for owner in owners {
@@ -107,9 +107,6 @@ fn remove(path: &Path, steps: &mut Steps<'_>) {
 
 /// Whether the variables are gone that a dead process saved with a directory of tables.
 fn lacks_variables(place: &Place) -> bool {
-    if place.parent.join(place.index()).is_file() {
-        return false;
-    }
     let manifest = place.path().join(MANIFEST);
     let content = fs::read(&manifest).ok();
     let content: Option<Value> = content.and_then(|text| serde_json::from_slice(&text).ok());
@@ -122,8 +119,9 @@ fn lacks_variables(place: &Place) -> bool {
                 let process = content.get("process").and_then(Value::as_i64);
                 process.is_some_and(|process| !is_alive(process, changed(&manifest)))
             },
-            |token| !is_token_in_use(token, &manifest),
+            |token| !is_token_in_use(place, token, &manifest),
         );
-        had_variables && is_dead
+        // Looked for last: a save that was alive before may have ended meanwhile.
+        had_variables && is_dead && !place.parent.join(place.index()).is_file()
     })
 }

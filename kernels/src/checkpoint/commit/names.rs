@@ -147,12 +147,6 @@ impl Hidden {
     pub(super) fn process(&self) -> &str {
         self.token.split('-').next().unwrap_or_default()
     }
-
-    /// Which of the saves of the process it was, and where that ran.
-    pub(super) fn number(&self) -> u64 {
-        let number = self.token.split('-').nth(1);
-        number.and_then(|digits| digits.parse().ok()).unwrap_or(0)
-    }
 }
 
 /// The names of the files of a checkpoint's variables.

@@ -1,6 +1,8 @@
 //! Which process a hidden directory belongs to, and whether it may still use it.
 
-use super::names::{Hidden, Place};
+use super::heartbeat::SILENT;
+use super::names::{Hidden, Place, Use};
+use super::steps::exists;
 use crate::mem::{process_exists, ticks_per_second};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -13,10 +15,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How far the clocks of a process and of a file system may be apart, in seconds.
 const CLOCKS: f64 = 1.0;
-
-/// An owner on another machine, of which nothing can be known, is dead when its save has shown no
-/// sign for so many seconds.
-const ELSEWHERE: f64 = 86_400.0;
 
 /// Bits of the number in a token that count the saves of a process. Above them are those of the
 /// start of the machine or container, then those of its name.
@@ -75,36 +73,34 @@ fn here() -> u64 {
     *HERE
 }
 
-/// Whether the process that made a hidden directory may still use it.
-pub(super) fn is_in_use(path: &Path, hidden: &Hidden) -> bool {
-    let process = hidden.process().parse().unwrap_or(i64::MAX);
-    may_live(process, hidden.number(), changed(path), || {
-        ACTIVE.lock().contains(&hidden.token)
-    })
+/// Whether the process that made a hidden directory beside `place` may still use it.
+pub(super) fn is_in_use(place: &Place, hidden: &Hidden) -> bool {
+    let path = place.parent.join(&hidden.entry);
+    is_token_in_use(&place.beside(&hidden.name), &hidden.token, &path)
 }
 
-/// Whether the save `token` may still be under way, by what it last changed.
-pub(super) fn is_token_in_use(token: &str, path: &Path) -> bool {
+/// Whether the save `token` of `place` may still be under way, after it has last changed `path`.
+pub(super) fn is_token_in_use(place: &Place, token: &str, path: &Path) -> bool {
     let (process, number) = token.split_once('-').unwrap_or((token, "0"));
     let process = process.parse().unwrap_or(i64::MAX);
-    may_live(process, number.parse().unwrap_or(0), changed(path), || {
-        ACTIVE.lock().contains(token)
-    })
-}
-
-/// Whether a process may still use what it changed at a time; of this one `is_active` says it.
-fn may_live(process: i64, number: u64, since: f64, is_active: impl FnOnce() -> bool) -> bool {
-    let place = number >> COUNT_BITS << COUNT_BITS;
-    // Earlier versions had no place in their tokens.
-    if place == 0 || place == here() {
+    let machine = number.parse().unwrap_or(0_u64) >> COUNT_BITS << COUNT_BITS;
+    // Earlier versions had no machine in their tokens.
+    if machine == 0 || machine == here() {
         return match process == i64::from(std::process::id()) {
-            true => is_active(),
-            false => is_alive(process, since),
+            true => ACTIVE.lock().contains(token),
+            false => is_alive(process, changed(path)),
         };
     }
-    let name = |place: u64| place >> (START_BITS + COUNT_BITS);
-    // A machine of the same name that was started again has no process of before.
-    name(place) != name(here()) && now() - since < ELSEWHERE
+    let name = |machine: u64| machine >> (START_BITS + COUNT_BITS);
+    let mark = place.hidden(Use::Owner, token);
+    // A machine of the same name that was started again has no process of before. The mark of a
+    // save is there from its begin to its end.
+    name(machine) != name(here()) && shows_signs(&mark, now())
+}
+
+/// Whether the save of an owner's mark has shown a sign of life lately.
+fn shows_signs(mark: &Path, now: f64) -> bool {
+    exists(mark) && now - changed(mark) < SILENT
 }
 
 /// Whether a process runs that was there at a time, in seconds since 1970.
@@ -129,14 +125,21 @@ pub(super) fn started(process: i64) -> Option<f64> {
 
 /// When something was last changed or renamed, in seconds since 1970.
 pub(super) fn changed(path: &Path) -> f64 {
-    let seconds = |whole: i64, nanoseconds: i64| whole as f64 + nanoseconds as f64 * 1e-9;
-    fs::symlink_metadata(path).map_or_else(
-        |_| now(),
-        |found| {
-            let changed = seconds(found.ctime(), found.ctime_nsec());
-            seconds(found.mtime(), found.mtime_nsec()).max(changed)
-        },
-    )
+    let changed = |found: fs::Metadata| {
+        let changed = seconds(found.ctime(), found.ctime_nsec());
+        seconds(found.mtime(), found.mtime_nsec()).max(changed)
+    };
+    fs::symlink_metadata(path).map_or_else(|_| now(), changed)
+}
+
+/// When the save of an owner's mark began, in seconds since 1970.
+pub(super) fn began(mark: &Path) -> f64 {
+    let modified = |found: fs::Metadata| seconds(found.mtime(), found.mtime_nsec());
+    fs::symlink_metadata(mark).map_or_else(|_| now(), modified)
+}
+
+fn seconds(whole: i64, nanoseconds: i64) -> f64 {
+    whole as f64 + nanoseconds as f64 * 1e-9
 }
 
 fn now() -> f64 {
@@ -147,24 +150,28 @@ fn now() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checkpoint::temp::Temp;
 
     #[test]
     fn an_owner_is_dead_only_where_that_can_be_known() {
-        let path = std::env::temp_dir();
-        let (dead, own) = (i32::MAX, std::process::id());
-        let token = |process: u64, number: u64| format!("{process}-{number}");
-        let in_use = |token: String| is_token_in_use(&token, &path);
-        assert!(!in_use(token(dead as u64, here())) && !in_use(token(dead as u64, 3)));
+        let temp = Temp::new();
+        let place = Place::new(&temp.at("sparse-m-1")).unwrap();
+        let (dead, own) = (i32::MAX as u64, u64::from(std::process::id()));
+        let in_use = |process: u64, number: u64| {
+            let token = format!("{process}-{number}");
+            fs::create_dir(place.hidden(Use::Owner, &token)).unwrap();
+            is_token_in_use(&place, &token, &place.parent)
+        };
+        assert!(!in_use(dead, here()) && !in_use(dead, 3) && !in_use(own, here() | 77));
         // Another start of this machine, and another machine.
-        assert!(!in_use(token(1, here() ^ 1 << COUNT_BITS)));
+        assert!(!in_use(1, here() ^ 1 << COUNT_BITS));
         let elsewhere = here() ^ 1 << (START_BITS + COUNT_BITS);
-        fs::write(path.join("mx_rec-changed"), "").unwrap();
-        assert!(is_token_in_use(
-            &token(dead as u64, elsewhere),
-            &path.join("mx_rec-changed")
-        ));
-        fs::remove_file(path.join("mx_rec-changed")).unwrap();
-        assert!(!in_use(token(own.into(), here() | 77)));
+        assert!(in_use(dead, elsewhere));
+        let token = format!("{dead}-{elsewhere}");
+        let mark = place.hidden(Use::Owner, &token);
+        assert!(!shows_signs(&mark, now() + SILENT));
+        fs::remove_dir(&mark).unwrap();
+        assert!(!is_token_in_use(&place, &token, &place.parent));
     }
 
     #[test]

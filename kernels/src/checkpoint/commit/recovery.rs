@@ -69,7 +69,7 @@ pub(super) fn put_back_all(
         };
         let path = parent.join(&entry);
         if matches!(hidden.what, Use::Saving | Use::Gone | Use::Owner)
-            || (token != Some(&hidden.token) && is_in_use(&path, &hidden))
+            || (token != Some(&hidden.token) && is_in_use(place, &hidden))
         {
             continue;
         }

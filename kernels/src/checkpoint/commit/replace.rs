@@ -1,8 +1,9 @@
 //! A commit: tables come into place all at once, and what they replace is kept until the end.
 
+use super::heartbeat::Heartbeat;
 use super::leftovers::remove_unnamed;
 use super::names::{variables, Hidden, Place, Use};
-use super::processes::{changed, is_in_use, Token};
+use super::processes::{began, is_in_use, Token};
 use super::recovery::{drop_dir, put_back_all, roll_back};
 use super::sealed::manifest;
 use super::steps::{exists, list, Outcome, Refused, Steps};
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 pub struct Commit {
     place: Place,
     token: Token,
+    heartbeat: Option<Heartbeat>,
     is_placed: bool,
 }
 
@@ -32,12 +34,15 @@ impl Commit {
     /// `Aborted` if another save of the same checkpoint is under way.
     pub fn begin(directory: &Path, steps: &mut Steps<'_>) -> Result<Commit, Refused> {
         let place = Place::new(directory)?;
-        let commit = Commit {
+        let mut commit = Commit {
             token: Token::new(&place),
             place,
+            heartbeat: None,
             is_placed: false,
         };
-        steps.make_dir(&commit.hidden(Use::Owner), false)?;
+        let mark = commit.hidden(Use::Owner);
+        steps.make_dir(&mark, false)?;
+        commit.heartbeat = Some(Heartbeat::start(mark));
         let begun = commit.check_alone();
         let begun = begun.and_then(|()| Ok(steps.make_dir(&commit.staging(), false)?));
         match begun {
@@ -57,14 +62,13 @@ impl Commit {
             [&self.place.name, &self.place.other_kind().name],
             self.token.as_str(),
         );
-        let since = changed(&self.hidden(Use::Owner));
+        let since = began(&self.hidden(Use::Owner));
         for entry in list(parent).map_err(Refused::at(parent))? {
             let found = Hidden::parse(&entry).filter(|one| {
                 one.what == Use::Owner && kinds.contains(&&one.name) && one.token != own
             });
-            let path = parent.join(&entry);
-            if let Some(other) = found.filter(|one| is_in_use(&path, one)) {
-                if (changed(&path), other.token.as_str()) < (since, own) {
+            if let Some(other) = found.filter(|one| is_in_use(&self.place, one)) {
+                if (began(&parent.join(&entry)), other.token.as_str()) < (since, own) {
                     let message = "another save of this checkpoint is under way; save it under \
                                    another step or base name, or after that one";
                     return Err(Error::new(Kind::Aborted, message)
@@ -126,8 +130,8 @@ impl Commit {
     /// Removes what was replaced.
     ///
     /// # Errors
-    /// `Aborted` if the tables are not those of this save any more: somebody has removed or replaced
-    /// them since.
+    /// `Aborted` if the tables are not those of this save any more: somebody has removed or
+    /// replaced them since.
     pub fn finish(self, steps: &mut Steps<'_>) -> Result<(), Refused> {
         let is_there = self.place.token().as_deref() == Some(self.token.as_str());
         self.drop_hidden(steps);

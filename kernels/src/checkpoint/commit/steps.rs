@@ -1,5 +1,6 @@
 //! The steps that a commit takes on the disk, each told before it is taken, and what refuses them.
 
+use crate::checkpoint::format::{full_disk, is_full};
 use crate::mem::exchange;
 use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions};
 use std::io::{self, Write};
@@ -23,6 +24,8 @@ pub enum Refused {
         path: PathBuf,
         /// Where something was to be renamed or linked to.
         other: Option<PathBuf>,
+        /// How much was to be written, if anything was.
+        bytes: Option<u64>,
     },
     /// Something else stands where a directory goes.
     NoDirectory(PathBuf),
@@ -36,6 +39,7 @@ impl Refused {
             cause,
             path: path.to_owned(),
             other: None,
+            bytes: None,
         }
     }
 
@@ -44,6 +48,17 @@ impl Refused {
             cause,
             path: path.to_owned(),
             other: Some(other.to_owned()),
+            bytes: None,
+        }
+    }
+
+    /// The error of a disk that is full, if this is one.
+    pub fn full_disk(&self) -> Option<crate::Error> {
+        match self {
+            Refused::System {
+                cause, path, bytes, ..
+            } if is_full(cause) => Some(full_disk("save the tables", path, *bytes, cause)),
+            _ => None,
         }
     }
 }
@@ -127,7 +142,12 @@ impl<'a> Steps<'a> {
             .and_then(|()| options.open(path))
             .and_then(|mut file| file.write_all(content).map(|()| file))
             .and_then(|file| (self.before)(Step::Flush, path).and_then(|()| file.sync_all()));
-        written.map_err(Refused::at(path))
+        written.map_err(|cause| Refused::System {
+            cause,
+            path: path.to_owned(),
+            other: None,
+            bytes: Some(content.len() as u64),
+        })
     }
 
     /// Flushes a file or the entries of a directory to the disk.
