@@ -6,6 +6,7 @@ A digest is of the rows that a fixed training leaves, so that versions can be co
 
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -397,6 +398,54 @@ def estimators(place):
     return model.digest(predicted)
 
 
+def unchanged_estimators(place):
+    """stock_tables: a canned Estimator on tables; its ways back to variables have its numbers."""
+    from mx_rec.util.initialize import init, terminate_config_initializer
+
+    estimator_module = _estimator()
+    column = tf.feature_column.categorical_column_with_hash_bucket("ids", 500, dtype=tf.int64)
+
+    def input_fn():
+        return features().map(lambda batch: (
+            {"ids": batch["ids"]}, tf.cast(batch["label"] > 0.5, tf.int32)))
+
+    def receiver_fn():
+        ids = tf1.placeholder(tf.int64, [None], name="ids")
+        return estimator_module.export.ServingInputReceiver({"ids": ids}, {"ids": ids})
+
+    def estimator(name="model"):
+        # With the default partitioner, and slots beside the weights.
+        return tf1.estimator.LinearClassifier([column], config=estimator_module.RunConfig(
+            model_dir=os.path.join(place, name), log_step_count_steps=None, tf_random_seed=1))
+
+    losses = []
+    for tables in (True, False):
+        init(stock_tables=".*" if tables else None)
+        try:
+            if tables:
+                estimator().train(input_fn, steps=6)
+                names = tf1.train.latest_checkpoint(os.path.join(place, "model"))
+                assert not any("ids" in name for name, _ in tf1.train.list_variables(names))
+                shutil.copytree(os.path.join(place, "model"), os.path.join(place, "copy"))
+            losses.append([estimator().evaluate(input_fn)["loss"]])
+            exported = estimator().export_saved_model(os.path.join(place, "export"), receiver_fn)
+            with tf.Graph().as_default() as graph, tf1.Session() as sess:
+                tf1.saved_model.load(sess, ["serve"], tf.compat.as_str_any(exported))
+                assert not any(op.type.startswith("MxRec") for op in graph.get_operations())
+            # The same steps, with tables and without them.
+            again = estimator("model" if tables else "copy")
+            again.train(input_fn, steps=6)
+            losses[-1].append(again.evaluate(input_fn)["loss"])
+        finally:
+            terminate_config_initializer()
+        if tables:
+            shutil.rmtree(os.path.join(place, "model"))
+            shutil.copytree(os.path.join(place, "copy"), os.path.join(place, "model"))
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+    assert losses[0][0] != losses[0][1]
+    return OK
+
+
 def estimator_warm_start(place):
     """An Estimator's warm_start_from."""
     from mx_rec.core.embedding import sparse_lookup
@@ -578,6 +627,7 @@ FEATURES = (
     ("SavedModel: `simple_save`, load in a session", saved_model, True),
     ("`export_plain`", lookups.plain_export, True),
     ("Estimators: train, evaluate, predict, export_saved_model", estimators, True),
+    ("unchanged Estimators on tables, and back to variables", unchanged_estimators, False),
     ("Estimators: `warm_start_from`", estimator_warm_start, False),
     ("`python -m mx_rec.graph`", graph_command, False),
     ("`python -m mx_rec.checkpoint`", checkpoint_command, False),

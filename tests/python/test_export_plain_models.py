@@ -336,3 +336,41 @@ def test_two_imported_tables_of_one_name_are_both_exported(graph, session, dynam
         export(sess, tmp_path / "model", inputs, outputs)
     found = predict(tmp_path / "model", {"left": [1, 3], "right": [2, 3]})
     assert found["left"][:, 0].tolist() == [4, 0] and found["right"][:, 0].tolist() == [5, 0]
+
+
+def test_the_training_graph_of_an_unchanged_model_is_exported_as_its_refusal_says(mx, graph, tmp_path):
+    """The error of such an export recommends training_lookups='find', which failed on MxRecSparseBagsMany."""
+    tf = support.tf()
+    v1 = tf.compat.v1
+    mx(stock_tables=".*")
+    feeds, vectors = {}, []
+    for place, (combiner, is_safe) in enumerate([("mean", True), ("sqrtn", True), ("sum", True), ("mean", False)]):
+        parts = [v1.placeholder(tf.int64, shape, "%s_%d" % (part, place))
+                 for part, shape in (("indices", [None, 2]), ("values", [None]), ("shape", [2]))]
+        # Bags in no order, bags of nothing, and negative ids, where TensorFlow takes such.
+        rows = np.array([4, 0, 2, 4, 0, 2, 4] if is_safe else [0, 0, 1, 2, 2, 2, 3])
+        ids = np.array([3, -1, 7, 3, 5, -2, 12] if is_safe else [3, 19, 3, 0, 7, 11, 4])
+        feeds.update(zip(parts, [np.stack([rows, np.arange(7)], 1), ids, [rows.max() + 1 if is_safe else 4, 7]]))
+        variable = v1.get_variable("w%d" % place, [20, 3], initializer=v1.random_normal_initializer(seed=place))
+        look_up = tf.nn.safe_embedding_lookup_sparse if is_safe else tf.nn.embedding_lookup_sparse
+        vectors.append(look_up(variable, tf.SparseTensor(*parts), None, combiner=combiner))
+    loss = tf.add_n([tf.reduce_sum(tf.square(one - 1.0)) for one in vectors])
+    train = v1.train.AdagradOptimizer(0.1).minimize(loss)
+    from mx_rec.stock.select import convert_graph
+
+    assert all(plan.converts for plan in convert_graph(graph, True))
+    assert any(op.type == "MxRecSparseBagsMany" for op in graph.get_operations())
+    inputs = {tensor.op.name: tensor for tensor in feeds}
+    outputs = {"vectors_%d" % place: one for place, one in enumerate(vectors)}
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+        for _ in range(3):
+            sess.run(train, feeds)
+        with pytest.raises(ValueError, match="training_lookups='find'"):
+            export(sess, tmp_path / "refused", inputs, outputs)
+        export(sess, tmp_path / "found", inputs, outputs, training_lookups="find")
+        expected = sess.run(outputs, feeds)
+    found = predict(tmp_path / "found", {tensor.op.name: value for tensor, value in feeds.items()})
+    for name, value in expected.items():
+        assert np.abs(value).sum() > 1
+        support.assert_same_bits(found[name], value)

@@ -56,21 +56,24 @@ def columns(names, directory):
     return chosen, dense
 
 
-def estimator(kind, directory, names=COLUMNS, optimizer=None, **config):
+def estimator(kind, directory, names=COLUMNS, optimizer=None, parts=None, **config):
     tf = support.tf()
+    v1 = tf.compat.v1.estimator
+    partitioner = parts and tf.compat.v1.fixed_size_partitioner(parts)
     categorical, dense = columns(names, os.path.dirname(str(directory)))
     run = tf.estimator.RunConfig(
         tf_random_seed=3, save_summary_steps=20, log_step_count_steps=1000, session_config=tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=1, inter_op_parallelism_threads=1), **config)
     settings = {"model_dir": str(directory), "config": run}
     if kind == "dnn":
-        return tf.estimator.DNNClassifier([8], dense, optimizer=optimizer or "Adagrad", **settings)
+        return v1.DNNClassifier([8], dense, optimizer=optimizer or "Adagrad", input_layer_partitioner=partitioner, **settings)
     if kind == "linear":
-        return tf.estimator.LinearClassifier(categorical, optimizer=optimizer or "Ftrl", **settings)
+        return v1.LinearClassifier(categorical, optimizer=optimizer or "Ftrl", partitioner=partitioner, **settings)
     if kind == "regressor":
-        return tf.estimator.DNNRegressor([8], dense, optimizer=optimizer or "Adagrad", **settings)
-    return tf.estimator.DNNLinearCombinedClassifier(
-        linear_feature_columns=categorical, dnn_feature_columns=dense, dnn_hidden_units=[8], **settings)
+        return v1.DNNRegressor([8], dense, optimizer=optimizer or "Adagrad", **settings)
+    return v1.DNNLinearCombinedClassifier(
+        linear_feature_columns=categorical, dnn_feature_columns=dense, dnn_hidden_units=[8],
+        input_layer_partitioner=partitioner, **settings)
 
 
 def train(made, steps=STEPS):
@@ -192,6 +195,69 @@ def test_a_training_goes_back_to_variables(mx, tmp_path):
     without = train(estimator("both", tmp_path / "copy"), 30)
     assert "MxRecTable" not in ops_of(tmp_path / "copy")
     np.testing.assert_allclose(without, with_tables, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("kind, parts", [("linear", 3), ("dnn", 2), pytest.param("both", 3, marks=pytest.mark.slow)])
+def test_partitioned_variables_become_tables_and_variables_by_turns(mx, tmp_path, kind, parts):
+    """Trainings of LinearClassifier and DNNClassifier with a partitioner could not go on as tables: their optimizers
+    give the slots of each part a name of their own, and "Does not have sufficient slices for partitioned tensor"."""
+    from mx_rec.util import initialize
+
+    names = ("hash", "bags")
+    start(tmp_path, kind, names, parts=parts)
+    expected = [train(estimator(kind, tmp_path / "stock", names, parts=parts), 5) for _ in range(3)]
+    expected_figures = figures(estimator(kind, tmp_path / "stock", names, parts=parts))
+    for turn, tables in enumerate([True, False, True]):
+        if tables:
+            mx(stock_tables=".*")
+        made = estimator(kind, tmp_path / "tables", names, parts=parts)
+        np.testing.assert_allclose(train(made, 5), expected[turn], rtol=TOLERANCE, atol=TOLERANCE)
+        assert ("MxRecTable" in ops_of(tmp_path / "tables")) == tables
+        if tables:
+            initialize.terminate_config_initializer()
+    mx()
+    found = figures(estimator(kind, tmp_path / "tables", names, parts=parts))
+    np.testing.assert_allclose(found[0], expected_figures[0], rtol=TOLERANCE)
+    np.testing.assert_allclose(found[1], expected_figures[1], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_an_estimator_names_and_gives_variables_that_are_tables(mx, tmp_path):
+    """get_variable_names and get_variable_value of an Estimator did not know its variables any more."""
+    from mx_rec.util import initialize
+
+    names, hashed = ("hash", "bags"), "linear/linear_model/hash/weights"
+    start(tmp_path, "linear", names, parts=2)
+    stock = estimator("linear", tmp_path / "stock", names, parts=2)
+    train(stock, 5)
+    mx(stock_tables=".*")
+    made = estimator("linear", tmp_path / "tables", names, parts=2)
+    train(made, 5)
+    assert hashed not in dict(support.tf().train.list_variables(str(tmp_path / "tables")))
+    assert made.get_variable_names() == stock.get_variable_names()
+    given = 0
+    for name in stock.get_variable_names():
+        try:
+            expected = stock.get_variable_value(name)
+        except support.tf().errors.InvalidArgumentError:
+            # TensorFlow has the slots of parts under names of their own.
+            with pytest.raises(support.tf().errors.InvalidArgumentError, match="of its .* rows under this name"):
+                made.get_variable_value(name)
+            continue
+        np.testing.assert_allclose(made.get_variable_value(name), expected, rtol=TOLERANCE, atol=TOLERANCE)
+        given += name == hashed
+    assert given == 1 and made.get_variable_value(hashed + ":0").shape == (1000, 1)
+    # Rows that were never made, too: a new training's, and what it evaluates with as variables.
+    fresh = estimator("dnn", tmp_path / "fresh", names)
+    train(fresh, 2)
+    embedding = "dnn/input_from_feature_columns/input_layer/hash_embedding/embedding_weights"
+    values = {name: fresh.get_variable_value(name) for name in (embedding, embedding + "/part_0/Adagrad")
+              if name in fresh.get_variable_names()}
+    initialize.terminate_config_initializer()
+    mx()
+    train(fresh, 1)
+    rows = fresh.get_variable_value(embedding)
+    same = (rows == values[embedding]).all(axis=1)
+    assert values[embedding].shape == rows.shape == (1000, 3) and 900 < same.sum() < 1000
 
 
 def test_an_exported_model_has_variables_and_the_same_predictions(mx, tmp_path):

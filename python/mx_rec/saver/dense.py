@@ -22,6 +22,7 @@ from mx_rec.saver.chains import chain_of
 from mx_rec.saver.commit import listed_tables
 from mx_rec.saver.loads import StagedLoads, tables_to_load
 from mx_rec.saver.parts import directories_of, name_of
+from mx_rec.saver.paths import is_remote
 from mx_rec.saver.remote import directory_of, local_copy
 from mx_rec.saver.server_fill import tables_on_disk
 from mx_rec.saver.table_ops import TableOps
@@ -76,8 +77,13 @@ def history_of(path: str) -> Optional[SavedHistory]:
         if len(access) and len(latest) else None
 
 
-def _refused(path: str, count: int) -> np.ndarray:
-    """Returns which of the keys 0, 1, ... training refuses, bool (count)."""
+def refused_rows(path: str, count: int) -> np.ndarray:
+    """Returns which of the keys 0, 1, ... training refuses, bool (count).
+
+    Args:
+        path: Directory of a saved table.
+        count: Of the keys.
+    """
     history = history_of(path)
     if history is None or history.access <= 1:
         return np.zeros(count, bool)
@@ -152,7 +158,6 @@ class DenseSource:
 
     def __init__(self, converted: Sequence[Any], directory: str, checkpoint: str) -> None:
         self._checkpoint = checkpoint
-        self._reader = None  # type: Any
         self.found = []  # type: List[Any]
         missing = [one for one in converted if not _is_there(directory, one.table.table_name)]
         _check_parts(converted, directory, checkpoint)
@@ -163,8 +168,7 @@ class DenseSource:
             if _is_there(directory, other):
                 raise _other_ids(one, checkpoint, "is the table {!r} by ids {} limits".format(
                     other, "with" if one.plan.ids.is_lifted else "without"))
-        self._reader = tf.train.load_checkpoint(checkpoint)
-        shapes = self._reader.get_variable_to_shape_map()
+        shapes = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
         self.found = [one for one in missing if one.saved.name in shapes]
         for one in self.found:
             if not one.plan.ids.keeps_rows:
@@ -188,10 +192,9 @@ class DenseSource:
 
     def take_over(self, session: Any) -> None:
         """Fills the tables of this process."""
-        whole = {}  # type: Dict[str, np.ndarray]
         for one in self.found:
             if one.filling is not None:
-                rows, *slots = self._values(whole, one)
+                rows, *slots = self._values(one)
                 fill(session, one.filling, rows, slots, one.plan.first)
 
     @contextlib.contextmanager
@@ -202,41 +205,55 @@ class DenseSource:
             session: A session of the graph.
             operations: Those of all tables that are filled from variables.
         """
-        whole = {}  # type: Dict[str, np.ndarray]
         found = [one for one in self.found if one.filling is None]
-        with tables_on_disk(found, self._checkpoint,
-                            lambda one: self._values(whole, one)) as folder:
+        with tables_on_disk(found, self._checkpoint, self._values) as folder:
             parts = [op for op in operations if op.part is not None]
             parts = tables_to_load(parts, folder) if parts else []
             with StagedLoads(session, parts, folder) as loads:
                 yield loads
 
-    def _values(self, whole: Dict[str, np.ndarray], one: Any) -> List[np.ndarray]:
-        """Returns the rows of a variable and then its slots, each (n, dim)."""
-        rows = self._part(whole, one.saved, one)
-        assert rows is not None
+    def _values(self, one: Any) -> List[np.ndarray]:
+        """Returns the rows of a variable, or of a part of one, and then its slots, each (n, dim).
+        """
+        places = [one.saved] + [place for place in one.slots if place.name in self._shapes]
+        values = {place.name: value.reshape(one.plan.shape[0], -1)
+                  for place, value in zip(places, read_floats(self._checkpoint, places))}
+        rows = values[one.saved.name]
         found = [rows]
         for place, slot in zip(one.slots, one.plan.slots):
-            values = self._part(whole, place, one)
-            if values is None:
+            if place.name not in values:
                 logger.info("the slot %s of the table %s is not in %s: it starts at %s.",
                             slot.name, one.table.table_name, self._checkpoint, slot.initial)
-                values = np.full_like(rows, slot.initial)
-            found.append(values)
+                values[place.name] = np.full_like(rows, slot.initial)
+            found.append(values[place.name])
         logger.info("the table %s takes over the %d rows of the variable %s of %s.",
                     one.table.table_name, len(rows), one.saved.name, self._checkpoint)
         return found
 
-    def _part(self, whole: Dict[str, np.ndarray], place: Any, one: Any) -> Optional[np.ndarray]:
-        """Returns the rows of one part of a variable, (n, dim); None if it is not there."""
-        if place.name not in self._shapes:
-            return None
-        if place.name not in whole:
-            whole.clear()
-            whole[place.name] = self._reader.get_tensor(place.name)
-        count = one.plan.shape[0]
-        values = whole[place.name][place.first:place.first + count]
-        return np.ascontiguousarray(values, np.float32).reshape(count, -1)
+
+def read_floats(checkpoint: str, places: Sequence[Slice]) -> List[np.ndarray]:
+    """Reads variables of a checkpoint, of partitioned ones the part that is asked for alone.
+
+    Args:
+        checkpoint: Prefix of the checkpoint.
+        places: Where their values stand in it. The whole of a partitioned variable need not be
+            there under one name: optimizers that are called inside of a variable scope give the
+            slots of each part a name of their own.
+
+    Returns:
+        The values, float32.
+
+    Raises:
+        tf.errors.OpError: If one is not there, or no float32.
+    """
+    with tf.Graph().as_default(), tf.device("/cpu:0"):
+        read = tf.raw_ops.RestoreV2(
+            prefix=tf.constant(checkpoint),
+            tensor_names=tf.constant([place.name for place in places]),
+            shape_and_slices=tf.constant([place.spec for place in places]),
+            dtypes=[tf.float32] * len(places))
+        with tf.compat.v1.Session(config=_alone()) as session:
+            return session.run(list(read))
 
 
 def _is_there(directory: str, table: str) -> bool:
@@ -360,9 +377,7 @@ def _wanted(graph: tf.Graph, checkpoint: str, directory: str) -> List[_Wanted]:
 
 def _write(wanted: Sequence[_Wanted], checkpoint: str, directory: str, prefix: str) -> None:
     """Writes a checkpoint of variables: all that the other has, and tables."""
-    reader = tf.train.load_checkpoint(checkpoint)
-    values = [(name, "", reader.get_tensor(name))
-              for name in sorted(reader.get_variable_to_shape_map())]
+    values = []  # type: List[Tuple[str, str, np.ndarray]]
     for one in wanted:
         rows, slots = _values(one, directory)
         values.append((one.saved.name, one.saved.spec, rows.reshape(one.plan.shape)))
@@ -374,7 +389,26 @@ def _write(wanted: Sequence[_Wanted], checkpoint: str, directory: str, prefix: s
             values.append((place.name, place.spec, slot.reshape(one.plan.shape)))
         logger.info("the variable %s takes the rows of the table %s of %s.", one.saved.name,
                     one.plan.table, directory)
-    write_checkpoint(values, prefix)
+    write_checkpoint(values, prefix + "-tables")
+    _link(checkpoint, prefix + "-others")
+    with tf.Graph().as_default(), tf.device("/cpu:0"):
+        merge = tf.raw_ops.MergeV2Checkpoints(
+            checkpoint_prefixes=tf.constant([prefix + "-others", prefix + "-tables"]),
+            destination_prefix=tf.constant(prefix), delete_old_dirs=False)
+        with tf.compat.v1.Session(config=_alone()) as session:
+            session.run(merge)
+
+
+def _link(checkpoint: str, prefix: str) -> None:
+    """Gives the files of a checkpoint's variables another name; remote ones are copied."""
+    folder, base = os.path.split(checkpoint)
+    for name in tf.io.gfile.listdir(folder or "."):
+        if name == base + ".index" or name.startswith(base + ".data-"):
+            path, target = os.path.join(folder, name), prefix + name[len(base):]
+            if is_remote(path):
+                tf.io.gfile.copy(path, target)
+            else:
+                os.symlink(os.path.abspath(path), target)
 
 
 def write_checkpoint(values: Sequence[Tuple[str, str, np.ndarray]], prefix: str) -> None:
@@ -408,7 +442,7 @@ def _values(one: _Wanted, directory: str) -> Tuple[np.ndarray, Dict[str, np.ndar
         {slot.name: slot.initial for slot in one.plan.slots})
     if not one.plan.updates:
         # Evaluation and prediction give what a table gives; a training admits every row.
-        rows[np.all([_refused(path, count) for path in directories_of(
+        rows[np.all([refused_rows(path, count) for path in directories_of(
             chain_of(directory)[-1], one.plan.table)], axis=0)] = 0
     return rows[own], {name: values[own] for name, values in slots.items()}
 
@@ -475,13 +509,14 @@ def _read_over(table: str, saved: Tuple[str, Any],
             found[keys] = _read(path, name, "<f4").reshape(len(keys), -1)
 
 
-def initial_rows(config: Dict[str, Any]) -> np.ndarray:
-    """Returns the rows that a table makes, float32 (capacity, dim).
+def initial_rows(config: Dict[str, Any], count: Optional[int] = None) -> np.ndarray:
+    """Returns the rows that a table makes of the keys 0, 1, ..., float32 (count, dim).
 
     Args:
         config: The configuration that is saved with the table (checkpoint.tables.describe).
+        count: Of the keys, None for the rows that it may have.
     """
-    count = int(config["capacity"])
+    count = int(config["capacity"]) if count is None else count
     plain = {name: value for name, value in config.items() if name not in ("tier", "track_changes")}
     text = np.frombuffer(json.dumps(plain).encode("utf-8"), np.uint8)
     with tf.Graph().as_default(), tf.device("/cpu:0"):

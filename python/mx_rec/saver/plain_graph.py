@@ -31,6 +31,7 @@ _EMBED_POOLED_MANY = "MxRecEmbedPooledMany"
 _RESTORE, _RESTORE_POOLED = "MxRecRestore", "MxRecRestorePooled"
 _ROWS = "MxRecLookup"
 _WEIGHTS, _DIVISORS = "MxRecBagWeights", "MxRecBagDivisors"
+_SPARSE_BAGS = "MxRecSparseBagsMany"
 _CHECKED, _FIND_INITIAL = "MxRecCheckedIds", "MxRecFindInitial"
 
 # Ops that say where bags end.
@@ -263,6 +264,8 @@ class Cut:
             ends, has_weights, _ = self._bags_of(op, 1)
             replaced = Replaced(node, [], [self._ids_of(op, 0)] + ends,
                                 plain_pool.divisors(op.get_attr("combiner"), has_weights))
+        elif node.op == _SPARSE_BAGS:
+            replaced = self._sparse_bags_of(node, op)
         elif node.op == _CHECKED:
             replaced = Replaced(node, [], [self._input_of(op, 0), self._input_of(op, 1)],
                                 plain_pool.checked_ids)
@@ -271,6 +274,17 @@ class Cut:
         if replaced is None:
             self._refuse(node.name, node.op)
         return replaced
+
+    def _sparse_bags_of(self, node: node_def_pb2.NodeDef, op: tf.Operation) -> Optional[Replaced]:
+        """Returns what stands for the bags of sparse ids, None if their rules are not known."""
+        members = op.get_attr("N")
+        rules = [source.op for source in op.inputs[3 * members:]]
+        if any(one.type != "Const" for one in rules):
+            return None
+        rows, combiners = [tf.make_ndarray(one.get_attr("value")).tolist() for one in rules]
+        return Replaced(node, [], [self._input_of(op, place) for place in range(3 * members)],
+                        plain_pool.sparse_bags(rows, combiners, bool(op.get_attr("leave_out")),
+                                               bool(op.get_attr("fill"))))
 
     def _find_of(self, node: node_def_pb2.NodeDef, op: tf.Operation) -> Replaced:
         """Returns what stands for lookups of the part that predicts."""

@@ -56,6 +56,58 @@ def sparse_ends(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Te
     return [tf.cumsum(tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, count))]
 
 
+def sparse_bags(rows: List[int], combiners: List[int], leaves_out: bool, fills: bool) -> Make:
+    """Returns what makes bags of the sparse ids of several lookups.
+
+    Its sources are the indices of each lookup, then the ids, then the dense shapes.
+
+    Args:
+        rows: What the ids of each are below.
+        combiners: What the sums of each are divided by: 0 nothing, 1 the number of ids, 2 its root.
+        leaves_out: Whether negative ids are left out; else they are refused.
+        fills: Whether a bag without ids gets the id 0 and the divisor 0.
+    """
+
+    def make(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
+        del tables
+        count = len(rows)
+        made = [_sparse_bags(sources[at::count], rows[at], combiners[at], leaves_out, fills)
+                for at in range(count)]
+        return [bags[output] for output in range(3) for bags in made]
+
+    return make
+
+
+def _sparse_bags(sources: List[tf.Tensor], rows: int, combiner: int, leaves_out: bool,
+                 fills: bool) -> List[tf.Tensor]:
+    """Returns the ids of bags in their order, where each bag ends, and divisors."""
+    indices, ids, shape = sources
+    bags, ids, number = indices[:, 0], tf.cast(ids, tf.int64), shape[0]
+    fits = tf.logical_and(tf.greater_equal(bags, 0), tf.less(bags, number))
+    is_row = tf.less(ids, rows)
+    if not leaves_out:
+        is_row = tf.logical_and(is_row, tf.greater_equal(ids, 0))
+    checked = _check(tf.reduce_all(tf.logical_and(fits, is_row)),
+                     "sparse ids must lie inside of their shape, and be in [0, {})".format(rows),
+                     [bags, ids, shape])
+    with tf.control_dependencies([checked]):
+        is_kept = tf.greater_equal(ids, 0)
+    bags, ids = tf.boolean_mask(bags, is_kept), tf.boolean_mask(ids, is_kept)
+    counts = tf.math.unsorted_segment_sum(tf.ones_like(bags), bags, number)
+    sizes = counts
+    if fills:
+        empty = tf.compat.v1.where(tf.equal(counts, 0))[:, 0]
+        bags, ids = tf.concat([bags, empty], 0), tf.concat([ids, tf.zeros_like(empty)], 0)
+        sizes = tf.maximum(counts, 1)
+    if combiner == 0:
+        divisors_of_bags = tf.cast(tf.greater(counts, 0), tf.float32)
+    elif combiner == _ROOT:
+        divisors_of_bags = tf.cast(tf.sqrt(tf.cast(counts, tf.float64)), tf.float32)
+    else:
+        divisors_of_bags = tf.cast(counts, tf.float32)
+    return [tf.gather(ids, tf.argsort(bags, stable=True)), tf.cumsum(sizes), divisors_of_bags]
+
+
 def weights(sources: List[tf.Tensor], tables: List[OpenTable]) -> List[tf.Tensor]:
     """Makes weights, the first source, that are checked against ids, the other."""
     del tables
@@ -241,6 +293,7 @@ __all__ = [
     "find_pooled",
     "ragged_ends",
     "restore_pooled",
+    "sparse_bags",
     "sparse_ends",
     "weights",
 ]  # type: List[str]

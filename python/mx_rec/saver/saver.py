@@ -22,6 +22,7 @@ from mx_rec.saver.paths import (check_free, check_save_path, is_remote, single_s
 from mx_rec.saver.paths import validate_read_file  # noqa: F401  scripts import it from here
 from mx_rec.saver.remote import directory_of, discard, index_stamp, local_copy, staging_of
 from mx_rec.saver.serving import restores_tables
+from mx_rec.saver.stock_variables import VARIABLES, described_variables
 from mx_rec.saver.table_ops import TableOps, distinct, paths_of, table_ops
 from mx_rec.stock.convert import converted
 from mx_rec.tensorflow.names import (checkpoint_management, saveable_object, training_util,
@@ -489,6 +490,9 @@ def _save_tables(sess: Any, operations: List[TableOps], checkpoint: str, dense: 
     except (OSError, tf.errors.ResourceExhaustedError) as error:
         raise _named_error(error, operations) from error
     more = {"id": incremental.new_identity()}  # type: Dict[str, Any]
+    variables_of_tables = described_variables(converted(sess.graph, operations))
+    if variables_of_tables:
+        more[VARIABLES] = variables_of_tables
     try:
         feed = paths_of(operations, [staging.path])
         if link is None:

@@ -192,6 +192,9 @@ class _Uses:
             self._gather(node)
         elif kind == "ReadVariableOp":
             self._of_value(node, node)
+        elif kind == "DisableCopyOnRead":
+            # Newer Savers read without a copy.
+            self.savers.append(node)
         elif kind == "Switch" and use.position == 0 and self.variable.op == "VarHandleOp":
             self._of_branch(node)
         elif _DENSE_UPDATE.match(kind):

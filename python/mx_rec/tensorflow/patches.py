@@ -21,6 +21,7 @@
 | tf.compat.v1.train.warm_start | the same, called by hand |
 | Estimator._call_model_fn | variables of stock models become tables when the model is built |
 | Estimator._add_meta_graph_for_mode | the same: exported models have variables |
+| Estimator.get_variable_names, get_variable_value | the same: checkpoints have tables for them |
 | Estimator's reading of warm_start_from | lists that do not fit each other are refused at once |
 | meta_graph.import_scoped_meta_graph_* | imported collections hold variables of tables |
 | Graph._add_new_tf_operations | imported graphs: no feeding past fused updates, no empty tables |
@@ -64,6 +65,7 @@ from mx_rec.saver.plain import patched_add, patched_add_with_variables, patched_
 from mx_rec.saver.saver import Saver, patched_init, patched_restore, patched_save
 from mx_rec.saver.serving import patched_saver_of_builder
 from mx_rec.saver.stock_estimators import patched_add_mode, patched_model_fn
+from mx_rec.saver.stock_variables import patched_variable_names, patched_variable_value
 from mx_rec.saver.warm_start import patched_settings, patched_warm_start
 from mx_rec.tensorflow import names
 from mx_rec.tensorflow.versions import IS_1, VERSION, Absent, absent, find, has_estimators
@@ -218,6 +220,10 @@ _ESTIMATOR_PATCHES = (
            patched_model_fn),
     _Patch("tables in the place of variables", _in(_ESTIMATOR + ":Estimator"),
            "_add_meta_graph_for_mode", patched_add_mode),
+    _Patch("variables of Estimators that are tables", _in(_ESTIMATOR + ":Estimator"),
+           "get_variable_names", patched_variable_names),
+    _Patch("variables of Estimators that are tables", _in(_ESTIMATOR + ":Estimator"),
+           "get_variable_value", patched_variable_value),
 ) + tuple(
     _Patch("plain exports of Estimators", _in(_ESTIMATOR + ":Estimator"), name,
            patched_estimator_export)
