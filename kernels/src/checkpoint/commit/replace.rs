@@ -44,7 +44,7 @@ impl Commit {
         steps.make_dir(&mark, false)?;
         commit.heartbeat = Some(Heartbeat::start(mark));
         let begun = commit.check_alone();
-        let begun = begun.and_then(|()| Ok(steps.make_dir(&commit.staging(), false)?));
+        let begun = begun.and_then(|()| steps.make_dir(&commit.staging(), false));
         match begun {
             Ok(()) => Ok(commit),
             Err(refused) => {
