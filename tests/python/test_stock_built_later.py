@@ -189,6 +189,20 @@ def test_eval_and_waits_and_a_finalized_graph(v1, use_resource):
 
 
 @KINDS
+def test_a_value_in_the_place_of_a_variable_is_refused(v1, use_resource):
+    """What reads it reads the table: the value had no effect."""
+    model = Model(v1, use_resource, True)
+    with model.graph.as_default():
+        copy = v1.identity(model.w)
+        total = v1.reduce_sum(copy)
+        model.sess.run(total)
+        own = "w/read:0" if not use_resource else "w/Read/ReadVariableOp:0"
+        for fed in (copy, own) + (() if use_resource else ("w:0",)):
+            with pytest.raises(ValueError, match="may not be fed"):
+                model.sess.run([total, model.loss], {fed: START, model.ids: IDS})
+
+
+@KINDS
 def test_rows_that_a_hook_loads_in_begin_are_those_of_the_training(v1, use_resource):
     tf = support.tf()
     losses = []

@@ -91,7 +91,8 @@ def test_a_training_may_wait_for_any_op_on_its_variable(v1, use_resource, how):
 
 
 @KINDS
-def test_a_sum_with_rows_may_be_what_a_run_asks_for(v1, use_resource):
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "momentum"])
+def test_a_run_may_ask_for_the_op_that_updates_a_variable(v1, use_resource, optimizer):
     """The op of the variable ran: "Attempting to use uninitialized value w"."""
     tf = support.tf()
     seen = []
@@ -99,15 +100,21 @@ def test_a_sum_with_rows_may_be_what_a_run_asks_for(v1, use_resource):
         with tf.Graph().as_default() as graph:
             ids = v1.placeholder(tf.int64, [None])
             w = v1.get_variable("w", [cases.ROWS, cases.DIM], use_resource=use_resource, initializer=v1.ones_initializer())
-            rows = tf.gather(w, ids)
-            change = v1.scatter_sub(w, ids, 0.1 * tf.gradients(tf.reduce_sum(tf.square(rows)), [rows])[0])
+            cases.optimizers()[optimizer]().minimize(tf.reduce_sum(tf.square(tf.gather(w, ids))))
+            kinds = ("SparseApply", "Scatter")
+            updates = [op for op in graph.get_operations() if op.type.replace("Resource", "").startswith(kinds)
+                       and op.inputs[0].op is w.op]
+            assert len(updates) == 1
             if tables:
                 from mx_rec.stock.select import convert_graph
 
                 assert convert_graph(graph, True)[0].converts
+            fetched = updates + list(updates[0].outputs)
             with support.new_session() as sess:
                 sess.run(v1.global_variables_initializer())
                 for _ in range(3):
-                    got = sess.run(change, {ids: [3, 7]})
-                    seen.append(sess.run(w) if got is None else got)
+                    got = sess.run(fetched, {ids: [3, 3, 7]})
+                    seen.append(sess.run(w))
+                    np.testing.assert_array_equal(got[-1] if len(got) > 1 else seen[-1], seen[-1])
+    assert (seen[0] != seen[2]).any()
     np.testing.assert_allclose(seen[3:], seen[:3], rtol=1e-6)

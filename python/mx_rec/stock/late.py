@@ -57,7 +57,7 @@ class LateOps:
             added.update((slot.variable, SlotRows(rows, slot)) for slot in rows.plan.slots)
         for name, rows in added.items():
             op = self._graph.get_operation_by_name(name)
-            self._rows[op] = rows
+            self._note(op, rows)
             self._add_copies(op, rows)
         self._release_waiting()
         self._seen = len(self._graph.get_operations())
@@ -69,10 +69,17 @@ class LateOps:
                 # What was replaced has no output of its own any more.
                 if copy.type in COPIES + _ENTRIES and copy not in self._rows \
                         and copy.outputs[0].op is copy:
-                    self._rows[copy] = rows
+                    self._note(copy, rows)
                     self._add_copies(copy, rows)
-                elif change_of(copy) is not None and copy.outputs:
-                    self._rows[copy] = rows
+                elif change_of(copy) is not None and copy.inputs[0] is output:
+                    self._note(copy, rows)
+
+    def _note(self, op: tf.Operation, rows: Rows) -> None:
+        """Notes an op that is a variable or gives it on."""
+        self._rows[op] = rows
+        for output in op.outputs:
+            # What reads it reads the table.
+            self._graph.prevent_feeding(output)
 
     def adopt(self) -> None:
         """Replaces the ops that were made since the last time."""
@@ -84,7 +91,7 @@ class LateOps:
             for op in new:
                 if op.type in _ENTRIES and _is_itself(op.inputs[0]) \
                         and op.inputs[0].op in self._rows and _context_of(op) is not None:
-                    self._rows[op] = self._rows[op.inputs[0].op]
+                    self._note(op, self._rows[op.inputs[0].op])
             for op in new:
                 if op not in self._rows:
                     self._adopt(op)
@@ -147,12 +154,12 @@ class LateOps:
         is_itself = _is_itself(tensor)
         if (is_first and kind in COPIES) or (kind == "RefMerge" and all(
                 self._rows.get(one.op) is rows for one in op.inputs)):
-            self._rows[op] = rows
+            self._note(op, rows)
         elif is_first and is_itself and is_change(kind):
             _check(rows, "changes")
             change(rows, op)
             # Of a reference variable it gives the variable on.
-            self._rows[op] = rows
+            self._note(op, rows)
         elif is_first and kind in _GATHERS and _is_by_rows(op):
             _check(rows, "ids")
             rows.look_up(op, False)

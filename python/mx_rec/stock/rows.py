@@ -194,7 +194,7 @@ class Rows:
                 how, inputs = "by_restore", [self.table.handle, [offsets], [inverse], [grad]]
             update = apply_op(step, self.numbers(step), self.initial(), how, inputs)
         for name in step.ops:
-            replace_change(self.op(name), update)
+            replace_change(self.op(name), update, len(step.ops) == 1)
 
     def numbers(self, step: forms.Step) -> Dict[str, tf.Tensor]:
         """Returns the optimizer's numbers of a step by name."""

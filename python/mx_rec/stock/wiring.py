@@ -62,15 +62,17 @@ def replace_waiting(old: tf.Operation, new: Optional[tf.Operation]) -> None:
         waiting._add_control_inputs(others)
 
 
-def replace_change(old: tf.Operation, new: tf.Operation) -> None:
-    """Puts an op in the place of one that changes a variable, also for runs that ask for that.
+def replace_change(old: tf.Operation, new: tf.Operation, is_alone: bool = True) -> None:
+    """Puts an op in the place of one that changes a variable.
 
     Args:
         old: The op.
         new: The op that changes the table.
+        is_alone: Whether it does no more than `old`: it then runs where a run asks for that.
     """
     replace_waiting(old, new)
-    setattr(old, _INSTEAD, new)
+    if is_alone:
+        setattr(old, _INSTEAD, new)
 
 
 def change_of(op: tf.Operation) -> Optional[tf.Operation]:
