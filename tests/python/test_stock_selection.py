@@ -278,7 +278,8 @@ def test_a_graph_whose_variables_an_open_session_has_run_stays_with_a_warning(mx
     mx(stock_tables=stock_tables(least_rows=100))
     with v1.Session() as sess:
         if ran == "constant":
-            sess.run(v1.constant(1))
+            step = v1.train.get_or_create_global_step()
+            sess.run([v1.constant(1), step.initializer])
         if ran == "variables":
             early = v1.get_variable("early", [ROWS, 4])
             sess.run(v1.global_variables_initializer())

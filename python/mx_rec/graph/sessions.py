@@ -1,7 +1,7 @@
 """What happens when a session runs a graph for the first time."""
 
 import threading
-from typing import Any, Callable, List, Optional, Sequence, Set
+from typing import Any, Callable, List, Optional, Set
 
 import tensorflow as tf
 
@@ -107,11 +107,14 @@ def has_run(session: Any) -> bool:
     return _RAN in session.__dict__ and not getattr(session, "_closed", False)
 
 
-def has_seen(session: Any, ops: Sequence[tf.Operation]) -> bool:
-    """Returns whether an open session has run the graph when it had one of some ops."""
-    # pylint: disable=protected-access
-    seen = session.__dict__.get(_PREPARED, (0, 0))[0]
-    return has_run(session) and any(op._id <= seen for op in ops)
+def has_seen(session: Any, position: int) -> bool:
+    """Returns whether an open session has run the graph when it had a certain op.
+
+    Args:
+        session: The session.
+        position: The place of the op among all of the graph, from 1 on.
+    """
+    return has_run(session) and position <= session.__dict__.get(_PREPARED, (0, 0))[0]
 
 
 def start_iterators(session: Any) -> None:

@@ -24,8 +24,10 @@ def convert_variables(graph: tf.Graph) -> None:
     state = graph_state(graph)
     if options_of_process() is None or state.is_settled or graph.finalized:
         return
-    variables = [op for op in graph.get_operations() if op.type in VARIABLES]
-    if any(has_seen(session, variables) for session in state.sessions()):
+    # The global step may have been there before.
+    first = next((position for position, op in enumerate(graph.get_operations(), 1)
+                  if op.type in VARIABLES and op.get_attr("dtype") == tf.float32), None)
+    if first is not None and any(has_seen(session, first) for session in state.sessions()):
         state.is_settled = True
         logger.warning("stock_tables: an open session has run the graph with its variables, which "
                        "stay TensorFlow's. Call modify_graph_and_start_emb_cache(), or make the "
