@@ -61,5 +61,4 @@ def test_a_full_table_is_restored_by_fewer_servers_and_one_process_and_back(tmp_
         assert found["restore"] == "nothing" and found["known"] == "nothing True", (name, found)
         assert "ResourceExhaustedError" in found["new"] and int(found["rows"].split()[0]) == rows, (name, found)
     # A table that was made smaller refuses what it has no room for.
-    for name in ("many", "alone"):
-        assert "ResourceExhaustedError" in lines(run_alone(FULL, FROM=name, ROWS="1500", **variables))["restore"]
+    assert "ResourceExhaustedError" in lines(run_alone(FULL, FROM="many", ROWS="1500", **variables))["restore"]

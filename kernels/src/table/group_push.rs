@@ -156,7 +156,8 @@ impl Table {
     }
 
     /// The births of the keys of offsets, 0 for -1: another number whenever a key gets a row anew,
-    /// and the same as long as it has one. The offsets are those of a lease that is alive.
+    /// and the same as long as it has one, until the table is cleared or loaded. The offsets are
+    /// those of a lease that is alive.
     pub fn births(&self, offsets: &[i64]) -> Vec<i32> {
         self.rows().births(offsets)
     }
