@@ -72,6 +72,10 @@ def run(build, is_converted, steps=STEPS, seed=0):
             from mx_rec.stock.select import convert_graph
 
             plans = {plan.name: plan for plan in convert_graph(graph, True)}
+            gone = {name for name, plan in plans.items() if plan.converts}
+            # Nothing of a step is left on a variable that is a table.
+            assert not [op.name for op in ops_of_run([loss, train]) if gone.intersection(
+                tensor.op.name for tensor in op.inputs)]
         with v1.Session(config=v1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)) as sess:
             sess.run(v1.global_variables_initializer())
             for number, variable in enumerate(variables):
@@ -79,6 +83,17 @@ def run(build, is_converted, steps=STEPS, seed=0):
             losses = [sess.run([loss, train], {ids: batch, labels: label})[0] for batch, label in batches(steps)]
             rows = {variable.op.name: value_of(sess, variable) for variable in variables}
     return Run(losses, rows, plans)
+
+
+def ops_of_run(fetches):
+    """The ops that a run needs."""
+    found, todo = set(), [getattr(one, "op", one) for one in fetches]
+    while todo:
+        op = todo.pop()
+        if op not in found:
+            found.add(op)
+            todo += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+    return found
 
 
 def table_of(variable):

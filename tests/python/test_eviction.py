@@ -346,6 +346,38 @@ def test_a_timestamp_that_is_no_number_of_seconds_is_refused_by_the_insert_funct
         insert({"time": support.tf().constant(5.0)})
 
 
+def test_a_thread_without_the_graph_is_told_to_bring_it(graph, session, dynamic):
+    """It was told to give lookups an eviction threshold, which they had."""
+    from mx_rec.core.admission import evict, set_threshold
+
+    add_time(placeholder([]))
+    table = make_table("in_thread")
+    lookup(table, placeholder())
+    sess = session()
+    sess.run(support.tf().compat.v1.global_variables_initializer())
+    graph = support.tf().compat.v1.get_default_graph()
+    results = []
+
+    def run(call):
+        try:
+            results.append(call())
+        except ValueError as error:
+            results.append(str(error))
+
+    def inside():
+        with graph.as_default():
+            return evict()
+
+    calls = [evict, lambda: evict("in_thread"), lambda: set_threshold(2), lambda: evict(table), inside]
+    for call in calls:
+        thread = threading.Thread(target=run, args=(call,), name="other")
+        thread.start()
+        thread.join()
+    for name, text in zip(("evict", "evict", "set_threshold"), results):
+        assert name + "() finds no table in the default graph of the thread 'other'" in text and "as_default" in text
+    assert results[3] == results[4] == {"in_thread": (0, 0)}
+
+
 def test_evict_by_hand_wants_something_to_evict(graph, session, dynamic):
     from mx_rec.core.admission import evict
 

@@ -73,6 +73,7 @@ def test_all_parts_of_a_variable_become_tables_or_none_does(mx, graph, use_resou
     """Of 7 rows in 3 parts only the one of 3 rows became a table: a script with variables could not restore the checkpoint,
     'Does not have sufficient slices for partitioned tensor w'."""
     from mx_rec.stock.select import convert_graph
+    from mx_rec.util.initialize import terminate_config_initializer
     from mx_rec.util.stock_tables import StockTables
 
     tf = support.tf()
@@ -99,6 +100,7 @@ def test_all_parts_of_a_variable_become_tables_or_none_does(mx, graph, use_resou
                     sess.run(train, {ids: [0, 4, 6]})
                     paths = saver.save(sess, str(tmp_path / str(least)))
                     found.append((sess.run(rows, {ids: np.arange(7)}), paths))
+                    terminate_config_initializer()
                 else:
                     for expected, path in found:
                         saver.restore(sess, path)

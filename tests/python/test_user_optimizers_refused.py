@@ -214,3 +214,43 @@ def test_a_slot_of_another_optimizer_is_not_shared_by_its_name(graph, dynamic):
     Nesterov(0.1, 0.9).minimize(model.loss, var_list=[model.variable])
     with pytest.raises(ValueError, match="'refused': its slot 'Momentum_momentum' is that of.*Nesterov"):
         momentum.create_hash_optimizer(0.1).minimize(model.loss, var_list=[model.variable])
+
+
+def whole_optimizers():
+    """name -> a maker of an optimizer of contrib that works on whole variables or gradients."""
+    tf = support.tf()
+    adagrad = tf.compat.v1.train.AdagradOptimizer
+    scales = tf.contrib.mixed_precision
+    return {
+        "add_sign": lambda: tf.contrib.opt.AddSignOptimizer(0.1),
+        "power_sign": lambda: tf.contrib.opt.PowerSignOptimizer(0.1),
+        "fixed_scale": lambda: scales.LossScaleOptimizer(adagrad(0.1), scales.FixedLossScaleManager(8.0)),
+        "scale": lambda: scales.LossScaleOptimizer(adagrad(0.1), scales.ExponentialUpdateLossScaleManager(8.0, 10)),
+        "graph_rewrite": lambda: tf.compat.v1.train.experimental.enable_mixed_precision_graph_rewrite(adagrad(0.1)),
+    }
+
+
+@pytest.mark.parametrize("lookups", [1, 2])
+@pytest.mark.parametrize("name", ["add_sign", "power_sign", "fixed_scale", "scale", "graph_rewrite"])
+def test_optimizers_that_make_a_gradient_dense_are_told_that_a_table_has_none(mx, graph, name, lookups):
+    """It was TensorFlow's "Tensor conversion requested for IndexedSlices without dense_shape"."""
+    mx(use_dynamic=True)
+    model = Model(lookups=lookups)
+    make = whole_optimizers()[name]
+    try:
+        with pytest.raises(NotImplementedError, match="gradient of the table 'table' .*mx_rec.optimizers"):
+            make().minimize(model.loss, var_list=[model.variable])
+    finally:
+        support.tf().config.optimizer.set_experimental_options({"auto_mixed_precision": False})
+
+
+def test_gradients_of_variables_become_dense_tensors_as_before(mx, graph):
+    tf = support.tf()
+    mx(use_dynamic=True)
+    variable = tf.compat.v1.Variable(tf.ones([4, 2]))
+    grad, = tf.gradients(tf.reduce_sum(tf.gather(variable, [1, 1])), [variable])
+    bare = tf.IndexedSlices(grad.values, grad.indices)
+    with pytest.raises(ValueError, match="without dense_shape"):
+        tf.convert_to_tensor(bare)
+    with support.new_session() as sess:
+        assert sess.run(tf.convert_to_tensor(grad))[:, 0].tolist() == [0, 2, 0, 0]

@@ -5,6 +5,7 @@ MxRecAdmit gives rows to those that have been seen often enough. All lookups of 
 step are counted before any of them decides, so that their order does not matter.
 """
 
+import threading
 from collections import Counter, OrderedDict
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -419,7 +420,7 @@ def set_threshold(threshold: int, table: Union[None, str, Table] = None) -> None
             admission, or several imported tables have the name.
         RuntimeError: If no session was opened on the graph.
     """
-    graph = outermost_graph(None if not isinstance(table, Table) else table.variable.graph)
+    graph = _graph_of(table, "set_threshold")
     controls = _controls(_names(table), graph)
     find_session(graph).run([one.set_threshold for one in controls],
                             {one.value: threshold for one in controls})
@@ -445,10 +446,31 @@ def evict(table: Union[None, str, Table] = None) -> Dict[str, Evicted]:
             tables have the name.
         RuntimeError: If no session was opened on the graph.
     """
-    graph = outermost_graph(None if not isinstance(table, Table) else table.variable.graph)
+    graph = _graph_of(table, "evict")
     evicting = evicting_tables(graph, _names(table))
     numbers = run_beside(find_session(graph), {name: one.evict for name, one in evicting.items()})
     return {name: Evicted(*(int(number) for number in pair)) for name, pair in numbers.items()}
+
+
+def _graph_of(table: Union[None, str, Table], name: str) -> tf.Graph:
+    """Returns the graph of the tables that a function is called for.
+
+    Args:
+        table: As it was given.
+        name: Name of the function.
+
+    Raises:
+        ValueError: If it is the default graph of a thread that has none of its own.
+    """
+    if isinstance(table, Table):
+        return outermost_graph(table.variable.graph)
+    graph = outermost_graph()
+    if not has_tables(graph) and threading.current_thread() is not threading.main_thread():
+        raise ValueError(
+            "{}() finds no table in the default graph of the thread {!r}: each thread has its own "
+            "default graph. Call it inside of 'with graph.as_default():', or give it a table as "
+            "create_table has returned it.".format(name, threading.current_thread().name))
+    return graph
 
 
 def run_beside(session: tf.compat.v1.Session, fetches: Any) -> Any:

@@ -37,6 +37,8 @@ class GraphState:
         started_by: Initialisation ops of all rewritten iterators.
         started_first: Those of them that every session runs by itself before anything else.
         session: The session that was opened last on this graph.
+        late_ops: What replaces ops that are made on variables which are tables
+            (mx_rec.stock.late.LateOps), None without such variables.
     """
 
     def __init__(self) -> None:
@@ -58,6 +60,7 @@ class GraphState:
         self.started_by = []  # type: List[tf.Operation]
         self.started_first = []  # type: List[tf.Operation]
         self.session = None  # type: Optional[weakref.ReferenceType]
+        self.late_ops = None  # type: Any
         self._sessions = weakref.WeakSet()  # type: Any
         self._lock = threading.Lock()
 

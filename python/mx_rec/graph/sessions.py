@@ -33,9 +33,9 @@ _stock_run = None  # type: Optional[Callable[..., Any]]
 def starting_iterators(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Makes BaseSession.run, which prepares the session before it runs anything.
 
-    Preparing refuses a cluster of several tasks, connects the timestamp of admission, joins the
-    requests of lookups on parameter servers, and starts rewritten one-shot iterators, once for all
-    threads.
+    Preparing refuses a cluster of several tasks, connects the timestamp of admission, replaces new
+    ops on variables that are tables, joins the requests of lookups on parameter servers, and starts
+    rewritten one-shot iterators, once for all threads.
 
     Args:
         stock: TensorFlow's own.
@@ -76,6 +76,29 @@ def preparing(stock: Callable[..., Any]) -> Callable[..., Any]:
         return stock(self, *args, **kwargs)
 
     return method
+
+
+def fetching(stock: Callable[..., List[Any]]) -> Callable[..., List[Any]]:
+    """Makes the methods by which the handler of a run's fetches lists tensors, and ops.
+
+    In the place of variables that are tables it has what reads these.
+
+    Args:
+        stock: TensorFlow's own.
+
+    Returns:
+        Its replacement.
+    """
+
+    def method(self: Any) -> List[Any]:
+        return [_instead_of(one) for one in stock(self)]
+
+    return method
+
+
+def _instead_of(fetched: Any) -> Any:
+    late = graph_state(fetched.graph).late_ops
+    return fetched if late is None else late.instead_of(fetched)
 
 
 def has_run(session: Any) -> bool:
@@ -122,6 +145,9 @@ def _prepare(session: Any, fetches: Any) -> None:
             if marks.get(_PREPARED) != now:
                 check_session(session)
                 settle_timestamp(graph)
+                late = graph_state(graph).late_ops
+                if late is not None:
+                    late.adopt()
                 if _RAN not in marks:
                     _begin(session, graph)
                 marks[_KEPT] = kept_rows(graph)

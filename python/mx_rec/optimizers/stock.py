@@ -2,13 +2,13 @@
 
 import inspect
 from collections import OrderedDict
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import tensorflow as tf
 
-from mx_rec.core.table_variable import (TableVariable, described_name, is_table_variable,
-                                        own_variables, refuse_shared, table_op_of,
-                                        table_variable)
+from mx_rec.core.table_variable import (CLUSTER_TABLE_OP, TABLE_OP, TableVariable,
+                                        described_name, is_table_variable, own_variables,
+                                        refuse_shared, table_op_of, table_variable)
 from mx_rec.optimizers.adagrad import CustomizedAdagrad
 from mx_rec.optimizers.base import (adopt, apply_rows, is_offsets, rows_of_offsets,
                                     rows_of_variable, scalar)
@@ -26,6 +26,8 @@ from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import warn_once
 
 _Pair = Tuple[Any, Any]
+
+_TABLE_OPS = (TABLE_OP, CLUSTER_TABLE_OP)
 
 # The attribute of an optimizer that is in apply_gradients: that call.
 _CALL = "_mx_rec_call"
@@ -290,6 +292,37 @@ def _check(optimizer: Any, grad: Any, variable: Any) -> None:
                   "in all rows.", name)
 
 
+def _tables_of(offsets: tf.Tensor) -> List[str]:
+    """Returns the names of the tables whose rows a gradient's indices are, none of variables."""
+    seen, waiting = set(), [offsets.op]  # type: Set[tf.Operation], List[tf.Operation]
+    while waiting:
+        op = waiting.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        tables = {one for one in map(table_op_of, op.inputs) if one.type in _TABLE_OPS} \
+            if op.type.startswith("MxRec") else None
+        if tables:
+            return sorted(map(described_name, tables))
+        waiting.extend(tensor.op for tensor in op.inputs)
+    return []
+
+
+def _refuse_dense(slices: tf.IndexedSlices, dtype: Optional[tf.DType] = None,
+                  name: Optional[str] = None, as_ref: bool = False) -> Any:
+    """Says that the gradient of a table is no tensor; TensorFlow converts that of a variable."""
+    del dtype, name, as_ref
+    tables = _tables_of(slices.indices) if slices.dense_shape is None else []
+    if not tables:
+        return NotImplemented
+    raise NotImplementedError(
+        "the gradient of the table {} was to become a dense tensor. It has the rows of a batch "
+        "alone, and optimizers that work on a whole variable or gradient, such as contrib's "
+        "AddSignOptimizer, PowerSignOptimizer and LossScaleOptimizer, cannot train a table: use an "
+        "optimizer of mx_rec.optimizers, and scale the 'values' of gradients "
+        "by hand.".format(", ".join(map(repr, tables))))
+
+
 def _by_variable(pairs: Sequence[_Pair]) -> List[_Pair]:
     """Joins the gradients of each table, so that every row gets one update."""
     parts = OrderedDict()  # type: Dict[Any, List[Any]]
@@ -311,3 +344,7 @@ def _join(grads: List[tf.IndexedSlices]) -> tf.IndexedSlices:
         return grads[0]
     return tf.IndexedSlices(tf.concat([grad.values for grad in grads], 0),
                             tf.concat([grad.indices for grad in grads], 0))
+
+
+# Before TensorFlow's own, which has the priority 100.
+tf.register_tensor_conversion_function(tf.IndexedSlices, _refuse_dense, 50)

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple, Union
 
 import tensorflow as tf
 
@@ -381,13 +381,32 @@ def _split(var_list: Any) -> Any:
             else None
 
     if isinstance(var_list, dict):
-        values = list(var_list.values())
-        dense = {key: var for key, var in var_list.items() if table_of(var) is None}  # type: Any
+        renamed = _renamed(var_list)
+        values = [var for key, var in var_list.items() if key not in renamed]
+        dense = {key: var for key, var in var_list.items()
+                 if key in renamed or table_of(var) is None}  # type: Any
     else:
         values = list(var_list)
         dense = [var for var in values if table_of(var) is None]
     tables = [table for table in map(table_of, values) if table is not None]
     return dense, (tables or None)
+
+
+def _renamed(var_list: Any) -> Set[str]:
+    """Returns the names by which a Saver is to know variables that became tables as variables.
+
+    Under its own name such a variable is its table.
+    """
+    if not isinstance(var_list, dict) or tf.executing_eagerly():
+        return set()
+    own = {}  # type: Dict[str, Tuple[str, str]]
+    for one in converted(tf.compat.v1.get_default_graph()):
+        own[one.plan.name] = one.plan.name, one.saved.name
+        own.update((slot.variable, (slot.variable, place.name))
+                   for slot, place in zip(one.plan.slots, one.slots))
+    return {key for key, variable in var_list.items() if isinstance(variable, tf.Variable)
+            and not is_table_variable(variable)
+            and key not in own.get(variable.op.name, (key,))}
 
 
 def _names_of(var_list: Any) -> Optional[Set[str]]:
@@ -398,15 +417,17 @@ def _names_of(var_list: Any) -> Optional[Set[str]]:
     """
     if var_list is None or tf.executing_eagerly():
         return None
-    names = set()  # type: Set[str]
-    for one in var_list.values() if isinstance(var_list, dict) else var_list:
+    names, renamed = set(), _renamed(var_list)  # type: Set[str], Set[str]
+    if isinstance(var_list, dict):
+        var_list = [variable for key, variable in var_list.items() if key not in renamed]
+    for one in var_list:
         # A variable in parts is a list of them.
-        for variable in one if isinstance(one, (list, tuple)) or hasattr(one, "_get_variable_list") \
-                else [one]:
+        has_parts = isinstance(one, (list, tuple)) or hasattr(one, "_get_variable_list")
+        for variable in one if has_parts else [one]:
             if hasattr(variable, "op"):
                 names.add(variable.op.name)
     graph = tf.compat.v1.get_default_graph()
-    if converted(graph) and names.issuperset(
+    if not renamed and converted(graph) and names.issuperset(
             variable.op.name for variable in graph.get_collection("variables")
             if hasattr(variable, "op")):
         return None

@@ -133,6 +133,11 @@ class StockVariable(NamedTuple):
                       self.updates)
 
     @property
+    def trains(self) -> bool:
+        """Whether a lookup makes rows."""
+        return any(lookup.trains for lookup in self.lookups)
+
+    @property
     def dim(self) -> int:
         """Floats of a row."""
         return product(self.shape[1:])

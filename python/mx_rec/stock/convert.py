@@ -15,6 +15,7 @@ from mx_rec.stock.admission import RowRules, SavedHistory, rules_of
 from mx_rec.stock.analysis import StockVariable, plan_variables, table_name, with_ids
 from mx_rec.stock.dense import Filling, make_filling, start_slot
 from mx_rec.stock.groups import fuse
+from mx_rec.stock.late import late_ops
 from mx_rec.stock.lift import lift
 from mx_rec.stock.nodes import Nodes
 from mx_rec.stock.parts import SavedPlace
@@ -74,7 +75,7 @@ class ConvertedVariable(NamedTuple):
     @property
     def rules_of_values(self) -> RowRules:
         """When keys get rows that are set: training counts them as admitted."""
-        return self.rules if any(lookup.trains for lookup in self.plan.lookups) else RowRules()
+        return self.rules if self.plan.trains else RowRules()
 
 
 def converted(graph: tf.Graph, operations: Any = None) -> List[ConvertedVariable]:
@@ -150,6 +151,8 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
                 for rows, filling in found)
     bring_to_worker(graph, on_servers, servers)
     setattr(graph, _CONVERTED, done)
+    if found:
+        late_ops(graph).add([rows for rows, _ in found])
     return plans
 
 
@@ -171,8 +174,8 @@ def _table_of(plan: StockVariable, options: StockTables, rules: RowRules,
         with on_device(servers.worker):
             return make_table(plan, options, servers.devices), None
     table = make_table(plan, options)
-    trained = any(lookup.trains for lookup in plan.lookups)
-    return table, make_filling(table, plan.dim, plan.slots, rules if trained else RowRules())
+    return table, make_filling(table, plan.dim, plan.slots,
+                               rules if plan.trains else RowRules())
 
 
 def _without_limits(graph: tf.Graph, options: StockTables, arguments: Tuple[Any, ...],

@@ -1,6 +1,6 @@
 """Variables of a checkpoint into tables, and tables into arrays as variables have them."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -59,9 +59,7 @@ def make_filling(table: Table, dim: int, slots: Sequence[Any],
         keys = v1.placeholder(tf.int64, [None], name="keys")
         found = library().mx_rec_find_initial(table.handle, row_shape(table.variable), keys,
                                               name="found")
-    # With rows on disk, those of a run have to fit into memory.
-    chunk = min(CHUNK, table.device_vocabulary_size) if table.ssd_vocabulary_size else CHUNK
-    return Filling(ids, rows, values, done, keys, found, chunk)
+    return Filling(ids, rows, values, done, keys, found, chunk_of(table))
 
 
 def _set_rows(table: Table, slots: Sequence[Any], rules: RowRules, ids: tf.Tensor,
@@ -101,22 +99,44 @@ def start_with_values(one: Any, rules: RowRules, rows: Optional[tf.Tensor],
     if rows is not None:
         rows = tf.reshape(rows, [count, dim])
 
-    def fill_chunk(first: tf.Tensor) -> tf.Tensor:
-        end = tf.minimum(first + one.filling.chunk, tf.constant(count, tf.int64))
+    def fill_chunk(first: tf.Tensor, end: tf.Tensor) -> tf.Operation:
         ids = tf.range(first, end)
         part = library().mx_rec_find_initial(
             table.handle, row_shape(table.variable), ids, name="found") \
             if rows is None else rows[first:end]
         values = [whole[slot.name][first:end] if slot.name in whole else tf.fill(
             tf.shape(part), tf.constant(slot.initial, tf.float32)) for slot in one.plan.slots]
-        done = _set_rows(table, one.plan.slots, rules, ids, part, values)
-        with tf.control_dependencies([done]):
-            return tf.identity(end)
+        return _set_rows(table, one.plan.slots, rules, ids, part, values)
 
     # As many rows at a time as `fill` sets.
-    return tf.while_loop(lambda first: first < count, fill_chunk,
-                         [tf.constant(0, tf.int64)], parallel_iterations=1, back_prop=False,
-                         name="fill").op
+    return each_chunk(count, one.filling.chunk, fill_chunk)
+
+
+def chunk_of(table: Table) -> int:
+    """Returns how many rows go into a table by one run: those on disk have to fit into memory."""
+    return min(CHUNK, table.device_vocabulary_size) if table.ssd_vocabulary_size else CHUNK
+
+
+def each_chunk(count: int, chunk: int,
+               change: Callable[[tf.Tensor, tf.Tensor], tf.Operation]) -> tf.Operation:
+    """Adds a loop over rows, some at a time, in the default graph.
+
+    Args:
+        count: How many rows there are.
+        chunk: How many one turn takes.
+        change: Adds what is done with the rows from a first one to an end, int64 scalars.
+
+    Returns:
+        What has done it with all.
+    """
+    def turn(first: tf.Tensor) -> tf.Tensor:
+        end = tf.minimum(first + chunk, tf.constant(count, tf.int64))
+        with tf.control_dependencies([change(first, end)]):
+            return tf.identity(end)
+
+    return tf.compat.v1.while_loop(
+        lambda first: first < count, turn, [tf.constant(0, tf.int64)], parallel_iterations=1,
+        back_prop=False, name="fill", return_same_structure=True)[0].op
 
 
 def start_slot(table: Table, slot: Any) -> tf.Operation:

@@ -14,7 +14,7 @@ from mx_rec.optimizers.columns import sliced
 from mx_rec.stock import updates as forms
 from mx_rec.stock.fused import Piece
 from mx_rec.stock.rows import Rows, apply_op
-from mx_rec.stock.wiring import (depends, in_place_of, replace_output, replace_waiting,
+from mx_rec.stock.wiring import (depends, in_place_of, replace_change, replace_output,
                                  sources, waits_between, waits_of_gather)
 
 
@@ -292,7 +292,7 @@ class _Made:
                                   [first.rows.table.handle] + (lists if is_pooled else lists[:3]))
         for op in ops:
             self._instead[op] = update
-            replace_waiting(op, update)
+            replace_change(op, update, len(ops) == 1)
         for one in group:
             for output in (one.step.grad, one.step.indices):
                 self._graph.prevent_feeding(one.rows.tensor(output))

@@ -2,6 +2,7 @@
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+import numpy as np
 import tensorflow as tf
 
 from mx_rec.core.lookup import mark_movable
@@ -11,10 +12,11 @@ from mx_rec.graph.edits import FUSED_ATTRIBUTE, mark_positions
 from mx_rec.ops import library
 from mx_rec.stock import updates as forms
 from mx_rec.stock.admission import RowRules, admit, admitted, count_before, occurrences
-from mx_rec.stock.analysis import StockVariable
+from mx_rec.stock.analysis import Slot, StockVariable
+from mx_rec.stock.dense import chunk_of
 from mx_rec.stock.fused import SHAPES
 from mx_rec.stock.nodes import Output
-from mx_rec.stock.wiring import (in_place_of, replace_output, replace_waiting, waits_of_copy,
+from mx_rec.stock.wiring import (in_place_of, replace_change, replace_output, waits_of_copy,
                                  waits_of_gather)
 
 _SUMS = "SparseSegment"
@@ -141,18 +143,21 @@ class Rows:
         mark_positions(output.op, FUSED_ATTRIBUTE, [output.value_index])
 
     def read(self, op: tf.Operation) -> None:
-        """Replaces a read of the whole variable.
+        """Replaces a read of the whole variable."""
+        replace_output(op, self.value(op))
 
-        Of a table by ids without limits, which summaries alone read, it gives rows that are there,
+    def value(self, op: tf.Operation) -> tf.Tensor:
+        """Returns the whole variable as an op gives it, which is or copies or has changed it.
+
+        Of a table by other ids than the variable's, without limits, it gives rows that are there,
         and new ones where the variable has more.
         """
-        with in_place_of(op, waits_of_copy(op.inputs[0]), device=self.device):
+        with in_place_of(op, waits_of_copy(op.outputs[0]), device=self.device):
             keys = tf.range(tf.constant(self.plan.shape[0], tf.int64)) + self.plan.first
-            if self.plan.ids.is_lifted:
+            if self.plan.ids.is_lifted and not self.plan.ids.keeps_rows:
                 there = library().mx_rec_export(self.table.handle, name="keys")[0]
                 keys = tf.concat([there, -2 - keys], 0)[:self.plan.shape[0]]
-            value = tf.reshape(self._find(keys), self.plan.shape, name="value")
-        replace_output(op, value)
+            return tf.reshape(self._find_all(keys), self.plan.shape, name="value")
 
     def shape(self, op: tf.Operation) -> None:
         """Replaces an op that tells the shape."""
@@ -162,8 +167,6 @@ class Rows:
 
     def state(self, op: tf.Operation) -> None:
         """Replaces an op that tells whether the variable has a value: rows always have."""
-        if not op.outputs[0].consumers():
-            return
         with in_place_of(op, device=self.device):
             state = self.is_ready()
         replace_output(op, state)
@@ -191,7 +194,7 @@ class Rows:
                 how, inputs = "by_restore", [self.table.handle, [offsets], [inverse], [grad]]
             update = apply_op(step, self.numbers(step), self.initial(), how, inputs)
         for name in step.ops:
-            replace_waiting(self.op(name), update)
+            replace_change(self.op(name), update, len(step.ops) == 1)
 
     def numbers(self, step: forms.Step) -> Dict[str, tf.Tensor]:
         """Returns the optimizer's numbers of a step by name."""
@@ -200,6 +203,18 @@ class Rows:
     def initial(self) -> List[float]:
         """Returns what each slot starts at."""
         return [slot.initial for slot in self.plan.slots]
+
+    def _find_all(self, keys: tf.Tensor) -> tf.Tensor:
+        """Returns the rows of as many keys as the variable has rows."""
+        return self._find(keys)
+
+    def field(self) -> Tuple[List[tf.Tensor], tf.Tensor]:
+        """Returns which floats of a row these are, as the engine's ops take it, and their start."""
+        return self._field("", 0.0)
+
+    def _field(self, name: str, initial: float) -> Tuple[List[tf.Tensor], tf.Tensor]:
+        return ([tf.constant(np.frombuffer(name.encode("utf-8"), np.uint8), name="field")],
+                tf.constant([initial], tf.float32, name="initial"))
 
     def _find(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the rows of ids, those that were never made as a training lookup gives them."""
@@ -215,6 +230,52 @@ class Rows:
                 self.table.handle, row_shape(self.table.variable), ids, absent, name="find")
         return library().mx_rec_find_initial(
             self.table.handle, row_shape(self.table.variable), ids, name="find")
+
+
+class SlotRows(Rows):
+    """A slot of the rows of one variable, which was a variable of its optimizer.
+
+    Args:
+        rows: The rows.
+        slot: Which of their slots.
+    """
+
+    def __init__(self, rows: Rows, slot: Slot) -> None:
+        super().__init__(rows.graph, rows.plan, rows.table, rows.rules)
+        self.slot = slot
+
+    def field(self) -> Tuple[List[tf.Tensor], tf.Tensor]:
+        """Returns which floats of a row these are, as the engine's ops take it, and their start."""
+        return self._field(self.slot.name, self.slot.initial)
+
+    def _find(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns the slot of the rows of ids, what it starts at for ids without a row."""
+        offsets, places = library().mx_rec_id_offset(self.table.handle, ids, create=0, limit=0,
+                                                     name="offsets")
+        count, dim = tf.size(offsets), self.plan.dim
+        # Rows that an eviction has taken meanwhile are left out with their gradients, which number
+        # the others: the bits of the numbers pass unchanged. Number 0 is no row's.
+        numbers = tf.bitcast(tf.range(1, count + 1), tf.float32)
+        names, initial = self.field()
+        read = library().mx_rec_read_rows(
+            self.table.handle, offsets, tf.tile(tf.expand_dims(numbers, 1), [1, dim]), names,
+            initial, name="read")
+        there = tf.bitcast(read.gradients[:, :1], tf.int32)
+        found = tf.tensor_scatter_nd_update(
+            tf.fill([count + 1, dim], initial[0]), there, read.values[0])
+        return tf.gather(found, places + 1, name="find")
+
+    def _find_all(self, keys: tf.Tensor) -> tf.Tensor:
+        """Returns the slot of as many keys as the variable has rows."""
+        if not self.table.ssd_vocabulary_size:
+            return self._find(keys)
+        chunk = chunk_of(self.table)
+        turns = -(-self.plan.shape[0] // chunk)
+        parts = tf.TensorArray(tf.float32, turns, infer_shape=False)
+        return tf.compat.v1.while_loop(
+            lambda at, _: at < turns,
+            lambda at, done: [at + 1, done.write(at, self._find(keys[at * chunk:][:chunk]))],
+            [0, parts], parallel_iterations=1, back_prop=False, name="parts")[1].concat()
 
 
 def _readers(tensor: tf.Tensor) -> List[tf.Operation]:
@@ -274,4 +335,4 @@ def optimizer_of(step: forms.Step, numbers: Dict[str, tf.Tensor], initial: Seque
     return optimizer, tensors, attributes
 
 
-__all__ = ["Rows", "apply_op", "optimizer_of"]
+__all__ = ["Rows", "SlotRows", "apply_op", "optimizer_of"]

@@ -24,7 +24,7 @@ from mx_rec.stock.fused import Piece
 from mx_rec.stock.groups import grouped, origin_of, waiting_of
 from mx_rec.stock.rows import Rows, optimizer_of
 from mx_rec.stock.servers import Servers
-from mx_rec.stock.wiring import (in_place_of, on_device, replace_waiting, upstream_of,
+from mx_rec.stock.wiring import (in_place_of, on_device, replace_change, upstream_of,
                                  waits_between)
 from mx_rec.tensorflow.names import device as device_module
 from mx_rec.tensorflow.names import resources
@@ -184,7 +184,7 @@ def _replace(graph: tf.Graph, group: Sequence[_Update],
             update = tf.no_op(name="update")
     for op in ops:
         instead[op] = update
-        replace_waiting(op, update)
+        replace_change(op, update, len(ops) == 1)
     for one in group:
         for output in (one.step.grad, one.step.indices) if one.pieces else ():
             graph.prevent_feeding(one.rows.tensor(output))

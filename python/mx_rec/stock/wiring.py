@@ -13,6 +13,12 @@ from mx_rec.tensorflow.moved import move_outputs
 _PURE = frozenset(("Const", "Identity", "NoOp", "Reshape", "Select", "Shape", "StridedSlice",
                    "Tile", "ZerosLike"))
 
+# Ops that give a variable on, whose value an op in their place reads.
+COPIES = ("Identity", "ReadVariableOp")
+
+# The attribute of an op that changed a variable: the op that changes the table in its place.
+_INSTEAD = "_mx_rec_instead"
+
 # Where batches come from: a placeholder has to be fed, and the others go on to the next batch.
 _SOURCE = re.compile(r"Placeholder(V2)?$|Iterator(V2)?GetNext|.*Dequeue|ReaderRead|.*PyFunc"
                      r"|(Map|OrderedMap)?Unstage")
@@ -54,6 +60,24 @@ def replace_waiting(old: tf.Operation, new: Optional[tf.Operation]) -> None:
             others.append(new)
         waiting._remove_all_control_inputs()
         waiting._add_control_inputs(others)
+
+
+def replace_change(old: tf.Operation, new: tf.Operation, is_alone: bool = True) -> None:
+    """Puts an op in the place of one that changes a variable.
+
+    Args:
+        old: The op.
+        new: The op that changes the table.
+        is_alone: Whether it does no more than `old`: it then runs where a run asks for that.
+    """
+    replace_waiting(old, new)
+    if is_alone:
+        setattr(old, _INSTEAD, new)
+
+
+def change_of(op: tf.Operation) -> Optional[tf.Operation]:
+    """Returns what `replace_change` has put in the place of an op, None without that."""
+    return getattr(op, _INSTEAD, None)
 
 
 @contextlib.contextmanager
@@ -118,13 +142,18 @@ def waits_of_copy(tensor: tf.Tensor) -> List[tf.Operation]:
     """Returns what the copies of a variable wait for that a tensor is the last of.
 
     Args:
-        tensor: The value of a variable, read by Identity or ReadVariableOp.
+        tensor: The value of a variable, read by Identity or ReadVariableOp, or what an op gives
+            that has changed it.
     """
     found = []  # type: List[tf.Operation]
-    while tensor.op.type in ("Identity", "ReadVariableOp"):
-        found.extend(tensor.op.control_inputs)
-        tensor = tensor.op.inputs[0]
-    return found
+    while True:
+        op, change = tensor.op, change_of(tensor.op)
+        if change is not None:
+            return found + [change]
+        if op.type not in COPIES:
+            return found
+        found.extend(op.control_inputs)
+        tensor = op.inputs[0]
 
 
 def waits_of_gather(op: tf.Operation) -> List[tf.Operation]:

@@ -12,6 +12,7 @@
 | BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides; clusters |
 | BaseSession.run | a rewritten one-shot iterator starts by itself; a warning if none is rewritten |
 | BaseSession.make_callable, partial_run_setup | the same for steps that do not go through run |
+| _FetchHandler.fetches, targets | a variable that is a table has the rows of the table |
 | Iterator.__init__ | get_target_batch gives batches in the nesting of the user's dataset |
 | TrackableSaver.save, restore | tf.train.Checkpoint would leave tables out: it refuses |
 | warm_starting_util.warm_start | tables are warm-started with the variables, from several paths |
@@ -49,7 +50,7 @@ from mx_rec.core.graph_state import remember_session
 from mx_rec.graph.eos import eos_map
 from mx_rec.graph.imported import patched_import, patched_new_operations
 from mx_rec.graph.iterators import remembering_elements
-from mx_rec.graph.sessions import preparing, starting_iterators
+from mx_rec.graph.sessions import fetching, preparing, starting_iterators
 from mx_rec.optimizers.stock import (patched_apply_gradients, patched_get_slot, patched_processor,
                                      patched_slot)
 from mx_rec.saver.incremental import (patched_hook_after_run, patched_hook_begin,
@@ -143,6 +144,7 @@ _TRACKABLE = (((2, 9), _P + "checkpoint.checkpoint:TrackableSaver"),
 _BUILDER = _in(_P + "saved_model.builder_impl:_SavedModelBuilder")
 _BUILDER_1 = _in(_P + "saved_model.builder_impl:SavedModelBuilder")
 _SESSION = _in(_P + "client.session:BaseSession")
+_FETCHES = _in(_P + "client.session:_FetchHandler")
 _OPTIMIZER = _P + "training.optimizer"
 _ESTIMATOR = "tensorflow_estimator.python.estimator.estimator"
 
@@ -163,6 +165,8 @@ _PATCHES = (
     _Patch("sessions", _SESSION, "run", starting_iterators),
     _Patch("sessions", _SESSION, "make_callable", preparing),
     _Patch("sessions", _SESSION, "partial_run_setup", preparing),
+    _Patch("fetches of variables that are tables", _FETCHES, "fetches", fetching),
+    _Patch("fetches of variables that are tables", _FETCHES, "targets", fetching),
     _Patch("get_target_batch", _in(_P + "data.ops.iterator_ops:Iterator"), "__init__",
            remembering_elements),
     _Patch("imported graphs", _in(_P + "framework.meta_graph"),

@@ -1,0 +1,420 @@
+"""Ops that are made on a variable after it became a table work on the table, or are errors that name both."""
+
+import numpy as np
+import pytest
+
+import stock_cases as cases
+import support
+
+KINDS = pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
+IDS = np.array([3, 3, 7, 0])
+START = cases.start()
+
+
+@pytest.fixture
+def v1(mx, graph):
+    """tf.compat.v1, with mx_rec."""
+    mx(stock_tables=".*")
+    return support.tf().compat.v1
+
+
+class Model:
+    """A model whose variable becomes a table or stays, and a session in which it has trained.
+
+    Attributes:
+        w: The variable.
+        slot: The accumulator of its optimizer.
+        sess: The session.
+    """
+
+    def __init__(self, v1, use_resource, tables, steps=2, begin=None, **kwargs):
+        tf = support.tf()
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            v1.set_random_seed(1)
+            self.w = v1.get_variable("w", START.shape, use_resource=use_resource,
+                                     initializer=v1.random_uniform_initializer(-0.1, 0.1))
+            self.ids = v1.placeholder(tf.int64, [None])
+            self.loss = tf.reduce_sum(tf.square(tf.nn.embedding_lookup(self.w, self.ids) - 1.0))
+            optimizer = v1.train.AdagradOptimizer(0.1)
+            self.train = optimizer.minimize(self.loss)
+            self.slot = optimizer.get_slot(self.w, "accumulator")
+            init = v1.global_variables_initializer()
+            if tables:
+                from mx_rec.stock.select import convert_graph
+
+                assert [plan.name for plan in convert_graph(self.graph, True) if plan.converts] == ["w"]
+            self.extra = begin(self) if begin else None
+            if kwargs.get("finalize"):
+                self.graph.finalize()
+            self.sess = support.new_session(self.graph)
+            self.sess.run(init)
+            if not tables:
+                self.w.load(START, self.sess)
+            else:
+                cases.set_variable(self.sess, self.w, START)
+            for _ in range(steps):
+                self.step()
+
+    def step(self):
+        return self.sess.run([self.loss, self.train], {self.ids: IDS})[0]
+
+    def rows(self):
+        return self.sess.run(self.w)
+
+
+def same(v1, use_resource, run, **kwargs):
+    """What `run(model)` yields, by names, and then the rows and a step, are those of the variable."""
+    seen = []
+    for tables in (False, True):
+        model = Model(v1, use_resource, tables, **kwargs)
+        with model.graph.as_default(), model.sess.as_default():
+            seen.append(list(run(model)) + [("rows", model.rows()), ("step", model.step()),
+                                            ("rows", model.rows())])
+        model.sess.close()
+    assert [name for name, _ in seen[0]] == [name for name, _ in seen[1]]
+    for (name, stock), (_, table) in zip(*seen):
+        np.testing.assert_allclose(table, stock, rtol=cases.TOLERANCE, atol=cases.TOLERANCE, err_msg=name)
+
+
+NEW = cases.start(seed=9)
+SOME = np.array([5, 3, 5, 59])
+
+WRITES = {
+    "assign": lambda v1, m: m.w.assign(NEW),
+    "assign_without_read": lambda v1, m: m.w.assign(NEW, read_value=False),
+    "assign_form": lambda v1, m: v1.assign(m.w, NEW),
+    "assign_of_itself": lambda v1, m: v1.assign(m.w, 2.0 * m.w),
+    "assign_add": lambda v1, m: m.w.assign_add(NEW),
+    "assign_sub": lambda v1, m: v1.assign_sub(m.w, NEW),
+    "scatter_update": lambda v1, m: v1.scatter_update(m.w, SOME, NEW[:4]),
+    "scatter_add": lambda v1, m: v1.scatter_add(m.w, SOME, NEW[:4]),
+    "scatter_sub": lambda v1, m: v1.scatter_sub(m.w, SOME.astype(np.int32), NEW[:4]),
+    "scatter_add_of_shape": lambda v1, m: v1.scatter_add(m.w, SOME.reshape(2, 2), NEW[:4].reshape(2, 2, -1)),
+    "scatter_number": lambda v1, m: v1.scatter_update(m.w, SOME, 0.5),
+    "scatter_none": lambda v1, m: v1.scatter_add(m.w, np.zeros([0], np.int64), np.zeros([0, cases.DIM], np.float32)),
+    "method_update": lambda v1, m: m.w.scatter_update(v1.IndexedSlices(v1.constant(NEW[:4]), v1.constant(SOME))),
+    "method_add": lambda v1, m: m.w.scatter_add(v1.IndexedSlices(v1.constant(NEW[:4]), v1.constant(SOME))),
+    "method_sub": lambda v1, m: m.w.scatter_sub(v1.IndexedSlices(v1.constant(NEW[:4]), v1.constant(SOME))),
+    "group": lambda v1, m: v1.group(m.w.assign(NEW)),
+    "operation": lambda v1, m: v1.assign(m.w, NEW).op,
+    "chain": lambda v1, m: v1.scatter_add(v1.assign(m.w, NEW), SOME, NEW[:4]),
+    "slot_assign": lambda v1, m: m.slot.assign(np.abs(NEW) + 0.1),
+    "slot_add": lambda v1, m: v1.scatter_add(m.slot, SOME, np.abs(NEW[:4])),
+    "in_cond": lambda v1, m: v1.cond(v1.constant(True), lambda: v1.assign(m.w, NEW), lambda: v1.assign(m.w, 0.0 * NEW)),
+    "in_cond_add": lambda v1, m: v1.cond(v1.constant(False), lambda: v1.scatter_add(m.w, SOME, NEW[:4]),
+                                         lambda: v1.scatter_sub(m.w, SOME, NEW[:4])),
+}
+
+
+@KINDS
+def test_what_sets_a_converted_variable_sets_its_table(v1, use_resource):
+    """It set the dead variable without a word: rows that a hook loaded were not in the training."""
+
+    def run(model):
+        for name, make in WRITES.items():
+            op = make(v1, model)
+            got = model.sess.run(op)
+            yield name, 0.0 if got is None else got
+            yield name, model.rows()
+            yield name, model.step()
+
+    same(v1, use_resource, run)
+
+
+READS = {
+    "fetch": lambda v1, m: m.w,
+    "name": lambda v1, m: "w:0" if "Variable" in m.w.op.type else "w/Read/ReadVariableOp:0",
+    "nested": lambda v1, m: [m.w, m.slot],
+    "read_value": lambda v1, m: m.w.read_value(),
+    "value": lambda v1, m: m.w.value(),
+    "copy": lambda v1, m: v1.identity(m.w),
+    "twice": lambda v1, m: 2.0 * m.w,
+    "mean": lambda v1, m: v1.reduce_mean(m.w, 0),
+    "slot": lambda v1, m: m.slot,
+    "slot_sum": lambda v1, m: v1.reduce_sum(m.slot, 0),
+    "slot_rows": lambda v1, m: v1.gather(m.slot, SOME),
+    "gather": lambda v1, m: v1.gather(m.w, SOME),
+    "gather_of_shape": lambda v1, m: v1.nn.embedding_lookup(m.w, SOME.reshape(2, 2)),
+    "gather_int32": lambda v1, m: v1.nn.embedding_lookup(m.w, SOME.astype(np.int32)),
+    "gather_axis": lambda v1, m: v1.gather(v1.identity(m.w), [1], axis=1),
+    "sparse_read": lambda v1, m: m.w.sparse_read(SOME) if hasattr(m.w, "_handle") else v1.gather(m.w, SOME),
+    "shape": lambda v1, m: v1.shape(m.w),
+    "is_initialized": lambda v1, m: v1.is_variable_initialized(m.w),
+    "none_missing": lambda v1, m: v1.report_uninitialized_variables([m.w, m.slot]),
+    # TensorFlow 2.x has no method for resource variables.
+    "initialized_value": lambda v1, m: m.w.initialized_value() if support.tf().__version__.startswith("1.") else m.w,
+    "in_cond": lambda v1, m: v1.cond(v1.constant(True), lambda: v1.gather(m.w, SOME), lambda: v1.gather(m.w, SOME + 0)),
+    "read_in_cond": lambda v1, m: v1.cond(v1.constant(False), lambda: 1.0 * m.w, lambda: 2.0 * m.w.read_value()),
+    "in_loop": lambda v1, m: v1.while_loop(lambda i, t: i < 3, lambda i, t: [
+        i + 1, t + v1.reduce_sum(v1.gather(m.w, [i]))], [0, 0.0])[1],
+    "slices": lambda v1, m: m.w[2:4],
+    "histogram": lambda v1, m: v1.reduce_max(v1.nn.l2_loss(m.w)),
+}
+
+
+@KINDS
+def test_what_reads_a_converted_variable_reads_its_table(v1, use_resource):
+    """sess.run(v) after a training was "Attempting to use uninitialized value v"."""
+
+    def run(model):
+        for name, make in READS.items():
+            fetches = make(v1, model)
+            got = model.sess.run(fetches)
+            np.testing.assert_array_equal(model.sess.make_callable(fetches)(), got, err_msg=name)
+            if name != "none_missing":
+                yield name, got
+            else:
+                assert got.size == 0
+
+    same(v1, use_resource, run)
+
+
+@KINDS
+def test_eval_and_waits_and_a_finalized_graph(v1, use_resource):
+    def begin(model):
+        with v1.control_dependencies([model.w.assign(NEW)]):
+            read = model.w.read_value()
+        with v1.control_dependencies([read]):
+            later = v1.constant(1.0) + 0.0
+        return read, later
+
+    def run(model):
+        yield "before", model.w.eval()
+        yield "slot", model.slot.eval()
+        yield "waits", model.sess.run(model.extra[1])
+        yield "after", model.w.eval()
+        yield "read", model.sess.run(model.extra[0])
+
+    same(v1, use_resource, run, begin=begin, finalize=True)
+
+
+@KINDS
+def test_a_value_in_the_place_of_a_variable_is_refused(v1, use_resource):
+    """What reads it reads the table: the value had no effect."""
+    model = Model(v1, use_resource, True)
+    with model.graph.as_default():
+        copy = v1.identity(model.w)
+        total = v1.reduce_sum(copy)
+        model.sess.run(total)
+        own = "w/read:0" if not use_resource else "w/Read/ReadVariableOp:0"
+        for fed in (copy, own) + (() if use_resource else ("w:0",)):
+            with pytest.raises(ValueError, match="may not be fed"):
+                model.sess.run([total, model.loss], {fed: START, model.ids: IDS})
+
+
+@KINDS
+def test_rows_that_a_hook_loads_in_begin_are_those_of_the_training(v1, use_resource):
+    tf = support.tf()
+    losses = []
+    for tables in (False, True):
+        with tf.Graph().as_default() as graph:
+            w = v1.get_variable("w", START.shape, use_resource=use_resource)
+            ids = tf.constant(IDS)
+            loss = tf.reduce_sum(tf.square(tf.nn.embedding_lookup(w, ids) - 1.0))
+            train = v1.train.AdagradOptimizer(0.1).minimize(loss, v1.train.get_or_create_global_step())
+
+            class Load(tf.estimator.SessionRunHook):
+                def begin(self):
+                    self.value = v1.placeholder(tf.float32, START.shape)
+                    self.op = v1.assign(w, self.value)
+
+                def after_create_session(self, session, coord):
+                    session.run(self.op, {self.value: START})
+
+            if tables:
+                from mx_rec.stock.select import convert_graph
+
+                assert convert_graph(graph, True)[0].converts
+            with v1.train.MonitoredSession(hooks=[Load()]) as sess:
+                losses.append([sess.run([loss, train])[0] for _ in range(3)])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=cases.TOLERANCE)
+
+
+REFUSED = {
+    "scatter_mul": lambda v1, m: v1.scatter_mul(m.w, SOME, NEW[:4]),
+    "scatter_max": lambda v1, m: v1.scatter_max(m.w, SOME, NEW[:4]),
+    "scatter_nd_update": lambda v1, m: v1.scatter_nd_update(m.w, SOME[:, None], NEW[:4]),
+    "scatter_nd_add": lambda v1, m: v1.scatter_nd_add(m.w, SOME[:, None], NEW[:4]),
+    "adagrad": lambda v1, m: v1.train.AdagradOptimizer(0.1).minimize(
+        v1.reduce_sum(v1.gather(m.w, SOME)), var_list=[m.w]),
+    "dense": lambda v1, m: v1.train.MomentumOptimizer(0.1, 0.9).minimize(v1.nn.l2_loss(m.w), var_list=[m.w]),
+    "strided_slice": lambda v1, m: m.w[1:3].assign(NEW[:2]),
+    "map": lambda v1, m: v1.data.make_initializable_iterator(
+        v1.data.Dataset.range(3).map(lambda i: v1.gather(m.w, i))).initializer,
+}
+
+
+@KINDS
+def test_what_a_table_cannot_do_is_an_error_that_names_it_and_the_training_goes_on(v1, use_resource):
+    tf = support.tf()
+    model = Model(v1, use_resource, True)
+    with model.graph.as_default():
+        for name, make in REFUSED.items():
+            if name == "map" and not use_resource:
+                continue  # TensorFlow refuses it
+            op = make(v1, model)
+            with v1.control_dependencies([op]):
+                waiting = v1.constant(1)
+            model.sess.run([one.initializer for one in v1.global_variables() if one is not model.slot])
+            before = model.rows()
+            for one in (op, waiting):
+                with pytest.raises(tf.errors.InvalidArgumentError, match="variable w is the table w.*stock_tables"):
+                    model.sess.run(one)
+            np.testing.assert_array_equal(model.rows(), before)
+            assert np.isfinite(model.step()) and (model.rows() != before).any()
+
+
+@KINDS
+def test_a_gradient_descent_that_is_built_later_trains_the_table(v1, use_resource):
+    def run(model):
+        loss = v1.reduce_sum(v1.square(v1.gather(model.w, SOME)))
+        step = v1.train.GradientDescentOptimizer(0.1).minimize(loss, var_list=[model.w])
+        for _ in range(3):
+            yield "loss", model.sess.run([loss, step])[0]
+
+    same(v1, use_resource, run)
+
+
+@KINDS
+@pytest.mark.parametrize("name", ["pretrained/rows", "w2"])
+def test_a_saver_under_another_name_has_the_variable(v1, use_resource, name, tmp_path):
+    """It saved the table under its own name, and nothing under the one that was asked for."""
+    tf = support.tf()
+
+    def run(model):
+        saver = v1.train.Saver({name: model.w, name + "/slot": model.slot})
+        before = model.rows()
+        path = saver.save(model.sess, str(tmp_path / "model"))
+        reader = tf.train.load_checkpoint(path)
+        assert sorted(reader.get_variable_to_shape_map()) == [name, name + "/slot"]
+        np.testing.assert_array_equal(reader.get_tensor(name), before)
+        model.step()
+        saver.restore(model.sess, path)
+        np.testing.assert_array_equal(model.rows(), before)
+        yield "slot", model.sess.run(model.slot)
+
+    same(v1, use_resource, run)
+
+
+@KINDS
+def test_rows_that_are_set_count_as_admitted(mx, use_resource):
+    """Keys without a row are zeros until they are admitted; what is set is there at once, and training goes on from it."""
+    import test_stock_admission as admissions
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    admissions.admission(mx, 3)
+    seen = []
+    for how in ("set_at_once", "set_later"):
+        with tf.Graph().as_default() as graph:
+            w = v1.get_variable("w", START.shape, initializer=v1.constant_initializer(0.25), use_resource=use_resource)
+            ids = v1.placeholder(tf.int64, [None])
+            loss = tf.reduce_sum(tf.square(tf.gather(w, ids) - 1.0))
+            train = v1.train.AdagradOptimizer(0.1).minimize(loss)
+            from mx_rec.stock.select import convert_graph
+
+            assert convert_graph(graph, True)[0].converts
+            with support.new_session() as sess:
+                sess.run(v1.global_variables_initializer())
+                sess.run(train, {ids: IDS})
+                assert not sess.run(w).any()
+                sess.run(v1.scatter_add(w, [4, 4, 50], NEW[:3]))
+                # Of a key without a row the initial row is what is added to.
+                expected = np.zeros_like(START)
+                expected[[4, 50]] = 0.25 + NEW[0] + NEW[1], 0.25 + NEW[2]
+                np.testing.assert_allclose(sess.run(w), expected, rtol=1e-6)
+                if how == "set_at_once":
+                    sess.run(w.assign(NEW))
+                else:
+                    for first in range(0, len(NEW), 20):
+                        part = np.arange(first, first + 20)
+                        sess.run(v1.scatter_update(w, part, NEW[part]))
+                np.testing.assert_array_equal(sess.run(w), NEW)
+                seen.append([sess.run([loss, train], {ids: IDS})[0] for _ in range(3)] + [sess.run(w).sum()])
+    np.testing.assert_array_equal(seen[0], seen[1])
+    assert seen[0][0] > seen[0][2] > 0
+
+
+def of_hash(v1, w, ids):
+    return v1.gather(w, v1.strings.to_hash_bucket_fast(v1.as_string(ids), len(START)))
+
+
+@pytest.mark.parametrize("look_up", [of_hash, lambda v1, w, ids: v1.gather(w, ids)], ids=["hash", "identity"])
+def test_ids_without_limits_are_no_rows_of_the_variable_unless_they_are_its_own(mx, graph, look_up):
+    """A gather by buckets would have found the rows of other ids."""
+    from mx_rec.stock.select import convert_graph
+    from mx_rec.util.stock_tables import StockTables
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    mx(stock_tables=StockTables(least_rows=1, unlimited_ids=True))
+    w = v1.get_variable("w", START.shape, initializer=v1.constant_initializer(0.25))
+    ids = v1.placeholder(tf.int64, [None])
+    train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.square(look_up(tf, w, ids))))
+    plan = convert_graph(graph, True)[0]
+    assert plan.ids.is_lifted and plan.ids.keeps_rows == (look_up is not of_hash)
+    later = [tf.gather(w, [1, 2]), v1.scatter_update(w, [1, 2], NEW[:2]), w.assign(NEW)]
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+        sess.run(train, {ids: [3, 3, 7]})
+        assert (sess.run(w) < 0.25).any(1).sum() == 2
+        if look_up is of_hash:
+            for op in later:
+                with pytest.raises(tf.errors.InvalidArgumentError, match="w is the table w_unlimited.*without limits"):
+                    sess.run(op)
+            return
+        np.testing.assert_array_equal(sess.run(later[0]), 0.25)
+        sess.run(later[1])
+        np.testing.assert_array_equal(sess.run(w)[[0, 1, 2]], [[0.25] * cases.DIM, NEW[0], NEW[1]])
+        assert (sess.run(w)[3] < 0.25).all()
+        sess.run(later[2])
+        np.testing.assert_array_equal(sess.run(w), NEW)
+
+
+def test_rows_on_disk_are_set_and_read_in_parts(mx, tmp_path):
+    from mx_rec.util.stock_tables import StockTables
+
+    mx(stock_tables=StockTables(least_rows=1, memory_rows=8, ssd_data_path=[str(tmp_path)]))
+
+    def run(model):
+        for name in ("assign", "assign_add", "scatter_update", "slot_assign"):
+            model.sess.run(WRITES[name](support.tf().compat.v1, model))
+            yield name, model.sess.run(model.w)
+            yield name, model.sess.run(model.slot)
+
+    same(support.tf().compat.v1, True, run)
+
+
+SERVERS = """
+with tf.device(device):
+    every += [items[part].read_value() for part in range(3)] if parts else [items.read_value()]
+    every += [users + 0.0, tf.gather(users, [[2, 1]])]
+    refused = {"assign": users.assign(tf.zeros([ROWS, 8])), "add": v1.scatter_add(users, [1], [[1.0] * 8]),
+               "slot": optimizer.get_slot(users, "accumulator") + 0.0}
+"""
+
+
+@pytest.mark.parametrize("parts", [0, 3])
+def test_tables_on_parameter_servers_are_read_and_refuse_to_be_set(parts):
+    from stock_cluster_cases import MODEL, RUN, StockJob
+
+    code = MODEL.replace("    plans = convert", "    items = list(items) if parts else items\n    plans = convert") \
+        + SERVERS + RUN[len(MODEL):].replace("    print(json.dumps({", """    errors = []
+    for name in sorted(refused):
+        try:
+            sess.run(refused[name])
+        except tf.errors.InvalidArgumentError as error:
+            errors.append(str(error))
+    fetched = sess.run(users)
+    print(json.dumps({"errors": errors, "fetched": fetched.tolist(), """)
+    with StockJob(code=code, ps=2) as job:
+        found = job.run(LAST="3", CONSTANT="1", RESOURCE="1", STRATEGY="div", PARTS=str(parts))
+    rows = [np.array(one) for one in found["rows"]]
+    assert (rows[1] != 0.1).any()
+    np.testing.assert_array_equal(np.concatenate(rows[2:-2]), rows[0])
+    for one in (rows[-2], np.array(found["fetched"])):
+        np.testing.assert_array_equal(one, rows[1])
+    np.testing.assert_array_equal(rows[-1], [rows[1][[2, 1]]])
+    assert len(found["errors"]) == 3
+    assert all("deep/users" in one and "parameter servers" in one for one in found["errors"])

@@ -1,0 +1,119 @@
+"""Every op on a variable that becomes a table is moved to it, whatever runs it, or the variable stays TensorFlow's."""
+
+import numpy as np
+import pytest
+
+import stock_cases as cases
+import support
+
+KINDS = pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
+
+
+@pytest.fixture
+def v1(mx, graph):
+    mx(stock_tables=".*")
+    return support.tf().compat.v1
+
+
+def model(optimizer, use_resource):
+    """A builder for stock_cases.run of a model of one variable."""
+
+    def build(ids, labels):
+        tf = support.tf()
+        w = tf.compat.v1.get_variable("w", [cases.ROWS, cases.DIM], use_resource=use_resource)
+        found = tf.reduce_sum(tf.nn.embedding_lookup(w, ids), 1)
+        loss = tf.reduce_mean(tf.square(tf.reduce_sum(found, 1) - labels))
+        return loss, optimizer(loss, w), [w]
+
+    return build
+
+
+@pytest.mark.parametrize("name", ["RMSprop", "Adamax", "Nadam", "SGD", "Ftrl"])
+def test_optimizers_of_keras_train_tables(v1, name):
+    """RMSprop and Adamax wait for a read of the variable, which nothing takes: "Error while reading resource variable"."""
+    tf = support.tf()
+    make = getattr(getattr(tf.keras.optimizers, "legacy", tf.keras.optimizers), name)
+
+    def optimizer(loss, w):
+        return tf.group(*make(0.05).get_updates(loss, [w]))
+
+    cases.expect_equal(model(optimizer, True), ["w"], 30)
+
+
+@pytest.mark.parametrize("name", ["AddSignOptimizer", "PowerSignOptimizer"])
+def test_sign_optimizers_of_contrib_keep_their_slot_and_train_the_table(v1, name):
+    make = getattr(support.tf().contrib.opt, name)
+    cases.expect_equal(model(lambda loss, w: make(0.05).minimize(loss), False), ["w"], 30)
+
+
+WAITS = {
+    "read_value": lambda v1, w: w.read_value(),
+    "value": lambda v1, w: w.value(),
+    "copy": lambda v1, w: v1.identity(w),
+    "copy_of_copy": lambda v1, w: v1.identity(v1.identity(w.read_value())),
+    "shape": lambda v1, w: v1.shape(w),
+    "size": lambda v1, w: v1.size(w),
+    "cast": lambda v1, w: v1.cast(w, v1.float64),
+    "state": lambda v1, w: v1.is_variable_initialized(w),
+    "rows": lambda v1, w: v1.gather(w, [1, 2]),
+    "mean": lambda v1, w: v1.reduce_mean(w),
+    "histogram": lambda v1, w: v1.summary.histogram("w", w),
+    "read_of_slot": lambda v1, w: w.slot.read_value(),
+    "state_of_slot": lambda v1, w: v1.is_variable_initialized(w.slot),
+    "rows_of_slot": lambda v1, w: v1.gather(w.slot, [1, 2]),
+    "assert": lambda v1, w: v1.debugging.Assert(v1.reduce_all(v1.is_finite(w)), [1]),
+    "variable": lambda v1, w: w.op,
+}
+
+
+@KINDS
+@pytest.mark.parametrize("how", list(WAITS))
+def test_a_training_may_wait_for_any_op_on_its_variable(v1, use_resource, how):
+    """An op that nothing reads, and that something waits for, was left on the variable, which has no value."""
+    tf = support.tf()
+
+    def optimizer(loss, w):
+        made = v1.train.AdagradOptimizer(0.1, initial_accumulator_value=0.3)
+        pairs = made.compute_gradients(loss, [w])
+        train = made.apply_gradients(pairs)
+        w.slot = made.get_slot(w, "accumulator")
+        waited = WAITS[how](v1, w)
+        with tf.control_dependencies([train, waited]):
+            step = tf.no_op()
+        return step
+
+    stock, tables = [cases.run(model(optimizer, use_resource), converts, 4) for converts in (False, True)]
+    np.testing.assert_allclose(tables.losses, stock.losses, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
+    plan = tables.plans["w"]
+    assert plan.converts or plan.reason
+    assert plan.converts == (how not in ("mean", "assert", "rows_of_slot")), plan.reason
+
+
+@KINDS
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "momentum"])
+def test_a_run_may_ask_for_the_op_that_updates_a_variable(v1, use_resource, optimizer):
+    """The op of the variable ran: "Attempting to use uninitialized value w"."""
+    tf = support.tf()
+    seen = []
+    for tables in (False, True):
+        with tf.Graph().as_default() as graph:
+            ids = v1.placeholder(tf.int64, [None])
+            w = v1.get_variable("w", [cases.ROWS, cases.DIM], use_resource=use_resource, initializer=v1.ones_initializer())
+            cases.optimizers()[optimizer]().minimize(tf.reduce_sum(tf.square(tf.gather(w, ids))))
+            kinds = ("SparseApply", "Scatter")
+            updates = [op for op in graph.get_operations() if op.type.replace("Resource", "").startswith(kinds)
+                       and op.inputs[0].op is w.op]
+            assert len(updates) == 1
+            if tables:
+                from mx_rec.stock.select import convert_graph
+
+                assert convert_graph(graph, True)[0].converts
+            fetched = updates + list(updates[0].outputs)
+            with support.new_session() as sess:
+                sess.run(v1.global_variables_initializer())
+                for _ in range(3):
+                    got = sess.run(fetched, {ids: [3, 3, 7]})
+                    seen.append(sess.run(w))
+                    np.testing.assert_array_equal(got[-1] if len(got) > 1 else seen[-1], seen[-1])
+    assert (seen[0] != seen[2]).any()
+    np.testing.assert_allclose(seen[3:], seen[:3], rtol=1e-6)
