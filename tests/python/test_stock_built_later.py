@@ -142,7 +142,8 @@ READS = {
     "shape": lambda v1, m: v1.shape(m.w),
     "is_initialized": lambda v1, m: v1.is_variable_initialized(m.w),
     "none_missing": lambda v1, m: v1.report_uninitialized_variables([m.w, m.slot]),
-    "initialized_value": lambda v1, m: m.w.initialized_value(),
+    # TensorFlow 2.x has no method for resource variables.
+    "initialized_value": lambda v1, m: m.w.initialized_value() if support.tf().__version__.startswith("1.") else m.w,
     "in_cond": lambda v1, m: v1.cond(v1.constant(True), lambda: v1.gather(m.w, SOME), lambda: v1.gather(m.w, SOME + 0)),
     "read_in_cond": lambda v1, m: v1.cond(v1.constant(False), lambda: 1.0 * m.w, lambda: 2.0 * m.w.read_value()),
     "in_loop": lambda v1, m: v1.while_loop(lambda i, t: i < 3, lambda i, t: [

@@ -1,107 +1,80 @@
-"""Random models: whatever becomes a table, the numbers stay, and no graph is refused."""
+"""Random programs that know nothing of mx_rec see on tables what they see on TensorFlow's variables."""
+
+import os
 
 import numpy as np
 import pytest
 
-import stock_cases as cases
+import program_runs
+import stock_programs as programs
 import support
+from stock_programs import Program
 
-SEEDS = range(24)
-
-
-class Draw:
-    """Builds a random model out of a seed; the same seed gives the same model."""
-
-    def __init__(self, seed):
-        self.random = np.random.RandomState(seed)
-        self.tf = support.tf()
-        self.v1 = self.tf.compat.v1
-
-    def choose(self, *options):
-        return options[self.random.randint(len(options))]
-
-    def variable(self, number):
-        v1 = self.v1
-        kwargs = {"use_resource": self.choose(True, False)}
-        if self.choose(True, False, False):
-            kwargs["partitioner"] = v1.fixed_size_partitioner(self.choose(2, 3))
-        maker = self.choose(v1.zeros_initializer, v1.glorot_uniform_initializer, v1.orthogonal_initializer)
-        return v1.get_variable("v{}".format(number), [cases.ROWS, cases.DIM], initializer=maker(), **kwargs)
-
-    def rows(self, variable, ids):
-        """(b, DIM) out of a variable."""
-        tf = self.tf
-        column = ids[:, self.random.randint(3)]
-        strategy = self.choose("mod", "div")
-        how = self.choose("plain", "safe", "sparse", "whole", "cond", "twice")
-        is_parted = not hasattr(variable, "op")
-        if how in ("safe", "sparse"):
-            sparse = tf.sparse.from_dense(tf.where(ids % 4 == 0, tf.zeros_like(ids), ids) if how == "safe" else ids + 1)
-            sparse = tf.SparseTensor(sparse.indices, sparse.values - (how == "sparse"), sparse.dense_shape)
-            combiner = self.choose("sum", "mean", "sqrtn")
-            if how == "safe":
-                return tf.nn.safe_embedding_lookup_sparse(
-                    variable, sparse, combiner=combiner, default_id=self.choose(None, None, 7))
-            return self.v1.nn.embedding_lookup_sparse(variable, sparse, None, combiner=combiner,
-                                                      partition_strategy=strategy)
-        if how == "whole" and not is_parted:
-            return tf.nn.embedding_lookup(variable, column) + 0.01 * tf.reduce_mean(variable)
-        if how == "cond" and not is_parted:
-            return self.v1.cond(tf.reduce_sum(ids) % 2 > 0, lambda: tf.gather(variable, column),
-                                lambda: tf.gather(variable, column) * 2.0)
-        looked_up = tf.nn.embedding_lookup(variable, column, partition_strategy=strategy)
-        if how == "twice":
-            looked_up += tf.nn.embedding_lookup(variable, ids[:, 0], partition_strategy=strategy) * 0.5
-        return looked_up
-
-    def build(self, ids, labels):
-        tf = self.tf
-        made = [self.variable(number) for number in range(self.random.randint(1, 4))]
-        total = 0.0
-        for variable in made:
-            for _ in range(self.random.randint(1, 3)):
-                scale = tf.constant(self.random.randn(cases.DIM), tf.float32)
-                total += tf.tensordot(self.rows(variable, ids), scale, 1)
-        loss = tf.reduce_mean(tf.square(total - labels))
-        if self.choose(True, False, False):
-            loss += 0.001 * tf.nn.l2_loss(self.choose(*made)) if hasattr(made[0], "op") and len(made) == 1 else 0.0
-        names = sorted(set(cases.optimizers()) - {"lazy_adam"})
-        optimizer = cases.optimizers()[self.choose(*names)]()
-        pairs = [(grad, variable) for grad, variable in optimizer.compute_gradients(loss) if grad is not None]
-        if self.choose(True, False, False):
-            grads, variables = zip(*pairs)
-            pairs = list(zip(tf.clip_by_global_norm(grads, 0.3)[0], variables))
-        parts = [part for variable in made for part in ([variable] if hasattr(variable, "op") else list(variable))]
-        return loss, optimizer.apply_gradients(pairs), parts
+# MX_REC_RANDOM_PROGRAMS is how many programs the long form draws; MX_REC_PROGRAM_SEED is the one to run instead.
+COUNT, LONG, CHUNK = 60, int(os.environ.get("MX_REC_RANDOM_PROGRAMS", "2000")), 50
+ONE = os.environ.get("MX_REC_PROGRAM_SEED")
+STARTS = [int(ONE)] if ONE else range(COUNT, COUNT + LONG, CHUNK)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_random_model_gives_the_same_numbers(mx, seed):
+@pytest.mark.parametrize("seed", range(COUNT))
+def test_a_random_program_sees_on_tables_what_it_sees_on_variables(graph, seed, tmp_path):
+    program_runs.run(Program(seed), str(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", STARTS)
+def test_many_random_programs_see_on_tables_what_they_see_on_variables(graph, start, tmp_path):
+    wrong = {}
+    for seed in [start] if ONE else range(start, min(start + CHUNK, COUNT + LONG)):
+        (tmp_path / str(seed)).mkdir()
+        try:
+            program_runs.run(Program(seed), str(tmp_path / str(seed)))
+        except Exception as error:  # pylint: disable=broad-except
+            if ONE:
+                raise
+            wrong[seed] = "{}: {}".format(type(error).__name__, str(error)[:500])
+    assert not wrong, "\n".join("scripts/stress programs --seed {}: {}".format(*one) for one in wrong.items())
+
+
+def test_the_random_programs_are_of_all_kinds():
+    drawn = [Program(seed) for seed in range(COUNT)]
+    assert {one.kind for one in drawn} == {programs.SESSION, programs.MONITORED, programs.ESTIMATOR}
+    assert {one.input for one in drawn} == {programs.PLACEHOLDERS, programs.DATASET, programs.DEFAULTS}
+    assert {one.training for one in drawn} == set(programs.TRAININGS)
+    assert {name for one in drawn for name in one.optimizers} == set(programs.optimizers())
+    assert {one.forms for one in drawn} == {(programs.TABLES,), (programs.AHEAD,), (programs.TABLES, programs.AHEAD)}
+    assert {verb for one in drawn for verb, _, _ in one.history} == set(programs.VERBS)
+    assert {len(ids) for one in drawn for ids, _ in one.batches} >= {0, programs.LONGEST}
+    assert {name for one in drawn for name in one.options} == {
+        "names", "least_rows", "lazy_adam", "unlimited_ids", "access_threshold", "eviction_threshold"}
+
+
+def test_random_programs_have_tables_and_variables(mx):
+    from mx_rec.stock.select import convert_graph
+
     mx(stock_tables=".*")
-    stock = cases.run(lambda *inputs: Draw(seed).build(*inputs), False, steps=40)
-    tables = cases.run(lambda *inputs: Draw(seed).build(*inputs), True, steps=40)
-    np.testing.assert_allclose(tables.losses, stock.losses, rtol=1e-4, atol=1e-5)
-    for name, rows in stock.rows.items():
-        np.testing.assert_allclose(tables.rows[name], rows, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("seed", SEEDS[::2])
-def test_a_random_model_whose_rows_are_admitted_gives_the_same_numbers(mx, seed):
-    from mx_rec.util.stock_tables import StockTables
-
-    mx(stock_tables=StockTables(
-        least_rows=1, access_threshold=seed % 5, eviction_threshold=10 ** 6 if seed % 4 else None))
-    stock = cases.run(lambda *inputs: Draw(seed).build(*inputs), False, steps=40)
-    tables = cases.run(lambda *inputs: Draw(seed).build(*inputs), True, steps=40)
-    np.testing.assert_allclose(tables.losses, stock.losses, rtol=1e-4, atol=1e-5)
-    for name, rows in stock.rows.items():
-        np.testing.assert_allclose(tables.rows[name], rows, rtol=1e-3, atol=1e-4)
-
-
-def test_random_models_have_tables_and_variables(mx):
-    mx(stock_tables=".*")
-    plans = [plan for seed in SEEDS
-             for plan in cases.run(lambda *inputs: Draw(seed).build(*inputs), True, steps=1).plans.values()]
+    plans = []
+    for program in [Program(seed) for seed in range(COUNT)][::4]:
+        if program.kind == programs.SESSION:
+            with support.tf().Graph().as_default() as graph:
+                program.build()
+                plans.extend(convert_graph(graph, True))
     tables = sum(plan.converts for plan in plans)
-    fused = sum(plan.pieces is not None for plan in plans)
-    assert 15 < tables < len(plans) - 15 and 5 < fused < tables
+    assert 5 < tables < len(plans) - 5 and 1 < sum(plan.pieces is not None for plan in plans) < tables
+
+
+@pytest.mark.parametrize("what", ["a batch", "a row", "a number"])
+def test_a_program_that_sees_something_else_is_found_out(graph, monkeypatch, what, tmp_path):
+    player = program_runs.Player
+    feeds, values, step = player.feeds, player.values, player._step
+    if what == "a batch":
+        monkeypatch.setattr(player, "feeds", lambda self, *fed: [feeds(self, *fed), feeds(self, *fed)][
+            self.form != programs.STOCK])
+    elif what == "a row":
+        monkeypatch.setattr(player, "values", lambda self: [one + (self.form == programs.STOCK) * 1e-4 for one in values(self)])
+    else:
+        monkeypatch.setattr(player, "_step", lambda self, *arguments: [
+            one * np.float32(1 + 1e-4 * (self.form == programs.STOCK)) for one in step(self, *arguments)])
+    seed = next(seed for seed in range(COUNT) if Program(seed).input == programs.PLACEHOLDERS)
+    with pytest.raises(AssertionError):
+        program_runs.run(Program(seed), str(tmp_path))

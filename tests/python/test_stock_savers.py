@@ -66,3 +66,42 @@ def test_a_saver_restores_the_tables_of_its_variables_and_no_others(v1, made, of
     """A Saver of a dense variable rolled all tables back: a loss of 0.536 where TensorFlow gives 0.321."""
     stock, tables = losses(v1, False, made, of, tmp_path), losses(v1, True, made, of, tmp_path)
     np.testing.assert_allclose(tables, stock, rtol=1e-5)
+
+
+@pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
+def test_all_parts_of_a_variable_become_tables_or_none_does(mx, graph, use_resource, tmp_path):
+    """Of 7 rows in 3 parts only the one of 3 rows became a table: a script with variables could not restore the checkpoint,
+    'Does not have sufficient slices for partitioned tensor w'."""
+    from mx_rec.stock.select import convert_graph
+    from mx_rec.util.initialize import terminate_config_initializer
+    from mx_rec.util.stock_tables import StockTables
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    found = []
+    for least, converts in ((3, False), (2, True), (0, None)):
+        if least:
+            mx(stock_tables=StockTables(least_rows=least))
+        with tf.Graph().as_default() as graph:
+            w = v1.get_variable("w", [7, cases.DIM], use_resource=use_resource, initializer=v1.ones_initializer(),
+                                partitioner=v1.fixed_size_partitioner(3))
+            ids = v1.placeholder(tf.int64, [None])
+            rows = tf.nn.embedding_lookup(w, ids, partition_strategy="div")
+            train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.square(rows)))
+            if least:
+                plans = [plan for plan in convert_graph(graph, True) if "Adagrad" not in plan.name]
+                assert [plan.converts for plan in plans] == [converts] * 3
+                if not converts:
+                    assert "its part w/part_1 stays" in plans[0].reason and "fewer than 3" in plans[1].reason
+            saver = v1.train.Saver()
+            with support.new_session() as sess:
+                sess.run(v1.global_variables_initializer())
+                if least:
+                    sess.run(train, {ids: [0, 4, 6]})
+                    paths = saver.save(sess, str(tmp_path / str(least)))
+                    found.append((sess.run(rows, {ids: np.arange(7)}), paths))
+                    terminate_config_initializer()
+                else:
+                    for expected, path in found:
+                        saver.restore(sess, path)
+                        np.testing.assert_allclose(sess.run(rows, {ids: np.arange(7)}), expected, rtol=cases.TOLERANCE)

@@ -134,8 +134,9 @@ def each_chunk(count: int, chunk: int,
         with tf.control_dependencies([change(first, end)]):
             return tf.identity(end)
 
-    return tf.while_loop(lambda first: first < count, turn, [tf.constant(0, tf.int64)],
-                         parallel_iterations=1, back_prop=False, name="fill").op
+    return tf.compat.v1.while_loop(
+        lambda first: first < count, turn, [tf.constant(0, tf.int64)], parallel_iterations=1,
+        back_prop=False, name="fill", return_same_structure=True)[0].op
 
 
 def start_slot(table: Table, slot: Any) -> tf.Operation:

@@ -157,6 +157,33 @@ def with_one_table(plans: Sequence[Any], parts: Dict[str, Optional[Part]]) -> Li
     return found
 
 
+def with_all_parts(plans: Sequence[Any], parts: Dict[str, Optional[Part]],
+                   tables: Set[str]) -> List[Any]:
+    """Lets a part of a variable stay if another part of it does.
+
+    Checkpoints have the parts that stay by the name of the whole variable, which nothing can read
+    without the others.
+
+    Args:
+        plans: stock.analysis.StockVariable of all variables.
+        parts: The parts of variables.
+        tables: Names of variables that a checkpoint has as tables, whose layout stays.
+
+    Returns:
+        The plans.
+    """
+    converts = {plan.name for plan in plans if plan.converts}
+    found = []  # type: List[Any]
+    for plan in plans:
+        part = parts.get(plan.name)
+        if part is not None and plan.converts and tables.isdisjoint(part.names):
+            staying = [name for name in part.names if name not in converts]
+            if staying:
+                plan = plan.staying("its part {} stays TensorFlow's".format(staying[0]))
+        found.append(plan)
+    return found
+
+
 def _difference(plan: Any, others: Sequence[Any]) -> str:
     """Returns why a part cannot share a table with the others, "" if it can."""
     def kind(one: Any) -> Any:
@@ -190,4 +217,4 @@ def are_together(part: Optional[Part], known: Set[str], names: Dict[str, str],
 
 
 __all__ = ["Part", "Placement", "SavedPlace", "are_together", "parts_of", "placement_of",
-           "with_one_table"]
+           "with_all_parts", "with_one_table"]

@@ -272,7 +272,7 @@ class SlotRows(Rows):
         chunk = chunk_of(self.table)
         turns = -(-self.plan.shape[0] // chunk)
         parts = tf.TensorArray(tf.float32, turns, infer_shape=False)
-        return tf.while_loop(
+        return tf.compat.v1.while_loop(
             lambda at, _: at < turns,
             lambda at, done: [at + 1, done.write(at, self._find(keys[at * chunk:][:chunk]))],
             [0, parts], parallel_iterations=1, back_prop=False, name="parts")[1].concat()
