@@ -57,8 +57,8 @@ const ROWS: [(u128, u128); DEPTH] = [
 /// ```text
 ///          0                            width
 ///   row 0  | . . . . K . . . . . . . . |      a cell: Seen::pack, 8 bytes, 0 = nothing
-///   row 1  | . K . . . . . . . . . . . |      K: the cells of one key; its count and time are the least
-///   row 2  | . . . . . . . . . . K . . |      of the four
+///   row 1  | . K . . . . . . . . . . . |      K: the cells of one key, whose count
+///   row 2  | . . . . . . . . . . K . . |      and time are the least of the four
 ///   row 3  | . . . . . . . K . . . . . |
 /// ```
 pub(crate) struct Sketch {

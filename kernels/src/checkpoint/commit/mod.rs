@@ -4,8 +4,8 @@
 //!
 //! docs/checkpoint-format.md says what is on disk after each step. `steps` takes every step on the
 //! disk, and tells of it first; `names` says which names belong to a checkpoint, `processes` which
-//! processes live, also by the `heartbeat` of those on other machines; `sealed` writes the manifest; `recovery` puts back what was replaced,
-//! `leftovers` cleans, and `replace` is the commit.
+//! processes live, also by the `heartbeat` of those on other machines; `sealed` writes the manifest;
+//! `recovery` puts back what was replaced, `leftovers` cleans, and `replace` is the commit.
 
 #![cfg_attr(
     not(test),
