@@ -306,8 +306,9 @@ def _pass_on(variable: Any, name: str, table: str, initializer: tf.Operation) ->
 
     def load(value: Any, session: Any = None) -> None:
         raise NotImplementedError(
-            "the variable {!r} is the table {!r}, which load() cannot set: restore it from a "
-            "checkpoint, or leave its name out of init(stock_tables=...).".format(name, table))
+            "the variable {!r} is the table {!r}, which load() cannot set: run its assign(), "
+            "restore it from a checkpoint, or leave its name out of init(stock_tables=...).".format(
+                name, table))
 
     variable._initializer_op = initializer  # pylint: disable=protected-access
     variable.load = load
