@@ -348,6 +348,7 @@ mod tests {
         births.set_keyed(1, births.removals);
         assert_ne!(births.birth(1), 0);
         births.latest = MOST;
+        births.free(&[0]);
         births.take(&[0], 2);
         assert_eq!(births.birth(1), -1);
     }

@@ -285,7 +285,7 @@ fn what_full_parts_have_saved_is_loaded_whole_and_gets_no_new_rows() {
     assert!(expected.len() > 1400 && expected.len() < 1700);
     // The second time it is one table that has saved them.
     let back = temp.0.join("back").join("users");
-    for dir in [&dir, &back] {
+    for dir in [dir.as_path(), back.as_path()] {
         let whole = Arc::new(Table::new(config(1000)).unwrap());
         checkpoint::load(&whole, &pool, dir).unwrap();
         let parts = (0..2).map(|at| {
