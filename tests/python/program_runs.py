@@ -158,6 +158,41 @@ class Player:
             # Nothing says how far a run gets that fails.
             self.made.counter.load(0.0, self.session)
 
+    def _late(self, seed, which):
+        """Reads or changes a variable by an op that is made now."""
+        tf = support.tf()
+        v1 = tf.compat.v1
+        random = np.random.RandomState(seed)
+        parts = [part for one in self.made.variables for part in one]
+        part = parts[random.randint(len(parts))]
+        sizes = part.shape.as_list()
+        ids = random.randint(0, sizes[0], 4)
+        rows, whole = [0.1 * random.randn(*shape).astype(np.float32) for shape in ([4] + sizes[1:], sizes)]
+        distinct = ids[:1] if ids[0] == ids[3] else ids[[0, 3]]
+        slots = self.made.slots.get(part.op.name, [])
+        if self.form == STOCK:
+            # By numbers: the ops would keep the variable from taking the slots of a table in an exchange.
+            now = self.session.run(part)
+            if which == 0:
+                return [now] + self.session.run(slots) + self.values()
+            if which == 1:
+                return [now[ids], now[ids], now] + self.values()
+            if which == 4:
+                now[distinct] = rows[:len(distinct)]
+            elif which == 5:
+                np.add.at(now, ids, rows)
+            else:
+                now = whole if which == 2 else now + whole
+            part.load(now, self.session)
+            return [now] + self.values()
+        with self.graph.as_default():
+            made = [lambda: [part] + slots, lambda: [tf.gather(part, ids), part.sparse_read(ids), part.read_value()],
+                    lambda: v1.assign(part, whole), lambda: v1.assign_add(part, whole),
+                    lambda: v1.scatter_update(part, distinct, rows[:len(distinct)]),
+                    lambda: v1.scatter_add(part, ids, rows)][which]()
+        seen = self.session.run(made)
+        return (seen if isinstance(seen, list) else [seen]) + self.values()
+
     def values(self):
         """All rows, and what else the program has as variables."""
         return self.session.run(self.made.rows + self.made.dense)

@@ -21,7 +21,8 @@ TRAININGS = ("one", "shared", "turns", "after", "lists")
 KINDS = ("plain", "several", "gather", "ranks", "safe", "sparse", "weights", "identity", "read", "whole", "cond", "loop", "twice",
          "distinct", "nested", "stopped", "clipped", "constants", "function")
 # What a session does between steps; "" is nothing.
-VERBS = ("step", "evaluate", "save", "restore", "assign", "feed", "wrong", "reset", "exchange", "summary", "initialize")
+VERBS = ("step", "evaluate", "save", "restore", "assign", "feed", "wrong", "reset", "exchange", "summary", "initialize",
+         "late")
 STEPS = 7
 LONGEST, LEAST_ROWS = 24, 7
 
@@ -151,11 +152,15 @@ SESSION, MONITORED or ESTIMATOR.
         found = []
         for number in range(STEPS):
             found.append(("step", self._random.randint(6), self.chance(0.5)))
-            verb = self.choose("", "", *VERBS[1:])
+            verb = self.choose("", "", *VERBS[1:-1])
             if verb in ("save", "restore", "exchange"):
                 found.append((verb, self._random.randint(6), self.chance(0.4)))
             elif verb:
                 found.append((verb, self._random.randint(2 ** 31), self._random.randint(6)))
+        for at in range(1, len(found)):
+            # Not on ids without limits: their keys are no rows of the variable.
+            if not self.options.get("unlimited_ids") and self.chance(0.12):
+                found.insert(at, ("late", self._random.randint(2 ** 31), self._random.randint(6)))
         return found
 
     def build(self, tables=(), batch=None, trains=True):
