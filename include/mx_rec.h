@@ -50,8 +50,17 @@ void mx_rec_free(unsigned char* result, size_t result_size);
  */
 int mx_rec_op_definitions(unsigned char** result, size_t* result_size);
 
-/* question: {"op": s, "inputs": [SHAPE, ...], "list": n}: the shapes of all tensors that go in, and
- * how many of these each list has, 0 without a list. *result is [SHAPE, ...], one for each tensor
+/* [{"name": s, "doc": s, "numbers": [{"name": s, "range": {"rule": s, "least": x, "most": x,
+ * "without": x or null}, "doc": s}, ...], "slots": [{"name": s, "initial": x, "starts_at": s or
+ * null}, ...], "ignores_zeros": b}, ...]: the optimizers by their numbers in graphs. numbers are
+ * their hyperparameters in order; a range is closed but for "without", which is one of its ends.
+ * starts_at is the hyperparameter that says what a slot starts at, which is initial by default.
+ * ignores_zeros: a gradient of zeros changes nothing.
+ */
+int mx_rec_optimizers(unsigned char** result, size_t* result_size);
+
+/* question: {"op": s, "inputs": [SHAPE, ...], "lists": {s: n, ...}}: the shapes of all tensors that
+ * go in, and by number attribute how many of these its lists have. *result is [SHAPE, ...], one for each tensor
  * that comes out. SHAPE is null, or a list of sizes, of which those that are not known are null.
  * The error names the input whose shape contradicts the op's definition.
  */

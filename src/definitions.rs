@@ -2,7 +2,7 @@
 //! ctypes (include/mx_rec.h).
 
 use crate::ffi_buffer::{bytes, give};
-use mx_rec_tf_ops::{check_table, infer_shapes, ops, Shape};
+use mx_rec_tf_ops::{check_table, infer_shapes, ops, Lengths, Shape};
 use serde::Deserialize;
 use std::ffi::c_int;
 
@@ -20,13 +20,33 @@ pub(crate) unsafe extern "C" fn mx_rec_op_definitions(
     unsafe { give(result, result_size, "describing the ops", ops::json) }
 }
 
+/// The optimizers. include/mx_rec.h has the JSON.
+///
+/// # Safety
+/// As of `mx_rec_op_definitions`.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn mx_rec_optimizers(
+    result: *mut *mut u8,
+    result_size: *mut usize,
+) -> c_int {
+    // SAFETY: the caller says that both places can be written.
+    unsafe {
+        give(
+            result,
+            result_size,
+            "describing optimizers",
+            ops::optimizers,
+        )
+    }
+}
+
 /// An op whose shapes are asked for.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Question {
     op: String,
     inputs: Vec<Shape>,
-    list: usize,
+    lists: Lengths,
 }
 
 /// The shapes of an op's outputs by those of its inputs. include/mx_rec.h has the JSON.
@@ -42,8 +62,8 @@ pub(crate) unsafe extern "C" fn mx_rec_infer_shapes(
     result_size: *mut usize,
 ) -> c_int {
     let infer = |json: &[u8]| -> Result<Vec<u8>, Box<dyn std::error::Error>> {
-        let Question { op, inputs, list } = serde_json::from_slice(json)?;
-        let shapes = infer_shapes(ops::definition(&op)?, &inputs, list)?;
+        let Question { op, inputs, lists } = serde_json::from_slice(json)?;
+        let shapes = infer_shapes(ops::definition(&op)?, &inputs, &lists)?;
         Ok(serde_json::to_vec(&shapes)?)
     };
     // SAFETY: the caller says that all are what they have to be.

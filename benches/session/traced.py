@@ -38,7 +38,7 @@ def stage(name, op):
     if op.startswith("MxRec"):
         if re.match("MxRec(IdOffset|Claim|Prepare|Distinct)", op):
             return KEYS
-        if op.startswith("MxRecApply"):
+        if op == "MxRecUpdate":
             return UPDATES
         return SUMS if op.startswith("MxRecReduce") else ROWS
     if "/update_" in name or name.startswith("update_") or "LazyAdam" in name:

@@ -1,6 +1,7 @@
 """P3 and P4: optimizer updates from raw ids with duplicates, through a session."""
 
 import tensorflow as tf
+from mx_rec.ops.optimizers import Gradients, optimizer_named, update
 
 from session import limits, measure, workload
 from session.sides import Filling, Held, Ours, dense_variable, floor_of_lookups, session
@@ -92,9 +93,8 @@ def _measure(sizes, draw, number, rule, optimizer, apply_, target, limit_rule):
 def _apply_lazy_adam(ours, ids, gradient):
     """The update and what LazyAdam does besides: advancing the powers of beta."""
     powers = [tf.Variable(0.9, name="power_1"), tf.Variable(0.999, name="power_2")]
-    updated = ours.ops.mx_rec_apply_lazy_adam_by_ids(
-        ours.handle, ids, gradient, RATE, powers[0], powers[1], 0.9, 0.999, 1e-8
-    )
+    updated = _apply(ours, ids, gradient, "lazy_adam", lr=RATE, beta1_power=powers[0],
+                     beta2_power=powers[1], beta1=0.9, beta2=0.999, epsilon=1e-8)
     with tf.control_dependencies([updated]):
         advance = [
             tf.compat.v1.assign(powers[0], powers[0] * 0.9).op,
@@ -105,20 +105,24 @@ def _apply_lazy_adam(ours, ids, gradient):
 
 
 def _apply_adagrad(ours, ids, gradient):
-    return ours.ops.mx_rec_apply_adagrad_by_ids(ours.handle, ids, gradient, RATE, 0.1)
+    return _apply(ours, ids, gradient, "adagrad", lr=RATE, initial_accumulator=0.1)
 
 
 def _apply_ftrl(ours, ids, gradient):
-    return ours.ops.mx_rec_apply_ftrl_by_ids(
-        ours.handle, ids, gradient, RATE, -0.5, 0.1, 0.0, 0.0, 0.0
-    )
+    return _apply(ours, ids, gradient, "ftrl", lr=RATE, lr_power=-0.5, initial_accumulator=0.1,
+                  l1=0.0, l2=0.0, l2_shrinkage=0.0)
 
 
 def _apply_momentum(ours, ids, gradient):
-    return ours.ops.mx_rec_apply_momentum_by_ids(
-        ours.handle, ids, gradient, RATE, 0.9, nesterov=0
-    )
+    return _apply(ours, ids, gradient, "momentum", lr=RATE, momentum=0.9)
 
 
 def _apply_sgd(ours, ids, gradient):
-    return ours.ops.mx_rec_apply_sgd_by_ids(ours.handle, ids, gradient, RATE, 0.0)
+    return _apply(ours, ids, gradient, "sgd", lr=RATE, weight_decay=0.0)
+
+
+def _apply(ours, ids, gradient, rule, **numbers):
+    """The update of the rows of ids, by an optimizer with its numbers."""
+    offsets, inverse = ours.ops.mx_rec_id_offset(ours.handle, ids, create=1)
+    step = optimizer_named(rule).step(numbers)
+    return update(step, Gradients([ours.handle], [offsets], [gradient], [inverse])).outputs[0]

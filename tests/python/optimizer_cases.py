@@ -8,7 +8,7 @@ class Case:
 
     Attributes:
         name: Of the case.
-        op: Suffix of the Apply ops (`mx_rec_apply_<op>`).
+        op: Name of the plugin's optimizer.
         lr: Learning rate that suits it.
         power: Of the learning rate, for FTRL.
         slots: (slot of the table, slot of TensorFlow's optimizer).
@@ -17,11 +17,10 @@ class Case:
             vectorised rsqrt and pow, which are 1-2 units off themselves; the errors add up over the steps.
     """
 
-    def __init__(self, name, op, lr, slots=(), ulps=16.0, stock=None, hyper=None, ours=None, attrs=None,
-                 power=None):
+    def __init__(self, name, op, lr, slots=(), ulps=16.0, stock=None, hyper=None, ours=None, power=None):
         self.name, self.op, self.lr, self.slots, self.ulps = name, op, lr, slots, ulps
         self.power = power
-        self._stock, self._hyper, self._ours, self._attrs = stock, hyper, ours, attrs or {}
+        self._stock, self._hyper, self._ours = stock, hyper, ours
 
     def __repr__(self):
         return self.name
@@ -35,7 +34,7 @@ class Case:
         return self._ours(lr)
 
     def apply(self, handle, target, grad, lr, step, by_ids=False):
-        """The raw Apply op.
+        """The raw update.
 
         Args:
             handle: Of the table.
@@ -46,9 +45,9 @@ class Case:
             by_ids: Whether `target` holds ids.
         """
         tf = support.tf()
-        name = "mx_rec_apply_" + self.op + ("_by_ids" if by_ids else "")
         hyper = [tf.convert_to_tensor(value, tf.float32) for value in self._hyper(tf, lr, step)]
-        return getattr(support.ops(), name)(handle, target, grad, *hyper, **self._attrs)
+        make = support.update_ids if by_ids else support.update_rows
+        return make(self.op, handle, target, grad, *hyper)
 
 
 def _sgd():
@@ -65,10 +64,11 @@ def _momentum(nesterov):
         from mx_rec.optimizers.momentum import create_hash_optimizer
         return create_hash_optimizer(lr, mom=0.8, enable_nesterov=nesterov)
 
+    name = "nesterov" if nesterov else "momentum"
     return Case(
-        "nesterov" if nesterov else "momentum", "momentum", 0.1, slots=[("Momentum_momentum", "momentum")],
+        name, name, 0.1, slots=[("Momentum_momentum", "momentum")],
         stock=lambda lr: support.tf().compat.v1.train.MomentumOptimizer(lr, 0.8, use_nesterov=nesterov),
-        hyper=lambda tf, lr, step: [lr, 0.8], ours=ours, attrs={"nesterov": int(nesterov)})
+        hyper=lambda tf, lr, step: [lr, 0.8], ours=ours)
 
 
 def _adagrad(initial):

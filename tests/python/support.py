@@ -92,6 +92,42 @@ def prepared(result):
     return tuple(result.offsets) + (result.inverse,)
 
 
+def update(rule, handles, offsets, grads, hyper, inverses=(), bags=((), (), ()), columns=(), ops=None):
+    """The op that updates rows, as it is: for each member a handle, offsets, a gradient and more."""
+    from mx_rec.ops.optimizers import optimizer_named
+
+    return (ops or globals()["ops"]()).mx_rec_update(
+        handles, offsets, inverses, grads, *bags, columns, list(hyper), optimizer=optimizer_named(rule).place)
+
+
+def update_rows(rule, handle, offsets, grad, *hyper):
+    """The op that updates rows of one table by their gradients."""
+    return update(rule, [handle], [offsets], [grad], hyper)
+
+
+def update_ids(rule, handle, ids, grad, *hyper, ops=None):
+    """The ops that update the rows of ids by gradients of these; unknown ones get rows first."""
+    found = (ops or globals()["ops"]()).mx_rec_id_offset(handle, ids, create=1)
+    return update(rule, [handle], [found.offsets], [grad], hyper, [found.inverse], ops=ops)
+
+
+def updates_in(ops):
+    """The ops among some that update rows of tables of this process."""
+    return [op for op in ops if op.type == "MxRecUpdate"]
+
+
+def rule_of(op):
+    """The optimizer of an update or push, by its name."""
+    from mx_rec.ops.optimizers import optimizer_of
+
+    return optimizer_of(op).name
+
+
+def form_of(op):
+    """What the gradients of an update are of: "rows", "ids", or "bags" if some lookups are pooled."""
+    return "rows" if op.get_attr("R") == 0 else "bags" if op.get_attr("B") else "ids"
+
+
 def raw_variable(table):
     """The tensor that raw ops take for a table's variable."""
     return table.variable.op.outputs[0]

@@ -196,8 +196,8 @@ def test_gradients_of_refused_ids_reach_no_row_by_any_optimizer(graph, session, 
             pairs = [(tf.clip_by_norm(gradient, 0.7), variable) for gradient, variable in pairs]
         updates.append(optimizer.apply_gradients(pairs))
         wholes.append(support.Raw.of(tables[-1]))
-    applied = {op.type for op in tf.compat.v1.get_default_graph().get_operations() if "MxRecApply" in op.type}
-    assert {one.endswith("ByRestore") for one in applied} == {way == "minimize"}
+    applied = support.updates_in(tf.compat.v1.get_default_graph().get_operations())
+    assert {support.form_of(op) for op in applied} == {"ids" if way == "minimize" else "rows"}
     sess = session()
     sess.run(tf.compat.v1.global_variables_initializer())
     counts = {}

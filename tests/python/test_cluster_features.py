@@ -242,7 +242,7 @@ def test_a_modified_graph_splits_ids_ahead_and_pulls_once_from_each_server(more)
         plain = trained(job.worker(MODIFY="0")) if not more else None
     assert found[:3] == alone[:3]
     ran = found[3]
-    assert ran["MxRecPushLazyAdam"] == 2, ran
+    assert ran["MxRecPush"] == 2, ran
     if more in ("", "many", "pooled"):
         # From each of two servers a pull of what is trained, and one for the evaluation; what nobody fetches is not run.
         assert ran["MxRecPull"] == 4 and ran["MxRecStitch"] == 2 and "MxRecDistinctSplit" not in ran, ran

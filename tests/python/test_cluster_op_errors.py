@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import support
+from mx_rec.ops.optimizers import optimizer_named
 
 DIM, PARTS = 4, 2
 I, N, F, B = np.int64, np.int32, np.float32, np.uint8
@@ -51,13 +52,14 @@ def split(o, ids=(1, 2, -1), parts=PARTS, together=1, limit=0):
 
 
 def push_sgd(o, request=(1, 5, 1, 2), grads=np.ones(2 * DIM), hyper=(0.1, 0.0), configs=None, part=0, births=()):
-    return o.mx_rec_push_sgd([loose(listed(encoded()) if configs is None else configs, B)], [loose(request, I)],
-                             [loose(births, N)], loose(grads, F), loose(hyper, F), part=part, parts=PARTS, count=PARTS)
+    return o.mx_rec_push([loose(listed(encoded()) if configs is None else configs, B)], [loose(request, I)],
+                         [loose(births, N)], loose(grads, F), loose(hyper, F), part=part, parts=PARTS, count=PARTS,
+                         optimizer=optimizer_named("sgd").place)
 
 
 def push_lazy_adam(o, hyper=(0.1, 0.9, 0.9, 0.9, 0.9, 1e-8)):
-    return o.mx_rec_push_lazy_adam([listed(encoded())], [loose([0, 0], I)], [loose([], N)], loose([], F),
-                                   loose(hyper, F), part=0, parts=PARTS, count=PARTS)
+    return o.mx_rec_push([listed(encoded())], [loose([0, 0], I)], [loose([], N)], loose([], F), loose(hyper, F),
+                         part=0, parts=PARTS, count=PARTS, optimizer=optimizer_named("lazy_adam").place)
 
 
 def threshold(o, value=2):
@@ -105,9 +107,9 @@ WRONG = (
     + [(push_sgd, dict(grads=np.ones(value)), "grads must be") for value in (0, 7, 9, 2 ** 16)]
     + [(push_sgd, dict(births=value), "births must be") for value in ([0], [0] * 3, [0] * 5, [0] * 8)]
     + [(push_sgd, dict(hyper=value), message) for value, message in (
-        ([0.1], "expected=2"), ([], "expected=2"), ([np.nan, 0], "lr"), ([-1, 0], "lr"), ([0.1, np.inf], "weight_decay"))]
+        ([0.1], "expected=lr, weight_decay"), ([], "expected=lr, weight_decay"), ([np.nan, 0], "lr"), ([-1, 0], "lr"), ([0.1, np.inf], "weight_decay"))]
     + [(push_lazy_adam, dict(hyper=value), message) for value, message in (
-        ([0.1] * 5, "expected=6"), ([0.1, np.nan, 0.9, 0.9, 0.9, 1e-8], "beta1_power"))]
+        ([0.1] * 5, "expected=lr, beta1_power, beta2_power, beta1, beta2, epsilon"), ([0.1, np.nan, 0.9, 0.9, 0.9, 1e-8], "beta1_power"))]
     + [(threshold, dict(value=value), "value") for value in (-1, -2 ** 31, [1])]
 )
 
@@ -118,8 +120,9 @@ def test_a_wrong_argument_of_an_op_on_parts_is_an_error_that_says_what_and_chang
     # Keys of which each part holds one.
     ids = loose([1, 2], I)
     keys = o.mx_rec_distinct_split([ids], parts=PARTS, together=PARTS)
-    update = o.mx_rec_push_sgd([listed(encoded())], [keys.requests], [loose([], N)], loose(np.ones(2 * DIM), F),
-                               loose([0.5, 0], F), part=0, parts=PARTS, count=PARTS)
+    update = o.mx_rec_push([listed(encoded())], [keys.requests], [loose([], N)], loose(np.ones(2 * DIM), F),
+                           loose([0.5, 0], F), part=0, parts=PARTS, count=PARTS,
+                           optimizer=optimizer_named("sgd").place)
     make, rows = [pull(o, keys.requests, create=create) for create in (1, 0)]
     good = [call(o) for call in (pull, stitch, pack, split)]
     cases = [(call, arguments, message, call(o, **arguments)) for call, arguments, message in WRONG]

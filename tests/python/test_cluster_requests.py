@@ -81,8 +81,8 @@ with tf1.Session(target) as sess:
 def test_a_step_of_separate_lookups_has_one_pull_and_one_push_for_each_server_and_the_same_bits():
     shared, apart = told(STEP), told(STEP, MXREC_GROUP_TABLES="0")
     assert shared["step"] == {"MxRecDistinctSplit": 1, "MxRecPull": 2, "MxRecStitch": 1, "MxRecReduce": 4,
-                              "MxRecPackGradients": 2, "MxRecPushAdagrad": 2, "MxRecClusterTable": 3}
-    assert apart["step"]["MxRecPull"] == 8 and apart["step"]["MxRecPushAdagrad"] == 2
+                              "MxRecPackGradients": 2, "MxRecPush": 2, "MxRecClusterTable": 3}
+    assert apart["step"]["MxRecPull"] == 8 and apart["step"]["MxRecPush"] == 2
     assert shared["evaluation"]["MxRecPull"] == 2 and apart["evaluation"]["MxRecPull"] == 6
     # Constants ask for nothing: a run that needs one of them reads the rows of all.
     assert shared["one"]["MxRecPull"] == 2

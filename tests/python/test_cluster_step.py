@@ -25,7 +25,7 @@ def model_of(servers, rate=0.1):
         optimizer.apply_gradients(zip(slopes, variables))
     powers = [one for one in tf.compat.v1.global_variables() if one.op.name.startswith("beta")]
     return powers, {kind: [op for op in tf.compat.v1.get_default_graph().get_operations() if op.type == kind]
-                    for kind in ("MxRecPushLazyAdam", "Assign")}
+                    for kind in ("MxRecPush", "Assign")}
 
 
 def task_of(device):
@@ -38,7 +38,7 @@ def test_numbers_of_an_optimizer_travel_once_to_each_server_and_powers_wait_for_
     """Each hop costs a step about 0.1 ms: there were two for the powers and two more for each server."""
     with tf.Graph().as_default():
         powers, ops = model_of(servers, rate)
-        pushes = ops["MxRecPushLazyAdam"]
+        pushes = ops["MxRecPush"]
         assert len(powers) == 2 and len(pushes) == servers
         home = {task_of(one.device) for one in powers}
         assert len(home) == 1
@@ -54,7 +54,7 @@ def test_numbers_of_an_optimizer_travel_once_to_each_server_and_powers_wait_for_
                 for one in list(op.control_inputs) + [value.op for value in op.inputs]:
                     if one not in before:
                         before.add(one)
-                        if one.type != "MxRecPushLazyAdam" and task_of(one.device) in home:
+                        if one.type != "MxRecPush" and task_of(one.device) in home:
                             todo.append(one)
             own = [push for push in pushes if task_of(push.device) in home]
             assert len(own) == 1 and own[0] in before

@@ -140,7 +140,7 @@ def test_a_new_row_is_the_same_by_whichever_verb_it_is_made(graph, session, way)
     table = support.Raw.new(5, initializer=NORMAL)
     ids = tf.constant([3, 99, 3, -7], tf.int64)
     create = ops.mx_rec_id_offset(table.handle, ids, create=1).offsets
-    nothing = ops.mx_rec_apply_adagrad_by_ids(table.handle, ids, tf.zeros([4, 5]), 0.5, 0.1)
+    nothing = support.update_ids("adagrad", table.handle, ids, tf.zeros([4, 5]), 0.5, 0.1)
     plain = session()
     plain.run(create)
     sess = session()

@@ -26,10 +26,11 @@ def read(op):
 
 def columns_of(train):
     """What the one update that a run of `train` needs says of columns."""
+    from mx_rec.ops.optimizers import gradients_of
     from mx_rec.tensorflow.names import tensor_util
 
-    update, = [op for kind, ops in needed(train).items() if kind.startswith("MxRecApply") for op in ops]
-    return list(tensor_util.constant_value(update.inputs[(7 if "Pooled" in update.type else 4) * update.get_attr("N")]))
+    update, = needed(train)["MxRecUpdate"]
+    return list(tensor_util.constant_value(gradients_of(update).columns[0]))
 
 
 def loss_of(joined):
@@ -68,7 +69,7 @@ def test_separate_lookups_that_are_concatenated(graph, session, dynamic, monkeyp
         joined = tf.concat([lookup(table, ids) for table, ids in zip(tables, fed)], axis)
         trains.append(train_on(loss_of(joined), tables, sgd(0.1)))
         sides.append(tables)
-    assert updates_of(trains[0])[0][0] == "SgdManyByRestore"
+    assert updates_of(trains[0]) == [("sgd", "ids", len(dims))]
     assert columns_of(trains[0]) == list(np.cumsum([0] + dims[:-1]))
     # What is left are slices of shapes.
     assert not {"Split", "SplitV"} & read(trains[0]) and SLICES & read(trains[1])

@@ -75,12 +75,11 @@ def test_an_embedding_that_is_used_in_a_loop_has_its_gradient(graph, session, dy
 
 def test_a_second_optimizer_adds_its_slots_and_leaves_rows_and_slots_alone(graph, session):
     tf = support.tf()
-    ops = support.ops()
     table = support.Raw.new(3)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     none = tf.zeros([0, 3])
-    adagrad = ops.mx_rec_apply_adagrad_by_ids(table.handle, ids, tf.ones([tf.size(ids), 3]), 0.5, 0.1)
-    adam = ops.mx_rec_apply_lazy_adam_by_ids(table.handle, tf.zeros([0], tf.int64), none, 0.1, 0.9, 0.9, 0.9, 0.9, 1e-8)
+    adagrad = support.update_ids("adagrad", table.handle, ids, tf.ones([tf.size(ids), 3]), 0.5, 0.1)
+    adam = support.update_ids("lazy_adam", table.handle, tf.zeros([0], tf.int64), none, 0.1, 0.9, 0.9, 0.9, 0.9, 1e-8)
     for slot in ("Adagrad_accumulator", "LazyAdam_momentum", "LazyAdam_velocity"):
         table.slot(slot)
     sess = session()

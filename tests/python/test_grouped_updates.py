@@ -19,13 +19,11 @@ def make_table(name, dim=5, capacity=1000, **arguments):
 
 
 def updates_of(train):
-    """Types of the update ops that a run of `train` runs, with how many lookups each takes."""
+    """The updates that a run of `train` runs: optimizer, what the gradients are of, and in how many tables."""
     found = []
-    for kind, ops in needed(train).items():
-        if kind.startswith("MxRecApply"):
-            for op in ops:
-                handles = {tensor.op.name for tensor in op.inputs if tensor.op.type == "MxRecTable"}
-                found.append((kind[len("MxRecApply"):], len(handles)))
+    for op in needed(train).get("MxRecUpdate", []):
+        handles = {tensor.op.name for tensor in op.inputs if tensor.op.type == "MxRecTable"}
+        found.append((support.rule_of(op), support.form_of(op), len(handles)))
     return sorted(found)
 
 
@@ -89,9 +87,8 @@ def test_a_grouped_update_gives_the_bits_of_single_ones(graph, session, dynamic,
     make = lambda: case.ours(tf.constant(0.1 * case.lr))  # noqa: E731
     change = {1: untouched, 3: untouched}
     models = [Model(monkeypatch, dims, make, grouped, change, twice=(0, 1)) for grouped in (True, False)]
-    kinds = {len(kind) for kind, _ in updates_of(models[0].train)}
-    assert [count for _, count in updates_of(models[0].train)] in ([2, 3], [3, 2]), kinds
-    assert [count for _, count in updates_of(models[1].train)] == [1] * 5
+    assert updates_of(models[0].train) == [(case.op, "ids", 3), (case.op, "rows", 2)]
+    assert updates_of(models[1].train) == [(case.op, "ids", 1)] * 3 + [(case.op, "rows", 1)] * 2
     slots = [name for name, _ in case.slots]
     for model in models:
         for raw in model.raws:
@@ -133,7 +130,7 @@ def test_one_op_updates_all_tables_and_another_one_those_whose_gradients_were_ch
     gradients = gradients_of([lookup(table, ids) for table in tables], tables)
     gradients = [untouched(one) if at % 2 else one for at, one in enumerate(gradients)]
     train = sgd().apply_gradients(zip(gradients, [table.variable for table in tables]))
-    assert updates_of(train) == [("SgdMany", 3), ("SgdManyByRestore", 3)]
+    assert updates_of(train) == [("sgd", "ids", 3), ("sgd", "rows", 3)]
     session().run(train)
 
 
@@ -143,12 +140,12 @@ def test_the_switch_is_an_environment_variable(graph, dynamic, monkeypatch):
     embeddings = [lookup(table, tf.constant([1], tf.int64)) for table in tables]
     pairs = list(zip(gradients_of(embeddings, tables), [table.variable for table in tables]))
     monkeypatch.setenv(GROUPS, "0")
-    assert updates_of(sgd().apply_gradients(pairs)) == [("SgdByRestore", 1)] * 2
+    assert updates_of(sgd().apply_gradients(pairs)) == [("sgd", "ids", 1)] * 2
     monkeypatch.setenv(GROUPS, "2")
     with pytest.raises(ValueError, match="MXREC_GROUP_TABLES is '2'"):
         sgd().apply_gradients(pairs)
     monkeypatch.delenv(GROUPS)
-    assert updates_of(sgd().apply_gradients(pairs)) == [("SgdManyByRestore", 2)]
+    assert updates_of(sgd().apply_gradients(pairs)) == [("sgd", "ids", 2)]
 
 
 def test_an_update_in_a_branch_updates_each_table_by_its_own_op(graph, session, dynamic):
@@ -164,8 +161,7 @@ def test_an_update_in_a_branch_updates_each_table_by_its_own_op(graph, session, 
             return tf.constant(1)
 
     done = tf.cond(taken, train, lambda: tf.constant(0))
-    kinds = [op.type for op in graph.get_operations() if op.type.startswith("MxRecApply")]
-    assert len(kinds) == 3 and not any("Many" in kind for kind in kinds)
+    assert [op.get_attr("N") for op in support.updates_in(graph.get_operations())] == [1] * 3
     raws = [support.Raw.of(table) for table in tables]
     sess = session()
     sess.run(embeddings)
@@ -190,9 +186,9 @@ def test_a_gradient_that_a_branch_may_leave_without_a_value_stops_no_other_table
     _, values = control_flow_ops.switch(gradients[1].values, on)
     gradients[1] = tf.IndexedSlices(values, gradients[1].indices)
     train = sgd().apply_gradients(zip(gradients, [table.variable for table in tables]))
-    kinds = sorted(op.type for op in graph.get_operations() if op.type.startswith("MxRecApply"))
-    assert kinds == ["MxRecApplySgd", "MxRecApplySgdManyByRestore"]
-    update = [op for op in graph.get_operations() if "Many" in op.type]
+    updates = support.updates_in(graph.get_operations())
+    assert sorted((support.form_of(op), op.get_attr("N")) for op in updates) == [("ids", 2), ("rows", 1)]
+    update = [op for op in updates if op.get_attr("N") == 2]
     raws = [support.Raw.of(table) for table in tables]
     sess = session()
     sess.run(embeddings, {on: False})
@@ -246,7 +242,7 @@ def test_a_table_whose_gradient_waits_for_the_update_of_another_is_updated_after
         again = [lookup(tables[0], ids + 0)] + [lookup(table, ids) for table in tables[2:]]
         second = gradients_of(again, [tables[0]] + tables[2:])
         last = sgd().apply_gradients(zip(second, [variables[0]] + variables[2:]))
-    assert updates_of(last) == [("SgdManyByRestore", 2), ("SgdManyByRestore", 3)]
+    assert updates_of(last) == [("sgd", "ids", 2), ("sgd", "ids", 3)]
     session().run(last)
 
 
@@ -268,7 +264,7 @@ def test_a_failing_table_names_itself_and_leaves_the_others_as_they_were(graph, 
             sess.run(clear)
             sess.run(embeddings[1])
             before[1] = raws[1].rows(sess)
-        with pytest.raises(error, match="MxRecApplySgdManyByRestore on table 'table_1'.*" + text):
+        with pytest.raises(error, match="MxRecUpdate on table 'table_1'.*" + text):
             # The lookup, which would refuse them too, is left out.
             sess.run(train, {gradients[1].indices: value, embeddings[1]: np.zeros([2, 2])})
         for raw, rows in zip(raws, before):
@@ -282,7 +278,7 @@ def test_gradients_that_a_grouped_update_does_not_read_cannot_be_fed(graph, sess
     ids = tf.constant([4, 6], tf.int64, name="ids")
     gradients = gradients_of([lookup(table, ids) for table in tables] + [lookup(tables[1], ids)], tables)
     train = sgd().apply_gradients(zip(gradients, [table.variable for table in tables]), name="train")
-    assert updates_of(train) == [("SgdManyByRestore", 2)]
+    assert updates_of(train) == [("sgd", "ids", 2)]
     names = [one.values.name for one in gradients] + [gradients[1].indices.name]
     if imported:
         meta = tf.compat.v1.train.export_meta_graph()
@@ -310,7 +306,7 @@ def test_by_address_updates_are_grouped_too(graph, session, mx):
     rows = tf.compat.v1.get_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
     offsets = tf.compat.v1.get_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET)
     train = create_hash_optimizer_by_addr(1.0).apply_gradients(zip(tf.gradients(loss, rows), offsets))
-    assert updates_of(train) == [("SgdManyByRestore", 3)]
+    assert updates_of(train) == [("sgd", "ids", 3)]
     session().run(train)
 
 

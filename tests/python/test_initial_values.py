@@ -119,7 +119,7 @@ def test_init_param_scales_random_rows_and_no_slots(graph, session):
     spec = {"kind": "random_normal", "mean": 0.0, "stddev": 1.0}
     plain = support.Raw.new(DIM, name="plain", capacity=CAPACITY, initializer=spec)
     scaled = support.Raw.new(DIM, name="scaled", capacity=CAPACITY, initializer=spec, init_param=0.125)
-    update = support.ops().mx_rec_apply_adagrad_by_ids(scaled.handle, tf.constant([0], tf.int64), tf.zeros([1, DIM]),
+    update = support.update_ids("adagrad", scaled.handle, tf.constant([0], tf.int64), tf.zeros([1, DIM]),
                                                        0.1, 0.75)
     scaled.slot("Adagrad_accumulator")
     sess = session()

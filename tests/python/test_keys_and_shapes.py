@@ -69,7 +69,7 @@ def test_the_padding_key_never_gets_a_row_by_any_verb(graph, session):
     table = support.Raw.new(2, initializer={"kind": "ones"})
     minus = tf.constant([-1, -1], tf.int64)
     offsets, restore = support.ops().mx_rec_id_offset(table.handle, minus, create=1)
-    update = support.ops().mx_rec_apply_sgd_by_ids(table.handle, minus, tf.ones([2, 2]), 1.0, 0.0)
+    update = support.update_ids("sgd", table.handle, minus, tf.ones([2, 2]), 1.0, 0.0)
     absent = support.ops().mx_rec_find(table.handle, support.raw_variable(table), minus, tf.fill([1, 2], 9.0))
     sess = session()
     got = sess.run([offsets, restore])
@@ -112,7 +112,7 @@ def test_every_op_with_ids_takes_int32(graph, session, op):
     made = {
         "id_offset": lambda: ops.mx_rec_id_offset(table.handle, ids, create=0).offsets,
         "find": lambda: ops.mx_rec_find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 2])),
-        "apply": lambda: ops.mx_rec_apply_sgd_by_ids(table.handle, ids, tf.ones([2, 2]), 1.0, 0.0),
+        "apply": lambda: support.update_ids("sgd", table.handle, ids, tf.ones([2, 2]), 1.0, 0.0),
         "remove": lambda: ops.mx_rec_remove(table.handle, ids),
         "assign": lambda: ops.mx_rec_assign(table.handle, ids, tf.ones([2, 2])),
     }[op]()
@@ -223,9 +223,9 @@ def test_shapes_of_the_raw_ops_are_inferred(graph):
         (embedding, [None, 3, 4]), (ops.mx_rec_reduce(embedding, restore, offsets), [None, 4]),
         (ops.mx_rec_embed(table.handle, support.raw_variable(table), offsets, restore), [None, 3, 4]),
         (ops.mx_rec_find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 4])), [None, 3, 4]),
-        (ops.mx_rec_apply_sgd_by_restore(table.handle, [offsets], [restore], [embedding], 0.1, 0.0), []),
+        (support.update("sgd", [table.handle], [offsets], [embedding], [0.1, 0.0], [restore], ops=ops), []),
         (ops.mx_rec_size(table.handle), []), (ops.mx_rec_capacity(table.handle), []), (keys, [None]),
-        (ops.mx_rec_apply_sgd(table.handle, offsets, rows, 0.1, 0.0), []), (ops.mx_rec_clear(table.handle), []),
+        (support.update("sgd", [table.handle], [offsets], [rows], [0.1, 0.0], ops=ops), []), (ops.mx_rec_clear(table.handle), []),
         (ops.mx_rec_remove(table.handle, ids), []), (ops.mx_rec_assign(table.handle, offsets, rows), []),
     ]
     for tensor, shape in expected:
@@ -247,17 +247,21 @@ def wrong_shapes():
         ("variable of rank 1", of(lambda tf, ops, t: ops.mx_rec_lookup(t.handle, tf.zeros([4]), tf.zeros([1], tf.int64)))),
         ("offsets of rank 0", of(lambda tf, ops, t: ops.mx_rec_embed(
             t.handle, support.raw_variable(t), tf.zeros([], tf.int64), tf.zeros([1], tf.int32)))),
-        ("second offsets of rank 2", of(lambda tf, ops, t: ops.mx_rec_apply_sgd_by_restore(
-            t.handle, [tf.zeros([1], tf.int64), tf.zeros([1, 1], tf.int64)], [tf.zeros([1], tf.int32)] * 2,
-            [tf.zeros([1, 4])] * 2, 0.1, 0.0))),
-        ("weight decay of rank 1 behind lists", of(lambda tf, ops, t: ops.mx_rec_apply_sgd_by_restore(
-            t.handle, [tf.zeros([1], tf.int64)], [tf.zeros([1], tf.int32)], [tf.zeros([1, 4])], 0.1, [0.0]))),
-        ("no lookup", of(lambda tf, ops, t: ops.mx_rec_apply_sgd_by_restore(t.handle, [], [], [], 0.1, 0.0))),
+        ("second offsets of rank 2", of(lambda tf, ops, t: support.update(
+            "sgd", [t.handle] * 2, [tf.zeros([1], tf.int64), tf.zeros([1, 1], tf.int64)], [tf.zeros([1, 4])] * 2,
+            [0.1, 0.0], [tf.zeros([1], tf.int32)] * 2, ops=ops))),
+        ("weight decay of rank 1 behind lists", of(lambda tf, ops, t: support.update(
+            "sgd", [t.handle], [tf.zeros([1], tf.int64)], [tf.zeros([1, 4])], [0.1, [0.0]], [tf.zeros([1], tf.int32)],
+            ops=ops))),
+        ("no member", of(lambda tf, ops, t: support.update("sgd", [], [], [], [0.1, 0.0], ops=ops))),
+        ("columns of rank 0", of(lambda tf, ops, t: support.update(
+            "sgd", [t.handle], [tf.zeros([1], tf.int64)], [tf.zeros([1, 4])], [0.1, 0.0], [tf.zeros([1], tf.int32)],
+            columns=[tf.constant(0)], ops=ops))),
         ("rows of rank 1", of(lambda tf, ops, t: ops.mx_rec_restore(tf.zeros([4]), tf.zeros([1], tf.int32)))),
-        ("gradient of rank 1", of(lambda tf, ops, t: ops.mx_rec_apply_sgd(
-            t.handle, tf.zeros([4], tf.int64), tf.zeros([4]), 0.1, 0.0))),
-        ("learning rate of rank 1", of(lambda tf, ops, t: ops.mx_rec_apply_sgd(
-            t.handle, tf.zeros([1], tf.int64), tf.zeros([1, 4]), [0.1], 0.0))),
+        ("gradient of rank 0", of(lambda tf, ops, t: support.update(
+            "sgd", [t.handle], [tf.zeros([4], tf.int64)], [tf.zeros([])], [0.1, 0.0], ops=ops))),
+        ("learning rate of rank 1", of(lambda tf, ops, t: support.update(
+            "sgd", [t.handle], [tf.zeros([1], tf.int64)], [tf.zeros([1, 4])], [[0.1], 0.0], ops=ops))),
         ("absent of rank 1", of(lambda tf, ops, t: ops.mx_rec_find(
             t.handle, support.raw_variable(t), tf.zeros([1], tf.int64), tf.zeros([4])))),
         ("config of rank 0", of(lambda tf, ops, t: ops.mx_rec_table(tf.constant(1, tf.uint8), tf.zeros([0, 4])))),
@@ -269,8 +273,8 @@ def wrong_shapes():
             t.handle, [1], 1, [1, 2], access_threshold=1, eviction_threshold=-1))),
         ("ids of floats", of(lambda tf, ops, t: ops.mx_rec_id_offset(t.handle, tf.zeros([1]), create=1))),
         ("handle of int32", of(lambda tf, ops, t: ops.mx_rec_size(tf.constant(1, tf.int32)))),
-        ("gradient of doubles", of(lambda tf, ops, t: ops.mx_rec_apply_sgd(
-            t.handle, tf.zeros([1], tf.int64), tf.zeros([1, 4], tf.float64), 0.1, 0.0))),
+        ("gradient of doubles", of(lambda tf, ops, t: support.update(
+            "sgd", [t.handle], [tf.zeros([1], tf.int64)], [tf.zeros([1, 4], tf.float64)], [0.1, 0.0], ops=ops))),
     ]
 
 
@@ -337,11 +341,8 @@ def test_ops_on_tables_are_stateful_and_pure_ones_are_not(graph):
     pure = {"MxRecRestore", "MxRecReduce", "MxRecReduceColumns", "MxRecRestorePooled", "MxRecReducePooled",
             "MxRecPooledWeightGradient", "MxRecBagEnds", "MxRecRaggedBagEnds", "MxRecSparseBagEnds", "MxRecSparseBagsMany", "MxRecBagWeights",
             "MxRecBagDivisors", "MxRecCheckedIds", "MxRecDistinctSplit", "MxRecStitch", "MxRecPackGradients"}
-    appliers = ["Sgd", "Momentum", "Adagrad", "LazyAdam", "Ftrl"]
     expected = pure | {"MxRec" + name for name in (
         "Table", "IdOffset", "Lookup", "Embed", "Find", "Size", "Capacity", "Export", "ExportSlot", "Assign", "Remove", "Clear",
-        "Save", "Load")} | {"MxRecApply" + name for name in appliers} | {
-            "MxRecApply%s%s" % (name, form) for name in appliers for form in (
-                "ByIds", "ByRestore", "Pooled", "Many", "ManyByRestore", "ManyPooled")}
+        "Save", "Load", "Update", "Push")}
     assert expected <= set(registered)
     assert {name for name in registered if not registered[name].is_stateful} == pure

@@ -17,14 +17,13 @@ def ways_to_overflow(tf, table, ids):
     return {
         "id_offset": ops.mx_rec_id_offset(table.handle, ids, create=1).offsets,
         "assign": ops.mx_rec_assign(table.handle, ids, tf.ones([count, 2])),
-        "apply_sgd_by_ids": ops.mx_rec_apply_sgd_by_ids(table.handle, ids, tf.ones([count, 2]), 1.0, 0.0),
-        "apply_adagrad_by_ids": ops.mx_rec_apply_adagrad_by_ids(table.handle, ids, tf.ones([count, 2]), 1.0, 0.1),
+        "update_sgd": support.update_ids("sgd", table.handle, ids, tf.ones([count, 2]), 1.0, 0.0),
+        "update_adagrad": support.update_ids("adagrad", table.handle, ids, tf.ones([count, 2]), 1.0, 0.1),
     }
 
 
 @pytest.mark.parametrize("way, op", [("id_offset", "MxRecIdOffset"), ("assign", "MxRecAssign"),
-                                     ("apply_sgd_by_ids", "MxRecApplySgdByIds"),
-                                     ("apply_adagrad_by_ids", "MxRecApplyAdagradByIds")])
+                                     ("update_sgd", "MxRecIdOffset"), ("update_adagrad", "MxRecIdOffset")])
 def test_a_batch_over_the_budget_changes_nothing_and_names_table_and_budget(graph, session, way, op):
     tf = support.tf()
     table = support.Raw.new(2, name="tight_table", capacity=10)
@@ -178,7 +177,7 @@ def test_the_offset_of_a_removed_row_is_refused_or_dropped(graph, session, op):
     offsets = tf.compat.v1.placeholder(tf.int64, [None])
     run = {
         "lookup": support.ops().mx_rec_lookup(table.handle, support.raw_variable(table), offsets),
-        "apply": support.ops().mx_rec_apply_sgd(table.handle, offsets, tf.ones([tf.size(offsets), 2]), 1.0, 0.0),
+        "apply": support.update_rows("sgd", table.handle, offsets, tf.ones([tf.size(offsets), 2]), 1.0, 0.0),
     }[op]
     sess = session()
     table.assign(sess, [5, 6, 7], np.zeros([3, 2]))

@@ -16,7 +16,7 @@ def close(actual, expected):
 class Table:
     """A table, a fed gradient and one update by ids."""
 
-    def __init__(self, keys, rows, op, hyper, slots=(), **attrs):
+    def __init__(self, keys, rows, op, hyper, slots=()):
         tf = support.tf()
         self.keys = keys
         dim = len(rows[0])
@@ -25,8 +25,7 @@ class Table:
         self.grads = tf.compat.v1.placeholder(tf.float32, [None, dim])
         self.step = tf.compat.v1.placeholder_with_default(np.float32(1), [])
         values = [tf.convert_to_tensor(value, tf.float32) for value in hyper(tf, self.step)]
-        self.update = getattr(support.ops(), "mx_rec_apply_%s_by_ids" % op)(
-            self.table.handle, self.ids, self.grads, *values, **attrs)
+        self.update = support.update_ids(op, self.table.handle, self.ids, self.grads, *values)
         for slot in slots:
             self.table.slot(slot)
         self.sess = support.new_session()
@@ -127,9 +126,8 @@ def test_adagrad_is_stable_for_tiny_gradients(graph):
     ("ftrl", lambda tf, step: [3.0, -0.5, 0.1, 0.001, 2.0, 0.1]),
 ])
 def test_a_repeated_index_is_updated_once_with_the_sum(graph, op, hyper):
-    attrs = {"nesterov": 0} if op == "momentum" else {}
-    repeated = Table([0, 1], [[1], [2]], op, hyper, **attrs)
-    summed = Table([0, 1], [[1], [2]], op, hyper, **attrs)
+    repeated = Table([0, 1], [[1], [2]], op, hyper)
+    summed = Table([0, 1], [[1], [2]], op, hyper)
     for step in range(1, 4):
         repeated.run([1, 1], [[0.1], [0.1]], first=step)
         summed.run([1], [[0.2]], first=step)
@@ -157,7 +155,7 @@ def test_lazy_adam_follows_the_reference_of_its_test_for_three_steps(graph):
 
 def test_momentum_on_sparse_gradients_lands_on_the_golden_numbers(graph):
     table = Table([1, 2, 3, 4], [[0, 0], [0, 0], [1, 1], [1, 1]], "momentum", lambda tf, step: [2.0, 0.9],
-                  ["Momentum_momentum"], nesterov=0)
+                  ["Momentum_momentum"])
     table.run([2, 3, 4], [[0.1, 0.1], [0.01, 0.01], [0.01, 0.01]])
     close(table.slot("Momentum_momentum"), [[0, 0], [0.1, 0.1], [0.01, 0.01], [0.01, 0.01]])
     close(table.rows(), [[0, 0], [-0.2, -0.2], [0.98, 0.98], [0.98, 0.98]])
@@ -183,7 +181,7 @@ MOMENTUM_STEPS = [
 
 
 def test_momentum_lands_on_the_golden_numbers_at_each_of_ten_steps(graph):
-    table = Table([9], [[0, 0]], "momentum", lambda tf, step: [0.1, 0.1], nesterov=0)
+    table = Table([9], [[0, 0]], "momentum", lambda tf, step: [0.1, 0.1])
     for grad, expected in MOMENTUM_STEPS:
         table.run([9], [grad])
         close(table.rows(), [expected])
@@ -192,7 +190,7 @@ def test_momentum_lands_on_the_golden_numbers_at_each_of_ten_steps(graph):
 def test_nesterov_momentum_follows_the_reference_of_its_test(graph):
     """The gradient is that of 5 w^2 for the first row and of 3 w for the second."""
     start = np.array([[1.0, 2.0], [3.0, 4.0]])
-    table = Table([0, 1], start, "momentum", lambda tf, step: [2.0, 0.9], nesterov=1)
+    table = Table([0, 1], start, "nesterov", lambda tf, step: [2.0, 0.9])
     weight, velocity = start.copy(), np.zeros_like(start)
     for _ in range(4):
         grad = np.stack([10 * weight[0], np.full(2, 3.0)])

@@ -45,7 +45,7 @@ class Ahead:
     def _train(self, table, found, embedding):
         tf, ops = support.tf(), support.shaped_ops()
         grads = ops.mx_rec_reduce(tf.cos(embedding * 7.0), found[1], found[0])
-        return ops.mx_rec_apply_adagrad(table.handle, found[0], grads, 0.1, 0.3)
+        return support.update_rows("adagrad", table.handle, found[0], grads, 0.1, 0.3)
 
     def open(self, sess):
         sess.run([self.table.handle, self.peer.handle])
@@ -199,7 +199,7 @@ def test_a_removal_during_a_step_does_not_touch_its_rows(graph, session):
         new = ops.mx_rec_id_offset(table.handle, tf.constant([3, 2], tf.int64), create=1)
     with tf.control_dependencies([new.offsets]):
         rows = ops.mx_rec_lookup(table.handle, support.raw_variable(table), found.offsets)
-        update = ops.mx_rec_apply_sgd(table.handle, found.offsets, tf.ones_like(rows), 1.0, 0.0)
+        update = support.update_rows("sgd", table.handle, found.offsets, tf.ones_like(rows), 1.0, 0.0)
     sess = session()
     before, _ = sess.run([rows, update])
     after = table.find(sess, [1, 2, 3])

@@ -74,7 +74,7 @@ def test_a_table_that_was_cleared_starts_afresh(graph, session):
     ids = tf.constant([5, 6], tf.int64)
     offsets, restore = support.ops().mx_rec_id_offset(table.handle, ids, create=1)
     rows = support.ops().mx_rec_lookup(table.handle, support.raw_variable(table), offsets)
-    update = support.ops().mx_rec_apply_adagrad_by_ids(table.handle, ids, tf.ones([2, 2]), 0.1, 0.1)
+    update = support.update_ids("adagrad", table.handle, ids, tf.ones([2, 2]), 0.1, 0.1)
     table.slot("Adagrad_accumulator")
     sess = session()
     first = sess.run(rows)
@@ -117,7 +117,7 @@ def test_closing_a_session_gives_the_memory_of_its_tables_back(graph):
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     # Piece by piece: TensorFlow's own buffers of a step stay small beside a table.
     pieces = np.split(np.arange(rows) * 977, 20)
-    fill = support.ops().mx_rec_apply_adagrad_by_ids(table.handle, ids, tf.zeros([rows // 20, dim]), 0.1, 0.1)
+    fill = support.update_ids("adagrad", table.handle, ids, tf.zeros([rows // 20, dim]), 0.1, 0.1)
     used = []
     for _ in range(12):
         sess = support.new_session()
@@ -225,7 +225,7 @@ import numpy as np, support
 tf, ops = support.tf(), support.ops()
 target = tf.compat.v1.train.Server.create_local_server().target
 table = support.Raw.new(2)
-update = ops.mx_rec_apply_sgd_by_ids(table.handle, tf.constant([1, 2, 1], tf.int64), tf.ones([3, 2]), 1.0, 0.0)
+update = support.update_ids("sgd", table.handle, tf.constant([1, 2, 1], tf.int64), tf.ones([3, 2]), 1.0, 0.0)
 for _ in range(2):
     with tf.compat.v1.Session(target) as sess:
         for step in range(3):

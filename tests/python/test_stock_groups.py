@@ -7,6 +7,7 @@ import pytest
 
 import stock_cases as cases
 import support
+from mx_rec.ops.optimizers import gradients_of
 
 
 @pytest.fixture
@@ -17,6 +18,12 @@ def v1(mx, graph):
 
 
 both = pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
+
+
+def update_forms(graph):
+    """For each update its optimizer, what its gradients are of, and how many lookups they are of."""
+    return [(support.rule_of(op), support.form_of(op), op.get_attr("N"))
+            for op in support.updates_in(graph.get_operations())]
 
 
 def types_of(graph):
@@ -56,12 +63,10 @@ def test_lookups_and_updates_of_several_variables_are_one_op_each(mx, optimizer,
     types = types_of(seen[-1])
     assert types["MxRecSparseBagsMany"] == types["MxRecEmbedPooledMany"] == types["MxRecEmbedMany"] == 1
     assert types["MxRecIdOffsetMany"] == 2 and not {"MxRecEmbed", "MxRecEmbedPooled"} & set(types)
-    assert [name for name in types if name.startswith("MxRecApply")] == [
-        "MxRecApply%sManyPooled" % {"adagrad": "Adagrad", "ftrl": "Ftrl", "momentum": "Momentum",
-                                    "lazy_adam": "LazyAdam"}[optimizer]]
+    update, = support.updates_in(seen[-1].get_operations())
+    assert (support.rule_of(update), support.form_of(update)) == (optimizer, "bags")
     # Gradients of the pooled vectors are read in that of the concatenation.
-    update, = [op for op in seen[-1].get_operations() if op.type.startswith("MxRecApply")]
-    columns = support.tf().get_static_value(update.inputs[7 * update.get_attr("N")])
+    columns = support.tf().get_static_value(gradients_of(update).columns[0])
     assert sorted(columns) == [-1] * 3 + [at * cases.DIM for at in range(3)]
 
 
@@ -104,7 +109,7 @@ def test_optimizers_with_other_numbers_have_ops_of_their_own(v1, graph, use_reso
         v1.train.AdagradOptimizer(rate).minimize(loss, var_list=part)
     assert all(plan.pieces for plan in convert_graph(graph, True))
     types = types_of(graph)
-    assert types["MxRecApplyAdagradManyPooled"] == types["MxRecApplyAdagradPooled"] == 1
+    assert sorted(update_forms(graph)) == [("adagrad", "bags", 1), ("adagrad", "bags", 2)]
     assert types["MxRecEmbedPooledMany"] == 1
 
 
@@ -146,7 +151,7 @@ def test_an_update_after_another_is_not_together_with_it(v1, graph, use_resource
                                                              grad.dense_shape), variable)])
     init = v1.global_variables_initializer()
     assert sum(plan.converts for plan in convert_graph(graph, True)) == 2
-    assert "MxRecApplyAdagradManyPooled" not in types_of(graph)
+    assert not [form for form in update_forms(graph) if form[2] > 1]
     with support.new_session() as sess:
         sess.run(init)
         sess.run(train)
@@ -182,8 +187,8 @@ def test_an_update_that_waits_for_the_op_of_another_waits_for_that_of_its_table(
         if op not in above:
             above.add(op)
             waiting += list(op.control_inputs) + [tensor.op for tensor in op.inputs]
-    types = collections.Counter(op.type for op in above)
-    assert types["MxRecApplyAdagradByRestore"] == 2 and not [name for name in types if "SparseApply" in name]
+    assert [(support.rule_of(op), support.form_of(op)) for op in support.updates_in(above)] == [("adagrad", "ids")] * 2
+    assert not [op for op in above if "SparseApply" in op.type]
 
 
 @both
@@ -326,5 +331,5 @@ def test_a_training_op_that_runs_alone_trains_and_reads_its_own_variable_alone(v
         sess.run(both_ops, {**feeds[0], **feeds[1]})
         assert sess.run(losses[1], feeds[1]) < before[1]
     types = types_of(graph)
-    kind = {"adagrad": "Adagrad", "lazy_adam": "LazyAdam"}[optimizer]
-    assert types["MxRecApply%sManyPooled" % kind] == types["MxRecIdOffsetMany"] == 2
+    assert [form[:2] for form in update_forms(graph)] == [(optimizer, "bags")] * 2
+    assert types["MxRecIdOffsetMany"] == 2

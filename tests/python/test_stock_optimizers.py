@@ -327,8 +327,8 @@ def test_sums_of_gradients_need_no_tensor(graph, dynamic):
     tf = support.tf()
     model = Model()
     tf.compat.v1.train.AdagradOptimizer(LR).minimize(model.loss, var_list=[model.variable])
-    updates = [op for op in graph.get_operations() if op.type.startswith("MxRecApply")]
-    assert [op.type for op in updates] == ["MxRecApplyAdagradByRestore"] and updates[0].get_attr("N") == 2
+    update, = support.updates_in(graph.get_operations())
+    assert (support.rule_of(update), support.form_of(update), update.get_attr("N")) == ("adagrad", "ids", 2)
 
 
 def test_updates_may_stand_in_a_branch_with_their_lookup_and_not_outside_of_it(graph, session, dynamic):

@@ -46,7 +46,7 @@ def test_no_sgd_update_is_lost_when_threads_train_at_once(graph, session, dynami
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     grads = tf.compat.v1.placeholder(tf.float32, [None, dim])
     if way == "by_ids":
-        update = support.ops().mx_rec_apply_sgd_by_ids(raw.handle, ids, grads, 1.0, 0.0)
+        update = support.update_ids("sgd", raw.handle, ids, grads, 1.0, 0.0)
     else:
         loss = tf.reduce_sum(sparse_lookup(table, ids, modify_graph=True) * grads)
         update = create_hash_optimizer(1.0).minimize(loss, var_list=[table.variable])
@@ -127,7 +127,7 @@ def test_two_sessions_in_two_threads_do_not_touch_each_other(graph, session):
     table = support.Raw.new(3, capacity=20000)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     grads = tf.compat.v1.placeholder(tf.float32, [None, 3])
-    update = support.ops().mx_rec_apply_adagrad_by_ids(table.handle, ids, grads, 0.1, 0.1)
+    update = support.update_ids("adagrad", table.handle, ids, grads, 0.1, 0.1)
     sessions = [session() for _ in range(4)]
 
     def train(sess):
@@ -153,7 +153,7 @@ def test_every_verb_at_once_neither_crashes_nor_loses_the_budget(graph, session,
     offsets, restore = ops.mx_rec_id_offset(table.handle, ids, create=1)
     verbs = [
         ops.mx_rec_restore(ops.mx_rec_lookup(table.handle, support.raw_variable(table), offsets), restore),
-        ops.mx_rec_apply_adagrad_by_ids(table.handle, ids, grads, 0.1, 0.1),
+        support.update_ids("adagrad", table.handle, ids, grads, 0.1, 0.1),
         ops.mx_rec_find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 4])),
         ops.mx_rec_remove(table.handle, ids), ops.mx_rec_clear(table.handle),
         ops.mx_rec_assign(table.handle, ids, grads), ops.mx_rec_size(table.handle),

@@ -45,8 +45,9 @@ def test_what_may_be_the_memory_of_a_reference_variable_is_copied(graph, table):
     }
     for name, value in ways.items():
         assert copied(ops.mx_rec_find(table.handle, table.variable, value, tf.zeros([0, DIM]))), name
-    assert copied(ops.mx_rec_apply_sgd_by_restore(
-        table.handle, [tf.zeros([6], tf.int64)], [tf.cast(ids, tf.int32)], [variable(np.ones([6, DIM], np.float32))], 1.0, 0.0))
+    assert copied(support.update(
+        "sgd", [table.handle], [tf.zeros([6], tf.int64)], [variable(np.ones([6, DIM], np.float32))], [1.0, 0.0],
+        [tf.cast(ids, tf.int32)], ops=ops))
 
 
 def test_what_nobody_writes_to_is_not_copied(graph, table):
@@ -58,7 +59,7 @@ def test_what_nobody_writes_to_is_not_copied(graph, table):
         assert not copied(ops.mx_rec_find(table.handle, table.variable, value, tf.zeros([0, DIM]))), name
     # The plugin copies scalars at once.
     rate = variable(0.5)
-    assert not copied(ops.mx_rec_apply_sgd_by_ids(table.handle, [1], [[1.0] * DIM], rate, 0.0))
+    assert not copied(support.update_ids("sgd", table.handle, [1], [[1.0] * DIM], rate, 0.0, ops=ops))
 
 
 def test_a_variable_outside_of_a_function_is_copied_for_the_op_inside(graph, table):
@@ -142,7 +143,7 @@ def test_gradients_and_rates_that_are_assigned_while_they_are_applied_are_old_or
     grads, rate = variable(np.ones([n, DIM], np.float32)), variable(1.0)
     assigns = [assign.op for value in (1.0, 2.0) for assign in (
         grads.assign(tf.fill([n, DIM], value)), rate.assign(value))]
-    update = ops.mx_rec_apply_sgd_by_ids(table.handle, keys, grads, rate, 0.0)
+    update = support.update_ids("sgd", table.handle, keys, grads, rate, 0.0, ops=ops)
     found = ops.mx_rec_find(table.handle, table.variable, keys, tf.zeros([0, DIM]))
     sess = session()
     sess.run([grads.initializer, rate.initializer])

@@ -48,5 +48,5 @@ pub use config::check as check_table;
 pub use guard::panic_text;
 pub use load::load;
 pub use op_def::{Arg, Attr, OpDef};
-pub use shapes::{infer as infer_shapes, Shape};
+pub use shapes::{infer as infer_shapes, Lengths, Shape};
 pub use sys::LoadError;

@@ -2,69 +2,111 @@
 //!
 //! A shape reads `(s..., 3, dim)`: sizes by number or by name, and at the front, if there is one, a
 //! group of any number of sizes. A name has one value in all inputs and outputs of an op. `N times
-//! (u)` is the shape of each tensor of a list, whose names have a value for each place in the list;
+//! (u)` is the shape of each tensor of a list that is as long as the attribute N says; its names
+//! have a value for each place in the list;
 //! `() or (0)` are alternatives, which are checked and bind no name.
 
 use crate::op_def::{Arg, OpDef};
 use mx_rec_kernels::{Error, Result};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// What is known of a tensor's shape: nothing, or its rank and some of its sizes.
 pub type Shape = Option<Vec<Option<i64>>>;
 
-/// Reads a list of shapes before its shape.
-const TIMES: &str = "N times ";
+/// Stands between the number attribute of a list and the shape of its tensors.
+const TIMES: &str = " times ";
 
-/// The shapes of the outputs of an op by those of its inputs. Lists have `list` tensors each.
+/// How many tensors the lists of an op have, by their number attributes.
+pub type Lengths = BTreeMap<String, usize>;
+
+/// The shapes of the outputs of an op by those of its inputs.
 ///
 /// # Errors
 /// `InvalidArgument` that names the input and its shape, and for another number of inputs.
-pub fn infer(def: &OpDef, inputs: &[Shape], list: usize) -> Result<Vec<Shape>> {
+pub fn infer(def: &OpDef, inputs: &[Shape], lengths: &Lengths) -> Result<Vec<Shape>> {
     // Counted before any list is gone through: nothing here takes time beyond the inputs that there
     // are.
-    let lists = lists(def);
-    let expected = (def.inputs.len() - lists).saturating_add(lists.saturating_mul(list));
+    let counts = def.inputs.iter().map(|arg| arg.count(lengths));
+    let expected = counts.fold(0, usize::saturating_add);
     if expected != inputs.len() {
         return Err(Error::invalid("the op has another number of inputs")
             .with("inputs", inputs.len())
             .with("expected", expected));
     }
-    let list = if lists == 0 { 0 } else { list };
-    let wanted = def.inputs.iter().flat_map(|arg| places(arg, list));
+    let wanted = def.inputs.iter().flat_map(|arg| places(arg, lengths));
     let mut names = Names::default();
     for ((arg, place), shape) in wanted.zip(inputs) {
         if let Some(dims) = shape {
             names.bind(arg, place, dims)?;
         }
     }
-    let outputs = def.outputs.iter().flat_map(|arg| places(arg, list));
-    Ok(outputs
+    Ok(outputs(def, lengths, &names))
+}
+
+/// The shapes of the outputs of an op by those of its inputs, where how long each list is follows
+/// from the number of tensors alone. If it does not, what the definition says is given, and no
+/// input is looked at.
+///
+/// # Errors
+/// As of [`infer`].
+pub(crate) fn infer_counted(def: &OpDef, inputs: &[Shape]) -> Result<Vec<Shape>> {
+    match lengths(def, inputs.len()) {
+        Some(lengths) => infer(def, inputs, &lengths),
+        None => Ok(outputs(def, &Lengths::new(), &Names::default())),
+    }
+}
+
+fn outputs(def: &OpDef, lengths: &Lengths, names: &Names) -> Vec<Shape> {
+    let outputs = def.outputs.iter().flat_map(|arg| places(arg, lengths));
+    outputs
         .map(|(arg, place)| names.shape(arg, place))
-        .collect())
+        .collect()
 }
 
-/// How many tensors each list has among `inputs` tensors of an op; 0 without a list.
-pub(crate) fn list_length(def: &OpDef, inputs: usize) -> usize {
-    let lists = lists(def);
+/// How long the lists are among `inputs` tensors of an op; `None` if the op has lists of several
+/// lengths.
+fn lengths(def: &OpDef, inputs: usize) -> Option<Lengths> {
+    let mut attrs = def.inputs.iter().filter_map(|arg| Some(arg.list()?.0));
+    let Some(attr) = attrs.next() else {
+        return Some(Lengths::new());
+    };
+    let mut lists = 1;
+    for other in attrs {
+        if other != attr {
+            return None;
+        }
+        lists += 1;
+    }
     let in_lists = inputs.saturating_sub(def.inputs.len() - lists);
-    in_lists.checked_div(lists).unwrap_or(0)
-}
-
-/// How many of an op's inputs are lists.
-fn lists(def: &OpDef) -> usize {
-    def.inputs.iter().filter(|arg| arg.is_list()).count()
+    Some(Lengths::from([(attr.to_owned(), in_lists / lists)]))
 }
 
 /// Each tensor of an input or output: in a list with its place.
-fn places(arg: &'static Arg, list: usize) -> impl Iterator<Item = (&'static Arg, Option<usize>)> {
-    let is_list = arg.is_list();
-    (0..if is_list { list } else { 1 }).map(move |at| (arg, is_list.then_some(at)))
+fn places(
+    arg: &'static Arg,
+    lengths: &Lengths,
+) -> impl Iterator<Item = (&'static Arg, Option<usize>)> {
+    let is_list = arg.list().is_some();
+    (0..arg.count(lengths)).map(move |at| (arg, is_list.then_some(at)))
 }
 
 impl Arg {
-    /// Whether it is a list of tensors.
-    pub(crate) fn is_list(&self) -> bool {
-        self.shape.starts_with(TIMES)
+    /// The number attribute of a list of tensors, and the shape of each of them.
+    pub(crate) fn list(&self) -> Option<(&'static str, &'static str)> {
+        self.shape.split_once(TIMES)
+    }
+
+    /// How many tensors it is.
+    fn count(&self, lengths: &Lengths) -> usize {
+        match self.list() {
+            Some((attr, _)) => lengths.get(attr).copied().unwrap_or(0),
+            None => 1,
+        }
+    }
+
+    /// The shape of each of its tensors.
+    fn each(&self) -> &'static str {
+        self.list().map_or(self.shape, |(_, shape)| shape)
     }
 
     /// The rank that it must have, if there is one.
@@ -77,8 +119,7 @@ impl Arg {
     }
 
     fn alternatives(&self) -> Vec<Pattern> {
-        let text = self.shape.strip_prefix(TIMES).unwrap_or(self.shape);
-        text.split(" or ").map(Pattern::parse).collect()
+        self.each().split(" or ").map(Pattern::parse).collect()
     }
 }
 
@@ -220,7 +261,7 @@ fn refused(arg: &Arg, alternatives: &[Pattern], dims: &[Option<i64>]) -> Error {
             None => format!("rank {}", one.sizes.len()),
             Some(_) => format!("rank {} or more", one.sizes.len()),
         },
-        _ => format!("shape {}", arg.shape.trim_start_matches(TIMES)),
+        _ => format!("shape {}", arg.each()),
     };
     Error::invalid(format!(
         "{} must have {wanted}, but has shape {}",
@@ -255,11 +296,13 @@ fn text(dims: &[Option<i64>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::definitions;
+    use crate::ops::{definition, definitions};
+    use std::collections::BTreeSet;
 
     fn infer_op(name: &str, inputs: &[Shape], list: usize) -> Result<Vec<Shape>, String> {
         let def = definitions().into_iter().find(|def| def.name == name);
-        infer(def.expect("an op"), inputs, list).map_err(|error| error.to_string())
+        let lengths = Lengths::from([("N".to_owned(), list)]);
+        infer(def.expect("an op"), inputs, &lengths).map_err(|error| error.to_string())
     }
 
     fn dims(dims: &[i64]) -> Shape {
@@ -381,45 +424,83 @@ mod tests {
         let members = [
             dims(&[]),
             dims(&[]),
+            dims(&[0, 4]),
+            dims(&[0, 2]),
             dims(&[5]),
             dims(&[7]),
-            dims(&[5, 4]),
-            dims(&[7, 2]),
-            dims(&[]),
-            dims(&[]),
+            dims(&[2, 4]),
+            dims(&[3, 2]),
         ];
-        let infer = |inputs: &[Shape]| infer_op("MxRecApplySgdMany", inputs, 2);
-        assert_eq!(infer(&members), Ok(vec![dims(&[])]));
+        let infer = |inputs: &[Shape]| infer_op("MxRecFindMany", inputs, 2);
+        assert_eq!(infer(&members), Ok(vec![dims(&[5, 4]), dims(&[7, 2])]));
         let mut wrong = members.clone();
         wrong.swap(2, 3);
-        assert!(infer(&wrong).is_err_and(|text| text.contains("in grad")));
+        assert!(infer(&wrong).is_err_and(|text| text.contains("in absent")));
     }
 
     #[test]
     fn the_length_of_lists_follows_from_the_number_of_tensors() {
         for def in definitions() {
-            for list in 1..4 {
-                let count = def.inputs.iter().flat_map(|arg| places(arg, list)).count();
-                let expected = if lists(def) == 0 { 0 } else { list };
-                assert_eq!(list_length(def, count), expected, "{}", def.name);
+            let lists = def.inputs.iter().filter_map(|arg| Some(arg.list()?.0));
+            let attrs: BTreeSet<&str> = lists.collect();
+            for list in 0..4 {
+                let lists = attrs.iter().map(|&attr| (attr.to_owned(), list));
+                let expected: Lengths = lists.collect();
+                let count = def.inputs.iter().map(|arg| arg.count(&expected)).sum();
+                let found = lengths(def, count);
+                assert_eq!(found, (attrs.len() < 2).then_some(expected), "{}", def.name);
             }
-            assert_eq!(list_length(def, 0), 0, "{}", def.name);
         }
+    }
+
+    /// The lists of an update have lengths of their own: none, one or as many as the others.
+    #[test]
+    fn lists_of_several_lengths_are_read_by_their_attributes() {
+        let of = |lengths: &[(&str, usize)], inputs: &[Shape]| {
+            let named = lengths
+                .iter()
+                .map(|&(name, count)| (name.to_owned(), count));
+            let found =
+                definition("MxRecUpdate").and_then(|def| infer(def, inputs, &named.collect()));
+            found.map_err(|error| error.to_string())
+        };
+        let (scalar, unknown) = (dims(&[]), None);
+        let rows = [scalar.clone(), dims(&[5]), dims(&[5, 4]), scalar.clone()];
+        assert_eq!(of(&[("N", 1), ("H", 1)], &rows), Ok(vec![scalar.clone()]));
+        let mut ids = vec![scalar.clone(); 2];
+        ids.extend([dims(&[5]), dims(&[7]), dims(&[9]), unknown]);
+        ids.extend([dims(&[9, 4]), dims(&[3, 4]), dims(&[2]), scalar.clone()]);
+        let lengths = [("N", 2), ("R", 2), ("C", 1), ("H", 1)];
+        assert_eq!(of(&lengths, &ids), Ok(vec![scalar.clone()]));
+        for (at, wrong, text) in [
+            (3, dims(&[7, 1]), "offsets must have rank 1"),
+            (7, scalar.clone(), "grad must have rank 1 or more"),
+            (8, scalar.clone(), "columns must have rank 1"),
+            (9, dims(&[1]), "hyper must have rank 0"),
+        ] {
+            let mut ids = ids.clone();
+            ids[at] = wrong;
+            let found = of(&lengths, &ids).err().unwrap_or_default();
+            assert!(found.contains(text), "{found}");
+        }
+        assert!(of(&lengths[..2], &ids).is_err_and(|text| text.contains("number of inputs")));
+        let def = definition("MxRecUpdate").unwrap();
+        assert_eq!(infer_counted(def, &ids).unwrap(), vec![scalar]);
     }
 
     #[test]
     fn every_definition_is_of_shapes_that_can_be_read() {
         for def in definitions() {
             for arg in def.inputs.iter().chain(def.outputs) {
-                let written = arg.shape.trim_start_matches(TIMES);
-                for one in written.split(" or ") {
+                for one in arg.each().split(" or ") {
                     assert!(
                         one.starts_with('(') && one.ends_with(')'),
                         "{} {one}",
                         def.name
                     );
                 }
-                assert_eq!(arg.is_list(), arg.dtype.starts_with("N * "), "{}", def.name);
+                let number = arg.dtype.split_once(" * ").map(|(number, _)| number);
+                assert_eq!(arg.list().map(|(attr, _)| attr), number, "{}", def.name);
                 if arg.name == "handle" {
                     assert_eq!(arg.rank(), Some(0), "{}", def.name);
                 }

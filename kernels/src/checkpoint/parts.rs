@@ -10,15 +10,11 @@
 )]
 
 use super::format::{damaged, is_slot_name, named, ATTRIBUTE};
+use crate::optim::usual_start;
 use crate::{Result, SlotSpec};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
-
-/// Slots that start elsewhere than at 0 when nothing says so: the defaults of the Python package's
-/// optimizers. Matters only for files without a manifest in a table that has not seen its optimizer
-/// yet.
-const INITIAL: [(&str, f32); 2] = [("Adagrad_accumulator", 0.9), ("Ftrl_accum", 0.1)];
 
 /// Opens a plain file for reading and asks for its size.
 pub(super) fn open(path: &Path) -> Result<(File, u64)> {
@@ -77,8 +73,8 @@ pub(super) fn find_slots(dir: &Path) -> Result<Vec<SlotSpec>> {
         if !is_slot_name(&name) || !entry.path().join(ATTRIBUTE).is_file() {
             continue;
         }
-        let known = INITIAL.iter().find(|(slot, _)| *slot == name);
-        let initial = known.map_or(0.0, |&(_, initial)| initial);
+        // Matters only in a table that has not seen its optimizer yet: nothing else says it.
+        let initial = usual_start(&name);
         slots.push(SlotSpec {
             name: name.into(),
             initial,

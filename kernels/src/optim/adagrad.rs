@@ -1,9 +1,24 @@
 //! Adagrad.
 
-use super::check::{not_negative, positive};
+use super::description::{exactly, Number, Optimizer, Slot, LR, POSITIVE};
 use super::row::{update, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::Result;
+
+pub(super) static ADAGRAD: Optimizer = Optimizer {
+    name: "adagrad",
+    doc: "As tf.train.AdagradOptimizer: a += g^2; w -= lr * g / sqrt(a).",
+    numbers: &[
+        LR,
+        Number::new("initial_accumulator", POSITIVE, "What a starts at."),
+    ],
+    slots: &[Slot::at("Adagrad_accumulator", "initial_accumulator", 0.9)],
+    ignores_zeros: true,
+    make: |numbers| {
+        let [lr, initial_accumulator] = exactly(numbers)?;
+        Ok(Box::new(Adagrad::new(lr, initial_accumulator)?))
+    },
+};
 
 /// `a += g^2; w -= lr * g / sqrt(a)`. Slot `Adagrad_accumulator` holds `a`.
 #[derive(Clone, Copy, Debug)]
@@ -20,8 +35,7 @@ impl Adagrad {
     /// `InvalidArgument` if an argument is not finite, `lr` is negative or `initial_accumulator` is
     /// not above 0.
     pub fn new(lr: f32, initial_accumulator: f32) -> Result<Adagrad> {
-        not_negative("adagrad", "lr", lr)?;
-        positive("adagrad", "initial_accumulator", initial_accumulator)?;
+        ADAGRAD.check(&[lr, initial_accumulator])?;
         Ok(Adagrad {
             rule: Step { lr },
             initial_accumulator,
@@ -45,10 +59,7 @@ impl Rule<1> for Step {
 
 impl RowOptimizer for Adagrad {
     fn slots(&self) -> Vec<SlotSpec> {
-        vec![SlotSpec::new(
-            "Adagrad_accumulator",
-            self.initial_accumulator,
-        )]
+        ADAGRAD.slots_from(self.initial_accumulator)
     }
 
     fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {

@@ -1,9 +1,44 @@
 //! Follow the regularised leader (FTRL-proximal) with l1, l2 and l2 shrinkage.
 
-use super::check::{not_negative, not_positive, positive};
+use super::description::{exactly, Number, Optimizer, Slot, NOT_NEGATIVE, NOT_POSITIVE, POSITIVE};
 use super::row::{update, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::{Error, Result};
+
+pub(super) static FTRL: Optimizer = Optimizer {
+    name: "ftrl",
+    doc: "FTRL as tf.train.FtrlOptimizer.",
+    numbers: &[
+        Number::new("lr", POSITIVE, "Learning rate; it divides."),
+        Number::new(
+            "lr_power",
+            NOT_POSITIVE,
+            "Power of the accumulator; -0.5 is the usual one.",
+        ),
+        Number::new(
+            "initial_accumulator",
+            NOT_NEGATIVE,
+            "What the accumulator starts at.",
+        ),
+        Number::new("l1", NOT_NEGATIVE, "L1 regularization."),
+        Number::new("l2", NOT_NEGATIVE, "L2 regularization."),
+        Number::new(
+            "l2_shrinkage",
+            NOT_NEGATIVE,
+            "L2 penalty on the weights in the gradient.",
+        ),
+    ],
+    slots: &[
+        Slot::at("Ftrl_accum", "initial_accumulator", 0.1),
+        Slot::zeros("Ftrl_linear"),
+    ],
+    ignores_zeros: false,
+    make: |numbers| {
+        let [lr, lr_power, initial_accumulator, l1, l2, l2_shrinkage] = exactly(numbers)?;
+        let step = Ftrl::new(lr, lr_power, initial_accumulator, l1, l2, l2_shrinkage)?;
+        Ok(Box::new(step))
+    },
+};
 
 /// With `p = -lr_power`, `a' = a + g^2` and `h = g + 2 l2_shrinkage w`:
 /// `z += h - (a'^p - a^p) / lr * w; w = (clip(z, -l1, l1) - z) / (a'^p / lr + 2 l2); a = a'`.
@@ -32,15 +67,10 @@ impl Ftrl {
         l2: f32,
         l2_shrinkage: f32,
     ) -> Result<Ftrl> {
-        positive("ftrl", "lr", lr)?;
+        FTRL.check(&[lr, lr_power, initial_accumulator, l1, l2, l2_shrinkage])?;
         if !lr.is_normal() {
             return Err(Error::invalid("ftrl: lr is too small to divide by").with("lr", lr));
         }
-        not_positive("ftrl", "lr_power", lr_power)?;
-        not_negative("ftrl", "initial_accumulator", initial_accumulator)?;
-        not_negative("ftrl", "l1", l1)?;
-        not_negative("ftrl", "l2", l2)?;
-        not_negative("ftrl", "l2_shrinkage", l2_shrinkage)?;
         let rule = Step {
             lr,
             power: -lr_power,
@@ -111,10 +141,7 @@ impl Rule<2> for Power {
 
 impl RowOptimizer for Ftrl {
     fn slots(&self) -> Vec<SlotSpec> {
-        vec![
-            SlotSpec::new("Ftrl_accum", self.initial_accumulator),
-            SlotSpec::new("Ftrl_linear", 0.0),
-        ]
+        FTRL.slots_from(self.initial_accumulator)
     }
 
     fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {

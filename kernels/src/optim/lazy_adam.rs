@@ -1,9 +1,38 @@
 //! Adam whose moments move only in rows that have a gradient.
 
-use super::check::{below_one, fraction, not_negative};
+use super::description::{exactly, Number, Optimizer, Slot, BELOW_ONE, FRACTION, LR, NOT_NEGATIVE};
 use super::row::{update, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::Result;
+
+pub(super) static LAZY_ADAM: Optimizer = Optimizer {
+    name: "lazy_adam",
+    doc: "Adam for the rows of the batch, as tf.contrib.opt.LazyAdamOptimizer: m = beta1 * m + (1 \
+          - beta1) * g; v = beta2 * v + (1 - beta2) * g^2; w -= lr * sqrt(1 - beta2_power) / (1 - \
+          beta1_power) * m / (sqrt(v) + epsilon).",
+    numbers: &[
+        LR,
+        Number::new(
+            "beta1_power",
+            BELOW_ONE,
+            "beta1 to the power of the step, which counts from 1.",
+        ),
+        Number::new("beta2_power", FRACTION, "beta2 to the power of the step."),
+        Number::new("beta1", FRACTION, "Decay of m."),
+        Number::new("beta2", FRACTION, "Decay of v."),
+        Number::new("epsilon", NOT_NEGATIVE, "Keeps the quotient finite."),
+    ],
+    slots: &[
+        Slot::zeros("LazyAdam_momentum"),
+        Slot::zeros("LazyAdam_velocity"),
+    ],
+    ignores_zeros: false,
+    make: |numbers| {
+        let [lr, beta1_power, beta2_power, beta1, beta2, epsilon] = exactly(numbers)?;
+        let step = LazyAdam::new(lr, beta1, beta2, epsilon, beta1_power, beta2_power)?;
+        Ok(Box::new(step))
+    },
+};
 
 /// `m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; w -= lr_t m / (sqrt(|v|) +
 /// epsilon)` with `lr_t = lr sqrt(1 - beta2^t) / (1 - beta1^t)`. Slots `LazyAdam_momentum` (m) and
@@ -29,12 +58,7 @@ impl LazyAdam {
         beta1_power: f32,
         beta2_power: f32,
     ) -> Result<LazyAdam> {
-        not_negative("lazy_adam", "lr", lr)?;
-        fraction("lazy_adam", "beta1", beta1)?;
-        fraction("lazy_adam", "beta2", beta2)?;
-        not_negative("lazy_adam", "epsilon", epsilon)?;
-        below_one("lazy_adam", "beta1_power", beta1_power)?;
-        fraction("lazy_adam", "beta2_power", beta2_power)?;
+        LAZY_ADAM.check(&[lr, beta1_power, beta2_power, beta1, beta2, epsilon])?;
         let rule = Step {
             lr_t: lr * (1.0 - beta2_power).sqrt() / (1.0 - beta1_power),
             beta1,
@@ -72,10 +96,7 @@ impl Rule<2> for Step {
 
 impl RowOptimizer for LazyAdam {
     fn slots(&self) -> Vec<SlotSpec> {
-        vec![
-            SlotSpec::new("LazyAdam_momentum", 0.0),
-            SlotSpec::new("LazyAdam_velocity", 0.0),
-        ]
+        LAZY_ADAM.slots_from(0.0)
     }
 
     fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {

@@ -1,10 +1,11 @@
 //! Optimizers: one step for one row, in place, with the mathematics of TensorFlow 1.15's own.
 
 mod adagrad;
-mod check;
+mod description;
 mod ftrl;
 mod lazy_adam;
 mod momentum;
+mod optimizers;
 mod row;
 mod sgd;
 
@@ -12,8 +13,11 @@ mod sgd;
 mod oracle;
 
 pub use adagrad::Adagrad;
+pub use description::{Number, Optimizer, Range, Slot};
 pub use ftrl::Ftrl;
 pub use lazy_adam::LazyAdam;
 pub use momentum::Momentum;
+pub(crate) use optimizers::usual_start;
+pub use optimizers::OPTIMIZERS;
 pub use row::{RowOptimizer, SlotSpec};
 pub use sgd::Sgd;

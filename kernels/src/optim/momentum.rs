@@ -1,9 +1,37 @@
 //! Momentum, with Nesterov's variant.
 
-use super::check::{finite, not_negative};
+use super::description::{exactly, Number, Optimizer, Slot, FINITE, LR};
 use super::row::{update, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::Result;
+
+const NUMBERS: &[Number] = &[LR, Number::new("momentum", FINITE, "Decay of the slot.")];
+const SLOTS: &[Slot] = &[Slot::zeros("Momentum_momentum")];
+
+pub(super) static MOMENTUM: Optimizer = Optimizer {
+    name: "momentum",
+    doc: "As tf.train.MomentumOptimizer: a = a * momentum + g; w -= lr * a.",
+    numbers: NUMBERS,
+    slots: SLOTS,
+    ignores_zeros: false,
+    make: |numbers| {
+        let [lr, momentum] = exactly(numbers)?;
+        Ok(Box::new(Momentum::new(lr, momentum, false)?))
+    },
+};
+
+pub(super) static NESTEROV: Optimizer = Optimizer {
+    name: "nesterov",
+    doc: "As tf.train.MomentumOptimizer with Nesterov: a = a * momentum + g; w -= lr * (g + \
+          momentum * a).",
+    numbers: NUMBERS,
+    slots: SLOTS,
+    ignores_zeros: false,
+    make: |numbers| {
+        let [lr, momentum] = exactly(numbers)?;
+        Ok(Box::new(Momentum::new(lr, momentum, true)?))
+    },
+};
 
 /// `a = a * momentum + g; w -= lr * a`, with Nesterov `w -= lr * g + lr * momentum * a`. Slot
 /// `Momentum_momentum` holds `a`.
@@ -20,8 +48,8 @@ impl Momentum {
     /// # Errors
     /// `InvalidArgument` if an argument is not finite or `lr` is negative.
     pub fn new(lr: f32, momentum: f32, nesterov: bool) -> Result<Momentum> {
-        not_negative("momentum", "lr", lr)?;
-        finite("momentum", "momentum", momentum)?;
+        let optimizer = if nesterov { &NESTEROV } else { &MOMENTUM };
+        optimizer.check(&[lr, momentum])?;
         Ok(Momentum {
             rule: Step { lr, momentum },
             nesterov,
@@ -58,7 +86,7 @@ impl Rule<1> for Nesterov {
 
 impl RowOptimizer for Momentum {
     fn slots(&self) -> Vec<SlotSpec> {
-        vec![SlotSpec::new("Momentum_momentum", 0.0)]
+        MOMENTUM.slots_from(0.0)
     }
 
     fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {

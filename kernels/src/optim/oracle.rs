@@ -388,7 +388,7 @@ fn wrong_hyperparameters_are_refused_by_name_and_value() {
         (Momentum::new(f32::INFINITY, 0.9, false).err(), "lr=inf"),
         (
             Momentum::new(0.1, nan, true).err(),
-            "momentum: momentum must be finite (momentum=NaN)",
+            "nesterov: momentum must be finite (momentum=NaN)",
         ),
         (Adagrad::new(nan, 0.1).err(), "adagrad: lr"),
         (

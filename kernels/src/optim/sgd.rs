@@ -1,9 +1,21 @@
 //! Gradient descent with weight decay.
 
-use super::check::not_negative;
+use super::description::{exactly, Number, Optimizer, LR, NOT_NEGATIVE};
 use super::row::{update, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::Result;
+
+pub(super) static SGD: Optimizer = Optimizer {
+    name: "sgd",
+    doc: "Gradient descent: w -= lr * (g + weight_decay * w).",
+    numbers: &[LR, Number::new("weight_decay", NOT_NEGATIVE, "0: none.")],
+    slots: &[],
+    ignores_zeros: false,
+    make: |numbers| {
+        let [lr, weight_decay] = exactly(numbers)?;
+        Ok(Box::new(Sgd::new(lr, weight_decay)?))
+    },
+};
 
 /// `w -= lr * (g + weight_decay * w)`; no slots.
 #[derive(Clone, Copy, Debug)]
@@ -19,8 +31,7 @@ impl Sgd {
     /// # Errors
     /// `InvalidArgument` if an argument is negative or not finite.
     pub fn new(lr: f32, weight_decay: f32) -> Result<Sgd> {
-        not_negative("sgd", "lr", lr)?;
-        not_negative("sgd", "weight_decay", weight_decay)?;
+        SGD.check(&[lr, weight_decay])?;
         Ok(Sgd {
             lr,
             weight_decay,
@@ -56,7 +67,7 @@ impl Rule<0> for Decaying {
 
 impl RowOptimizer for Sgd {
     fn slots(&self) -> Vec<SlotSpec> {
-        Vec::new()
+        SGD.slots_from(0.0)
     }
 
     fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {

@@ -4,7 +4,7 @@ use super::apply::{Dealt, Keyed, Rows};
 use super::content::Content;
 use super::group::{by_address, each, Failure, OneTable};
 use super::tiered::Held;
-use super::{LookupGradients, Table};
+use super::{LookupGradients, Table, Target};
 use crate::batch::{reduce_columns, reduce_pooled};
 use crate::sync::RwLockWriteGuard;
 use crate::{Bags, Columns, Error, Pool, Result, RowOptimizer};
@@ -74,6 +74,9 @@ impl Table {
         group: &[(&Table, RowGradients<'_>)],
         optimizer: &dyn RowOptimizer,
     ) -> Result<u64> {
+        if let [(table, rows)] = group {
+            return table.apply(pool, Target::Offsets(rows.offsets), rows.grads, optimizer);
+        }
         for (table, rows) in group {
             table.floats("grads", rows.grads.len(), rows.offsets.len())?;
         }
@@ -108,6 +111,9 @@ impl Table {
         group: &[(&Table, LookupColumns<'_>)],
         optimizer: &dyn RowOptimizer,
     ) -> Result<u64> {
+        if let Some((table, lookups)) = of_one_table(group) {
+            return table.apply_lookups(pool, &lookups, optimizer);
+        }
         for (table, lookup) in group {
             table.length("dim of grads", lookup.grads.dim(), table.dim())?;
             let expected = lookup.bags.map_or(lookup.inverse.len(), |bags| bags.len());
@@ -218,6 +224,22 @@ impl<'t, 'g> Update<'t, 'g> {
     fn named(&self, error: Error) -> Error {
         error.with("table", &self.table.config().name)
     }
+}
+
+/// The table and the lookups of a group that has no other table, if these are all columns of their
+/// matrices.
+fn of_one_table<'t, 'g>(
+    group: &[(&'t Table, LookupColumns<'g>)],
+) -> Option<(&'t Table, Vec<LookupGradients<'g>>)> {
+    let (table, _) = *group.first()?;
+    let is_one = group
+        .iter()
+        .all(|(other, lookup)| std::ptr::eq(*other, table) && lookup.grads.dim() == table.dim());
+    let lookups = || group.iter().map(|(_, lookup)| whole(lookup)).collect();
+    is_one
+        .then(lookups)
+        .flatten()
+        .map(|lookups| (table, lookups))
 }
 
 /// The gradients of a lookup that are all columns of their matrix.

@@ -150,7 +150,7 @@ def _empty(pull: tf.Operation, stitch: tf.Operation) -> int:
 def _order(request: tf.Tensor, pull: tf.Operation) -> None:
     """Makes the updates that take a request wait for the pull of the next one."""
     for consumer in request.consumers():
-        if consumer.type.startswith("MxRecPush") and pull not in consumer.control_inputs:
+        if consumer.type == "MxRecPush" and pull not in consumer.control_inputs:
             consumer._add_control_input(pull)  # pylint: disable=protected-access
 
 

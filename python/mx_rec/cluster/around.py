@@ -50,7 +50,7 @@ def pulls_of(split: tf.Operation) -> Optional[List[tf.Operation]]:
 def pushes_of(split: tf.Operation) -> List[List[tf.Operation]]:
     """Returns the updates that take its requests, for each parameter server."""
     return [list(OrderedDict.fromkeys(op for op in request.consumers()
-                                      if op.type.startswith(_PUSH)))
+                                      if op.type == _PUSH))
             for request in requests_of(split)]
 
 

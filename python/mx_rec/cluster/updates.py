@@ -1,7 +1,7 @@
 """Updates of tables on parameter servers.
 
     gradients by key --MxRecPackGradients--> one tensor for each server            on the worker
-    request, gradients --MxRecPush<Optimizer>--> rows changed            on each parameter server
+    request, gradients --MxRecPush--> rows changed                       on each parameter server
 
 The request of a lookup is already where its rows were pulled: keys travel once.
 """
@@ -18,11 +18,10 @@ from mx_rec.cluster.tables import Parts, encode, parts_of
 from mx_rec.core.table_variable import described_name
 from mx_rec.ops import library
 from mx_rec.ops.copies import copies_of_variables
+from mx_rec.ops.optimizers import PUSH, OptimizerStep
 from mx_rec.tensorflow.names import device as device_module
 from mx_rec.tensorflow.names import tensor_util
 
-_APPLY, _PUSH = "mx_rec_apply_", "mx_rec_push_"
-_PUSHES = "MxRecPush"
 _SPLIT_OP, _REDUCE = "MxRecDistinctSplit", "MxRecReduce"
 _JOIN = "ConcatV2"
 
@@ -49,15 +48,13 @@ class _Request(NamedTuple):
     grads: List[tf.Tensor]
 
 
-def push(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[tf.Tensor],
-         attributes: Dict[str, Any], creates: bool = False) -> List[tf.Operation]:
+def push(step: OptimizerStep, tables: Sequence[List[Rows]],
+         creates: bool = False) -> List[tf.Operation]:
     """Adds the ops that update the rows of tables on parameter servers, one for each of these.
 
     Args:
-        apply_op: Name of the plugin's function that updates rows by offset.
+        step: The step of an optimizer.
         tables: For each table its gradients.
-        tensors: Numbers of the optimizer, in the op's order.
-        attributes: Attributes of the op.
         creates: Whether keys without a row get one first.
 
     Returns:
@@ -83,11 +80,10 @@ def push(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[tf.Tenso
                 .format(devices, parts_of(group[0][0].op).servers))
     requests = _requests([[one for rows in group for one in _apart(rows)] for group in tables],
                          parts)
-    make = getattr(library(), apply_op.replace(_APPLY, _PUSH))
     grads = [grad for request in requests for grad in request.grads]
     counts = [count for request in requests for count in request.counts]
     updates = []  # type: List[tf.Operation]
-    hyper = _hyper(tensors, devices)
+    hyper = _hyper(step.hyper, devices)
     for server, device in enumerate(devices):
         own = parts.attributes(server)
         packed = library().mx_rec_pack_gradients(grads, counts, part=own["part"],
@@ -97,9 +93,10 @@ def push(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[tf.Tenso
                                    name="configs") for request in requests]
             births = [tf.zeros([0], tf.int32, name="births") if request.births is None
                       else request.births[server] for request in requests]
-            updates.append(make(
+            updates.append(library().mx_rec_push(
                 configs, [request.by_server[server] for request in requests], births, packed,
-                hyper[server], create=int(creates), name="push", **dict(attributes, **own)).op)
+                hyper[server], create=int(creates), optimizer=step.optimizer.place, name="push",
+                **own).op)
     return updates
 
 
@@ -261,6 +258,6 @@ def readers(updates: Sequence[tf.Operation], device: str) -> List[tf.Operation]:
         spec = device_module.DeviceSpec.from_string(name or "")
         return spec.job, spec.task
 
-    found = [op.inputs[-1].op if op.type.startswith(_PUSHES) and task(op.device) != task(device)
+    found = [op.inputs[-1].op if op.type == PUSH and task(op.device) != task(device)
              else op for op in updates]
     return list(OrderedDict.fromkeys(found))

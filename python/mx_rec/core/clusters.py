@@ -35,7 +35,7 @@ _ALONE = -1
 
 _TABLE = "MxRecTable"
 # Ops that only training runs; a graph without them only reads tables.
-_TRAINS = ("MxRecIdOffset", "MxRecClaim", "MxRecObserve", "MxRecApply")
+_TRAINS = ("MxRecIdOffset", "MxRecClaim", "MxRecObserve", "MxRecUpdate")
 
 _UNKNOWN_OP = re.compile(r"Op type not registered '(MxRec\w+)'")
 _TASK = re.compile(r"/job:([^/]+)(?:/replica:\d+)?/task:(\d+)")

@@ -15,6 +15,7 @@ from mx_rec.cluster.modified import apart as apart_by_key
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.graph.edits import FUSED_ATTRIBUTE, in_place_of, replace_each
 from mx_rec.ops import library
+from mx_rec.ops.optimizers import UPDATE, gradients_of
 from mx_rec.util.global_env_conf import groups_tables
 
 _MANY_OFFSETS = "MxRecIdOffsetMany"
@@ -27,9 +28,6 @@ _ONE_EMBED = "MxRecEmbed"
 
 # The name of the op for many tables that a lookup was part of.
 _GROUP_ATTRIBUTE = "_mx_rec_group"
-
-_APPLY_PREFIX = "MxRecApply"
-_GROUPED = "Many"
 
 # How many lists of outputs an op for many tables has.
 _OUTPUT_LISTS = {_MANY_OFFSETS: 2, _MANY_FIND: 1, _MANY_FIND_POOLED: 1}
@@ -228,8 +226,14 @@ def _group_of(op: tf.Operation) -> Optional[str]:
     if _GROUP_ATTRIBUTE in op.node_def.attr:
         return op.get_attr(_GROUP_ATTRIBUTE).decode("utf-8")
     updates = sorted(reader.name for reader in op.outputs[0].consumers()
-                     if reader.type.startswith(_APPLY_PREFIX) and _GROUPED in reader.type)
+                     if reader.type == UPDATE and _is_of_many(reader))
     return updates[0] if updates else None
+
+
+def _is_of_many(update: tf.Operation) -> bool:
+    """Whether an update is one for several tables, or takes columns of a concatenation."""
+    given = gradients_of(update)
+    return bool(given.columns) or len(set(handle.name for handle in given.handles)) > 1
 
 
 def _readers(op: tf.Operation) -> List[tf.Operation]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from mx_rec.graph.edits import FUSED_ATTRIBUTE
 
 # The ops that change rows begin so.
-_UPDATES = ("MxRecApply", "MxRecWriteRows", "MxRecAssign", "MxRecRemove")
+_UPDATES = ("MxRecUpdate", "MxRecWriteRows", "MxRecAssign", "MxRecRemove")
 
 
 def kept_rows(graph: tf.Graph) -> FrozenSet[str]:

@@ -31,12 +31,10 @@ def definitions() -> Dict[str, Dict[str, Any]]:
     return _definitions
 
 
-def _list_length(op: tf.Operation) -> int:
-    """How many tensors each list among the inputs of an op has, 0 without a list."""
-    for arg in op.op_def.input_arg:
-        if arg.number_attr:
-            return int(op.get_attr(arg.number_attr))
-    return 0
+def _list_lengths(op: tf.Operation) -> Dict[str, int]:
+    """How many tensors the lists among the inputs of an op have, by their number attributes."""
+    attributes = {arg.number_attr for arg in op.op_def.input_arg if arg.number_attr}
+    return {name: int(op.get_attr(name)) for name in attributes}
 
 
 def _dims(shape: tf.TensorShape) -> Optional[List[Optional[int]]]:
@@ -56,7 +54,7 @@ def state_shapes(op: Optional[tf.Operation]) -> None:
     if op is None:
         return
     question = json.dumps({"op": op.type, "inputs": [_dims(one.shape) for one in op.inputs],
-                           "list": _list_length(op)}).encode("utf-8")
+                           "lists": _list_lengths(op)}).encode("utf-8")
     status, result = plugin.call("mx_rec_infer_shapes", question, len(question))
     text = result.decode("utf-8", "replace")
     if status != 0:

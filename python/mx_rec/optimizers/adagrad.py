@@ -1,6 +1,6 @@
 """Adagrad for tables."""
 
-from typing import Union
+from typing import Dict, Union
 
 import tensorflow as tf
 
@@ -14,8 +14,7 @@ class CustomizedAdagrad(TableOptimizer, tf.compat.v1.train.AdagradOptimizer):
     Ordinary variables are updated by TensorFlow's own AdagradOptimizer.
     """
 
-    slot_names = ("Adagrad_accumulator",)
-    apply_op = "mx_rec_apply_adagrad"
+    rule = "adagrad"
     dense_optimizer = tf.compat.v1.train.AdagradOptimizer
 
     def __init__(self, learning_rate: Union[float, tf.Tensor], initial_accumulator_value: float,
@@ -23,12 +22,12 @@ class CustomizedAdagrad(TableOptimizer, tf.compat.v1.train.AdagradOptimizer):
         super().__init__(learning_rate, initial_accumulator_value=initial_accumulator_value,
                          use_locking=use_locking, name=name)
 
-    def _prepare(self) -> None:
-        super(TableOptimizer, self)._prepare()
-        self._tensors = [
-            scalar(self._learning_rate, "learning_rate"),
-            scalar(self._initial_accumulator_value, "initial_accumulator"),
-        ]
+    def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
+        self._prepare()
+        return {
+            "lr": scalar(self._learning_rate, "learning_rate"),
+            "initial_accumulator": scalar(self._initial_accumulator_value, "initial_accumulator"),
+        }
 
 
 @checked(learning_rate=LearningRate(), initial_accumulator_value=Float(above=0, most=1),

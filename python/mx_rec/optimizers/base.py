@@ -9,7 +9,7 @@ from mx_rec.cluster.updates import push
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table_variable import (CLUSTER_TABLE_OP, TABLE_OP, described_name,
                                         is_table_variable, own_variables, table_op_of)
-from mx_rec.ops import library
+from mx_rec.ops.optimizers import Gradients, OptimizerStep, optimizer_named, update
 from mx_rec.optimizers.customized import CustomizedOptimizer  # noqa: F401  scripts import it here
 from mx_rec.optimizers.fusion import all_reductions, apply_fused
 from mx_rec.optimizers.grouping import Rows, apply_tables
@@ -28,24 +28,19 @@ _Pair = Tuple[Any, Any]
 class TableOptimizer(tf.compat.v1.train.Optimizer):
     """Base of the optimizers for tables.
 
-    A subclass names its slots and its op, and makes its numbers into tensors in `_prepare`. One
-    that also derives from an optimizer of TensorFlow passes ordinary variables on to it; others
-    refuse them.
+    A subclass says which optimizer of the plugin it is, and makes its numbers into tensors in
+    `_prepare_numbers`. One that also derives from an optimizer of TensorFlow passes ordinary
+    variables on to it; others refuse them.
 
     Attributes:
-        slot_names: Names of the slots of each row, as in checkpoints.
-        apply_op: Name of the plugin's function that updates rows by offset.
-        apply_attributes: Attributes of that op.
+        rule: Name of the optimizer of the plugin.
         by_address: Whether pairs are (gradient of the looked-up rows, their offsets), for tables
             with dynamic expansion.
         dense_optimizer: The class of TensorFlow that updates ordinary variables, or None.
     """
 
-    slot_names = ()  # type: Tuple[str, ...]
-    apply_op = ""
-    apply_attributes = {}  # type: Dict[str, Any]
+    rule = ""
     by_address = False
-    _tensors = ()  # type: Sequence[tf.Tensor]
     dense_optimizer = None  # type: Optional[type]
 
     def compute_gradients(self, loss: tf.Tensor, var_list: Any = None, *args: Any,
@@ -126,16 +121,14 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
             updates = []  # type: List[tf.Operation]
             if dense:
                 updates.append(super().apply_gradients(dense, name="dense"))
-            self._prepare()
+            step = optimizer_named(self.rule).step(self._prepare_numbers())
             groups = _by_table(tables)
             shared = [group for group in groups if group[0][0].op.type == CLUSTER_TABLE_OP]
             own = [group for group in groups if group[0][0].op.type != CLUSTER_TABLE_OP]
             with tf.device("/cpu:0"):
-                updates.extend(apply_tables(self.apply_op, own, self._tensors,
-                                            self.apply_attributes, self._apply_table))
+                updates.extend(apply_tables(step, own, apply_rows))
                 if shared:
-                    updates.extend(push(self.apply_op, shared, self._tensors,
-                                        self.apply_attributes))
+                    updates.extend(push(step, shared))
             updates.extend(self._advance(updates))
             if global_step is None:
                 done = tf.group(*updates, name=scope)
@@ -154,13 +147,13 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
         """Returns (handle, offsets, gradient) if the pair belongs to a table."""
         if is_table_variable(variable):
             rows = rows_of_variable(grad, variable)
-            adopt(variable.op, self, self.slot_names)
+            adopt(variable.op, self, optimizer_named(self.rule).slot_names)
             return rows
         if is_offsets(variable):
             rows = rows_of_offsets(grad, variable, self, self.by_address)
             table = table_op_of(rows[0])
             if table.type == TABLE_OP:
-                adopt(table, self, self.slot_names)
+                adopt(table, self, optimizer_named(self.rule).slot_names)
             return rows
         return None
 
@@ -174,13 +167,9 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
     def _create_state(self) -> None:
         """Creates the variables that advance with every step; called in the outermost graph."""
 
-    def _prepare(self) -> None:
-        """Makes the optimizer's numbers into float32 scalars: `_tensors`, in the op's order."""
+    def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
+        """Returns the optimizer's numbers by name, as float32 scalars."""
         raise NotImplementedError
-
-    def _apply_table(self, group: List[Rows]) -> tf.Operation:
-        """Adds the op that updates the rows of one table, each of them once."""
-        return apply_rows(self.apply_op, group, self._tensors, self.apply_attributes)
 
     def _advance(self, updates: List[tf.Operation]) -> List[tf.Operation]:
         """Adds ops that run once, after `updates`."""
@@ -297,18 +286,15 @@ def slot_owners(op: tf.Operation) -> Dict[str, Any]:
     return owners
 
 
-def apply_rows(apply_op: str, group: List[Rows], tensors: Sequence[tf.Tensor],
-               attributes: Dict[str, Any]) -> tf.Operation:
+def apply_rows(step: OptimizerStep, group: List[Rows]) -> tf.Operation:
     """Adds the op that updates the rows of one table, each of them once.
 
     Gradients that are sums over the ids of each row, as tf.gradients makes them, go into the op
     unsummed, so that the sums need no tensor. The rows become the same bit for bit.
 
     Args:
-        apply_op: Name of the plugin's function that updates rows by offset.
+        step: The step of an optimizer.
         group: The gradients of one table.
-        tensors: Numbers of the optimizer, in the op's order.
-        attributes: Attributes of the op.
 
     Returns:
         The op.
@@ -317,9 +303,8 @@ def apply_rows(apply_op: str, group: List[Rows], tensors: Sequence[tf.Tensor],
     found = all_reductions([rows[1:] for rows in group])
     if found is None:
         _, offsets, grad = group[0] if len(group) == 1 else _joined(group)
-        return getattr(library(), apply_op)(handle, offsets, grad, *tensors, **attributes).op
-    return apply_fused(apply_op, [(handle, part) for part in found.parts], found.control_inputs,
-                       tensors, attributes)
+        return update(step, Gradients([handle], [offsets], [grad]))
+    return apply_fused(step, [(handle, part) for part in found.parts], found.control_inputs)
 
 
 def _check_place(table: tf.Operation, offsets: tf.Tensor) -> None:

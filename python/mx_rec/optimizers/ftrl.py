@@ -1,7 +1,7 @@
 """FTRL for tables."""
 
 import numbers
-from typing import Optional, Union
+from typing import Dict, Optional, Union
 
 import tensorflow as tf
 
@@ -19,8 +19,7 @@ class CustomizedFtrl(TableOptimizer, tf.compat.v1.train.FtrlOptimizer):
     Ordinary variables are updated by TensorFlow's own FtrlOptimizer.
     """
 
-    slot_names = ("Ftrl_accum", "Ftrl_linear")
-    apply_op = "mx_rec_apply_ftrl"
+    rule = "ftrl"
     dense_optimizer = tf.compat.v1.train.FtrlOptimizer
 
     def __init__(self, learning_rate: Union[float, tf.Tensor], use_locking: bool, name: str,
@@ -39,16 +38,18 @@ class CustomizedFtrl(TableOptimizer, tf.compat.v1.train.FtrlOptimizer):
             name=name, accum_name=accum_name, linear_name=linear_name,
             l2_shrinkage_regularization_strength=l2_shrinkage_regularization_strength)
 
-    def _prepare(self) -> None:
-        super(TableOptimizer, self)._prepare()
-        self._tensors = [
-            scalar(self._learning_rate, "learning_rate"),
-            scalar(float(self._learning_rate_power), "learning_rate_power"),
-            scalar(float(self._initial_accumulator_value), "initial_accumulator"),
-            scalar(float(self._l1_regularization_strength), "l1"),
-            scalar(float(self._l2_regularization_strength), "l2"),
-            scalar(float(self._l2_shrinkage_regularization_strength), "l2_shrinkage"),
-        ]
+    def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
+        self._prepare()
+        return {
+            "lr": scalar(self._learning_rate, "learning_rate"),
+            "lr_power": scalar(float(self._learning_rate_power), "learning_rate_power"),
+            "initial_accumulator": scalar(float(self._initial_accumulator_value),
+                                          "initial_accumulator"),
+            "l1": scalar(float(self._l1_regularization_strength), "l1"),
+            "l2": scalar(float(self._l2_regularization_strength), "l2"),
+            "l2_shrinkage": scalar(float(self._l2_shrinkage_regularization_strength),
+                                   "l2_shrinkage"),
+        }
 
 
 @checked(learning_rate=LearningRate(), use_locking=Bool(), name=Text(1, 200),

@@ -1,24 +1,17 @@
 """Finds gradients of tables that can be summed in the op that applies them."""
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
-from mx_rec.ops import library
+from mx_rec.ops.optimizers import UPDATE, Gradients, OptimizerStep, gradients_of, update
 from mx_rec.optimizers.columns import sliced
 from mx_rec.tensorflow.names import tensor_util
 
-_APPLY_PREFIX = "MxRecApply"
-_FUSED_SUFFIX = "ByRestore"
-_POOLED_SUFFIX = "Pooled"
-_GROUPED = "Many"
 _REDUCE_OP = "MxRecReduce"
 _REDUCE_POOLED_OP = "MxRecReducePooled"
 _REDUCE_COLUMNS_OP = "MxRecReduceColumns"
 _CONCAT_OP = "ConcatV2"
-
-# The number of lists of tensors that a fused update takes.
-_LISTS = {_FUSED_SUFFIX: 3, _POOLED_SUFFIX: 6}
 
 
 class Reduction(NamedTuple):
@@ -144,66 +137,53 @@ def _is_here(op: tf.Operation) -> bool:
         and op._get_control_flow_context() is graph._get_control_flow_context()
 
 
-def apply_fused(apply_op: str, members: Sequence[Tuple[tf.Tensor, Reduction]],
-                control_inputs: Sequence[tf.Operation], tensors: Sequence[tf.Tensor],
-                attributes: Dict[str, Any]) -> tf.Operation:
+def apply_fused(step: OptimizerStep, members: Sequence[Tuple[tf.Tensor, Reduction]],
+                control_inputs: Sequence[tf.Operation]) -> tf.Operation:
     """Adds the op that sums gradients of ids and applies the sums, of one table or of many.
 
     Args:
-        apply_op: Name of the plugin's function that updates rows of one table by offset.
+        step: The step of an optimizer.
         members: The reductions, each with the handle of its table; those of one table in order.
         control_inputs: What the op waits for.
-        tensors: Numbers of the optimizer, in the op's order.
-        attributes: Attributes of the op.
 
     Returns:
         The op. session.run refuses values for the sums that it leaves out.
     """
     handles = [handle for handle, _ in members]
     parts = [part for _, part in members]
-    lists = [[part.offsets for part in parts], [part.inverse for part in parts],
-             [part.grad for part in parts]]
     columns = [part.column for part in parts]
     is_single = all(handle is handles[0] for handle in handles)
     with tf.control_dependencies(control_inputs):
-        form = "by_restore"
+        bags = []  # type: List[Any]
         if any(part.bags for part in parts):
-            form = "pooled"
             none = (tf.zeros([0], tf.int64), tf.zeros([0]), tf.zeros([0]))
-            lists.extend(map(list, zip(*[part.bags or none for part in parts])))
-        if is_single and max(columns) < 0:
-            make = getattr(library(), "{}_{}".format(apply_op, form))
-            update = make(handles[0], *lists, *tensors, **attributes).op
-        else:
-            make = getattr(library(), "{}_many_{}".format(apply_op, form))
-            update = make(handles, *lists, tf.constant(columns, tf.int32), *tensors,
-                          **attributes).op
-    forbid_feeding(update)
-    return update
+            bags = list(zip(*[part.bags or none for part in parts]))
+        own = [] if is_single and max(columns) < 0 else [tf.constant(columns, tf.int32)]
+        op = update(step, Gradients(
+            handles, [part.offsets for part in parts], [part.grad for part in parts],
+            [part.inverse for part in parts], bags, own))
+    forbid_feeding(op)
+    return op
 
 
 def is_fused(op: tf.Operation) -> bool:
     """Whether the op sums the gradients of a table and applies the sums."""
-    return op.type.startswith(_APPLY_PREFIX) and op.type.endswith(tuple(_LISTS))
+    return op.type == UPDATE and op.get_attr("R") > 0
 
 
-def forbid_feeding(update: tf.Operation) -> None:
+def forbid_feeding(fused: tf.Operation) -> None:
     """Makes session.run refuse values for the gradients that a fused update does not read.
 
     The update takes the inputs of MxRecReduce. A value that is fed for the sums, or for what joins
     the sums or the offsets of several lookups, would not reach it.
 
     Args:
-        update: An op for which `is_fused` holds.
+        fused: An op for which `is_fused` holds.
     """
-    lookups = update.get_attr("N")
-    # One handle, or one for each lookup of a group.
-    first = lookups if _GROUPED in update.type else 1
-    lists = _LISTS[_POOLED_SUFFIX if update.type.endswith(_POOLED_SUFFIX) else _FUSED_SUFFIX]
-    offsets, inverses, grads, *bags = [
-        list(update.inputs)[first + part * lookups:][:lookups] for part in range(lists)]
+    given = gradients_of(fused)
     left_out = []  # type: List[tf.Tensor]
-    for rows, inverse, grad, *described in zip(offsets, inverses, grads, *bags):
+    for rows, inverse, grad, *described in zip(given.offsets, given.inverses, given.grads,
+                                               *given.bags):
         sums = {_REDUCE_OP: [inverse, rows], _REDUCE_COLUMNS_OP: [inverse, rows],
                 _REDUCE_POOLED_OP: [inverse] + described + [rows]}
         for op in inverse.consumers():
@@ -214,7 +194,7 @@ def forbid_feeding(update: tf.Operation) -> None:
             if of_ids is grad or found is not None and found.whole is grad:
                 left_out.append(op.outputs[0])
                 left_out.extend(found.passed if found is not None else [])
-    for level in (left_out, list(offsets)):
+    for level in (left_out, list(given.offsets)):
         # Joins may be joined again: TensorFlow joins gradients of one loss, scripts those of two.
         waiting = list(level)
         known = {id(tensor) for tensor in level}

@@ -1,6 +1,6 @@
 """Gradient descent for tables."""
 
-from typing import Optional, Union
+from typing import Dict, Optional, Union
 
 import tensorflow as tf
 
@@ -15,7 +15,7 @@ class CustomizedGradientDescent(TableOptimizer, tf.compat.v1.train.GradientDesce
     weight decay: with one they are refused.
     """
 
-    apply_op = "mx_rec_apply_sgd"
+    rule = "sgd"
     dense_optimizer = tf.compat.v1.train.GradientDescentOptimizer
 
     def __init__(self, learning_rate: Union[float, tf.Tensor], use_locking: bool, name: str,
@@ -25,12 +25,12 @@ class CustomizedGradientDescent(TableOptimizer, tf.compat.v1.train.GradientDesce
         if self._weight_decay:
             self.dense_optimizer = None
 
-    def _prepare(self) -> None:
-        super(TableOptimizer, self)._prepare()
-        self._tensors = [
-            scalar(self._learning_rate, "learning_rate"),
-            scalar(self._weight_decay, "weight_decay"),
-        ]
+    def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
+        self._prepare()
+        return {
+            "lr": scalar(self._learning_rate, "learning_rate"),
+            "weight_decay": scalar(self._weight_decay, "weight_decay"),
+        }
 
 
 @checked(learning_rate=LearningRate(), use_locking=Bool(), name=Text(1, 200),

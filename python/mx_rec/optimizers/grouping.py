@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Iterable, List, Sequence, Set, Tuple
 import tensorflow as tf
 
 from mx_rec.core.table_variable import table_op_of
-from mx_rec.ops import library
+from mx_rec.ops.optimizers import Gradients, OptimizerStep, update
 from mx_rec.optimizers.fusion import (Reduction, Reductions, all_reductions, apply_fused, in_whole,
                                           is_pooled)
 from mx_rec.util.global_env_conf import groups_tables
@@ -14,17 +14,14 @@ from mx_rec.util.global_env_conf import groups_tables
 # (handle, offsets, gradient) of one table.
 Rows = Tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
-# The function of the op for many tables, behind that of the op for one.
-_MANY = "_many"
-
 # Ops of which one output has no value in a run, and those that have one whatever their inputs have.
 _BRANCHES = frozenset(("Switch", "RefSwitch"))
 _JOINS = frozenset(("Merge", "RefMerge", "Exit", "RefExit"))
 
 
-def apply_tables(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[tf.Tensor],
-                 attributes: Dict[str, Any],
-                 apply_one: Callable[[List[Rows]], tf.Operation]) -> List[tf.Operation]:
+def apply_tables(step: OptimizerStep, tables: Sequence[List[Rows]],
+                 apply_one: Callable[[OptimizerStep, List[Rows]], tf.Operation]
+                 ) -> List[tf.Operation]:
     """Adds the ops that update the rows of several tables, each row once.
 
     Tables on the same device share an op. A table has an op of its own if the call is inside of a
@@ -33,17 +30,15 @@ def apply_tables(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[
     With the environment variable MXREC_GROUP_TABLES=0 each table has an op of its own.
 
     Args:
-        apply_op: Name of the plugin's function that updates rows of one table by offset.
+        step: The step of an optimizer.
         tables: For each table its gradients.
-        tensors: Numbers of the optimizer, in the op's order.
-        attributes: Attributes of the op.
         apply_one: Adds the op for one table.
 
     Returns:
         The ops.
     """
     if len(tables) < 2 or not groups_tables() or not _is_outermost():
-        return [apply_one(group) for group in tables]
+        return [apply_one(step, group) for group in tables]
     updates = []  # type: List[tf.Operation]
     # By device, and whether there are pooled lookups: those have an op of their own.
     fused = OrderedDict()  # type: Dict[Tuple[str, bool], List[Tuple[List[Rows], Reductions]]]
@@ -52,7 +47,7 @@ def apply_tables(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[
     for group in tables:
         found = all_reductions([rows[1:] for rows in group])
         if _may_be_dead(_read(group, found), alive):
-            updates.append(apply_one(group))
+            updates.append(apply_one(step, group))
             continue
         device = table_op_of(group[0][0]).device
         if found is None:
@@ -61,28 +56,24 @@ def apply_tables(apply_op: str, tables: Sequence[List[Rows]], tensors: Sequence[
             fused.setdefault((device, is_pooled(found)), []).append((group, found))
     for groups in plain.values():
         if len(groups) == 1:
-            updates.append(apply_one(groups[0]))
+            updates.append(apply_one(step, groups[0]))
         else:
-            updates.append(_apply_plain(apply_op, groups, tensors, attributes))
+            updates.append(_apply_plain(step, groups))
     for pairs in fused.values():
         if len(pairs) == 1:
-            updates.append(apply_one(pairs[0][0]))
+            updates.append(apply_one(step, pairs[0][0]))
         else:
-            updates.append(_apply_fused(apply_op, pairs, tensors, attributes))
+            updates.append(_apply_fused(step, pairs))
     return updates
 
 
-def _apply_plain(apply_op: str, groups: List[List[Rows]], tensors: Sequence[tf.Tensor],
-                 attributes: Dict[str, Any]) -> tf.Operation:
+def _apply_plain(step: OptimizerStep, groups: List[List[Rows]]) -> tf.Operation:
     """Adds the op that applies gradients of rows."""
-    members = [rows for group in groups for rows in group]
-    handles, offsets, grads = [list(part) for part in zip(*members)]
-    make = getattr(library(), apply_op + _MANY)
-    return make(handles, offsets, grads, *tensors, **attributes).op
+    return update(step, Gradients(*zip(*[rows for group in groups for rows in group])))
 
 
-def _apply_fused(apply_op: str, pairs: List[Tuple[List[Rows], Reductions]],
-                 tensors: Sequence[tf.Tensor], attributes: Dict[str, Any]) -> tf.Operation:
+def _apply_fused(step: OptimizerStep,
+                 pairs: List[Tuple[List[Rows], Reductions]]) -> tf.Operation:
     """Adds the op that sums the gradients of ids and applies the sums."""
     members = []  # type: List[Tuple[tf.Tensor, Reduction]]
     control_inputs = [op for _, found in pairs for op in found.control_inputs]
@@ -91,7 +82,7 @@ def _apply_fused(apply_op: str, pairs: List[Tuple[List[Rows], Reductions]],
             part, waits = in_whole(part)
             members.append((group[0][0], part))
             control_inputs.extend(waits)
-    return apply_fused(apply_op, members, control_inputs, tensors, attributes)
+    return apply_fused(step, members, control_inputs)
 
 
 def _is_outermost() -> bool:

@@ -1,6 +1,6 @@
 """LazyAdam for tables: Adam whose moments decay only in the rows of the batch."""
 
-from typing import List, Union
+from typing import Dict, List, Union
 
 import tensorflow as tf
 
@@ -17,8 +17,7 @@ class CustomizedLazyAdam(TableOptimizer):
     of the training op and g is the summed gradient of the row.
     """
 
-    slot_names = ("LazyAdam_momentum", "LazyAdam_velocity")
-    apply_op = "mx_rec_apply_lazy_adam"
+    rule = "lazy_adam"
 
     def __init__(self, learning_rate: Union[float, tf.Tensor], beta1: float, beta2: float,
                  epsilon: float, name: str, use_locking: bool = False) -> None:
@@ -39,15 +38,15 @@ class CustomizedLazyAdam(TableOptimizer):
                 second = _power(self._beta2, "beta2_power")
             self._powers = {"graph": graph, "beta1_power": first, "beta2_power": second}
 
-    def _prepare(self) -> None:
-        self._tensors = [
-            scalar(self._learning_rate, "learning_rate"),
-            scalar(self._powers["beta1_power"], "beta1_power_now"),
-            scalar(self._powers["beta2_power"], "beta2_power_now"),
-            scalar(self._beta1, "beta1"),
-            scalar(self._beta2, "beta2"),
-            scalar(self._epsilon, "epsilon"),
-        ]
+    def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
+        return {
+            "lr": scalar(self._learning_rate, "learning_rate"),
+            "beta1_power": scalar(self._powers["beta1_power"], "beta1_power_now"),
+            "beta2_power": scalar(self._powers["beta2_power"], "beta2_power_now"),
+            "beta1": scalar(self._beta1, "beta1"),
+            "beta2": scalar(self._beta2, "beta2"),
+            "epsilon": scalar(self._epsilon, "epsilon"),
+        }
 
     def _advance(self, updates: List[tf.Operation]) -> List[tf.Operation]:
         advanced = []  # type: List[tf.Operation]

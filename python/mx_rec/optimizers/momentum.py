@@ -1,6 +1,6 @@
 """Momentum for tables."""
 
-from typing import Union
+from typing import Dict, Union
 
 import tensorflow as tf
 
@@ -15,22 +15,21 @@ class CustomizedMomentum(TableOptimizer, tf.compat.v1.train.MomentumOptimizer):
     MomentumOptimizer.
     """
 
-    slot_names = ("Momentum_momentum",)
-    apply_op = "mx_rec_apply_momentum"
+    rule = "momentum"
     dense_optimizer = tf.compat.v1.train.MomentumOptimizer
 
     def __init__(self, learning_rate: Union[float, tf.Tensor], momentum: float, use_locking: bool,
                  name: str, use_nesterov: bool) -> None:
         super().__init__(learning_rate, momentum, use_locking=use_locking, name=name,
                          use_nesterov=use_nesterov)
+        self.rule = "nesterov" if use_nesterov else "momentum"
 
-    def _prepare(self) -> None:
-        self.apply_attributes = {"nesterov": int(self._use_nesterov)}
-        super(TableOptimizer, self)._prepare()
-        self._tensors = [
-            scalar(self._learning_rate, "learning_rate"),
-            scalar(self._momentum, "momentum"),
-        ]
+    def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
+        self._prepare()
+        return {
+            "lr": scalar(self._learning_rate, "learning_rate"),
+            "momentum": scalar(self._momentum, "momentum"),
+        }
 
 
 @checked(learning_rate_input=LearningRate(), mom=Float(0, 1), enable_locking=Bool(),

@@ -9,14 +9,10 @@ import tensorflow as tf
 from mx_rec.core.table_variable import (CLUSTER_TABLE_OP, TABLE_OP, TableVariable,
                                         described_name, is_table_variable, own_variables,
                                         refuse_shared, table_op_of, table_variable)
-from mx_rec.optimizers.adagrad import CustomizedAdagrad
+from mx_rec.ops.optimizers import OptimizerStep, optimizer_named
 from mx_rec.optimizers.base import (adopt, apply_rows, is_offsets, rows_of_offsets,
                                     rows_of_variable, scalar)
-from mx_rec.optimizers.ftrl import CustomizedFtrl
-from mx_rec.optimizers.gradient_descent import CustomizedGradientDescent
 from mx_rec.optimizers.grouping import apply_tables
-from mx_rec.optimizers.lazy_adam import CustomizedLazyAdam
-from mx_rec.optimizers.momentum import CustomizedMomentum
 from mx_rec.optimizers.rows_variable import RowsVariable
 from mx_rec.optimizers.user_written import (RowsProcessor, UpdatedRows, find_slot,
                                             initial_of_initializer, initial_of_tensor, make_slot,
@@ -38,73 +34,72 @@ class _Rule(NamedTuple):
     """How an optimizer of TensorFlow updates the rows of a table.
 
     Attributes:
-        like: Our optimizer of the same rule, which names the op and the slots.
-        tensors: Makes the op's numbers from what the optimizer has prepared.
-        attributes: Makes the op's attributes.
+        name: Makes the name of the plugin's optimizer of the same rule.
+        numbers: Makes its numbers by name from what the optimizer has prepared.
     """
 
-    like: Any
-    tensors: Callable[[Any], Sequence[tf.Tensor]]
-    attributes: Callable[[Any], Dict[str, Any]]
+    name: Callable[[Any], str]
+    numbers: Callable[[Any], Dict[str, tf.Tensor]]
 
-
-def _no_attributes(optimizer: Any) -> Dict[str, Any]:
-    del optimizer
-    return {}
+    def step(self, optimizer: Any) -> OptimizerStep:
+        """Returns a step of an optimizer of TensorFlow, with its numbers prepared."""
+        return optimizer_named(self.name(optimizer)).step(self.numbers(optimizer))
 
 
 # What follows reads the attributes that each class sets in its constructor and in `_prepare`.
 # pylint: disable=protected-access
 
 
-def _of_gradient_descent(optimizer: Any) -> List[tf.Tensor]:
-    return [scalar(optimizer._learning_rate_tensor, "learning_rate"), scalar(0.0, "weight_decay")]
+def _of_gradient_descent(optimizer: Any) -> Dict[str, tf.Tensor]:
+    return {"lr": scalar(optimizer._learning_rate_tensor, "learning_rate"),
+            "weight_decay": scalar(0.0, "weight_decay")}
 
 
-def _of_momentum(optimizer: Any) -> List[tf.Tensor]:
-    return [scalar(optimizer._learning_rate_tensor, "learning_rate"),
-            scalar(optimizer._momentum_tensor, "momentum")]
+def _of_momentum(optimizer: Any) -> Dict[str, tf.Tensor]:
+    return {"lr": scalar(optimizer._learning_rate_tensor, "learning_rate"),
+            "momentum": scalar(optimizer._momentum_tensor, "momentum")}
 
 
-def _attributes_of_momentum(optimizer: Any) -> Dict[str, Any]:
-    return {"nesterov": int(optimizer._use_nesterov)}
+def _of_adagrad(optimizer: Any) -> Dict[str, tf.Tensor]:
+    return {"lr": scalar(optimizer._learning_rate_tensor, "learning_rate"),
+            "initial_accumulator": scalar(optimizer._initial_accumulator_value,
+                                          "initial_accumulator")}
 
 
-def _of_adagrad(optimizer: Any) -> List[tf.Tensor]:
-    return [scalar(optimizer._learning_rate_tensor, "learning_rate"),
-            scalar(optimizer._initial_accumulator_value, "initial_accumulator")]
-
-
-def _of_adam(optimizer: Any) -> List[tf.Tensor]:
+def _of_adam(optimizer: Any) -> Dict[str, tf.Tensor]:
     beta1_power, beta2_power = optimizer._get_beta_accumulators()
-    return [scalar(optimizer._lr_t, "learning_rate"), scalar(beta1_power, "beta1_power_now"),
-            scalar(beta2_power, "beta2_power_now"), scalar(optimizer._beta1_t, "beta1"),
-            scalar(optimizer._beta2_t, "beta2"), scalar(optimizer._epsilon_t, "epsilon")]
+    return {"lr": scalar(optimizer._lr_t, "learning_rate"),
+            "beta1_power": scalar(beta1_power, "beta1_power_now"),
+            "beta2_power": scalar(beta2_power, "beta2_power_now"),
+            "beta1": scalar(optimizer._beta1_t, "beta1"),
+            "beta2": scalar(optimizer._beta2_t, "beta2"),
+            "epsilon": scalar(optimizer._epsilon_t, "epsilon")}
 
 
-def _of_ftrl(optimizer: Any) -> List[tf.Tensor]:
+def _of_ftrl(optimizer: Any) -> Dict[str, tf.Tensor]:
     # 2.x has another number, beta, whose part of the update is in this one.
     l2 = "_l2_regularization_strength_tensor" if IS_1 \
         else "_adjusted_l2_regularization_strength_tensor"
-    return [scalar(optimizer._learning_rate_tensor, "learning_rate"),
-            scalar(optimizer._learning_rate_power_tensor, "learning_rate_power"),
-            scalar(optimizer._initial_accumulator_value, "initial_accumulator"),
-            scalar(optimizer._l1_regularization_strength_tensor, "l1"),
-            scalar(getattr(optimizer, l2), "l2"),
-            scalar(optimizer._l2_shrinkage_regularization_strength_tensor, "l2_shrinkage")]
+    return {"lr": scalar(optimizer._learning_rate_tensor, "learning_rate"),
+            "lr_power": scalar(optimizer._learning_rate_power_tensor, "learning_rate_power"),
+            "initial_accumulator": scalar(optimizer._initial_accumulator_value,
+                                          "initial_accumulator"),
+            "l1": scalar(optimizer._l1_regularization_strength_tensor, "l1"),
+            "l2": scalar(getattr(optimizer, l2), "l2"),
+            "l2_shrinkage": scalar(optimizer._l2_shrinkage_regularization_strength_tensor,
+                                   "l2_shrinkage")}
 
-
-# pylint: enable=protected-access
 
 # By exact class: a subclass may compute anything else.
 _RULES = {
-    _train.GradientDescentOptimizer: _Rule(CustomizedGradientDescent, _of_gradient_descent,
-                                           _no_attributes),
-    _train.MomentumOptimizer: _Rule(CustomizedMomentum, _of_momentum, _attributes_of_momentum),
-    _train.AdagradOptimizer: _Rule(CustomizedAdagrad, _of_adagrad, _no_attributes),
-    _train.AdamOptimizer: _Rule(CustomizedLazyAdam, _of_adam, _no_attributes),
-    _train.FtrlOptimizer: _Rule(CustomizedFtrl, _of_ftrl, _no_attributes),
+    _train.GradientDescentOptimizer: _Rule(lambda _: "sgd", _of_gradient_descent),
+    _train.MomentumOptimizer: _Rule(
+        lambda optimizer: "nesterov" if optimizer._use_nesterov else "momentum", _of_momentum),
+    _train.AdagradOptimizer: _Rule(lambda _: "adagrad", _of_adagrad),
+    _train.AdamOptimizer: _Rule(lambda _: "lazy_adam", _of_adam),
+    _train.FtrlOptimizer: _Rule(lambda _: "ftrl", _of_ftrl),
 }
+# pylint: enable=protected-access
 
 
 class TableProcessor:
@@ -164,13 +159,11 @@ class _Call:
 
 def _update(optimizer: Any, rule: _Rule, pairs: Sequence[_Pair]) -> tf.Operation:
     """Adds the op that updates the rows of tables."""
-    tensors, attributes = rule.tensors(optimizer), rule.attributes(optimizer)
+    step = rule.step(optimizer)
     tables = [[rows_of_variable(grad, variable)] for grad, variable in pairs]
     # TensorFlow puts updates beside their variable, which for a table the device says.
     with tf.compat.v1.colocate_with(None, ignore_existing=True), tf.device("/cpu:0"):
-        updates = apply_tables(
-            rule.like.apply_op, tables, tensors, attributes,
-            lambda group: apply_rows(rule.like.apply_op, group, tensors, attributes))
+        updates = apply_tables(step, tables, apply_rows)
         return updates[0] if len(updates) == 1 else tf.group(*updates)
 
 
@@ -235,7 +228,7 @@ def patched_apply_gradients(stock: Callable[..., tf.Operation]) -> Callable[...,
             for grad, variable in tables:
                 _check(self, grad, variable)
             for _, variable in tables:
-                adopt(variable.op, self, rule.like.slot_names)
+                adopt(variable.op, self, optimizer_named(rule.name(self)).slot_names)
             pairs = _by_variable(pairs)
             setattr(self, _CALL, _Call([(grad, variable) for grad, variable in pairs
                                         if isinstance(variable, TableVariable)

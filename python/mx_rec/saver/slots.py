@@ -2,26 +2,19 @@
 
 import json
 import os
-import re
 from typing import Any, List, Set
 
 import tensorflow as tf
 
 from mx_rec.core.table import table_config_of, table_name_of
+from mx_rec.ops.optimizers import PUSH, UPDATE, optimizer_of
 from mx_rec.optimizers.user_written import slot_names_of
 from mx_rec.tensorflow.names import tensor_util
 from mx_rec.util.log import logger
 
-_APPLY = re.compile(r"^MxRecApply(LazyAdam|Adagrad|Ftrl|Momentum)(Many)?(By[A-Z][a-z]+|Pooled)?$")
-_PUSH = re.compile(r"^MxRecPush(LazyAdam|Adagrad|Ftrl|Momentum)$")
 _STAGE = "MxRecPartStage"
-# What user-written optimizers update by, and how the types of all updates begin.
+# What user-written optimizers update by.
 _WRITE = "MxRecWriteRows"
-_UPDATES = ("MxRecApply", _WRITE)
-_SLOTS = {"LazyAdam": ("LazyAdam_momentum", "LazyAdam_velocity"),
-          "Adagrad": ("Adagrad_accumulator",),
-          "Ftrl": ("Ftrl_accum", "Ftrl_linear"),
-          "Momentum": ("Momentum_momentum",)}
 
 
 def log_other_slots(load: tf.Operation, saved: List[str]) -> None:
@@ -56,12 +49,11 @@ def _slots_of_updates(load: tf.Operation) -> Set[str]:
     table = load.inputs[0].op
     wanted = set()  # type: Set[str]
     for op in load.graph.get_operations():
-        if not op.type.startswith(_UPDATES) \
+        if op.type not in (UPDATE, _WRITE) \
                 or all(tensor.op is not table for tensor in op.inputs):
             continue
-        match = _APPLY.match(op.type)
-        wanted.update(_SLOTS[match.group(1)] if match else
-                      slot_names_of(op) if op.type == _WRITE else ())
+        optimizer = optimizer_of(op)
+        wanted.update(slot_names_of(op) if optimizer is None else optimizer.slot_names)
     return wanted
 
 
@@ -69,10 +61,11 @@ def _slots_of_pushes(graph: tf.Graph, name: str) -> Set[str]:
     """The slots that the updates of a table on parameter servers want."""
     wanted = set()  # type: Set[str]
     for op in graph.get_operations():
-        match = _PUSH.match(op.type)
-        if match and any(one["name"] == name for tensor in list(op.inputs)[:op.get_attr("N")]
-                         for one in _configurations(tensor)):
-            wanted.update(_SLOTS[match.group(1)])
+        optimizer = optimizer_of(op) if op.type == PUSH else None
+        if optimizer is not None and any(
+                one["name"] == name for tensor in list(op.inputs)[:op.get_attr("N")]
+                for one in _configurations(tensor)):
+            wanted.update(optimizer.slot_names)
     return wanted
 
 

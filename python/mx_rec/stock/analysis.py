@@ -12,6 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 import tensorflow as tf
 
 from mx_rec.constants.constants import MAX_EMBEDDING_SIZE, MAX_VOCABULARY_SIZE
+from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock import updates as forms
 from mx_rec.stock.adam import AdamStep, adam_steps
 from mx_rec.stock.fused import Piece, gradients_of, pieces_of
@@ -522,7 +523,7 @@ def _plan_updates(uses: _Uses, shape: List[int],
     if len(set(variables)) != len(variables):
         raise Stays("its optimizer uses one variable twice")
     slots, assigns = [], []
-    for variable, name in zip(variables, forms.SLOTS[kind]):
+    for variable, name in zip(variables, optimizer_named(kind).slot_names):
         slot, made_by = _plan_slot(uses, variable, name, shape, has_saver)
         slots.append(slot)
         assigns.extend(made_by)
@@ -568,18 +569,10 @@ def _plan_slot(uses: _Uses, variable: str, name: str, shape: List[int],
 
 def _check_start(kind: str, slots: Sequence[Slot]) -> None:
     """Refuses slots that do not start as those of the engine."""
-    wrong = None
-    if kind == forms.ADAGRAD and not slots[0].initial > 0:
-        wrong = slots[0]
-    elif kind == forms.FTRL and not slots[0].initial >= 0:
-        wrong = slots[0]
-    elif kind == forms.FTRL and slots[1].initial != 0:
-        wrong = slots[1]
-    elif kind in (forms.MOMENTUM, forms.LAZY_ADAM):
-        wrong = next((slot for slot in slots if slot.initial != 0), None)
-    if wrong is not None:
-        raise Stays("its optimizer's variable {} starts at {}".format(wrong.variable,
-                                                                      wrong.initial))
+    for slot, of_engine in zip(slots, optimizer_named(kind).slots):
+        if not of_engine.may_start_at(slot.initial):
+            raise Stays("its optimizer's variable {} starts at {}".format(slot.variable,
+                                                                          slot.initial))
 
 
 def table_name(variable: str, is_unlimited_table: bool = False) -> str:

@@ -10,10 +10,11 @@ from mx_rec.core.bags import COMBINERS
 from mx_rec.core.lookup import mark_movable
 from mx_rec.core.table_variable import row_shape
 from mx_rec.ops import library
+from mx_rec.ops.optimizers import Gradients, optimizer_named, update
 from mx_rec.optimizers.columns import sliced
 from mx_rec.stock import updates as forms
 from mx_rec.stock.fused import Piece
-from mx_rec.stock.rows import Rows, apply_op
+from mx_rec.stock.rows import Rows, optimizer_step
 from mx_rec.stock.wiring import (depends, in_place_of, replace_change, replace_output,
                                  sources, waits_between, waits_of_gather)
 
@@ -70,7 +71,7 @@ class _Lookup:
         """Whether a bag without ids touches the first row."""
         # TensorFlow gives rows without ids the first row, with a gradient of zeros: Adagrad then
         # changes nothing, but an optimizer with momentum, or one that shrinks, does.
-        return bool(self.rows.plan.kind != forms.ADAGRAD)
+        return not optimizer_named(self.rows.plan.kind).ignores_zeros
 
 
 class _Update(NamedTuple):
@@ -152,13 +153,13 @@ def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
             lambda one: [lookup.grad for lookup in one.lookups] + list(one.numbers.values()),
             _Update.ops):
         made.apply(group_of_updates)
-    for update in updates:
-        for one in update.lookups:
+    for change in updates:
+        for one in change.lookups:
             if one.piece.bags is not None:
                 # A run that fetches these rows finds them by itself.
-                update.rows.look_up_apart(update.rows.op(one.piece.gather), one.pooled)
-    return {update.rows.plan.name: {one.piece.gather for one in update.lookups}
-            for update in updates}
+                change.rows.look_up_apart(change.rows.op(one.piece.gather), one.pooled)
+    return {change.rows.plan.name: {one.piece.gather for one in change.lookups}
+            for change in updates}
 
 
 def _waits(rows: Rows, step: forms.Step, lookups: Sequence[_Lookup]) -> List[tf.Operation]:
@@ -271,28 +272,29 @@ class _Made:
     def apply(self, group: Sequence[_Update]) -> None:
         """Replaces updates."""
         step, first = group[0].step, group[0]
-        lookups = [lookup for update in group for lookup in update.lookups]
-        ops = [op for update in group for op in update.ops()]
-        members = [[one.found[0], one.found[1], one.grad] + one.found[2:] for one in lookups]
-        lists = [list(part) for part in zip(*members)]
-        is_pooled = any(one.piece.bags for one in lookups)
-        slices = [sliced(one.grad) if len(group) > 1 else None for one in lookups]
+        lookups = [lookup for one in group for lookup in one.lookups]
+        ops = [op for one in group for op in one.ops()]
+        is_single = len(group) == 1
+        bags = [one.found[2:] for one in lookups]
+        # Of several variables, bags are given in any case: the plan of a modified graph takes the
+        # gradients of an update with bags as they are.
+        is_pooled = not is_single or any(one.piece.bags for one in lookups)
+        slices = [None if is_single else sliced(one.grad) for one in lookups]
         waits = [wait for one in slices if one is not None for wait in one.control_inputs]
         with self._in_place(group, ops, "tables/updates"), tf.control_dependencies(waits):
-            if len(group) > 1:
-                handles = [one.rows.table.handle for one in lookups]
-                lists[2] = [grad if one is None else one.whole
-                            for grad, one in zip(lists[2], slices)]
-                columns = [-1 if one is None else one.first for one in slices]
-                update = apply_op(step, first.numbers, first.rows.initial(), "many_pooled",
-                                  [handles] + lists + [tf.constant(columns, tf.int32)])
-            else:
-                update = apply_op(step, first.numbers, first.rows.initial(),
-                                  "pooled" if is_pooled else "by_restore",
-                                  [first.rows.table.handle] + (lists if is_pooled else lists[:3]))
+            columns = [-1 if one is None else one.first for one in slices]
+            done = update(
+                optimizer_step(step, first.numbers, first.rows.initial()),
+                Gradients([one.rows.table.handle for one in lookups],
+                          [one.found[0] for one in lookups],
+                          [lookup.grad if one is None else one.whole
+                           for lookup, one in zip(lookups, slices)],
+                          [one.found[1] for one in lookups],
+                          list(zip(*bags)) if is_pooled else [],
+                          [] if is_single else [tf.constant(columns, tf.int32)]), "update")
         for op in ops:
-            self._instead[op] = update
-            replace_change(op, update, len(ops) == 1)
+            self._instead[op] = done
+            replace_change(op, done, len(ops) == 1)
         for one in group:
             for output in (one.step.grad, one.step.indices):
                 self._graph.prevent_feeding(one.rows.tensor(output))

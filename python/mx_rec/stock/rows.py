@@ -1,6 +1,6 @@
 """Puts ops of a table in the place of the ops of one variable."""
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -10,6 +10,7 @@ from mx_rec.core.table import Table
 from mx_rec.core.table_variable import row_shape
 from mx_rec.graph.edits import FUSED_ATTRIBUTE, mark_positions
 from mx_rec.ops import library
+from mx_rec.ops.optimizers import Gradients, OptimizerStep, optimizer_named, update
 from mx_rec.stock import updates as forms
 from mx_rec.stock.admission import RowRules, admit, admitted, count_before, occurrences
 from mx_rec.stock.analysis import Slot, StockVariable
@@ -185,16 +186,18 @@ class Rows:
             grad = tf.reshape(self.tensor(step.grad), [-1, self.plan.dim], name="grad")
             if step.kind == forms.ADD and not step.subtracts:
                 grad = tf.negative(grad)
-            how, inputs = "by_ids", [self.table.handle, ids, grad]  # type: Tuple[str, List[Any]]
-            if self.rules.counts:
-                # An embedding that the gradient depends on was counted before; see `end`.
-                with tf.control_dependencies([grad]):
+            # An embedding that the gradient depends on was counted before; see `end`.
+            with tf.control_dependencies([grad]):
+                if self.rules.counts:
                     offsets, inverse = admitted(self.table, self.rules, ids)
-                self._recounts.append(offsets.op.inputs[1].op)
-                how, inputs = "by_restore", [self.table.handle, [offsets], [inverse], [grad]]
-            update = apply_op(step, self.numbers(step), self.initial(), how, inputs)
+                    self._recounts.append(offsets.op.inputs[1].op)
+                else:
+                    offsets, inverse = library().mx_rec_id_offset(
+                        self.table.handle, ids, create=1, limit=0, name="id_offset")
+            done = update(optimizer_step(step, self.numbers(step), self.initial()),
+                          Gradients([self.table.handle], [offsets], [grad], [inverse]), "update")
         for name in step.ops:
-            replace_change(self.op(name), update, len(step.ops) == 1)
+            replace_change(self.op(name), done, len(step.ops) == 1)
 
     def numbers(self, step: forms.Step) -> Dict[str, tf.Tensor]:
         """Returns the optimizer's numbers of a step by name."""
@@ -286,53 +289,21 @@ def _readers(tensor: tf.Tensor) -> List[tf.Operation]:
     return found
 
 
-def apply_op(step: forms.Step, numbers: Dict[str, tf.Tensor], initial: Sequence[float], how: str,
-             inputs: Sequence[Any]) -> tf.Operation:
-    """Adds the op that updates rows.
-
-    Args:
-        step: The update of TensorFlow.
-        numbers: The optimizer's numbers by name.
-        initial: What each slot starts at.
-        how: Which op of the optimizer.
-        inputs: What that op takes before the optimizer's numbers.
-
-    Returns:
-        The op.
-    """
-    optimizer, tensors, attributes = optimizer_of(step, numbers, initial)
-    make = getattr(library(), "mx_rec_apply_{}_{}".format(optimizer, how))
-    return make(*inputs, *tensors, name="update", **attributes).op
-
-
-def optimizer_of(step: forms.Step, numbers: Dict[str, tf.Tensor], initial: Sequence[float]
-                 ) -> Tuple[str, List[tf.Tensor], Dict[str, int]]:
-    """Returns the engine's optimizer of an update: its name, its numbers and its attributes.
+def optimizer_step(step: forms.Step, numbers: Dict[str, tf.Tensor], initial: Sequence[float]
+                   ) -> OptimizerStep:
+    """Returns the step of the plugin's optimizer that does what an update does.
 
     Args:
         step: The update of TensorFlow.
         numbers: The optimizer's numbers by name.
         initial: What each slot starts at.
     """
-    attributes = {}  # type: Dict[str, int]
-    if step.kind == forms.ADD:
-        # w -= lr * g, with what TensorFlow would subtract as the gradient.
-        optimizer, tensors = "sgd", [tf.constant(1.0), tf.constant(0.0)]
-    elif step.kind == forms.MOMENTUM:
-        optimizer, tensors = "momentum", [numbers["lr"], numbers["momentum"]]
-        attributes["nesterov"] = int(step.nesterov)
-    elif step.kind == forms.ADAGRAD:
-        optimizer, tensors = "adagrad", [numbers["lr"], tf.constant(initial[0], tf.float32)]
-    elif step.kind == forms.LAZY_ADAM:
-        optimizer = "lazy_adam"
-        tensors = [numbers[name] for name in ("lr", "beta1_power", "beta2_power", "beta1",
-                                              "beta2", "epsilon")]
-    else:
-        shrinkage = numbers["l2_shrinkage"] if "l2_shrinkage" in numbers else tf.constant(0.0)
-        optimizer = "ftrl"
-        tensors = [numbers["lr"], numbers["lr_power"], tf.constant(initial[0], tf.float32),
-                   numbers["l1"], numbers["l2"], shrinkage]
-    return optimizer, tensors, attributes
+    optimizer = optimizer_named(forms.NESTEROV if step.nesterov else step.kind)
+    constants = dict(step.constants)
+    constants.update((slot.number.name, start) for slot, start in zip(optimizer.slots, initial)
+                     if slot.number is not None)
+    given = {name: tf.constant(value, tf.float32) for name, value in constants.items()}
+    return optimizer.step(dict(given, **numbers))
 
 
-__all__ = ["Rows", "SlotRows", "apply_op", "optimizer_of"]
+__all__ = ["Rows", "SlotRows", "optimizer_step"]

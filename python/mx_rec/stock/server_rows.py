@@ -1,7 +1,7 @@
 """Puts ops of a table on parameter servers in the place of the ops of one variable.
 
     gather --> ids checked --> MxRecDistinctSplit --> MxRecPull on each server --> MxRecStitch
-    gradients of rows --> MxRecReduce, by the lookup's keys --> one MxRecPush<Optimizer> on each
+    gradients of rows --> MxRecReduce, by the lookup's keys --> one MxRecPush on each
     server for all updates by one optimizer; other updates have a MxRecDistinctSplit of their own
 
 What TensorFlow has between them stays. Lookups make no rows: keys without one read as what theirs
@@ -22,7 +22,7 @@ from mx_rec.stock import updates as forms
 from mx_rec.stock.analysis import StockVariable
 from mx_rec.stock.fused import Piece
 from mx_rec.stock.groups import grouped, origin_of, waiting_of
-from mx_rec.stock.rows import Rows, optimizer_of
+from mx_rec.stock.rows import Rows, optimizer_step
 from mx_rec.stock.servers import Servers
 from mx_rec.stock.wiring import (in_place_of, on_device, replace_change, upstream_of,
                                  waits_between)
@@ -176,10 +176,8 @@ def _replace(graph: tf.Graph, group: Sequence[_Update],
         by_table = OrderedDict()  # type: Dict[Any, List[Gradients]]
         for one in group:
             by_table.setdefault(one.rows.table.table_name, []).extend(_gradients(one))
-        optimizer, numbers, attributes = optimizer_of(
-            first.step, first.rows.numbers(first.step), first.rows.initial())
-        pushes = push("mx_rec_apply_" + optimizer, list(by_table.values()), numbers, attributes,
-                      creates=True)
+        step = optimizer_step(first.step, first.rows.numbers(first.step), first.rows.initial())
+        pushes = push(step, list(by_table.values()), creates=True)
         with graph.control_dependencies(pushes):
             update = tf.no_op(name="update")
     for op in ops:

@@ -4,11 +4,14 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from mx_rec.stock.nodes import Nodes, Output
 
+# Names of the plugin's optimizers.
 ADAGRAD = "adagrad"
 FTRL = "ftrl"
 MOMENTUM = "momentum"
-ADD = "add"
+NESTEROV = "nesterov"
 LAZY_ADAM = "lazy_adam"
+# w -= lr * g, with what TensorFlow would subtract as the gradient.
+ADD = "sgd"
 
 
 class Form(NamedTuple):
@@ -20,6 +23,7 @@ class Form(NamedTuple):
         grad: The input of the gradients, or of what is added.
         indices: The input of the rows.
         numbers: Inputs of the optimizer's numbers by name.
+        constants: Its other numbers by name, but for those that say what a slot starts at.
         sums: Whether rows may repeat: TensorFlow adds what repeats, and so does the engine.
         attributes: Attributes that have to have this value, where the op has them.
     """
@@ -29,6 +33,7 @@ class Form(NamedTuple):
     grad: int
     indices: int
     numbers: Dict[str, int]
+    constants: Dict[str, float] = {}
     sums: bool = False
     attributes: Tuple[Tuple[str, bool], ...] = ()
 
@@ -44,6 +49,7 @@ class Step(NamedTuple):
         grad: The gradients, or what is added.
         indices: The rows.
         numbers: The optimizer's numbers by name.
+        constants: See `Form`.
         sums: See `Form`.
         subtracts: Of the kind ADD: whether it subtracts.
         nesterov: Of the kind MOMENTUM: whether in Nesterov's form.
@@ -55,6 +61,7 @@ class Step(NamedTuple):
     grad: Output
     indices: Output
     numbers: Dict[str, Output]
+    constants: Dict[str, float] = {}
     sums: bool = False
     subtracts: bool = False
     nesterov: bool = False
@@ -65,7 +72,7 @@ _SPARSE = {
                                attributes=(("update_slots", True),)),
     "SparseApplyMomentum": Form(MOMENTUM, (1,), 3, 4, {"lr": 2, "momentum": 5}),
     "SparseApplyFtrl": Form(
-        FTRL, (1, 2), 3, 4, {"lr": 5, "l1": 6, "l2": 7, "lr_power": 8},
+        FTRL, (1, 2), 3, 4, {"lr": 5, "l1": 6, "l2": 7, "lr_power": 8}, {"l2_shrinkage": 0.0},
         attributes=(("multiply_linear_by_lr", False),)),
     "SparseApplyFtrlV2": Form(
         FTRL, (1, 2), 3, 4, {"lr": 5, "l1": 6, "l2": 7, "l2_shrinkage": 8, "lr_power": 9},
@@ -73,13 +80,8 @@ _SPARSE = {
 }
 _FORMS = dict(_SPARSE)
 _FORMS.update(("Resource" + name, form) for name, form in _SPARSE.items())
-_FORMS.update((name, Form(ADD, (), 2, 1, {}, sums=True))
+_FORMS.update((name, Form(ADD, (), 2, 1, {}, {"lr": 1.0, "weight_decay": 0.0}, sums=True))
               for name in ("ScatterSub", "ScatterAdd", "ResourceScatterSub", "ResourceScatterAdd"))
-
-# The slots of each optimizer as checkpoints of tables name them, in the order of Step.slots.
-SLOTS = {ADAGRAD: ("Adagrad_accumulator",), FTRL: ("Ftrl_accum", "Ftrl_linear"),
-         MOMENTUM: ("Momentum_momentum",), ADD: (),
-         LAZY_ADAM: ("LazyAdam_momentum", "LazyAdam_velocity")}
 
 
 def form_of(op_type: str) -> Optional[Form]:
@@ -98,7 +100,8 @@ def step_of(nodes: Nodes, node: Any) -> Step:
     inputs = nodes.inputs[node.name]
     return Step(
         (node.name,), form.kind, tuple(inputs[one][0] for one in form.slots), inputs[form.grad],
-        inputs[form.indices], {name: inputs[at] for name, at in form.numbers.items()}, form.sums,
+        inputs[form.indices], {name: inputs[at] for name, at in form.numbers.items()},
+        form.constants, form.sums,
         node.op.endswith("ScatterSub"),
         "use_nesterov" in node.attr and node.attr["use_nesterov"].b)
 
@@ -111,5 +114,5 @@ def has_wrong_attribute(form: Form, node: Any) -> Optional[str]:
     return None
 
 
-__all__ = ["ADAGRAD", "ADD", "FTRL", "LAZY_ADAM", "MOMENTUM", "SLOTS", "Form", "Step", "form_of",
-           "has_wrong_attribute", "step_of"]  # type: List[str]
+__all__ = ["ADAGRAD", "ADD", "FTRL", "LAZY_ADAM", "MOMENTUM", "NESTEROV", "Form", "Step",
+           "form_of", "has_wrong_attribute", "step_of"]  # type: List[str]

@@ -296,7 +296,7 @@ impl<'g, 'a> Rule<'g, 'a> {
             let mut found: Vec<(NodeInput<'a>, Vec<String>, bool)> = Vec::new();
             for taken in part.reader.gradients(graph, &self.consumers)? {
                 let node = graph.node(taken.node)?;
-                let can = node.op == "MxRecReduce" || node.op.ends_with("ManyByRestore");
+                let can = node.op == "MxRecReduce" || node.int("C")? == Some(1);
                 let name = node.name.to_owned();
                 match found
                     .iter_mut()

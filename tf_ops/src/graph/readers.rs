@@ -129,25 +129,23 @@ fn gradient_of(
     if node.op == "MxRecReduce" {
         return Ok((inverse == 1).then_some((0, 2)));
     }
-    if !node.op.starts_with("MxRecApply") || !node.op.ends_with("ByRestore") {
+    if node.op != "MxRecUpdate" {
         return Ok(None);
     }
-    let is_group = node.op.ends_with("ManyByRestore");
     let members = members(node)?;
-    let first = if is_group { members } else { 1 };
-    let Some(member) = inverse
-        .checked_sub(first + members)
-        .filter(|&at| at < members)
-    else {
+    // Where members are pooled, gradients are those of bags.
+    if length(node, "R")? != members || length(node, "B")? > 0 {
         return Ok(None);
-    };
-    let Some(handle) = graph.data_input(node, if is_group { member } else { 0 }) else {
+    }
+    let member = inverse.checked_sub(2 * members).filter(|&at| at < members);
+    let Some((member, handle)) = member.and_then(|at| Some((at, graph.data_input(node, at)?)))
+    else {
         return Ok(None);
     };
     if !is_table(graph, handle) {
         return Ok(None);
     }
-    if is_group {
+    if length(node, "C")? > 0 {
         // Columns of a wider gradient are no gradient of these rows alone.
         let columns = graph.data_input(node, 4 * members);
         let columns = columns.and_then(|columns| source_of(graph, columns));
@@ -157,16 +155,21 @@ fn gradient_of(
             return Ok(None);
         }
     }
-    Ok(Some((first + 2 * members + member, first + member)))
+    Ok(Some((3 * members + member, members + member)))
 }
 
-/// How many members a node for many tables has, or lookups an update.
+/// How many members a node for many tables has.
 fn members(node: &Node<'_>) -> Result<usize> {
-    let members = node
-        .int("N")?
-        .and_then(|members| usize::try_from(members).ok());
+    length(node, "N")
+}
+
+/// How many tensors the lists of a node have whose number attribute is `name`.
+fn length(node: &Node<'_>, name: &str) -> Result<usize> {
+    let length = node
+        .int(name)?
+        .and_then(|count| usize::try_from(count).ok());
     // A node has as many inputs as it names; more members than bytes cannot be.
-    Ok(members.unwrap_or(0).min(node.bytes.len()))
+    Ok(length.unwrap_or(0).min(node.bytes.len()))
 }
 
 /// Whether a handle comes from its table as it is: in branches and loops it is passed on.

@@ -161,7 +161,12 @@ pub(super) fn depends<'a>(graph: &Graph<'a>, weights: &Weights<'a>) -> Result<Op
                 "its weights are computed from rows, those of {this}"
             )));
         }
-        if begins(&["MxRecApply", "MxRecAssign", "MxRecRemove", "MxRecWriteRows"]) {
+        if begins(&[
+            "MxRecUpdate",
+            "MxRecAssign",
+            "MxRecRemove",
+            "MxRecWriteRows",
+        ]) {
             let this = described(node);
             return Ok(Some(format!("its weights wait for {this}")));
         }

@@ -419,7 +419,7 @@ pub(crate) struct PackGradients {
 impl OpKernel for PackGradients {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecPackGradients",
-        doc: "The gradients of the keys of some parts, as MxRecPush<Optimizer> takes them.",
+        doc: "The gradients of the keys of some parts, as MxRecPush takes them.",
         inputs: &[
             Arg {
                 name: "grads",

@@ -1,9 +1,9 @@
-//! What a parameter server does in a step: `MxRecPull` reads rows by key, `MxRecPush<Optimizer>`
+//! What a parameter server does in a step: `MxRecPull` reads rows by key, `MxRecPush`
 //! updates them.
 
-use super::apply::{self, Hyper, Optimizer};
 use super::cluster::{list, members, natural, put, COUNT, PART, PARTS};
 use super::support::on;
+use super::update::{optimizer, OPTIMIZER, UPDATED};
 use crate::config::Settings;
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::shared::Name;
@@ -12,7 +12,8 @@ use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
 use crate::trace;
 use mx_rec_kernels::{
-    Absent, Error, Ids, IdsOf, KeyGradients, KeysOf, Kind, Lease, Partition, Result, RowsOf, Table,
+    Absent, Error, Ids, IdsOf, KeyGradients, KeysOf, Kind, Lease, Optimizer, Partition, Result,
+    RowsOf, Table,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -345,17 +346,9 @@ fn read_new(
     Ok(births.collect())
 }
 
-/// What an optimizer's push is, beyond what [`Optimizer`] says.
-pub(crate) trait PushOptimizer: Optimizer {
-    /// Definition of the op.
-    const PUSH: &'static OpDef;
-    /// How many numbers it takes.
-    const NUMBERS: usize;
-}
-
 /// One step of an optimizer by key.
-pub(crate) struct Push<O> {
-    optimizer: O,
+pub(crate) struct Push {
+    optimizer: &'static Optimizer,
     parts: Parts,
     creates: bool,
     groups: Vec<Members>,
@@ -367,13 +360,38 @@ struct Update<'a> {
     grads: Vec<KeyGradients<'a>>,
 }
 
-impl<O: PushOptimizer> OpKernel for Push<O> {
-    const DEF: &'static OpDef = O::PUSH;
+impl OpKernel for Push {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecPush",
+        doc:
+            "MxRecUpdate by key in the parts of several tables that this process holds. Gradients \
+              of one key are summed in the order of the requests. A gradient reaches the row that \
+              was pulled: where the key has lost it meanwhile, or was given none, the gradient is \
+              dropped. Pushes of several workers wait for each other for as long as one of them \
+              updates the same part of a table.",
+        inputs: &[
+            PUSH_CONFIGS,
+            REQUESTS,
+            PUSH_BIRTHS,
+            GRADS,
+            Arg {
+                name: "hyper",
+                dtype: "float",
+                shape: "(h)",
+                doc: "The optimizer's numbers.",
+            },
+        ],
+        outputs: &[UPDATED],
+        attrs: &[GROUPS, PART, PARTS, COUNT, CREATE, OPTIMIZER],
+        errors: PUSH_ERRORS,
+        stateful: true,
+        differentiable: false,
+    };
 
     fn create(construction: &Construction) -> Result<Self> {
         let groups = members(construction)?;
         Ok(Self {
-            optimizer: O::read(construction)?,
+            optimizer: optimizer(construction)?,
             parts: Parts::of(construction)?,
             creates: construction.int("create")? != 0,
             groups: (0..groups).map(|_| Members::default()).collect(),
@@ -387,11 +405,6 @@ impl<O: PushOptimizer> OpKernel for Push<O> {
         let grads = context.tensor(3 * groups, 3)?;
         let hyper = context.tensor(3 * groups + 1, 4)?;
         let hyper = hyper.values::<f32>()?;
-        if hyper.len() != O::NUMBERS {
-            return Err(Error::invalid("hyper must have the optimizer's numbers")
-                .with("hyper", hyper.len())
-                .with("expected", O::NUMBERS));
-        }
         let mut rest = grads.values::<f32>()?;
         let given = rest.len();
         let mut asked = Vec::with_capacity(groups);
@@ -440,7 +453,7 @@ impl<O: PushOptimizer> OpKernel for Push<O> {
         if !rest.is_empty() {
             return Err(unequal(given));
         }
-        let optimizer = self.optimizer.step(&Hyper::Values(hyper))?;
+        let optimizer = self.optimizer.step(hyper)?;
         // Held until the rows are updated: none of them becomes that of another key meanwhile.
         let _leases = if self.creates {
             make_rows(&updates)?
@@ -576,12 +589,6 @@ const PUSH_ERRORS: &str =
      `INVALID_ARGUMENT` for another configuration than the one it was made with; with `create`, \
      `RESOURCE_EXHAUSTED` if new rows would exceed the part's capacity: then no row of any table \
      has changed.";
-const UPDATED: Arg = Arg {
-    name: "updated",
-    dtype: "int64",
-    shape: "()",
-    doc: "Distinct rows that were updated; rows of padding_keys are not.",
-};
 const GROUPS: Attr = Attr {
     spec: "N: int >= 1",
     doc: "Requests.",
@@ -590,74 +597,3 @@ const CREATE: Attr = Attr {
     spec: "create: int = 0",
     doc: "1: keys without a row get one first; 0: their gradients are dropped and counted.",
 };
-
-/// The definition of an optimizer's push.
-macro_rules! push {
-    (
-        $optimizer:ty,
-        $name:literal,
-        $numbers:literal,
-        $order:literal,
-        [$($attr:expr),*]
-    ) => {
-        impl PushOptimizer for $optimizer {
-            const PUSH: &'static OpDef = &OpDef {
-                name: concat!("MxRecPush", $name),
-                doc: concat!(
-                    "MxRecApply", $name, " by key in the parts of several tables that this process \
-                                          holds. Gradients of one key are summed in the order of \
-                                          the requests. A gradient reaches the row that was \
-                                          pulled: where the key has lost it meanwhile, or was \
-                                          given none, the gradient is dropped. Pushes of several \
-                                          workers wait for each other for as long as one of them \
-                                          updates the same part of a table."
-                ),
-                inputs: &[
-                    PUSH_CONFIGS,
-                    REQUESTS,
-                    PUSH_BIRTHS,
-                    GRADS,
-                    Arg {
-                        name: "hyper",
-                        dtype: "float",
-                        shape: "(h)",
-                        doc: concat!("The optimizer's numbers: ", $order, "."),
-                    },
-                ],
-                outputs: &[UPDATED],
-                attrs: &[GROUPS, PART, PARTS, COUNT, CREATE, $($attr),*],
-                errors: PUSH_ERRORS,
-                stateful: true,
-                differentiable: false,
-            };
-            const NUMBERS: usize = $numbers;
-        }
-    };
-}
-
-push!(apply::Sgd, "Sgd", 2, "lr, weight_decay", []);
-push!(
-    apply::Momentum,
-    "Momentum",
-    2,
-    "lr, momentum",
-    [Attr {
-        spec: "nesterov: int = 0",
-        doc: "1: Nesterov's form."
-    }]
-);
-push!(apply::Adagrad, "Adagrad", 2, "lr, initial_accumulator", []);
-push!(
-    apply::LazyAdam,
-    "LazyAdam",
-    6,
-    "lr, beta1_power, beta2_power, beta1, beta2, epsilon",
-    []
-);
-push!(
-    apply::Ftrl,
-    "Ftrl",
-    6,
-    "lr, lr_power, initial_accumulator, l1, l2, l2_shrinkage",
-    []
-);

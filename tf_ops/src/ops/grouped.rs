@@ -1,24 +1,26 @@
 //! Ops on many tables at once: `MxRecIdOffsetMany`, `MxRecPrepareMany`, `MxRecClaimMany`,
-//! `MxRecEmbedMany`, `MxRecEmbedConcat`, `MxRecFindMany`, and one step of an optimizer,
-//! `MxRecApply<Optimizer>Many` and `MxRecApply<Optimizer>ManyByRestore`.
+//! `MxRecEmbedMany`, `MxRecEmbedConcat`, `MxRecFindMany`.
 
-use super::apply::{Hyper, Optimizer};
 use super::support::{
-    columns, ends_of_sums, expect_last, expect_rank, expect_variable, ids, limit, on,
-    rows_of_absent, sums, HANDLES, KEY_TYPE, LIMIT, MEMBERS,
+    expect_rank, expect_variable, ids, limit, on, rows_of_absent, HANDLES, KEY_TYPE, LIMIT, MEMBERS,
 };
 use crate::op_def::{Arg, OpDef};
 use crate::tf::{Construction, Context, Input, Lent, OpKernel, Output};
 use crate::threads::pool;
 use crate::{tables, trace};
-use mx_rec_kernels::{
-    Error, IdsOf, KeysOf, Lease, LookupColumns, Result, RowGradients, RowsOf, Table,
-};
+use mx_rec_kernels::{Error, IdsOf, KeysOf, Lease, Result, RowsOf, Table};
 use std::sync::Arc;
 
 /// How many members the node has.
 pub(super) fn members(construction: &Construction) -> Result<usize> {
-    usize::try_from(construction.int("N")?).map_err(|_| Error::invalid("N must not be negative"))
+    length(construction, "N")
+}
+
+/// How many tensors the lists have whose number attribute is `name`.
+pub(super) fn length(construction: &Construction, name: &'static str) -> Result<usize> {
+    let length = construction.int(name)?;
+    usize::try_from(length)
+        .map_err(|_| Error::invalid("a number of tensors must not be negative").with(name, length))
 }
 
 /// The inputs of a group: lists of as many tensors as the group has members, and single tensors.
@@ -542,126 +544,5 @@ impl OpKernel for FindMany {
         let outs = outputs.iter_mut().map(|output| output.values()).collect();
         Table::find_many(pool()?, &group, outs)?;
         context.set_all(outputs)
-    }
-}
-
-/// The entries of the input `columns`, one for each member.
-pub(super) fn first_columns(input: &Input, members: usize) -> Result<&[i32]> {
-    expect_rank(input, 1)?;
-    let firsts = input.values::<i32>()?;
-    if firsts.len() == members {
-        return Ok(firsts);
-    }
-    Err(
-        Error::invalid("columns must have one entry for each member")
-            .with("columns", firsts.len())
-            .with("members", members),
-    )
-}
-
-/// Runs what is for all tables of a group; its error names the first of them.
-pub(super) fn on_first<T>(tables: &[Arc<Table>], work: impl FnOnce() -> Result<T>) -> Result<T> {
-    match tables.first() {
-        Some(table) => on(table, work),
-        None => work(),
-    }
-}
-
-/// The op that takes offsets.
-pub(crate) struct ApplyMany<O> {
-    optimizer: O,
-    members: usize,
-}
-
-impl<O: Optimizer> OpKernel for ApplyMany<O> {
-    const DEF: &'static OpDef = O::MANY;
-
-    fn create(construction: &Construction) -> Result<Self> {
-        Ok(Self {
-            members: members(construction)?,
-            optimizer: O::read(construction)?,
-        })
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
-        let members = self.members;
-        let lists = Lists { context, members };
-        let (tables, offsets, grads) = (lists.tables()?, lists.list(1)?, lists.list(2)?);
-        let mut group = Vec::with_capacity(members);
-        for ((table, offsets), grad) in tables.iter().zip(&offsets).zip(&grads) {
-            let rows = on(table, || {
-                expect_rank(offsets, 1)?;
-                expect_rank(grad, 2)?;
-                expect_last(grad, table.dim())?;
-                Ok(RowGradients {
-                    offsets: offsets.values::<i64>()?,
-                    grads: grad.values::<f32>()?,
-                })
-            })?;
-            group.push((&**table, rows));
-        }
-        let step = on_first(&tables, || {
-            self.optimizer.step(&Hyper::new(context, 3 * members, 3))
-        })?;
-        let updated = Table::apply_many(pool()?, &group, step.as_ref())?;
-        context.set_scalar(0, updated as i64)
-    }
-}
-
-/// The op that takes offsets and the gradients of all ids of lookups.
-pub(crate) struct ApplyManyByRestore<O> {
-    optimizer: O,
-    members: usize,
-}
-
-impl<O: Optimizer> OpKernel for ApplyManyByRestore<O> {
-    const DEF: &'static OpDef = O::MANY_BY_RESTORE;
-
-    fn create(construction: &Construction) -> Result<Self> {
-        Ok(Self {
-            members: members(construction)?,
-            optimizer: O::read(construction)?,
-        })
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
-        let members = self.members;
-        let lists = Lists { context, members };
-        let (tables, offsets) = (lists.tables()?, lists.list(1)?);
-        let (inverses, grads) = (lists.list(2)?, lists.list(3)?);
-        let firsts = context.tensor(4 * members, 4)?;
-        let firsts = on_first(&tables, || first_columns(&firsts, members))?;
-        let mut group = Vec::with_capacity(members);
-        let ends: Vec<_> = grads
-            .iter()
-            .zip(&inverses)
-            .map(|(grad, inverse)| ends_of_sums(grad, inverse))
-            .collect();
-        let inputs = offsets.iter().zip(&inverses).zip(&grads).zip(&ends);
-        let inputs = inputs.zip(firsts);
-        for (table, ((((offsets, inverse), grad), ends), &column)) in tables.iter().zip(inputs) {
-            let lookup = on(table, || {
-                expect_rank(offsets, 1)?;
-                Ok(LookupColumns {
-                    offsets: offsets.values::<i64>()?,
-                    inverse: inverse.values::<i32>()?,
-                    grads: match usize::try_from(column) {
-                        Ok(first) => columns(grad, inverse, first, table.dim())?,
-                        Err(_) => {
-                            expect_last(grad, table.dim())?;
-                            columns(grad, inverse, 0, table.dim())?
-                        }
-                    },
-                    bags: sums(ends),
-                })
-            })?;
-            group.push((&**table, lookup));
-        }
-        let step = on_first(&tables, || {
-            self.optimizer
-                .step(&Hyper::new(context, 4 * members + 1, 5))
-        })?;
-        let updated = Table::apply_lookups_many(pool()?, &group, step.as_ref())?;
-        context.set_scalar(0, updated as i64)
     }
 }

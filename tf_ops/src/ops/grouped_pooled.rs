@@ -1,17 +1,12 @@
-//! Ops on pooled lookups of many tables at once: `MxRecEmbedPooledMany`, `MxRecFindPooledMany`, and
-//! one step of an optimizer, `MxRecApply<Optimizer>ManyPooled`.
+//! Ops on pooled lookups of many tables at once: `MxRecEmbedPooledMany`, `MxRecFindPooledMany`.
 
-use super::apply::{Hyper, Optimizer};
-use super::grouped::{
-    first_columns, members, on_first, Asked, Found, Lists, ABSENTS, FOUND_OFFSETS, MANY_IDS,
-    VARIABLES,
-};
+use super::grouped::{members, Asked, Found, Lists, ABSENTS, FOUND_OFFSETS, MANY_IDS, VARIABLES};
 use super::pooled::BagInputs;
-use super::support::{expect_last, expect_one_each, expect_rank, on, HANDLES, KEY_TYPE, MEMBERS};
+use super::support::{HANDLES, KEY_TYPE, MEMBERS};
 use crate::op_def::{Arg, OpDef};
-use crate::tf::{Construction, Context, Input, OpKernel};
+use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{BagsOf, Columns, KeyBagsOf, LookupColumns, Result, Table};
+use mx_rec_kernels::{BagsOf, KeyBagsOf, Result, Table};
 
 const FOUND_INVERSE: Arg = Arg {
     name: "inverse",
@@ -159,77 +154,5 @@ impl OpKernel for FindPooledMany {
         let outs = outputs.iter_mut().map(|output| output.values()).collect();
         Table::find_pooled_many(pool()?, &group, outs)?;
         context.set_all(outputs)
-    }
-}
-
-/// The gradients of a member whose lookup is pooled if it has bags.
-fn of_member<'a>(
-    dim: usize,
-    offsets: &'a Input,
-    inverse: &'a Input,
-    grad: &'a Input,
-    bags: &'a BagInputs,
-    column: i32,
-) -> Result<LookupColumns<'a>> {
-    expect_rank(offsets, 1)?;
-    let ids = inverse.values::<i32>()?;
-    let is_pooled = !bags.is_empty();
-    let first = usize::try_from(column).ok();
-    if first.is_none() {
-        expect_last(grad, dim)?;
-    }
-    if is_pooled {
-        bags.expect_each(grad)?;
-    } else if !ids.is_empty() {
-        expect_one_each(grad, inverse)?;
-    }
-    let width = grad.dims().last().map_or(0, |&width| width as usize);
-    Ok(LookupColumns {
-        offsets: offsets.values::<i64>()?,
-        inverse: ids,
-        grads: Columns::of(grad.values::<f32>()?, width, first.unwrap_or(0), dim)?,
-        bags: is_pooled.then(|| bags.bags()).transpose()?,
-    })
-}
-
-/// The op that takes offsets and the gradients of all ids or bags of lookups.
-pub(crate) struct ApplyManyPooled<O> {
-    optimizer: O,
-    members: usize,
-}
-
-impl<O: Optimizer> OpKernel for ApplyManyPooled<O> {
-    const DEF: &'static OpDef = O::MANY_POOLED;
-
-    fn create(construction: &Construction) -> Result<Self> {
-        Ok(Self {
-            members: members(construction)?,
-            optimizer: O::read(construction)?,
-        })
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
-        let members = self.members;
-        let lists = Lists { context, members };
-        let (tables, offsets) = (lists.tables()?, lists.list(1)?);
-        let (inverses, grads) = (lists.list(2)?, lists.list(3)?);
-        let given = lists.bags(4)?;
-        let firsts = context.tensor(7 * members, 7)?;
-        let firsts = on_first(&tables, || first_columns(&firsts, members))?;
-        let mut group = Vec::with_capacity(members);
-        let inputs = offsets.iter().zip(&inverses).zip(&grads).zip(&given);
-        let inputs = inputs.zip(firsts);
-        for (table, ((((offsets, inverse), grad), bags), &column)) in tables.iter().zip(inputs) {
-            let lookup = on(table, || {
-                of_member(table.dim(), offsets, inverse, grad, bags, column)
-            })?;
-            group.push((&**table, lookup));
-        }
-        let step = on_first(&tables, || {
-            self.optimizer
-                .step(&Hyper::new(context, 7 * members + 1, 8))
-        })?;
-        let updated = Table::apply_lookups_many(pool()?, &group, step.as_ref())?;
-        context.set_scalar(0, updated as i64)
     }
 }

@@ -2,7 +2,6 @@
 
 mod admission;
 mod ahead;
-mod apply;
 mod bags;
 mod cluster;
 mod cluster_admission;
@@ -20,9 +19,10 @@ mod pooled;
 mod rows;
 mod sparse_bags;
 mod support;
+mod update;
 mod variables;
 
-pub use page::{json, render};
+pub use page::{json, optimizers, render};
 
 use crate::op_def::OpDef;
 use crate::sys::TensorFlow;
@@ -66,43 +66,9 @@ macro_rules! for_each_op {
             grouped_pooled::EmbedPooledMany,
             grouped_pooled::FindPooledMany,
             sparse_bags::SparseBagsMany,
-            apply::ByOffset<apply::Sgd>,
-            apply::ByRestore<apply::Sgd>,
-            apply::Pooled<apply::Sgd>,
-            apply::ById<apply::Sgd>,
-            grouped::ApplyMany<apply::Sgd>,
-            grouped::ApplyManyByRestore<apply::Sgd>,
-            grouped_pooled::ApplyManyPooled<apply::Sgd>,
-            apply::ByOffset<apply::Momentum>,
-            apply::ByRestore<apply::Momentum>,
-            apply::Pooled<apply::Momentum>,
-            apply::ById<apply::Momentum>,
-            grouped::ApplyMany<apply::Momentum>,
-            grouped::ApplyManyByRestore<apply::Momentum>,
-            grouped_pooled::ApplyManyPooled<apply::Momentum>,
-            apply::ByOffset<apply::Adagrad>,
-            apply::ByRestore<apply::Adagrad>,
-            apply::Pooled<apply::Adagrad>,
-            apply::ById<apply::Adagrad>,
-            grouped::ApplyMany<apply::Adagrad>,
-            grouped::ApplyManyByRestore<apply::Adagrad>,
-            grouped_pooled::ApplyManyPooled<apply::Adagrad>,
-            apply::ByOffset<apply::LazyAdam>,
-            apply::ByRestore<apply::LazyAdam>,
-            apply::Pooled<apply::LazyAdam>,
-            apply::ById<apply::LazyAdam>,
-            grouped::ApplyMany<apply::LazyAdam>,
-            grouped::ApplyManyByRestore<apply::LazyAdam>,
-            grouped_pooled::ApplyManyPooled<apply::LazyAdam>,
-            apply::ByOffset<apply::Ftrl>,
-            apply::ByRestore<apply::Ftrl>,
-            apply::Pooled<apply::Ftrl>,
-            apply::ById<apply::Ftrl>,
+            update::Update,
             fields::ReadRows,
             fields::WriteRows,
-            grouped::ApplyMany<apply::Ftrl>,
-            grouped::ApplyManyByRestore<apply::Ftrl>,
-            grouped_pooled::ApplyManyPooled<apply::Ftrl>,
             inspect::Size,
             inspect::Capacity,
             admission::Stats,
@@ -120,11 +86,7 @@ macro_rules! for_each_op {
             cluster::Stitch,
             cluster::PackGradients,
             cluster_rows::Pull,
-            cluster_rows::Push<apply::Sgd>,
-            cluster_rows::Push<apply::Momentum>,
-            cluster_rows::Push<apply::Adagrad>,
-            cluster_rows::Push<apply::LazyAdam>,
-            cluster_rows::Push<apply::Ftrl>,
+            cluster_rows::Push,
             cluster_parts::Init,
             cluster_parts::Ready,
             cluster_parts::PartStats,

@@ -1,6 +1,7 @@
 //! The definitions of all ops for people (docs/ops.md), and as JSON for Python.
 
-use mx_rec_kernels::{Error, Kind, Result};
+use mx_rec_kernels::{Error, Kind, Number, Result, OPTIMIZERS};
+use serde::Serialize;
 use std::fmt::Write;
 
 const HEAD: &str = "# Ops
@@ -16,7 +17,14 @@ if they are known there and when the op runs otherwise. A handle of no table (it
 closed) is `NOT_FOUND`.
 
 In shapes, a name is a size that is the same wherever it occurs in an op; `s...` is any number of
-sizes; `N times (u)` is a list of N tensors, with a `u` for each of them.
+sizes; `N times (u)` is a list of N tensors, N being an attribute, with a `u` for each of them.
+";
+
+const OPTIMIZERS_HEAD: &str = "
+## Optimizers
+
+What `optimizer` of MxRecUpdate and MxRecPush names, and what `hyper` is in each case, in this
+order. g is the summed gradient of a row, w the row; each slot has as many columns as the row.
 ";
 
 /// docs/ops.md.
@@ -50,6 +58,24 @@ pub fn render() -> String {
             op.errors
         );
     }
+    page.push_str(OPTIMIZERS_HEAD);
+    for (number, optimizer) in OPTIMIZERS.iter().enumerate() {
+        let (name, doc) = (optimizer.name, optimizer.doc);
+        let _ = write!(
+            page,
+            "\n### {number}: {name}\n\n{doc}\n\n| | name | meaning |\n|---|---|---|\n"
+        );
+        for Number { name, range, doc } in optimizer.numbers {
+            let _ = writeln!(page, "| number | {name} | {doc} It {}. |", range.rule);
+        }
+        for slot in optimizer.slots {
+            let start = match slot.starts_at {
+                Some(number) => format!("Starts at {number}."),
+                None => format!("Starts at {}.", slot.initial),
+            };
+            let _ = writeln!(page, "| slot | {} | {start} |", slot.name);
+        }
+    }
     page
 }
 
@@ -58,7 +84,19 @@ pub fn render() -> String {
 /// # Errors
 /// `Internal` if they cannot be written as JSON.
 pub fn json() -> Result<Vec<u8>> {
-    serde_json::to_vec(&super::definitions()).map_err(|error| {
+    written(&super::definitions())
+}
+
+/// The optimizers as JSON in UTF-8; include/mx_rec.h has its fields.
+///
+/// # Errors
+/// As [`json`].
+pub fn optimizers() -> Result<Vec<u8>> {
+    written(&OPTIMIZERS)
+}
+
+fn written(definitions: &impl Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(definitions).map_err(|error| {
         Error::new(Kind::Internal, "the definitions cannot be written as JSON").with("cause", error)
     })
 }

@@ -115,8 +115,7 @@ unsafe extern "C" fn shape<K: OpKernel>(
     if let Err(error) = guarded(|| {
         context.set_unknown()?;
         let inputs = context.inputs();
-        let list = shapes::list_length(K::DEF, inputs.len());
-        for (at, shape) in shapes::infer(K::DEF, &inputs, list)?.iter().enumerate() {
+        for (at, shape) in shapes::infer_counted(K::DEF, &inputs)?.iter().enumerate() {
             context.set(at, shape)?;
         }
         Ok(())

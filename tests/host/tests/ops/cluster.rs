@@ -1,24 +1,13 @@
 //! Tables in parts: requests, pulls and pushes against the same ops on one table, and the life of a
 //! part from its initialization to its restore.
 
-use crate::oracle::{Optimizer, Random, OPTIMIZERS};
+use crate::oracle::{Random, OPTIMIZERS};
 use crate::table::{settings, Table, DIM};
 use mx_rec_host_tests::{Code, Graph, Node, NodeBuilder, Output, Session, Tensor};
 use serde_json::json;
 use std::collections::BTreeMap;
 
 const PARTS: i64 = 2;
-
-/// The name of the push of an optimizer.
-fn push_of(optimizer: &Optimizer) -> &'static str {
-    match optimizer.op {
-        "MxRecApplySgd" => "MxRecPushSgd",
-        "MxRecApplyMomentum" => "MxRecPushMomentum",
-        "MxRecApplyAdagrad" => "MxRecPushAdagrad",
-        "MxRecApplyLazyAdam" => "MxRecPushLazyAdam",
-        _ => "MxRecPushFtrl",
-    }
-}
 
 /// The ops of a table in two parts, all in this process.
 struct Parts<'g> {
@@ -113,9 +102,7 @@ fn every_optimizer_does_in_parts_what_it_does_in_one_table() {
             .iter()
             .map(|_| graph.placeholder::<f32>(&Some(vec![])))
             .collect();
-        let by_ids = format!("{}ByIds", optimizer.op);
-        let node = whole.node(&by_ids).input(ids).input(grad);
-        let reference = crate::update::step(node, optimizer, &scalars);
+        let reference = whole.update_ids(ids, grad, optimizer.number, &scalars);
         let found = split(&graph, ids);
         let pulls = [0, 1].map(|part| parts.pull(found.requests[part as usize], part, create));
         let rows = pulls.map(|[rows, _]| rows);
@@ -132,13 +119,14 @@ fn every_optimizer_does_in_parts_what_it_does_in_one_table() {
             let packed = graph.node("MxRecPackGradients").inputs(&[sums]);
             let packed = packed.inputs(&[found.counts]).int("part", part);
             let packed = packed.finish().expect("gradients").output(0);
-            let push = graph.node(push_of(optimizer)).inputs(&[parts.configs]);
+            let push = graph.node("MxRecPush").inputs(&[parts.configs]);
             let push = push.inputs(&[found.requests[part as usize]]);
             let push = push.inputs(&[pulls[part as usize][1]]).input(packed);
             let push = push.input(hyper).int("part", part).int("parts", PARTS);
             let push = push.after(embedding.node());
             let push = push.int("create", i64::from(creates));
-            crate::update::step(push, optimizer, &[])
+            let push = push.int("optimizer", optimizer.number).finish();
+            push.expect("MxRecPush").output(0)
         });
         let init = parts.each("MxRecPartInit");
         let session = Session::new(&graph).expect("a session");
@@ -159,7 +147,7 @@ fn every_optimizer_does_in_parts_what_it_does_in_one_table() {
             let results = session.run(&feeds, &[embedding, reference, pushes[0], pushes[1]], &[]);
             let results = results.expect("a step");
             let updated: i64 = results[2].value::<i64>() + results[3].value::<i64>();
-            assert_eq!(updated, results[1].value::<i64>(), "{}", optimizer.op);
+            assert_eq!(updated, results[1].value::<i64>(), "{}", optimizer.name);
             // What evaluation reads from the parts is what the table has.
             let find = [0, 1].map(|part| parts.pull(found.requests[part as usize], part, 0)[0]);
             let read = session.run(&feeds[..1], &[find[0], find[1], found.keys], &[]);
@@ -175,7 +163,7 @@ fn every_optimizer_does_in_parts_what_it_does_in_one_table() {
                 .flat_map(|rows| rows.values::<f32>().to_vec())
                 .collect();
             let bits = |values: &[f32]| values.iter().map(|one| one.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(&parts), bits(&all), "{} step {step}", optimizer.op);
+            assert_eq!(bits(&parts), bits(&all), "{} step {step}", optimizer.name);
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::oracle::{Oracle, Random, OPTIMIZERS};
 use crate::table::{Table, DIM};
-use crate::update::step;
 use mx_rec_host_tests::{Code, Graph, Node, Output, Session, Tensor};
 use serde_json::json;
 
@@ -50,10 +49,7 @@ impl<'g> Fields<'g> {
 #[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
 fn an_update_that_tensorflows_ops_compute_is_that_of_the_optimizer() {
     let optimizer = &OPTIMIZERS[2];
-    assert_eq!(
-        (optimizer.op, optimizer.nesterov),
-        ("MxRecApplyMomentum", Some(0))
-    );
+    assert_eq!((optimizer.name, optimizer.number), ("momentum", 1));
     let graph = Graph::new();
     let table = Table::new(&graph, "t", json!({}));
     let ids = graph.placeholder::<i64>(&None);
@@ -78,8 +74,7 @@ fn an_update_that_tensorflows_ops_compute_is_that_of_the_optimizer() {
     let new = op("Sub", &[old, op("Mul", &[new_sum, lr])]);
     let written = fields.write(&table, rows, &[old, old_sum], &[new, new_sum]);
     // The optimizer's op itself does every other step, on the same slot.
-    let applied = table.node(optimizer.op).input(lookup.0).input(reduced);
-    let applied = step(applied, optimizer, &[lr, momentum]);
+    let applied = table.update_rows(lookup.0, reduced, optimizer.number, &[lr, momentum]);
     let session = Session::new(&graph).expect("a session");
     let (mut oracle, mut random) = (Oracle::new(DIM), Random(11));
     for step in 1..=8 {

@@ -1,8 +1,7 @@
 //! Groups: ops on many tables at once, against the same ops on one table after the other.
 
 use crate::oracle::{Optimizer, Oracle, Random, OPTIMIZERS};
-use crate::table::{Table, DIM};
-use crate::update::step;
+use crate::table::{Table, Update, DIM, SGD};
 use mx_rec_host_tests::{Code, Graph, Node, NodeBuilder, Output, Session, Tensor};
 use serde_json::{json, Value};
 
@@ -251,7 +250,7 @@ fn members_of_a_group_may_be_empty() {
     let graph = Graph::new();
     let optimizer = &OPTIMIZERS[0];
     let batch = Batch::new(&graph, optimizer);
-    let trainings = ["Many", "ManyByRestore"].map(|form| train(&graph, optimizer, form, &batch));
+    let trainings = ["rows", "ids"].map(|form| train(&graph, optimizer, form, &batch));
     let session = Session::new(&graph).expect("a session");
     let scalars = [Tensor::scalar(1.0_f32), Tensor::scalar(0.0_f32)];
     for counts in [[2_usize, 0, 1], [0, 3, 0], [0, 0, 0]] {
@@ -366,7 +365,7 @@ fn every_optimizer_gives_in_a_group_the_bits_of_each_table_alone() {
     for (number, optimizer) in OPTIMIZERS.iter().enumerate() {
         let graph = Graph::new();
         let batch = Batch::new(&graph, optimizer);
-        let forms = ["alone", "Many", "ManyByRestore", "columns"];
+        let forms = ["alone", "rows", "ids", "columns"];
         let trainings = forms.map(|form| train(&graph, optimizer, form, &batch));
         let session = Session::new(&graph).expect("a session");
         let mut oracles = [Oracle::new(DIM), Oracle::new(NARROW)];
@@ -385,7 +384,7 @@ fn every_optimizer_gives_in_a_group_the_bits_of_each_table_alone() {
             feeds.extend(batch.arguments.iter().copied().zip(&values));
             let fetches = trainings.each_ref().map(|(_, updated)| updated.as_slice());
             let updated = session.run(&feeds, &fetches.concat(), &[]);
-            let updated = updated.expect(optimizer.op);
+            let updated = updated.expect(optimizer.name);
             let updated: Vec<i64> = updated.iter().map(Tensor::value).collect();
             let both = [0, 2]
                 .map(|member: usize| keys[member].values::<i64>())
@@ -396,12 +395,12 @@ fn every_optimizer_gives_in_a_group_the_bits_of_each_table_alone() {
             let expected = oracles[0].step(optimizer, step, &both, &grads)
                 + oracles[1].step(optimizer, step, keys[1].values(), own[1].values());
             // Two updates alone, and then one in each form.
-            assert_eq!(updated[0] + updated[1], expected, "{}", optimizer.op);
-            assert_eq!(updated[2..], [expected; 3], "{}", optimizer.op);
+            assert_eq!(updated[0] + updated[1], expected, "{}", optimizer.name);
+            assert_eq!(updated[2..], [expected; 3], "{}", optimizer.name);
         }
         let [(first, _), others @ ..] = &trainings;
         for (oracle, table) in oracles.iter().zip([first.wide, first.narrow]) {
-            oracle.compare(0, &table.rows(&session), optimizer.op);
+            oracle.compare(0, &table.rows(&session), optimizer.name);
             for (place, (name, _)) in optimizer.slots.iter().enumerate() {
                 oracle.compare(1 + place, &table.slot(&session, name), name);
             }
@@ -409,7 +408,7 @@ fn every_optimizer_gives_in_a_group_the_bits_of_each_table_alone() {
         for (other, _) in others {
             for (one, other) in [(first.wide, other.wide), (first.narrow, other.narrow)] {
                 let rows = one.rows(&session);
-                assert_eq!(other.rows(&session), rows, "{}", optimizer.op);
+                assert_eq!(other.rows(&session), rows, "{}", optimizer.name);
                 for (name, _) in optimizer.slots {
                     let slot = one.slot(&session, name);
                     assert_eq!(other.slot(&session, name), slot, "{name}");
@@ -451,11 +450,11 @@ fn train<'g>(
 ) -> (Group<'g>, Vec<Output<'g>>) {
     let initializer = json!({"kind": "constant", "value": 0.5});
     let group = Group::new(graph, form, &initializer);
-    let end = |node| step(node, optimizer, &batch.arguments);
+    let (number, numbers) = (optimizer.number, &batch.arguments);
+    let handles = group.members().map(|table| table.handle);
     let reduced = |lookups: &Lookups<'g>| {
         [0, 1, 2].map(|member| reduce(graph, batch.slices[member], lookups, member))
     };
-    let firsts = |firsts: &[i32]| graph.constant(&Tensor::vector(firsts));
     let updated = match form {
         "alone" => {
             let lookups = group.id_offset_each(batch.ids);
@@ -466,30 +465,45 @@ fn train<'g>(
                 let node = graph.node("ConcatV2").inputs(&[parts[0], parts[2]]);
                 node.input(axis).finish().expect("ConcatV2").output(0)
             };
-            let wide = group.wide.node(optimizer.op).input(both(lookups.offsets));
-            let narrow = group.narrow.node(optimizer.op).input(lookups.offsets[1]);
+            let (offsets, grad) = (both(lookups.offsets), both(reduced));
+            let narrow = (lookups.offsets[1], reduced[1]);
             vec![
-                end(wide.input(both(reduced))),
-                end(narrow.input(reduced[1])),
+                group.wide.update_rows(offsets, grad, number, numbers),
+                group
+                    .narrow
+                    .update_rows(narrow.0, narrow.1, number, numbers),
             ]
         }
-        "Many" => {
+        "rows" => {
             let lookups = group.id_offset(batch.ids);
-            let node = group.node(&format!("{}Many", optimizer.op));
-            let node = node.inputs(&lookups.offsets).inputs(&reduced(&lookups));
-            vec![end(node)]
+            let update = Update {
+                handles: &handles,
+                offsets: &lookups.offsets,
+                grad: &reduced(&lookups),
+                ..Update::default()
+            };
+            vec![update.step(graph, number, numbers)]
         }
         _ => {
             let lookups = group.id_offset(batch.ids);
-            let node = group.node(&format!("{}ManyByRestore", optimizer.op));
-            let node = node.inputs(&lookups.offsets).inputs(&lookups.inverse);
-            vec![end(match form {
-                "columns" => {
-                    let own = [FIRSTS[0], FIRSTS[1], FIRSTS[2]].map(|first| first as i32);
-                    node.inputs(&[batch.grad; 3]).input(firsts(&own))
-                }
-                _ => node.inputs(&batch.slices).input(firsts(&[-1; 3])),
-            })]
+            let own = [FIRSTS[0], FIRSTS[1], FIRSTS[2]].map(|first| first as i32);
+            let own = graph.constant(&Tensor::vector(&own));
+            let update = Update {
+                handles: &handles,
+                offsets: &lookups.offsets,
+                inverse: &lookups.inverse,
+                grad: &batch.slices,
+                ..Update::default()
+            };
+            let update = match form {
+                "columns" => Update {
+                    grad: &[batch.grad; 3],
+                    columns: &[own],
+                    ..update
+                },
+                _ => update,
+            };
+            vec![update.step(graph, number, numbers)]
         }
     };
     (group, updated)
@@ -510,14 +524,20 @@ fn what_one_member_refuses_changes_no_table_of_the_group() {
     let limited = node.finish().expect("MxRecIdOffsetMany").output(0);
     let side_by_side = group.embed("MxRecEmbedConcat", &lookups).output(0);
     let scalars = [group.wide.scalar(1.0_f32), group.wide.scalar(0.0_f32)];
-    let many = group
-        .node("MxRecApplySgdMany")
-        .inputs(&offsets)
-        .inputs(&grads);
-    let many = step(many, &OPTIMIZERS[0], &scalars);
-    let restored = group.node("MxRecApplySgdManyByRestore").inputs(&offsets);
-    let restored = restored.inputs(&places).inputs(&grads).input(firsts);
-    let restored = step(restored, &OPTIMIZERS[0], &scalars);
+    let handles = group.members().map(|table| table.handle);
+    let many = Update {
+        handles: &handles,
+        offsets: &offsets,
+        grad: &grads,
+        ..Update::default()
+    };
+    let restored = Update {
+        inverse: &places,
+        columns: &[firsts],
+        ..many
+    };
+    let restored = restored.step(&graph, SGD, &scalars);
+    let many = many.step(&graph, SGD, &scalars);
     let session = Session::new(&graph).expect("a session");
     let batch = [&[1_i64, 2][..], &[1, 2], &[2, 3]].map(Tensor::vector);
     let feeds: Vec<_> = ids.into_iter().zip(&batch).collect();

@@ -31,10 +31,10 @@ type Rule = fn(&[f64], f64, &mut [f64], f64) -> f64;
 
 /// An optimizer.
 pub(crate) struct Optimizer {
-    /// Its op.
-    pub(crate) op: &'static str,
-    /// The attribute `nesterov`, if it has one.
-    pub(crate) nesterov: Option<i64>,
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// Its number in docs/ops.md.
+    pub(crate) number: i64,
     /// The arguments of a step, by its number from 1.
     pub(crate) arguments: fn(i32) -> Vec<f32>,
     /// Its slots, and what they start at.
@@ -45,43 +45,43 @@ pub(crate) struct Optimizer {
 /// Every optimizer of docs/ops.md, with its variants.
 pub(crate) const OPTIMIZERS: [Optimizer; 8] = [
     Optimizer {
-        op: "MxRecApplySgd",
-        nesterov: None,
+        name: "sgd",
+        number: 0,
         arguments: |_| vec![0.3, 0.0],
         slots: &[],
         rule: sgd,
     },
     Optimizer {
-        op: "MxRecApplySgd",
-        nesterov: None,
+        name: "sgd",
+        number: 0,
         arguments: |_| vec![0.3, 0.25],
         slots: &[],
         rule: sgd,
     },
     Optimizer {
-        op: "MxRecApplyMomentum",
-        nesterov: Some(0),
+        name: "momentum",
+        number: 1,
         arguments: |_| vec![0.3, 0.75],
         slots: &[("Momentum_momentum", 0.0)],
         rule: |arguments, w, slots, g| momentum(arguments, w, slots, g, false),
     },
     Optimizer {
-        op: "MxRecApplyMomentum",
-        nesterov: Some(1),
+        name: "nesterov",
+        number: 2,
         arguments: |_| vec![0.3, 0.75],
         slots: &[("Momentum_momentum", 0.0)],
         rule: |arguments, w, slots, g| momentum(arguments, w, slots, g, true),
     },
     Optimizer {
-        op: "MxRecApplyAdagrad",
-        nesterov: None,
+        name: "adagrad",
+        number: 3,
         arguments: |_| vec![0.3, 0.25],
         slots: &[("Adagrad_accumulator", 0.25)],
         rule: adagrad,
     },
     Optimizer {
-        op: "MxRecApplyLazyAdam",
-        nesterov: None,
+        name: "lazy_adam",
+        number: 4,
         arguments: |step| {
             let (beta1, beta2) = (0.75_f32, 0.875_f32);
             vec![0.3, beta1.powi(step), beta2.powi(step), beta1, beta2, 1e-4]
@@ -90,15 +90,15 @@ pub(crate) const OPTIMIZERS: [Optimizer; 8] = [
         rule: lazy_adam,
     },
     Optimizer {
-        op: "MxRecApplyFtrl",
-        nesterov: None,
+        name: "ftrl",
+        number: 5,
         arguments: |_| vec![0.3, -0.5, 0.25, 0.125, 0.0625, 0.03125],
         slots: &[("Ftrl_accum", 0.25), ("Ftrl_linear", 0.0)],
         rule: ftrl,
     },
     Optimizer {
-        op: "MxRecApplyFtrl",
-        nesterov: None,
+        name: "ftrl",
+        number: 5,
         arguments: |_| vec![0.3, -0.75, 0.25, 0.125, 0.0625, 0.03125],
         slots: &[("Ftrl_accum", 0.25), ("Ftrl_linear", 0.0)],
         rule: ftrl,

@@ -2,8 +2,7 @@
 //! numbers of 64 bits.
 
 use crate::oracle::{Optimizer, Oracle, Random, OPTIMIZERS};
-use crate::table::{Table, DIM};
-use crate::update::step;
+use crate::table::{Table, Update, DIM};
 use mx_rec_host_tests::{Code, Graph, Output, Session, Tensor};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -458,7 +457,7 @@ fn a_batch_without_bags_gives_nothing_and_bags_without_ids_give_zeros() {
 }
 
 /// The forms of a step: sums in ops of their own, and in that of the optimizer.
-const FORMS: [&str; 2] = ["", "Pooled"];
+const FORMS: [&str; 2] = ["rows", "bags"];
 
 /// What is fed to three lookups of a table: pooled with weights and divisors, not pooled, pooled
 /// alone.
@@ -487,22 +486,28 @@ impl<'g> Lookups<'g> {
         }
     }
 
-    /// A step of the form `ending` on a table of its own.
+    /// A step on a table of its own.
     fn train(
         &self,
         graph: &'g Graph,
         optimizer: &Optimizer,
-        ending: &str,
+        form: &str,
     ) -> (Table<'g>, Output<'g>) {
-        let table = Table::new(graph, &format!("t{ending}"), json!({}));
+        let table = Table::new(graph, &format!("t_{form}"), json!({}));
         let lookups = self.ids.map(|ids| table.id_offset(ids));
         let (offsets, inverse) = (lookups.map(|one| one.0), lookups.map(|one| one.1));
-        let applied = table.node(&format!("{}{ending}", optimizer.op));
-        let applied = match ending {
-            "Pooled" => {
-                let node = applied.inputs(&offsets).inputs(&inverse);
-                let node = node.inputs(&self.grads).inputs(&self.ends);
-                node.inputs(&self.weights).inputs(&self.divisors)
+        let (number, numbers) = (optimizer.number, &self.arguments);
+        let updated = match form {
+            "bags" => {
+                let update = Update {
+                    handles: &[table.handle; 3],
+                    offsets: &offsets,
+                    inverse: &inverse,
+                    grad: &self.grads,
+                    bags: [&self.ends, &self.weights, &self.divisors],
+                    columns: &[],
+                };
+                update.step(graph, number, numbers)
             }
             _ => {
                 let reduced = [0, 1, 2].map(|at: usize| {
@@ -519,10 +524,10 @@ impl<'g> Lookups<'g> {
                     let node = node.input(table.scalar(0_i32)).finish();
                     node.expect("ConcatV2").output(0)
                 };
-                applied.input(concat(offsets)).input(concat(reduced))
+                table.update_rows(concat(offsets), concat(reduced), number, numbers)
             }
         };
-        (table, step(applied, optimizer, &self.arguments))
+        (table, updated)
     }
 }
 
@@ -534,7 +539,7 @@ fn every_optimizer_does_with_pooled_lookups_what_the_oracle_does() {
     for (number, optimizer) in OPTIMIZERS.iter().enumerate() {
         let graph = Graph::new();
         let lookups = Lookups::new(&graph, optimizer);
-        let trainings = FORMS.map(|ending| lookups.train(&graph, optimizer, ending));
+        let trainings = FORMS.map(|form| lookups.train(&graph, optimizer, form));
         let session = Session::new(&graph).expect("a session");
         let (mut oracle, mut random) = (Oracle::new(DIM), Random(number as u64));
         for step in 1..=6 {
@@ -595,15 +600,15 @@ fn every_optimizer_does_with_pooled_lookups_what_the_oracle_does() {
                 feeds.extend(outputs.into_iter().zip(tensors));
             }
             let fetches = [0, 1].map(|form: usize| trainings[form].1);
-            let updated = session.run(&feeds, &fetches, &[]).expect(optimizer.op);
+            let updated = session.run(&feeds, &fetches, &[]).expect(optimizer.name);
             for updated in updated {
-                assert_eq!(updated.value::<i64>(), expected, "{}", optimizer.op);
+                assert_eq!(updated.value::<i64>(), expected, "{}", optimizer.name);
             }
         }
         let [first, second] = trainings.map(|(table, _)| table);
         let rows = first.rows(&session);
-        oracle.compare(0, &rows, optimizer.op);
-        assert_eq!(second.rows(&session), rows, "{}", optimizer.op);
+        oracle.compare(0, &rows, optimizer.name);
+        assert_eq!(second.rows(&session), rows, "{}", optimizer.name);
         for (place, (name, _)) in optimizer.slots.iter().enumerate() {
             let slot = first.slot(&session, name);
             oracle.compare(1 + place, &slot, name);

@@ -1,6 +1,6 @@
 //! Pooled lookups of many tables at once, against the same lookups one after the other.
 
-use crate::table::{Table, DIM};
+use crate::table::{Table, Update, DIM, SGD};
 use mx_rec_host_tests::{Code, Graph, Output, Session, Tensor};
 use serde_json::json;
 
@@ -66,20 +66,16 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
         graph.placeholder::<f32>(&None),
         graph.placeholder::<i32>(&None),
     );
-    let update = ["MxRecApplySgd", "ManyPooled"].concat();
-    let node = graph.node(&update).inputs(&handles).inputs(&offsets);
-    let read = [grads[0], whole];
-    let node = node.inputs(&inverse).inputs(&read).inputs(&ends);
-    let node = node
-        .inputs(&[none, none])
-        .inputs(&divisors)
-        .input(columns)
-        .input(rate)
-        .input(zero);
-    let update = node
-        .after(pooled)
-        .finish()
-        .expect("MxRecApplySgdManyPooled");
+    let update = Update {
+        handles: &handles,
+        offsets: &offsets,
+        inverse: &inverse,
+        grad: &[grads[0], whole],
+        bags: [&ends, &[none, none], &divisors],
+        columns: &[columns],
+    };
+    let update = update.node(&graph, SGD, &[rate, zero]).after(pooled);
+    let update = update.finish().expect("MxRecUpdate");
 
     let each: Vec<(Output<'_>, Output<'_>)> = (0..2)
         .map(|at| {
@@ -96,12 +92,16 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
             let node = table.node("MxRecEmbedPooled");
             let node = described.iter().fold(node, |node, &one| node.input(one));
             let pooled = node.finish().expect("MxRecEmbedPooled");
-            let node = table.node("MxRecApplySgdPooled");
-            let node = node.inputs(&[offsets]).inputs(&[inverse]);
-            let node = node.inputs(&[grads[at]]).inputs(&[ends[at]]);
-            let node = node.inputs(&[none]).inputs(&[divisors[at]]);
-            let node = node.input(rate).input(zero).after(pooled);
-            let update = node.finish().expect("MxRecApplySgdPooled");
+            let update = Update {
+                handles: &[table.handle],
+                offsets: &[offsets],
+                inverse: &[inverse],
+                grad: &[grads[at]],
+                bags: [&[ends[at]], &[none], &[divisors[at]]],
+                columns: &[],
+            };
+            let update = update.node(&graph, SGD, &[rate, zero]).after(pooled);
+            let update = update.finish().expect("MxRecUpdate");
             (pooled.output(0), update.output(0))
         })
         .collect();

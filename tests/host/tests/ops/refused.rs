@@ -4,6 +4,9 @@ use crate::table::{settings, table_node, Table, DIM};
 use mx_rec_host_tests::{Code, Failure, Graph, Output, Session, Tensor};
 use serde_json::json;
 
+/// The number of Adagrad.
+const ADAGRAD: i64 = 3;
+
 /// The failure of a run.
 fn failure<'g>(
     session: &Session<'g>,
@@ -52,8 +55,8 @@ fn shapes_that_were_not_known_before_are_checked_when_the_op_runs() {
     let parts = ["MxRecLookup on table 't'", "offsets", "rank 1"];
     expect(&refused, Code::TF_INVALID_ARGUMENT, &parts);
     for (op, fetch, dims) in [
-        ("MxRecApplySgd", updated, [3, 4]),
-        ("MxRecApplySgd", updated, [2, DIM as i64]),
+        ("MxRecUpdate", updated, [3, 4]),
+        ("MxRecUpdate", updated, [2, DIM as i64]),
         ("MxRecReduce", reduced, [2, DIM as i64]),
     ] {
         let wrong = vec![0.5_f32; dims.iter().product::<i64>() as usize];
@@ -91,7 +94,7 @@ fn an_update_over_a_cleared_table_ends_with_aborted() {
     let before = table.rows(&session);
     let ones = Tensor::new(&[2, DIM as i64], &[1.0_f32; 2 * DIM]);
     let refused = failure(&session, &[(old, &kept), (grad, &ones)], updated);
-    let parts = ["MxRecApplySgd on table 't'", "offset"];
+    let parts = ["MxRecUpdate on table 't'", "offset"];
     expect(&refused, Code::TF_ABORTED, &parts);
     let refused = failure(&session, &[(old, &kept)], lookup);
     expect(&refused, Code::TF_ABORTED, &["MxRecLookup on table 't'"]);
@@ -136,19 +139,14 @@ fn offsets_that_no_table_gave_and_numbers_that_are_none_are_refused() {
     let offsets = graph.placeholder::<i64>(&None);
     let grad = graph.placeholder::<f32>(&None);
     let lr = graph.placeholder::<f32>(&None);
-    let node = table.node("MxRecApplyAdagrad").input(offsets).input(grad);
-    let node = node.input(lr).input(table.scalar(0.5_f32)).finish();
-    let updated = node.expect("MxRecApplyAdagrad").output(0);
+    let numbers = [lr, table.scalar(0.5_f32)];
+    let updated = table.update_rows(offsets, grad, ADAGRAD, &numbers);
     let session = Session::new(&graph).expect("a session");
     let ones = Tensor::new(&[1, DIM as i64], &[1.0_f32; DIM]);
     for (offset, rate, parts) in [
-        (
-            12345_i64,
-            0.5_f32,
-            ["MxRecApplyAdagrad on table 't'", "offset"],
-        ),
-        (-1, f32::NAN, ["MxRecApplyAdagrad on table 't'", "lr"]),
-        (-1, -0.5, ["MxRecApplyAdagrad on table 't'", "lr"]),
+        (12345_i64, 0.5_f32, ["MxRecUpdate on table 't'", "offset"]),
+        (-1, f32::NAN, ["MxRecUpdate on table 't'", "lr"]),
+        (-1, -0.5, ["MxRecUpdate on table 't'", "lr"]),
     ] {
         let (offset, rate) = (Tensor::vector(&[offset]), Tensor::scalar(rate));
         let feeds = [(offsets, &offset), (grad, &ones), (lr, &rate)];

@@ -28,6 +28,9 @@ impl Drop for Scratch {
     }
 }
 
+/// The number of LazyAdam.
+const LAZY_ADAM: i64 = 4;
+
 /// A table that LazyAdam trains by keys.
 struct Trained<'g> {
     table: Table<'g>,
@@ -45,12 +48,8 @@ impl<'g> Trained<'g> {
             graph.placeholder::<i64>(&None),
             graph.placeholder::<f32>(&None),
         );
-        let node = table.node("MxRecApplyLazyAdamByIds").input(ids).input(grad);
-        let arguments = [0.125, 0.75, 0.875, 0.75, 0.875, 1e-3_f32].map(|one| table.scalar(one));
-        let node = arguments
-            .into_iter()
-            .fold(node, |node, one| node.input(one));
-        let updated = node.finish().expect("MxRecApplyLazyAdamByIds").output(0);
+        let numbers = [0.125, 0.75, 0.875, 0.75, 0.875, 1e-3_f32].map(|one| table.scalar(one));
+        let updated = table.update_ids(ids, grad, LAZY_ADAM, &numbers);
         Trained {
             table,
             ids,

@@ -84,9 +84,44 @@ impl<'g> Table<'g> {
 
     /// Gradient descent on offsets that exist already, at learning rate 1 without decay.
     pub(crate) fn descend(&self, offsets: Output<'g>, grad: Output<'g>) -> Output<'g> {
-        let node = self.node("MxRecApplySgd").input(offsets).input(grad);
-        let node = node.input(self.scalar(1.0_f32)).input(self.scalar(0.0_f32));
-        node.finish().expect("MxRecApplySgd").output(0)
+        let numbers = [self.scalar(1.0_f32), self.scalar(0.0_f32)];
+        self.update_rows(offsets, grad, SGD, &numbers)
+    }
+
+    /// A step of the optimizer of a number on offsets that exist already.
+    pub(crate) fn update_rows(
+        &self,
+        offsets: Output<'g>,
+        grad: Output<'g>,
+        optimizer: i64,
+        numbers: &[Output<'g>],
+    ) -> Output<'g> {
+        let update = Update {
+            handles: &[self.handle],
+            offsets: &[offsets],
+            grad: &[grad],
+            ..Update::default()
+        };
+        update.step(self.graph, optimizer, numbers)
+    }
+
+    /// A step of the optimizer of a number on the rows of ids; unknown ones get rows first.
+    pub(crate) fn update_ids(
+        &self,
+        ids: Output<'g>,
+        grad: Output<'g>,
+        optimizer: i64,
+        numbers: &[Output<'g>],
+    ) -> Output<'g> {
+        let (offsets, inverse) = self.id_offset(ids);
+        let update = Update {
+            handles: &[self.handle],
+            offsets: &[offsets],
+            inverse: &[inverse],
+            grad: &[grad],
+            ..Update::default()
+        };
+        update.step(self.graph, optimizer, numbers)
     }
 
     /// A constant of rank 0.
@@ -115,6 +150,49 @@ impl<'g> Table<'g> {
     pub(crate) fn slot(&self, session: &Session<'g>, name: &str) -> Vec<(i64, Vec<f32>)> {
         let export = self.with_text("MxRecExportSlot", name);
         by_key(session, export, self.dim)
+    }
+}
+
+/// The number of gradient descent.
+pub(crate) const SGD: i64 = 0;
+
+/// The lists of an update; those without a tensor are absent.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Update<'a, 'g> {
+    pub(crate) handles: &'a [Output<'g>],
+    pub(crate) offsets: &'a [Output<'g>],
+    pub(crate) inverse: &'a [Output<'g>],
+    pub(crate) grad: &'a [Output<'g>],
+    /// Ends, weights and divisors.
+    pub(crate) bags: [&'a [Output<'g>]; 3],
+    pub(crate) columns: &'a [Output<'g>],
+}
+
+impl<'g> Update<'_, 'g> {
+    /// Begins the node of a step of the optimizer of a number.
+    pub(crate) fn node(
+        &self,
+        graph: &'g Graph,
+        optimizer: i64,
+        numbers: &[Output<'g>],
+    ) -> NodeBuilder<'g> {
+        let [ends, weights, divisors] = self.bags;
+        let node = graph.node("MxRecUpdate").inputs(self.handles);
+        let node = node.inputs(self.offsets).inputs(self.inverse);
+        let node = node.inputs(self.grad).inputs(ends).inputs(weights);
+        let node = node.inputs(divisors).inputs(self.columns).inputs(numbers);
+        node.int("optimizer", optimizer)
+    }
+
+    /// A step of the optimizer of a number.
+    pub(crate) fn step(
+        &self,
+        graph: &'g Graph,
+        optimizer: i64,
+        numbers: &[Output<'g>],
+    ) -> Output<'g> {
+        let node = self.node(graph, optimizer, numbers).finish();
+        node.expect("MxRecUpdate").output(0)
     }
 }
 

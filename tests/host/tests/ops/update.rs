@@ -1,12 +1,12 @@
 //! Updates: every optimizer in each of its forms, against the oracle.
 
 use crate::oracle::{Optimizer, Oracle, Random, OPTIMIZERS};
-use crate::table::{Table, DIM};
-use mx_rec_host_tests::{Graph, NodeBuilder, Output, Session, Tensor};
+use crate::table::{Table, Update, DIM};
+use mx_rec_host_tests::{Graph, Output, Session, Tensor};
 use serde_json::json;
 
-/// The forms of an optimizer's op: by offsets, with the sums inside, by keys.
-const FORMS: [&str; 3] = ["", "ByRestore", "ByIds"];
+/// The forms of an update: of rows, of the ids of two lookups, of those of one.
+const FORMS: [&str; 3] = ["rows", "lookups", "ids"];
 
 /// The step of an optimizer in one of its forms, on a table of its own.
 struct Training<'g> {
@@ -32,47 +32,36 @@ impl<'g> Batch<'g> {
         }
     }
 
-    /// A step with this batch, of the form `ending`.
-    fn train(&self, graph: &'g Graph, optimizer: &Optimizer, ending: &str) -> Training<'g> {
-        let table = Table::new(graph, &format!("t{ending}"), json!({}));
-        let op = format!("{}{ending}", optimizer.op);
-        let node = table.node(&op);
-        let node = match ending {
-            "ByIds" => node.input(self.ids).input(self.grad),
-            "ByRestore" => {
+    /// A step with this batch.
+    fn train(&self, graph: &'g Graph, optimizer: &Optimizer, form: &str) -> Training<'g> {
+        let table = Table::new(graph, &format!("t_{form}"), json!({}));
+        let (number, numbers) = (optimizer.number, &self.arguments);
+        let updated = match form {
+            "ids" => table.update_ids(self.ids, self.grad, number, numbers),
+            "lookups" => {
                 // The batch as two lookups of the same ids would come: twice, the second with
                 // gradients of zero.
                 let (offsets, inverse) = table.id_offset(self.ids);
                 let zeros = graph.node("ZerosLike").input(self.grad).finish();
                 let zeros = zeros.expect("ZerosLike").output(0);
-                node.inputs(&[offsets, offsets])
-                    .inputs(&[inverse, inverse])
-                    .inputs(&[self.grad, zeros])
+                let update = Update {
+                    handles: &[table.handle; 2],
+                    offsets: &[offsets; 2],
+                    inverse: &[inverse; 2],
+                    grad: &[self.grad, zeros],
+                    ..Update::default()
+                };
+                update.step(graph, number, numbers)
             }
             _ => {
                 let (offsets, inverse) = table.id_offset(self.ids);
                 let reduce = graph.node("MxRecReduce").input(self.grad).input(inverse);
                 let reduced = reduce.input(offsets).finish().expect("MxRecReduce");
-                node.input(offsets).input(reduced.output(0))
+                table.update_rows(offsets, reduced.output(0), number, numbers)
             }
         };
-        let updated = step(node, optimizer, &self.arguments);
         Training { table, updated }
     }
-}
-
-/// Ends the node of a step, of whatever form, with its scalars.
-pub(crate) fn step<'g>(
-    node: NodeBuilder<'g>,
-    optimizer: &Optimizer,
-    arguments: &[Output<'g>],
-) -> Output<'g> {
-    let node = arguments.iter().fold(node, |node, &one| node.input(one));
-    let node = match optimizer.nesterov {
-        Some(nesterov) => node.int("nesterov", nesterov),
-        None => node,
-    };
-    node.finish().expect(optimizer.op).output(0)
 }
 
 #[test]
@@ -81,7 +70,7 @@ fn every_optimizer_does_in_all_its_forms_what_the_oracle_does() {
     for (number, optimizer) in OPTIMIZERS.iter().enumerate() {
         let graph = Graph::new();
         let batch = Batch::new(&graph, optimizer);
-        let trainings = FORMS.map(|ending| batch.train(&graph, optimizer, ending));
+        let trainings = FORMS.map(|form| batch.train(&graph, optimizer, form));
         let session = Session::new(&graph).expect("a session");
         let mut oracle = Oracle::new(DIM);
         let mut random = Random(number as u64);
@@ -99,15 +88,15 @@ fn every_optimizer_does_in_all_its_forms_what_the_oracle_does() {
             let mut feeds = vec![(batch.ids, &ids), (batch.grad, &grad)];
             feeds.extend(batch.arguments.iter().copied().zip(&arguments));
             let fetches = [0, 1, 2].map(|form: usize| trainings[form].updated);
-            let updated = session.run(&feeds, &fetches, &[]).expect(optimizer.op);
+            let updated = session.run(&feeds, &fetches, &[]).expect(optimizer.name);
             for updated in updated {
-                assert_eq!(updated.value::<i64>(), expected, "{}", optimizer.op);
+                assert_eq!(updated.value::<i64>(), expected, "{}", optimizer.name);
             }
         }
         let rows = trainings[0].table.rows(&session);
-        oracle.compare(0, &rows, optimizer.op);
+        oracle.compare(0, &rows, optimizer.name);
         for other in &trainings[1..] {
-            assert_eq!(other.table.rows(&session), rows, "{}", optimizer.op);
+            assert_eq!(other.table.rows(&session), rows, "{}", optimizer.name);
         }
         for (place, (name, _)) in optimizer.slots.iter().enumerate() {
             let slot = trainings[0].table.slot(&session, name);

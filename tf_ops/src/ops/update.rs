@@ -1,0 +1,356 @@
+//! One step of an optimizer in the rows of tables: `MxRecUpdate`.
+
+use super::grouped::length;
+use super::pooled::BagInputs;
+use super::support::{
+    ends_of_sums, expect_last, expect_one_each, expect_rank, on, sums, HANDLES, MEMBERS,
+};
+use crate::op_def::{Arg, Attr, OpDef};
+use crate::tf::{Construction, Context, Input, OpKernel};
+use crate::threads::pool;
+use crate::{tables, trace};
+use mx_rec_kernels::{
+    Columns, Error, LookupColumns, Optimizer, Result, RowGradients, RowOptimizer, Table,
+};
+use std::sync::Arc;
+
+pub(super) const OPTIMIZER: Attr = Attr {
+    spec: "optimizer: int",
+    doc: "Which: its number under Optimizers, at the end of this page.",
+};
+pub(super) const UPDATED: Arg = Arg {
+    name: "updated",
+    dtype: "int64",
+    shape: "()",
+    doc: "Distinct rows that were updated; rows of padding_keys are not.",
+};
+
+/// The optimizer of a node.
+pub(super) fn optimizer(construction: &Construction) -> Result<&'static Optimizer> {
+    Optimizer::of(construction.int("optimizer")?)
+}
+
+/// One step of an optimizer.
+pub(crate) struct Update {
+    optimizer: &'static Optimizer,
+    members: usize,
+    /// How many inverses, bags, columns and numbers there are.
+    lengths: [usize; 4],
+}
+
+impl OpKernel for Update {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecUpdate",
+        doc:
+            "One step of an optimizer in the rows of one table or of many. Gradients are those of \
+              rows, or with `inverse` those of the ids of a lookup: MxRecReduce of each lookup in \
+              the same op, and with `ends` MxRecReducePooled of those that are pooled; the same \
+              bits without the tensors between. The gradients of a row are summed within each \
+              member, then over the members of its table in order, and the row is updated once. If \
+              one member fails, no row of any table changes.",
+        inputs: &[
+            HANDLES,
+            Arg {
+                name: "offsets",
+                dtype: "N * int64",
+                shape: "N times (u)",
+                doc: "For each member the rows of its gradients, or those of its distinct keys; \
+                      they may repeat, -1 is skipped.",
+            },
+            Arg {
+                name: "inverse",
+                dtype: "R * int32",
+                shape: "R times (i...)",
+                doc: "For each member and id its place in offsets; -1 is skipped.",
+            },
+            Arg {
+                name: "grad",
+                dtype: "N * float",
+                shape: "N times (g..., width)",
+                doc: "For each member the gradients of its rows (u, dim). With `inverse` that of \
+                      its embeddings, or of a concatenation that they are columns of; or with one \
+                      dimension less that of the sums of its embeddings over the last dimension of \
+                      the ids; with `ends` that of its bags' vectors.",
+            },
+            Arg {
+                name: "ends",
+                dtype: "B * int64",
+                shape: "B times (e...)",
+                doc: "For each member where its bags end among the ids, as in MxRecEmbedPooled; \
+                      none: it is not pooled.",
+            },
+            Arg {
+                name: "weights",
+                dtype: "B * float",
+                shape: "B times (w...)",
+                doc: "For each member the weights of its ids, or none.",
+            },
+            Arg {
+                name: "divisors",
+                dtype: "B * float",
+                shape: "B times (d...)",
+                doc: "For each member the divisors of its bags, or none.",
+            },
+            Arg {
+                name: "columns",
+                dtype: "C * int32",
+                shape: "C times (members)",
+                doc: "For each member the first column of grad that is its own; -1: all are.",
+            },
+            Arg {
+                name: "hyper",
+                dtype: "H * float",
+                shape: "H times ()",
+                doc: "The optimizer's numbers.",
+            },
+        ],
+        outputs: &[UPDATED],
+        attrs: &[
+            MEMBERS,
+            Attr {
+                spec: "R: int >= 0",
+                doc: "0: gradients are those of rows. N: those of ids.",
+            },
+            Attr {
+                spec: "B: int >= 0",
+                doc: "0: no member is pooled. N: some are.",
+            },
+            Attr {
+                spec: "C: int >= 0",
+                doc: "0: all columns are a member's own. 1: `columns` says which.",
+            },
+            Attr {
+                spec: "H: int >= 0",
+                doc: "How many numbers the optimizer has.",
+            },
+            OPTIMIZER,
+        ],
+        errors: "`INVALID_ARGUMENT` for an offset that is no row in use, for a place outside of \
+                 offsets, for ends, weights and divisors that MxRecEmbedPooled would refuse, and \
+                 for a number that is not finite or out of its range.",
+        stateful: true,
+        differentiable: false,
+    };
+
+    fn create(construction: &Construction) -> Result<Self> {
+        let members = length(construction, "N")?;
+        let mut lengths = [0; 4];
+        for (count, name) in lengths.iter_mut().zip(["R", "B", "C", "H"]) {
+            *count = length(construction, name)?;
+        }
+        let optimizer = optimizer(construction)?;
+        let [inverses, bags, columns, _] = lengths;
+        let wrong = |count: usize, full: usize| count != 0 && count != full;
+        let needs_ids = inverses == 0 && (bags > 0 || columns > 0);
+        if wrong(inverses, members) || wrong(bags, members) || wrong(columns, 1) || needs_ids {
+            return Err(Error::invalid(
+                "R and B must be 0 or N, C must be 0 or 1, and B and C 0 without inverses",
+            )
+            .with("N", members)
+            .with("R", inverses)
+            .with("B", bags)
+            .with("C", columns));
+        }
+        Ok(Self {
+            optimizer,
+            members,
+            lengths,
+        })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let (members, [inverses, bags, columns, numbers]) = (self.members, self.lengths);
+        let mut inputs = Tensors {
+            context,
+            tensor: 0,
+            arg: 0,
+        };
+        let tables = tables_of(&inputs.list(members)?)?;
+        let offsets = inputs.list(members)?;
+        let inverses = inputs.list(inverses)?;
+        let grads = inputs.list(members)?;
+        let bags = inputs.bags(bags)?;
+        let columns = inputs.list(columns)?;
+        let hyper = inputs.list(numbers)?;
+        let step = || on_first(&tables, || self.step(&hyper));
+        if inverses.is_empty() {
+            let mut group = Vec::with_capacity(members);
+            for ((table, offsets), grad) in tables.iter().zip(&offsets).zip(&grads) {
+                let rows = on(table, || {
+                    expect_rank(offsets, 1)?;
+                    expect_rank(grad, 2)?;
+                    expect_last(grad, table.dim())?;
+                    Ok(RowGradients {
+                        offsets: offsets.values::<i64>()?,
+                        grads: grad.values::<f32>()?,
+                    })
+                })?;
+                group.push((&**table, rows));
+            }
+            let updated = Table::apply_many(pool()?, &group, step()?.as_ref())?;
+            return context.set_scalar(0, updated as i64);
+        }
+        let firsts = match columns.first() {
+            Some(columns) => Some(on_first(&tables, || first_columns(columns, members))?),
+            None => None,
+        };
+        let mut lookups = Vec::with_capacity(members);
+        for (at, ((offsets, inverse), grad)) in
+            offsets.iter().zip(&inverses).zip(&grads).enumerate()
+        {
+            let bags = bags.get(at);
+            let is_pooled = bags.is_some_and(|bags| !bags.is_empty());
+            lookups.push(Lookup {
+                offsets,
+                inverse,
+                grad,
+                bags,
+                sums: if is_pooled {
+                    None
+                } else {
+                    ends_of_sums(grad, inverse)
+                },
+                first: firsts.and_then(|firsts| usize::try_from(*firsts.get(at)?).ok()),
+            });
+        }
+        let mut group = Vec::with_capacity(members);
+        for (table, lookup) in tables.iter().zip(&lookups) {
+            let gradients = on(table, || lookup.gradients(table.dim()))?;
+            group.push((&**table, gradients));
+        }
+        let updated = Table::apply_lookups_many(pool()?, &group, step()?.as_ref())?;
+        context.set_scalar(0, updated as i64)
+    }
+}
+
+impl Update {
+    /// The optimizer with the numbers of a run.
+    fn step(&self, hyper: &[Input]) -> Result<Box<dyn RowOptimizer>> {
+        let names = self
+            .optimizer
+            .numbers
+            .iter()
+            .map(|number| Some(number.name));
+        let numbers =
+            hyper
+                .iter()
+                .zip(names.chain(std::iter::repeat(None)))
+                .map(|(input, name)| {
+                    let number = input.scalar::<f32>();
+                    number.map_err(|error| match name {
+                        Some(name) => error.with("number", name),
+                        None => error,
+                    })
+                });
+        self.optimizer.step(&numbers.collect::<Result<Vec<f32>>>()?)
+    }
+}
+
+/// The tensors of a run, list by list.
+struct Tensors<'a> {
+    context: &'a Context,
+    tensor: usize,
+    arg: usize,
+}
+
+impl Tensors<'_> {
+    /// The next input of the definition, which is a list of `count` tensors.
+    fn list(&mut self, count: usize) -> Result<Vec<Input>> {
+        let tensors = self.tensor..self.tensor + count;
+        let found = tensors
+            .map(|at| self.context.tensor(at, self.arg))
+            .collect();
+        self.tensor += count;
+        self.arg += 1;
+        found
+    }
+
+    /// The next three inputs, which describe bags.
+    fn bags(&mut self, count: usize) -> Result<Vec<BagInputs>> {
+        let described = self.list(count)?.into_iter().zip(self.list(count)?);
+        let described = described.zip(self.list(count)?);
+        let bags = described
+            .map(|((ends, weights), divisors)| BagInputs::new(ends, Some(weights), Some(divisors)));
+        Ok(bags.collect())
+    }
+}
+
+/// The tables of handles.
+fn tables_of(handles: &[Input]) -> Result<Vec<Arc<Table>>> {
+    let mut found: Vec<Arc<Table>> = Vec::with_capacity(handles.len());
+    let mut before = None;
+    for handle in handles {
+        let handle = handle.scalar::<i64>()?;
+        match found.last().filter(|_| before == Some(handle)) {
+            Some(table) => found.push(Arc::clone(table)),
+            None => {
+                let table = tables::get(handle)?;
+                trace::note(&table);
+                found.push(table);
+            }
+        }
+        before = Some(handle);
+    }
+    Ok(found)
+}
+
+/// The inputs of a member that are gradients of ids or of bags.
+struct Lookup<'a> {
+    offsets: &'a Input,
+    inverse: &'a Input,
+    grad: &'a Input,
+    bags: Option<&'a BagInputs>,
+    /// Where the sums end that the gradient is of.
+    sums: Option<Vec<i64>>,
+    /// The first of its columns; none if all are its own.
+    first: Option<usize>,
+}
+
+impl Lookup<'_> {
+    fn gradients(&self, dim: usize) -> Result<LookupColumns<'_>> {
+        let (inverse, grad) = (self.inverse, self.grad);
+        expect_rank(self.offsets, 1)?;
+        if self.first.is_none() {
+            expect_last(grad, dim)?;
+        }
+        let ids = inverse.values::<i32>()?;
+        let pooled = self.bags.filter(|bags| !bags.is_empty());
+        if let Some(bags) = pooled {
+            bags.expect_each(grad)?;
+        } else if self.sums.is_none() && (self.bags.is_none() || !ids.is_empty()) {
+            expect_one_each(grad, inverse)?;
+        }
+        let width = grad.dims().last().map_or(0, |&width| width as usize);
+        Ok(LookupColumns {
+            offsets: self.offsets.values::<i64>()?,
+            inverse: ids,
+            grads: Columns::of(grad.values::<f32>()?, width, self.first.unwrap_or(0), dim)?,
+            bags: match pooled {
+                Some(bags) => Some(bags.bags()?),
+                None => sums(&self.sums),
+            },
+        })
+    }
+}
+
+/// The entries of the input `columns`, one for each member.
+fn first_columns(input: &Input, members: usize) -> Result<&[i32]> {
+    expect_rank(input, 1)?;
+    let firsts = input.values::<i32>()?;
+    if firsts.len() == members {
+        return Ok(firsts);
+    }
+    Err(
+        Error::invalid("columns must have one entry for each member")
+            .with("columns", firsts.len())
+            .with("members", members),
+    )
+}
+
+/// Runs what is for all tables of a group; its error names the first of them.
+fn on_first<T>(tables: &[Arc<Table>], work: impl FnOnce() -> Result<T>) -> Result<T> {
+    match tables.first() {
+        Some(table) => on(table, work),
+        None => work(),
+    }
+}
