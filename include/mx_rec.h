@@ -197,9 +197,8 @@ int mx_rec_checkpoint_discard(uint64_t group, unsigned char** result, size_t* re
 typedef int (*mx_rec_before)(const char* step, const unsigned char* path, size_t path_size,
                              void* context);
 
-/* Makes <dir>, puts back what saves of dead processes had replaced, and removes what they left. The
- * value is the names of the directories beside it that dead processes saved with variables, and
- * whose variables are gone: what deltas do not follow of these can be discarded.
+/* Makes <dir>, puts back what saves of dead processes had replaced, and removes what they left, with
+ * tables whose variables are gone, unless deltas follow them; null.
  */
 int mx_rec_commit_clean(const unsigned char* directory, size_t directory_size, mx_rec_before before,
                         void* context, unsigned char** result, size_t* result_size);

@@ -47,7 +47,7 @@ pub(crate) unsafe extern "C" fn mx_rec_commit_clean(
     unsafe {
         answer(before, context, result, result_size, |steps| {
             abandon();
-            commit::clean(as_path(directory, directory_size), steps).map(Value::from)
+            commit::clean(as_path(directory, directory_size), steps).map(|()| Value::Null)
         })
     }
 }

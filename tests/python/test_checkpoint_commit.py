@@ -213,17 +213,19 @@ def test_a_file_in_the_way_is_named(place):
 class OneSave:
     """A save that is taken step by step, on a thread of its own as saves of two jobs are."""
 
-    def __init__(self, place, name):
+    def __init__(self, place, name, saver=None, **more):
         self.place, self.name, self.staging = place, name, None
+        self.saver, self.more, self.before = saver, dict(more, id=name), {}
         self.thread = concurrent.futures.ThreadPoolExecutor(1)
         self.error = None
 
     def __iter__(self):
-        from mx_rec.saver import incremental
+        from mx_rec.saver import commit, incremental
 
         prefix = os.path.join(self.place, self.name.split("sparse-")[1])
 
         def begin():
+            self.before = incremental.deltas_before(os.path.join(self.place, self.name))
             self.staging = stage(os.path.join(self.place, self.name), self.name)
 
         def variables():
@@ -232,9 +234,10 @@ class OneSave:
                     file.write(self.name)
 
         def tidy():
-            incremental.tidy_after(None, prefix, os.path.join(self.place, self.name), None)
+            with commit.alone(self.place):
+                incremental.tidy_after(self.saver, prefix, os.path.join(self.place, self.name), self.before, None)
 
-        return iter([begin, lambda: self.staging.commit([], True, id=self.name), variables, lambda: self.staging.finish(),
+        return iter([begin, lambda: self.staging.commit([], True, **self.more), variables, lambda: self.staging.finish(),
                      tidy])
 
     def take(self, step):
@@ -283,6 +286,35 @@ def test_two_saves_at_once_leave_both_whole_or_one_is_refused_in_every_order_of_
             save.thread.shutdown()
     # Of saves of one step that overlap the later one is refused, and saves of two steps never are.
     assert ended == ({(True, True), (True, False), (False, True)} if is_same else {(True, True)})
+
+
+def test_a_delta_that_comes_while_a_whole_save_is_under_way_stays_in_every_order_of_their_steps(mx, place):
+    """A whole save removed deltas that another training had completed in the meantime, and that it had reported."""
+    v1 = support.tf().compat.v1
+    mx(is_incremental_checkpoint=True, save_checkpoint_due_time=1000, save_delta_checkpoints_secs=1000)
+    saver = v1.train.Saver([v1.get_variable("x", [])])
+    for order in orders(5):
+        for name in os.listdir(place):
+            path = os.path.join(place, name)
+            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+        old = OneSave(place, "sparse-m-8")
+        follows = {"directory": "sparse-m-8", "id": "sparse-m-8"}
+        ended = OneSave(place, "delta-sparse-m-9", previous=follows)
+        for save in (old, ended):
+            for step in list(save)[:4]:
+                save.take(step)
+        saves = [OneSave(place, "sparse-m-10", saver), OneSave(place, "delta-sparse-m-11", previous=follows)]
+        steps = [iter(save) for save in saves]
+        for number in order:
+            saves[number].take(next(steps[number]))
+        assert [save.error for save in saves] == [None, None]
+        assert saves[0].is_whole() and old.is_whole(), order
+        begin, variables = order.index(0), [at for at, one in enumerate(order) if one == 1][2]
+        if variables > begin:
+            assert saves[1].is_whole(), order
+        assert "delta-sparse-m-9" not in os.listdir(place), order
+        for save in saves + [old, ended]:
+            save.thread.shutdown()
 
 
 def orders(count):

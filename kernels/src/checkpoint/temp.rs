@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// A directory of its own for one test, removed at the end.
@@ -10,10 +10,23 @@ pub(super) struct Temp(pub(super) PathBuf);
 
 impl Temp {
     pub(super) fn new() -> Temp {
+        Temp::below(&std::env::temp_dir())
+    }
+
+    /// In memory, where the machine has a file system there: flushes take no time.
+    pub(super) fn in_memory() -> Temp {
+        let memory = Path::new("/dev/shm");
+        match memory.is_dir() {
+            true => Temp::below(memory),
+            false => Temp::new(),
+        }
+    }
+
+    fn below(parent: &Path) -> Temp {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Relaxed);
         let name = format!("mx_rec-checkpoint-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let path = parent.join(name);
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Temp(path)

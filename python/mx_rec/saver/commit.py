@@ -1,16 +1,19 @@
 """Says what belongs to a checkpoint; the plugin puts it into place (docs/checkpoint-format.md)."""
 
+import contextlib
 import ctypes
 import errno
+import fcntl
 import json
 import os
-from typing import Any, Callable, List, Optional, Set
+import time
+from typing import Any, Callable, Iterator, List, Optional, Set
 
 import tensorflow as tf
 
 from mx_rec import plugin
 from mx_rec.saver import sealed
-from mx_rec.saver.chains import MANIFEST, base_of, is_delta, needed, other_kind, read_manifest
+from mx_rec.saver.chains import MANIFEST, is_delta, other_kind, read_manifest
 from mx_rec.util.log import logger
 
 # Is told of each step on the disk before it is taken, and what it is about; returns 0, or the
@@ -37,13 +40,7 @@ class Staging:
     def __init__(self, directory: str) -> None:
         directory = os.path.abspath(directory)
         parent = os.path.dirname(directory)
-        orphans = [os.path.join(parent, name) for name in _call("clean", directory)]
-        # Without variables, tables may still be what deltas of other checkpoints follow.
-        kept = needed(parent, base_of(directory)) if orphans else set()
-        for path in orphans:
-            if path not in kept:
-                logger.info("removing %s, which an interrupted save left.", path)
-                discard(path)
+        _call("clean", directory)
         begun = _call("begin", directory)
         self._commit = ctypes.c_uint64(begun["commit"])
         self.path = os.path.join(parent, begun["staging"])
@@ -143,6 +140,34 @@ def recover_chain(directory: str) -> None:
             return
         if isinstance(previous, dict):
             directory = os.path.join(parent, os.path.basename(str(previous.get("directory"))))
+
+
+@contextlib.contextmanager
+def alone(directory: str) -> Iterator[None]:
+    """Lets no other save begin, or clean up, in a directory of checkpoints in the meantime.
+
+    The plugin takes the same lock. Where the file system has no locks, nothing is held, nor is it
+    for longer than a minute waited for.
+
+    Args:
+        directory: A local directory.
+    """
+    number, until = os.open(directory, os.O_RDONLY), time.monotonic() + 60
+    try:
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.002)
+            except OSError:
+                break
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            # A process that was forked meanwhile has the file open, too.
+            fcntl.flock(number, fcntl.LOCK_UN)
+        os.close(number)
 
 
 def is_owned(directory: str) -> bool:

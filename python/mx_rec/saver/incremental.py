@@ -18,7 +18,7 @@ import tensorflow as tf
 from mx_rec.saver.chains import (base_of, delta_directory, deltas, dense_of, identity_of, is_delta,
                                  needed, read_manifest, step_of, tables_directory)
 from mx_rec.saver.commit import discard, is_owned
-from mx_rec.saver.paths import is_remote, same_directory, sparse_directory
+from mx_rec.saver.paths import is_remote, same_directory
 from mx_rec.tensorflow.names import checkpoint_management
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
@@ -155,7 +155,24 @@ def version_to_restore(checkpoint: str) -> str:
     return found[wanted]
 
 
-def tidy_after(saver: Any, checkpoint: str, directory: str, latest_filename: Optional[str]) -> None:
+def deltas_before(directory: str) -> Dict[str, Optional[str]]:
+    """Returns the deltas that a whole save will have ended, with the ids of their saves.
+
+    Deltas that come while it is under way are of another save, and stay.
+
+    Args:
+        directory: The whole save's directory of tables, which is not there yet.
+    """
+    parent = os.path.dirname(os.path.abspath(directory))
+    if config() is None or is_remote(directory) or is_delta(directory) \
+            or not os.path.isdir(parent):
+        return {}
+    return {path: identity_of(path) for path in deltas(parent, base_of(directory))
+            if os.path.isfile(dense_of(path) + ".index")}
+
+
+def tidy_after(saver: Any, checkpoint: str, directory: str, before: Dict[str, Optional[str]],
+               latest_filename: Optional[str]) -> None:
     """After a complete save: removes what no restore can need any more.
 
     A whole save of a training with incremental checkpoints ends the deltas before it: they go with
@@ -165,13 +182,14 @@ def tidy_after(saver: Any, checkpoint: str, directory: str, latest_filename: Opt
         saver: The tf.train.Saver.
         checkpoint: What was saved.
         directory: Its directory of tables.
+        before: What `deltas_before` gave when the save began.
         latest_filename: Name of the state file, or None.
     """
     checkpoint, directory = os.path.abspath(checkpoint), os.path.abspath(directory)
     parent, base = os.path.dirname(directory), base_of(directory)
     _saved.add(_place(checkpoint))
     if config() is not None and not is_delta(directory):
-        _remove_deltas(saver, checkpoint, latest_filename)
+        _remove_deltas(saver, checkpoint, before, latest_filename)
     keep = needed(parent, base) | {directory}
     for entry in sorted(os.listdir(parent)):
         path = os.path.join(parent, entry)
@@ -183,11 +201,12 @@ def tidy_after(saver: Any, checkpoint: str, directory: str, latest_filename: Opt
             discard(path)
 
 
-def _remove_deltas(saver: Any, checkpoint: str, latest_filename: Optional[str]) -> None:
+def _remove_deltas(saver: Any, checkpoint: str, before: Dict[str, Optional[str]],
+                   latest_filename: Optional[str]) -> None:
     """Removes the deltas that a whole save has ended, and takes them out of the state file."""
     parent = os.path.dirname(checkpoint)
-    base = base_of(sparse_directory(checkpoint))
-    ended = [path for path in deltas(parent, base) if not is_owned(path)]
+    ended = [path for path in sorted(before)
+             if identity_of(path) == before[path] and not is_owned(path)]
     if not ended:
         return
     gone = {dense_of(path) for path in ended}

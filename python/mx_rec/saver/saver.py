@@ -13,7 +13,7 @@ from mx_rec.core.table import is_table_variable
 from mx_rec.graph.sessions import has_run
 from mx_rec.saver import incremental
 from mx_rec.saver.chains import base_of, delta_directory, is_delta, needed, tables_directory
-from mx_rec.saver.commit import sync_dense
+from mx_rec.saver.commit import alone, is_owned, sync_dense
 from mx_rec.saver.dense import DenseSource, check_admission, with_variables
 from mx_rec.saver.loads import StagedLoads, tables_to_load, verify_tables
 from mx_rec.saver.parts import open_parts
@@ -264,13 +264,17 @@ def _after_save(saver: Any, sess: Any, checkpoint: str, saved: "_Saved",
                 discard(sparse_directory(prefix))
         return
     incremental.note(sess, saved.directory, saved.epochs)
-    kept = needed(os.path.dirname(os.path.abspath(checkpoint)), base_of(saved.directory))
-    for prefix in old:
-        directory = tables_directory(prefix)
-        if not checkpoint_management.checkpoint_exists(prefix) \
-                and os.path.abspath(directory) not in kept:
-            discard(directory)
-    incremental.tidy_after(saver, checkpoint, saved.directory, latest_filename)
+    parent = os.path.dirname(os.path.abspath(checkpoint))
+    with alone(parent):
+        kept = needed(parent, base_of(saved.directory))
+        for prefix in old:
+            directory = tables_directory(prefix)
+            if os.path.dirname(os.path.abspath(directory)) == parent and is_owned(directory):
+                continue
+            if not checkpoint_management.checkpoint_exists(prefix) \
+                    and os.path.abspath(directory) not in kept:
+                discard(directory)
+        incremental.tidy_after(saver, checkpoint, saved.directory, saved.before, latest_filename)
     if incremental.config() is not None:
         incremental.record(checkpoint, incremental.DELTA if is_delta(saved.directory)
                            else incremental.BASE, seconds)
@@ -466,11 +470,13 @@ class _Saved(NamedTuple):
         staging: Finishes or undoes it.
         directory: Where the tables are.
         epochs: For each table what the engine calls that moment.
+        before: The deltas that were there when the save began (incremental.deltas_before).
     """
 
     staging: Any
     directory: str
     epochs: Dict[str, int]
+    before: Dict[str, Optional[str]]
 
 
 def _save_tables(sess: Any, operations: List[TableOps], checkpoint: str, dense: bool,
@@ -485,6 +491,7 @@ def _save_tables(sess: Any, operations: List[TableOps], checkpoint: str, dense: 
             "tables on parameter servers cannot be saved to {} yet: each server writes its part "
             "itself, to a file system that it has in common with the chief. Give a path of such a "
             "file system (docs/cluster.md).".format(checkpoint))
+    before = incremental.deltas_before(directory)
     try:
         staging = staging_of(directory)
     except (OSError, tf.errors.ResourceExhaustedError) as error:
@@ -524,7 +531,7 @@ def _save_tables(sess: Any, operations: List[TableOps], checkpoint: str, dense: 
     if ConfigInitializer._single_instance is not None:  # pylint: disable=protected-access
         ConfigInitializer.get_instance().train_params_config.sparse_dir = directory
     return _Saved(staging, directory,
-                  {op.name: int(count[1]) for op, count in zip(operations, counts)})
+                  {op.name: int(count[1]) for op, count in zip(operations, counts)}, before)
 
 
 def _named_error(error: Any, operations: List[TableOps]) -> Exception:

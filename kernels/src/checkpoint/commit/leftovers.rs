@@ -1,28 +1,29 @@
 //! What saves of dead processes left goes when the next save begins.
 
+use super::lock::Lock;
 use super::names::{is_of, is_temporary, is_unnamed, variables, Hidden, Place};
 use super::processes::{changed, is_alive, is_in_use, is_token_in_use, started};
-use super::recovery::put_back_all;
+use super::recovery::{drop_dir, put_back_all};
 use super::steps::{exists, list, Level, Outcome, Refused, Steps};
 use crate::checkpoint::format::MANIFEST;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::path::Path;
 
 /// Makes ready for a save of the tables of `directory`: its parent is made, and what dead processes
-/// left of saves with its base name is put back or removed.
-///
-/// Returns the names of the directories of tables whose variables are gone that dead processes
-/// saved beside them. What deltas do not follow of these can be discarded.
+/// left of saves with its base name is put back or removed, with tables whose variables are gone,
+/// unless a delta follows them. No other save begins meanwhile.
 ///
 /// # Errors
 /// What the system says; `NoDirectory` if something else is in the way of the tables, and
 /// `InvalidArgument` if the name is none of a directory of tables.
-pub fn clean(directory: &Path, steps: &mut Steps<'_>) -> Result<Vec<String>, Refused> {
+pub fn clean(directory: &Path, steps: &mut Steps<'_>) -> Result<(), Refused> {
     let place = Place::new(directory)?;
     let parent = &place.parent;
     steps.make_dir(parent, true)?;
+    let _lock = Lock::of(parent);
     if exists(directory) && !directory.is_dir() {
         return Err(Refused::NoDirectory(directory.to_owned()));
     }
@@ -45,17 +46,56 @@ pub fn clean(directory: &Path, steps: &mut Steps<'_>) -> Result<Vec<String>, Ref
         let is_owned = live.iter().any(|one| one.name == *name);
         is_other && !is_owned && lacks_variables(&place.beside(name))
     });
+    let followed = match orphans.is_empty() {
+        true => BTreeSet::new(),
+        false => followed(&place).map_err(Refused::at(parent))?,
+    };
     for name in &orphans {
         let orphan = place.beside(name);
         for file in variables(parent, orphan.checkpoint()).map_err(Refused::at(parent))? {
             remove(&parent.join(file), steps);
+        }
+        if !followed.contains(name) {
+            tell_removal(&orphan.path(), steps);
+            drop_dir(&orphan.path(), &orphan, steps);
         }
     }
     if live.is_empty() {
         // None of them is of a save that is under way.
         remove_temporary(&place, steps)?;
     }
-    Ok(orphans)
+    Ok(())
+}
+
+/// The directories of tables that deltas with variables follow, of the base name of `place`.
+fn followed(place: &Place) -> io::Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    for name in list(&place.parent)? {
+        let mut delta = place.beside(&name);
+        if !is_of(&name, place.base()) || !exists(&place.parent.join(delta.index())) {
+            continue;
+        }
+        while let Some(content) = content_of(&delta) {
+            let previous = content.get("previous");
+            let said = |member: &str| previous?.get(member)?.as_str();
+            let (Some(directory), Some(id)) = (said("directory"), said("id")) else {
+                break;
+            };
+            let next = place.beside(directory);
+            let is_it = content_of(&next).is_some_and(|other| other.get("id") == Some(&id.into()));
+            if !is_it || !found.insert(directory.to_owned()) {
+                break;
+            }
+            delta = next;
+        }
+    }
+    Ok(found)
+}
+
+/// The manifest of a directory of tables, `None` where none can be read.
+fn content_of(place: &Place) -> Option<Value> {
+    let text = fs::read(place.path().join(MANIFEST)).ok()?;
+    serde_json::from_slice(&text).ok()
 }
 
 /// Removes temporary files of TensorFlow that are older than this process.
@@ -93,11 +133,7 @@ fn remove(path: &Path, steps: &mut Steps<'_>) {
     if !exists(path) {
         return;
     }
-    let text = format!(
-        "removing {}, which an interrupted save left.",
-        path.display()
-    );
-    steps.tell(Level::Info, text);
+    tell_removal(path, steps);
     if path.is_dir() && !path.is_symlink() {
         steps.remove_tree(path);
     } else {
@@ -105,13 +141,19 @@ fn remove(path: &Path, steps: &mut Steps<'_>) {
     }
 }
 
+fn tell_removal(path: &Path, steps: &mut Steps<'_>) {
+    let text = format!(
+        "removing {}, which an interrupted save left.",
+        path.display()
+    );
+    steps.tell(Level::Info, text);
+}
+
 /// Whether the variables are gone that a dead process saved with a directory of tables.
 fn lacks_variables(place: &Place) -> bool {
     let manifest = place.path().join(MANIFEST);
-    let content = fs::read(&manifest).ok();
-    let content: Option<Value> = content.and_then(|text| serde_json::from_slice(&text).ok());
     // Others are of another version, or were saved without variables.
-    content.is_some_and(|content| {
+    content_of(place).is_some_and(|content| {
         let had_variables = content.get("dense").and_then(Value::as_bool) == Some(true);
         let save = content.get("staging").and_then(Value::as_str);
         let is_dead = save.map_or_else(

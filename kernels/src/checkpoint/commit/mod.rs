@@ -4,8 +4,9 @@
 //!
 //! docs/checkpoint-format.md says what is on disk after each step. `steps` takes every step on the
 //! disk, and tells of it first; `names` says which names belong to a checkpoint, `processes` which
-//! processes live, also by the `heartbeat` of those on other machines; `sealed` writes the manifest;
-//! `recovery` puts back what was replaced, `leftovers` cleans, and `replace` is the commit.
+//! processes live, also by the `heartbeat` of those on other machines; `sealed` writes the
+//! manifest; `recovery` puts back what was replaced, `leftovers` cleans, one
+//! process at a time (`lock`), and `replace` is the commit.
 
 #![cfg_attr(
     not(test),
@@ -19,6 +20,7 @@
 
 mod heartbeat;
 mod leftovers;
+mod lock;
 mod names;
 mod processes;
 mod recovery;
@@ -26,6 +28,8 @@ mod replace;
 mod sealed;
 mod steps;
 
+#[cfg(test)]
+mod schedules;
 #[cfg(test)]
 mod tests;
 

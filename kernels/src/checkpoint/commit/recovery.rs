@@ -1,5 +1,6 @@
 //! Puts back what a save had replaced that was cut off or undone; removes what is not needed.
 
+use super::lock::Lock;
 use super::names::{variables, Hidden, Place, Use};
 use super::processes::{free_token, is_in_use};
 use super::steps::{exists, list, Level, Outcome, Refused, Steps};
@@ -14,7 +15,10 @@ const SCRATCH: &str = ".scratch";
 /// What the system says. Where the name is none of a directory of tables, nothing is done.
 pub fn recover(directory: &Path, steps: &mut Steps<'_>) -> Result<(), Refused> {
     match Place::new(directory) {
-        Ok(place) if place.parent.is_dir() => put_back_all(&place, None, steps),
+        Ok(place) if place.parent.is_dir() => {
+            let _lock = Lock::of(&place.parent);
+            put_back_all(&place, None, steps)
+        }
         _ => Ok(()),
     }
 }

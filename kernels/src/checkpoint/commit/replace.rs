@@ -2,6 +2,7 @@
 
 use super::heartbeat::Heartbeat;
 use super::leftovers::remove_unnamed;
+use super::lock::Lock;
 use super::names::{variables, Hidden, Place, Use};
 use super::processes::{began, is_in_use, Token};
 use super::recovery::{drop_dir, put_back_all, roll_back};
@@ -34,6 +35,7 @@ impl Commit {
     /// `Aborted` if another save of the same checkpoint is under way.
     pub fn begin(directory: &Path, steps: &mut Steps<'_>) -> Result<Commit, Refused> {
         let place = Place::new(directory)?;
+        let _lock = Lock::of(&place.parent);
         let mut commit = Commit {
             token: Token::new(&place),
             place,

@@ -101,13 +101,13 @@ fn sorted(temp: &Temp) -> Vec<String> {
     names
 }
 
-fn content() -> Map<String, Value> {
+pub(super) fn content() -> Map<String, Value> {
     let content = json!({"dense": true, "tables": [{"name": "users", "rows": 2}]});
     content.as_object().unwrap().clone()
 }
 
 /// Saves a sound table, and `text` beside it, into the hidden directory of a commit.
-fn save_tables(commit: &Commit, text: &str) {
+pub(super) fn save_tables(commit: &Commit, text: &str) {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/checkpoints");
     copy_tree(
         &fixtures.join("version_2/users"),
@@ -335,44 +335,53 @@ fn what_dead_processes_left_goes_and_the_rest_stays() {
     for name in [
         format!(".sparse-m-1.saving-{dead}-0"),
         format!(".sparse-other-1.saving-{dead}-0"),
+        "sparse-m-2".to_owned(),
         "sparse-m-3".to_owned(),
         "sparse-m-4".to_owned(),
         "sparse-m-5".to_owned(),
         "sparse-other-3".to_owned(),
+        "delta-sparse-m-8".to_owned(),
     ] {
         fs::create_dir(temp.at(name)).unwrap();
     }
     for (name, dense, process) in [
+        ("sparse-m-2", true, dead),
         ("sparse-m-3", true, dead),
         ("sparse-m-4", false, dead),
         ("sparse-m-5", true, living.try_into().unwrap()),
         ("sparse-other-3", true, dead),
     ] {
-        let manifest = json!({"dense": dense, "process": process}).to_string();
+        let manifest = json!({"dense": dense, "process": process, "id": name}).to_string();
         fs::write(temp.at(name).join("manifest.json"), manifest).unwrap();
     }
+    // A delta of a whole checkpoint follows tables without variables.
+    let previous = json!({"directory": "sparse-m-2", "id": "sparse-m-2"});
+    let manifest = json!({"dense": true, "process": dead, "previous": previous}).to_string();
+    fs::write(temp.at("delta-sparse-m-8/manifest.json"), manifest).unwrap();
+    fs::write(temp.at("m-8.index"), "").unwrap();
     fs::write(temp.at("m-3.meta"), "").unwrap();
     let mut disk = Disk::new(NONE);
     let in_use = begin(&temp.at("sparse-m-7"), "x", &mut disk).unwrap();
     let target = temp.at("sparse-m-6");
-    let orphans = disk.run(|steps| clean(&target, steps)).unwrap();
-    assert_eq!(orphans, ["sparse-m-3"]);
+    disk.run(|steps| clean(&target, steps)).unwrap();
     let staging = in_use.staging();
     let staging = staging.file_name().unwrap().to_str().unwrap().to_owned();
     let mut expected = vec![
         staging.replace(".saving-", ".owner-"),
         staging,
         format!(".sparse-other-1.saving-{dead}-0"),
-        "sparse-m-3".to_owned(),
+        "delta-sparse-m-8".to_owned(),
+        "m-8.index".to_owned(),
+        "sparse-m-2".to_owned(),
         "sparse-m-4".to_owned(),
         "sparse-m-5".to_owned(),
         "sparse-other-3".to_owned(),
     ];
     expected.sort();
     assert_eq!(sorted(&temp), expected);
-    disk.run(|steps| discard(&temp.at("sparse-m-3"), steps))
+    disk.run(|steps| discard(&temp.at("sparse-m-4"), steps))
         .unwrap();
-    assert!(!temp.at("sparse-m-3").exists());
+    assert!(!temp.at("sparse-m-4").exists());
 }
 
 #[test]
