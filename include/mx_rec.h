@@ -60,8 +60,8 @@ int mx_rec_op_definitions(unsigned char** result, size_t* result_size);
 int mx_rec_optimizers(unsigned char** result, size_t* result_size);
 
 /* question: {"op": s, "inputs": [SHAPE, ...], "lists": {s: n, ...}}: the shapes of all tensors that
- * go in, and by number attribute how many of these its lists have. *result is [SHAPE, ...], one for each tensor
- * that comes out. SHAPE is null, or a list of sizes, of which those that are not known are null.
+ * go in, and by number attribute how many of these its lists have. *result is [SHAPE, ...], one for
+ * each tensor that comes out. SHAPE is null, or a list of sizes, of which those that are not known are null.
  * The error names the input whose shape contradicts the op's definition.
  */
 int mx_rec_infer_shapes(const unsigned char* question, size_t question_size,

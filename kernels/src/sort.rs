@@ -64,7 +64,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn items_lie_by_group_and_in_their_order(groups in proptest::collection::vec(0..9_usize, 0..200)) {
+        fn items_lie_by_group_and_in_their_order(
+            groups in proptest::collection::vec(0..9_usize, 0..200),
+        ) {
             let mut sizes = Sizes::new([0_u32; 16]);
             let mut many = Sizes::new(vec![0_u32; 9]);
             for &group in &groups {

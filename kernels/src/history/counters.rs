@@ -514,7 +514,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_counters_are_a_map(verbs in proptest::collection::vec((0..4_u8, -40..40_i64, 1..9_u32), 1..400)) {
+        fn the_counters_are_a_map(
+            verbs in proptest::collection::vec((0..4_u8, -40..40_i64, 1..9_u32), 1..400),
+        ) {
             let (counters, pool) = (KeyCounters::default(), Pool::new(1).unwrap());
             let mut map: HashMap<i64, Seen> = HashMap::new();
             for (verb, key, number) in verbs {
@@ -552,7 +554,9 @@ mod tests {
         }
 
         #[test]
-        fn a_crowded_shard_is_a_map(verbs in proptest::collection::vec((any::<bool>(), 0..60_i64), 1..300)) {
+        fn a_crowded_shard_is_a_map(
+            verbs in proptest::collection::vec((any::<bool>(), 0..60_i64), 1..300),
+        ) {
             let mut shard = CounterShard::default();
             let mut map: HashMap<i64, u32> = HashMap::new();
             for (add, key) in verbs {
