@@ -49,14 +49,15 @@ static const char* definitions(void* library) {
   if (ops(&result, &size) != 0 || size < strlen(first)) return "there are no definitions";
   if (memcmp(result, first, strlen(first)) != 0) return "the definitions have another text";
   release(result, size);
-  const char* question = "{\"op\":\"MxRecLookup\",\"inputs\":[[],[0,4],[null]],\"list\":0}";
+  const char* question = "{\"op\":\"MxRecLookup\",\"inputs\":[[],[0,4],[null]],\"lists\":{}}";
   const char* shapes = "[[null,4]]";
   if (infer((const unsigned char*)question, strlen(question), &result, &size) != 0) return "no shape is inferred";
   if (size != strlen(shapes) || memcmp(result, shapes, size) != 0) return "another shape is inferred";
   release(result, size);
-  const char* wrong[] = {"{\"op\":\"MxRecNone\",\"inputs\":[],\"list\":0}", "{}", "", "\xff",
-                         "{\"op\":\"MxRecLookup\",\"inputs\":[[1],null,null],\"list\":0}",
-                         "{\"op\":\"MxRecPrepare\",\"inputs\":[],\"list\":18446744073709551615}"};
+  const char* wrong[] = {"{\"op\":\"MxRecNone\",\"inputs\":[],\"lists\":{}}", "{}", "", "\xff",
+                         "{\"op\":\"MxRecLookup\",\"inputs\":[[1],null,null],\"lists\":{}}",
+                         "{\"op\":\"MxRecPrepareMany\",\"inputs\":[],"
+                         "\"lists\":{\"N\":18446744073709551615}}"};
   for (size_t at = 0; at < sizeof wrong / sizeof wrong[0]; ++at) {
     if (infer((const unsigned char*)wrong[at], strlen(wrong[at]), &result, &size) != 1) return "a wrong question is answered";
     if (size == 0) return "a wrong question has no error";

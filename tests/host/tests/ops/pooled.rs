@@ -659,7 +659,7 @@ fn a_step_with_wrong_bags_changes_nothing() {
             .err()
             .unwrap_or_else(|| panic!("feed {at} is wrong"));
         assert_eq!(refused.code, Code::TF_INVALID_ARGUMENT, "{refused}");
-        let op = "MxRecApplySgdPooled on table 't";
+        let op = "MxRecUpdate on table 't";
         assert!(refused.message.contains(op), "{refused}");
         assert_eq!(table.rows(&session), before);
     }
