@@ -4,6 +4,7 @@ The forms: "step" looks tensors up inside the training step, "ahead" is the same
 FeatureSpecs that the input_fn makes.
 """
 
+import functools
 import glob
 import os
 
@@ -28,10 +29,10 @@ def samples(count=5 * BATCH + 3, seed=0, users=USERS):
     return {"user": user, "item": item, "price": price}, label.astype(np.float32)
 
 
-def dataset(data=None, repeat=1):
+def dataset(data=None, repeat=1, batch=BATCH):
     """Batches of `samples()` or of `data`."""
     tf = support.tf()
-    return tf.data.Dataset.from_tensor_slices(data or samples()).repeat(repeat).batch(BATCH)
+    return tf.data.Dataset.from_tensor_slices(data or samples()).repeat(repeat).batch(batch)
 
 
 class Recorder:
@@ -159,9 +160,10 @@ class Case:
     def evaluate(self, data=None, **kwargs):
         return self.estimator.evaluate(self.input_fn(False, data), hooks=self.hooks(), **kwargs)
 
-    def predict(self, data=None):
-        """name -> array with the predictions of all samples."""
-        found = list(self.estimator.predict(self.input_fn(False, data), hooks=self.hooks()))
+    def predict(self, data=None, batch=BATCH):
+        """name -> array with the predictions of all samples; TensorFlow's products of matrices of other batches may differ in a bit."""
+        make = functools.partial(dataset, batch=batch)
+        found = list(self.estimator.predict(self.input_fn(False, data, make=make), hooks=self.hooks()))
         return {name: np.array([one[name] for one in found]) for name in found[0]}
 
 
