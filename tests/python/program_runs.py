@@ -186,7 +186,9 @@ class Player:
             part.load(now, self.session)
             return [now] + self.values()
         with self.graph.as_default():
-            made = [lambda: [part] + slots, lambda: [tf.gather(part, ids), part.sparse_read(ids), part.read_value()],
+            # A reference variable of 1.15 has no sparse_read.
+            read = part.sparse_read if hasattr(part, "handle") else lambda ids: tf.nn.embedding_lookup(part, ids)
+            made = [lambda: [part] + slots, lambda: [tf.gather(part, ids), read(ids), part.read_value()],
                     lambda: v1.assign(part, whole), lambda: v1.assign_add(part, whole),
                     lambda: v1.scatter_update(part, distinct, rows[:len(distinct)]),
                     lambda: v1.scatter_add(part, ids, rows)][which]()
