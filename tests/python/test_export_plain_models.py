@@ -39,7 +39,8 @@ class Estimator:
         cases.save_feeds(self.directory, [self.features])
 
     def predict(self):
-        return self.case.predict((self.features, self.labels))["output"]
+        # In one batch, as the export has them.
+        return self.case.predict((self.features, self.labels), 40)["output"]
 
     def receiver(self):
         tf = support.tf()
