@@ -92,7 +92,7 @@ def measured(side):
         steps = [traced.run(side) for _ in range(TRACED)]
     sums = [traced.stages_of(step) for step in steps]
     stages = {name: float(np.median([one[name] for one in sums])) for name in traced.STAGES}
-    ahead = [one.duration for one in recording.spans if one.op.startswith("MxRecPrepare")]
+    ahead = [one.duration for one in recording.spans if one.op == "MxRecPrepare"]
     stages[traced.PIPELINE] = sum(ahead) / 1e3 / TRACED
     stages = {name: round(value, 4) for name, value in stages.items()}
     return {"wall": round(float(np.median(walls)), 4), "stages": stages}

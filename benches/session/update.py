@@ -123,6 +123,6 @@ def _apply_sgd(ours, ids, gradient):
 
 def _apply(ours, ids, gradient, rule, **numbers):
     """The update of the rows of ids, by an optimizer with its numbers."""
-    offsets, inverse = ours.ops.mx_rec_id_offset(ours.handle, ids, create=1)
+    (offsets,), (inverse,) = ours.ops.mx_rec_id_offset([ours.handle], [ids], [], [], create=1)
     step = optimizer_named(rule).step(numbers)
     return update(step, Gradients([ours.handle], [offsets], [gradient], [inverse])).outputs[0]

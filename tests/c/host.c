@@ -56,7 +56,7 @@ static const char* definitions(void* library) {
   release(result, size);
   const char* wrong[] = {"{\"op\":\"MxRecNone\",\"inputs\":[],\"lists\":{}}", "{}", "", "\xff",
                          "{\"op\":\"MxRecLookup\",\"inputs\":[[1],null,null],\"lists\":{}}",
-                         "{\"op\":\"MxRecPrepareMany\",\"inputs\":[],"
+                         "{\"op\":\"MxRecPrepare\",\"inputs\":[],"
                          "\"lists\":{\"N\":18446744073709551615}}"};
   for (size_t at = 0; at < sizeof wrong / sizeof wrong[0]; ++at) {
     if (infer((const unsigned char*)wrong[at], strlen(wrong[at]), &result, &size) != 1) return "a wrong question is answered";

@@ -58,7 +58,7 @@ def needed(op):
             waiting.extend(tensor.op for tensor in one.inputs)
             waiting.extend(one.control_inputs)
     repeats = {one for one in seen if one.type in ("Tile", "BroadcastTo") and (one.outputs[0].shape.rank or 3) > 2}
-    return {one.type for one in seen} | ({"repeats"} if repeats else set())
+    return {support.kind_of(one) for one in seen} | ({"repeats"} if repeats else set())
 
 
 def train(run, source, loss, tables, change=lambda pairs: pairs, kind="lazy_adam", others=(), fused=True):

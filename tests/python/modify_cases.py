@@ -196,7 +196,7 @@ def frozen(value):
 def essence(error):
     """What an error says, without the names of nodes, which TensorFlow appends, and of the op that found it."""
     text = re.sub(r"\{\{.*?\}\}", "", support.message_of(error).split("\n")[0].split("[[")[0])
-    return text.strip().replace("Many on table", " on table").replace("MxRecClaim", "MxRecIdOffset")
+    return text.strip().replace("Many on table", " on table")
 
 
 def alike(script, moves, forms=(STEP, AHEAD), tmp_path=None, **config):

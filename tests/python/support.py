@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import zlib
+from collections import namedtuple
 
 import numpy as np
 
@@ -21,6 +22,8 @@ INT64_MIN = -2 ** 63
 INT64_MAX = 2 ** 63 - 1
 
 _OPS = []
+
+Resolved = namedtuple("Resolved", "offsets inverse")
 
 
 def turn_graph_mode_on():
@@ -54,10 +57,31 @@ def library_path():
     return os.environ.get("MX_REC_LIBRARY") or os.path.join(PACKAGES, "mx_rec", "libmx_rec.so")
 
 
+class OneTable:
+    """Op wrappers, and for the ops that take lists of tables what they do for one table."""
+
+    def __init__(self, wrappers):
+        self._wrappers = wrappers
+
+    def __getattr__(self, name):
+        return getattr(self._wrappers, name)
+
+    def resolve(self, handle, ids, create=1, prepared=(), **attributes):
+        """Offsets and inverse of one table's ids; `prepared`: what a pipeline has made of them."""
+        offsets, inverse = [[one] for one in prepared] or [[], []]
+        made = self._wrappers.mx_rec_id_offset([handle], [ids], offsets, inverse, create=create, **attributes)
+        return Resolved(made.offsets[0], made.inverse[0])
+
+    def prepare(self, handles, ids, **attributes):
+        """Offsets of each table, and the inverse, of ids that all of them are looked up by."""
+        made = self._wrappers.mx_rec_prepare(handles, [ids], **attributes)
+        return Resolved(made.offsets, made.inverse[0])
+
+
 def ops():
     """The generated op wrappers, loaded with plain `tf.load_op_library`."""
     if not _OPS:
-        _OPS.append(tf().load_op_library(library_path()))
+        _OPS.append(OneTable(tf().load_op_library(library_path())))
     return _OPS[0]
 
 
@@ -65,7 +89,7 @@ def shaped_ops():
     """The package's op wrappers: they add the static shapes that TensorFlow 1.15's C API keeps from shape functions."""
     from mx_rec.ops import library
 
-    return library()
+    return OneTable(library())
 
 
 def new_session(graph=None):
@@ -107,8 +131,19 @@ def update_rows(rule, handle, offsets, grad, *hyper):
 
 def update_ids(rule, handle, ids, grad, *hyper, ops=None):
     """The ops that update the rows of ids by gradients of these; unknown ones get rows first."""
-    found = (ops or globals()["ops"]()).mx_rec_id_offset(handle, ids, create=1)
+    found = (ops or globals()["ops"]()).resolve(handle, ids)
     return update(rule, [handle], [found.offsets], [grad], hyper, [found.inverse], ops=ops)
+
+
+def kind_of(op):
+    """The type of an op or a NodeDef, and which of its forms it is: prepared, of bags, of many tables, and so on."""
+    type_, number = (op.op, lambda name: op.attr[name].i) if hasattr(op, "attr") else (op.type, op.get_attr)
+    forms = {"MxRecIdOffset": [("prepared", "P")], "MxRecPrepare": []}
+    if type_ not in forms:
+        return type_
+    words = [word for word, name in forms[type_] if number(name)]
+    many = "M" if type_ == "MxRecPrepare" else "N"
+    return " ".join([type_] + words + ["of many"] * (number(many) > 1))
 
 
 def updates_in(ops):

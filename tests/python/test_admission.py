@@ -267,7 +267,7 @@ def test_the_plan_of_a_modification_tells_that_keys_are_counted_in_the_step(grap
     text = plan.text()
     assert "training lookup counted//" in text and "keys are counted in the step" in text
     drawing = draw_dot(plan)
-    assert "MxRecObserve" in drawing and "MxRecClaim" in drawing and "evaluation" not in drawing
+    assert "MxRecObserve" in drawing and "MxRecIdOffset" in drawing and "evaluation" not in drawing
 
 
 # Changing the threshold ----------------------------------------------------------------------

@@ -95,7 +95,7 @@ def test_export_is_in_the_order_of_first_occurrence(graph, session):
     tf = support.tf()
     table = support.Raw.new(1, capacity=50000)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
-    offsets, _ = support.ops().mx_rec_id_offset(table.handle, ids, create=1)
+    offsets, _ = support.ops().resolve(table.handle, ids, create=1)
     sess = session()
     random = np.random.RandomState(2)
     batches = [random.randint(-10 ** 15, 10 ** 15, count) for count in (3, 20000, 1, 5000)]
@@ -119,7 +119,7 @@ def test_new_rows_do_not_depend_on_the_order_or_size_of_batches(graph, session, 
     tf = support.tf()
     table = support.Raw.new(dim, capacity=10000, initializer=NORMAL)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
-    offsets, _ = support.ops().mx_rec_id_offset(table.handle, ids, create=1)
+    offsets, _ = support.ops().resolve(table.handle, ids, create=1)
     keys = np.concatenate([np.arange(-3000, 3000), [support.INT64_MIN, support.INT64_MAX]])
     keys = keys[keys != -1]
     random = np.random.RandomState(3)
@@ -139,7 +139,7 @@ def test_a_new_row_is_the_same_by_whichever_verb_it_is_made(graph, session, way)
     ops = support.ops()
     table = support.Raw.new(5, initializer=NORMAL)
     ids = tf.constant([3, 99, 3, -7], tf.int64)
-    create = ops.mx_rec_id_offset(table.handle, ids, create=1).offsets
+    create = ops.resolve(table.handle, ids, create=1).offsets
     nothing = support.update_ids("adagrad", table.handle, ids, tf.zeros([4, 5]), 0.5, 0.1)
     plain = session()
     plain.run(create)

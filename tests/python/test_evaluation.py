@@ -144,7 +144,7 @@ def test_id_offset_without_create_gives_unknown_keys_no_offset(graph, session, c
     tf = support.tf()
     table = support.Raw.new(1)
     ids = tf.constant([[9, 4], [9, -1], [8, 4]], tf.int64)
-    offsets, restore = support.ops().mx_rec_id_offset(table.handle, ids, create=create)
+    offsets, restore = support.ops().resolve(table.handle, ids, create=create)
     sess = session()
     table.assign(sess, [4], [[5]])
     got = sess.run([offsets, restore])

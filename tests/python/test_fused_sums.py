@@ -506,7 +506,7 @@ def test_estimators_train_evaluate_and_predict_as_unmodified(tmp_path):
     class Hook(GraphModifierHook):
         def begin(self):
             super().begin()
-            types = {op.type for op in tf1.get_default_graph().get_operations()}
+            types = {support.kind_of(op) for op in tf1.get_default_graph().get_operations()}
             fused.append(types & {"MxRecEmbedPooled", "MxRecFindPooled"})
 
     for is_modified in (False, True):

@@ -59,7 +59,7 @@ def needed(train):
             continue
         seen.add(op)
         if op.type.startswith("MxRec"):
-            found.setdefault(op.type, []).append(op)
+            found.setdefault(support.kind_of(op), []).append(op)
         waiting.extend([tensor.op for tensor in op.inputs] + list(op.control_inputs))
     return found
 
@@ -332,7 +332,7 @@ def test_one_op_embeds_what_lookup_and_restore_do(graph, session):
     ops = support.ops()
     table = support.Raw.new(5, capacity=10000, initializer={"kind": "random_normal", "mean": 0.0, "stddev": 1.0})
     ids = tf.compat.v1.placeholder(tf.int64)
-    offsets, restore = ops.mx_rec_id_offset(table.handle, ids, create=1)
+    offsets, restore = ops.resolve(table.handle, ids, create=1)
     rows = ops.mx_rec_lookup(table.handle, support.raw_variable(table), offsets)
     both = [ops.mx_rec_embed(table.handle, support.raw_variable(table), offsets, restore), ops.mx_rec_restore(rows, restore)]
     sess = session()

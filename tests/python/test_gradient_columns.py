@@ -21,7 +21,7 @@ def read(op):
         if one not in found:
             found.add(one)
             waiting.extend([tensor.op for tensor in one.inputs] + list(one.control_inputs))
-    return {one.type for one in found}
+    return {support.kind_of(one) for one in found}
 
 
 def columns_of(train):

@@ -101,7 +101,7 @@ def test_the_drawing_names_lookups_ops_reasons_and_components():
     for wanted in ("input pipeline", "training step", "IteratorV2", "IteratorGetNext", "scope_0/op_0 (Cast)",
                    "component 0", "user_table//l1/id_offset", "placeholder 'fed_4'"):
         assert wanted in drawn, wanted
-    assert drawn.count("MxRecPrepare") == drawn.count("MxRecClaim") == 3
+    assert drawn.count("MxRecPrepare") == drawn.count("MxRecIdOffset") == 3
     assert "iterator_0 -> prepare_0_0 [label=\"component 0\"];" in dot and "moved_0 -> prepare_0_1;" in dot
     styles = [re.search(r"^ *{}.*style=\"([^\"]*)\"".format(node), dot, re.MULTILINE).group(1)
               for node in ("prepare_0_0", "stays_train_0", "lookup_0_0")]
@@ -113,7 +113,7 @@ def test_many_ops_and_many_lookups_are_drawn_as_groups_and_none_is_lost():
 
     dot = draw_dot(make_plan(moving=300, staying=200, ops=700))
     drawn = " ".join(" ".join(labels(dot)).split())
-    assert "MxRecPrepare x 299" in drawn and "MxRecClaim x 299" in drawn, drawn
+    assert "MxRecPrepare x 299" in drawn and "MxRecIdOffset x 299" in drawn, drawn
     assert "moved: 700 ops" in drawn and "scope_3/: 100 ops (Cast)" in drawn
     assert "200 lookups" in drawn
     named = {name for names in tooltips(dot) for name in names}
@@ -128,7 +128,7 @@ def test_names_that_dot_would_take_for_its_own_and_long_names_are_drawn():
     dot = draw_dot(make_plan(name=start + "long_" * 100 + "{}"))
     assert_dot(dot)
     shown = start.replace("\x01", "?")
-    assert any(text.startswith("MxRecClaim\n" + shown) for text in labels(dot)), labels(dot)
+    assert any(text.startswith("MxRecIdOffset\n" + shown) for text in labels(dot)), labels(dot)
     full = shown.replace("\\", "\\" * 4) + "long_" * 100 + "1"
     assert [full] in tooltips(dot), tooltips(dot)
 

@@ -68,7 +68,7 @@ def test_the_padding_key_never_gets_a_row_by_any_verb(graph, session):
     tf = support.tf()
     table = support.Raw.new(2, initializer={"kind": "ones"})
     minus = tf.constant([-1, -1], tf.int64)
-    offsets, restore = support.ops().mx_rec_id_offset(table.handle, minus, create=1)
+    offsets, restore = support.ops().resolve(table.handle, minus, create=1)
     update = support.update_ids("sgd", table.handle, minus, tf.ones([2, 2]), 1.0, 0.0)
     absent = support.ops().mx_rec_find(table.handle, support.raw_variable(table), minus, tf.fill([1, 2], 9.0))
     sess = session()
@@ -110,7 +110,7 @@ def test_every_op_with_ids_takes_int32(graph, session, op):
     table = support.Raw.new(2)
     ids = tf.constant([-5, 3], tf.int32)
     made = {
-        "id_offset": lambda: ops.mx_rec_id_offset(table.handle, ids, create=0).offsets,
+        "id_offset": lambda: ops.resolve(table.handle, ids, create=0).offsets,
         "find": lambda: ops.mx_rec_find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 2])),
         "apply": lambda: support.update_ids("sgd", table.handle, ids, tf.ones([2, 2]), 1.0, 0.0),
         "remove": lambda: ops.mx_rec_remove(table.handle, ids),
@@ -214,7 +214,7 @@ def test_shapes_of_the_raw_ops_are_inferred(graph):
     ops = support.shaped_ops()
     table = support.Raw.new(4, ops=ops)
     ids = tf.compat.v1.placeholder(tf.int64, [None, 3])
-    offsets, restore = ops.mx_rec_id_offset(table.handle, ids, create=1)
+    offsets, restore = ops.resolve(table.handle, ids, create=1)
     rows = ops.mx_rec_lookup(table.handle, support.raw_variable(table), offsets)
     embedding = ops.mx_rec_restore(rows, restore)
     keys, exported = ops.mx_rec_export(table.handle)
@@ -271,7 +271,7 @@ def wrong_shapes():
             tf.zeros([2, 3, 4]), tf.zeros([3, 2], tf.int32), tf.zeros([1], tf.int64)))),
         ("two timestamps", of(lambda tf, ops, t: ops.mx_rec_observe(
             t.handle, [1], 1, [1, 2], access_threshold=1, eviction_threshold=-1))),
-        ("ids of floats", of(lambda tf, ops, t: ops.mx_rec_id_offset(t.handle, tf.zeros([1]), create=1))),
+        ("ids of floats", of(lambda tf, ops, t: ops.resolve(t.handle, tf.zeros([1]), create=1))),
         ("handle of int32", of(lambda tf, ops, t: ops.mx_rec_size(tf.constant(1, tf.int32)))),
         ("gradient of doubles", of(lambda tf, ops, t: support.update(
             "sgd", [t.handle], [tf.zeros([1], tf.int64)], [tf.zeros([1, 4], tf.float64)], [0.1, 0.0], ops=ops))),

@@ -15,7 +15,7 @@ def ways_to_overflow(tf, table, ids):
     ops = support.ops()
     count = tf.size(ids)
     return {
-        "id_offset": ops.mx_rec_id_offset(table.handle, ids, create=1).offsets,
+        "id_offset": ops.resolve(table.handle, ids, create=1).offsets,
         "assign": ops.mx_rec_assign(table.handle, ids, tf.ones([count, 2])),
         "update_sgd": support.update_ids("sgd", table.handle, ids, tf.ones([count, 2]), 1.0, 0.0),
         "update_adagrad": support.update_ids("adagrad", table.handle, ids, tf.ones([count, 2]), 1.0, 0.1),
@@ -87,7 +87,7 @@ def test_more_distinct_keys_than_the_limit_fail_as_a_whole(graph, session, creat
     tf = support.tf()
     table = support.Raw.new(1, name="limited")
     ids = tf.compat.v1.placeholder(tf.int64, [None])
-    offsets, _ = support.ops().mx_rec_id_offset(table.handle, ids, create=create, limit=3)
+    offsets, _ = support.ops().resolve(table.handle, ids, create=create, limit=3)
     sess = session()
     table.assign(sess, [1, 2, 3, 4], np.zeros([4, 1]))
     assert support.row_of(sess.run(offsets, {ids: [1, 2, 1, 3, -1, 3]})).tolist() == [0, 1, 2]
@@ -181,7 +181,7 @@ def test_the_offset_of_a_removed_row_is_refused_or_dropped(graph, session, op):
     }[op]
     sess = session()
     table.assign(sess, [5, 6, 7], np.zeros([3, 2]))
-    given = np.array(sess.run(support.ops().mx_rec_id_offset(table.handle, tf.constant([5, 6, 7], tf.int64), create=0)[0]))
+    given = np.array(sess.run(support.ops().resolve(table.handle, tf.constant([5, 6, 7], tf.int64), create=0)[0]))
     sess.run(run, {offsets: given})
     table.remove(sess, [6])
     if op == "lookup":

@@ -124,7 +124,7 @@ def test_a_second_modification_changes_nothing(caplog):
             before = tf().compat.v1.get_default_graph().as_graph_def()
             modify_graph_and_start_emb_cache()
             after = tf().compat.v1.get_default_graph().as_graph_def()
-            assert not [node.name for node in after.node if node.op in ("MxRecPrepare", "MxRecPrepareMany", "MxRecClaim", "MxRecClaimMany") and
+            assert not [node.name for node in after.node if (node.op == "MxRecPrepare" or support.kind_of(node).startswith("MxRecIdOffset prepared")) and
                         node.name not in {one.name for one in before.node}]
             assert [f.signature.name for f in after.library.function] == [f.signature.name for f in before.library.function]
         sess = run.session()
@@ -211,7 +211,7 @@ def test_another_graph_than_the_default_one_is_modified():
             count = len(other.get_operations())
             run.modify(full_graph=graph)
             assert len([op for op in other.get_operations() if "Export" not in op.type]) >= count
-            assert not [op for op in other.get_operations() if op.type in ("MxRecPrepare", "MxRecPrepareMany", "MxRecClaim", "MxRecClaimMany", "IteratorV2")]
+            assert not [op for op in other.get_operations() if op.type in ("MxRecPrepare", "IteratorV2") or support.kind_of(op).startswith("MxRecIdOffset prepared")]
         with graph.as_default():
             sess = support.new_session(graph)
             sess.run(tf().compat.v1.global_variables_initializer())
@@ -253,9 +253,9 @@ def test_the_dump_has_the_graphs_and_the_plan(tmp_path, monkeypatch):
             text = file.read()
         if name.endswith(".pbtxt"):
             graphs[name] = text_format.Parse(text, tf().compat.v1.GraphDef())
-    ops = {name: {node.op for node in graph.node} for name, graph in graphs.items()}
-    assert "MxRecIdOffset" in ops["old_graph.pbtxt"] and "MxRecClaim" not in ops["old_graph.pbtxt"]
-    assert "MxRecClaim" in ops["new_graph.pbtxt"]
+    ops = {name: {support.kind_of(node) for node in graph.node} for name, graph in graphs.items()}
+    assert "MxRecIdOffset" in ops["old_graph.pbtxt"] and "MxRecIdOffset prepared" not in ops["old_graph.pbtxt"]
+    assert "MxRecIdOffset prepared" in ops["new_graph.pbtxt"]
     assert "Mul" in ops["moved_graph_0.pbtxt"]
     with open("export_graph/plan.txt") as file:
         assert file.read() == runs[AHEAD].plan.text()
@@ -346,8 +346,8 @@ def test_hooks_of_older_scripts_stand_before_the_modification(caplog):
                     break
                 done += 1
         assert done == 5
-        ops = {op.type for op in tf().compat.v1.get_default_graph().get_operations()}
-        assert bool(ops & {"MxRecClaim", "MxRecClaimMany"}) == run.is_modified
+        ops = {support.kind_of(op) for op in tf().compat.v1.get_default_graph().get_operations()}
+        assert bool(ops & {"MxRecIdOffset prepared", "MxRecIdOffset prepared of many"}) == run.is_modified
 
     from mx_rec.util.initialize import init, terminate_config_initializer
 

@@ -170,7 +170,7 @@ def give_away(raw, gone, new):
 
 
 def rows_of_keys(raw):
-    return support.ops().mx_rec_id_offset(raw.handle, keys(1, 2, 3), create=0).offsets
+    return support.ops().resolve(raw.handle, keys(1, 2, 3), create=0).offsets
 
 
 def test_joined_gradients_of_two_lookups_do_not_move_the_key_that_got_an_evicted_row(graph, session, dynamic):
@@ -190,7 +190,7 @@ def test_joined_gradients_of_two_lookups_do_not_move_the_key_that_got_an_evicted
     before = sess.run(rows_of_keys(raw))
     sess.run(step)
     support.assert_same_tables(raw.rows(sess), {1: np.full(DIM, -1), 3: np.full(DIM, -1), 7: np.zeros(DIM)})
-    new = sess.run(support.ops().mx_rec_id_offset(raw.handle, keys(7), create=0).offsets)
+    new = sess.run(support.ops().resolve(raw.handle, keys(7), create=0).offsets)
     assert support.row_of(new[0]) == support.row_of(before[1]), "the row was not given away"
     assert table_stats(table).stale == 1
 
@@ -232,7 +232,7 @@ def test_offsets_that_were_fetched_are_good_until_their_keys_are_removed(graph, 
     raw = support.Raw.new(DIM, name="fed")
     fed = Fed(raw)
     ids = tf().compat.v1.placeholder(tf().int64, [None])
-    find = support.ops().mx_rec_id_offset(raw.handle, ids, create=1).offsets
+    find = support.ops().resolve(raw.handle, ids, create=1).offsets
     sess = session()
     kept = np.array(sess.run(find, {ids: [1, 2, 3]}))
     assert sess.run(fed.update, {fed.offsets: kept}) == 3
@@ -250,7 +250,7 @@ import support
 raw = support.Raw.new(2, name="fed")
 with support.new_session() as sess:
     raw.assign(sess, [1], [[0, 0]])
-    print(sess.run(support.ops().mx_rec_id_offset(raw.handle, [1], create=0).offsets)[0])
+    print(sess.run(support.ops().resolve(raw.handle, [1], create=0).offsets)[0])
 """
 
 
@@ -259,7 +259,7 @@ def test_offsets_of_another_table_are_refused(graph, session, where):
     raw = support.Raw.new(DIM, name="fed")
     other = support.Raw.new(DIM, name="other")
     fed = Fed(raw)
-    found = [support.ops().mx_rec_id_offset(table.handle, keys(1), create=1).offsets for table in (raw, other)]
+    found = [support.ops().resolve(table.handle, keys(1), create=1).offsets for table in (raw, other)]
     sess = session()
     own = sess.run(found[0])[0]
     if where == "process":

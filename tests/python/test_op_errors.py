@@ -64,7 +64,7 @@ def update(rule, form):
 
 
 CALLS = {
-    "MxRecIdOffset": lambda o, a: o.mx_rec_id_offset(a.handle, a.ids, create=1).offsets,
+    "MxRecIdOffset": lambda o, a: o.resolve(a.handle, a.ids, create=1).offsets,
     "MxRecLookup": lambda o, a: o.mx_rec_lookup(a.handle, a.variable, a.offsets),
     "MxRecRestore": lambda o, a: o.mx_rec_restore(a.rows, a.restore),
     "MxRecEmbed": lambda o, a: o.mx_rec_embed(a.handle, a.variable, a.offsets, a.restore),
@@ -73,9 +73,10 @@ CALLS = {
     **{"MxRecUpdate %s rows" % rule: update(rule, "rows") for rule in HYPER},
     **{"MxRecUpdate %s %s" % (rule, form): update(rule, form)
        for rule in ("sgd", "lazy_adam") for form in FORMS if form != "rows"},
-    "MxRecIdOffsetMany": lambda o, a: o.mx_rec_id_offset_many([a.handle] * 2, [a.ids] * 2).offsets[1],
-    "MxRecClaimMany": lambda o, a: o.mx_rec_claim_many(
-        [a.handle] * 2, [a.ids] * 2, [a.offsets] * 2, [a.restore] * 2).offsets[1],
+    "MxRecIdOffset of many": lambda o, a: o.mx_rec_id_offset(
+        [a.handle] * 2, [a.ids] * 2, [], [], create=1).offsets[1],
+    "MxRecIdOffset prepared of many": lambda o, a: o.mx_rec_id_offset(
+        [a.handle] * 2, [a.ids] * 2, [a.offsets] * 2, [a.restore] * 2, create=1).offsets[1],
     "MxRecEmbedMany": lambda o, a: o.mx_rec_embed_many(
         [a.handle] * 2, [a.variable] * 2, [a.offsets] * 2, [a.restore] * 2)[1],
     "MxRecEmbedConcat": lambda o, a: o.mx_rec_embed_concat(

@@ -62,7 +62,7 @@ def test_raw_apply_ops_give_the_numbers_of_tensorflow_whichever_way_the_gradient
         if way == "by_ids":
             updates.append(case.apply(table.handle, ids, stock.grads, stock.lr, step, by_ids=True))
             continue
-        offsets, restore = support.ops().mx_rec_id_offset(table.handle, ids, create=0)
+        offsets, restore = support.ops().resolve(table.handle, ids, create=0)
         if way == "occurrences":
             target, grad = tf.gather(offsets, restore), stock.grads
         else:

@@ -68,7 +68,7 @@ def test_training_gives_the_bits_of_single_lookups_over_several_steps(graph, ses
         train = case.ours(tf.constant(0.1 * case.lr)).apply_gradients(zip(gradients, variables))
         sides.append((vectors, train, [support.Raw.of(table) for table in tables]))
     ops = needed(sides[0][1])
-    assert [len(ops[kind]) for kind in ("MxRecIdOffsetMany", "MxRecEmbedPooledMany")] == [1, 1]
+    assert [len(ops[kind]) for kind in ("MxRecIdOffset of many", "MxRecEmbedPooledMany")] == [1, 1]
     assert not {"MxRecReducePooled", "MxRecEmbedPooled", "MxRecIdOffset"} & set(ops)
     assert updates_of(sides[0][1]) == [(case.op, "bags", 4)]
     assert [vector.shape.as_list()[-1] for vector in sides[0][0]] == DIMS + DIMS[1:2]
@@ -113,7 +113,7 @@ def test_weights_with_gradients_and_scaled_rows_have_ops_of_their_own_and_the_sa
     given = [weights, None, tf.constant(np.full([2, 3], 0.5, np.float32))]
     forms = [make(tables, ids, ["mean"] * 3, given, **more)
              for make in (many, one_by_one) for more in ({}, {"max_norm": 0.1})]
-    assert types_of(graph)["MxRecEmbedPooledMany"] == 1 and types_of(graph)["MxRecIdOffsetMany"] == 2
+    assert types_of(graph)["MxRecEmbedPooledMany"] == 1 and types_of(graph)["MxRecIdOffset of many"] == 2
     wanted = [weights] + [table.variable for table in tables]
     gradients = [tf.gradients(loss_of_all(form), wanted) for form in forms]
     sess = session()
@@ -246,7 +246,7 @@ def test_a_failing_table_names_itself_and_no_table_gets_a_row(graph, session, dy
     found = many(tables, [ids] * 3)
     raws = [support.Raw.of(table) for table in tables]
     sess = session()
-    with pytest.raises(tf.errors.ResourceExhaustedError, match="MxRecIdOffsetMany on table 'table_1'"):
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="MxRecIdOffset on table 'table_1'"):
         sess.run(found, {ids: [np.arange(9)]})
     assert [raw.size(sess) for raw in raws] == [0, 0, 0]
     sess.run(found, {ids: [[1, 2]]})
@@ -359,7 +359,7 @@ def test_a_modified_graph_claims_all_tables_by_one_op_and_gives_the_same_bits(gr
     for make, modify in ((many, False), (many, True), (one_by_one, True)):
         found = run_model(make, modify)
         ops = found[2]
-        assert len(ops.get("MxRecClaimMany", ())) == modify and "MxRecIdOffset" not in ops or not modify
+        assert len(ops.get("MxRecIdOffset prepared of many", ())) == modify and "MxRecIdOffset" not in ops or not modify
         assert len(ops["MxRecEmbedPooledMany"]) == 1 and "MxRecEmbedPooled" not in ops
         for ours, theirs in zip(found[0], expected[0]):
             for one, other in zip(ours, theirs):

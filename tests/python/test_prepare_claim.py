@@ -1,4 +1,4 @@
-"""Batches ahead: MxRecPrepare in the input pipeline and MxRecClaim in the step give what MxRecIdOffset gives in the step."""
+"""Batches ahead: what MxRecPrepare makes in the input pipeline, MxRecIdOffset takes in the step, with what it gives without."""
 
 import time
 
@@ -23,15 +23,15 @@ class Ahead:
         self.batches = [np.asarray(batch, dtype) for batch in batches]
 
         def prepare(ids):
-            (offsets,), restore = ops.mx_rec_prepare([self.table.handle], ids, limit=limit)
+            (offsets,), restore = ops.prepare([self.table.handle], ids, limit=limit)
             return ids, offsets, restore
 
         data = tf.data.Dataset.from_tensor_slices(self.source).map(prepare).prefetch(depth)
         iterator = tf.compat.v1.data.make_initializable_iterator(data)
         self.start = iterator.initializer
         self.ids, self.offsets, self.restore = iterator.get_next()
-        claimed = ops.mx_rec_claim(self.table.handle, self.ids, self.offsets, self.restore, limit=limit)
-        resolved = ops.mx_rec_id_offset(self.peer.handle, self.ids, create=1, limit=limit)
+        claimed = ops.resolve(self.table.handle, self.ids, prepared=(self.offsets, self.restore), limit=limit)
+        resolved = ops.resolve(self.peer.handle, self.ids, create=1, limit=limit)
         self.claimed, self.resolved = claimed, resolved
         self.embedding = self._embedding(self.table, claimed)
         self.expected = self._embedding(self.peer, resolved)
@@ -109,7 +109,7 @@ def test_initialising_the_iterator_again_frees_what_was_staged(graph, session):
         ahead.batches = np.arange(200).reshape(4, 50) + 200 * at
         ahead.fill(sess)
     ids = support.tf().constant(np.arange(5000, 5200))
-    offsets = sess.run(support.ops().mx_rec_id_offset(ahead.table.handle, ids, create=1).offsets)
+    offsets = sess.run(support.ops().resolve(ahead.table.handle, ids, create=1).offsets)
     # Row numbers are used again: without that, 2200 rows would be staged before these. Two pipelines may overlap.
     assert support.row_of(offsets).max() < 800
 
@@ -129,7 +129,7 @@ def test_a_claim_of_other_buffers_resolves_the_ids_again(graph, session):
         feed.update(wrong)
         assert sess.run(ahead.claimed, feed)[1].tolist() == [0, 1, 0, -1]
     # Prepared for one table, claimed for another.
-    other = support.shaped_ops().mx_rec_claim(ahead.peer.handle, ahead.ids, ahead.offsets, ahead.restore)
+    other = support.shaped_ops().resolve(ahead.peer.handle, ahead.ids, prepared=(ahead.offsets, ahead.restore))
     assert sess.run(other.inverse).tolist() == [0, 0, -1, 1]
     assert sorted(ahead.peer.rows(sess)) == [4, 9] and sorted(ahead.table.rows(sess)) == [7, 8]
 
@@ -155,7 +155,7 @@ def test_an_error_appears_in_the_step_of_its_batch(graph, session, capacity, lim
     sess.run(ahead.claimed)
     with pytest.raises((tf.errors.ResourceExhaustedError, tf.errors.InvalidArgumentError)) as error:
         sess.run(ahead.claimed)
-    assert "MxRecClaim" in error.value.message and "ahead" in error.value.message
+    assert "MxRecIdOffset" in error.value.message and "ahead" in error.value.message
     assert ("limit" if limit else "capacity") in error.value.message
     assert sorted(ahead.table.rows(sess)) == [1, 2]
     sess.run(ahead.claimed)
@@ -166,11 +166,11 @@ def test_a_claim_costs_next_to_nothing(graph, session):
     tf, ops = support.tf(), support.ops()
     table = support.Raw.new(1, capacity=1 << 20)
     data = tf.data.Dataset.range(1000).map(lambda _: tf.random.uniform([1 << 18], 0, 1 << 19, tf.int64))
-    data = data.map(lambda ids: (ids,) + support.prepared(ops.mx_rec_prepare([table.handle], ids))).prefetch(20)
+    data = data.map(lambda ids: (ids,) + support.prepared(ops.prepare([table.handle], ids))).prefetch(20)
     iterator = tf.compat.v1.data.make_initializable_iterator(data)
     ids, offsets, restore = iterator.get_next()
-    claim = ops.mx_rec_claim(table.handle, ids, offsets, restore)
-    resolve = ops.mx_rec_id_offset(table.handle, ids, create=1)
+    claim = ops.resolve(table.handle, ids, prepared=(offsets, restore))
+    resolve = ops.resolve(table.handle, ids, create=1)
     sess = session()
     sess.run(table.handle)
     sess.run(iterator.initializer)
@@ -192,11 +192,11 @@ def test_a_claim_costs_next_to_nothing(graph, session):
 def test_a_removal_during_a_step_does_not_touch_its_rows(graph, session):
     tf, ops = support.tf(), support.ops()
     table = support.Raw.new(DIM, initializer=UNIFORM)
-    found = ops.mx_rec_id_offset(table.handle, tf.constant([1, 2], tf.int64), create=1)
+    found = ops.resolve(table.handle, tf.constant([1, 2], tf.int64), create=1)
     with tf.control_dependencies([found.offsets]):
         removed = ops.mx_rec_remove(table.handle, tf.constant([2], tf.int64))
     with tf.control_dependencies([removed]):
-        new = ops.mx_rec_id_offset(table.handle, tf.constant([3, 2], tf.int64), create=1)
+        new = ops.resolve(table.handle, tf.constant([3, 2], tf.int64), create=1)
     with tf.control_dependencies([new.offsets]):
         rows = ops.mx_rec_lookup(table.handle, support.raw_variable(table), found.offsets)
         update = support.update_rows("sgd", table.handle, found.offsets, tf.ones_like(rows), 1.0, 0.0)
@@ -212,23 +212,22 @@ def test_a_wrong_rank_is_refused_when_the_graph_is_built(graph):
     tf, ops = support.tf(), support.shaped_ops()
     table = support.Raw.new(DIM)
     ids = tf.zeros([2, 3], tf.int64)
-    (offsets,), restore = ops.mx_rec_prepare([table.handle], ids)
+    (offsets,), restore = ops.prepare([table.handle], ids)
     assert offsets.shape.as_list() == [None] and restore.shape.as_list() == [2, 3]
-    claimed = ops.mx_rec_claim(table.handle, ids, offsets, restore)
+    claimed = ops.resolve(table.handle, ids, prepared=(offsets, restore))
     assert claimed.offsets.shape.as_list() == [None] and claimed.inverse.shape.as_list() == [2, 3]
     with pytest.raises(ValueError, match="prepared_offsets must have rank 1"):
-        ops.mx_rec_claim(table.handle, ids, ids, restore)
+        ops.resolve(table.handle, ids, prepared=(ids, restore))
     assert tf.gradients(tf.cast(claimed.offsets, tf.float32), table.variable) == [None]
 
 
-@pytest.mark.parametrize("op", ["MxRecPrepare", "MxRecPrepareMany", "MxRecClaim"])
+@pytest.mark.parametrize("op", ["MxRecPrepare", "MxRecIdOffset"])
 def test_a_handle_of_no_table_is_refused(graph, session, op):
     tf, ops = support.tf(), support.ops()
     ids, handle = tf.constant([1, 2], tf.int64), tf.compat.v1.placeholder(tf.int64, [])
     call = {
-        "MxRecPrepare": lambda: ops.mx_rec_prepare([handle], ids),
-        "MxRecPrepareMany": lambda: ops.mx_rec_prepare_many([handle], [ids]),
-        "MxRecClaim": lambda: ops.mx_rec_claim(handle, ids, ids, tf.constant([0, 1])),
+        "MxRecPrepare": lambda: ops.prepare([handle], ids),
+        "MxRecIdOffset": lambda: ops.resolve(handle, ids, prepared=(ids, tf.constant([0, 1]))),
     }[op]().offsets
     with pytest.raises(tf.errors.NotFoundError) as error:
         session().run(call, {handle: 12345})
@@ -245,10 +244,10 @@ import support
 tf, ops = support.tf(), support.ops()
 table = support.Raw.new(64, capacity=1 << 20)
 data = tf.data.Dataset.range(10000).map(lambda at: tf.range(at * 5000, at * 5000 + 5000))
-data = data.map(lambda ids: (ids,) + support.prepared(ops.mx_rec_prepare([table.handle], ids)), num_parallel_calls=2)
+data = data.map(lambda ids: (ids,) + support.prepared(ops.prepare([table.handle], ids)), num_parallel_calls=2)
 iterator = tf.compat.v1.data.make_initializable_iterator(data.prefetch(20))
 ids, offsets, restore = iterator.get_next()
-claim = ops.mx_rec_claim(table.handle, ids, offsets, restore)
+claim = ops.resolve(table.handle, ids, prepared=(offsets, restore))
 kept = []
 for at in range(12):
     sess = support.new_session()

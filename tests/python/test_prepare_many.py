@@ -17,7 +17,7 @@ def tf():
 def prepared():
     """The ops that prepare in pipelines of the default graph: a list of (type, members) for each function that has some."""
     functions = tf().compat.v1.get_default_graph().as_graph_def().library.function
-    ops = [[(node.op, node.attr["N"].i) for node in function.node_def if node.op.startswith("MxRecPrepare")]
+    ops = [[(support.kind_of(node), node.attr["N"].i) for node in function.node_def if node.op.startswith("MxRecPrepare")]
            for function in functions]
     return sorted(filter(None, ops))
 
@@ -68,7 +68,7 @@ def test_one_op_for_each_type_of_ids_prepares_all_tables_of_an_iterator():
             run.contents(sess, ["LazyAdam_momentum"])
 
     cases.alike(script, moves=6)
-    assert found == [[], [[("MxRecPrepareMany", 4), ("MxRecPrepareMany", 2)]]]
+    assert found == [[], [[("MxRecPrepare of many", 4), ("MxRecPrepare of many", 2)]]]
 
 
 def test_without_groups_each_table_has_an_op_and_the_numbers_are_the_same(monkeypatch):
@@ -124,7 +124,7 @@ def test_a_full_table_is_an_error_of_its_own_step_that_names_it_and_no_other_tab
         tight = run.lookup(small, batch["a"])
         run.modify()
         if run.form == AHEAD:
-            assert prepared() == [[("MxRecPrepareMany", 2)]]
+            assert prepared() == [[("MxRecPrepare of many", 2)]]
         sess = run.session()
         run.start(sess, iterator)
         for _ in range(5):
@@ -192,7 +192,7 @@ def test_tables_with_rows_on_disk_and_in_memory_are_prepared_together(tmp_path):
         model = cases.Model(run, made, batch["label"])
         run.modify()
         if run.form == AHEAD:
-            assert prepared() == [[("MxRecPrepareMany", 4)]]
+            assert prepared() == [[("MxRecPrepare of many", 4)]]
         sess = run.session()
         run.start(sess, iterator)
         assert run.epoch(sess, model.seen) == 48
@@ -236,12 +236,12 @@ def test_the_op_gives_what_each_tables_own_op_gives(graph, limit):
     peers = [support.Raw.new(2 + at, name="peer_" + name, capacity=40) for at, name in enumerate(names)]
     ids = [tf().constant([[3, -1, 5], [3, 9, 3]], tf().int64), tf().constant([], tf().int64),
            tf().constant([7, 8, 9, 10, 11, 7], tf().int64)]
-    many = ops.mx_rec_prepare_many([table.handle for table in tables], ids, limit=limit)
-    each = [ops.mx_rec_prepare([peer.handle], one, limit=limit) for peer, one in zip(peers, ids)]
+    many = ops.mx_rec_prepare([table.handle for table in tables], ids, limit=limit)
+    each = [ops.prepare([peer.handle], one, limit=limit) for peer, one in zip(peers, ids)]
     claims = []
     for own, prepared_ in ((tables, [(many.offsets[at], many.inverse[at]) for at in range(3)]),
                            (peers, [(one.offsets[0], one.inverse) for one in each])):
-        claims.append([ops.mx_rec_claim(table.handle, one, offsets, inverse, limit=limit if at != 2 else 0)
+        claims.append([ops.resolve(table.handle, one, prepared=(offsets, inverse), limit=limit if at != 2 else 0)
                        for at, (table, one, (offsets, inverse)) in enumerate(zip(own, ids, prepared_))])
     with support.new_session(graph) as sess:
         sess.run([table.handle for table in tables + peers])

@@ -95,7 +95,7 @@ def test_a_row_in_a_checkpoint_is_of_one_step_while_another_thread_trains(graph,
     ids = tf.constant(np.arange(5000))
     raw = support.Raw.of(table)
     # The gradient is 1 for every row: after n updates the accumulator is 0.1 + n, and the row a function of n.
-    with tf.control_dependencies([support.ops().mx_rec_id_offset(raw.handle, ids, create=True).offsets]):
+    with tf.control_dependencies([support.ops().resolve(raw.handle, ids, create=True).offsets]):
         update = case.apply(raw.handle, ids, tf.ones([5000, 2]), tf.constant(0.5), tf.constant(1.0), by_ids=True)
     saver, sess = tf.compat.v1.train.Saver(max_to_keep=None), session()
     raw.slot("Adagrad_accumulator")

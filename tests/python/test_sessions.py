@@ -72,7 +72,7 @@ def test_a_table_that_was_cleared_starts_afresh(graph, session):
     table = support.Raw.new(2, initializer={"kind": "random_normal", "mean": 0.0, "stddev": 1.0})
     clear = support.ops().mx_rec_clear(table.handle)
     ids = tf.constant([5, 6], tf.int64)
-    offsets, restore = support.ops().mx_rec_id_offset(table.handle, ids, create=1)
+    offsets, restore = support.ops().resolve(table.handle, ids, create=1)
     rows = support.ops().mx_rec_lookup(table.handle, support.raw_variable(table), offsets)
     update = support.update_ids("adagrad", table.handle, ids, tf.ones([2, 2]), 0.1, 0.1)
     table.slot("Adagrad_accumulator")
@@ -153,7 +153,7 @@ def test_a_handle_captured_by_a_map_function_is_the_session_s_own_table(graph, s
     keys = np.arange(12, dtype=np.int64).reshape(4, 3) * 5
 
     def insert(ids):
-        offsets, restore = support.ops().mx_rec_id_offset(table.handle, ids, create=1)
+        offsets, restore = support.ops().resolve(table.handle, ids, create=1)
         return ids, offsets, restore
 
     dataset = tf.data.Dataset.from_tensor_slices(keys).map(insert, num_parallel_calls=2).prefetch(2)
@@ -186,7 +186,7 @@ for round in range(4):
     tf.compat.v1.reset_default_graph()
     table = support.Raw.new(8, capacity=200000)
     def insert(ids):
-        return ops.mx_rec_id_offset(table.handle, ids, create=1)
+        return ops.resolve(table.handle, ids, create=1)
     data = tf.data.Dataset.range(10**9).map(lambda x: tf.range(x * 50, x * 50 + 100)).map(insert, 2).prefetch(50)
     iterator = tf.compat.v1.data.make_initializable_iterator(data)
     batch = iterator.get_next()
@@ -208,7 +208,7 @@ import numpy as np, support
 tf, ops = support.tf(), support.ops()
 table = support.Raw.new(8)
 data = tf.data.Dataset.range(10**9).map(
-    lambda x: ops.mx_rec_id_offset(table.handle, tf.reshape(x, [1]) % 100, create=1), 2).prefetch(10)
+    lambda x: ops.resolve(table.handle, tf.reshape(x, [1]) % 100, create=1), 2).prefetch(10)
 iterator = tf.compat.v1.data.make_initializable_iterator(data)
 sess = support.new_session()
 sess.run(iterator.initializer)

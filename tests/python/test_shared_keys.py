@@ -255,7 +255,7 @@ def test_a_wrong_number_gives_right_rows(graph, session, dynamic):
     tables = [make_table("wrong_%d" % at, 3) for at in range(2)]
     raws = [support.Raw.of(table) for table in tables]
     ids = [tf.compat.v1.placeholder(tf.int64, [None]) for _ in tables]
-    found = [make.mx_rec_id_offset(raw.handle, one, create=1, shared=5) for raw, one in zip(raws, ids)]
+    found = [make.resolve(raw.handle, one, create=1, shared=5) for raw, one in zip(raws, ids)]
     sess = session()
     sess.run(tf.compat.v1.global_variables_initializer())
     for step in range(20):
@@ -271,7 +271,7 @@ def test_a_wrong_number_gives_right_rows(graph, session, dynamic):
 def test_a_negative_number_is_refused(graph, session, dynamic):
     tf = support.tf()
     raw = support.Raw.of(make_table("negative", 2))
-    found = support.ops().mx_rec_id_offset(raw.handle, [1], create=1, shared=-1)
+    found = support.ops().resolve(raw.handle, [1], create=1, shared=-1)
     sess = session()
     sess.run(tf.compat.v1.global_variables_initializer())
     with pytest.raises(tf.errors.InvalidArgumentError, match="shared must not be negative"):

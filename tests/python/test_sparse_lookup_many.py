@@ -24,7 +24,8 @@ def types_of(graph):
     found = {}
     for op in graph.get_operations():
         if op.type.startswith("MxRec"):
-            found[op.type] = found.get(op.type, 0) + 1
+            kind = support.kind_of(op)
+            found[kind] = found.get(kind, 0) + 1
     return found
 
 
@@ -61,7 +62,7 @@ def test_training_gives_the_bits_of_single_lookups(graph, session, dynamic, conc
         found = [found] if concat else found
         sides.append((found, trained(tables, loss_of(found)), [support.Raw.of(table) for table in tables]))
     ops = needed(sides[0][1])
-    assert ("MxRecEmbedConcat" if concat else "MxRecEmbedMany") in ops and "MxRecIdOffsetMany" in ops
+    assert ("MxRecEmbedConcat" if concat else "MxRecEmbedMany") in ops and "MxRecIdOffset of many" in ops
     assert "MxRecReduce" not in ops and "MxRecReduceColumns" not in ops
     assert updates_of(sides[0][1]) == [("lazy_adam", "ids", 4)]
     for found, _, _ in sides:
@@ -170,7 +171,7 @@ def test_ids_of_several_types_and_shapes(graph, session, dynamic):
            tf.constant([3.0, 4.0])]
     found = many(tables, ids)
     assert [one.shape.as_list() for one in found] == [[1, 2, 2], [3, 2], [2], [2, 2]]
-    assert types_of(graph)["MxRecIdOffsetMany"] == 2
+    assert types_of(graph)["MxRecIdOffset of many"] == 2
     session().run(found)
 
 
@@ -223,7 +224,7 @@ def test_a_failing_table_names_itself_and_no_table_gets_a_row(graph, session, dy
     found = many(tables, [ids] * 3)
     raws = [support.Raw.of(table) for table in tables]
     sess = session()
-    with pytest.raises(tf.errors.ResourceExhaustedError, match="MxRecIdOffsetMany on table 'table_1'"):
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="MxRecIdOffset on table 'table_1'"):
         sess.run(found, {ids: np.arange(9)})
     assert [raw.size(sess) for raw in raws] == [0, 0, 0]
     sess.run(found, {ids: [1, 2]})
@@ -315,15 +316,15 @@ def run_model(grouped, modify):
 def test_a_modified_graph_claims_and_reads_all_tables_by_one_op_and_gives_the_same_bits(
         graph, dynamic, monkeypatch, grouped):
     expected = run_model(grouped, False)
-    assert len(expected[0]) == 5 and "MxRecClaimMany" not in expected[2]
+    assert len(expected[0]) == 5 and "MxRecIdOffset prepared of many" not in expected[2]
     modified = run_model(grouped, True)
     ops = modified[2]
-    assert len(ops["MxRecClaimMany"]) == 1 and "MxRecClaim" not in ops and "MxRecEmbed" not in ops
+    assert len(ops["MxRecIdOffset prepared of many"]) == 1 and "MxRecIdOffset prepared" not in ops and "MxRecEmbed" not in ops
     # What cannot move is one op again.
-    assert "MxRecIdOffset" not in ops and len(ops["MxRecIdOffsetMany"]) == 1
+    assert "MxRecIdOffset" not in ops and len(ops["MxRecIdOffset of many"]) == 1
     monkeypatch.setenv(GROUPS, "0")
     alone = run_model("", True)
-    assert "MxRecClaimMany" not in alone[2] and len(alone[2]["MxRecClaim"]) == 3
+    assert "MxRecIdOffset prepared of many" not in alone[2] and len(alone[2]["MxRecIdOffset prepared"]) == 3
     for found in (modified, alone) if grouped == "" else (modified,):
         for ours, theirs in zip(found[0], expected[0]):
             support.assert_same_bits(ours, theirs)
@@ -371,7 +372,7 @@ def test_lookups_that_no_common_update_trains_are_claimed_one_by_one(graph, dyna
     trains = [trained([table], tf.reduce_sum(rows)) for table, rows in zip(tables, found)]
     raws = [support.Raw.of(table) for table in tables]
     modify_graph_and_start_emb_cache(dump_graph=False)
-    assert "MxRecClaimMany" not in types_of(graph) and types_of(graph)["MxRecClaim"] == 2
+    assert "MxRecIdOffset prepared of many" not in types_of(graph) and types_of(graph)["MxRecIdOffset prepared"] == 2
     with support.new_session(graph) as sess:
         sess.run(tf.compat.v1.global_variables_initializer())
         sess.run(get_initializer(True))

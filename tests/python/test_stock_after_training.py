@@ -86,7 +86,7 @@ def loaded(directory, strings):
     with tf.Graph().as_default() as graph, support.new_session() as sess:
         signature = tf.compat.v1.saved_model.load(sess, ["serve"], directory).signature_def["predict"]
         return sess.run(signature.outputs["logits"].name, {signature.inputs["hash"].name: strings}), \
-            {op.type for op in graph.get_operations()}
+            {support.kind_of(op) for op in graph.get_operations()}
 
 
 def settings(mx, access):

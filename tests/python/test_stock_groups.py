@@ -27,7 +27,7 @@ def update_forms(graph):
 
 
 def types_of(graph):
-    return collections.Counter(op.type for op in graph.get_operations() if op.type.startswith("MxRec"))
+    return collections.Counter(support.kind_of(op) for op in graph.get_operations() if op.type.startswith("MxRec"))
 
 
 def variables(v1, use_resource, count=3, dim=cases.DIM):
@@ -62,7 +62,7 @@ def test_lookups_and_updates_of_several_variables_are_one_op_each(mx, optimizer,
     assert all(len(plan.pieces) == 2 for plan in plans.values())
     types = types_of(seen[-1])
     assert types["MxRecSparseBagsMany"] == types["MxRecEmbedPooledMany"] == types["MxRecEmbedMany"] == 1
-    assert types["MxRecIdOffsetMany"] == 2 and not {"MxRecEmbed", "MxRecEmbedPooled"} & set(types)
+    assert types["MxRecIdOffset of many"] == 2 and not {"MxRecEmbed", "MxRecEmbedPooled"} & set(types)
     update, = support.updates_in(seen[-1].get_operations())
     assert (support.rule_of(update), support.form_of(update)) == (optimizer, "bags")
     # Gradients of the pooled vectors are read in that of the concatenation.
@@ -93,7 +93,7 @@ def test_parts_of_a_model_with_other_optimizers_find_their_rows_by_one_op(mx, us
 
     cases.expect_equal(build, ["w0", "w1", "w2"])
     types = types_of(seen[-1])
-    assert types["MxRecIdOffsetMany"] == types["MxRecEmbedPooledMany"] == 1 and types["MxRecSparseBagsMany"] == 2
+    assert types["MxRecIdOffset of many"] == types["MxRecEmbedPooledMany"] == 1 and types["MxRecSparseBagsMany"] == 2
     assert "MxRecEmbedPooled" not in types
 
 
@@ -332,4 +332,4 @@ def test_a_training_op_that_runs_alone_trains_and_reads_its_own_variable_alone(v
         assert sess.run(losses[1], feeds[1]) < before[1]
     types = types_of(graph)
     assert [form[:2] for form in update_forms(graph)] == [(optimizer, "bags")] * 2
-    assert types["MxRecIdOffsetMany"] == 2
+    assert types["MxRecIdOffset of many"] == 2

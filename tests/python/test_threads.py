@@ -150,7 +150,7 @@ def test_every_verb_at_once_neither_crashes_nor_loses_the_budget(graph, session,
     table = support.Raw.new(4, name="busy", capacity=2000)
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     grads = tf.ones([tf.size(ids), 4])
-    offsets, restore = ops.mx_rec_id_offset(table.handle, ids, create=1)
+    offsets, restore = ops.resolve(table.handle, ids, create=1)
     verbs = [
         ops.mx_rec_restore(ops.mx_rec_lookup(table.handle, support.raw_variable(table), offsets), restore),
         support.update_ids("adagrad", table.handle, ids, grads, 0.1, 0.1),

@@ -118,7 +118,7 @@ def test_ids_that_are_assigned_while_they_are_looked_up_give_their_own_rows(grap
     ids = variable(batches[0])
     others = [tf.constant(batch) for batch in batches]
     assigns = [ids.assign(other).op for other in others]
-    resolved = ops.mx_rec_id_offset(table.handle, ids, create=0)
+    resolved = ops.resolve(table.handle, ids, create=0)
     found = ops.mx_rec_embed(table.handle, table.variable, resolved.offsets, resolved.inverse)
     direct = ops.mx_rec_find(table.handle, table.variable, ids, tf.zeros([0, DIM]))
     sess = session()

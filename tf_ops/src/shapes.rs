@@ -3,7 +3,7 @@
 //! A shape reads `(s..., 3, dim)`: sizes by number or by name, and at the front, if there is one, a
 //! group of any number of sizes. A name has one value in all inputs and outputs of an op. `N times
 //! (u)` is the shape of each tensor of a list that is as long as the attribute N says; its names
-//! have a value for each place in the list;
+//! have a value for each place in the lists of this length;
 //! `() or (0)` are alternatives, which are checked and bind no name.
 
 use crate::op_def::{Arg, OpDef};
@@ -44,15 +44,18 @@ pub fn infer(def: &OpDef, inputs: &[Shape], lengths: &Lengths) -> Result<Vec<Sha
 }
 
 /// The shapes of the outputs of an op by those of its inputs, where how long each list is follows
-/// from the number of tensors alone. If it does not, what the definition says is given, and no
-/// input is looked at.
+/// from the number of tensors alone. If it does not, what the definition says of the first output
+/// is given, which is always there, and no input is looked at.
 ///
 /// # Errors
 /// As of [`infer`].
 pub(crate) fn infer_counted(def: &OpDef, inputs: &[Shape]) -> Result<Vec<Shape>> {
     match lengths(def, inputs.len()) {
         Some(lengths) => infer(def, inputs, &lengths),
-        None => Ok(outputs(def, &Lengths::new(), &Names::default())),
+        None => {
+            let first = def.outputs.first().into_iter();
+            Ok(first.map(|arg| Names::default().shape(arg, None)).collect())
+        }
     }
 }
 
@@ -81,13 +84,16 @@ fn lengths(def: &OpDef, inputs: usize) -> Option<Lengths> {
     Some(Lengths::from([(attr.to_owned(), in_lists / lists)]))
 }
 
+/// A place in a list, and the length of the list.
+type Place = (usize, usize);
+
 /// Each tensor of an input or output: in a list with its place.
 fn places(
     arg: &'static Arg,
     lengths: &Lengths,
-) -> impl Iterator<Item = (&'static Arg, Option<usize>)> {
-    let is_list = arg.list().is_some();
-    (0..arg.count(lengths)).map(move |at| (arg, is_list.then_some(at)))
+) -> impl Iterator<Item = (&'static Arg, Option<Place>)> {
+    let (is_list, count) = (arg.list().is_some(), arg.count(lengths));
+    (0..count).map(move |at| (arg, is_list.then_some((at, count))))
 }
 
 impl Arg {
@@ -183,8 +189,8 @@ impl Pattern {
     }
 }
 
-/// A name, and the place in a list that it belongs to.
-type Name = (&'static str, Option<usize>);
+/// A name, and the place in lists that it belongs to.
+type Name = (&'static str, Option<Place>);
 
 /// What names stand for, and the input that said so.
 #[derive(Default)]
@@ -197,7 +203,7 @@ impl Names {
     fn bind(
         &mut self,
         arg: &'static Arg,
-        place: Option<usize>,
+        place: Option<Place>,
         dims: &[Option<i64>],
     ) -> Result<()> {
         let alternatives = arg.alternatives();
@@ -237,7 +243,7 @@ impl Names {
         Ok(())
     }
 
-    fn shape(&self, arg: &'static Arg, place: Option<usize>) -> Shape {
+    fn shape(&self, arg: &'static Arg, place: Option<Place>) -> Shape {
         let alternatives = arg.alternatives();
         let [pattern] = alternatives.as_slice() else {
             return None;
@@ -299,10 +305,16 @@ mod tests {
     use crate::ops::{definition, definitions};
     use std::collections::BTreeSet;
 
-    fn infer_op(name: &str, inputs: &[Shape], list: usize) -> Result<Vec<Shape>, String> {
+    /// The lengths of lists are given in the order of their attributes' names.
+    fn infer_op(name: &str, inputs: &[Shape], lists: &[usize]) -> Result<Vec<Shape>, String> {
         let def = definitions().into_iter().find(|def| def.name == name);
-        let lengths = Lengths::from([("N".to_owned(), list)]);
-        infer(def.expect("an op"), inputs, &lengths).map_err(|error| error.to_string())
+        let def = def.expect("an op");
+        let attrs = def.inputs.iter().filter_map(|arg| Some(arg.list()?.0));
+        let attrs: BTreeSet<&str> = attrs.collect();
+        assert_eq!(attrs.len(), lists.len(), "{name}");
+        let attrs = attrs.into_iter().map(str::to_owned);
+        let lengths: Lengths = attrs.zip(lists.iter().copied()).collect();
+        infer(def, inputs, &lengths).map_err(|error| error.to_string())
     }
 
     fn dims(dims: &[i64]) -> Shape {
@@ -316,7 +328,7 @@ mod tests {
             (
                 "MxRecEmbed",
                 vec![scalar.clone(), dims(&[0, 4]), dims(&[-1]), dims(&[3, -1])],
-                0,
+                &[][..],
                 vec![dims(&[3, -1, 4])],
             ),
             (
@@ -327,38 +339,44 @@ mod tests {
                     unknown.clone(),
                     unknown.clone(),
                 ],
-                0,
+                &[][..],
                 vec![None],
             ),
             (
                 "MxRecReduce",
                 vec![dims(&[3, 7, 4]), unknown.clone(), dims(&[5])],
-                0,
+                &[][..],
                 vec![dims(&[5, 4])],
             ),
             (
                 "MxRecPrepare",
                 vec![scalar.clone(), scalar.clone(), dims(&[6])],
-                2,
+                &[1, 2],
                 vec![dims(&[-1]), dims(&[-1]), dims(&[6])],
             ),
             (
-                "MxRecPrepareMany",
+                "MxRecPrepare",
                 vec![scalar.clone(), scalar.clone(), dims(&[6]), dims(&[2, 3])],
-                2,
+                &[2, 2],
                 vec![dims(&[-1]), dims(&[-1]), dims(&[6]), dims(&[2, 3])],
+            ),
+            (
+                "MxRecIdOffset",
+                vec![scalar.clone(), dims(&[-1, 3]), dims(&[4]), dims(&[2, -1])],
+                &[1, 1],
+                vec![dims(&[-1]), dims(&[2, 3])],
             ),
             (
                 "MxRecExport",
                 vec![scalar.clone()],
-                0,
+                &[][..],
                 vec![dims(&[-1]), dims(&[-1, -1])],
             ),
-            ("MxRecEvict", vec![unknown.clone()], 0, vec![dims(&[2])]),
+            ("MxRecEvict", vec![unknown.clone()], &[], vec![dims(&[2])]),
             (
                 "MxRecTable",
                 vec![dims(&[-1]), dims(&[-1, 8])],
-                0,
+                &[][..],
                 vec![dims(&[0, 8]), scalar.clone()],
             ),
         ] {
@@ -373,46 +391,46 @@ mod tests {
             (
                 "MxRecLookup",
                 vec![scalar.clone(), dims(&[0, 4]), dims(&[1, 1])],
-                0,
+                &[][..],
                 "offsets must have rank 1, but has shape (1, 1)",
             ),
             (
                 "MxRecLookup",
                 vec![scalar.clone(), dims(&[2, 4]), None],
-                0,
+                &[][..],
                 "variable must have shape (0, dim), but has shape (2, 4)",
             ),
             (
                 "MxRecFind",
                 vec![scalar.clone(), dims(&[0, 4]), None, dims(&[1, 8])],
-                0,
+                &[][..],
                 "dim must agree, but is (4) in variable and (8) in absent",
             ),
             (
                 "MxRecReduce",
                 vec![scalar.clone(), None, None],
-                0,
+                &[][..],
                 "grad must have rank 1 or more, but has shape ()",
             ),
             (
                 "MxRecReduce",
                 vec![dims(&[2, 3, 4]), dims(&[2, -1, 3]), None],
-                0,
+                &[][..],
                 "s must agree, but is (2, 3) in grad and (2, ?, 3) in inverse",
             ),
             (
                 "MxRecObserve",
                 vec![scalar.clone(), None, scalar.clone(), dims(&[2])],
-                0,
+                &[][..],
                 "timestamp must have shape () or (0) or (1), but has shape (2)",
             ),
             (
                 "MxRecPrepare",
                 vec![scalar.clone(), dims(&[1]), None],
-                2,
+                &[1, 2],
                 "handles must have rank 0, but has shape (1)",
             ),
-            ("MxRecSize", vec![], 0, "another number of inputs"),
+            ("MxRecSize", vec![], &[], "another number of inputs"),
         ] {
             let text = infer_op(op, &inputs, list).err().unwrap_or_default();
             assert!(text.contains(message), "{op}: {text}");
@@ -431,7 +449,7 @@ mod tests {
             dims(&[2, 4]),
             dims(&[3, 2]),
         ];
-        let infer = |inputs: &[Shape]| infer_op("MxRecFindMany", inputs, 2);
+        let infer = |inputs: &[Shape]| infer_op("MxRecFindMany", inputs, &[2]);
         assert_eq!(infer(&members), Ok(vec![dims(&[5, 4]), dims(&[7, 2])]));
         let mut wrong = members.clone();
         wrong.swap(2, 3);

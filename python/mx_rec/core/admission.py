@@ -32,8 +32,7 @@ _TIMESTAMP_SCOPE = "mx_rec_timestamp"
 _CONTROLS_SCOPE = "//admission"
 
 # Ops of training lookups, and one that only graphs with a counting lookup have.
-_TRAINING_OPS = ("MxRecIdOffset", "MxRecIdOffsetMany", "MxRecObserve", "MxRecClaim",
-                 "MxRecClaimMany", "MxRecSetThreshold", "MxRecPartObserve")
+_TRAINING_OPS = ("MxRecIdOffset", "MxRecObserve", "MxRecSetThreshold", "MxRecPartObserve")
 
 # Ops that count keys for admission.
 _COUNTING_OPS = ("MxRecObserve", "MxRecPartObserve")

@@ -35,7 +35,7 @@ _ALONE = -1
 
 _TABLE = "MxRecTable"
 # Ops that only training runs; a graph without them only reads tables.
-_TRAINS = ("MxRecIdOffset", "MxRecClaim", "MxRecObserve", "MxRecUpdate")
+_TRAINS = frozenset(["MxRecIdOffset", "MxRecObserve", "MxRecUpdate"])
 
 _UNKNOWN_OP = re.compile(r"Op type not registered '(MxRec\w+)'")
 _TASK = re.compile(r"/job:([^/]+)(?:/replica:\d+)?/task:(\d+)")
@@ -93,7 +93,7 @@ def check_session(session: Any) -> None:
     types = {op.type for op in graph.get_operations()}
     if _TABLE in types:
         found = None  # type: Optional[str]
-        if any(kind.startswith(_TRAINS) for kind in types):
+        if _TRAINS.intersection(types):
             found = _tasks_of_environment()
         found = found or _tasks_of_server(session)
         if found is not None:

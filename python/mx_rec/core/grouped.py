@@ -18,6 +18,7 @@ from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table import Table
 from mx_rec.core.table_variable import raw_tensor, row_shape
 from mx_rec.ops import library
+from mx_rec.ops.lookups import resolve
 from mx_rec.util.global_env_conf import groups_tables
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.validator.validator import Bool, Text, Type, checked
@@ -304,13 +305,12 @@ class _Group:
             if not places:
                 continue
             members = [self._members[place] for place in places]
-            offsets, inverses = library().mx_rec_id_offset_many(
-                [member.request.table.handle for member in members],
-                [member.ids for member in members], limit=members[0].request.limit,
-                name="id_offset")
-            mark_movable(offsets[0].op, self._modify_graph)
-            for place, pair in zip(places, zip(offsets, inverses)):
-                found[place] = pair
+            resolved = resolve([member.request.table.handle for member in members],
+                               [member.ids for member in members],
+                               limit=members[0].request.limit)
+            mark_movable(resolved.offsets[0].op, self._modify_graph)
+            for at, place in enumerate(places):
+                found[place] = resolved.of(at)
         return found
 
     def _inputs(self, found: List[_Found]) -> Tuple[List[tf.Tensor], ...]:

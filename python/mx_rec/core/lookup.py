@@ -23,6 +23,7 @@ from mx_rec.core.shared_keys import share_keys
 from mx_rec.core.table import FeatureLookup, Table, scope_of
 from mx_rec.core.table_variable import raw_tensor, row_shape
 from mx_rec.ops import library
+from mx_rec.ops.lookups import resolve
 from mx_rec.tensorflow.names import require_graph_mode
 from mx_rec.util.communication.hccl_ops import get_rank_size
 from mx_rec.util.initialize import ConfigInitializer
@@ -338,8 +339,7 @@ def build_lookup(request: LookupRequest, modify_graph: bool) -> tf.Tensor:
         if request.thresholds[0] >= 0:
             offsets, inverse = admitted(request, ids, modify_graph)
         else:
-            offsets, inverse = library().mx_rec_id_offset(
-                table.handle, ids, create=1, limit=request.limit, name="id_offset")
+            offsets, inverse = resolve([table.handle], [ids], limit=request.limit).of(0)
             mark_movable(offsets.op, modify_graph)
             share_keys(offsets.op, request.ids)
         use_expansion = ConfigInitializer.get_instance().use_dynamic_expansion

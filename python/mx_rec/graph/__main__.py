@@ -13,6 +13,7 @@ from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.files import GraphFile, merged_ops, read_graph
 from mx_rec.graph.grouped import apart
 from mx_rec.graph.plan import Plan, make_plan, registered_ops
+from mx_rec.ops.lookups import is_claim
 from mx_rec.stock.analysis import StockVariable, is_training, plan_text, plan_variables
 from mx_rec.util.stock_tables import LEAST_ROWS, StockTables, checked_options
 
@@ -89,10 +90,8 @@ def report(path: str, file: GraphFile, plan: Plan) -> str:
     Returns:
         Several lines of text.
     """
-    types = [node.op for node in file.graph.node]
-    tables = types.count("MxRecTable")
-    claims = types.count("MxRecClaim") + sum(
-        node.attr["N"].i for node in file.graph.node if node.op == "MxRecClaimMany")
+    tables = [node.op for node in file.graph.node].count("MxRecTable")
+    claims = sum(node.attr["N"].i for node in file.graph.node if is_claim(node))
     lines = ["{}: a {} with {}".format(path, file.kind, _count(tables, "table"))]
     if not plan.lookups:
         if not tables:

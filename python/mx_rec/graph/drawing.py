@@ -13,7 +13,7 @@ MOST_NAMES = 5
 
 _COLUMNS = 44
 _MOST_LINES = 6
-_STEP_OPS = {TRAIN: "MxRecClaim", ADMIT: "MxRecObserve", EVAL: "MxRecFind", SPLIT: "MxRecPull"}
+_STEP_OPS = {TRAIN: "MxRecIdOffset", ADMIT: "MxRecObserve", EVAL: "MxRecFind", SPLIT: "MxRecPull"}
 # Borders tell moved from unmoved in black and white, fills do so in colour.
 _STYLES = {"moves": 'style="filled,bold", fillcolor="#d9e8f7", penwidth=2.5',
            "stays": 'style="filled,dashed", fillcolor="#fdf6dd"',

@@ -15,13 +15,12 @@ from mx_rec.cluster.modified import apart as apart_by_key
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.graph.edits import FUSED_ATTRIBUTE, in_place_of, replace_each
 from mx_rec.ops import library
+from mx_rec.ops.lookups import ID_OFFSET, Resolved, is_claim, resolve
 from mx_rec.ops.optimizers import UPDATE, gradients_of
 from mx_rec.util.global_env_conf import groups_tables
 
-_MANY_OFFSETS = "MxRecIdOffsetMany"
 _MANY_FIND = "MxRecFindMany"
 _MANY_FIND_POOLED = "MxRecFindPooledMany"
-_ONE_OFFSETS = "MxRecIdOffset"
 _ONE_FIND = "MxRecFind"
 _ONE_FIND_POOLED = "MxRecFindPooled"
 _ONE_EMBED = "MxRecEmbed"
@@ -30,10 +29,10 @@ _ONE_EMBED = "MxRecEmbed"
 _GROUP_ATTRIBUTE = "_mx_rec_group"
 
 # How many lists of outputs an op for many tables has.
-_OUTPUT_LISTS = {_MANY_OFFSETS: 2, _MANY_FIND: 1, _MANY_FIND_POOLED: 1}
+_OUTPUT_LISTS = {ID_OFFSET: 2, _MANY_FIND: 1, _MANY_FIND_POOLED: 1}
 
 # The type of an op for one table that does what an op for many does in each.
-_SINGLE = {_MANY_OFFSETS: _ONE_OFFSETS, _MANY_FIND: _ONE_FIND, _MANY_FIND_POOLED: _ONE_FIND_POOLED}
+_SINGLE = {ID_OFFSET: ID_OFFSET, _MANY_FIND: _ONE_FIND, _MANY_FIND_POOLED: _ONE_FIND_POOLED}
 
 
 class Claim(NamedTuple):
@@ -64,7 +63,7 @@ def take_apart(graph: tf.Graph) -> List[List[tf.Tensor]]:
     taken = []  # type: List[List[tf.Tensor]]
     for op in graph.get_operations():
         if op.type not in _OUTPUT_LISTS or MOVABLE_ATTRIBUTE not in op.node_def.attr \
-                or not op.get_attr(MOVABLE_ATTRIBUTE):
+                or not op.get_attr(MOVABLE_ATTRIBUTE) or op.get_attr("N") == 1:
             continue
         lists = _lists(op)
         with in_place_of(graph, op):
@@ -89,12 +88,12 @@ def join_again(graph: tf.Graph, taken: Sequence[Sequence[tf.Tensor]]) -> None:
     """
     for tensors in taken:
         ops = [tensor.op for tensor in tensors]
-        for kind, make in ((_ONE_OFFSETS, _many_offsets), (_ONE_FIND, _many_find),
+        for kind, make in ((ID_OFFSET, _many_offsets), (_ONE_FIND, _many_find),
                            (_ONE_FIND_POOLED, _many_find_pooled)):
             same = OrderedDict()  # type: Dict[Any, List[tf.Operation]]
             for op in ops:
-                if op.type == kind and FUSED_ATTRIBUTE not in op.node_def.attr:
-                    key = op.get_attr("T"), kind == _ONE_OFFSETS and op.get_attr("limit")
+                if op.type == kind and not is_claim(op) and FUSED_ATTRIBUTE not in op.node_def.attr:
+                    key = op.get_attr("T"), kind == ID_OFFSET and op.get_attr("limit")
                     same.setdefault(key, []).append(op)
             for together in same.values():
                 if len(together) < 2:
@@ -140,13 +139,14 @@ def claim_together(graph: tf.Graph, claims: Sequence[Claim]) -> List[Claim]:
             left.extend(together)
             continue
         with in_place_of(graph, together[0].op):
-            offsets, inverses = library().mx_rec_claim_many(
+            resolved = resolve(
                 [claim.op.inputs[0] for claim in together], [claim.ids for claim in together],
-                [claim.offsets for claim in together], [claim.inverse for claim in together],
+                Resolved([claim.offsets for claim in together],
+                         [claim.inverse for claim in together]),
                 limit=together[0].op.get_attr("limit"), name="claim")
         readers = [_readers(claim.op) for claim in together]
         for at, claim in enumerate(together):
-            replace_each(claim.op, [offsets[at], inverses[at]])
+            replace_each(claim.op, list(resolved.of(at)))
         _embed_together(graph, [op for ops in readers for op in ops])
     return left
 
@@ -159,7 +159,7 @@ def apart(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     """
     graph_def = apart_by_key(graph_def)
     many = {node.name: node for node in graph_def.node
-            if node.op in _OUTPUT_LISTS and node.attr[MOVABLE_ATTRIBUTE].b}
+            if node.op in _OUTPUT_LISTS and node.attr[MOVABLE_ATTRIBUTE].b and node.attr["N"].i > 1}
     if not many:
         return graph_def
     result = graph_pb2.GraphDef()
@@ -190,15 +190,13 @@ def _single(op: tf.Operation, inputs: Tuple[tf.Tensor, ...], at: int) -> tf.Oper
         return library().mx_rec_find(*inputs, name=name).op
     if op.type == _MANY_FIND_POOLED:
         return library().mx_rec_find_pooled(*inputs, name=name).op
-    return library().mx_rec_id_offset(*inputs, create=1, limit=op.get_attr("limit"),
-                                      name=name).offsets.op
+    handle, ids = inputs
+    return resolve([handle], [ids], limit=op.get_attr("limit"), name=name).offsets[0].op
 
 
 def _many_offsets(ops: List[tf.Operation]) -> List[List[tf.Tensor]]:
     handles, ids = zip(*[op.inputs for op in ops])
-    made = library().mx_rec_id_offset_many(list(handles), list(ids),
-                                           limit=ops[0].get_attr("limit"), name="id_offset")
-    return [list(made.offsets), list(made.inverse)]
+    return list(resolve(handles, ids, limit=ops[0].get_attr("limit")))
 
 
 def _many_find(ops: List[tf.Operation]) -> List[List[tf.Tensor]]:
@@ -282,11 +280,11 @@ def _single_nodes(node: Any) -> List[Any]:
         one.op = _SINGLE[node.op]
         one.device = node.device
         one.input.extend(data[at::members] + waits)
-        for key in ("T", "limit", MOVABLE_ATTRIBUTE):
+        for key in ("T", "create", "limit", "P", MOVABLE_ATTRIBUTE):
             if key in node.attr:
                 one.attr[key].CopyFrom(node.attr[key])
-        if one.op == _ONE_OFFSETS:
-            one.attr["create"].i = 1
+        if one.op == ID_OFFSET:
+            one.attr["N"].i = 1
         nodes.append(one)
     return nodes
 

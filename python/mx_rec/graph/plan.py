@@ -11,6 +11,7 @@ from mx_rec import plugin
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.graph.fusions import (Concat, Sums, read_concats, read_sums, text_of_concats,
                                     text_of_sums)
+from mx_rec.ops.lookups import ID_OFFSET
 from mx_rec.tensorflow.names import c_api
 from mx_rec.util.global_env_conf import fuses_lookups
 
@@ -21,7 +22,7 @@ SPLIT = "split"
 ONE_SHOT = "one_shot"
 
 # The ops that look up by ids, of those that graph modification may move.
-TRAINING_LOOKUPS = ("MxRecIdOffset", "MxRecIdOffsetMany", "MxRecObserve")
+TRAINING_LOOKUPS = (ID_OFFSET, "MxRecObserve")
 _LOOKUPS = TRAINING_LOOKUPS + ("MxRecFind", "MxRecFindMany", "MxRecFindPooled",
                                "MxRecFindPooledMany", "MxRecDistinctSplit")
 

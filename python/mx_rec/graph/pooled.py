@@ -17,13 +17,11 @@ from mx_rec.graph.edits import FUSED_ATTRIBUTE, in_place_of, replace_each
 from mx_rec.graph.grouped import is_free, set_movable
 from mx_rec.graph.plan import is_movable
 from mx_rec.ops import library
+from mx_rec.ops.lookups import ID_OFFSET
 from mx_rec.util.global_env_conf import groups_tables
 
 _EMBED = "MxRecEmbedPooled"
 _FIND = "MxRecFindPooled"
-
-# The ops that resolve the keys of many tables.
-_RESOLVERS = ("MxRecIdOffsetMany", "MxRecClaimMany")
 
 # What gives nothing from outside: a run can always have it.
 _NO_SOURCES = ("Assert", "Const", "NoOp", TABLE_OP)
@@ -79,7 +77,8 @@ def _key(op: tf.Operation, above: Set[tf.Operation]) -> Optional[Any]:
         return (op.device, op.get_attr("T"), sources, ends) if ends else None
     offsets, inverse = op.inputs[2:4]
     resolver = offsets.op
-    is_whole = resolver.type in _RESOLVERS and inverse.op is resolver \
+    is_whole = resolver.type == ID_OFFSET and len(resolver.outputs) > 2 \
+        and inverse.op is resolver \
         and inverse.value_index == offsets.value_index + len(resolver.outputs) // 2
     return (op.device, resolver, sources) if is_whole else None
 

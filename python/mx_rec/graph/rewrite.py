@@ -13,7 +13,7 @@ from mx_rec.graph.edits import forbid_feeding
 from mx_rec.graph.grouped import Claim, claim_together
 from mx_rec.graph.plan import ONE_SHOT, SPLIT, TRAIN, Iterator, Lookup
 from mx_rec.graph.sessions import PIPELINE_SCOPE
-from mx_rec.ops import library
+from mx_rec.ops.lookups import Resolved, prepare, resolve
 from mx_rec.tensorflow.moved import move_outputs
 from mx_rec.tensorflow.names import MapDataset, dataset_ops
 from mx_rec.tensorflow.names import device as device_module
@@ -225,17 +225,15 @@ class _Extension:
         limit = self._limits[sets[0][0].node]
         handles = [[self._handles[lookup.node] for lookup in together] for together in sets]
         if len(sets) == 1:
-            offsets, inverse = library().mx_rec_prepare(
-                handles[0], ids[sets[0][0].ids], limit=limit, name="prepare")
-            return [(list(offsets), inverse)]
+            offsets, inverses = prepare(handles[0], [ids[sets[0][0].ids]], limit)
+            return [(offsets, inverses[0])]
         # Ids that are the same are read as the same tensor, so that the op sees it.
         read = [ids[together[0].ids] for together in sets for _ in together]
-        offsets, inverses = library().mx_rec_prepare_many(
-            sum(handles, []), read, limit=limit, name="prepare")
+        offsets, inverses = prepare(sum(handles, []), read, limit)
         found = []  # type: List[Tuple[List[tf.Tensor], tf.Tensor]]
         at = 0
         for together in sets:
-            found.append((list(offsets[at:at + len(together)]), inverses[at]))
+            found.append((offsets[at:at + len(together)], inverses[at]))
             at += len(together)
         return found
 
@@ -303,9 +301,9 @@ def _claim_alone(claim: Claim) -> None:
     with graph.as_default(), graph.control_dependencies(None), \
             graph.control_dependencies(op.control_inputs), tf.device(op.device), \
             tf.compat.v1.name_scope(op.name + "/"):
-        claimed = library().mx_rec_claim(op.inputs[0], claim.ids, claim.offsets, claim.inverse,
-                                         limit=op.get_attr("limit"), name="claim")
-    replace_outputs(op, claimed)
+        claimed = resolve([op.inputs[0]], [claim.ids], Resolved([claim.offsets], [claim.inverse]),
+                          limit=op.get_attr("limit"), name="claim")
+    replace_outputs(op, claimed.of(0))
 
 
 def _forbid_feeding(graph: tf.Graph, iterator: Iterator, components: Sequence[tf.Tensor]) -> None:

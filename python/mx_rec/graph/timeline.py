@@ -21,13 +21,14 @@ from types import TracebackType
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 from mx_rec import plugin
+from mx_rec.ops.lookups import PREPARE
 
 TRAINING = "training step"
 STEP_OPS = "training step: mx_rec ops"
 PIPELINE = "input pipeline (mx_rec)"
 
 # What graph modification puts into input pipelines; the other ops run in steps.
-_PIPELINE_OPS = ("MxRecPrepare", "MxRecPrepareMany")
+_PIPELINE_OPS = (PREPARE,)
 _LABEL = re.compile(r".* = ([A-Za-z0-9_>]+)\(")
 
 # The device under which TensorFlow 1.15 lists what all threads of the process did: ops of steps

@@ -16,7 +16,7 @@ from mx_rec.optimizers.grouping import Rows, apply_tables
 from mx_rec.tensorflow.names import control_flow_util
 from mx_rec.util.initialize import ConfigInitializer
 
-# The ops whose first output is the rows of a training lookup.
+# The ops whose outputs are, in their first half, the rows of training lookups.
 _OFFSET_OPS = ("MxRecIdOffset", "MxRecAdmit")
 
 # Attribute of an op that makes a table, see slot_owners.
@@ -212,7 +212,9 @@ def rows_of_variable(grad: Any, variable: Any) -> Rows:
 
 def is_offsets(value: Any) -> bool:
     """Returns whether `value` is the offsets that a training lookup gives."""
-    return isinstance(value, tf.Tensor) and value.op.type in _OFFSET_OPS and value.value_index == 0
+    if not isinstance(value, tf.Tensor) or value.op.type not in _OFFSET_OPS:
+        return False
+    return value.value_index < len(value.op.outputs) // 2
 
 
 def rows_of_offsets(grad: Any, offsets: tf.Tensor, optimizer: Any, by_address: bool) -> Rows:

@@ -8,6 +8,7 @@ from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
 from mx_rec.core.table_variable import TABLE_OP, described_name
 from mx_rec.graph.edits import extensible
+from mx_rec.ops.lookups import ID_OFFSET
 from mx_rec.saver import plain_pool
 from mx_rec.saver.plain_lookup import (PASSING, Make, Replaced, Source, TableUse, finding,
                                        replacing_nodes)
@@ -23,7 +24,6 @@ _OUR_ATTRIBUTES = "_mx_rec_"
 _FIND = ("MxRecFind", "MxRecFindMany")
 _SIDE_BY_SIDE = "MxRecEmbedConcat"
 _SPREAD = ("MxRecEmbed", "MxRecEmbedMany", _SIDE_BY_SIDE)
-_KEY_WORK = ("MxRecIdOffset", "MxRecClaim", "MxRecIdOffsetMany", "MxRecClaimMany")
 
 _FIND_POOLED = ("MxRecFindPooled", "MxRecFindPooledMany")
 _EMBED_POOLED = "MxRecEmbedPooled"
@@ -39,7 +39,7 @@ _ENDS = {"MxRecBagEnds": plain_pool.dense_ends, "MxRecRaggedBagEnds": plain_pool
          "MxRecSparseBagEnds": plain_pool.sparse_ends}  # type: Dict[str, Make]
 
 # Ops of training lookups; those with an access threshold have the last two.
-_TRAINING = _SPREAD + _KEY_WORK + (_EMBED_POOLED, _EMBED_POOLED_MANY, _RESTORE, _ROWS,
+_TRAINING = _SPREAD + (ID_OFFSET, _EMBED_POOLED, _EMBED_POOLED_MANY, _RESTORE, _ROWS,
                                    "MxRecObserve", "MxRecAdmit")
 
 _ITERATOR = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional")
@@ -340,7 +340,7 @@ class Cut:
                                           _key_work_of(op.inputs[1]) is not None))
         offsets = op.inputs[2]
         work = offsets.op, offsets.value_index
-        if work[0].type not in _KEY_WORK or 2 * work[1] >= len(work[0].outputs):
+        if work[0].type != ID_OFFSET or 2 * work[1] >= len(work[0].outputs):
             return None
         if node.op == _ROWS:
             return Replaced(node, [self._trained_use_of(node, *work)], [self._ids_of_work(*work)],
@@ -558,7 +558,7 @@ def _key_work_of(inverse: tf.Tensor) -> Optional[Tuple[tf.Operation, int]]:
     """Returns the op that makes an inverse, and which of its tables it is of; None without one."""
     op = inverse.op
     member = inverse.value_index - len(op.outputs) // 2
-    return (op, member) if op.type in _KEY_WORK and member >= 0 else None
+    return (op, member) if op.type == ID_OFFSET and member >= 0 else None
 
 
 def _op_name(name: str) -> str:

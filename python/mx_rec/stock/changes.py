@@ -5,6 +5,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from mx_rec.ops import library
+from mx_rec.ops.lookups import resolve
 from mx_rec.stock.admission import count_as_admitted
 from mx_rec.stock.dense import chunk_of, each_chunk
 from mx_rec.stock.rows import Rows
@@ -75,7 +76,7 @@ def _change(rows: Rows, ids: tf.Tensor, values: tf.Tensor, factor: float) -> tf.
         What has changed them.
     """
     make, table = library(), rows.table
-    offsets, places = make.mx_rec_id_offset(table.handle, ids, create=1, limit=0, name="offsets")
+    offsets, places = resolve([table.handle], [ids], name="offsets").of(0)
     count = tf.size(offsets)
     if factor:
         values = tf.math.unsorted_segment_sum(factor * values, places, count)

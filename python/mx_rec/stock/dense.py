@@ -8,6 +8,7 @@ import tensorflow as tf
 from mx_rec.core.table import Table, scope_of
 from mx_rec.core.table_variable import row_shape
 from mx_rec.ops import library
+from mx_rec.ops.lookups import resolve
 from mx_rec.stock.admission import RowRules, count_as_admitted
 
 # Rows that go into a table by one run, at most.
@@ -72,8 +73,7 @@ def _set_rows(table: Table, slots: Sequence[Any], rules: RowRules, ids: tf.Tenso
     if not slots:
         return done
     with tf.control_dependencies([done]):
-        offsets, _ = library().mx_rec_id_offset(table.handle, ids, create=1, limit=0,
-                                                name="offsets")
+        offsets, _ = resolve([table.handle], [ids], name="offsets").of(0)
     names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8)) for slot in slots]
     initial = tf.constant([slot.initial for slot in slots], tf.float32)
     old = [tf.fill(tf.shape(rows), tf.constant(slot.initial, tf.float32)) for slot in slots]
@@ -153,7 +153,7 @@ def start_slot(table: Table, slot: Any) -> tf.Operation:
     scope = "{}//table/{}/".format(scope_of(table.table_name), slot.name)
     with tf.init_scope(), tf.compat.v1.name_scope(scope), tf.device("/cpu:0"):
         keys = make.mx_rec_export(table.handle, name="keys")[0]
-        offsets, _ = make.mx_rec_id_offset(table.handle, keys, create=0, limit=0, name="offsets")
+        offsets, _ = resolve([table.handle], [keys], create=False, name="offsets").of(0)
         names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8))]
         initial = tf.constant([slot.initial], tf.float32)
         read = make.mx_rec_read_rows(

@@ -10,6 +10,7 @@ from mx_rec.core.bags import COMBINERS
 from mx_rec.core.lookup import mark_movable
 from mx_rec.core.table_variable import row_shape
 from mx_rec.ops import library
+from mx_rec.ops.lookups import resolve
 from mx_rec.ops.optimizers import Gradients, optimizer_named, update
 from mx_rec.optimizers.columns import sliced
 from mx_rec.stock import updates as forms
@@ -363,8 +364,7 @@ def _resolve(group: Sequence[_Lookup], ids: Sequence[tf.Tensor],
         made = [one.rows.make_rows(mine, occurring, ops)
                 for one, mine, occurring in zip(group, ids, counted)]
         return [offsets for offsets, _ in made], [inverse for _, inverse in made]
-    found = library().mx_rec_id_offset_many([one.rows.table.handle for one in group], ids,
-                                            limit=0, name="id_offset")
+    found = resolve([one.rows.table.handle for one in group], ids)
     mark_movable(found.offsets[0].op, True)
     return found.offsets, found.inverse
 

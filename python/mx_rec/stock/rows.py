@@ -10,6 +10,7 @@ from mx_rec.core.table import Table
 from mx_rec.core.table_variable import row_shape
 from mx_rec.graph.edits import FUSED_ATTRIBUTE, mark_positions
 from mx_rec.ops import library
+from mx_rec.ops.lookups import resolve
 from mx_rec.ops.optimizers import Gradients, OptimizerStep, optimizer_named, update
 from mx_rec.stock import updates as forms
 from mx_rec.stock.admission import RowRules, admit, admitted, count_before, occurrences
@@ -106,8 +107,7 @@ class Rows:
             is_same = counted is ids or any(counted is one for one in ids.op.inputs)
             return admit(self.table, self.rules, ids, ids if is_same else counted, replaced,
                          self._is_together())
-        offsets, inverse = library().mx_rec_id_offset(self.table.handle, ids, create=1, limit=0,
-                                                      name="id_offset")
+        offsets, inverse = resolve([self.table.handle], [ids]).of(0)
         mark_movable(offsets.op, True)
         return offsets, inverse
 
@@ -192,8 +192,7 @@ class Rows:
                     offsets, inverse = admitted(self.table, self.rules, ids)
                     self._recounts.append(offsets.op.inputs[1].op)
                 else:
-                    offsets, inverse = library().mx_rec_id_offset(
-                        self.table.handle, ids, create=1, limit=0, name="id_offset")
+                    offsets, inverse = resolve([self.table.handle], [ids]).of(0)
             done = update(optimizer_step(step, self.numbers(step), self.initial()),
                           Gradients([self.table.handle], [offsets], [grad], [inverse]), "update")
         for name in step.ops:
@@ -253,8 +252,7 @@ class SlotRows(Rows):
 
     def _find(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the slot of the rows of ids, what it starts at for ids without a row."""
-        offsets, places = library().mx_rec_id_offset(self.table.handle, ids, create=0, limit=0,
-                                                     name="offsets")
+        offsets, places = resolve([self.table.handle], [ids], create=False, name="offsets").of(0)
         count, dim = tf.size(offsets), self.plan.dim
         # Rows that an eviction has taken meanwhile are left out with their gradients, which number
         # the others: the bits of the numbers pass unchanged. Number 0 is no row's.

@@ -26,7 +26,7 @@ const MOST_COPIES: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LookupKind {
-    /// MxRecIdOffset with create=1.
+    /// MxRecIdOffset of one table with create=1.
     Train,
     /// MxRecFind or MxRecFindPooled.
     Eval,
@@ -180,7 +180,7 @@ fn marked(graph: &Graph<'_>) -> Result<Vec<(usize, LookupKind)>> {
             _ => continue,
         };
         let is_lookup = match kind {
-            LookupKind::Train => node.int("create")? == Some(1),
+            LookupKind::Train => node.int("create")? == Some(1) && node.int("N")? == Some(1),
             LookupKind::Split => node.int("N")? == Some(1),
             LookupKind::Eval | LookupKind::Admit => true,
         };

@@ -54,15 +54,11 @@ pub(super) fn dims(graph: &Graph<'_>, input: &NodeInput<'_>) -> Result<Option<Di
         }
         let next = match node.op {
             op if output == 0 && SAME_SHAPE.contains(&op) => 0,
-            // The inverse has the shape of the ids.
-            "MxRecIdOffset" | "MxRecClaim" if output == 1 => 1,
+            // The inverse has the shape of the ids; there are as many outputs of it as handles.
+            "MxRecIdOffset" if output >= members(node)? => place(output),
             "MxRecEmbed" => 3,
             "MxRecFind" => 2,
             "MxRecRestore" => 1,
-            "MxRecIdOffsetMany" => match output.checked_sub(members(node)?) {
-                Some(member) => place(members(node)? + member),
-                None => return Ok(None),
-            },
             "MxRecEmbedMany" => place(3 * members(node)? + output),
             _ => return Ok(None),
         };

@@ -234,8 +234,12 @@ fn fits(
         return Ok(false);
     }
     let ids = match source_of(graph, &reader.ids) {
-        Some(source) if source.op == "MxRecIdOffset" && reader.ids.output == Some(1) => {
-            graph.data_input(source, 1).copied()
+        Some(source) if source.op == "MxRecIdOffset" && source.int("P")? == Some(0) => {
+            // Behind the handles there are as many ids, as there are inverses behind the offsets.
+            let members = source.int("N")?.unwrap_or(0);
+            let place = reader.ids.output.and_then(|at| usize::try_from(at).ok());
+            let place = place.filter(|&at| at as i64 >= members);
+            place.and_then(|at| graph.data_input(source, at)).copied()
         }
         _ => Some(reader.ids),
     };

@@ -1,7 +1,9 @@
 //! Ops on pooled lookups of many tables at once: `MxRecEmbedPooledMany`, `MxRecFindPooledMany`.
 
-use super::grouped::{members, Asked, Found, Lists, ABSENTS, FOUND_OFFSETS, MANY_IDS, VARIABLES};
+use super::grouped::{Asked, Found, Lists, ABSENTS, FOUND_OFFSETS, VARIABLES};
+use super::lists::members;
 use super::pooled::BagInputs;
+use super::resolve::MANY_IDS;
 use super::support::{HANDLES, KEY_TYPE, MEMBERS};
 use crate::op_def::{Arg, OpDef};
 use crate::tf::{Construction, Context, OpKernel};

@@ -1,7 +1,6 @@
 //! The ops, one file for each family, and docs/ops.md, which is made from their definitions.
 
 mod admission;
-mod ahead;
 mod bags;
 mod cluster;
 mod cluster_admission;
@@ -14,8 +13,10 @@ mod grouped_pooled;
 mod handle;
 mod inspect;
 mod keys;
+mod lists;
 mod page;
 mod pooled;
+mod resolve;
 mod rows;
 mod sparse_bags;
 mod support;
@@ -34,9 +35,8 @@ macro_rules! for_each_op {
     ($with:ident) => {
         $with!(
             handle::MakeTable,
-            keys::IdOffset,
-            ahead::Prepare,
-            ahead::Claim,
+            resolve::IdOffset,
+            resolve::Prepare,
             admission::Observe,
             admission::Admit,
             admission::SetThreshold,
@@ -57,9 +57,6 @@ macro_rules! for_each_op {
             pooled::RestorePooled,
             pooled::ReducePooled,
             pooled::PooledWeightGradient,
-            grouped::IdOffsetMany,
-            grouped::PrepareMany,
-            grouped::ClaimMany,
             grouped::EmbedMany,
             grouped::EmbedConcat,
             grouped::FindMany,

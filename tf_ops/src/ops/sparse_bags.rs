@@ -1,6 +1,6 @@
 //! The op that makes the bags of many sparse lookups at once: `MxRecSparseBagsMany`.
 
-use super::grouped::{members, Lists};
+use super::lists::{members, Tensors};
 use super::support::{expect_rank, ids, KEY_TYPE, MEMBERS};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, OpKernel};
@@ -112,8 +112,12 @@ impl OpKernel for SparseBagsMany {
 
     fn compute(&self, context: &Context) -> Result<()> {
         let members = self.members;
-        let lists = Lists { context, members };
-        let (indices, inputs, shapes) = (lists.list(0)?, lists.list(1)?, lists.list(2)?);
+        let mut lists = Tensors::of(context);
+        let (indices, inputs, shapes) = (
+            lists.list(members)?,
+            lists.list(members)?,
+            lists.list(members)?,
+        );
         let (rows, combiners) = (
             context.tensor(3 * members, 3)?,
             context.tensor(3 * members + 1, 4)?,

@@ -3,7 +3,6 @@
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tables;
 use crate::tf::{Construction, Context, Input, OpKernel};
-use crate::threads::pool;
 use crate::trace;
 use mx_rec_kernels::{Absent, Bags, Columns, Error, Ids, Result, Table};
 use std::sync::Arc;
@@ -46,22 +45,6 @@ pub(super) const LIMIT: Attr = Attr {
     spec: "limit: int = 0",
     doc: "The most distinct keys a batch may have; 0: no limit.",
 };
-/// The outputs of ops that resolve keys.
-pub(super) const RESOLVED: &[Arg] = &[
-    Arg {
-        name: "offsets",
-        dtype: "int64",
-        shape: "(u)",
-        doc: "Row numbers of the distinct keys, in order of first occurrence.",
-    },
-    Arg {
-        name: "inverse",
-        dtype: "int32",
-        shape: "(s...)",
-        doc: "For each id its place in offsets; -1 for padding and for keys without a row.",
-    },
-];
-
 /// The attribute `limit`.
 pub(super) fn limit(construction: &Construction) -> Result<Option<usize>> {
     let limit = construction.int("limit")?;
@@ -69,20 +52,6 @@ pub(super) fn limit(construction: &Construction) -> Result<Option<usize>> {
         return Err(Error::invalid("limit must not be negative").with("limit", limit));
     }
     Ok(usize::try_from(limit).ok().filter(|&limit| limit > 0))
-}
-
-/// Sets [`RESOLVED`] to what the table gives for `input` now; unknown keys get rows.
-pub(super) fn resolve(
-    context: &Context,
-    table: &Arc<Table>,
-    input: &Input,
-    limit: Option<usize>,
-) -> Result<()> {
-    let mut inverse = context.allocate::<i32>(&input.dims())?;
-    let lease = table.lease(pool()?, ids(input)?, limit, inverse.values())?;
-    let offsets = context.lend(lease)?;
-    context.set(0, offsets)?;
-    context.set(1, inverse)
 }
 
 /// An op that keeps nothing between two runs and works on the table that input 0 names. Its errors

@@ -1,6 +1,6 @@
 //! One step of an optimizer in the rows of tables: `MxRecUpdate`.
 
-use super::grouped::length;
+use super::lists::{length, Tensors};
 use super::pooled::BagInputs;
 use super::support::{
     ends_of_sums, expect_last, expect_one_each, expect_rank, on, sums, HANDLES, MEMBERS,
@@ -8,7 +8,6 @@ use super::support::{
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
-use crate::{tables, trace};
 use mx_rec_kernels::{
     Columns, Error, LookupColumns, Optimizer, Result, RowGradients, RowOptimizer, Table,
 };
@@ -160,12 +159,8 @@ impl OpKernel for Update {
 
     fn compute(&self, context: &Context) -> Result<()> {
         let (members, [inverses, bags, columns, numbers]) = (self.members, self.lengths);
-        let mut inputs = Tensors {
-            context,
-            tensor: 0,
-            arg: 0,
-        };
-        let tables = tables_of(&inputs.list(members)?)?;
+        let mut inputs = Tensors::of(context);
+        let tables = inputs.tables(members)?;
         let offsets = inputs.list(members)?;
         let inverses = inputs.list(inverses)?;
         let grads = inputs.list(members)?;
@@ -244,54 +239,6 @@ impl Update {
                 });
         self.optimizer.step(&numbers.collect::<Result<Vec<f32>>>()?)
     }
-}
-
-/// The tensors of a run, list by list.
-struct Tensors<'a> {
-    context: &'a Context,
-    tensor: usize,
-    arg: usize,
-}
-
-impl Tensors<'_> {
-    /// The next input of the definition, which is a list of `count` tensors.
-    fn list(&mut self, count: usize) -> Result<Vec<Input>> {
-        let tensors = self.tensor..self.tensor + count;
-        let found = tensors
-            .map(|at| self.context.tensor(at, self.arg))
-            .collect();
-        self.tensor += count;
-        self.arg += 1;
-        found
-    }
-
-    /// The next three inputs, which describe bags.
-    fn bags(&mut self, count: usize) -> Result<Vec<BagInputs>> {
-        let described = self.list(count)?.into_iter().zip(self.list(count)?);
-        let described = described.zip(self.list(count)?);
-        let bags = described
-            .map(|((ends, weights), divisors)| BagInputs::new(ends, Some(weights), Some(divisors)));
-        Ok(bags.collect())
-    }
-}
-
-/// The tables of handles.
-fn tables_of(handles: &[Input]) -> Result<Vec<Arc<Table>>> {
-    let mut found: Vec<Arc<Table>> = Vec::with_capacity(handles.len());
-    let mut before = None;
-    for handle in handles {
-        let handle = handle.scalar::<i64>()?;
-        match found.last().filter(|_| before == Some(handle)) {
-            Some(table) => found.push(Arc::clone(table)),
-            None => {
-                let table = tables::get(handle)?;
-                trace::note(&table);
-                found.push(table);
-            }
-        }
-        before = Some(handle);
-    }
-    Ok(found)
 }
 
 /// The inputs of a member that are gradients of ids or of bags.

@@ -186,6 +186,8 @@ fn node(at: usize, count: usize) -> impl Strategy<Value = NodeText> {
             "MxRecIdOffset" => {
                 inputs.insert(0, if twist == 0 { "table" } else { "table:1" }.to_owned());
                 add("create", if twist == 1 { "0" } else { "1" });
+                add("N", if twist == 6 { "2" } else { "1" });
+                add("P", if twist == 7 { "1" } else { "0" });
                 add("_mx_rec_movable", if twist == 2 { "false" } else { "true" });
             }
             "MxRecFind" => {

@@ -23,7 +23,7 @@ fn graph(depth: usize, lookups: usize, others: usize) -> Vec<u8> {
         text += &format!(
             "user//sparse_lookup_{at}/id_offset = \
              MxRecIdOffset(user:1, user//sparse_lookup_{at}/ids) \
-             {{T=int64, create=1, limit=0, _mx_rec_movable=true}}\n"
+             {{T=int64, create=1, limit=0, _mx_rec_movable=true, N=1, P=0}}\n"
         );
     }
     let mut graph = GraphText::parse(&text);
@@ -91,7 +91,7 @@ fn what_many_iterators_share_is_not_copied_without_limit() {
              next_{at} = IteratorGetNext(it_{at}) {{output_types=[int64]}}\n\
              sum_{at} = Add(next_{at}, op_19999)\n\
              user//{at}/id_offset = MxRecIdOffset(user:1, sum_{at}) \
-             {{T=int64, create=1, _mx_rec_movable=true}}\n"
+             {{T=int64, create=1, _mx_rec_movable=true, N=1, P=0}}\n"
         );
     }
     let graph = GraphText::parse(&text).encode();

@@ -1,6 +1,6 @@
 //! Lookups in two halves: prepared before the step and claimed in it, counted before keys get rows.
 
-use crate::table::{Table, DIM};
+use crate::table::{resolve, Table, DIM};
 use mx_rec_host_tests::{Graph, Session, Tensor};
 use serde_json::json;
 
@@ -11,7 +11,7 @@ fn keys_of_a_prepared_batch_are_seen_once_they_are_claimed() {
     let tables = ["a", "b"].map(|name| Table::new(&graph, name, json!({})));
     let ids = graph.placeholder::<i64>(&None);
     let handles = tables.map(|table| table.handle);
-    let prepare = graph.node("MxRecPrepare").inputs(&handles).input(ids);
+    let prepare = graph.node("MxRecPrepare").inputs(&handles).inputs(&[ids]);
     let prepare = prepare.finish().expect("MxRecPrepare");
     let prepared = [
         graph.placeholder::<i64>(&None),
@@ -19,9 +19,9 @@ fn keys_of_a_prepared_batch_are_seen_once_they_are_claimed() {
         graph.placeholder::<i32>(&None),
     ];
     let claims = [0, 1].map(|at: usize| {
-        let claim = tables[at].node("MxRecClaim").input(ids);
-        let claim = claim.input(prepared[at]).input(prepared[2]).finish();
-        claim.expect("MxRecClaim")
+        let ahead: [&[_]; 2] = [&[prepared[at]], &[prepared[2]]];
+        let claim = resolve(&graph, &[tables[at].handle], &[ids], ahead).finish();
+        claim.expect("MxRecIdOffset")
     });
     let session = Session::new(&graph).expect("a session");
     let keys = Tensor::new(&[2, 2], &[7_i64, -1, 8, 7]);
@@ -38,7 +38,7 @@ fn keys_of_a_prepared_batch_are_seen_once_they_are_claimed() {
         claims[0].output(1),
         claims[1].output(0),
     ];
-    let claimed = session.run(&feeds, &outputs, &[]).expect("MxRecClaim");
+    let claimed = session.run(&feeds, &outputs, &[]).expect("MxRecIdOffset");
     assert_eq!(claimed[0].values::<i64>(), ahead[0].values::<i64>());
     assert_eq!(claimed[1].values::<i32>(), ahead[2].values::<i32>());
     assert_eq!(claimed[2].values::<i64>(), ahead[1].values::<i64>());
@@ -55,14 +55,14 @@ fn batches_of_many_tables_are_prepared_by_one_op_and_claimed_each() {
     let tables = ["a", "b"].map(|name| Table::new(&graph, name, json!({})));
     let ids = [(); 2].map(|()| graph.placeholder::<i64>(&None));
     let handles = tables.map(|table| table.handle);
-    let prepare = graph.node("MxRecPrepareMany").inputs(&handles).inputs(&ids);
-    let prepare = prepare.finish().expect("MxRecPrepareMany");
+    let prepare = graph.node("MxRecPrepare").inputs(&handles).inputs(&ids);
+    let prepare = prepare.finish().expect("MxRecPrepare");
     let offsets = [(); 2].map(|()| graph.placeholder::<i64>(&None));
     let places = [(); 2].map(|()| graph.placeholder::<i32>(&None));
     let claims = [0, 1].map(|at: usize| {
-        let claim = tables[at].node("MxRecClaim").input(ids[at]);
-        let claim = claim.input(offsets[at]).input(places[at]).finish();
-        claim.expect("MxRecClaim")
+        let ahead: [&[_]; 2] = [&[offsets[at]], &[places[at]]];
+        let claim = resolve(&graph, &[tables[at].handle], &[ids[at]], ahead).finish();
+        claim.expect("MxRecIdOffset")
     });
     let session = Session::new(&graph).expect("a session");
     let keys = [
@@ -71,9 +71,7 @@ fn batches_of_many_tables_are_prepared_by_one_op_and_claimed_each() {
     ];
     let feeds: Vec<_> = ids.into_iter().zip(&keys).collect();
     let outputs = [0, 1, 2, 3].map(|at| prepare.output(at));
-    let ahead = session
-        .run(&feeds, &outputs, &[])
-        .expect("MxRecPrepareMany");
+    let ahead = session.run(&feeds, &outputs, &[]).expect("MxRecPrepare");
     assert_eq!(ahead[2].values::<i32>(), [0, -1, 1, 0]);
     assert_eq!(ahead[3].values::<i32>(), [0]);
     assert_eq!(tables.map(|table| table.size(&session)), [0, 0]);
@@ -84,7 +82,7 @@ fn batches_of_many_tables_are_prepared_by_one_op_and_claimed_each() {
             (places[at], &ahead[2 + at]),
         ];
         let claimed = session.run(&feeds, &[claims[at].output(0)], &[]);
-        let claimed = claimed.expect("MxRecClaim");
+        let claimed = claimed.expect("MxRecIdOffset");
         assert_eq!(claimed[0].values::<i64>(), ahead[at].values::<i64>());
     }
     let half = vec![0.5; DIM];
@@ -156,23 +154,19 @@ fn a_claim_of_many_that_is_refused_for_want_of_memory_enters_no_key() {
     let ids = graph.placeholder::<i64>(&None);
     let handles = tables.map(|table| table.handle);
     let both = [ids, ids];
-    let prepare = graph
-        .node("MxRecPrepareMany")
-        .inputs(&handles)
-        .inputs(&both);
-    let prepare = prepare.finish().expect("MxRecPrepareMany");
+    let prepare = graph.node("MxRecPrepare").inputs(&handles).inputs(&both);
+    let prepare = prepare.finish().expect("MxRecPrepare");
     let offsets = [(); 2].map(|()| graph.placeholder::<i64>(&None));
     let places = [(); 2].map(|()| graph.placeholder::<i32>(&None));
-    let claim = graph.node("MxRecClaimMany").inputs(&handles).inputs(&both);
-    let claim = claim.inputs(&offsets).inputs(&places).finish();
-    let claim = claim.expect("MxRecClaimMany").output(0);
+    let claim = resolve(&graph, &handles, &both, [&offsets, &places]).finish();
+    let claim = claim.expect("MxRecIdOffset").output(0);
     let session = Session::new(&graph).expect("a session");
     let ahead = |at: i64| {
         let keys: Vec<i64> = (at * BATCH..(at + 1) * BATCH).collect();
         let keys = Tensor::vector(&keys);
         let outputs = [0, 1, 2, 3].map(|at| prepare.output(at));
         let found = session.run(&[(ids, &keys)], &outputs, &[]);
-        (keys, found.expect("MxRecPrepareMany"))
+        (keys, found.expect("MxRecPrepare"))
     };
     let sizes = || tables.map(|table| table.size(&session));
     let mut refused = 0;

@@ -1,7 +1,7 @@
 //! Groups: ops on many tables at once, against the same ops on one table after the other.
 
 use crate::oracle::{Optimizer, Oracle, Random, OPTIMIZERS};
-use crate::table::{Table, Update, DIM, SGD};
+use crate::table::{resolve, Table, Update, DIM, SGD};
 use mx_rec_host_tests::{Code, Graph, Node, NodeBuilder, Output, Session, Tensor};
 use serde_json::{json, Value};
 
@@ -60,8 +60,9 @@ impl<'g> Group<'g> {
 
     /// A training lookup of all members in one op.
     fn id_offset(&self, ids: [Output<'g>; 3]) -> Lookups<'g> {
-        let node = self.node("MxRecIdOffsetMany").inputs(&ids).finish();
-        let node = node.expect("MxRecIdOffsetMany");
+        let handles = self.members().map(|table| table.handle);
+        let node = resolve(self.graph, &handles, &ids, [&[], &[]]).finish();
+        let node = node.expect("MxRecIdOffset");
         Lookups {
             offsets: [0, 1, 2].map(|at| node.output(at)),
             inverse: [3, 4, 5].map(|at| node.output(at)),
@@ -71,8 +72,8 @@ impl<'g> Group<'g> {
     /// A training lookup of each member, one after the other.
     fn id_offset_each(&self, ids: [Output<'g>; 3]) -> Lookups<'g> {
         let (first, second) = (self.wide.id_offset(ids[0]), self.narrow.id_offset(ids[1]));
-        let third = self.wide.node("MxRecIdOffset").input(ids[2]);
-        let third = third.int("create", 1).after(first.0.node()).finish();
+        let third = resolve(self.graph, &[self.wide.handle], &[ids[2]], [&[], &[]]);
+        let third = third.after(first.0.node()).finish();
         let third = third.expect("MxRecIdOffset");
         Lookups {
             offsets: [first.0, second.0, third.output(0)],
@@ -287,27 +288,29 @@ fn a_group_claims_what_was_prepared_and_resolves_the_others() {
     // The ids of the first two members are the same tensor, as those of tables that share ids are.
     let shared = [ids[0], ids[0], ids[2]];
     let prepare = |handles: [_; 2]| {
-        let node = graph.node("MxRecPrepare").inputs(&handles).input(ids[0]);
-        let node = node.finish().expect("MxRecPrepare");
+        let node = graph.node("MxRecPrepare").inputs(&handles);
+        let node = node.inputs(&[ids[0]]).finish().expect("MxRecPrepare");
         [0, 1, 2].map(|at| node.output(at))
     };
     let outputs = [group, alone].map(|group| prepare([group.wide.handle, group.narrow.handle]));
     let outputs = outputs.concat();
     let offsets = [(); 6].map(|()| graph.placeholder::<i64>(&None));
     let places = [(); 6].map(|()| graph.placeholder::<i32>(&None));
-    let node = group.node("MxRecClaimMany").inputs(&shared);
-    let node = node.inputs(&offsets[..3]).inputs(&places[..3]).finish();
-    let many = node.expect("MxRecClaimMany");
+    let handles = group.members().map(|table| table.handle);
+    let ahead = [&offsets[..3], &places[..3]];
+    let node = resolve(&graph, &handles, &shared, ahead).finish();
+    let many = node.expect("MxRecIdOffset");
     let mut last = None;
     let each: Vec<_> = alone
         .members()
         .into_iter()
         .enumerate()
         .map(|(member, table)| {
-            let node = table.node("MxRecClaim").input(shared[member]);
-            let node = node.input(offsets[3 + member]).input(places[3 + member]);
+            let own = 3 + member..4 + member;
+            let ahead = [&offsets[own.clone()], &places[own]];
+            let node = resolve(&graph, &[table.handle], &[shared[member]], ahead);
             let node = last.into_iter().fold(node, |node, last| node.after(last));
-            let node = node.finish().expect("MxRecClaim");
+            let node = node.finish().expect("MxRecIdOffset");
             *last.insert(node)
         })
         .collect();
@@ -520,11 +523,11 @@ fn what_one_member_refuses_changes_no_table_of_the_group() {
     let grads = [(); 3].map(|()| graph.placeholder::<f32>(&None));
     let firsts = graph.placeholder::<i32>(&None);
     let lookups = group.id_offset(ids);
-    let node = group.node("MxRecIdOffsetMany").inputs(&ids).int("limit", 2);
-    let limited = node.finish().expect("MxRecIdOffsetMany").output(0);
+    let handles = group.members().map(|table| table.handle);
+    let node = resolve(&graph, &handles, &ids, [&[], &[]]).int("limit", 2);
+    let limited = node.finish().expect("MxRecIdOffset").output(0);
     let side_by_side = group.embed("MxRecEmbedConcat", &lookups).output(0);
     let scalars = [group.wide.scalar(1.0_f32), group.wide.scalar(0.0_f32)];
-    let handles = group.members().map(|table| table.handle);
     let many = Update {
         handles: &handles,
         offsets: &offsets,

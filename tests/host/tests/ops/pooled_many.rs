@@ -1,6 +1,6 @@
 //! Pooled lookups of many tables at once, against the same lookups one after the other.
 
-use crate::table::{Table, Update, DIM, SGD};
+use crate::table::{resolve, Table, Update, DIM, SGD};
 use mx_rec_host_tests::{Code, Graph, Output, Session, Tensor};
 use serde_json::json;
 
@@ -49,11 +49,8 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
 
     let [many, alone] = sides;
     let handles = many.map(|table| table.handle);
-    let found = graph
-        .node("MxRecIdOffsetMany")
-        .inputs(&handles)
-        .inputs(&bag_ids);
-    let found = found.finish().expect("MxRecIdOffsetMany");
+    let found = resolve(&graph, &handles, &bag_ids, [&[], &[]]);
+    let found = found.finish().expect("MxRecIdOffset");
     let offsets = [found.output(0), found.output(1)];
     let inverse = [found.output(2), found.output(3)];
     let node = graph.node("MxRecEmbedPooledMany").inputs(&handles);

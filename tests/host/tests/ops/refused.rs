@@ -1,6 +1,6 @@
 //! What ops refuse when they run: shapes, values, offsets of other times.
 
-use crate::table::{settings, table_node, Table, DIM};
+use crate::table::{resolve, settings, table_node, Table, DIM};
 use mx_rec_host_tests::{Code, Failure, Graph, Output, Session, Tensor};
 use serde_json::json;
 
@@ -162,12 +162,8 @@ fn a_batch_over_the_budget_or_the_limit_changes_nothing() {
     let table = Table::new(&graph, "t", json!({"capacity": 3}));
     let ids = graph.placeholder::<i64>(&None);
     let (offsets, _) = table.id_offset(ids);
-    let node = table.node("MxRecIdOffset").input(ids).int("create", 1);
-    let limited = node
-        .int("limit", 2)
-        .finish()
-        .expect("MxRecIdOffset")
-        .output(0);
+    let node = resolve(&graph, &[table.handle], &[ids], [&[], &[]]).int("limit", 2);
+    let limited = node.finish().expect("MxRecIdOffset").output(0);
     let session = Session::new(&graph).expect("a session");
     let two = Tensor::vector(&[1_i64, 2]);
     session

@@ -64,7 +64,7 @@ impl<'g> Table<'g> {
 
     /// Offsets and inverse of a training lookup.
     pub(crate) fn id_offset(&self, ids: Output<'g>) -> (Output<'g>, Output<'g>) {
-        let node = self.node("MxRecIdOffset").input(ids).int("create", 1);
+        let node = resolve(self.graph, &[self.handle], &[ids], [&[], &[]]);
         let node = node.finish().expect("MxRecIdOffset");
         (node.output(0), node.output(1))
     }
@@ -151,6 +151,18 @@ impl<'g> Table<'g> {
         let export = self.with_text("MxRecExportSlot", name);
         by_key(session, export, self.dim)
     }
+}
+
+/// Begins the node that gives keys their rows, by what `prepared` says: offsets and inverses.
+pub(crate) fn resolve<'g>(
+    graph: &'g Graph,
+    handles: &[Output<'g>],
+    ids: &[Output<'g>],
+    [offsets, inverses]: [&[Output<'g>]; 2],
+) -> NodeBuilder<'g> {
+    let node = graph.node("MxRecIdOffset").inputs(handles).inputs(ids);
+    let node = node.inputs(offsets).inputs(inverses);
+    node.int("create", 1)
 }
 
 /// The number of gradient descent.

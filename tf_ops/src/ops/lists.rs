@@ -1,0 +1,102 @@
+//! Ops that take lists of tensors: how long these are, reading them one after the other, and the
+//! tables of their members. One table is a group of one.
+
+use super::pooled::BagInputs;
+use super::support::on;
+use crate::tf::{Construction, Context, Input};
+use crate::{tables, trace};
+use mx_rec_kernels::{Error, Result, Table};
+use std::sync::Arc;
+
+/// How many members the node has.
+pub(super) fn members(construction: &Construction) -> Result<usize> {
+    length(construction, "N")
+}
+
+/// How many tensors the lists have whose number attribute is `name`.
+pub(super) fn length(construction: &Construction, name: &'static str) -> Result<usize> {
+    let length = construction.int(name)?;
+    usize::try_from(length)
+        .map_err(|_| Error::invalid("a number of tensors must not be negative").with(name, length))
+}
+
+/// How many tensors the lists have whose number attribute is `name`: none, or one for each of
+/// `members`.
+pub(super) fn length_of_each(
+    construction: &Construction,
+    name: &'static str,
+    members: usize,
+) -> Result<usize> {
+    let length = length(construction, name)?;
+    if length == 0 || length == members {
+        return Ok(length);
+    }
+    Err(Error::invalid(format!("{name} must be 0 or N"))
+        .with("N", members)
+        .with(name, length))
+}
+
+/// The tensors of a run, list by list.
+pub(super) struct Tensors<'a> {
+    context: &'a Context,
+    tensor: usize,
+    arg: usize,
+}
+
+impl<'a> Tensors<'a> {
+    /// All of them are still to be read.
+    pub(super) fn of(context: &'a Context) -> Self {
+        Tensors {
+            context,
+            tensor: 0,
+            arg: 0,
+        }
+    }
+
+    /// The next input of the definition, which is a list of `count` tensors.
+    pub(super) fn list(&mut self, count: usize) -> Result<Vec<Input>> {
+        let tensors = self.tensor..self.tensor + count;
+        let found = tensors
+            .map(|at| self.context.tensor(at, self.arg))
+            .collect();
+        self.tensor += count;
+        self.arg += 1;
+        found
+    }
+
+    /// The next three inputs, which describe bags.
+    pub(super) fn bags(&mut self, count: usize) -> Result<Vec<BagInputs>> {
+        let described = self.list(count)?.into_iter().zip(self.list(count)?);
+        let described = described.zip(self.list(count)?);
+        let bags = described
+            .map(|((ends, weights), divisors)| BagInputs::new(ends, Some(weights), Some(divisors)));
+        Ok(bags.collect())
+    }
+
+    /// The tables of the next input, which is a list of `count` handles.
+    pub(super) fn tables(&mut self, count: usize) -> Result<Vec<Arc<Table>>> {
+        let mut found: Vec<Arc<Table>> = Vec::with_capacity(count);
+        let mut before = None;
+        for handle in &self.list(count)? {
+            let handle = handle.scalar::<i64>()?;
+            match found.last().filter(|_| before == Some(handle)) {
+                Some(table) => found.push(Arc::clone(table)),
+                None => {
+                    let table = tables::get(handle)?;
+                    trace::note(&table);
+                    found.push(table);
+                }
+            }
+            before = Some(handle);
+        }
+        Ok(found)
+    }
+}
+
+/// Runs what is for all tables of a group; if there is only one, its error names it.
+pub(super) fn on_only<T>(tables: &[Arc<Table>], work: impl FnOnce() -> Result<T>) -> Result<T> {
+    match tables {
+        [table] => on(table, work),
+        _ => work(),
+    }
+}
