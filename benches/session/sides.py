@@ -81,8 +81,8 @@ class Ours:
 
     def find(self, ids):
         """Rows of ids, zeros where there is none; never creates."""
-        nothing = tf.zeros([0, int(self.table.emb_size)])
-        return self.ops.mx_rec_find(self.handle, self.variable.op.outputs[0], ids, nothing)
+        variable = self.variable.op.outputs[0]
+        return self.ops.mx_rec_find([self.handle], [variable], [ids], [], [], [], [])[0]
 
 
 @functools.lru_cache(maxsize=None)

@@ -82,8 +82,8 @@ class Side:
         if is_modified:
             modify_graph_and_start_emb_cache(dump_graph=False)
             self._start = get_initializer(True)
-        self._found = ops.mx_rec_find(handle, self.table.variable.op.outputs[0], self._filled,
-                                      tf.zeros([0, sizes.dim]))
+        variable = self.table.variable.op.outputs[0]
+        self._found, = ops.mx_rec_find([handle], [variable], [self._filled], [], [], [], [])
 
     def step(self):
         """One step of training: its loss."""

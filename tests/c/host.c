@@ -49,13 +49,15 @@ static const char* definitions(void* library) {
   if (ops(&result, &size) != 0 || size < strlen(first)) return "there are no definitions";
   if (memcmp(result, first, strlen(first)) != 0) return "the definitions have another text";
   release(result, size);
-  const char* question = "{\"op\":\"MxRecLookup\",\"inputs\":[[],[0,4],[null]],\"lists\":{}}";
+  const char* question = "{\"op\":\"MxRecRead\",\"inputs\":[[],[0,4],[null]],"
+                         "\"lists\":{\"N\":1,\"M\":1}}";
   const char* shapes = "[[null,4]]";
   if (infer((const unsigned char*)question, strlen(question), &result, &size) != 0) return "no shape is inferred";
   if (size != strlen(shapes) || memcmp(result, shapes, size) != 0) return "another shape is inferred";
   release(result, size);
   const char* wrong[] = {"{\"op\":\"MxRecNone\",\"inputs\":[],\"lists\":{}}", "{}", "", "\xff",
-                         "{\"op\":\"MxRecLookup\",\"inputs\":[[1],null,null],\"lists\":{}}",
+                         "{\"op\":\"MxRecRead\",\"inputs\":[[1],null,null],"
+                         "\"lists\":{\"N\":1,\"M\":1}}",
                          "{\"op\":\"MxRecPrepare\",\"inputs\":[],"
                          "\"lists\":{\"N\":18446744073709551615}}"};
   for (size_t at = 0; at < sizeof wrong / sizeof wrong[0]; ++at) {

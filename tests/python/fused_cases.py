@@ -70,7 +70,7 @@ def train(run, source, loss, tables, change=lambda pairs: pairs, kind="lazy_adam
     if run.is_modified:
         types = needed(update)
         if fused:
-            assert not types & {"MxRecEmbed", "MxRecEmbedMany", "MxRecRestore", "MxRecFind", "repeats"}, types
+            assert not types & {"MxRecRead", "MxRecRead of many", "MxRecRestore", "MxRecFind", "repeats"}, types
         if fused is not None:
             assert any(one.fuses for one in run.plan.sums + run.plan.concats) == fused, run.plan.text()
     sess = run.session()

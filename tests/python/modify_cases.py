@@ -194,9 +194,9 @@ def frozen(value):
 
 
 def essence(error):
-    """What an error says, without the names of nodes, which TensorFlow appends, and of the op that found it."""
+    """What an error says, without the names of nodes, which TensorFlow appends."""
     text = re.sub(r"\{\{.*?\}\}", "", support.message_of(error).split("\n")[0].split("[[")[0])
-    return text.strip().replace("Many on table", " on table")
+    return text.strip()
 
 
 def alike(script, moves, forms=(STEP, AHEAD), tmp_path=None, **config):

@@ -105,9 +105,9 @@ def default_of_unknown_size(tf):
     """Whether there are default rows is known when it runs."""
     table, ids = make_table(), placeholder([None])
     default = placeholder([None, DIM], tf.float32, "default")
-    from mx_rec.ops import library
+    from mx_rec.ops.lookups import find_rows
 
-    rows = library().mx_rec_find(table.handle, table.variable.op.outputs[0], ids, default, name="find")
+    rows, = find_rows([table.handle], [table.variable.op.outputs[0]], [ids], [default])
     values = [np.zeros([0, DIM]), np.full([1, DIM], 4.0), np.arange(8.0 * DIM).reshape(8, DIM)]
     return Model([table], {"ids": ids, "default": default}, {"rows": rows},
                  [{"ids": queries(8, 3), "default": value.astype(np.float32)} for value in values])

@@ -77,6 +77,36 @@ class OneTable:
         made = self._wrappers.mx_rec_prepare(handles, [ids], **attributes)
         return Resolved(made.offsets, made.inverse[0])
 
+    def lookup(self, handle, variable, offsets):
+        """The rows of one table's offsets."""
+        return self._read([handle], [variable], [offsets])
+
+    def embed(self, handle, variable, offsets, inverse):
+        """A row for each id of one table."""
+        return self._read([handle], [variable], [offsets], [inverse])
+
+    def embed_pooled(self, handle, variable, offsets, inverse, *bags):
+        """A vector for each bag of one table's ids: ends, weights, divisors."""
+        return self._read([handle], [variable], [offsets], [inverse], *[[one] for one in bags])
+
+    def find(self, handle, variable, ids, absent):
+        """A row for each id of one table, by key."""
+        return self._find([handle], [variable], [ids], [absent])
+
+    def find_pooled(self, handle, variable, ids, ends, weights, divisors, absent):
+        """A vector for each bag of one table's ids, by key."""
+        return self._find([handle], [variable], [ids], [absent], [ends], [weights], [divisors])
+
+    def find_initial(self, handle, variable, ids):
+        """A row for each id of one table, or what it would start with."""
+        return self._find([handle], [variable], [ids], initial=1)
+
+    def _find(self, *lists, **attributes):
+        return self._wrappers.mx_rec_find(*(list(lists) + [[]] * (7 - len(lists))), **attributes)[0]
+
+    def _read(self, *lists):
+        return self._wrappers.mx_rec_read(*(list(lists) + [[]] * (7 - len(lists))), M=1)[0]
+
 
 def ops():
     """The generated op wrappers, loaded with plain `tf.load_op_library`."""
@@ -138,12 +168,17 @@ def update_ids(rule, handle, ids, grad, *hyper, ops=None):
 def kind_of(op):
     """The type of an op or a NodeDef, and which of its forms it is: prepared, of bags, of many tables, and so on."""
     type_, number = (op.op, lambda name: op.attr[name].i) if hasattr(op, "attr") else (op.type, op.get_attr)
-    forms = {"MxRecIdOffset": [("prepared", "P")], "MxRecPrepare": []}
+    forms = {"MxRecIdOffset": ["prepared"] * (number("P") > 0) if type_ == "MxRecIdOffset" else [], "MxRecPrepare": []}
+    if type_ == "MxRecRead":
+        forms[type_] = ["distinct"] * (number("R") == 0) + ["bags"] * (number("B") > 0)
+        if number("M") != number("N"):
+            return "MxRecRead whole"
+    if type_ == "MxRecFind":
+        forms[type_] = ["initial"] * (number("initial") > 0) + ["bags"] * (number("B") > 0)
     if type_ not in forms:
         return type_
-    words = [word for word, name in forms[type_] if number(name)]
     many = "M" if type_ == "MxRecPrepare" else "N"
-    return " ".join([type_] + words + ["of many"] * (number(many) > 1))
+    return " ".join([type_] + forms[type_] + ["of many"] * (number(many) > 1))
 
 
 def updates_in(ops):
@@ -183,7 +218,7 @@ class Raw:
         self._rows = tf1.placeholder(tf().float32, [None, dim])
         self._assign = ops().mx_rec_assign(handle, self._ids, self._rows)
         self._remove = ops().mx_rec_remove(handle, self._ids)
-        self._find = ops().mx_rec_find(handle, variable, self._ids, tf().zeros([0, dim]))
+        self._find = ops().find(handle, variable, self._ids, tf().zeros([0, dim]))
         self._export = ops().mx_rec_export(handle)
         self._size = ops().mx_rec_size(handle)
         self._slots = {}

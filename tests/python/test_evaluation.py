@@ -133,7 +133,7 @@ def test_table_size_and_capacity_are_those_of_the_session(graph, session, dynami
 def test_finding_needs_no_row_even_when_the_table_is_full(graph, session):
     tf = support.tf()
     table = support.Raw.new(1, capacity=2)
-    find = support.ops().mx_rec_find(table.handle, support.raw_variable(table), tf.constant([1, 2, 3], tf.int64), tf.zeros([0, 1]))
+    find = support.ops().find(table.handle, support.raw_variable(table), tf.constant([1, 2, 3], tf.int64), tf.zeros([0, 1]))
     sess = session()
     table.assign(sess, [1, 2], [[5], [6]])
     support.assert_same_bits(sess.run(find), [[5], [6], [0]])

@@ -332,7 +332,7 @@ def test_training_lookups_of_groups_and_bags_are_refused_or_find(mx, graph, sess
     plain["without gradient"] = plain["sum"]
     kinds = {support.kind_of(op) for op in graph.get_operations()}
     assert {"MxRecRestorePooled", "MxRecBagDivisors", "MxRecBagWeights", "MxRecRaggedBagEnds"} <= kinds
-    for kind in ("MxRecEmbedConcat", "MxRecEmbedMany", "MxRecEmbedPooledMany"):
+    for kind in ("MxRecRead whole", "MxRecRead of many", "MxRecRead bags of many"):
         assert (kind in kinds) == (not expansion)
     sess = session()
     sess.run(tf.compat.v1.global_variables_initializer())
@@ -358,7 +358,7 @@ def test_counted_training_lookups_of_groups_and_bags_are_refused(graph, session,
                pooled(tables[1], ids, max_norm=1.0, is_train=True, access_and_evict_config=config)]
     sess = session()
     for output in outputs:
-        with pytest.raises(ValueError, match="'.*of type MxRec(Embed|Lookup|EmbedMany|EmbedPooled|Admit).*part of a training"):
+        with pytest.raises(ValueError, match="'.*of type MxRec(Read|Admit).*part of a training"):
             export(sess, tmp_path / "model", {"ids": ids}, {"a": output}, training_lookups="find")
     assert not os.listdir(str(tmp_path))
 

@@ -172,7 +172,7 @@ def test_empty_bags_and_empty_batches_give_the_same_bits(length):
             run.step(sess, [summed, loss, update], {ids: np.arange(bags * length).reshape(bags, length)})
         run.contents(sess)
         if run.is_modified:
-            assert "MxRecEmbed" not in needed(update)
+            assert "MxRecRead" not in needed(update)
 
     cases.alike(script, moves=0, use_dynamic=True)
 
@@ -190,7 +190,7 @@ def test_evaluation_and_default_rows_give_the_same_bits():
         train(run, source, loss_of([summed], label), [table])
         if run.is_modified:
             assert sum(one.fuses for one in run.plan.sums) == 5
-            assert not any(needed(one.op) & {"MxRecFind", "MxRecFindMany"} for one in seen)
+            assert not any(needed(one.op) & {"MxRecFind", "MxRecFind of many"} for one in seen)
         run.start(run._sessions[-1], source, is_training=False)
         run.epoch(run._sessions[-1], seen)
 
@@ -507,7 +507,7 @@ def test_estimators_train_evaluate_and_predict_as_unmodified(tmp_path):
         def begin(self):
             super().begin()
             types = {support.kind_of(op) for op in tf1.get_default_graph().get_operations()}
-            fused.append(types & {"MxRecEmbedPooled", "MxRecFindPooled"})
+            fused.append(types & {"MxRecRead bags", "MxRecFind bags"})
 
     for is_modified in (False, True):
         init(use_dynamic=True)
@@ -524,7 +524,7 @@ def test_estimators_train_evaluate_and_predict_as_unmodified(tmp_path):
             terminate_config_initializer()
             tf1.reset_default_graph()
     assert seen[True] == seen[False]
-    assert fused == [{"MxRecEmbedPooled"}] * 2 + [{"MxRecFindPooled"}] * 2
+    assert fused == [{"MxRecRead bags"}] * 2 + [{"MxRecFind bags"}] * 2
 
 
 @pytest.mark.parametrize("length", [None, LENGTH], ids=["dynamic", "static"])
@@ -537,4 +537,4 @@ def test_no_update_comes_before_its_sums_are_read(graph, dynamic, length):
     update = optimizer("gradient_descent").minimize(tf().reduce_sum(summed), var_list=[table.variable])
     run.modify()
     assert [len(one.gradients) for one in run.plan.sums] == [1]
-    assert "MxRecEmbedPooled" in needed(update)
+    assert "MxRecRead bags" in needed(update)

@@ -333,8 +333,8 @@ def test_one_op_embeds_what_lookup_and_restore_do(graph, session):
     table = support.Raw.new(5, capacity=10000, initializer={"kind": "random_normal", "mean": 0.0, "stddev": 1.0})
     ids = tf.compat.v1.placeholder(tf.int64)
     offsets, restore = ops.resolve(table.handle, ids, create=1)
-    rows = ops.mx_rec_lookup(table.handle, support.raw_variable(table), offsets)
-    both = [ops.mx_rec_embed(table.handle, support.raw_variable(table), offsets, restore), ops.mx_rec_restore(rows, restore)]
+    rows = ops.lookup(table.handle, support.raw_variable(table), offsets)
+    both = [ops.embed(table.handle, support.raw_variable(table), offsets, restore), ops.mx_rec_restore(rows, restore)]
     sess = session()
     for batch in (7, [], [-1, -1], [[1, 2, 1], [-1, 1, 9]], np.zeros([3, 0, 2]), np.arange(40000) % 7001 - 1):
         one, two = sess.run(both, {ids: np.asarray(batch, np.int64)})
@@ -352,9 +352,9 @@ def test_the_distinct_rows_are_a_tensor_where_they_are_asked_for(graph, mx):
         terminate_config_initializer()
         mx(use_dynamic_expansion=expansion)
         found = needed(lookup(make_table("expansion_%d" % expansion), ids).op)
-        assert ("MxRecEmbed" in found) != expansion and ("MxRecLookup" in found) == expansion
+        assert ("MxRecRead" in found) != expansion and ("MxRecRead distinct" in found) == expansion
         found = needed(lookup(make_table("still_%d" % expansion), ids, is_grad=False).op)
-        assert "MxRecEmbed" in found and "MxRecLookup" not in found
+        assert "MxRecRead" in found and "MxRecRead distinct" not in found
 
 
 def fed(sess, train, feed):

@@ -258,7 +258,7 @@ def test_a_graph_that_is_modified_afterwards_gives_the_same_bits(graph, session,
             assert columns_of(train) == list(np.cumsum([0] + dims[:-1]))
             if modify:
                 modify_graph_and_start_emb_cache()
-                assert "MxRecEmbedConcat" in read(train)
+                assert "MxRecRead whole" in read(train)
             raws = [support.Raw.of(table) for table in tables]
             sess = session()
             filled(sess, raws)

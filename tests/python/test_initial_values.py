@@ -62,7 +62,7 @@ def new_rows(sess, raw):
     """Rows of KEYS, created, in the order of KEYS."""
     tf = support.tf()
     offsets, restore = support.ops().resolve(raw.handle, tf.constant(KEYS), create=1)
-    rows = support.ops().mx_rec_restore(support.ops().mx_rec_lookup(raw.handle, raw.variable, offsets), restore)
+    rows = support.ops().mx_rec_restore(support.ops().lookup(raw.handle, raw.variable, offsets), restore)
     return sess.run(rows)
 
 

@@ -70,7 +70,7 @@ def test_the_padding_key_never_gets_a_row_by_any_verb(graph, session):
     minus = tf.constant([-1, -1], tf.int64)
     offsets, restore = support.ops().resolve(table.handle, minus, create=1)
     update = support.update_ids("sgd", table.handle, minus, tf.ones([2, 2]), 1.0, 0.0)
-    absent = support.ops().mx_rec_find(table.handle, support.raw_variable(table), minus, tf.fill([1, 2], 9.0))
+    absent = support.ops().find(table.handle, support.raw_variable(table), minus, tf.fill([1, 2], 9.0))
     sess = session()
     got = sess.run([offsets, restore])
     assert got[0].size == 0 and got[1].tolist() == [-1, -1]
@@ -111,7 +111,7 @@ def test_every_op_with_ids_takes_int32(graph, session, op):
     ids = tf.constant([-5, 3], tf.int32)
     made = {
         "id_offset": lambda: ops.resolve(table.handle, ids, create=0).offsets,
-        "find": lambda: ops.mx_rec_find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 2])),
+        "find": lambda: ops.find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 2])),
         "apply": lambda: support.update_ids("sgd", table.handle, ids, tf.ones([2, 2]), 1.0, 0.0),
         "remove": lambda: ops.mx_rec_remove(table.handle, ids),
         "assign": lambda: ops.mx_rec_assign(table.handle, ids, tf.ones([2, 2])),
@@ -215,14 +215,14 @@ def test_shapes_of_the_raw_ops_are_inferred(graph):
     table = support.Raw.new(4, ops=ops)
     ids = tf.compat.v1.placeholder(tf.int64, [None, 3])
     offsets, restore = ops.resolve(table.handle, ids, create=1)
-    rows = ops.mx_rec_lookup(table.handle, support.raw_variable(table), offsets)
+    rows = ops.lookup(table.handle, support.raw_variable(table), offsets)
     embedding = ops.mx_rec_restore(rows, restore)
     keys, exported = ops.mx_rec_export(table.handle)
     expected = [
         (table.variable, [0, 4]), (table.handle, []), (offsets, [None]), (restore, [None, 3]), (rows, [None, 4]),
         (embedding, [None, 3, 4]), (ops.mx_rec_reduce(embedding, restore, offsets), [None, 4]),
-        (ops.mx_rec_embed(table.handle, support.raw_variable(table), offsets, restore), [None, 3, 4]),
-        (ops.mx_rec_find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 4])), [None, 3, 4]),
+        (ops.embed(table.handle, support.raw_variable(table), offsets, restore), [None, 3, 4]),
+        (ops.find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 4])), [None, 3, 4]),
         (support.update("sgd", [table.handle], [offsets], [embedding], [0.1, 0.0], [restore], ops=ops), []),
         (ops.mx_rec_size(table.handle), []), (ops.mx_rec_capacity(table.handle), []), (keys, [None]),
         (support.update("sgd", [table.handle], [offsets], [rows], [0.1, 0.0], ops=ops), []), (ops.mx_rec_clear(table.handle), []),
@@ -243,9 +243,9 @@ def wrong_shapes():
 
     return [
         ("handle of rank 1", of(lambda tf, ops, t: ops.mx_rec_size(tf.zeros([1], tf.int64)))),
-        ("offsets of rank 2", of(lambda tf, ops, t: ops.mx_rec_lookup(t.handle, support.raw_variable(t), tf.zeros([1, 1], tf.int64)))),
-        ("variable of rank 1", of(lambda tf, ops, t: ops.mx_rec_lookup(t.handle, tf.zeros([4]), tf.zeros([1], tf.int64)))),
-        ("offsets of rank 0", of(lambda tf, ops, t: ops.mx_rec_embed(
+        ("offsets of rank 2", of(lambda tf, ops, t: ops.lookup(t.handle, support.raw_variable(t), tf.zeros([1, 1], tf.int64)))),
+        ("variable of rank 1", of(lambda tf, ops, t: ops.lookup(t.handle, tf.zeros([4]), tf.zeros([1], tf.int64)))),
+        ("offsets of rank 0", of(lambda tf, ops, t: ops.embed(
             t.handle, support.raw_variable(t), tf.zeros([], tf.int64), tf.zeros([1], tf.int32)))),
         ("second offsets of rank 2", of(lambda tf, ops, t: support.update(
             "sgd", [t.handle] * 2, [tf.zeros([1], tf.int64), tf.zeros([1, 1], tf.int64)], [tf.zeros([1, 4])] * 2,
@@ -262,10 +262,10 @@ def wrong_shapes():
             "sgd", [t.handle], [tf.zeros([4], tf.int64)], [tf.zeros([])], [0.1, 0.0], ops=ops))),
         ("learning rate of rank 1", of(lambda tf, ops, t: support.update(
             "sgd", [t.handle], [tf.zeros([1], tf.int64)], [tf.zeros([1, 4])], [[0.1], 0.0], ops=ops))),
-        ("absent of rank 1", of(lambda tf, ops, t: ops.mx_rec_find(
+        ("absent of rank 1", of(lambda tf, ops, t: ops.find(
             t.handle, support.raw_variable(t), tf.zeros([1], tf.int64), tf.zeros([4])))),
         ("config of rank 0", of(lambda tf, ops, t: ops.mx_rec_table(tf.constant(1, tf.uint8), tf.zeros([0, 4])))),
-        ("dims that differ", of(lambda tf, ops, t: ops.mx_rec_find(
+        ("dims that differ", of(lambda tf, ops, t: ops.find(
             t.handle, tf.zeros([0, 4]), tf.zeros([1], tf.int64), tf.zeros([1, 5])))),
         ("gradients of another shape than the ids", of(lambda tf, ops, t: ops.mx_rec_reduce(
             tf.zeros([2, 3, 4]), tf.zeros([3, 2], tf.int32), tf.zeros([1], tf.int64)))),
@@ -310,9 +310,7 @@ def test_gradients_are_registered_as_the_definitions_say(graph):
     from mx_rec.ops.shapes import definitions
 
     with_gradient = {name for name, one in definitions().items() if one["differentiable"]}
-    assert with_gradient == {"MxRecLookup", "MxRecRestore", "MxRecEmbed", "MxRecReduce", "MxRecEmbedMany",
-                             "MxRecEmbedConcat", "MxRecReduceColumns", "MxRecEmbedPooled",
-                             "MxRecEmbedPooledMany", "MxRecRestorePooled", "MxRecReducePooled", "MxRecBagWeights",
+    assert with_gradient == {"MxRecRead", "MxRecRestore", "MxRecReduce", "MxRecReduceColumns", "MxRecRestorePooled", "MxRecReducePooled", "MxRecBagWeights",
                              "MxRecBagDivisors", "MxRecPooledWeightGradient", "MxRecStitch"}
     for name in definitions():
         # TensorFlow keeps None for an op that has no gradient, and knows nothing of others.
@@ -342,7 +340,7 @@ def test_ops_on_tables_are_stateful_and_pure_ones_are_not(graph):
             "MxRecPooledWeightGradient", "MxRecBagEnds", "MxRecRaggedBagEnds", "MxRecSparseBagEnds", "MxRecSparseBagsMany", "MxRecBagWeights",
             "MxRecBagDivisors", "MxRecCheckedIds", "MxRecDistinctSplit", "MxRecStitch", "MxRecPackGradients"}
     expected = pure | {"MxRec" + name for name in (
-        "Table", "IdOffset", "Lookup", "Embed", "Find", "Size", "Capacity", "Export", "ExportSlot", "Assign", "Remove", "Clear",
+        "Table", "IdOffset", "Prepare", "Read", "Find", "Size", "Capacity", "Export", "ExportSlot", "Assign", "Remove", "Clear",
         "Save", "Load", "Update", "Push")}
     assert expected <= set(registered)
     assert {name for name in registered if not registered[name].is_stateful} == pure

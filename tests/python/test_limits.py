@@ -155,7 +155,7 @@ def test_growth_over_many_batches_loses_no_row(graph, session):
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     rows = tf.cast(tf.stack([ids % 1000, ids // 1000, ids % 7, ids % 11], axis=1), tf.float32)
     assign = support.ops().mx_rec_assign(table.handle, ids, rows)
-    find = support.ops().mx_rec_find(table.handle, support.raw_variable(table), ids, tf.fill([1, 4], -5.0))
+    find = support.ops().find(table.handle, support.raw_variable(table), ids, tf.fill([1, 4], -5.0))
     sess = session()
     keys = np.random.RandomState(0).permutation(600000)[:200000].astype(np.int64)
     for part in np.array_split(keys, 40):
@@ -176,7 +176,7 @@ def test_the_offset_of_a_removed_row_is_refused_or_dropped(graph, session, op):
     table = support.Raw.new(2)
     offsets = tf.compat.v1.placeholder(tf.int64, [None])
     run = {
-        "lookup": support.ops().mx_rec_lookup(table.handle, support.raw_variable(table), offsets),
+        "lookup": support.ops().lookup(table.handle, support.raw_variable(table), offsets),
         "apply": support.update_rows("sgd", table.handle, offsets, tf.ones([tf.size(offsets), 2]), 1.0, 0.0),
     }[op]
     sess = session()

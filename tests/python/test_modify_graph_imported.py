@@ -299,3 +299,25 @@ def test_the_warning_of_slower_steps_is_for_imported_graphs_that_were_not_modifi
                 sess.run(tf1.global_variables_initializer())
         assert ["slower" in text for text in said] == [True] * (
             first == "unmodified" and not is_modified)
+
+
+@pytest.mark.parametrize("change", ["no such op", "other lists"])
+def test_a_graph_of_an_earlier_build_is_refused_with_what_to_do(graph, dynamic, change):
+    """Before: "Op type not registered 'MxRecEmbedMany'. Make sure the Op and Kernel are registered", which they never are."""
+    from mx_rec.core.embedding import create_table, sparse_lookup
+
+    v1 = tf().compat.v1
+    table = create_table(tf().int64, 4, "items", v1.random_normal_initializer(seed=5), device_vocabulary_size=100)
+    for is_train in (True, False):
+        sparse_lookup(table, v1.placeholder(tf().int64, [None]), is_train=is_train, modify_graph=True)
+    meta = v1.train.export_meta_graph()
+    node, = [node for node in meta.graph_def.node if node.op == "MxRecFind"]
+    if change == "no such op":
+        node.op = "MxRecFindMany"
+    else:
+        for name in ("N", "A", "B", "initial"):
+            del node.attr[name]
+    with tf().Graph().as_default(), pytest.raises((ValueError, tf().errors.NotFoundError)) as error:
+        v1.train.import_meta_graph(meta)
+    text = str(error.value)
+    assert node.op in text and "earlier build of mx_rec" in text and "Write the graph again" in text

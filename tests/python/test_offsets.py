@@ -225,7 +225,7 @@ class Fed:
         self.offsets = tf().compat.v1.placeholder(tf().int64, [None])
         ones = tf().ones([tf().size(self.offsets), DIM])
         self.update = support.update_rows("sgd", raw.handle, self.offsets, ones, 1.0, 0.0)
-        self.read = support.ops().mx_rec_lookup(raw.handle, raw.variable, self.offsets)
+        self.read = support.ops().lookup(raw.handle, raw.variable, self.offsets)
 
 
 def test_offsets_that_were_fetched_are_good_until_their_keys_are_removed(graph, session):

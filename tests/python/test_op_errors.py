@@ -65,11 +65,11 @@ def update(rule, form):
 
 CALLS = {
     "MxRecIdOffset": lambda o, a: o.resolve(a.handle, a.ids, create=1).offsets,
-    "MxRecLookup": lambda o, a: o.mx_rec_lookup(a.handle, a.variable, a.offsets),
+    "MxRecRead distinct": lambda o, a: o.lookup(a.handle, a.variable, a.offsets),
     "MxRecRestore": lambda o, a: o.mx_rec_restore(a.rows, a.restore),
-    "MxRecEmbed": lambda o, a: o.mx_rec_embed(a.handle, a.variable, a.offsets, a.restore),
+    "MxRecRead": lambda o, a: o.embed(a.handle, a.variable, a.offsets, a.restore),
     "MxRecReduce": lambda o, a: o.mx_rec_reduce(a.wide, a.restore, a.offsets),
-    "MxRecFind": lambda o, a: o.mx_rec_find(a.handle, a.variable, a.ids, a.absent),
+    "MxRecFind": lambda o, a: o.find(a.handle, a.variable, a.ids, a.absent),
     **{"MxRecUpdate %s rows" % rule: update(rule, "rows") for rule in HYPER},
     **{"MxRecUpdate %s %s" % (rule, form): update(rule, form)
        for rule in ("sgd", "lazy_adam") for form in FORMS if form != "rows"},
@@ -77,18 +77,19 @@ CALLS = {
         [a.handle] * 2, [a.ids] * 2, [], [], create=1).offsets[1],
     "MxRecIdOffset prepared of many": lambda o, a: o.mx_rec_id_offset(
         [a.handle] * 2, [a.ids] * 2, [a.offsets] * 2, [a.restore] * 2, create=1).offsets[1],
-    "MxRecEmbedMany": lambda o, a: o.mx_rec_embed_many(
-        [a.handle] * 2, [a.variable] * 2, [a.offsets] * 2, [a.restore] * 2)[1],
-    "MxRecEmbedConcat": lambda o, a: o.mx_rec_embed_concat(
-        [a.handle] * 2, [a.variable] * 2, [a.offsets] * 2, [a.restore] * 2),
-    "MxRecFindMany": lambda o, a: o.mx_rec_find_many([a.handle] * 2, [a.variable] * 2, [a.ids] * 2, [a.absent] * 2)[1],
+    "MxRecRead of many": lambda o, a: o.mx_rec_read(
+        [a.handle] * 2, [a.variable] * 2, [a.offsets] * 2, [a.restore] * 2, [], [], [], M=2)[1],
+    "MxRecRead whole": lambda o, a: o.mx_rec_read(
+        [a.handle] * 2, [a.variable] * 2, [a.offsets] * 2, [a.restore] * 2, [], [], [], M=1)[0],
+    "MxRecFind of many": lambda o, a: o.mx_rec_find(
+        [a.handle] * 2, [a.variable] * 2, [a.ids] * 2, [a.absent] * 2, [], [], [])[1],
     "MxRecReduceColumns": lambda o, a: o.mx_rec_reduce_columns(a.wide, a.restore, a.offsets, first=1, dim=DIM - 1),
-    "MxRecEmbedPooledMany": lambda o, a: o.mx_rec_embed_pooled_many(
+    "MxRecRead bags of many": lambda o, a: o.mx_rec_read(
         [a.handle] * 2, [a.variable] * 2, [a.offsets] * 2, [a.restore] * 2, [a.ends] * 2, [a.weights] * 2,
+        [a.divisors] * 2, M=2)[1],
+    "MxRecFind bags of many": lambda o, a: o.mx_rec_find(
+        [a.handle] * 2, [a.variable] * 2, [a.in_bags] * 2, [a.absent] * 2, [a.ends] * 2, [a.weights] * 2,
         [a.divisors] * 2)[1],
-    "MxRecFindPooledMany": lambda o, a: o.mx_rec_find_pooled_many(
-        [a.handle] * 2, [a.variable] * 2, [a.in_bags] * 2, [a.ends] * 2, [a.weights] * 2, [a.divisors] * 2,
-        [a.absent] * 2)[1],
     "MxRecReadRows": lambda o, a: o.mx_rec_read_rows(
         a.handle, a.offsets, a.grad, [a.embedding, a.name], a.initial).rows,
     "MxRecWriteRows": lambda o, a: o.mx_rec_write_rows(
@@ -118,17 +119,17 @@ UPDATES = [op for op in CALLS if op.startswith("MxRecUpdate")]
 UNSUMMED = [op for op in UPDATES if op.endswith(("ids", "columns"))]
 SUMMED = [op for op in UPDATES if op not in UNSUMMED]
 GROUPED = [op for op in UPDATES if op.endswith(("columns", "bags"))]
-POOLED = [op for op in CALLS if "Pooled" in op or op.endswith("bags")]
+POOLED = [op for op in CALLS if "Pooled" in op or "bags" in op]
 HANDLES = [op for op in CALLS if op not in ("MxRecRestore", "MxRecReduce", "MxRecReduceColumns")]
 FIELDS = ["MxRecReadRows", "MxRecWriteRows"]
 
 WRONG = (
     [(op, "handle", value, I) for op in HANDLES for value in (0, 123456789, [1, 2])]
-    + [("MxRecLookup", "offsets", value, I) for value in ([0, 5], [-2], [2 ** 40], [[0, 1]], 0)]
-    + [("MxRecLookup", "variable", value, F) for value in (np.zeros([0, 3]), np.zeros([4]), np.zeros([0, 5]))]
-    + [("MxRecEmbed", "offsets", value, I) for value in ([0, 5], [-2, 0], [2 ** 40, 0], [[0, 1]], 0, [0])]
-    + [("MxRecEmbed", "restore", value, N) for value in ([2], [-2], [2 ** 31 - 1])]
-    + [("MxRecEmbed", "variable", value, F) for value in (np.zeros([0, 3]), np.zeros([4]), np.zeros([0, 5]))]
+    + [("MxRecRead distinct", "offsets", value, I) for value in ([0, 5], [-2], [2 ** 40], [[0, 1]], 0)]
+    + [("MxRecRead distinct", "variable", value, F) for value in (np.zeros([0, 3]), np.zeros([4]), np.zeros([0, 5]))]
+    + [("MxRecRead", "offsets", value, I) for value in ([0, 5], [-2, 0], [2 ** 40, 0], [[0, 1]], 0, [0])]
+    + [("MxRecRead", "restore", value, N) for value in ([2], [-2], [2 ** 31 - 1])]
+    + [("MxRecRead", "variable", value, F) for value in (np.zeros([0, 3]), np.zeros([4]), np.zeros([0, 5]))]
     + [("MxRecFind", "absent", value, F) for value in (
         np.zeros([3, DIM]), np.zeros([1, 3]), np.zeros([DIM]), np.zeros([1, 1, DIM]))]
     + [("MxRecFind", "variable", np.zeros([0, 3]), F)]
@@ -151,20 +152,20 @@ WRONG = (
     + [("MxRecUpdate ftrl rows", "accumulator", value, F) for value in (NAN, -1.0)]
     + [("MxRecAssign", "rows", value, F) for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]))]
     + [(op, "columns", value, N) for op in GROUPED for value in ([0], [0, 1], [0, 2 ** 31 - 1], [[0, 0]], [])]
-    + [(op, "offsets", value, I) for op in ("MxRecEmbedMany", "MxRecEmbedConcat") for value in ([0, 5], [[0, 1]])]
-    + [(op, "restore", value, N) for op in ("MxRecEmbedMany", "MxRecEmbedConcat") for value in ([2], [-2])]
-    + [(op, "variable", value, F) for op in ("MxRecEmbedMany", "MxRecEmbedConcat", "MxRecFindMany")
+    + [(op, "offsets", value, I) for op in ("MxRecRead of many", "MxRecRead whole") for value in ([0, 5], [[0, 1]])]
+    + [(op, "restore", value, N) for op in ("MxRecRead of many", "MxRecRead whole") for value in ([2], [-2])]
+    + [(op, "variable", value, F) for op in ("MxRecRead of many", "MxRecRead whole", "MxRecFind of many")
        for value in (np.zeros([0, 3]), np.zeros([4]))]
     + [(op, "ends", value, I) for op in POOLED for value in ([1, 2], [4, 3], [-1, 3], [3], [1, 2, 3], [])]
     + [(op, "weights", value, F) for op in POOLED for value in ([1.0], np.ones([2, 2]))]
     + [(op, "divisors", value, F) for op in POOLED for value in ([1.0], np.ones([3]))]
     + [(op, "restore", value, N) for op in POOLED if "Find" not in op
        for value in ([0, 1], [0, 1, 2], [0, 1, -2])]
-    + [("MxRecEmbedPooledMany", "offsets", value, I) for value in ([0, 5], [[0, 1]])]
-    + [(op, "variable", value, F) for op in ("MxRecEmbedPooledMany", "MxRecFindPooledMany")
+    + [("MxRecRead bags of many", "offsets", value, I) for value in ([0, 5], [[0, 1]])]
+    + [(op, "variable", value, F) for op in ("MxRecRead bags of many", "MxRecFind bags of many")
        for value in (np.zeros([0, 3]), np.zeros([4]))]
-    + [("MxRecFindMany", "absent", value, F) for value in (np.zeros([3, DIM]), np.zeros([1, DIM + 1]), np.zeros([DIM]))]
-    + [("MxRecFindPooledMany", "absent", value, F) for value in (
+    + [("MxRecFind of many", "absent", value, F) for value in (np.zeros([3, DIM]), np.zeros([1, DIM + 1]), np.zeros([DIM]))]
+    + [("MxRecFind bags of many", "absent", value, F) for value in (
         np.zeros([2, DIM]), np.zeros([1, DIM + 1]), np.zeros([DIM]))]
     + [("MxRecReduceColumns", "wide", value, F) for value in (np.ones([3, DIM - 1]), np.ones([2, DIM]), np.ones([3]))]
     + [(op, "offsets", value, I) for op in FIELDS for value in ([0, 9], [0, -2], [[0, 1]], 0, [0])]

@@ -68,8 +68,8 @@ def test_training_gives_the_bits_of_single_lookups_over_several_steps(graph, ses
         train = case.ours(tf.constant(0.1 * case.lr)).apply_gradients(zip(gradients, variables))
         sides.append((vectors, train, [support.Raw.of(table) for table in tables]))
     ops = needed(sides[0][1])
-    assert [len(ops[kind]) for kind in ("MxRecIdOffset of many", "MxRecEmbedPooledMany")] == [1, 1]
-    assert not {"MxRecReducePooled", "MxRecEmbedPooled", "MxRecIdOffset"} & set(ops)
+    assert [len(ops[kind]) for kind in ("MxRecIdOffset of many", "MxRecRead bags of many")] == [1, 1]
+    assert not {"MxRecReducePooled", "MxRecRead bags", "MxRecIdOffset"} & set(ops)
     assert updates_of(sides[0][1]) == [(case.op, "bags", 4)]
     assert [vector.shape.as_list()[-1] for vector in sides[0][0]] == DIMS + DIMS[1:2]
     slots = [[raw.slot(name) for raw in raws for name, _ in case.slots] for _, _, raws in sides]
@@ -95,7 +95,7 @@ def test_an_evaluation_makes_no_rows_and_gives_the_bits_of_single_lookups(graph,
     batches = Batches()
     chosen = tables + tables[1:2]
     forms = [make(chosen, batches.ids, COMBINERS, batches.weights, is_train=False) for make in (many, one_by_one)]
-    assert types_of(graph)["MxRecFindPooled"] == 5 and types_of(graph)["MxRecFindPooledMany"] == 1
+    assert types_of(graph)["MxRecFind bags"] == 5 and types_of(graph)["MxRecFind bags of many"] == 1
     raws = [support.Raw.of(table) for table in tables]
     sess = session()
     for raw in raws:
@@ -113,7 +113,7 @@ def test_weights_with_gradients_and_scaled_rows_have_ops_of_their_own_and_the_sa
     given = [weights, None, tf.constant(np.full([2, 3], 0.5, np.float32))]
     forms = [make(tables, ids, ["mean"] * 3, given, **more)
              for make in (many, one_by_one) for more in ({}, {"max_norm": 0.1})]
-    assert types_of(graph)["MxRecEmbedPooledMany"] == 1 and types_of(graph)["MxRecIdOffset of many"] == 2
+    assert types_of(graph)["MxRecRead bags of many"] == 1 and types_of(graph)["MxRecIdOffset of many"] == 2
     wanted = [weights] + [table.variable for table in tables]
     gradients = [tf.gradients(loss_of_all(form), wanted) for form in forms]
     sess = session()
@@ -309,7 +309,7 @@ def test_keys_that_are_not_admitted_add_their_default_rows(graph, session, dynam
         tables = [make_table("%s_%d" % (make.__name__, at), 2) for at in range(2)]
         forms.append(make(tables, [ids] * 2, ["sum", "mean"], access_and_evict_config={"access_threshold": 3},
                           serving_default_value=tf.constant([[10.0, 20.0]])))
-    assert types_of(graph)["MxRecEmbedPooledMany"] == 1
+    assert types_of(graph)["MxRecRead bags of many"] == 1
     sess = session()
     for step in range(4):
         ours, theirs = sess.run(forms, {ids: [[1, 2, -1], [2, 3, 3]]})
@@ -360,7 +360,7 @@ def test_a_modified_graph_claims_all_tables_by_one_op_and_gives_the_same_bits(gr
         found = run_model(make, modify)
         ops = found[2]
         assert len(ops.get("MxRecIdOffset prepared of many", ())) == modify and "MxRecIdOffset" not in ops or not modify
-        assert len(ops["MxRecEmbedPooledMany"]) == 1 and "MxRecEmbedPooled" not in ops
+        assert len(ops["MxRecRead bags of many"]) == 1 and "MxRecRead bags" not in ops
         for ours, theirs in zip(found[0], expected[0]):
             for one, other in zip(ours, theirs):
                 support.assert_same_bits(one, other)

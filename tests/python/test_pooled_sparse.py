@@ -153,7 +153,7 @@ def test_weights_that_are_no_parameters_have_no_gradient_unless_it_is_asked_for(
     weights = tf.compat.v1.placeholder_with_default(tf.constant([[1.0, 2.0, 5.0], [0.5, 1.0, 1.0]]), [2, 3])
     without, given = [pooled(table, ids, "mean", weights=weights, is_weight_grad=asked) for asked in (None, True)]
     assert tf.gradients(tf.reduce_sum(without), weights) == [None]
-    assert without.op.type == "MxRecEmbedPooled"
+    assert support.kind_of(without.op) == "MxRecRead bags"
     gradient = tf.gradients(tf.reduce_sum(tf.square(given)), weights)[0]
     sess = session()
     found, value = sess.run([gradient, given])

@@ -9,8 +9,8 @@ from fused_cases import LENGTH, iterator, loss_of, optimizer, tf
 from modify_cases import AHEAD
 from test_fused_updates import needed
 
-EMBED, EMBED_MANY = "MxRecEmbedPooled", "MxRecEmbedPooledMany"
-FIND, FIND_MANY = "MxRecFindPooled", "MxRecFindPooledMany"
+EMBED, EMBED_MANY = "MxRecRead bags", "MxRecRead bags of many"
+FIND, FIND_MANY = "MxRecFind bags", "MxRecFind bags of many"
 COMBINERS = ("sum", "mean", "sqrtn")
 
 
@@ -29,7 +29,7 @@ def counts(op):
     found = {}
     for kind, ops in needed(op).items():
         if kind in (EMBED, EMBED_MANY, FIND, FIND_MANY):
-            found[kind] = sorted(one.get_attr("N") if kind.endswith("Many") else 1 for one in ops)
+            found[kind] = sorted(one.get_attr("N") for one in ops)
     return found
 
 

@@ -39,7 +39,7 @@ class Ahead:
 
     def _embedding(self, table, found):
         ops = support.shaped_ops()
-        rows = ops.mx_rec_lookup(table.handle, support.raw_variable(table), found[0])
+        rows = ops.lookup(table.handle, support.raw_variable(table), found[0])
         return ops.mx_rec_restore(rows, found[1])
 
     def _train(self, table, found, embedding):
@@ -198,7 +198,7 @@ def test_a_removal_during_a_step_does_not_touch_its_rows(graph, session):
     with tf.control_dependencies([removed]):
         new = ops.resolve(table.handle, tf.constant([3, 2], tf.int64), create=1)
     with tf.control_dependencies([new.offsets]):
-        rows = ops.mx_rec_lookup(table.handle, support.raw_variable(table), found.offsets)
+        rows = ops.lookup(table.handle, support.raw_variable(table), found.offsets)
         update = support.update_rows("sgd", table.handle, found.offsets, tf.ones_like(rows), 1.0, 0.0)
     sess = session()
     before, _ = sess.run([rows, update])

@@ -73,7 +73,7 @@ def test_a_table_that_was_cleared_starts_afresh(graph, session):
     clear = support.ops().mx_rec_clear(table.handle)
     ids = tf.constant([5, 6], tf.int64)
     offsets, restore = support.ops().resolve(table.handle, ids, create=1)
-    rows = support.ops().mx_rec_lookup(table.handle, support.raw_variable(table), offsets)
+    rows = support.ops().lookup(table.handle, support.raw_variable(table), offsets)
     update = support.update_ids("adagrad", table.handle, ids, tf.ones([2, 2]), 0.1, 0.1)
     table.slot("Adagrad_accumulator")
     sess = session()
@@ -134,7 +134,7 @@ def test_closing_a_session_gives_the_memory_of_its_tables_back(graph):
 def test_an_error_in_a_run_leaves_the_session_and_its_tables_usable(graph, session):
     tf = support.tf()
     table = support.Raw.new(2)
-    bad = support.ops().mx_rec_lookup(table.handle, support.raw_variable(table), tf.constant([77], tf.int64))
+    bad = support.ops().lookup(table.handle, support.raw_variable(table), tf.constant([77], tf.int64))
     sess = session()
     table.assign(sess, [1], [[1, 2]])
     for _ in range(3):
@@ -159,8 +159,8 @@ def test_a_handle_captured_by_a_map_function_is_the_session_s_own_table(graph, s
     dataset = tf.data.Dataset.from_tensor_slices(keys).map(insert, num_parallel_calls=2).prefetch(2)
     iterator = make_iterator(dataset)
     ids, offsets, restore = iterator.get_next()
-    rows = support.ops().mx_rec_lookup(table.handle, support.raw_variable(table), offsets)
-    find = support.ops().mx_rec_find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 1]))
+    rows = support.ops().lookup(table.handle, support.raw_variable(table), offsets)
+    find = support.ops().find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 1]))
     for sess in (session(), session()):
         sess.run(iterator.initializer)
         seen = []

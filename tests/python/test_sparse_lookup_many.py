@@ -62,7 +62,7 @@ def test_training_gives_the_bits_of_single_lookups(graph, session, dynamic, conc
         found = [found] if concat else found
         sides.append((found, trained(tables, loss_of(found)), [support.Raw.of(table) for table in tables]))
     ops = needed(sides[0][1])
-    assert ("MxRecEmbedConcat" if concat else "MxRecEmbedMany") in ops and "MxRecIdOffset of many" in ops
+    assert ("MxRecRead whole" if concat else "MxRecRead of many") in ops and "MxRecIdOffset of many" in ops
     assert "MxRecReduce" not in ops and "MxRecReduceColumns" not in ops
     assert updates_of(sides[0][1]) == [("lazy_adam", "ids", 4)]
     for found, _, _ in sides:
@@ -149,7 +149,7 @@ def test_evaluation_finds_rows_and_makes_none(graph, session, dynamic, concat):
     tables = [make_table("table_%d" % at, 2 + at) for at in range(3)]
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     found = many(tables, [ids] * 3, is_train=False, concat=concat)
-    assert types_of(graph)["MxRecFindMany"] == 1 and "MxRecFind" not in types_of(graph)
+    assert types_of(graph)["MxRecFind of many"] == 1 and "MxRecFind" not in types_of(graph)
     raws = [support.Raw.of(table) for table in tables]
     sess = session()
     filled(sess, raws)
@@ -257,7 +257,7 @@ def test_ids_of_different_shapes_are_refused_in_the_step(graph, session, dynamic
     tables = [make_table("table_%d" % at, 2) for at in range(2)]
     ids = [tf.compat.v1.placeholder(tf.int64, None) for _ in tables]
     found = many(tables, ids, concat=True)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="MxRecEmbedConcat on table 'table_1'.*one shape"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="MxRecRead on table 'table_1'.*one shape"):
         session().run(found, {ids[0]: [1, 2], ids[1]: [[1, 2]]})
 
 
@@ -319,7 +319,7 @@ def test_a_modified_graph_claims_and_reads_all_tables_by_one_op_and_gives_the_sa
     assert len(expected[0]) == 5 and "MxRecIdOffset prepared of many" not in expected[2]
     modified = run_model(grouped, True)
     ops = modified[2]
-    assert len(ops["MxRecIdOffset prepared of many"]) == 1 and "MxRecIdOffset prepared" not in ops and "MxRecEmbed" not in ops
+    assert len(ops["MxRecIdOffset prepared of many"]) == 1 and "MxRecIdOffset prepared" not in ops and "MxRecRead" not in ops
     # What cannot move is one op again.
     assert "MxRecIdOffset" not in ops and len(ops["MxRecIdOffset of many"]) == 1
     monkeypatch.setenv(GROUPS, "0")

@@ -154,7 +154,7 @@ def test_a_plain_export_of_rows_that_start_at_random_says_what_to_do(mx, tmp_pat
     column = tf.feature_column.categorical_column_with_hash_bucket("hash", unlimited.SMALL)
     made = tf.estimator.DNNClassifier([4], [tf.feature_column.embedding_column(column, 3)], str(tmp_path / "model"))
     made.train(unlimited.input_fn, steps=2)
-    with pytest.raises(ValueError, match="MxRecFindInitial.*drawn by key.*access_threshold"):
+    with pytest.raises(ValueError, match="MxRecFind.*drawn by key.*access_threshold"):
         made.export_saved_model(str(tmp_path / "export"), receiver(), plain=True)
 
 

@@ -61,8 +61,8 @@ def test_lookups_and_updates_of_several_variables_are_one_op_each(mx, optimizer,
     plans = cases.expect_equal(build, ["w0", "w1", "w2"])
     assert all(len(plan.pieces) == 2 for plan in plans.values())
     types = types_of(seen[-1])
-    assert types["MxRecSparseBagsMany"] == types["MxRecEmbedPooledMany"] == types["MxRecEmbedMany"] == 1
-    assert types["MxRecIdOffset of many"] == 2 and not {"MxRecEmbed", "MxRecEmbedPooled"} & set(types)
+    assert types["MxRecSparseBagsMany"] == types["MxRecRead bags of many"] == types["MxRecRead of many"] == 1
+    assert types["MxRecIdOffset of many"] == 2 and not {"MxRecRead", "MxRecRead bags"} & set(types)
     update, = support.updates_in(seen[-1].get_operations())
     assert (support.rule_of(update), support.form_of(update)) == (optimizer, "bags")
     # Gradients of the pooled vectors are read in that of the concatenation.
@@ -93,8 +93,8 @@ def test_parts_of_a_model_with_other_optimizers_find_their_rows_by_one_op(mx, us
 
     cases.expect_equal(build, ["w0", "w1", "w2"])
     types = types_of(seen[-1])
-    assert types["MxRecIdOffset of many"] == types["MxRecEmbedPooledMany"] == 1 and types["MxRecSparseBagsMany"] == 2
-    assert "MxRecEmbedPooled" not in types
+    assert types["MxRecIdOffset of many"] == types["MxRecRead bags of many"] == 1 and types["MxRecSparseBagsMany"] == 2
+    assert "MxRecRead bags" not in types
 
 
 @both
@@ -110,7 +110,7 @@ def test_optimizers_with_other_numbers_have_ops_of_their_own(v1, graph, use_reso
     assert all(plan.pieces for plan in convert_graph(graph, True))
     types = types_of(graph)
     assert sorted(update_forms(graph)) == [("adagrad", "bags", 1), ("adagrad", "bags", 2)]
-    assert types["MxRecEmbedPooledMany"] == 1
+    assert types["MxRecRead bags of many"] == 1
 
 
 @both
@@ -127,7 +127,7 @@ def test_a_lookup_by_the_rows_of_another_is_not_together_with_it(v1, graph, use_
     loss = tf.reduce_sum(one + other * 2.0 + last)
     train = v1.train.AdagradOptimizer(0.1).minimize(loss)
     assert all(plan.pieces for plan in convert_graph(graph, True))
-    assert "MxRecEmbedMany" not in types_of(graph) and types_of(graph)["MxRecEmbed"] == 3
+    assert "MxRecRead of many" not in types_of(graph) and types_of(graph)["MxRecRead"] == 3
     with support.new_session() as sess:
         sess.run(v1.global_variables_initializer())
         before = sess.run(loss)

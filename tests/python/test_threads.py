@@ -99,7 +99,7 @@ def test_a_row_is_never_seen_half_written(graph, session):
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     rows = tf.compat.v1.placeholder(tf.float32, [None, dim])
     assign = support.ops().mx_rec_assign(table.handle, ids, rows)
-    find = support.ops().mx_rec_find(table.handle, support.raw_variable(table), ids, tf.zeros([0, dim]))
+    find = support.ops().find(table.handle, support.raw_variable(table), ids, tf.zeros([0, dim]))
     sess = session()
     keys = np.arange(50)
     stop = threading.Event()
@@ -152,9 +152,9 @@ def test_every_verb_at_once_neither_crashes_nor_loses_the_budget(graph, session,
     grads = tf.ones([tf.size(ids), 4])
     offsets, restore = ops.resolve(table.handle, ids, create=1)
     verbs = [
-        ops.mx_rec_restore(ops.mx_rec_lookup(table.handle, support.raw_variable(table), offsets), restore),
+        ops.mx_rec_restore(ops.lookup(table.handle, support.raw_variable(table), offsets), restore),
         support.update_ids("adagrad", table.handle, ids, grads, 0.1, 0.1),
-        ops.mx_rec_find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 4])),
+        ops.find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 4])),
         ops.mx_rec_remove(table.handle, ids), ops.mx_rec_clear(table.handle),
         ops.mx_rec_assign(table.handle, ids, grads), ops.mx_rec_size(table.handle),
         ops.mx_rec_save(table.handle, support.bytes_tensor(str(tmp_path / "busy"))),

@@ -44,7 +44,7 @@ def test_what_may_be_the_memory_of_a_reference_variable_is_copied(graph, table):
         "loop": looped(ids.read_value()), "twice": tf.identity(ids.read_value()),
     }
     for name, value in ways.items():
-        assert copied(ops.mx_rec_find(table.handle, table.variable, value, tf.zeros([0, DIM]))), name
+        assert copied(ops.find(table.handle, table.variable, value, tf.zeros([0, DIM]))), name
     assert copied(support.update(
         "sgd", [table.handle], [tf.zeros([6], tf.int64)], [variable(np.ones([6, DIM], np.float32))], [1.0, 0.0],
         [tf.cast(ids, tf.int32)], ops=ops))
@@ -56,7 +56,7 @@ def test_what_nobody_writes_to_is_not_copied(graph, table):
     for name, value in {
             "constant": tf.constant(np.arange(6)), "list": [1, 2, 3], "computed": ids + 1, "resource": variable(np.arange(6), True),
             "placeholder": tf.compat.v1.placeholder(tf.int64, [None]), "gathered": tf.gather(ids, [0])}.items():
-        assert not copied(ops.mx_rec_find(table.handle, table.variable, value, tf.zeros([0, DIM]))), name
+        assert not copied(ops.find(table.handle, table.variable, value, tf.zeros([0, DIM]))), name
     # The plugin copies scalars at once.
     rate = variable(0.5)
     assert not copied(support.update_ids("sgd", table.handle, [1], [[1.0] * DIM], rate, 0.0, ops=ops))
@@ -70,9 +70,9 @@ def test_a_variable_outside_of_a_function_is_copied_for_the_op_inside(graph, tab
     value = ids.read_value()
     inside = func_graph.FuncGraph("inside")
     with inside.as_default():
-        found = ops.mx_rec_find(table.handle, table.variable, tf.identity(value), tf.zeros([0, DIM]))
+        found = ops.find(table.handle, table.variable, tf.identity(value), tf.zeros([0, DIM]))
         assert copied(found) or "DeepCopy" in [outer.op.type for outer, _ in inside.captures]
-        plain = ops.mx_rec_find(table.handle, table.variable, tf.constant([1], tf.int64), tf.zeros([0, DIM]))
+        plain = ops.find(table.handle, table.variable, tf.constant([1], tf.int64), tf.zeros([0, DIM]))
         assert not copied(plain)
 
 
@@ -119,8 +119,8 @@ def test_ids_that_are_assigned_while_they_are_looked_up_give_their_own_rows(grap
     others = [tf.constant(batch) for batch in batches]
     assigns = [ids.assign(other).op for other in others]
     resolved = ops.resolve(table.handle, ids, create=0)
-    found = ops.mx_rec_embed(table.handle, table.variable, resolved.offsets, resolved.inverse)
-    direct = ops.mx_rec_find(table.handle, table.variable, ids, tf.zeros([0, DIM]))
+    found = ops.embed(table.handle, table.variable, resolved.offsets, resolved.inverse)
+    direct = ops.find(table.handle, table.variable, ids, tf.zeros([0, DIM]))
     sess = session()
     sess.run(ids.initializer)
     for batch in batches:
@@ -144,7 +144,7 @@ def test_gradients_and_rates_that_are_assigned_while_they_are_applied_are_old_or
     assigns = [assign.op for value in (1.0, 2.0) for assign in (
         grads.assign(tf.fill([n, DIM], value)), rate.assign(value))]
     update = support.update_ids("sgd", table.handle, keys, grads, rate, 0.0, ops=ops)
-    found = ops.mx_rec_find(table.handle, table.variable, keys, tf.zeros([0, DIM]))
+    found = ops.find(table.handle, table.variable, keys, tf.zeros([0, DIM]))
     sess = session()
     sess.run([grads.initializer, rate.initializer])
     before = [np.zeros([n, DIM], np.float32)]

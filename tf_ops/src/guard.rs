@@ -52,7 +52,7 @@ mod tests {
     fn a_panic_becomes_an_error_with_its_message() {
         let error = guarded(|| -> Result<()> { panic!("row {} is gone", 7) }).err();
         let text = error
-            .map(|error| explain("MxRecLookup", &error))
+            .map(|error| explain("MxRecRead", &error))
             .unwrap_or_default();
         assert!(text.contains("row 7 is gone"), "{text}");
     }
@@ -63,8 +63,8 @@ mod tests {
             .with("table", "users")
             .with("offset", 9);
         assert_eq!(
-            explain("MxRecLookup", &error),
-            "MxRecLookup on table 'users': a row number is no row in use (offset=9)"
+            explain("MxRecRead", &error),
+            "MxRecRead on table 'users': a row number is no row in use (offset=9)"
         );
     }
 }

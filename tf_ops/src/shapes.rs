@@ -4,7 +4,8 @@
 //! group of any number of sizes. A name has one value in all inputs and outputs of an op. `N times
 //! (u)` is the shape of each tensor of a list that is as long as the attribute N says; its names
 //! have a value for each place in the lists of this length;
-//! `() or (0)` are alternatives, which are checked and bind no name.
+//! `() or (0)` are alternatives, which are checked and bind no name; `(e..., dim) if B or (u, dim)`
+//! is the first one if the lists of the attribute B have tensors, and else the second.
 
 use crate::op_def::{Arg, OpDef};
 use mx_rec_kernels::{Error, Result};
@@ -15,6 +16,9 @@ pub type Shape = Option<Vec<Option<i64>>>;
 
 /// Stands between the number attribute of a list and the shape of its tensors.
 const TIMES: &str = " times ";
+
+/// Stands between a shape and the number attribute of the lists that have tensors where it holds.
+const IF: &str = " if ";
 
 /// How many tensors the lists of an op have, by their number attributes.
 pub type Lengths = BTreeMap<String, usize>;
@@ -37,7 +41,7 @@ pub fn infer(def: &OpDef, inputs: &[Shape], lengths: &Lengths) -> Result<Vec<Sha
     let mut names = Names::default();
     for ((arg, place), shape) in wanted.zip(inputs) {
         if let Some(dims) = shape {
-            names.bind(arg, place, dims)?;
+            names.bind(arg, place, dims, lengths)?;
         }
     }
     Ok(outputs(def, lengths, &names))
@@ -54,7 +58,11 @@ pub(crate) fn infer_counted(def: &OpDef, inputs: &[Shape]) -> Result<Vec<Shape>>
         Some(lengths) => infer(def, inputs, &lengths),
         None => {
             let first = def.outputs.first().into_iter();
-            Ok(first.map(|arg| Names::default().shape(arg, None)).collect())
+            let shape = |arg: &'static Arg| match arg.each().contains(IF) {
+                true => None,
+                false => Names::default().shape(arg, None, &Lengths::new()),
+            };
+            Ok(first.map(shape).collect())
         }
     }
 }
@@ -62,7 +70,7 @@ pub(crate) fn infer_counted(def: &OpDef, inputs: &[Shape]) -> Result<Vec<Shape>>
 fn outputs(def: &OpDef, lengths: &Lengths, names: &Names) -> Vec<Shape> {
     let outputs = def.outputs.iter().flat_map(|arg| places(arg, lengths));
     outputs
-        .map(|(arg, place)| names.shape(arg, place))
+        .map(|(arg, place)| names.shape(arg, place, lengths))
         .collect()
 }
 
@@ -118,14 +126,24 @@ impl Arg {
     /// The rank that it must have, if there is one.
     #[cfg(test)]
     fn rank(&self) -> Option<usize> {
-        match self.alternatives().as_slice() {
+        match self.alternatives(&Lengths::new()).as_slice() {
             [one] if one.group.is_none() => Some(one.sizes.len()),
             _ => None,
         }
     }
 
-    fn alternatives(&self) -> Vec<Pattern> {
-        self.each().split(" or ").map(Pattern::parse).collect()
+    /// The shapes that it can have.
+    fn alternatives(&self, lengths: &Lengths) -> Vec<Pattern> {
+        let is_given = |attr: &str| lengths.get(attr).is_some_and(|&length| length > 0);
+        let mut found = Vec::new();
+        for one in self.each().split(" or ") {
+            match one.split_once(IF) {
+                Some((shape, attr)) if is_given(attr) => return vec![Pattern::parse(shape)],
+                Some(_) => {}
+                None => found.push(Pattern::parse(one)),
+            }
+        }
+        found
     }
 }
 
@@ -205,8 +223,9 @@ impl Names {
         arg: &'static Arg,
         place: Option<Place>,
         dims: &[Option<i64>],
+        lengths: &Lengths,
     ) -> Result<()> {
-        let alternatives = arg.alternatives();
+        let alternatives = arg.alternatives(lengths);
         if !alternatives.iter().any(|pattern| pattern.fits(dims)) {
             return Err(refused(arg, &alternatives, dims));
         }
@@ -243,8 +262,8 @@ impl Names {
         Ok(())
     }
 
-    fn shape(&self, arg: &'static Arg, place: Option<Place>) -> Shape {
-        let alternatives = arg.alternatives();
+    fn shape(&self, arg: &'static Arg, place: Option<Place>, lengths: &Lengths) -> Shape {
+        let alternatives = arg.alternatives(lengths);
         let [pattern] = alternatives.as_slice() else {
             return None;
         };
@@ -309,8 +328,8 @@ mod tests {
     fn infer_op(name: &str, inputs: &[Shape], lists: &[usize]) -> Result<Vec<Shape>, String> {
         let def = definitions().into_iter().find(|def| def.name == name);
         let def = def.expect("an op");
-        let attrs = def.inputs.iter().filter_map(|arg| Some(arg.list()?.0));
-        let attrs: BTreeSet<&str> = attrs.collect();
+        let args = def.inputs.iter().chain(def.outputs);
+        let attrs: BTreeSet<&str> = args.filter_map(|arg| Some(arg.list()?.0)).collect();
         assert_eq!(attrs.len(), lists.len(), "{name}");
         let attrs = attrs.into_iter().map(str::to_owned);
         let lengths: Lengths = attrs.zip(lists.iter().copied()).collect();
@@ -326,20 +345,51 @@ mod tests {
         let (scalar, unknown) = (dims(&[]), None);
         for (op, inputs, list, outputs) in [
             (
-                "MxRecEmbed",
+                "MxRecRead",
                 vec![scalar.clone(), dims(&[0, 4]), dims(&[-1]), dims(&[3, -1])],
-                &[][..],
+                &[0, 1, 1, 1][..],
                 vec![dims(&[3, -1, 4])],
             ),
             (
-                "MxRecEmbed",
+                "MxRecRead",
+                vec![unknown.clone(); 4],
+                &[0, 1, 1, 1],
+                vec![None],
+            ),
+            (
+                "MxRecRead",
+                vec![scalar.clone(), dims(&[0, 4]), dims(&[7])],
+                &[0, 1, 1, 0],
+                vec![dims(&[7, 4])],
+            ),
+            (
+                "MxRecRead",
                 vec![
+                    scalar.clone(),
+                    dims(&[0, 4]),
                     unknown.clone(),
-                    unknown.clone(),
-                    unknown.clone(),
-                    unknown.clone(),
+                    dims(&[9]),
+                    dims(&[3]),
+                    dims(&[0]),
+                    dims(&[0]),
                 ],
-                &[][..],
+                &[1, 1, 1, 1],
+                vec![dims(&[3, 4])],
+            ),
+            // Side by side they have another width.
+            (
+                "MxRecRead",
+                vec![
+                    scalar.clone(),
+                    scalar.clone(),
+                    dims(&[0, 4]),
+                    dims(&[0, 2]),
+                    dims(&[5]),
+                    dims(&[6]),
+                    dims(&[3]),
+                    dims(&[3]),
+                ],
+                &[0, 1, 2, 2],
                 vec![None],
             ),
             (
@@ -389,22 +439,22 @@ mod tests {
         let scalar = dims(&[]);
         for (op, inputs, list, message) in [
             (
-                "MxRecLookup",
+                "MxRecRead",
                 vec![scalar.clone(), dims(&[0, 4]), dims(&[1, 1])],
-                &[][..],
+                &[0, 1, 1, 0][..],
                 "offsets must have rank 1, but has shape (1, 1)",
             ),
             (
-                "MxRecLookup",
+                "MxRecRead",
                 vec![scalar.clone(), dims(&[2, 4]), None],
-                &[][..],
-                "variable must have shape (0, dim), but has shape (2, 4)",
+                &[0, 1, 1, 0],
+                "variables must have shape (0, dim), but has shape (2, 4)",
             ),
             (
                 "MxRecFind",
                 vec![scalar.clone(), dims(&[0, 4]), None, dims(&[1, 8])],
-                &[][..],
-                "dim must agree, but is (4) in variable and (8) in absent",
+                &[1, 0, 1],
+                "dim must agree, but is (4) in variables and (8) in absent",
             ),
             (
                 "MxRecReduce",
@@ -449,7 +499,7 @@ mod tests {
             dims(&[2, 4]),
             dims(&[3, 2]),
         ];
-        let infer = |inputs: &[Shape]| infer_op("MxRecFindMany", inputs, &[2]);
+        let infer = |inputs: &[Shape]| infer_op("MxRecFind", inputs, &[2, 0, 2]);
         assert_eq!(infer(&members), Ok(vec![dims(&[5, 4]), dims(&[7, 2])]));
         let mut wrong = members.clone();
         wrong.swap(2, 3);
@@ -511,6 +561,7 @@ mod tests {
         for def in definitions() {
             for arg in def.inputs.iter().chain(def.outputs) {
                 for one in arg.each().split(" or ") {
+                    let one = one.split_once(IF).map_or(one, |(shape, _)| shape);
                     assert!(
                         one.starts_with('(') && one.ends_with(')'),
                         "{} {one}",

@@ -34,9 +34,14 @@ impl Table {
     pub fn embed_pooled_many(
         pool: &Pool,
         group: &[BagsOf<'_>],
-        outs: Vec<&mut [f32]>,
+        mut outs: Vec<&mut [f32]>,
     ) -> Result<()> {
         expect_outs(group.len(), outs.len())?;
+        if let ([BagsOf { rows, bags }], [out]) = (group, outs.as_mut_slice()) {
+            return rows
+                .table
+                .embed_pooled(pool, rows.offsets, rows.inverse, bags, out);
+        }
         for (BagsOf { rows, bags }, out) in group.iter().zip(&outs) {
             rows.table.floats("out", out.len(), bags.len())?;
             rows.table.expect_bags(bags, rows.inverse.len())?;
@@ -77,9 +82,14 @@ impl Table {
     pub fn find_pooled_many(
         pool: &Pool,
         group: &[KeyBagsOf<'_>],
-        outs: Vec<&mut [f32]>,
+        mut outs: Vec<&mut [f32]>,
     ) -> Result<()> {
         expect_outs(group.len(), outs.len())?;
+        if let ([KeyBagsOf { keys, bags }], [out]) = (group, outs.as_mut_slice()) {
+            return keys
+                .table
+                .find_pooled(pool, keys.ids, bags, keys.absent, out);
+        }
         for (KeyBagsOf { keys, bags }, out) in group.iter().zip(&outs) {
             let KeysOf { table, ids, absent } = *keys;
             table.expect_find_pooled(ids, bags, absent, out)?;

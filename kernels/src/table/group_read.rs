@@ -44,8 +44,11 @@ impl Table {
     ///
     /// # Errors
     /// As there, of the first lookup that fails. `outs` are then unspecified.
-    pub fn embed_many(pool: &Pool, group: &[RowsOf<'_>], outs: Vec<&mut [f32]>) -> Result<()> {
+    pub fn embed_many(pool: &Pool, group: &[RowsOf<'_>], mut outs: Vec<&mut [f32]>) -> Result<()> {
         expect_outs(group.len(), outs.len())?;
+        if let ([one], [out]) = (group, outs.as_mut_slice()) {
+            return one.table.embed(pool, one.offsets, one.inverse, out);
+        }
         for (one, out) in group.iter().zip(&outs) {
             one.table.floats("out", out.len(), one.inverse.len())?;
         }
@@ -139,8 +142,11 @@ impl Table {
     ///
     /// # Errors
     /// As there, of the first batch that fails.
-    pub fn find_many(pool: &Pool, group: &[KeysOf<'_>], outs: Vec<&mut [f32]>) -> Result<()> {
+    pub fn find_many(pool: &Pool, group: &[KeysOf<'_>], mut outs: Vec<&mut [f32]>) -> Result<()> {
         expect_outs(group.len(), outs.len())?;
+        if let ([one], [out]) = (group, outs.as_mut_slice()) {
+            return one.table.find(pool, one.ids, one.absent, out);
+        }
         for (one, out) in group.iter().zip(&outs) {
             one.table.expect_find(one.ids, one.absent, out)?;
         }

@@ -8,15 +8,14 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from mx_rec.core.table_variable import (CLUSTER_TABLE_OP, TABLE_OP, TableVariable,
                                         refuse_value)
+from mx_rec.ops.lookups import FIND, READ
 from mx_rec.tensorflow.names import ops as tf_ops
 from mx_rec.tensorflow.names import tensor_util
 from mx_rec.util.log import warn_once
 
 # What reads a table through its handle and never gives it a row.
-_FINDS = frozenset(["MxRecFind", "MxRecFindMany", "MxRecFindPooled", "MxRecFindPooledMany"])
-_READERS = _FINDS | frozenset([
-    "MxRecEmbed", "MxRecEmbedMany", "MxRecEmbedConcat", "MxRecEmbedPooled",
-    "MxRecEmbedPooledMany", "MxRecSize", "MxRecCapacity", "MxRecTableStats", "MxRecExport",
+_READERS = frozenset([
+    READ, FIND, "MxRecSize", "MxRecCapacity", "MxRecTableStats", "MxRecExport",
     "MxRecExportSlot", "MxRecSave", "MxRecSaveDelta"])
 _LOAD_OP, _PULL_OP = "MxRecLoad", "MxRecPull"
 
@@ -131,7 +130,7 @@ def check_imported(operations: List[tf.Operation]) -> None:
                 "it with mx_rec.saver.export_plain: such models load under eager execution.".format(
                     _table_name(tensor_util.constant_value(op.inputs[0]), op.name)))
         users = {consumer.type for consumer in op.outputs[1].consumers()}
-        if users & _FINDS and users <= _READERS:
+        if FIND in users and users <= _READERS:
             warn_once("the imported graph looks the table %r up, but holds no op that loads or "
                       "trains it: every lookup gives zeros. It was cut out of a graph or frozen. "
                       "Import the whole graph and restore its checkpoint, or load a SavedModel.",

@@ -10,15 +10,14 @@ from mx_rec.cluster.lookups import is_shared
 from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ID_OFFSET,
                                         ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
 from mx_rec.core.asc.feature_spec import FeatureSpec
-from mx_rec.core.bags import Bagged, Pooling, Sought, embed_pooled_many, find_pooled_many
-from mx_rec.core.lookup import (LookupRequest, PlannedLookup, admitted, default_rows,
+from mx_rec.core.bags import Bagged, Pooling, Sought, embed_pooled, find_pooled
+from mx_rec.core.lookup import (LookupRequest, PlannedLookup, admitted,
                                  ids_of_lookup, look_up, look_up_shared, mark_movable, note_lookup,
                                  plan_lookup, sparse_lookup, with_default)
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table import Table
 from mx_rec.core.table_variable import raw_tensor, row_shape
-from mx_rec.ops import library
-from mx_rec.ops.lookups import resolve
+from mx_rec.ops.lookups import find_rows, read_rows, resolve
 from mx_rec.util.global_env_conf import groups_tables
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.validator.validator import Bool, Text, Type, checked
@@ -247,7 +246,7 @@ class _Group:
             return _concatenated(tables, self.embeddings())
         with tf.device("/cpu:0"):
             found = self._offsets()
-            result = library().mx_rec_embed_concat(*self._inputs(found), name="embedding")
+            result, = read_rows(*self._inputs(found), is_whole=True)
             if not self._is_grad:
                 result = tf.stop_gradient(result)
         result.set_shape(_joined_shape(shapes).concatenate(
@@ -270,11 +269,11 @@ class _Group:
         results = [None] * len(self._members)  # type: List[Any]
         for places in self._by(lambda member: member.ids.dtype):
             members = [self._members[place] for place in places]
-            found = library().mx_rec_find_many(
+            found = find_rows(
                 [member.request.table.handle for member in members],
                 [row_shape(member.request.table.variable) for member in members],
                 [member.ids for member in members],
-                [default_rows(member.request) for member in members], name="find")
+                [member.request.absent for member in members])
             mark_movable(found[0].op, self._modify_graph)
             for place, rows in zip(places, found):
                 results[place] = tf.stop_gradient(rows)
@@ -283,7 +282,7 @@ class _Group:
     def _train(self) -> List[tf.Tensor]:
         """Training: offsets, then rows."""
         found = self._offsets()
-        results = library().mx_rec_embed_many(*self._inputs(found), name="embedding")
+        results = read_rows(*self._inputs(found))
         if not self._is_grad:
             results = [tf.stop_gradient(result) for result in results]
         else:
@@ -333,8 +332,8 @@ class _PooledGroup(_Group):
 
     def _find(self) -> List[tf.Tensor]:
         """Evaluation: vectors by key; nothing is made distinct."""
-        results, finders = find_pooled_many([
-            Sought(member.request.table, member.ids, default_rows(member.request),
+        results, finders = find_pooled([
+            Sought(member.request.table, member.ids, member.request.absent,
                    member.request.pooling, member.planned.scope) for member in self._members])
         for finder in finders:
             mark_movable(finder, self._modify_graph)
@@ -347,7 +346,7 @@ class _PooledGroup(_Group):
                           member.request.pooling, member.request.thresholds[0] >= 0,
                           member.planned.scope)
                    for member, resolved in zip(self._members, found)]
-        results = embed_pooled_many(lookups, self._is_grad)
+        results, _ = embed_pooled(lookups, self._is_grad)
         if self._is_grad:
             for (offsets, _), result in zip(found, results):
                 tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, result)

@@ -16,14 +16,14 @@ from mx_rec.core.admission import (OFF, as_int64, check_thresholds, check_timest
                                    count_and_admit, count_shared)
 from mx_rec.core.asc.feature_spec import FeatureSpec, normal_thresholds
 from mx_rec.core.asc.source import ids_of_spec, timestamp_of_spec
-from mx_rec.core.bags import Pooling, embed_pooled, find_pooled, pool_rows
+from mx_rec.core.bags import Bagged, Pooling, Sought, embed_pooled, find_pooled, pool_rows
 from mx_rec.core.graph_state import graph_state
 from mx_rec.core.ids import as_ids, is_id_type
 from mx_rec.core.shared_keys import share_keys
 from mx_rec.core.table import FeatureLookup, Table, scope_of
 from mx_rec.core.table_variable import raw_tensor, row_shape
 from mx_rec.ops import library
-from mx_rec.ops.lookups import resolve
+from mx_rec.ops.lookups import find_rows, read_rows, resolve
 from mx_rec.tensorflow.names import require_graph_mode
 from mx_rec.util.communication.hccl_ops import get_rank_size
 from mx_rec.util.initialize import ConfigInitializer
@@ -313,13 +313,6 @@ def ids_of_lookup(request: LookupRequest, modify_graph: bool) -> tf.Tensor:
     return ids
 
 
-def default_rows(request: LookupRequest) -> tf.Tensor:
-    """Returns the rows of ids that have none, float32 (k, dim), as MxRecFind takes them."""
-    if request.absent is not None:
-        return request.absent
-    return tf.zeros([0, request.table.emb_size], name="absent")
-
-
 def build_lookup(request: LookupRequest, modify_graph: bool) -> tf.Tensor:
     """Adds the ops of one lookup, in the present name scope."""
     table = request.table
@@ -329,11 +322,13 @@ def build_lookup(request: LookupRequest, modify_graph: bool) -> tf.Tensor:
             return look_up_shared([request], [ids], modify_graph)[0]
         if not request.is_train:
             if request.pooling is not None:
-                found, finder = find_pooled(table, ids, default_rows(request), request.pooling)
-                mark_movable(finder, modify_graph and finder is not None)
+                (found,), finders = find_pooled([Sought(table, ids, request.absent,
+                                                        request.pooling, _present_scope())])
+                for finder in finders:
+                    mark_movable(finder, modify_graph)
                 return tf.stop_gradient(found)
-            found = library().mx_rec_find(
-                table.handle, row_shape(table.variable), ids, default_rows(request), name="find")
+            found, = find_rows([table.handle], [row_shape(table.variable)], [ids],
+                               [request.absent])
             mark_movable(found.op, modify_graph)
             return tf.stop_gradient(found)
         if request.thresholds[0] >= 0:
@@ -344,9 +339,10 @@ def build_lookup(request: LookupRequest, modify_graph: bool) -> tf.Tensor:
             share_keys(offsets.op, request.ids)
         use_expansion = ConfigInitializer.get_instance().use_dynamic_expansion
         if request.pooling is not None:
-            pooled, looked_up = embed_pooled(
-                table, ids, (offsets, inverse), request.absent, request.pooling, request.is_grad,
-                request.thresholds[0] >= 0, use_expansion and request.is_grad)
+            (pooled,), (looked_up,) = embed_pooled(
+                [Bagged(table, ids, (offsets, inverse), request.absent, request.pooling,
+                        request.thresholds[0] >= 0, _present_scope())],
+                request.is_grad, use_expansion and request.is_grad)
             if request.is_grad:
                 tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, looked_up)
                 tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
@@ -355,8 +351,8 @@ def build_lookup(request: LookupRequest, modify_graph: bool) -> tf.Tensor:
             embedding = _embed(table, row_shape(table.variable), offsets, inverse)
             return tf.stop_gradient(with_default(request, ids, inverse, embedding))
         if use_expansion:
-            looked_up = library().mx_rec_lookup(
-                table.handle, raw_tensor(table.variable), offsets, name="rows")
+            looked_up, = read_rows([table.handle], [raw_tensor(table.variable)], [offsets],
+                                   name="rows")
             embedding = library().mx_rec_restore(looked_up, inverse, name="embedding")
         else:
             looked_up = embedding = _embed(table, raw_tensor(table.variable), offsets, inverse)
@@ -365,6 +361,11 @@ def build_lookup(request: LookupRequest, modify_graph: bool) -> tf.Tensor:
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, looked_up)
         tf.compat.v1.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, offsets)
         return with_default(request, ids, inverse, embedding)
+
+
+def _present_scope() -> str:
+    """The present name scope, to be entered again."""
+    return tf.compat.v1.get_default_graph().get_name_scope() + "/"
 
 
 def look_up_shared(requests: Sequence[LookupRequest], ids: Sequence[tf.Tensor],
@@ -428,7 +429,7 @@ def with_default(request: LookupRequest, ids: tf.Tensor, inverse: tf.Tensor,
 
 def _embed(table: Table, like: tf.Tensor, offsets: tf.Tensor, inverse: tf.Tensor) -> tf.Tensor:
     """Returns a row for each id; gradients go to `like`."""
-    return library().mx_rec_embed(table.handle, like, offsets, inverse, name="embedding")
+    return read_rows([table.handle], [like], [offsets], [inverse])[0]
 
 
 def mark_movable(op: tf.Operation, modify_graph: bool) -> None:

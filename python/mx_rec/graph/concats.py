@@ -6,8 +6,9 @@ import tensorflow as tf
 
 from mx_rec.graph.edits import FUSED_NAME, forbid_feeding, in_place_of, pass_on, replace_each
 from mx_rec.graph.fusions import Columns, Concat
-from mx_rec.graph.rows import inputs_of_rows, replace_shapes
+from mx_rec.graph.rows import replace_shapes
 from mx_rec.ops import library
+from mx_rec.ops.lookups import member_of, read_rows
 from mx_rec.tensorflow.names import tensor_util
 
 _REDUCE = "MxRecReduce"
@@ -31,7 +32,7 @@ def fuse_concats(graph: tf.Graph, planned: Sequence[Concat]) -> None:
         shapes = [graph.get_operation_by_name(name) for name in one.shapes]
         readers = [graph.get_operation_by_name(part.lookup) for part in one.parts]
         outputs = [reader.outputs[part.output] for reader, part in zip(readers, one.parts)]
-        inputs = [inputs_of_rows(reader, part.output)
+        inputs = [list(member_of(reader, part.output).values())
                   for reader, part in zip(readers, one.parts)]
         read = _concatenate(graph.get_operation_by_name(one.node), readers, inputs)
         replace_shapes(graph, shapes, {output.name: (ids, part[1]) for output, (*part, ids)
@@ -57,7 +58,7 @@ def _concatenate(op: tf.Operation, readers: List[tf.Operation],
         waits.extend(reader.control_inputs)
     lists = [list(part) for part in zip(*inputs)]
     with in_place_of(op.graph, op), tf.control_dependencies(waits), tf.device(readers[0].device):
-        whole = library().mx_rec_embed_concat(*lists, name=FUSED_NAME)
+        whole, = read_rows(*lists, is_whole=True, name=FUSED_NAME)
     replace_each(op, [whole])
     return whole.op
 

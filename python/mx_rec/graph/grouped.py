@@ -6,7 +6,7 @@ also read their rows by one op.
 """
 
 from collections import OrderedDict
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2
@@ -14,25 +14,19 @@ from tensorflow.core.framework import attr_value_pb2, graph_pb2
 from mx_rec.cluster.modified import apart as apart_by_key
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.graph.edits import FUSED_ATTRIBUTE, in_place_of, replace_each
-from mx_rec.ops import library
-from mx_rec.ops.lookups import ID_OFFSET, Resolved, is_claim, resolve
+from mx_rec.ops.lookups import (FIND, ID_OFFSET, Resolved, find_rows, find_together, is_claim,
+                                member_of, read_rows, reads_ids, resolve)
 from mx_rec.ops.optimizers import UPDATE, gradients_of
 from mx_rec.util.global_env_conf import groups_tables
-
-_MANY_FIND = "MxRecFindMany"
-_MANY_FIND_POOLED = "MxRecFindPooledMany"
-_ONE_FIND = "MxRecFind"
-_ONE_FIND_POOLED = "MxRecFindPooled"
-_ONE_EMBED = "MxRecEmbed"
 
 # The name of the op for many tables that a lookup was part of.
 _GROUP_ATTRIBUTE = "_mx_rec_group"
 
-# How many lists of outputs an op for many tables has.
-_OUTPUT_LISTS = {ID_OFFSET: 2, _MANY_FIND: 1, _MANY_FIND_POOLED: 1}
+# How many lists of outputs an op that looks up by ids has.
+_OUTPUT_LISTS = {ID_OFFSET: 2, FIND: 1}
 
-# The type of an op for one table that does what an op for many does in each.
-_SINGLE = {ID_OFFSET: ID_OFFSET, _MANY_FIND: _ONE_FIND, _MANY_FIND_POOLED: _ONE_FIND_POOLED}
+# The number attributes of lists that are as long as there are tables, or empty.
+_LENGTHS = ("N", "P", "A", "B")
 
 
 class Claim(NamedTuple):
@@ -65,9 +59,8 @@ def take_apart(graph: tf.Graph) -> List[List[tf.Tensor]]:
         if op.type not in _OUTPUT_LISTS or MOVABLE_ATTRIBUTE not in op.node_def.attr \
                 or not op.get_attr(MOVABLE_ATTRIBUTE) or op.get_attr("N") == 1:
             continue
-        lists = _lists(op)
         with in_place_of(graph, op):
-            parts = [_single(op, inputs, at) for at, inputs in enumerate(zip(*lists))]
+            parts = [_single(op, at) for at in range(op.get_attr("N"))]
         for part in parts:
             set_movable(part, True)
             part._set_attr(  # pylint: disable=protected-access
@@ -88,13 +81,12 @@ def join_again(graph: tf.Graph, taken: Sequence[Sequence[tf.Tensor]]) -> None:
     """
     for tensors in taken:
         ops = [tensor.op for tensor in tensors]
-        for kind, make in ((ID_OFFSET, _many_offsets), (_ONE_FIND, _many_find),
-                           (_ONE_FIND_POOLED, _many_find_pooled)):
+        for kind, make, other in ((ID_OFFSET, _many_offsets, "limit"),
+                                  (FIND, lambda ops: [find_together(ops)], "B")):
             same = OrderedDict()  # type: Dict[Any, List[tf.Operation]]
             for op in ops:
                 if op.type == kind and not is_claim(op) and FUSED_ATTRIBUTE not in op.node_def.attr:
-                    key = op.get_attr("T"), kind == ID_OFFSET and op.get_attr("limit")
-                    same.setdefault(key, []).append(op)
+                    same.setdefault((op.get_attr("T"), op.get_attr(other)), []).append(op)
             for together in same.values():
                 if len(together) < 2:
                     continue
@@ -159,7 +151,8 @@ def apart(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     """
     graph_def = apart_by_key(graph_def)
     many = {node.name: node for node in graph_def.node
-            if node.op in _OUTPUT_LISTS and node.attr[MOVABLE_ATTRIBUTE].b and node.attr["N"].i > 1}
+            if node.op in _OUTPUT_LISTS and node.attr[MOVABLE_ATTRIBUTE].b
+            and node.attr["N"].i > 1}
     if not many:
         return graph_def
     result = graph_pb2.GraphDef()
@@ -177,36 +170,19 @@ def apart(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     return result
 
 
-def _lists(op: tf.Operation) -> List[List[tf.Tensor]]:
-    """The inputs of an op that are all lists of the same length."""
-    members = op.get_attr("N")
-    inputs = list(op.inputs)
-    return [inputs[start:start + members] for start in range(0, len(inputs), members)]
-
-
-def _single(op: tf.Operation, inputs: Tuple[tf.Tensor, ...], at: int) -> tf.Operation:
-    name = "lookup_{}".format(at)
-    if op.type == _MANY_FIND:
-        return library().mx_rec_find(*inputs, name=name).op
-    if op.type == _MANY_FIND_POOLED:
-        return library().mx_rec_find_pooled(*inputs, name=name).op
-    handle, ids = inputs
-    return resolve([handle], [ids], limit=op.get_attr("limit"), name=name).offsets[0].op
+def _single(op: tf.Operation, at: int) -> tf.Operation:
+    name, given = "lookup_{}".format(at), member_of(op, at)
+    if op.type == FIND:
+        bags = [[given[part]] if part in given else [] for part in ("ends", "weights", "divisors")]
+        return find_rows([given["handles"]], [given["variables"]], [given["ids"]],
+                         [given.get("absent")], bags, name=name)[0].op
+    return resolve([given["handles"]], [given["ids"]], limit=op.get_attr("limit"),
+                   name=name).offsets[0].op
 
 
 def _many_offsets(ops: List[tf.Operation]) -> List[List[tf.Tensor]]:
     handles, ids = zip(*[op.inputs for op in ops])
     return list(resolve(handles, ids, limit=ops[0].get_attr("limit")))
-
-
-def _many_find(ops: List[tf.Operation]) -> List[List[tf.Tensor]]:
-    inputs = [list(part) for part in zip(*[op.inputs for op in ops])]
-    return [list(library().mx_rec_find_many(*inputs, name="find"))]
-
-
-def _many_find_pooled(ops: List[tf.Operation]) -> List[List[tf.Tensor]]:
-    inputs = [list(part) for part in zip(*[op.inputs for op in ops])]
-    return [list(library().mx_rec_find_pooled_many(*inputs, name="find"))]
 
 
 def is_free(op: tf.Operation) -> bool:
@@ -238,8 +214,9 @@ def _readers(op: tf.Operation) -> List[tf.Operation]:
     """The ops that read the rows that a lookup has found, and can do so with those of others."""
     offsets, inverse = op.outputs
     return [reader for reader in offsets.consumers()
-            if reader.type == _ONE_EMBED and is_free(reader) and reader.inputs[2] is offsets
-            and reader.inputs[3] is inverse and FUSED_ATTRIBUTE not in reader.node_def.attr]
+            if reads_ids(reader) and reader.get_attr("N") == 1 and is_free(reader)
+            and reader.inputs[2] is offsets and reader.inputs[3] is inverse
+            and FUSED_ATTRIBUTE not in reader.node_def.attr]
 
 
 def _embed_together(graph: tf.Graph, readers: Sequence[tf.Operation]) -> None:
@@ -252,7 +229,7 @@ def _embed_together(graph: tf.Graph, readers: Sequence[tf.Operation]) -> None:
             continue
         inputs = [list(part) for part in zip(*[op.inputs for op in together])]
         with in_place_of(graph, together[0]):
-            embeddings = library().mx_rec_embed_many(*inputs, name="embedding")
+            embeddings = read_rows(*inputs)
         for op, embedding in zip(together, embeddings):
             replace_each(op, [embedding])
 
@@ -277,14 +254,15 @@ def _single_nodes(node: Any) -> List[Any]:
     for at in range(members):
         one = graph_pb2.GraphDef().node.add()
         one.name = _name_of(node.name, at)
-        one.op = _SINGLE[node.op]
+        one.op = node.op
         one.device = node.device
         one.input.extend(data[at::members] + waits)
-        for key in ("T", "create", "limit", "P", MOVABLE_ATTRIBUTE):
+        for key in ("T", "create", "limit", "initial", MOVABLE_ATTRIBUTE):
             if key in node.attr:
                 one.attr[key].CopyFrom(node.attr[key])
-        if one.op == ID_OFFSET:
-            one.attr["N"].i = 1
+        for key in _LENGTHS:
+            if key in node.attr:
+                one.attr[key].i = min(node.attr[key].i, 1)
         nodes.append(one)
     return nodes
 

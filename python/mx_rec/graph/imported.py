@@ -1,5 +1,6 @@
 """Imported graphs: the variables of their tables, and what their fused updates leave out."""
 
+import re
 from typing import Any, Callable, List
 
 import tensorflow as tf
@@ -14,6 +15,9 @@ from mx_rec.optimizers.fusion import forbid_feeding, is_fused
 
 # How the types of all ops of the plugin begin.
 _OUR_OPS = "MxRec"
+
+# What TensorFlow says of an op that this build of the plugin lacks, or defines in another way.
+_OTHER_OP = re.compile(r"Op type not registered '(MxRec\w+)'|NodeDef .*\bOp<name=(MxRec\w+);")
 
 
 def patched_import(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,7 +36,11 @@ def patched_import(stock: Callable[..., Any]) -> Callable[..., Any]:
     def import_scoped_meta_graph_with_return_elements(*args: Any, **kwargs: Any) -> Any:
         graph = kwargs.get("graph", args[2] if len(args) > 2 else None)
         graph = graph or tf.compat.v1.get_default_graph()
-        result = stock(*args, **kwargs)
+        try:
+            result = stock(*args, **kwargs)
+        except (ValueError, tf.errors.OpError) as error:
+            _explain_other_ops(error)
+            raise
         for key in graph.get_all_collection_keys():
             values = graph.get_collection_ref(key)
             for place, value in enumerate(values):
@@ -74,3 +82,25 @@ def patched_new_operations(stock: Callable[..., Any]) -> Callable[..., Any]:
         return operations
 
     return _add_new_tf_operations
+
+
+def _explain_other_ops(error: Exception) -> None:
+    """Raises what says more, if a graph has ops of the plugin as another build defines them.
+
+    Args:
+        error: Why a graph cannot be imported.
+
+    Raises:
+        tf.errors.OpError, ValueError: Of the type of the error, with what to do.
+    """
+    text = getattr(error, "message", str(error))
+    found = _OTHER_OP.search(text)
+    if found is None:
+        return
+    text = "the graph has the op {} as an earlier build of mx_rec wrote it, and this build does " \
+        "not have it so. Write the graph again with this build, from the program that made it; " \
+        "checkpoints are read as before, a SavedModel is exported again. ({})".format(
+            found.group(1) or found.group(2), text)
+    if isinstance(error, tf.errors.OpError):
+        raise type(error)(error.node_def, error.op, text) from error
+    raise ValueError(text) from error

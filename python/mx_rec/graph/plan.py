@@ -11,7 +11,7 @@ from mx_rec import plugin
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.graph.fusions import (Concat, Sums, read_concats, read_sums, text_of_concats,
                                     text_of_sums)
-from mx_rec.ops.lookups import ID_OFFSET
+from mx_rec.ops.lookups import FIND, ID_OFFSET
 from mx_rec.tensorflow.names import c_api
 from mx_rec.util.global_env_conf import fuses_lookups
 
@@ -23,8 +23,7 @@ ONE_SHOT = "one_shot"
 
 # The ops that look up by ids, of those that graph modification may move.
 TRAINING_LOOKUPS = (ID_OFFSET, "MxRecObserve")
-_LOOKUPS = TRAINING_LOOKUPS + ("MxRecFind", "MxRecFindMany", "MxRecFindPooled",
-                               "MxRecFindPooledMany", "MxRecDistinctSplit")
+_LOOKUPS = TRAINING_LOOKUPS + (FIND, "MxRecDistinctSplit")
 
 # What the text of a plan calls lookups of a kind.
 _SPOKEN = {EVAL: "evaluation lookup", SPLIT: "lookup on parameter servers"}
@@ -38,8 +37,7 @@ class Lookup(NamedTuple):
 
     Attributes:
         node: Name of its op: MxRecIdOffset (training), MxRecObserve (training with admission),
-            MxRecFind or MxRecFindPooled (evaluation), or MxRecDistinctSplit (of a table on
-            parameter servers).
+            MxRecFind (evaluation), or MxRecDistinctSplit (of a table on parameter servers).
         kind: "train", "admit", "eval" or "split".
         table: Name of its table.
         handle: Name of the tensor that is the table's handle.

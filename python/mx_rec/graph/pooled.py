@@ -16,12 +16,8 @@ from mx_rec.core.upstream import upstream
 from mx_rec.graph.edits import FUSED_ATTRIBUTE, in_place_of, replace_each
 from mx_rec.graph.grouped import is_free, set_movable
 from mx_rec.graph.plan import is_movable
-from mx_rec.ops import library
-from mx_rec.ops.lookups import ID_OFFSET
+from mx_rec.ops.lookups import FIND, ID_OFFSET, find_together, read_rows, reads_bags
 from mx_rec.util.global_env_conf import groups_tables
-
-_EMBED = "MxRecEmbedPooled"
-_FIND = "MxRecFindPooled"
 
 # What gives nothing from outside: a run can always have it.
 _NO_SOURCES = ("Assert", "Const", "NoOp", TABLE_OP)
@@ -41,7 +37,8 @@ def pool_together(graph: tf.Graph) -> List[List[str]]:
     """
     if not groups_tables():
         return []
-    lookups = [op for op in graph.get_operations() if op.type in (_EMBED, _FIND) and _can(op)]
+    lookups = [op for op in graph.get_operations()
+               if reads_bags(op) and op.get_attr("N") == 1 and _can(op)]
     same = OrderedDict()  # type: Dict[Any, List[tf.Operation]]
     for op in lookups:
         above = set(upstream(list(op.inputs)[2:] + op.control_inputs, control_inputs=True))
@@ -72,7 +69,7 @@ def _key(op: tf.Operation, above: Set[tf.Operation]) -> Optional[Any]:
     """
     sources = frozenset(one for one in above if one.type not in _NO_SOURCES
                         and (not one.inputs or _is_stateful(one)))
-    if op.type == _FIND:
+    if op.type == FIND:
         ends = _ends(op)
         return (op.device, op.get_attr("T"), sources, ends) if ends else None
     offsets, inverse = op.inputs[2:4]
@@ -117,13 +114,13 @@ def _table_of(op: tf.Operation) -> tf.Operation:
 
 def _join(graph: tf.Graph, together: List[tf.Operation]) -> None:
     """Puts an op for many tables in the place of lookups."""
-    inputs = [list(part) for part in zip(*[op.inputs for op in together])]
-    is_find = together[0].type == _FIND
+    is_find = together[0].type == FIND
     with in_place_of(graph, together[0]):
         if is_find:
-            pooled = library().mx_rec_find_pooled_many(*inputs, name="find")
+            pooled = find_together(together)
         else:
-            pooled = library().mx_rec_embed_pooled_many(*inputs, name="pooled")
+            inputs = [list(part) for part in zip(*[op.inputs for op in together])]
+            pooled = read_rows(*inputs[:4], inputs[4:], name="pooled")
     if is_find:
         set_movable(pooled[0].op, any(is_movable(op) for op in together))
     for op, vectors in zip(together, pooled):

@@ -1,25 +1,12 @@
 """The ops that give a row for each id: what they read, and what else is known of their rows."""
 
-from typing import Dict, Iterable, List, Sequence, Tuple
+from typing import Dict, Iterable, Sequence, Tuple
 
 import tensorflow as tf
 
 from mx_rec.graph.edits import (FUSED_ATTRIBUTE, in_place_of, mark_positions, replace_each,
                                 replace_tensor)
-from mx_rec.ops import library
-
-_MANY = "MxRecEmbedMany"
-
-
-def inputs_of_rows(op: tf.Operation, output: int) -> List[tf.Tensor]:
-    """Returns what an op reads for one of its outputs.
-
-    Args:
-        op: An op that gives a row for each id, in one table or in many.
-        output: Which of its outputs.
-    """
-    inputs = list(op.inputs)
-    return inputs[output::op.get_attr("N")] if op.type == _MANY else inputs
+from mx_rec.ops.lookups import lists_of, read_rows, reads_ids
 
 
 def mark_rows(graph: tf.Graph, rows: Iterable[Tuple[str, int]]) -> None:
@@ -42,20 +29,16 @@ def read_rest(graph: tf.Graph, names: Iterable[str]) -> None:
     """
     for name in set(names):
         op = graph.get_operation_by_name(name)
-        if op.type != _MANY:
+        if not reads_ids(op):
             continue
         members = op.get_attr("N")
         fused = op.get_attr(FUSED_ATTRIBUTE)
         rest = [at for at in range(members) if at not in fused]
         if not rest:
             continue
-        inputs = list(op.inputs)
-        lists = [[inputs[start + at] for at in rest] for start in range(0, len(inputs), members)]
+        lists = [[part[at] for at in rest] for part in lists_of(op).values() if part]
         with in_place_of(graph, op):
-            if len(rest) == 1:
-                rows = [library().mx_rec_embed(*[part[0] for part in lists], name="embedding")]
-            else:
-                rows = list(library().mx_rec_embed_many(*lists, name="embedding"))
+            rows = read_rows(*lists)
         for at, tensor in zip(rest, rows):
             replace_tensor(op.outputs[at], tensor)
 

@@ -6,12 +6,10 @@ import tensorflow as tf
 
 from mx_rec.graph.edits import FUSED_NAME, forbid_feeding, in_place_of, pass_on, replace_each
 from mx_rec.graph.fusions import Gradient, Sum, Sums
-from mx_rec.graph.rows import inputs_of_rows, replace_shapes
+from mx_rec.graph.rows import replace_shapes
 from mx_rec.ops import library
+from mx_rec.ops.lookups import FIND, READ, find_rows, member_of, read_rows
 
-_EMBED = "MxRecEmbed"
-_EMBED_MANY = "MxRecEmbedMany"
-_FIND = "MxRecFind"
 _REDUCE = "MxRecReduce"
 
 
@@ -27,9 +25,9 @@ class _Rows:
         self.graph = graph
         self.op = graph.get_operation_by_name(planned.lookup)
         self.output = self.op.outputs[planned.output]
-        self.inputs = inputs_of_rows(self.op, planned.output)
+        self.inputs = member_of(self.op, planned.output)
         # Places among offsets, or keys.
-        self.ids = self.inputs[{_FIND: 2}.get(self.op.type, -1)]
+        self.ids = self.inputs["ids" if self.op.type == FIND else "inverse"]
         # The rows, what passes them on, and their products with weights.
         self.passed = frozenset(planned.left_out) | {self.output.name}
         weights = planned.weights and graph.get_tensor_by_name(planned.weights.tensor)
@@ -44,18 +42,19 @@ class _Rows:
         """Adds the op that adds up the rows of each bag."""
         bags = (self.ends, self.weights, self.none)
         with in_place_of(self.graph, self.op):
-            if self.op.type == _FIND:
-                handle, variable, keys, absent = self.inputs
-                return library().mx_rec_find_pooled(handle, variable, keys, *bags, absent,
-                                                    name=FUSED_NAME)
-            if self.op.type in (_EMBED, _EMBED_MANY):
-                return library().mx_rec_embed_pooled(*self.inputs, *bags, name=FUSED_NAME)
-            return library().mx_rec_restore_pooled(*self.inputs, *bags, name=FUSED_NAME)
+            if self.op.type == FIND:
+                return find_rows(
+                    *[[self.inputs[name]] for name in ("handles", "variables", "ids")],
+                    [self.inputs.get("absent")], [[one] for one in bags], name=FUSED_NAME)[0]
+            if self.op.type == READ:
+                return read_rows(*[[one] for one in self.inputs.values()], [[one] for one in bags],
+                            name=FUSED_NAME)[0]
+            return library().mx_rec_restore_pooled(*self.inputs.values(), *bags, name=FUSED_NAME)
 
     def like(self) -> tf.Tensor:
         """Returns a tensor whose last dimension is that of the rows."""
         # The variable of a table has its width, and so have the rows of distinct keys.
-        return self.inputs[0 if self.op.type == "MxRecRestore" else 1]
+        return self.inputs.get("variables", self.inputs.get("rows"))
 
 
 def fuse_sums(graph: tf.Graph, planned: Sequence[Sums]) -> None:

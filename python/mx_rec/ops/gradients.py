@@ -5,6 +5,7 @@ from typing import Any, Callable, Dict, List, Optional
 import tensorflow as tf
 
 from mx_rec.ops import library, pooled
+from mx_rec.ops.lookups import lists_of, offsets_of_rows
 from mx_rec.ops.shapes import definitions
 from mx_rec.tensorflow.names import array_ops, known_gradients, while_v2
 
@@ -21,12 +22,8 @@ def _restore_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Ten
     """
     rows, inverse = op.inputs
     # The op that looked the rows up knows their number without waiting for their values.
-    source = rows.op
-    while source.type == "Identity":
-        source = source.inputs[0].op
-    if source.type == "MxRecLookup":
-        counted = source.inputs[2]
-    else:
+    counted = offsets_of_rows(rows)
+    if counted is None:
         counted = tf.range(tf.shape(rows, out_type=tf.int64)[0])
     return [library().mx_rec_reduce(_as_tensor(grad), inverse, counted), None]
 
@@ -44,143 +41,62 @@ def _reduce_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tens
     return [library().mx_rec_restore(_as_tensor(grad), op.inputs[1]), None, None]
 
 
-def _lookup_gradient(op: tf.Operation,
-                     grad: tf.Tensor) -> List[Optional[tf.IndexedSlices]]:
-    """Gradient of MxRecLookup (handle, variable, offsets -> rows) with respect to the variable.
-
-    Args:
-        op: The forward op; its third input is offsets (u) int64.
-        grad: Gradient of the rows, (u, dim) float32.
-
-    Returns:
-        IndexedSlices(values (u, dim) float32, indices = offsets (u) int64) for the variable, and
-        None for the handle and the offsets.
-
-    Raises:
-        NotImplementedError: If the lookup is inside a tf.while_loop with control flow v2.
-    """
-    return [None, _slices(op, _as_tensor(grad), op.inputs[2]), None]
-
-
-def _embed_gradient(op: tf.Operation,
-                    grad: tf.Tensor) -> List[Optional[tf.IndexedSlices]]:
-    """Gradient of MxRecEmbed (handle, variable, offsets, inverse -> embedding).
-
-    Args:
-        op: The forward op; its third input is offsets (u) int64, its fourth inverse (s...) int32.
-        grad: Gradient of the embedding, (s..., dim) float32.
-
-    Returns:
-        IndexedSlices(values (u, dim) float32, summed over the ids of each row, indices = offsets)
-        for the variable, and None for the others.
-
-    Raises:
-        NotImplementedError: If the lookup is inside a tf.while_loop with control flow v2.
-    """
-    _, _, offsets, inverse = op.inputs
-    summed = library().mx_rec_reduce(_as_tensor(grad), inverse, offsets)
-    return [None, _slices(op, summed, offsets), None, None]
-
-
-def _embed_pooled_gradient(op: tf.Operation,
-                           grad: tf.Tensor) -> List[Optional[tf.IndexedSlices]]:
-    """Gradient of MxRecEmbedPooled (handle, variable, offsets, .. -> pooled).
-
-    Args:
-        op: The forward op; its third input is offsets (u) int64.
-        grad: Gradient of the vectors of the bags, (s..., dim) float32.
-
-    Returns:
-        IndexedSlices(values (u, dim) float32, summed over the bags of each row, indices = offsets)
-        for the variable, and None for the others.
-
-    Raises:
-        NotImplementedError: If the lookup is inside a tf.while_loop with control flow v2.
-    """
-    offsets = op.inputs[2]
-    return [None, _slices(op, pooled.reduced(op, grad, offsets, 3), offsets)] + [None] * 5
-
-
-def _embed_pooled_many_gradient(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
-    """Gradient of MxRecEmbedPooledMany (handles, variables, offsets, .. -> pooled).
+def _read_gradient(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
+    """Gradient of MxRecRead (handles, variables, offsets, .. -> rows).
 
     Args:
         op: The forward op.
-        *grads: Gradients of the vectors of the bags, each (s..., dim) float32.
+        *grads: Gradients of the rows, of the distinct ones (u, dim), of ids or bags (s..., dim), or
+            of all members side by side (s..., width), float32.
 
     Returns:
-        For each variable IndexedSlices(values (u, dim) float32, summed over the bags of each row,
-        indices = offsets), None if the loss does not depend on its vectors; None for the other
+        For each variable IndexedSlices(values (u, dim) float32, summed over the ids or bags of each
+        row, indices = offsets), None if the loss does not depend on its rows; None for the other
         inputs.
 
     Raises:
         NotImplementedError: If the lookups are inside a tf.while_loop with control flow v2.
     """
-    _, _, offsets, *described = _lists(op)
-    slices = []  # type: List[Any]
-    for vectors, grad, rows, *bags in zip(op.outputs, grads, offsets, *described):
-        if grad is None or _is_zeros_like(grad, vectors):
-            slices.append(None)
-            continue
-        summed = library().mx_rec_reduce_pooled(_as_tensor(grad), *bags, rows)
-        slices.append(_slices(op, summed, rows))
-    nothing = [None] * len(slices)
-    return nothing + slices + nothing * 5
-
-
-def _embed_many_gradient(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
-    """Gradient of MxRecEmbedMany (handles, variables, offsets, inverse -> embeddings).
-
-    Args:
-        op: The forward op.
-        *grads: Gradients of the embeddings, each (s..., dim) float32.
-
-    Returns:
-        For each variable IndexedSlices(values (u, dim) float32, indices = offsets), None if the
-        loss does not depend on its embeddings; None for the other inputs.
-
-    Raises:
-        NotImplementedError: If the lookups are inside a tf.while_loop with control flow v2.
-    """
-    _, _, offsets, inverses = _lists(op)
-    slices = []  # type: List[Any]
-    for embedding, grad, rows, inverse in zip(op.outputs, grads, offsets, inverses):
+    op = op.outputs[0].op  # A tf.GradientTape gives less than an op.
+    given = lists_of(op)
+    offsets, inverses = given["offsets"], given["inverse"]
+    bags = list(zip(given["ends"], given["weights"], given["divisors"]))
+    if len(op.outputs) != len(offsets):
+        return _of_variables(op, _slices_of_whole(op, grads[0], given))
+    slices = []  # type: List[Optional[tf.IndexedSlices]]
+    for at, (rows, grad) in enumerate(zip(op.outputs, grads)):
         # In the place of gradients that there are not, TensorFlow gives zeros.
-        if grad is None or _is_zeros_like(grad, embedding):
+        if grad is None or len(offsets) > 1 and _is_zeros_like(grad, rows):
             slices.append(None)
             continue
-        summed = library().mx_rec_reduce(_as_tensor(grad), inverse, rows)
-        slices.append(_slices(op, summed, rows))
-    nothing = [None] * len(slices)
-    return nothing + slices + nothing + nothing
+        grad = _as_tensor(grad)
+        if bags:
+            grad = library().mx_rec_reduce_pooled(grad, inverses[at], *bags[at], offsets[at])
+        elif inverses:
+            grad = library().mx_rec_reduce(grad, inverses[at], offsets[at])
+        slices.append(_slices(op, grad, offsets[at]))
+    return _of_variables(op, slices)
 
 
-def _embed_concat_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Any]:
-    """Gradient of MxRecEmbedConcat (handles, variables, offsets, inverse -> embedding).
-
-    Args:
-        op: The forward op.
-        grad: Gradient of the concatenation, (s..., width) float32.
-
-    Returns:
-        For each variable IndexedSlices(values (u, dim) float32, summed over the ids of each row
-        from the columns of `grad` that are its own, indices = offsets); None for the other inputs.
-
-    Raises:
-        NotImplementedError: If the lookups are inside a tf.while_loop with control flow v2.
-    """
+def _slices_of_whole(op: tf.Operation, grad: tf.Tensor,
+                     given: Dict[str, List[tf.Tensor]]) -> List[Optional[tf.IndexedSlices]]:
+    """The gradient of each variable, from columns of the gradient of all rows side by side."""
     grad = _as_tensor(grad)
-    _, variables, offsets, inverses = _lists(op)
-    slices = []  # type: List[Any]
+    slices = []  # type: List[Optional[tf.IndexedSlices]]
     first = 0
-    for variable, rows, inverse in zip(variables, offsets, inverses):
+    for variable, rows, inverse in zip(given["variables"], given["offsets"], given["inverse"]):
         dim = variable.shape.as_list()[1]
         summed = library().mx_rec_reduce_columns(grad, inverse, rows, first=first, dim=dim)
         summed.set_shape([None, dim])
         slices.append(_slices(op, summed, rows))
         first += dim
-    nothing = [None] * len(slices)
-    return nothing + slices + nothing + nothing
+    return slices
+
+
+def _of_variables(op: tf.Operation, slices: List[Optional[tf.IndexedSlices]]) -> List[Any]:
+    """The gradients of all inputs: those of the second list, and None for the others."""
+    members = len(slices)
+    return [None] * members + slices + [None] * (len(op.inputs) - 2 * members)
 
 
 def _stitch_gradient(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
@@ -229,13 +145,6 @@ def _reduce_columns_gradient(op: tf.Operation, grad: tf.Tensor) -> List[Optional
     wide = tf.pad(spread, paddings)
     wide.set_shape(op.inputs[0].shape)
     return [wide, None, None]
-
-
-def _lists(op: tf.Operation) -> List[List[tf.Tensor]]:
-    """The inputs of an op that are all lists of the same length."""
-    members = op.get_attr("N")
-    inputs = list(op.inputs)
-    return [inputs[start:start + members] for start in range(0, len(inputs), members)]
 
 
 def _is_zeros_like(grad: Any, tensor: tf.Tensor) -> bool:
@@ -288,17 +197,12 @@ def _as_tensor(grad: tf.Tensor) -> tf.Tensor:
 _GRADIENTS = {
     "MxRecRestore": _restore_gradient,
     "MxRecReduce": _reduce_gradient,
-    "MxRecLookup": _lookup_gradient,
-    "MxRecEmbed": _embed_gradient,
-    "MxRecEmbedPooled": _embed_pooled_gradient,
+    "MxRecRead": _read_gradient,
     "MxRecRestorePooled": pooled.restore_pooled_gradient,
     "MxRecBagWeights": pooled.weights_gradient,
     "MxRecBagDivisors": pooled.divisors_gradient,
     "MxRecReducePooled": pooled.no_second_gradient,
     "MxRecPooledWeightGradient": pooled.no_second_gradient,
-    "MxRecEmbedPooledMany": _embed_pooled_many_gradient,
-    "MxRecEmbedMany": _embed_many_gradient,
-    "MxRecEmbedConcat": _embed_concat_gradient,
     "MxRecReduceColumns": _reduce_columns_gradient,
     "MxRecStitch": _stitch_gradient,
 }  # type: Dict[str, Callable[[tf.Operation, tf.Tensor], List[Any]]]

@@ -10,6 +10,12 @@ from mx_rec.ops import library
 ID_OFFSET = "MxRecIdOffset"
 # Does so before it, in an input pipeline.
 PREPARE = "MxRecPrepare"
+# Reads rows by offset, and by key.
+READ, FIND = "MxRecRead", "MxRecFind"
+
+# Ends, weights and divisors of bags, each for all members.
+Bags = Sequence[Sequence[tf.Tensor]]
+NO_BAGS = ((), (), ())  # type: Bags
 
 
 class Resolved(NamedTuple):
@@ -65,6 +71,126 @@ def prepare(handles: Sequence[tf.Tensor], ids: Sequence[tf.Tensor], limit: int =
     """
     made = library().mx_rec_prepare(list(handles), list(ids), limit=limit, name=name)
     return Resolved(list(made.offsets), list(made.inverse))
+
+
+def read_rows(handles: Sequence[tf.Tensor], variables: Sequence[tf.Tensor],
+         offsets: Sequence[tf.Tensor], inverse: Sequence[tf.Tensor] = (), bags: Bags = NO_BAGS,
+         is_whole: bool = False, name: str = "embedding") -> List[tf.Tensor]:
+    """Adds the op that reads rows by offset.
+
+    Args:
+        handles: The tables.
+        variables: Their variables, which gradients are taken of.
+        offsets: For each table int64 (u).
+        inverse: For each table int32, for each id its place among the offsets; empty: the rows of
+            distinct keys are read.
+        bags: Of pooled lookups.
+        is_whole: Whether the rows of all tables are one tensor, side by side.
+        name: Name of the op.
+
+    Returns:
+        For each table its rows; the one tensor of all.
+    """
+    return list(library().mx_rec_read(
+        list(handles), list(variables), list(offsets), list(inverse), *map(list, bags),
+        M=1 if is_whole else len(handles), name=name))
+
+
+def find_rows(handles: Sequence[tf.Tensor], variables: Sequence[tf.Tensor],
+              ids: Sequence[tf.Tensor], absent: Sequence[Optional[tf.Tensor]] = (),
+              bags: Bags = NO_BAGS, initial: bool = False, name: str = "find") -> List[tf.Tensor]:
+    """Adds the op that reads rows by key and makes none.
+
+    Args:
+        handles: The tables.
+        variables: Their variables.
+        ids: For each its int32 or int64 ids, of one type.
+        absent: For each the rows of ids that have none, float32 (k, dim), None for zeros; empty
+            for zeros everywhere.
+        bags: Of pooled lookups.
+        initial: Whether ids without a row get what their row would start with.
+        name: Name of the op.
+
+    Returns:
+        For each table its rows.
+    """
+    given = []  # type: List[tf.Tensor]
+    if any(rows is not None for rows in absent):
+        given = [_no_rows(variable) if rows is None else rows
+                 for rows, variable in zip(absent, variables)]
+    return list(library().mx_rec_find(list(handles), list(variables), list(ids), given,
+                                      *map(list, bags), initial=int(initial), name=name))
+
+
+def _no_rows(variable: tf.Tensor) -> tf.Tensor:
+    """No row of a table, float32 (0, dim)."""
+    dim = tf.compat.dimension_value(variable.shape[1]) if variable.shape.rank else None
+    return tf.zeros([0, tf.shape(variable)[1] if dim is None else dim], name="absent")
+
+
+def find_together(ops: Sequence[tf.Operation]) -> List[tf.Tensor]:
+    """Adds an op that finds what several ops find, of one table each.
+
+    Args:
+        ops: Ops of the type FIND, by ids of one type, all of bags or none.
+
+    Returns:
+        For each of them its rows.
+    """
+    given = [member_of(op, 0) for op in ops]
+    handles, variables, ids = [[one[name] for one in given]
+                               for name in ("handles", "variables", "ids")]
+    bags = [[one[name] for one in given if name in one] for name in ("ends", "weights", "divisors")]
+    return find_rows(handles, variables, ids, [one.get("absent") for one in given], bags)
+
+
+def reads_ids(op: tf.Operation) -> bool:
+    """Returns whether an op reads a row for each id, for each table by itself.
+
+    Args:
+        op: An op of any type.
+    """
+    return op.type == READ and op.get_attr("R") > 0 and op.get_attr("B") == 0 \
+        and op.get_attr("M") == op.get_attr("N")
+
+
+def reads_distinct(op: tf.Operation) -> bool:
+    """Returns whether an op reads the rows of distinct keys.
+
+    Args:
+        op: An op of any type.
+    """
+    return op.type == READ and op.get_attr("R") == 0
+
+
+def reads_bags(op: tf.Operation) -> bool:
+    """Returns whether an op reads the rows of bags, pooled, by offset or by key.
+
+    Args:
+        op: An op of any type.
+    """
+    return op.type in (READ, FIND) and op.get_attr("B") > 0
+
+
+def offsets_of_rows(rows: tf.Tensor) -> Optional[tf.Tensor]:
+    """Returns the offsets by which distinct rows were read, None if they are anything else.
+
+    Args:
+        rows: Any tensor.
+    """
+    while rows.op.type == "Identity":
+        rows = rows.op.inputs[0]
+    return member_of(rows.op, rows.value_index)["offsets"] if reads_distinct(rows.op) else None
+
+
+def member_of(op: tf.Operation, member: int) -> Dict[str, tf.Tensor]:
+    """Returns what an op takes for one of its tables, by the names of its inputs.
+
+    Args:
+        op: An op of the plugin.
+        member: Which; inputs that are no lists are of table 0.
+    """
+    return {name: tensors[member] for name, tensors in lists_of(op).items() if tensors}
 
 
 def lists_of(op: tf.Operation) -> Dict[str, List[tf.Tensor]]:

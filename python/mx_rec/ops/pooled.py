@@ -5,6 +5,7 @@ from typing import Any, List, NoReturn, Optional
 import tensorflow as tf
 
 from mx_rec.ops import library
+from mx_rec.ops.lookups import offsets_of_rows
 
 _Gradients = List[Optional[tf.Tensor]]
 
@@ -12,20 +13,6 @@ _Gradients = List[Optional[tf.Tensor]]
 def is_given(described: tf.Tensor) -> bool:
     """Whether weights or divisors of a pooled lookup are there: none have the static shape (0)."""
     return described.shape.rank != 1 or described.shape.as_list() != [0]
-
-
-def reduced(op: tf.Operation, grad: tf.Tensor, offsets: tf.Tensor, first: int) -> tf.Tensor:
-    """Returns the gradient of the distinct rows of a pooled lookup, (u, dim) float32.
-
-    Args:
-        op: The forward op, MxRecEmbedPooled or MxRecRestorePooled.
-        grad: Gradient of its result, (s..., dim) float32.
-        offsets: Any tensor of shape (u).
-        first: Number of the input inverse, behind which ends, weights and divisors stand.
-    """
-    inverse, ends, weights, divisors = list(op.inputs)[first:first + 4]
-    return library().mx_rec_reduce_pooled(tf.convert_to_tensor(grad), inverse, ends, weights,
-                                          divisors, offsets)
 
 
 def restore_pooled_gradient(op: tf.Operation, grad: tf.Tensor) -> _Gradients:
@@ -40,7 +27,7 @@ def restore_pooled_gradient(op: tf.Operation, grad: tf.Tensor) -> _Gradients:
     """
     grad = tf.convert_to_tensor(grad)
     rows, inverse, ends, weights, divisors = op.inputs
-    counted = offsets_of(rows)
+    counted = offsets_of_rows(rows)
     if counted is None:
         counted = tf.range(tf.shape(rows, out_type=tf.int64)[0])
     of_weights = of_divisors = None  # type: Optional[tf.Tensor]
@@ -49,15 +36,8 @@ def restore_pooled_gradient(op: tf.Operation, grad: tf.Tensor) -> _Gradients:
     if is_given(divisors):
         products = tf.reduce_sum(grad * op.outputs[0], -1)
         of_divisors = tf.negative(tf.math.divide_no_nan(products, divisors))
-    return [reduced(op, grad, counted, 1), None, None, of_weights, of_divisors]
-
-
-def offsets_of(rows: tf.Tensor) -> Optional[tf.Tensor]:
-    """Returns the offsets by which rows were looked up, None if they are anything else."""
-    source = rows.op
-    while source.type == "Identity":
-        source = source.inputs[0].op
-    return source.inputs[2] if source.type == "MxRecLookup" else None
+    summed = library().mx_rec_reduce_pooled(grad, inverse, ends, weights, divisors, counted)
+    return [summed, None, None, of_weights, of_divisors]
 
 
 def weights_gradient(op: tf.Operation, grad: tf.Tensor) -> _Gradients:

@@ -32,8 +32,9 @@ def definitions() -> Dict[str, Dict[str, Any]]:
 
 
 def _list_lengths(op: tf.Operation) -> Dict[str, int]:
-    """How many tensors the lists among the inputs of an op have, by their number attributes."""
-    attributes = {arg.number_attr for arg in op.op_def.input_arg if arg.number_attr}
+    """How many tensors the lists of an op have, by their number attributes."""
+    args = list(op.op_def.input_arg) + list(op.op_def.output_arg)
+    attributes = {arg.number_attr for arg in args if arg.number_attr}
     return {name: int(op.get_attr(name)) for name in attributes}
 
 

@@ -18,6 +18,7 @@ from mx_rec.checkpoint import tables
 from mx_rec.core.table import scope_of
 from mx_rec.core.table_variable import is_table_variable
 from mx_rec.ops import library
+from mx_rec.ops.lookups import find_rows
 from mx_rec.saver.chains import chain_of
 from mx_rec.saver.commit import listed_tables
 from mx_rec.saver.loads import StagedLoads, tables_to_load
@@ -523,7 +524,7 @@ def initial_rows(config: Dict[str, Any], count: Optional[int] = None) -> np.ndar
         like = tf.zeros([0, int(config["dim"])])
         _, handle = library().mx_rec_table(tf.constant(text), like, name=scope_of(config["name"]))
         keys = tf.compat.v1.placeholder(tf.int64, [None])
-        found = library().mx_rec_find_initial(handle, like, keys)
+        found, = find_rows([handle], [like], [keys], initial=True)
         with tf.compat.v1.Session(config=_alone()) as session:
             return np.concatenate([session.run(found, {keys: np.arange(
                 first, min(first + CHUNK, count))}) for first in range(0, count, CHUNK)])

@@ -8,7 +8,7 @@ from tensorflow.core.framework import function_pb2, graph_pb2, node_def_pb2
 
 from mx_rec.core.table_variable import TABLE_OP, described_name
 from mx_rec.graph.edits import extensible
-from mx_rec.ops.lookups import ID_OFFSET
+from mx_rec.ops.lookups import FIND, ID_OFFSET, READ, reads_distinct
 from mx_rec.saver import plain_pool
 from mx_rec.saver.plain_lookup import (PASSING, Make, Replaced, Source, TableUse, finding,
                                        replacing_nodes)
@@ -20,27 +20,17 @@ from mx_rec.tensorflow.names import saveable_object
 _OURS = "MxRec"
 _OUR_ATTRIBUTES = "_mx_rec_"
 
-# Lookups of one table and of many, which take lists of as many tensors as they have tables.
-_FIND = ("MxRecFind", "MxRecFindMany")
-_SIDE_BY_SIDE = "MxRecEmbedConcat"
-_SPREAD = ("MxRecEmbed", "MxRecEmbedMany", _SIDE_BY_SIDE)
-
-_FIND_POOLED = ("MxRecFindPooled", "MxRecFindPooledMany")
-_EMBED_POOLED = "MxRecEmbedPooled"
-_EMBED_POOLED_MANY = "MxRecEmbedPooledMany"
 _RESTORE, _RESTORE_POOLED = "MxRecRestore", "MxRecRestorePooled"
-_ROWS = "MxRecLookup"
 _WEIGHTS, _DIVISORS = "MxRecBagWeights", "MxRecBagDivisors"
 _SPARSE_BAGS = "MxRecSparseBagsMany"
-_CHECKED, _FIND_INITIAL = "MxRecCheckedIds", "MxRecFindInitial"
+_CHECKED = "MxRecCheckedIds"
 
 # Ops that say where bags end.
 _ENDS = {"MxRecBagEnds": plain_pool.dense_ends, "MxRecRaggedBagEnds": plain_pool.ragged_ends,
          "MxRecSparseBagEnds": plain_pool.sparse_ends}  # type: Dict[str, Make]
 
 # Ops of training lookups; those with an access threshold have the last two.
-_TRAINING = _SPREAD + (ID_OFFSET, _EMBED_POOLED, _EMBED_POOLED_MANY, _RESTORE, _ROWS,
-                                   "MxRecObserve", "MxRecAdmit")
+_TRAINING = (READ, ID_OFFSET, _RESTORE, "MxRecObserve", "MxRecAdmit")
 
 _ITERATOR = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional")
 
@@ -242,16 +232,18 @@ class Cut:
     def _lookup_of(self, node: node_def_pb2.NodeDef) -> Replaced:
         """Returns what stands for an op of the plugin in a lookup, or refuses the op."""
         op = self.graph.get_operation_by_name(node.name)
-        if node.op in _FIND:
-            return self._find_of(node, op)
-        if node.op in _SPREAD or node.op == _RESTORE:
+        if node.op == FIND:
+            replaced = self._find_of(node, op)
+        elif node.op == READ:
             replaced = self._trained_of(node, op)
-        elif node.op in (_EMBED_POOLED, _RESTORE_POOLED, _ROWS):
-            replaced = self._trained_pool_of(node, op)
-        elif node.op == _EMBED_POOLED_MANY:
-            replaced = self._trained_pools_of(node, op)
-        elif node.op in _FIND_POOLED:
-            replaced = self._pools_of(node, op)
+        elif node.op == _RESTORE:
+            replaced = self._restored_of(node, op)
+        elif node.op == _RESTORE_POOLED:
+            ends, has_weights, has_divisors = self._bags_of(op, 2)
+            replaced = Replaced(
+                node, [], [self._input_of(op, 0), self._ids_of(op, 1)] + ends,
+                plain_pool.restore_pooled(has_weights, has_divisors,
+                                          _key_work_of(op.inputs[1]) is not None))
         elif node.op in _ENDS:
             sources = [self._input_of(op, place) for place in range(len(op.inputs))]
             if node.op == "MxRecBagEnds":
@@ -286,87 +278,58 @@ class Cut:
                         plain_pool.sparse_bags(rows, combiners, bool(op.get_attr("leave_out")),
                                                bool(op.get_attr("fill"))))
 
-    def _find_of(self, node: node_def_pb2.NodeDef, op: tf.Operation) -> Replaced:
-        """Returns what stands for lookups of the part that predicts."""
-        members = len(op.inputs) // 4
-        uses, sources, has_absent = [], [], []
+    def _find_of(self, node: node_def_pb2.NodeDef, op: tf.Operation) -> Optional[Replaced]:
+        """Returns what stands for lookups of the part that predicts, None if nothing does."""
+        if op.get_attr("initial"):
+            return None
+        members, absents, bags = op.get_attr("N"), op.get_attr("A"), op.get_attr("B")
+        uses, sources, has_absent, given = [], [], [], []
         for member in range(members):
-            absent = self._absent_of(op, 3 * members + member)
+            absent = self._absent_of(op, 3 * members + member) if absents else []
             uses.append(self._use_of(op, member))
-            sources += [self._input_of(op, 2 * members + member)] + absent
+            sources.append(self._input_of(op, 2 * members + member))
+            if bags:
+                ends, has_weights, has_divisors = self._bags_of(
+                    op, 3 * members + absents + member, members)
+                sources += ends
+                given.append((has_weights, has_divisors, bool(absent)))
+            sources += absent
             has_absent.append(bool(absent))
-        return Replaced(node, uses, sources, finding(has_absent))
-
-    def _pools_of(self, node: node_def_pb2.NodeDef, op: tf.Operation) -> Replaced:
-        """Returns what stands for pooled lookups of the part that predicts."""
-        members = len(op.inputs) // 7
-        uses, sources, given = [], [], []
-        for member in range(members):
-            ends, has_weights, has_divisors = self._bags_of(op, 3 * members + member, members)
-            absent = self._absent_of(op, 6 * members + member)
-            uses.append(self._use_of(op, member))
-            sources += [self._input_of(op, 2 * members + member)] + ends + absent
-            given.append((has_weights, has_divisors, bool(absent)))
-        return Replaced(node, uses, sources, plain_pool.find_pooled_many(given))
+        made = plain_pool.find_pooled_many(given) if bags else finding(has_absent)
+        return Replaced(node, uses, sources, made)
 
     def _trained_of(self, node: node_def_pb2.NodeDef, op: tf.Operation) -> Optional[Replaced]:
         """Returns what stands for training lookups, None if nothing does."""
-        if node.op == _RESTORE:
-            rows = op.inputs[0].op
-            found = [(rows.inputs[2], op.inputs[1])] if rows.type == _ROWS else []
-        else:
-            members = len(op.inputs) // 4
-            found = list(zip(op.inputs[2 * members:3 * members], op.inputs[3 * members:]))
-        uses, sources = [], []
-        for offsets, inverse in found:
-            work = _key_work_of(inverse)
-            if work is None or offsets is not work[0].outputs[work[1]]:
+        members = op.get_attr("N")
+        inverses, bags = op.get_attr("R"), op.get_attr("B")
+        uses, sources, given = [], [], []
+        for member in range(members):
+            offsets = op.inputs[2 * members + member]
+            work = offsets.op, offsets.value_index
+            if work[0].type != ID_OFFSET or 2 * work[1] >= len(work[0].outputs) \
+                    or inverses and _key_work_of(op.inputs[3 * members + member]) != work:
                 return None
             uses.append(self._trained_use_of(node, *work))
             sources.append(self._ids_of_work(*work))
-        if not found:
-            return None
+            if bags:
+                ends, has_weights, has_divisors = self._bags_of(op, 4 * members + member, members)
+                sources += ends
+                given.append((has_weights, has_divisors, False))
+        if bags:
+            return Replaced(node, uses, sources, plain_pool.find_pooled_many(given))
+        if not inverses:
+            return Replaced(node, uses, sources, plain_pool.distinct_rows) if members == 1 else None
         return Replaced(node, uses, sources,
-                        finding([False] * len(found), node.op == _SIDE_BY_SIDE))
+                        finding([False] * members, op.get_attr("M") != members))
 
-    def _trained_pool_of(self, node: node_def_pb2.NodeDef,
-                         op: tf.Operation) -> Optional[Replaced]:
-        """Returns what stands for an op that pools rows, or reads distinct ones; None without."""
-        if node.op == _RESTORE_POOLED:
-            ends, has_weights, has_divisors = self._bags_of(op, 2)
-            return Replaced(
-                node, [], [self._input_of(op, 0), self._ids_of(op, 1)] + ends,
-                plain_pool.restore_pooled(has_weights, has_divisors,
-                                          _key_work_of(op.inputs[1]) is not None))
-        offsets = op.inputs[2]
-        work = offsets.op, offsets.value_index
-        if work[0].type != ID_OFFSET or 2 * work[1] >= len(work[0].outputs):
+    def _restored_of(self, node: node_def_pb2.NodeDef, op: tf.Operation) -> Optional[Replaced]:
+        """Returns what stands for the rows of ids that distinct rows give, None if nothing does."""
+        rows, work = op.inputs[0].op, _key_work_of(op.inputs[1])
+        if not reads_distinct(rows) or work is None \
+                or rows.inputs[2] is not work[0].outputs[work[1]]:
             return None
-        if node.op == _ROWS:
-            return Replaced(node, [self._trained_use_of(node, *work)], [self._ids_of_work(*work)],
-                            plain_pool.distinct_rows)
-        if _key_work_of(op.inputs[3]) != work:
-            return None
-        use = self._trained_use_of(node, *work)
-        ends, has_weights, has_divisors = self._bags_of(op, 4)
-        return Replaced(node, [use], [self._ids_of_work(*work)] + ends,
-                        plain_pool.find_pooled(has_weights, has_divisors, False))
-
-    def _trained_pools_of(self, node: node_def_pb2.NodeDef,
-                          op: tf.Operation) -> Optional[Replaced]:
-        """Returns what stands for pooled training lookups of many tables, None if nothing does."""
-        members = op.get_attr("N")
-        uses, sources, given = [], [], []
-        for member in range(members):
-            offsets, inverse = (op.inputs[place * members + member] for place in (2, 3))
-            work = _key_work_of(inverse)
-            if work is None or offsets is not work[0].outputs[work[1]]:
-                return None
-            ends, has_weights, has_divisors = self._bags_of(op, 4 * members + member, members)
-            uses.append(self._trained_use_of(node, *work))
-            sources += [self._ids_of_work(*work)] + ends
-            given.append((has_weights, has_divisors, False))
-        return Replaced(node, uses, sources, plain_pool.find_pooled_many(given))
+        return Replaced(node, [self._trained_use_of(node, *work)], [self._ids_of_work(*work)],
+                        finding([False]))
 
     def _trained_use_of(self, node: node_def_pb2.NodeDef, work: tf.Operation,
                         member: int) -> TableUse:
@@ -443,7 +406,7 @@ class Cut:
         elif kind in _TRAINING:
             why = " It is part of a training lookup, of a kind that cannot be exported: look up " \
                 "with is_train=False in the part that predicts."
-        elif kind == _FIND_INITIAL:
+        elif kind == FIND:
             why = " It gives keys without a row random initial values, which are drawn by key: " \
                 "export with the plugin. With StockTables(access_threshold=...) of 2 and more, " \
                 "such keys are zeros, and with a constant initializer they are this constant: " \

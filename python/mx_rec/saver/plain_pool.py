@@ -157,25 +157,12 @@ def divisors(combiner: int, has_weights: bool) -> Make:
     return make
 
 
-def find_pooled(has_weights: bool, has_divisors: bool, has_absent: bool) -> Make:
-    """Returns what makes a pooled lookup.
-
-    Its sources are ids, ends, and what there is of weights, divisors and rows of absent ids.
-
-    Args:
-        has_weights: Whether there are weights.
-        has_divisors: Whether there are divisors.
-        has_absent: Whether there are rows of absent ids.
-    """
-
-    return find_pooled_many([(has_weights, has_divisors, has_absent)])
-
-
 def find_pooled_many(given_of_each: List[Tuple[bool, bool, bool]]) -> Make:
     """Returns what makes pooled lookups of several tables.
 
     Args:
-        given_of_each: For each table the arguments of `find_pooled`, whose sources follow one
+        given_of_each: For each table whether there are weights, divisors and rows of absent ids.
+            Its sources are ids, ends, and what there is of these; those of the tables follow one
             another.
     """
 
@@ -290,7 +277,6 @@ __all__ = [
     "dense_ends",
     "distinct_rows",
     "divisors",
-    "find_pooled",
     "ragged_ends",
     "restore_pooled",
     "sparse_bags",

@@ -15,6 +15,7 @@ from mx_rec.constants.constants import PADDING_KEY
 from mx_rec.core.table_variable import table_config_of, table_name_of
 from mx_rec.graph.edits import extending, extensible
 from mx_rec.ops import library
+from mx_rec.ops.lookups import find_rows
 from mx_rec.util.log import logger
 
 # Bytes of one variable with rows.
@@ -219,7 +220,7 @@ def _make_ops(table: tf.Operation) -> _TableOps:
     return _TableOps(
         path, library().mx_rec_save(handle, path).rows, library().mx_rec_export(handle),
         library().mx_rec_table_stats(handle), ids,
-        [library().mx_rec_find(handle, like, ids, tf.fill([1, dim], value)) for value in (0., 1.)])
+        [find_rows([handle], [like], [ids], [tf.fill([1, dim], value)])[0] for value in (0., 1.)])
 
 
 def mixed(keys: np.ndarray) -> np.ndarray:

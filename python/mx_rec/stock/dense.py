@@ -8,7 +8,7 @@ import tensorflow as tf
 from mx_rec.core.table import Table, scope_of
 from mx_rec.core.table_variable import row_shape
 from mx_rec.ops import library
-from mx_rec.ops.lookups import resolve
+from mx_rec.ops.lookups import find_rows, resolve
 from mx_rec.stock.admission import RowRules, count_as_admitted
 
 # Rows that go into a table by one run, at most.
@@ -58,8 +58,8 @@ def make_filling(table: Table, dim: int, slots: Sequence[Any],
         values = [v1.placeholder(tf.float32, [None, dim], name="slot") for _ in slots]
         done = _set_rows(table, slots, rules, ids, rows, values)
         keys = v1.placeholder(tf.int64, [None], name="keys")
-        found = library().mx_rec_find_initial(table.handle, row_shape(table.variable), keys,
-                                              name="found")
+        found, = find_rows([table.handle], [row_shape(table.variable)], [keys], initial=True,
+                           name="found")
     return Filling(ids, rows, values, done, keys, found, chunk_of(table))
 
 
@@ -101,9 +101,8 @@ def start_with_values(one: Any, rules: RowRules, rows: Optional[tf.Tensor],
 
     def fill_chunk(first: tf.Tensor, end: tf.Tensor) -> tf.Operation:
         ids = tf.range(first, end)
-        part = library().mx_rec_find_initial(
-            table.handle, row_shape(table.variable), ids, name="found") \
-            if rows is None else rows[first:end]
+        part = rows[first:end] if rows is not None else find_rows(
+            [table.handle], [row_shape(table.variable)], [ids], initial=True, name="found")[0]
         values = [whole[slot.name][first:end] if slot.name in whole else tf.fill(
             tf.shape(part), tf.constant(slot.initial, tf.float32)) for slot in one.plan.slots]
         return _set_rows(table, one.plan.slots, rules, ids, part, values)

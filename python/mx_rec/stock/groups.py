@@ -10,7 +10,7 @@ from mx_rec.core.bags import COMBINERS
 from mx_rec.core.lookup import mark_movable
 from mx_rec.core.table_variable import row_shape
 from mx_rec.ops import library
-from mx_rec.ops.lookups import resolve
+from mx_rec.ops.lookups import read_rows, resolve
 from mx_rec.ops.optimizers import Gradients, optimizer_named, update
 from mx_rec.optimizers.columns import sliced
 from mx_rec.stock import updates as forms
@@ -231,14 +231,8 @@ class _Made:
             ids = [one.rows.checked_ids(one.inputs[0]) for one in group]
             offsets, inverses = _resolve(
                 group, ids, [one.rows.occurrences(one.inputs[0]) for one in group])
-            if len(group) == 1:
-                found = [library().mx_rec_embed(tables[0].handle, row_shape(tables[0].variable),
-                                                offsets[0], inverses[0], name="embedding")]
-            else:
-                found = library().mx_rec_embed_many(
-                    [table.handle for table in tables],
-                    [row_shape(table.variable) for table in tables], offsets, inverses,
-                    name="embedding")
+            found = read_rows([table.handle for table in tables],
+                         [row_shape(table.variable) for table in tables], offsets, inverses)
             none = [tf.zeros([0], tf.int64), tf.zeros([0]), tf.zeros([0])]
         for at, one in enumerate(group):
             one.found = [offsets[at], inverses[at]] + none
@@ -254,16 +248,10 @@ class _Made:
             # and a linear part have them, are made distinct once.
             offsets, inverses = _resolve(group, [one.ids for one in bags], _counted(group, bags))
             none = [tf.zeros([0])] * len(group)
-            if len(group) == 1:
-                pooled = [library().mx_rec_embed_pooled(
-                    tables[0].handle, row_shape(tables[0].variable), offsets[0], inverses[0],
-                    bags[0].ends, none[0], bags[0].divisors, name="pooled")]
-            else:
-                pooled = library().mx_rec_embed_pooled_many(
-                    [table.handle for table in tables],
-                    [row_shape(table.variable) for table in tables], offsets, inverses,
-                    [one.ends for one in bags], none, [one.divisors for one in bags],
-                    name="pooled")
+            pooled = read_rows(
+                [table.handle for table in tables], [row_shape(table.variable) for table in tables],
+                offsets, inverses,
+                ([one.ends for one in bags], none, [one.divisors for one in bags]), name="pooled")
         for at, one in enumerate(group):
             one.found = [offsets[at], inverses[at], bags[at].ends, none[at], bags[at].divisors]
             one.pooled = pooled[at]

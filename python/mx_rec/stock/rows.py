@@ -1,6 +1,6 @@
 """Puts ops of a table in the place of the ops of one variable."""
 
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -10,7 +10,7 @@ from mx_rec.core.table import Table
 from mx_rec.core.table_variable import row_shape
 from mx_rec.graph.edits import FUSED_ATTRIBUTE, mark_positions
 from mx_rec.ops import library
-from mx_rec.ops.lookups import resolve
+from mx_rec.ops.lookups import find_rows, read_rows, resolve
 from mx_rec.ops.optimizers import Gradients, OptimizerStep, optimizer_named, update
 from mx_rec.stock import updates as forms
 from mx_rec.stock.admission import RowRules, admit, admitted, count_before, occurrences
@@ -74,9 +74,8 @@ class Rows:
             ids = self.checked_ids(op.inputs[1])
             if trains:
                 offsets, inverse = self.make_rows(ids, self.occurrences(op.inputs[1]), [op])
-                found = library().mx_rec_embed(
-                    self.table.handle, row_shape(self.table.variable), offsets, inverse,
-                    name="embedding")
+                found, = read_rows([self.table.handle], [row_shape(self.table.variable)], [offsets],
+                              [inverse])
             else:
                 found = self._find(ids)
             if len(self.plan.shape) != 2:
@@ -221,17 +220,13 @@ class Rows:
     def _find(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns the rows of ids, those that were never made as a training lookup gives them."""
         initial = self.plan.initializer
-        absent = None  # type: Optional[tf.Tensor]
-        if self.rules.refuses:
-            absent = tf.zeros([0, self.plan.dim])
-        elif self.plan.ids.is_lifted and initial["kind"] in ("zeros", "constant"):
+        absent, starts = (), not self.rules.refuses  # type: Sequence[tf.Tensor], bool
+        if starts and self.plan.ids.is_lifted and initial["kind"] in ("zeros", "constant"):
             # The same rows, by an op that plain exports know.
-            absent = tf.fill([1, self.plan.dim], tf.constant(initial.get("value", 0.0), tf.float32))
-        if absent is not None:
-            return library().mx_rec_find(
-                self.table.handle, row_shape(self.table.variable), ids, absent, name="find")
-        return library().mx_rec_find_initial(
-            self.table.handle, row_shape(self.table.variable), ids, name="find")
+            absent, starts = [tf.fill([1, self.plan.dim], tf.constant(
+                initial.get("value", 0.0), tf.float32))], False
+        return find_rows([self.table.handle], [row_shape(self.table.variable)], [ids], absent,
+                         initial=starts)[0]
 
 
 class SlotRows(Rows):

@@ -5,8 +5,9 @@
 //! What depends on weights stays: whoever feeds these would otherwise not reach it.
 
 use super::consumers::Consumers;
-use super::graph_def::{Graph, InputSource, Node};
+use super::graph_def::{Graph, InputSource};
 use super::library::Library;
+use super::lists::{length, members};
 use super::slice::{Slicer, Verdict};
 use mx_rec_kernels::Result;
 use std::collections::HashSet;
@@ -70,7 +71,14 @@ fn described(
     lookup: usize,
 ) -> Result<Vec<(usize, usize)>> {
     let resolvers = match graph.node(lookup)?.op {
-        "MxRecFindPooled" => return Ok(vec![(lookup, 3), (lookup, 5)]),
+        "MxRecFind" => {
+            let node = graph.node(lookup)?;
+            let ends = 3 + length(node, "A")?;
+            return Ok(match length(node, "B")? {
+                0 => Vec::new(),
+                _ => vec![(lookup, ends), (lookup, ends + 2)],
+            });
+        }
         "MxRecIdOffset" => vec![lookup],
         "MxRecObserve" => {
             let readings = consumers.of(graph, lookup, 1)?;
@@ -91,11 +99,11 @@ fn described(
             let node = graph.node(reading.node)?;
             // The lists of a node for many tables are as long as each other; of one they are 1.
             let members = match node.op {
-                "MxRecEmbedPooledMany" => members(node)?,
+                "MxRecRead" => members(node)?,
                 _ => 1,
             };
             let (inverse, ends) = match node.op {
-                "MxRecEmbedPooled" | "MxRecEmbedPooledMany" => (3, 4),
+                "MxRecRead" if length(node, "B")? > 0 => (3, 4),
                 "MxRecRestorePooled" => (1, 2),
                 _ => continue,
             };
@@ -112,9 +120,4 @@ fn described(
         }
     }
     Ok(found)
-}
-
-fn members(node: &Node<'_>) -> Result<usize> {
-    let members = node.int("N")?.and_then(|count| usize::try_from(count).ok());
-    Ok(members.unwrap_or(0))
 }

@@ -4,6 +4,7 @@
 use super::consumers::{same, Consumers, Reading};
 use super::describe::{described, quoted};
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
+use super::lists::reads_ids;
 use super::readers::{row_readers, source_of, RowReader};
 use super::sizes::{Size, SizeReader};
 use super::tensors::{constant, dims, Dims};
@@ -70,7 +71,7 @@ pub(super) fn find(graph: &Graph<'_>) -> Result<Vec<PlannedConcat>> {
     for at in 0..graph.nodes.len() {
         for reader in row_readers(graph, at)? {
             // Evaluation has no op that concatenates.
-            if matches!(graph.node(at)?.op, "MxRecEmbed" | "MxRecEmbedMany") {
+            if reads_ids(graph.node(at)?)? {
                 readers.insert((at, reader.output), reader);
             }
         }

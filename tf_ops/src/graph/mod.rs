@@ -8,6 +8,7 @@
 //! library    which functions are stateful
 //! slice      the walk from ids back to the iterator
 //! iterators  which iterators may be extended
+//! lists      nodes that take lists of tensors
 //! tensors    static shapes and constants
 //! sizes      the sizes that shapes are computed from
 //! consumers  who reads a tensor
@@ -27,6 +28,7 @@ mod describe;
 pub mod graph_def;
 mod iterators;
 mod library;
+mod lists;
 mod plan;
 mod readers;
 mod repeated;

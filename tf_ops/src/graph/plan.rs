@@ -28,7 +28,7 @@ const MOST_COPIES: usize = 8;
 pub enum LookupKind {
     /// MxRecIdOffset of one table with create=1.
     Train,
-    /// MxRecFind or MxRecFindPooled.
+    /// MxRecFind of one table.
     Eval,
     /// MxRecObserve: counts keys, which is allowed only in the step that uses the batch.
     Admit,
@@ -174,15 +174,15 @@ fn marked(graph: &Graph<'_>) -> Result<Vec<(usize, LookupKind)>> {
     for (at, node) in graph.nodes.iter().enumerate() {
         let kind = match node.op {
             "MxRecIdOffset" => LookupKind::Train,
-            "MxRecFind" | "MxRecFindPooled" => LookupKind::Eval,
+            "MxRecFind" => LookupKind::Eval,
             "MxRecObserve" => LookupKind::Admit,
             "MxRecDistinctSplit" => LookupKind::Split,
             _ => continue,
         };
         let is_lookup = match kind {
             LookupKind::Train => node.int("create")? == Some(1) && node.int("N")? == Some(1),
-            LookupKind::Split => node.int("N")? == Some(1),
-            LookupKind::Eval | LookupKind::Admit => true,
+            LookupKind::Eval | LookupKind::Split => node.int("N")? == Some(1),
+            LookupKind::Admit => true,
         };
         if node.flag(MOVABLE)? && is_lookup {
             found.push((at, kind));

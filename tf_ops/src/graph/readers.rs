@@ -3,6 +3,7 @@
 use super::consumers::{same, Consumers};
 use super::describe::described;
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
+use super::lists::{finds_ids, length, members, reads_distinct, reads_ids};
 use super::tensors::constant;
 use mx_rec_kernels::Result;
 
@@ -43,22 +44,21 @@ pub(super) fn row_readers<'a>(graph: &Graph<'a>, at: usize) -> Result<Vec<RowRea
         })
     };
     let found = match node.op {
-        "MxRecEmbed" => vec![one(input(0), input(2), input(3), 0)],
-        "MxRecFind" => vec![one(input(0), None, input(2), 0)],
+        "MxRecFind" if finds_ids(node)? => vec![one(input(0), None, input(2), 0)],
         "MxRecRestore" => {
             let looked_up = input(0)
                 .map(|rows| behind_identities(graph, rows))
                 .transpose()?;
             let source = looked_up.and_then(|rows| source_of(graph, &rows));
             match source {
-                Some(source) if source.op == "MxRecLookup" => {
+                Some(source) if reads_distinct(source)? => {
                     let of = |place| graph.data_input(source, place).copied();
                     vec![one(of(0), of(2), input(1), 0)]
                 }
                 _ => Vec::new(),
             }
         }
-        "MxRecEmbedMany" => {
+        "MxRecRead" if reads_ids(node)? => {
             let members = members(node)?;
             let lists = 0..members;
             lists
@@ -156,20 +156,6 @@ fn gradient_of(
         }
     }
     Ok(Some((3 * members + member, members + member)))
-}
-
-/// How many members a node for many tables has.
-fn members(node: &Node<'_>) -> Result<usize> {
-    length(node, "N")
-}
-
-/// How many tensors the lists of a node have whose number attribute is `name`.
-fn length(node: &Node<'_>, name: &str) -> Result<usize> {
-    let length = node
-        .int(name)?
-        .and_then(|count| usize::try_from(count).ok());
-    // A node has as many inputs as it names; more members than bytes cannot be.
-    Ok(length.unwrap_or(0).min(node.bytes.len()))
 }
 
 /// Whether a handle comes from its table as it is: in branches and loops it is passed on.

@@ -1,6 +1,7 @@
 //! What a GraphDef says of tensors: their static shapes, and the numbers of constants.
 
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
+use super::lists::{length, members, reads_ids};
 use super::wire::{Fields, Value};
 use mx_rec_kernels::Result;
 
@@ -55,17 +56,13 @@ pub(super) fn dims(graph: &Graph<'_>, input: &NodeInput<'_>) -> Result<Option<Di
         let next = match node.op {
             op if output == 0 && SAME_SHAPE.contains(&op) => 0,
             // The inverse has the shape of the ids; there are as many outputs of it as handles.
-            "MxRecIdOffset" if output >= members(node)? => place(output),
-            "MxRecEmbed" => 3,
-            "MxRecFind" => 2,
+            "MxRecIdOffset" if place(output) >= members(node)? => place(output),
+            "MxRecFind" if length(node, "B")? == 0 => 2 * members(node)? + place(output),
             "MxRecRestore" => 1,
-            "MxRecEmbedMany" => place(3 * members(node)? + output),
+            "MxRecRead" if reads_ids(node)? => 3 * members(node)? + place(output),
             _ => return Ok(None),
         };
-        if matches!(
-            node.op,
-            "MxRecEmbed" | "MxRecFind" | "MxRecRestore" | "MxRecEmbedMany"
-        ) {
+        if matches!(node.op, "MxRecRead" | "MxRecFind" | "MxRecRestore") {
             behind.insert(0, None);
         }
         match graph.data_input(node, next) {
@@ -74,14 +71,6 @@ pub(super) fn dims(graph: &Graph<'_>, input: &NodeInput<'_>) -> Result<Option<Di
         }
     }
     Ok(None)
-}
-
-/// How many members a node for many tables has.
-fn members(node: &Node<'_>) -> Result<u64> {
-    let members = node
-        .int("N")?
-        .and_then(|members| u64::try_from(members).ok());
-    Ok(members.unwrap_or(0).min(node.bytes.len() as u64))
 }
 
 fn place(number: u64) -> usize {

@@ -4,6 +4,7 @@
 use super::consumers::{same, Consumers};
 use super::describe::described;
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
+use super::lists::members;
 use super::readers::{source_of, RowReader};
 use super::tensors::{constant, dims, Dims};
 use mx_rec_kernels::Result;
@@ -154,19 +155,19 @@ pub(super) fn depends<'a>(graph: &Graph<'a>, weights: &Weights<'a>) -> Result<Op
             continue;
         }
         let node = graph.node(at)?;
-        let begins = |names: &[&str]| names.iter().any(|name| node.op.starts_with(name));
-        if begins(&["MxRecEmbed", "MxRecFind", "MxRecRestore", "MxRecLookup"]) {
+        if matches!(
+            node.op,
+            "MxRecRead" | "MxRecFind" | "MxRecRestore" | "MxRecRestorePooled"
+        ) {
             let this = described(node);
             return Ok(Some(format!(
                 "its weights are computed from rows, those of {this}"
             )));
         }
-        if begins(&[
-            "MxRecUpdate",
-            "MxRecAssign",
-            "MxRecRemove",
-            "MxRecWriteRows",
-        ]) {
+        if matches!(
+            node.op,
+            "MxRecUpdate" | "MxRecAssign" | "MxRecRemove" | "MxRecWriteRows"
+        ) {
             let this = described(node);
             return Ok(Some(format!("its weights wait for {this}")));
         }
@@ -236,9 +237,9 @@ fn fits(
     let ids = match source_of(graph, &reader.ids) {
         Some(source) if source.op == "MxRecIdOffset" && source.int("P")? == Some(0) => {
             // Behind the handles there are as many ids, as there are inverses behind the offsets.
-            let members = source.int("N")?.unwrap_or(0);
+            let members = members(source)?;
             let place = reader.ids.output.and_then(|at| usize::try_from(at).ok());
-            let place = place.filter(|&at| at as i64 >= members);
+            let place = place.filter(|&at| at >= members);
             place.and_then(|at| graph.data_input(source, at)).copied()
         }
         _ => Some(reader.ids),

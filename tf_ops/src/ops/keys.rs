@@ -1,54 +1,10 @@
-//! Ops that take keys: `MxRecFind`, `MxRecAssign`, `MxRecRemove`.
+//! Ops that change the rows of keys: `MxRecAssign`, `MxRecRemove`.
 
-use super::support::{
-    expect_row_each, expect_variable, ids, rows_of_absent, TableOp, HANDLE, IDS, KEY_TYPE, VARIABLE,
-};
+use super::support::{expect_row_each, ids, TableOp, HANDLE, IDS, KEY_TYPE};
 use crate::op_def::{Arg, OpDef};
 use crate::tf::Context;
 use crate::threads::pool;
 use mx_rec_kernels::{Result, Table};
-
-pub(super) const ABSENT: Arg = Arg {
-    name: "absent",
-    dtype: "float",
-    shape: "(k, dim)",
-    doc: "What keys without a row get: k = 0 zeros, k = 1 this row, k = number of ids \
-          a row each. Padding always gets zeros.",
-};
-
-/// Rows of keys, read only.
-#[derive(Default)]
-pub(crate) struct Find;
-
-impl TableOp for Find {
-    const DEF: &'static OpDef = &OpDef {
-        name: "MxRecFind",
-        doc: "Looks keys up without making rows: evaluation and prediction.",
-        inputs: &[HANDLE, VARIABLE, IDS, ABSENT],
-        outputs: &[Arg {
-            name: "embedding",
-            dtype: "float",
-            shape: "(s..., dim)",
-            doc: "The rows.",
-        }],
-        attrs: &[KEY_TYPE],
-        errors: "`INVALID_ARGUMENT` for another k.",
-        stateful: true,
-        differentiable: false,
-    };
-
-    fn run(context: &Context, table: &Table) -> Result<()> {
-        let (input, absent) = (context.input(2)?, context.input(3)?);
-        let ids = ids(&input)?;
-        expect_variable(&context.input(1)?, table)?;
-        let absent = rows_of_absent(&absent, ids.len(), table.dim())?;
-        let mut dims = input.dims();
-        dims.push(table.dim() as i64);
-        let mut embedding = context.allocate::<f32>(&dims)?;
-        table.find(pool()?, ids, absent, embedding.values())?;
-        context.set(0, embedding)
-    }
-}
 
 /// Sets rows.
 #[derive(Default)]

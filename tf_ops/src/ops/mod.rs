@@ -8,14 +8,14 @@ mod cluster_parts;
 mod cluster_rows;
 mod fields;
 mod file;
-mod grouped;
-mod grouped_pooled;
+mod find;
 mod handle;
 mod inspect;
 mod keys;
 mod lists;
 mod page;
 mod pooled;
+mod read;
 mod resolve;
 mod rows;
 mod sparse_bags;
@@ -41,27 +41,19 @@ macro_rules! for_each_op {
             admission::Admit,
             admission::SetThreshold,
             admission::Evict,
-            rows::Lookup,
+            read::Read,
             rows::Restore,
-            rows::Embed,
             rows::Reduce,
             rows::ReduceColumns,
-            keys::Find,
+            find::Find,
             bags::BagEnds,
             bags::RaggedBagEnds,
             bags::SparseBagEnds,
             bags::BagWeights,
             bags::BagDivisors,
-            pooled::EmbedPooled,
-            pooled::FindPooled,
             pooled::RestorePooled,
             pooled::ReducePooled,
             pooled::PooledWeightGradient,
-            grouped::EmbedMany,
-            grouped::EmbedConcat,
-            grouped::FindMany,
-            grouped_pooled::EmbedPooledMany,
-            grouped_pooled::FindPooledMany,
             sparse_bags::SparseBagsMany,
             update::Update,
             fields::ReadRows,
@@ -94,8 +86,7 @@ macro_rules! for_each_op {
             cluster_admission::PartObserve,
             cluster_parts::PartSetThreshold,
             cluster_parts::PartEvict,
-            variables::CheckedIds,
-            variables::FindInitial
+            variables::CheckedIds
         )
     };
 }

@@ -17,7 +17,8 @@ if they are known there and when the op runs otherwise. A handle of no table (it
 closed) is `NOT_FOUND`.
 
 In shapes, a name is a size that is the same wherever it occurs in an op; `s...` is any number of
-sizes; `N times (u)` is a list of N tensors, N being an attribute, with a `u` for each of them.
+sizes; `N times (u)` is a list of N tensors, N being an attribute, with a `u` for each of them;
+`(e...) if B or (u)` is the first where the lists of B have tensors, else the second.
 ";
 
 const OPTIMIZERS_HEAD: &str = "

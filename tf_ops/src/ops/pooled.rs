@@ -1,15 +1,12 @@
-//! Ops of pooled lookups: `MxRecEmbedPooled`, `MxRecFindPooled` and `MxRecRestorePooled` add up the
-//! rows of every bag of ids, `MxRecReducePooled` and `MxRecPooledWeightGradient` are their
-//! gradients; `bags.rs` has the ops that describe bags.
+//! Ops on bags of rows that are tensors: `MxRecRestorePooled` adds up the rows of every bag of ids,
+//! `MxRecReducePooled` and `MxRecPooledWeightGradient` are its gradients. `bags.rs` has the ops
+//! that describe bags.
 
-use super::keys::ABSENT;
-use super::support::{
-    expect_rank, expect_variable, ids, rows_of_absent, TableOp, HANDLE, IDS, KEY_TYPE, VARIABLE,
-};
+use super::support::{expect_rank, IDS};
 use crate::op_def::{Arg, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{self as kernels, Bags, Error, Result, Table};
+use mx_rec_kernels::{self as kernels, Bags, Error, Result};
 
 const OFFSETS: Arg = Arg {
     name: "offsets",
@@ -148,84 +145,13 @@ fn is_empty(input: &Input) -> bool {
     input.dims().contains(&0)
 }
 
-/// Offsets to pooled rows.
-#[derive(Default)]
-pub(crate) struct EmbedPooled;
-
-impl TableOp for EmbedPooled {
-    const DEF: &'static OpDef = &OpDef {
-        name: "MxRecEmbedPooled",
-        doc:
-            "Adds up the rows of the ids of every bag, each times its weight, in the order of the \
-              ids, and divides the sum by the bag's divisor: straight out of the table, without a \
-              tensor of a row for each id. Its gradient with respect to `variable` is an \
-              IndexedSlices of MxRecReducePooled and the offsets; weights and divisors have none.",
-        inputs: &[HANDLE, VARIABLE, OFFSETS, INVERSE, ENDS, WEIGHTS, DIVISORS],
-        outputs: &[POOLED],
-        attrs: &[],
-        errors: "`INVALID_ARGUMENT` for an offset that is no row in use, for a place outside of \
-                 offsets, for ends that do not ascend from 0 to the number of ids, for weights \
-                 that are not one for each id, and for divisors that are not one for each bag.",
-        stateful: true,
-        differentiable: true,
-    };
-
-    fn run(context: &Context, table: &Table) -> Result<()> {
-        let (offsets, inverse) = (context.input(2)?, context.input(3)?);
-        expect_variable(&context.input(1)?, table)?;
-        expect_rank(&offsets, 1)?;
-        let given = BagInputs::read(context, 4, Some(5), Some(6))?;
-        let mut pooled = context.allocate::<f32>(&given.shape(table.dim()))?;
-        table.embed_pooled(
-            pool()?,
-            offsets.values::<i64>()?,
-            inverse.values::<i32>()?,
-            &given.bags()?,
-            pooled.values(),
-        )?;
-        context.set(0, pooled)
-    }
-}
-
-/// Keys to pooled rows, read only.
-#[derive(Default)]
-pub(crate) struct FindPooled;
-
-impl TableOp for FindPooled {
-    const DEF: &'static OpDef = &OpDef {
-        name: "MxRecFindPooled",
-        doc:
-            "Pools the rows of keys as MxRecEmbedPooled does, without making rows: evaluation and \
-              prediction. No key is made distinct.",
-        inputs: &[HANDLE, VARIABLE, BAG_IDS, ENDS, WEIGHTS, DIVISORS, ABSENT],
-        outputs: &[POOLED],
-        attrs: &[KEY_TYPE],
-        errors: "`INVALID_ARGUMENT` for another k, for ends that do not ascend from 0 to the \
-                 number of ids, for weights that are not one for each id, and for divisors that \
-                 are not one for each bag.",
-        stateful: true,
-        differentiable: false,
-    };
-
-    fn run(context: &Context, table: &Table) -> Result<()> {
-        let (input, absent) = (context.input(2)?, context.input(6)?);
-        let ids = ids(&input)?;
-        expect_variable(&context.input(1)?, table)?;
-        let absent = rows_of_absent(&absent, ids.len(), table.dim())?;
-        let given = BagInputs::read(context, 3, Some(4), Some(5))?;
-        let mut pooled = context.allocate::<f32>(&given.shape(table.dim()))?;
-        table.find_pooled(pool()?, ids, &given.bags()?, absent, pooled.values())?;
-        context.set(0, pooled)
-    }
-}
-
 /// Rows of distinct keys to pooled rows.
 pub(crate) struct RestorePooled;
 
 impl OpKernel for RestorePooled {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecRestorePooled",
-        doc: "Pools the rows of distinct keys as MxRecEmbedPooled does, for rows that are a \
+        doc: "Pools the rows of distinct keys as MxRecRead does, for rows that are a \
               tensor. It has gradients with respect to rows, weights and divisors.",
         inputs: &[ROWS, INVERSE, ENDS, WEIGHTS, DIVISORS],
         outputs: &[POOLED],

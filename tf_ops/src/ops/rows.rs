@@ -1,57 +1,17 @@
-//! Ops that move rows: `MxRecLookup`, `MxRecRestore`, `MxRecEmbed`, `MxRecReduce`,
-//! `MxRecReduceColumns`.
+//! Ops on rows that are tensors: `MxRecRestore`, `MxRecReduce`, `MxRecReduceColumns`.
 
-use super::support::{columns, expect_rank, expect_variable, TableOp, HANDLE, VARIABLE};
+use super::support::{columns, expect_rank};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{Error, Result, Table};
+use mx_rec_kernels::{Error, Result};
 
-const OFFSETS: Arg = Arg {
-    name: "offsets",
-    dtype: "int64",
-    shape: "(u)",
-    doc: "Row numbers from MxRecIdOffset.",
-};
 const INVERSE: Arg = Arg {
     name: "inverse",
     dtype: "int32",
     shape: "(s...)",
     doc: "For each id its row, from MxRecIdOffset; -1: none.",
 };
-
-/// Offsets to rows.
-#[derive(Default)]
-pub(crate) struct Lookup;
-
-impl TableOp for Lookup {
-    const DEF: &'static OpDef = &OpDef {
-        name: "MxRecLookup",
-        doc: "Copies rows out of the table. Its gradient with respect to `variable` is an \
-              IndexedSlices of the rows' gradient and the offsets.",
-        inputs: &[HANDLE, VARIABLE, OFFSETS],
-        outputs: &[Arg {
-            name: "rows",
-            dtype: "float",
-            shape: "(u, dim)",
-            doc: "The embeddings; zeros for offset -1.",
-        }],
-        attrs: &[],
-        errors: "`INVALID_ARGUMENT` for an offset that is no row in use.",
-        stateful: true,
-        differentiable: true,
-    };
-
-    fn run(context: &Context, table: &Table) -> Result<()> {
-        let input = context.input(2)?;
-        expect_variable(&context.input(1)?, table)?;
-        expect_rank(&input, 1)?;
-        let offsets = input.values::<i64>()?;
-        let mut rows = context.allocate::<f32>(&[offsets.len() as i64, table.dim() as i64])?;
-        table.lookup(pool()?, offsets, rows.values())?;
-        context.set(0, rows)
-    }
-}
 
 /// The size of the last dimension, which must be there.
 fn last(input: &Input) -> Result<i64> {
@@ -106,47 +66,6 @@ impl OpKernel for Restore {
             pool()?,
             rows.values::<f32>()?,
             dim as usize,
-            inverse.values::<i32>()?,
-            embedding.values(),
-        )?;
-        context.set(0, embedding)
-    }
-}
-
-/// Offsets to embeddings: Lookup and Restore in one.
-#[derive(Default)]
-pub(crate) struct Embed;
-
-impl TableOp for Embed {
-    const DEF: &'static OpDef = &OpDef {
-        name: "MxRecEmbed",
-        doc: "Copies a row out of the table for each id: MxRecLookup and MxRecRestore without the \
-              tensor between them. Its gradient with respect to `variable` is an IndexedSlices of \
-              MxRecReduce and the offsets.",
-        inputs: &[HANDLE, VARIABLE, OFFSETS, INVERSE],
-        outputs: &[Arg {
-            name: "embedding",
-            dtype: "float",
-            shape: "(s..., dim)",
-            doc: "A row for each id; zeros for -1.",
-        }],
-        attrs: &[],
-        errors: "`INVALID_ARGUMENT` for an offset that is no row in use, and for a place outside \
-                 of offsets.",
-        stateful: true,
-        differentiable: true,
-    };
-
-    fn run(context: &Context, table: &Table) -> Result<()> {
-        let (offsets, inverse) = (context.input(2)?, context.input(3)?);
-        expect_variable(&context.input(1)?, table)?;
-        expect_rank(&offsets, 1)?;
-        let mut dims = inverse.dims();
-        dims.push(table.dim() as i64);
-        let mut embedding = context.allocate::<f32>(&dims)?;
-        table.embed(
-            pool()?,
-            offsets.values::<i64>()?,
             inverse.values::<i32>()?,
             embedding.values(),
         )?;

@@ -10,7 +10,7 @@ const MANY_ENDS: Arg = Arg {
     name: "ends",
     dtype: "N * int64",
     shape: "N times (b)",
-    doc: "For each member where its bags end among its ids, as in MxRecEmbedPooled.",
+    doc: "For each member where its bags end among its ids, as in MxRecRead.",
 };
 const MANY_DIVISORS: Arg = Arg {
     name: "divisors",

@@ -23,13 +23,6 @@ pub(super) const MEMBERS: Attr = Attr {
     spec: "N: int >= 1",
     doc: "Members of the group.",
 };
-pub(super) const VARIABLE: Arg = Arg {
-    name: "variable",
-    dtype: "float",
-    shape: "(0, dim)",
-    doc: "The table's variable; it carries dim to shape inference and is what gradients are taken \
-          of.",
-};
 pub(super) const IDS: Arg = Arg {
     name: "ids",
     dtype: "T",

@@ -75,7 +75,7 @@ impl OpKernel for Update {
                 name: "ends",
                 dtype: "B * int64",
                 shape: "B times (e...)",
-                doc: "For each member where its bags end among the ids, as in MxRecEmbedPooled; \
+                doc: "For each member where its bags end among the ids, as in MxRecRead; \
                       none: it is not pooled.",
             },
             Arg {
@@ -125,7 +125,7 @@ impl OpKernel for Update {
             OPTIMIZER,
         ],
         errors: "`INVALID_ARGUMENT` for an offset that is no row in use, for a place outside of \
-                 offsets, for ends, weights and divisors that MxRecEmbedPooled would refuse, and \
+                 offsets, for ends, weights and divisors that MxRecRead would refuse, and \
                  for a number that is not finite or out of its range.",
         stateful: true,
         differentiable: false,

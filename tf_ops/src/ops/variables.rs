@@ -1,11 +1,9 @@
-//! Ops for tables that stand for variables of a stock model: `MxRecCheckedIds`, `MxRecFindInitial`.
+//! The op of tables that stand for variables of a stock model: `MxRecCheckedIds`.
 
-use super::support::TableOp;
-use super::support::{expect_rank, expect_variable, ids, HANDLE, IDS, KEY_TYPE, VARIABLE};
+use super::support::{expect_rank, ids, IDS, KEY_TYPE};
 use crate::op_def::{Arg, OpDef};
 use crate::tf::{Construction, Context, OpKernel};
-use crate::threads::pool;
-use mx_rec_kernels::{Absent, Error, Ids, Result, Table};
+use mx_rec_kernels::{Error, Ids, Result};
 
 /// Ids that are rows of a variable.
 pub(crate) struct CheckedIds;
@@ -65,43 +63,4 @@ fn first_outside<T>(ids: &[T], is_outside: impl Fn(&T) -> bool) -> Option<usize>
         return None;
     }
     ids.iter().position(is_outside)
-}
-
-/// Rows of keys, or what they would start with.
-#[derive(Default)]
-pub(crate) struct FindInitial;
-
-impl TableOp for FindInitial {
-    const DEF: &'static OpDef = &OpDef {
-        name: "MxRecFindInitial",
-        doc: "Looks keys up without making rows, as MxRecFind; a key without a row has the \
-              embedding that its row would start with.",
-        inputs: &[HANDLE, VARIABLE, IDS],
-        outputs: &[Arg {
-            name: "embedding",
-            dtype: "float",
-            shape: "(s..., dim)",
-            doc: "The rows; zeros for padding.",
-        }],
-        attrs: &[KEY_TYPE],
-        errors: "none of its own.",
-        stateful: true,
-        differentiable: false,
-    };
-
-    fn run(context: &Context, table: &Table) -> Result<()> {
-        let input = context.input(2)?;
-        let ids = ids(&input)?;
-        expect_variable(&context.input(1)?, table)?;
-        let mut dims = input.dims();
-        dims.push(table.dim() as i64);
-        let mut embedding = context.allocate::<f32>(&dims)?;
-        table.find(
-            pool()?,
-            ids,
-            Absent::Initial(table.config()),
-            embedding.values(),
-        )?;
-        context.set(0, embedding)
-    }
 }

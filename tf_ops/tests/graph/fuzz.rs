@@ -192,6 +192,8 @@ fn node(at: usize, count: usize) -> impl Strategy<Value = NodeText> {
             }
             "MxRecFind" => {
                 inputs.splice(0..0, ["table:1".to_owned(), "table".to_owned()]);
+                add("N", if twist == 6 { "2" } else { "1" });
+                add("B", if twist == 7 { "1" } else { "0" });
                 add("_mx_rec_movable", "true");
             }
             "PartitionedCall" => add("f", ["&f0", "&f1", "&f2", "&f3"][twist % 4]),

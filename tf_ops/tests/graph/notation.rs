@@ -400,8 +400,8 @@ pub(crate) fn op_list() -> Vec<u8> {
     const STATEFUL: &str = "\
         Assert HashTableV2 Iterator IteratorFromStringHandleV2 IteratorGetNext \
         IteratorGetNextSync IteratorToStringHandle IteratorV2 LookupTableFindV2 \
-        MakeIterator MxRecAdmit MxRecEmbedPooled MxRecEmbedPooledMany MxRecFind MxRecFindPooled \
-        MxRecIdOffset MxRecObserve MxRecRestorePooled MxRecTable OneShotIterator \
+        MakeIterator MxRecAdmit MxRecFind \
+        MxRecIdOffset MxRecObserve MxRecRead MxRecRestorePooled MxRecTable OneShotIterator \
         RandomUniformInt ReadVariableOp SerializeIterator StatefulPartitionedCall \
         VarHandleOp VariableV2 While";
     let stateless = STATELESS.split_whitespace().map(|name| (name, false));

@@ -1,8 +1,8 @@
 //! Groups: ops on many tables at once, against the same ops on one table after the other.
 
 use crate::oracle::{Optimizer, Oracle, Random, OPTIMIZERS};
-use crate::table::{resolve, Table, Update, DIM, SGD};
-use mx_rec_host_tests::{Code, Graph, Node, NodeBuilder, Output, Session, Tensor};
+use crate::table::{find, read, resolve, Table, Update, DIM, SGD};
+use mx_rec_host_tests::{Code, Graph, Node, Output, Session, Tensor};
 use serde_json::{json, Value};
 
 /// The columns of the second table: not those of the first.
@@ -48,16 +48,6 @@ impl<'g> Group<'g> {
         [self.wide, self.narrow, self.wide]
     }
 
-    /// Begins a node whose first input is the handles.
-    fn node(&self, op: &str) -> NodeBuilder<'g> {
-        let handles = self.members().map(|table| table.handle);
-        self.graph.node(op).inputs(&handles)
-    }
-
-    fn variables(&self) -> [Output<'g>; 3] {
-        self.members().map(|table| table.variable)
-    }
-
     /// A training lookup of all members in one op.
     fn id_offset(&self, ids: [Output<'g>; 3]) -> Lookups<'g> {
         let handles = self.members().map(|table| table.handle);
@@ -81,11 +71,17 @@ impl<'g> Group<'g> {
         }
     }
 
-    /// A node that takes variables, offsets and inverse of all members.
-    fn embed(&self, op: &str, lookups: &Lookups<'g>) -> Node<'g> {
-        let node = self.node(op).inputs(&self.variables());
-        let node = node.inputs(&lookups.offsets).inputs(&lookups.inverse);
-        node.finish().expect(op)
+    /// The rows of all members in so many tensors.
+    fn embed(&self, tensors: i64, lookups: &Lookups<'g>) -> Node<'g> {
+        let (offsets, inverse) = (&lookups.offsets, &lookups.inverse);
+        let node = read(
+            self.graph,
+            &self.members(),
+            offsets,
+            inverse,
+            [&[], &[], &[]],
+        );
+        node.int("M", tensors).finish().expect("MxRecRead")
     }
 }
 
@@ -147,11 +143,10 @@ fn lookups_of_a_group_give_the_bits_that_each_table_alone_gives() {
     let grad = graph.placeholder::<f32>(&None);
     let slices = [(); 3].map(|()| graph.placeholder::<f32>(&None));
     let (many, each) = (group.id_offset(ids), alone.id_offset_each(ids));
-    let embedded = group.embed("MxRecEmbedMany", &many);
-    let side_by_side = group.embed("MxRecEmbedConcat", &many).output(0);
-    let found = group.node("MxRecFindMany").inputs(&group.variables());
-    let found = found.inputs(&ids).inputs(&absent).finish();
-    let found = found.expect("MxRecFindMany");
+    let embedded = group.embed(3, &many);
+    let side_by_side = group.embed(1, &many).output(0);
+    let found = find(&graph, &group.members(), &ids, &absent, [&[], &[], &[]]);
+    let found = found.finish().expect("MxRecFind");
     let mut pairs = Vec::new();
     let mut finds = Vec::new();
     for (member, table) in alone.members().into_iter().enumerate() {
@@ -163,9 +158,8 @@ fn lookups_of_a_group_give_the_bits_that_each_table_alone_gives() {
         let node = node.int("dim", DIMS[member] as i64).finish();
         let reduced = node.expect("MxRecReduceColumns").output(0);
         pairs.push((reduced, reduce(&graph, slices[member], &each, member)));
-        let one = table.node("MxRecFind").input(table.variable);
-        let one = one.input(ids[member]).input(absent[member]).finish();
-        finds.push((found.output(member), one.expect("MxRecFind").output(0)));
+        let one = table.find(ids[member], &[absent[member]], [&[], &[], &[]]);
+        finds.push((found.output(member), one));
     }
     let session = Session::new(&graph).expect("a session");
     let mut random = Random(3);
@@ -222,12 +216,9 @@ fn a_group_takes_ids_of_32_bits() {
     let ids = ids.map(|ids| graph.constant(&Tensor::vector::<i32>(ids)));
     let lookups = group.id_offset(ids);
     let none = DIMS.map(|dim| graph.constant(&Tensor::new::<f32>(&[0, dim as i64], &[])));
-    let found = group.node("MxRecFindMany").inputs(&group.variables());
-    let found = found
-        .inputs(&ids)
-        .inputs(&none)
-        .after(lookups.offsets[0].node());
-    let found = found.finish().expect("MxRecFindMany");
+    let found = find(&graph, &group.members(), &ids, &none, [&[], &[], &[]]);
+    let found = found.after(lookups.offsets[0].node()).finish();
+    let found = found.expect("MxRecFind");
     let session = Session::new(&graph).expect("a session");
     let fetches = [lookups.inverse, [0, 1, 2].map(|at| found.output(at))].concat();
     let got = session.run(&[], &fetches, &[]).expect("a lookup");
@@ -526,7 +517,7 @@ fn what_one_member_refuses_changes_no_table_of_the_group() {
     let handles = group.members().map(|table| table.handle);
     let node = resolve(&graph, &handles, &ids, [&[], &[]]).int("limit", 2);
     let limited = node.finish().expect("MxRecIdOffset").output(0);
-    let side_by_side = group.embed("MxRecEmbedConcat", &lookups).output(0);
+    let side_by_side = group.embed(1, &lookups).output(0);
     let scalars = [group.wide.scalar(1.0_f32), group.wide.scalar(0.0_f32)];
     let many = Update {
         handles: &handles,

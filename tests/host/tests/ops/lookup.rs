@@ -1,6 +1,6 @@
 //! Lookups: keys to rows and rows to embeddings, and what changes the set of keys.
 
-use crate::table::{Table, DIM};
+use crate::table::{find, Table, DIM};
 use mx_rec_host_tests::{Graph, Session, Tensor};
 use serde_json::json;
 
@@ -13,11 +13,7 @@ fn a_training_lookup_makes_rows_for_keys_and_zeros_for_padding() {
     let ids = graph.placeholder::<i64>(&None);
     let (offsets, inverse) = table.id_offset(ids);
     let embedding = table.embed((offsets, inverse));
-    let lookup = table
-        .node("MxRecLookup")
-        .input(table.variable)
-        .input(offsets);
-    let rows = lookup.finish().expect("MxRecLookup").output(0);
+    let rows = table.read(offsets, &[], [&[], &[], &[]]);
     let restore = graph.node("MxRecRestore").input(rows).input(inverse);
     let restored = restore.finish().expect("MxRecRestore").output(0);
     let session = Session::new(&graph).expect("a session");
@@ -63,8 +59,8 @@ fn a_key_without_a_row_is_found_as_it_would_start_and_ids_of_a_variable_are_chec
     let rows = graph.constant(&Tensor::scalar(10_i64));
     let checked = graph.node("MxRecCheckedIds").input(ids).input(rows);
     let checked = checked.finish().expect("MxRecCheckedIds").output(0);
-    let found = table.node("MxRecFindInitial").input(table.variable);
-    let found = found.input(checked).finish().expect("MxRecFindInitial");
+    let found = find(&graph, &[table], &[checked], &[], [&[], &[], &[]]);
+    let found = found.int("initial", 1).finish().expect("MxRecFind");
     let embedding = table.embed(table.id_offset(ids));
     let session = Session::new(&graph).expect("a session");
     let keys = Tensor::vector(&[9_i64, 0, 9]);
@@ -97,8 +93,7 @@ fn evaluation_makes_no_rows_and_gives_what_absent_keys_are_to_get() {
     let absent = graph.placeholder::<f32>(&None);
     let assign = table.node("MxRecAssign").input(ids).input(rows).finish();
     let assign = assign.expect("MxRecAssign").output(0);
-    let find = table.node("MxRecFind").input(table.variable).input(ids);
-    let find = find.input(absent).finish().expect("MxRecFind").output(0);
+    let find = table.find(ids, &[absent], [&[], &[], &[]]);
     let session = Session::new(&graph).expect("a session");
     let dim = DIM as i64;
     let given: Vec<f32> = (0..3 * DIM).map(|at| at as f32).collect();

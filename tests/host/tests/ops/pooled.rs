@@ -206,9 +206,7 @@ impl<'g> Pooling<'g> {
         // May be fed with other places.
         let places = node(graph, "Identity", &[inverse]);
         let bags = [ends, weights, divided];
-        let rows = on(&table, "MxRecLookup", &[table.variable, offsets]);
-        let of_table = [&[table.variable, offsets, places][..], &bags].concat();
-        let of_keys = [&[table.variable, ids][..], &bags, &[absent]].concat();
+        let rows = table.read(offsets, &[], [&[], &[], &[]]);
         let of_rows = [&[rows, places][..], &bags].concat();
         let of_grad = [&[grad, places][..], &bags, &[offsets]].concat();
         let of_both = [grad, rows, places, ends, divided];
@@ -225,9 +223,9 @@ impl<'g> Pooling<'g> {
             inverse,
             mean: divisors(graph, [ids, ends, weights], 1),
             root: divisors(graph, [ids, ends, weights], 2),
-            embedded: on(&table, "MxRecEmbedPooled", &of_table),
+            embedded: table.read(offsets, &[places], [&[ends], &[weights], &[divided]]),
             restored: node(graph, "MxRecRestorePooled", &of_rows),
-            found: on(&table, "MxRecFindPooled", &of_keys),
+            found: table.find(ids, &[absent], [&[ends], &[weights], &[divided]]),
             reduced: node(graph, "MxRecReducePooled", &of_grad),
             weight_gradient: node(graph, "MxRecPooledWeightGradient", &of_both),
         }
@@ -315,7 +313,7 @@ fn pooled_rows_and_their_gradients_are_the_sums_of_the_bags() {
         feeds.push((pooling.absent, &fills_fed));
         let found = pooling.run(&feeds, pooling.found);
         assert_eq!(found.dims(), [4, 3, DIM as i64]);
-        compare(&found, &expected, "MxRecFindPooled");
+        compare(&found, &expected, "MxRecFind");
         let size = pooling.table.size(&pooling.session);
         assert_eq!(size as usize, before.len());
         feeds.pop();
@@ -337,7 +335,7 @@ fn pooled_rows_and_their_gradients_are_the_sums_of_the_bags() {
         };
         let expected = sums(&row_of);
         assert_eq!(got[0].dims(), [4, 3, DIM as i64]);
-        compare(&got[0], &expected, "MxRecEmbedPooled");
+        compare(&got[0], &expected, "MxRecRead");
         assert_eq!(got[0].values::<f32>(), got[1].values::<f32>());
         let fill = Tensor::new(&[0, DIM as i64], &[0.0_f32; 0]);
         let mut known = feeds[..4].to_vec();
@@ -386,8 +384,8 @@ fn bags_that_are_not_those_of_the_ids_are_refused() {
         (pooling.fed_inverse, &places),
     ];
     let all = [
-        (pooling.embedded, "MxRecEmbedPooled on table 't'"),
-        (pooling.found, "MxRecFindPooled on table 't'"),
+        (pooling.embedded, "MxRecRead on table 't'"),
+        (pooling.found, "MxRecFind on table 't'"),
         (pooling.restored, "MxRecRestorePooled"),
         (pooling.reduced, "MxRecReducePooled"),
         (pooling.weight_gradient, "MxRecPooledWeightGradient"),

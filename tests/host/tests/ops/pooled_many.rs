@@ -1,6 +1,6 @@
 //! Pooled lookups of many tables at once, against the same lookups one after the other.
 
-use crate::table::{resolve, Table, Update, DIM, SGD};
+use crate::table::{find, read, resolve, Table, Update, DIM, SGD};
 use mx_rec_host_tests::{Code, Graph, Output, Session, Tensor};
 use serde_json::json;
 
@@ -53,11 +53,9 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
     let found = found.finish().expect("MxRecIdOffset");
     let offsets = [found.output(0), found.output(1)];
     let inverse = [found.output(2), found.output(3)];
-    let node = graph.node("MxRecEmbedPooledMany").inputs(&handles);
-    let node = node.inputs(&many.map(|table| table.variable));
-    let node = node.inputs(&offsets).inputs(&inverse).inputs(&ends);
-    let pooled = node.inputs(&[none, none]).inputs(&divisors).finish();
-    let pooled = pooled.expect("MxRecEmbedPooledMany");
+    let bags: [&[_]; 3] = [&ends, &[none, none], &divisors];
+    let node = read(&graph, &many, &offsets, &inverse, bags);
+    let pooled = node.int("M", 2).finish().expect("MxRecRead");
     // The second gradient lies in one that is wider.
     let (whole, columns) = (
         graph.placeholder::<f32>(&None),
@@ -78,17 +76,8 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
         .map(|at| {
             let table = alone[at];
             let (offsets, inverse) = table.id_offset(bag_ids[at]);
-            let described = [
-                table.variable,
-                offsets,
-                inverse,
-                ends[at],
-                none,
-                divisors[at],
-            ];
-            let node = table.node("MxRecEmbedPooled");
-            let node = described.iter().fold(node, |node, &one| node.input(one));
-            let pooled = node.finish().expect("MxRecEmbedPooled");
+            let bags: [&[_]; 3] = [&[ends[at]], &[none], &[divisors[at]]];
+            let pooled = table.read(offsets, &[inverse], bags).node();
             let update = Update {
                 handles: &[table.handle],
                 offsets: &[offsets],
@@ -105,26 +94,13 @@ fn many_pooled_lookups_and_updates_are_those_of_each_alone() {
 
     // Vectors by key of the tables that the single ops change, by one op and by an op each.
     let absent = graph.placeholder::<f32>(&None);
-    let node = graph.node("MxRecFindPooledMany");
-    let node = node.inputs(&alone.map(|table| table.handle));
-    let node = node.inputs(&alone.map(|table| table.variable));
-    let node = node.inputs(&bag_ids).inputs(&ends).inputs(&[none, none]);
-    let node = node.inputs(&divisors).inputs(&[absent, absent]).finish();
-    let evaluated = node.expect("MxRecFindPooledMany");
+    let bags: [&[_]; 3] = [&ends, &[none, none], &divisors];
+    let node = find(&graph, &alone, &bag_ids, &[absent, absent], bags).finish();
+    let evaluated = node.expect("MxRecFind");
     let mut evaluations = vec![evaluated.output(0), evaluated.output(1)];
     evaluations.extend((0..2).map(|at| {
-        let table = alone[at];
-        let given = [
-            table.variable,
-            bag_ids[at],
-            ends[at],
-            none,
-            divisors[at],
-            absent,
-        ];
-        let node = table.node("MxRecFindPooled");
-        let node = given.iter().fold(node, |node, &one| node.input(one));
-        node.finish().expect("MxRecFindPooled").output(0)
+        let bags: [&[_]; 3] = [&[ends[at]], &[none], &[divisors[at]]];
+        alone[at].find(bag_ids[at], &[absent], bags)
     }));
 
     let session = Session::new(&graph).expect("a session");

@@ -35,8 +35,7 @@ fn shapes_that_were_not_known_before_are_checked_when_the_op_runs() {
     let (offsets, inverse) = table.id_offset(ids);
     let fed = graph.placeholder::<i64>(&None);
     let grad = graph.placeholder::<f32>(&None);
-    let lookup = table.node("MxRecLookup").input(table.variable).input(fed);
-    let lookup = lookup.finish().expect("MxRecLookup").output(0);
+    let lookup = table.read(fed, &[], [&[], &[], &[]]);
     let updated = table.descend(offsets, grad);
     let reduce = graph.node("MxRecReduce").input(grad).input(inverse);
     let reduced = reduce
@@ -52,7 +51,7 @@ fn shapes_that_were_not_known_before_are_checked_when_the_op_runs() {
     let before = table.rows(&session);
     let square = Tensor::new(&[2, 2], &[1_i64; 4]);
     let refused = failure(&session, &[(fed, &square)], lookup);
-    let parts = ["MxRecLookup on table 't'", "offsets", "rank 1"];
+    let parts = ["MxRecRead on table 't'", "offsets", "rank 1"];
     expect(&refused, Code::TF_INVALID_ARGUMENT, &parts);
     for (op, fetch, dims) in [
         ("MxRecUpdate", updated, [3, 4]),
@@ -77,8 +76,7 @@ fn an_update_over_a_cleared_table_ends_with_aborted() {
     let grad = graph.placeholder::<f32>(&None);
     let (offsets, _) = table.id_offset(ids);
     let updated = table.descend(old, grad);
-    let lookup = table.node("MxRecLookup").input(table.variable).input(old);
-    let lookup = lookup.finish().expect("MxRecLookup").output(0);
+    let lookup = table.read(old, &[], [&[], &[], &[]]);
     let clear = table
         .node("MxRecClear")
         .finish()
@@ -97,7 +95,7 @@ fn an_update_over_a_cleared_table_ends_with_aborted() {
     let parts = ["MxRecUpdate on table 't'", "offset"];
     expect(&refused, Code::TF_ABORTED, &parts);
     let refused = failure(&session, &[(old, &kept)], lookup);
-    expect(&refused, Code::TF_ABORTED, &["MxRecLookup on table 't'"]);
+    expect(&refused, Code::TF_ABORTED, &["MxRecRead on table 't'"]);
     assert_eq!(table.rows(&session), before);
 }
 

@@ -71,9 +71,30 @@ impl<'g> Table<'g> {
 
     /// The embeddings of what [`Table::id_offset`] gave.
     pub(crate) fn embed(&self, (offsets, inverse): (Output<'g>, Output<'g>)) -> Output<'g> {
-        let node = self.node("MxRecEmbed").input(self.variable);
-        let node = node.input(offsets).input(inverse).finish();
-        node.expect("MxRecEmbed").output(0)
+        self.read(offsets, &[inverse], [&[], &[], &[]])
+    }
+
+    /// The rows of distinct keys, or those of ids, or of bags: ends, weights and divisors.
+    pub(crate) fn read(
+        &self,
+        offsets: Output<'g>,
+        inverse: &[Output<'g>],
+        bags: [&[Output<'g>]; 3],
+    ) -> Output<'g> {
+        let node = read(self.graph, &[*self], &[offsets], inverse, bags);
+        let node = node.int("M", 1).finish();
+        node.expect("MxRecRead").output(0)
+    }
+
+    /// The rows of keys, or of bags of them: ends, weights and divisors.
+    pub(crate) fn find(
+        &self,
+        ids: Output<'g>,
+        absent: &[Output<'g>],
+        bags: [&[Output<'g>]; 3],
+    ) -> Output<'g> {
+        let node = find(self.graph, &[*self], &[ids], absent, bags).finish();
+        node.expect("MxRecFind").output(0)
     }
 
     /// A node that takes the handle and a text.
@@ -163,6 +184,36 @@ pub(crate) fn resolve<'g>(
     let node = graph.node("MxRecIdOffset").inputs(handles).inputs(ids);
     let node = node.inputs(offsets).inputs(inverses);
     node.int("create", 1)
+}
+
+/// The node that finds the rows of keys of tables.
+pub(crate) fn find<'g>(
+    graph: &'g Graph,
+    tables: &[Table<'g>],
+    ids: &[Output<'g>],
+    absent: &[Output<'g>],
+    [ends, weights, divisors]: [&[Output<'g>]; 3],
+) -> NodeBuilder<'g> {
+    let handles: Vec<_> = tables.iter().map(|table| table.handle).collect();
+    let variables: Vec<_> = tables.iter().map(|table| table.variable).collect();
+    let node = graph.node("MxRecFind").inputs(&handles).inputs(&variables);
+    let node = node.inputs(ids).inputs(absent).inputs(ends);
+    node.inputs(weights).inputs(divisors)
+}
+
+/// Begins the node that reads the rows of offsets of tables; M is still to be set.
+pub(crate) fn read<'g>(
+    graph: &'g Graph,
+    tables: &[Table<'g>],
+    offsets: &[Output<'g>],
+    inverse: &[Output<'g>],
+    [ends, weights, divisors]: [&[Output<'g>]; 3],
+) -> NodeBuilder<'g> {
+    let handles: Vec<_> = tables.iter().map(|table| table.handle).collect();
+    let variables: Vec<_> = tables.iter().map(|table| table.variable).collect();
+    let node = graph.node("MxRecRead").inputs(&handles).inputs(&variables);
+    let node = node.inputs(offsets).inputs(inverse).inputs(ends);
+    node.inputs(weights).inputs(divisors)
 }
 
 /// The number of gradient descent.

@@ -1,0 +1,278 @@
+//! Reading rows by their offsets, in one table or in many: `MxRecRead`.
+
+use super::lists::{length, length_of_each, members, on_only, Tensors};
+use super::pooled::BagInputs;
+use super::support::{expect_rank, expect_variable, on, table, HANDLES, MEMBERS};
+use crate::op_def::{Arg, Attr, OpDef};
+use crate::tf::{Construction, Context, Input, OpKernel, Output};
+use crate::threads::pool;
+use mx_rec_kernels::{BagsOf, Error, Result, RowsOf, Table};
+use std::sync::Arc;
+
+pub(super) const VARIABLES: Arg = Arg {
+    name: "variables",
+    dtype: "N * float",
+    shape: "N times (0, dim)",
+    doc: "The variable of each member's table; it carries dim to shape inference and is what \
+          gradients are taken of.",
+};
+pub(super) const MANY_ENDS: Arg = Arg {
+    name: "ends",
+    dtype: "B * int64",
+    shape: "B times (e...)",
+    doc:
+        "For each member where its bags end among its ids, which count in the order in which they \
+          lie; they ascend, and the last is the number of ids.",
+};
+pub(super) const MANY_WEIGHTS: Arg = Arg {
+    name: "weights",
+    dtype: "B * float",
+    shape: "B times (w...)",
+    doc: "For each member what the row of each of its ids is multiplied with; none: nothing.",
+};
+pub(super) const MANY_DIVISORS: Arg = Arg {
+    name: "divisors",
+    dtype: "B * float",
+    shape: "B times (d...)",
+    doc: "For each member what the sum of each of its bags is divided by, 0 gives zeros; none: \
+          nothing.",
+};
+pub(super) const BAGS: Attr = Attr {
+    spec: "B: int >= 0",
+    doc: "0: the rows of ids. N: those of bags, pooled.",
+};
+
+/// Rows by offset.
+pub(crate) struct Read {
+    members: usize,
+    /// How many inverses there are: none, or one for each member.
+    inverses: usize,
+    /// How many members are pooled: none or all.
+    bags: usize,
+    /// How many tensors it gives: one for each member, or one for all.
+    tensors: usize,
+}
+
+impl OpKernel for Read {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecRead",
+        doc: "Copies rows out of one table or many: those of distinct keys, with `inverse` a row \
+              for each id, and with `ends` a vector for each bag of ids. That is the sum of the \
+              rows of its ids, each times its weight, in the order of the ids, divided by the \
+              bag's divisor. No tensor lies between. The gradient with respect to a variable is an \
+              IndexedSlices of the gradient of the distinct rows, which MxRecReduce, \
+              MxRecReduceColumns and MxRecReducePooled sum, and the offsets; weights and divisors \
+              have none.",
+        inputs: &[
+            HANDLES,
+            VARIABLES,
+            Arg {
+                name: "offsets",
+                dtype: "N * int64",
+                shape: "N times (u)",
+                doc: "For each member row numbers, as MxRecIdOffset gives them.",
+            },
+            Arg {
+                name: "inverse",
+                dtype: "R * int32",
+                shape: "R times (s...)",
+                doc: "For each member and id its place in offsets; -1: none.",
+            },
+            MANY_ENDS,
+            MANY_WEIGHTS,
+            MANY_DIVISORS,
+        ],
+        outputs: &[Arg {
+            name: "rows",
+            dtype: "M * float",
+            shape: "M times (e..., dim) if B or (s..., dim) if R or (u, dim)",
+            doc: "For each member its rows; zeros for -1. Of one tensor for all: those of all \
+                  members side by side, in their order.",
+        }],
+        attrs: &[
+            MEMBERS,
+            Attr {
+                spec: "R: int >= 0",
+                doc: "0: the rows of distinct keys. N: those of ids.",
+            },
+            BAGS,
+            Attr {
+                spec: "M: int >= 1",
+                doc:
+                    "N: a tensor for each member. 1: one for all, a row for each id; its shape is \
+                      not inferred.",
+            },
+        ],
+        errors: "`INVALID_ARGUMENT` for an offset that is no row in use, for a place outside of \
+                 offsets, for members side by side of different shapes, for ends that do not \
+                 ascend from 0 to the number of ids, for weights that are not one for each id, and \
+                 for divisors that are not one for each bag.",
+        stateful: true,
+        differentiable: true,
+    };
+
+    fn create(construction: &Construction) -> Result<Self> {
+        let members = members(construction)?;
+        let inverses = length_of_each(construction, "R", members)?;
+        let bags = length_of_each(construction, "B", members)?;
+        let tensors = length(construction, "M")?;
+        let is_whole = tensors == 1 && inverses > 0 && bags == 0;
+        if (tensors != members && !is_whole) || (bags > 0 && inverses == 0) {
+            return Err(Error::invalid(
+                "M must be N, or 1 with inverses and without bags, and B 0 without inverses",
+            )
+            .with("N", members)
+            .with("R", inverses)
+            .with("B", bags)
+            .with("M", tensors));
+        }
+        Ok(Self {
+            members,
+            inverses,
+            bags,
+            tensors,
+        })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        if (self.members, self.inverses, self.bags) == (1, 1, 0) {
+            let table = table(context)?;
+            return on(&table, || read_one(context, &table));
+        }
+        let mut inputs = Tensors::of(context);
+        let tables = inputs.tables(self.members)?;
+        expect_variables(&tables, &inputs.list(self.members)?)?;
+        let offsets = inputs.list(self.members)?;
+        for (table, offsets) in tables.iter().zip(&offsets) {
+            on(table, || expect_rank(offsets, 1))?;
+        }
+        let inverses = inputs.list(self.inverses)?;
+        let bags = inputs.bags(self.bags)?;
+        if inverses.is_empty() {
+            return context.set_all(rows_of(context, &tables, &offsets)?);
+        }
+        let found = tables.iter().zip(&offsets).zip(&inverses);
+        let found = found.map(|((table, offsets), inverse)| {
+            Ok(RowsOf {
+                table,
+                offsets: offsets.values::<i64>()?,
+                inverse: inverse.values::<i32>()?,
+            })
+        });
+        let group = found.collect::<Result<Vec<_>>>()?;
+        on_only(&tables, || {
+            if !bags.is_empty() {
+                return pool_rows(context, group, &bags);
+            }
+            if self.tensors != self.members {
+                return read_side_by_side(context, &tables, &group, &inverses);
+            }
+            let mut outputs = of_ids(context, &tables, &inverses)?;
+            let outs = outputs.iter_mut().map(Output::values).collect();
+            Table::embed_many(pool()?, &group, outs)?;
+            context.set_all(outputs)
+        })
+    }
+}
+
+/// Refuses variables that are not those of their tables.
+pub(super) fn expect_variables(tables: &[Arc<Table>], variables: &[Input]) -> Result<()> {
+    let mut all = tables.iter().zip(variables);
+    all.try_for_each(|(table, variable)| on(table, || expect_variable(variable, table)))
+}
+
+/// Tensors with a row of its table for each element of an input.
+pub(super) fn of_ids(
+    context: &Context,
+    tables: &[Arc<Table>],
+    ids: &[Input],
+) -> Result<Vec<Output<f32>>> {
+    let all = tables.iter().zip(ids);
+    all.map(|(table, ids)| context.allocate::<f32>(&with_last(ids, table.dim())))
+        .collect()
+}
+
+/// Tensors with a row of its table for each bag.
+pub(super) fn of_bags<'a>(
+    context: &Context,
+    tables: impl Iterator<Item = &'a Table>,
+    bags: &[BagInputs],
+) -> Result<Vec<Output<f32>>> {
+    let all = tables.zip(bags);
+    all.map(|(table, bags)| context.allocate::<f32>(&bags.shape(table.dim())))
+        .collect()
+}
+
+/// A row for each id of the only table: the most frequent form, and the shortest, without a list.
+fn read_one(context: &Context, table: &Table) -> Result<()> {
+    let (offsets, inverse) = (context.input(2)?, context.input(3)?);
+    expect_variable(&context.input(1)?, table)?;
+    expect_rank(&offsets, 1)?;
+    let mut rows = context.allocate::<f32>(&with_last(&inverse, table.dim()))?;
+    table.embed(
+        pool()?,
+        offsets.values::<i64>()?,
+        inverse.values::<i32>()?,
+        rows.values(),
+    )?;
+    context.set(0, rows)
+}
+
+/// The rows of distinct keys.
+fn rows_of(
+    context: &Context,
+    tables: &[Arc<Table>],
+    offsets: &[Input],
+) -> Result<Vec<Output<f32>>> {
+    let all = tables.iter().zip(offsets);
+    let rows = all.map(|(table, offsets)| {
+        let offsets = offsets.values::<i64>()?;
+        let dims = [offsets.len() as i64, table.dim() as i64];
+        let mut rows = context.allocate::<f32>(&dims)?;
+        on(table, || table.lookup(pool()?, offsets, rows.values()))?;
+        Ok(rows)
+    });
+    rows.collect()
+}
+
+fn pool_rows(context: &Context, group: Vec<RowsOf<'_>>, given: &[BagInputs]) -> Result<()> {
+    let mut outputs = of_bags(context, group.iter().map(|one| one.table), given)?;
+    let group = group.into_iter().zip(given).map(|(rows, bags)| {
+        let bags = bags.bags()?;
+        Ok(BagsOf { rows, bags })
+    });
+    let group = group.collect::<Result<Vec<_>>>()?;
+    let outs = outputs.iter_mut().map(Output::values).collect();
+    Table::embed_pooled_many(pool()?, &group, outs)?;
+    context.set_all(outputs)
+}
+
+fn read_side_by_side(
+    context: &Context,
+    tables: &[Arc<Table>],
+    group: &[RowsOf<'_>],
+    inverses: &[Input],
+) -> Result<()> {
+    let first = inverses
+        .first()
+        .ok_or_else(|| Error::invalid("a group must have members"))?;
+    for (table, inverse) in tables.iter().zip(inverses) {
+        if inverse.dims() != first.dims() {
+            return Err(Error::invalid("the ids of all members must have one shape")
+                .with("table", &table.config().name)
+                .with("shape", format_args!("{:?}", inverse.dims()))
+                .with("first", format_args!("{:?}", first.dims())));
+        }
+    }
+    let width = tables.iter().map(|table| table.dim()).sum();
+    let mut output = context.allocate::<f32>(&with_last(first, width))?;
+    Table::embed_side_by_side(pool()?, group, output.values())?;
+    context.set(0, output)
+}
+
+/// The shape of an input with one dimension behind it.
+fn with_last(input: &Input, last: usize) -> Vec<i64> {
+    let mut dims = input.dims();
+    dims.push(last as i64);
+    dims
+}
