@@ -360,7 +360,7 @@ def _resolve(group: Sequence[_Lookup], ids: Sequence[tf.Tensor],
         one.rows.table.multi_lookup_times[True] += 1
     if len(group) == 1 or any(one.rows.rules.counts for one in group):
         ops = [one.op for one in group]
-        made = [one.rows.make_rows(mine, occurring, ops)
+        made = [one.rows.make_rows(one.piece.gather, mine, occurring, ops)
                 for one, mine, occurring in zip(group, ids, counted)]
         return [offsets for offsets, _ in made], [inverse for _, inverse in made]
     found = library().mx_rec_id_offset_many([one.rows.table.handle for one in group], ids,
