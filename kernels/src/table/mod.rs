@@ -6,7 +6,7 @@
 //! | room | what |
 //! |---|---|
 //! | `config`, `args` | settings, arguments, results |
-//! | `rows` | by row number: content, what is in use, free, frozen, staged, leased and retired; offsets |
+//! | `rows` | by row number: content, offsets; rows in use, free, frozen, staged, leased, retired |
 //! | `stats`, `keys` | counters; by key: the index, the history, which observed keys are admitted |
 //! | `engine`, `initial` | the table, new rows and what they start with, removal |
 //! | `group` | what verbs on many tables share |
