@@ -35,7 +35,7 @@ impl Table {
     /// Gradients of one row are summed in order of occurrence and the row is updated once. Slots
     /// that the optimizer needs and rows lack are added first. Rows of frozen keys do not change.
     /// Gradients whose key was removed since its offset was given out are dropped and counted in
-    /// [`Stats`](super::Stats).
+    /// [`Stats`](crate::Stats).
     ///
     /// # Errors
     /// `InvalidArgument` for a wrong length or an offset that this table has not given out,

@@ -94,7 +94,7 @@ impl BatchRows<'_> {
 impl Table {
     /// The rows that gradients with `offsets` update. Gradients of padding are dropped; those whose
     /// key was removed since its offset was given out are dropped and counted in
-    /// [`Stats`](super::Stats).
+    /// [`Stats`](crate::Stats).
     ///
     /// # Errors
     /// `InvalidArgument` for an offset that this table has not given out, `Aborted` for an offset
@@ -149,7 +149,7 @@ impl Table {
     /// A float that is still the old one becomes the new one. One that somebody changed since it
     /// was read gets the difference between new and old: of two updates at once none is lost.
     /// Slots that rows lack are added first. Rows of frozen keys do not change. Rows whose key was
-    /// removed since are left out and counted in [`Stats`](super::Stats).
+    /// removed since are left out and counted in [`Stats`](crate::Stats).
     ///
     /// # Errors
     /// `InvalidArgument` for a wrong length or an offset that this table has not given out,
