@@ -1,7 +1,7 @@
 //! How the verbs of a table with a tier on disk get their rows into memory.
 //!
 //! A verb that works on rows of certain keys or offsets brings them in first, holding no lock, and
-//! keeps them pinned until it has its locks ([`exchange`](crate::table::disk::exchange) moves them).
+//! keeps them pinned until it has its locks ([`exchange`] moves them).
 //!
 //! Rows of live leases are pinned, too, so that a step finds in memory what its lookup, or the
 //! pipeline ahead of it, has brought in. These pins save time and nothing depends on them: each
