@@ -133,6 +133,9 @@ class Player:
         random = np.random.RandomState(seed)
         name = sorted(self.made.fed)[random.randint(len(self.made.fed))]
         tensor = self.made.fed[name]
+        if tensor.dtype.is_floating and "access_threshold" in self.program.options:
+            # Updates wait until their ids are counted, and so for what a lookup waits for that TensorFlow would leave out.
+            return []
         feeds = self.feeds()
         # Its values are those that it has, changed in a way that keeps ids what they are for.
         value = self.session.run(tensor, feeds)
