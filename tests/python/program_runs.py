@@ -137,6 +137,9 @@ class Player:
         if tensor.dtype.is_floating and "access_threshold" in self.program.options:
             # Updates wait until their ids are counted, and so for what a lookup waits for that TensorFlow would leave out.
             return []
+        if not self.graph.is_feedable(tensor):
+            # Before anything of the run counts.
+            raise ValueError("{} may not be fed".format(tensor))
         feeds = self.feeds()
         # Its values are those that it has, changed in a way that keeps ids what they are for.
         value = self.session.run(tensor, feeds)

@@ -15,8 +15,8 @@ from mx_rec.optimizers.columns import sliced
 from mx_rec.stock import updates as forms
 from mx_rec.stock.fused import Piece
 from mx_rec.stock.rows import Rows, optimizer_step
-from mx_rec.stock.wiring import (depends, in_place_of, replace_change, replace_output,
-                                 sources, waits_between, waits_of_gather)
+from mx_rec.stock.wiring import (depends, in_place_of, replace_change, replace_output, sources,
+                                 waits_between, waits_of_gather)
 
 
 class _Lookup:
@@ -295,12 +295,6 @@ class _Made:
         for op in ops:
             self._instead[op] = done
             replace_change(op, done, len(ops) == 1)
-        for one in group:
-            for output in (one.step.grad, one.step.indices):
-                self._graph.prevent_feeding(one.rows.tensor(output))
-        for found in slices:
-            for tensor in found.passed if found is not None else []:
-                self._graph.prevent_feeding(tensor)
 
 
 class _Bags(NamedTuple):

@@ -148,6 +148,7 @@ class Rows:
         output = op.outputs[0]
         self.look_up(op, False)
         mark_positions(output.op, FUSED_ATTRIBUTE, [output.value_index])
+        self.graph.prevent_feeding(output)
 
     def read(self, op: tf.Operation) -> None:
         """Replaces a read of the whole variable."""
