@@ -150,7 +150,7 @@ class Raw:
         self._remove = ops().mx_rec_remove(handle, self._ids)
         self._find = ops().mx_rec_find(handle, variable, self._ids, tf().zeros([0, dim]))
         self._export = ops().mx_rec_export(handle)
-        self._size = ops().mx_rec_size(handle)
+        self._size = ops().mx_rec_table_stats(handle)[0]
         self._slots = {}
 
     @classmethod

@@ -98,8 +98,6 @@ CALLS = {
     "MxRecSetThreshold": lambda o, a: o.mx_rec_set_threshold(a.handle, a.weight),
     "MxRecEvict": lambda o, a: o.mx_rec_evict(a.handle),
     "MxRecTableStats": lambda o, a: o.mx_rec_table_stats(a.handle),
-    "MxRecSize": lambda o, a: o.mx_rec_size(a.handle),
-    "MxRecCapacity": lambda o, a: o.mx_rec_capacity(a.handle),
     "MxRecExport": lambda o, a: o.mx_rec_export(a.handle).keys,
     "MxRecExportSlot": lambda o, a: o.mx_rec_export_slot(a.handle, a.name).keys,
     "MxRecAssign": lambda o, a: o.mx_rec_assign(a.handle, a.ids, a.rows),
@@ -240,7 +238,7 @@ def test_a_wrong_configuration_is_an_error_of_the_table_op(graph, session, chang
         config.update(change)
         text = json.dumps(config)
     made = support.ops().mx_rec_table(support.bytes_tensor(text), tf.zeros([0, DIM]))
-    size = support.ops().mx_rec_size(made.handle)
+    size = support.ops().mx_rec_table_stats(made.handle)
     sess = session()
     for _ in range(2):
         with pytest.raises(tf.errors.InvalidArgumentError) as error:

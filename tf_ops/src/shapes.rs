@@ -412,7 +412,7 @@ mod tests {
                 2,
                 "handles must have rank 0, but has shape (1)",
             ),
-            ("MxRecSize", vec![], 0, "another number of inputs"),
+            ("MxRecEvict", vec![], 0, "another number of inputs"),
         ] {
             let text = infer_op(op, &inputs, list).err().unwrap_or_default();
             assert!(text.contains(message), "{op}: {text}");

@@ -60,7 +60,7 @@ class Parts(NamedTuple):
 
 
 def build(name: str, scope: str, config: Dict[str, Any], devices: List[str],
-          is_save: bool) -> Tuple[Any, tf.Tensor, tf.Tensor]:
+          is_save: bool) -> Tuple[Any, tf.Tensor]:
     """Adds the ops of one table to the present graph.
 
     Args:
@@ -71,8 +71,8 @@ def build(name: str, scope: str, config: Dict[str, Any], devices: List[str],
         is_save: Whether checkpoints contain the table.
 
     Returns:
-        The variable, the number of rows (int64 scalar) and the numbers of the table (int64 vector,
-        see mx_rec.util.stats.TableStats).
+        The variable, and the numbers of the table (int64 vector, see
+        mx_rec.util.stats.TableStats).
     """
     together = max(1, min(PARTS_PER_SERVER, _MOST_PARTS // len(devices)))
     count = together * len(devices)
@@ -103,11 +103,10 @@ def build(name: str, scope: str, config: Dict[str, Any], devices: List[str],
                 library().mx_rec_part_publish(own, name="publish", **numbers)
     with tf.compat.v1.name_scope(scope):
         total = tf.add_n(stats)
-        rows, capacity = total[0], total[1]
-        load = rows * 1000 // tf.maximum(capacity, 1)
+        load = total[0] * 1000 // tf.maximum(total[1], 1)
         # The sixth number is a ratio, all others are sums.
         total = tf.concat([total[:5], [load], total[6:]], 0, name="stats")
-    return variable, tf.identity(rows, name=scope + "size"), total
+    return variable, total
 
 
 def encode(config: Any) -> np.ndarray:

@@ -16,8 +16,8 @@ from mx_rec.util.log import warn_once
 _FINDS = frozenset(["MxRecFind", "MxRecFindMany", "MxRecFindPooled", "MxRecFindPooledMany"])
 _READERS = _FINDS | frozenset([
     "MxRecEmbed", "MxRecEmbedMany", "MxRecEmbedConcat", "MxRecEmbedPooled",
-    "MxRecEmbedPooledMany", "MxRecSize", "MxRecCapacity", "MxRecTableStats", "MxRecExport",
-    "MxRecExportSlot", "MxRecSave", "MxRecSaveDelta"])
+    "MxRecEmbedPooledMany", "MxRecTableStats", "MxRecExport", "MxRecExportSlot", "MxRecSave",
+    "MxRecSaveDelta"])
 _LOAD_OP, _PULL_OP = "MxRecLoad", "MxRecPull"
 
 

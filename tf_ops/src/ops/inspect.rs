@@ -1,77 +1,35 @@
-//! Ops that tell of a table or empty it: `MxRecSize`, `MxRecCapacity`, `MxRecExport`,
-//! `MxRecExportSlot`, `MxRecClear`.
+//! Ops that give or empty the content of a table: `MxRecExport`, `MxRecExportSlot`, `MxRecClear`.
 
 use super::support::{TableOp, HANDLE};
 use crate::op_def::{Arg, OpDef};
 use crate::tf::Context;
 use mx_rec_kernels::{Error, Kind, Result, Snapshot, Table};
 
-/// Defines an op from a handle to one int64 scalar.
-macro_rules! scalar_op {
-    ($type:ident, $name:literal, $doc:literal, $output:expr, $errors:literal, $value:expr) => {
-        #[doc = $doc]
-        #[derive(Default)]
-        pub(crate) struct $type;
+/// Every row goes.
+#[derive(Default)]
+pub(crate) struct Clear;
 
-        impl TableOp for $type {
-            const DEF: &'static OpDef = &OpDef {
-                name: $name,
-                doc: $doc,
-                inputs: &[HANDLE],
-                outputs: &[$output],
-                attrs: &[],
-                errors: $errors,
-                stateful: true,
-                differentiable: false,
-            };
-
-            fn run(context: &Context, table: &Table) -> Result<()> {
-                let value: fn(&Table) -> u64 = $value;
-                context.set_scalar(0, value(table) as i64)
-            }
-        }
+impl TableOp for Clear {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecClear",
+        doc: "Removes every row and gives the memory back to the system.",
+        inputs: &[HANDLE],
+        outputs: &[Arg {
+            name: "removed",
+            dtype: "int64",
+            shape: "()",
+            doc: "Rows that were in use.",
+        }],
+        attrs: &[],
+        errors: "none of its own.",
+        stateful: true,
+        differentiable: false,
     };
-}
 
-scalar_op!(
-    Size,
-    "MxRecSize",
-    "How many rows the table has.",
-    Arg {
-        name: "size",
-        dtype: "int64",
-        shape: "()",
-        doc: "Rows in use."
-    },
-    "none of its own.",
-    Table::len
-);
-scalar_op!(
-    Capacity,
-    "MxRecCapacity",
-    "How many rows the table may have.",
-    Arg {
-        name: "capacity",
-        dtype: "int64",
-        shape: "()",
-        doc: "The row budget."
-    },
-    "none of its own.",
-    Table::capacity
-);
-scalar_op!(
-    Clear,
-    "MxRecClear",
-    "Removes every row and gives the memory back to the system.",
-    Arg {
-        name: "removed",
-        dtype: "int64",
-        shape: "()",
-        doc: "Rows that were in use."
-    },
-    "none of its own.",
-    Table::clear
-);
+    fn run(context: &Context, table: &Table) -> Result<()> {
+        context.set_scalar(0, table.clear() as i64)
+    }
+}
 
 const KEYS: Arg = Arg {
     name: "keys",

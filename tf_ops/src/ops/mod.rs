@@ -69,8 +69,6 @@ macro_rules! for_each_op {
             update::Update,
             fields::ReadRows,
             fields::WriteRows,
-            inspect::Size,
-            inspect::Capacity,
             admission::Stats,
             inspect::Export,
             inspect::ExportSlot,

@@ -14,7 +14,6 @@ pub(crate) struct Table<'g> {
     pub(crate) variable: Output<'g>,
     /// Its number.
     pub(crate) handle: Output<'g>,
-    size: Node<'g>,
     export: Node<'g>,
     stats: Node<'g>,
     dim: usize,
@@ -50,7 +49,6 @@ impl<'g> Table<'g> {
             graph,
             variable: node.output(0),
             handle,
-            size: of("MxRecSize"),
             export: of("MxRecExport"),
             stats: of("MxRecTableStats"),
             dim,
@@ -131,8 +129,7 @@ impl<'g> Table<'g> {
 
     /// How many rows it has.
     pub(crate) fn size(&self, session: &Session<'g>) -> i64 {
-        let size = session.run(&[], &[self.size.output(0)], &[]);
-        size.expect("a size")[0].value()
+        self.stats(session)[0]
     }
 
     /// Its statistics, in the order of docs/ops.md.
