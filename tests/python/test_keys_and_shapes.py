@@ -217,7 +217,7 @@ def test_shapes_of_the_raw_ops_are_inferred(graph):
     offsets, restore = ops.mx_rec_id_offset(table.handle, ids, create=1)
     rows = ops.mx_rec_lookup(table.handle, support.raw_variable(table), offsets)
     embedding = ops.mx_rec_restore(rows, restore)
-    keys, exported = ops.mx_rec_export(table.handle)
+    keys, (exported,) = ops.mx_rec_export(table.handle, [support.bytes_tensor("")])
     expected = [
         (table.variable, [0, 4]), (table.handle, []), (offsets, [None]), (restore, [None, 3]), (rows, [None, 4]),
         (embedding, [None, 3, 4]), (ops.mx_rec_reduce(embedding, restore, offsets), [None, 4]),
@@ -234,6 +234,21 @@ def test_shapes_of_the_raw_ops_are_inferred(graph):
     dtypes = [(table.variable, tf.float32), (table.handle, tf.int64), (offsets, tf.int64), (restore, tf.int32)]
     for tensor, dtype in dtypes:
         assert tensor.dtype == dtype
+
+
+def test_an_export_gives_the_fields_that_are_asked_for_in_their_order_and_keys_alone(graph, session):
+    ops, table = support.ops(), support.Raw.new(2)
+    update = support.update_ids("adagrad", table.handle, [5, 3], support.tf().ones([2, 2]), 1.0, 0.5)
+    slot, embedding = support.bytes_tensor("Adagrad_accumulator"), support.bytes_tensor("")
+    sess = session()
+    for fields in ([slot, embedding, slot], []):
+        export = ops.mx_rec_export(table.handle, fields)
+        sess.run(update)
+        keys, values = sess.run([export.keys, export.values])
+        assert keys.tolist() == [5, 3] and len(values) == len(fields)
+        for field, found in zip(fields, values):
+            expected = table.slot_rows(sess, "Adagrad_accumulator") if field is slot else table.rows(sess)
+            support.assert_same_bits(found, support.as_array(expected, keys))
 
 
 def wrong_shapes():
@@ -342,7 +357,7 @@ def test_ops_on_tables_are_stateful_and_pure_ones_are_not(graph):
             "MxRecPooledWeightGradient", "MxRecBagEnds", "MxRecRaggedBagEnds", "MxRecSparseBagEnds", "MxRecSparseBagsMany", "MxRecBagWeights",
             "MxRecBagDivisors", "MxRecCheckedIds", "MxRecDistinctSplit", "MxRecStitch", "MxRecPackGradients"}
     expected = pure | {"MxRec" + name for name in (
-        "Table", "IdOffset", "Lookup", "Embed", "Find", "Export", "ExportSlot", "Assign", "Remove", "Clear",
+        "Table", "IdOffset", "Lookup", "Embed", "Find", "Export", "Assign", "Remove", "Clear",
         "Save", "Load", "Update", "Push")}
     assert expected <= set(registered)
     assert {name for name in registered if not registered[name].is_stateful} == pure

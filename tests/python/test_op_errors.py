@@ -98,8 +98,7 @@ CALLS = {
     "MxRecSetThreshold": lambda o, a: o.mx_rec_set_threshold(a.handle, a.weight),
     "MxRecEvict": lambda o, a: o.mx_rec_evict(a.handle),
     "MxRecTableStats": lambda o, a: o.mx_rec_table_stats(a.handle),
-    "MxRecExport": lambda o, a: o.mx_rec_export(a.handle).keys,
-    "MxRecExportSlot": lambda o, a: o.mx_rec_export_slot(a.handle, a.name).keys,
+    "MxRecExport": lambda o, a: o.mx_rec_export(a.handle, [a.embedding, a.name]).keys,
     "MxRecAssign": lambda o, a: o.mx_rec_assign(a.handle, a.ids, a.rows),
     "MxRecRemove": lambda o, a: o.mx_rec_remove(a.handle, a.ids),
     "MxRecClear": lambda o, a: o.mx_rec_clear(a.handle),
@@ -175,7 +174,7 @@ WRONG = (
     + [("MxRecAdmit", "keys", value, I) for value in ([1], [-1, 2], [7, 7], [[1, 2]], 1)]
     + [("MxRecAdmit", "restore", value, N) for value in ([2], [-2], [2 ** 31 - 1])]
     + [("MxRecSetThreshold", "weight", value, N) for value in (-1, -2 ** 31, [1])]
-    + [("MxRecExportSlot", "name", np.frombuffer(value, np.uint8), np.uint8) for value in (b"no_such_slot", b"", b"\xff")]
+    + [("MxRecExport", "name", np.frombuffer(value, np.uint8), np.uint8) for value in (b"no_such_slot", b"\xff")]
     + [(op, "path", np.frombuffer(value, np.uint8), np.uint8) for op in ("MxRecLoad", "MxRecWarmStart") for value in (
         b"/nowhere/at/all", b"", b"\xff\xfe", b"a\x00b")]
     + [(op, "path", np.frombuffer(value, np.uint8), np.uint8) for op in ("MxRecSave", "MxRecSaveDelta") for value in (
@@ -212,7 +211,7 @@ def test_a_wrong_argument_is_an_error_that_names_op_and_table_and_changes_nothin
     after = table.export(sess)
     assert after[0].tolist() == before[0].tolist()
     support.assert_same_bits(after[1], before[1])
-    if op not in ("MxRecExportSlot", "MxRecLoad", "MxRecSave", "MxRecSaveDelta", "MxRecWarmStart"):
+    if op not in ("MxRecExport", "MxRecLoad", "MxRecSave", "MxRecSaveDelta", "MxRecWarmStart"):
         sess.run(good)
 
 

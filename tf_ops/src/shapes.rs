@@ -350,8 +350,8 @@ mod tests {
             ),
             (
                 "MxRecExport",
-                vec![scalar.clone()],
-                0,
+                vec![scalar.clone(), dims(&[-1])],
+                1,
                 vec![dims(&[-1]), dims(&[-1, -1])],
             ),
             ("MxRecEvict", vec![unknown.clone()], 0, vec![dims(&[2])]),

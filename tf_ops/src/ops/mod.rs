@@ -71,7 +71,6 @@ macro_rules! for_each_op {
             fields::WriteRows,
             admission::Stats,
             inspect::Export,
-            inspect::ExportSlot,
             keys::Assign,
             keys::Remove,
             inspect::Clear,

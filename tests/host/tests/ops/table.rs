@@ -14,7 +14,6 @@ pub(crate) struct Table<'g> {
     pub(crate) variable: Output<'g>,
     /// Its number.
     pub(crate) handle: Output<'g>,
-    export: Node<'g>,
     stats: Node<'g>,
     dim: usize,
 }
@@ -44,13 +43,12 @@ impl<'g> Table<'g> {
         let dim = more["dim"].as_u64().map_or(DIM, |dim| dim as usize);
         let node = table_node(graph, &settings(name, more), dim).expect("a table");
         let handle = node.output(1);
-        let of = |op| graph.node(op).input(handle).finish().expect(op);
+        let stats = graph.node("MxRecTableStats").input(handle).finish();
         Table {
             graph,
             variable: node.output(0),
             handle,
-            export: of("MxRecExport"),
-            stats: of("MxRecTableStats"),
+            stats: stats.expect("MxRecTableStats"),
             dim,
         }
     }
@@ -140,13 +138,14 @@ impl<'g> Table<'g> {
 
     /// Every key with its embedding, by key.
     pub(crate) fn rows(&self, session: &Session<'g>) -> Vec<(i64, Vec<f32>)> {
-        by_key(session, self.export, self.dim)
+        self.slot(session, "")
     }
 
     /// Every key with the values of a slot, by key.
     pub(crate) fn slot(&self, session: &Session<'g>, name: &str) -> Vec<(i64, Vec<f32>)> {
-        let export = self.with_text("MxRecExportSlot", name);
-        by_key(session, export, self.dim)
+        let name = self.graph.constant(&Tensor::vector(name.as_bytes()));
+        let export = self.node("MxRecExport").inputs(&[name]).finish();
+        by_key(session, export.expect("MxRecExport"), self.dim)
     }
 }
 
