@@ -303,12 +303,12 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
             stats = library().mx_rec_table_stats(handle, name="stats")
             if options.is_save:
                 path = tf.compat.v1.placeholder(tf.uint8, [None], name="path")
-                library().mx_rec_save(handle, path, name="save")
-                library().mx_rec_load(handle, path, name="load")
-                if track_changes:
-                    since, least = [tf.compat.v1.placeholder(tf.int64, [], name=name)
-                                    for name in ("since", "least")]
-                    library().mx_rec_save_delta(handle, path, since, least, name="save_delta")
+                # Everything is saved, unless another epoch is fed.
+                since, least = [tf.compat.v1.placeholder_with_default(
+                    tf.constant(value, tf.int64), [], name=name)
+                                for name, value in (("since", -1), ("least", 0))]
+                library().mx_rec_save(handle, path, since, least, name="save")
+                library().mx_rec_load(handle, path, [], name="load")
     return PhysicalTable(name, table_variable(variable.op), handle, stats, capacity)
 
 

@@ -72,10 +72,27 @@ impl<'g> Table<'g> {
         node.expect("MxRecEmbed").output(0)
     }
 
-    /// A node that takes the handle and a text.
-    pub(crate) fn with_text(&self, op: &str, text: &str) -> Node<'g> {
-        let text = self.graph.constant(&Tensor::vector(text.as_bytes()));
-        self.node(op).input(text).finish().expect(op)
+    /// A save of the whole table.
+    pub(crate) fn save(&self, path: &str) -> Node<'g> {
+        self.save_since(path, self.scalar(-1_i64))
+    }
+
+    /// A save of what changed after an epoch.
+    pub(crate) fn save_since(&self, path: &str, since: Output<'g>) -> Node<'g> {
+        let node = self.node("MxRecSave").input(self.text(path)).input(since);
+        let node = node.input(self.scalar(0_i64)).finish();
+        node.expect("MxRecSave")
+    }
+
+    /// A load of everything, or of slots.
+    pub(crate) fn load(&self, paths: &str, slots: &[Output<'g>]) -> Node<'g> {
+        let node = self.node("MxRecLoad").input(self.text(paths)).inputs(slots);
+        node.finish().expect("MxRecLoad")
+    }
+
+    /// A constant of the bytes of a text.
+    fn text(&self, text: &str) -> Output<'g> {
+        self.graph.constant(&Tensor::vector(text.as_bytes()))
     }
 
     /// Gradient descent on offsets that exist already, at learning rate 1 without decay.
@@ -143,8 +160,7 @@ impl<'g> Table<'g> {
 
     /// Every key with the values of a slot, by key.
     pub(crate) fn slot(&self, session: &Session<'g>, name: &str) -> Vec<(i64, Vec<f32>)> {
-        let name = self.graph.constant(&Tensor::vector(name.as_bytes()));
-        let export = self.node("MxRecExport").inputs(&[name]).finish();
+        let export = self.node("MxRecExport").inputs(&[self.text(name)]).finish();
         by_key(session, export.expect("MxRecExport"), self.dim)
     }
 }
