@@ -4,8 +4,8 @@
 |---|---|---|
 | MxRecClusterTable | the worker | stands for the table; gradients are taken of its variable |
 | MxRecPartInit | each parameter server | makes its part, empty; the chief runs it |
-| MxRecPartReady | each parameter server | whether the part is there; sessions wait |
-| MxRecPartSave, MxRecPartStage, ... | each parameter server | saves and restores |
+| MxRecPart | each parameter server | stands for its part; says whether it is there: sessions wait |
+| MxRecPartStage, MxRecPartPublish, ... | each parameter server | restores |
 
 The parts are in TensorFlow's collection of shared resources: the Scaffold of a
 MonitoredTrainingSession and of an Estimator initializes those, and its workers wait until all are.
@@ -39,11 +39,13 @@ class Parts(NamedTuple):
         servers: The device of each parameter server.
         together: How many parts each of them holds, one after the other.
         config: The configuration of the table, as the ops take it.
+        handles: What stands for each part, int64 scalars on their parameter servers.
     """
 
     servers: List[str]
     together: int
     config: Dict[str, Any]
+    handles: List[tf.Tensor]
 
     @property
     def count(self) -> int:
@@ -81,7 +83,7 @@ def build(name: str, scope: str, config: Dict[str, Any], devices: List[str],
         like = tf.zeros([0, config["dim"]], name="like")
     variable = table_variable(
         library().mx_rec_cluster_table(text, like, parts=count, name=name).op)
-    parts = Parts(list(devices), together, config)
+    parts = Parts(list(devices), together, config, [])
     setattr(variable.op, _PARTS, parts)
     # By the name, as all workers know it: tables spread over the parameter servers.
     setattr(variable.op, SHARED_DEVICE, devices[zlib.crc32(config["name"].encode()) % len(devices)])
@@ -92,12 +94,13 @@ def build(name: str, scope: str, config: Dict[str, Any], devices: List[str],
             own = tf.constant(encode(parts.config), name="config")
             numbers = dict(part=part, parts=count)
             made = library().mx_rec_part_init(own, name="init", **numbers)
-            ready = library().mx_rec_part_ready(own, name="ready", **numbers).ready
+            handle, ready, _ = library().mx_rec_part(own, name="handle", **numbers)
+            parts.handles.append(handle)
             resources.register_resource(own, made.op, tf.not_equal(ready, 0))
-            stats.append(library().mx_rec_part_stats(own, name="stats", **numbers))
+            stats.append(library().mx_rec_table_stats(handle, name="stats"))
             if is_save:
                 path = tf.compat.v1.placeholder(tf.uint8, [None], name="path")
-                library().mx_rec_part_save(own, path, name="save", **numbers)
+                library().mx_rec_save(handle, path, -1, 0, name="save")
                 library().mx_rec_part_stage(own, path, name="stage", **numbers)
                 library().mx_rec_part_discard(own, name="discard", **numbers)
                 library().mx_rec_part_publish(own, name="publish", **numbers)

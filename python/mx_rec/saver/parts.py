@@ -14,9 +14,8 @@ import tensorflow as tf
 from mx_rec.cluster.tables import table_ops_of
 from mx_rec.core.table_variable import table_name_of
 
-_SAVE, _OTHERS = "MxRecPartSave", ("MxRecPartInit", "MxRecPartStage", "MxRecPartDiscard",
-                                   "MxRecPartPublish")
-_INIT, _READY = "MxRecPartInit", "MxRecPartReady"
+_PART, _INIT, _SAVE = "MxRecPart", "MxRecPartInit", "MxRecSave"
+_OTHERS = (_INIT, "MxRecPartStage", "MxRecPartDiscard", "MxRecPartPublish")
 _NAME = re.compile(r"^(.+)-part-\d{5}-of-\d{5}$")
 # The scope of a part's ops, below that of its table's.
 _SCOPE = re.compile(r"/part_\d+/config$")
@@ -68,9 +67,10 @@ def saved_parts(graph: tf.Graph, names: Optional[List[str]]) -> List[SavedPart]:
     tables = {op.inputs[0].op.name: op for op in table_ops_of(graph)}
     found = []  # type: List[SavedPart]
     for save in graph.get_operations() if tables else ():
-        if save.type != _SAVE:
+        if save.type != _SAVE or save.inputs[0].op.type != _PART:
             continue
-        config = save.inputs[0].op
+        part = save.inputs[0].op
+        config = part.inputs[0].op
         # The configuration of a part lies below that of its table.
         table = tables.get(_SCOPE.sub("/config", config.name))
         if table is None or (names is not None and table.name not in names):
@@ -78,7 +78,7 @@ def saved_parts(graph: tf.Graph, names: Optional[List[str]]) -> List[SavedPart]:
         ops = {op.type: op for op in config.outputs[0].consumers() if op.type in _OTHERS}
         name = table_name_of(table)
         directory = "{}-part-{:05d}-of-{:05d}".format(
-            name, save.get_attr("part"), save.get_attr("parts"))
+            name, part.get_attr("part"), part.get_attr("parts"))
         init, stage, discard, publish = [ops[kind] for kind in _OTHERS]
         found.append(SavedPart(directory, table, save, stage,
                                PartOps(name, init, discard, publish)))
@@ -101,13 +101,13 @@ def open_parts(sess: Any, restored: Iterable[Any], is_first: bool) -> None:
     saved = set()  # type: Set[str]
     parts = OrderedDict()  # type: Dict[str, Dict[str, tf.Operation]]
     for op in sess.graph.get_operations():
-        if op.type == _SAVE:
-            saved.add(op.inputs[0].op.name)
-        elif op.type in (_INIT, _READY) and op.inputs[0].op.name not in brought:
+        if op.type == _SAVE and op.inputs[0].op.type == _PART:
+            saved.add(op.inputs[0].op.inputs[0].op.name)
+        elif op.type in (_INIT, _PART) and op.inputs[0].op.name not in brought:
             parts.setdefault(op.inputs[0].op.name, {})[op.type] = op
     if not parts:
         return
-    ready = sess.run({name: ops[_READY].outputs[0] for name, ops in parts.items()})
+    ready = sess.run({name: ops[_PART].outputs[1] for name, ops in parts.items()})
     closed = [ops[_INIT] for name, ops in parts.items()
               if not ready[name] or (is_first and name not in saved)]
     if closed:

@@ -3,21 +3,22 @@
 use super::fields::{count, list};
 use super::support::{on, table, TableOp, HANDLE};
 use crate::op_def::{Arg, Attr, OpDef};
+use crate::tables;
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{checkpoint, Error, Result, Table};
+use mx_rec_kernels::{checkpoint, Error, Kind, Result, Table};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-pub(super) const PATH: Arg = Arg {
+const PATH: Arg = Arg {
     name: "path",
     dtype: "uint8",
     shape: "(b)",
     doc: "The table's directory in a checkpoint, as the bytes of a path.",
 };
 
-pub(super) fn path(input: &Input) -> Result<&Path> {
+fn path(input: &Input) -> Result<&Path> {
     let bytes = input.values::<u8>()?;
     if bytes.is_empty() || bytes.contains(&0) {
         return Err(Error::invalid(
@@ -41,7 +42,7 @@ pub(super) fn paths(input: &Input) -> Result<Vec<&Path>> {
 }
 
 /// An epoch as it is given out: int64, because TensorFlow computes with it.
-pub(super) const EPOCH: Arg = Arg {
+const EPOCH: Arg = Arg {
     name: "epoch",
     dtype: "int64",
     shape: "()",
@@ -105,16 +106,30 @@ impl TableOp for Save {
         errors:
             "`UNKNOWN` with the system's words and the file; what stood under that path before is \
              then still there. Of a delta `INVALID_ARGUMENT` if changes are not tracked, or the \
-             table was cleared or loaded after `since`.",
+             table was cleared or loaded after `since`. Of a part `NOT_FOUND` without the \
+             directory that the path lies in, which the chief makes: the parameter server and \
+             the chief need a common file system.",
         stateful: true,
         differentiable: false,
     };
+    const TAKES_PARTS: bool = true;
 
     fn run(context: &Context, table: &Table) -> Result<()> {
-        let input = context.input(1)?;
+        let (handle, input) = (context.input(0)?.scalar::<i64>()?, context.input(1)?);
+        let dir = path(&input)?;
+        let has_parent = || dir.parent().is_some_and(Path::is_dir);
+        if let Some(part) = tables::member(handle).filter(|_| !has_parent()) {
+            return Err(Error::new(
+                Kind::NotFound,
+                "the directory that the chief made for the save is not there: the chief and all \
+                 parameter servers need a common file system",
+            )
+            .with("path", dir.display())
+            .with("part", part.name.part.part()));
+        }
         let since = context.input(2)?.scalar::<i64>()?;
         let saved = if since == -1 {
-            checkpoint::save(table, pool()?, path(&input)?)?
+            checkpoint::save(table, pool()?, dir)?
         } else {
             let number = |value: i64, name: &str| {
                 u32::try_from(value).map_err(|_| {
@@ -123,7 +138,7 @@ impl TableOp for Save {
             };
             let least = number(context.input(3)?.scalar::<i64>()?, "least")?;
             let since = number(since, "since")?;
-            checkpoint::save_delta(table, pool()?, path(&input)?, since, least)?
+            checkpoint::save_delta(table, pool()?, dir, since, least)?
         };
         context.set_scalar(0, saved.rows as i64)?;
         context.set_scalar(1, i64::from(saved.epoch))?;

@@ -83,15 +83,11 @@ macro_rules! for_each_op {
             cluster_rows::Pull,
             cluster_rows::Push,
             cluster_parts::Init,
-            cluster_parts::Ready,
-            cluster_parts::PartStats,
-            cluster_parts::SavePart,
+            cluster_parts::PartNode,
             cluster_parts::StagePart,
             cluster_parts::Discard,
             cluster_parts::Publish,
             cluster_admission::PartObserve,
-            cluster_parts::PartSetThreshold,
-            cluster_parts::PartEvict,
             variables::CheckedIds,
             variables::FindInitial
         )

@@ -176,22 +176,25 @@ fn a_part_is_there_when_it_was_initialized_or_published_and_only_then() {
     let ids = graph.constant(&Tensor::vector(&[1_i64, 2, 3, 4, 5, 6, 7, 8]));
     let found = split(&graph, ids);
     let pulls = [0, 1].map(|part| parts.pull(found.requests[part as usize], part, 1)[0]);
-    let ready = parts.each("MxRecPartReady").map(|node| node.output(0));
-    let stats = parts.each("MxRecPartStats").map(|node| node.output(0));
+    let part = parts.each("MxRecPart");
+    let ready = part.map(|node| node.output(1));
+    let stats = part.map(|part| {
+        let stats = graph.node("MxRecTableStats").input(part.output(0)).finish();
+        stats.expect("MxRecTableStats").output(0)
+    });
     let (init, discard) = (parts.each("MxRecPartInit"), parts.each("MxRecPartDiscard"));
     let publish = parts.each("MxRecPartPublish");
     let path = graph.placeholder::<u8>(&Some(vec![-1]));
-    let with_path = |op: &str| {
-        [0, 1].map(|part| {
-            parts
-                .node(op, part)
-                .input(path)
-                .finish()
-                .expect(op)
-                .output(0)
-        })
-    };
-    let (save, stage) = (with_path("MxRecPartSave"), with_path("MxRecPartStage"));
+    let [since, least] = [-1_i64, 0].map(|number| graph.constant(&Tensor::scalar(number)));
+    let save = part.map(|part| {
+        let save = graph.node("MxRecSave").input(part.output(0)).input(path);
+        let save = save.input(since).input(least).finish();
+        save.expect("MxRecSave").output(0)
+    });
+    let stage = [0, 1].map(|part| {
+        let stage = parts.node("MxRecPartStage", part).input(path).finish();
+        stage.expect("MxRecPartStage").output(0)
+    });
     let session = Session::new(&graph).expect("a session");
     let is_ready = || {
         let found = session.run(&[], &ready, &[]).expect("numbers");
@@ -266,11 +269,18 @@ fn a_key_of_a_part_gets_a_row_when_it_was_counted_often_enough_and_loses_it_when
     let observed = observe.expect("MxRecPartObserve").output(0);
     let pull = both("MxRecPull").int("create", 2).after(observed.node());
     let pull = pull.finish().expect("MxRecPull").output(0);
-    let thresholds = [0, 1].map(|part| {
-        let node = parts.node("MxRecPartSetThreshold", part).input(value);
-        node.finish().expect("MxRecPartSetThreshold").output(0)
+    let part = parts.each("MxRecPart");
+    let thresholds = part.map(|part| {
+        let node = graph.node("MxRecSetThreshold").input(part.output(0));
+        node.input(value)
+            .finish()
+            .expect("MxRecSetThreshold")
+            .output(0)
     });
-    let evict = parts.each("MxRecPartEvict").map(|node| node.output(0));
+    let evict = part.map(|part| {
+        let evict = graph.node("MxRecEvict").input(part.output(0)).finish();
+        evict.expect("MxRecEvict").output(0)
+    });
     let init = parts.each("MxRecPartInit");
     let session = Session::new(&graph).expect("a session");
     session.run(&[], &[], &init).expect("parts");
