@@ -117,7 +117,7 @@ WRONG = (
 
 def test_a_wrong_argument_of_an_op_on_parts_is_an_error_that_says_what_and_changes_nothing(graph, session):
     tf, o = support.tf(), support.ops()
-    init = [o.mx_rec_part_init(encoded(), part=part, parts=PARTS) for part in range(PARTS)]
+    init = [o.mx_rec_part_init(o.mx_rec_part(encoded(), part=part, parts=PARTS).handle) for part in range(PARTS)]
     # Keys of which each part holds one.
     ids = loose([1, 2], I)
     keys = o.mx_rec_distinct_split([ids], parts=PARTS, together=PARTS)
@@ -154,15 +154,18 @@ def test_a_handle_of_a_part_finds_what_is_there_when_it_is_used_and_only_for_ops
     part = dict(part=1, parts=PARTS)
     name = "handles"
     config = encoded(name=name)
-    init = o.mx_rec_part_init(config, **part)
     make = o.mx_rec_push([listed(config)], [loose([1, 5], I)], [loose([], N)], loose(np.ones(DIM), F), loose([0.5, 0], F),
                          count=1, create=1, optimizer=optimizer_named("sgd").place, **part)
     mine, other = [o.mx_rec_part(one, **part) for one in (config, encoded(name=name, capacity=7))]
+    init = o.mx_rec_part_init(mine.handle)
     handle = tf.compat.v1.placeholder(tf.int64, [])
     stats = o.mx_rec_table_stats(handle)
     refused = [o.mx_rec_clear(handle), o.mx_rec_export(handle, []).keys, o.mx_rec_assign(handle, [1], np.ones([1, DIM], F)),
                o.mx_rec_id_offset(handle, tf.constant([1], tf.int64), create=1).offsets,
                o.mx_rec_load(handle, support.bytes_tensor("/nowhere"), []).rows]
+    of_parts = [o.mx_rec_part_init(handle), o.mx_rec_part_stage(handle, support.bytes_tensor("/nowhere")),
+                o.mx_rec_part_discard(handle), o.mx_rec_part_publish(handle)]
+    table = support.Raw.new(DIM)
     closing = support.new_session()
     closed = closing.run(mine.handle)
     closing.close()
@@ -189,3 +192,7 @@ def test_a_handle_of_a_part_finds_what_is_there_when_it_is_used_and_only_for_ops
             for op in refused:
                 with pytest.raises(tf.errors.NotFoundError, match="of no table"):
                     sess.run(op, {handle: given})
+    for given in (closed, sess.run(table.handle), 0):
+        for op in of_parts:
+            with pytest.raises(tf.errors.NotFoundError, match="of no table"):
+                sess.run(op, {handle: given})

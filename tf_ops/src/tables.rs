@@ -125,9 +125,12 @@ pub(crate) fn refer(member: Member) -> MemberReference {
     MEMBERS.own(member)
 }
 
-/// The part that a number stands for, if it is not that of a table.
-pub(crate) fn member(number: i64) -> Option<Arc<Member>> {
-    (number < 0).then(|| MEMBERS.get(number).ok()).flatten()
+/// The part that a number stands for.
+///
+/// # Errors
+/// `NotFound` if there is none.
+pub(crate) fn member(number: i64) -> Result<Arc<Member>> {
+    MEMBERS.get(number)
 }
 
 /// The table with that number, or the part that this process holds now.
@@ -135,9 +138,10 @@ pub(crate) fn member(number: i64) -> Option<Arc<Member>> {
 /// # Errors
 /// As of [`get`]; those of [`Member::find`].
 pub(crate) fn get_any(number: i64) -> Result<Arc<Table>> {
-    match member(number) {
-        Some(member) => Ok(Arc::clone(&member.find()?.table)),
-        None => get(number),
+    if number < 0 {
+        Ok(Arc::clone(&member(number)?.find()?.table))
+    } else {
+        get(number)
     }
 }
 

@@ -3,8 +3,8 @@
 | op | on | what |
 |---|---|---|
 | MxRecClusterTable | the worker | stands for the table; gradients are taken of its variable |
-| MxRecPartInit | each parameter server | makes its part, empty; the chief runs it |
 | MxRecPart | each parameter server | stands for its part; says whether it is there: sessions wait |
+| MxRecPartInit | each parameter server | makes its part, empty; the chief runs it |
 | MxRecPartStage, MxRecPartPublish, ... | each parameter server | restores |
 
 The parts are in TensorFlow's collection of shared resources: the Scaffold of a
@@ -92,18 +92,17 @@ def build(name: str, scope: str, config: Dict[str, Any], devices: List[str],
         with tf.device(devices[part // together]), \
                 tf.compat.v1.name_scope("{}part_{}/".format(scope, part)):
             own = tf.constant(encode(parts.config), name="config")
-            numbers = dict(part=part, parts=count)
-            made = library().mx_rec_part_init(own, name="init", **numbers)
-            handle, ready, _ = library().mx_rec_part(own, name="handle", **numbers)
+            handle, ready, _ = library().mx_rec_part(own, part=part, parts=count, name="handle")
+            made = library().mx_rec_part_init(handle, name="init")
             parts.handles.append(handle)
             resources.register_resource(own, made.op, tf.not_equal(ready, 0))
             stats.append(library().mx_rec_table_stats(handle, name="stats"))
             if is_save:
                 path = tf.compat.v1.placeholder(tf.uint8, [None], name="path")
                 library().mx_rec_save(handle, path, -1, 0, name="save")
-                library().mx_rec_part_stage(own, path, name="stage", **numbers)
-                library().mx_rec_part_discard(own, name="discard", **numbers)
-                library().mx_rec_part_publish(own, name="publish", **numbers)
+                library().mx_rec_part_stage(handle, path, name="stage")
+                library().mx_rec_part_discard(handle, name="discard")
+                library().mx_rec_part_publish(handle, name="publish")
     with tf.compat.v1.name_scope(scope):
         total = tf.add_n(stats)
         load = total[0] * 1000 // tf.maximum(total[1], 1)

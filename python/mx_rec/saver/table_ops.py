@@ -39,7 +39,7 @@ class TableOps(NamedTuple):
     @property
     def config(self) -> Any:
         """The configuration of the table or of the part."""
-        return table_config_of(self.table if self.part is None else self.load)
+        return table_config_of(self.table if self.part is None else self.load.inputs[0].op)
 
     @property
     def handle(self) -> tf.Tensor:

@@ -4,7 +4,7 @@
 use super::cluster::{PART, PARTS};
 use super::cluster_rows::partition;
 use super::file::{paths, PATHS};
-use super::support::on;
+use super::support::{on, HANDLE};
 use crate::config::Settings;
 use crate::op_def::{Arg, OpDef};
 use crate::tables::{self, Member, MemberReference, Part, SHARED};
@@ -19,6 +19,10 @@ const CONFIG: Arg = Arg {
     shape: "(n)",
     doc: "The configuration of the whole table, as MxRecTable takes it.",
 };
+const PART_HANDLE: Arg = Arg {
+    doc: "Of MxRecPart.",
+    ..HANDLE
+};
 const ROWS: Arg = Arg {
     name: "rows",
     dtype: "int64",
@@ -26,37 +30,25 @@ const ROWS: Arg = Arg {
     doc: "Rows of the part.",
 };
 
-/// The member that input 0 configures.
-fn member(context: &Context, part: Partition) -> Result<Member> {
-    let config = context.input(0)?;
-    let settings = Settings::parse(config.values::<u8>()?)?;
-    Ok(Member::new(settings, part))
-}
-
-/// An op on one part.
+/// An op on the part that input 0 stands for.
 macro_rules! part_op {
     (
         $(#[$doc:meta])* $type:ident,
         $def:expr,
-        |$context:ident, $member:ident, $part:ident| $run:expr
+        |$context:ident, $member:ident| $run:expr
     ) => {
         $(#[$doc])*
-        pub(crate) struct $type {
-            part: Partition,
-        }
+        pub(crate) struct $type;
 
         impl OpKernel for $type {
             const DEF: &'static OpDef = &$def;
 
-            fn create(construction: &Construction) -> Result<Self> {
-                Ok(Self {
-                    part: partition(construction)?,
-                })
+            fn create(_: &Construction) -> Result<Self> {
+                Ok(Self)
             }
 
             fn compute(&self, $context: &Context) -> Result<()> {
-                let ($member, $part) = (member($context, self.part)?, self.part);
-                let _ = $part;
+                let $member = tables::member($context.input(0)?.scalar::<i64>()?)?;
                 $run
             }
         }
@@ -70,16 +62,17 @@ part_op!(
         name: "MxRecPartInit",
         doc: "Makes the part, empty, in the place of whatever the process holds of the table: what \
               the chief does at the start of a job.",
-        inputs: &[CONFIG],
+        inputs: &[PART_HANDLE],
         outputs: &[ROWS],
-        attrs: &[PART, PARTS],
-        errors: "`INVALID_ARGUMENT` for a configuration that is not valid.",
+        attrs: &[],
+        errors: "`INVALID_ARGUMENT` for a configuration of which no table can be made.",
         stateful: true,
         differentiable: false,
     },
-    |context, member, part| {
-        let table = member.settings.make(Some(part))?;
-        SHARED.renew(member.name, member.settings, Part::new(table));
+    |context, member| {
+        let (name, settings) = (member.name.clone(), member.settings.clone());
+        let table = settings.make(Some(name.part))?;
+        SHARED.renew(name, settings, Part::new(table));
         context.set_scalar(0, 0_i64)
     }
 );
@@ -101,9 +94,8 @@ impl OpKernel for PartNode {
                 name: "handle",
                 dtype: "int64",
                 shape: "()",
-                doc:
-                    "What MxRecTableStats, MxRecSave, MxRecSetThreshold and MxRecEvict take. They \
-                      fail with `ABORTED` as long as the process has not got the part, and with \
+                doc: "What the other ops on parts take, and MxRecTableStats, MxRecSave, \
+                      MxRecSetThreshold and MxRecEvict. These four fail with `ABORTED` as long as the process has not got the part, and with \
                       `INVALID_ARGUMENT` if it holds it by another configuration.",
             },
             Arg {
@@ -141,7 +133,8 @@ impl OpKernel for PartNode {
         let number = match &*made {
             Some((config, reference)) if config == json => reference.number(),
             _ => {
-                let reference = tables::refer(member(context, self.part)?);
+                let member = Member::new(Settings::parse(json)?, self.part);
+                let reference = tables::refer(member);
                 made.insert((json.to_vec(), reference)).1.number()
             }
         };
@@ -167,20 +160,20 @@ part_op!(
         doc: "Reads and checks the part's keys out of a table's directory in a checkpoint, \
               whatever the parts were in which it was saved, with their admission history. What \
               was read waits for MxRecPartPublish; until then nothing changes.",
-        inputs: &[CONFIG, PATHS],
+        inputs: &[PART_HANDLE, PATHS],
         outputs: &[ROWS],
-        attrs: &[PART, PARTS],
+        attrs: &[],
         errors: "those of MxRecLoad.",
         stateful: true,
         differentiable: false,
     },
-    |context, member, part| {
-        let table = member.settings.make(Some(part))?;
-        let input = context.input(1)?;
+    |context, member| {
+        let (name, settings) = (member.name.clone(), member.settings.clone());
+        let (table, input) = (settings.make(Some(name.part))?, context.input(1)?);
         let rows = on(&table, || {
-            Ok(checkpoint::load_part(&table, pool()?, &paths(&input)?, part)?.rows)
+            Ok(checkpoint::load_part(&table, pool()?, &paths(&input)?, name.part)?.rows)
         })?;
-        SHARED.stage(member.name, member.settings, Part::new(table));
+        SHARED.stage(name, settings, Part::new(table));
         context.set_scalar(0, rows as i64)
     }
 );
@@ -192,14 +185,14 @@ part_op!(
         name: "MxRecPartDiscard",
         doc: "Forgets what MxRecPartStage has read, after a restore that failed. The part stays as \
               it is.",
-        inputs: &[CONFIG],
+        inputs: &[PART_HANDLE],
         outputs: &[ROWS],
-        attrs: &[PART, PARTS],
-        errors: "`INVALID_ARGUMENT` for a configuration that is not valid.",
+        attrs: &[],
+        errors: "none of its own.",
         stateful: true,
         differentiable: false,
     },
-    |context, member, part| {
+    |context, member| {
         SHARED.discard(&member.name);
         context.set_scalar(0, 0_i64)
     }
@@ -211,14 +204,14 @@ part_op!(
     OpDef {
         name: "MxRecPartPublish",
         doc: "Opens what MxRecPartStage has read, in the place of whatever the process holds.",
-        inputs: &[CONFIG],
+        inputs: &[PART_HANDLE],
         outputs: &[ROWS],
-        attrs: &[PART, PARTS],
+        attrs: &[],
         errors: "`ABORTED` if nothing waits: the process was started again meanwhile.",
         stateful: true,
         differentiable: false,
     },
-    |context, member, part| {
+    |context, member| {
         let published = SHARED.publish(&member.name)?;
         context.set_scalar(0, published.table.len() as i64)
     }

@@ -118,7 +118,7 @@ impl TableOp for Save {
         let (handle, input) = (context.input(0)?.scalar::<i64>()?, context.input(1)?);
         let dir = path(&input)?;
         let has_parent = || dir.parent().is_some_and(Path::is_dir);
-        if let Some(part) = tables::member(handle).filter(|_| !has_parent()) {
+        if let Some(part) = tables::member(handle).ok().filter(|_| !has_parent()) {
             return Err(Error::new(
                 Kind::NotFound,
                 "the directory that the chief made for the save is not there: the chief and all \
