@@ -90,7 +90,7 @@ class Model:
         from mx_rec.stock.convert import converted
 
         with self.graph.as_default():
-            return [set(self.sess.run(library().mx_rec_export(one.table.handle)[0]).tolist())
+            return [set(self.sess.run(library().mx_rec_export(one.table.handle, []).keys).tolist())
                     for one in converted(self.graph)]
 
 

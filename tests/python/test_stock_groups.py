@@ -243,9 +243,8 @@ def test_slots_are_reset_by_an_initializer_made_after_the_conversion(v1, graph, 
     convert_graph(graph, True)
     again = v1.variables_initializer(optimizer.variables())
     table, = converted(graph)
-    name = tf.constant(np.frombuffer(b"Adagrad_accumulator", np.uint8))
-    slot = support.ops().mx_rec_export_slot(table.table.handle, name)
-    rows = support.ops().mx_rec_export(table.table.handle)
+    slot = support.export(table.table.handle, "Adagrad_accumulator")
+    rows = support.export(table.table.handle)
     with support.new_session() as sess:
         sess.run(init)
         sess.run(train, {ids: [1, 2]})

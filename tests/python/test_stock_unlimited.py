@@ -168,7 +168,7 @@ def table_keys(sess, graph):
     from mx_rec.stock.convert import converted
 
     with graph.as_default():
-        return sess.run(library().mx_rec_export(converted(graph)[0].table.handle)[0])
+        return sess.run(library().mx_rec_export(converted(graph)[0].table.handle, []).keys)
 
 
 def test_columns_that_share_an_embedding_lose_all_limits_or_none(v1, graph):

@@ -416,7 +416,7 @@ def test_an_optimizer_updates_a_table_in_several_calls_with_one_slot(graph, sess
     for update in updates:
         sess.run(update, model.feed([np.array([1])]))
     with pytest.raises(tf.errors.NotFoundError):
-        sess.run(support.ops().mx_rec_export_slot(model.raw.handle, support.bytes_tensor("OwnMomentum_trace_1")))
+        sess.run(support.export(model.raw.handle, "OwnMomentum_trace_1"))
     assert optimizer.get_slot(model.variable, "trace").slot_name == "OwnMomentum_trace"
     assert optimizer.get_slot(model.variable, "other") is None and optimizer.variables() == []
     with pytest.raises(NotImplementedError, match="slot 'trace' of the table 'table'.*session.run"):

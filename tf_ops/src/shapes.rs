@@ -350,8 +350,8 @@ mod tests {
             ),
             (
                 "MxRecExport",
-                vec![scalar.clone()],
-                0,
+                vec![scalar.clone(), dims(&[-1])],
+                1,
                 vec![dims(&[-1]), dims(&[-1, -1])],
             ),
             ("MxRecEvict", vec![unknown.clone()], 0, vec![dims(&[2])]),
@@ -412,7 +412,7 @@ mod tests {
                 2,
                 "handles must have rank 0, but has shape (1)",
             ),
-            ("MxRecSize", vec![], 0, "another number of inputs"),
+            ("MxRecEvict", vec![], 0, "another number of inputs"),
         ] {
             let text = infer_op(op, &inputs, list).err().unwrap_or_default();
             assert!(text.contains(message), "{op}: {text}");

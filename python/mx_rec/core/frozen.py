@@ -16,8 +16,7 @@ from mx_rec.util.log import warn_once
 _FINDS = frozenset(["MxRecFind", "MxRecFindMany", "MxRecFindPooled", "MxRecFindPooledMany"])
 _READERS = _FINDS | frozenset([
     "MxRecEmbed", "MxRecEmbedMany", "MxRecEmbedConcat", "MxRecEmbedPooled",
-    "MxRecEmbedPooledMany", "MxRecSize", "MxRecCapacity", "MxRecTableStats", "MxRecExport",
-    "MxRecExportSlot", "MxRecSave", "MxRecSaveDelta"])
+    "MxRecEmbedPooledMany", "MxRecTableStats", "MxRecExport", "MxRecSave"])
 _LOAD_OP, _PULL_OP = "MxRecLoad", "MxRecPull"
 
 

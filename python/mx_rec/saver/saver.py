@@ -503,17 +503,13 @@ def _save_tables(sess: Any, operations: List[TableOps], checkpoint: str, dense: 
         more[VARIABLES] = variables_of_tables
     try:
         feed = paths_of(operations, [staging.path])
-        if link is None:
-            fetches = [op.save.outputs for op in operations]
-        else:
+        if link is not None:
             more.update(previous={"directory": os.path.basename(link.directory),
                                   "id": link.identity})
-            fetches = []
             least = ConfigInitializer.get_instance().recent_key_count_threshold
             for op in operations:
-                fetches.append([op.delta.outputs[0], op.delta.outputs[2], op.delta.outputs[1]])
-                feed.update({op.delta.inputs[2]: link.epochs[op.name], op.delta.inputs[3]: least})
-        counts = sess.run(fetches, feed)
+                feed.update({op.save.inputs[2]: link.epochs[op.name], op.save.inputs[3]: least})
+        counts = sess.run([op.save.outputs for op in operations], feed)
         staging.commit([{"name": op.name, "rows": int(count[0])}
                         for op, count in zip(operations, counts)], dense, **more)
     except BaseException as error:

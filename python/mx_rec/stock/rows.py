@@ -163,7 +163,7 @@ class Rows:
         with in_place_of(op, waits_of_copy(op.outputs[0]), device=self.device):
             keys = tf.range(tf.constant(self.plan.shape[0], tf.int64)) + self.plan.first
             if self.plan.ids.is_lifted and not self.plan.ids.keeps_rows:
-                there = library().mx_rec_export(self.table.handle, name="keys")[0]
+                there = library().mx_rec_export(self.table.handle, [], name="keys").keys
                 keys = tf.concat([there, -2 - keys], 0)[:self.plan.shape[0]]
             return tf.reshape(self._find_all(keys), self.plan.shape, name="value")
 
