@@ -28,7 +28,7 @@ def create(module, **arguments):
 
 @pytest.mark.parametrize("module", PLAIN + tuple(BY_ADDRESS))
 @pytest.mark.parametrize("rate, message", [
-    (-0.1, "is less than 0"), (10.1, "is bigger than 10"), ("0.1", "Invalid parameter type"),
+    (-0.1, "is less than 0.0: it is -0.1"), (10.1, "is bigger than 10.0: it is 10.1"), ("0.1", "Invalid parameter type"),
     (None, "Invalid parameter type"), (True, "Invalid parameter type"), (float("nan"), "is less than 0")])
 def test_a_learning_rate_is_a_number_from_0_to_10(graph, module, rate, message):
     name = NAMES.get(module, ("learning_rate",))[0]
@@ -83,7 +83,7 @@ def cases():
         yield "ftrl", {name: ""}, "length is less than 1"
         yield "ftrl", {name: "n" * 256}, "length is bigger than 255"
     yield "momentum", {"mom": -0.1}, "is less than 0"
-    yield "momentum", {"mom": 1}, "is not float"
+    yield "momentum", {"mom": "1"}, "type of 'mom' is not float: it is '1'"
     yield "momentum", {"enable_nesterov": 1}, "is not bool"
     yield "momentum", {"enable_locking": 1}, "is not bool"
     for module in PLAIN + tuple(BY_ADDRESS):
