@@ -17,6 +17,8 @@ from stock_programs import AHEAD, STOCK, TABLES
 
 # Units in the last place of the largest number of a tensor, or of 1.
 ROUNDING = 64
+# What TensorFlow's ops say of a batch without rows. Of several that fail in a step, any may be the first.
+EMPTY = ("TensorArray has size zero", "missing input size for an empty tensor")
 # What session.run refuses on tables by a message of its own, which docs/unchanged-estimators.md names.
 REFUSED = ("nothing orders them before the update", "may not be fed")
 
@@ -265,7 +267,7 @@ def outcome(player, verb, *arguments):
     try:
         return getattr(player, verb)(*arguments), ""
     except tf.errors.OpError as error:
-        return [], type(error).__name__
+        return [], "empty batch" if any(text in str(error) for text in EMPTY) else type(error).__name__
     except (ValueError, NotImplementedError) as error:
         if player.form == STOCK or not any(text in str(error) for text in REFUSED):
             raise
