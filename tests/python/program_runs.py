@@ -18,6 +18,8 @@ from stock_programs import AHEAD, STOCK, TABLES
 
 # Units in the last place of the largest number of a tensor, or of 1.
 ROUNDING = 64
+# What TensorFlow's ops say of a batch without rows. Of several that fail in a step, any may be the first.
+EMPTY = ("TensorArray has size zero", "missing input size for an empty tensor")
 # What session.run refuses on tables by a message of its own, which docs/unchanged-estimators.md names.
 REFUSED = ("nothing orders them before the update", "may not be fed")
 
@@ -159,11 +161,7 @@ class Player:
         random = np.random.RandomState(seed)
         ids[random.randint(4), random.randint(3)] = -1 if random.rand() < 0.5 else 1000
         feeds.update(zip(self.made.inputs, (ids, labels)))
-        try:
-            return self.session.run(self.fetches(which, False), feeds)[0]
-        finally:
-            # Nothing says how far a run gets that fails.
-            self.made.counter.load(0.0, self.session)
+        return self.session.run(self.fetches(which, False), feeds)[0]
 
     def _late(self, seed, which):
         """Reads or changes a variable by an op that is made now."""
@@ -272,7 +270,9 @@ def outcome(player, verb, *arguments):
     try:
         return getattr(player, verb)(*arguments), ""
     except tf.errors.OpError as error:
-        return [], type(error).__name__
+        # Nothing says how far a run gets that fails.
+        player.made.counter.load(0.0, player.session)
+        return [], "empty batch" if any(text in str(error) for text in EMPTY) else type(error).__name__
     except (ValueError, NotImplementedError) as error:
         if player.form == STOCK or not any(text in str(error) for text in REFUSED):
             raise

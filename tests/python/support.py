@@ -111,6 +111,13 @@ def update_ids(rule, handle, ids, grad, *hyper, ops=None):
     return update(rule, [handle], [found.offsets], [grad], hyper, [found.inverse], ops=ops)
 
 
+def optimizers():
+    """The names of the plugin's optimizers."""
+    from mx_rec import plugin
+
+    return [one["name"] for one in json.loads(plugin.call("mx_rec_optimizers")[1].decode("utf-8"))]
+
+
 def updates_in(ops):
     """The ops among some that update rows of tables of this process."""
     return [op for op in ops if op.type == "MxRecUpdate"]

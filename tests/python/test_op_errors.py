@@ -44,6 +44,7 @@ HYPER = {
     "adagrad": lambda a: [a.lr, a.accumulator],
     "lazy_adam": lambda a: [a.lr, a.beta, a.beta, a.beta, a.beta, a.epsilon],
     "ftrl": lambda a: [a.lr, a.power, a.accumulator, a.zero, a.zero, a.zero],
+    **{rule: lambda a: [a.lr, a.beta, a.half, a.epsilon, a.accumulator] for rule in ("rmsprop", "centered_rmsprop")},
 }
 FORMS = {
     "rows": lambda a: ([a.handle], [a.offsets], [a.grad]),
@@ -145,6 +146,9 @@ WRONG = (
     + [("MxRecUpdate ftrl rows", "power", value, F) for value in (NAN, 1.0, -INF)]
     + [("MxRecUpdate ftrl rows", "zero", value, F) for value in (NAN, INF, -1.0)]
     + [("MxRecUpdate ftrl rows", "accumulator", value, F) for value in (NAN, -1.0)]
+    + [("MxRecUpdate %s rows" % rule, name, value, F) for rule in ("rmsprop", "centered_rmsprop") for name, wrong in (
+        ("beta", (NAN, -0.5, 1.5)), ("half", (NAN, INF)), ("epsilon", (INF, -1.0)), ("accumulator", (NAN, -1.0)))
+       for value in wrong]
     + [("MxRecAssign", "rows", value, F) for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]))]
     + [(op, "columns", value, N) for op in GROUPED for value in ([0], [0, 1], [0, 2 ** 31 - 1], [[0, 0]], [])]
     + [(op, "offsets", value, I) for op in ("MxRecEmbedMany", "MxRecEmbedConcat") for value in ([0, 5], [[0, 1]])]
@@ -267,7 +271,12 @@ def test_messages_of_names_with_quotes_and_unicode_are_readable(graph, session):
     assert "caf" in str(error.value.message) and "%s" in str(error.value.message)
 
 
-@pytest.mark.parametrize("rule, slot", [("adagrad", "Adagrad_accumulator"), ("ftrl", "Ftrl_accum")])
+def test_every_optimizer_of_the_plugin_is_tried():
+    assert set(HYPER) == set(support.optimizers())
+
+
+@pytest.mark.parametrize("rule, slot", [("adagrad", "Adagrad_accumulator"), ("ftrl", "Ftrl_accum"),
+                                        ("centered_rmsprop", "RMSProp_mg")])
 def test_a_bad_hyperparameter_does_not_add_slots(graph, session, rule, slot):
     tf = support.tf()
     table = support.Raw.new(DIM)

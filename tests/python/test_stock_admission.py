@@ -105,7 +105,7 @@ FORMS = [(how, clips) for how in sorted(LOOKUPS) for clips in (False, True)]
 
 
 @pytest.mark.parametrize("how, clips", FORMS)
-@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "momentum", "lazy_adam", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "momentum", "lazy_adam", "sgd", "centered_rmsprop"])
 @pytest.mark.parametrize("threshold", [0, 1])
 def test_a_threshold_that_admits_every_key_gives_the_bits_of_none(mx, how, clips, optimizer, threshold):
     def run():
@@ -122,7 +122,7 @@ def test_a_threshold_that_admits_every_key_gives_the_bits_of_none(mx, how, clips
 
 
 @pytest.mark.parametrize("how, clips", FORMS)
-@pytest.mark.parametrize("optimizer", ["adagrad", "momentum", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adagrad", "momentum", "sgd", "rmsprop"])
 def test_a_key_gets_a_row_when_it_has_occurred_often_enough_and_no_filled_bag_counts(mx, how, clips, optimizer):
     threshold = 6
     admission(mx, threshold)

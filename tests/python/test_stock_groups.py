@@ -42,7 +42,7 @@ def bag_of(ids, at):
 
 
 @both
-@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "momentum", "lazy_adam"])
+@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "momentum", "lazy_adam", "rmsprop", "centered_rmsprop"])
 def test_lookups_and_updates_of_several_variables_are_one_op_each(mx, optimizer, use_resource):
     mx(stock_tables=".*")
     seen = []
@@ -256,7 +256,7 @@ def test_slots_are_reset_by_an_initializer_made_after_the_conversion(v1, graph, 
         assert abs(sess.run(loss, {ids: [1]}) - (first - cases.DIM * 0.1 / np.sqrt(1.5))) < 1e-5
 
 
-@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl"])
+@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "rmsprop"])
 def test_an_empty_batch_and_bags_without_ids_change_what_they_change_in_tensorflow(v1, graph, optimizer):
     from mx_rec.stock.convert import converted
     from mx_rec.stock.select import convert_graph

@@ -102,7 +102,7 @@ HOWS = ("gather", "modulo", "reshaped", "sparse", "weighted", "sum", "mean", "sq
 @pytest.mark.parametrize("how, optimizer, resource", [
     (how, optimizer, place % 2 == 0) for place, (how, optimizer) in enumerate(
         [(how, "adagrad") for how in HOWS] + [("mean", name) for name in (
-            "sgd", "momentum", "nesterov", "ftrl", "ftrl_shrinkage", "lazy_adam")])])
+            "sgd", "momentum", "nesterov", "ftrl", "ftrl_shrinkage", "lazy_adam", "rmsprop", "centered_rmsprop")])])
 def test_the_numbers_are_those_of_a_variable_of_many_more_rows(v1, how, optimizer, resource):
     size = buckets_without_collisions(how)
     expected = train(how, optimizer, False, size, resource)
@@ -114,7 +114,8 @@ def test_the_numbers_are_those_of_a_variable_of_many_more_rows(v1, how, optimize
 
 @pytest.mark.slow
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "adagrad", "ftrl", "ftrl_shrinkage", "lazy_adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "adagrad", "ftrl", "ftrl_shrinkage", "lazy_adam", "rmsprop",
+                                       "centered_rmsprop"])
 @pytest.mark.parametrize("how", HOWS)
 def test_every_way_optimizer_and_kind_of_variable_gives_the_numbers_of_many_more_rows(v1, how, optimizer, resource):
     expected = train(how, optimizer, False, buckets_without_collisions(how), resource)

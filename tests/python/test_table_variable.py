@@ -120,7 +120,7 @@ def test_a_session_neither_fetches_nor_feeds_it(graph, session, dynamic):
     sess.run(table.variable.op)
 
 
-@pytest.mark.parametrize("optimizer", ["RMSPropOptimizer", "AdadeltaOptimizer", "a subclass"])
+@pytest.mark.parametrize("optimizer", ["AdadeltaOptimizer", "a subclass"])
 def test_an_optimizer_without_a_rule_of_the_engine_takes_its_gradient_and_updates_its_rows(graph, dynamic, session,
                                                                                           optimizer):
     """test_user_optimizers compares the numbers with those of an ordinary variable."""

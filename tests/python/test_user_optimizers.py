@@ -462,7 +462,7 @@ def test_the_ftrl_of_older_releases_updates_tables(graph, plain, dynamic, module
         support.assert_same_bits(one, other, module)
 
 
-STOCK = ["rms", "centered_rms", "adadelta", "proximal_descent", "proximal_adagrad", "lazy_adam"]
+STOCK = ["adadelta", "proximal_descent", "proximal_adagrad", "lazy_adam"]
 
 
 @pytest.mark.parametrize("name", STOCK)
@@ -470,8 +470,6 @@ def test_other_optimizers_of_tensorflow_give_the_bits_of_a_variable(graph, plain
     tf = support.tf()
     train = tf.compat.v1.train
     optimizer = {
-        "rms": lambda: train.RMSPropOptimizer(0.1, momentum=0.5),
-        "centered_rms": lambda: train.RMSPropOptimizer(0.1, centered=True),
         "adadelta": lambda: train.AdadeltaOptimizer(0.5),
         "proximal_descent": lambda: train.ProximalGradientDescentOptimizer(0.1, 0.01, 0.01),
         "proximal_adagrad": lambda: train.ProximalAdagradOptimizer(0.1, 0.2, 0.01, 0.01),

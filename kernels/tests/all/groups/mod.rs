@@ -3,15 +3,16 @@
 
 mod support;
 
+use crate::optimizers::optimizer;
 use mx_rec_kernels::{
     Absent, Columns, Error, Ids, IdsOf, KeysOf, Kind, Lease, LookupColumns, LookupGradients, Pool,
-    RowGradients, RowsOf, Sgd, Table, Target,
+    RowGradients, RowsOf, Sgd, Table, Target, OPTIMIZERS,
 };
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::{all_seen, bits, floats, leases, optimizer, table, try_leases, Members};
+use support::{all_seen, bits, floats, leases, table, try_leases, Members};
 
 /// One step of all members by verbs on one table: what they read, and how many rows changed.
 fn step_alone(
@@ -169,7 +170,7 @@ proptest! {
     })]
     #[test]
     fn a_group_gives_the_bits_of_its_members_one_after_the_other(
-        (dims, steps) in group(), by in 0..6_usize, wide in any::<bool>(),
+        (dims, steps) in group(), by in 0..OPTIMIZERS.len(), wide in any::<bool>(),
     ) {
         let alone = made(&dims);
         let one = Pool::new(1).unwrap();
