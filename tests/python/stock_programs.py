@@ -441,8 +441,13 @@ class _Build:
         """Pairs of gradients, as they are or changed, and variables."""
         tf = self.tf
         gate = self.choose(optimizer.GATE_OP, optimizer.GATE_OP, optimizer.GATE_GRAPH)
-        pairs = [(grad, variable) for grad, variable in optimizer.compute_gradients(loss, variables, gate_gradients=gate)
-                 if grad is not None]
+        try:
+            pairs = [(grad, variable) for grad, variable in optimizer.compute_gradients(
+                loss, variables, gate_gradients=gate) if grad is not None]
+        except ValueError as error:
+            # TensorFlow gates no graph without a gradient.
+            assert gate == optimizer.GATE_GRAPH and "Must have at least one Tensor" in str(error), error
+            pairs = []
         how = self.choose("", "", "", "global norm", "norm", "scaled", "value")
         if not pairs:
             return pairs

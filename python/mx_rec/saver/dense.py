@@ -523,11 +523,12 @@ def _read_over(table: str, saved: Tuple[str, Any],
         rows[removed] = initial[removed]
         for name, known in slots.items():
             known[removed] = starts[name]
-    rows[keys] = _read(path, "embedding", "<f4").reshape(len(keys), -1)
+    dim = rows.shape[1]
+    rows[keys] = _read(path, "embedding", "<f4").reshape(-1, dim)
     for name, start in starts.items():
         if any(name == other["name"] for other in described["slots"]):
             found = slots.setdefault(name, np.full(rows.shape, start, np.float32))
-            found[keys] = _read(path, name, "<f4").reshape(len(keys), -1)
+            found[keys] = _read(path, name, "<f4").reshape(-1, dim)
 
 
 def initial_rows(config: Dict[str, Any], count: Optional[int] = None) -> np.ndarray:
