@@ -3,7 +3,6 @@
 
 mod support;
 
-use crate::optimizers::optimizer;
 use mx_rec_kernels::{
     Absent, Columns, Error, Ids, IdsOf, KeysOf, Kind, Lease, LookupColumns, LookupGradients, Pool,
     RowGradients, RowsOf, Sgd, Table, Target, OPTIMIZERS,
@@ -12,7 +11,7 @@ use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::{all_seen, bits, floats, leases, table, try_leases, Members};
+use support::{all_seen, bits, floats, leases, optimizer, table, try_leases, Members};
 
 /// One step of all members by verbs on one table: what they read, and how many rows changed.
 fn step_alone(

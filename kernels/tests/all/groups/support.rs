@@ -1,5 +1,6 @@
 //! What the tests of groups share: tables, and all that a verb can change in a table.
 
+pub(crate) use crate::optimizers::optimizer;
 use mx_rec_kernels::{Error, Ids, IdsOf, Initializer, Lease, Pool, Stats, Table, TableConfig};
 use std::sync::Arc;
 
