@@ -21,7 +21,6 @@ mod mem;
 mod optim;
 mod partition;
 mod pool;
-mod rows;
 #[cfg_attr(
     target_arch = "x86_64",
     expect(
@@ -32,6 +31,7 @@ mod rows;
 )]
 mod simd;
 mod sort;
+mod stores;
 mod sync;
 mod table;
 pub mod tier;

@@ -115,10 +115,9 @@ class Model:
         self._exports = []
         for table, slots in zip(tables, (["LazyAdam_momentum", "LazyAdam_velocity"],
                                          ["Adagrad_accumulator"], ["Ftrl_accum", "Ftrl_linear"])):
-            handle = table.variable.op.outputs[1]
-            self._exports.append(library().mx_rec_export(handle))
-            self._exports += [library().mx_rec_export_slot(
-                handle, tf.constant(np.frombuffer(slot.encode(), np.uint8))) for slot in slots]
+            fields = [tf.constant(np.frombuffer(name.encode(), np.uint8)) for name in [""] + slots]
+            export = library().mx_rec_export(table.variable.op.outputs[1], fields)
+            self._exports.append([export.keys] + export.values)
 
     def train(self, sess, number):
         """Trains one batch, which `number` tells."""
@@ -128,9 +127,10 @@ class Model:
     def digest(self, sess):
         """Returns a checksum of all tables, slots and variables."""
         found = hashlib.sha256()
-        for keys, values in sess.run([tuple(export) for export in self._exports]):
+        for keys, *values in sess.run(self._exports):
             order = np.argsort(keys)
-            found.update(keys[order].tobytes() + values[order].tobytes())
+            for part in [keys] + values:
+                found.update(part[order].tobytes())
         for variable in sorted(tf.compat.v1.global_variables(), key=lambda one: one.name):
             found.update(sess.run(variable).tobytes())
         return found.hexdigest()

@@ -114,12 +114,13 @@ class Contents:
     def __init__(self, *tables):
         from mx_rec.ops import library
 
-        self._exports = [library().mx_rec_export(table.handle) for table in tables]
+        embedding = tf.zeros([0], tf.uint8)
+        self._exports = [library().mx_rec_export(table.handle, [embedding]) for table in tables]
 
     def read(self, sess):
         """[(keys (n), rows (n, dim))], in the order of the keys."""
         found = []
-        for keys, rows in sess.run([tuple(one) for one in self._exports]):
+        for keys, (rows,) in sess.run([tuple(one) for one in self._exports]):
             order = np.argsort(keys)
             found.append((keys[order], rows[order]))
         return found

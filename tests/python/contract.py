@@ -90,6 +90,13 @@ FUNCTIONS = {
     "mx_rec.optimizers.momentum": {
         "create_hash_optimizer": "learning_rate_input=0.001, mom=0.9, enable_locking=False, "
                                  "optimizer_name='momentum', enable_nesterov=False"},
+    "mx_rec.optimizers.rmsprop": {
+        "create_hash_optimizer": "learning_rate=0.001, decay=0.9, momentum=0.0, epsilon=1e-10, use_locking=False, "
+                                 "centered=False, name='RMSProp'", "CustomizedRMSProp": None},
+    "mx_rec.optimizers.rmsprop_by_addr": {
+        "create_hash_optimizer_by_address": "learning_rate=0.001, decay=0.9, momentum=0.0, epsilon=1e-10, "
+                                            "centered=False, name='RMSPropByAddress'",
+        "CustomizedRMSPropByAddress": None},
     "mx_rec.optimizers.ftrl_t": {
         "create_hash_optimizer": "learning_rate, use_locking=False, name='Ftrl_t', *, alpha=0.06, beta=1.0, lambda1=0, "
                                  "lambda2=0, epsilon=0, grad_factor=0"},

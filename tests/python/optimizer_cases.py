@@ -115,6 +115,20 @@ def _ftrl(name, lr=0.3, power=-0.5, initial=0.1, l1=0.0, l2=0.0, shrinkage=0.0):
                 power=power)
 
 
+def _rmsprop(momentum, centered, epsilon=1e-10):
+    settings = dict(decay=0.8, momentum=momentum, epsilon=epsilon, centered=centered)
+
+    def ours(lr):
+        from mx_rec.optimizers.rmsprop import create_hash_optimizer
+        return create_hash_optimizer(lr, **settings)
+
+    op = "centered_rmsprop" if centered else "rmsprop"
+    slots = [("RMSProp_rms", "rms")] + [("RMSProp_mg", "mg")] * centered + [("RMSProp_momentum", "momentum")]
+    return Case("%s_%g" % (op, momentum), op, 0.02, ulps=32.0, slots=slots,
+                stock=lambda lr: support.tf().compat.v1.train.RMSPropOptimizer(lr, **settings),
+                hyper=lambda tf, lr, step: [lr, 0.8, momentum, epsilon, 1.0], ours=ours)
+
+
 CASES = [
     _sgd(),
     _momentum(False),
@@ -130,12 +144,17 @@ CASES = [
     _ftrl("ftrl_power", power=-0.3),
     _ftrl("ftrl_fixed_rate", power=0.0),
     _ftrl("ftrl_everything", power=-0.7, initial=0.5, l1=0.1, l2=0.2, shrinkage=0.1),
+    _rmsprop(0.0, False),
+    _rmsprop(0.7, False),
+    _rmsprop(0.0, True, 1e-3),
+    _rmsprop(0.7, True, 1e-3),
 ]
 
 ONE_OF_EACH = [case for case in CASES
-               if case.name in ("sgd", "nesterov", "adagrad_from_0.1", "lazy_adam_0.9_0.999_1e-08", "ftrl_everything")]
+               if case.name in ("sgd", "nesterov", "adagrad_from_0.1", "lazy_adam_0.9_0.999_1e-08", "ftrl_everything",
+                                "rmsprop_0.7", "centered_rmsprop_0.7")]
 
-assert len(ONE_OF_EACH) == 5
+assert len(ONE_OF_EACH) == 7
 
 
 def ids_of(cases):

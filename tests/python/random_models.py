@@ -16,7 +16,7 @@ import support
 # Groups as they are by default; nothing grouped or pooled; modified.
 PLAIN, APART, AHEAD = modify_cases.STEP, "apart", modify_cases.AHEAD
 FORMS = (PLAIN, APART, AHEAD)
-OPTIMIZERS = ("sgd", "momentum", "adagrad", "lazy_adam", "ftrl")
+OPTIMIZERS = ("sgd", "momentum", "adagrad", "lazy_adam", "ftrl", "rmsprop")
 KINDS = ("single", "many", "sum", "mean", "pooled", "ragged", "sparse", "pooled_many")
 # Whose ids are dense and may be looked up in several tables.
 DENSE = ("single", "many", "sum", "pooled", "pooled_many")
@@ -125,7 +125,8 @@ class Rule:
 
     def __init__(self, name):
         self.name = name
-        self.slots = {"sgd": [], "momentum": [0.0], "adagrad": [0.1], "lazy_adam": [0.0, 0.0], "ftrl": [0.1, 0.0]}[name]
+        self.slots = {"sgd": [], "momentum": [0.0], "adagrad": [0.1], "lazy_adam": [0.0, 0.0], "ftrl": [0.1, 0.0],
+                      "rmsprop": [1.0, 0.0, 0.0]}[name]
 
     def ours(self):
         if self.name == "sgd":
@@ -140,6 +141,9 @@ class Rule:
         if self.name == "lazy_adam":
             from mx_rec.optimizers.lazy_adam import create_hash_optimizer
             return create_hash_optimizer(RATE, beta1=0.8, beta2=0.9, epsilon=1e-2)
+        if self.name == "rmsprop":
+            from mx_rec.optimizers.rmsprop import create_hash_optimizer
+            return create_hash_optimizer(RATE, decay=0.8, momentum=0.5, epsilon=1e-2, centered=True)
         from mx_rec.optimizers.ftrl import create_hash_optimizer
         return create_hash_optimizer(RATE, learning_rate_power=-0.5, initial_accumulator_value=0.1,
                                      l1_regularization_strength=0.0, l2_regularization_strength=0.2,
@@ -160,6 +164,11 @@ class Rule:
             row[2] = 0.9 * row[2] + 0.1 * gradient ** 2
             rate = RATE * np.sqrt(1 - 0.9 ** step) / (1 - 0.8 ** step)
             row[0] -= rate * row[1] / (np.sqrt(row[2]) + 1e-2)
+        elif self.name == "rmsprop":
+            row[1] = 0.8 * row[1] + 0.2 * gradient ** 2
+            row[2] = 0.8 * row[2] + 0.2 * gradient
+            row[3] = 0.5 * row[3] + RATE * gradient / np.sqrt(row[1] - row[2] ** 2 + 1e-2)
+            row[0] -= row[3]
         else:
             grown = row[1] + gradient ** 2
             row[2] += gradient - (np.sqrt(grown) - np.sqrt(row[1])) / RATE * row[0]

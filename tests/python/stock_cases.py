@@ -23,6 +23,8 @@ def optimizers():
         "ftrl_shrinkage": lambda: train.FtrlOptimizer(
             0.1, learning_rate_power=-0.4, initial_accumulator_value=0.2, l2_shrinkage_regularization_strength=0.01),
         "lazy_adam": lambda: support.tf().contrib.opt.LazyAdamOptimizer(0.02),
+        "rmsprop": lambda: train.RMSPropOptimizer(0.01, momentum=0.5),
+        "centered_rmsprop": lambda: train.RMSPropOptimizer(0.01, decay=0.8, epsilon=1e-3, centered=True),
     }
 
 

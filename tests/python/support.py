@@ -181,6 +181,13 @@ def kind_of(op):
     return " ".join([type_] + forms[type_] + ["of many"] * (number(many) > 1))
 
 
+def optimizers():
+    """The names of the plugin's optimizers."""
+    from mx_rec import plugin
+
+    return [one["name"] for one in json.loads(plugin.call("mx_rec_optimizers")[1].decode("utf-8"))]
+
+
 def updates_in(ops):
     """The ops among some that update rows of tables of this process."""
     return [op for op in ops if op.type == "MxRecUpdate"]
@@ -208,6 +215,12 @@ def row_of(offset):
     return offset & (2 ** 31 - 1)
 
 
+def export(handle, field=""):
+    """The keys and one field of all rows: a slot's name, or the embedding."""
+    found = ops().mx_rec_export(handle, [bytes_tensor(field)])
+    return found.keys, found.values[0]
+
+
 class Raw:
     """A table reached by its ops alone: made by MxRecTable, or taken from a table's variable."""
 
@@ -219,8 +232,8 @@ class Raw:
         self._assign = ops().mx_rec_assign(handle, self._ids, self._rows)
         self._remove = ops().mx_rec_remove(handle, self._ids)
         self._find = ops().find(handle, variable, self._ids, tf().zeros([0, dim]))
-        self._export = ops().mx_rec_export(handle)
-        self._size = ops().mx_rec_size(handle)
+        self._export = export(handle)
+        self._size = ops().mx_rec_table_stats(handle)[0]
         self._slots = {}
 
     @classmethod
@@ -239,7 +252,7 @@ class Raw:
     def slot(self, name):
         """The export op of one slot; make it before the session runs in threads."""
         if name not in self._slots:
-            self._slots[name] = ops().mx_rec_export_slot(self.handle, bytes_tensor(name))
+            self._slots[name] = export(self.handle, name)
         return self._slots[name]
 
     def assign(self, sess, keys, rows):
@@ -261,7 +274,7 @@ class Raw:
 
     def export(self, sess):
         """`(keys, embedding)` in the table's own order."""
-        return tuple(sess.run(self._export))
+        return sess.run(self._export)
 
     def rows(self, sess):
         """key -> row."""

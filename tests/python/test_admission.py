@@ -170,6 +170,7 @@ OPTIMIZERS = {
     "ftrl": lambda: __import__("mx_rec.optimizers.ftrl", fromlist=["x"]).create_hash_optimizer(0.1),
     "sgd": lambda: __import__("mx_rec.optimizers.gradient_descent", fromlist=["x"]).create_hash_optimizer(0.1),
     "momentum": lambda: __import__("mx_rec.optimizers.momentum", fromlist=["x"]).create_hash_optimizer(0.1),
+    "rmsprop": lambda: __import__("mx_rec.optimizers.rmsprop", fromlist=["x"]).create_hash_optimizer(0.1, momentum=0.5),
 }
 
 

@@ -148,7 +148,7 @@ def test_the_op_alone_refuses_it(model, session, place):
     model.saved(sess, place + "/m")
     exchange(place, "sparse-m-1/users", "sparse-m-2/users")
     for step, refusal in ((1, None), (2, tf.errors.DataLossError)):
-        load = support.ops().mx_rec_load(model.raws[0].handle, support.bytes_tensor("%s/sparse-m-%d/users" % (place, step)))
+        load = support.ops().mx_rec_load(model.raws[0].handle, support.bytes_tensor("%s/sparse-m-%d/users" % (place, step)), [])
         if refusal is None:
             assert sess.run(load).rows == 5
             continue

@@ -1,5 +1,6 @@
 """Wrong arguments of the ops of tables in parts: an error that names op and reason, and no row changes."""
 
+import gc
 import json
 
 import numpy as np
@@ -63,11 +64,11 @@ def push_lazy_adam(o, hyper=(0.1, 0.9, 0.9, 0.9, 0.9, 1e-8)):
 
 
 def threshold(o, value=2):
-    return o.mx_rec_part_set_threshold(encoded(), loose(value, N), part=0, parts=PARTS)
+    return o.mx_rec_set_threshold(o.mx_rec_part(encoded(), part=0, parts=PARTS).handle, loose(value, N))
 
 
 def evict(o, config=None, part=0):
-    return o.mx_rec_part_evict(encoded() if config is None else config, part=part, parts=PARTS)
+    return o.mx_rec_evict(o.mx_rec_part(encoded() if config is None else config, part=part, parts=PARTS).handle)
 
 
 REQUESTS = ([], [1], [1, 2], [-1, 0], [2 ** 62, 0], [0, 2 ** 63 - 1], [1, 5, 0, 7], 0)
@@ -116,7 +117,7 @@ WRONG = (
 
 def test_a_wrong_argument_of_an_op_on_parts_is_an_error_that_says_what_and_changes_nothing(graph, session):
     tf, o = support.tf(), support.ops()
-    init = [o.mx_rec_part_init(encoded(), part=part, parts=PARTS) for part in range(PARTS)]
+    init = [o.mx_rec_part_init(o.mx_rec_part(encoded(), part=part, parts=PARTS).handle) for part in range(PARTS)]
     # Keys of which each part holds one.
     ids = loose([1, 2], I)
     keys = o.mx_rec_distinct_split([ids], parts=PARTS, together=PARTS)
@@ -139,9 +140,59 @@ def test_a_wrong_argument_of_an_op_on_parts_is_an_error_that_says_what_and_chang
             sess.run(wrong)
         text = str(error.value.message)
         assert message in text and text.startswith("MxRec") and "panic" not in text.lower(), (call, arguments, text)
-    with pytest.raises(tf.errors.AbortedError, match="MxRecPartEvict on table 'nobody'"):
+    with pytest.raises(tf.errors.AbortedError, match="MxRecEvict on table 'nobody'"):
         sess.run(nobody)
     with pytest.raises(tf.errors.AbortedError, match="was replaced .restored or cleared. after this step"):
         sess.run(replaced)
     support.assert_same_bits(sess.run(rows), before)
     sess.run(good)
+
+
+def test_a_handle_of_a_part_finds_what_is_there_when_it_is_used_and_only_for_ops_that_take_parts(graph, session):
+    """The part is made anew, asked for by another configuration, and meant for one process by other ops."""
+    tf, o = support.tf(), support.ops()
+    part = dict(part=1, parts=PARTS)
+    name = "handles"
+    config = encoded(name=name)
+    make = o.mx_rec_push([listed(config)], [loose([1, 5], I)], [loose([], N)], loose(np.ones(DIM), F), loose([0.5, 0], F),
+                         count=1, create=1, optimizer=optimizer_named("sgd").place, **part)
+    mine, other = [o.mx_rec_part(one, **part) for one in (config, encoded(name=name, capacity=7))]
+    init = o.mx_rec_part_init(mine.handle)
+    handle = tf.compat.v1.placeholder(tf.int64, [])
+    stats = o.mx_rec_table_stats(handle)
+    refused = [o.mx_rec_clear(handle), o.mx_rec_export(handle, []).keys, o.mx_rec_assign(handle, [1], np.ones([1, DIM], F)),
+               o.mx_rec_id_offset([handle], [tf.constant([1], tf.int64)], [], [], create=1).offsets,
+               o.mx_rec_load(handle, support.bytes_tensor("/nowhere"), []).rows]
+    of_parts = [o.mx_rec_part_init(handle), o.mx_rec_part_stage(handle, support.bytes_tensor("/nowhere")),
+                o.mx_rec_part_discard(handle), o.mx_rec_part_publish(handle)]
+    table = support.Raw.new(DIM)
+    closing = support.new_session()
+    closed = closing.run(mine.handle)
+    closing.close()
+    del closing
+    gc.collect()
+    sess = session()
+    number, wrong = sess.run([mine.handle, other.handle])
+    assert number == sess.run(mine.handle) != wrong and sess.run(mine.ready) == 0
+    for is_made in (False, True):
+        if is_made:
+            sess.run(init)
+            sess.run(make)
+            assert sess.run(stats, {handle: number})[0] == 1
+            sess.run(init)
+            assert sess.run(stats, {handle: number})[0] == 0
+            ready, difference = sess.run(mine[1:])
+            assert ready == 1 and not difference.size
+            assert b"setting=capacity" in sess.run(other.difference).tobytes() and sess.run(other.ready) == 0
+        for given, error in ((number, None if is_made else tf.errors.AbortedError), (closed, tf.errors.NotFoundError),
+                             (wrong, tf.errors.InvalidArgumentError if is_made else tf.errors.AbortedError)):
+            if error is not None:
+                with pytest.raises(error, match="MxRecTableStats"):
+                    sess.run(stats, {handle: given})
+            for op in refused:
+                with pytest.raises(tf.errors.NotFoundError, match="of no table"):
+                    sess.run(op, {handle: given})
+    for given in (closed, sess.run(table.handle), 0):
+        for op in of_parts:
+            with pytest.raises(tf.errors.NotFoundError, match="of no table"):
+                sess.run(op, {handle: given})

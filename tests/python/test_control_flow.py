@@ -263,7 +263,7 @@ def test_offsets_inside_of_a_branch_cannot_be_applied_outside(graph, mx, enclosi
         create_hash_optimizer_by_address(0.1).apply_gradients([(gradient, offsets)])
 
 
-@pytest.mark.parametrize("optimizer", ["lazy_adam", "adagrad", "ftrl", "momentum", "gradient_descent"])
+@pytest.mark.parametrize("optimizer", ["lazy_adam", "adagrad", "ftrl", "momentum", "gradient_descent", "rmsprop"])
 def test_a_loop_updates_the_rows_of_its_keys_as_a_lookup_outside_does(graph, session, dynamic, optimizer):
     """TensorFlow begins the sum of a loop with a gradient of zeros for offset 0, which is no key's row."""
     import importlib
@@ -297,7 +297,7 @@ PADDED_LOOPS = {
 }
 
 
-@pytest.mark.parametrize("optimizer", ["lazy_adam", "adagrad", "ftrl", "momentum", "gradient_descent"])
+@pytest.mark.parametrize("optimizer", ["lazy_adam", "adagrad", "ftrl", "momentum", "gradient_descent", "rmsprop"])
 @pytest.mark.parametrize("name", sorted(PADDED_LOOPS))
 def test_a_first_batch_of_padding_in_a_loop_updates_no_row(graph, session, dynamic, name, optimizer):
     """The gradient of zeros for offset 0 failed while the table had no row: "offset=0, rows=0"."""

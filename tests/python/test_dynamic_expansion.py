@@ -53,6 +53,14 @@ def lazy_adam(by_address):
     return create_hash_optimizer(0.1)
 
 
+def rmsprop(by_address):
+    if by_address:
+        from mx_rec.optimizers.rmsprop_by_addr import create_hash_optimizer_by_address
+        return create_hash_optimizer_by_address(0.1, momentum=0.5, centered=True)
+    from mx_rec.optimizers.rmsprop import create_hash_optimizer
+    return create_hash_optimizer(0.1, momentum=0.5, centered=True)
+
+
 def trained(session, mx, make, by_address, lookups):
     """Rows after ten steps of a model with `lookups` lookups of one table."""
     from mx_rec.util.initialize import terminate_config_initializer
@@ -87,7 +95,7 @@ def trained(session, mx, make, by_address, lookups):
 
 
 @pytest.mark.parametrize("lookups", [1, 2])
-@pytest.mark.parametrize("make", [sgd, adagrad, lazy_adam])
+@pytest.mark.parametrize("make", [sgd, adagrad, lazy_adam, rmsprop])
 def test_by_address_optimizers_give_the_bits_of_the_others(graph, session, mx, make, lookups):
     expected = trained(session, mx, make, False, lookups)
     assert len(expected) > 30
@@ -156,7 +164,7 @@ def lookups_of_two_tables():
     return tables, ids, loss + tf.reduce_sum(tf.sin(users)) * tf.reduce_mean(items)
 
 
-@pytest.mark.parametrize("make", [sgd, adagrad, lazy_adam])
+@pytest.mark.parametrize("make", [sgd, adagrad, lazy_adam, rmsprop])
 def test_pairs_in_the_order_of_the_collections_train_as_tables_do(graph, session, mx, make):
     from mx_rec.util.initialize import terminate_config_initializer
 

@@ -126,8 +126,8 @@ def test_table_size_and_capacity_are_those_of_the_session(graph, session, dynami
         assert table.size() == 0
         sess.run(embedding)
         assert table.size() == 2
-    raw_capacity = support.ops().mx_rec_capacity(table.variable.op.outputs[1])
-    assert session().run(raw_capacity) == 150
+    stats = table.stats
+    assert session().run(stats)[1] == 150
 
 
 def test_finding_needs_no_row_even_when_the_table_is_full(graph, session):

@@ -288,16 +288,16 @@ def test_what_cannot_be_exported_is_named_and_nothing_is_written(graph, session,
 
     tf = support.tf()
     table, ids = cases.make_table(), cases.placeholder([None])
-    size = library().mx_rec_size(table.handle, name="how_many")
+    stats = library().mx_rec_table_stats(table.handle, name="how_many")
     in_function = tf.function(lambda: cases.find(table, tf.constant([1], tf.int64)), autograph=False)()
     rows = cases.find(table, ids)
     sess = session()
-    for output, text in ((tf.cast(size, tf.float32), "'how_many' of type MxRecSize"),
+    for output, text in ((tf.cast(stats, tf.float32), "'how_many' of type MxRecTableStats"),
                          (in_function, "in the function '.*of type MxRecFind.*control flow v2")):
         with pytest.raises(ValueError, match=text):
             export(sess, tmp_path / "model", {"ids": ids}, {"rows": rows, "other": output})
     with pytest.raises(ValueError, match="'how_many'"):
-        export(sess, tmp_path / "model", {"ids": ids}, {"rows": rows}, main_op=size.op)
+        export(sess, tmp_path / "model", {"ids": ids}, {"rows": rows}, main_op=stats.op)
     with pytest.raises(ValueError, match="either 'inputs' and 'outputs' or 'signature_def_map'"):
         export(sess, tmp_path / "model", None, None)
     assert not os.listdir(str(tmp_path))

@@ -516,7 +516,7 @@ def _rows(checkpoint):
     with tf.Graph().as_default():
         raw = support.Raw.new(4, name="users")
         load = support.ops().mx_rec_load(raw.handle, support.bytes_tensor("\0".join(
-            link + "/users" for link in chain_of(tables_directory(checkpoint)))))
+            link + "/users" for link in chain_of(tables_directory(checkpoint)))), [])
         with support.new_session() as sess:
             sess.run(load)
             return raw.rows(sess)

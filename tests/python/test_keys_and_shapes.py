@@ -217,14 +217,14 @@ def test_shapes_of_the_raw_ops_are_inferred(graph):
     offsets, restore = ops.resolve(table.handle, ids, create=1)
     rows = ops.lookup(table.handle, support.raw_variable(table), offsets)
     embedding = ops.mx_rec_restore(rows, restore)
-    keys, exported = ops.mx_rec_export(table.handle)
+    keys, (exported,) = ops.mx_rec_export(table.handle, [support.bytes_tensor("")])
     expected = [
         (table.variable, [0, 4]), (table.handle, []), (offsets, [None]), (restore, [None, 3]), (rows, [None, 4]),
         (embedding, [None, 3, 4]), (ops.mx_rec_reduce(embedding, restore, offsets), [None, 4]),
         (ops.embed(table.handle, support.raw_variable(table), offsets, restore), [None, 3, 4]),
         (ops.find(table.handle, support.raw_variable(table), ids, tf.zeros([0, 4])), [None, 3, 4]),
         (support.update("sgd", [table.handle], [offsets], [embedding], [0.1, 0.0], [restore], ops=ops), []),
-        (ops.mx_rec_size(table.handle), []), (ops.mx_rec_capacity(table.handle), []), (keys, [None]),
+        (ops.mx_rec_table_stats(table.handle), [21]), (keys, [None]),
         (support.update("sgd", [table.handle], [offsets], [rows], [0.1, 0.0], ops=ops), []), (ops.mx_rec_clear(table.handle), []),
         (ops.mx_rec_remove(table.handle, ids), []), (ops.mx_rec_assign(table.handle, offsets, rows), []),
     ]
@@ -236,13 +236,28 @@ def test_shapes_of_the_raw_ops_are_inferred(graph):
         assert tensor.dtype == dtype
 
 
+def test_an_export_gives_the_fields_that_are_asked_for_in_their_order_and_keys_alone(graph, session):
+    ops, table = support.ops(), support.Raw.new(2)
+    update = support.update_ids("adagrad", table.handle, [5, 3], support.tf().ones([2, 2]), 1.0, 0.5)
+    slot, embedding = support.bytes_tensor("Adagrad_accumulator"), support.bytes_tensor("")
+    sess = session()
+    for fields in ([slot, embedding, slot], []):
+        export = ops.mx_rec_export(table.handle, fields)
+        sess.run(update)
+        keys, values = sess.run([export.keys, export.values])
+        assert keys.tolist() == [5, 3] and len(values) == len(fields)
+        for field, found in zip(fields, values):
+            expected = table.slot_rows(sess, "Adagrad_accumulator") if field is slot else table.rows(sess)
+            support.assert_same_bits(found, support.as_array(expected, keys))
+
+
 def wrong_shapes():
     """(name, function of (tf, ops, table) that must fail while the graph is built)."""
     def of(make):
         return make
 
     return [
-        ("handle of rank 1", of(lambda tf, ops, t: ops.mx_rec_size(tf.zeros([1], tf.int64)))),
+        ("handle of rank 1", of(lambda tf, ops, t: ops.mx_rec_clear(tf.zeros([1], tf.int64)))),
         ("offsets of rank 2", of(lambda tf, ops, t: ops.lookup(t.handle, support.raw_variable(t), tf.zeros([1, 1], tf.int64)))),
         ("variable of rank 1", of(lambda tf, ops, t: ops.lookup(t.handle, tf.zeros([4]), tf.zeros([1], tf.int64)))),
         ("offsets of rank 0", of(lambda tf, ops, t: ops.embed(
@@ -272,7 +287,7 @@ def wrong_shapes():
         ("two timestamps", of(lambda tf, ops, t: ops.mx_rec_observe(
             t.handle, [1], 1, [1, 2], access_threshold=1, eviction_threshold=-1))),
         ("ids of floats", of(lambda tf, ops, t: ops.resolve(t.handle, tf.zeros([1]), create=1))),
-        ("handle of int32", of(lambda tf, ops, t: ops.mx_rec_size(tf.constant(1, tf.int32)))),
+        ("handle of int32", of(lambda tf, ops, t: ops.mx_rec_clear(tf.constant(1, tf.int32)))),
         ("gradient of doubles", of(lambda tf, ops, t: support.update(
             "sgd", [t.handle], [tf.zeros([1], tf.int64)], [tf.zeros([1, 4], tf.float64)], [0.1, 0.0], ops=ops))),
     ]
@@ -340,7 +355,7 @@ def test_ops_on_tables_are_stateful_and_pure_ones_are_not(graph):
             "MxRecPooledWeightGradient", "MxRecBagEnds", "MxRecRaggedBagEnds", "MxRecSparseBagEnds", "MxRecSparseBagsMany", "MxRecBagWeights",
             "MxRecBagDivisors", "MxRecCheckedIds", "MxRecDistinctSplit", "MxRecStitch", "MxRecPackGradients"}
     expected = pure | {"MxRec" + name for name in (
-        "Table", "IdOffset", "Prepare", "Read", "Find", "Size", "Capacity", "Export", "ExportSlot", "Assign", "Remove", "Clear",
+        "Table", "IdOffset", "Prepare", "Read", "Find", "Export", "Assign", "Remove", "Clear",
         "Save", "Load", "Update", "Push")}
     assert expected <= set(registered)
     assert {name for name in registered if not registered[name].is_stateful} == pure

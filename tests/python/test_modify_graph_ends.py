@@ -297,8 +297,8 @@ def test_a_modified_graph_trains_on_from_its_meta_graph_in_a_new_process(tmp_pat
         saver = tf().compat.v1.train.Saver([model.weight])
         for name, op in (("loss", model.loss), ("update", model.update), ("begin", iterator.initializer)):
             tf().compat.v1.add_to_collection(name, op)
-        tf().compat.v1.add_to_collection("size", tf().identity(support.ops().mx_rec_size(run.raw(
-            run.tables["table"]).handle)))
+        tf().compat.v1.add_to_collection("size", support.ops().mx_rec_table_stats(run.raw(
+            run.tables["table"]).handle)[0])
         saver.export_meta_graph(os.path.join(run.directory, "model.meta"))
         code = """
 import sys, tensorflow as tf, support

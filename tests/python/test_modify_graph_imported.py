@@ -43,7 +43,7 @@ def build(run, kind, **arguments):
     tf().group(model.update, name="model_update")
     seen = run.lookup(table, batch["ids"], is_train=False)
     tf().identity(seen, "model_seen")
-    tf().identity(support.ops().mx_rec_size(table.handle), "model_size")
+    tf().identity(support.ops().mx_rec_table_stats(table.handle)[0], "model_size")
     if begin is not None:
         tf().compat.v1.add_to_collection("begin", begin)
     return model

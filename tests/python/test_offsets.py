@@ -57,7 +57,7 @@ def checkpoint(tmp_path, order):
     path = tempfile.mkdtemp(dir=str(tmp_path)) + "/saved"
     with tf().Graph().as_default():
         saved = support.Raw.new(DIM, name="table")
-        save = support.ops().mx_rec_save(saved.handle, support.bytes_tensor(path))
+        save = support.ops().mx_rec_save(saved.handle, support.bytes_tensor(path), -1, 0)
         with support.new_session() as sess:
             saved.assign(sess, order, np.zeros([len(order), DIM]))
             sess.run(save)  # All outputs.
@@ -69,7 +69,7 @@ def replace(kind, raw, tmp_path):
     ops = support.ops()
     if kind == "restore":
         path = checkpoint(tmp_path, [10, 20])
-        return lambda: list(ops.mx_rec_load(raw.handle, support.bytes_tensor(path)))
+        return lambda: list(ops.mx_rec_load(raw.handle, support.bytes_tensor(path), []))
     return lambda: [after(ops.mx_rec_clear(raw.handle), lambda: ops.mx_rec_assign(
         raw.handle, keys(10, 20), tf().zeros([2, DIM])))]
 

@@ -27,7 +27,7 @@ class Arguments:
             "half": (0.5, np.float32), "power": (-0.5, np.float32), "epsilon": (1e-8, np.float32),
             "accumulator": (0.1, np.float32), "wide": (np.ones([3, DIM]), np.float32),
             "beta": (0.9, np.float32), "name": (np.frombuffer(b"Adagrad_accumulator", np.uint8), np.uint8),
-            "path": (np.frombuffer(b"/nowhere/at/all", np.uint8), np.uint8), "since": (0, np.int64),
+            "path": (np.frombuffer(b"/nowhere/at/all", np.uint8), np.uint8), "since": (-1, np.int64), "epoch": (0, np.int64),
             "embedding": (np.zeros(0), np.uint8), "initial": ([0.0, 0.5], np.float32),
             "weight": (1, np.int32), "timestamp": (1000, np.int64), "keys": ([1, 2], np.int64),
             "columns": ([-1, 0], np.int32), "ends": ([1, 3], np.int64), "weights": ([1.0, 2.0, 3.0], np.float32),
@@ -44,6 +44,7 @@ HYPER = {
     "adagrad": lambda a: [a.lr, a.accumulator],
     "lazy_adam": lambda a: [a.lr, a.beta, a.beta, a.beta, a.beta, a.epsilon],
     "ftrl": lambda a: [a.lr, a.power, a.accumulator, a.zero, a.zero, a.zero],
+    **{rule: lambda a: [a.lr, a.beta, a.half, a.epsilon, a.accumulator] for rule in ("rmsprop", "centered_rmsprop")},
 }
 FORMS = {
     "rows": lambda a: ([a.handle], [a.offsets], [a.grad]),
@@ -100,17 +101,14 @@ CALLS = {
     "MxRecSetThreshold": lambda o, a: o.mx_rec_set_threshold(a.handle, a.weight),
     "MxRecEvict": lambda o, a: o.mx_rec_evict(a.handle),
     "MxRecTableStats": lambda o, a: o.mx_rec_table_stats(a.handle),
-    "MxRecSize": lambda o, a: o.mx_rec_size(a.handle),
-    "MxRecCapacity": lambda o, a: o.mx_rec_capacity(a.handle),
-    "MxRecExport": lambda o, a: o.mx_rec_export(a.handle).keys,
-    "MxRecExportSlot": lambda o, a: o.mx_rec_export_slot(a.handle, a.name).keys,
+    "MxRecExport": lambda o, a: o.mx_rec_export(a.handle, [a.embedding, a.name]).keys,
     "MxRecAssign": lambda o, a: o.mx_rec_assign(a.handle, a.ids, a.rows),
     "MxRecRemove": lambda o, a: o.mx_rec_remove(a.handle, a.ids),
     "MxRecClear": lambda o, a: o.mx_rec_clear(a.handle),
-    "MxRecSave": lambda o, a: o.mx_rec_save(a.handle, a.path),
-    "MxRecSaveDelta": lambda o, a: o.mx_rec_save_delta(a.handle, a.path, a.since, a.since),
-    "MxRecLoad": lambda o, a: o.mx_rec_load(a.handle, a.path),
-    "MxRecWarmStart": lambda o, a: o.mx_rec_warm_start(a.handle, a.path, a.name),
+    "MxRecSave": lambda o, a: o.mx_rec_save(a.handle, a.path, a.since, 0).rows,
+    "MxRecSave delta": lambda o, a: o.mx_rec_save(a.handle, a.path, a.epoch, a.epoch).rows,
+    "MxRecLoad": lambda o, a: o.mx_rec_load(a.handle, a.path, []).rows,
+    "MxRecLoad slots": lambda o, a: o.mx_rec_load(a.handle, a.path, [a.name]).rows,
 }
 
 NAN, INF = float("nan"), float("inf")
@@ -150,6 +148,9 @@ WRONG = (
     + [("MxRecUpdate ftrl rows", "power", value, F) for value in (NAN, 1.0, -INF)]
     + [("MxRecUpdate ftrl rows", "zero", value, F) for value in (NAN, INF, -1.0)]
     + [("MxRecUpdate ftrl rows", "accumulator", value, F) for value in (NAN, -1.0)]
+    + [("MxRecUpdate %s rows" % rule, name, value, F) for rule in ("rmsprop", "centered_rmsprop") for name, wrong in (
+        ("beta", (NAN, -0.5, 1.5)), ("half", (NAN, INF)), ("epsilon", (INF, -1.0)), ("accumulator", (NAN, -1.0)))
+       for value in wrong]
     + [("MxRecAssign", "rows", value, F) for value in (np.ones([3, DIM]), np.ones([2, 3]), np.ones([8]))]
     + [(op, "columns", value, N) for op in GROUPED for value in ([0], [0, 1], [0, 2 ** 31 - 1], [[0, 0]], [])]
     + [(op, "offsets", value, I) for op in ("MxRecRead of many", "MxRecRead whole") for value in ([0, 5], [[0, 1]])]
@@ -179,12 +180,13 @@ WRONG = (
     + [("MxRecAdmit", "keys", value, I) for value in ([1], [-1, 2], [7, 7], [[1, 2]], 1)]
     + [("MxRecAdmit", "restore", value, N) for value in ([2], [-2], [2 ** 31 - 1])]
     + [("MxRecSetThreshold", "weight", value, N) for value in (-1, -2 ** 31, [1])]
-    + [("MxRecExportSlot", "name", np.frombuffer(value, np.uint8), np.uint8) for value in (b"no_such_slot", b"", b"\xff")]
-    + [(op, "path", np.frombuffer(value, np.uint8), np.uint8) for op in ("MxRecLoad", "MxRecWarmStart") for value in (
+    + [("MxRecExport", "name", np.frombuffer(value, np.uint8), np.uint8) for value in (b"no_such_slot", b"\xff")]
+    + [(op, "path", np.frombuffer(value, np.uint8), np.uint8) for op in ("MxRecLoad", "MxRecLoad slots") for value in (
         b"/nowhere/at/all", b"", b"\xff\xfe", b"a\x00b")]
-    + [(op, "path", np.frombuffer(value, np.uint8), np.uint8) for op in ("MxRecSave", "MxRecSaveDelta") for value in (
+    + [(op, "path", np.frombuffer(value, np.uint8), np.uint8) for op in ("MxRecSave", "MxRecSave delta") for value in (
         b"/proc/no/such/place", b"", b"a\x00b")]
-    + [("MxRecSaveDelta", "since", value, np.int64) for value in (-1, 2 ** 32, 3)]
+    + [("MxRecSave delta", "epoch", value, np.int64) for value in (-2, 2 ** 32, 3)]
+    + [("MxRecSave", "since", value, np.int64) for value in ([-1], 0)]
 )
 
 
@@ -216,7 +218,7 @@ def test_a_wrong_argument_is_an_error_that_names_op_and_table_and_changes_nothin
     after = table.export(sess)
     assert after[0].tolist() == before[0].tolist()
     support.assert_same_bits(after[1], before[1])
-    if op not in ("MxRecExportSlot", "MxRecLoad", "MxRecSave", "MxRecSaveDelta", "MxRecWarmStart"):
+    if op.split()[0] not in ("MxRecExport", "MxRecLoad", "MxRecSave"):
         sess.run(good)
 
 
@@ -242,7 +244,7 @@ def test_a_wrong_configuration_is_an_error_of_the_table_op(graph, session, chang
         config.update(change)
         text = json.dumps(config)
     made = support.ops().mx_rec_table(support.bytes_tensor(text), tf.zeros([0, DIM]))
-    size = support.ops().mx_rec_size(made.handle)
+    size = support.ops().mx_rec_table_stats(made.handle)
     sess = session()
     for _ in range(2):
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
@@ -271,7 +273,12 @@ def test_messages_of_names_with_quotes_and_unicode_are_readable(graph, session):
     assert "caf" in str(error.value.message) and "%s" in str(error.value.message)
 
 
-@pytest.mark.parametrize("rule, slot", [("adagrad", "Adagrad_accumulator"), ("ftrl", "Ftrl_accum")])
+def test_every_optimizer_of_the_plugin_is_tried():
+    assert set(HYPER) == set(support.optimizers())
+
+
+@pytest.mark.parametrize("rule, slot", [("adagrad", "Adagrad_accumulator"), ("ftrl", "Ftrl_accum"),
+                                        ("centered_rmsprop", "RMSProp_mg")])
 def test_a_bad_hyperparameter_does_not_add_slots(graph, session, rule, slot):
     tf = support.tf()
     table = support.Raw.new(DIM)

@@ -124,6 +124,8 @@ def test_adagrad_is_stable_for_tiny_gradients(graph):
     ("momentum", lambda tf, step: [2.0, 0.9]),
     ("sgd", lambda tf, step: [2.0, 0.0]),
     ("ftrl", lambda tf, step: [3.0, -0.5, 0.1, 0.001, 2.0, 0.1]),
+    ("rmsprop", lambda tf, step: [2.0, 0.9, 0.5, 1e-5, 1.0]),
+    ("centered_rmsprop", lambda tf, step: [2.0, 0.9, 0.5, 1e-5, 1.0]),
 ])
 def test_a_repeated_index_is_updated_once_with_the_sum(graph, op, hyper):
     repeated = Table([0, 1], [[1], [2]], op, hyper)
@@ -200,3 +202,67 @@ def test_nesterov_momentum_follows_the_reference_of_its_test(graph):
         weight = weight - 2.0 * velocity
         weight = weight - velocity * 2.0 * 0.9
         np.testing.assert_allclose(table.rows(), weight, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("momentum, epsilon", [(0.0, 1.0), (0.5, 1e-5)])
+def test_rmsprop_lands_on_the_numbers_of_the_first_two_steps_written_out(graph, momentum, epsilon):
+    table = Table([0, 1], [[1, 2], [3, 4]], "rmsprop", lambda tf, step: [2.0, 0.9, momentum, epsilon, 1.0],
+                  ["RMSProp_rms", "RMSProp_momentum"])
+    grads = np.array([[0.1, 0.1], [0.01, 0.01]])
+    table.run([0, 1], grads)
+    squares = np.array([[0.901, 0.901], [0.90001, 0.90001]])
+    first = grads * 2 / np.sqrt(squares + epsilon)
+    close(table.slot("RMSProp_rms"), squares)
+    close(table.slot("RMSProp_momentum"), first)
+    close(table.rows(), [[1, 2], [3, 4]] - first)
+    table.run([0, 1], grads)
+    squares = squares * 0.9 + [[0.001, 0.001], [1e-5, 1e-5]]
+    second = momentum * first + grads * 2 / np.sqrt(squares + epsilon)
+    close(table.slot("RMSProp_rms"), squares)
+    close(table.slot("RMSProp_momentum"), second)
+    close(table.rows(), [[1, 2], [3, 4]] - first - second)
+
+
+@pytest.mark.parametrize("rate, decay, momentum, epsilon, centered", [
+    (0.5, 0.9, 0.0, 1e-3, True), (0.5, 0.9, 0.0, 1e-3, False), (0.1, 0.9, 0.0, 1e-3, True),
+    (0.5, 0.95, 0.0, 1e-3, False), (0.5, 0.95, 0.0, 1e-5, True), (0.5, 0.95, 0.9, 1e-5, True)])
+def test_rmsprop_on_sparse_gradients_follows_the_reference_of_its_test_for_four_steps(graph, rate, decay, momentum,
+                                                                                     epsilon, centered):
+    slots = ["RMSProp_rms", "RMSProp_momentum"] + ["RMSProp_mg"] * centered
+    table = Table([0, 1, 2, 3], [[1], [2], [3], [4]], "centered_rmsprop" if centered else "rmsprop",
+                  lambda tf, step: [rate, decay, momentum, epsilon, 1.0], slots)
+    weight = np.array([[1], [2], [3], [4]], np.float64)
+    grad = np.array([[0.1], [0.01]])
+    squares, mean, moved = np.ones([2, 1]), np.zeros([2, 1]), np.zeros([2, 1])
+    for _ in range(4):
+        squares = squares * decay + (1 - decay) * grad * grad
+        mean = mean * decay + (1 - decay) * grad
+        moved = momentum * moved + rate * grad / np.sqrt(squares + epsilon - centered * mean * mean)
+        weight[[0, 3]] -= moved
+        table.run([0, 3], grad)
+        close(table.rows(), weight)
+        close(table.slot("RMSProp_rms")[[0, 3]], squares)
+        close(table.slot("RMSProp_momentum")[[0, 3]], moved)
+        if centered:
+            close(table.slot("RMSProp_mg")[[0, 3]], mean)
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_a_row_of_the_batch_whose_gradient_is_zero_moves_on_by_its_momentum(graph, centered):
+    tf = support.tf()
+    table = Table([5, 6], [[1, 2], [3, 4]], "centered_rmsprop" if centered else "rmsprop",
+                  lambda tf, step: [0.1, 0.8, 0.5, 1e-4, 1.0], ["RMSProp_rms", "RMSProp_momentum"])
+    variable = tf.compat.v1.Variable([[1.0, 2.0], [3.0, 4.0]], use_resource=False)
+    grads = tf.compat.v1.placeholder(tf.float32, [1, 2])
+    optimizer = tf.compat.v1.train.RMSPropOptimizer(0.1, 0.8, 0.5, 1e-4, centered=centered)
+    train = optimizer.apply_gradients([(tf.IndexedSlices(grads, tf.constant([1]), tf.constant([2, 2])), variable)])
+    sess = table.sess
+    sess.run(tf.compat.v1.global_variables_initializer())
+    for grad in ([[0.5, -0.25]], [[0.0, 0.0]], [[0.0, 0.0]]):
+        before = table.rows()
+        table.run([6], grad)
+        sess.run(train, {grads: grad})
+        close(table.rows(), sess.run(variable))
+        close(table.slot("RMSProp_rms"), sess.run(optimizer.get_slot(variable, "rms")))
+        close(table.slot("RMSProp_momentum"), sess.run(optimizer.get_slot(variable, "momentum")))
+        assert (table.rows()[1] != before[1]).all() and (table.rows()[0] == before[0]).all()

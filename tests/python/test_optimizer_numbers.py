@@ -47,6 +47,10 @@ def scale_of(history):
     return np.maximum.reduce([np.abs(values) for values in history] + [np.full_like(history[0], 0.1)])
 
 
+def test_every_optimizer_of_the_plugin_has_a_case():
+    assert {case.op for case in CASES} == set(support.optimizers())
+
+
 @pytest.mark.parametrize("dim", [1, 3, 8, 64, 100])
 @pytest.mark.parametrize("case", CASES, ids=ids_of(CASES))
 def test_raw_apply_ops_give_the_numbers_of_tensorflow_whichever_way_the_gradients_come(graph, session, case, dim):

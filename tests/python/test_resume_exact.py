@@ -12,7 +12,8 @@ import support
 from optimizer_cases import CASES, ids_of
 
 EACH = [case for case in CASES if case.name in (
-    "sgd", "momentum", "nesterov", "adagrad_from_0.9", "lazy_adam_0.5_0.9_0.001", "ftrl_l1", "ftrl_everything")]
+    "sgd", "momentum", "nesterov", "adagrad_from_0.9", "lazy_adam_0.5_0.9_0.001", "ftrl_l1", "ftrl_everything", "rmsprop_0.7",
+    "centered_rmsprop_0.7")]
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def trained(kind, directory, optimizer, checkpoint):
     return seen, everything, stats
 
 
-@pytest.mark.parametrize("optimizer", ["lazy_adam", "adagrad", "ftrl", "gradient_descent", "momentum"])
+@pytest.mark.parametrize("optimizer", ["lazy_adam", "adagrad", "ftrl", "gradient_descent", "momentum", "rmsprop"])
 def test_every_optimizer_computes_the_same_bits(graph, dynamic, tmp_path, optimizer):
     results = {}
     for kind in STORAGE:

@@ -65,7 +65,7 @@ class Watchers:
         self._sess, self._table, self._raw = sess, table, raw
         self._ids, self._rows = evaluate
         self._directory = str(directory)
-        self._save = ops.mx_rec_save(raw.handle, support.bytes_tensor(self._directory)).rows
+        self._save = ops.mx_rec_save(raw.handle, support.bytes_tensor(self._directory), -1, 0).rows
         self._graph = tf.compat.v1.get_default_graph()
         self._is_over = False
 

@@ -90,7 +90,7 @@ class Model:
         from mx_rec.stock.convert import converted
 
         with self.graph.as_default():
-            return [set(self.sess.run(library().mx_rec_export(one.table.handle)[0]).tolist())
+            return [set(self.sess.run(library().mx_rec_export(one.table.handle, []).keys).tolist())
                     for one in converted(self.graph)]
 
 
@@ -105,7 +105,7 @@ FORMS = [(how, clips) for how in sorted(LOOKUPS) for clips in (False, True)]
 
 
 @pytest.mark.parametrize("how, clips", FORMS)
-@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "momentum", "lazy_adam", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "momentum", "lazy_adam", "sgd", "centered_rmsprop"])
 @pytest.mark.parametrize("threshold", [0, 1])
 def test_a_threshold_that_admits_every_key_gives_the_bits_of_none(mx, how, clips, optimizer, threshold):
     def run():
@@ -122,7 +122,7 @@ def test_a_threshold_that_admits_every_key_gives_the_bits_of_none(mx, how, clips
 
 
 @pytest.mark.parametrize("how, clips", FORMS)
-@pytest.mark.parametrize("optimizer", ["adagrad", "momentum", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adagrad", "momentum", "sgd", "rmsprop"])
 def test_a_key_gets_a_row_when_it_has_occurred_often_enough_and_no_filled_bag_counts(mx, how, clips, optimizer):
     threshold = 6
     admission(mx, threshold)
@@ -287,6 +287,41 @@ def test_steps_of_other_placeholders_need_no_feed_of_each_other(mx):
             sess.run(v1.global_variables_initializer())
             seen = [sess.run([found[at], train[at]], {ids[at]: [7]})[0][0, 0] for at in (0, 1, 0)]
     assert seen[0] == 0 and seen[1] in (2.0, np.float32(1.6)) and seen[2] < 2
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "momentum"])
+@pytest.mark.parametrize("resource", [False, True])
+@pytest.mark.parametrize("clips", [False, True])
+def test_a_run_of_one_train_op_counts_its_own_lookups_and_runs_no_other(mx, optimizer, resource, clips):
+    """Of two train ops on the same placeholder each run counted the ids of both: a key had its row in half of the steps."""
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    admission(mx, 4)
+    with tf.Graph().as_default() as graph:
+        ids = v1.placeholder(tf.int64, [None])
+        ran = [v1.get_variable("ran{}".format(at), [], tf.int64, initializer=v1.zeros_initializer()) for at in range(2)]
+        w = v1.get_variable("w", [20, 1], initializer=v1.constant_initializer(2.0), use_resource=resource)
+        made, train, found = cases.optimizers()[optimizer](), [], []
+        for at in range(2):
+            with tf.control_dependencies([ran[at].assign_add(1)]):
+                found.append(tf.gather(w, tf.identity(ids)))
+            pairs = made.compute_gradients(tf.reduce_sum(tf.square(found[at])), [w])
+            if clips:
+                pairs = [(tf.clip_by_norm(grad, 100.0), variable) for grad, variable in pairs]
+            train.append(made.apply_gradients(pairs))
+        assert convert_graph(graph, True)[0].converts
+        with support.new_session() as sess:
+            sess.run(v1.global_variables_initializer())
+            seen = []
+            for at in (0, 1, 0, 0, 1):
+                seen.append(sess.run([found[at], train[at]], {ids: [7]})[0][0, 0])
+            assert sess.run(ran) == [3, 2]
+            sess.run(train, {ids: [8]})
+            sess.run(train, {ids: [8]})
+            assert sess.run(found[0], {ids: [8]})[0, 0] > 0
+    assert seen[:3] == [0, 0, 0] and 0 < seen[3] <= 2 and 0 < seen[4] < 2
 
 
 def test_counts_stand_in_checkpoints_and_go_on_after_a_restore(mx, tmp_path):

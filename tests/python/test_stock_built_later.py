@@ -190,6 +190,32 @@ def test_eval_and_waits_and_a_finalized_graph(v1, use_resource):
 
 
 @KINDS
+@pytest.mark.parametrize("has_others", [False, True])
+def test_an_initializer_of_all_variables_that_is_made_now_starts_the_table_again(v1, use_resource, has_others):
+    """It left the rows of tables as the training before had them: the second of two trainings in one graph began with those of the first."""
+    def initializers(model):
+        if has_others:
+            v1.get_variable("other", [], initializer=v1.ones_initializer(), use_resource=use_resource)
+        model.locals = v1.local_variables_initializer()
+        model.some = v1.variables_initializer(v1.global_variables())
+        return [v1.global_variables_initializer(), v1.initializers.global_variables(), v1.initialize_all_variables()]
+
+    for which in range(3):
+        model = Model(v1, use_resource, True, begin=initializers)
+        trained = cases.value_of(model.sess, model.w)
+        # These are of the variables in the collections, which are others: a Scaffold runs the first after a restore.
+        model.sess.run([model.locals, model.some])
+        np.testing.assert_array_equal(cases.value_of(model.sess, model.w), trained)
+        model.sess.run(model.extra[which])
+        start = cases.value_of(model.sess, model.w)
+        assert not np.array_equal(start, trained) and 0.05 < np.abs(start).max() <= 0.1
+        losses = [model.step() for _ in range(3)]
+        model.sess.run(model.extra[which])
+        np.testing.assert_array_equal(cases.value_of(model.sess, model.w), start)
+        assert [model.step() for _ in range(3)] == losses
+
+
+@KINDS
 def test_a_value_in_the_place_of_a_variable_is_refused(v1, use_resource):
     """What reads it reads the table: the value had no effect."""
     model = Model(v1, use_resource, True)

@@ -27,7 +27,8 @@ def tables(found):
 
 @pytest.mark.parametrize("optimizer, resource, clip, tolerance", [
     ("sgd", "", "", 0), ("sgd", "1", "1", 0), ("momentum", "", "", TOLERANCE), ("adagrad", "1", "1", 0),
-    ("ftrl", "", "1", 0), ("ftrl", "1", "", TOLERANCE), ("lazy_adam", "", "1", 0), ("lazy_adam", "1", "", TOLERANCE)])
+    ("ftrl", "", "1", 0), ("ftrl", "1", "", TOLERANCE), ("lazy_adam", "", "1", 0), ("lazy_adam", "1", "", TOLERANCE),
+    ("rmsprop", "", "1", 0), ("centered", "1", "", TOLERANCE)])
 def test_one_worker_gives_the_numbers_of_one_process(optimizer, resource, clip, tolerance):
     """Bit for bit where TensorFlow's own ops stand between lookup and update there, too."""
     variables = dict(OPTIMIZER=optimizer, RESOURCE=resource, CLIP=clip, BEFORE="1", LAST="40")

@@ -21,7 +21,7 @@ def evict(model):
 
 
 @pytest.mark.parametrize("how, clips", admissions.FORMS)
-@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl"])
+@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "rmsprop"])
 def test_a_key_that_did_not_occur_for_some_steps_loses_row_and_slots_and_starts_again(mx, how, clips, optimizer):
     admissions.admission(mx, 1, 3, eviction_unit="steps")
     model = admissions.Model(how, optimizer, clips)

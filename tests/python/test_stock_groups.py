@@ -42,7 +42,7 @@ def bag_of(ids, at):
 
 
 @both
-@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "momentum", "lazy_adam"])
+@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "momentum", "lazy_adam", "rmsprop", "centered_rmsprop"])
 def test_lookups_and_updates_of_several_variables_are_one_op_each(mx, optimizer, use_resource):
     mx(stock_tables=".*")
     seen = []
@@ -243,9 +243,8 @@ def test_slots_are_reset_by_an_initializer_made_after_the_conversion(v1, graph, 
     convert_graph(graph, True)
     again = v1.variables_initializer(optimizer.variables())
     table, = converted(graph)
-    name = tf.constant(np.frombuffer(b"Adagrad_accumulator", np.uint8))
-    slot = support.ops().mx_rec_export_slot(table.table.handle, name)
-    rows = support.ops().mx_rec_export(table.table.handle)
+    slot = support.export(table.table.handle, "Adagrad_accumulator")
+    rows = support.export(table.table.handle)
     with support.new_session() as sess:
         sess.run(init)
         sess.run(train, {ids: [1, 2]})
@@ -257,7 +256,7 @@ def test_slots_are_reset_by_an_initializer_made_after_the_conversion(v1, graph, 
         assert abs(sess.run(loss, {ids: [1]}) - (first - cases.DIM * 0.1 / np.sqrt(1.5))) < 1e-5
 
 
-@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl"])
+@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "rmsprop"])
 def test_an_empty_batch_and_bags_without_ids_change_what_they_change_in_tensorflow(v1, graph, optimizer):
     from mx_rec.stock.convert import converted
     from mx_rec.stock.select import convert_graph
@@ -333,3 +332,60 @@ def test_a_training_op_that_runs_alone_trains_and_reads_its_own_variable_alone(v
     types = types_of(graph)
     assert [form[:2] for form in update_forms(graph)] == [(optimizer, "bags")] * 2
     assert types["MxRecIdOffset of many"] == 2
+
+
+def step_of(v1, how, use_resource, tables):
+    """(session, feeds, variable, train) of a model in a graph of its own, whose float tensors all take a feed in TensorFlow."""
+    tf = support.tf()
+    with tf.Graph().as_default() as graph:
+        w = v1.get_variable("w", [20, 2], initializer=v1.constant_initializer(0.5), use_resource=use_resource)
+        u = v1.get_variable("u", [], initializer=v1.constant_initializer(0.25), use_resource=use_resource)
+        ids = v1.placeholder(tf.int64, [None, 2])
+        rows = tf.nn.embedding_lookup(w, ids[:, 0]) if how != "bags" \
+            else tf.nn.safe_embedding_lookup_sparse(w, tf.sparse.from_dense(ids), combiner="sum")
+        # The gradient of one reads no value of the other, which its update may have changed.
+        loss = tf.reduce_sum(tf.square(tf.reduce_sum(rows * [0.25, 0.5], 1) - 1.0)) + tf.square(u - 1.0)
+        made = v1.train.AdagradOptimizer(0.1)
+        pairs = made.compute_gradients(loss, [w, u])
+        if how == "clipped":
+            pairs = list(zip(tf.clip_by_global_norm([grad for grad, _ in pairs], 3.0)[0], [w, u]))
+        train = made.apply_gradients(pairs)
+        if tables:
+            from mx_rec.stock.select import convert_graph
+
+            assert [plan.name for plan in convert_graph(graph, True) if plan.converts] == ["w"]
+        init = v1.global_variables_initializer()
+        session = support.new_session(graph)
+
+    def run(name, fed):
+        session.run(init)
+        session.run(train, {ids: [[1, 2], [3, 1], [5, 0]], graph.get_tensor_by_name(name): fed})
+        return cases.value_of(session, w)
+
+    def value(name):
+        session.run(init)
+        return session.run(graph.get_tensor_by_name(name), {ids: [[1, 2], [3, 1], [5, 0]]})
+
+    return graph, train, run, value
+
+
+@both
+@pytest.mark.parametrize("how", ["rows", "bags", "clipped"])
+def test_a_feed_of_any_tensor_of_a_step_is_heeded_or_refused(v1, how, use_resource):
+    """A fed gradient was ignored: the update took the one of the vectors of bags, past what was fed."""
+    stock, train, run_stock, value = step_of(v1, how, use_resource, False)
+    tables, _, run_tables, _ = step_of(v1, how, use_resource, True)
+    names = sorted(output.name for op in cases.ops_of_run([train]) for output in op.outputs
+                   if output.dtype == support.tf().float32 and stock.is_feedable(output))
+    heeded, refused, told = [], [], {}
+    for name in names:
+        if not tables.is_feedable(tables.get_tensor_by_name(name)):
+            refused.append(name)
+            continue
+        fed = value(name)
+        fed = (fed + 0.125 * np.arange(1, fed.size + 1).reshape(fed.shape)).astype(np.float32)
+        ours, theirs = run_tables(name, fed), run_stock(name, fed)
+        heeded.append(name)
+        if not np.allclose(ours, theirs, rtol=1e-5, atol=1e-6):
+            told[name] = np.abs(ours - theirs).max()
+    assert not told and len(heeded) > 8 and (refused or how == "clipped"), (told, refused)

@@ -41,7 +41,7 @@ def train(place, step, optimizer, use_resource, scope, tables):
 
 
 @pytest.mark.parametrize("use_resource, scope, optimizer", [
-    (False, "deep", "ftrl"), (True, "deep", "momentum"), (True, "", "adagrad")])
+    (False, "deep", "ftrl"), (True, "deep", "momentum"), (True, "", "adagrad"), (False, "", "centered_rmsprop")])
 def test_parts_go_from_variables_to_tables_and_back_and_forth(mx, tmp_path, use_resource, scope, optimizer):
     """Slots of an optimizer that is called inside of a variable scope, as in canned Estimators, have a name of their
     own for each part: "Does not have sufficient slices". Savers of TensorFlow 2.15 switch copies of resource variables

@@ -105,3 +105,81 @@ def test_all_parts_of_a_variable_become_tables_or_none_does(mx, graph, use_resou
                     for expected, path in found:
                         saver.restore(sess, path)
                         np.testing.assert_allclose(sess.run(rows, {ids: np.arange(7)}), expected, rtol=cases.TOLERANCE)
+
+
+@pytest.mark.parametrize("use_resource", [False, True])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "momentum", "ftrl"])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_graph_that_sets_its_variables_takes_rows_and_slots_of_tables_too(mx, optimizer, use_resource, parts, tmp_path):
+    """A restore into such a graph, whose variables could not be tables, ended with "Key w/Momentum not found"."""
+    tf = support.tf()
+    v1 = tf.compat.v1
+    mx(stock_tables=".*")
+
+    def program(sets, tables, path, restores):
+        with tf.Graph().as_default() as graph:
+            v1.set_random_seed(3)
+            w = v1.get_variable("w", [20, 2], initializer=v1.random_uniform_initializer(1, 2), use_resource=use_resource,
+                                partitioner=v1.fixed_size_partitioner(parts) if parts > 1 else None)
+            ids = v1.placeholder(tf.int64, [None])
+            bias = v1.get_variable("bias", [], initializer=v1.zeros_initializer())
+            loss = tf.reduce_sum(tf.square(tf.nn.embedding_lookup(w, ids) + bias))
+            made = cases.optimizers()[optimizer]()
+            train = made.minimize(loss)
+            if sets:
+                for one in [w] if parts == 1 else list(w):
+                    v1.assign(one, tf.ones_like(one))
+                v1.variables_initializer(made.variables())
+            if tables:
+                from mx_rec.stock.select import convert_graph
+
+                assert all(plan.converts for plan in convert_graph(graph, True))
+            saver = v1.train.Saver()
+            with support.new_session() as sess:
+                sess.run(v1.global_variables_initializer())
+                if restores:
+                    saver.restore(sess, path)
+                seen = [sess.run([loss, train], {ids: step})[0] for step in ([1, 2, 2], [2, 9, 19], [1, 5, 19])]
+                if not restores:
+                    saver.save(sess, path)
+                return seen + [sess.run(loss, {ids: np.arange(20)})]
+
+    path = str(tmp_path / "model")
+    first = program(False, True, path, False)
+    expected = program(False, True, path, True)
+    assert expected[0] != first[0]
+    np.testing.assert_allclose(program(True, False, path, True), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("use_resource", [False, True])
+def test_variables_take_a_table_without_rows(mx, use_resource, tmp_path):
+    """A table that was saved before its first step, or after an initializer, ended with "cannot reshape array of size 0"."""
+    tf = support.tf()
+    v1 = tf.compat.v1
+    mx(stock_tables=".*")
+
+    def values(tables):
+        with tf.Graph().as_default() as graph:
+            w = v1.get_variable("w", [20, 2], initializer=v1.constant_initializer(0.5), use_resource=use_resource)
+            bias = v1.get_variable("bias", [], initializer=v1.zeros_initializer())
+            made = v1.train.AdagradOptimizer(0.1, initial_accumulator_value=0.25)
+            train = made.minimize(tf.reduce_sum(tf.square(tf.nn.embedding_lookup(w, [3, 4])) + bias))
+            if tables:
+                from mx_rec.stock.select import convert_graph
+
+                assert all(plan.converts for plan in convert_graph(graph, True))
+            saver = v1.train.Saver()
+            with support.new_session() as sess:
+                init = v1.global_variables_initializer()
+                sess.run(init)
+                sess.run(train)
+                if tables:
+                    sess.run(init)
+                    saver.save(sess, str(tmp_path / "model"))
+                else:
+                    saver.restore(sess, str(tmp_path / "model"))
+                    return sess.run([w, made.get_slot(w, "accumulator")])
+
+    values(True)
+    for found, expected in zip(values(False), (0.5, 0.25)):
+        np.testing.assert_array_equal(found, np.full([20, 2], expected, np.float32))

@@ -6,7 +6,8 @@ import pytest
 import stock_cases as cases
 import support
 
-OPTIMIZERS = ("sgd", "momentum", "nesterov", "adagrad", "ftrl", "ftrl_shrinkage", "lazy_adam")
+OPTIMIZERS = ("sgd", "momentum", "nesterov", "adagrad", "ftrl", "ftrl_shrinkage", "lazy_adam", "rmsprop",
+              "centered_rmsprop")
 
 
 @pytest.fixture
@@ -54,7 +55,8 @@ def looked_up(variable, ids):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_each_optimizer_gives_the_numbers_of_the_variable(everything, optimizer, use_resource):
     plans = cases.expect_equal(model(optimizer, one(use_resource), looked_up), ["w"])
-    slots = {"adagrad": 1, "momentum": 1, "nesterov": 1, "ftrl": 2, "ftrl_shrinkage": 2, "lazy_adam": 2}.get(optimizer, 0)
+    slots = {"adagrad": 1, "momentum": 1, "nesterov": 1, "ftrl": 2, "ftrl_shrinkage": 2, "lazy_adam": 2,
+             "rmsprop": 2, "centered_rmsprop": 3}.get(optimizer, 0)
     assert len(plans["w"].slots) == slots
 
 
@@ -112,7 +114,7 @@ def bags_with_empty_rows(ids):
 
 @pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "ftrl", "ftrl_shrinkage"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "ftrl", "ftrl_shrinkage", "rmsprop", "centered_rmsprop"])
 def test_pooled_rows_and_rows_without_ids_are_those_of_the_variable(everything, optimizer, combiner, use_resource):
     """Rows without ids touch the first row with a gradient of zeros, which momentum and FTRL notice."""
     tf = support.tf()

@@ -26,7 +26,7 @@ def with_disk(mx, path, rows=50):
     mx(stock_tables=StockTables(least_rows=1, memory_rows=rows, ssd_data_path=[str(path)]))
 
 
-@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "lazy_adam"])
+@pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "lazy_adam", "rmsprop"])
 def test_rows_on_disk_give_the_numbers_of_the_variable(mx, tmp_path, optimizer):
     with_disk(mx, tmp_path)
     assert cases.expect_equal(build(optimizer), ["w"])["w"].pieces

@@ -102,7 +102,7 @@ HOWS = ("gather", "modulo", "reshaped", "sparse", "weighted", "sum", "mean", "sq
 @pytest.mark.parametrize("how, optimizer, resource", [
     (how, optimizer, place % 2 == 0) for place, (how, optimizer) in enumerate(
         [(how, "adagrad") for how in HOWS] + [("mean", name) for name in (
-            "sgd", "momentum", "nesterov", "ftrl", "ftrl_shrinkage", "lazy_adam")])])
+            "sgd", "momentum", "nesterov", "ftrl", "ftrl_shrinkage", "lazy_adam", "rmsprop", "centered_rmsprop")])])
 def test_the_numbers_are_those_of_a_variable_of_many_more_rows(v1, how, optimizer, resource):
     size = buckets_without_collisions(how)
     expected = train(how, optimizer, False, size, resource)
@@ -114,7 +114,8 @@ def test_the_numbers_are_those_of_a_variable_of_many_more_rows(v1, how, optimize
 
 @pytest.mark.slow
 @pytest.mark.parametrize("resource", [False, True], ids=["reference", "resource"])
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "adagrad", "ftrl", "ftrl_shrinkage", "lazy_adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "nesterov", "adagrad", "ftrl", "ftrl_shrinkage", "lazy_adam", "rmsprop",
+                                       "centered_rmsprop"])
 @pytest.mark.parametrize("how", HOWS)
 def test_every_way_optimizer_and_kind_of_variable_gives_the_numbers_of_many_more_rows(v1, how, optimizer, resource):
     expected = train(how, optimizer, False, buckets_without_collisions(how), resource)
@@ -168,7 +169,7 @@ def table_keys(sess, graph):
     from mx_rec.stock.convert import converted
 
     with graph.as_default():
-        return sess.run(library().mx_rec_export(converted(graph)[0].table.handle)[0])
+        return sess.run(library().mx_rec_export(converted(graph)[0].table.handle, []).keys)
 
 
 def test_columns_that_share_an_embedding_lose_all_limits_or_none(v1, graph):

@@ -220,7 +220,7 @@ def test_parts_start_with_the_parts_of_the_source(mx, tmp_path, parts, again, ki
         assert len(tables_of(tmp_path / str(number))) == (again or 1)
 
 
-@pytest.mark.parametrize("name", ["sgd", "momentum", "ftrl", "lazy_adam"])
+@pytest.mark.parametrize("name", ["sgd", "momentum", "ftrl", "lazy_adam", "rmsprop", "centered_rmsprop"])
 def test_slots_start_where_a_list_names_them(mx, tmp_path, name):
     import stock_cases
 

@@ -112,11 +112,11 @@ def test_key_work_of_a_modified_graph_runs_under_the_step(train, tmp_path):
 
 def test_what_overlaps_lies_in_different_lanes():
     spans = [Span("MxRecPrepare", "a", 1, 1000, 50.0), Span("MxRecPrepare", "b", 2, 1020, 10.0),
-             Span("MxRecPrepare", "a", 1, 1060, 5.0), Span("MxRecSize", None, 3, 1010, 1.0)]
+             Span("MxRecPrepare", "a", 1, 1060, 5.0), Span("MxRecEvict", None, 3, 1010, 1.0)]
     events = [event for event in timeline.make_timeline(spans, [])["traceEvents"] if event["ph"] == "X"]
     ahead = [(event["name"], event["ts"], event["tid"]) for event in events if event["pid"] == 2]
     assert ahead == [("MxRecPrepare a", 0, 0), ("MxRecPrepare b", 20, 1), ("MxRecPrepare a", 60, 0)]
-    assert [(event["name"], event["pid"]) for event in events if event["pid"] != 2] == [("MxRecSize", 1)]
+    assert [(event["name"], event["pid"]) for event in events if event["pid"] != 2] == [("MxRecEvict", 1)]
 
 
 def test_a_timeline_of_nothing_is_empty():

@@ -54,7 +54,7 @@ impl<T, G> Registry<T, G> {
             Error::new(
                 Kind::NotFound,
                 "the handle is of no table: its session was closed, or it was not made by \
-                 MxRecTable in this process",
+                 MxRecTable or MxRecPart in this process",
             )
             .with("handle", number)
         })

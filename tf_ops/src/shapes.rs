@@ -418,8 +418,8 @@ mod tests {
             ),
             (
                 "MxRecExport",
-                vec![scalar.clone()],
-                &[][..],
+                vec![scalar.clone(), dims(&[-1])],
+                &[1][..],
                 vec![dims(&[-1]), dims(&[-1, -1])],
             ),
             ("MxRecEvict", vec![unknown.clone()], &[], vec![dims(&[2])]),
@@ -480,7 +480,7 @@ mod tests {
                 &[1, 2],
                 "handles must have rank 0, but has shape (1)",
             ),
-            ("MxRecSize", vec![], &[], "another number of inputs"),
+            ("MxRecEvict", vec![], &[], "another number of inputs"),
         ] {
             let text = infer_op(op, &inputs, list).err().unwrap_or_default();
             assert!(text.contains(message), "{op}: {text}");

@@ -2,9 +2,10 @@
 
 use crate::config::Settings;
 use crate::registry::{self, Registry};
-use crate::shared::SharedTables;
+use crate::shared::{Name, SharedTables};
 use crate::tf::HoldBuffers;
-use mx_rec_kernels::{Result, Table};
+use crate::trace;
+use mx_rec_kernels::{Partition, Result, Table};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -14,12 +15,22 @@ use std::sync::{Arc, LazyLock};
 /// A kernel's claim on a table of this process.
 pub(crate) type Reference = registry::Reference<'static, Table, HoldBuffers>;
 
+/// A kernel's claim on the number of a part.
+pub(crate) type MemberReference = registry::Reference<'static, Member, ()>;
+
 /// Memory of outputs is kept while a table is registered.
-static TABLES: LazyLock<Registry<Table, HoldBuffers>> = LazyLock::new(|| {
-    // Numbers start at a random place, so that one that was kept from another process is refused.
-    let random = RandomState::new().build_hasher().finish();
-    Registry::new((random >> 16) as i64 + 1, HoldBuffers::new)
-});
+static TABLES: LazyLock<Registry<Table, HoldBuffers>> =
+    LazyLock::new(|| Registry::new(random() + 1, HoldBuffers::new));
+
+/// What handles of parts stand for: their numbers are negative, those of tables positive.
+static MEMBERS: LazyLock<Registry<Member, ()>> =
+    LazyLock::new(|| Registry::new(i64::MIN + random(), || ()));
+
+/// A number from 0 to 2^48. The numbers of tables start there, so that one that was kept from
+/// another process is refused.
+fn random() -> i64 {
+    (RandomState::new().build_hasher().finish() >> 16) as i64
+}
 
 /// The parts of tables that this process holds for a cluster.
 pub(crate) static SHARED: LazyLock<SharedTables<Part, Settings, HoldBuffers>> =
@@ -43,6 +54,31 @@ impl Part {
             table: Arc::new(table),
             content: NEXT.fetch_add(1, Ordering::Relaxed),
         }
+    }
+}
+
+/// A part of a table, as those name it who use it.
+pub(crate) struct Member {
+    pub(crate) name: Name,
+    pub(crate) settings: Settings,
+}
+
+impl Member {
+    /// A part of the table of these settings.
+    pub(crate) fn new(settings: Settings, part: Partition) -> Member {
+        let table = settings.table.name.clone();
+        let name = Name { table, part };
+        Member { name, settings }
+    }
+
+    /// The part that this process holds.
+    ///
+    /// # Errors
+    /// Those of [`SharedTables::find`].
+    pub(crate) fn find(&self) -> Result<Arc<Part>> {
+        let part = SHARED.find(&self.name, &self.settings)?;
+        trace::note(&part.table);
+        Ok(part)
     }
 }
 
@@ -82,6 +118,31 @@ pub(crate) fn counted(table: &Table, step: i64) {
 /// Those of [`Settings::make`].
 pub(crate) fn own(settings: Settings) -> Result<Reference> {
     Ok(TABLES.own(settings.make(None)?))
+}
+
+/// Gives a part a number that ends with the reference.
+pub(crate) fn refer(member: Member) -> MemberReference {
+    MEMBERS.own(member)
+}
+
+/// The part that a number stands for.
+///
+/// # Errors
+/// `NotFound` if there is none.
+pub(crate) fn member(number: i64) -> Result<Arc<Member>> {
+    MEMBERS.get(number)
+}
+
+/// The table with that number, or the part that this process holds now.
+///
+/// # Errors
+/// As of [`get`]; those of [`Member::find`].
+pub(crate) fn get_any(number: i64) -> Result<Arc<Table>> {
+    if number < 0 {
+        Ok(Arc::clone(&member(number)?.find()?.table))
+    } else {
+        get(number)
+    }
 }
 
 /// The table with that number. It stays alive while the caller holds it, also if its session closes

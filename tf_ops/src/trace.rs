@@ -283,7 +283,7 @@ mod tests {
         start();
         note(&table);
         assert_eq!(Arc::strong_count(&table), 1);
-        drop(span("MxRecSize"));
+        drop(span("MxRecEvict"));
         {
             let _span = span("MxRecFind");
             note(&table);
@@ -292,7 +292,7 @@ mod tests {
         let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
         assert_eq!(value["version"], 1, "{text}");
         assert_eq!(value["dropped"], 0, "{text}");
-        assert_eq!(value["spans"][0]["op"], "MxRecSize", "{text}");
+        assert_eq!(value["spans"][0]["op"], "MxRecEvict", "{text}");
         assert!(value["spans"][0]["table"].is_null(), "{text}");
         assert_eq!(value["spans"][1]["table"], "users", "{text}");
         assert!(value["spans"][1]["duration"].is_f64(), "{text}");

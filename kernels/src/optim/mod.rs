@@ -6,6 +6,7 @@ mod ftrl;
 mod lazy_adam;
 mod momentum;
 mod optimizers;
+mod rmsprop;
 mod row;
 mod sgd;
 

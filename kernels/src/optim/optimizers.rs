@@ -1,17 +1,19 @@
 //! The one list of optimizers.
 
 use super::description::Optimizer;
-use super::{adagrad, ftrl, lazy_adam, momentum, sgd};
+use super::{adagrad, ftrl, lazy_adam, momentum, rmsprop, sgd};
 use crate::{Error, Result};
 
 /// The optimizers. The place of one in this list is its number in graphs, which never changes.
-pub const OPTIMIZERS: [&Optimizer; 6] = [
+pub const OPTIMIZERS: [&Optimizer; 8] = [
     &sgd::SGD,
     &momentum::MOMENTUM,
     &momentum::NESTEROV,
     &adagrad::ADAGRAD,
     &lazy_adam::LAZY_ADAM,
     &ftrl::FTRL,
+    &rmsprop::RMSPROP,
+    &rmsprop::CENTERED_RMSPROP,
 ];
 
 impl Optimizer {

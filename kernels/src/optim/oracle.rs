@@ -1,6 +1,7 @@
 //! The optimizers as one would write them on paper, in float64, and the tests that hold the real
 //! ones against them.
 
+use super::rmsprop::RmsProp;
 use super::*;
 use crate::simd::{Isa, Level};
 
@@ -10,8 +11,8 @@ pub(super) trait AtLevel: Sized {
     fn at(self, level: Level) -> Self;
 }
 
-/// One column with up to two slots, as `[weight, slot 0, slot 1]`, and step number `t` from 1.
-type Naive<'a> = Box<dyn Fn([f64; 3], f64, i32) -> [f64; 3] + 'a>;
+/// One column with up to three slots, as `[weight, slot ..]`, and step number `t` from 1.
+type Naive<'a> = Box<dyn Fn([f64; 4], f64, i32) -> [f64; 4] + 'a>;
 
 /// An optimizer for step `t`, its first state beside the weight, and the same on paper.
 struct Case {
@@ -26,7 +27,9 @@ fn cases() -> Vec<Case> {
         cases.push(Case {
             name: "sgd",
             at: Box::new(move |_, level| Box::new(Sgd::new(0.1, decay).unwrap().at(level))),
-            naive: Box::new(move |[w, ..], g, _| [w - 0.1 * (g + f64::from(decay) * w), 0.0, 0.0]),
+            naive: Box::new(move |[w, ..], g, _| {
+                [w - 0.1 * (g + f64::from(decay) * w), 0.0, 0.0, 0.0]
+            }),
         });
     }
     for nesterov in [false, true] {
@@ -35,19 +38,19 @@ fn cases() -> Vec<Case> {
             at: Box::new(move |_, level| {
                 Box::new(Momentum::new(0.05, 0.9, nesterov).unwrap().at(level))
             }),
-            naive: Box::new(move |[w, a, _], g, _| {
+            naive: Box::new(move |[w, a, ..], g, _| {
                 let a = 0.9 * a + g;
                 let step = if nesterov { g + 0.9 * a } else { a };
-                [w - 0.05 * step, a, 0.0]
+                [w - 0.05 * step, a, 0.0, 0.0]
             }),
         });
     }
     cases.push(Case {
         name: "adagrad",
         at: Box::new(|_, level| Box::new(Adagrad::new(0.3, 0.1).unwrap().at(level))),
-        naive: Box::new(|[w, a, _], g, _| {
+        naive: Box::new(|[w, a, ..], g, _| {
             let a = a + g * g;
-            [w - 0.3 * g / a.sqrt(), a, 0.0]
+            [w - 0.3 * g / a.sqrt(), a, 0.0, 0.0]
         }),
     });
     cases.push(Case {
@@ -60,11 +63,11 @@ fn cases() -> Vec<Case> {
                     .at(level),
             )
         }),
-        naive: Box::new(|[w, m, v], g, t| {
+        naive: Box::new(|[w, m, v, _], g, t| {
             let m = 0.9 * m + 0.1 * g;
             let v = 0.99 * v + 0.01 * g * g;
             let lr = 0.01 * (1.0 - 0.99_f64.powi(t)).sqrt() / (1.0 - 0.9_f64.powi(t));
-            [w - lr * m / (v.sqrt() + 1e-6), m, v]
+            [w - lr * m / (v.sqrt() + 1e-6), m, v, 0.0]
         }),
     });
     for (power, l1, l2, shrinkage) in [
@@ -83,7 +86,7 @@ fn cases() -> Vec<Case> {
                         .at(level),
                 )
             }),
-            naive: Box::new(move |[w, a, z], g, _| {
+            naive: Box::new(move |[w, a, z, _], g, _| {
                 let next = a + g * g;
                 let sigma = (next.powf(-power) - a.powf(-power)) / 0.5;
                 let z = z + g + 2.0 * shrinkage * w - sigma * w;
@@ -92,11 +95,47 @@ fn cases() -> Vec<Case> {
                 } else {
                     0.0
                 };
-                [w, next, z]
+                [w, next, z, 0.0]
+            }),
+        });
+    }
+    for (centered, momentum) in [(false, 0.0), (false, 0.8), (true, 0.0), (true, 0.8)] {
+        cases.push(Case {
+            name: if centered {
+                "centered_rmsprop"
+            } else {
+                "rmsprop"
+            },
+            at: Box::new(move |_, level| {
+                let numbers = [0.01, 0.9, momentum as f32, 1e-3, 1.0];
+                Box::new(RmsProp::new(numbers, centered).unwrap().at(level))
+            }),
+            naive: Box::new(move |[w, s, second, third], g, _| {
+                let s = 0.9 * s + 0.1 * g * g;
+                let (c, a) = if centered {
+                    (0.9 * second + 0.1 * g, third)
+                } else {
+                    (0.0, second)
+                };
+                let a = momentum * a + 0.01 * g / (s - c * c + 1e-3).sqrt();
+                if centered {
+                    [w - a, s, c, a]
+                } else {
+                    [w - a, s, a, 0.0]
+                }
             }),
         });
     }
     cases
+}
+
+#[test]
+fn every_optimizer_of_the_list_is_here() {
+    for optimizer in OPTIMIZERS {
+        // Nesterov's momentum is a case of momentum.
+        let name = optimizer.name.replace("nesterov", "momentum");
+        assert!(cases().iter().any(|case| case.name == name), "{name}");
+    }
 }
 
 /// Numbers in [-1, 1) without a pattern.
@@ -129,7 +168,7 @@ fn every_optimizer_follows_the_paper_over_many_steps() {
         let state = |row: &[f32], column: usize| {
             std::array::from_fn(|part| row.get(part * DIM + column).map_or(0.0, |&x| f64::from(x)))
         };
-        let mut paper: Vec<[f64; 3]> = (0..DIM).map(|column| state(&row, column)).collect();
+        let mut paper: Vec<[f64; 4]> = (0..DIM).map(|column| state(&row, column)).collect();
         for t in 1..=STEPS {
             let grad = numbers(1000 + t as u64, DIM);
             (case.at)(t, Level::detect()).update(&mut row, &slots, &grad);
@@ -238,6 +277,10 @@ fn tensorflows_own_test_values_come_out() {
     };
     let momentum = |nesterov| -> Box<dyn Fn(i32) -> Box<dyn RowOptimizer>> {
         Box::new(move |_| Box::new(Momentum::new(2.0, 0.9, nesterov).unwrap()))
+    };
+    let rmsprop = |momentum, epsilon, centered| -> Box<dyn Fn(i32) -> Box<dyn RowOptimizer>> {
+        let numbers = [2.0, 0.9, momentum, epsilon, 1.0];
+        Box::new(move |_| Box::new(RmsProp::new(numbers, centered).unwrap()))
     };
     type At = Box<dyn Fn(i32) -> Box<dyn RowOptimizer>>;
     type Golden<'a> = (At, i32, [f32; 4], [f32; 4], [f32; 4], &'a [[f32; 4]]);
@@ -357,6 +400,45 @@ fn tensorflows_own_test_values_come_out() {
             [-1.497, -2.997, -0.147, -0.297],
             &[[0.15, 0.3, 0.1005, 0.102], [0.5, 1.0, 0.05, 0.1]],
         ),
+        (
+            rmsprop(0.0, 1.0, false),
+            3,
+            even,
+            flat,
+            [0.554_379_94, 1.554_379_9, 2.955_414_8, 3.955_414_8],
+            &[
+                [0.731_709_96, 0.731_709_96, 0.729_027_03, 0.729_027_03],
+                [0.151_982_1, 0.151_982_1, 0.015_209_996, 0.015_209_996],
+            ],
+        ),
+        (
+            rmsprop(0.5, 1e-5, false),
+            3,
+            even,
+            flat,
+            [0.064_526_38, 1.064_526_6, 2.906_350_9, 3.906_350_9],
+            &[
+                [0.731_709_96, 0.731_709_96, 0.729_027_03, 0.729_027_03],
+                [0.397_462_43, 0.397_462_43, 0.039_805, 0.039_805],
+            ],
+        ),
+        (
+            rmsprop(0.5, 1e-3, true),
+            3,
+            even,
+            flat,
+            [0.064_878_08, 1.064_878, 2.906_407, 3.906_407],
+            &[
+                [0.731_709_96, 0.731_709_96, 0.729_027_03, 0.729_027_03],
+                [
+                    0.027_100_008,
+                    0.027_100_008,
+                    0.002_710_000_4,
+                    0.002_710_000_4,
+                ],
+                [0.397_352_67, 0.397_352_67, 0.039_779_58, 0.039_779_58],
+            ],
+        ),
     ];
     for (at, steps, weights, grad, expected, slots) in goldens {
         let specs = at(1).slots();
@@ -438,6 +520,26 @@ fn wrong_hyperparameters_are_refused_by_name_and_value() {
             Ftrl::new(0.1, -0.5, 0.1, 0.0, 0.0, -2.0).err(),
             "l2_shrinkage=-2",
         ),
+        (
+            RmsProp::new([-0.1, 0.9, 0.0, 1e-10, 1.0], false).err(),
+            "rmsprop: lr must be finite and not negative (lr=-0.1)",
+        ),
+        (
+            RmsProp::new([0.1, 1.5, 0.0, 1e-10, 1.0], true).err(),
+            "centered_rmsprop: decay must lie in [0, 1] (decay=1.5)",
+        ),
+        (
+            RmsProp::new([0.1, 0.9, nan, 1e-10, 1.0], false).err(),
+            "momentum=NaN",
+        ),
+        (
+            RmsProp::new([0.1, 0.9, 0.0, -1.0, 1.0], false).err(),
+            "epsilon=-1",
+        ),
+        (
+            RmsProp::new([0.1, 0.9, 0.0, 1e-10, -1.0], true).err(),
+            "initial_rms=-1",
+        ),
     ];
     for (error, text) in errors {
         let error = error.expect(text);
@@ -455,12 +557,16 @@ fn slot_names_are_those_of_checkpoints() {
             .unwrap()
             .slots(),
         Ftrl::new(0.1, -0.5, 0.1, 0.0, 0.0, 0.0).unwrap().slots(),
+        RmsProp::new([0.1, 0.9, 0.0, 1e-10, 1.0], true)
+            .unwrap()
+            .slots(),
     ]
     .into_iter()
     .flatten()
     .map(|slot| format!("{}={}", slot.name, slot.initial))
     .collect();
     let expected = "Momentum_momentum=0 Adagrad_accumulator=0.9 LazyAdam_momentum=0 \
-                    LazyAdam_velocity=0 Ftrl_accum=0.1 Ftrl_linear=0";
+                    LazyAdam_velocity=0 Ftrl_accum=0.1 Ftrl_linear=0 RMSProp_rms=1 RMSProp_mg=0 \
+                    RMSProp_momentum=0";
     assert_eq!(names.join(" "), expected);
 }

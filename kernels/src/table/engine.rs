@@ -2,17 +2,17 @@
 
 use super::args::Memory;
 use super::config::check_ram_rows;
-use super::content::Content;
-use super::flight::Flight;
 use super::keys::Keys;
-use super::offset::Unfit;
+use super::rows::content::Content;
+use super::rows::flight::Flight;
+use super::rows::offset::Unfit;
+use super::rows::tier::{empty_content, tier_setup, Tier};
 use super::rows::Rows;
-use super::tier::{empty_content, tier_setup, Tier};
 use super::{TableConfig, TierConfig};
 use crate::batch::distinct::{Distinct, Wanted};
 use crate::history::History;
 use crate::index::Index;
-use crate::rows::{RowPart, TierSetup};
+use crate::stores::{RowPart, TierSetup};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::tier::Storage;
 use crate::{Error, Ids, Kind, Partition, Pool, Result, SlotSpec};

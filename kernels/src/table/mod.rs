@@ -3,31 +3,20 @@
 //! A [`Table`] is its configuration, its keys and its rows. Each of the two has its data, its locks
 //! and the functions on them; the verbs of the table order the locks.
 //!
-//! | file | what |
+//! | room | what |
 //! |---|---|
-//! | `config`, `args`, `stats` | settings, arguments, results, counters |
-//! | `engine` | the table, new rows, removal |
-//! | `keys` | by key: the index, the history, counters |
-//! | `decision`, `observed` | which observed keys are admitted |
-//! | `rows` | by row number: content, leases, offsets |
-//! | `content`, `free_rows` | rows in use, free, frozen; the slots of a row |
-//! | `changes` | which rows changed since which save |
-//! | `offset`, `offset_buffers` | row numbers with their generation; memory for them |
-//! | `flight`, `fingerprint`, `key_map` | staged, leased and retired rows |
-//! | `lease` | batches that are prepared ahead of their step |
-//! | `read` | lookup and find |
-//! | `initial` | the rows that keys start with |
-//! | `pooled` | lookup and find of bags |
-//! | `admission`, `evict` | which keys get rows, and which lose them |
-//! | `apply` | updates and assignment |
-//! | `fields` | updates that are computed outside of the table |
-//! | `group*` | lookups and updates of many tables at once |
-//! | `tier` | what a table on disk has beside its rows |
-//! | `crowding` | whether memory is too small for the batches ahead |
-//! | `tiered`, `exchange` | how rows on disk get into memory for a verb, and others out of it |
-//! | `export`, `load`, `swap`, `history_io` | the whole content, out and in; its history |
+//! | `config`, `args` | settings, arguments, results |
+//! | `rows` | by row number: content, offsets; rows in use, free, frozen, staged, leased, retired |
+//! | `stats`, `keys` | counters; by key: the index, the history, which observed keys are admitted |
+//! | `engine`, `initial` | the table, new rows and what they start with, removal |
+//! | `group` | what verbs on many tables share |
+//! | `disk` | how rows on disk get into memory for a verb, and others out of it |
+//! | `verbs` | lookups, updates, admission, eviction; `group*` are those on many tables at once |
+//! | `whole` | the whole content with its history: out, in, and changed for another |
 //!
-//! Where the floats of a row are, in memory or on disk, is the business of `rows`: here rows have
+//! A room uses those above it, and none below.
+//!
+//! Where the floats of a row are, in memory or on disk, is the business of `stores`: here rows have
 //! numbers.
 //!
 //! # Locks
@@ -53,65 +42,33 @@
 //! takes no lock but one of a shard of counters. Generations of rows change only under the write
 //! lock of `content`; rows leave their keys only under that of `index` as well.
 
-mod admission;
-#[cfg(test)]
-mod admission_tests;
-mod apply;
 mod args;
-mod changes;
 mod config;
-mod content;
-mod crowding;
-mod decision;
+mod disk;
 mod engine;
-mod evict;
-mod exchange;
-mod export;
-mod fields;
-mod fingerprint;
-mod flight;
-mod free_rows;
 mod group;
-mod group_apply;
-mod group_lookup;
-mod group_pooled;
-mod group_prepare;
-mod group_push;
-mod group_read;
-mod history_io;
 mod initial;
-mod key_map;
 mod keys;
-mod lease;
-mod load;
-mod observed;
-mod offset;
-mod offset_buffers;
-mod pooled;
-mod read;
 mod rows;
-mod same_ids;
-mod shared_keys;
 mod stats;
-mod swap;
-mod tier;
-mod tiered;
+mod verbs;
+mod whole;
 
-pub use admission::Thresholds;
 pub use args::{Absent, Export, LookupGradients, Memory, Target};
 pub use config::{TableConfig, TierConfig, MAX_CAPACITY, MAX_DIM};
 pub use engine::Table;
-pub use export::Snapshot;
-pub(crate) use export::Window;
-pub use fields::{BatchRows, Field, FieldUpdate};
-pub use group_apply::{LookupColumns, RowGradients};
-pub use group_lookup::IdsOf;
-pub use group_pooled::{BagsOf, KeyBagsOf};
-pub use group_push::{KeyGradients, Push, Pushed};
-pub use group_read::{KeysOf, RowsOf};
-pub use lease::Lease;
-pub(crate) use load::BuiltContent;
-pub use load::Loading;
-pub use shared_keys::SharedKeys;
+pub use rows::tier::TierStats;
 pub use stats::Stats;
-pub use tier::TierStats;
+pub use verbs::admission::Thresholds;
+pub use verbs::fields::{BatchRows, Field, FieldUpdate};
+pub use verbs::group_apply::{LookupColumns, RowGradients};
+pub use verbs::group_lookup::IdsOf;
+pub use verbs::group_pooled::{BagsOf, KeyBagsOf};
+pub use verbs::group_push::{KeyGradients, Push, Pushed};
+pub use verbs::group_read::{KeysOf, RowsOf};
+pub use verbs::lease::Lease;
+pub use verbs::shared_keys::SharedKeys;
+pub use whole::export::Snapshot;
+pub(crate) use whole::export::Window;
+pub(crate) use whole::load::BuiltContent;
+pub use whole::load::Loading;

@@ -1,6 +1,6 @@
 //! What has happened to a table: counted as it happens, read at any time.
 
-use super::tier::TierStats;
+use super::rows::tier::TierStats;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What has happened to a table since it was made.

@@ -11,6 +11,7 @@ mod hostile_files;
 mod hostile_records;
 mod model;
 mod offsets;
+mod optimizers;
 mod parts;
 mod pooled;
 mod pushes;

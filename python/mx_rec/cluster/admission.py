@@ -4,7 +4,7 @@ from typing import Callable, List
 
 import tensorflow as tf
 
-from mx_rec.cluster.tables import encode, parts_of
+from mx_rec.cluster.tables import parts_of
 from mx_rec.ops import library
 
 
@@ -19,8 +19,8 @@ def set_part_thresholds(table: tf.Operation, value: tf.Tensor, name: str) -> tf.
     Returns:
         int32 scalar, the value, once all parts have it.
     """
-    done = _each_part(table, lambda config, **part: library().mx_rec_part_set_threshold(
-        config, value, name="set_threshold_of_part", **part))
+    done = _each_part(table, lambda handle: library().mx_rec_set_threshold(
+        handle, value, name="set_threshold_of_part"))
     with tf.control_dependencies(done):
         return tf.identity(value, name=name)
 
@@ -35,16 +35,14 @@ def evict_parts(table: tf.Operation, name: str) -> tf.Tensor:
     Returns:
         int64 (2): keys that went, and keys that are still known.
     """
-    return tf.add_n(_each_part(table, lambda config, **part: library().mx_rec_part_evict(
-        config, name="evict_part", **part)), name=name)
+    return tf.add_n(_each_part(table, lambda handle: library().mx_rec_evict(
+        handle, name="evict_part")), name=name)
 
 
-def _each_part(table: tf.Operation, make: Callable[..., tf.Tensor]) -> List[tf.Tensor]:
+def _each_part(table: tf.Operation, make: Callable[[tf.Tensor], tf.Tensor]) -> List[tf.Tensor]:
     """Adds an op for each part of a table, on its parameter server."""
-    parts = parts_of(table)
     made = []  # type: List[tf.Tensor]
-    for part in range(parts.count):
-        with tf.device(parts.servers[part // parts.together]):
-            config = tf.constant(encode(parts.config), name="config")
-            made.append(make(config, part=part, parts=parts.count))
+    for handle in parts_of(table).handles:
+        with tf.device(handle.device):
+            made.append(make(handle))
     return made

@@ -3,9 +3,9 @@
 | op | on | what |
 |---|---|---|
 | MxRecClusterTable | the worker | stands for the table; gradients are taken of its variable |
+| MxRecPart | each parameter server | stands for its part; says whether it is there: sessions wait |
 | MxRecPartInit | each parameter server | makes its part, empty; the chief runs it |
-| MxRecPartReady | each parameter server | whether the part is there; sessions wait |
-| MxRecPartSave, MxRecPartStage, ... | each parameter server | saves and restores |
+| MxRecPartStage, MxRecPartPublish, ... | each parameter server | restores |
 
 The parts are in TensorFlow's collection of shared resources: the Scaffold of a
 MonitoredTrainingSession and of an Estimator initializes those, and its workers wait until all are.
@@ -39,11 +39,13 @@ class Parts(NamedTuple):
         servers: The device of each parameter server.
         together: How many parts each of them holds, one after the other.
         config: The configuration of the table, as the ops take it.
+        handles: What stands for each part, int64 scalars on their parameter servers.
     """
 
     servers: List[str]
     together: int
     config: Dict[str, Any]
+    handles: List[tf.Tensor]
 
     @property
     def count(self) -> int:
@@ -60,7 +62,7 @@ class Parts(NamedTuple):
 
 
 def build(name: str, scope: str, config: Dict[str, Any], devices: List[str],
-          is_save: bool) -> Tuple[Any, tf.Tensor, tf.Tensor]:
+          is_save: bool) -> Tuple[Any, tf.Tensor]:
     """Adds the ops of one table to the present graph.
 
     Args:
@@ -71,8 +73,8 @@ def build(name: str, scope: str, config: Dict[str, Any], devices: List[str],
         is_save: Whether checkpoints contain the table.
 
     Returns:
-        The variable, the number of rows (int64 scalar) and the numbers of the table (int64 vector,
-        see mx_rec.util.stats.TableStats).
+        The variable, and the numbers of the table (int64 vector, see
+        mx_rec.util.stats.TableStats).
     """
     together = max(1, min(PARTS_PER_SERVER, _MOST_PARTS // len(devices)))
     count = together * len(devices)
@@ -81,7 +83,7 @@ def build(name: str, scope: str, config: Dict[str, Any], devices: List[str],
         like = tf.zeros([0, config["dim"]], name="like")
     variable = table_variable(
         library().mx_rec_cluster_table(text, like, parts=count, name=name).op)
-    parts = Parts(list(devices), together, config)
+    parts = Parts(list(devices), together, config, [])
     setattr(variable.op, _PARTS, parts)
     # By the name, as all workers know it: tables spread over the parameter servers.
     setattr(variable.op, SHARED_DEVICE, devices[zlib.crc32(config["name"].encode()) % len(devices)])
@@ -90,24 +92,23 @@ def build(name: str, scope: str, config: Dict[str, Any], devices: List[str],
         with tf.device(devices[part // together]), \
                 tf.compat.v1.name_scope("{}part_{}/".format(scope, part)):
             own = tf.constant(encode(parts.config), name="config")
-            numbers = dict(part=part, parts=count)
-            made = library().mx_rec_part_init(own, name="init", **numbers)
-            ready = library().mx_rec_part_ready(own, name="ready", **numbers).ready
+            handle, ready, _ = library().mx_rec_part(own, part=part, parts=count, name="handle")
+            made = library().mx_rec_part_init(handle, name="init")
+            parts.handles.append(handle)
             resources.register_resource(own, made.op, tf.not_equal(ready, 0))
-            stats.append(library().mx_rec_part_stats(own, name="stats", **numbers))
+            stats.append(library().mx_rec_table_stats(handle, name="stats"))
             if is_save:
                 path = tf.compat.v1.placeholder(tf.uint8, [None], name="path")
-                library().mx_rec_part_save(own, path, name="save", **numbers)
-                library().mx_rec_part_stage(own, path, name="stage", **numbers)
-                library().mx_rec_part_discard(own, name="discard", **numbers)
-                library().mx_rec_part_publish(own, name="publish", **numbers)
+                library().mx_rec_save(handle, path, -1, 0, name="save")
+                library().mx_rec_part_stage(handle, path, name="stage")
+                library().mx_rec_part_discard(handle, name="discard")
+                library().mx_rec_part_publish(handle, name="publish")
     with tf.compat.v1.name_scope(scope):
         total = tf.add_n(stats)
-        rows, capacity = total[0], total[1]
-        load = rows * 1000 // tf.maximum(capacity, 1)
+        load = total[0] * 1000 // tf.maximum(total[1], 1)
         # The sixth number is a ratio, all others are sums.
         total = tf.concat([total[:5], [load], total[6:]], 0, name="stats")
-    return variable, tf.identity(rows, name=scope + "size"), total
+    return variable, total
 
 
 def encode(config: Any) -> np.ndarray:

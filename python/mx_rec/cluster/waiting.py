@@ -12,7 +12,7 @@ import tensorflow as tf
 from mx_rec.util.global_env_conf import cluster_wait_seconds
 from mx_rec.util.log import warn_once
 
-_READY = "MxRecPartReady"
+_PART = "MxRecPart"
 
 # The most seconds between two questions.
 _PAUSE = 5.0
@@ -50,7 +50,7 @@ def patched_wait(stock: Callable[..., Any]) -> Callable[..., Any]:
         """
         # pylint: disable=protected-access
         graph = self._graph
-        ready = [op for op in graph.get_operations() if op.type == _READY]
+        ready = [op for op in graph.get_operations() if op.type == _PART]
         if ready:
             started = time.time()
             longest = float("Inf") if max_wait_secs is None else max_wait_secs
@@ -68,7 +68,7 @@ def _wait(graph: tf.Graph, ready: List[tf.Operation], master: str, config: Any, 
     started, since = time.time(), None
     while True:
         with tf.compat.v1.Session(master, graph=graph, config=config) as sess:
-            found = sess.run([list(op.outputs) for op in ready])
+            found = sess.run([list(op.outputs[1:]) for op in ready])
         if all(is_ready for is_ready, _ in found):
             return
         now = time.time()

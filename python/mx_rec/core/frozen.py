@@ -14,9 +14,7 @@ from mx_rec.tensorflow.names import tensor_util
 from mx_rec.util.log import warn_once
 
 # What reads a table through its handle and never gives it a row.
-_READERS = frozenset([
-    READ, FIND, "MxRecSize", "MxRecCapacity", "MxRecTableStats", "MxRecExport",
-    "MxRecExportSlot", "MxRecSave", "MxRecSaveDelta"])
+_READERS = frozenset([READ, FIND, "MxRecTableStats", "MxRecExport", "MxRecSave"])
 _LOAD_OP, _PULL_OP = "MxRecLoad", "MxRecPull"
 
 

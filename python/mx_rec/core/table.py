@@ -26,7 +26,6 @@ class PhysicalTable(NamedTuple):
         variable: What gradients are taken with respect to, made by the op that owns the table.
         handle: int64 scalar by which the other ops find the table in their session; None for a
             table on parameter servers.
-        size: int64 scalar, the number of rows.
         stats: int64 vector, the numbers of mx_rec.util.stats.TableStats.
         capacity: The row budget.
     """
@@ -34,7 +33,6 @@ class PhysicalTable(NamedTuple):
     name: str
     variable: TableVariable
     handle: Optional[tf.Tensor]
-    size: tf.Tensor
     stats: tf.Tensor
     capacity: int
 
@@ -200,7 +198,7 @@ class Table:
             RuntimeError: If no session was opened on the table's graph, or the last was closed.
         """
         session = find_session(self.variable.graph)
-        return int(session.run(self._physical.size))
+        return int(session.run(self.stats)[0])
 
     def capacity(self) -> int:
         """Returns the row budget: device, host and SSD vocabulary size together.
@@ -215,7 +213,7 @@ class Table:
             RuntimeError: As `size`.
         """
         session = find_session(self.variable.graph)
-        rows = int(session.run(self._physical.size))
+        rows = int(session.run(self.stats)[0])
         preset = self.device_vocabulary_size + self.host_vocabulary_size \
             + self.ssd_vocabulary_size
         return rows if self._physical.capacity > preset else preset
@@ -294,25 +292,24 @@ def build_physical_table(name: str, options: TableOptions, initializer: Dict[str
     op_name = scope_of(name)
     with tf.init_scope(), tf.compat.v1.name_scope(None), tf.device("/cpu:0"):
         if servers:
-            variable, size, stats = cluster_tables.build(
+            variable, stats = cluster_tables.build(
                 op_name, op_name + "//table/", config, list(servers), options.is_save)
-            return PhysicalTable(name, variable, None, size, stats, capacity)
+            return PhysicalTable(name, variable, None, stats, capacity)
         with tf.compat.v1.name_scope(op_name + "//table") as scope:
             config_tensor = tf.constant(np.frombuffer(text, np.uint8), name="config")
             like = tf.zeros([0, options.dim], name="like")
         variable, handle = library().mx_rec_table(config_tensor, like, name=op_name)
         with tf.compat.v1.name_scope(scope):
-            size = library().mx_rec_size(handle, name="size")
             stats = library().mx_rec_table_stats(handle, name="stats")
             if options.is_save:
                 path = tf.compat.v1.placeholder(tf.uint8, [None], name="path")
-                library().mx_rec_save(handle, path, name="save")
-                library().mx_rec_load(handle, path, name="load")
-                if track_changes:
-                    since, least = [tf.compat.v1.placeholder(tf.int64, [], name=name)
-                                    for name in ("since", "least")]
-                    library().mx_rec_save_delta(handle, path, since, least, name="save_delta")
-    return PhysicalTable(name, table_variable(variable.op), handle, size, stats, capacity)
+                # Everything is saved, unless another epoch is fed.
+                since, least = [tf.compat.v1.placeholder_with_default(
+                    tf.constant(value, tf.int64), [], name=name)
+                                for name, value in (("since", -1), ("least", 0))]
+                library().mx_rec_save(handle, path, since, least, name="save")
+                library().mx_rec_load(handle, path, [], name="load")
+    return PhysicalTable(name, table_variable(variable.op), handle, stats, capacity)
 
 
 __all__ = [

@@ -7,6 +7,7 @@ import tensorflow as tf
 from mx_rec.core.graph_state import graph_state
 from mx_rec.graph.sessions import has_seen
 from mx_rec.stock.analysis import VARIABLES
+from mx_rec.stock.convert import converted
 from mx_rec.stock.select import convert_graph, options_of_process
 from mx_rec.util.log import logger
 
@@ -54,3 +55,25 @@ def patched_monitored_session(stock: Callable[..., None]) -> Callable[..., None]
         stock(self, *args, **kwargs)
 
     return __init__
+
+
+def patched_initializer(stock: Callable[[], tf.Operation]) -> Callable[[], tf.Operation]:
+    """Makes tf.compat.v1.global_variables_initializer, which starts variables that are tables, too.
+
+    They are in no collection any more.
+
+    Args:
+        stock: TensorFlow's own.
+
+    Returns:
+        Its replacement.
+    """
+
+    def global_variables_initializer() -> tf.Operation:
+        key = tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
+        starts = [] if tf.executing_eagerly() else [
+            variable.initializer for one in converted(tf.compat.v1.get_default_graph())
+            for variable in one.objects.get(key, ()) if variable.op.name == one.plan.name]
+        return tf.group(stock(), *starts, name="init") if starts else stock()
+
+    return global_variables_initializer

@@ -90,6 +90,14 @@ def _of_ftrl(optimizer: Any) -> Dict[str, tf.Tensor]:
                                    "l2_shrinkage")}
 
 
+def _of_rmsprop(optimizer: Any) -> Dict[str, tf.Tensor]:
+    return {"lr": scalar(optimizer._learning_rate_tensor, "learning_rate"),
+            "decay": scalar(optimizer._decay_tensor, "decay"),
+            "momentum": scalar(optimizer._momentum_tensor, "momentum"),
+            "epsilon": scalar(optimizer._epsilon_tensor, "epsilon"),
+            "initial_rms": scalar(1.0, "initial_rms")}
+
+
 # By exact class: a subclass may compute anything else.
 _RULES = {
     _train.GradientDescentOptimizer: _Rule(lambda _: "sgd", _of_gradient_descent),
@@ -98,6 +106,8 @@ _RULES = {
     _train.AdagradOptimizer: _Rule(lambda _: "adagrad", _of_adagrad),
     _train.AdamOptimizer: _Rule(lambda _: "lazy_adam", _of_adam),
     _train.FtrlOptimizer: _Rule(lambda _: "ftrl", _of_ftrl),
+    _train.RMSPropOptimizer: _Rule(
+        lambda optimizer: "centered_rmsprop" if optimizer._centered else "rmsprop", _of_rmsprop),
 }
 # pylint: enable=protected-access
 

@@ -14,6 +14,9 @@ from mx_rec.saver.paths import DELTA_PREFIX, SPARSE_PREFIX, sparse_directory
 
 MANIFEST = "manifest.json"
 
+# The member of a manifest that says which variables of unchanged models its tables stand for.
+VARIABLES = "variables"
+
 # More deltas on end are taken for a circle.
 _LONGEST = 100000
 

@@ -19,7 +19,7 @@ from mx_rec.core.table import scope_of
 from mx_rec.core.table_variable import is_table_variable
 from mx_rec.ops import library
 from mx_rec.ops.lookups import find_rows
-from mx_rec.saver.chains import chain_of
+from mx_rec.saver.chains import VARIABLES, chain_of, read_manifest
 from mx_rec.saver.commit import listed_tables
 from mx_rec.saver.loads import StagedLoads, tables_to_load
 from mx_rec.saver.parts import directories_of, name_of
@@ -28,7 +28,7 @@ from mx_rec.saver.remote import directory_of, local_copy
 from mx_rec.saver.server_fill import tables_on_disk
 from mx_rec.saver.table_ops import TableOps
 from mx_rec.stock.admission import SavedHistory, difference
-from mx_rec.stock.analysis import StockVariable, plan_variables, table_name
+from mx_rec.stock.analysis import Slot, StockVariable, plan_variables, table_name
 from mx_rec.stock.convert import Slice, make_table, saved_places, saved_slices
 from mx_rec.stock.dense import CHUNK, dense_value, fill, make_filling
 from mx_rec.util.log import logger
@@ -325,8 +325,7 @@ def with_variables(graph: tf.Graph, checkpoint: str) -> Iterator[str]:
 
     Raises:
         tf.errors.DataLossError: If a table's files are damaged.
-        ValueError: If a table has keys that the variable has not, or rows are missing whose
-            initial values are not known.
+        ValueError: If a table has keys that the variable has not.
     """
     with local_copy(directory_of(checkpoint)) as directory:
         wanted = _wanted(graph, checkpoint, directory)
@@ -369,11 +368,33 @@ def _wanted(graph: tf.Graph, checkpoint: str, directory: str) -> List[_Wanted]:
         name = table_name(plan.name) if plan.part is None else plan.table
         if name not in names or plan.name not in objects:
             continue
+        plan = plan._replace(table=name)
+        if not plan.converts:
+            plan = plan._replace(slots=_saved_slots(graph, plan, objects, directory))
         saved, slots = saved_slices(graph, plan)
         if saved.name not in known:
-            found.append(_Wanted(plan._replace(table=name), saved, dict(
+            found.append(_Wanted(plan, saved, dict(
                 zip([slot.name for slot in plan.slots], slots)), graph.seed))
     return found
+
+
+def _saved_slots(graph: tf.Graph, plan: StockVariable, objects: Set[str],
+                 directory: str) -> List[Slot]:
+    """Returns the slots that a checkpoint has of a variable that could not be a table here.
+
+    Args:
+        graph: The graph.
+        plan: The plan of the variable.
+        objects: The names of the variables of the graph.
+        directory: That of the checkpoint's tables.
+    """
+    places = saved_places(graph)
+    here = {(places[name].name, places[name].offset[0]) if name in places else (name, 0): name
+            for name in objects}
+    return [Slot(here[one["name"], one["first"]], one["slot"], one["initial"])
+            for one in read_manifest(directory).get(VARIABLES, ())
+            if one["slot"] and (one["table"], one["key"]) == (plan.table, plan.first)
+            and (one["name"], one["first"]) in here]
 
 
 def _write(wanted: Sequence[_Wanted], checkpoint: str, directory: str, prefix: str) -> None:
@@ -503,11 +524,12 @@ def _read_over(table: str, saved: Tuple[str, Any],
         rows[removed] = initial[removed]
         for name, known in slots.items():
             known[removed] = starts[name]
-    rows[keys] = _read(path, "embedding", "<f4").reshape(len(keys), -1)
+    dim = rows.shape[1]
+    rows[keys] = _read(path, "embedding", "<f4").reshape(-1, dim)
     for name, start in starts.items():
         if any(name == other["name"] for other in described["slots"]):
             found = slots.setdefault(name, np.full(rows.shape, start, np.float32))
-            found[keys] = _read(path, name, "<f4").reshape(len(keys), -1)
+            found[keys] = _read(path, name, "<f4").reshape(-1, dim)
 
 
 def initial_rows(config: Dict[str, Any], count: Optional[int] = None) -> np.ndarray:
@@ -550,17 +572,11 @@ def _read(path: str, part: str, kind: str) -> np.ndarray:
 
 def _initial_rows(one: _Wanted, count: int, described: Sequence[Any]) -> np.ndarray:
     """Returns what rows that were never made would start with."""
-    found, dim = sum(part["rows"] for part in described), described[0]["dim"]
     if not one.plan.initializer:
-        if found == count:
-            return np.zeros([count, dim], np.float32)
-        raise ValueError("the variable {!r} cannot take the rows of the table {!r}: {} of {} are "
-                         "there, and the others cannot be drawn: {}.".format(
-                             one.plan.name, one.plan.table, found, count,
-                             one.plan.reason))
+        return initial_rows(described[0]["config"], count)
     with tf.Graph().as_default() as graph:
         graph.seed = one.seed
         table = make_table(one.plan)
-        filling = make_filling(table, dim, ())
+        filling = make_filling(table, described[0]["dim"], ())
         with tf.compat.v1.Session(config=_alone()) as session:
             return dense_value(session, filling, count)

@@ -7,16 +7,15 @@ A checkpoint has `<table>-part-<part>-of-<parts>` for each part, where a table o
 import os
 import re
 from collections import OrderedDict
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 
 import tensorflow as tf
 
 from mx_rec.cluster.tables import table_ops_of
 from mx_rec.core.table_variable import table_name_of
 
-_SAVE, _OTHERS = "MxRecPartSave", ("MxRecPartInit", "MxRecPartStage", "MxRecPartDiscard",
-                                   "MxRecPartPublish")
-_INIT, _READY = "MxRecPartInit", "MxRecPartReady"
+_PART, _INIT, _SAVE = "MxRecPart", "MxRecPartInit", "MxRecSave"
+_RESTORES = ("MxRecPartStage", "MxRecPartDiscard", "MxRecPartPublish")
 _NAME = re.compile(r"^(.+)-part-\d{5}-of-\d{5}$")
 # The scope of a part's ops, below that of its table's.
 _SCOPE = re.compile(r"/part_\d+/config$")
@@ -67,22 +66,24 @@ def saved_parts(graph: tf.Graph, names: Optional[List[str]]) -> List[SavedPart]:
     """
     tables = {op.inputs[0].op.name: op for op in table_ops_of(graph)}
     found = []  # type: List[SavedPart]
-    for save in graph.get_operations() if tables else ():
-        if save.type != _SAVE:
-            continue
-        config = save.inputs[0].op
+    for part, ops in _parts_of(graph).items() if tables else ():
         # The configuration of a part lies below that of its table.
-        table = tables.get(_SCOPE.sub("/config", config.name))
-        if table is None or (names is not None and table.name not in names):
+        table = tables.get(_SCOPE.sub("/config", part.inputs[0].op.name))
+        if _SAVE not in ops or table is None or (names is not None and table.name not in names):
             continue
-        ops = {op.type: op for op in config.outputs[0].consumers() if op.type in _OTHERS}
         name = table_name_of(table)
         directory = "{}-part-{:05d}-of-{:05d}".format(
-            name, save.get_attr("part"), save.get_attr("parts"))
-        init, stage, discard, publish = [ops[kind] for kind in _OTHERS]
-        found.append(SavedPart(directory, table, save, stage,
-                               PartOps(name, init, discard, publish)))
+            name, part.get_attr("part"), part.get_attr("parts"))
+        stage, discard, publish = [ops[kind] for kind in _RESTORES]
+        found.append(SavedPart(directory, table, ops[_SAVE], stage,
+                               PartOps(name, ops[_INIT], discard, publish)))
     return found
+
+
+def _parts_of(graph: tf.Graph) -> Dict[tf.Operation, Dict[str, tf.Operation]]:
+    """Returns the ops on each part of a table, by their types."""
+    return OrderedDict((part, {op.type: op for op in part.outputs[0].consumers()})
+                       for part in graph.get_operations() if part.type == _PART)
 
 
 def open_parts(sess: Any, restored: Iterable[Any], is_first: bool) -> None:
@@ -97,19 +98,13 @@ def open_parts(sess: Any, restored: Iterable[Any], is_first: bool) -> None:
         restored: `TableOps` of what was restored.
         is_first: Whether the session has run nothing before the restore.
     """
-    brought = {op.load.inputs[0].op.name for op in restored if op.part is not None}
-    saved = set()  # type: Set[str]
-    parts = OrderedDict()  # type: Dict[str, Dict[str, tf.Operation]]
-    for op in sess.graph.get_operations():
-        if op.type == _SAVE:
-            saved.add(op.inputs[0].op.name)
-        elif op.type in (_INIT, _READY) and op.inputs[0].op.name not in brought:
-            parts.setdefault(op.inputs[0].op.name, {})[op.type] = op
+    brought = {op.load.inputs[0].op for op in restored if op.part is not None}
+    parts = [(part, ops) for part, ops in _parts_of(sess.graph).items() if part not in brought]
     if not parts:
         return
-    ready = sess.run({name: ops[_READY].outputs[0] for name, ops in parts.items()})
-    closed = [ops[_INIT] for name, ops in parts.items()
-              if not ready[name] or (is_first and name not in saved)]
+    ready = sess.run([part.outputs[1] for part, _ in parts])
+    closed = [ops[_INIT] for (_, ops), is_ready in zip(parts, ready)
+              if not is_ready or (is_first and _SAVE not in ops)]
     if closed:
         sess.run(closed)
 

@@ -217,8 +217,9 @@ def _make_ops(table: tf.Operation) -> _TableOps:
     path = tf.compat.v1.placeholder(tf.uint8, [None])
     ids = tf.compat.v1.placeholder(tf.int64, [None])
     like = table.inputs[1]
+    export = library().mx_rec_export(handle, [tf.zeros([0], tf.uint8)])
     return _TableOps(
-        path, library().mx_rec_save(handle, path).rows, library().mx_rec_export(handle),
+        path, library().mx_rec_save(handle, path, -1, 0).rows, [export.keys, export.values[0]],
         library().mx_rec_table_stats(handle), ids,
         [find_rows([handle], [like], [ids], [tf.fill([1, dim], value)])[0] for value in (0., 1.)])
 

@@ -12,7 +12,8 @@ from mx_rec.core.graph_state import remember_session
 from mx_rec.core.table import is_table_variable
 from mx_rec.graph.sessions import has_run
 from mx_rec.saver import incremental
-from mx_rec.saver.chains import base_of, delta_directory, is_delta, needed, tables_directory
+from mx_rec.saver.chains import (VARIABLES, base_of, delta_directory, is_delta, needed,
+                                 tables_directory)
 from mx_rec.saver.commit import alone, is_owned, sync_dense
 from mx_rec.saver.dense import DenseSource, check_admission, with_variables
 from mx_rec.saver.loads import StagedLoads, tables_to_load, verify_tables
@@ -22,7 +23,7 @@ from mx_rec.saver.paths import (check_free, check_save_path, is_remote, single_s
 from mx_rec.saver.paths import validate_read_file  # noqa: F401  scripts import it from here
 from mx_rec.saver.remote import directory_of, discard, index_stamp, local_copy, staging_of
 from mx_rec.saver.serving import restores_tables
-from mx_rec.saver.stock_variables import VARIABLES, described_variables
+from mx_rec.saver.stock_variables import described_variables
 from mx_rec.saver.table_ops import TableOps, distinct, paths_of, table_ops
 from mx_rec.stock.convert import converted
 from mx_rec.tensorflow.names import (checkpoint_management, saveable_object, training_util,
@@ -502,17 +503,13 @@ def _save_tables(sess: Any, operations: List[TableOps], checkpoint: str, dense: 
         more[VARIABLES] = variables_of_tables
     try:
         feed = paths_of(operations, [staging.path])
-        if link is None:
-            fetches = [op.save.outputs for op in operations]
-        else:
+        if link is not None:
             more.update(previous={"directory": os.path.basename(link.directory),
                                   "id": link.identity})
-            fetches = []
             least = ConfigInitializer.get_instance().recent_key_count_threshold
             for op in operations:
-                fetches.append([op.delta.outputs[0], op.delta.outputs[2], op.delta.outputs[1]])
-                feed.update({op.delta.inputs[2]: link.epochs[op.name], op.delta.inputs[3]: least})
-        counts = sess.run(fetches, feed)
+                feed.update({op.save.inputs[2]: link.epochs[op.name], op.save.inputs[3]: least})
+        counts = sess.run([op.save.outputs for op in operations], feed)
         staging.commit([{"name": op.name, "rows": int(count[0])}
                         for op, count in zip(operations, counts)], dense, **more)
     except BaseException as error:

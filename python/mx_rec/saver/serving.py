@@ -60,7 +60,7 @@ def _restore_tables_too(graph: tf.Graph, saver_def: Any) -> None:
         directory = tf.strings.regex_replace(filename, "([^/]*)$", SPARSE_PREFIX + "\\1",
                                              replace_global=False)
         loads = [library().mx_rec_load(op.outputs[1], tf.io.decode_raw(
-            tf.strings.join([directory, os.sep + table_name_of(op)]), tf.uint8)).rows.op
+            tf.strings.join([directory, os.sep + table_name_of(op)]), tf.uint8), []).rows.op
                  for op in tables]
     restore = graph.get_operation_by_name(saver_def.restore_op_name)
     restore._add_control_inputs(loads)  # pylint: disable=protected-access

@@ -27,7 +27,7 @@ def log_other_slots(load: tf.Operation, saved: List[str]) -> None:
         saved: Names of the slots that the checkpoint has of it.
     """
     if load.type == _STAGE:
-        name = str(_configurations(load.inputs[0])[0]["name"])
+        name = str(_configurations(load.inputs[0].op.inputs[0])[0]["name"])
         wanted = _slots_of_pushes(load.graph, name)
     else:
         name = table_name_of(load.inputs[0].op)

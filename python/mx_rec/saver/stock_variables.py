@@ -10,14 +10,11 @@ from typing import Any, Callable, Dict, List, Sequence
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.saver.chains import chain_of, read_manifest
+from mx_rec.saver.chains import VARIABLES, chain_of, read_manifest
 from mx_rec.saver.dense import initial_rows, refused_rows, saved_rows
 from mx_rec.saver.parts import directories_of
 from mx_rec.saver.remote import directory_of, local_copy
 from mx_rec.stock.convert import ConvertedVariable
-
-# The member of a manifest.
-VARIABLES = "variables"
 
 
 def described_variables(converted: Sequence[ConvertedVariable]) -> List[Dict[str, Any]]:
@@ -122,4 +119,4 @@ def patched_variable_value(stock: Callable[..., Any]) -> Callable[..., Any]:
     return get_variable_value
 
 
-__all__ = ["VARIABLES", "described_variables", "patched_variable_names", "patched_variable_value"]
+__all__ = ["described_variables", "patched_variable_names", "patched_variable_value"]

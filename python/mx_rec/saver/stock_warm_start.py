@@ -481,9 +481,9 @@ def _load_op(one: ConvertedVariable, start: _Start) -> tf.Operation:
     logger.info("the table %s starts with the rows of %s and %s, unless training goes on from a "
                 "checkpoint.", one.table.table_name, start.path,
                 "the slots " + ", ".join(start.slots) if start.slots else "fresh slots")
-    return library().mx_rec_warm_start(
+    return library().mx_rec_load(
         one.table.handle, _bytes("\0".join(os.path.join(link, name) for link in chain_of(parent))),
-        _bytes("\0".join(start.slots))).op
+        [_bytes("\0".join(start.slots))]).rows.op
 
 
 def _bytes(text: str) -> tf.Tensor:

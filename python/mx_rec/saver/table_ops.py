@@ -17,9 +17,8 @@ class TableOps(NamedTuple):
         name: The table's name, which is that of its directory.
         table: The op that owns it.
         path: Where a directory is fed, as bytes.
-        save: Saves it whole.
+        save: Saves it, whole or what changed.
         load: Loads it.
-        delta: Saves what changed, None if the table does not track changes.
         part: The other ops of a part that a parameter server holds; None for a table of the
             session's own. The name is then that of the part's directory, the table what stands for
             it, and `load` reads the part without changing anything.
@@ -30,7 +29,6 @@ class TableOps(NamedTuple):
     path: tf.Tensor
     save: tf.Operation
     load: tf.Operation
-    delta: Optional[tf.Operation]
     part: Optional[PartOps] = None
 
     @property
@@ -41,7 +39,7 @@ class TableOps(NamedTuple):
     @property
     def config(self) -> Any:
         """The configuration of the table or of the part."""
-        return table_config_of(self.table if self.part is None else self.load)
+        return table_config_of(self.table if self.part is None else self.load.inputs[0].op)
 
     @property
     def handle(self) -> tf.Tensor:
@@ -61,13 +59,10 @@ def table_ops(graph: tf.Graph, names: Optional[List[str]]) -> List[TableOps]:
         have none.
     """
     loads = {}  # type: Dict[Tuple[str, str], tf.Operation]
-    deltas = {}  # type: Dict[Tuple[str, str], tf.Operation]
     saves = []  # type: List[tf.Operation]
     for op in graph.get_operations():
         if op.type == "MxRecLoad":
             loads[op.inputs[0].op.name, op.inputs[1].name] = op
-        elif op.type == "MxRecSaveDelta":
-            deltas[op.inputs[0].op.name, op.inputs[1].name] = op
         elif op.type == "MxRecSave":
             saves.append(op)
     found = []  # type: List[TableOps]
@@ -78,11 +73,10 @@ def table_ops(graph: tf.Graph, names: Optional[List[str]]) -> List[TableOps]:
         if any(one.table is table for one in found):
             continue
         if place in loads and (names is None or table.name in names):
-            found.append(TableOps(table_name_of(table), table, save.inputs[1], save, loads[place],
-                                   deltas.get(place)))
+            found.append(TableOps(table_name_of(table), table, save.inputs[1], save, loads[place]))
     for one in saved_parts(graph, names):
         found.append(TableOps(one.directory, one.table, one.save.inputs[1], one.save, one.stage,
-                              None, one.ops))
+                              one.ops))
     return found
 
 

@@ -457,10 +457,10 @@ def _loads(graph: tf.Graph, found: Dict[str, tf.Operation],
             tf.compat.v1.name_scope("mx_rec_warm_start"):
         for name, start in starts.items():
             parent, table = os.path.split(os.path.abspath(start.directory))
-            loads.append(library().mx_rec_warm_start(
+            loads.append(library().mx_rec_load(
                 found[name].outputs[1],
                 _bytes("\0".join(os.path.join(link, table) for link in chain_of(parent))),
-                _bytes("\0".join(start.slots))).op)
+                [_bytes("\0".join(start.slots))]).rows.op)
             logger.info("the table %r starts with the %d rows of %s and %s, unless training goes "
                         "on from a checkpoint.", name, start.rows, start.directory,
                         "the slots " + ", ".join(start.slots) if start.slots else "fresh slots")

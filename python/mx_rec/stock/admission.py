@@ -1,6 +1,7 @@
 """Admission and eviction of the tables of unchanged models: what is counted, and by which clock."""
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (AbstractSet, Any, Callable, Dict, FrozenSet, List, NamedTuple, Optional,
+                    Sequence, Tuple)
 
 import tensorflow as tf
 
@@ -10,7 +11,7 @@ from mx_rec.core.lookup import mark_movable
 from mx_rec.core.table import Table
 from mx_rec.ops import library
 from mx_rec.stock.analysis import StockVariable
-from mx_rec.stock.wiring import depends, sources
+from mx_rec.stock.wiring import depends
 from mx_rec.util.log import logger
 from mx_rec.util.settings import Settings
 from mx_rec.util.stock_tables import STEPS, StockTables, thresholds_of
@@ -203,7 +204,8 @@ def _observe(table: Table, rules: RowRules, ids: tf.Tensor, weight: int) -> Any:
 
 
 def admit(table: Table, rules: RowRules, ids: tf.Tensor, counted: tf.Tensor,
-          replaced: Sequence[tf.Operation], is_together: bool) -> Tuple[tf.Tensor, tf.Tensor]:
+          replaced: Sequence[tf.Operation], apart: AbstractSet[tf.Operation]
+          ) -> Tuple[tf.Tensor, tf.Tensor]:
     """Adds the ops that count the keys of a training lookup and give them rows.
 
     Args:
@@ -212,8 +214,7 @@ def admit(table: Table, rules: RowRules, ids: tf.Tensor, counted: tf.Tensor,
         ids: The ids of the lookup.
         counted: What is counted: ids with all of their occurrences.
         replaced: The ops in whose place the lookup and others will stand.
-        is_together: Whether all training lookups of the table are of the same steps. Otherwise
-            those that take their ids from other placeholders or datasets count by themselves.
+        apart: The ops that count for lookups of the table which runs without this one may need.
 
     Returns:
         offsets and their inverse index in the shape of ids, -1 for keys without a row.
@@ -223,17 +224,17 @@ def admit(table: Table, rules: RowRules, ids: tf.Tensor, counted: tf.Tensor,
         with tf.control_dependencies([ids]):
             waits = [_observe(table, rules, counted, 1).keys.op]
     known = graph_state().admissions.get(table.physical_name)
-    apart = []  # type: List[Counted]
+    others = []  # type: List[Counted]
     if known is not None:
         # Lookups whose ids will depend on the result of this one count after it.
-        apart = [one for one in known.lookups if depends([one.observe], set(replaced))
-                 or not (is_together or sources([one.observe]) == sources([ids.op]))]
-        known.lookups[:] = [one for one in known.lookups if one not in apart]
+        others = [one for one in known.lookups
+                  if one.observe in apart or depends([one.observe], set(replaced))]
+        known.lookups[:] = [one for one in known.lookups if one not in others]
     with tf.control_dependencies(waits):
         offsets, inverse = count_and_admit(
             table, ids, (rules.access, rules.eviction), 0 if waits else 1, rules.clock, 0)
-    if apart:
-        graph_state().admissions[table.physical_name].lookups.extend(apart)
+    if others:
+        graph_state().admissions[table.physical_name].lookups.extend(others)
     if not waits:
         mark_movable(offsets.op.inputs[1].op, True)
     table.thresholds[True] = (rules.access, rules.eviction)
@@ -256,24 +257,45 @@ def admitted(table: Table, rules: RowRules, ids: tf.Tensor) -> Tuple[tf.Tensor, 
     return library().mx_rec_admit(table.handle, keys, places, limit=0, name="admitted")
 
 
-def count_before(table: Table, updates: Sequence[tf.Operation], is_together: bool) -> None:
-    """Makes updates that look keys up again wait for what lookups count.
+def count_before(counting: Sequence[tf.Operation], read: tf.Operation) -> None:
+    """Makes an update that looks keys up again wait for what its lookups count.
 
     Args:
-        table: The table, whose lookups are made.
-        updates: The ops of updates that read counts.
-        is_together: As of `admit`.
+        counting: The ops that count for them.
+        read: The op of the update that reads counts.
     """
     # pylint: disable=protected-access
-    known = graph_state(table.variable.graph).admissions.get(table.physical_name)
-    for one in known.lookups if known is not None else ():
-        counting = one.observe
-        for read in updates:
-            if counting._get_control_flow_context() is not read._get_control_flow_context() \
-                    or depends([counting], {read}):
-                continue
-            if is_together or sources([counting]) <= sources([read]):
-                read._add_control_input(counting)
+    for one in counting:
+        if one._get_control_flow_context() is read._get_control_flow_context() \
+                and not depends([one], {read}):
+            read._add_control_input(one)
+
+
+def users_of(graph: tf.Graph, plan: StockVariable) -> Dict[str, FrozenSet[str]]:
+    """Returns which updates need each training lookup of a variable, before ops are replaced.
+
+    Lookups that the same updates need run in the same steps, and count together. An update that
+    needs no row, since its gradient is the same for all, needs the lookups of its ids.
+
+    Args:
+        graph: The graph.
+        plan: The plan of the variable.
+
+    Returns:
+        The first ops of updates by the names of gathers.
+    """
+    lookups = [one.node for one in plan.lookups if one.trains]
+    steps = [step.ops[0] for step in plan.updates]
+    if len(steps) == 1:
+        return dict.fromkeys(lookups, frozenset(steps))
+    op = graph.get_operation_by_name
+    needed = {name: frozenset(step.ops[0] for step in plan.updates
+                              if depends([op(one) for one in step.ops], {op(name)}))
+              for name in lookups}
+    return {name: found or frozenset(
+        step.ops[0] for step in plan.updates
+        if depends([op(step.indices[0])], {op(name).inputs[1].op}))
+            for name, found in needed.items()}
 
 
 def count_as_admitted(table: Table, rules: RowRules, ids: tf.Tensor) -> tf.Operation:
@@ -347,4 +369,4 @@ def occurrences(ids: tf.Tensor, has_fills: bool) -> tf.Tensor:
 
 
 __all__ = ["RowRules", "SavedHistory", "admit", "admitted", "count_as_admitted", "count_before",
-           "difference", "occurrences", "rules_of", "started_clock"]
+           "difference", "occurrences", "rules_of", "started_clock", "users_of"]

@@ -23,7 +23,8 @@ from mx_rec.stock.rows import Rows
 from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_op,
                                       look_up_together, refuse_start, update_together)
 from mx_rec.stock.servers import HERE, Servers
-from mx_rec.stock.wiring import forget_variables, on_device, replace_waiting
+from mx_rec.stock.wiring import (forbid_dropped_feeds, forget_variables, on_device,
+                                 replace_waiting)
 from mx_rec.util.stock_tables import StockTables, sketch_of
 from mx_rec.util.log import logger
 from mx_rec.util.settings import Settings
@@ -149,6 +150,7 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
     done.extend(_convert(graph, rows, filling, fused, objects, cleared, servers)
                 for rows, filling in found)
     bring_to_worker(graph, on_servers, servers)
+    forbid_dropped_feeds(graph)
     setattr(graph, _CONVERTED, done)
     if found:
         late_ops(graph).add([rows for rows, _ in found])

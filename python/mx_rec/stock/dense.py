@@ -151,7 +151,7 @@ def start_slot(table: Table, slot: Any) -> tf.Operation:
     make = library()
     scope = "{}//table/{}/".format(scope_of(table.table_name), slot.name)
     with tf.init_scope(), tf.compat.v1.name_scope(scope), tf.device("/cpu:0"):
-        keys = make.mx_rec_export(table.handle, name="keys")[0]
+        keys = make.mx_rec_export(table.handle, [], name="keys").keys
         offsets, _ = resolve([table.handle], [keys], create=False, name="offsets").of(0)
         names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8))]
         initial = tf.constant([slot.initial], tf.float32)

@@ -16,8 +16,8 @@ from mx_rec.optimizers.columns import sliced
 from mx_rec.stock import updates as forms
 from mx_rec.stock.fused import Piece
 from mx_rec.stock.rows import Rows, optimizer_step
-from mx_rec.stock.wiring import (depends, in_place_of, replace_change, replace_output,
-                                 sources, waits_between, waits_of_gather)
+from mx_rec.stock.wiring import (depends, in_place_of, replace_change, replace_output, sources,
+                                 waits_between, waits_of_gather)
 
 
 class _Lookup:
@@ -284,12 +284,6 @@ class _Made:
         for op in ops:
             self._instead[op] = done
             replace_change(op, done, len(ops) == 1)
-        for one in group:
-            for output in (one.step.grad, one.step.indices):
-                self._graph.prevent_feeding(one.rows.tensor(output))
-        for found in slices:
-            for tensor in found.passed if found is not None else []:
-                self._graph.prevent_feeding(tensor)
 
 
 class _Bags(NamedTuple):
@@ -349,7 +343,7 @@ def _resolve(group: Sequence[_Lookup], ids: Sequence[tf.Tensor],
         one.rows.table.multi_lookup_times[True] += 1
     if len(group) == 1 or any(one.rows.rules.counts for one in group):
         ops = [one.op for one in group]
-        made = [one.rows.make_rows(mine, occurring, ops)
+        made = [one.rows.make_rows(one.piece.gather, mine, occurring, ops)
                 for one, mine, occurring in zip(group, ids, counted)]
         return [offsets for offsets, _ in made], [inverse for _, inverse in made]
     found = resolve([one.rows.table.handle for one in group], ids)

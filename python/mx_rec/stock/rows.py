@@ -1,6 +1,6 @@
 """Puts ops of a table in the place of the ops of one variable."""
 
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, FrozenSet, List, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +13,8 @@ from mx_rec.ops import library
 from mx_rec.ops.lookups import find_rows, read_rows, resolve
 from mx_rec.ops.optimizers import Gradients, OptimizerStep, optimizer_named, update
 from mx_rec.stock import updates as forms
-from mx_rec.stock.admission import RowRules, admit, admitted, count_before, occurrences
+from mx_rec.stock.admission import (RowRules, admit, admitted, count_before, occurrences,
+                                     users_of)
 from mx_rec.stock.analysis import Slot, StockVariable
 from mx_rec.stock.dense import chunk_of
 from mx_rec.stock.fused import SHAPES
@@ -45,7 +46,10 @@ class Rows:
         self.plan = plan
         self.table = table
         self.rules = rules
-        self._recounts = []  # type: List[tf.Operation]
+        self._users = users_of(graph, plan) if rules.counts else {}
+        # What counts for lookups and reads counts for updates, by the updates they are of.
+        self._counting = []  # type: List[Tuple[tf.Operation, FrozenSet[str]]]
+        self._recounts = []  # type: List[Tuple[tf.Operation, str]]
 
     def op(self, name: str) -> tf.Operation:
         """Returns an op of the graph."""
@@ -73,9 +77,10 @@ class Rows:
         with in_place_of(op, waits_of_gather(op), device=self.device):
             ids = self.checked_ids(op.inputs[1])
             if trains:
-                offsets, inverse = self.make_rows(ids, self.occurrences(op.inputs[1]), [op])
+                offsets, inverse = self.make_rows(op.name, ids, self.occurrences(op.inputs[1]),
+                                                  [op])
                 found, = read_rows([self.table.handle], [row_shape(self.table.variable)], [offsets],
-                              [inverse])
+                                   [inverse])
             else:
                 found = self._find(ids)
             if len(self.plan.shape) != 2:
@@ -89,11 +94,12 @@ class Rows:
         # A table that admits every key makes a row of one that fills sparse ids, as without rules.
         return occurrences(ids, not self.rules.refuses) if self.rules.counts else ids
 
-    def make_rows(self, ids: tf.Tensor, counted: tf.Tensor,
+    def make_rows(self, gather: str, ids: tf.Tensor, counted: tf.Tensor,
                   replaced: Sequence[tf.Operation]) -> Tuple[tf.Tensor, tf.Tensor]:
         """Adds the ops that find the rows of ids, and make those that are missing.
 
         Args:
+            gather: The name of the gather that took the ids.
             ids: Checked ids.
             counted: What is counted of them; not checked, it has no other ids.
             replaced: The ops in whose place the lookup and others will stand.
@@ -104,20 +110,20 @@ class Rows:
         if self.rules.counts:
             # Ids that are counted as they are take the checked ones.
             is_same = counted is ids or any(counted is one for one in ids.op.inputs)
-            return admit(self.table, self.rules, ids, ids if is_same else counted, replaced,
-                         self._is_together())
+            users = self._users[gather]
+            made = admit(self.table, self.rules, ids, ids if is_same else counted, replaced,
+                         {one for one, others in self._counting if others != users})
+            # The first of the pair that `Admit` reads is from the op that counts.
+            self._counting.append((made[0].op.inputs[1].op, users))
+            return made
         offsets, inverse = resolve([self.table.handle], [ids]).of(0)
         mark_movable(offsets.op, True)
         return offsets, inverse
 
     def end(self) -> None:
         """Orders what the lookups and updates of the variable count, once all are replaced."""
-        if self._recounts:
-            count_before(self.table, self._recounts, self._is_together())
-
-    def _is_together(self) -> bool:
-        """Whether a step that runs one training lookup runs all."""
-        return len(self.plan.updates) == 1
+        for read, name in self._recounts:
+            count_before([one for one, users in self._counting if name in users], read)
 
     def look_up_apart(self, op: tf.Operation, pooled: tf.Tensor) -> None:
         """Replaces a gather whose rows only runs need that fetch them, in which nothing orders it
@@ -141,6 +147,7 @@ class Rows:
         output = op.outputs[0]
         self.look_up(op, False)
         mark_positions(output.op, FUSED_ATTRIBUTE, [output.value_index])
+        self.graph.prevent_feeding(output)
 
     def read(self, op: tf.Operation) -> None:
         """Replaces a read of the whole variable."""
@@ -155,7 +162,7 @@ class Rows:
         with in_place_of(op, waits_of_copy(op.outputs[0]), device=self.device):
             keys = tf.range(tf.constant(self.plan.shape[0], tf.int64)) + self.plan.first
             if self.plan.ids.is_lifted and not self.plan.ids.keeps_rows:
-                there = library().mx_rec_export(self.table.handle, name="keys")[0]
+                there = library().mx_rec_export(self.table.handle, [], name="keys").keys
                 keys = tf.concat([there, -2 - keys], 0)[:self.plan.shape[0]]
             return tf.reshape(self._find_all(keys), self.plan.shape, name="value")
 
@@ -189,7 +196,7 @@ class Rows:
             with tf.control_dependencies([grad]):
                 if self.rules.counts:
                     offsets, inverse = admitted(self.table, self.rules, ids)
-                    self._recounts.append(offsets.op.inputs[1].op)
+                    self._recounts.append((offsets.op.inputs[1].op, step.ops[0]))
                 else:
                     offsets, inverse = resolve([self.table.handle], [ids]).of(0)
             done = update(optimizer_step(step, self.numbers(step), self.initial()),

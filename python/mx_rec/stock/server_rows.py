@@ -183,9 +183,6 @@ def _replace(graph: tf.Graph, group: Sequence[_Update],
     for op in ops:
         instead[op] = update
         replace_change(op, update, len(ops) == 1)
-    for one in group:
-        for output in (one.step.grad, one.step.indices) if one.pieces else ():
-            graph.prevent_feeding(one.rows.tensor(output))
 
 
 def _gradients(update: _Update) -> Iterable[Gradients]:

@@ -2,12 +2,10 @@
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock.nodes import Nodes, Output
 
 # Names of the plugin's optimizers.
-ADAGRAD = "adagrad"
-FTRL = "ftrl"
-MOMENTUM = "momentum"
 NESTEROV = "nesterov"
 LAZY_ADAM = "lazy_adam"
 # w -= lr * g, with what TensorFlow would subtract as the gradient.
@@ -19,7 +17,7 @@ class Form(NamedTuple):
 
     Attributes:
         kind: Which optimizer.
-        slots: Inputs that are slot variables.
+        slots: Inputs that are slot variables, by the names of the optimizer's slots.
         grad: The input of the gradients, or of what is added.
         indices: The input of the rows.
         numbers: Inputs of the optimizer's numbers by name.
@@ -29,7 +27,7 @@ class Form(NamedTuple):
     """
 
     kind: str
-    slots: Tuple[int, ...]
+    slots: Dict[str, int]
     grad: int
     indices: int
     numbers: Dict[str, int]
@@ -45,14 +43,14 @@ class Step(NamedTuple):
         ops: Names of the ops that are of no use without it, first the one that changes the
             variable itself.
         kind: Which optimizer.
-        slots: Names of the ops of its slot variables.
+        slots: Names of the ops of its slot variables, in the order of the optimizer's slots.
         grad: The gradients, or what is added.
         indices: The rows.
         numbers: The optimizer's numbers by name.
         constants: See `Form`.
         sums: See `Form`.
         subtracts: Of the kind ADD: whether it subtracts.
-        nesterov: Of the kind MOMENTUM: whether in Nesterov's form.
+        nesterov: Of the kind momentum: whether in Nesterov's form.
     """
 
     ops: Tuple[str, ...]
@@ -67,20 +65,29 @@ class Step(NamedTuple):
     nesterov: bool = False
 
 
+_FTRL_SLOTS = {"Ftrl_accum": 1, "Ftrl_linear": 2}
 _SPARSE = {
-    "SparseApplyAdagrad": Form(ADAGRAD, (1,), 3, 4, {"lr": 2},
+    "SparseApplyAdagrad": Form("adagrad", {"Adagrad_accumulator": 1}, 3, 4, {"lr": 2},
                                attributes=(("update_slots", True),)),
-    "SparseApplyMomentum": Form(MOMENTUM, (1,), 3, 4, {"lr": 2, "momentum": 5}),
+    "SparseApplyMomentum": Form("momentum", {"Momentum_momentum": 1}, 3, 4,
+                                {"lr": 2, "momentum": 5}),
     "SparseApplyFtrl": Form(
-        FTRL, (1, 2), 3, 4, {"lr": 5, "l1": 6, "l2": 7, "lr_power": 8}, {"l2_shrinkage": 0.0},
-        attributes=(("multiply_linear_by_lr", False),)),
+        "ftrl", _FTRL_SLOTS, 3, 4, {"lr": 5, "l1": 6, "l2": 7, "lr_power": 8},
+        {"l2_shrinkage": 0.0}, attributes=(("multiply_linear_by_lr", False),)),
     "SparseApplyFtrlV2": Form(
-        FTRL, (1, 2), 3, 4, {"lr": 5, "l1": 6, "l2": 7, "l2_shrinkage": 8, "lr_power": 9},
+        "ftrl", _FTRL_SLOTS, 3, 4,
+        {"lr": 5, "l1": 6, "l2": 7, "l2_shrinkage": 8, "lr_power": 9},
         attributes=(("multiply_linear_by_lr", False),)),
+    "SparseApplyRMSProp": Form(
+        "rmsprop", {"RMSProp_rms": 1, "RMSProp_momentum": 2}, 7, 8,
+        {"lr": 3, "decay": 4, "momentum": 5, "epsilon": 6}),
+    "SparseApplyCenteredRMSProp": Form(
+        "centered_rmsprop", {"RMSProp_mg": 1, "RMSProp_rms": 2, "RMSProp_momentum": 3}, 8, 9,
+        {"lr": 4, "decay": 5, "momentum": 6, "epsilon": 7}),
 }
 _FORMS = dict(_SPARSE)
 _FORMS.update(("Resource" + name, form) for name, form in _SPARSE.items())
-_FORMS.update((name, Form(ADD, (), 2, 1, {}, {"lr": 1.0, "weight_decay": 0.0}, sums=True))
+_FORMS.update((name, Form(ADD, {}, 2, 1, {}, {"lr": 1.0, "weight_decay": 0.0}, sums=True))
               for name in ("ScatterSub", "ScatterAdd", "ResourceScatterSub", "ResourceScatterAdd"))
 
 
@@ -98,10 +105,11 @@ def step_of(nodes: Nodes, node: Any) -> Step:
     """
     form = _FORMS[node.op]
     inputs = nodes.inputs[node.name]
+    slots = optimizer_named(form.kind).slot_names
     return Step(
-        (node.name,), form.kind, tuple(inputs[one][0] for one in form.slots), inputs[form.grad],
-        inputs[form.indices], {name: inputs[at] for name, at in form.numbers.items()},
-        form.constants, form.sums,
+        (node.name,), form.kind, tuple(inputs[form.slots[name]][0] for name in slots),
+        inputs[form.grad], inputs[form.indices],
+        {name: inputs[at] for name, at in form.numbers.items()}, form.constants, form.sums,
         node.op.endswith("ScatterSub"),
         "use_nesterov" in node.attr and node.attr["use_nesterov"].b)
 
@@ -114,5 +122,5 @@ def has_wrong_attribute(form: Form, node: Any) -> Optional[str]:
     return None
 
 
-__all__ = ["ADAGRAD", "ADD", "FTRL", "LAZY_ADAM", "MOMENTUM", "NESTEROV", "Form", "Step",
-           "form_of", "has_wrong_attribute", "step_of"]  # type: List[str]
+__all__ = ["ADD", "LAZY_ADAM", "NESTEROV", "Form", "Step", "form_of", "has_wrong_attribute",
+           "step_of"]  # type: List[str]

@@ -19,6 +19,9 @@ COPIES = ("Identity", "ReadVariableOp")
 # The attribute of an op that changed a variable: the op that changes the table in its place.
 _INSTEAD = "_mx_rec_instead"
 
+# The attribute of a graph that has the ops in the places of others, by these.
+_REPLACED = "_mx_rec_replaced"
+
 # Where batches come from: a placeholder has to be fed, and the others go on to the next batch.
 _SOURCE = re.compile(r"Placeholder(V2)?$|Iterator(V2)?GetNext|.*Dequeue|ReaderRead|.*PyFunc"
                      r"|(Map|OrderedMap)?Unstage")
@@ -35,6 +38,7 @@ def replace_output(old: tf.Operation, value: tf.Tensor) -> None:
         value: The first output of another op, of the same type.
     """
     output = old.outputs[0]
+    _note(old, value.op)
     value.set_shape(output.shape)
     for consumer in output.consumers():
         for position, tensor in enumerate(consumer.inputs):
@@ -71,6 +75,7 @@ def replace_change(old: tf.Operation, new: tf.Operation, is_alone: bool = True) 
         is_alone: Whether it does no more than `old`: it then runs where a run asks for that.
     """
     replace_waiting(old, new)
+    _note(old, new)
     if is_alone:
         setattr(old, _INSTEAD, new)
 
@@ -121,6 +126,25 @@ def on_device(device: str) -> Iterator[None]:
         return
     with tf.device(None), tf.device(device):
         yield
+
+
+def forbid_dropped_feeds(graph: tf.Graph) -> None:
+    """Refuses feeds of tensors that replaced ops needed, and the ops in their places do not.
+
+    Such a feed would have no effect. What batches come from may be fed: others may need it.
+    """
+    replaced = getattr(graph, _REPLACED, {})
+    live = _upstream(replaced.values(), set(), True)
+    for op in upstream_of(replaced) - live - set(replaced):
+        if not _SOURCE.match(op.type) and op.type != "PlaceholderWithDefault":
+            for tensor in op.outputs:
+                graph.prevent_feeding(tensor)
+
+
+def _note(old: tf.Operation, new: tf.Operation) -> None:
+    if not hasattr(old.graph, _REPLACED):
+        setattr(old.graph, _REPLACED, {})
+    getattr(old.graph, _REPLACED)[old] = new
 
 
 def depends(starts: Iterable[tf.Operation], others: Set[tf.Operation]) -> bool:

@@ -14,6 +14,7 @@
 | BaseSession.make_callable, partial_run_setup | the same for steps that do not go through run |
 | SessionManager.wait_for_session | workers are told what keeps them from tables on servers |
 | _MonitoredSession.__init__ | variables of stock models become tables before the session is made |
+| tf.compat.v1.global_variables_initializer | it starts variables that are tables, too |
 | _FetchHandler.fetches, targets | a variable that is a table has the rows of the table |
 | Iterator.__init__ | get_target_batch gives batches in the nesting of the user's dataset |
 | TrackableSaver.save, restore | tf.train.Checkpoint would leave tables out: it refuses |
@@ -55,7 +56,7 @@ from mx_rec.graph.eos import eos_map
 from mx_rec.graph.imported import patched_import, patched_new_operations
 from mx_rec.graph.iterators import remembering_elements
 from mx_rec.graph.sessions import fetching, preparing, starting_iterators
-from mx_rec.graph.variables import patched_monitored_session
+from mx_rec.graph.variables import patched_initializer, patched_monitored_session
 from mx_rec.optimizers.stock import (patched_apply_gradients, patched_get_slot, patched_processor,
                                      patched_slot)
 from mx_rec.saver.incremental import (patched_hook_after_run, patched_hook_begin,
@@ -99,20 +100,24 @@ def _in(module: str, since: Tuple[int, int] = (1, 15)) -> Any:
     return ((since, module),)
 
 
-def _export_warm_start(replacement: Any) -> None:
-    """Puts the patched function where the public modules of TensorFlow have that of before.
+def _export(name: str, replacement: Any) -> None:
+    """Puts a patched function where the public modules of TensorFlow have that of before.
 
     Some 2.x have two objects for one module, by `tensorflow._api.v2` and by its public name.
+
+    Args:
+        name: Its public name in tf.compat.v1, and in a 1.x in tf.
+        replacement: The function.
     """
+    module, _, function = name.rpartition(".")
     # Set and not read: TensorFlow logs that the second name is deprecated when it is read.
-    tf.compat.v1.train.warm_start = replacement
-    if IS_1:
-        tf.train.warm_start = replacement
+    for root in [tf.compat.v1] + [tf] * IS_1:
+        setattr(getattr(root, module) if module else root, function, replacement)
     stock = getattr(replacement, _STOCK, None)
-    for name, module in list(sys.modules.items()):
-        if name.startswith("tensorflow.") and name.endswith(".train") \
-                and getattr(module, "__dict__", {}).get("warm_start") is stock:
-            module.warm_start = replacement
+    for known, public in list(sys.modules.items()):
+        if known.partition(".")[0] == "tensorflow" and (not module or known.endswith(
+                "." + module)) and getattr(public, "__dict__", {}).get(function) is stock:
+            setattr(public, function, replacement)
 
 
 def _patch(owner: Any, name: str, make: _Make) -> None:
@@ -150,6 +155,7 @@ _TRACKABLE = (((2, 9), _P + "checkpoint.checkpoint:TrackableSaver"),
 _BUILDER = _in(_P + "saved_model.builder_impl:_SavedModelBuilder")
 _BUILDER_1 = _in(_P + "saved_model.builder_impl:SavedModelBuilder")
 _SESSION = _in(_P + "client.session:BaseSession")
+_VARIABLES = _in(_P + "ops.variables")
 _FETCHES = _in(_P + "client.session:_FetchHandler")
 _OPTIMIZER = _P + "training.optimizer"
 _ESTIMATOR = "tensorflow_estimator.python.estimator.estimator"
@@ -176,6 +182,8 @@ _PATCHES = (
     _Patch("tables in the place of variables",
            _in(_P + "training.monitored_session:_MonitoredSession"), "__init__",
            patched_monitored_session),
+    _Patch("tables in the place of variables", _VARIABLES, "global_variables_initializer",
+           patched_initializer),
     _Patch("fetches of variables that are tables", _FETCHES, "fetches", fetching),
     _Patch("fetches of variables that are tables", _FETCHES, "targets", fetching),
     _Patch("get_target_batch", _in(_P + "data.ops.iterator_ops:Iterator"), "__init__",
@@ -244,6 +252,9 @@ def apply() -> None:
             _patch(owner, patch.name, patch.make)
         else:
             absent(patch.feature, "{}.{}".format(owner.__name__, patch.name))
-    _export_warm_start(find("warm starts", *_in(_P + "training.warm_starting_util")).warm_start)
+    _export("train.warm_start",
+            find("warm starts", *_in(_P + "training.warm_starting_util")).warm_start)
+    for name in ("global_variables_initializer", "initializers.global_variables"):
+        _export(name, find("initializers", *_VARIABLES).global_variables_initializer)
     names.dataset_ops.DatasetV2.eos_map = eos_map
     HybridManagerConfig.table_saver = Saver

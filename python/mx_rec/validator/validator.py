@@ -75,14 +75,13 @@ class Range(Check):
 
     def check(self, name: str, value: Any) -> None:
         """Checks the bounds; a value that does not compare (NaN) is refused as well."""
-        if self.least is not None and not value >= self.least:
-            raise ValueError("'{}' is less than {}".format(name, self.least))
-        if self.above is not None and not value > self.above:
-            raise ValueError("'{}' is less than or equal {}".format(name, self.above))
-        if self.most is not None and not value <= self.most:
-            raise ValueError("'{}' is bigger than {}".format(name, self.most))
-        if self.below is not None and not value < self.below:
-            raise ValueError("'{}' is bigger than or equal {}".format(name, self.below))
+        for rule, bound, is_kept in (
+                ("less than", self.least, lambda bound: value >= bound),
+                ("less than or equal", self.above, lambda bound: value > bound),
+                ("bigger than", self.most, lambda bound: value <= bound),
+                ("bigger than or equal", self.below, lambda bound: value < bound)):
+            if bound is not None and not is_kept(bound):
+                raise ValueError("'{}' is {} {}: it is {}".format(name, rule, bound, value))
 
 
 class Int(Range):
@@ -91,7 +90,7 @@ class Int(Range):
     def check(self, name: str, value: Any) -> None:
         """Checks type, then bounds."""
         if not is_int(value):
-            raise ValueError("type of '{}' is not int".format(name))
+            raise ValueError("type of '{}' is not int: it is {!r}".format(name, value))
         super().check(name, value)
 
 
@@ -101,7 +100,7 @@ class Float(Range):
     def check(self, name: str, value: Any) -> None:
         """Checks type, then bounds."""
         if not is_float(value):
-            raise ValueError("type of '{}' is not float".format(name))
+            raise ValueError("type of '{}' is not float: it is {!r}".format(name, value))
         super().check(name, value)
 
 
@@ -111,7 +110,7 @@ class Number(Range):
     def check(self, name: str, value: Any) -> None:
         """Checks type, then bounds."""
         if not is_float(value) and not is_int(value):
-            raise ValueError("type of '{}' is not float".format(name))
+            raise ValueError("type of '{}' is not float: it is {!r}".format(name, value))
         super().check(name, value)
 
 
@@ -121,7 +120,7 @@ class Bool(Check):
     def check(self, name: str, value: Any) -> None:
         """Checks the type."""
         if not isinstance(value, bool):
-            raise ValueError("type of '{}' is not bool".format(name))
+            raise ValueError("type of '{}' is not bool: it is {!r}".format(name, value))
 
 
 class Text(Check):
@@ -137,7 +136,7 @@ class Text(Check):
     def check(self, name: str, value: Any) -> None:
         """Checks type, length and pattern."""
         if not isinstance(value, str):
-            raise ValueError("type of '{}' is not str".format(name))
+            raise ValueError("type of '{}' is not str: it is {!r}".format(name, value))
         if len(value) < self.least:
             raise ValueError("'{}' length is less than {}".format(name, self.least))
         if self.most is not None and len(value) > self.most:

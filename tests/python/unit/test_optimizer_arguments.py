@@ -9,10 +9,11 @@ import support
 
 tf = support.tf()
 
-PLAIN = ("lazy_adam", "adagrad", "ftrl", "gradient_descent", "momentum")
+PLAIN = ("lazy_adam", "adagrad", "ftrl", "gradient_descent", "momentum", "rmsprop")
 BY_ADDRESS = {"lazy_adam_by_addr": "create_hash_optimizer_by_address",
               "adagrad_by_addr": "create_hash_optimizer_by_address",
-              "gradient_descent_by_addr": "create_hash_optimizer_by_addr"}
+              "gradient_descent_by_addr": "create_hash_optimizer_by_addr",
+              "rmsprop_by_addr": "create_hash_optimizer_by_address"}
 NAMES = {"momentum": ("learning_rate_input", "optimizer_name", "enable_locking")}
 
 
@@ -28,7 +29,7 @@ def create(module, **arguments):
 
 @pytest.mark.parametrize("module", PLAIN + tuple(BY_ADDRESS))
 @pytest.mark.parametrize("rate, message", [
-    (-0.1, "is less than 0"), (10.1, "is bigger than 10"), ("0.1", "Invalid parameter type"),
+    (-0.1, "is less than 0.0: it is -0.1"), (10.1, "is bigger than 10.0: it is 10.1"), ("0.1", "Invalid parameter type"),
     (None, "Invalid parameter type"), (True, "Invalid parameter type"), (float("nan"), "is less than 0")])
 def test_a_learning_rate_is_a_number_from_0_to_10(graph, module, rate, message):
     name = NAMES.get(module, ("learning_rate",))[0]
@@ -83,9 +84,19 @@ def cases():
         yield "ftrl", {name: ""}, "length is less than 1"
         yield "ftrl", {name: "n" * 256}, "length is bigger than 255"
     yield "momentum", {"mom": -0.1}, "is less than 0"
-    yield "momentum", {"mom": 1}, "is not float"
+    yield "momentum", {"mom": 1}, "type of 'mom' is not float: it is 1"
     yield "momentum", {"enable_nesterov": 1}, "is not bool"
     yield "momentum", {"enable_locking": 1}, "is not bool"
+    for module in ("rmsprop", "rmsprop_by_addr"):
+        for name in ("decay", "momentum"):
+            yield module, {name: -0.1}, "'{}' is less than 0: it is -0.1".format(name)
+            yield module, {name: 1.5}, "'{}' is bigger than 1: it is 1.5".format(name)
+            yield module, {name: "0.9"}, "type of '{}' is not float: it is '0.9'".format(name)
+            yield module, {name: float("nan")}, "'{}' is less than 0: it is nan".format(name)
+        yield module, {"epsilon": 0}, "'epsilon' is less than or equal 0: it is 0"
+        yield module, {"epsilon": 2}, "'epsilon' is bigger than 1: it is 2"
+        yield module, {"centered": 1}, "type of 'centered' is not bool: it is 1"
+    yield "rmsprop", {"use_locking": "no"}, "type of 'use_locking' is not bool: it is 'no'"
     for module in PLAIN + tuple(BY_ADDRESS):
         name = NAMES.get(module, (None, "name"))[1]
         yield module, {name: ""}, "length is less than 1"
@@ -120,7 +131,8 @@ def test_an_optimizer_needs_init_and_the_right_mode_of_tables(mx, module):
     ("lazy_adam", "CustomizedLazyAdam"), ("lazy_adam_by_addr", "CustomizedLazyAdamByAddress"),
     ("adagrad", "CustomizedAdagrad"), ("adagrad_by_addr", "CustomizedAdagradByAddress"),
     ("ftrl", "CustomizedFtrl"), ("gradient_descent", "CustomizedGradientDescent"),
-    ("gradient_descent_by_addr", "CustomizedGradientDescentByAddr")])
+    ("gradient_descent_by_addr", "CustomizedGradientDescentByAddr"), ("rmsprop", "CustomizedRMSProp"),
+    ("rmsprop_by_addr", "CustomizedRMSPropByAddress")])
 def test_classes_have_the_documented_names(mx, module, name):
     mx(use_dynamic_expansion=module in BY_ADDRESS)
     assert type(create(module)).__name__ == name
@@ -158,7 +170,7 @@ def test_lazy_adam_refuses_ordinary_variables(dynamic):
         create("gradient_descent", weight_decay=0.001).minimize(tf.reduce_sum(weight), var_list=[weight])
 
 
-@pytest.mark.parametrize("module", ["adagrad", "ftrl", "gradient_descent", "momentum"])
+@pytest.mark.parametrize("module", ["adagrad", "ftrl", "gradient_descent", "momentum", "rmsprop"])
 def test_the_others_update_ordinary_variables_as_tensorflow_does(dynamic, session, module):
     table, loss = model()
     weight = tf.compat.v1.get_variable("weight", initializer=[1.0, 2.0])

@@ -225,6 +225,7 @@ impl TableOp for SetThreshold {
         stateful: true,
         differentiable: false,
     };
+    const TAKES_PARTS: bool = true;
 
     fn run(context: &Context, table: &Table) -> Result<()> {
         let value = context.input(1)?.scalar::<i32>()?;
@@ -234,16 +235,6 @@ impl TableOp for SetThreshold {
         table.set_access_threshold(access)?;
         context.set_scalar(0, value)
     }
-}
-
-/// States a vector of a known length as output 0.
-macro_rules! vector {
-    ($context:expr, $values:expr) => {{
-        let values = $values;
-        let mut output = $context.allocate::<i64>(&[values.len() as i64])?;
-        output.values().copy_from_slice(&values);
-        $context.set(0, output)
-    }};
 }
 
 /// Stale keys go.
@@ -272,10 +263,11 @@ impl TableOp for Evict {
         stateful: true,
         differentiable: false,
     };
+    const TAKES_PARTS: bool = true;
 
     fn run(context: &Context, table: &Table) -> Result<()> {
         let (gone, known) = table.evict()?;
-        vector!(context, [gone as i64, known as i64])
+        set_vector(context, &[gone as i64, known as i64])
     }
 }
 
@@ -306,14 +298,22 @@ impl TableOp for Stats {
         stateful: true,
         differentiable: false,
     };
+    const TAKES_PARTS: bool = true;
 
     fn run(context: &Context, table: &Table) -> Result<()> {
-        vector!(context, numbers(table))
+        set_vector(context, &numbers(table))
     }
 }
 
+/// States numbers as output 0.
+fn set_vector(context: &Context, values: &[i64]) -> Result<()> {
+    let mut output = context.allocate::<i64>(&[values.len() as i64])?;
+    output.values().copy_from_slice(values);
+    context.set(0, output)
+}
+
 /// The numbers of a table, in the order of the output `stats`.
-pub(super) fn numbers(table: &Table) -> [i64; 21] {
+fn numbers(table: &Table) -> [i64; 21] {
     let stats = table.stats();
     let load = stats.rows.saturating_mul(1000) / stats.capacity.max(1);
     // A table without a tier has all rows in memory, and finds them there without counting.

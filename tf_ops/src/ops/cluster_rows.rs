@@ -7,10 +7,9 @@ use super::update::{optimizer, OPTIMIZER, UPDATED};
 use crate::config::Settings;
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::shared::Name;
-use crate::tables::{Part, SHARED};
+use crate::tables::{Member, Part};
 use crate::tf::{Construction, Context, OpKernel};
 use crate::threads::pool;
-use crate::trace;
 use mx_rec_kernels::{
     Absent, Error, Ids, IdsOf, KeyGradients, KeysOf, Kind, Lease, Optimizer, Partition, Result,
     RowsOf, Table,
@@ -38,27 +37,6 @@ impl Parts {
         let parts = (0..natural(construction, "count")?)
             .map(|at| Partition::new(part.saturating_add(at), parts));
         Ok(Parts(parts.collect::<Result<_>>()?))
-    }
-}
-
-/// A part of a table of a request.
-pub(super) struct Member {
-    pub(super) name: Name,
-    pub(super) settings: Settings,
-}
-
-impl Member {
-    pub(super) fn new(settings: Settings, part: Partition) -> Member {
-        let table = settings.table.name.clone();
-        let name = Name { table, part };
-        Member { name, settings }
-    }
-
-    /// The part that this process holds.
-    pub(super) fn find(&self) -> Result<Arc<Part>> {
-        let part = SHARED.find(&self.name, &self.settings)?;
-        trace::note(&part.table);
-        Ok(part)
     }
 }
 

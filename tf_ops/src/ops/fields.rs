@@ -7,7 +7,7 @@ use crate::threads::pool;
 use mx_rec_kernels::{checkpoint, Error, Field, FieldUpdate, Result, SlotSpec};
 use std::collections::HashSet;
 
-const FIELDS: Arg = Arg {
+pub(super) const FIELDS: Arg = Arg {
     name: "fields",
     dtype: "N * uint8",
     shape: "N times (b)",
@@ -29,12 +29,17 @@ const ERRORS: &str = "`INVALID_ARGUMENT` for an offset that was never given out 
                       a restore or clear.";
 
 /// The attribute `N`.
-fn count(construction: &Construction) -> Result<usize> {
+pub(super) fn count(construction: &Construction) -> Result<usize> {
     usize::try_from(construction.int("N")?).map_err(|_| Error::invalid("N must not be negative"))
 }
 
 /// The tensors of a list: input number `arg`, whose first is tensor number `first`.
-fn list(context: &Context, first: usize, arg: usize, count: usize) -> Result<Vec<Input>> {
+pub(super) fn list(
+    context: &Context,
+    first: usize,
+    arg: usize,
+    count: usize,
+) -> Result<Vec<Input>> {
     (first..first + count)
         .map(|at| context.tensor(at, arg))
         .collect()

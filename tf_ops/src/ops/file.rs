@@ -1,23 +1,24 @@
-//! Ops that write a table to files and read it back: `MxRecSave`, `MxRecSaveDelta`, `MxRecLoad`,
-//! `MxRecWarmStart`.
+//! Ops that write a table to files and read it back: `MxRecSave`, `MxRecLoad`.
 
-use super::support::{on, table, HANDLE};
-use crate::op_def::{Arg, OpDef};
+use super::fields::{count, list};
+use super::support::{on, table, TableOp, HANDLE};
+use crate::op_def::{Arg, Attr, OpDef};
+use crate::tables;
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
-use mx_rec_kernels::{checkpoint, Error, Result};
+use mx_rec_kernels::{checkpoint, Error, Kind, Result, Table};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-pub(super) const PATH: Arg = Arg {
+const PATH: Arg = Arg {
     name: "path",
     dtype: "uint8",
     shape: "(b)",
     doc: "The table's directory in a checkpoint, as the bytes of a path.",
 };
 
-pub(super) fn path(input: &Input) -> Result<&Path> {
+fn path(input: &Input) -> Result<&Path> {
     let bytes = input.values::<u8>()?;
     if bytes.is_empty() || bytes.contains(&0) {
         return Err(Error::invalid(
@@ -41,12 +42,11 @@ pub(super) fn paths(input: &Input) -> Result<Vec<&Path>> {
 }
 
 /// An epoch as it is given out: int64, because TensorFlow computes with it.
-pub(super) const EPOCH: Arg = Arg {
+const EPOCH: Arg = Arg {
     name: "epoch",
     dtype: "int64",
     shape: "()",
-    doc: "What MxRecSaveDelta takes as `since` to tell what changed after this; 0 if the table \
-          does not track changes.",
+    doc: "What a later MxRecSave takes as `since`; 0 if the table does not track changes.",
 };
 
 pub(super) const PATHS: Arg = Arg {
@@ -54,63 +54,21 @@ pub(super) const PATHS: Arg = Arg {
     dtype: "uint8",
     shape: "(b)",
     doc: "The table's directory in a checkpoint, as the bytes of a path; or several with a zero \
-          byte between two: a whole save and \
-          the deltas that follow it, in order.",
+          byte between two: a whole save and the deltas that follow it, in order.",
 };
 
-/// Writes a table.
+/// Writes a table, or what changed in it.
+#[derive(Default)]
 pub(crate) struct Save;
 
-impl OpKernel for Save {
+impl TableOp for Save {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecSave",
         doc: "Writes all keys, embeddings and slots, and the admission history if there is one, \
-              into a directory \
-              ([checkpoint-format.md](checkpoint-format.md)).",
-        inputs: &[HANDLE, PATH],
-        outputs: &[
-            Arg {
-                name: "rows",
-                dtype: "int64",
-                shape: "()",
-                doc: "Rows that were \
-            written.",
-            },
-            EPOCH,
-        ],
-        attrs: &[],
-        errors:
-            "`UNKNOWN` with the system's words and the file; what stood under that path before \
-                 is then still there.",
-        stateful: true,
-        differentiable: false,
-    };
-
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
-        let (table, input) = (table(context)?, context.input(1)?);
-        on(&table, || {
-            let saved = checkpoint::save(&table, pool()?, path(&input)?)?;
-            context.set_scalar(0, saved.rows as i64)?;
-            context.set_scalar(1, i64::from(saved.epoch))
-        })
-    }
-}
-
-/// Writes what changed.
-pub(crate) struct SaveDelta;
-
-impl OpKernel for SaveDelta {
-    const DEF: &'static OpDef = &OpDef {
-        name: "MxRecSaveDelta",
-        doc:
-            "Writes the rows that changed after an earlier save or load, the keys that lost their \
-              rows after it, and the whole admission \
-              history into a directory ([incremental-checkpoints.md](incremental-checkpoints.md)). \
-              The table's configuration must say `track_changes`.",
+              into a directory ([checkpoint-format.md](checkpoint-format.md)). A delta has only \
+              the rows that changed after an earlier save or load, and the keys that lost their \
+              rows after it ([incremental-checkpoints.md](incremental-checkpoints.md)); the \
+              table's configuration must say `track_changes`.",
         inputs: &[
             HANDLE,
             PATH,
@@ -118,16 +76,15 @@ impl OpKernel for SaveDelta {
                 name: "since",
                 dtype: "int64",
                 shape: "()",
-                doc: "The epoch that MxRecSave, \
-                MxRecLoad or MxRecSaveDelta gave.",
+                doc: "-1: everything is written. Otherwise a delta: the epoch that MxRecSave or \
+                      MxRecLoad gave.",
             },
             Arg {
                 name: "least",
                 dtype: "int64",
                 shape: "()",
-                doc:
-                    "Rows that fewer gradients reached since they were last written are left out, \
-                      and stay candidates.",
+                doc: "Of a delta: rows that fewer gradients reached since they were last written \
+                      are left out, and stay candidates.",
             },
         ],
         outputs: &[
@@ -137,66 +94,93 @@ impl OpKernel for SaveDelta {
                 shape: "()",
                 doc: "Rows that were written.",
             },
+            EPOCH,
             Arg {
                 name: "removed",
                 dtype: "int64",
                 shape: "()",
-                doc: "Keys that a load takes \
-                out.",
+                doc: "Keys that a load of the delta takes out.",
             },
-            EPOCH,
         ],
         attrs: &[],
         errors:
-            "those of `MxRecSave`; `INVALID_ARGUMENT` if changes are not tracked, or the table \
-                 was cleared or loaded after `since`.",
+            "`UNKNOWN` with the system's words and the file; what stood under that path before is \
+             then still there. Of a delta `INVALID_ARGUMENT` if changes are not tracked, or the \
+             table was cleared or loaded after `since`. Of a part `NOT_FOUND` without the \
+             directory that the path lies in, which the chief makes: the parameter server and \
+             the chief need a common file system.",
         stateful: true,
         differentiable: false,
     };
+    const TAKES_PARTS: bool = true;
 
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
-        let (table, input) = (table(context)?, context.input(1)?);
-        let number = |at: usize, name: &str| -> Result<u32> {
-            let value = context.input(at)?.scalar::<i64>()?;
-            u32::try_from(value).map_err(|_| {
-                Error::invalid(format!("{name} must be 0 to 4294967295")).with("value", value)
-            })
+    fn run(context: &Context, table: &Table) -> Result<()> {
+        let (handle, input) = (context.input(0)?.scalar::<i64>()?, context.input(1)?);
+        let dir = path(&input)?;
+        let has_parent = || dir.parent().is_some_and(Path::is_dir);
+        if let Some(part) = tables::member(handle).ok().filter(|_| !has_parent()) {
+            return Err(Error::new(
+                Kind::NotFound,
+                "the directory that the chief made for the save is not there: the chief and all \
+                 parameter servers need a common file system",
+            )
+            .with("path", dir.display())
+            .with("part", part.name.part.part()));
+        }
+        let since = context.input(2)?.scalar::<i64>()?;
+        let saved = if since == -1 {
+            checkpoint::save(table, pool()?, dir)?
+        } else {
+            let number = |value: i64, name: &str| {
+                u32::try_from(value).map_err(|_| {
+                    Error::invalid(format!("{name} must be 0 to 4294967295")).with("value", value)
+                })
+            };
+            let least = number(context.input(3)?.scalar::<i64>()?, "least")?;
+            let since = number(since, "since")?;
+            checkpoint::save_delta(table, pool()?, dir, since, least)?
         };
-        on(&table, || {
-            let (since, least) = (number(2, "since")?, number(3, "least")?);
-            let saved = checkpoint::save_delta(&table, pool()?, path(&input)?, since, least)?;
-            context.set_scalar(0, saved.rows as i64)?;
-            context.set_scalar(1, saved.removed as i64)?;
-            context.set_scalar(2, i64::from(saved.epoch))
-        })
+        context.set_scalar(0, saved.rows as i64)?;
+        context.set_scalar(1, i64::from(saved.epoch))?;
+        context.set_scalar(2, saved.removed as i64)
     }
 }
 
 /// Reads a table.
-pub(crate) struct Load;
+pub(crate) struct Load {
+    is_chosen: bool,
+}
 
 impl OpKernel for Load {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecLoad",
         doc: "Replaces the whole content of the table by that of a directory, or of a directory \
-              and the deltas that follow it, or \
-              nothing of it.",
-        inputs: &[HANDLE, PATHS],
+              and the deltas that follow it, or nothing of it.",
+        inputs: &[
+            HANDLE,
+            PATHS,
+            Arg {
+                name: "slots",
+                dtype: "N * uint8",
+                shape: "N times (c)",
+                doc: "Names of the slots to read, with a zero byte between two; empty for none. \
+                      Other slots start afresh. Names that the directory has not are passed over. \
+                      `hist_rec` is the admission history; without it, rows count as admitted.",
+            },
+        ],
         outputs: &[
             Arg {
                 name: "rows",
                 dtype: "int64",
                 shape: "()",
-                doc: "Rows of the \
-            table.",
+                doc: "Rows of the table.",
             },
             EPOCH,
         ],
-        attrs: &[],
+        attrs: &[Attr {
+            spec: "N: int >= 0",
+            doc: "0: everything is read. 1: keys, embeddings and `slots`.",
+        }],
         errors: "`NOT_FOUND` for a missing file, `DATA_LOSS` for files that do not fit together, \
                  `INVALID_ARGUMENT` for another dim, `RESOURCE_EXHAUSTED` for more rows than the \
                  table's capacity, unless a table of no larger one has saved them, `UNKNOWN` with \
@@ -205,70 +189,30 @@ impl OpKernel for Load {
         differentiable: false,
     };
 
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
+    fn create(construction: &Construction) -> Result<Self> {
+        match count(construction)? {
+            0 => Ok(Self { is_chosen: false }),
+            1 => Ok(Self { is_chosen: true }),
+            other => Err(Error::invalid("N must be 0 or 1").with("N", other)),
+        }
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
         let (table, input) = (table(context)?, context.input(1)?);
-        on(&table, || {
-            let loaded = checkpoint::load_chain(&table, pool()?, &paths(&input)?, &|_| true)?;
-            context.set_scalar(0, loaded.rows as i64)?;
-            context.set_scalar(1, i64::from(loaded.epoch))
-        })
-    }
-}
-
-/// Reads a table of another model.
-pub(crate) struct WarmStart;
-
-impl OpKernel for WarmStart {
-    const DEF: &'static OpDef = &OpDef {
-        name: "MxRecWarmStart",
-        doc: "Replaces the whole content of the table by keys, embeddings and chosen slots of a \
-              directory, or nothing of it. Other \
-              slots start afresh.",
-        inputs: &[
-            HANDLE,
-            PATHS,
-            Arg {
-                name: "slots",
-                dtype: "uint8",
-                shape: "(c)",
-                doc: "Names of the slots to read, with a zero byte between two; empty for none. \
-                      Names that the directory has \
-                      not are passed over. `hist_rec` is the admission history; without it, rows \
-                      count as admitted.",
-            },
-        ],
-        outputs: &[Arg {
-            name: "rows",
-            dtype: "int64",
-            shape: "()",
-            doc: "Rows that were read.",
-        }],
-        attrs: &[],
-        errors: "Those of `MxRecLoad`.",
-        stateful: true,
-        differentiable: false,
-    };
-
-    fn create(_: &Construction) -> Result<Self> {
-        Ok(Self)
-    }
-
-    fn compute(&self, context: &Context) -> Result<()> {
-        let table = table(context)?;
-        let (input, slots) = (context.input(1)?, context.input(2)?);
-        let slots = slots.values::<u8>()?;
+        let slots = list(context, 2, 2, usize::from(self.is_chosen))?;
+        let slots = slots.first().map(Input::values::<u8>).transpose()?;
         on(&table, || {
             let wanted = |name: &str| {
-                slots
-                    .split(|byte| *byte == 0)
-                    .any(|slot| slot == name.as_bytes())
+                let is_named = |slots: &[u8]| {
+                    slots
+                        .split(|&byte| byte == 0)
+                        .any(|slot| slot == name.as_bytes())
+                };
+                slots.is_none_or(is_named)
             };
             let loaded = checkpoint::load_chain(&table, pool()?, &paths(&input)?, &wanted)?;
-            context.set_scalar(0, loaded.rows as i64)
+            context.set_scalar(0, loaded.rows as i64)?;
+            context.set_scalar(1, i64::from(loaded.epoch))
         })
     }
 }

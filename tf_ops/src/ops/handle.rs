@@ -28,7 +28,7 @@ impl OpKernel for MakeTable {
               random_uniform (min, max), random_normal (mean, stddev), truncated_normal (mean, \
               stddev) or variance_scaling (scale, mode: fan_in, fan_out, fan_avg; distribution: \
               uniform, untruncated_normal, truncated_normal; fan_in; fan_out). It may have \
-              track_changes: true, for MxRecSaveDelta, and admission_sketch_bytes (0, or 1024 to \
+              track_changes: true, for deltas, and admission_sketch_bytes (0, or 1024 to \
               2^40): keys that are counted before they get rows then share so many bytes, in which \
               some are counted too high; with 0 each has an exact counter. It may have tier, an \
               object with ram_rows (1 to 2000000000) and directories (one or more): rows beyond \

@@ -1,191 +1,128 @@
-//! Ops that tell of a table or empty it: `MxRecSize`, `MxRecCapacity`, `MxRecExport`,
-//! `MxRecExportSlot`, `MxRecClear`.
+//! Ops that give or empty the content of a table: `MxRecExport`, `MxRecClear`.
 
-use super::support::{TableOp, HANDLE};
-use crate::op_def::{Arg, OpDef};
-use crate::tf::Context;
+use super::fields::{count, list, FIELDS};
+use super::support::{on, table, TableOp, HANDLE};
+use crate::op_def::{Arg, Attr, OpDef};
+use crate::tf::{Construction, Context, Input, OpKernel};
 use mx_rec_kernels::{Error, Kind, Result, Snapshot, Table};
 
-/// Defines an op from a handle to one int64 scalar.
-macro_rules! scalar_op {
-    ($type:ident, $name:literal, $doc:literal, $output:expr, $errors:literal, $value:expr) => {
-        #[doc = $doc]
-        #[derive(Default)]
-        pub(crate) struct $type;
-
-        impl TableOp for $type {
-            const DEF: &'static OpDef = &OpDef {
-                name: $name,
-                doc: $doc,
-                inputs: &[HANDLE],
-                outputs: &[$output],
-                attrs: &[],
-                errors: $errors,
-                stateful: true,
-                differentiable: false,
-            };
-
-            fn run(context: &Context, table: &Table) -> Result<()> {
-                let value: fn(&Table) -> u64 = $value;
-                context.set_scalar(0, value(table) as i64)
-            }
-        }
-    };
-}
-
-scalar_op!(
-    Size,
-    "MxRecSize",
-    "How many rows the table has.",
-    Arg {
-        name: "size",
-        dtype: "int64",
-        shape: "()",
-        doc: "Rows in use."
-    },
-    "none of its own.",
-    Table::len
-);
-scalar_op!(
-    Capacity,
-    "MxRecCapacity",
-    "How many rows the table may have.",
-    Arg {
-        name: "capacity",
-        dtype: "int64",
-        shape: "()",
-        doc: "The row budget."
-    },
-    "none of its own.",
-    Table::capacity
-);
-scalar_op!(
-    Clear,
-    "MxRecClear",
-    "Removes every row and gives the memory back to the system.",
-    Arg {
-        name: "removed",
-        dtype: "int64",
-        shape: "()",
-        doc: "Rows that were in use."
-    },
-    "none of its own.",
-    Table::clear
-);
-
-const KEYS: Arg = Arg {
-    name: "keys",
-    dtype: "int64",
-    shape: "(n)",
-    doc: "All keys, in the order of their rows.",
-};
-
-/// Gives all keys and one part of their rows, number `part`: 0 is the embedding, 1 the first slot.
-/// Rows go from the table into the outputs, with no copy between.
-fn set_export(context: &Context, snapshot: &Snapshot<'_>, dim: usize, part: usize) -> Result<()> {
-    let n = snapshot.rows() as i64;
-    let mut keys = context.allocate::<i64>(&[n])?;
-    let mut values = context.allocate::<f32>(&[n, dim as i64])?;
-    let mut places = keys
-        .values()
-        .iter_mut()
-        .zip(values.values().chunks_exact_mut(dim));
-    snapshot.for_each_row(&mut |key, row| {
-        let found = row.chunks_exact(dim).nth(part);
-        let (Some((key_place, place)), Some(found)) = (places.next(), found) else {
-            return Err(Error::new(
-                Kind::Internal,
-                "the table has more rows or fewer slots than it told",
-            ));
-        };
-        *key_place = key;
-        place.copy_from_slice(found);
-        Ok(())
-    })?;
-    if places.next().is_some() {
-        return Err(Error::new(
-            Kind::Internal,
-            "the table has fewer rows than it told",
-        ));
-    }
-    context.set(0, keys)?;
-    context.set(1, values)
-}
-
-/// Keys and embeddings.
+/// Every row goes.
 #[derive(Default)]
-pub(crate) struct Export;
+pub(crate) struct Clear;
 
-impl TableOp for Export {
+impl TableOp for Clear {
+    const DEF: &'static OpDef = &OpDef {
+        name: "MxRecClear",
+        doc: "Removes every row and gives the memory back to the system.",
+        inputs: &[HANDLE],
+        outputs: &[Arg {
+            name: "removed",
+            dtype: "int64",
+            shape: "()",
+            doc: "Rows that were in use.",
+        }],
+        attrs: &[],
+        errors: "none of its own.",
+        stateful: true,
+        differentiable: false,
+    };
+
+    fn run(context: &Context, table: &Table) -> Result<()> {
+        context.set_scalar(0, table.clear() as i64)
+    }
+}
+
+/// Keys and fields of their rows.
+pub(crate) struct Export {
+    fields: usize,
+}
+
+impl OpKernel for Export {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecExport",
-        doc: "All keys and embeddings at one moment.",
-        inputs: &[HANDLE],
+        doc: "All keys, and fields of their rows, at one moment.",
+        inputs: &[HANDLE, FIELDS],
         outputs: &[
-            KEYS,
             Arg {
-                name: "embedding",
-                dtype: "float",
-                shape: "(n, dim)",
-                doc: "Their embeddings.",
+                name: "keys",
+                dtype: "int64",
+                shape: "(n)",
+                doc: "All keys, in the order of their rows.",
+            },
+            Arg {
+                name: "values",
+                dtype: "N * float",
+                shape: "N times (n, dim)",
+                doc: "Each field of the rows.",
             },
         ],
-        attrs: &[],
-        errors: "`RESOURCE_EXHAUSTED` if there is no memory for the copy.",
+        attrs: &[Attr {
+            spec: "N: int >= 0",
+            doc: "Fields.",
+        }],
+        errors:
+            "`RESOURCE_EXHAUSTED` if there is no memory for the copy; `NOT_FOUND` if the table \
+                 has no such slot: no optimizer that keeps it has updated the table yet.",
         stateful: true,
         differentiable: false,
     };
 
-    fn run(context: &Context, table: &Table) -> Result<()> {
-        set_export(context, &table.snapshot(), table.dim(), 0)
+    fn create(construction: &Construction) -> Result<Self> {
+        let fields = count(construction)?;
+        Ok(Self { fields })
+    }
+
+    fn compute(&self, context: &Context) -> Result<()> {
+        let table = table(context)?;
+        let names = list(context, 1, 1, self.fields)?;
+        on(&table, || {
+            let snapshot = table.snapshot();
+            let (rows, dim) = (snapshot.rows() as i64, table.dim());
+            let mut keys = context.allocate::<i64>(&[rows])?;
+            let (mut parts, mut values) = (Vec::new(), Vec::new());
+            for name in &names {
+                parts.push(part_of(&snapshot, name)?);
+                values.push(context.allocate::<f32>(&[rows, dim as i64])?);
+            }
+            // Rows go from the table into the outputs, with no copy between.
+            let mut key_places = keys.values().iter_mut();
+            let places = values
+                .iter_mut()
+                .map(|out| out.values().chunks_exact_mut(dim));
+            let mut places: Vec<_> = parts.into_iter().zip(places).collect();
+            let differs = || Error::new(Kind::Internal, "the table has other rows than it told");
+            snapshot.for_each_row(&mut |key, row| {
+                *key_places.next().ok_or_else(differs)? = key;
+                for (part, places) in &mut places {
+                    let found = row.chunks_exact(dim).nth(*part).ok_or_else(differs)?;
+                    places.next().ok_or_else(differs)?.copy_from_slice(found);
+                }
+                Ok(())
+            })?;
+            if key_places.next().is_some() {
+                return Err(differs());
+            }
+            context.set(0, keys)?;
+            for (at, out) in values.into_iter().enumerate() {
+                context.set(1 + at, out)?;
+            }
+            Ok(())
+        })
     }
 }
 
-/// Keys and the values of one slot.
-#[derive(Default)]
-pub(crate) struct ExportSlot;
-
-impl TableOp for ExportSlot {
-    const DEF: &'static OpDef = &OpDef {
-        name: "MxRecExportSlot",
-        doc: "All keys and the values of one optimizer slot at one moment.",
-        inputs: &[
-            HANDLE,
-            Arg {
-                name: "slot",
-                dtype: "uint8",
-                shape: "(b)",
-                doc: "Name of the slot in UTF-8, LazyAdam_momentum for one.",
-            },
-        ],
-        outputs: &[
-            KEYS,
-            Arg {
-                name: "values",
-                dtype: "float",
-                shape: "(n, dim)",
-                doc: "The slot's values.",
-            },
-        ],
-        attrs: &[],
-        errors:
-            "`NOT_FOUND` if the table has no such slot: no optimizer that keeps it has updated the \
-             table yet.",
-        stateful: true,
-        differentiable: false,
-    };
-
-    fn run(context: &Context, table: &Table) -> Result<()> {
-        let name = context.input(1)?;
-        let wanted = String::from_utf8_lossy(name.values::<u8>()?);
-        let snapshot = table.snapshot();
-        let slots = snapshot.slots();
-        let Some(at) = slots.iter().position(|slot| slot.name == wanted) else {
-            let known: Vec<&str> = slots.iter().map(|slot| slot.name.as_ref()).collect();
-            return Err(Error::new(Kind::NotFound, "the table has no such slot")
-                .with("slot", &wanted)
-                .with("slots", format_args!("{known:?}")));
-        };
-        set_export(context, &snapshot, table.dim(), 1 + at)
+/// Where a field stands in a row: 0 is the embedding, 1 the first slot.
+fn part_of(snapshot: &Snapshot<'_>, name: &Input) -> Result<usize> {
+    let wanted = String::from_utf8_lossy(name.values::<u8>()?);
+    if wanted.is_empty() {
+        return Ok(0);
     }
+    let slots = snapshot.slots();
+    let found = slots.iter().position(|slot| slot.name == wanted);
+    found.map(|at| 1 + at).ok_or_else(|| {
+        let known: Vec<&str> = slots.iter().map(|slot| slot.name.as_ref()).collect();
+        Error::new(Kind::NotFound, "the table has no such slot")
+            .with("slot", &wanted)
+            .with("slots", format_args!("{known:?}"))
+    })
 }

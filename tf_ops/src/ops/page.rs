@@ -14,7 +14,8 @@ embedding is zeros, its gradient is dropped. An *offset* is the number of a row 
 error names the op and the table; an op that fails sets no output and leaves the table as it was.
 Wrong types are refused by TensorFlow, wrong shapes with `INVALID_ARGUMENT`, when the graph is built
 if they are known there and when the op runs otherwise. A handle of no table (its session was
-closed) is `NOT_FOUND`.
+closed) is `NOT_FOUND`. TensorFlow folds and merges ops only that are called stateless, and
+gradients go only through those that are called differentiable.
 
 In shapes, a name is a size that is the same wherever it occurs in an op; `s...` is any number of
 sizes; `N times (u)` is a list of N tensors, N being an attribute, with a `u` for each of them;
@@ -32,7 +33,18 @@ order. g is the summed gradient of a row, w the row; each slot has as many colum
 pub fn render() -> String {
     let mut page = HEAD.to_owned();
     for op in super::definitions() {
-        let _ = write!(page, "\n## {}\n\n{}\n\n", op.name, op.doc);
+        let kind = match (op.stateful, op.differentiable) {
+            (true, false) => "",
+            (true, true) => " Differentiable.",
+            (false, false) => " Stateless.",
+            (false, true) => " Stateless, differentiable.",
+        };
+        let errors = match op.errors {
+            "none of its own." => String::new(),
+            errors => format!(" *Errors*: {errors}"),
+        };
+        let (name, doc) = (op.name, op.doc);
+        let _ = write!(page, "\n## {name}\n\n{doc}{kind}{errors}\n\n");
         page.push_str("| | name | type | shape | meaning |\n|---|---|---|---|---|\n");
         for (kind, args) in [("input", op.inputs), ("output", op.outputs)] {
             for arg in args {
@@ -47,17 +59,6 @@ pub fn render() -> String {
             let (name, kind) = attr.spec.split_once(':').unwrap_or((attr.spec, ""));
             let _ = writeln!(page, "| attr | {name} | {} | | {} |", kind.trim(), attr.doc);
         }
-        let _ = write!(
-            page,
-            "\n{}, {}. Errors: {}\n",
-            if op.stateful { "Stateful" } else { "Stateless" },
-            if op.differentiable {
-                "differentiable"
-            } else {
-                "not differentiable"
-            },
-            op.errors
-        );
     }
     page.push_str(OPTIMIZERS_HEAD);
     for (number, optimizer) in OPTIMIZERS.iter().enumerate() {

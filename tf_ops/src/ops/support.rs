@@ -52,6 +52,8 @@ pub(super) fn limit(construction: &Construction) -> Result<Option<usize>> {
 pub(crate) trait TableOp: Default + Send + Sync + 'static {
     /// What it is.
     const DEF: &'static OpDef;
+    /// Whether the table may be a part that a parameter server holds.
+    const TAKES_PARTS: bool = false;
 
     /// Runs it. Outputs are set last; after an error none is.
     fn run(context: &Context, table: &Table) -> Result<()>;
@@ -65,14 +67,23 @@ impl<O: TableOp> OpKernel for O {
     }
 
     fn compute(&self, context: &Context) -> Result<()> {
-        let table = table(context)?;
+        let find = if O::TAKES_PARTS {
+            tables::get_any
+        } else {
+            tables::get
+        };
+        let table = found(context, find)?;
         on(&table, || O::run(context, &table))
     }
 }
 
 /// The table that input 0 names.
 pub(super) fn table(context: &Context) -> Result<Arc<Table>> {
-    let table = tables::get(context.input(0)?.scalar::<i64>()?)?;
+    found(context, tables::get)
+}
+
+fn found(context: &Context, find: fn(i64) -> Result<Arc<Table>>) -> Result<Arc<Table>> {
+    let table = find(context.input(0)?.scalar::<i64>()?)?;
     trace::note(&table);
     Ok(table)
 }

@@ -315,7 +315,7 @@ fn of_two_saves_of_one_step_one_stays_whole() {
 #[test]
 fn what_a_dead_save_left_is_put_right_by_one_of_two() {
     let mut removed = 0;
-    for (number, step) in (0..MANY).step_by(2).enumerate() {
+    for (number, step) in (0..MANY).step_by(4).enumerate() {
         let whole = [None, Some("sparse-m-1")][number % 2];
         let before = Before {
             whole,
@@ -323,8 +323,8 @@ fn what_a_dead_save_left_is_put_right_by_one_of_two() {
         };
         let others = [
             ["sparse-m-2", "sparse-m-3"],
-            ["sparse-m-2", "sparse-m-1"],
             ["sparse-m-1", "sparse-m-2"],
+            ["sparse-m-2", "sparse-m-1"],
             ["sparse-m-1", "sparse-m-1"],
         ];
         drive_all(others[number / 2 % 4], before, &[Death::Nobody]);
@@ -334,5 +334,5 @@ fn what_a_dead_save_left_is_put_right_by_one_of_two() {
             break;
         }
     }
-    assert!(removed > 5);
+    assert!(removed > 3);
 }

@@ -5,7 +5,7 @@ mod support;
 
 use mx_rec_kernels::{
     Absent, Columns, Error, Ids, IdsOf, KeysOf, Kind, Lease, LookupColumns, LookupGradients, Pool,
-    RowGradients, RowsOf, Sgd, Table, Target,
+    RowGradients, RowsOf, Sgd, Table, Target, OPTIMIZERS,
 };
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -169,7 +169,7 @@ proptest! {
     })]
     #[test]
     fn a_group_gives_the_bits_of_its_members_one_after_the_other(
-        (dims, steps) in group(), by in 0..6_usize, wide in any::<bool>(),
+        (dims, steps) in group(), by in 0..OPTIMIZERS.len(), wide in any::<bool>(),
     ) {
         let alone = made(&dims);
         let one = Pool::new(1).unwrap();

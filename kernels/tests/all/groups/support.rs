@@ -1,9 +1,7 @@
-//! What the tests of groups share: tables, optimizers, and all that a verb can change in a table.
+//! What the tests of groups share: tables, and all that a verb can change in a table.
 
-use mx_rec_kernels::{
-    Adagrad, Error, Ftrl, Ids, IdsOf, Initializer, LazyAdam, Lease, Momentum, Pool, RowOptimizer,
-    Sgd, Stats, Table, TableConfig,
-};
+pub(crate) use crate::optimizers::optimizer;
+use mx_rec_kernels::{Error, Ids, IdsOf, Initializer, Lease, Pool, Stats, Table, TableConfig};
 use std::sync::Arc;
 
 pub(crate) fn table(at: usize, dim: usize, capacity: u64) -> Arc<Table> {
@@ -21,21 +19,6 @@ pub(crate) fn table(at: usize, dim: usize, capacity: u64) -> Arc<Table> {
         admission_sketch_bytes: 0,
     };
     Arc::new(Table::new(config).unwrap())
-}
-
-pub(crate) fn optimizer(at: usize, step: usize) -> Box<dyn RowOptimizer> {
-    let (first, second) = (
-        0.9_f32.powi(step as i32 + 1),
-        0.99_f32.powi(step as i32 + 1),
-    );
-    match at % 6 {
-        0 => Box::new(Sgd::new(0.3, 0.01).unwrap()),
-        1 => Box::new(Momentum::new(0.1, 0.8, true).unwrap()),
-        2 => Box::new(Momentum::new(0.1, 0.8, false).unwrap()),
-        3 => Box::new(Adagrad::new(0.2, 0.1).unwrap()),
-        4 => Box::new(LazyAdam::new(0.01, 0.9, 0.99, 1e-8, first, second).unwrap()),
-        _ => Box::new(Ftrl::new(0.1, -0.5, 0.1, 0.01, 0.01, 0.0).unwrap()),
-    }
 }
 
 pub(crate) fn floats(n: usize, seed: usize) -> Vec<f32> {

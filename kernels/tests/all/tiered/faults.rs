@@ -1,7 +1,8 @@
 //! What a table makes of disks that fail: an error that says which, nothing changed, and a table
 //! that goes on when the disk does.
 
-use super::support::{batch, bits, config, content, faulty, floats, optimizer, pool, tiered, DIM};
+use super::support::{batch, bits, config, content, faulty, floats, pool, tiered, DIM};
+use crate::optimizers::optimizer;
 use mx_rec_kernels::tier::{Faulty, Files, Operation};
 use mx_rec_kernels::{
     Absent, Error, Ids, KeyGradients, Kind, Lease, Pool, Push, Result, Table, Target, TierConfig,

@@ -1,6 +1,7 @@
 //! What memory that is too small for the batches ahead does to their steps.
 
-use super::support::{content, floats, in_memory, optimizer, pool, tiered, DIM};
+use super::support::{content, floats, in_memory, pool, tiered, DIM};
+use crate::optimizers::optimizer;
 use mx_rec_kernels::{Error, Ids, IdsOf, Kind, Lease, Pool, Result, Table, Target};
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -7,16 +7,15 @@ mod support;
 mod switch;
 mod whole;
 
+use crate::optimizers::optimizer;
 use mx_rec_kernels::tier::Operation;
 use mx_rec_kernels::{
     Absent, Bags, Columns, Field, FieldUpdate, Ids, IdsOf, KeyBagsOf, KeysOf, LookupColumns,
-    LookupGradients, Pool, RowsOf, SlotSpec, Table, Target, Thresholds,
+    LookupGradients, Pool, RowsOf, SlotSpec, Table, Target, Thresholds, OPTIMIZERS,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;
-use support::{
-    batch, bits, content, faulty, floats, in_memory, optimizer, pool, tiered, DIM, OPTIMIZERS,
-};
+use support::{batch, bits, content, faulty, floats, in_memory, pool, tiered, DIM};
 
 const KEYS: i64 = 3000;
 const CAPACITY: u64 = 4000;
@@ -91,7 +90,7 @@ fn train_ahead(table: &Arc<Table>, pool: &Pool, by: usize, ahead: usize) -> Vec<
 
 #[test]
 fn every_optimizer_gives_the_same_bits_with_a_tenth_of_the_rows_in_memory() {
-    for by in 0..OPTIMIZERS {
+    for by in 0..OPTIMIZERS.len() {
         let memory = in_memory("memory", CAPACITY);
         let expected = train(&memory, &pool(), by);
         let rows = content(&memory);

@@ -1,6 +1,7 @@
 //! How much space the files of a table take, whatever its steps do.
 
-use super::support::{batch, content, floats, in_memory, optimizer, pool, tiered, DIM};
+use super::support::{batch, content, floats, in_memory, pool, tiered, DIM};
+use crate::optimizers::optimizer;
 use mx_rec_kernels::{Absent, Ids, Pool, Table, Target};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::Arc;

@@ -1,9 +1,7 @@
 //! What the tests of tables on disk share: tables, batches, and what a table holds.
 
 use mx_rec_kernels::tier::{Faulty, Files};
-use mx_rec_kernels::{
-    Adagrad, Ftrl, Initializer, LazyAdam, Momentum, Pool, RowOptimizer, Sgd, Table, TableConfig,
-};
+use mx_rec_kernels::{Initializer, Pool, Table, TableConfig};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -59,21 +57,6 @@ pub(crate) fn faulty(name: &str, capacity: u64, ram_rows: u64) -> (Arc<Table>, F
 pub(crate) fn tiered(name: &str, capacity: u64, ram_rows: u64) -> Arc<Table> {
     faulty(name, capacity, ram_rows).0
 }
-
-/// Every optimizer of the engine, as it is in a step.
-pub(crate) fn optimizer(at: usize, step: usize) -> Box<dyn RowOptimizer> {
-    let power = |base: f32| base.powi(step as i32 + 1);
-    match at {
-        0 => Box::new(Sgd::new(0.3, 0.01).unwrap()),
-        1 => Box::new(Momentum::new(0.1, 0.8, true).unwrap()),
-        2 => Box::new(Momentum::new(0.1, 0.8, false).unwrap()),
-        3 => Box::new(Adagrad::new(0.2, 0.1).unwrap()),
-        4 => Box::new(LazyAdam::new(0.01, 0.9, 0.99, 1e-8, power(0.9), power(0.99)).unwrap()),
-        _ => Box::new(Ftrl::new(0.1, -0.5, 0.1, 0.01, 0.01, 0.0).unwrap()),
-    }
-}
-
-pub(crate) const OPTIMIZERS: usize = 6;
 
 /// Some keys below `keys`, low ones more often, and some padding.
 pub(crate) fn batch(seed: u64, n: usize, keys: i64) -> Vec<i64> {

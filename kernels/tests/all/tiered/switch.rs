@@ -1,9 +1,8 @@
 //! The moment at which a table's first row goes to disk: until then it is a table in memory, and
 //! nobody who is at work notices that it is one no longer.
 
-use super::support::{
-    batch, content, faulty, floats, in_memory, optimizer, pool, tiered, Directory, DIM,
-};
+use super::support::{batch, content, faulty, floats, in_memory, pool, tiered, Directory, DIM};
+use crate::optimizers::optimizer;
 use mx_rec_kernels::tier::Operation;
 use mx_rec_kernels::{
     checkpoint, Columns, Ids, IdsOf, Kind, LookupColumns, Pool, RowsOf, Sgd, Table, Target,

@@ -1,8 +1,9 @@
 //! Whole contents of tables on disk: checkpoints, deltas, restores into other splits, clearing.
 
 use super::support::{
-    batch, config, content, faulty, floats, in_memory, optimizer, pool, tiered, Directory, DIM,
+    batch, config, content, faulty, floats, in_memory, pool, tiered, Directory, DIM,
 };
+use crate::optimizers::optimizer;
 use mx_rec_kernels::tier::Operation;
 use mx_rec_kernels::{checkpoint, Ids, Kind, Pool, Table, Target, TierConfig};
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 
 use crate::oracle::{Random, OPTIMIZERS};
 use crate::table::{settings, Table, DIM};
-use mx_rec_host_tests::{Code, Graph, Node, NodeBuilder, Output, Session, Tensor};
+use mx_rec_host_tests::{Code, Graph, Node, Output, Session, Tensor};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ const PARTS: i64 = 2;
 /// The ops of a table in two parts, all in this process.
 struct Parts<'g> {
     graph: &'g Graph,
-    /// For each part what its ops take.
-    config: Output<'g>,
+    /// What stands for each part.
+    parts: [Node<'g>; 2],
     /// A list of one.
     configs: Output<'g>,
     variable: Output<'g>,
@@ -27,23 +27,26 @@ impl<'g> Parts<'g> {
         let like = graph.constant(&Tensor::new::<f32>(&[0, DIM as i64], &[]));
         let table = graph.node("MxRecClusterTable").input(config).input(like);
         let table = table.int("parts", PARTS).finish().expect("a table");
+        let parts = [0, 1].map(|part| {
+            let node = graph.node("MxRecPart").input(config);
+            let node = node.int("part", part).int("parts", PARTS);
+            node.finish().expect("MxRecPart")
+        });
         Parts {
             graph,
-            config,
+            parts,
             configs: text(&format!("[{one}]")),
             variable: table.output(0),
         }
     }
 
-    /// Begins a node of a part.
-    fn node(&self, op: &str, part: i64) -> NodeBuilder<'g> {
-        let node = self.graph.node(op).input(self.config);
-        node.int("part", part).int("parts", PARTS)
-    }
-
-    /// A node of each part that takes nothing but the configuration.
-    fn each(&self, op: &str) -> [Node<'g>; 2] {
-        [0, 1].map(|part| self.node(op, part).finish().expect(op))
+    /// A node of each part that takes its handle and other inputs.
+    fn each(&self, op: &str, inputs: &[Output<'g>]) -> [Node<'g>; 2] {
+        self.parts.map(|part| {
+            let node = self.graph.node(op).input(part.output(0));
+            let node = inputs.iter().fold(node, |node, &input| node.input(input));
+            node.finish().expect(op)
+        })
     }
 
     /// The rows of a request, and their births.
@@ -128,7 +131,7 @@ fn every_optimizer_does_in_parts_what_it_does_in_one_table() {
             let push = push.int("optimizer", optimizer.number).finish();
             push.expect("MxRecPush").output(0)
         });
-        let init = parts.each("MxRecPartInit");
+        let init = parts.each("MxRecPartInit", &[]);
         let session = Session::new(&graph).expect("a session");
         session.run(&[], &[], &init).expect("two parts");
         let mut random = Random(number as u64);
@@ -176,22 +179,20 @@ fn a_part_is_there_when_it_was_initialized_or_published_and_only_then() {
     let ids = graph.constant(&Tensor::vector(&[1_i64, 2, 3, 4, 5, 6, 7, 8]));
     let found = split(&graph, ids);
     let pulls = [0, 1].map(|part| parts.pull(found.requests[part as usize], part, 1)[0]);
-    let ready = parts.each("MxRecPartReady").map(|node| node.output(0));
-    let stats = parts.each("MxRecPartStats").map(|node| node.output(0));
-    let (init, discard) = (parts.each("MxRecPartInit"), parts.each("MxRecPartDiscard"));
-    let publish = parts.each("MxRecPartPublish");
+    let ready = parts.parts.map(|node| node.output(1));
+    let stats = parts.each("MxRecTableStats", &[]);
+    let stats = stats.map(|node| node.output(0));
+    let (init, discard) = (
+        parts.each("MxRecPartInit", &[]),
+        parts.each("MxRecPartDiscard", &[]),
+    );
+    let publish = parts.each("MxRecPartPublish", &[]);
     let path = graph.placeholder::<u8>(&Some(vec![-1]));
-    let with_path = |op: &str| {
-        [0, 1].map(|part| {
-            parts
-                .node(op, part)
-                .input(path)
-                .finish()
-                .expect(op)
-                .output(0)
-        })
-    };
-    let (save, stage) = (with_path("MxRecPartSave"), with_path("MxRecPartStage"));
+    let [since, least] = [-1_i64, 0].map(|number| graph.constant(&Tensor::scalar(number)));
+    let save = parts.each("MxRecSave", &[path, since, least]);
+    let save = save.map(|node| node.output(0));
+    let stage = parts.each("MxRecPartStage", &[path]);
+    let stage = stage.map(|node| node.output(0));
     let session = Session::new(&graph).expect("a session");
     let is_ready = || {
         let found = session.run(&[], &ready, &[]).expect("numbers");
@@ -266,12 +267,10 @@ fn a_key_of_a_part_gets_a_row_when_it_was_counted_often_enough_and_loses_it_when
     let observed = observe.expect("MxRecPartObserve").output(0);
     let pull = both("MxRecPull").int("create", 2).after(observed.node());
     let pull = pull.finish().expect("MxRecPull").output(0);
-    let thresholds = [0, 1].map(|part| {
-        let node = parts.node("MxRecPartSetThreshold", part).input(value);
-        node.finish().expect("MxRecPartSetThreshold").output(0)
-    });
-    let evict = parts.each("MxRecPartEvict").map(|node| node.output(0));
-    let init = parts.each("MxRecPartInit");
+    let thresholds = parts.each("MxRecSetThreshold", &[value]);
+    let thresholds = thresholds.map(|node| node.output(0));
+    let evict = parts.each("MxRecEvict", &[]).map(|node| node.output(0));
+    let init = parts.each("MxRecPartInit", &[]);
     let session = Session::new(&graph).expect("a session");
     session.run(&[], &[], &init).expect("parts");
     // How often the keys of the request occur in all, and how many of them have rows.

@@ -1,5 +1,6 @@
 //! The ops that TensorFlow lists.
 
+use crate::oracle::OPTIMIZERS;
 use mx_rec_host_tests::{op_list, version};
 use std::collections::BTreeSet;
 
@@ -57,4 +58,14 @@ fn every_op_of_the_docs_is_run_by_these_tests() {
             "no test runs {op}"
         );
     }
+}
+
+#[test]
+fn the_oracle_has_every_optimizer_of_the_docs() {
+    let (_, section) = DOCS.split_once("## Optimizers").expect("optimizers");
+    let headings = section.lines().filter_map(|line| line.strip_prefix("### "));
+    let documented: BTreeSet<String> = headings.map(String::from).collect();
+    let mine = OPTIMIZERS.iter();
+    let mine = mine.map(|optimizer| format!("{}: {}", optimizer.number, optimizer.name));
+    assert_eq!(mine.collect::<BTreeSet<String>>(), documented);
 }

@@ -43,7 +43,7 @@ pub(crate) struct Optimizer {
 }
 
 /// Every optimizer of docs/ops.md, with its variants.
-pub(crate) const OPTIMIZERS: [Optimizer; 8] = [
+pub(crate) const OPTIMIZERS: [Optimizer; 10] = [
     Optimizer {
         name: "sgd",
         number: 0,
@@ -103,6 +103,24 @@ pub(crate) const OPTIMIZERS: [Optimizer; 8] = [
         slots: &[("Ftrl_accum", 0.25), ("Ftrl_linear", 0.0)],
         rule: ftrl,
     },
+    Optimizer {
+        name: "rmsprop",
+        number: 6,
+        arguments: |_| vec![0.125, 0.75, 0.5, 1e-3, 0.5],
+        slots: &[("RMSProp_rms", 0.5), ("RMSProp_momentum", 0.0)],
+        rule: rmsprop,
+    },
+    Optimizer {
+        name: "centered_rmsprop",
+        number: 7,
+        arguments: |_| vec![0.125, 0.75, 0.5, 1e-3, 0.5],
+        slots: &[
+            ("RMSProp_rms", 0.5),
+            ("RMSProp_mg", 0.0),
+            ("RMSProp_momentum", 0.0),
+        ],
+        rule: rmsprop,
+    },
 ];
 
 fn sgd(arguments: &[f64], w: f64, _: &mut [f64], g: f64) -> f64 {
@@ -142,6 +160,20 @@ fn ftrl(arguments: &[f64], w: f64, slots: &mut [f64], g: f64) -> f64 {
     slots[1] += g + 2.0 * shrinkage * w - sigma * w;
     let z = slots[1];
     (z.clamp(-l1, l1) - z) / (new.powf(power) / lr + 2.0 * l2)
+}
+
+/// As in TensorFlow's SparseApplyRMSProp, and with three slots as in SparseApplyCenteredRMSProp.
+fn rmsprop(arguments: &[f64], w: f64, slots: &mut [f64], g: f64) -> f64 {
+    let (lr, decay, momentum, epsilon) = (arguments[0], arguments[1], arguments[2], arguments[3]);
+    slots[0] = decay * slots[0] + (1.0 - decay) * g * g;
+    let mut below = slots[0] + epsilon;
+    if slots.len() == 3 {
+        slots[1] = decay * slots[1] + (1.0 - decay) * g;
+        below -= slots[1] * slots[1];
+    }
+    let last = slots.len() - 1;
+    slots[last] = momentum * slots[last] + lr * g / below.sqrt();
+    w - slots[last]
 }
 
 /// A table in plain numbers.

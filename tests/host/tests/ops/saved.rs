@@ -89,8 +89,7 @@ fn a_loaded_table_goes_on_as_the_saved_one_bit_for_bit() {
     let (scratch, graph) = (Scratch::new("whole"), Graph::new());
     let path = scratch.join("t");
     let trained = Trained::new(&graph);
-    let save = trained.table.with_text("MxRecSave", &path);
-    let load = trained.table.with_text("MxRecLoad", &path);
+    let (save, load) = (trained.table.save(&path), trained.table.load(&path, &[]));
     let keys = [3, i64::MIN, 900, i64::MAX];
     let first = Session::new(&graph).expect("a session");
     trained.step(&first, &keys, 0.5);
@@ -116,15 +115,12 @@ fn a_whole_save_and_its_delta_load_as_the_table_that_they_are_of() {
     let (whole, delta) = (scratch.join("whole"), scratch.join("delta"));
     let trained = Trained::new(&graph);
     let table = trained.table;
-    let save = table.with_text("MxRecSave", &whole);
+    let save = table.save(&whole);
     let since = graph.placeholder::<i64>(&Some(Vec::new()));
-    let path = graph.constant(&Tensor::vector(delta.as_bytes()));
-    let node = table.node("MxRecSaveDelta").input(path).input(since);
-    let save_delta = node.input(table.scalar(0_i64)).finish();
-    let save_delta = save_delta.expect("MxRecSaveDelta");
+    let save_delta = table.save_since(&delta, since);
     let remove = table.node("MxRecRemove").input(trained.ids).finish();
     let remove = remove.expect("MxRecRemove").output(0);
-    let load = table.with_text("MxRecLoad", &format!("{whole}\0{delta}"));
+    let load = table.load(&format!("{whole}\0{delta}"), &[]);
     let session = Session::new(&graph).expect("a session");
     trained.step(&session, &[1, 2, 3, 4, 5], 0.5);
     let epoch = numbers(&session, save, 2)[1];
@@ -133,7 +129,7 @@ fn a_whole_save_and_its_delta_load_as_the_table_that_they_are_of() {
     session
         .run(&[(trained.ids, &gone)], &[remove], &[])
         .expect("removal");
-    let outputs = [save_delta.output(0), save_delta.output(1)];
+    let outputs = [save_delta.output(0), save_delta.output(2)];
     let got = session.run(&[(since, &Tensor::scalar(epoch))], &outputs, &[]);
     let got = got.expect("a delta");
     assert_eq!((got[0].value::<i64>(), got[1].value::<i64>()), (2, 1));
@@ -150,11 +146,9 @@ fn a_warm_start_takes_the_slots_that_were_asked_for() {
     let path = scratch.join("t");
     let trained = Trained::new(&graph);
     let table = trained.table;
-    let save = table.with_text("MxRecSave", &path);
-    let path = graph.constant(&Tensor::vector(path.as_bytes()));
+    let save = table.save(&path);
     let slots = graph.constant(&Tensor::vector(b"LazyAdam_velocity"));
-    let warm = table.node("MxRecWarmStart").input(path).input(slots);
-    let warm = warm.finish().expect("MxRecWarmStart");
+    let warm = table.load(&path, &[slots]);
     let session = Session::new(&graph).expect("a session");
     trained.step(&session, &[1, 2], 0.5);
     numbers(&session, save, 1);
@@ -176,8 +170,7 @@ fn a_load_that_fails_says_why_and_changes_nothing() {
     let (scratch, graph) = (Scratch::new("broken"), Graph::new());
     let path = scratch.join("t");
     let trained = Trained::new(&graph);
-    let save = trained.table.with_text("MxRecSave", &path);
-    let load = trained.table.with_text("MxRecLoad", &path);
+    let (save, load) = (trained.table.save(&path), trained.table.load(&path, &[]));
     let session = Session::new(&graph).expect("a session");
     let refused = |code: Code, word: &str| {
         let before = trained.content(&session);

@@ -27,14 +27,11 @@ fn each_session_has_its_own_table_and_ends_it() {
         .expect("a lookup");
     assert_eq!((table.size(&first), table.size(&second)), (3, 2));
     // Handles are numbers: one session may work on another's table as long as that is open.
-    let size = table
-        .node("MxRecSize")
-        .finish()
-        .expect("MxRecSize")
-        .output(0);
+    let stats = table.node("MxRecTableStats").finish();
+    let stats = stats.expect("MxRecTableStats").output(0);
     let theirs = Tensor::scalar(handles[0]);
-    let ask = || second.run(&[(table.handle, &theirs)], &[size], &[]);
-    assert_eq!(ask().expect("a size")[0].value::<i64>(), 3);
+    let ask = || second.run(&[(table.handle, &theirs)], &[stats], &[]);
+    assert_eq!(ask().expect("statistics")[0].values::<i64>()[0], 3);
     drop(first);
     let refused = ask().err().expect("a refusal");
     assert_eq!(refused.code, Code::TF_NOT_FOUND, "{refused}");

@@ -230,8 +230,8 @@ fn a_contradiction_is_an_error_when_the_graph_is_built_and_names_the_input() {
     let dim = DIM as i64;
     for (node, message) in [
         (
-            graph.node("MxRecSize").input(longs(&[1])),
-            "MxRecSize: handle must have rank 0, but has shape (1)".to_owned(),
+            graph.node("MxRecClear").input(longs(&[1])),
+            "MxRecClear: handle must have rank 0, but has shape (1)".to_owned(),
         ),
         (
             graph

@@ -14,8 +14,6 @@ pub(crate) struct Table<'g> {
     pub(crate) variable: Output<'g>,
     /// Its number.
     pub(crate) handle: Output<'g>,
-    size: Node<'g>,
-    export: Node<'g>,
     stats: Node<'g>,
     dim: usize,
 }
@@ -45,14 +43,12 @@ impl<'g> Table<'g> {
         let dim = more["dim"].as_u64().map_or(DIM, |dim| dim as usize);
         let node = table_node(graph, &settings(name, more), dim).expect("a table");
         let handle = node.output(1);
-        let of = |op| graph.node(op).input(handle).finish().expect(op);
+        let stats = graph.node("MxRecTableStats").input(handle).finish();
         Table {
             graph,
             variable: node.output(0),
             handle,
-            size: of("MxRecSize"),
-            export: of("MxRecExport"),
-            stats: of("MxRecTableStats"),
+            stats: stats.expect("MxRecTableStats"),
             dim,
         }
     }
@@ -97,10 +93,27 @@ impl<'g> Table<'g> {
         node.expect("MxRecFind").output(0)
     }
 
-    /// A node that takes the handle and a text.
-    pub(crate) fn with_text(&self, op: &str, text: &str) -> Node<'g> {
-        let text = self.graph.constant(&Tensor::vector(text.as_bytes()));
-        self.node(op).input(text).finish().expect(op)
+    /// A save of the whole table.
+    pub(crate) fn save(&self, path: &str) -> Node<'g> {
+        self.save_since(path, self.scalar(-1_i64))
+    }
+
+    /// A save of what changed after an epoch.
+    pub(crate) fn save_since(&self, path: &str, since: Output<'g>) -> Node<'g> {
+        let node = self.node("MxRecSave").input(self.text(path)).input(since);
+        let node = node.input(self.scalar(0_i64)).finish();
+        node.expect("MxRecSave")
+    }
+
+    /// A load of everything, or of slots.
+    pub(crate) fn load(&self, paths: &str, slots: &[Output<'g>]) -> Node<'g> {
+        let node = self.node("MxRecLoad").input(self.text(paths)).inputs(slots);
+        node.finish().expect("MxRecLoad")
+    }
+
+    /// A constant of the bytes of a text.
+    fn text(&self, text: &str) -> Output<'g> {
+        self.graph.constant(&Tensor::vector(text.as_bytes()))
     }
 
     /// Gradient descent on offsets that exist already, at learning rate 1 without decay.
@@ -152,8 +165,7 @@ impl<'g> Table<'g> {
 
     /// How many rows it has.
     pub(crate) fn size(&self, session: &Session<'g>) -> i64 {
-        let size = session.run(&[], &[self.size.output(0)], &[]);
-        size.expect("a size")[0].value()
+        self.stats(session)[0]
     }
 
     /// Its statistics, in the order of docs/ops.md.
@@ -164,13 +176,13 @@ impl<'g> Table<'g> {
 
     /// Every key with its embedding, by key.
     pub(crate) fn rows(&self, session: &Session<'g>) -> Vec<(i64, Vec<f32>)> {
-        by_key(session, self.export, self.dim)
+        self.slot(session, "")
     }
 
     /// Every key with the values of a slot, by key.
     pub(crate) fn slot(&self, session: &Session<'g>, name: &str) -> Vec<(i64, Vec<f32>)> {
-        let export = self.with_text("MxRecExportSlot", name);
-        by_key(session, export, self.dim)
+        let export = self.node("MxRecExport").inputs(&[self.text(name)]).finish();
+        by_key(session, export.expect("MxRecExport"), self.dim)
     }
 }
 

@@ -1,0 +1,440 @@
+//! Changing rows: one step of an optimizer, and assignment.
+
+use crate::batch::by_key::ByKey;
+use crate::batch::occurrences::Occurrences;
+use crate::batch::summed::{Spread, Summed};
+use crate::index::Index;
+use crate::mem::{rows_ahead, NONE};
+use crate::pool::ranges;
+use crate::stores::{Part, RowPart};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::RwLockReadGuard;
+use crate::table::disk::expect_all;
+use crate::table::engine::zeros;
+use crate::table::rows::content::Content;
+use crate::table::rows::offset::Unfit;
+use crate::table::{LookupGradients, Table, Target};
+use crate::{Columns, Error, Ids, Pool, Result, RowOptimizer};
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// A thread should have at least so many gradients: to wake another one takes as long as several
+/// hundred.
+const LEAST: usize = 2048;
+
+/// One owner should have at most about so many gradients, so that its lists stay in the second
+/// cache.
+const MOST: usize = 128 << 10;
+
+/// The index, under which rows belong to their keys.
+type Locked<'t> = RwLockReadGuard<'t, Index>;
+
+impl Table {
+    /// One step of `optimizer` with gradients `(n, dim)`; returns how many rows changed.
+    ///
+    /// Gradients of one row are summed in order of occurrence and the row is updated once. Slots
+    /// that the optimizer needs and rows lack are added first. Rows of frozen keys do not change.
+    /// Gradients whose key was removed since its offset was given out are dropped and counted in
+    /// [`Stats`](crate::Stats).
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a wrong length or an offset that this table has not given out,
+    /// `Aborted` for an offset from before the content was replaced, `ResourceExhausted` if new
+    /// rows exceed the budget or the system gives no memory. A failed call changes no row.
+    pub fn apply(
+        &self,
+        pool: &Pool,
+        target: Target<'_>,
+        grads: &[f32],
+        optimizer: &dyn RowOptimizer,
+    ) -> Result<u64> {
+        let n = target.len();
+        self.floats("grads", grads.len(), n)?;
+        self.expect_numbers(n)?;
+        match target {
+            Target::Offsets(offsets) => {
+                let are_distinct = self.flight().lock().are_distinct(offsets);
+                let mut content = self.content_with_mut(pool, offsets)?;
+                let mut dealt = self.deal(pool, &content, n, |at| offsets[at])?;
+                dealt.distinct = are_distinct;
+                let dim = self.dim();
+                self.update(pool, &mut content, &dealt, &Rows { dim, grads }, optimizer)
+            }
+            Target::Ids(ids) => {
+                let verb = |index: Locked<'_>, offsets: Vec<i64>, inverse: &[i32]| {
+                    let lookup = LookupGradients {
+                        offsets: &offsets,
+                        inverse,
+                        grads,
+                        bags: None,
+                    };
+                    let keyed = self.keyed(pool, &[lookup])?;
+                    let mut content = self.content().write();
+                    drop(index);
+                    expect_all(&content, &offsets)?;
+                    let mut dealt = self.deal(pool, &content, offsets.len(), |at| offsets[at])?;
+                    dealt.distinct = true;
+                    self.update(pool, &mut content, &dealt, &keyed, optimizer)
+                };
+                self.resolve_with_rows(pool, ids, None, &mut vec![0; n], zeros, verb)
+            }
+        }
+    }
+
+    /// One step of `optimizer` with the gradients of `lookups`; returns how many rows changed.
+    ///
+    /// As if the gradients of each lookup were summed over its ids with [`reduce`](crate::reduce),
+    /// those of a pooled one with [`reduce_pooled`](crate::reduce_pooled), and [`Table::apply`]
+    /// were called with the sums of all lookups, one after the other: the same bits without the
+    /// tensors between.
+    ///
+    /// # Errors
+    /// As [`Table::apply`], and `InvalidArgument` for an entry of `inverse` that is no place in its
+    /// `offsets`, and for bags that are not those of the ids. A failed call changes no row.
+    pub fn apply_lookups(
+        &self,
+        pool: &Pool,
+        lookups: &[LookupGradients<'_>],
+        optimizer: &dyn RowOptimizer,
+    ) -> Result<u64> {
+        for lookup in lookups {
+            self.floats("grads", lookup.grads.len(), lookup.len())?;
+            self.expect_numbers(lookup.inverse.len().max(lookup.len()))?;
+        }
+        self.expect_numbers(lookups.iter().map(|lookup| lookup.offsets.len()).sum())?;
+        let keyed = self.keyed(pool, lookups)?;
+        let joined: Cow<'_, [i64]> = match lookups {
+            [lookup] => lookup.offsets.into(),
+            _ => lookups
+                .iter()
+                .flat_map(|lookup| lookup.offsets)
+                .copied()
+                .collect::<Vec<_>>()
+                .into(),
+        };
+        let are_distinct = self.flight().lock().are_distinct(&joined);
+        let mut content = self.content_with_mut(pool, &joined)?;
+        let mut dealt = self.deal(pool, &content, joined.len(), |at| joined[at])?;
+        dealt.distinct = are_distinct;
+        self.update(pool, &mut content, &dealt, &keyed, optimizer)
+    }
+
+    /// Creates or overwrites embeddings, `(n)` ids and `(n, dim)` rows; the last occurrence of a
+    /// key wins and its slots start again at their initial values. Padding is skipped.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a wrong length, `ResourceExhausted` over the budget; a failed call
+    /// changes nothing.
+    pub fn assign(&self, pool: &Pool, ids: Ids<'_>, rows: &[f32]) -> Result<()> {
+        self.floats("rows", rows.len(), ids.len())?;
+        let verb = |index: Locked<'_>, offsets: Vec<i64>, inverse: &[i32]| {
+            let mut content = self.content().write();
+            drop(index);
+            expect_all(&content, &offsets)?;
+            self.overwrite(pool, &mut content, (ids, &offsets, inverse), rows)
+        };
+        self.resolve_with_rows(pool, ids, None, &mut vec![0; ids.len()], zeros, verb)
+    }
+
+    /// [`Table::assign`] of keys whose rows are in memory.
+    fn overwrite(
+        &self,
+        pool: &Pool,
+        content: &mut Content,
+        (ids, offsets, inverse): (Ids<'_>, &[i64], &[i32]),
+        rows: &[f32],
+    ) -> Result<()> {
+        let dim = self.dim();
+        let offset = |at: usize| offsets.get(inverse[at] as usize).copied().unwrap_or(-1);
+        let dealt = self.deal(pool, content, ids.len(), offset)?;
+        let reset_slots = content.reset_slots();
+        let parts = content.store.split(dealt.owners);
+        pool.each(
+            parts.into_iter().enumerate().collect(),
+            |(owner, mut part)| {
+                for (row, position) in dealt.of(owner) {
+                    let at = position as usize * dim;
+                    if let Some(row) = part.row_mut(row) {
+                        row[..dim].copy_from_slice(&rows[at..at + dim]);
+                        reset_slots(row);
+                    }
+                }
+            },
+        );
+        dealt.note(content);
+        Ok(())
+    }
+
+    /// Refuses more gradients than positions can number.
+    pub(in crate::table) fn expect_numbers(&self, n: usize) -> Result<()> {
+        if i32::try_from(n).is_ok() {
+            return Ok(());
+        }
+        Err(self
+            .refuse("a batch must have fewer than 2^31 gradients")
+            .with("n", n))
+    }
+
+    /// Sums the gradients of every distinct key of every lookup.
+    pub(in crate::table) fn keyed<'a>(
+        &self,
+        pool: &Pool,
+        lookups: &[LookupGradients<'a>],
+    ) -> Result<Keyed<'a>> {
+        let named = |error: Error| error.with("table", &self.config().name);
+        let plain = lookups.iter().filter(|lookup| lookup.bags.is_none());
+        let spread: Vec<Spread<'a>> = plain
+            .map(|lookup| (lookup.inverse, lookup.grads, lookup.offsets.len()))
+            .collect();
+        let mut plain = Summed::all(pool, self.dim(), &spread)
+            .map_err(named)?
+            .into_iter();
+        let mut found = Vec::with_capacity(lookups.len());
+        let mut ends = Vec::with_capacity(lookups.len());
+        let mut end = 0;
+        for lookup in lookups {
+            let (inverse, grads, distinct) = (lookup.inverse, lookup.grads, lookup.offsets.len());
+            found.extend(match &lookup.bags {
+                None => plain.next().map(OfLookup::Plain),
+                Some(bags) => {
+                    let grads = Columns::all(grads, self.dim()).map_err(named)?;
+                    let by_key = ByKey::new(pool, grads, inverse, bags, distinct);
+                    Some(OfLookup::Pooled(by_key.map_err(named)?))
+                }
+            });
+            end += distinct;
+            ends.push(end);
+        }
+        let lookups = found;
+        Ok(Keyed { lookups, ends })
+    }
+
+    /// Deals the entries of a batch to owners of rows; padding is dropped, and what is stale is
+    /// dropped and counted.
+    pub(in crate::table) fn deal(
+        &self,
+        pool: &Pool,
+        content: &Content,
+        n: usize,
+        offset: impl Fn(usize) -> i64 + Sync,
+    ) -> Result<Dealt> {
+        let threads = pool.parts(n, LEAST);
+        let owners = threads * n.div_ceil(threads * MOST).max(1);
+        let mut lists: Vec<Vec<Vec<(u32, u32)>>> = vec![Vec::new(); threads];
+        let mut stale: Vec<Vec<i64>> = vec![Vec::new(); threads];
+        let rows = content.offsets();
+        let owner_of = content.store.owners(owners);
+        let work = ranges(n, threads)
+            .into_iter()
+            .zip(lists.iter_mut().zip(&mut stale))
+            .collect();
+        pool.try_each(work, |(range, (lists, stale)): (Range<usize>, _)| {
+            let size = range.len() / owners;
+            *lists = vec![Vec::with_capacity(size + size / 8 + 16); owners];
+            for at in range {
+                let offset = offset(at);
+                match rows.row(offset) {
+                    Ok(NONE) => {}
+                    Ok(row) => {
+                        lists[owner_of.of(row)].push((row, at as u32));
+                    }
+                    Err(Unfit::Stale | Unfit::Retired(_)) => stale.push(offset),
+                    Err(why) => return Err(self.bad_offset("offsets", offset, why)),
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Dealt {
+            lists,
+            owners,
+            distinct: false,
+            stale: distinct(stale.concat()),
+        })
+    }
+
+    /// Sums the gradients of every row and updates it.
+    pub(in crate::table) fn update(
+        &self,
+        pool: &Pool,
+        content: &mut Content,
+        dealt: &Dealt,
+        grads: &impl Gradients,
+        optimizer: &dyn RowOptimizer,
+    ) -> Result<u64> {
+        let starts = content
+            .slots_for(&optimizer.slots())
+            .map_err(|error| error.with("table", &self.config().name))?;
+        self.keys()
+            .counters
+            .stale
+            .fetch_add(dealt.stale, Ordering::Relaxed);
+        let frozen = content.frozen().to_vec();
+        let updated = AtomicU64::new(0);
+        let ahead = rows_ahead(content.store.width());
+        let parts = content.store.split(dealt.owners);
+        pool.each(parts.into_iter().enumerate().collect(), |(owner, part)| {
+            let size = dealt.lists.iter().map(|lists| lists[owner].len()).sum();
+            let rows = if dealt.distinct {
+                Occurrences::distinct(dealt.of(owner), size)
+            } else {
+                Occurrences::new(dealt.of(owner), size)
+            };
+            let job = Job {
+                dim: self.dim(),
+                ahead,
+                grads,
+                optimizer,
+                starts: &starts,
+                frozen: &frozen,
+            };
+            let count = match part {
+                Part::InMemory(part) => job.run(part, &rows),
+                Part::Tiered(part) => job.run(part, &rows),
+            };
+            updated.fetch_add(count, Ordering::Relaxed);
+        });
+        dealt.note(content);
+        Ok(updated.into_inner())
+    }
+}
+
+/// Pairs of a row and its position in the batch, by range of the batch and by owner of the row.
+pub(in crate::table) struct Dealt {
+    lists: Vec<Vec<Vec<(u32, u32)>>>,
+    pub(in crate::table) owners: usize,
+    /// Whether no row occurs twice.
+    pub(in crate::table) distinct: bool,
+    /// How many distinct offsets are stale.
+    pub(in crate::table) stale: u64,
+}
+
+/// How many distinct offsets there are.
+pub(in crate::table) fn distinct(mut offsets: Vec<i64>) -> u64 {
+    offsets.sort_unstable();
+    offsets.dedup();
+    offsets.len() as u64
+}
+
+impl Dealt {
+    /// Notes the rows as changed, if anybody wants to know.
+    pub(in crate::table) fn note(&self, content: &mut Content) {
+        if content.changes.is_on() {
+            let rows = (0..self.owners).flat_map(|owner| self.of(owner).map(|(row, _)| row));
+            content.changes.touch(rows);
+        }
+    }
+
+    /// The pairs of one owner, in order of occurrence.
+    pub(in crate::table) fn of(
+        &self,
+        owner: usize,
+    ) -> impl Iterator<Item = (u32, u32)> + Clone + '_ {
+        self.lists
+            .iter()
+            .flat_map(move |lists| lists[owner].iter().copied())
+    }
+}
+
+/// The gradients of a batch by position.
+pub(in crate::table) trait Gradients: Sync {
+    /// The gradient at `position`, `dim` floats, which may be put into `scratch (dim)`.
+    fn at<'s>(&'s self, position: u32, scratch: &'s mut [f32]) -> &'s [f32];
+}
+
+/// One gradient a position, `(n, dim)`.
+pub(in crate::table) struct Rows<'a> {
+    pub(in crate::table) dim: usize,
+    pub(in crate::table) grads: &'a [f32],
+}
+
+impl Gradients for Rows<'_> {
+    #[inline(always)]
+    fn at<'s>(&'s self, position: u32, _: &'s mut [f32]) -> &'s [f32] {
+        let at = position as usize * self.dim;
+        &self.grads[at..at + self.dim]
+    }
+}
+
+/// The gradients of one lookup by the number of a key.
+enum OfLookup<'a> {
+    Plain(Summed<'a>),
+    Pooled(ByKey<'a>),
+}
+
+impl OfLookup<'_> {
+    #[inline(always)]
+    fn gradient<'s>(&'s self, number: usize, scratch: &'s mut [f32]) -> &'s [f32] {
+        match self {
+            OfLookup::Plain(summed) => summed.gradient(number),
+            OfLookup::Pooled(by_key) => by_key.gradient(number, scratch),
+        }
+    }
+}
+
+/// The gradients of several lookups; a position is a distinct key of one of them, and counts on
+/// from lookup to lookup.
+pub(in crate::table) struct Keyed<'a> {
+    lookups: Vec<OfLookup<'a>>,
+    /// Where the positions of each lookup end.
+    ends: Vec<usize>,
+}
+
+impl Gradients for Keyed<'_> {
+    #[inline(always)]
+    fn at<'s>(&'s self, position: u32, scratch: &'s mut [f32]) -> &'s [f32] {
+        let position = position as usize;
+        if let [lookup] = &self.lookups[..] {
+            return lookup.gradient(position, scratch);
+        }
+        let lookup = self.ends.partition_point(|&end| end <= position);
+        let start = lookup.checked_sub(1).map_or(0, |before| self.ends[before]);
+        self.lookups[lookup].gradient(position - start, scratch)
+    }
+}
+
+/// What updating rows takes.
+struct Job<'a, G> {
+    dim: usize,
+    /// Rows that are prefetched ahead of the one that is updated.
+    ahead: usize,
+    grads: &'a G,
+    optimizer: &'a dyn RowOptimizer,
+    starts: &'a [usize],
+    frozen: &'a [u32],
+}
+
+impl<G: Gradients> Job<'_, G> {
+    /// Updates the rows of one owner, which may write all of them, and returns how many changed.
+    fn run(&self, mut part: impl RowPart, found: &Occurrences) -> u64 {
+        let rows = found.rows();
+        let (mut sum, mut scratch) = (vec![0.0; self.dim], vec![0.0; self.dim]);
+        let mut updated = 0;
+        let ahead = self.ahead;
+        rows.iter().take(ahead).for_each(|&row| part.prefetch(row));
+        for (number, &row) in rows.iter().enumerate() {
+            if let Some(&row) = rows.get(number + ahead) {
+                part.prefetch(row);
+            }
+            if !self.frozen.is_empty() && self.frozen.binary_search(&row).is_ok() {
+                continue;
+            }
+            let Some(row) = part.row_mut(row) else {
+                continue;
+            };
+            let (first, later) = found.of(number);
+            let mut grad = self.grads.at(first, &mut scratch);
+            if !later.is_empty() {
+                sum.copy_from_slice(grad);
+                for &position in later {
+                    sum.iter_mut()
+                        .zip(self.grads.at(position, &mut scratch))
+                        .for_each(|(sum, grad)| *sum += grad);
+                }
+                grad = &sum;
+            }
+            self.optimizer.update(row, self.starts, grad);
+            updated += 1;
+        }
+        updated
+    }
+}

@@ -1,0 +1,380 @@
+//! Updates that are computed outside of the table: reads fields of the rows of a batch, and writes
+//! them back.
+
+use crate::mem::NONE;
+use crate::stores::RowPart;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::RwLockReadGuard;
+use crate::table::rows::content::Content;
+use crate::table::rows::key_map::KeyMap;
+use crate::table::rows::offset::Unfit;
+use crate::table::verbs::apply::distinct;
+use crate::table::Table;
+use crate::{Pool, Result, SlotSpec};
+
+/// A part of a row that an update reads and writes: `dim` floats.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Field {
+    /// The embedding.
+    Embedding,
+    /// A slot; rows that lack it have its initial value. Its name must be that of a directory, see
+    /// [`check_slot`](crate::checkpoint::check_slot).
+    Slot(SlotSpec),
+}
+
+/// New values of one field, `(n, dim)`.
+#[derive(Clone, Debug)]
+pub struct FieldUpdate<'a> {
+    /// Which field.
+    pub field: Field,
+    /// What the update was computed from.
+    pub old: &'a [f32],
+    /// What the update has made of it.
+    pub new: &'a [f32],
+}
+
+/// The distinct rows of a batch of gradients. The table's rows stay as they are while it lives.
+pub struct BatchRows<'t> {
+    table: &'t Table,
+    content: RwLockReadGuard<'t, Content>,
+    /// Row numbers of `offsets`.
+    rows: Vec<u32>,
+    offsets: Vec<i64>,
+    places: Vec<i64>,
+    kept: Option<Vec<usize>>,
+}
+
+impl BatchRows<'_> {
+    /// The offsets of the distinct rows `(u)`, in order of first occurrence.
+    pub fn offsets(&self) -> &[i64] {
+        &self.offsets
+    }
+
+    /// For each gradient that is kept, the place of its row in [`BatchRows::offsets`].
+    pub fn places(&self) -> &[i64] {
+        &self.places
+    }
+
+    /// The positions of the gradients that are kept, ascending. `None`: all of them.
+    pub fn kept(&self) -> Option<&[usize]> {
+        self.kept.as_deref()
+    }
+
+    /// Copies a field of the distinct rows, `(u, dim)`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a wrong length.
+    pub fn read(&self, pool: &Pool, field: &Field, out: &mut [f32]) -> Result<()> {
+        let dim = self.table.dim();
+        self.table.floats("out", out.len(), self.rows.len())?;
+        let start = match field {
+            Field::Embedding => 0,
+            Field::Slot(spec) => {
+                let mut slots = self.content.slots.iter();
+                match slots.position(|slot| slot.name == spec.name) {
+                    Some(at) => dim * (1 + at),
+                    None => {
+                        out.fill(spec.initial);
+                        return Ok(());
+                    }
+                }
+            }
+        };
+        self.table.parts(pool, self.rows.len(), out, |range, out| {
+            for (&row, out) in self.rows[range].iter().zip(out.chunks_exact_mut(dim)) {
+                if let Some(row) = self.content.store.row(row) {
+                    out.copy_from_slice(&row[start..start + dim]);
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Table {
+    /// The rows that gradients with `offsets` update. Gradients of padding are dropped; those whose
+    /// key was removed since its offset was given out are dropped and counted in
+    /// [`Stats`](crate::Stats).
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an offset that this table has not given out, `Aborted` for an offset
+    /// from before the content was replaced.
+    pub fn batch_rows(&self, offsets: &[i64]) -> Result<BatchRows<'_>> {
+        let content = self.content_with(&Pool::alone(), offsets)?;
+        let mut found = KeyMap::<u32, i64>::default();
+        found.reserve(offsets.len());
+        let (mut rows, mut firsts) = (Vec::new(), Vec::new());
+        let mut places = Vec::with_capacity(offsets.len());
+        let mut kept: Option<Vec<usize>> = None;
+        let mut stale = Vec::new();
+        let known = content.offsets();
+        for (at, &offset) in offsets.iter().enumerate() {
+            match known.row(offset) {
+                Ok(row) if row != NONE => {
+                    let place = *found.entry(row).or_insert_with(|| {
+                        rows.push(row);
+                        firsts.push(offset);
+                        rows.len() as i64 - 1
+                    });
+                    places.push(place);
+                    if let Some(kept) = &mut kept {
+                        kept.push(at);
+                    }
+                    continue;
+                }
+                Ok(_) => {}
+                Err(Unfit::Stale | Unfit::Retired(_)) => stale.push(offset),
+                Err(why) => return Err(self.bad_offset("offsets", offset, why)),
+            }
+            kept.get_or_insert_with(|| (0..at).collect());
+        }
+        drop(known);
+        self.keys()
+            .counters
+            .stale
+            .fetch_add(distinct(stale), Ordering::Relaxed);
+        Ok(BatchRows {
+            table: self,
+            content,
+            rows,
+            offsets: firsts,
+            places,
+            kept,
+        })
+    }
+
+    /// Writes fields of the rows of `offsets (n)`, which should be distinct; returns how many rows
+    /// there were.
+    ///
+    /// A float that is still the old one becomes the new one. One that somebody changed since it
+    /// was read gets the difference between new and old: of two updates at once none is lost.
+    /// Slots that rows lack are added first. Rows of frozen keys do not change. Rows whose key was
+    /// removed since are left out and counted in [`Stats`](crate::Stats).
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a wrong length or an offset that this table has not given out,
+    /// `Aborted` for an offset from before the content was replaced, `ResourceExhausted` if the
+    /// system gives no memory for new slots. A failed call changes no row.
+    pub fn write_fields(
+        &self,
+        pool: &Pool,
+        offsets: &[i64],
+        fields: &[FieldUpdate<'_>],
+    ) -> Result<u64> {
+        let (n, dim) = (offsets.len(), self.dim());
+        for update in fields {
+            self.floats("old", update.old.len(), n)?;
+            self.floats("new", update.new.len(), n)?;
+        }
+        self.expect_numbers(n)?;
+        let mut content = self.content_with_mut(pool, offsets)?;
+        let dealt = self.deal(pool, &content, n, |at| offsets[at])?;
+        let slots: Vec<SlotSpec> = fields
+            .iter()
+            .filter_map(|update| match &update.field {
+                Field::Embedding => None,
+                Field::Slot(spec) => Some(spec.clone()),
+            })
+            .collect();
+        let mut slots = content
+            .slots_for(&slots)
+            .map_err(|error| error.with("table", &self.config().name))?
+            .into_iter();
+        let starts: Vec<usize> = fields
+            .iter()
+            .map(|update| match update.field {
+                Field::Embedding => 0,
+                Field::Slot(_) => slots.next().expect("the place of every slot"),
+            })
+            .collect();
+        self.keys()
+            .counters
+            .stale
+            .fetch_add(dealt.stale, Ordering::Relaxed);
+        let frozen = content.frozen().to_vec();
+        let updated = AtomicU64::new(0);
+        let parts = content.store.split(dealt.owners);
+        pool.each(
+            parts.into_iter().enumerate().collect(),
+            |(owner, mut part)| {
+                let mut written = 0;
+                for (row, position) in dealt.of(owner) {
+                    if frozen.binary_search(&row).is_ok() {
+                        continue;
+                    }
+                    let Some(row) = part.row_mut(row) else {
+                        continue;
+                    };
+                    let at = position as usize * dim;
+                    for (update, &start) in fields.iter().zip(&starts) {
+                        let now = &mut row[start..start + dim];
+                        merge(now, &update.old[at..at + dim], &update.new[at..at + dim]);
+                    }
+                    written += 1;
+                }
+                updated.fetch_add(written, Ordering::Relaxed);
+            },
+        );
+        dealt.note(&mut content);
+        Ok(updated.into_inner())
+    }
+}
+
+/// Puts `new` in the place of `old`, or adds the difference to what is there now.
+fn merge(now: &mut [f32], old: &[f32], new: &[f32]) {
+    for ((now, &old), &new) in now.iter_mut().zip(old).zip(new) {
+        if now.to_bits() == old.to_bits() {
+            *now = new;
+        } else {
+            *now += new - old;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Ids, Initializer, Kind, Sgd, TableConfig, Target};
+
+    const DIM: usize = 2;
+
+    fn table(frozen: Vec<i64>) -> (Table, Pool, Vec<i64>) {
+        let config = TableConfig {
+            name: "fields".into(),
+            dim: DIM,
+            capacity: 100,
+            seed: 1,
+            initializer: Initializer::Zeros,
+            init_param: 1.0,
+            frozen_keys: frozen,
+            admission_sketch_bytes: 0,
+        };
+        let table = Table::new(config).unwrap();
+        let pool = Pool::new(2).unwrap();
+        let mut inverse = [0; 4];
+        let ids = Ids::I64(&[5, 6, 7, 8]);
+        let offsets = table
+            .id_offset(&pool, ids, true, None, &mut inverse)
+            .unwrap();
+        (table, pool, offsets)
+    }
+
+    fn slot(initial: f32) -> Field {
+        Field::Slot(SlotSpec {
+            name: "Own_m".into(),
+            initial,
+        })
+    }
+
+    fn update<'a>(field: &Field, old: &'a [f32], new: &'a [f32]) -> FieldUpdate<'a> {
+        FieldUpdate {
+            field: field.clone(),
+            old,
+            new,
+        }
+    }
+
+    fn read(table: &Table, pool: &Pool, offsets: &[i64], field: &Field) -> Vec<f32> {
+        let rows = table.batch_rows(offsets).unwrap();
+        let mut out = vec![f32::NAN; rows.offsets().len() * DIM];
+        rows.read(pool, field, &mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_a_slot_starts_at_its_initial_value_in_all_rows() {
+        let (table, pool, offsets) = table(vec![]);
+        let field = slot(0.5);
+        let before = read(&table, &pool, &offsets[..2], &field);
+        assert_eq!(before, [0.5; 4]);
+        assert!(table.slots().is_empty(), "a read adds no slot");
+        let fields = [
+            update(&Field::Embedding, &[0.0; 4], &[1.0, 2.0, 3.0, 4.0]),
+            update(&field, &before, &[5.0, 6.0, 7.0, 8.0]),
+        ];
+        let written = table.write_fields(&pool, &offsets[..2], &fields);
+        assert_eq!(written.unwrap(), 2);
+        let back = [offsets[1], offsets[2], offsets[0]];
+        let embedding = read(&table, &pool, &back, &Field::Embedding);
+        assert_eq!(embedding, [3.0, 4.0, 0.0, 0.0, 1.0, 2.0]);
+        let slots = read(&table, &pool, &back, &field);
+        assert_eq!(slots, [7.0, 8.0, 0.5, 0.5, 5.0, 6.0]);
+    }
+
+    #[test]
+    fn rows_are_distinct_and_padding_is_dropped() {
+        let (table, _, offsets) = table(vec![]);
+        let batch = [offsets[2], -1, offsets[0], offsets[2], 0, offsets[3]];
+        let rows = table.batch_rows(&batch).unwrap();
+        assert_eq!(rows.offsets(), [offsets[2], offsets[0], offsets[3]]);
+        assert_eq!(rows.places(), [0, 1, 0, 2]);
+        assert_eq!(rows.kept(), Some(&[0, 2, 3, 5][..]));
+        assert_eq!(table.batch_rows(&offsets).unwrap().kept(), None);
+        assert_eq!(table.batch_rows(&[]).unwrap().offsets(), [0_i64; 0]);
+    }
+
+    #[test]
+    fn keys_that_were_removed_are_dropped_and_counted_by_either_verb() {
+        let (table, pool, offsets) = table(vec![]);
+        table.remove(Ids::I64(&[6])).unwrap();
+        let rows = table.batch_rows(&[offsets[1], offsets[0], offsets[1]]);
+        let rows = rows.unwrap();
+        assert_eq!((rows.offsets(), rows.places()), (&offsets[..1], &[0][..]));
+        assert_eq!(rows.kept(), Some(&[1][..]));
+        drop(rows);
+        assert_eq!(table.stats().stale, 1);
+        table.remove(Ids::I64(&[7])).unwrap();
+        let ones = [1.0; 4];
+        let fields = [update(&Field::Embedding, &[0.0; 4], &ones)];
+        let written = table.write_fields(&pool, &[offsets[0], offsets[2]], &fields);
+        assert_eq!(written.unwrap(), 1);
+        assert_eq!(table.stats().stale, 2);
+        assert_eq!(
+            read(&table, &pool, &offsets[..1], &Field::Embedding),
+            [1.0; 2]
+        );
+    }
+
+    #[test]
+    fn an_update_between_reading_and_writing_is_not_lost() {
+        let (table, pool, offsets) = table(vec![]);
+        let old = read(&table, &pool, &offsets, &Field::Embedding);
+        let sgd = Sgd::new(1.0, 0.0).unwrap();
+        let target = Target::Offsets(&offsets[..1]);
+        table.apply(&pool, target, &[-8.0, 0.0], &sgd).unwrap();
+        let new: Vec<f32> = old.iter().map(|old| old + 1.0).collect();
+        let fields = [update(&Field::Embedding, &old, &new)];
+        table.write_fields(&pool, &offsets, &fields).unwrap();
+        let now = read(&table, &pool, &offsets[..2], &Field::Embedding);
+        assert_eq!(now, [9.0, 1.0, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn frozen_keys_stay_and_a_replaced_content_is_refused() {
+        let (table, pool, offsets) = table(vec![7]);
+        let field = slot(0.0);
+        let ones = [1.0; 8];
+        let fields = [
+            update(&Field::Embedding, &[0.0; 8], &ones),
+            update(&field, &[0.0; 8], &ones),
+        ];
+        assert_eq!(table.write_fields(&pool, &offsets, &fields).unwrap(), 3);
+        for field in [&Field::Embedding, &field] {
+            let values = read(&table, &pool, &offsets, field);
+            assert_eq!(values, [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0]);
+        }
+        table.clear();
+        let kind = |result: Result<u64>| result.unwrap_err().kind();
+        assert_eq!(
+            kind(table.write_fields(&pool, &offsets, &fields)),
+            Kind::Aborted
+        );
+        let again = table.batch_rows(&offsets).map(|_| 0);
+        assert_eq!(kind(again), Kind::Aborted);
+        let short = [update(&Field::Embedding, &[0.0; 3], &ones)];
+        assert_eq!(
+            kind(table.write_fields(&pool, &offsets, &short)),
+            Kind::InvalidArgument
+        );
+    }
+}

@@ -1,0 +1,306 @@
+//! One step of an optimizer in many tables at once.
+
+use crate::batch::{reduce_columns, reduce_pooled};
+use crate::sync::RwLockWriteGuard;
+use crate::table::disk::Held;
+use crate::table::group::{by_address, each, Failure, OneTable};
+use crate::table::rows::content::Content;
+use crate::table::verbs::apply::{Dealt, Keyed, Rows};
+use crate::table::{LookupGradients, Table, Target};
+use crate::{Bags, Columns, Error, Pool, Result, RowOptimizer};
+use std::borrow::Cow;
+
+/// Sums of at most so many floats are made beside each other; where there are more, gradients that
+/// are alone are read where they are.
+const MOST_SUMS: usize = 1 << 18;
+
+/// The gradients of some rows of a table.
+#[derive(Clone, Copy, Debug)]
+pub struct RowGradients<'a> {
+    /// Offsets as [`Table::id_offset`] gave them `(n)`; they may repeat, -1 and 0 are skipped.
+    pub offsets: &'a [i64],
+    /// The gradients `(n, dim)`.
+    pub grads: &'a [f32],
+}
+
+/// The gradients of one lookup, one for each of its ids or bags, as columns of a matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct LookupColumns<'a> {
+    /// Those of its distinct keys `(u)`, as [`Table::id_offset`] gave them; they may repeat, -1 and
+    /// 0 are skipped.
+    pub offsets: &'a [i64],
+    /// For each id its place in `offsets`, `(n)`; -1 is skipped.
+    pub inverse: &'a [i32],
+    /// The gradients `(n, dim)`, of a pooled lookup `(b, dim)`.
+    pub grads: Columns<'a>,
+    /// The bags of a pooled lookup.
+    pub bags: Option<Bags<'a>>,
+}
+
+/// One table of the group, and what is known of its update so far.
+struct Update<'t, 'g> {
+    table: &'t Table,
+    /// The place of its first member in the group.
+    first: usize,
+    /// The offsets of all members, one after the other.
+    offsets: Cow<'g, [i64]>,
+    /// Whether they are known to be those of distinct keys.
+    are_distinct: bool,
+    grads: Grads<'g>,
+    dealt: Option<Dealt>,
+    updated: u64,
+}
+
+/// The gradients of a table's members, by their places in the joined offsets.
+enum Grads<'g> {
+    /// One gradient a place.
+    Rows(Cow<'g, [f32]>),
+    /// Gradients of the ids of lookups, still to be summed.
+    Lookups(Vec<LookupColumns<'g>>),
+    /// The same, summed where several belong to one key.
+    Keyed(Keyed<'g>),
+}
+
+impl Table {
+    /// [`Table::apply`] by offsets in several tables at once; returns how many rows changed.
+    ///
+    /// The members of one table count as one batch, joined in the order of the group.
+    ///
+    /// # Errors
+    /// As there, of the first member that fails; then no row of any table changed. Slots that the
+    /// optimizer needs may have been added.
+    pub fn apply_many(
+        pool: &Pool,
+        group: &[(&Table, RowGradients<'_>)],
+        optimizer: &dyn RowOptimizer,
+    ) -> Result<u64> {
+        if let [(table, rows)] = group {
+            return table.apply(pool, Target::Offsets(rows.offsets), rows.grads, optimizer);
+        }
+        for (table, rows) in group {
+            table.floats("grads", rows.grads.len(), rows.offsets.len())?;
+        }
+        let tables = by_address(group.iter().map(|(table, _)| *table));
+        let updates = tables.iter().map(|one| {
+            let members = || one.members.iter().map(|&at| group[at].1);
+            let grads = match one.members[..] {
+                [only] => group[only].1.grads.into(),
+                _ => members().flat_map(|rows| rows.grads).copied().collect(),
+            };
+            let offsets = match one.members[..] {
+                [only] => group[only].1.offsets.into(),
+                _ => {
+                    let offsets = members().flat_map(|rows| rows.offsets);
+                    offsets.copied().collect::<Vec<_>>().into()
+                }
+            };
+            Update::new(one, offsets, Grads::Rows(grads))
+        });
+        update_all(pool, updates.collect(), optimizer)
+    }
+
+    /// [`Table::apply_lookups`] in several tables at once; returns how many rows changed.
+    ///
+    /// The members of one table are its lookups, in the order of the group.
+    ///
+    /// # Errors
+    /// As there, of the first member that fails; then no row of any table changed. Slots that the
+    /// optimizer needs may have been added.
+    pub fn apply_lookups_many(
+        pool: &Pool,
+        group: &[(&Table, LookupColumns<'_>)],
+        optimizer: &dyn RowOptimizer,
+    ) -> Result<u64> {
+        if let Some((table, lookups)) = of_one_table(group) {
+            return table.apply_lookups(pool, &lookups, optimizer);
+        }
+        for (table, lookup) in group {
+            table.length("dim of grads", lookup.grads.dim(), table.dim())?;
+            let expected = lookup.bags.map_or(lookup.inverse.len(), |bags| bags.len());
+            table.length("grads", lookup.grads.len(), expected)?;
+            table.expect_numbers(lookup.inverse.len().max(expected))?;
+        }
+        let tables = by_address(group.iter().map(|(table, _)| *table));
+        let updates = tables.iter().map(|one| {
+            let lookups: Vec<_> = one.members.iter().map(|&at| group[at].1).collect();
+            let offsets = match lookups[..] {
+                [only] => only.offsets.into(),
+                _ => {
+                    let offsets = lookups.iter().flat_map(|one| one.offsets);
+                    offsets.copied().collect::<Vec<_>>().into()
+                }
+            };
+            Update::new(one, offsets, Grads::Lookups(lookups))
+        });
+        update_all(pool, updates.collect(), optimizer)
+    }
+}
+
+impl<'t, 'g> Update<'t, 'g> {
+    fn new(one: &OneTable<'t>, offsets: Cow<'g, [i64]>, grads: Grads<'g>) -> Update<'t, 'g> {
+        Update {
+            table: one.table,
+            first: one.members[0],
+            are_distinct: one.table.flight().lock().are_distinct(&offsets),
+            offsets,
+            grads,
+            dealt: None,
+            updated: 0,
+        }
+    }
+
+    /// How many gradients it has.
+    fn cost(&self) -> usize {
+        match &self.grads {
+            Grads::Lookups(lookups) => lookups.iter().map(|one| one.inverse.len()).sum(),
+            _ => self.offsets.len(),
+        }
+    }
+
+    /// Sums the gradients of each key of each lookup. Both ways give the same bits.
+    fn sum(&mut self, pool: &Pool) -> Result<()> {
+        let Grads::Lookups(lookups) = &self.grads else {
+            return Ok(());
+        };
+        let dim = self.table.dim();
+        let floats = self.offsets.len() * dim;
+        let in_place: Option<Vec<_>> = match floats > MOST_SUMS {
+            true => lookups.iter().map(whole).collect(),
+            false => None,
+        };
+        self.grads = match in_place {
+            Some(lookups) => Grads::Keyed(self.table.keyed(pool, &lookups)?),
+            None => {
+                let mut sums = vec![0.0; floats];
+                let mut rest = &mut sums[..];
+                for lookup in lookups {
+                    let (own, others) = rest.split_at_mut(lookup.offsets.len() * dim);
+                    rest = others;
+                    let inverse = lookup.inverse;
+                    let summed = match &lookup.bags {
+                        Some(bags) => reduce_pooled(pool, lookup.grads, inverse, bags, own),
+                        None => reduce_columns(pool, lookup.grads, inverse, own),
+                    };
+                    summed.map_err(|error| self.named(error))?;
+                }
+                Grads::Rows(sums.into())
+            }
+        };
+        Ok(())
+    }
+
+    /// Finds the rows of all offsets.
+    fn deal(&mut self, pool: &Pool, content: &Content) -> Result<()> {
+        let n = self.offsets.len();
+        let offset = |at: usize| self.offsets[at];
+        let mut dealt = self.table.deal(pool, content, n, offset)?;
+        dealt.distinct = self.are_distinct;
+        self.dealt = Some(dealt);
+        Ok(())
+    }
+
+    /// Updates the rows.
+    fn run(
+        &mut self,
+        pool: &Pool,
+        content: &mut Content,
+        optimizer: &dyn RowOptimizer,
+    ) -> Result<()> {
+        let Some(dealt) = &self.dealt else {
+            return Ok(());
+        };
+        let (table, dim) = (self.table, self.table.dim());
+        self.updated = match &self.grads {
+            Grads::Rows(grads) => {
+                let rows = Rows { dim, grads };
+                table.update(pool, content, dealt, &rows, optimizer)?
+            }
+            Grads::Keyed(keyed) => table.update(pool, content, dealt, keyed, optimizer)?,
+            Grads::Lookups(_) => 0,
+        };
+        Ok(())
+    }
+
+    fn named(&self, error: Error) -> Error {
+        error.with("table", &self.table.config().name)
+    }
+}
+
+/// The table and the lookups of a group that has no other table, if these are all columns of their
+/// matrices.
+fn of_one_table<'t, 'g>(
+    group: &[(&'t Table, LookupColumns<'g>)],
+) -> Option<(&'t Table, Vec<LookupGradients<'g>>)> {
+    let (table, _) = *group.first()?;
+    let is_one = group
+        .iter()
+        .all(|(other, lookup)| std::ptr::eq(*other, table) && lookup.grads.dim() == table.dim());
+    let lookups = || group.iter().map(|(_, lookup)| whole(lookup)).collect();
+    is_one
+        .then(lookups)
+        .flatten()
+        .map(|lookups| (table, lookups))
+}
+
+/// The gradients of a lookup that are all columns of their matrix.
+fn whole<'g>(lookup: &LookupColumns<'g>) -> Option<LookupGradients<'g>> {
+    Some(LookupGradients {
+        offsets: lookup.offsets,
+        inverse: lookup.inverse,
+        grads: lookup.grads.whole()?,
+        bags: lookup.bags,
+    })
+}
+
+/// Sums, checks and updates; `updates` are in the order of their tables' addresses.
+fn update_all(
+    pool: &Pool,
+    mut updates: Vec<Update<'_, '_>>,
+    optimizer: &dyn RowOptimizer,
+) -> Result<u64> {
+    for update in &updates {
+        update.table.expect_numbers(update.offsets.len())?;
+    }
+    let tables: Vec<&Table> = updates.iter().map(|one| one.table).collect();
+    let mut _held = Held::new();
+    for one in updates.iter().filter(|one| one.table.has_tier()) {
+        let offsets = std::iter::once(&one.offsets[..]);
+        _held.push(one.table.hold(pool, offsets)?);
+    }
+    let mut contents: Vec<RwLockWriteGuard<'_, Content>> =
+        tables.iter().map(|table| table.content().write()).collect();
+    let failure = Failure::default();
+    let read = contents.iter().map(|content| &**content);
+    let all: Vec<(&mut Update<'_, '_>, &Content)> = updates.iter_mut().zip(read).collect();
+    each(
+        pool,
+        all,
+        |(one, _)| one.cost(),
+        |pool, (one, content)| {
+            let done = one.sum(pool).and_then(|()| one.deal(pool, content));
+            failure.note(one.first, done);
+        },
+    );
+    failure.check()?;
+    let slots = optimizer.slots();
+    for (table, content) in tables.iter().zip(&mut contents) {
+        let starts = content.slots_for(&slots);
+        starts.map_err(|error| error.with("table", &table.config().name))?;
+    }
+
+    let failure = Failure::default();
+    let written = contents.iter_mut().map(|content| &mut **content);
+    let all: Vec<(&mut Update<'_, '_>, &mut Content)> = updates.iter_mut().zip(written).collect();
+    each(
+        pool,
+        all,
+        |(one, _)| one.cost(),
+        |pool, (one, content)| {
+            let done = one.run(pool, content, optimizer);
+            failure.note(one.first, done);
+        },
+    );
+    failure.check()?;
+    drop(contents);
+    Ok(updates.iter().map(|one| one.updated).sum())
+}

@@ -1,0 +1,18 @@
+//! The verbs on tables: each orders the locks that it needs.
+
+pub(super) mod admission;
+#[cfg(test)]
+mod admission_tests;
+pub(super) mod apply;
+pub(super) mod evict;
+pub(super) mod fields;
+pub(super) mod group_apply;
+pub(super) mod group_lookup;
+pub(super) mod group_pooled;
+pub(super) mod group_prepare;
+pub(super) mod group_push;
+pub(super) mod group_read;
+pub(super) mod lease;
+pub(super) mod pooled;
+pub(super) mod read;
+pub(super) mod shared_keys;

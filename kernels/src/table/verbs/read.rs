@@ -1,0 +1,477 @@
+//! Reads rows by offset and by key, and prefetches later rows while earlier ones are copied.
+
+use crate::batch::out_of_range;
+use crate::index::{hash, Index};
+use crate::mem::{prefetch, rows_ahead, Bucket, MOST_AHEAD, NONE};
+use crate::pool::{ranges, split_mut};
+use crate::simd::{Level, Vectorized};
+use crate::stores::{with_rows, ReadRows, SideRows, Store};
+use crate::table::rows::content::{Content, Offsets};
+use crate::table::rows::offset::Unfit;
+use crate::table::{Absent, Table};
+use crate::{Error, Ids, Pool, Result, PADDING};
+use std::ops::Range;
+
+/// A part of a batch should copy at least so many floats.
+const LEAST_FLOATS: usize = 1 << 15;
+
+impl Table {
+    /// Copies rows, `(n)` offsets to `(n, dim)` floats; -1 and 0 give zeros.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a wrong length, an offset that this table has not given out and one
+    /// whose key was removed since, unless a lease holds the row; `Aborted` for an offset from
+    /// before the content was replaced; with a tier what its files refuse, and `DataLoss` for a
+    /// record that is damaged. `out` is then unspecified.
+    pub fn lookup(&self, pool: &Pool, offsets: &[i64], out: &mut [f32]) -> Result<()> {
+        self.floats("out", out.len(), offsets.len())?;
+        let content = self.content_with(pool, offsets)?;
+        let rows = content.offsets();
+        self.parts(pool, offsets.len(), out, |range, out| {
+            let offsets = &offsets[range];
+            let row = |at: usize| rows.readable(offsets[at]);
+            copy_rows(&content, offsets.len(), row, self.dim(), out)
+                .map_err(|(at, why)| self.bad_offset("offsets", offsets[at], why))
+        })
+    }
+
+    /// Copies the rows of ids, `(u)` offsets and for each of `(n)` ids its place among them, to
+    /// `(n, dim)` floats; -1 in either, and offset 0, give zeros.
+    ///
+    /// # Errors
+    /// As [`Table::lookup`], and `InvalidArgument` for a place outside of `offsets`.
+    pub fn embed(
+        &self,
+        pool: &Pool,
+        offsets: &[i64],
+        inverse: &[i32],
+        out: &mut [f32],
+    ) -> Result<()> {
+        self.floats("out", out.len(), inverse.len())?;
+        let content = self.content_with(pool, offsets)?;
+        self.embed_from(pool, &content, offsets, inverse, out)
+    }
+
+    /// [`Table::embed`] of a content that is locked.
+    pub(in crate::table) fn embed_from(
+        &self,
+        pool: &Pool,
+        content: &Content,
+        offsets: &[i64],
+        inverse: &[i32],
+        out: &mut [f32],
+    ) -> Result<()> {
+        let rows = content.offsets();
+        self.parts(pool, inverse.len(), out, |range, out| {
+            let inverse = &inverse[range];
+            let row = |at: usize| row_of(&rows, offsets, inverse[at]);
+            copy_rows(content, inverse.len(), row, self.dim(), out)
+                .map_err(|(at, why)| self.bad_place(offsets, inverse[at], why))
+        })
+    }
+
+    /// What is wrong with the place of an id among offsets, or with the offset there.
+    #[cold]
+    pub(in crate::table) fn bad_place(&self, offsets: &[i64], place: i32, why: Unfit) -> Error {
+        match offsets.get(place as usize) {
+            Some(&offset) => self.bad_offset("offsets", offset, why),
+            None => out_of_range(place, offsets.len()).with("table", &self.config().name),
+        }
+    }
+
+    /// Copies the rows of keys, `(n)` ids to `(n, dim)` floats; never creates a row.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a wrong length of `out` or `absent`; with a tier what its files
+    /// refuse, and `DataLoss` for a record that is damaged.
+    pub fn find(
+        &self,
+        pool: &Pool,
+        ids: Ids<'_>,
+        absent: Absent<'_>,
+        out: &mut [f32],
+    ) -> Result<()> {
+        self.expect_find(ids, absent, out)?;
+        self.reading_through(pool, ids, |index, content, side| {
+            self.find_in(pool, (index, content, side), ids, absent, out)
+        })
+    }
+
+    /// Refuses arguments of [`Table::find`] of the wrong length.
+    pub(in crate::table) fn expect_find(
+        &self,
+        ids: Ids<'_>,
+        absent: Absent<'_>,
+        out: &[f32],
+    ) -> Result<()> {
+        self.floats("out", out.len(), ids.len())?;
+        match absent {
+            Absent::Zeros | Absent::Initial(_) => Ok(()),
+            Absent::Row(row) => self.floats("absent", row.len(), 1),
+            Absent::Rows(rows) => self.floats("absent", rows.len(), ids.len()),
+        }
+    }
+
+    /// [`Table::find`] in an index and a content that are locked, with the rows on disk beside.
+    pub(in crate::table) fn find_in(
+        &self,
+        pool: &Pool,
+        (index, content, side): (&Index, &Content, Option<&SideRows>),
+        ids: Ids<'_>,
+        absent: Absent<'_>,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let dim = self.dim();
+        let level = Level::detect();
+        self.parts(pool, ids.len(), out, |range, out| {
+            let absent = match absent {
+                Absent::Rows(rows) => Absent::Rows(&rows[range.start * dim..range.end * dim]),
+                other => other,
+            };
+            let asked = Asked {
+                index,
+                ids: ids.part(range),
+                dim,
+                absent,
+            };
+            match &content.store {
+                Store::InMemory(rows) => level.run(Find { rows, asked, out }),
+                Store::Tiered(tiered) => {
+                    let rows = &tiered.beside(side);
+                    level.run(Find { rows, asked, out });
+                }
+            }
+            Ok(())
+        })?;
+        self.hide_refused(index, ids, absent, out);
+        Ok(())
+    }
+
+    /// Gives keys that have a row and are below the threshold of admission what keys without a row
+    /// get.
+    fn hide_refused(&self, index: &Index, ids: Ids<'_>, absent: Absent<'_>, out: &mut [f32]) {
+        let history = self.history().read();
+        let Some(history) = history.as_deref().filter(|one| one.may_refuse()) else {
+            return;
+        };
+        let (dim, access) = (self.dim(), history.access());
+        for (at, out) in out.chunks_exact_mut(dim).enumerate() {
+            let row = index.row(ids.get(at));
+            if row != NONE && history.of_row(row).count < access {
+                match absent {
+                    Absent::Zeros => out.fill(0.0),
+                    Absent::Row(row) => out.copy_from_slice(row),
+                    Absent::Rows(rows) => out.copy_from_slice(&rows[at * dim..(at + 1) * dim]),
+                    Absent::Initial(config) => config.fill_initial(ids.get(at), out),
+                }
+            }
+        }
+    }
+
+    /// Cuts `out (n, dim)` into parts for the threads of a pool.
+    pub(in crate::table) fn parts(
+        &self,
+        pool: &Pool,
+        n: usize,
+        out: &mut [f32],
+        f: impl Fn(Range<usize>, &mut [f32]) -> Result<()> + Sync,
+    ) -> Result<()> {
+        let parts = match pool.parts(out.len(), LEAST_FLOATS) {
+            1 => 1,
+            // A thread that is held up should not hold up the rest.
+            parts => pool
+                .parts(out.len(), LEAST_FLOATS)
+                .max(parts * 4)
+                .min(n.max(1)),
+        };
+        let parts = ranges(n, parts);
+        let work = parts
+            .iter()
+            .cloned()
+            .zip(split_mut(out, self.dim(), &parts))
+            .collect();
+        pool.try_each(work, |(range, out): (Range<usize>, &mut [f32])| {
+            f(range, out)
+        })
+    }
+}
+
+/// The row of an id: of the offset at its place, and none for the place -1.
+#[inline(always)]
+pub(in crate::table) fn row_of(
+    rows: &Offsets<'_>,
+    offsets: &[i64],
+    place: i32,
+) -> Result<u32, Unfit> {
+    match offsets.get(place as usize) {
+        Some(&offset) => rows.readable(offset),
+        None if place == -1 => Ok(NONE),
+        None => Err(Unfit::Unknown),
+    }
+}
+
+/// Copies `n` rows, those that `row` names, to `out (n, dim)`, or returns the position of the first
+/// for which it names none, and why.
+#[inline(always)]
+fn copy_rows(
+    content: &Content,
+    n: usize,
+    row: impl Fn(usize) -> Result<u32, Unfit>,
+    dim: usize,
+    out: &mut [f32],
+) -> Result<(), (usize, Unfit)> {
+    with_rows!(&content.store, store => copy_rows_from(store, n, row, dim, out))
+}
+
+/// [`copy_rows`] for one kind of store.
+#[inline(always)]
+fn copy_rows_from(
+    store: &impl ReadRows,
+    n: usize,
+    row: impl Fn(usize) -> Result<u32, Unfit>,
+    dim: usize,
+    out: &mut [f32],
+) -> Result<(), (usize, Unfit)> {
+    let level = Level::detect();
+    let block = rows_ahead(dim);
+    let name = |from: usize, rows: &mut [u32; MOST_AHEAD]| -> Result<usize, (usize, Unfit)> {
+        let count = block.min(n - from.min(n));
+        for (at, place) in (from..).zip(&mut rows[..count]) {
+            *place = row(at).map_err(|why| (at, why))?;
+        }
+        Ok(count)
+    };
+    let (mut rows, mut coming) = ([NONE; MOST_AHEAD], [NONE; MOST_AHEAD]);
+    let mut count = name(0, &mut rows)?;
+    rows[..count]
+        .iter()
+        .for_each(|&row| store.prefetch(row, dim));
+    let mut from = 0;
+    for out in out.chunks_mut((block * dim).max(1)) {
+        from += count;
+        let next = name(from, &mut coming)?;
+        level.run(Block {
+            rows: (store, &rows[..count]),
+            coming: (store, dim, &coming[..next]),
+            dim,
+            width: dim,
+            first: 0,
+            out,
+        });
+        (rows, coming) = (coming, rows);
+        count = next;
+    }
+    Ok(())
+}
+
+/// Copies some rows while others, at most as many, are asked for.
+///
+/// Which rows these are was found before: a loop that does nothing else keeps more of them on their
+/// way than one that also looks for them.
+pub(in crate::table) struct Block<'a, S, N> {
+    /// Rows to be copied.
+    pub(in crate::table) rows: (&'a S, &'a [u32]),
+    /// Rows that come next, and how many of their floats.
+    pub(in crate::table) coming: (&'a N, usize, &'a [u32]),
+    /// Floats to be copied.
+    pub(in crate::table) dim: usize,
+    /// Floats from one row of `out` to the next.
+    pub(in crate::table) width: usize,
+    /// The first column of `out` that is filled.
+    pub(in crate::table) first: usize,
+    /// Rows of `width` floats.
+    pub(in crate::table) out: &'a mut [f32],
+}
+
+impl<S: ReadRows, N: ReadRows> Vectorized for Block<'_, S, N> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        match self.dim {
+            1 => self.copy(fixed::<1>),
+            8 => self.copy(fixed::<8>),
+            16 => self.copy(fixed::<16>),
+            32 => self.copy(fixed::<32>),
+            64 => self.copy(fixed::<64>),
+            _ => self.copy(copy_row),
+        }
+    }
+}
+
+impl<S: ReadRows, N: ReadRows> Block<'_, S, N> {
+    #[inline(always)]
+    fn copy(self, copy: impl Fn(&[f32], &mut [f32])) {
+        let Block {
+            rows: (store, rows),
+            coming: (next, floats, coming),
+            dim,
+            width,
+            first,
+            out,
+        } = self;
+        for (at, (out, &row)) in out.chunks_exact_mut(width).zip(rows).enumerate() {
+            if let Some(&row) = coming.get(at) {
+                next.prefetch(row, floats);
+            }
+            let out = &mut out[first..first + dim];
+            match store.row(row) {
+                Some(row) => copy(&row[..dim], out),
+                None => out.fill(0.0),
+            }
+        }
+    }
+}
+
+/// Copies a row of `N` floats.
+#[inline(always)]
+fn fixed<const N: usize>(row: &[f32], out: &mut [f32]) {
+    if let (Some(row), Some(out)) = (row.first_chunk::<N>(), out.first_chunk_mut::<N>()) {
+        *out = *row;
+    }
+}
+
+/// Copies a row to `out`, which is as long. Rows are short: a call of `memcpy` takes longer than
+/// their copy.
+#[inline(always)]
+fn copy_row(row: &[f32], out: &mut [f32]) {
+    let (rows, row) = row.as_chunks::<16>();
+    let (outs, out) = out.as_chunks_mut::<16>();
+    for (out, row) in outs.iter_mut().zip(rows) {
+        *out = *row;
+    }
+    let (rows, row) = row.as_chunks::<4>();
+    let (outs, out) = out.as_chunks_mut::<4>();
+    for (out, row) in outs.iter_mut().zip(rows) {
+        *out = *row;
+    }
+    if let ([row], [out]) = (row, &mut *out) {
+        *out = *row;
+    } else if !row.is_empty() {
+        out.copy_from_slice(row);
+    }
+}
+
+/// A part of what [`Table::find`] is asked for.
+struct Asked<'a> {
+    index: &'a Index,
+    ids: Ids<'a>,
+    dim: usize,
+    absent: Absent<'a>,
+}
+
+/// Copies the rows of some ids on the caller's thread.
+struct Find<'a, S> {
+    rows: &'a S,
+    asked: Asked<'a>,
+    out: &'a mut [f32],
+}
+
+impl<S: ReadRows> Vectorized for Find<'_, S> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Find { rows, asked, out } = self;
+        match asked.ids {
+            Ids::I64(ids) => find_rows(&asked, rows, ids, out),
+            Ids::I32(ids) => find_rows(&asked, rows, ids, out),
+        }
+    }
+}
+
+/// Copies rows by key in three stages, each a block of ids behind the one before: ask for the
+/// buckets; read them and ask for the rows; copy the rows.
+#[inline(always)]
+fn find_rows<T: Copy + Into<i64>>(
+    asked: &Asked<'_>,
+    store: &impl ReadRows,
+    ids: &[T],
+    out: &mut [f32],
+) {
+    let Asked {
+        index, dim, absent, ..
+    } = *asked;
+    let block = rows_ahead(dim);
+    let of_block = |at: usize| {
+        let rest = ids.get(at * block..).unwrap_or_default();
+        &rest[..block.min(rest.len())]
+    };
+    let mut homes: [&Bucket; MOST_AHEAD] = [index.home(0); MOST_AHEAD];
+    let (mut rows, mut coming) = ([NONE; MOST_AHEAD], [NONE; MOST_AHEAD]);
+    ask_homes(index, of_block(0), &mut homes);
+    read_homes(index, of_block(0), &homes, &mut rows);
+    let first = rows.iter().take(of_block(0).len());
+    first.for_each(|&row| store.prefetch(row, dim));
+    ask_homes(index, of_block(1), &mut homes);
+    for (at, out) in out.chunks_mut((block * dim).max(1)).enumerate() {
+        let (ids, next) = (of_block(at), of_block(at + 1));
+        read_homes(index, next, &homes, &mut coming);
+        ask_homes(index, of_block(at + 2), &mut homes);
+        let copied = Block {
+            rows: (store, &rows[..ids.len()]),
+            coming: (store, dim, &coming[..next.len()]),
+            dim,
+            width: dim,
+            first: 0,
+            out: &mut *out,
+        };
+        copied.run();
+        if !matches!(absent, Absent::Zeros) {
+            let from = at * block;
+            for (at, out) in out.chunks_exact_mut(dim).enumerate() {
+                if store.row(rows[at]).is_none() {
+                    fill_absent(absent, ids[at].into(), from + at, out);
+                }
+            }
+        }
+        (rows, coming) = (coming, rows);
+    }
+}
+
+/// Starts to bring the buckets of keys into the cache.
+#[inline(always)]
+fn ask_homes<'i, T: Copy + Into<i64>>(
+    index: &'i Index,
+    ids: &[T],
+    homes: &mut [&'i Bucket; MOST_AHEAD],
+) {
+    for (&id, place) in ids.iter().zip(homes) {
+        let home = index.home(hash(id.into()));
+        prefetch(home);
+        *place = home;
+    }
+}
+
+/// Reads the rows of keys in buckets that were asked for. Those of keys behind their homes come
+/// last: the buckets there are asked for while the others are read.
+#[inline(always)]
+fn read_homes<T: Copy + Into<i64>>(
+    index: &Index,
+    ids: &[T],
+    homes: &[&Bucket; MOST_AHEAD],
+    rows: &mut [u32; MOST_AHEAD],
+) {
+    let (mut beyond, mut count) = ([0_u8; MOST_AHEAD], 0);
+    for (at, ((&id, home), row)) in ids.iter().zip(homes).zip(&mut *rows).enumerate() {
+        let (found, further) = index.row_in(home, id.into());
+        *row = found;
+        beyond[count] = at as u8;
+        count += usize::from(further);
+    }
+    for &at in &beyond[..count] {
+        rows[usize::from(at)] = index.row_beyond(ids[usize::from(at)].into());
+    }
+}
+
+#[cold]
+fn fill_absent(absent: Absent<'_>, key: i64, at: usize, out: &mut [f32]) {
+    match absent {
+        Absent::Row(row) if key != PADDING => out.copy_from_slice(row),
+        Absent::Rows(rows) if key != PADDING => {
+            out.copy_from_slice(&rows[at * out.len()..(at + 1) * out.len()]);
+        }
+        Absent::Initial(config) if key != PADDING => config.fill_initial(key, out),
+        _ => out.fill(0.0),
+    }
+}

@@ -1,0 +1,66 @@
+"""RMSProp for tables, with momentum, plain and centered."""
+
+from typing import Dict, Union
+
+import tensorflow as tf
+
+from mx_rec.optimizers.base import TableOptimizer, register, scalar
+from mx_rec.validator.validator import Bool, LearningRate, Number, Text, checked
+
+
+class CustomizedRMSProp(TableOptimizer, tf.compat.v1.train.RMSPropOptimizer):
+    """RMSProp as TensorFlow's for sparse gradients: one step for each row of the batch.
+
+    rms = decay rms + (1 - decay) g^2; mom = momentum mom + lr g / sqrt(rms + epsilon);
+    w = w - mom. Centered, with mg = decay mg + (1 - decay) g, the root is that of
+    rms + epsilon - mg^2. g is the summed gradient of the row; rms starts at 1, mg and mom at 0.
+    Ordinary variables are updated by TensorFlow's own RMSPropOptimizer.
+    """
+
+    dense_optimizer = tf.compat.v1.train.RMSPropOptimizer
+
+    def __init__(self, learning_rate: Union[float, tf.Tensor], decay: float, momentum: float,
+                 epsilon: float, use_locking: bool, centered: bool, name: str) -> None:
+        super().__init__(learning_rate, decay=decay, momentum=momentum, epsilon=epsilon,
+                         use_locking=use_locking, centered=centered, name=name)
+        self.rule = "centered_rmsprop" if centered else "rmsprop"
+
+    def _prepare_numbers(self) -> Dict[str, tf.Tensor]:
+        self._prepare()
+        return {
+            "lr": scalar(self._learning_rate, "learning_rate"),
+            "decay": scalar(self._decay, "decay"),
+            "momentum": scalar(self._momentum, "momentum"),
+            "epsilon": scalar(self._epsilon, "epsilon"),
+            "initial_rms": scalar(1.0, "initial_rms"),
+        }
+
+
+@checked(learning_rate=LearningRate(), decay=Number(0, 1), momentum=Number(0, 1),
+         epsilon=Number(above=0, most=1), use_locking=Bool(), centered=Bool(), name=Text(1, 200))
+def create_hash_optimizer(learning_rate: Union[float, tf.Tensor] = 0.001, decay: float = 0.9,
+                          momentum: float = 0.0, epsilon: float = 1e-10,
+                          use_locking: bool = False, centered: bool = False,
+                          name: str = "RMSProp") -> CustomizedRMSProp:
+    """Creates an RMSProp optimizer for tables.
+
+    Args:
+        learning_rate: A float or a scalar tensor in [0, 10].
+        decay: Decay of the averages of squares and, centered, of gradients, in [0, 1].
+        momentum: In [0, 1].
+        epsilon: Added under the root, in (0, 1].
+        use_locking: Locks for updates of ordinary variables; tables need none.
+        centered: Whether to divide by the root of the variance instead of that of the average of
+            squares.
+        name: 1-200 characters.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        ValueError: If an argument is out of its range or of a wrong type, or tables grow
+            dynamically.
+        EnvironmentError: If `init` was not called.
+    """
+    return register(CustomizedRMSProp(learning_rate, decay, momentum, epsilon, use_locking,
+                                      centered, name))
