@@ -24,7 +24,9 @@ pub fn clean(directory: &Path, steps: &mut Steps<'_>) -> Result<(), Refused> {
     let parent = &place.parent;
     steps.make_dir(parent, true)?;
     let _lock = Lock::of(parent);
-    if exists(directory) && !directory.is_dir() {
+    // One look: a save of the same step may be moving the tables away.
+    let found = fs::symlink_metadata(directory);
+    if found.is_ok_and(|found| !found.is_dir() && !(found.is_symlink() && directory.is_dir())) {
         return Err(Refused::NoDirectory(directory.to_owned()));
     }
     let names = || list(parent).map_err(Refused::at(parent));
