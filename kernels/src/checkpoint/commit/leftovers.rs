@@ -25,8 +25,11 @@ pub fn clean(directory: &Path, steps: &mut Steps<'_>) -> Result<(), Refused> {
     steps.make_dir(parent, true)?;
     let _lock = Lock::of(parent);
     // One look: a save of the same step may be moving the tables away.
-    let found = fs::symlink_metadata(directory);
-    if found.is_ok_and(|found| !found.is_dir() && !(found.is_symlink() && directory.is_dir())) {
+    let is_in_the_way = fs::symlink_metadata(directory).is_ok_and(|found| {
+        let is_directory = found.is_dir() || found.is_symlink() && directory.is_dir();
+        !is_directory
+    });
+    if is_in_the_way {
         return Err(Refused::NoDirectory(directory.to_owned()));
     }
     let names = || list(parent).map_err(Refused::at(parent));
