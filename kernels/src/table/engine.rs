@@ -46,6 +46,23 @@ impl std::fmt::Debug for Table {
     }
 }
 
+/// The index, under which rows belong to their keys. Whoever has made rows has it alone, so that
+/// it can write what they are to hold before others see them.
+pub(in crate::table) enum LockedIndex<'t> {
+    Shared(RwLockReadGuard<'t, Index>),
+    Alone(RwLockWriteGuard<'t, Index>),
+}
+
+impl<'t> LockedIndex<'t> {
+    /// Lets others read.
+    pub(in crate::table) fn shared(self) -> RwLockReadGuard<'t, Index> {
+        match self {
+            LockedIndex::Shared(index) => index,
+            LockedIndex::Alone(index) => RwLockWriteGuard::downgrade(index),
+        }
+    }
+}
+
 impl Table {
     /// An empty table.
     ///
@@ -230,7 +247,7 @@ impl Table {
         limit: Option<usize>,
         inverse: &mut [i32],
         room: impl Fn(usize) -> O,
-    ) -> Result<(RwLockReadGuard<'_, Index>, O)> {
+    ) -> Result<(LockedIndex<'_>, O)> {
         self.expect_ids(ids.len())?;
         let wanted = if create { Wanted::Keys } else { Wanted::Rows };
         let index = self.keys.index.read();
@@ -241,7 +258,7 @@ impl Table {
         }
         let mut offsets = found.distinct.offsets;
         self.rows.stamp(&mut offsets);
-        Ok((index, offsets))
+        Ok((LockedIndex::Shared(index), offsets))
     }
 
     /// Makes a batch distinct and looks its keys up.
@@ -270,13 +287,13 @@ impl Table {
         inverse: &mut [i32],
         room: &impl Fn(usize) -> O,
         found: LookedUp<O>,
-    ) -> Result<(RwLockReadGuard<'t, Index>, O)> {
+    ) -> Result<(LockedIndex<'t>, O)> {
         let LookedUp { version, distinct } = found;
         let mut found = distinct;
         if found.missing.is_empty() {
             self.keys.counters.batch(found.keys, 0);
             self.rows.stamp(&mut found.offsets);
-            return Ok((index, found.offsets));
+            return Ok((LockedIndex::Shared(index), found.offsets));
         }
         drop(index);
         let mut index = self.keys.index.write();
@@ -291,7 +308,7 @@ impl Table {
             found.offsets[position as usize] = i64::from(row);
         }
         self.rows.stamp(&mut found.offsets);
-        Ok((RwLockWriteGuard::downgrade(index), found.offsets))
+        Ok((LockedIndex::Alone(index), found.offsets))
     }
 
     pub(super) fn keys(&self) -> &Keys {

@@ -332,3 +332,45 @@ fn expect_sound(table: &Table, who: &str) {
     let different: HashSet<i64> = offsets.iter().copied().collect();
     assert_eq!(different.len(), export.keys.len(), "{who}: shared rows");
 }
+
+/// Exports and lookups beside an assignment of new keys gave rows that the keys start with.
+fn an_assignment_is_seen_whole(table: &Table) {
+    let keys: Vec<i64> = (1000..1400).collect();
+    let (pool, done) = (Pool::new(1).unwrap(), AtomicBool::new(false));
+    // Zeros are what rows start with.
+    let rows = vec![1.0; keys.len() * DIM];
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut seen = 0;
+                    while !done.load(SeqCst) {
+                        let rows = table.export().unwrap();
+                        let starts = rows.embedding.iter().filter(|&&one| one == 0.0).count();
+                        assert_eq!((starts, rows.keys.len() % keys.len()), (0, 0));
+                        seen += 1;
+                    }
+                    seen
+                })
+            })
+            .collect();
+        for _ in 0..3000 {
+            table.assign(&pool, Ids::I64(&keys), &rows).unwrap();
+            table.remove(Ids::I64(&keys)).unwrap();
+        }
+        done.store(true, SeqCst);
+        for reader in readers {
+            assert!(reader.join().unwrap() > 0);
+        }
+    });
+}
+
+#[test]
+fn an_assignment_is_seen_whole_in_memory() {
+    an_assignment_is_seen_whole(&in_memory());
+}
+
+#[test]
+fn an_assignment_is_seen_whole_with_rows_on_disk() {
+    an_assignment_is_seen_whole(&tiered());
+}

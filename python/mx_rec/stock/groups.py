@@ -16,8 +16,8 @@ from mx_rec.optimizers.columns import sliced
 from mx_rec.stock import updates as forms
 from mx_rec.stock.fused import Piece
 from mx_rec.stock.rows import Rows, optimizer_step
-from mx_rec.stock.wiring import (depends, in_place_of, replace_change, replace_output, sources,
-                                 waits_between, waits_of_gather)
+from mx_rec.stock.wiring import (depends, in_its_place, in_place_of, replace_change,
+                                 replace_output, sources, waits_between, waits_of_gather)
 
 
 class _Lookup:
@@ -215,12 +215,11 @@ class _Made:
 
     def __init__(self, graph: tf.Graph) -> None:
         self._graph = graph
-        # What other members may have noted to wait for, before it was replaced.
-        self._instead = {}  # type: Dict[tf.Operation, tf.Operation]
 
     def _in_place(self, group: Sequence[Any], ops: Sequence[tf.Operation], name: str) -> Any:
         """Ops made inside stand for all members of a group."""
-        waits = [self._instead.get(wait, wait) for member in group for wait in member.waits]
+        # Some may have been replaced since a member noted them.
+        waits = [in_its_place(wait) for member in group for wait in member.waits]
         return in_place_of(ops[0], waits, [op.name for op in ops],
                            None if len(group) == 1 else self._graph.unique_name(name))
 
@@ -236,7 +235,6 @@ class _Made:
             none = [tf.zeros([0], tf.int64), tf.zeros([0]), tf.zeros([0])]
         for at, one in enumerate(group):
             one.found = [offsets[at], inverses[at]] + none
-            self._instead[one.op] = found[at].op
             replace_output(one.op, found[at])
 
     def pool(self, group: Sequence[_Lookup]) -> None:
@@ -255,7 +253,6 @@ class _Made:
         for at, one in enumerate(group):
             one.found = [offsets[at], inverses[at], bags[at].ends, none[at], bags[at].divisors]
             one.pooled = pooled[at]
-            self._instead[one.op] = pooled[at].op
             replace_output(one.op, pooled[at])
 
     def apply(self, group: Sequence[_Update]) -> None:
@@ -282,7 +279,6 @@ class _Made:
                           list(zip(*bags)) if is_pooled else [],
                           [] if is_single else [tf.constant(columns, tf.int32)]), "update")
         for op in ops:
-            self._instead[op] = done
             replace_change(op, done, len(ops) == 1)
 
 

@@ -24,7 +24,7 @@ from mx_rec.stock.fused import Piece
 from mx_rec.stock.groups import grouped, origin_of, waiting_of
 from mx_rec.stock.rows import Rows, optimizer_step
 from mx_rec.stock.servers import Servers
-from mx_rec.stock.wiring import (in_place_of, on_device, replace_change, upstream_of,
+from mx_rec.stock.wiring import (in_its_place, in_place_of, on_device, replace_change, upstream_of,
                                  waits_between)
 from mx_rec.tensorflow.names import device as device_module
 from mx_rec.tensorflow.names import resources
@@ -159,18 +159,16 @@ def update_together(graph: tf.Graph, variables: Sequence[ServerRows]) -> None:
                           for tensor in rows.found[piece.gather].keys]
                 waits += waits_between([rows.tensor(step.grad), rows.tensor(step.indices)], first)
             updates.append(_Update(rows, at, waits))
-    # What other members may have noted to wait for, before it was replaced.
-    instead = {}  # type: Dict[tf.Operation, tf.Operation]
     for group in grouped(updates, _Update.form, _Update.inputs, _Update.ops):
-        _replace(graph, group, instead)
+        _replace(graph, group)
 
 
-def _replace(graph: tf.Graph, group: Sequence[_Update],
-             instead: Dict[tf.Operation, tf.Operation]) -> None:
+def _replace(graph: tf.Graph, group: Sequence[_Update]) -> None:
     """Replaces updates by one on each server."""
     first = group[0]
     ops = [op for one in group for op in one.ops()]
-    waits = [instead.get(wait, wait) for one in group for wait in one.waits]
+    # Some may have been replaced since they were noted.
+    waits = [in_its_place(wait) for one in group for wait in one.waits]
     scope = None if len(group) == 1 else graph.unique_name("tables/updates")
     with in_place_of(ops[0], waits, [op.name for op in ops], scope, first.rows.device):
         by_table = OrderedDict()  # type: Dict[Any, List[Gradients]]
@@ -181,7 +179,6 @@ def _replace(graph: tf.Graph, group: Sequence[_Update],
         with graph.control_dependencies(pushes):
             update = tf.no_op(name="update")
     for op in ops:
-        instead[op] = update
         replace_change(op, update, len(ops) == 1)
 
 

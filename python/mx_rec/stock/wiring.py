@@ -141,6 +141,11 @@ def forbid_dropped_feeds(graph: tf.Graph) -> None:
                 graph.prevent_feeding(tensor)
 
 
+def in_its_place(op: tf.Operation) -> tf.Operation:
+    """Returns what stands in the place of an op, the op itself if nothing does."""
+    return getattr(op.graph, _REPLACED, {}).get(op, op)
+
+
 def _note(old: tf.Operation, new: tf.Operation) -> None:
     if not hasattr(old.graph, _REPLACED):
         setattr(old.graph, _REPLACED, {})

@@ -95,7 +95,8 @@ impl OpKernel for PartNode {
                 dtype: "int64",
                 shape: "()",
                 doc: "What the other ops on parts take, and MxRecTableStats, MxRecSave, \
-                      MxRecSetThreshold and MxRecEvict. These four fail with `ABORTED` as long as the process has not got the part, and with \
+                      MxRecSetThreshold and MxRecEvict. These four fail with `ABORTED` as \
+                      long as the process has not got the part, and with \
                       `INVALID_ARGUMENT` if it holds it by another configuration.",
             },
             Arg {

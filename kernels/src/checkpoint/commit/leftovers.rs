@@ -24,7 +24,12 @@ pub fn clean(directory: &Path, steps: &mut Steps<'_>) -> Result<(), Refused> {
     let parent = &place.parent;
     steps.make_dir(parent, true)?;
     let _lock = Lock::of(parent);
-    if exists(directory) && !directory.is_dir() {
+    // One look: a save of the same step may be moving the tables away.
+    let is_in_the_way = fs::symlink_metadata(directory).is_ok_and(|found| {
+        let is_directory = found.is_dir() || found.is_symlink() && directory.is_dir();
+        !is_directory
+    });
+    if is_in_the_way {
         return Err(Refused::NoDirectory(directory.to_owned()));
     }
     let names = || list(parent).map_err(Refused::at(parent));

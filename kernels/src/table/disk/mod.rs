@@ -11,7 +11,6 @@
 //! Nothing here concerns a table without a tier, or one whose rows are all in memory: it makes one
 //! test a verb.
 
-pub(super) mod crowding;
 pub(super) mod exchange;
 
 use crate::batch::distinct::{self, Distinct};
@@ -20,11 +19,12 @@ use crate::mem::NONE;
 use crate::stores::{again, shortage, Lent, Pinned, Planned, SideRows};
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use crate::table::disk::crowding::MOST_IN_VAIN;
 use crate::table::disk::exchange::{has_all, Need, Wanted, WantedRows};
+use crate::table::engine::LockedIndex;
 use crate::table::group::OneTable;
 use crate::table::keys::Keys;
 use crate::table::rows::content::Content;
+use crate::table::rows::crowding::MOST_IN_VAIN;
 use crate::table::rows::flight::divide;
 use crate::table::rows::tier::Tier;
 use crate::table::{Table, TierStats};
@@ -139,7 +139,7 @@ impl Table {
         limit: Option<usize>,
         inverse: &mut [i32],
         room: impl Fn(usize) -> O,
-        mut verb: impl FnMut(RwLockReadGuard<'_, Index>, O, &[i32]) -> Result<T>,
+        mut verb: impl FnMut(LockedIndex<'_>, O, &[i32]) -> Result<T>,
     ) -> Result<T> {
         until_there(|lacking| {
             let Some(tier) = self.tier_in_use(lacking.is_some()) else {

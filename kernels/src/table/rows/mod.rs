@@ -3,6 +3,7 @@
 
 pub(super) mod changes;
 pub(super) mod content;
+pub(super) mod crowding;
 pub(super) mod fingerprint;
 pub(super) mod flight;
 pub(super) mod free_rows;

@@ -3,8 +3,8 @@
 use crate::stores::{Store, TierSetup};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::sync::Mutex;
-use crate::table::disk::crowding::Crowding;
 use crate::table::rows::content::Content;
+use crate::table::rows::crowding::Crowding;
 use crate::table::{TableConfig, TierConfig};
 use crate::tier::Files;
 use crate::{Result, SlotSpec};

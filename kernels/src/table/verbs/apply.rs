@@ -3,14 +3,12 @@
 use crate::batch::by_key::ByKey;
 use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
-use crate::index::Index;
 use crate::mem::{rows_ahead, NONE};
 use crate::pool::ranges;
 use crate::stores::{Part, RowPart};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::RwLockReadGuard;
 use crate::table::disk::expect_all;
-use crate::table::engine::zeros;
+use crate::table::engine::{zeros, LockedIndex};
 use crate::table::rows::content::Content;
 use crate::table::rows::offset::Unfit;
 use crate::table::{LookupGradients, Table, Target};
@@ -25,9 +23,6 @@ const LEAST: usize = 2048;
 /// One owner should have at most about so many gradients, so that its lists stay in the second
 /// cache.
 const MOST: usize = 128 << 10;
-
-/// The index, under which rows belong to their keys.
-type Locked<'t> = RwLockReadGuard<'t, Index>;
 
 impl Table {
     /// One step of `optimizer` with gradients `(n, dim)`; returns how many rows changed.
@@ -61,13 +56,14 @@ impl Table {
                 self.update(pool, &mut content, &dealt, &Rows { dim, grads }, optimizer)
             }
             Target::Ids(ids) => {
-                let verb = |index: Locked<'_>, offsets: Vec<i64>, inverse: &[i32]| {
+                let verb = |index: LockedIndex<'_>, offsets: Vec<i64>, inverse: &[i32]| {
                     let lookup = LookupGradients {
                         offsets: &offsets,
                         inverse,
                         grads,
                         bags: None,
                     };
+                    let index = index.shared();
                     let keyed = self.keyed(pool, &[lookup])?;
                     let mut content = self.content().write();
                     drop(index);
@@ -127,7 +123,7 @@ impl Table {
     /// changes nothing.
     pub fn assign(&self, pool: &Pool, ids: Ids<'_>, rows: &[f32]) -> Result<()> {
         self.floats("rows", rows.len(), ids.len())?;
-        let verb = |index: Locked<'_>, offsets: Vec<i64>, inverse: &[i32]| {
+        let verb = |index: LockedIndex<'_>, offsets: Vec<i64>, inverse: &[i32]| {
             let mut content = self.content().write();
             drop(index);
             expect_all(&content, &offsets)?;

@@ -82,7 +82,7 @@ impl Table {
         self.length("inverse", inverse.len(), ids.len())?;
         let room = |n| self.rows().buffers().take(n);
         self.resolve_with_rows(pool, ids, limit, inverse, room, |index, offsets, _| {
-            let offsets = Arc::new(offsets);
+            let (index, offsets) = (index.shared(), Arc::new(offsets));
             self.register(&offsets, true);
             drop(index);
             Ok(self.leased(offsets))

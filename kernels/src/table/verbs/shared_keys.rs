@@ -286,7 +286,7 @@ impl Table {
         };
         self.expect_at_most(limit, found.distinct.keys)?;
         let (index, offsets) = self.enter(pool, index, ids, inverse, &room, found)?;
-        let offsets = Arc::new(offsets);
+        let (index, offsets) = (index.shared(), Arc::new(offsets));
         self.register(&offsets, true);
         drop(index);
         Ok(self.leased(offsets))
