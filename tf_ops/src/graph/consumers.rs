@@ -33,6 +33,11 @@ impl Consumers {
         Self { readers }
     }
 
+    /// All that reads a node or waits for it: the node, and which of its inputs it is.
+    pub(super) fn all(&self, node: usize) -> &[(usize, usize)] {
+        self.readers.get(node).map_or(&[], Vec::as_slice)
+    }
+
     /// The nodes that read an output of a node.
     pub(super) fn of(&self, graph: &Graph<'_>, node: usize, output: u64) -> Result<Vec<Reading>> {
         self.reading(graph, node, Some(output))

@@ -316,6 +316,21 @@ impl<'a> Node<'a> {
         Ok(found)
     }
 
+    /// The device that it is asked to run on, empty if it is not.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the fields cannot be read.
+    pub fn device(&self) -> Result<&'a [u8]> {
+        let mut found: &[u8] = &[];
+        for field in Fields::new("NodeDef", self.bytes) {
+            let field = field?;
+            if field.number == DEVICE {
+                found = field.bytes().unwrap_or(found);
+            }
+        }
+        Ok(found)
+    }
+
     /// The length of the list of types of this name.
     ///
     /// # Errors

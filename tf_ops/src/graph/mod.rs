@@ -18,6 +18,7 @@
 //! sums       the rule for sums over bags
 //! concats    the rule for concatenations of lookups
 //! bags       what moves with the ids of pooled lookups
+//! together   the rule for lookups that share an op
 //! plan       the decisions and their encoding
 //! ```
 
@@ -36,6 +37,7 @@ mod sizes;
 mod slice;
 mod sums;
 mod tensors;
+mod together;
 mod weights;
 pub mod wire;
 
@@ -43,4 +45,5 @@ pub use concats::{PlannedColumns, PlannedConcat, PlannedPart};
 pub use plan::{IteratorKind, LookupKind, Plan, PlannedIds, PlannedIterator, PlannedLookup};
 pub use repeated::Repeated;
 pub use sums::{Combiner, PlannedGradient, PlannedSum, PlannedSums};
+pub use together::PlannedGroup;
 pub use weights::PlannedWeights;

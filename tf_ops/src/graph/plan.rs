@@ -9,6 +9,7 @@ use super::iterators::{ExtendableIterator, Iterators};
 use super::library::{Library, StatefulOps};
 use super::slice::{Slicer, Verdict};
 use super::sums::{self, PlannedSums};
+use super::together::{self, PlannedGroup};
 use mx_rec_kernels::{Error, Kind, Result};
 use serde::Serialize;
 use std::collections::hash_map::Entry;
@@ -118,6 +119,8 @@ pub struct Plan {
     pub sums: Vec<PlannedSums>,
     /// The concatenations of lookups, in the order of the graph.
     pub concats: Vec<PlannedConcat>,
+    /// The lookups that share an op.
+    pub together: Vec<PlannedGroup>,
     /// The GraphDefs of the nodes to copy.
     #[serde(skip)]
     pub graphs: Vec<u8>,
@@ -139,6 +142,7 @@ impl Plan {
             iterators: Vec::new(),
             sums: sums::find(&graph)?,
             concats: concats::find(&graph)?,
+            together: together::find(&graph, &ops)?,
             graphs: Vec::new(),
         };
         let marked = marked(&graph)?;

@@ -108,6 +108,12 @@ fn answer(graph: &GraphText) -> String {
             writeln!(text, "left out {}", concat.left_out.join(", ")).expect("text");
         }
     }
+    for group in &plan.together {
+        writeln!(text, "\n== one {}: {}", group.op, group.reason).expect("text");
+        for node in &group.nodes {
+            writeln!(text, "{node}").expect("text");
+        }
+    }
     for (at, iterator) in plan.iterators.iter().enumerate() {
         let [start, length] = iterator.graph;
         let moved = render(&plan.graphs[start..start + length]);

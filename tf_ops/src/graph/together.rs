@@ -1,0 +1,321 @@
+//! The rule for lookups that share an op: those of one verb that every run needs together.
+//!
+//! A run needs them together if the same ends of the graph depend on them. They are joined only if
+//! they also come from the same sources, so that a run needs to be fed no more than before, and if
+//! none depends on another one, so that no circle can arise.
+
+use super::consumers::Consumers;
+use super::graph_def::{Graph, InputSource, Node};
+use super::library::StatefulOps;
+use super::lists::{length, members};
+use mx_rec_kernels::Result;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+/// The attribute that names the op for many tables which lookups were part of before they were
+/// taken apart; python/mx_rec/graph/together.py sets it.
+const GROUP: &str = "_mx_rec_group";
+
+/// The op of a table, which a run can always have.
+const TABLE: &str = "MxRecTable";
+
+/// What gives nothing from outside: a run can always have it.
+const NO_SOURCES: [&str; 3] = ["Assert", "Const", "NoOp"];
+
+/// What reads a tensor and not its values, and may be left over.
+const SHAPES: [&str; 4] = ["Shape", "ShapeN", "Size", "Rank"];
+
+/// Ops of which one output has no value in a run, and those that have one whatever their inputs
+/// have.
+const BRANCHES: [&str; 2] = ["Switch", "RefSwitch"];
+const JOINS: [&str; 4] = ["Merge", "RefMerge", "Exit", "RefExit"];
+
+/// How the names of scopes end in which TensorFlow computes gradients. What nobody reads there, as
+/// the gradient of weights that are not trained, nobody asks for.
+const GRADIENT_SCOPE: &str = "_grad";
+
+/// Lookups of one verb that share an op.
+#[derive(Clone, Debug, Serialize)]
+pub struct PlannedGroup {
+    /// The type of their ops.
+    pub op: String,
+    /// Names of their nodes, in the order of the graph.
+    pub nodes: Vec<String>,
+    /// Why they share an op, a sentence.
+    pub reason: String,
+}
+
+/// Finds the lookups that share an op, in the order of the graph.
+///
+/// # Errors
+/// `InvalidArgument` if an attribute cannot be read.
+pub(super) fn find(graph: &Graph<'_>, ops: &StatefulOps<'_>) -> Result<Vec<PlannedGroup>> {
+    let mut lookups = Vec::new();
+    for (at, node) in graph.nodes.iter().enumerate() {
+        if is_lookup(node)? && stands_free(graph, at, node)? {
+            lookups.push(at);
+        }
+    }
+    if lookups.len() < 2 {
+        return Ok(Vec::new());
+    }
+    let mut rule = Rule {
+        graph,
+        ops,
+        consumers: Consumers::new(graph),
+        lookups: lookups.iter().copied().collect(),
+        joined: HashMap::new(),
+        seen: vec![0; graph.nodes.len()],
+        walks: 0,
+    };
+    let mut found = Vec::new();
+    // Those that resolve keys come first: lookups that read what they find depend on them.
+    for verb in ["MxRecIdOffset", "MxRecFind", "MxRecRead"] {
+        let of_verb = lookups.iter().copied();
+        let of_verb = of_verb.filter(|&at| graph.nodes.get(at).is_some_and(|one| one.op == verb));
+        for together in rule.groups(of_verb)? {
+            found.push(rule.planned(verb, &together)?);
+            if let Some(&first) = together.first() {
+                let all = together.iter().map(|&at| (at, first));
+                rule.joined.extend(all);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// What lookups that share an op have in common.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Common {
+    /// They were one op before.
+    Group(Vec<u8>),
+    /// What they come from, and what depends on them.
+    Runs {
+        sources: BTreeSet<usize>,
+        ends: BTreeSet<usize>,
+    },
+}
+
+struct Rule<'g, 'a> {
+    graph: &'g Graph<'a>,
+    ops: &'g StatefulOps<'a>,
+    consumers: Consumers,
+    lookups: HashSet<usize>,
+    /// For each lookup that shares an op the first of those that do.
+    joined: HashMap<usize, usize>,
+    /// For each node the last walk that met it.
+    seen: Vec<usize>,
+    walks: usize,
+}
+
+/// What lies above a lookup.
+struct Above {
+    sources: BTreeSet<usize>,
+    /// Whether it depends on another lookup of its verb.
+    is_later: bool,
+}
+
+impl<'a> Rule<'_, 'a> {
+    fn groups(&mut self, lookups: impl Iterator<Item = usize>) -> Result<Vec<Vec<usize>>> {
+        type Key<'a> = (Form<'a>, Common);
+        let mut order: Vec<usize> = Vec::new();
+        let mut same: BTreeMap<Key<'a>, Vec<usize>> = BTreeMap::new();
+        for at in lookups {
+            let node = self.graph.node(at)?;
+            let group = node.string(GROUP)?;
+            let common = if group.is_empty() {
+                let above = self.above(at, node.op)?;
+                let ends = self.ends(at)?;
+                if above.is_later || ends.is_empty() || !self.is_alive(at)? {
+                    continue;
+                }
+                let sources = above.sources;
+                Common::Runs { sources, ends }
+            } else {
+                Common::Group(group.to_vec())
+            };
+            order.push(at);
+            same.entry((form(node)?, common)).or_default().push(at);
+        }
+        let mut groups: Vec<Vec<usize>> =
+            same.into_values().filter(|group| group.len() > 1).collect();
+        groups.sort();
+        Ok(groups)
+    }
+
+    /// Begins a walk, at a node.
+    fn begin(&mut self, at: usize) -> Vec<usize> {
+        self.walks += 1;
+        self.is_new(at);
+        vec![at]
+    }
+
+    /// Whether a walk meets a node for the first time.
+    fn is_new(&mut self, at: usize) -> bool {
+        mark(&mut self.seen, self.walks, at)
+    }
+
+    /// Goes on with a walk to what a node reads and waits for.
+    fn go_up(&mut self, node: &Node<'a>, waiting: &mut Vec<usize>) {
+        let graph = self.graph;
+        for input in graph.inputs(node) {
+            match input.source {
+                InputSource::Node(source) if self.is_new(source) => waiting.push(source),
+                _ => {}
+            }
+        }
+    }
+
+    /// All that a lookup comes from, but for its tables.
+    fn above(&mut self, of: usize, verb: &str) -> Result<Above> {
+        let mut found = Above {
+            sources: BTreeSet::new(),
+            is_later: false,
+        };
+        let mut waiting = self.begin(of);
+        while let Some(at) = waiting.pop() {
+            let node = self.graph.node(at)?;
+            if at != of {
+                found.is_later |= node.op == verb && self.lookups.contains(&at);
+                if let Some(&first) = self.joined.get(&at) {
+                    // A run that needs one of these has what all of them come from.
+                    found.sources.insert(first);
+                    continue;
+                }
+                if self.is_source(node) {
+                    found.sources.insert(at);
+                }
+            }
+            self.go_up(node, &mut waiting);
+        }
+        Ok(found)
+    }
+
+    /// Whether what a node gives comes from outside of the graph, or from a state.
+    fn is_source(&self, node: &Node<'a>) -> bool {
+        if node.op == TABLE || NO_SOURCES.contains(&node.op) {
+            return false;
+        }
+        let is_stateful = self.ops.get(node.op).copied().unwrap_or(true);
+        is_stateful || self.graph.inputs(node).is_empty()
+    }
+
+    /// Whether a lookup has its inputs in each run: none comes from a branch that is not taken.
+    fn is_alive(&mut self, of: usize) -> Result<bool> {
+        let mut waiting = self.begin(of);
+        while let Some(at) = waiting.pop() {
+            let node = self.graph.node(at)?;
+            if BRANCHES.contains(&node.op) {
+                return Ok(false);
+            }
+            if JOINS.contains(&node.op) {
+                continue;
+            }
+            self.go_up(node, &mut waiting);
+        }
+        Ok(true)
+    }
+
+    /// What depends on a lookup and has nothing that depends on it.
+    fn ends(&mut self, of: usize) -> Result<BTreeSet<usize>> {
+        let mut ends = BTreeSet::new();
+        let mut waiting = self.begin(of);
+        while let Some(at) = waiting.pop() {
+            let node = self.graph.node(at)?;
+            let mut is_end = true;
+            for &(reader, _) in self.consumers.all(at) {
+                is_end = false;
+                if mark(&mut self.seen, self.walks, reader) {
+                    waiting.push(reader);
+                }
+            }
+            if is_end && !self.is_left_over(node) {
+                ends.insert(at);
+            }
+        }
+        Ok(ends)
+    }
+
+    /// Whether nobody asks for what nobody reads.
+    fn is_left_over(&self, node: &Node<'a>) -> bool {
+        let is_gradient = || {
+            let mut scopes = node.name.split('/').rev().skip(1);
+            scopes.any(|scope| scope.ends_with(GRADIENT_SCOPE) || scope_is_numbered(scope))
+        };
+        let is_stateless = !self.ops.get(node.op).copied().unwrap_or(true);
+        SHAPES.contains(&node.op) || (is_stateless && is_gradient())
+    }
+
+    fn planned(&self, verb: &str, together: &[usize]) -> Result<PlannedGroup> {
+        let names = together.iter().map(|&at| self.graph.node(at));
+        let nodes = names.map(|node| Ok(node?.name.to_owned()));
+        let first = together.first().copied().unwrap_or_default();
+        let was_one = !self.graph.node(first)?.string(GROUP)?.is_empty();
+        Ok(PlannedGroup {
+            op: verb.to_owned(),
+            nodes: nodes.collect::<Result<_>>()?,
+            reason: match was_one {
+                true => "the script made them together".to_owned(),
+                false => "every run that needs one needs all, and they come from the same sources"
+                    .to_owned(),
+            },
+        })
+    }
+}
+
+/// Marks a node as met by a walk; says whether it was not before.
+fn mark(seen: &mut [usize], walk: usize, at: usize) -> bool {
+    let last = seen.get_mut(at);
+    last.is_some_and(|last| std::mem::replace(last, walk) != walk)
+}
+
+/// Whether a scope is one of gradients of which TensorFlow has made several, as `mul_grad_1`.
+fn scope_is_numbered(scope: &str) -> bool {
+    let number = scope.rsplit_once('_');
+    number.is_some_and(|(rest, number)| {
+        rest.ends_with(GRADIENT_SCOPE) && number.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
+/// What lookups that share an op have in common of their own: device and attributes.
+type Form<'a> = (&'a [u8], Vec<u64>);
+
+fn form<'a>(node: &Node<'a>) -> Result<Form<'a>> {
+    let number = |name: &str| Ok(node.int(name)?.map_or(0, i64::cast_unsigned));
+    let of_each = |name: &str| Ok(u64::from(length(node, name)? > 0));
+    let attributes = match node.op {
+        "MxRecIdOffset" => vec![number("create")?, number("limit")?, of_each("P")?],
+        "MxRecFind" => vec![of_each("B")?],
+        _ => vec![of_each("B")?, of_each("R")?],
+    };
+    let dtype = node.dtype("T")?.unwrap_or(0);
+    let all = std::iter::once(dtype).chain(attributes).collect();
+    Ok((node.device()?, all))
+}
+
+/// Whether a node is a lookup that may share an op.
+fn is_lookup(node: &Node<'_>) -> Result<bool> {
+    Ok(match node.op {
+        "MxRecIdOffset" => length(node, "P")? == 0,
+        "MxRecFind" => length(node, "initial")? == 0,
+        // One tensor of the rows of all tables, or the rows of distinct keys, is no lookup.
+        "MxRecRead" => length(node, "R")? > 0 && length(node, "M")? == members(node)?,
+        _ => false,
+    })
+}
+
+/// Whether a node waits for nothing, is found by its name, and reads the handles of its tables as
+/// these give them, which a branch or a loop does not.
+fn stands_free(graph: &Graph<'_>, at: usize, node: &Node<'_>) -> Result<bool> {
+    if graph.find(node.name) != InputSource::Node(at)
+        || graph.inputs(node).iter().any(|input| input.is_control())
+    {
+        return Ok(false);
+    }
+    let handles = graph.inputs(node).iter().take(members(node)?);
+    let tables = handles.filter(|handle| match handle.source {
+        InputSource::Node(table) => graph.nodes.get(table).is_some_and(|one| one.op == TABLE),
+        _ => false,
+    });
+    Ok(tables.count() == members(node)?)
+}
