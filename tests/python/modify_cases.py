@@ -10,14 +10,15 @@ import numpy as np
 
 import support
 
-STEP, AHEAD, SPECS = "step", "ahead", "specs"
+STEP, PASSED, AHEAD, SPECS = "step", "passed", "ahead", "specs"
 
 
 class Run:
     """One run of a script.
 
     Attributes:
-        form: "step" (tensors, not modified), "ahead" (tensors, modified) or "specs" (FeatureSpecs).
+        form: "step" (tensors, each lookup by ops of its own), "passed" (tensors, with the graph pass before the first
+            run), "ahead" (tensors, modified) or "specs" (FeatureSpecs).
         notes: (label, value) in the order in which the script saw them.
         plan: The plan of the modification; None if there was none.
     """
@@ -199,7 +200,7 @@ def essence(error):
     return text.strip()
 
 
-def alike(script, moves, forms=(STEP, AHEAD), tmp_path=None, **config):
+def alike(script, moves, forms=(STEP, PASSED, AHEAD), tmp_path=None, **config):
     """Runs a script in several forms and asserts that it saw the same in all.
 
     Args:
@@ -218,7 +219,7 @@ def alike(script, moves, forms=(STEP, AHEAD), tmp_path=None, **config):
     runs = {}
     for form in forms:
         tf.compat.v1.reset_default_graph()
-        init(**config)
+        init(graph_pass=form != STEP, **config)
         directory = None
         if tmp_path is not None:
             directory = tmp_path / form

@@ -31,6 +31,8 @@ class GraphState:
         movable: Number of lookups made with modify_graph=True, and of such training lookups that
             came with imported graphs.
         is_planned: Whether a graph modification has looked at these lookups.
+        passed: The version of the graph that the graph pass has left, 0 before it.
+        runs: What runs need of fused and joined lookups (mx_rec.graph.runs.Runs), None without any.
         is_settled: Whether it is settled which of its variables `init(stock_tables=...)` makes
             tables of.
         is_warned: Whether a session has run the graph before that, with a warning.
@@ -57,6 +59,8 @@ class GraphState:
         self.lookups = 0
         self.movable = 0
         self.is_planned = False
+        self.passed = 0
+        self.runs = None  # type: Any
         self.is_settled = False
         self.is_warned = False
         self.element_specs = {}  # type: Dict[str, Any]

@@ -11,7 +11,7 @@ from typing import List, Optional, Sequence
 from mx_rec import plugin
 from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.files import GraphFile, merged_ops, read_graph
-from mx_rec.graph.grouped import apart
+from mx_rec.graph.together import apart
 from mx_rec.graph.plan import Plan, make_plan, registered_ops
 from mx_rec.ops.lookups import is_claim
 from mx_rec.stock.analysis import StockVariable, is_training, plan_text, plan_variables

@@ -12,17 +12,14 @@ from mx_rec.core.admission import has_tables, settle_timestamp
 from mx_rec.core.asc.manager import start_asc_pipeline
 from mx_rec.core.graph_state import GraphState, graph_state
 from mx_rec.core.upstream import upstream
-from mx_rec.graph.concats import fuse_concats
 from mx_rec.graph.drawing import draw_dot
+from mx_rec.graph.fuse import Fusing
 from mx_rec.graph.iterators import nested_batch
-from mx_rec.graph.grouped import join_again, take_apart
 from mx_rec.graph.plan import (ADMIT, EVAL, ONE_SHOT, SPLIT, TRAIN, Lookup, Plan, is_movable,
                                make_plan)
-from mx_rec.graph.pooled import pool_together
 from mx_rec.graph.rewrite import Rewritten, rewrite
-from mx_rec.graph.rows import mark_rows, read_rest
 from mx_rec.graph.sessions import adopt_initializers, has_run, start_iterators
-from mx_rec.graph.sums import fuse_sums
+from mx_rec.graph.together import take_apart
 from mx_rec.graph.variables import convert_variables
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
@@ -102,25 +99,19 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
                        "graph stays as it is. Modify it before the first session.run.")
         return
     settle_timestamp(graph)
-    taken = take_apart(graph)
+    take_apart(graph)
     before = graph.as_graph_def(add_shapes=True)
     plan = make_plan(clusters.apart(before).SerializeToString())
     plan = plan._replace(lookups=[
         lookup._replace(table=clusters.table_of(graph, lookup.node)) if lookup.kind == SPLIT
         else lookup for lookup in plan.lookups])
     if pull_ahead:
-        try:
-            clusters.check_ahead(graph, plan.lookups)
-        except NotImplementedError:
-            join_again(graph, taken)
-            raise
+        clusters.check_ahead(graph, plan.lookups)
     for lookup in plan.lookups:
         if not lookup.moves:
             logger.info("the lookup %s of the table %r stays in the step: %s", lookup.node,
                         lookup.table, lookup.reason)
-    fused = [(one.lookup, one.output) for one in plan.sums if one.fuses]
-    fused += [(part.lookup, part.output) for one in plan.concats if one.fuses for part in one.parts]
-    mark_rows(graph, fused)
+    fusing = Fusing(graph, plan, before)
     by_mode = {True: [], False: []}  # type: Dict[bool, List[Any]]
     for iterator in plan.iterators:
         lookups = [plan.lookups[position] for position in iterator.lookups]
@@ -134,11 +125,8 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
             iterator.iterator).type
         config.train_params_config.dataset_element_spec = state.element_specs.get(
             iterator.iterator)
-    join_again(graph, taken)
-    fuse_sums(graph, plan.sums)
-    fuse_concats(graph, plan.concats)
-    read_rest(graph, [name for name, _ in fused])
-    pooled = pool_together(graph)
+    fusing.apply()
+    state.passed = graph.version
     with graph.as_default(), graph.control_dependencies(None):
         for mode, found in by_mode.items():
             _set_mode(state, mode, found, by_mode[not mode])
@@ -149,15 +137,6 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
     moved = sum(lookup.moves for lookup in plan.lookups)
     logger.info("graph modification: %d of %d lookups moved into %d input pipelines.", moved,
                 len(plan.lookups), len(plan.iterators))
-    for one in plan.sums:
-        logger.info("graph modification: the sum over bags of the lookup %s of the table %r %s: %s",
-                    one.lookup, one.table, "is fused" if one.fuses else "stays", one.reason)
-    for concat in plan.concats:
-        logger.info("graph modification: the concatenation %s of %d lookups %s: %s", concat.node,
-                    len(concat.parts), "is fused" if concat.fuses else "stays", concat.reason)
-    for tables in pooled:
-        logger.info("graph modification: one op reads the rows of %d pooled lookups of the tables "
-                    "%s", len(tables), ", ".join(map(repr, sorted(set(tables)))))
     if dump_graph:
         _dump(before, graph, plan)
 

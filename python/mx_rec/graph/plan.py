@@ -99,6 +99,20 @@ class Iterator(NamedTuple):
     graph: graph_pb2.GraphDef
 
 
+class Group(NamedTuple):
+    """Lookups of one verb that share an op.
+
+    Attributes:
+        op: The type of their ops.
+        nodes: Their names.
+        reason: Why they do, one sentence.
+    """
+
+    op: str
+    nodes: List[str]
+    reason: str
+
+
 class Plan(NamedTuple):
     """What a modification would change.
 
@@ -108,6 +122,7 @@ class Plan(NamedTuple):
         iterators: The iterators that feed those that move.
         sums: The lookups whose rows are summed over bags; none where MXREC_FUSE_LOOKUPS is 0.
         concats: The concatenations of lookups; none there, either.
+        together: The lookups that share an op.
     """
 
     nodes: int
@@ -115,6 +130,7 @@ class Plan(NamedTuple):
     iterators: List[Iterator]
     sums: List[Sums] = []
     concats: List[Concat] = []
+    together: List[Group] = []
 
     def text(self) -> str:
         """Returns the plan for a person to read, several lines."""
@@ -143,6 +159,14 @@ class Plan(NamedTuple):
             lines.extend("  stays  " + _line(lookup) for lookup in staying)
         lines.extend(text_of_sums(self.sums))
         lines.extend(text_of_concats(self.concats))
+        if self.together:
+            lines.extend(["", "lookups that share an op:"])
+        for group in self.together:
+            shown = ", ".join(group.nodes[:_SHOWN])
+            rest = len(group.nodes) - _SHOWN
+            lines.append("  joins  {} of {}{}: {}".format(
+                _count(len(group.nodes), group.op), shown,
+                " and {} more".format(rest) if rest > 0 else "", group.reason))
         return "\n".join(lines) + "\n"
 
 
@@ -169,10 +193,11 @@ def make_plan(graph_def: bytes, op_list: Optional[bytes] = None) -> Plan:
     lookups = [Lookup(**{field: entry[field] for field in Lookup._fields})
                for entry in described["lookups"]]
     iterators = [_iterator(entry, raw) for entry in described["iterators"]]
+    together = [Group(**entry) for entry in described["together"]]
     if not fuses_lookups():
-        return Plan(described["nodes"], lookups, iterators)
+        return Plan(described["nodes"], lookups, iterators, together=together)
     return Plan(described["nodes"], lookups, iterators, read_sums(described["sums"]),
-                read_concats(described["concats"]))
+                read_concats(described["concats"]), together)
 
 
 def is_movable(op: tf.Operation) -> bool:

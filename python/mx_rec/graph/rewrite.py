@@ -9,8 +9,7 @@ from tensorflow.core.framework import attr_value_pb2
 from mx_rec.cluster import modified as clusters
 from mx_rec.cluster.ahead import with_next
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
-from mx_rec.graph.edits import forbid_feeding
-from mx_rec.graph.grouped import Claim, claim_together
+from mx_rec.graph.edits import forbid_feeding, in_place_of
 from mx_rec.graph.plan import ONE_SHOT, SPLIT, TRAIN, Iterator, Lookup
 from mx_rec.graph.sessions import PIPELINE_SCOPE
 from mx_rec.ops.lookups import Resolved, prepare, resolve
@@ -99,12 +98,8 @@ def rewrite(graph: tf.Graph, iterator: Iterator, lookups: Sequence[Lookup],
         op, at = clusters.split_of(graph, lookup.node)
         if lookup.ids in computed:
             op._update_input(at, computed[lookup.ids])  # pylint: disable=protected-access
-    claims = []  # type: List[Claim]
     for lookup in own:
-        claims.extend(_take_over(graph.get_operation_by_name(lookup.node), lookup, computed,
-                                 prepared))
-    for claim in claim_together(graph, claims):
-        _claim_alone(claim)
+        _take_over(graph.get_operation_by_name(lookup.node), lookup, computed, prepared)
     for name in iterator.bags:
         _read_instead(graph.get_tensor_by_name(name), computed[name])
     _forbid_feeding(graph, iterator, components)
@@ -274,16 +269,20 @@ def _processor(op: tf.Operation) -> str:
 
 
 def _take_over(op: tf.Operation, lookup: Lookup, computed: Dict[str, tf.Tensor],
-               prepared: _Prepared) -> List[Claim]:
-    """Makes a lookup in the step take what the pipeline gives; a training lookup is to claim it."""
+               prepared: _Prepared) -> None:
+    """Makes a lookup in the step take what the pipeline gives; a training lookup claims it."""
     op._set_attr(  # pylint: disable=protected-access
         MOVABLE_ATTRIBUTE, attr_value_pb2.AttrValue(b=False))
     if lookup.kind != TRAIN:
         if lookup.ids in computed:
             position = [tensor.name for tensor in op.inputs].index(lookup.ids)
             op._update_input(position, computed[lookup.ids])  # pylint: disable=protected-access
-        return []
-    return [Claim(op, computed.get(lookup.ids, op.inputs[1]), *prepared[lookup.node])]
+        return
+    offsets, inverse = prepared[lookup.node]
+    with in_place_of(op.graph, op):
+        claimed = resolve([op.inputs[0]], [computed.get(lookup.ids, op.inputs[1])],
+                          Resolved([offsets], [inverse]), limit=op.get_attr("limit"), name="claim")
+    replace_outputs(op, claimed.of(0))
 
 
 def _read_instead(bags: tf.Tensor, moved: tf.Tensor) -> None:
@@ -293,17 +292,6 @@ def _read_instead(bags: tf.Tensor, moved: tf.Tensor) -> None:
         for position, tensor in enumerate(reader.inputs):
             if tensor is bags and reader.type.startswith("MxRec"):
                 reader._update_input(position, moved)  # pylint: disable=protected-access
-
-
-def _claim_alone(claim: Claim) -> None:
-    """Claims the batch of one lookup."""
-    op, graph = claim.op, claim.op.graph
-    with graph.as_default(), graph.control_dependencies(None), \
-            graph.control_dependencies(op.control_inputs), tf.device(op.device), \
-            tf.compat.v1.name_scope(op.name + "/"):
-        claimed = resolve([op.inputs[0]], [claim.ids], Resolved([claim.offsets], [claim.inverse]),
-                          limit=op.get_attr("limit"), name="claim")
-    replace_outputs(op, claimed.of(0))
 
 
 def _forbid_feeding(graph: tf.Graph, iterator: Iterator, components: Sequence[tf.Tensor]) -> None:

@@ -11,7 +11,8 @@ from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.clusters import check_session, refuse_unknown_ops
 from mx_rec.core.graph_state import GraphState, graph_state
 from mx_rec.graph.edits import extending, extensible
-from mx_rec.graph.kept_rows import check_fetches, kept_rows
+from mx_rec.graph.fuse import pass_over
+from mx_rec.graph.runs import Runs, has_fused
 from mx_rec.stock.select import warn_of_variables
 from mx_rec.util.log import warn_once
 
@@ -19,12 +20,10 @@ from mx_rec.util.log import warn_once
 PIPELINE_SCOPE = "mx_rec_pipeline/"
 
 # Attributes of a session: the rewritten iterators' initializers that it ran, that it ran them all,
-# the state of the graph that it was prepared for, the names of ops that need rows of single ids
-# beside their sums, and the lock of its preparation.
+# the state of the graph that it was prepared for, and the lock of its preparation.
 _RAN = "_mx_rec_initializers"
 _SETTLED = "_mx_rec_settled"
 _PREPARED = "_mx_rec_prepared"
-_KEPT = "_mx_rec_kept"
 _LOCK = "_mx_rec_lock"
 
 # TensorFlow's own BaseSession.run, once it was replaced.
@@ -50,7 +49,7 @@ def starting_iterators(stock: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(self: Any, fetches: Any, feed_dict: Any = None, options: Any = None,
             run_metadata: Any = None) -> Any:
-        _prepare(self, fetches)
+        _prepare(self)
         if _SETTLED not in self.__dict__:
             _note(self, fetches)
         try:
@@ -73,8 +72,11 @@ def preparing(stock: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _prepare(self, kwargs.get("fetches", args[0] if args else None))
-        return stock(self, *args, **kwargs)
+        _prepare(self)
+        result = stock(self, *args, **kwargs)
+        # What the run fetches may be newer than what the session knew when this began.
+        self._extend_graph()  # pylint: disable=protected-access
+        return result
 
     return method
 
@@ -82,7 +84,8 @@ def preparing(stock: Callable[..., Any]) -> Callable[..., Any]:
 def fetching(stock: Callable[..., List[Any]]) -> Callable[..., List[Any]]:
     """Makes the methods by which the handler of a run's fetches lists tensors, and ops.
 
-    In the place of variables that are tables it has what reads these.
+    In the place of variables that are tables it has what reads these, and in that of what a run
+    does not need by fused and joined lookups what computes it otherwise.
 
     Args:
         stock: TensorFlow's own.
@@ -92,14 +95,19 @@ def fetching(stock: Callable[..., List[Any]]) -> Callable[..., List[Any]]:
     """
 
     def method(self: Any) -> List[Any]:
-        return [_instead_of(one) for one in stock(self)]
+        fetched = stock(self)
+        if not fetched:
+            return fetched
+        state = graph_state(fetched[0].graph)
+        if state.late_ops is not None:
+            fetched = [state.late_ops.instead_of(one) for one in fetched]
+        if state.runs is not None:
+            # pylint: disable=protected-access
+            instead = state.runs.instead(self._final_fetches + self._targets, self._feeds)
+            fetched = [instead.get(one.name, one) for one in fetched]
+        return fetched
 
     return method
-
-
-def _instead_of(fetched: Any) -> Any:
-    late = graph_state(fetched.graph).late_ops
-    return fetched if late is None else late.instead_of(fetched)
 
 
 def has_run(session: Any) -> bool:
@@ -146,7 +154,7 @@ def adopt_initializers(graph: tf.Graph) -> None:
                 state.started_first.append(op)
 
 
-def _prepare(session: Any, fetches: Any) -> None:
+def _prepare(session: Any) -> None:
     """Prepares a session for its graph as it is now; a graph may grow between two runs."""
     graph = session.graph
     now = graph.version, len(graph.get_collection(ASCEND_TIMESTAMP))
@@ -161,11 +169,13 @@ def _prepare(session: Any, fetches: Any) -> None:
                     late.adopt()
                 if _RAN not in marks:
                     _begin(session, graph)
-                marks[_KEPT] = kept_rows(graph)
+                elif graph.version > marks[_PREPARED][0]:
+                    _pass_over(graph)
+                state = graph_state(graph)
+                if state.runs is None and has_fused(graph):
+                    state.runs = Runs(graph)
                 # Preparing may have added to the graph.
                 marks[_PREPARED] = graph.version, now[1]
-    if marks[_KEPT]:
-        check_fetches(graph, marks[_KEPT], fetches)
 
 
 def _begin(session: Any, graph: tf.Graph) -> None:
@@ -174,6 +184,7 @@ def _begin(session: Any, graph: tf.Graph) -> None:
     adopt_initializers(graph)
     state, marks = graph_state(graph), session.__dict__
     with extending:
+        _pass_over(graph)
         if not any(has_run(other) for other in state.sessions()):
             with extensible(graph):
                 share_requests(graph)
@@ -184,6 +195,15 @@ def _begin(session: Any, graph: tf.Graph) -> None:
     except BaseException:
         del marks[_RAN]
         raise
+
+
+def _pass_over(graph: tf.Graph) -> None:
+    """Passes over what no open session has run."""
+    with extending:
+        seen = [other.__dict__.get(_PREPARED, (graph.version, 0))[0]
+                for other in graph_state(graph).sessions() if has_run(other)]
+        with extensible(graph):
+            pass_over(graph, max(seen, default=0))
 
 
 def _first_run(state: GraphState, session: Any) -> Set[str]:

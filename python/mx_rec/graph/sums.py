@@ -1,6 +1,6 @@
 """Sums over bags in a modified graph: rows are added up where they are read, in both directions."""
 
-from typing import Any, List, Sequence, Set
+from typing import Any, Dict, List, Sequence, Set
 
 import tensorflow as tf
 
@@ -57,7 +57,7 @@ class _Rows:
         return self.inputs.get("variables", self.inputs.get("rows"))
 
 
-def fuse_sums(graph: tf.Graph, planned: Sequence[Sums]) -> None:
+def fuse_sums(graph: tf.Graph, planned: Sequence[Sums]) -> Dict[str, List[tf.Operation]]:
     """Replaces lookups with sums behind them by pooled lookups, in both directions.
 
     The rows of each id stay in the graph for runs that fetch them.
@@ -65,7 +65,11 @@ def fuse_sums(graph: tf.Graph, planned: Sequence[Sums]) -> None:
     Args:
         graph: A graph that no session has run, after lookups have moved.
         planned: What the plan says of sums over bags.
+
+    Returns:
+        By the name of each such lookup the ops that read rows of bags in its place.
     """
+    made = {}  # type: Dict[str, List[tf.Operation]]
     for one in planned:
         if not one.fuses:
             continue
@@ -82,6 +86,8 @@ def fuse_sums(graph: tf.Graph, planned: Sequence[Sums]) -> None:
             _replace_gradient(rows, pooled.op, tensor, gradient)
         for tensor in tensors:
             forbid_feeding(tensor.op, [tensor.value_index])
+        made.setdefault(one.lookup, []).append(pooled.op)
+    return made
 
 
 def _replace_sums(rows: _Rows, pooled: tf.Tensor, sums: Sequence[Sum]) -> None:

@@ -128,22 +128,6 @@ def _no_rows(variable: tf.Tensor) -> tf.Tensor:
     return tf.zeros([0, tf.shape(variable)[1] if dim is None else dim], name="absent")
 
 
-def find_together(ops: Sequence[tf.Operation]) -> List[tf.Tensor]:
-    """Adds an op that finds what several ops find, of one table each.
-
-    Args:
-        ops: Ops of the type FIND, by ids of one type, all of bags or none.
-
-    Returns:
-        For each of them its rows.
-    """
-    given = [member_of(op, 0) for op in ops]
-    handles, variables, ids = [[one[name] for one in given]
-                               for name in ("handles", "variables", "ids")]
-    bags = [[one[name] for one in given if name in one] for name in ("ends", "weights", "divisors")]
-    return find_rows(handles, variables, ids, [one.get("absent") for one in given], bags)
-
-
 def reads_ids(op: tf.Operation) -> bool:
     """Returns whether an op reads a row for each id, for each table by itself.
 

@@ -64,7 +64,7 @@ class ConfigInitializer(Settings):
          save_checkpoint_due_time=Int(1, MAX_INT32, optional=True),
          save_delta_checkpoints_secs=Int(1, MAX_INT32, optional=True),
          restore_model_version=Int(0, MAX_INT32, optional=True),
-         recent_key_count_threshold=Int(0, MAX_INT32))
+         recent_key_count_threshold=Int(0, MAX_INT32), graph_pass=Bool())
 def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
          eval_steps: int = -1, save_steps: int = -1, if_load: bool = False,
          use_dynamic: bool = True, use_dynamic_expansion: bool = False, bind_cpu: bool = True,
@@ -72,7 +72,7 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
          save_checkpoint_due_time: Optional[int] = None,
          save_delta_checkpoints_secs: Optional[int] = None,
          restore_model_version: Optional[int] = None, recent_key_count_threshold: int = 0,
-         stock_tables: Any = None, **kwargs: Any) -> None:
+         stock_tables: Any = None, graph_pass: bool = True, **kwargs: Any) -> None:
     """Initialises mx_rec for this process; to be called once, before tables are made.
 
     Args:
@@ -98,6 +98,8 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
             (docs/unchanged-estimators.md): True for those that pay, a regular expression or a list
             of them for those whose names match, or mx_rec.util.stock_tables.StockTables. None or
             False: none.
+        graph_pass: Whether the lookups of a graph are fused and joined before its first run
+            (docs/graph-modification.md); False: each keeps ops of its own.
         **kwargs: Unknown keywords are named in one warning and ignored.
 
     Raises:
@@ -134,7 +136,7 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
         save_delta_checkpoints_secs=save_delta_checkpoints_secs,
         restore_model_version=restore_model_version,
         recent_key_count_threshold=recent_key_count_threshold, use_hot=use_hot,
-        stock_tables=checked_options(stock_tables)))
+        stock_tables=checked_options(stock_tables), graph_pass=graph_pass))
     atexit.register(_terminate_quietly)
 
 

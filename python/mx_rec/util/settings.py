@@ -23,9 +23,10 @@ class Settings:
                  save_delta_checkpoints_secs: Optional[int] = None,
                  restore_model_version: Optional[int] = None,
                  recent_key_count_threshold: int = 0, use_hot: bool = True,
-                 stock_tables: Any = None) -> None:
+                 stock_tables: Any = None, graph_pass: bool = True) -> None:
         self.modify_graph = False
         self._stock_tables = stock_tables
+        self._graph_pass = graph_pass
         self._numbers = {"max_steps": max_steps, "train_steps": train_steps,
                          "eval_steps": eval_steps, "save_steps": save_steps}
         self._if_load = if_load
@@ -56,6 +57,12 @@ class Settings:
     def set_instance(instance: "Optional[Settings]") -> None:
         """Makes `instance` the settings of this process; None ends them."""
         Settings._single_instance = instance
+
+    @staticmethod
+    def passes_graphs() -> bool:
+        """Returns whether lookups are fused and joined before a graph's first run."""
+        instance = Settings._single_instance
+        return instance is None or instance._graph_pass  # pylint: disable=protected-access
 
     @property
     def use_lccl(self) -> bool:

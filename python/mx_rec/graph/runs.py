@@ -1,0 +1,340 @@
+"""Runs that need less than what fused and joined lookups do, or more.
+
+Lookups that share an op do so because the ends of the graph need them together. A run may fetch
+what lies between: the rows of one of them, or what is computed from these. Where sums over bags are
+fused, a step does not compute the rows of each id, which a run may fetch beside an update that
+changes them. Such a run computes what it needs by ops as they were before the pass, which are added
+to the graph when the first run needs them: no run needs more than before, makes more rows, or reads
+rows at another time.
+"""
+
+from collections import OrderedDict
+from typing import (Any, Container, Dict, FrozenSet, Iterable, List, Optional, Sequence, Set, Tuple,
+                    Union)
+
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2, node_def_pb2
+
+from mx_rec.graph.edits import FUSED_ATTRIBUTE, extensible
+from mx_rec.util.log import logger
+
+# The ops that change rows begin so.
+_UPDATES = ("MxRecUpdate", "MxRecWriteRows", "MxRecAssign", "MxRecRemove")
+
+# Name scope of the ops as they were.
+_SCOPE = "mx_rec_unfused"
+
+_Fetched = Union[tf.Tensor, tf.Operation]
+# The names of what a run fetches and of what it is fed.
+_Signature = Tuple[FrozenSet[str], FrozenSet[str]]
+
+
+class Runs:
+    """What the runs of a graph need of its fused and joined lookups.
+
+    Args:
+        graph: The graph.
+    """
+
+    def __init__(self, graph: tf.Graph) -> None:
+        self._graph = graph
+        self._joined = []  # type: List[tf.Operation]
+        self._before = None  # type: Optional[_Before]
+        self._known = {}  # type: Dict[_Signature, Dict[str, _Fetched]]
+
+    def remember(self, before: graph_pb2.GraphDef, lookups: Iterable[str]) -> None:
+        """Remembers the graph as it is now, before it is changed.
+
+        Args:
+            before: Its GraphDef.
+            lookups: The names of the ops that are going to be changed.
+        """
+        if self._before is None:
+            self._before = _Before(self._graph)
+        self._before.add(before, lookups)
+
+    def end(self, joined: Iterable[tf.Operation]) -> None:
+        """Notes that the graph was changed, with the ops that do the work of several lookups."""
+        self._joined.extend(joined)
+        self._known.clear()
+        if self._before is not None:
+            self._before.last = self._graph.version
+
+    def instead(self, fetched: Sequence[_Fetched], fed: Iterable[tf.Tensor]) -> Dict[str, _Fetched]:
+        """Returns what a run fetches in the place of what it was given.
+
+        Args:
+            fetched: The tensors and ops that a run fetches.
+            fed: The tensors that it is fed.
+
+        Returns:
+            By the names of fetched tensors and ops others; empty for a run that needs all that its
+            lookups do.
+
+        Raises:
+            ValueError: If the run needs rows of single ids beside an update of their table, and the
+                graph was modified elsewhere or has grown since.
+        """
+        fed = list(fed)
+        signature = frozenset(one.name for one in fetched), frozenset(one.name for one in fed)
+        if signature not in self._known:
+            self._known[signature] = self._decide(fetched, fed)
+        return self._known[signature]
+
+    def _decide(self, fetched: Sequence[_Fetched], fed: Sequence[tf.Tensor]) -> Dict[str, _Fetched]:
+        given = {tensor.name for tensor in fed}
+        needed = _needed(fetched, given)
+        conflict = self._conflict(needed, given)
+        if conflict is None and not self._has_idle_lookups(fetched, needed, given):
+            return {}
+        instead = None
+        if self._before is not None:
+            instead = self._before.copy(fetched, fed)
+        if instead is None and conflict is not None:
+            raise ValueError(
+                "{!r} needs the rows of single ids, which are not computed in this step since "
+                "their sums over bags are fused; nothing orders them before the update {!r} of the "
+                "same run. Fetch them in a run without updates, or set the environment variable "
+                "MXREC_FUSE_LOOKUPS=0 before the graph is modified (for a converted variable: "
+                "leave its name out of init(stock_tables=...)).".format(*conflict))
+        return instead or {}
+
+    def _conflict(self, needed: Set[tf.Operation], given: Set[str]) -> Optional[Tuple[str, str]]:
+        """The names of what needs rows of single ids, and of the update of their table."""
+        kept = [op for op in needed
+                if op.type.startswith("MxRec") and FUSED_ATTRIBUTE in op.node_def.attr]
+        needing = {op: next((reader.name for position in op.get_attr(FUSED_ATTRIBUTE)
+                             for reader in op.outputs[position].consumers()
+                             if reader in needed and op.outputs[position].name not in given),
+                            op.name) for op in kept}
+        for op, reader in needing.items():
+            handles = {handle.op.name for handle in op.inputs if handle.op.type == "MxRecTable"}
+            for update in needed:
+                if update.type.startswith(_UPDATES) \
+                        and any(one.op.name in handles for one in update.inputs):
+                    return reader, update.name
+        return None
+
+    def _has_idle_lookups(self, fetched: Sequence[_Fetched], needed: Set[tf.Operation],
+                          given: Set[str]) -> bool:
+        """Whether the run needs some of the lookups of an op and not the others."""
+        names = {one.name for one in fetched}
+        for op in self._joined:
+            if op not in needed or op in fetched:
+                continue
+            members = op.get_attr("N")
+            used = {output.value_index % members for output in op.outputs
+                    if output.name not in given and (output.name in names or any(
+                        reader in needed for reader in output.consumers()))}
+            if 0 < len(used) < members:
+                return True
+        return False
+
+
+class _Before:
+    """A graph as it was, as far as what depends on lookups that were changed goes.
+
+    Args:
+        graph: The graph.
+
+    Attributes:
+        last: The version of the graph when it was changed; what is newer the script has added.
+    """
+
+    def __init__(self, graph: tf.Graph) -> None:
+        self._graph = graph
+        self.last = 0
+        self._versions = None  # type: Optional[Any]
+        self._nodes = OrderedDict()  # type: Dict[str, node_def_pb2.NodeDef]
+        # These objects become the tensors that take the places of what they are now.
+        self._own = {}  # type: Dict[str, tf.Tensor]
+        self._outside = {}  # type: Dict[str, tf.Tensor]
+
+    def add(self, definition: graph_pb2.GraphDef, lookups: Iterable[str]) -> None:
+        """Adds what depends on some lookups, which are going to be changed.
+
+        Args:
+            definition: The GraphDef.
+            lookups: The names of the lookups.
+        """
+        self._versions = definition.versions
+        changed = _below(definition, lookups).difference(self._nodes)
+        were = self._were()
+        for node in definition.node:
+            if node.name in changed:
+                self._add(self._graph.get_operation_by_name(node.name), node, were, changed)
+
+    def _were(self) -> Dict[str, str]:
+        """The names that tensors had before, by those that they have."""
+        return {tensor.name: name for name, tensor in self._own.items()}
+
+    def _add(self, op: tf.Operation, node: node_def_pb2.NodeDef, were: Dict[str, str],
+             added: Container[str] = ()) -> None:
+        """Adds an op, whose inputs were added or are `added` with it."""
+        copy = node_def_pb2.NodeDef()
+        copy.CopyFrom(node)
+        del copy.input[:]
+        for tensor in op.inputs:
+            name = were.get(tensor.name, tensor.name)
+            copy.input.append(name)
+            if _op_name(name) not in self._nodes and _op_name(name) not in added:
+                self._outside[name] = tensor
+        copy.input.extend("^" + waited.name for waited in op.control_inputs)
+        self._nodes[op.name] = copy
+        for position, tensor in enumerate(op.outputs):
+            # What became another op's is not computed here.
+            if tensor.op is op:
+                name = "{}:{}".format(op.name, position)
+                self._own[name] = tensor
+                were[name] = name
+
+    def _adopt(self, op: tf.Operation, were: Dict[str, str]) -> bool:
+        """Takes an op that was added later for one of before, with all that it is computed from.
+
+        Returns:
+            Whether it depends on the lookups; False also if it is computed from what the change of
+            the graph has made, and by which nothing stood before.
+        """
+        depends = False
+        for tensor in op.inputs:
+            depends |= tensor.name in were or self._is_newer(tensor.op) \
+                and self._adopt(tensor.op, were)
+        for waited in op.control_inputs:
+            depends |= waited.name in self._nodes or self._is_newer(waited) \
+                and self._adopt(waited, were)
+        if not depends or op.name in self._nodes:
+            return depends
+        self._add(op, op.node_def, were)
+        return True
+
+    def _is_newer(self, op: tf.Operation) -> bool:
+        # pylint: disable=protected-access
+        return op._id > self.last and not op.name.startswith(_SCOPE)
+
+    def copy(self, fetched: Sequence[_Fetched],
+             fed: Sequence[tf.Tensor]) -> Optional[Dict[str, _Fetched]]:
+        """Adds the ops as they were that some fetches need.
+
+        Args:
+            fetched: Tensors and ops.
+            fed: Tensors that are given.
+
+        Returns:
+            By the names of those that depend on the lookups what to fetch in their place; None if
+            none does by what the graph had before, or has got later.
+        """
+        were = self._were()
+        given = {were[tensor.name]: tensor for tensor in fed if tensor.name in were}
+        wanted = OrderedDict()  # type: Dict[str, str]
+        for one in fetched:
+            if isinstance(one, tf.Operation):
+                if one.name in self._nodes:
+                    wanted[one.name] = one.name
+                elif self._is_newer(one) and self._adopt(one, were):
+                    wanted[one.name] = one.name
+            elif one.name in were or self._is_newer(one.op) and self._adopt(one.op, were):
+                wanted[one.name] = were[one.name]
+        names = self._needed(wanted.values(), given)
+        if not wanted or any(FUSED_ATTRIBUTE in self._nodes[name].attr for name in names):
+            return None
+        part = graph_pb2.GraphDef(versions=self._versions)
+        inputs = {}  # type: Dict[str, tf.Tensor]
+        waits = []  # type: List[Tuple[str, str]]
+        for name in self._nodes:
+            if name not in names:
+                continue
+            node = part.node.add()
+            node.CopyFrom(self._nodes[name])
+            for attribute in ("_class", "_output_shapes"):
+                node.attr.pop(attribute, None)
+            del node.input[:]
+            for source in self._nodes[name].input:
+                full = _full_name(source)
+                if full is None and source[1:] not in names:
+                    waits.append((name, source[1:]))
+                    continue
+                node.input.append(source)
+                if full is not None and (full in given or full in self._outside):
+                    inputs[full] = given.get(full, self._outside.get(full))
+        with extensible(self._graph):
+            found = tf.import_graph_def(part, inputs, list(wanted.values()), name=_SCOPE)
+            # What import_graph_def has made is told by the first of its ops.
+            scope = _scope_of(found[0], next(iter(wanted.values())))
+            for name, waited in waits:
+                op = self._graph.get_operation_by_name(scope + name)
+                # pylint: disable=protected-access
+                op._add_control_input(self._graph.get_operation_by_name(waited))
+        logger.info("graph pass: a run that fetches %s computes it by %d ops of its own, as the "
+                    "graph was before.", ", ".join(wanted), len(part.node))
+        return dict(zip(wanted, found))
+
+    def _needed(self, names: Iterable[str], given: Dict[str, tf.Tensor]) -> Set[str]:
+        """The nodes that some tensors and ops need, without those that only give what is fed."""
+        seen = set()  # type: Set[str]
+        waiting = [name for name in names if name not in given]
+        while waiting:
+            name = _op_name(waiting.pop().lstrip("^"))
+            if name in seen or name not in self._nodes:
+                continue
+            seen.add(name)
+            for source in self._nodes[name].input:
+                full = _full_name(source)
+                if full is None or full not in given:
+                    waiting.append(source)
+        return seen
+
+
+def has_fused(graph: tf.Graph) -> bool:
+    """Returns whether rows of single ids are kept beside their sums.
+
+    Args:
+        graph: Any graph.
+    """
+    return any(op.type.startswith("MxRec") and FUSED_ATTRIBUTE in op.node_def.attr
+               for op in graph.get_operations())
+
+
+def _needed(fetched: Iterable[_Fetched], given: Set[str]) -> Set[tf.Operation]:
+    """The ops that a run needs, with those that it fetches; what is fed needs none."""
+    seen = set()  # type: Set[tf.Operation]
+    waiting = [one if isinstance(one, tf.Operation) else one.op for one in fetched
+               if one.name not in given]
+    while waiting:
+        op = waiting.pop()
+        if op not in seen:
+            seen.add(op)
+            waiting.extend(tensor.op for tensor in op.inputs if tensor.name not in given)
+            waiting.extend(op.control_inputs)
+    return seen
+
+
+def _below(definition: graph_pb2.GraphDef, roots: Iterable[str]) -> Set[str]:
+    """The names of nodes, and of those that depend on them."""
+    readers = {}  # type: Dict[str, List[str]]
+    for node in definition.node:
+        for source in node.input:
+            readers.setdefault(_op_name(source.lstrip("^")), []).append(node.name)
+    seen = set()  # type: Set[str]
+    waiting = list(roots)
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting.extend(readers.get(name, ()))
+    return seen
+
+
+def _scope_of(found: _Fetched, name: str) -> str:
+    """The scope of an imported node, with its slash."""
+    return found.name[:len(found.name) - len(name)]
+
+
+def _op_name(tensor: str) -> str:
+    return tensor.split(":")[0]
+
+
+def _full_name(source: str) -> Optional[str]:
+    """Name of the tensor that an input of a NodeDef names, None for an op that it waits for."""
+    if source.startswith("^"):
+        return None
+    return source if ":" in source else source + ":0"
