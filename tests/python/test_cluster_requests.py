@@ -46,7 +46,7 @@ def start():
 def ran(sess, fetches, feed=None):
     seen = tf1.RunMetadata()
     values = sess.run(fetches, feed, options=tf1.RunOptions(output_partition_graphs=True), run_metadata=seen)
-    return values, Counter(support.kind_of(node) for graph in seen.partition_graphs for node in graph.node
+    return values, Counter(node.op for graph in seen.partition_graphs for node in graph.node
                            if node.op.startswith("MxRec"))
 """
 

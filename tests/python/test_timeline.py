@@ -65,7 +65,7 @@ def test_runs_are_recorded_in_the_block_and_only_there(train):
         pass
     found = [(span.op, span.table) for span in recording.spans]
     assert found.count(("MxRecIdOffset", "users")) == 3
-    assert found.count(("MxRecEmbed", "users")) == 3
+    assert found.count(("MxRecRead", "users")) == 3
     assert "MxRecPrepare" not in [op for op, _ in found]
     assert recording.dropped == 0
     assert empty.spans == []
@@ -77,7 +77,7 @@ def test_a_recording_ends_with_its_block_also_after_an_error(train):
         with timeline.Recording() as recording:
             steps(1, traced=False)
             raise KeyError("of the caller")
-    assert "MxRecEmbed" in [span.op for span in recording.spans]
+    assert "MxRecRead" in [span.op for span in recording.spans]
     steps(1, traced=False)
     with timeline.Recording() as after:
         pass

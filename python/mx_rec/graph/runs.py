@@ -15,6 +15,7 @@ from typing import (Any, Container, Dict, FrozenSet, Iterable, List, Optional, S
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
+from mx_rec.core.graph_state import graph_state
 from mx_rec.graph.edits import FUSED_ATTRIBUTE, extensible
 from mx_rec.util.log import logger
 
@@ -90,6 +91,8 @@ class Runs:
         instead = None
         if self._before is not None:
             instead = self._before.copy(fetched, fed)
+            # These ops stay as they are.
+            graph_state(self._graph).passed = self._graph.version
         if instead is None and conflict is not None:
             raise ValueError(
                 "{!r} needs the rows of single ids, which are not computed in this step since "
