@@ -1,8 +1,9 @@
 //! The rule for lookups that share an op: those of one verb that every run needs together.
 //!
-//! A run needs them together if the same ends of the graph depend on them. They are joined only if
-//! they also come from the same sources, so that a run needs to be fed no more than before, and if
-//! none depends on another one, so that no circle can arise.
+//! A run needs them together if the same updates of tables depend on them; without an update, if
+//! the same ends of the graph do. They are joined only if they also come from the same sources, and
+//! if none depends on another one, so that no circle can arise. A run that fetches what lies between
+//! may need fewer: python/mx_rec/graph/runs.py computes it as the graph was before.
 
 use super::consumers::Consumers;
 use super::graph_def::{Graph, InputSource, Node};
@@ -18,6 +19,9 @@ const GROUP: &str = "_mx_rec_group";
 
 /// The op of a table, which a run can always have.
 const TABLE: &str = "MxRecTable";
+
+/// The op that updates tables.
+const UPDATE: &str = "MxRecUpdate";
 
 /// What gives nothing from outside: a run can always have it.
 const NO_SOURCES: [&str; 3] = ["Assert", "Const", "NoOp"];
@@ -65,6 +69,7 @@ pub(super) fn find(graph: &Graph<'_>, ops: &StatefulOps<'_>) -> Result<Vec<Plann
         consumers: Consumers::new(graph),
         lookups: lookups.iter().copied().collect(),
         joined: HashMap::new(),
+        sources: Vec::new(),
         seen: vec![0; graph.nodes.len()],
         walks: 0,
     };
@@ -75,10 +80,7 @@ pub(super) fn find(graph: &Graph<'_>, ops: &StatefulOps<'_>) -> Result<Vec<Plann
         let of_verb = of_verb.filter(|&at| graph.nodes.get(at).is_some_and(|one| one.op == verb));
         for together in rule.groups(of_verb)? {
             found.push(rule.planned(verb, &together)?);
-            if let Some(&first) = together.first() {
-                let all = together.iter().map(|&at| (at, first));
-                rule.joined.extend(all);
-            }
+            rule.note(verb, &together)?;
         }
     }
     Ok(found)
@@ -101,8 +103,10 @@ struct Rule<'g, 'a> {
     ops: &'g StatefulOps<'a>,
     consumers: Consumers,
     lookups: HashSet<usize>,
-    /// For each lookup that shares an op the first of those that do.
+    /// For each lookup that shares an op which of the groups it is in.
     joined: HashMap<usize, usize>,
+    /// For each group its first lookup and all that its lookups come from.
+    sources: Vec<BTreeSet<usize>>,
     /// For each node the last walk that met it.
     seen: Vec<usize>,
     walks: usize,
@@ -143,6 +147,18 @@ impl<'a> Rule<'_, 'a> {
         Ok(groups)
     }
 
+    /// Notes that some lookups share an op.
+    fn note(&mut self, verb: &str, together: &[usize]) -> Result<()> {
+        let mut sources: BTreeSet<usize> = together.first().copied().into_iter().collect();
+        for &at in together {
+            sources.extend(self.above(at, verb)?.sources);
+        }
+        let group = self.sources.len();
+        self.joined.extend(together.iter().map(|&at| (at, group)));
+        self.sources.push(sources);
+        Ok(())
+    }
+
     /// Begins a walk, at a node.
     fn begin(&mut self, at: usize) -> Vec<usize> {
         self.walks += 1;
@@ -177,9 +193,9 @@ impl<'a> Rule<'_, 'a> {
             let node = self.graph.node(at)?;
             if at != of {
                 found.is_later |= node.op == verb && self.lookups.contains(&at);
-                if let Some(&first) = self.joined.get(&at) {
+                if let Some(&group) = self.joined.get(&at) {
                     // A run that needs one of these has what all of them come from.
-                    found.sources.insert(first);
+                    found.sources.extend(self.sources.get(group).into_iter().flatten());
                     continue;
                 }
                 if self.is_source(node) {
@@ -216,12 +232,16 @@ impl<'a> Rule<'_, 'a> {
         Ok(true)
     }
 
-    /// What depends on a lookup and has nothing that depends on it.
+    /// The updates that depend on a lookup; without any what depends on it and has nothing that
+    /// depends on it.
     fn ends(&mut self, of: usize) -> Result<BTreeSet<usize>> {
-        let mut ends = BTreeSet::new();
+        let (mut ends, mut updates) = (BTreeSet::new(), BTreeSet::new());
         let mut waiting = self.begin(of);
         while let Some(at) = waiting.pop() {
             let node = self.graph.node(at)?;
+            if node.op == UPDATE {
+                updates.insert(at);
+            }
             let mut is_end = true;
             for &(reader, _) in self.consumers.all(at) {
                 is_end = false;
@@ -233,7 +253,7 @@ impl<'a> Rule<'_, 'a> {
                 ends.insert(at);
             }
         }
-        Ok(ends)
+        Ok(if updates.is_empty() { ends } else { updates })
     }
 
     /// Whether nobody asks for what nobody reads.
