@@ -31,6 +31,7 @@ BENCHES = {
     "P17": ["tables.forward.z", "tables.step.z"],
     "P18": ["tables.small.z"],
     "P19": ["bags.pooled.z"],
+    "P25": ["bags.written.z"],
     "P24": ["deepfm.tables.u", "deepfm.tables.z"],
 }
 

@@ -1,4 +1,4 @@
-"""P19: bags of ids of several tables, added up: the vectors alone, and whole sparse steps."""
+"""P19 and P25: bags of ids of several tables, added up: the vectors alone, and whole sparse steps."""
 
 import numpy as np
 import tensorflow as tf
@@ -26,7 +26,29 @@ def pooled(sizes, draw):
         sizes: the standard sizes, of which the repetitions are taken.
         draw: "z": Zipf 1.05 ids, of each table its own.
     """
-    from mx_rec.core.embedding import sparse_lookup_pooled, sparse_lookup_pooled_many
+    from mx_rec.core.embedding import sparse_lookup_pooled
+
+    return _beside_dense(sizes, draw, "P19", sparse_lookup_pooled)
+
+
+def written(sizes, draw):
+    """P25: the same as programs write it, a sparse_lookup a table and a reduce_sum over each bag.
+
+    Args:
+        sizes: as of `pooled`.
+        draw: as of `pooled`.
+    """
+    from mx_rec.core.embedding import sparse_lookup
+
+    def summed(table, ids, is_train=True):
+        return tf.reduce_sum(sparse_lookup(table, ids, is_train=is_train, modify_graph=True), 1)
+
+    return _beside_dense(sizes, draw, "P25", summed)
+
+
+def _beside_dense(sizes, draw, target, look_up):
+    """Lookups of bags a table, made by `look_up`, and the same by sparse_lookup_pooled_many."""
+    from mx_rec.core.embedding import sparse_lookup_pooled_many
     from mx_rec.optimizers.lazy_adam import create_hash_optimizer
 
     bags, length, rows = (4096, 20, 200000) if sizes is workload.STANDARD else (64, 20, 4096)
@@ -50,8 +72,8 @@ def pooled(sizes, draw):
         variables.append(variable)
         batch = ids.value[which]
         chosen.append(batch)
-        sides["ours"].append(sparse_lookup_pooled(table.table, batch))
-        sides["found"].append(sparse_lookup_pooled(table.table, batch, is_train=False))
+        sides["ours"].append(look_up(table.table, batch))
+        sides["found"].append(look_up(table.table, batch, is_train=False))
         sides["peer"].append(tf.reduce_sum(tf.nn.embedding_lookup(variable, batch), axis=1))
 
     sides["many"] = sparse_lookup_pooled_many(grouped, chosen)
@@ -95,25 +117,26 @@ def pooled(sizes, draw):
         whole = times(of_steps)
         names = ("ours", "found", "many", "many found", "peer")
         for ours, *found, peer in zip(*running.run([sides[name] for name in names], {which: 0})):
-            measure.agree("P19 " + draw, ours, peer, 4e-4)
+            measure.agree(target + " " + draw, ours, peer, 4e-4)
             for one in found:
-                measure.agree("P19 " + draw, ours, one, 0)
+                measure.agree(target + " " + draw, ours, one, 0)
         # After some hundred steps of Adam towards 0 the rounding of both sides has drifted apart.
         in_a_row = measure.blocks(of_steps, own.batches, count, length, before)
-    what, many = "4 tables, bags of 20 summed: ", ", sparse_lookup_pooled_many"
+    how = " as written" if target == "P25" else ""
+    what, many = "4 tables, bags of 20 summed%s: " % how, ", sparse_lookup_pooled_many"
     lookups = [
-        measure.figure(number, what + words, ours, alone[4], 4.0, True, PEER)
+        measure.figure(target + number, what + words, ours, alone[4], 4.0, True, PEER)
         for number, words, ours in (
-            ("P19 f", "evaluation", alone[0]), ("P19 t", "training lookup", alone[1]),
-            ("P19 f many", "evaluation" + many, alone[2]),
-            ("P19 t many", "training lookup" + many, alone[3]))
+            (" f", "evaluation", alone[0]), (" t", "training lookup", alone[1]),
+            (" f many", "evaluation" + many, alone[2]),
+            (" t many", "training lookup" + many, alone[3]))
     ]
     found = [measure.with_limit(item, works[0], alone[5], alone[6:]) for item in lookups]
     for mark, words, taken in (("", "whole step", whole),
                                (" b", "whole step, %d in a row" % length, in_a_row)):
-        for number, form, ours in (("P19 s", "", taken[0]), ("P19 s many", many, taken[1])):
-            item = measure.figure(number + mark, what + words + form, ours, taken[2], 4.0, True,
-                                  PEER + ", LazyAdam")
+        for number, form, ours in ((" s", "", taken[0]), (" s many", many, taken[1])):
+            item = measure.figure(target + number + mark, what + words + form, ours, taken[2], 4.0,
+                                  True, PEER + ", LazyAdam")
             found.append(measure.with_limit(item, works[1], taken[3], taken[4:]))
     return found
 

@@ -1,0 +1,259 @@
+"""The pass before a graph's first run: what shares an op, and runs that need less than the op does."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import modify_cases as cases
+import support
+from fused_cases import iterator, loss_of, optimizer, tf, total
+from modify_cases import PASSED, STEP
+from test_fused_updates import needed
+
+COUNT = 3
+
+
+def alike(script, **config):
+    """Runs a script without and with the pass; both see the same bits."""
+    return cases.alike(script, moves=0, forms=(STEP, PASSED), use_dynamic=True, **config)
+
+
+def tables_of(run, count=COUNT):
+    return [run.table("t%d" % at, dim=(4, 16, 5)[at]) for at in range(count)]
+
+
+def model(run, rows, label, tables):
+    """(loss, update) of sums over bags."""
+    loss = loss_of([total(one) for one in rows], label)
+    return loss, optimizer().minimize(loss, var_list=[table.variable for table in tables])
+
+
+def lookups_of(op):
+    """How many lookups each op does that resolves keys, of those that a run of `op` needs."""
+    return sorted(one.get_attr("N") for kind, ops in needed(op).items() if kind.startswith("MxRecIdOffset") for one in ops)
+
+
+def begun(run, source):
+    sess = run.session()
+    run.start(sess, source)
+    return sess
+
+
+def test_a_lookup_a_table_is_one_op_and_a_run_of_one_looks_up_that_one_alone():
+    def script(run):
+        source = iterator(True, features=COUNT)
+        ids, label = source.get_next()
+        tables = tables_of(run)
+        rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
+        sums = [total(one) for one in rows]
+        loss = loss_of(sums, label)
+        update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
+        predicted = tf().tanh(sums[1])
+        run.modify()
+        sess = begun(run, source)
+        assert lookups_of(update) == ([COUNT] if run.form == PASSED else [1] * COUNT)
+        # Each of these notes the number of rows of each table as well.
+        for fetches in (sums[0], rows[2], predicted, [predicted, rows[0]], [loss, update], [sums[1], update], loss):
+            run.step(sess, fetches)
+        run.start(sess, source)
+        run.note("callable", sess.make_callable([predicted])())
+        run.note("partial", sess.partial_run(sess.partial_run_setup([predicted, sums[0]], []), [predicted, sums[0]]))
+        run.epoch(sess, [loss, update])
+        run.contents(sess)
+
+    alike(script)
+
+
+def test_what_lies_between_can_be_fed():
+    def script(run):
+        source = iterator(True, features=COUNT)
+        ids, label = source.get_next()
+        tables = tables_of(run)
+        rows = [run.lookup(table, ids[:, at, 0]) for at, table in enumerate(tables)]
+        joined = [tf().square(one) for one in rows]
+        loss = loss_of(joined, label)
+        update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
+        run.modify()
+        sess = begun(run, source)
+        run.step(sess, [loss, update])
+        for tensor, width in ((rows[0], 4), (joined[1], 16)):
+            run.step(sess, [loss, rows[2]], {tensor: np.full([6, width], 0.5, np.float32)})
+            run.step(sess, [loss, update], {tensor: np.full([6, width], 0.25, np.float32)})
+        run.contents(sess)
+
+    alike(script)
+
+
+def test_lookups_by_a_placeholder_each_run_alone():
+    def script(run):
+        tables = tables_of(run)
+        ids = [tf().compat.v1.placeholder(tf().int64, [None, 4]) for _ in tables]
+        rows = [run.lookup(table, one) for table, one in zip(tables, ids)]
+        loss, update = model(run, rows, tf().constant(0.5), tables)
+        run.modify()
+        sess = run.session()
+        given = np.arange(8).reshape(2, 4)
+        run.step(sess, rows[1], {ids[1]: given})
+        run.step(sess, [loss, update], {one: given + at for at, one in enumerate(ids)})
+        run.step(sess, total(rows[0]), {ids[0]: given + 20})
+        run.contents(sess)
+
+    alike(script)
+
+
+def test_two_towers_that_train_by_turns_share_nothing():
+    def script(run):
+        source = iterator(True)
+        ids, label = source.get_next()
+        tables = tables_of(run, 2)
+        updates = [model(run, [run.lookup(table, ids[:, at])], label, [table])[1] for at, table in enumerate(tables)]
+        run.modify()
+        sess = begun(run, source)
+        for update in updates * 2:
+            run.step(sess, update)
+            assert lookups_of(update) == [1]
+        run.contents(sess)
+
+    alike(script)
+
+
+def test_a_graph_that_grows_gets_its_new_lookups_passed_over():
+    def script(run):
+        source = iterator(True, features=COUNT)
+        ids, label = source.get_next()
+        tables = tables_of(run)
+        rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
+        loss, update = model(run, rows, label, tables)
+        run.modify()
+        sess = begun(run, source)
+        run.step(sess, [loss, update])
+        later = [total(run.lookup(table, ids[:, at] + 1, is_train=False)) for at, table in enumerate(tables)]
+        whole = tf().concat(later, 1)
+        run.step(sess, whole)
+        finds = [op.get_attr("N") for op in needed(whole.op).get("MxRecFind bags of many", [])]
+        assert finds == ([COUNT] if run.form == PASSED else [])
+        run.step(sess, [later[0], loss])
+        # Another session, which runs all of it as it is.
+        other = begun(run, source)
+        run.epoch(other, [loss, whole, update])
+        run.contents(other)
+
+    alike(script)
+
+
+def test_branches_and_ops_that_wait_keep_their_order():
+    def script(run):
+        source = iterator(True, features=COUNT)
+        ids, label = source.get_next()
+        tables = tables_of(run)
+        flag = tf().compat.v1.placeholder_with_default(True, [])
+        first = run.lookup(tables[0], ids[:, 0])
+        with tf().control_dependencies([first]):
+            second = run.lookup(tables[1], ids[:, 1])
+        third = tf().cond(flag, lambda: total(run.lookup(tables[2], ids[:, 2])), lambda: tf().zeros([6, 5]))
+        loss = loss_of([total(first), total(second), third], label)
+        update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
+        run.modify()
+        sess = begun(run, source)
+        for value in (True, False, True):
+            run.step(sess, [loss, update], {flag: value})
+        run.contents(sess)
+
+    alike(script)
+
+
+def test_a_checkpoint_and_a_meta_graph_go_on_alike(tmp_path):
+    def script(run):
+        source = iterator(True, features=COUNT)
+        ids, label = source.get_next()
+        tables = tables_of(run)
+        rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
+        loss, update = model(run, rows, label, tables)
+        saver = tf().compat.v1.train.Saver()
+        run.modify()
+        sess = begun(run, source)
+        run.step(sess, [loss, update])
+        path = saver.save(sess, str(tmp_path / run.form / "model"))
+        run.step(sess, [loss, update])
+        saver.restore(sess, path)
+        run.step(sess, [total(rows[0]), loss])
+        names = loss.name, update.name, rows[0].name
+        run.contents(sess)
+        with tf().Graph().as_default() as graph:
+            again = tf().compat.v1.train.import_meta_graph(path + ".meta")
+            with support.new_session(graph) as other:
+                again.restore(other, path)
+                other.run([op for op in graph.get_operations() if op.type == "MakeIterator"])
+                for fetches in (names[:2], names[0]):
+                    run.note("imported", other.run([fetches])[0])
+
+    alike(script, tmp_path=tmp_path)
+
+
+def test_a_graph_that_cannot_be_read_runs_as_it_is(graph, dynamic, monkeypatch, caplog):
+    from mx_rec.graph import fuse
+
+    def fail(_):
+        raise ValueError("no GraphDef")
+
+    monkeypatch.setattr(fuse, "make_plan", fail)
+    run = cases.Run(STEP)
+    tables = tables_of(run, 2)
+    loss = loss_of([total(run.lookup(table, tf().constant([[1, 2], [3, -1]], tf().int64))) for table in tables], tf().constant(1.0))
+    run.modify()
+    sess = run.session()
+    assert np.isfinite(sess.run(loss))
+    assert "runs as it is" in caplog.text
+    assert lookups_of(loss.op) == [1, 1]
+    run.close()
+
+
+def test_threads_that_begin_at_once_train_alike(graph, dynamic):
+    run = cases.Run(PASSED)
+    tables = tables_of(run)
+    ids = tf().constant(np.arange(24).reshape(4, 6) % 7, tf().int64)
+    rows = [run.lookup(table, ids) for table in tables]
+    loss, update = model(run, rows, tf().constant(0.5), tables)
+    run.modify()
+    sess = support.new_session(graph)
+    start, failed = threading.Barrier(4), []
+
+    def work(number):
+        try:
+            start.wait()
+            for _ in range(5):
+                sess.run([loss, update] if number else total_of_first)
+        except Exception as error:  # pylint: disable=broad-except
+            failed.append(error)
+
+    total_of_first = tf().reduce_sum(rows[0])
+    sess.run(tf().compat.v1.variables_initializer(tf().compat.v1.global_variables()))
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert lookups_of(update) == [COUNT]
+    sess.close()
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_the_pass_can_be_switched_off(graph, joined):
+    from mx_rec.util.initialize import init, terminate_config_initializer
+
+    with pytest.raises(ValueError, match="graph_pass"):
+        init(graph_pass=1)
+    init(use_dynamic=True, graph_pass=joined)
+    try:
+        run = cases.Run(STEP)
+        tables = tables_of(run)
+        ids = tf().constant([[1, 2], [3, 4]], tf().int64)
+        loss, update = model(run, [run.lookup(table, ids) for table in tables], tf().constant(0.5), tables)
+        run.modify()
+        run.step(run.session(), [loss, update])
+        assert lookups_of(update) == ([COUNT] if joined else [1] * COUNT)
+        run.close()
+    finally:
+        terminate_config_initializer()
