@@ -36,7 +36,8 @@ class Fusing:
         fused += [(part.lookup, part.output) for one in plan.concats if one.fuses
                   for part in one.parts]
         self._fused = [name for name, _ in fused]
-        changed = set(self._fused).union(*[one.nodes for one in plan.together])
+        changed = set(self._fused).union(
+            *[one.nodes for one in plan.together if len(one.nodes) > 1])
         if changed:
             state = graph_state(graph)
             state.runs = state.runs or Runs(graph)

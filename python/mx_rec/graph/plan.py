@@ -159,9 +159,10 @@ class Plan(NamedTuple):
             lines.extend("  stays  " + _line(lookup) for lookup in staying)
         lines.extend(text_of_sums(self.sums))
         lines.extend(text_of_concats(self.concats))
-        if self.together:
+        together = [group for group in self.together if len(group.nodes) > 1]
+        if together:
             lines.extend(["", "lookups that share an op:"])
-        for group in self.together:
+        for group in together:
             shown = ", ".join(group.nodes[:_SHOWN])
             rest = len(group.nodes) - _SHOWN
             lines.append("  joins  {} of {}{}: {}".format(

@@ -34,6 +34,10 @@ const SHAPES: [&str; 4] = ["Shape", "ShapeN", "Size", "Rank"];
 const BRANCHES: [&str; 2] = ["Switch", "RefSwitch"];
 const JOINS: [&str; 4] = ["Merge", "RefMerge", "Exit", "RefExit"];
 
+/// So many nodes are looked at, once for each lookup that they depend on or that depends on them.
+/// Lookups that are left when they are spent keep ops of their own.
+const MOST_STEPS: usize = 5_000_000;
+
 /// How the names of scopes end in which TensorFlow computes gradients. What nobody reads there, as
 /// the gradient of weights that are not trained, nobody asks for.
 const GRADIENT_SCOPE: &str = "_grad";
@@ -60,7 +64,7 @@ pub(super) fn find(graph: &Graph<'_>, ops: &StatefulOps<'_>) -> Result<Vec<Plann
             lookups.push(at);
         }
     }
-    if lookups.len() < 2 {
+    if lookups.is_empty() {
         return Ok(Vec::new());
     }
     let mut rule = Rule {
@@ -72,6 +76,7 @@ pub(super) fn find(graph: &Graph<'_>, ops: &StatefulOps<'_>) -> Result<Vec<Plann
         sources: Vec::new(),
         seen: vec![0; graph.nodes.len()],
         walks: 0,
+        steps: 0,
     };
     let mut found = Vec::new();
     // Those that resolve keys come first: lookups that read what they find depend on them.
@@ -110,6 +115,8 @@ struct Rule<'g, 'a> {
     /// For each node the last walk that met it.
     seen: Vec<usize>,
     walks: usize,
+    /// The nodes that walks have met.
+    steps: usize,
 }
 
 /// What lies above a lookup.
@@ -122,12 +129,14 @@ struct Above {
 impl<'a> Rule<'_, 'a> {
     fn groups(&mut self, lookups: impl Iterator<Item = usize>) -> Result<Vec<Vec<usize>>> {
         type Key<'a> = (Form<'a>, Common);
-        let mut order: Vec<usize> = Vec::new();
         let mut same: BTreeMap<Key<'a>, Vec<usize>> = BTreeMap::new();
         for at in lookups {
             let node = self.graph.node(at)?;
             let group = node.string(GROUP)?;
             let common = if group.is_empty() {
+                if self.steps > MOST_STEPS {
+                    continue;
+                }
                 let above = self.above(at, node.op)?;
                 let ends = self.ends(at)?;
                 if above.is_later || ends.is_empty() || !self.is_alive(at)? {
@@ -138,11 +147,19 @@ impl<'a> Rule<'_, 'a> {
             } else {
                 Common::Group(group.to_vec())
             };
-            order.push(at);
             same.entry((form(node)?, common)).or_default().push(at);
         }
-        let mut groups: Vec<Vec<usize>> =
-            same.into_values().filter(|group| group.len() > 1).collect();
+        let mut groups = Vec::new();
+        for group in same.into_values() {
+            let mut lookups = 0;
+            for &at in &group {
+                lookups += members(self.graph.node(at)?)?;
+            }
+            // Of one op for many tables, other rules may make several.
+            if lookups > 1 {
+                groups.push(group);
+            }
+        }
         groups.sort();
         Ok(groups)
     }
@@ -190,12 +207,15 @@ impl<'a> Rule<'_, 'a> {
         };
         let mut waiting = self.begin(of);
         while let Some(at) = waiting.pop() {
+            self.steps += 1;
             let node = self.graph.node(at)?;
             if at != of {
                 found.is_later |= node.op == verb && self.lookups.contains(&at);
                 if let Some(&group) = self.joined.get(&at) {
                     // A run that needs one of these has what all of them come from.
-                    found.sources.extend(self.sources.get(group).into_iter().flatten());
+                    found
+                        .sources
+                        .extend(self.sources.get(group).into_iter().flatten());
                     continue;
                 }
                 if self.is_source(node) {
@@ -220,6 +240,7 @@ impl<'a> Rule<'_, 'a> {
     fn is_alive(&mut self, of: usize) -> Result<bool> {
         let mut waiting = self.begin(of);
         while let Some(at) = waiting.pop() {
+            self.steps += 1;
             let node = self.graph.node(at)?;
             if BRANCHES.contains(&node.op) {
                 return Ok(false);
@@ -238,6 +259,7 @@ impl<'a> Rule<'_, 'a> {
         let (mut ends, mut updates) = (BTreeSet::new(), BTreeSet::new());
         let mut waiting = self.begin(of);
         while let Some(at) = waiting.pop() {
+            self.steps += 1;
             let node = self.graph.node(at)?;
             if node.op == UPDATE {
                 updates.insert(at);
@@ -270,7 +292,7 @@ impl<'a> Rule<'_, 'a> {
         let names = together.iter().map(|&at| self.graph.node(at));
         let nodes = names.map(|node| Ok(node?.name.to_owned()));
         let first = together.first().copied().unwrap_or_default();
-        let was_one = !self.graph.node(first)?.string(GROUP)?.is_empty();
+        let was_one = together.len() == 1 || !self.graph.node(first)?.string(GROUP)?.is_empty();
         Ok(PlannedGroup {
             op: verb.to_owned(),
             nodes: nodes.collect::<Result<_>>()?,
