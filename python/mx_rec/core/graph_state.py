@@ -32,7 +32,7 @@ class GraphState:
             came with imported graphs.
         is_planned: Whether a graph modification has looked at these lookups.
         passed: The version of the graph that the graph pass has left, 0 before it.
-        runs: What runs need of fused and joined lookups (mx_rec.graph.runs.Runs), None without any.
+        needs: What runs need of fused and joined lookups (mx_rec.graph.needs.Needs), None without any.
         is_settled: Whether it is settled which of its variables `init(stock_tables=...)` makes
             tables of.
         is_warned: Whether a session has run the graph before that, with a warning.
@@ -60,7 +60,7 @@ class GraphState:
         self.movable = 0
         self.is_planned = False
         self.passed = 0
-        self.runs = None  # type: Any
+        self.needs = None  # type: Any
         self.is_settled = False
         self.is_warned = False
         self.element_specs = {}  # type: Dict[str, Any]

@@ -10,7 +10,7 @@ from mx_rec.core.table_variable import described_name
 from mx_rec.graph.concats import fuse_concats
 from mx_rec.graph.plan import Plan, make_plan
 from mx_rec.graph.rows import mark_rows, read_rest
-from mx_rec.graph.runs import Runs
+from mx_rec.graph.needs import Needs
 from mx_rec.graph.sums import fuse_sums
 from mx_rec.graph.together import Together, take_apart
 from mx_rec.ops.lookups import FIND, ID_OFFSET, READ, lists_of
@@ -40,8 +40,8 @@ class Fusing:
             *[one.nodes for one in plan.together if len(one.nodes) > 1])
         if changed:
             state = graph_state(graph)
-            state.runs = state.runs or Runs(graph)
-            state.runs.remember(before, changed)
+            state.needs = state.needs or Needs(graph)
+            state.needs.remember(before, changed)
         mark_rows(graph, fused)
         self._together = Together(graph, plan.together)
 
@@ -51,8 +51,8 @@ class Fusing:
         fuse_concats(self._graph, self._plan.concats)
         read_rest(self._graph, self._fused)
         joined = self._together.join(pooled)
-        if graph_state(self._graph).runs is not None:
-            graph_state(self._graph).runs.end(made for made, _ in joined)
+        if graph_state(self._graph).needs is not None:
+            graph_state(self._graph).needs.end(made for made, _ in joined)
         for one in self._plan.sums:
             logger.info("graph pass: the sum over bags of the lookup %s of the table %r %s: %s",
                         one.lookup, one.table, "is fused" if one.fuses else "stays", one.reason)

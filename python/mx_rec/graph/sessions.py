@@ -12,7 +12,7 @@ from mx_rec.core.clusters import check_session, refuse_unknown_ops
 from mx_rec.core.graph_state import GraphState, graph_state
 from mx_rec.graph.edits import extending, extensible
 from mx_rec.graph.fuse import pass_over
-from mx_rec.graph.runs import Runs, has_fused
+from mx_rec.graph.needs import Needs, has_fused
 from mx_rec.stock.select import warn_of_variables
 from mx_rec.util.log import warn_once
 
@@ -101,9 +101,9 @@ def fetching(stock: Callable[..., List[Any]]) -> Callable[..., List[Any]]:
         state = graph_state(fetched[0].graph)
         if state.late_ops is not None:
             fetched = [state.late_ops.instead_of(one) for one in fetched]
-        if state.runs is not None:
+        if state.needs is not None:
             # pylint: disable=protected-access
-            instead = state.runs.instead(self._final_fetches + self._targets, self._feeds)
+            instead = state.needs.instead(self._final_fetches + self._targets, self._feeds)
             fetched = [instead.get(one.name, one) for one in fetched]
         return fetched
 
@@ -126,7 +126,7 @@ def has_seen(session: Any, position: int) -> bool:
 
 
 def start_iterators(session: Any) -> None:
-    """Runs the initializers of rewritten iterators that nobody else runs in this session.
+    """Needs the initializers of rewritten iterators that nobody else runs in this session.
 
     Args:
         session: A session on the modified graph.
@@ -172,8 +172,8 @@ def _prepare(session: Any) -> None:
                 elif graph.version > marks[_PREPARED][0]:
                     _pass_over(graph)
                 state = graph_state(graph)
-                if state.runs is None and has_fused(graph):
-                    state.runs = Runs(graph)
+                if state.needs is None and has_fused(graph):
+                    state.needs = Needs(graph)
                 # Preparing may have added to the graph.
                 marks[_PREPARED] = graph.version, now[1]
 
@@ -207,7 +207,7 @@ def _pass_over(graph: tf.Graph) -> None:
 
 
 def _first_run(state: GraphState, session: Any) -> Set[str]:
-    """Runs what comes before a session's first run; returns the names of these ops."""
+    """Needs what comes before a session's first run; returns the names of these ops."""
     # An imported graph that was modified elsewhere has initializers of rewritten iterators.
     if state.movable and not state.is_planned and not state.started_by:
         warn_once("lookups by tensor run inside the training step, because the graph was not "

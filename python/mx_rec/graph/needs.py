@@ -1,4 +1,4 @@
-"""Runs that need less than what fused and joined lookups do, or more.
+"""Needs that need less than what fused and joined lookups do, or more.
 
 Lookups that share an op do so because the ends of the graph need them together. A run may fetch
 what lies between: the rows of one of them, or what is computed from these. Where sums over bags are
@@ -30,7 +30,7 @@ _Fetched = Union[tf.Tensor, tf.Operation]
 _Signature = Tuple[FrozenSet[str], FrozenSet[str]]
 
 
-class Runs:
+class Needs:
     """What the runs of a graph need of its fused and joined lookups.
 
     Args:
