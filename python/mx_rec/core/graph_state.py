@@ -33,7 +33,11 @@ class GraphState:
         is_planned: Whether a graph modification has looked at these lookups.
         is_settled: Whether it is settled which of its variables `init(stock_tables=...)` makes
             tables of.
-        is_warned: Whether a session has run the graph before that, with a warning.
+        without_training: How many of its first ops were searched for one of an optimizer before
+            that, in vain.
+        savers: What is known of each tf.train.Saver that was made for the graph
+            (mx_rec.saver.var_lists.KnownSaver).
+        undone: Names of the ops of tables of a conversion that failed and was undone.
         element_specs: Nesting of the elements of an iterator, by the name of its op.
         initializers: Initialisation op of the rewritten iterator, by is_training.
         target_batches: Batch of the rewritten iterator, by is_training.
@@ -58,7 +62,9 @@ class GraphState:
         self.movable = 0
         self.is_planned = False
         self.is_settled = False
-        self.is_warned = False
+        self.without_training = 0
+        self.savers = []  # type: List[Any]
+        self.undone = set()  # type: Set[str]
         self.element_specs = {}  # type: Dict[str, Any]
         self.initializers = {}  # type: Dict[bool, tf.Operation]
         self.target_batches = {}  # type: Dict[bool, Any]

@@ -12,18 +12,17 @@ from mx_rec.core.clusters import check_session, refuse_unknown_ops
 from mx_rec.core.graph_state import GraphState, graph_state
 from mx_rec.graph.edits import extending, extensible
 from mx_rec.graph.kept_rows import check_fetches, kept_rows
-from mx_rec.stock.select import warn_of_variables
+from mx_rec.graph.runs import PREPARED, RAN, has_run
+from mx_rec.graph.variables import convert_before_run
 from mx_rec.util.log import warn_once
 
 # Name scope of what a rewrite adds.
 PIPELINE_SCOPE = "mx_rec_pipeline/"
 
-# Attributes of a session: the rewritten iterators' initializers that it ran, that it ran them all,
-# the state of the graph that it was prepared for, the names of ops that need rows of single ids
-# beside their sums, and the lock of its preparation.
-_RAN = "_mx_rec_initializers"
+# Attributes of a session, beside those of runs.py: that it ran the initializers of all rewritten
+# iterators, the names of ops that need rows of single ids beside their sums, and the lock of its
+# preparation.
 _SETTLED = "_mx_rec_settled"
-_PREPARED = "_mx_rec_prepared"
 _KEPT = "_mx_rec_kept"
 _LOCK = "_mx_rec_lock"
 
@@ -34,8 +33,9 @@ _stock_run = None  # type: Optional[Callable[..., Any]]
 def starting_iterators(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Makes BaseSession.run, which prepares the session before it runs anything.
 
-    Preparing refuses a cluster of several tasks, connects the timestamp of admission, replaces new
-    ops on variables that are tables, joins the requests of lookups on parameter servers, and starts
+    Preparing refuses a cluster of several tasks, makes tables of variables as
+    `init(stock_tables=...)` says, connects the timestamp of admission, replaces new ops on
+    variables that are tables, joins the requests of lookups on parameter servers, and starts
     rewritten one-shot iterators, once for all threads.
 
     Args:
@@ -79,6 +79,29 @@ def preparing(stock: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
+def preparing_options(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes BaseSession._make_callable_from_options, by which Keras runs its functions.
+
+    Args:
+        stock: TensorFlow's own.
+
+    Returns:
+        Its replacement.
+    """
+
+    def _make_callable_from_options(self: Any, callable_options: Any) -> Any:
+        _prepare(self, list(callable_options.fetch) + list(callable_options.target))
+        if graph_state(self.graph).late_ops is not None:
+            options = type(callable_options)()
+            options.CopyFrom(callable_options)
+            for names in (options.fetch, options.target):
+                names[:] = [_instead_of(self.graph.as_graph_element(name)).name for name in names]
+            callable_options = options
+        return stock(self, callable_options)
+
+    return _make_callable_from_options
+
+
 def fetching(stock: Callable[..., List[Any]]) -> Callable[..., List[Any]]:
     """Makes the methods by which the handler of a run's fetches lists tensors, and ops.
 
@@ -102,21 +125,6 @@ def _instead_of(fetched: Any) -> Any:
     return fetched if late is None else late.instead_of(fetched)
 
 
-def has_run(session: Any) -> bool:
-    """Returns whether an open session has run something."""
-    return _RAN in session.__dict__ and not getattr(session, "_closed", False)
-
-
-def has_seen(session: Any, position: int) -> bool:
-    """Returns whether an open session has run the graph when it had a certain op.
-
-    Args:
-        session: The session.
-        position: The place of the op among all of the graph, from 1 on.
-    """
-    return has_run(session) and position <= session.__dict__.get(_PREPARED, (0, 0))[0]
-
-
 def start_iterators(session: Any) -> None:
     """Runs the initializers of rewritten iterators that nobody else runs in this session.
 
@@ -125,7 +133,7 @@ def start_iterators(session: Any) -> None:
     """
     others = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS)
     for op in graph_state(session.graph).started_by:
-        if op not in others and op.name not in session.__dict__.get(_RAN, ()):
+        if op not in others and op.name not in session.__dict__.get(RAN, ()):
             session.run(op)
 
 
@@ -151,26 +159,26 @@ def _prepare(session: Any, fetches: Any) -> None:
     graph = session.graph
     now = graph.version, len(graph.get_collection(ASCEND_TIMESTAMP))
     marks = session.__dict__
-    if marks.get(_PREPARED) != now:
+    if marks.get(PREPARED) != now:
         with marks.setdefault(_LOCK, threading.Lock()):
-            if marks.get(_PREPARED) != now:
+            if marks.get(PREPARED) != now:
                 check_session(session)
+                convert_before_run(graph)
                 settle_timestamp(graph)
                 late = graph_state(graph).late_ops
                 if late is not None:
                     late.adopt()
-                if _RAN not in marks:
+                if RAN not in marks:
                     _begin(session, graph)
                 marks[_KEPT] = kept_rows(graph)
                 # Preparing may have added to the graph.
-                marks[_PREPARED] = graph.version, now[1]
+                marks[PREPARED] = graph.version, now[1]
     if marks[_KEPT]:
         check_fetches(graph, marks[_KEPT], fetches)
 
 
 def _begin(session: Any, graph: tf.Graph) -> None:
     """Does what comes before a session's first run."""
-    warn_of_variables(graph)
     adopt_initializers(graph)
     state, marks = graph_state(graph), session.__dict__
     with extending:
@@ -178,11 +186,11 @@ def _begin(session: Any, graph: tf.Graph) -> None:
             with extensible(graph):
                 share_requests(graph)
         # No other thread may change the graph from here on.
-        marks[_RAN] = set()
+        marks[RAN] = set()
     try:
-        marks[_RAN] = _first_run(state, session)
+        marks[RAN] = _first_run(state, session)
     except BaseException:
-        del marks[_RAN]
+        del marks[RAN]
         raise
 
 
@@ -201,7 +209,7 @@ def _first_run(state: GraphState, session: Any) -> Set[str]:
 
 def _note(session: Any, fetches: Any) -> None:
     """Notes which initializers of rewritten iterators a run contains."""
-    ran = getattr(session, _RAN)
+    ran = getattr(session, RAN)
     waited_for = {op.name for op in graph_state(session.graph).started_by}
     ran.update(waited_for.intersection(op.name for op in _operations(fetches)))
     if waited_for <= ran:
