@@ -214,21 +214,18 @@ class Player:
 
 def convert(graph, form):
     """Converts a graph; returns the names of the variables that are tables now."""
-    from mx_rec.core.asc.manager import start_asc_pipeline
     from mx_rec.graph import modify_graph_and_start_emb_cache
-    from mx_rec.stock.convert import converted
-    from mx_rec.stock.select import convert_graph
 
     if form == STOCK:
-        return []
-    try:
-        if form == AHEAD:
+        support.keep_variables(graph)
+    elif form == AHEAD:
+        try:
             modify_graph_and_start_emb_cache()
-        else:
-            convert_graph(graph, True)
-            start_asc_pipeline()
-    except RuntimeError as error:
-        assert "table" in str(error) and not converted(graph), error
+        except RuntimeError as error:
+            assert "table" in str(error) and not converted_in(graph), error
+    else:
+        with support.tf().compat.v1.Session(graph=graph) as session:
+            session.run([])
     return converted_in(graph)
 
 

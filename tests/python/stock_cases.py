@@ -78,6 +78,7 @@ def run(build, is_converted, steps=STEPS, seed=0):
             # Nothing of a step is left on a variable that is a table.
             assert not [op.name for op in ops_of_run([loss, train]) if gone.intersection(
                 tensor.op.name for tensor in op.inputs)]
+        support.keep_variables(graph)
         with v1.Session(config=v1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)) as sess:
             sess.run(v1.global_variables_initializer())
             for number, variable in enumerate(variables):

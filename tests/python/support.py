@@ -128,6 +128,17 @@ def new_session(graph=None):
     return tf().compat.v1.Session(graph=graph, config=config)
 
 
+def keep_variables(graph=None):
+    """Has the sessions of a graph leave it on TensorFlow's variables, whatever `init(stock_tables=...)` says.
+
+    Args:
+        graph: The graph; None is the default graph.
+    """
+    from mx_rec.core.graph_state import graph_state
+
+    graph_state(graph).is_settled = True
+
+
 def bytes_tensor(text):
     """A uint8 tensor with the bytes of `text`."""
     return tf().constant(np.frombuffer(text.encode("utf-8"), np.uint8))

@@ -106,6 +106,7 @@ def write_steps(tmp_path, is_converted, steps, restored=None):
         v1.set_random_seed(1)
         ids, labels = v1.placeholder(tf.int64, [None, 3]), v1.placeholder(tf.float32, [None])
         loss, train, _ = build(cases.optimizers()["lazy_adam"], True, plain)(ids, labels)
+        support.keep_variables()
         if is_converted:
             assert all(plan.converts for plan in convert_graph(graph, True))
         saver = v1.train.Saver()

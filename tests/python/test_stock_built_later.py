@@ -40,6 +40,7 @@ class Model:
             self.train = optimizer.minimize(self.loss)
             self.slot = optimizer.get_slot(self.w, "accumulator")
             init = v1.global_variables_initializer()
+            support.keep_variables()
             if tables:
                 from mx_rec.stock.select import convert_graph
 
@@ -248,6 +249,7 @@ def test_rows_that_a_hook_loads_in_begin_are_those_of_the_training(v1, use_resou
                 def after_create_session(self, session, coord):
                     session.run(self.op, {self.value: START})
 
+            support.keep_variables()
             if tables:
                 from mx_rec.stock.select import convert_graph
 

@@ -4,6 +4,7 @@ import json
 import os
 import tempfile
 
+import numpy as np
 import pytest
 
 import preloaded
@@ -163,3 +164,41 @@ for wrong in (-1, ROWS):
     assert len(said) == 2 and "= 300 is not in [0, 300)" in said[1], said
     # Bags leave negative ids out, other lookups do not.
     assert "= -1 is not in [0, 300)" in said[0] and "[[node embedding_lookup" in said[0], said
+
+
+SESSION = MODEL.replace("    plans = convert_graph(v1.get_default_graph(), True)\n", """
+    saver, init = v1.train.Saver(), v1.global_variables_initializer()
+""") + """
+if os.environ["WAY"] == "session":
+    sess = v1.Session(target, config=config)
+    sess.run(init)
+else:
+    supervisor = v1.train.Supervisor(is_chief=is_chief, logdir=os.environ["OUT"], global_step=step, saver=saver,
+                                     save_model_secs=0, summary_op=None)
+    sess = supervisor.prepare_or_wait_for_session(target, config=config)
+losses = []
+for number in list(range(6)) + list(range(3, 9)):
+    if len(losses) == 3:
+        path = saver.save(sess, os.path.join(os.environ["OUT"], "model.ckpt"), global_step=step)
+    if len(losses) == 6:
+        saver.restore(sess, path)
+    losses.append(float(sess.run([loss, train], dict(zip([ids, labels], batch(number))))[0]))
+from mx_rec.stock.convert import converted
+print(json.dumps({"losses": losses, "rows": [value.tolist() for value in sess.run(every)],
+                  "tables": sorted(one.plan.name for one in converted(sess.graph))}))
+"""
+
+
+@pytest.mark.parametrize("way, resource", [("session", "0"), ("supervisor", "1")])
+def test_a_session_on_servers_converts_at_its_first_run_with_the_saver_made_before(way, resource, tmp_path):
+    found = []
+    for stock in ("None", "['.*']"):
+        place = tmp_path / str(len(found))
+        place.mkdir()
+        with StockJob(SESSION, ps=2) as job:
+            found.append(job.run(WAY=way, RESOURCE=resource, CONSTANT="1", STOCK=stock, OUT=str(place)))
+    assert [one["tables"] for one in found] == [[], ["deep/users", "items"]]
+    np.testing.assert_allclose(found[1]["losses"], found[0]["losses"], rtol=1e-5)
+    for one, other in zip(found[1]["rows"], found[0]["rows"]):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert found[1]["losses"][3:6] == found[1]["losses"][6:9]

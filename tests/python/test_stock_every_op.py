@@ -109,6 +109,7 @@ def test_a_run_may_ask_for_the_op_that_updates_a_variable(v1, use_resource, opti
             updates = [op for op in graph.get_operations() if op.type.replace("Resource", "").startswith(kinds)
                        and op.inputs[0].op is w.op]
             assert len(updates) == 1
+            support.keep_variables()
             if tables:
                 from mx_rec.stock.select import convert_graph
 

@@ -350,6 +350,7 @@ def step_of(v1, how, use_resource, tables):
         if how == "clipped":
             pairs = list(zip(tf.clip_by_global_norm([grad for grad, _ in pairs], 3.0)[0], [w, u]))
         train = made.apply_gradients(pairs)
+        support.keep_variables()
         if tables:
             from mx_rec.stock.select import convert_graph
 

@@ -73,6 +73,7 @@ def test_a_script_that_sets_nothing_goes_on_in_a_session(mx, tmp_path):
             w = v1.get_variable("w", [40, 3], initializer=v1.random_uniform_initializer())
             loss = tf.reduce_sum(tf.square(tf.nn.embedding_lookup(w, ids)))
             train = v1.train.MomentumOptimizer(0.05, 0.9).minimize(loss)
+            support.keep_variables()
             if is_converted:
                 assert convert_graph(graph, True)[0].converts
             saver = v1.train.Saver()

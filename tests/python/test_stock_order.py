@@ -106,6 +106,7 @@ def orders(kind, use_resource, tables):
             after = optimizer.minimize(tf.reduce_sum(tf.pow(after, 3.0)))
         evaluated = tf.nn.embedding_lookup(w, bounded)
         init = v1.global_variables_initializer()
+        support.keep_variables()
         if tables:
             assert convert(graph).lookups
         with support.new_session() as sess:

@@ -24,6 +24,7 @@ def train(place, step, optimizer, use_resource, scope, tables):
         loss = tf.reduce_mean(tf.square(tf.matmul(rows, tf.convert_to_tensor(weights)) - 1.0))
         with v1.variable_scope(scope or v1.get_variable_scope()):
             update = cases.optimizers()[optimizer]().minimize(loss)
+        support.keep_variables()
         if tables:
             from mx_rec.stock.select import convert_graph
 

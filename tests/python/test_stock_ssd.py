@@ -44,6 +44,7 @@ def test_a_checkpoint_of_a_variable_fills_rows_on_disk_and_goes_on(mx, tmp_path)
             v1.set_random_seed(1)
             ids, labels = v1.placeholder(tf.int64, [None, 3]), v1.placeholder(tf.float32, [None])
             loss, train, _ = build("adagrad")(ids, labels)
+            support.keep_variables()
             if is_converted:
                 convert_graph(graph, True)
                 assert converted(graph)[0].table.ssd_vocabulary_size == cases.ROWS - 50

@@ -71,6 +71,7 @@ def train(how, optimizer, is_converted, buckets, resource, steps=STEPS):
         net = tf.reduce_sum(look_up(how, w, strings, buckets), 1)
         loss = tf.reduce_mean(tf.square(net - labels))
         op = cases.optimizers()[optimizer]().minimize(loss)
+        support.keep_variables()
         if is_converted:
             from mx_rec.stock.select import convert_graph
 
@@ -302,6 +303,7 @@ def save(v1, path, is_converted, lookup=lambda v1, w: v1.gather(w, hashed(v1.con
     """Trains one step and saves, after a restore."""
     with support.tf().Graph().as_default() as graph:
         op = update(v1, lookup(v1, variable(v1)))
+        support.keep_variables()
         if is_converted:
             converted_plans(graph)
         saver = v1.train.Saver()

@@ -32,10 +32,15 @@ class GraphState:
             came with imported graphs.
         is_planned: Whether a graph modification has looked at these lookups.
         passed: The version of the graph that the graph pass has left, 0 before it.
-        needs: What runs need of fused and joined lookups (mx_rec.graph.needs.Needs), None without any.
+        needs: What runs need of fused and joined lookups (mx_rec.graph.needs.Needs), None without
+            any.
         is_settled: Whether it is settled which of its variables `init(stock_tables=...)` makes
             tables of.
-        is_warned: Whether a session has run the graph before that, with a warning.
+        without_training: How many of its first ops were searched for one of an optimizer before
+            that, in vain.
+        savers: What is known of each tf.train.Saver that was made for the graph
+            (mx_rec.saver.var_lists.KnownSaver).
+        undone: Names of the ops of tables of a conversion that failed and was undone.
         element_specs: Nesting of the elements of an iterator, by the name of its op.
         initializers: Initialisation op of the rewritten iterator, by is_training.
         target_batches: Batch of the rewritten iterator, by is_training.
@@ -62,7 +67,9 @@ class GraphState:
         self.passed = 0
         self.needs = None  # type: Any
         self.is_settled = False
-        self.is_warned = False
+        self.without_training = 0
+        self.savers = []  # type: List[Any]
+        self.undone = set()  # type: Set[str]
         self.element_specs = {}  # type: Dict[str, Any]
         self.initializers = {}  # type: Dict[bool, tf.Operation]
         self.target_batches = {}  # type: Dict[bool, Any]

@@ -18,7 +18,8 @@ from mx_rec.graph.iterators import nested_batch
 from mx_rec.graph.plan import (ADMIT, EVAL, ONE_SHOT, SPLIT, TRAIN, Lookup, Plan, is_movable,
                                make_plan)
 from mx_rec.graph.rewrite import Rewritten, rewrite
-from mx_rec.graph.sessions import adopt_initializers, has_run, start_iterators
+from mx_rec.graph.runs import has_run
+from mx_rec.graph.sessions import adopt_initializers, start_iterators
 from mx_rec.graph.together import take_apart
 from mx_rec.graph.variables import convert_variables
 from mx_rec.util.initialize import ConfigInitializer
@@ -40,6 +41,9 @@ def modify_graph_and_start_emb_cache(full_graph: Optional[tf.Graph] = None,
     `import_graph_def`); of its batches `get_target_batch` then gives a flat tuple. Lookups whose
     ids cannot be computed in the input pipeline stay in the step and work as before; the log says
     why. Results do not change.
+
+    Variables that `init(stock_tables=...)` chooses become tables at this call; without it they do
+    before the first run.
 
     Args:
         full_graph: The graph; None is the present default graph.

@@ -1,7 +1,7 @@
 """What happens when a session runs a graph for the first time."""
 
 import threading
-from typing import Any, Callable, List, Optional, Set
+from typing import Any, Callable, Iterable, List, Optional, Set
 
 import tensorflow as tf
 
@@ -13,17 +13,16 @@ from mx_rec.core.graph_state import GraphState, graph_state
 from mx_rec.graph.edits import extending, extensible
 from mx_rec.graph.fuse import pass_over
 from mx_rec.graph.needs import Needs, has_fused
-from mx_rec.stock.select import warn_of_variables
+from mx_rec.graph.runs import PREPARED, RAN, has_run
+from mx_rec.graph.variables import convert_before_run
 from mx_rec.util.log import warn_once
 
 # Name scope of what a rewrite adds.
 PIPELINE_SCOPE = "mx_rec_pipeline/"
 
-# Attributes of a session: the rewritten iterators' initializers that it ran, that it ran them all,
-# the state of the graph that it was prepared for, and the lock of its preparation.
-_RAN = "_mx_rec_initializers"
+# Attributes of a session, beside those of runs.py: that it ran the initializers of all rewritten
+# iterators, and the lock of its preparation.
 _SETTLED = "_mx_rec_settled"
-_PREPARED = "_mx_rec_prepared"
 _LOCK = "_mx_rec_lock"
 
 # TensorFlow's own BaseSession.run, once it was replaced.
@@ -33,8 +32,9 @@ _stock_run = None  # type: Optional[Callable[..., Any]]
 def starting_iterators(stock: Callable[..., Any]) -> Callable[..., Any]:
     """Makes BaseSession.run, which prepares the session before it runs anything.
 
-    Preparing refuses a cluster of several tasks, connects the timestamp of admission, replaces new
-    ops on variables that are tables, joins the requests of lookups on parameter servers, and starts
+    Preparing refuses a cluster of several tasks, makes tables of variables as
+    `init(stock_tables=...)` says, connects the timestamp of admission, replaces new ops on
+    variables that are tables, joins the requests of lookups on parameter servers, and starts
     rewritten one-shot iterators, once for all threads.
 
     Args:
@@ -81,6 +81,34 @@ def preparing(stock: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
+def preparing_options(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes BaseSession._make_callable_from_options, by which Keras runs its functions.
+
+    Args:
+        stock: TensorFlow's own.
+
+    Returns:
+        Its replacement.
+    """
+
+    def _make_callable_from_options(self: Any, callable_options: Any) -> Any:
+        _prepare(self)
+        state, find = graph_state(self.graph), self.graph.as_graph_element
+        if state.late_ops is not None or state.needs is not None:
+            options = type(callable_options)()
+            options.CopyFrom(callable_options)
+            fetched = [find(name) for name in list(options.fetch) + list(options.target)]
+            fed = [find(name) for name in options.feed]
+            for names in (options.fetch, options.target):
+                some = [find(name) for name in names]
+                names[:] = [one.name for one in _instead_of(some, fetched, fed)]
+            callable_options = options
+            self._extend_graph()
+        return stock(self, callable_options)
+
+    return _make_callable_from_options
+
+
 def fetching(stock: Callable[..., List[Any]]) -> Callable[..., List[Any]]:
     """Makes the methods by which the handler of a run's fetches lists tensors, and ops.
 
@@ -95,34 +123,23 @@ def fetching(stock: Callable[..., List[Any]]) -> Callable[..., List[Any]]:
     """
 
     def method(self: Any) -> List[Any]:
-        fetched = stock(self)
-        if not fetched:
-            return fetched
-        state = graph_state(fetched[0].graph)
-        if state.late_ops is not None:
-            fetched = [state.late_ops.instead_of(one) for one in fetched]
-        if state.needs is not None:
-            # pylint: disable=protected-access
-            instead = state.needs.instead(self._final_fetches + self._targets, self._feeds)
-            fetched = [instead.get(one.name, one) for one in fetched]
-        return fetched
+        # pylint: disable=protected-access
+        return _instead_of(stock(self), self._final_fetches + self._targets, self._feeds)
 
     return method
 
 
-def has_run(session: Any) -> bool:
-    """Returns whether an open session has run something."""
-    return _RAN in session.__dict__ and not getattr(session, "_closed", False)
-
-
-def has_seen(session: Any, position: int) -> bool:
-    """Returns whether an open session has run the graph when it had a certain op.
-
-    Args:
-        session: The session.
-        position: The place of the op among all of the graph, from 1 on.
-    """
-    return has_run(session) and position <= session.__dict__.get(_PREPARED, (0, 0))[0]
+def _instead_of(some: List[Any], fetched: List[Any], fed: Iterable[Any]) -> List[Any]:
+    """Returns what a run computes in the place of some of what it fetches."""
+    if not some:
+        return some
+    state = graph_state(some[0].graph)
+    if state.late_ops is not None:
+        some = [state.late_ops.instead_of(one) for one in some]
+    if state.needs is not None:
+        instead = state.needs.instead(fetched, fed)
+        some = [instead.get(one.name, one) for one in some]
+    return some
 
 
 def start_iterators(session: Any) -> None:
@@ -133,7 +150,7 @@ def start_iterators(session: Any) -> None:
     """
     others = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS)
     for op in graph_state(session.graph).started_by:
-        if op not in others and op.name not in session.__dict__.get(_RAN, ()):
+        if op not in others and op.name not in session.__dict__.get(RAN, ()):
             session.run(op)
 
 
@@ -159,28 +176,28 @@ def _prepare(session: Any) -> None:
     graph = session.graph
     now = graph.version, len(graph.get_collection(ASCEND_TIMESTAMP))
     marks = session.__dict__
-    if marks.get(_PREPARED) != now:
+    if marks.get(PREPARED) != now:
         with marks.setdefault(_LOCK, threading.Lock()):
-            if marks.get(_PREPARED) != now:
+            if marks.get(PREPARED) != now:
                 check_session(session)
+                convert_before_run(graph)
                 settle_timestamp(graph)
                 late = graph_state(graph).late_ops
                 if late is not None:
                     late.adopt()
-                if _RAN not in marks:
+                if RAN not in marks:
                     _begin(session, graph)
-                elif graph.version > marks[_PREPARED][0]:
+                elif graph.version > marks[PREPARED][0]:
                     _pass_over(graph)
                 state = graph_state(graph)
                 if state.needs is None and has_fused(graph):
                     state.needs = Needs(graph)
                 # Preparing may have added to the graph.
-                marks[_PREPARED] = graph.version, now[1]
+                marks[PREPARED] = graph.version, now[1]
 
 
 def _begin(session: Any, graph: tf.Graph) -> None:
     """Does what comes before a session's first run."""
-    warn_of_variables(graph)
     adopt_initializers(graph)
     state, marks = graph_state(graph), session.__dict__
     with extending:
@@ -189,18 +206,18 @@ def _begin(session: Any, graph: tf.Graph) -> None:
             with extensible(graph):
                 share_requests(graph)
         # No other thread may change the graph from here on.
-        marks[_RAN] = set()
+        marks[RAN] = set()
     try:
-        marks[_RAN] = _first_run(state, session)
+        marks[RAN] = _first_run(state, session)
     except BaseException:
-        del marks[_RAN]
+        del marks[RAN]
         raise
 
 
 def _pass_over(graph: tf.Graph) -> None:
     """Passes over what no open session has run."""
     with extending:
-        seen = [other.__dict__.get(_PREPARED, (graph.version, 0))[0]
+        seen = [other.__dict__.get(PREPARED, (graph.version, 0))[0]
                 for other in graph_state(graph).sessions() if has_run(other)]
         with extensible(graph):
             pass_over(graph, max(seen, default=0))
@@ -221,7 +238,7 @@ def _first_run(state: GraphState, session: Any) -> Set[str]:
 
 def _note(session: Any, fetches: Any) -> None:
     """Notes which initializers of rewritten iterators a run contains."""
-    ran = getattr(session, _RAN)
+    ran = getattr(session, RAN)
     waited_for = {op.name for op in graph_state(session.graph).started_by}
     ran.update(waited_for.intersection(op.name for op in _operations(fetches)))
     if waited_for <= ran:

@@ -5,10 +5,11 @@ from typing import Any, Callable
 import tensorflow as tf
 
 from mx_rec.core.graph_state import graph_state
-from mx_rec.graph.sessions import has_seen
-from mx_rec.stock.analysis import VARIABLES
+from mx_rec.graph.edits import extending, extensible
+from mx_rec.graph.runs import has_seen
+from mx_rec.stock.analysis import VARIABLES, is_update
 from mx_rec.stock.convert import converted
-from mx_rec.stock.select import convert_graph, options_of_process
+from mx_rec.stock.select import convert_graph, has_candidates, options_of_process
 from mx_rec.util.log import logger
 
 
@@ -16,25 +17,63 @@ def convert_variables(graph: tf.Graph) -> None:
     """Converts the graph of a script as `init(stock_tables=...)` says, once.
 
     Args:
-        graph: The graph, complete. One that was finalized, or whose variables an open session has
-            seen in a run, stays as it is.
+        graph: The graph, complete. One whose variables an open session has seen in a run stays as
+            it is.
 
     Raises:
         ValueError: If settings of eviction do not go together.
     """
     state = graph_state(graph)
-    if options_of_process() is None or state.is_settled or graph.finalized:
+    if options_of_process() is None:
         return
-    # The global step may have been there before.
-    first = next((position for position, op in enumerate(graph.get_operations(), 1)
-                  if op.type in VARIABLES and op.get_attr("dtype") == tf.float32), None)
-    if first is not None and any(has_seen(session, first) for session in state.sessions()):
+    with extensible(graph):
+        if state.is_settled:
+            return
+        # The global step may have been there before.
+        first = next((position for position, op in enumerate(graph.get_operations(), 1)
+                      if op.type in VARIABLES and op.get_attr("dtype") == tf.float32), None)
+        if first is None or not any(has_seen(session, first) for session in state.sessions()):
+            convert_graph(graph, True)
+            return
         state.is_settled = True
         logger.warning("stock_tables: an open session has run the graph with its variables, which "
-                       "stay TensorFlow's. Call modify_graph_and_start_emb_cache(), or make the "
-                       "MonitoredTrainingSession, before the first session.run.")
+                       "stay TensorFlow's. Make the training ops before the first session.run.")
+
+
+def convert_before_run(graph: tf.Graph) -> None:
+    """Does the same before a run, once there are training ops and variables that may be chosen.
+
+    Args:
+        graph: The graph. Without such ops and variables nothing is done, and it is looked at again
+            when it has grown.
+    """
+    options = options_of_process()
+    if options is None:
         return
-    convert_graph(graph, True)
+    # A graph that is settled may be in the middle of its conversion, by another thread.
+    with extending:
+        if not graph_state(graph).is_settled and has_candidates(graph, options) \
+                and _has_training(graph):
+            _try_to_convert(graph)
+
+
+def _try_to_convert(graph: tf.Graph) -> None:
+    """Converts the graph of a script that has not asked for it now: an error is a warning."""
+    try:
+        convert_variables(graph)
+    except Exception as error:  # pylint: disable=broad-except
+        logger.warning("stock_tables: the variables of the graph stay TensorFlow's, because they "
+                       "could not become tables: %s: %s", type(error).__name__, error,
+                       exc_info=True)
+
+
+def _has_training(graph: tf.Graph) -> bool:
+    """Whether a graph has an op of an optimizer, among those that were not looked at before."""
+    state, operations = graph_state(graph), graph.get_operations()
+    found = any(is_update(op.type) for op in operations[state.without_training:])
+    if not found:
+        state.without_training = len(operations)
+    return found
 
 
 def patched_monitored_session(stock: Callable[..., None]) -> Callable[..., None]:
@@ -51,7 +90,7 @@ def patched_monitored_session(stock: Callable[..., None]) -> Callable[..., None]
     """
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        convert_variables(tf.compat.v1.get_default_graph())
+        _try_to_convert(tf.compat.v1.get_default_graph())
         stock(self, *args, **kwargs)
 
     return __init__

@@ -3,14 +3,13 @@
 import contextlib
 import os
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Union
 
 import tensorflow as tf
 
 from mx_rec.constants.constants import MAX_INT32
-from mx_rec.core.graph_state import remember_session
 from mx_rec.core.table import is_table_variable
-from mx_rec.graph.sessions import has_run
+from mx_rec.graph.runs import has_run
 from mx_rec.saver import incremental
 from mx_rec.saver.chains import (VARIABLES, base_of, delta_directory, is_delta, needed,
                                  tables_directory)
@@ -25,20 +24,12 @@ from mx_rec.saver.remote import directory_of, discard, index_stamp, local_copy, 
 from mx_rec.saver.serving import restores_tables
 from mx_rec.saver.stock_variables import described_variables
 from mx_rec.saver.table_ops import TableOps, distinct, paths_of, table_ops
+from mx_rec.saver.var_lists import MARKER, is_marked, names_no_table, saver_ops
 from mx_rec.stock.convert import converted
-from mx_rec.tensorflow.names import (checkpoint_management, saveable_object, training_util,
-                                     variables)
+from mx_rec.tensorflow.names import checkpoint_management, training_util
 from mx_rec.util.initialize import ConfigInitializer
 from mx_rec.util.log import logger
 from mx_rec.validator.validator import Int, Text, checked, is_int
-
-_TABLES = "_mx_rec_tables"
-# Whether a Saver has no variable, but the marker of a checkpoint of tables alone.
-_MARKED = "_mx_rec_marked"
-_MARKER = "mx_rec_tables"
-_EXPLICIT = "_mx_rec_explicit"
-# The names of a Saver's variables, None where it has all of a graph.
-_VARIABLES = "_mx_rec_variables"
 
 
 class Saver:
@@ -113,47 +104,7 @@ class Saver:
         return [variable.op.name for variable in self._var_list]
 
 
-class _Marker(saveable_object.SaveableObject):
-    """Stands for the variables of a checkpoint that has none, so that its files exist."""
-
-    def __init__(self) -> None:
-        with tf.init_scope():
-            value = tf.constant(0, tf.int64, name=_MARKER)
-        spec = saveable_object.SaveSpec(value, "", _MARKER, dtype=tf.int64)
-        super().__init__(value, [spec], _MARKER)
-
-    def restore(self, restored_tensors: List[tf.Tensor],
-                restored_shapes: Optional[List[Any]]) -> tf.Operation:
-        """Does nothing with what was read."""
-        del restored_shapes
-        return tf.group(*[tensor.op for tensor in restored_tensors])
-
-
 # What tf.train.Saver does in addition; see tensorflow/patches.py -----------------------------
-
-
-def patched_init(stock: Callable[..., None]) -> Callable[..., None]:
-    """Makes tf.train.Saver.__init__, which takes tables out of var_list."""
-
-    def __init__(self: Any, var_list: Any = None, *args: Any, **kwargs: Any) -> None:
-        setattr(self, _VARIABLES, _names_of(var_list))
-        dense, tables = _split(var_list)
-        setattr(self, _TABLES, tables)
-        setattr(self, _EXPLICIT, var_list is not None)
-        if not tf.executing_eagerly() and _has_tables():
-            # A SavedModel of tables alone comes with an empty list and allow_empty.
-            if not dense and (tables is not None or
-                              (var_list is not None and kwargs.get("allow_empty"))):
-                dense = [_Marker()]
-            elif var_list is None and "saver_def" not in kwargs and \
-                    not variables._all_saveable_objects():  # pylint: disable=protected-access
-                if not kwargs.get("defer_build"):
-                    dense = [_Marker()]
-        setattr(self, _MARKED, isinstance(dense, list) and len(dense) == 1
-                and isinstance(dense[0], _Marker))
-        stock(self, dense, *args, **kwargs)
-
-    return __init__
 
 
 def patched_save(stock: Callable[..., Optional[str]]) -> Callable[..., Optional[str]]:
@@ -195,7 +146,7 @@ def patched_save(stock: Callable[..., Optional[str]]) -> Callable[..., Optional[
                              "init(is_incremental_checkpoint=True, save_checkpoint_due_time=..., "
                              "save_delta_checkpoints_secs=...)")
         started = time.time()
-        operations = _saver_ops(self, sess, "saved")
+        operations = saver_ops(self, sess, "saved")
         if operations:
             save_path = check_save_path(save_path)
             Text(1, 50, optional=True)("latest_filename", latest_filename)
@@ -295,7 +246,7 @@ def patched_restore(stock: Callable[..., None]) -> Callable[..., None]:
             ValueError: If it is not a checkpoint.
             FileExistsError: If the checkpoint has no directory for the tables, or for one of them.
         """
-        operations = _saver_ops(self, sess, "restored")
+        operations = saver_ops(self, sess, "restored")
         is_first = not has_run(sess)
         restored = _restore(stock, self, sess, save_path, operations)
         if not tf.executing_eagerly() and getattr(sess, "graph", None) is not None:
@@ -322,13 +273,12 @@ def _restore(stock: Callable[..., None], saver: Any, sess: Any, save_path: str,
         operations = [op for op in operations if op.table_name not in dense.tables()]
         if dense.found and not operations:
             with dense.staged(sess, filled) as fills:
-                if not getattr(saver, _MARKED, False) or dense.has(_MARKER):
+                if not is_marked(saver) or dense.has(MARKER):
                     _restore_variables(stock, saver, sess, save_path)
                 fills.publish()
             dense.take_over(sess)
             return filled
-        if getattr(saver, _EXPLICIT, False) and getattr(saver, _TABLES, None) is None \
-                and not os.path.isdir(here):
+        if names_no_table(saver, converted(sess.graph, operations)) and not os.path.isdir(here):
             logger.info("the Saver was given variables without tables and %s does not exist: "
                         "tables are not restored.", directory)
             _restore_variables(stock, saver, sess, save_path)
@@ -368,100 +318,6 @@ def _is_checkpoint(path: str) -> bool:
         # TensorFlow lists the directory, which may not be one.
         raise ValueError("The passed save_path is not a valid checkpoint: {} ({})".format(
             path, error.message)) from error
-
-
-def _split(var_list: Any) -> Any:
-    """Splits var_list into (list without tables, op names of tables or None)."""
-    if var_list is None:
-        return None, None
-    # A table has the slots of its variable in it.
-    became = {} if tf.executing_eagerly() else {
-        name: one.table.variable.op.name
-        for one in converted(tf.compat.v1.get_default_graph())
-        for name in [one.plan.name] + [slot.variable for slot in one.plan.slots]}
-
-    def table_of(variable: Any) -> Optional[str]:
-        if is_table_variable(variable):
-            return str(variable.op.name)
-        return became.get(variable.op.name) if isinstance(variable, tf.Variable) and became \
-            else None
-
-    if isinstance(var_list, dict):
-        renamed = _renamed(var_list)
-        values = [var for key, var in var_list.items() if key not in renamed]
-        dense = {key: var for key, var in var_list.items()
-                 if key in renamed or table_of(var) is None}  # type: Any
-    else:
-        values = list(var_list)
-        dense = [var for var in values if table_of(var) is None]
-    tables = [table for table in map(table_of, values) if table is not None]
-    return dense, (tables or None)
-
-
-def _renamed(var_list: Any) -> Set[str]:
-    """Returns the names by which a Saver is to know variables that became tables as variables.
-
-    Under its own name such a variable is its table.
-    """
-    if not isinstance(var_list, dict) or tf.executing_eagerly():
-        return set()
-    own = {}  # type: Dict[str, Tuple[str, str]]
-    for one in converted(tf.compat.v1.get_default_graph()):
-        own[one.plan.name] = one.plan.name, one.saved.name
-        own.update((slot.variable, (slot.variable, place.name))
-                   for slot, place in zip(one.plan.slots, one.slots))
-    return {key for key, variable in var_list.items() if isinstance(variable, tf.Variable)
-            and not is_table_variable(variable)
-            and key not in own.get(variable.op.name, (key,))}
-
-
-def _names_of(var_list: Any) -> Optional[Set[str]]:
-    """Returns the names of the variables of a Saver; None if it has all of the default graph.
-
-    Variables that became tables are in no collection any more: a list of all others that are in
-    the collection of global variables is one of all.
-    """
-    if var_list is None or tf.executing_eagerly():
-        return None
-    names, renamed = set(), _renamed(var_list)  # type: Set[str], Set[str]
-    if isinstance(var_list, dict):
-        var_list = [variable for key, variable in var_list.items() if key not in renamed]
-    for one in var_list:
-        # A variable in parts is a list of them.
-        is_parts = isinstance(one, (list, tuple)) or hasattr(one, "_get_variable_list")
-        for variable in one if is_parts else [one]:
-            if hasattr(variable, "op"):
-                names.add(variable.op.name)
-    graph = tf.compat.v1.get_default_graph()
-    if not renamed and converted(graph) and names.issuperset(
-            variable.op.name for variable in graph.get_collection("variables")
-            if hasattr(variable, "op")):
-        return None
-    return names
-
-
-def _saver_ops(saver: Any, sess: Any, use: str) -> List[TableOps]:
-    """Returns the ops of the tables that a tf.train.Saver is for, to be "saved" or "restored".
-
-    Raises:
-        ValueError: If two of the tables have one name.
-    """
-    graph = getattr(sess, "graph", None)
-    if graph is None or tf.executing_eagerly():
-        return []
-    operations = distinct(table_ops(graph, getattr(saver, _TABLES, None)), use)
-    names = getattr(saver, _VARIABLES, None)
-    if names is not None:
-        of_others = {one.table.variable.op.name for one in converted(graph)}.difference(
-            one.table.variable.op.name for one in converted(graph) if one.plan.name in names)
-        operations = [op for op in operations if op.table.name not in of_others]
-    if operations:
-        remember_session(sess)
-    return operations
-
-
-def _has_tables() -> bool:
-    return bool(table_ops(tf.compat.v1.get_default_graph(), None))
 
 
 class _Saved(NamedTuple):

@@ -430,7 +430,8 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     if rows > MAX_VOCABULARY_SIZE:
         raise Stays("it has more than {} rows".format(MAX_VOCABULARY_SIZE))
     if uses.savers and not has_saver:
-        raise Stays("a Saver was made for it before ({})".format(uses.savers[0].name))
+        raise Stays("a Saver that cannot be built anew was made for it before ({})".format(
+            uses.savers[0].name))
     if not options.lazy_adam and any(not one.is_lazy for one in uses.adam):
         raise Stays("AdamOptimizer moves all its rows in each step; StockTables(lazy_adam=True) "
                     "moves those of the batch")
@@ -610,9 +611,14 @@ def _summary(uses: _Uses, kind: str, initializer: Dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def is_update(kind: str) -> bool:
+    """Returns whether ops of a type are those of optimizers."""
+    return _OPTIMIZER_OP.match(kind) is not None
+
+
 def is_training(graph_def: Any) -> bool:
     """Returns whether a graph has an op of an optimizer: it was made to train."""
-    return any(_OPTIMIZER_OP.match(node.op) for node in graph_def.node)
+    return any(is_update(node.op) for node in graph_def.node)
 
 
 def plan_text(plans: Sequence[StockVariable]) -> str:
@@ -635,5 +641,5 @@ def _staying(name: str, shape: List[int], reason: str) -> StockVariable:
     return StockVariable(name, list(shape), False, reason, "", {}, [], [], [], [], [], "", [], [])
 
 
-__all__ = ["Lookup", "Output", "Slot", "StockVariable", "is_known", "is_training", "plan_text",
-           "plan_variables", "table_name", "with_ids"]
+__all__ = ["Lookup", "Output", "Slot", "StockVariable", "is_known", "is_training", "is_update",
+           "plan_text", "plan_variables", "table_name", "with_ids"]

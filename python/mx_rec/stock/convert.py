@@ -1,7 +1,7 @@
 """Applies the plan of stock/analysis.py to a graph: tables in the place of variables."""
 
 import hashlib
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import tensorflow as tf
 
@@ -20,6 +20,7 @@ from mx_rec.stock.lift import lift
 from mx_rec.stock.nodes import Nodes
 from mx_rec.stock.parts import SavedPlace
 from mx_rec.stock.rows import Rows
+from mx_rec.stock.savers import renewable_savers, without_savers
 from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_op,
                                       look_up_together, refuse_start, update_together)
 from mx_rec.stock.servers import HERE, Servers
@@ -120,9 +121,9 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
             parameter servers.
     """
     # Ops of variables that are tables already are still there, and nothing runs them.
-    gone = {name for one in converted(graph)
-            for name in [one.plan.name] + [slot.variable for slot in one.plan.slots]}
-    plans = _without_limits(graph, options, (trains, known, only_known), dense, gone)
+    gone = _names(converted(graph))
+    savers = renewable_savers(graph)
+    plans = _without_limits(graph, options, (trains, known, only_known), dense, gone, savers)
     rules = rules_of(graph, plans, options, trains, histories)
     _check_rules(plans, rules)
     objects = _variable_objects(graph)
@@ -154,7 +155,17 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
     setattr(graph, _CONVERTED, done)
     if found:
         late_ops(graph).add([rows for rows, _ in found])
+        for saver in savers:
+            if not _names(done).isdisjoint(saver.variables):
+                saver.build_anew()
+    graph_state(graph).savers = []
     return plans
+
+
+def _names(found: Iterable[ConvertedVariable]) -> Set[str]:
+    """Returns the names of variables that became tables, and of those that became their slots."""
+    return {name for one in found
+            for name in [one.plan.name] + [slot.variable for slot in one.plan.slots]}
 
 
 def _check_rules(plans: List[StockVariable], rules: Dict[str, RowRules]) -> None:
@@ -180,13 +191,23 @@ def _table_of(plan: StockVariable, options: StockTables, rules: RowRules,
 
 
 def _without_limits(graph: tf.Graph, options: StockTables, arguments: Tuple[Any, ...],
-                    dense: Optional[Set[str]], gone: Set[str]) -> List[StockVariable]:
-    """Plans a graph, after the limits of ids that are to fall away have done so."""
-    graph_def = graph.as_graph_def()
+                    dense: Optional[Set[str]], gone: Set[str],
+                    savers: List[Any]) -> List[StockVariable]:
+    """Plans a graph, after the limits of ids that are to fall away have done so.
+
+    Savers that are built anew keep no variable from becoming a table. Those that cannot be are
+    taken out of `savers`.
+    """
     saved = saved_places(graph)
-    plans = [plan for plan in plan_variables(graph_def, options, *arguments, dense=dense,
-                                             saved=saved)
-             if plan.name not in gone]
+    while True:
+        graph_def = without_savers(graph.as_graph_def(), savers)
+        plans = [plan for plan in plan_variables(graph_def, options, *arguments, dense=dense,
+                                                 saved=saved)
+                 if plan.name not in gone]
+        others = [saver for saver in savers if not _has_slots_alone(saver, plans)]
+        if len(others) == len(savers):
+            break
+        savers[:] = others
     for plan in plans:
         if not plan.ids.is_lifted and table_name(plan.name, True) in (arguments[1] or ()):
             raise ValueError(
@@ -202,10 +223,16 @@ def _without_limits(graph: tf.Graph, options: StockTables, arguments: Tuple[Any,
     lift(graph, Nodes(graph_def), [plan.reader for plan in lifted.values()],
          [limit for plan in lifted.values() for limit in plan.ids.limits])
     # Its ops have other inputs now.
-    again = plan_variables(graph.as_graph_def(), options, *arguments, decides_ids=False,
-                           saved=saved)
+    again = plan_variables(without_savers(graph.as_graph_def(), savers), options, *arguments,
+                           decides_ids=False, saved=saved)
     return [with_ids(plan, lifted[plan.name].ids) if plan.name in lifted else plan
             for plan in again if plan.name not in gone]
+
+
+def _has_slots_alone(saver: Any, plans: List[StockVariable]) -> bool:
+    """Whether a Saver has the slots of a variable that becomes a table, and not the variable."""
+    return any(plan.name not in saver.variables and slot.variable in saver.variables
+               for plan in plans for slot in plan.slots)
 
 
 def _variable_objects(graph: tf.Graph) -> Dict[str, Any]:

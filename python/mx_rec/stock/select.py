@@ -9,6 +9,8 @@ from mx_rec.stock.admission import SavedHistory
 from mx_rec.stock.analysis import StockVariable, plan_variables
 from mx_rec.stock.convert import convert, saved_places
 from mx_rec.stock.servers import Servers, servers_of
+from mx_rec.stock.undo import undone_by_error
+from mx_rec.stock.wiring import variable_name
 from mx_rec.util.settings import Settings
 from mx_rec.util.log import logger, warn_once
 from mx_rec.util.stock_tables import StockTables, is_chosen
@@ -42,7 +44,7 @@ def convert_graph(graph: tf.Graph, trains: bool,
     if options is None:
         return []
     graph_state(graph).is_settled = True
-    if tf.distribute.has_strategy():
+    if _has_strategy(graph):
         warn_once("stock_tables: variables of a distribution strategy stay TensorFlow's.")
         return []
     try:
@@ -54,38 +56,44 @@ def convert_graph(graph: tf.Graph, trains: bool,
         warn_once("stock_tables: all variables stay TensorFlow's: the job has parameter servers, "
                   "whose tables do not support %s.", _refused_on_servers(options))
         return []
-    plans = convert(graph, options, trains, known, only_known, dense, histories, servers)
+    with undone_by_error(graph):
+        plans = convert(graph, options, trains, known, only_known, dense, histories, servers)
     _tell(graph, options, plans, servers)
     if trains:
         _warn_of_savers(graph, options, plans)
     return plans
 
 
-def warn_of_variables(graph: tf.Graph) -> None:
-    """Warns of variables that could be tables and stay, as a session runs their graph as it is.
+def has_candidates(graph: tf.Graph, options: StockTables) -> bool:
+    """Returns whether a graph has variables that the options choose by name and rows.
 
     Args:
-        graph: The graph. One that was converted, or whose variables are to stay, is passed over.
+        graph: The graph.
+        options: Which variables.
     """
-    options, state = options_of_process(), graph_state(graph)
-    if options is None or state.is_settled or state.is_warned \
-            or tf.distribute.has_strategy():
-        return
-    names = sorted(_convertible(graph, options))
-    if names:
-        state.is_warned = True
-        logger.warning(
-            "stock_tables: a session runs a graph whose variables %s could be tables, and stay "
-            "TensorFlow's in it. Call modify_graph_and_start_emb_cache() of mx_rec.graph.modifier "
-            "once the graph is complete, before a Saver is made and before the first session.run. "
-            "A MonitoredTrainingSession does without the call.", ", ".join(names))
+    return any(_is_chosen(variable, options) for variable in _variables(graph))
 
 
-def _convertible(graph: tf.Graph, options: StockTables) -> Set[str]:
-    """Returns the names of the variables that were to be tables if no Saver had been made."""
-    plans = plan_variables(graph.as_graph_def(), options, True, has_saver=True,
-                           saved=saved_places(graph))
-    return {plan.name for plan in plans if plan.converts}
+def _is_chosen(variable: Any, options: StockTables) -> bool:
+    if variable.dtype.base_dtype != tf.float32 or variable.shape.rank in (None, 0):
+        return False
+    part = getattr(variable, "_save_slice_info", None)
+    rows = variable.shape.as_list()[0] if part is None else part.full_shape[0]
+    return rows is not None and rows >= max(options.least_rows, 2) \
+        and is_chosen(options, variable.op.name)
+
+
+def _variables(graph: tf.Graph) -> List[Any]:
+    """Returns the variables of a graph that it saves."""
+    return [variable for variable in graph.get_collection(
+        tf.compat.v1.GraphKeys.GLOBAL_VARIABLES) if variable_name(variable) is not None]
+
+
+def _has_strategy(graph: tf.Graph) -> bool:
+    """Whether variables of a graph are those of a distribution strategy."""
+    return tf.distribute.has_strategy() or any(
+        getattr(variable, "_distribute_strategy", None) is not None
+        for variable in _variables(graph))
 
 
 def _tell(graph: tf.Graph, options: StockTables, plans: List[StockVariable],
@@ -132,13 +140,16 @@ def _warn_of_savers(graph: tf.Graph, options: StockTables, plans: List[StockVari
     if not any(op.type == "SaveV2" for op in graph.get_operations()):
         return
     stays = {plan.name for plan in plans if not plan.converts}
-    names = sorted(stays.intersection(_convertible(graph, options))) if stays else []
+    found = plan_variables(graph.as_graph_def(), options, True, has_saver=True,
+                           saved=saved_places(graph)) if stays else []
+    names = sorted(stays.intersection(plan.name for plan in found if plan.converts))
     if names:
         logger.warning(
             "stock_tables: the variables %s stay TensorFlow's, because a Saver was made for them "
-            "before. Make it later: tf.train.Saver(defer_build=True) for a Scaffold, which builds "
-            "it, or none, as it makes its own; in a plain session after "
-            "modify_graph_and_start_emb_cache().", ", ".join(names))
+            "before that cannot be built anew: it was made from a saver_def, or came with an "
+            "imported graph, or has slots without their variable, or other ops need its ops. Make "
+            "it after the first session.run, or give tf.train.Saver the variables.",
+            ", ".join(names))
 
 
 def _refused_on_servers(options: Any) -> str:
@@ -157,4 +168,4 @@ def options_of_process() -> Any:
     return None if instance is None else instance.stock_tables
 
 
-__all__ = ["convert_graph", "options_of_process", "warn_of_variables"]
+__all__ = ["convert_graph", "has_candidates", "options_of_process"]

@@ -251,14 +251,15 @@ def forget_variables(graph: tf.Graph, names: List[str]) -> Dict[str, List[Any]]:
     removed = {}  # type: Dict[str, List[Any]]
     for key in graph.get_all_collection_keys():
         values = graph.get_collection_ref(key)
-        kept = [value for value in values if _name(value) not in gone]
+        kept = [value for value in values if variable_name(value) not in gone]
         if len(kept) != len(values):
-            removed[key] = [value for value in values if _name(value) in gone]
+            removed[key] = [value for value in values if variable_name(value) in gone]
             values[:] = kept
     return removed
 
 
-def _name(value: Any) -> Optional[str]:
+def variable_name(value: Any) -> Optional[str]:
+    """Returns the name of the op of a variable, None of anything else."""
     if isinstance(value, tf.Variable):
         try:
             return str(value.op.name)

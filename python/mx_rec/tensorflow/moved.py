@@ -4,7 +4,7 @@ Up to TensorFlow 2.12 a tensor object of Python says itself which op it belongs 
 fixed when it is made, and the object gets a class whose properties are those of the new tensor.
 """
 
-from typing import Any, Dict, Sequence
+from typing import Any, Dict, Iterable, Sequence
 
 import tensorflow as tf
 
@@ -61,6 +61,27 @@ def move_each(old: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> None:
         setattr(output, _STANDS_FOR, value)
         output.__class__ = _class_of(type(output))
         outputs[place] = output
+
+
+def take_back(operations: Iterable[tf.Operation]) -> None:
+    """Makes tensor objects that moved to other ops those of the outputs of their first ops again.
+
+    Args:
+        operations: The first ops.
+    """
+    # pylint: disable=protected-access
+    for op in operations:
+        for place, output in enumerate(op._outputs if hasattr(op, "_outputs") else op.outputs):
+            if hasattr(output, _STANDS_FOR):
+                value = getattr(output, _STANDS_FOR)
+                value.op.outputs[value.value_index] = value
+                output.__class__ = type(output).__mro__[1]
+                delattr(output, _STANDS_FOR)
+            elif hasattr(op, "_outputs") and output.op is not op:
+                output.op._outputs[output.value_index] = tf.Tensor(
+                    output.op, output.value_index, output.dtype)
+                output._op, output._value_index = op, place
+                output._name = output._tf_output = None
 
 
 def _class_of(kind: type) -> type:

@@ -10,8 +10,10 @@
 | SavedModelBuilder.add_meta_graph* | a model can be exported as TensorFlow's own ops alone |
 | Estimator.export_saved_model | the same by its argument `plain` |
 | BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides; clusters |
-| BaseSession.run | a rewritten one-shot iterator starts by itself; a warning if none is rewritten |
+| tf.compat.v1.train.Saver._build | variables may become tables later: it is built anew then |
+| BaseSession.run | a rewritten one-shot iterator starts by itself; variables become tables |
 | BaseSession.make_callable, partial_run_setup | the same for steps that do not go through run |
+| BaseSession._make_callable_from_options | the same for those of Keras |
 | SessionManager.wait_for_session | workers are told what keeps them from tables on servers |
 | _MonitoredSession.__init__ | variables of stock models become tables before the session is made |
 | tf.compat.v1.global_variables_initializer | it starts variables that are tables, too |
@@ -55,7 +57,8 @@ from mx_rec.core.graph_state import remember_session
 from mx_rec.graph.eos import eos_map
 from mx_rec.graph.imported import patched_import, patched_new_operations
 from mx_rec.graph.iterators import remembering_elements
-from mx_rec.graph.sessions import fetching, preparing, starting_iterators
+from mx_rec.graph.sessions import (fetching, preparing, preparing_options,
+                                   starting_iterators)
 from mx_rec.graph.variables import patched_initializer, patched_monitored_session
 from mx_rec.optimizers.stock import (patched_apply_gradients, patched_get_slot, patched_processor,
                                      patched_slot)
@@ -63,10 +66,11 @@ from mx_rec.saver.incremental import (patched_hook_after_run, patched_hook_begin
                                       patched_hook_created, patched_hook_end)
 from mx_rec.saver.objects import patched_object_restore, patched_object_save
 from mx_rec.saver.plain import patched_add, patched_add_with_variables, patched_estimator_export
-from mx_rec.saver.saver import Saver, patched_init, patched_restore, patched_save
+from mx_rec.saver.saver import Saver, patched_restore, patched_save
 from mx_rec.saver.serving import patched_saver_of_builder
 from mx_rec.saver.stock_estimators import patched_add_mode, patched_model_fn
 from mx_rec.saver.stock_variables import patched_variable_names, patched_variable_value
+from mx_rec.saver.var_lists import patched_build, patched_init
 from mx_rec.saver.warm_start import patched_settings, patched_warm_start
 from mx_rec.tensorflow import names
 from mx_rec.tensorflow.versions import IS_1, VERSION, Absent, absent, find, has_estimators
@@ -162,6 +166,7 @@ _ESTIMATOR = "tensorflow_estimator.python.estimator.estimator"
 
 _PATCHES = (
     _Patch("tf.train.Saver", _SAVER, "__init__", patched_init),
+    _Patch("tf.train.Saver", _SAVER, "_build", patched_build),
     _Patch("tf.train.Saver", _SAVER, "save", patched_save),
     _Patch("tf.train.Saver", _SAVER, "restore", patched_restore),
     _Patch("incremental checkpoints", _HOOK, "begin", patched_hook_begin),
@@ -177,6 +182,7 @@ _PATCHES = (
     _Patch("sessions", _SESSION, "run", starting_iterators),
     _Patch("sessions", _SESSION, "make_callable", preparing),
     _Patch("sessions", _SESSION, "partial_run_setup", preparing),
+    _Patch("sessions", _SESSION, "_make_callable_from_options", preparing_options),
     _Patch("tables on parameter servers", _in(_P + "training.session_manager:SessionManager"),
            "wait_for_session", patched_wait),
     _Patch("tables in the place of variables",

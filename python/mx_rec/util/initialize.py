@@ -97,7 +97,8 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
         stock_tables: Which variables of models that do not know mx_rec become tables
             (docs/unchanged-estimators.md): True for those that pay, a regular expression or a list
             of them for those whose names match, or mx_rec.util.stock_tables.StockTables. None or
-            False: none.
+            False: none. The first run of a graph converts it, and an Estimator when its model_fn
+            has returned; no call is needed.
         graph_pass: Whether the lookups of a graph are fused and joined before its first run
             (docs/graph-modification.md); False: each keeps ops of its own.
         **kwargs: Unknown keywords are named in one warning and ignored.
