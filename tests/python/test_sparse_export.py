@@ -59,7 +59,7 @@ def test_a_damaged_table_is_named_with_its_file_and_its_earlier_export_stays(sav
 
 
 def test_an_export_that_fails_leaves_the_earlier_one_and_no_scratch(saved, monkeypatch):
-    from mx_rec.saver import sparse
+    from mx_rec.export import sparse
 
     assert sparse.export() == 2
     names = sorted(os.listdir(saved + "/a"))

@@ -11,13 +11,13 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2
 
+from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.cluster.modified import apart as apart_by_key
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
-from mx_rec.graph.edits import FUSED_ATTRIBUTE, in_place_of, replace_each
+from mx_rec.edits.replacing import FUSED_ATTRIBUTE, in_place_of, replace_each
 from mx_rec.ops.lookups import (FIND, ID_OFFSET, Resolved, find_rows, find_together, is_claim,
                                 member_of, read_rows, reads_ids, resolve)
 from mx_rec.ops.optimizers import UPDATE, gradients_of
-from mx_rec.util.global_env_conf import groups_tables
 
 # The name of the op for many tables that a lookup was part of.
 _GROUP_ATTRIBUTE = "_mx_rec_group"

@@ -8,7 +8,7 @@ from typing import Any, FrozenSet, Iterable, List, Set
 
 import tensorflow as tf
 
-from mx_rec.graph.edits import FUSED_ATTRIBUTE
+from mx_rec.edits.replacing import FUSED_ATTRIBUTE
 
 # The ops that change rows begin so.
 _UPDATES = ("MxRecUpdate", "MxRecWriteRows", "MxRecAssign", "MxRecRemove")

@@ -5,17 +5,17 @@ from typing import Any, Dict, List, Optional
 
 import tensorflow as tf
 
+from mx_rec.base.log import logger
 from mx_rec.cluster import modified as clusters
 from mx_rec.cluster.around import is_training
 from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER
 from mx_rec.core.admission import has_tables, settle_timestamp
 from mx_rec.core.asc.manager import start_asc_pipeline
-from mx_rec.core.graph_state import GraphState, graph_state
-from mx_rec.core.upstream import upstream
+from mx_rec.edits.upstream import upstream
 from mx_rec.graph.concats import fuse_concats
 from mx_rec.graph.drawing import draw_dot
-from mx_rec.graph.iterators import nested_batch
 from mx_rec.graph.grouped import join_again, take_apart
+from mx_rec.graph.iterators import nested_batch
 from mx_rec.graph.plan import (ADMIT, EVAL, ONE_SHOT, SPLIT, TRAIN, Lookup, Plan, is_movable,
                                make_plan)
 from mx_rec.graph.pooled import pool_together
@@ -24,8 +24,8 @@ from mx_rec.graph.rows import mark_rows, read_rest
 from mx_rec.graph.sessions import adopt_initializers, has_run, start_iterators
 from mx_rec.graph.sums import fuse_sums
 from mx_rec.graph.variables import convert_variables
-from mx_rec.util.initialize import ConfigInitializer
-from mx_rec.util.log import logger
+from mx_rec.state.graph_state import GraphState, graph_state
+from mx_rec.state.settings import Settings
 from mx_rec.validator.validator import Bool, Type, checked
 
 DUMP_DIRECTORY = "./export_graph"
@@ -84,7 +84,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
         EnvironmentError: If `init` was not called.
         OSError: If the dump cannot be written.
     """
-    config = ConfigInitializer.get_instance()
+    config = Settings.get_instance()
     graph = full_graph or tf.compat.v1.get_default_graph()
     state = graph_state(graph)
     state.is_planned = True
@@ -110,7 +110,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
         else lookup for lookup in plan.lookups])
     if pull_ahead:
         try:
-            clusters.check_ahead(graph, plan.lookups)
+            clusters.check_ahead(graph, [one for one in plan.lookups if one.kind == SPLIT])
         except NotImplementedError:
             join_again(graph, taken)
             raise

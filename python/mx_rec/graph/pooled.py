@@ -11,13 +11,13 @@ from typing import Any, Dict, FrozenSet, List, Optional, Set
 
 import tensorflow as tf
 
-from mx_rec.core.table_variable import TABLE_OP, described_name
-from mx_rec.core.upstream import upstream
-from mx_rec.graph.edits import FUSED_ATTRIBUTE, in_place_of, replace_each
+from mx_rec.base.global_env_conf import groups_tables
+from mx_rec.edits.replacing import FUSED_ATTRIBUTE, in_place_of, replace_each
+from mx_rec.edits.upstream import upstream
 from mx_rec.graph.grouped import is_free, set_movable
 from mx_rec.graph.plan import is_movable
 from mx_rec.ops.lookups import FIND, ID_OFFSET, find_together, read_rows, reads_bags
-from mx_rec.util.global_env_conf import groups_tables
+from mx_rec.state.table_variable import TABLE_OP, described_name
 
 # What gives nothing from outside: a run can always have it.
 _NO_SOURCES = ("Assert", "Const", "NoOp", TABLE_OP)

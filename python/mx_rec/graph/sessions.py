@@ -5,15 +5,15 @@ from typing import Any, Callable, List, Optional, Set
 
 import tensorflow as tf
 
+from mx_rec.base.log import warn_once
 from mx_rec.cluster.unmodified import share_requests
 from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER, ASCEND_TIMESTAMP
 from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.clusters import check_session, refuse_unknown_ops
-from mx_rec.core.graph_state import GraphState, graph_state
-from mx_rec.graph.edits import extending, extensible
+from mx_rec.edits.replacing import extending, extensible
 from mx_rec.graph.kept_rows import check_fetches, kept_rows
+from mx_rec.state.graph_state import GraphState, graph_state
 from mx_rec.stock.select import warn_of_variables
-from mx_rec.util.log import warn_once
 
 # Name scope of what a rewrite adds.
 PIPELINE_SCOPE = "mx_rec_pipeline/"

@@ -4,12 +4,12 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from mx_rec.core.graph_state import graph_state
+from mx_rec.base.log import logger
 from mx_rec.graph.sessions import has_seen
+from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.analysis import VARIABLES
 from mx_rec.stock.convert import converted
 from mx_rec.stock.select import convert_graph, options_of_process
-from mx_rec.util.log import logger
 
 
 def convert_variables(graph: tf.Graph) -> None:

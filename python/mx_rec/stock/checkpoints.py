@@ -14,25 +14,25 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import numpy as np
 import tensorflow as tf
 
+from mx_rec.base.log import logger
 from mx_rec.checkpoint import tables
+from mx_rec.checkpoint.chains import VARIABLES, chain_of, read_manifest
+from mx_rec.checkpoint.commit import listed_tables
+from mx_rec.checkpoint.loads import StagedLoads, tables_to_load
+from mx_rec.checkpoint.parts import directories_of, name_of
+from mx_rec.checkpoint.paths import is_remote
+from mx_rec.checkpoint.remote import directory_of, local_copy
+from mx_rec.checkpoint.table_ops import TableOps
 from mx_rec.core.table import scope_of
-from mx_rec.core.table_variable import is_table_variable
 from mx_rec.ops import library
 from mx_rec.ops.lookups import find_rows
-from mx_rec.saver.chains import VARIABLES, chain_of, read_manifest
-from mx_rec.saver.commit import listed_tables
-from mx_rec.saver.loads import StagedLoads, tables_to_load
-from mx_rec.saver.parts import directories_of, name_of
-from mx_rec.saver.paths import is_remote
-from mx_rec.saver.remote import directory_of, local_copy
-from mx_rec.saver.server_fill import tables_on_disk
-from mx_rec.saver.table_ops import TableOps
+from mx_rec.state.table_variable import is_table_variable
 from mx_rec.stock.admission import SavedHistory, difference
 from mx_rec.stock.analysis import Slot, StockVariable, plan_variables, table_name
 from mx_rec.stock.convert import Slice, make_table, saved_places, saved_slices
 from mx_rec.stock.dense import CHUNK, dense_value, fill, make_filling
-from mx_rec.util.log import logger
-from mx_rec.util.stock_tables import StockTables
+from mx_rec.stock.options import StockTables
+from mx_rec.stock.server_fill import tables_on_disk
 
 
 def saved_tables(checkpoint: str) -> Set[str]:
