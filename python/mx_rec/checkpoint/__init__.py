@@ -1,1 +1,1 @@
-"""How tables lie on disk: `python -m mx_rec.checkpoint DIR` looks at them, and Savers use the rest."""
+"""How tables lie on disk: Savers use it, and `python -m mx_rec.checkpoint DIR` looks at them."""

@@ -3,12 +3,14 @@
 import os
 import shutil
 import tempfile
-from typing import Dict, List, Optional
+from typing import Any, List, Optional
 
 import numpy as np
+import tensorflow as tf
 
 from mx_rec.base.log import logger
 from mx_rec.checkpoint import chains, tables
+from mx_rec.checkpoint.contents import read_table
 from mx_rec.constants.constants import MAX_INT32
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
@@ -65,7 +67,7 @@ def export(table_list: Optional[List[str]] = None) -> int:
         if name not in saved:
             logger.warning("the table %r is not in %s; it is not exported.", name, directory)
             continue
-        rows = _export_table(name, [os.path.join(link, name) for link in chain])
+        rows = _export_table(name, chain)
         logger.info("exported the table %r, %d rows (%d of %d).", name, rows, number + 1,
                     len(wanted))
         written += 1
@@ -74,25 +76,25 @@ def export(table_list: Optional[List[str]] = None) -> int:
     return written
 
 
-def _export_table(name: str, links: List[str]) -> int:
+def _export_table(name: str, chain: List[str]) -> int:
     """Writes the file of one table, a whole save and its deltas in order; returns its rows."""
-    content = {}  # type: Dict[int, np.ndarray]
-    for directory in links:
-        try:
-            found = tables.describe(directory)
-            faults = ["{}: {}".format(os.path.join(directory, fault["file"]), fault["message"])
-                      for fault in found["faults"]]
-        except tables.TableError as error:
-            faults = [str(error)]
-        if faults:
-            raise ValueError("the table {!r} cannot be exported: {}".format(name,
-                                                                            "; ".join(faults)))
-        logger.info("exporting the table %r, %d rows.", name, found["rows"])
-        for key in _keys(os.path.join(directory, "removed")):
-            content.pop(key, None)
-        rows = np.fromfile(os.path.join(directory, "embedding", "slice.data"), "<f4")
-        content.update(zip(_keys(os.path.join(directory, "key")),
-                           rows.reshape(found["rows"], found["dim"])))
+    directory = os.path.join(chain[-1], name)
+    described, faults = [], []  # type: List[Any], List[str]
+    try:
+        for path in [os.path.join(link, name) for link in chain]:
+            described.append(tables.describe(path))
+            faults += ["{}: {}".format(os.path.join(path, fault["file"]), fault["message"])
+                       for fault in described[-1]["faults"]]
+        if not faults:
+            logger.info("exporting the table %r, %d rows.", name, described[-1]["rows"])
+            found = read_table(chain, name, described)
+    except tables.TableError as error:
+        faults.append(str(error))
+    except tf.errors.OpError as error:
+        faults.append(error.message)
+    if faults:
+        raise ValueError("the table {!r} cannot be exported: {}".format(name, "; ".join(faults)))
+    content = dict(zip(found.keys.tolist(), found.rows))
     # numpy.save adds no ending to the name of an open file.
     handle, scratch = tempfile.mkstemp(prefix="." + EXPORT_FILE + ".", dir=directory)
     try:
@@ -104,9 +106,3 @@ def _export_table(name: str, links: List[str]) -> int:
         os.remove(scratch)
         raise
     return len(content)
-
-
-def _keys(directory: str) -> List[int]:
-    """Reads a file of keys; none where there is no such directory."""
-    path = os.path.join(directory, "slice.data")
-    return np.fromfile(path, "<i8").tolist() if os.path.isfile(path) else []
