@@ -83,7 +83,8 @@ def converted(graph: tf.Graph, operations: Any = None) -> List[ConvertedVariable
 
     Args:
         graph: The graph.
-        operations: None, or what saves and loads tables (saver.table_ops.TableOps): of these alone.
+        operations: None, or what saves and loads tables (checkpoint.table_ops.TableOps): of these
+            alone.
     """
     found = list(getattr(graph, _CONVERTED, ()))
     if operations is None:

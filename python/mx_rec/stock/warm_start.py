@@ -147,7 +147,7 @@ def needs_of(graph: tf.Graph, sources: Sequence[Any]) -> Needs:
 
     Args:
         graph: The graph, whose variables are TensorFlow's.
-        sources: The checkpoints, in order (saver.warm_start.Source).
+        sources: The checkpoints, in order (checkpoint.sources.Source).
 
     Returns:
         What the conversion needs to know.
@@ -241,7 +241,7 @@ class VariableStarts:
         """Starts what a checkpoint has; what it brings replaces what earlier ones brought.
 
         Args:
-            source: The checkpoint and what is wanted of it (saver.warm_start.Source).
+            source: The checkpoint and what is wanted of it (checkpoint.sources.Source).
 
         Raises:
             NotImplementedError: If variables on parameter servers would start from tables.
