@@ -244,7 +244,7 @@ def refuse_value(variable: TableVariable) -> NoReturn:
         "the table {!r} has no dense value: its variable {!r} is not a tensor that can be read, "
         "fetched, fed or assigned. Rows enter the model by sparse_lookup (for a penalty on them, "
         "use the embeddings that it returns); optimizers of mx_rec.optimizers update them; "
-        "mx_rec.export.sparse.export and tf.compat.v1.train.Saver write all of them.".format(
+        "mx_rec.saver.sparse.export and tf.compat.v1.train.Saver write all of them.".format(
             described_name(variable.op), variable.name))
 
 

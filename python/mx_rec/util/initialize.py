@@ -93,7 +93,7 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
         recent_key_count_threshold: Keys with fewer recent occurrences are left out of a delta.
         stock_tables: Which variables of models that do not know mx_rec become tables
             (docs/unchanged-estimators.md): True for those that pay, a regular expression or a list
-            of them for those whose names match, or mx_rec.stock.options.StockTables. None or
+            of them for those whose names match, or mx_rec.util.stock_tables.StockTables. None or
             False: none.
         **kwargs: Unknown keywords are named in one warning and ignored.
 
