@@ -8,6 +8,8 @@ use std::process::Command;
 
 #[path = "tidy/circles.rs"]
 mod circles;
+#[path = "tidy/python_rooms.rs"]
+mod python_rooms;
 #[path = "tidy/python_uses.rs"]
 mod python_uses;
 #[path = "tidy/rust_tokens.rs"]
@@ -256,6 +258,18 @@ fn no_files_use_each_other_in_a_circle() {
         "these use each other",
         misjudged(&circles, &ACCEPTED_CIRCLES),
     );
+}
+
+#[test]
+fn no_room_of_python_imports_from_one_above_it() {
+    let page = fs::read_to_string(root().join("python/README.md")).expect("there is a page");
+    let order = python_rooms::order(&page, "## Order of imports");
+    for folder in PYTHON_SOURCES {
+        expect_none(
+            "python/README.md lists rooms from the ground up; these are not in its order",
+            python_rooms::arrows_up(&sources(), folder, &order),
+        );
+    }
 }
 
 /// A folder, those of its members that may use each other, and the reason.

@@ -21,7 +21,7 @@ from mx_rec.constants.constants import ASCEND_TIMESTAMP
 from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.ops import library
 from mx_rec.optimizers import adagrad, ftrl, lazy_adam
-from mx_rec.saver import chains, commit
+from mx_rec.checkpoint import chains, commit
 from mx_rec.util.initialize import init
 
 KEEP = 3

@@ -391,7 +391,7 @@ def older_differences():
 
 def environment_differences():
     """Yields what differs in the environment variables, whose values it changes for a moment."""
-    from mx_rec.util.global_env_conf import read_environment
+    from mx_rec.base.global_env_conf import read_environment
 
     before = {name: os.environ.pop(name) for name in ENVIRONMENT if name in os.environ}
     try:

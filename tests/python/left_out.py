@@ -42,7 +42,7 @@ def reason(info):
 def forget_init():
     """Ends what a test that was left out has initialised."""
     from mx_rec.util.initialize import terminate_config_initializer
-    from mx_rec.util.settings import Settings
+    from mx_rec.state.settings import Settings
 
     if Settings._single_instance is not None:
         terminate_config_initializer()

@@ -246,7 +246,7 @@ def test_every_file_of_a_delta_is_verified(deltas, capsys):
 @pytest.mark.parametrize("damage, word", [("gone", "which is missing"), ("other", "follows another save"),
                                           ("silent", "does not say what it follows")])
 def test_a_delta_that_cannot_be_restored_is_a_fault(deltas, capsys, damage, word):
-    from mx_rec.saver import sealed
+    from mx_rec.checkpoint import sealed
 
     middle = deltas + "/delta-sparse-m-2"
     if damage == "gone":

@@ -21,7 +21,7 @@ def place(tmp_path):
 
 
 def stage(directory, text, tables=("t",)):
-    from mx_rec.saver.commit import Staging
+    from mx_rec.checkpoint.commit import Staging
 
     staging = Staging(directory)
     for table in tables:
@@ -46,7 +46,7 @@ def content(directory):
 @pytest.fixture(params=["exchange", "rename"])
 def refused(request, monkeypatch):
     """Steps that fail, as (step, path) -> errno or 0: none, or the exchange of directories."""
-    from mx_rec.saver import commit
+    from mx_rec.checkpoint import commit
 
     def before(step, path):
         return errno.EINVAL if step == "exchange" and request.param == "rename" else 0
@@ -93,7 +93,7 @@ def test_leftovers_of_dead_processes_go_and_others_stay(place):
 
 
 def test_a_save_cut_off_between_two_renames_is_put_back(place):
-    from mx_rec.saver.commit import recover
+    from mx_rec.checkpoint.commit import recover
 
     stage(place + "/sparse-m-1", "old").commit([], True)
     os.rename(place + "/sparse-m-1", "%s/.sparse-m-1.old-%d-0" % (place, dead_process()))
@@ -110,7 +110,7 @@ def dense(place, text):
 
 def save_over(place, stop, refused):
     """Saves over sparse-m-1 in a process that ends before its step number `stop` on the disk; returns whether it did."""
-    from mx_rec.saver import commit
+    from mx_rec.checkpoint import commit
 
     process = os.fork()
     if process:
@@ -139,7 +139,7 @@ def save_over(place, stop, refused):
 
 def test_a_save_over_the_same_step_that_is_cut_off_anywhere_leaves_one_of_both_whole(place, refused):
     """The tables and the variables of one step are never of two saves, wherever the process ends."""
-    from mx_rec.saver import commit
+    from mx_rec.checkpoint import commit
 
     seen = set()
     for stop in range(1, 100):
@@ -166,7 +166,7 @@ def test_a_save_over_the_same_step_that_is_cut_off_anywhere_leaves_one_of_both_w
 
 def test_what_a_process_left_whose_number_another_has_now_goes(place):
     """Containers start their processes with the same numbers again and again."""
-    from mx_rec.saver.commit import Staging
+    from mx_rec.checkpoint.commit import Staging
 
     os.mkdir(place + "/.sparse-m-1.saving-%d-0" % os.getpid())
     # Half a second more than the clocks may be apart.
@@ -195,7 +195,7 @@ def test_temporary_files_of_tensorflow_go_if_they_are_older_than_this_process(pl
     assert sorted(os.listdir(place)) == sorted(names + ["m-4.index.tempstate9", "sparse-m-6"])
     # The system tells when a process started to a hundredth of a second.
     time.sleep(0.2)
-    code = "import sys; from mx_rec.saver.commit import Staging; Staging(sys.argv[1]).undo()"
+    code = "import sys; from mx_rec.checkpoint.commit import Staging; Staging(sys.argv[1]).undo()"
     subprocess.check_call([sys.executable, "-c", code, place + "/sparse-m-7"],
                           env=dict(os.environ, PYTHONPATH=support.PACKAGES))
     assert sorted(os.listdir(place)) == ["m-3.notes", "other-3.index.tempstate77", "sparse-m-6"]
@@ -220,7 +220,8 @@ class OneSave:
         self.error = None
 
     def __iter__(self):
-        from mx_rec.saver import commit, incremental
+        from mx_rec.checkpoint import commit
+        from mx_rec.saver import incremental
 
         prefix = os.path.join(self.place, self.name.split("sparse-")[1])
 

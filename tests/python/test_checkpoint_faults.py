@@ -90,7 +90,7 @@ def test_a_full_disk_is_named_and_the_earlier_checkpoint_stays(model, session, s
 @pytest.mark.parametrize("step", ["make", "write", "flush", "rename"])
 def test_a_disk_that_is_full_for_the_commit_is_the_same_error_as_of_the_op(model, session, tmp_path, monkeypatch, step):
     """The op's error was an UnknownError, and that of the commit an OSError."""
-    from mx_rec.saver import commit
+    from mx_rec.checkpoint import commit
 
     tf, place = support.tf(), os.path.realpath(str(tmp_path))
     sess = session()
@@ -229,7 +229,7 @@ def test_a_changed_bit_in_any_file_of_the_tables_is_found_before_anything_change
 
 def test_a_save_of_which_any_step_is_refused_leaves_one_checkpoint_whole(model, session, tmp_path, monkeypatch):
     """The error names the file and the tables; nothing is left over after the next save."""
-    from mx_rec.saver import commit
+    from mx_rec.checkpoint import commit
 
     tf = support.tf()
     place = os.path.realpath(str(tmp_path))

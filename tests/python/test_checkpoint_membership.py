@@ -178,7 +178,7 @@ def test_a_delta_of_another_step_is_refused(graph, session, mx, place):
 def test_a_checkpoint_of_before_is_restored(model, session, place, capsys):
     """Its manifest says nothing of those of its tables."""
     from mx_rec.checkpoint.__main__ import main
-    from mx_rec.saver import sealed
+    from mx_rec.checkpoint import sealed
 
     sess = session()
     model.saved(sess, place + "/m")

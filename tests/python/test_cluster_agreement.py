@@ -137,7 +137,7 @@ def test_a_worker_names_the_tables_that_its_chief_does_not_have():
 
 
 def test_the_time_is_checked():
-    from mx_rec.util.global_env_conf import cluster_wait_seconds
+    from mx_rec.base.global_env_conf import cluster_wait_seconds
 
     assert cluster_wait_seconds() == 300
     os.environ["MXREC_CLUSTER_WAIT_SECS"] = "soon"

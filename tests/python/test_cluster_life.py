@@ -124,7 +124,7 @@ def test_a_worker_waits_while_tables_are_restored_after_the_variables(tmp_path):
     with Job(RUN, ps=1, CHECKPOINTS=str(tmp_path / "model")) as job:
         expected = trained(job.worker())["rows"]
     code = RUN.replace("first, last =", """
-from mx_rec.saver import loads
+from mx_rec.checkpoint import loads
 stock_publish = loads.StagedLoads.publish
 def publish(self):
     print("between", flush=True)
@@ -146,7 +146,8 @@ first, last =""", 1)
 # their place but the variables are not, and all files are there but the state file does not name them.
 IN_A_SAVE = LONG.replace("first, last =", """
 import signal
-from mx_rec.saver import commit, saver
+from mx_rec.checkpoint import commit
+from mx_rec.saver import saver
 saves, place = [], os.environ.get("DIES")
 
 def dying(stock, at, behind):

@@ -19,7 +19,7 @@ CHUNKS = {"chunks": cases.CASES["several"], "chunks, no ids": cases.CASES["a vec
 def models(tmp_path_factory):
     """name -> (directory, feeds, expected outputs) of each case."""
     import mx_rec.saver
-    from mx_rec.saver import plain, plain_rows
+    from mx_rec.export import plain, plain_rows
     from mx_rec.util.initialize import init, terminate_config_initializer
 
     tf = support.tf()

@@ -218,7 +218,7 @@ ROUNDED = ("clipped", "sparse bags in a loop")
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """name -> (directory, expected outputs) of each case."""
-    from mx_rec.saver import plain, plain_rows
+    from mx_rec.export import plain, plain_rows
     from mx_rec.util.initialize import init, terminate_config_initializer
 
     tf = support.tf()

@@ -99,7 +99,7 @@ def test_a_file_system_that_only_tensorflow_reaches_is_written(graph, session, d
 
 
 def test_an_export_that_fails_leaves_nothing(graph, session, dynamic, tmp_path, monkeypatch):
-    from mx_rec.saver import plain_rows
+    from mx_rec.export import plain_rows
 
     table, ids = cases.make_table(), cases.placeholder([None])
     rows = cases.find(table, ids)

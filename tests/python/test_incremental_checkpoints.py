@@ -73,7 +73,7 @@ def assert_same(found, expected):
 
 def change_manifest(directory, **fields):
     """Changes fields of a checkpoint's manifest, with its checksum."""
-    from mx_rec.saver import sealed
+    from mx_rec.checkpoint import sealed
 
     with open(directory + "/manifest.json") as file:
         manifest = sealed.loads(file.read())
@@ -335,7 +335,7 @@ def test_a_save_that_fails_loses_nothing(graph, session, incremental, place):
 
 
 def test_what_a_kept_delta_needs_stays_and_a_whole_save_ends_the_deltas(graph, session, incremental, place):
-    from mx_rec.saver.commit import Staging
+    from mx_rec.checkpoint.commit import Staging
 
     tf = support.tf()
     incremental()
@@ -510,7 +510,7 @@ def test_an_estimator_saves_deltas_by_time_and_goes_on_from_them(place, modified
 
 def _rows(checkpoint):
     """The table `users` of a checkpoint, from its chain."""
-    from mx_rec.saver.chains import chain_of, tables_directory
+    from mx_rec.checkpoint.chains import chain_of, tables_directory
 
     tf = support.tf()
     with tf.Graph().as_default():

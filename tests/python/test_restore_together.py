@@ -148,8 +148,8 @@ def test_tables_of_another_copy_of_the_plugin_are_loaded_by_their_ops(model, ses
 
 def test_a_step_between_reading_and_swapping_is_replaced_with_the_rest(model, session, place):
     """Training that runs beside a restore changes the old contents, never the new ones."""
-    from mx_rec.saver.loads import StagedLoads, tables_to_load
-    from mx_rec.saver.table_ops import table_ops
+    from mx_rec.checkpoint.loads import StagedLoads, tables_to_load
+    from mx_rec.checkpoint.table_ops import table_ops
 
     sess = session()
     model.fill(sess, 1.0, 2000)

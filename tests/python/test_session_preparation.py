@@ -115,7 +115,7 @@ def test_a_lookup_that_is_built_after_the_first_run_and_lacks_its_timestamp_is_a
 
 def test_threads_that_open_sessions_at_once_are_all_known(dynamic):
     """Two threads could make the state of a graph each; a session that only the lost one knew was not seen."""
-    from mx_rec.core.graph_state import graph_state
+    from mx_rec.state.graph_state import graph_state
 
     for _ in range(20):
         with tf().Graph().as_default() as graph:
@@ -128,7 +128,7 @@ def test_threads_that_open_sessions_at_once_are_all_known(dynamic):
 
 def test_threads_build_graphs_of_their_own_at_once(dynamic):
     """The present graph is that of the thread: tables, lookups and modification do not mix."""
-    from mx_rec.core.graph_state import graph_state
+    from mx_rec.state.graph_state import graph_state
 
     def work(number):
         with tf().Graph().as_default() as graph:
@@ -165,7 +165,7 @@ def test_an_evict_hook_serves_one_session_at_a_time(dynamic, graph):
 
 
 def test_a_second_init_and_a_second_graph_begin_empty(graph, mx):
-    from mx_rec.core.graph_state import graph_state
+    from mx_rec.state.graph_state import graph_state
     from mx_rec.util.initialize import ConfigInitializer, terminate_config_initializer
 
     mx(max_steps=3, use_dynamic_expansion=True)

@@ -58,8 +58,20 @@ def test_a_damaged_table_is_named_with_its_file_and_its_earlier_export_stays(sav
     assert sorted(content(saved, "b")) == sorted(before)
 
 
+def test_a_file_with_other_bytes_and_the_same_size_is_not_exported(saved):
+    """An export looked at sizes alone, so that a file in which a byte had changed gave another row, without a word."""
+    from mx_rec.saver.sparse import export
+
+    with open(saved + "/a/embedding/slice.data", "r+b") as file:
+        file.seek(5)
+        file.write(b"\x17")
+    with pytest.raises(ValueError, match="'a' cannot be exported: .*embedding/slice.data"):
+        export()
+    assert not os.path.exists(saved + "/a/key-emb.npy")
+
+
 def test_an_export_that_fails_leaves_the_earlier_one_and_no_scratch(saved, monkeypatch):
-    from mx_rec.saver import sparse
+    from mx_rec.export import sparse
 
     assert sparse.export() == 2
     names = sorted(os.listdir(saved + "/a"))

@@ -72,7 +72,7 @@ with v1.train.MonitoredTrainingSession(target, is_chief=is_chief, config=config)
         sess.run(train, dict(zip([ids, labels], batch(number))))
     keys = {key for number in range(5) for key in batch(number)[0][:, 0]}
 
-    from mx_rec.core.graph_state import graph_state
+    from mx_rec.state.graph_state import graph_state
     sizes = {name: int(sess.run(table._physical.stats)[0]) for name, table in graph_state().tables.items()}
     print(json.dumps([sizes, len(keys), {plan.name: plan.ids.is_lifted for plan in plans if plan.converts}]))
 """

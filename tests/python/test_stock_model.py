@@ -99,7 +99,7 @@ def test_importing_twice_patches_once():
 import importlib
 import tensorflow as tf
 import mx_rec
-from mx_rec.tensorflow import patches
+from mx_rec import patches
 from tensorflow.python.training import optimizer
 watched = lambda: [tf.compat.v1.train.Saver.__init__, tf.compat.v1.train.Saver.save, tf.compat.v1.train.Saver.restore,
                    tf.compat.v1.Session.run, tf.compat.v1.train.Optimizer.compute_gradients,

@@ -256,7 +256,7 @@ def test_adam_advances_its_powers_once_for_tables_and_variables_together(graph, 
 
 
 def test_adam_says_once_that_it_is_lazy_here_and_others_say_nothing(graph, dynamic, monkeypatch):
-    from mx_rec.util import log
+    from mx_rec.base import log
 
     said = []
     monkeypatch.setattr(log.logger, "warning", lambda message, *args: said.append(message % args))

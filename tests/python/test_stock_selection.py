@@ -12,7 +12,7 @@ ROWS = 300
 @pytest.fixture
 def said(caplog):
     """A function that returns what the package has logged so far, from a level on."""
-    from mx_rec.util import log
+    from mx_rec.base import log
 
     before = set(log._said)
     log._said.clear()

@@ -138,7 +138,7 @@ def test_variables_on_parameter_servers_become_tables_there_and_others_stay(v1, 
 @pytest.mark.parametrize("option", ["servers", "use_dynamic_expansion", "is_incremental_checkpoint"])
 def test_variables_on_parameter_servers_stay_with_settings_that_tables_there_have_not(v1, graph, option, monkeypatch):
     from mx_rec.stock import select
-    from mx_rec.util.settings import Settings
+    from mx_rec.state.settings import Settings
 
     with v1.device(setter()):
         train(v1, v1.reduce_sum(v1.gather(variable(v1), [1])))

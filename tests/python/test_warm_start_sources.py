@@ -190,7 +190,7 @@ def test_patches_are_applied_once():
     from tensorflow.python.training import warm_starting_util
     from tensorflow_estimator.python.estimator import estimator
 
-    from mx_rec.tensorflow import patches
+    from mx_rec import patches
 
     functions = [(warm_starting_util, "warm_start"), (estimator, "_get_default_warm_start_settings")]
     before = [getattr(*function) for function in functions]

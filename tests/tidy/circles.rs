@@ -1,8 +1,8 @@
 //! Which file uses which, and the circles among them.
 //!
 //! In Rust the files and folders of each folder are the nodes: one uses another if a file in it
-//! names something that a file in the other defines. In Python, where the API fixes the folder of
-//! many modules, files alone are the nodes. Doors (`mod.rs`, `lib.rs`, `__init__.py`) pass names
+//! names something that a file in the other defines. In Python files alone are the nodes: folders
+//! have an order (`python_rooms.rs`). Doors (`mod.rs`, `lib.rs`, `__init__.py`) pass names
 //! on: who uses such a name uses the file that defines it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

@@ -16,27 +16,16 @@ pub(super) fn python_uses(sources: &[Source], folder: &str) -> BTreeSet<Edge> {
         .next()
         .unwrap_or_default();
     for source in sources {
-        let Some(path) = source.path.strip_prefix(folder) else {
+        let Some(path) = module_path(source, folder) else {
             continue;
         };
-        let Some(path) = path.strip_suffix(".py") else {
-            continue;
-        };
-        let mut path: Vec<String> = [package]
-            .into_iter()
-            .chain(path.split('/'))
-            .map(str::to_owned)
-            .collect();
-        let is_door = path.last().is_some_and(|name| name == "__init__");
-        if is_door {
-            path.pop();
-        }
+        let is_door = is_door(source);
         let module = Module {
             file: source.path.clone(),
             ..Module::default()
         };
         modules.by_path.insert(path.clone(), module);
-        texts.push((path, is_door, imports(&source.text), source));
+        texts.push((path, is_door, statements(&source.text), source));
     }
     for (path, is_door, imports, source) in &texts {
         let module = modules.by_path.get_mut(path).expect("it was put there");
@@ -48,9 +37,8 @@ pub(super) fn python_uses(sources: &[Source], folder: &str) -> BTreeSet<Edge> {
             let name = name.and_then(|name| name.split(['(', ':', ' ']).next());
             module.defined.extend(name.map(str::to_owned));
         }
-        let base = if *is_door { path.len() } else { path.len() - 1 };
         for import in imports {
-            for (target, name) in import.paths(&path[..base]) {
+            for (target, name) in import.paths(folder_of(source, path)) {
                 if target.first().is_none_or(|first| first != package) {
                     continue;
                 }
@@ -69,9 +57,44 @@ pub(super) fn python_uses(sources: &[Source], folder: &str) -> BTreeSet<Edge> {
     modules.edges()
 }
 
+/// The full path of the module of a file, whose package is in `folder`; none for other files.
+pub(super) fn module_path(source: &Source, folder: &str) -> Option<Vec<String>> {
+    let path = source.path.strip_prefix(folder)?.strip_suffix(".py")?;
+    let package = folder.trim_end_matches('/').rsplit('/').next()?;
+    let parts = [package].into_iter().chain(path.split('/'));
+    let mut parts: Vec<String> = parts.map(str::to_owned).collect();
+    if is_door(source) {
+        parts.pop();
+    }
+    Some(parts)
+}
+
+/// Whether a file is that of a package.
+fn is_door(source: &Source) -> bool {
+    source.path.ends_with("/__init__.py")
+}
+
+/// What relative imports of a module start at.
+fn folder_of<'a>(source: &Source, module: &'a [String]) -> &'a [String] {
+    let length = module.len() - usize::from(!is_door(source));
+    &module[..length]
+}
+
+/// The lines of all imports of a module, and the full paths of what they import.
+pub(super) fn imports(source: &Source, module: &[String]) -> Vec<(usize, Vec<String>)> {
+    let statements = statements(&source.text).into_iter();
+    let paths = statements.flat_map(|one| {
+        let paths = one.paths(folder_of(source, module)).into_iter();
+        paths.map(move |(path, _)| (one.line, path))
+    });
+    paths.collect()
+}
+
 /// One `import` or `from` statement.
 #[derive(Debug, PartialEq, Eq)]
 struct Import {
+    /// The number of its first line.
+    line: usize,
     is_indented: bool,
     /// Dots before the module, of a relative import.
     dots: usize,
@@ -103,18 +126,18 @@ impl Import {
 }
 
 /// All imports of a Python file, also those inside of functions.
-fn imports(text: &str) -> Vec<Import> {
+fn statements(text: &str) -> Vec<Import> {
     let code = without_python_strings(text);
     let mut found = Vec::new();
-    let mut lines = code.lines();
-    while let Some(line) = lines.next() {
+    let mut lines = code.lines().zip(1..);
+    while let Some((line, number)) = lines.next() {
         let trimmed = line.trim_start();
         if !trimmed.starts_with("import ") && !trimmed.starts_with("from ") {
             continue;
         }
         let mut statement = trimmed.to_owned();
         while statement.ends_with('\\') || (statement.contains('(') && !statement.contains(')')) {
-            let Some(next) = lines.next() else { break };
+            let Some((next, _)) = lines.next() else { break };
             statement = format!("{} {}", statement.trim_end_matches('\\'), next.trim());
         }
         let is_indented = trimmed.len() < line.len();
@@ -133,6 +156,7 @@ fn imports(text: &str) -> Vec<Import> {
                 Some((name.to_owned(), words.nth(1).unwrap_or(name).to_owned()))
             });
             found.push(Import {
+                line: number,
                 is_indented,
                 dots: module.chars().take_while(|&c| c == '.').count(),
                 module: parts(module),
@@ -141,6 +165,7 @@ fn imports(text: &str) -> Vec<Import> {
         } else if let Some(rest) = statement.strip_prefix("import ") {
             for one in rest.split(',') {
                 found.push(Import {
+                    line: number,
                     is_indented,
                     dots: 0,
                     module: parts(one.split_whitespace().next().unwrap_or_default()),

@@ -1,1 +1,1 @@
-"""Looks at saved tables: `python -m mx_rec.checkpoint DIR`."""
+"""How tables lie on disk: Savers use it, and `python -m mx_rec.checkpoint DIR` looks at them."""

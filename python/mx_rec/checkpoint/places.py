@@ -4,10 +4,10 @@ import os
 import re
 from typing import Any, List, NamedTuple, Optional
 
-from mx_rec.saver import sealed
-from mx_rec.saver.chains import (DELTA_PREFIX, MANIFEST, chain_of, dense_of, is_delta,
-                                 tables_directory)
-from mx_rec.saver.paths import SPARSE_PREFIX
+from mx_rec.checkpoint import sealed
+from mx_rec.checkpoint.chains import (DELTA_PREFIX, MANIFEST, chain_of, dense_of, is_delta,
+                                      tables_directory)
+from mx_rec.checkpoint.paths import SPARSE_PREFIX
 
 TABLE = "table"
 CHECKPOINT = "checkpoint"

@@ -20,7 +20,7 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
 from mx_rec.cluster.lookups import BIRTHS, REQUEST, ROWS
-from mx_rec.graph.edits import in_place_of
+from mx_rec.edits.replacing import in_place_of
 
 # What stands before held rows: the tag, and floats that make the rows begin at a whole cache line.
 _HEAD = 16

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from mx_rec.cluster.lookups import INITIAL, REQUESTS
-from mx_rec.core.table_variable import CLUSTER_TABLE_OP
+from mx_rec.state.table_variable import CLUSTER_TABLE_OP
 from mx_rec.tensorflow.names import tensor_util
 
 SPLIT_OP = "MxRecDistinctSplit"

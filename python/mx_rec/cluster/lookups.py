@@ -12,8 +12,8 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
 from mx_rec.cluster.tables import encode, parts_of
-from mx_rec.core.table_variable import CLUSTER_TABLE_OP, raw_tensor, row_shape
 from mx_rec.ops import library
+from mx_rec.state.table_variable import CLUSTER_TABLE_OP, raw_tensor, row_shape
 
 # The op of a lookup that carries this attribute, with the value true, may move to the pipeline.
 MOVABLE_ATTRIBUTE = "_mx_rec_movable"

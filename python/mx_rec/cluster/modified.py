@@ -17,7 +17,6 @@ from mx_rec.cluster.around import (SPLIT_OP, configs_of, has_gradients, is_updat
                                    stitch_of)
 from mx_rec.cluster.lookups import MOVABLE_ATTRIBUTE
 from mx_rec.cluster.together import in_order_of_push, join, key_of
-from mx_rec.graph.plan import SPLIT
 from mx_rec.ops import library
 
 # What the names of the lookups of one op end with in the graph that is planned.
@@ -119,16 +118,15 @@ def check_ahead(graph: tf.Graph, lookups: Sequence[Any]) -> None:
 
     Args:
         graph: The graph.
-        lookups: All planned lookups.
+        lookups: The planned lookups of tables on parameter servers.
 
     Raises:
         NotImplementedError: If a lookup with gradients cannot; the text names it and says why.
     """
     moves = {}  # type: Dict[tf.Operation, Optional[str]]
     for lookup in lookups:
-        if lookup.kind == SPLIT:
-            split, _ = split_of(graph, lookup.node)
-            moves[split] = moves.get(split) or (None if lookup.moves else lookup.reason)
+        split, _ = split_of(graph, lookup.node)
+        moves[split] = moves.get(split) or (None if lookup.moves else lookup.reason)
     for split in graph.get_operations():
         if split.type != SPLIT_OP or not has_gradients(split):
             continue

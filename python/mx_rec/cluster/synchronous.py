@@ -10,7 +10,7 @@ from typing import Any, Callable, List, Set, Tuple
 
 import tensorflow as tf
 
-from mx_rec.core.table_variable import CLUSTER_TABLE_OP, is_table_variable
+from mx_rec.state.table_variable import CLUSTER_TABLE_OP, is_table_variable
 from mx_rec.tensorflow.names import sync_replicas
 
 _lock = threading.Lock()

@@ -18,8 +18,8 @@ from typing import Any, Dict, List, NamedTuple, Tuple
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.core.table_variable import CLUSTER_TABLE_OP, SHARED_DEVICE, table_variable
 from mx_rec.ops import library
+from mx_rec.state.table_variable import CLUSTER_TABLE_OP, SHARED_DEVICE, table_variable
 from mx_rec.tensorflow.names import resources
 
 # Parts of a table on each parameter server: pushes of several workers overlap in different parts.

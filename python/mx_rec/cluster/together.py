@@ -10,13 +10,13 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
+from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.cluster.around import (configs_of, is_accumulated, is_training, pulls_of, push_reads,
                                    pushes_of, requests_of, stitch_of)
 from mx_rec.cluster.lookups import BIRTHS, ROWS, mark_movable, split_requests
 from mx_rec.cluster.tables import encode
-from mx_rec.graph.edits import in_place_of, replace_each
+from mx_rec.edits.replacing import in_place_of, replace_each
 from mx_rec.ops import library
-from mx_rec.util.global_env_conf import groups_tables
 
 
 def key_of(split: tf.Operation) -> Any:

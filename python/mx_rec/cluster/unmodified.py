@@ -16,7 +16,7 @@ import tensorflow as tf
 from mx_rec.cluster.around import SPLIT_OP
 from mx_rec.cluster.lookups import MOVABLE_ATTRIBUTE, mark_movable
 from mx_rec.cluster.together import in_order_of_push, join, key_of
-from mx_rec.graph.edits import in_place_of
+from mx_rec.edits.replacing import in_place_of
 from mx_rec.ops import library
 
 _PLACEHOLDERS = frozenset(["Placeholder", "PlaceholderV2"])

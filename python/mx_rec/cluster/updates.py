@@ -15,10 +15,10 @@ import tensorflow as tf
 from mx_rec.cluster.around import pulls_of
 from mx_rec.cluster.lookups import BIRTHS, REQUESTS, split_requests
 from mx_rec.cluster.tables import Parts, encode, parts_of
-from mx_rec.core.table_variable import described_name
 from mx_rec.ops import library
 from mx_rec.ops.copies import copies_of_variables
 from mx_rec.ops.optimizers import PUSH, OptimizerStep
+from mx_rec.state.table_variable import described_name
 from mx_rec.tensorflow.names import device as device_module
 from mx_rec.tensorflow.names import tensor_util
 

@@ -9,8 +9,8 @@ from typing import Any, Callable, Dict, List
 
 import tensorflow as tf
 
-from mx_rec.util.global_env_conf import cluster_wait_seconds
-from mx_rec.util.log import warn_once
+from mx_rec.base.global_env_conf import cluster_wait_seconds
+from mx_rec.base.log import warn_once
 
 _PART = "MxRecPart"
 

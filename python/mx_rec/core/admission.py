@@ -11,18 +11,18 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
 
+from mx_rec.base.global_env_conf import global_env
+from mx_rec.base.log import logger, warn_once
 from mx_rec.cluster.admission import evict_parts, set_part_thresholds
 from mx_rec.cluster.lookups import Counting
 from mx_rec.cluster.tables import table_ops_of
 from mx_rec.constants.constants import ASCEND_TIMESTAMP, MAX_INT32
-from mx_rec.core.graph_state import GraphState, find_session, graph_state, outermost_graph
 from mx_rec.core.table import Table
-from mx_rec.core.table_variable import TABLE_OP, described_name, table_op_of
-from mx_rec.core.upstream import upstream
+from mx_rec.edits.upstream import upstream
 from mx_rec.ops import library
-from mx_rec.util.global_env_conf import global_env
-from mx_rec.util.log import logger, warn_once
-from mx_rec.util.settings import Settings
+from mx_rec.state.graph_state import GraphState, find_session, graph_state, outermost_graph
+from mx_rec.state.settings import Settings
+from mx_rec.state.table_variable import TABLE_OP, described_name, table_op_of
 from mx_rec.validator.validator import Int, Text, Type, checked
 
 # Name scope of the stand-in for the timestamp of the collection.

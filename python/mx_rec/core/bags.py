@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from mx_rec.constants.constants import PADDING_KEY
 from mx_rec.core.table import Table
-from mx_rec.core.table_variable import raw_tensor, row_shape
 from mx_rec.ops import library
 from mx_rec.ops.lookups import find_rows, read_rows
+from mx_rec.state.table_variable import raw_tensor, row_shape
 
 # Numbers of the attribute combiner; a sum is divided by nothing.
 COMBINERS = {"sum": 0, "mean": 1, "sqrtn": 2}

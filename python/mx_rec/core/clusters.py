@@ -23,9 +23,9 @@ from typing import Any, List, Optional, Tuple
 
 import tensorflow as tf
 
+from mx_rec.base.tf_config import EVALUATOR, describe_jobs, read_cluster
 from mx_rec.tensorflow.names import device as device_module
 from mx_rec.tensorflow.names import device_setter
-from mx_rec.util.communication.cluster import EVALUATOR, describe_jobs, read_cluster
 
 # Attributes of a session: the tasks (job, index) of its server once known, and the version of the
 # graph that was checked; _ALONE for a session that needs no further checks.

@@ -8,22 +8,22 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
 
+from mx_rec.base.global_env_conf import global_env
+from mx_rec.base.log import logger
 from mx_rec.constants import constants
 from mx_rec.constants.constants import (MAX_DEVICE_VOCABULARY_SIZE, MAX_EMBEDDING_SIZE, MAX_INT32,
                                         MAX_INT64, MAX_SKETCH_BYTES, MAX_VOCABULARY_SIZE, MIN_INT64,
                                         MIN_SKETCH_BYTES)
 from mx_rec.core.clusters import check_graph
-from mx_rec.core.graph_state import graph_state
 from mx_rec.core.grouped import sparse_lookup_many  # noqa: F401  scripts import it here
 from mx_rec.core.initializers import describe_initializer, seed_of, table_seed
 from mx_rec.core.lookup import sparse_lookup
 from mx_rec.core.pooled import (embedding_lookup_sparse, safe_embedding_lookup_sparse,
                                 sparse_lookup_pooled, sparse_lookup_pooled_many)
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
+from mx_rec.state.graph_state import graph_state
+from mx_rec.state.settings import Settings
 from mx_rec.tensorflow.names import require_graph_mode
-from mx_rec.util.global_env_conf import global_env
-from mx_rec.util.initialize import ConfigInitializer
-from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Float, Int, Option, Text, Type, checked, is_int
 
 MERGED_PREFIX = "mergeable_table"
@@ -178,7 +178,7 @@ def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str
             or it would be on parameter servers and uses what does not work there yet
             (docs/cluster.md).
     """
-    config = ConfigInitializer.get_instance()
+    config = Settings.get_instance()
     _report_idle(name, shard_num=(shard_num, 1), fusion_optimizer_var=(fusion_optimizer_var, True),
                  hashtable_threshold=(hashtable_threshold, 0),
                  optimizer_list=(optimizer_list, None))
@@ -393,7 +393,7 @@ def _merged_table(options: TableOptions, initializer: Any, capacity: int) -> Any
     name = "{}_{}".format(MERGED_PREFIX, len(merged))
     physical = build_physical_table(
         name, options, initializer, table_seed(options.initializer, name), capacity,
-        ConfigInitializer.get_instance().is_incremental_checkpoint)
+        Settings.get_instance().is_incremental_checkpoint)
     merged[configuration] = physical
     return physical, True
 

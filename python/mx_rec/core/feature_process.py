@@ -6,10 +6,10 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import tensorflow as tf
 
+from mx_rec.base.log import logger
 from mx_rec.constants.constants import DEFAULT_EVICT_TIME_INTERVAL, MAX_INT32
 from mx_rec.core.admission import (Evicted, evict, evicting_tables, has_tables, may_evict,
                                    run_beside, settle_timestamp, trains)
-from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Int, checked
 
 

@@ -6,12 +6,11 @@ from typing import Any, Callable, Dict, List, Set
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from mx_rec.core.table_variable import (CLUSTER_TABLE_OP, TABLE_OP, TableVariable,
-                                        refuse_value)
+from mx_rec.base.log import warn_once
 from mx_rec.ops.lookups import FIND, READ
+from mx_rec.state.table_variable import CLUSTER_TABLE_OP, TABLE_OP, TableVariable, refuse_value
 from mx_rec.tensorflow.names import ops as tf_ops
 from mx_rec.tensorflow.names import tensor_util
-from mx_rec.util.log import warn_once
 
 # What reads a table through its handle and never gives it a row.
 _READERS = frozenset([READ, FIND, "MxRecTableStats", "MxRecExport", "MxRecSave"])

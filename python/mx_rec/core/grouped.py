@@ -6,20 +6,20 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 import numpy as np
 import tensorflow as tf
 
+from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.cluster.lookups import is_shared
 from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ID_OFFSET,
                                         ASCEND_SPARSE_LOOKUP_LOCAL_EMB)
-from mx_rec.core.asc.feature_spec import FeatureSpec
 from mx_rec.core.bags import Bagged, Pooling, Sought, embed_pooled, find_pooled
 from mx_rec.core.lookup import (LookupRequest, PlannedLookup, admitted,
                                  ids_of_lookup, look_up, look_up_shared, mark_movable, note_lookup,
                                  plan_lookup, sparse_lookup, with_default)
-from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table import Table
-from mx_rec.core.table_variable import raw_tensor, row_shape
 from mx_rec.ops.lookups import find_rows, read_rows, resolve
-from mx_rec.util.global_env_conf import groups_tables
-from mx_rec.util.initialize import ConfigInitializer
+from mx_rec.state.feature_spec import FeatureSpec
+from mx_rec.state.graph_state import graph_state
+from mx_rec.state.settings import Settings
+from mx_rec.state.table_variable import raw_tensor, row_shape
 from mx_rec.validator.validator import Bool, Text, Type, checked
 
 
@@ -144,7 +144,7 @@ def _may_group() -> bool:
     graph = tf.compat.v1.get_default_graph()
     is_outermost = not graph.building_function and graph._get_control_flow_context() is None
     return groups_tables() and is_outermost \
-        and not ConfigInitializer.get_instance().use_dynamic_expansion
+        and not Settings.get_instance().use_dynamic_expansion
 
 
 def check_group(tables: List[Any], ids: Sequence[Any]) -> None:

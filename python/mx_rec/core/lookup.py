@@ -6,6 +6,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
+from mx_rec.base.log import logger
+from mx_rec.base.ranks import get_rank_size
 from mx_rec.cluster.lookups import MOVABLE_ATTRIBUTE, Counting, check_lookup, is_shared
 from mx_rec.cluster.lookups import look_up as look_up_by_key
 from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ENTRANCE,
@@ -14,20 +16,18 @@ from mx_rec.constants.constants import (ASCEND_SPARSE_LOOKUP_ENTRANCE,
                                         MULTI_LOOKUP_TIMES, PADDING_KEY)
 from mx_rec.core.admission import (OFF, as_int64, check_thresholds, check_timestamp,
                                    count_and_admit, count_shared)
-from mx_rec.core.asc.feature_spec import FeatureSpec, normal_thresholds
 from mx_rec.core.asc.source import ids_of_spec, timestamp_of_spec
 from mx_rec.core.bags import Bagged, Pooling, Sought, embed_pooled, find_pooled, pool_rows
-from mx_rec.core.graph_state import graph_state
 from mx_rec.core.ids import as_ids, is_id_type
 from mx_rec.core.shared_keys import share_keys
 from mx_rec.core.table import FeatureLookup, Table, scope_of
-from mx_rec.core.table_variable import raw_tensor, row_shape
 from mx_rec.ops import library
 from mx_rec.ops.lookups import find_rows, read_rows, resolve
+from mx_rec.state.feature_spec import FeatureSpec, normal_thresholds
+from mx_rec.state.graph_state import graph_state
+from mx_rec.state.settings import Settings
+from mx_rec.state.table_variable import raw_tensor, row_shape
 from mx_rec.tensorflow.names import require_graph_mode
-from mx_rec.util.communication.hccl_ops import get_rank_size
-from mx_rec.util.initialize import ConfigInitializer
-from mx_rec.util.log import logger
 from mx_rec.validator.validator import Bool, Int, Text, Type, checked, is_int
 
 _CONFIG_KEYS = ("access_threshold", "eviction_threshold", "faae_coefficient")
@@ -178,7 +178,7 @@ def plan_lookup(table: Table, ids: Any, send_count: Optional[int], is_train: boo
     Returns:
         The lookup. Once its ops are there, `note_lookup` counts it.
     """
-    config = ConfigInitializer.get_instance()
+    config = Settings.get_instance()
     if kwargs:
         logger.debug("sparse_lookup ignores the arguments %s.", ", ".join(sorted(kwargs)))
     spec, tensor = _check_ids(ids, modify_graph)
@@ -337,7 +337,7 @@ def build_lookup(request: LookupRequest, modify_graph: bool) -> tf.Tensor:
             offsets, inverse = resolve([table.handle], [ids], limit=request.limit).of(0)
             mark_movable(offsets.op, modify_graph)
             share_keys(offsets.op, request.ids)
-        use_expansion = ConfigInitializer.get_instance().use_dynamic_expansion
+        use_expansion = Settings.get_instance().use_dynamic_expansion
         if request.pooling is not None:
             (pooled,), (looked_up,) = embed_pooled(
                 [Bagged(table, ids, (offsets, inverse), request.absent, request.pooling,

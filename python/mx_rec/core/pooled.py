@@ -5,12 +5,12 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.core.asc.feature_spec import FeatureSpec
+from mx_rec.base.log import warn_once
 from mx_rec.core.bags import COMBINERS, Pooling, may_be_trained
 from mx_rec.core.grouped import check_group, look_up_pooled_many
 from mx_rec.core.lookup import look_up
 from mx_rec.core.table import Table
-from mx_rec.util.log import warn_once
+from mx_rec.state.feature_spec import FeatureSpec
 from mx_rec.validator.validator import Bool, Option, Text, Type, checked
 
 _Ids = Union[FeatureSpec, tf.Tensor, tf.SparseTensor, tf.RaggedTensor, List[FeatureSpec]]

@@ -5,8 +5,8 @@ import zlib
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
-from mx_rec.core.graph_state import graph_state, outermost_graph
-from mx_rec.util.global_env_conf import shares_keys
+from mx_rec.base.global_env_conf import shares_keys
+from mx_rec.state.graph_state import graph_state, outermost_graph
 
 # The attribute of MxRecIdOffset: what has the same number may share its work.
 ATTRIBUTE = "shared"

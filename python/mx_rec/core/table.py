@@ -6,16 +6,16 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
+from mx_rec.base.global_env_conf import reads_past_page_cache
+from mx_rec.base.log import logger
+from mx_rec.base.ranks import get_rank_size
 from mx_rec.cluster import tables as cluster_tables
 from mx_rec.constants.constants import PADDING_KEY, All2allGradientsOp
-from mx_rec.core.graph_state import find_session
 from mx_rec.core.initializers import check_table
-from mx_rec.core.table_variable import (TABLE_OP, TableVariable, is_table_variable,
-                                        table_config_of, table_name_of, table_variable)
 from mx_rec.ops import library
-from mx_rec.util.communication.hccl_ops import get_rank_size
-from mx_rec.util.global_env_conf import reads_past_page_cache
-from mx_rec.util.log import logger
+from mx_rec.state.graph_state import find_session
+from mx_rec.state.table_variable import (TABLE_OP, TableVariable, is_table_variable,
+                                         table_config_of, table_name_of, table_variable)
 
 
 class PhysicalTable(NamedTuple):

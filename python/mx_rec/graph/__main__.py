@@ -15,7 +15,7 @@ from mx_rec.graph.together import apart
 from mx_rec.graph.plan import Plan, make_plan, registered_ops
 from mx_rec.ops.lookups import is_claim
 from mx_rec.stock.analysis import StockVariable, is_training, plan_text, plan_variables
-from mx_rec.util.stock_tables import LEAST_ROWS, StockTables, checked_options
+from mx_rec.stock.options import LEAST_ROWS, StockTables, checked_options
 
 _PROGRAM = "python -m mx_rec.graph"
 _FAILED = 2

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from mx_rec.util.log import logger
+from mx_rec.base.log import logger
 from mx_rec.validator.validator import Bool, checked
 
 

@@ -5,17 +5,17 @@ from collections import OrderedDict
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from mx_rec.core.graph_state import graph_state
-from mx_rec.core.table_variable import described_name
+from mx_rec.base.log import logger
 from mx_rec.graph.concats import fuse_concats
+from mx_rec.graph.needs import Needs
 from mx_rec.graph.plan import Plan, make_plan
 from mx_rec.graph.rows import mark_rows, read_rest
-from mx_rec.graph.needs import Needs
 from mx_rec.graph.sums import fuse_sums
 from mx_rec.graph.together import Together, take_apart
 from mx_rec.ops.lookups import FIND, ID_OFFSET, READ, lists_of
-from mx_rec.util.log import logger
-from mx_rec.util.settings import Settings
+from mx_rec.state.graph_state import graph_state
+from mx_rec.state.settings import Settings
+from mx_rec.state.table_variable import described_name
 
 _LOOKUPS = (ID_OFFSET, FIND, READ)
 

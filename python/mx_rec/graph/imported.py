@@ -6,12 +6,12 @@ from typing import Any, Callable, List
 import tensorflow as tf
 
 from mx_rec.core.frozen import check_imported
-from mx_rec.core.graph_state import graph_state
-from mx_rec.core.table_variable import is_table_variable, table_variable
-from mx_rec.graph.edits import FUSED_NAME, forbid_marked
+from mx_rec.edits.replacing import FUSED_NAME, forbid_marked
 from mx_rec.graph.plan import TRAINING_LOOKUPS, is_movable
 from mx_rec.graph.sessions import PIPELINE_SCOPE
 from mx_rec.optimizers.fusion import forbid_feeding, is_fused
+from mx_rec.state.graph_state import graph_state
+from mx_rec.state.table_variable import is_table_variable, table_variable
 
 # How the types of all ops of the plugin begin.
 _OUR_OPS = "MxRec"

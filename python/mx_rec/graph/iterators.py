@@ -4,7 +4,7 @@ from typing import Any, Callable, Sequence
 
 import tensorflow as tf
 
-from mx_rec.core.graph_state import GraphState, graph_state
+from mx_rec.state.graph_state import GraphState, graph_state
 from mx_rec.tensorflow.names import structure
 
 

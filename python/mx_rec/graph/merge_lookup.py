@@ -1,7 +1,7 @@
 """`do_merge_lookup`, for scripts that compute gradients with bare tf.gradients."""
 
-from mx_rec.core.graph_state import graph_state
-from mx_rec.util.initialize import ConfigInitializer
+from mx_rec.state.graph_state import graph_state
+from mx_rec.state.settings import Settings
 from mx_rec.validator.validator import Bool, checked
 
 
@@ -21,7 +21,7 @@ def do_merge_lookup(is_train: bool = True) -> None:
         RuntimeError: If all tables with training lookups are looked up with is_grad=False.
         EnvironmentError: If `init` was not called.
     """
-    config = ConfigInitializer.get_instance()
+    config = Settings.get_instance()
     tables = [table for table in graph_state().tables.values()
               if table.multi_lookup_times[is_train]]
     if is_train and tables and not any(table.is_grad for table in tables):

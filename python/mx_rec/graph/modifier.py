@@ -5,13 +5,13 @@ from typing import Any, Dict, List, Optional
 
 import tensorflow as tf
 
+from mx_rec.base.log import logger
 from mx_rec.cluster import modified as clusters
 from mx_rec.cluster.around import is_training
 from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER
 from mx_rec.core.admission import has_tables, settle_timestamp
 from mx_rec.core.asc.manager import start_asc_pipeline
-from mx_rec.core.graph_state import GraphState, graph_state
-from mx_rec.core.upstream import upstream
+from mx_rec.edits.upstream import upstream
 from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.fuse import Fusing
 from mx_rec.graph.iterators import nested_batch
@@ -22,8 +22,8 @@ from mx_rec.graph.runs import has_run
 from mx_rec.graph.sessions import adopt_initializers, start_iterators
 from mx_rec.graph.together import take_apart
 from mx_rec.graph.variables import convert_variables
-from mx_rec.util.initialize import ConfigInitializer
-from mx_rec.util.log import logger
+from mx_rec.state.graph_state import GraphState, graph_state
+from mx_rec.state.settings import Settings
 from mx_rec.validator.validator import Bool, Type, checked
 
 DUMP_DIRECTORY = "./export_graph"
@@ -85,7 +85,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
         EnvironmentError: If `init` was not called.
         OSError: If the dump cannot be written.
     """
-    config = ConfigInitializer.get_instance()
+    config = Settings.get_instance()
     graph = full_graph or tf.compat.v1.get_default_graph()
     state = graph_state(graph)
     state.is_planned = True
@@ -110,7 +110,7 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
         lookup._replace(table=clusters.table_of(graph, lookup.node)) if lookup.kind == SPLIT
         else lookup for lookup in plan.lookups])
     if pull_ahead:
-        clusters.check_ahead(graph, plan.lookups)
+        clusters.check_ahead(graph, [one for one in plan.lookups if one.kind == SPLIT])
     for lookup in plan.lookups:
         if not lookup.moves:
             logger.info("the lookup %s of the table %r stays in the step: %s", lookup.node,

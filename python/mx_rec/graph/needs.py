@@ -15,9 +15,9 @@ from typing import (Any, Container, Dict, FrozenSet, Iterable, List, Optional, S
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
-from mx_rec.core.graph_state import graph_state
-from mx_rec.graph.edits import FUSED_ATTRIBUTE, extensible
-from mx_rec.util.log import logger
+from mx_rec.base.log import logger
+from mx_rec.edits.replacing import FUSED_ATTRIBUTE, extensible
+from mx_rec.state.graph_state import graph_state
 
 # The ops that change rows begin so.
 _UPDATES = ("MxRecUpdate", "MxRecWriteRows", "MxRecAssign", "MxRecRemove")

@@ -8,12 +8,12 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from mx_rec import plugin
+from mx_rec.base.global_env_conf import fuses_lookups
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.graph.fusions import (Concat, Sums, read_concats, read_sums, text_of_concats,
                                     text_of_sums)
 from mx_rec.ops.lookups import FIND, ID_OFFSET
 from mx_rec.tensorflow.names import c_api
-from mx_rec.util.global_env_conf import fuses_lookups
 
 TRAIN = "train"
 EVAL = "eval"

@@ -6,10 +6,11 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
+from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.cluster import modified as clusters
 from mx_rec.cluster.ahead import with_next
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
-from mx_rec.graph.edits import forbid_feeding, in_place_of
+from mx_rec.edits.replacing import forbid_feeding, in_place_of
 from mx_rec.graph.plan import ONE_SHOT, SPLIT, TRAIN, Iterator, Lookup
 from mx_rec.graph.sessions import PIPELINE_SCOPE
 from mx_rec.ops.lookups import Resolved, prepare, resolve
@@ -17,7 +18,6 @@ from mx_rec.tensorflow.moved import move_outputs
 from mx_rec.tensorflow.names import MapDataset, dataset_ops
 from mx_rec.tensorflow.names import device as device_module
 from mx_rec.tensorflow.names import gen_dataset_ops
-from mx_rec.util.global_env_conf import groups_tables
 
 # Batches that are prepared ahead of the step. One hides the key work; more smooth out jitter.
 # Rows of prepared batches wait in memory, so the number is small.

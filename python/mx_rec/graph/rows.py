@@ -4,8 +4,8 @@ from typing import Dict, Iterable, Sequence, Tuple
 
 import tensorflow as tf
 
-from mx_rec.graph.edits import (FUSED_ATTRIBUTE, in_place_of, mark_positions, replace_each,
-                                replace_tensor)
+from mx_rec.edits.replacing import (FUSED_ATTRIBUTE, in_place_of, mark_positions, replace_each,
+                                    replace_tensor)
 from mx_rec.ops.lookups import lists_of, read_rows, reads_ids
 
 

@@ -5,17 +5,17 @@ from typing import Any, Callable, Iterable, List, Optional, Set
 
 import tensorflow as tf
 
+from mx_rec.base.log import warn_once
 from mx_rec.cluster.unmodified import share_requests
 from mx_rec.constants.constants import ASCEND_CUTTING_POINT_INITIALIZER, ASCEND_TIMESTAMP
 from mx_rec.core.admission import settle_timestamp
 from mx_rec.core.clusters import check_session, refuse_unknown_ops
-from mx_rec.core.graph_state import GraphState, graph_state
-from mx_rec.graph.edits import extending, extensible
+from mx_rec.edits.replacing import extending, extensible
 from mx_rec.graph.fuse import pass_over
 from mx_rec.graph.needs import Needs, has_fused
 from mx_rec.graph.runs import PREPARED, RAN, has_run
 from mx_rec.graph.variables import convert_before_run
-from mx_rec.util.log import warn_once
+from mx_rec.state.graph_state import GraphState, graph_state
 
 # Name scope of what a rewrite adds.
 PIPELINE_SCOPE = "mx_rec_pipeline/"

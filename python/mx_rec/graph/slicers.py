@@ -8,7 +8,7 @@ from typing import List
 
 import tensorflow as tf
 
-from mx_rec.util.log import logger
+from mx_rec.base.log import logger
 from mx_rec.validator.validator import Text
 
 

@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Sequence, Set
 
 import tensorflow as tf
 
-from mx_rec.graph.edits import FUSED_NAME, forbid_feeding, in_place_of, pass_on, replace_each
+from mx_rec.edits.replacing import FUSED_NAME, forbid_feeding, in_place_of, pass_on, replace_each
 from mx_rec.graph.fusions import Gradient, Sum, Sums
 from mx_rec.graph.rows import replace_shapes
 from mx_rec.ops import library

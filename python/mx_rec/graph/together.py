@@ -8,12 +8,12 @@ from typing import Any, Dict, Iterable, List, Sequence, Tuple
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2
 
+from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.cluster.modified import apart as apart_by_key
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
-from mx_rec.graph.edits import FUSED_ATTRIBUTE, in_place_of, replace_each
+from mx_rec.edits.replacing import FUSED_ATTRIBUTE, in_place_of, replace_each
 from mx_rec.ops.lookups import (FIND, ID_OFFSET, READ, Resolved, find_rows, lists_of, read_rows,
                                 resolve)
-from mx_rec.util.global_env_conf import groups_tables
 
 # The name of the op for many tables that a lookup was part of.
 _GROUP_ATTRIBUTE = "_mx_rec_group"

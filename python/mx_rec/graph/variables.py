@@ -4,13 +4,13 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from mx_rec.core.graph_state import graph_state
-from mx_rec.graph.edits import extending, extensible
+from mx_rec.base.log import logger
+from mx_rec.edits.replacing import extending, extensible
 from mx_rec.graph.runs import has_seen
+from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.analysis import VARIABLES, is_update
 from mx_rec.stock.convert import converted
 from mx_rec.stock.select import convert_graph, has_candidates, options_of_process
-from mx_rec.util.log import logger
 
 
 def convert_variables(graph: tf.Graph) -> None:

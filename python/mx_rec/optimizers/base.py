@@ -6,15 +6,15 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 import tensorflow as tf
 
 from mx_rec.cluster.updates import push
-from mx_rec.core.graph_state import graph_state
-from mx_rec.core.table_variable import (CLUSTER_TABLE_OP, TABLE_OP, described_name,
-                                        is_table_variable, own_variables, table_op_of)
 from mx_rec.ops.optimizers import Gradients, OptimizerStep, optimizer_named, update
 from mx_rec.optimizers.customized import CustomizedOptimizer  # noqa: F401  scripts import it here
 from mx_rec.optimizers.fusion import all_reductions, apply_fused
 from mx_rec.optimizers.grouping import Rows, apply_tables
+from mx_rec.state.graph_state import graph_state
+from mx_rec.state.settings import Settings
+from mx_rec.state.table_variable import (CLUSTER_TABLE_OP, TABLE_OP, described_name,
+                                         is_table_variable, own_variables, table_op_of)
 from mx_rec.tensorflow.names import control_flow_util
-from mx_rec.util.initialize import ConfigInitializer
 
 # The ops whose outputs are, in their first half, the rows of training lookups.
 _OFFSET_OPS = ("MxRecIdOffset", "MxRecAdmit")
@@ -63,7 +63,7 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
             ValueError: If there is nothing to optimise.
         """
         if var_list is None:
-            name = ConfigInitializer.get_instance().train_params_config \
+            name = Settings.get_instance().train_params_config \
                 .ascend_global_hashtable_collection
             var_list = own_variables(tf.compat.v1.get_collection(name))
             if not var_list:
@@ -370,7 +370,7 @@ def register(optimizer: TableOptimizer) -> TableOptimizer:
         EnvironmentError: If `init` was not called.
         ValueError: If it does not go together with `init(use_dynamic_expansion=...)`.
     """
-    config = ConfigInitializer.get_instance()
+    config = Settings.get_instance()
     if config.use_dynamic_expansion != optimizer.by_address:
         raise ValueError(
             "The dynamic expansion mode is not compatible with the optimizer {}: with "

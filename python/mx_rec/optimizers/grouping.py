@@ -5,11 +5,11 @@ from typing import Any, Callable, Dict, Iterable, List, Sequence, Set, Tuple
 
 import tensorflow as tf
 
-from mx_rec.core.table_variable import table_op_of
+from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.ops.optimizers import Gradients, OptimizerStep, update
 from mx_rec.optimizers.fusion import (Reduction, Reductions, all_reductions, apply_fused, in_whole,
                                           is_pooled)
-from mx_rec.util.global_env_conf import groups_tables
+from mx_rec.state.table_variable import table_op_of
 
 # (handle, offsets, gradient) of one table.
 Rows = Tuple[tf.Tensor, tf.Tensor, tf.Tensor]

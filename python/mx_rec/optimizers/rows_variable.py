@@ -5,7 +5,7 @@ from typing import Any, Callable, List, NamedTuple, NoReturn, Optional
 
 import tensorflow as tf
 
-from mx_rec.core.table_variable import described_name
+from mx_rec.state.table_variable import described_name
 from mx_rec.tensorflow.names import (DenseLike, gen_array_ops, gen_resource_variable_ops,
                                      gen_state_ops, register_dense_like, resource_variable_ops)
 from mx_rec.tensorflow.names import session as session_module

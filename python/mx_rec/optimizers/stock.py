@@ -6,9 +6,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 
 import tensorflow as tf
 
-from mx_rec.core.table_variable import (CLUSTER_TABLE_OP, TABLE_OP, TableVariable,
-                                        described_name, is_table_variable, own_variables,
-                                        refuse_shared, table_op_of, table_variable)
+from mx_rec.base.log import warn_once
 from mx_rec.ops.optimizers import OptimizerStep, optimizer_named
 from mx_rec.optimizers.base import (adopt, apply_rows, is_offsets, rows_of_offsets,
                                     rows_of_variable, scalar)
@@ -17,9 +15,11 @@ from mx_rec.optimizers.rows_variable import RowsVariable
 from mx_rec.optimizers.user_written import (RowsProcessor, UpdatedRows, find_slot,
                                             initial_of_initializer, initial_of_tensor, make_slot,
                                             use_resource)
+from mx_rec.state.settings import Settings
+from mx_rec.state.table_variable import (CLUSTER_TABLE_OP, TABLE_OP, TableVariable, described_name,
+                                         is_table_variable, own_variables, refuse_shared,
+                                         table_op_of, table_variable)
 from mx_rec.tensorflow.versions import IS_1
-from mx_rec.util.initialize import ConfigInitializer
-from mx_rec.util.log import warn_once
 
 _Pair = Tuple[Any, Any]
 
@@ -273,7 +273,7 @@ def _with_rows(optimizer: Any, pairs: Sequence[_Pair]) -> Sequence[_Pair]:
 
 
 def _is_by_address() -> bool:
-    return bool(ConfigInitializer.get_instance().use_dynamic_expansion)
+    return bool(Settings.get_instance().use_dynamic_expansion)
 
 
 def _check(optimizer: Any, grad: Any, variable: Any) -> None:

@@ -12,11 +12,11 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.core.table_variable import described_name
 from mx_rec.ops import library
 from mx_rec.optimizers.base import adopt, slot_owners
 from mx_rec.optimizers.row_checks import RowChecks, runs_before
 from mx_rec.optimizers.rows_variable import Held, RowsVariable
+from mx_rec.state.table_variable import described_name
 from mx_rec.tensorflow.names import (gen_array_ops, gen_resource_variable_ops, gen_state_ops,
                                      tensor_util)
 

@@ -1,6 +1,6 @@
-"""Checkpoints of tables, beside those of TensorFlow's variables, and models for serving."""
+"""Savers: what tf.train.Saver does for tables, incremental checkpoints and warm starts."""
 
-from mx_rec.saver.plain import export_plain, plain_exports
+from mx_rec.export.plain import export_plain, plain_exports
 
 __all__ = [
     "export_plain",

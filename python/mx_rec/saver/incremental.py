@@ -15,13 +15,13 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set
 
 import tensorflow as tf
 
-from mx_rec.saver.chains import (base_of, delta_directory, deltas, dense_of, identity_of, is_delta,
-                                 needed, read_manifest, step_of, tables_directory)
-from mx_rec.saver.commit import discard, is_owned
-from mx_rec.saver.paths import is_remote, same_directory
+from mx_rec.base.log import logger
+from mx_rec.checkpoint.chains import (base_of, delta_directory, deltas, dense_of, identity_of,
+                                      is_delta, needed, read_manifest, step_of, tables_directory)
+from mx_rec.checkpoint.commit import discard, is_owned
+from mx_rec.checkpoint.paths import is_remote, same_directory
+from mx_rec.state.settings import Settings
 from mx_rec.tensorflow.names import checkpoint_management
-from mx_rec.util.initialize import ConfigInitializer
-from mx_rec.util.log import logger
 
 BASE, DELTA = "base", "delta"
 INDEX_FILE = "model_index.json"
@@ -50,9 +50,9 @@ _chains = weakref.WeakKeyDictionary()  # type: Any
 _saved = set()  # type: Set[Any]
 
 
-def config() -> Optional[ConfigInitializer]:
+def config() -> Optional[Settings]:
     """Returns the configuration if it asks for incremental checkpoints, else None."""
-    instance = ConfigInitializer._single_instance  # pylint: disable=protected-access
+    instance = Settings._single_instance  # pylint: disable=protected-access
     return instance if instance is not None and instance.is_incremental_checkpoint else None
 
 
@@ -274,7 +274,7 @@ def _place(checkpoint: str) -> Any:
     return os.path.realpath(parent), re.sub(r"-\d+$", "", base)
 
 
-# What tf.estimator's hook does in addition; see tensorflow/patches.py ------------------------
+# What tf.estimator's hook does in addition; see patches.py ------------------------
 
 
 def patched_hook_begin(stock: Any) -> Any:

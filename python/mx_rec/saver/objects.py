@@ -5,8 +5,8 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from mx_rec.saver.chains import tables_directory
-from mx_rec.saver.table_ops import table_ops
+from mx_rec.checkpoint.chains import tables_directory
+from mx_rec.checkpoint.table_ops import table_ops
 
 
 def patched_object_save(stock: Callable[..., Any]) -> Callable[..., Any]:

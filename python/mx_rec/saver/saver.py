@@ -7,28 +7,28 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 import tensorflow as tf
 
+from mx_rec.base.log import logger
+from mx_rec.checkpoint.chains import (VARIABLES, base_of, delta_directory, is_delta, needed,
+                                      tables_directory)
+from mx_rec.checkpoint.commit import alone, is_owned, sync_dense
+from mx_rec.checkpoint.loads import StagedLoads, tables_to_load, verify_tables
+from mx_rec.checkpoint.parts import open_parts
+from mx_rec.checkpoint.paths import (check_free, check_save_path, is_remote, single_slashes,
+                                     sparse_directory)
+from mx_rec.checkpoint.paths import validate_read_file  # noqa: F401  scripts import it from here
+from mx_rec.checkpoint.remote import directory_of, discard, index_stamp, local_copy, staging_of
+from mx_rec.checkpoint.table_ops import TableOps, distinct, paths_of, table_ops
 from mx_rec.constants.constants import MAX_INT32
 from mx_rec.core.table import is_table_variable
+from mx_rec.export.serving import restores_tables
 from mx_rec.graph.runs import has_run
 from mx_rec.saver import incremental
-from mx_rec.saver.chains import (VARIABLES, base_of, delta_directory, is_delta, needed,
-                                 tables_directory)
-from mx_rec.saver.commit import alone, is_owned, sync_dense
-from mx_rec.saver.dense import DenseSource, check_admission, with_variables
-from mx_rec.saver.loads import StagedLoads, tables_to_load, verify_tables
-from mx_rec.saver.parts import open_parts
-from mx_rec.saver.paths import (check_free, check_save_path, is_remote, single_slashes,
-                                sparse_directory)
-from mx_rec.saver.paths import validate_read_file  # noqa: F401  scripts import it from here
-from mx_rec.saver.remote import directory_of, discard, index_stamp, local_copy, staging_of
-from mx_rec.saver.serving import restores_tables
-from mx_rec.saver.stock_variables import described_variables
-from mx_rec.saver.table_ops import TableOps, distinct, paths_of, table_ops
 from mx_rec.saver.var_lists import MARKER, is_marked, names_no_table, saver_ops
+from mx_rec.state.settings import Settings
+from mx_rec.stock.checkpoints import DenseSource, check_admission, with_variables
 from mx_rec.stock.convert import converted
+from mx_rec.stock.saved_variables import described_variables
 from mx_rec.tensorflow.names import checkpoint_management, training_util
-from mx_rec.util.initialize import ConfigInitializer
-from mx_rec.util.log import logger
 from mx_rec.validator.validator import Int, Text, checked, is_int
 
 
@@ -104,7 +104,7 @@ class Saver:
         return [variable.op.name for variable in self._var_list]
 
 
-# What tf.train.Saver does in addition; see tensorflow/patches.py -----------------------------
+# What tf.train.Saver does in addition; see patches.py -----------------------------
 
 
 def patched_save(stock: Callable[..., Optional[str]]) -> Callable[..., Optional[str]]:
@@ -362,7 +362,7 @@ def _save_tables(sess: Any, operations: List[TableOps], checkpoint: str, dense: 
         if link is not None:
             more.update(previous={"directory": os.path.basename(link.directory),
                                   "id": link.identity})
-            least = ConfigInitializer.get_instance().recent_key_count_threshold
+            least = Settings.get_instance().recent_key_count_threshold
             for op in operations:
                 feed.update({op.save.inputs[2]: link.epochs[op.name], op.save.inputs[3]: least})
         counts = sess.run([op.save.outputs for op in operations], feed)
@@ -381,8 +381,8 @@ def _save_tables(sess: Any, operations: List[TableOps], checkpoint: str, dense: 
         "{} ({} rows)".format(op.name, count[0]) if link is None else
         "{} ({} rows changed, {} removed)".format(op.name, count[0], count[2])
         for op, count in zip(operations, counts)), directory)
-    if ConfigInitializer._single_instance is not None:  # pylint: disable=protected-access
-        ConfigInitializer.get_instance().train_params_config.sparse_dir = directory
+    if Settings._single_instance is not None:  # pylint: disable=protected-access
+        Settings.get_instance().train_params_config.sparse_dir = directory
     return _Saved(staging, directory,
                   {op.name: int(count[1]) for op, count in zip(operations, counts)}, before)
 

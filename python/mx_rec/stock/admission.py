@@ -5,16 +5,16 @@ from typing import (AbstractSet, Any, Callable, Dict, FrozenSet, List, NamedTupl
 
 import tensorflow as tf
 
+from mx_rec.base.log import logger
 from mx_rec.core.admission import Counted, count_and_admit
-from mx_rec.core.graph_state import graph_state
 from mx_rec.core.lookup import mark_movable
 from mx_rec.core.table import Table
+from mx_rec.edits.wiring import depends
 from mx_rec.ops import library
+from mx_rec.state.graph_state import graph_state
+from mx_rec.state.settings import Settings
 from mx_rec.stock.analysis import StockVariable
-from mx_rec.stock.wiring import depends
-from mx_rec.util.log import logger
-from mx_rec.util.settings import Settings
-from mx_rec.util.stock_tables import STEPS, StockTables, thresholds_of
+from mx_rec.stock.options import STEPS, StockTables, thresholds_of
 
 # The attribute of a graph that holds the time of a step.
 _CLOCK = "_mx_rec_stock_clock"

@@ -18,9 +18,9 @@ from mx_rec.stock.adam import AdamStep, adam_steps
 from mx_rec.stock.fused import Piece, gradients_of, pieces_of
 from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
 from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
+from mx_rec.stock.options import StockTables, is_chosen, is_unlimited, thresholds_of
 from mx_rec.stock.parts import (Part, Placement, SavedPlace, are_together, parts_of,
                                 placement_of, with_all_parts, with_one_table)
-from mx_rec.util.stock_tables import StockTables, is_chosen, is_unlimited, thresholds_of
 from mx_rec.stock.values import Affine, affine_value, constant_int, describe
 
 VARIABLES = ("VariableV2", "Variable", "VarHandleOp")

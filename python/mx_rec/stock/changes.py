@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from mx_rec.edits.wiring import in_place_of, replace_change, waits_of_copy
 from mx_rec.ops import library
 from mx_rec.ops.lookups import resolve
 from mx_rec.stock.admission import count_as_admitted
 from mx_rec.stock.dense import chunk_of, each_chunk
 from mx_rec.stock.rows import Rows
-from mx_rec.stock.wiring import in_place_of, replace_change, waits_of_copy
 
 
 class _Change(NamedTuple):

@@ -5,12 +5,15 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Se
 
 import tensorflow as tf
 
+from mx_rec.base.log import logger
 from mx_rec.constants.constants import (DEFAULT_SEED, MAX_ROW_BUDGET,
                                           MAX_VOCABULARY_SIZE)
 from mx_rec.core.embedding import server_directories, ssd_directories
-from mx_rec.core.graph_state import graph_state
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
+from mx_rec.edits.wiring import forbid_dropped_feeds, forget_variables, on_device, replace_waiting
 from mx_rec.ops import library
+from mx_rec.state.graph_state import graph_state
+from mx_rec.state.settings import Settings
 from mx_rec.stock.admission import RowRules, SavedHistory, rules_of
 from mx_rec.stock.analysis import StockVariable, plan_variables, table_name, with_ids
 from mx_rec.stock.dense import Filling, make_filling, start_slot
@@ -18,17 +21,13 @@ from mx_rec.stock.groups import fuse
 from mx_rec.stock.late import late_ops
 from mx_rec.stock.lift import lift
 from mx_rec.stock.nodes import Nodes
+from mx_rec.stock.options import StockTables, sketch_of
 from mx_rec.stock.parts import SavedPlace
 from mx_rec.stock.rows import Rows
 from mx_rec.stock.savers import renewable_savers, without_savers
 from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_op,
                                       look_up_together, refuse_start, update_together)
 from mx_rec.stock.servers import HERE, Servers
-from mx_rec.stock.wiring import (forbid_dropped_feeds, forget_variables, on_device,
-                                 replace_waiting)
-from mx_rec.util.stock_tables import StockTables, sketch_of
-from mx_rec.util.log import logger
-from mx_rec.util.settings import Settings
 
 # The attribute of a graph that holds what was converted.
 _CONVERTED = "_mx_rec_stock_tables"
@@ -85,7 +84,8 @@ def converted(graph: tf.Graph, operations: Any = None) -> List[ConvertedVariable
 
     Args:
         graph: The graph.
-        operations: None, or what saves and loads tables (saver.table_ops.TableOps): of these alone.
+        operations: None, or what saves and loads tables (checkpoint.table_ops.TableOps): of these
+            alone.
     """
     found = list(getattr(graph, _CONVERTED, ()))
     if operations is None:

@@ -6,9 +6,9 @@ import numpy as np
 import tensorflow as tf
 
 from mx_rec.core.table import Table, scope_of
-from mx_rec.core.table_variable import row_shape
 from mx_rec.ops import library
 from mx_rec.ops.lookups import find_rows, resolve
+from mx_rec.state.table_variable import row_shape
 from mx_rec.stock.admission import RowRules, count_as_admitted
 
 # Rows that go into a table by one run, at most.

@@ -8,16 +8,16 @@ import tensorflow as tf
 
 from mx_rec.core.bags import COMBINERS
 from mx_rec.core.lookup import mark_movable
-from mx_rec.core.table_variable import row_shape
+from mx_rec.edits.wiring import (depends, in_its_place, in_place_of, replace_change, replace_output,
+                                 sources, waits_between, waits_of_gather)
 from mx_rec.ops import library
 from mx_rec.ops.lookups import read_rows, resolve
 from mx_rec.ops.optimizers import Gradients, optimizer_named, update
 from mx_rec.optimizers.columns import sliced
+from mx_rec.state.table_variable import row_shape
 from mx_rec.stock import updates as forms
 from mx_rec.stock.fused import Piece
 from mx_rec.stock.rows import Rows, optimizer_step
-from mx_rec.stock.wiring import (depends, in_its_place, in_place_of, replace_change,
-                                 replace_output, sources, waits_between, waits_of_gather)
 
 
 class _Lookup:

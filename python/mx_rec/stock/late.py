@@ -9,11 +9,11 @@ from typing import Any, Dict, List, Sequence, Union
 
 import tensorflow as tf
 
-from mx_rec.core.graph_state import graph_state
-from mx_rec.graph.edits import extensible
+from mx_rec.edits.replacing import extensible
+from mx_rec.edits.wiring import COPIES, change_of, in_place_of, replace_waiting, waits_of_copy
+from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.changes import change, is_change
 from mx_rec.stock.rows import Rows, SlotRows
-from mx_rec.stock.wiring import (COPIES, change_of, in_place_of, replace_waiting, waits_of_copy)
 from mx_rec.tensorflow.names import tensor_util
 
 # What brings a variable itself into a branch or a loop.

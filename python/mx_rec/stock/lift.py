@@ -5,10 +5,10 @@ from typing import Any, Dict, Iterable, List, Optional
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
+from mx_rec.edits.wiring import in_place_of, waits_between
 from mx_rec.stock.id_limits import (ASSERTION, BUCKETS, COPIED, CROSS, DEFAULT, ID_END, IdPaths,
                                     Limit, Reader)
 from mx_rec.stock.nodes import Nodes
-from mx_rec.stock.wiring import in_place_of, waits_between
 
 
 def lift(graph: tf.Graph, nodes: Nodes, readers: Iterable[Reader],

@@ -7,11 +7,13 @@ import tensorflow as tf
 
 from mx_rec.core.lookup import mark_movable
 from mx_rec.core.table import Table
-from mx_rec.core.table_variable import row_shape
-from mx_rec.graph.edits import FUSED_ATTRIBUTE, mark_positions
+from mx_rec.edits.replacing import FUSED_ATTRIBUTE, mark_positions
+from mx_rec.edits.wiring import (in_place_of, replace_change, replace_output, waits_of_copy,
+                                 waits_of_gather)
 from mx_rec.ops import library
 from mx_rec.ops.lookups import find_rows, read_rows, resolve
 from mx_rec.ops.optimizers import Gradients, OptimizerStep, optimizer_named, update
+from mx_rec.state.table_variable import row_shape
 from mx_rec.stock import updates as forms
 from mx_rec.stock.admission import (RowRules, admit, admitted, count_before, occurrences,
                                      users_of)
@@ -19,8 +21,6 @@ from mx_rec.stock.analysis import Slot, StockVariable
 from mx_rec.stock.dense import chunk_of
 from mx_rec.stock.fused import SHAPES
 from mx_rec.stock.nodes import Output
-from mx_rec.stock.wiring import (in_place_of, replace_change, replace_output, waits_of_copy,
-                                 waits_of_gather)
 
 _SUMS = "SparseSegment"
 

@@ -7,7 +7,7 @@ from typing import Any, List, Set
 
 import tensorflow as tf
 
-from mx_rec.core.graph_state import graph_state
+from mx_rec.state.graph_state import graph_state
 
 
 def renewable_savers(graph: tf.Graph) -> List[Any]:

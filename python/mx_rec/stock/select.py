@@ -4,16 +4,16 @@ from typing import Any, Dict, List, Optional, Set
 
 import tensorflow as tf
 
-from mx_rec.core.graph_state import graph_state
+from mx_rec.base.log import logger, warn_once
+from mx_rec.edits.wiring import variable_name
+from mx_rec.state.graph_state import graph_state
+from mx_rec.state.settings import Settings
 from mx_rec.stock.admission import SavedHistory
 from mx_rec.stock.analysis import StockVariable, plan_variables
 from mx_rec.stock.convert import convert, saved_places
+from mx_rec.stock.options import StockTables, is_chosen
 from mx_rec.stock.servers import Servers, servers_of
 from mx_rec.stock.undo import undone_by_error
-from mx_rec.stock.wiring import variable_name
-from mx_rec.util.settings import Settings
-from mx_rec.util.log import logger, warn_once
-from mx_rec.util.stock_tables import StockTables, is_chosen
 
 
 def convert_graph(graph: tf.Graph, trains: bool,

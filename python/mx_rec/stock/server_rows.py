@@ -17,6 +17,8 @@ from mx_rec.cluster.lookups import Found, look_up
 from mx_rec.cluster.updates import Rows as Gradients
 from mx_rec.cluster.updates import push
 from mx_rec.core.table import Table
+from mx_rec.edits.wiring import (in_its_place, in_place_of, on_device, replace_change, upstream_of,
+                                 waits_between)
 from mx_rec.ops import library
 from mx_rec.stock import updates as forms
 from mx_rec.stock.analysis import StockVariable
@@ -24,8 +26,6 @@ from mx_rec.stock.fused import Piece
 from mx_rec.stock.groups import grouped, origin_of, waiting_of
 from mx_rec.stock.rows import Rows, optimizer_step
 from mx_rec.stock.servers import Servers
-from mx_rec.stock.wiring import (in_its_place, in_place_of, on_device, replace_change, upstream_of,
-                                 waits_between)
 from mx_rec.tensorflow.names import device as device_module
 from mx_rec.tensorflow.names import resources
 

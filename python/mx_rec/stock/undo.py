@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 import tensorflow as tf
 
-from mx_rec.core.graph_state import graph_state
+from mx_rec.state.graph_state import graph_state
 from mx_rec.tensorflow.moved import take_back
 
 # The attributes of graphs that a conversion sets, TensorFlow's and how ours begin.

@@ -1,1 +1,1 @@
-"""The one layer that knows versions of TensorFlow: private names, differences, all patches."""
+"""The one layer that knows versions of TensorFlow: private names and differences."""

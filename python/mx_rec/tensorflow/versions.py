@@ -11,7 +11,7 @@ from typing import Any, List, Tuple
 
 import tensorflow as tf
 
-from mx_rec.util.log import logger, warn_once
+from mx_rec.base.log import logger, warn_once
 
 # The versions that docs/compatibility.md has a column for.
 TRIED = ((1, 15), (2, 6), (2, 11), (2, 15), (2, 21))

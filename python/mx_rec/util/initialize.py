@@ -5,16 +5,15 @@ from typing import Any, Dict, List, Optional, cast
 
 import tensorflow as tf
 
+from mx_rec.base.log import logger
+from mx_rec.base.ranks import get_rank_id, get_rank_size
 from mx_rec.constants import constants
 from mx_rec.constants.constants import MAX_INT32
-from mx_rec.util.stock_tables import checked_options
+from mx_rec.state.settings import Settings
+from mx_rec.stock.options import checked_options
 from mx_rec.tensorflow.names import ops
-from mx_rec.util.communication.hccl_ops import get_rank_id, get_rank_size
 from mx_rec.util.host_ops import HostOps, host_pipeline_ops
-from mx_rec.util.log import logger
-from mx_rec.util.settings import Settings
-from mx_rec.util.sub_configs import (FeatureSpecConfig, HybridManagerConfig, OptimizerConfig,
-                                     SparseEmbedConfig, TrainParamsConfig)
+from mx_rec.util.sub_configs import FeatureSpecConfig, HybridManagerConfig, SparseEmbedConfig
 from mx_rec.validator.validator import Bool, Int, Text, checked
 
 # Keywords of older releases, accepted without a warning because they ask for nothing here.
@@ -39,8 +38,6 @@ class ConfigInitializer(Settings):
         self.sparse_embed_config = SparseEmbedConfig()
         self.feature_spec_config = FeatureSpecConfig()
         self.hybrid_manager_config = HybridManagerConfig()
-        self.optimizer_config = OptimizerConfig()
-        self.train_params_config = TrainParamsConfig()
 
     @staticmethod
     def get_instance() -> "ConfigInitializer":

@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from mx_rec.constants.constants import MAX_INT32
-from mx_rec.core.graph_state import find_session, graph_state, outermost_graph
 from mx_rec.core.table import TABLE_OP, Table
+from mx_rec.state.graph_state import find_session, graph_state, outermost_graph
 from mx_rec.validator.validator import Int, Text, Type, checked
 
 

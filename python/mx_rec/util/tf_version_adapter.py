@@ -8,7 +8,7 @@ scripts only need them for several ranks.
 import importlib
 from typing import Any
 
-from mx_rec.util.log import logger
+from mx_rec.base.log import logger
 
 
 class _Absent:

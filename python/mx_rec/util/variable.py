@@ -4,8 +4,8 @@ from typing import List, Tuple
 
 import tensorflow as tf
 
-from mx_rec.core.table_variable import TableVariable, own_variables
-from mx_rec.util.initialize import ConfigInitializer
+from mx_rec.state.table_variable import TableVariable, own_variables
+from mx_rec.state.settings import Settings
 
 
 def get_dense_and_sparse_variable() -> Tuple[List[tf.Variable], List[TableVariable]]:
@@ -17,6 +17,6 @@ def get_dense_and_sparse_variable() -> Tuple[List[tf.Variable], List[TableVariab
     Raises:
         EnvironmentError: If `init` was not called.
     """
-    name = ConfigInitializer.get_instance().train_params_config.ascend_global_hashtable_collection
+    name = Settings.get_instance().train_params_config.ascend_global_hashtable_collection
     return (tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES),
             own_variables(tf.compat.v1.get_collection(name)))

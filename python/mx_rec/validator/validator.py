@@ -13,8 +13,8 @@ from typing import Any, Callable, Optional, Sequence, TypeVar
 import numpy as np
 import tensorflow as tf
 
+from mx_rec.base.log import logger
 from mx_rec.tensorflow.names import tensor_util
-from mx_rec.util.log import logger
 
 NAME_PATTERN = r"^[0-9A-Za-z_.]+$"
 

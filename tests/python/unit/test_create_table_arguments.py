@@ -131,7 +131,7 @@ V1 = tf.compat.v1.initializers
 @pytest.mark.parametrize("enable_merge", [False, True])
 def test_an_impossible_initializer_is_refused_at_the_call(mx, make, values, enable_merge):
     """They were accepted; the first step failed, or rows were infinite."""
-    from mx_rec.core.graph_state import graph_state
+    from mx_rec.state.graph_state import graph_state
 
     mx(use_dynamic_expansion=enable_merge)
     with pytest.raises(ValueError) as caught:

@@ -152,7 +152,7 @@ class TestLookup:
 
     def lookup(self, spec, **arguments):
         from mx_rec.core.embedding import create_table, sparse_lookup
-        from mx_rec.core.graph_state import graph_state
+        from mx_rec.state.graph_state import graph_state
 
         table = graph_state().tables.get("t") or create_table(
             tf.int64, 4, "t", tf.compat.v1.zeros_initializer(), device_vocabulary_size=100)

@@ -194,7 +194,7 @@ def test_ops_are_in_the_scope_of_table_and_name(dynamic):
 
 
 def test_unknown_keywords_are_ignored_and_slow_lookups_warned_of_once_when_they_run(dynamic, session, caplog):
-    from mx_rec.util import log
+    from mx_rec.base import log
 
     log._said.clear()
     with caplog.at_level(logging.WARNING, "mx_rec"):

@@ -92,7 +92,7 @@ def test_a_plugin_of_another_version_is_refused(tmp_path):
     ("SSD_SAVE_COMPACT_LEVEL", "3"), ("USE_SHM_SWAP", "-1"), ("HUGE_TLB_ENABLE", "on"), ("CM_WORKER_SIZE", "513"),
     ("APPLY_GRADIENTS_STRATEGY", "sum")])
 def test_an_illegal_environment_variable_is_a_value_error_that_names_it(monkeypatch, name, value):
-    from mx_rec.util.global_env_conf import read_environment
+    from mx_rec.base.global_env_conf import read_environment
 
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=name):
@@ -121,7 +121,7 @@ def test_patches_are_applied_once_and_the_version_is_told():
 import tensorflow as tf
 stock = tf.compat.v1.train.Saver.save
 import mx_rec
-from mx_rec.tensorflow import patches
+from mx_rec import patches
 from mx_rec._version import VERSION
 once = tf.compat.v1.train.Saver.save
 patches.apply()

@@ -6,7 +6,7 @@ tf = support.tf()
 
 
 def names(*args, **kwargs):
-    from mx_rec.core.upstream import upstream
+    from mx_rec.edits.upstream import upstream
 
     return [op.name for op in upstream(*args, **kwargs)]
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 /// A process that was stopped does not stop the others for longer.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The lock of a directory of checkpoints, held until this is dropped. `saver/commit.py` takes the
-/// same one. Where the file system has no locks, nothing is held.
+/// The lock of a directory of checkpoints, held until this is dropped. Python's
+/// `checkpoint/commit.py` takes the same one. Where the file system has no locks, nothing is held.
 #[derive(Debug)]
 pub(super) struct Lock(Option<File>);
 

@@ -85,7 +85,7 @@ impl Gate {
     }
 }
 
-/// A save as `saver/commit.py` and TensorFlow make it.
+/// A save as Python's `checkpoint/commit.py` and TensorFlow make it.
 fn save(dir: &Path, name: &str, text: &str, gate: &Gate) -> Result<(), Refused> {
     let target = dir.join(name);
     gate.run(|steps| clean(&target, steps))?;

@@ -6,13 +6,13 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
 
+from mx_rec.base.log import logger
 from mx_rec.core.asc.batches import check_dense, holder_of
-from mx_rec.core.asc.feature_spec import FeatureSpec, Insertion
-from mx_rec.core.graph_state import GraphState, graph_state
 from mx_rec.core.ids import is_id_type
+from mx_rec.state.feature_spec import FeatureSpec, Insertion
+from mx_rec.state.graph_state import GraphState, graph_state
+from mx_rec.state.settings import Settings
 from mx_rec.tensorflow.names import nest
-from mx_rec.util.log import logger
-from mx_rec.util.settings import Settings
 from mx_rec.validator.validator import Bool, Int, Text, Type, checked
 
 MARKER = "mx_rec_insert_{}"

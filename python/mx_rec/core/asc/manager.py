@@ -4,11 +4,11 @@ from typing import List
 
 import tensorflow as tf
 
+from mx_rec.base.log import logger
 from mx_rec.core.admission import settle_timestamp
-from mx_rec.core.graph_state import GraphState, graph_state, outermost_graph
-from mx_rec.core.table_variable import CLUSTER_TABLE_OP, TABLE_OP
-from mx_rec.util.log import logger
-from mx_rec.util.settings import Settings
+from mx_rec.state.graph_state import GraphState, graph_state, outermost_graph
+from mx_rec.state.settings import Settings
+from mx_rec.state.table_variable import CLUSTER_TABLE_OP, TABLE_OP
 
 
 def start_asc_pipeline() -> None:

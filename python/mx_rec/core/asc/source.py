@@ -5,8 +5,8 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 import tensorflow as tf
 
 from mx_rec.core.asc.batches import check_dense, entry_of, holder_of
-from mx_rec.core.asc.feature_spec import FeatureSpec
-from mx_rec.core.graph_state import GraphState, graph_state, outermost_graph
+from mx_rec.state.feature_spec import FeatureSpec
+from mx_rec.state.graph_state import GraphState, graph_state, outermost_graph
 
 _GET_NEXT = ("IteratorGetNext", "IteratorGetNextSync")
 _MAKE_ITERATOR = "MakeIterator"

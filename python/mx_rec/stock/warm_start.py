@@ -17,18 +17,18 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import numpy as np
 import tensorflow as tf
 
+from mx_rec.base.log import logger
 from mx_rec.checkpoint import tables
+from mx_rec.checkpoint.chains import chain_of
+from mx_rec.edits.wiring import forget_variables, replace_waiting
 from mx_rec.ops import library
-from mx_rec.saver.chains import chain_of
-from mx_rec.saver.dense import history_of, initial_rows, saved_rows, write_checkpoint
 from mx_rec.stock.admission import RowRules, SavedHistory, started_clock
 from mx_rec.stock.analysis import plan_variables, product, table_name
+from mx_rec.stock.checkpoints import history_of, initial_rows, saved_rows, write_checkpoint
 from mx_rec.stock.convert import ConvertedVariable, converted, saved_places, saved_slices
 from mx_rec.stock.dense import start_with_values
-from mx_rec.stock.wiring import forget_variables, replace_waiting
+from mx_rec.stock.options import StockTables
 from mx_rec.tensorflow import names
-from mx_rec.util.log import logger
-from mx_rec.util.stock_tables import StockTables
 
 # The attribute of a graph that goes on from a checkpoint of its own.
 _GOES_ON = "_mx_rec_goes_on"
@@ -147,7 +147,7 @@ def needs_of(graph: tf.Graph, sources: Sequence[Any]) -> Needs:
 
     Args:
         graph: The graph, whose variables are TensorFlow's.
-        sources: The checkpoints, in order (saver.warm_start.Source).
+        sources: The checkpoints, in order (checkpoint.sources.Source).
 
     Returns:
         What the conversion needs to know.
@@ -241,7 +241,7 @@ class VariableStarts:
         """Starts what a checkpoint has; what it brings replaces what earlier ones brought.
 
         Args:
-            source: The checkpoint and what is wanted of it (saver.warm_start.Source).
+            source: The checkpoint and what is wanted of it (checkpoint.sources.Source).
 
         Raises:
             NotImplementedError: If variables on parameter servers would start from tables.

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 import tensorflow as tf
 
-from mx_rec.core.asc.feature_spec import FeatureSpec, Insertion
+from mx_rec.state.feature_spec import FeatureSpec, Insertion
 
 _ATTRIBUTE = "_mx_rec_state"
 _first = threading.Lock()

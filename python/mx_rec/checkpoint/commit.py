@@ -12,9 +12,9 @@ from typing import Any, Callable, Iterator, List, Optional, Set
 import tensorflow as tf
 
 from mx_rec import plugin
-from mx_rec.saver import sealed
-from mx_rec.saver.chains import MANIFEST, is_delta, other_kind, read_manifest
-from mx_rec.util.log import logger
+from mx_rec.base.log import logger
+from mx_rec.checkpoint import sealed
+from mx_rec.checkpoint.chains import MANIFEST, is_delta, other_kind, read_manifest
 
 # Is told of each step on the disk before it is taken, and what it is about; returns 0, or the
 # number of an error with which the step then fails. include/mx_rec.h has the names of steps.

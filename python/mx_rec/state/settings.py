@@ -3,6 +3,7 @@
 from typing import Any, Optional
 
 from mx_rec.constants.constants import MAX_INT32
+from mx_rec.state.training import OptimizerConfig, TrainParamsConfig
 from mx_rec.validator.validator import Bool, Int
 
 
@@ -11,6 +12,8 @@ class Settings:
 
     Attributes:
         modify_graph: Whether some lookup asked for graph modification.
+        optimizer_config: The optimizer created last.
+        train_params_config: Iterators, collections and paths around training.
     """
 
     _single_instance = None  # type: Optional[Settings]
@@ -25,6 +28,8 @@ class Settings:
                  recent_key_count_threshold: int = 0, use_hot: bool = True,
                  stock_tables: Any = None, graph_pass: bool = True) -> None:
         self.modify_graph = False
+        self.optimizer_config = OptimizerConfig()
+        self.train_params_config = TrainParamsConfig()
         self._stock_tables = stock_tables
         self._graph_pass = graph_pass
         self._numbers = {"max_steps": max_steps, "train_steps": train_steps,

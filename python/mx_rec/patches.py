@@ -39,7 +39,7 @@
 | SyncReplicasOptimizer.apply_gradients | gradients of tables are summed over workers |
 | DatasetV2.eos_map | a new method, which scripts of the original call |
 
-A graph without tables behaves as without them. Apart from them, mx_rec.core.table_variable tells
+A graph without tables behaves as without them. Apart from them, mx_rec.state.table_variable tells
 TensorFlow's registries of conversions how a table's variable is converted, fetched and fed.
 """
 
@@ -49,11 +49,13 @@ from typing import Any, Callable, NamedTuple, Tuple, Union
 
 import tensorflow as tf
 
+from mx_rec.checkpoint.sources import patched_settings
 from mx_rec.cluster.synchronous import patched_sync_apply
 from mx_rec.cluster.waiting import patched_wait
 from mx_rec.core.clusters import check_session
 from mx_rec.core.frozen import patched_function_tool, patched_tensor_info, patched_tool
-from mx_rec.core.graph_state import remember_session
+from mx_rec.export.plain import patched_add, patched_add_with_variables, patched_estimator_export
+from mx_rec.export.serving import patched_saver_of_builder
 from mx_rec.graph.eos import eos_map
 from mx_rec.graph.imported import patched_import, patched_new_operations
 from mx_rec.graph.iterators import remembering_elements
@@ -65,16 +67,14 @@ from mx_rec.optimizers.stock import (patched_apply_gradients, patched_get_slot, 
 from mx_rec.saver.incremental import (patched_hook_after_run, patched_hook_begin,
                                       patched_hook_created, patched_hook_end)
 from mx_rec.saver.objects import patched_object_restore, patched_object_save
-from mx_rec.saver.plain import patched_add, patched_add_with_variables, patched_estimator_export
-from mx_rec.saver.saver import Saver, patched_restore, patched_save
-from mx_rec.saver.serving import patched_saver_of_builder
-from mx_rec.saver.stock_estimators import patched_add_mode, patched_model_fn
-from mx_rec.saver.stock_variables import patched_variable_names, patched_variable_value
+from mx_rec.saver.saver import patched_restore, patched_save
 from mx_rec.saver.var_lists import patched_build, patched_init
-from mx_rec.saver.warm_start import patched_settings, patched_warm_start
+from mx_rec.saver.warm_start import patched_warm_start
+from mx_rec.state.graph_state import remember_session
+from mx_rec.stock.estimators import patched_add_mode, patched_model_fn
+from mx_rec.stock.saved_variables import patched_variable_names, patched_variable_value
 from mx_rec.tensorflow import names
 from mx_rec.tensorflow.versions import IS_1, VERSION, Absent, absent, find, has_estimators
-from mx_rec.util.sub_configs import HybridManagerConfig
 
 _STOCK = "_mx_rec_stock"
 _P = "tensorflow.python."
@@ -263,4 +263,3 @@ def apply() -> None:
     for name in ("global_variables_initializer", "initializers.global_variables"):
         _export(name, find("initializers", *_VARIABLES).global_variables_initializer)
     names.dataset_ops.DatasetV2.eos_map = eos_map
-    HybridManagerConfig.table_saver = Saver

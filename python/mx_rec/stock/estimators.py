@@ -8,16 +8,16 @@ from typing import Any, Callable, Set
 
 import tensorflow as tf
 
+from mx_rec.base.log import warn_once
+from mx_rec.checkpoint.sources import sources_of
 from mx_rec.core.clusters import check_graph
 from mx_rec.core.feature_process import EvictHook
-from mx_rec.core.graph_state import graph_state
-from mx_rec.saver.dense import dense_variables, saved_histories, saved_tables
-from mx_rec.saver.stock_warm_start import Needs, goes_on, needs_of
-from mx_rec.saver.warm_start import sources_of
+from mx_rec.state.graph_state import graph_state
 from mx_rec.stock.analysis import table_name
+from mx_rec.stock.checkpoints import dense_variables, saved_histories, saved_tables
 from mx_rec.stock.convert import converted
 from mx_rec.stock.select import convert_graph, options_of_process
-from mx_rec.util.log import warn_once
+from mx_rec.stock.warm_start import Needs, goes_on, needs_of
 
 _here = threading.local()
 

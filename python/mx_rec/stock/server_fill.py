@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Iterator, List, Sequence
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.saver.remote import is_remote
+from mx_rec.checkpoint.remote import is_remote
 from mx_rec.stock.convert import make_table
 from mx_rec.stock.dense import fill, make_filling
 

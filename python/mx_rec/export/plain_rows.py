@@ -11,12 +11,12 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
+from mx_rec.base.log import logger
 from mx_rec.constants.constants import PADDING_KEY
-from mx_rec.core.table_variable import table_config_of, table_name_of
-from mx_rec.graph.edits import extending, extensible
+from mx_rec.edits.replacing import extending, extensible
 from mx_rec.ops import library
 from mx_rec.ops.lookups import find_rows
-from mx_rec.util.log import logger
+from mx_rec.state.table_variable import table_config_of, table_name_of
 
 # Bytes of one variable with rows.
 CHUNK_BYTES = 1 << 30

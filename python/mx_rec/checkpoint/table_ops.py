@@ -6,9 +6,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.core.graph_state import graph_state
+from mx_rec.checkpoint.parts import PartOps, saved_parts
 from mx_rec.core.table import table_config_of, table_name_of
-from mx_rec.saver.parts import PartOps, saved_parts
+from mx_rec.state.graph_state import graph_state
 
 
 class TableOps(NamedTuple):

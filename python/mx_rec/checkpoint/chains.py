@@ -9,8 +9,8 @@ import os
 import re
 from typing import Any, Dict, List, Optional, Set
 
-from mx_rec.saver import sealed
-from mx_rec.saver.paths import DELTA_PREFIX, SPARSE_PREFIX, sparse_directory
+from mx_rec.checkpoint import sealed
+from mx_rec.checkpoint.paths import DELTA_PREFIX, SPARSE_PREFIX, sparse_directory
 
 MANIFEST = "manifest.json"
 

@@ -15,10 +15,10 @@ from typing import Any, Iterator, List, Optional, Union
 
 import tensorflow as tf
 
-from mx_rec.saver import commit
-from mx_rec.saver.chains import tables_directory
-from mx_rec.saver.paths import is_remote, sparse_directory
-from mx_rec.util.log import logger
+from mx_rec.base.log import logger
+from mx_rec.checkpoint import commit
+from mx_rec.checkpoint.chains import tables_directory
+from mx_rec.checkpoint.paths import is_remote, sparse_directory
 
 _HIDDEN = re.compile(r"^\.((?:delta-)?sparse-.+)\.(saving|old)-[0-9a-f]{32}$")
 

@@ -5,7 +5,6 @@ a table what the graph has as a variable: it is written out, row by row.
 """
 
 import contextlib
-import json
 import os
 import shutil
 import tempfile
@@ -14,25 +13,24 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import numpy as np
 import tensorflow as tf
 
+from mx_rec.base.log import logger
 from mx_rec.checkpoint import tables
-from mx_rec.core.table import scope_of
-from mx_rec.core.table_variable import is_table_variable
-from mx_rec.ops import library
+from mx_rec.checkpoint.chains import VARIABLES, chain_of, read_manifest
+from mx_rec.checkpoint.commit import listed_tables
+from mx_rec.checkpoint.contents import alone, read_table, temporary_table
+from mx_rec.checkpoint.loads import StagedLoads, tables_to_load
+from mx_rec.checkpoint.parts import directories_of, name_of
+from mx_rec.checkpoint.paths import is_remote
+from mx_rec.checkpoint.remote import directory_of, local_copy
+from mx_rec.checkpoint.table_ops import TableOps
 from mx_rec.ops.lookups import find_rows
-from mx_rec.saver.chains import VARIABLES, chain_of, read_manifest
-from mx_rec.saver.commit import listed_tables
-from mx_rec.saver.loads import StagedLoads, tables_to_load
-from mx_rec.saver.parts import directories_of, name_of
-from mx_rec.saver.paths import is_remote
-from mx_rec.saver.remote import directory_of, local_copy
-from mx_rec.saver.server_fill import tables_on_disk
-from mx_rec.saver.table_ops import TableOps
+from mx_rec.state.table_variable import is_table_variable
 from mx_rec.stock.admission import SavedHistory, difference
 from mx_rec.stock.analysis import Slot, StockVariable, plan_variables, table_name
 from mx_rec.stock.convert import Slice, make_table, saved_places, saved_slices
 from mx_rec.stock.dense import CHUNK, dense_value, fill, make_filling
-from mx_rec.util.log import logger
-from mx_rec.util.stock_tables import StockTables
+from mx_rec.stock.options import StockTables
+from mx_rec.stock.server_fill import tables_on_disk
 
 
 def saved_tables(checkpoint: str) -> Set[str]:
@@ -69,13 +67,12 @@ def history_of(path: str) -> Optional[SavedHistory]:
     Args:
         path: The table's directory.
     """
-    files = [os.path.join(path, name) for name in ("table_2_thresh", "hist_rec")]
-    if not all(os.path.isfile(file) for file in files):
+    try:
+        history = tables.describe(path)["history"]
+    except tables.TableError:
+        # A load says what is wrong.
         return None
-    access, latest = np.fromfile(files[0], "<i4", 1), np.fromfile(files[1], "<i8", 1)
-    # A load says what is wrong with a damaged file.
-    return SavedHistory(max(int(access[0]), 0), int(latest[0])) \
-        if len(access) and len(latest) else None
+    return None if history is None else SavedHistory(history["access"], history["latest"])
 
 
 def refused_rows(path: str, count: int) -> np.ndarray:
@@ -253,7 +250,7 @@ def read_floats(checkpoint: str, places: Sequence[Slice]) -> List[np.ndarray]:
             tensor_names=tf.constant([place.name for place in places]),
             shape_and_slices=tf.constant([place.spec for place in places]),
             dtypes=[tf.float32] * len(places))
-        with tf.compat.v1.Session(config=_alone()) as session:
+        with tf.compat.v1.Session(config=alone()) as session:
             return session.run(list(read))
 
 
@@ -417,7 +414,7 @@ def _write(wanted: Sequence[_Wanted], checkpoint: str, directory: str, prefix: s
         merge = tf.raw_ops.MergeV2Checkpoints(
             checkpoint_prefixes=tf.constant([prefix + "-others", prefix + "-tables"]),
             destination_prefix=tf.constant(prefix), delete_old_dirs=False)
-        with tf.compat.v1.Session(config=_alone()) as session:
+        with tf.compat.v1.Session(config=alone()) as session:
             session.run(merge)
 
 
@@ -447,13 +444,8 @@ def write_checkpoint(values: Sequence[Tuple[str, str, np.ndarray]], prefix: str)
                                  tensor_names=tf.constant([name for name, _, _ in values]),
                                  shape_and_slices=tf.constant([spec for _, spec, _ in values]),
                                  tensors=inputs)
-        with tf.compat.v1.Session(config=_alone()) as session:
+        with tf.compat.v1.Session(config=alone()) as session:
             session.run(save, dict(zip(inputs, [value for _, _, value in values])))
-
-
-def _alone() -> tf.compat.v1.ConfigProto:
-    """A session that takes no accelerator."""
-    return tf.compat.v1.ConfigProto(device_count={"GPU": 0})
 
 
 def _values(one: _Wanted, directory: str) -> Tuple[np.ndarray, Dict[str, np.ndarray]]:
@@ -487,49 +479,20 @@ def saved_rows(directory: str, table: str, make_initial: Callable[[Sequence[Any]
         tf.errors.DataLossError: If the table's files are damaged.
         ValueError: If it has a key that the variable has not.
     """
-    rows = None  # type: Optional[np.ndarray]
-    slots = {}  # type: Dict[str, np.ndarray]
-    for link in chain_of(directory):
-        paths = directories_of(link, table)
-        described = [_described(table, path) for path in paths]
-        if rows is None:
-            initial = make_initial(described)
-            rows = initial.copy()
-        for path, about in zip(paths, described):
-            _read_over(table, (path, about), (rows, initial, slots), starts)
-    assert rows is not None
-    return rows, slots
-
-
-def _read_over(table: str, saved: Tuple[str, Any],
-               values: Tuple[np.ndarray, np.ndarray, Dict[str, np.ndarray]],
-               starts: Dict[str, float]) -> None:
-    """Reads one directory of a table over what was read before.
-
-    Args:
-        table: Name of the table.
-        saved: The directory and its description.
-        values: The rows, their initial values, and the slots that were found.
-        starts: What each slot that is wanted starts at.
-    """
-    (path, described), (rows, initial, slots), count = saved, values, len(values[0])
-    removed = _read(path, "removed", "<i8")
-    keys = _read(path, "key", "<i8")
-    for changed in (removed, keys):
-        if len(changed) and not (0 <= changed.min() and changed.max() < count):
-            raise ValueError("the table {!r} has the key {} and so is no variable of {} "
-                             "rows.".format(table, changed.max(), count))
-    if len(removed):
-        # Evicted: what comes back starts again.
-        rows[removed] = initial[removed]
-        for name, known in slots.items():
-            known[removed] = starts[name]
-    dim = rows.shape[1]
-    rows[keys] = _read(path, "embedding", "<f4").reshape(-1, dim)
-    for name, start in starts.items():
-        if any(name == other["name"] for other in described["slots"]):
-            found = slots.setdefault(name, np.full(rows.shape, start, np.float32))
-            found[keys] = _read(path, name, "<f4").reshape(-1, dim)
+    links = chain_of(directory)
+    described = [[_described(table, path) for path in directories_of(link, table)]
+                 for link in links]
+    initial = make_initial(described[0])
+    saved = read_table(links, table, [about for link in described for about in link], list(starts))
+    keys, shape = saved.keys, initial.shape
+    if len(keys) and not (0 <= keys.min() and keys.max() < len(initial)):
+        raise ValueError("the table {!r} has the key {} and so is no variable of {} rows.".format(
+            table, keys.max(), len(initial)))
+    initial[keys] = saved.rows
+    slots = {name: np.full(shape, starts[name], np.float32) for name in saved.slots}
+    for name, values in saved.slots.items():
+        slots[name][keys] = values
+    return initial, slots
 
 
 def initial_rows(config: Dict[str, Any], count: Optional[int] = None) -> np.ndarray:
@@ -540,14 +503,11 @@ def initial_rows(config: Dict[str, Any], count: Optional[int] = None) -> np.ndar
         count: Of the keys, None for the rows that it may have.
     """
     count = int(config["capacity"]) if count is None else count
-    plain = {name: value for name, value in config.items() if name not in ("tier", "track_changes")}
-    text = np.frombuffer(json.dumps(plain).encode("utf-8"), np.uint8)
-    with tf.Graph().as_default(), tf.device("/cpu:0"):
-        like = tf.zeros([0, int(config["dim"])])
-        _, handle = library().mx_rec_table(tf.constant(text), like, name=scope_of(config["name"]))
+    with tf.Graph().as_default():
+        variable, handle = temporary_table(config)
         keys = tf.compat.v1.placeholder(tf.int64, [None])
-        found, = find_rows([handle], [like], [keys], initial=True)
-        with tf.compat.v1.Session(config=_alone()) as session:
+        found, = find_rows([handle], [variable], [keys], initial=True)
+        with tf.compat.v1.Session(config=alone()) as session:
             return np.concatenate([session.run(found, {keys: np.arange(
                 first, min(first + CHUNK, count))}) for first in range(0, count, CHUNK)])
 
@@ -565,11 +525,6 @@ def _described(name: str, path: str) -> Any:
     return described
 
 
-def _read(path: str, part: str, kind: str) -> np.ndarray:
-    file = os.path.join(path, part, "slice.data")
-    return np.fromfile(file, kind) if os.path.isfile(file) else np.zeros(0, kind)
-
-
 def _initial_rows(one: _Wanted, count: int, described: Sequence[Any]) -> np.ndarray:
     """Returns what rows that were never made would start with."""
     if not one.plan.initializer:
@@ -578,5 +533,5 @@ def _initial_rows(one: _Wanted, count: int, described: Sequence[Any]) -> np.ndar
         graph.seed = one.seed
         table = make_table(one.plan)
         filling = make_filling(table, described[0]["dim"], ())
-        with tf.compat.v1.Session(config=_alone()) as session:
+        with tf.compat.v1.Session(config=alone()) as session:
             return dense_value(session, filling, count)

@@ -9,13 +9,13 @@ from typing import Any, Dict, Iterable, List, Optional, Set
 import tensorflow as tf
 
 from mx_rec import plugin
+from mx_rec.base.log import logger
 from mx_rec.checkpoint import tables
-from mx_rec.saver.chains import MANIFEST, chain_of
-from mx_rec.saver.commit import listed_tables
-from mx_rec.saver.parts import directories_of, name_of, run_on_parts
-from mx_rec.saver.slots import log_other_sketch, log_other_slots
-from mx_rec.saver.table_ops import TableOps, path_of, paths_of, paths_to_load
-from mx_rec.util.log import logger
+from mx_rec.checkpoint.chains import MANIFEST, chain_of
+from mx_rec.checkpoint.commit import listed_tables
+from mx_rec.checkpoint.parts import directories_of, name_of, run_on_parts
+from mx_rec.checkpoint.slots import log_other_sketch, log_other_slots
+from mx_rec.checkpoint.table_ops import TableOps, path_of, paths_of, paths_to_load
 
 _ERRORS = {"InvalidArgument": tf.errors.InvalidArgumentError,
            "NotFound": tf.errors.NotFoundError,

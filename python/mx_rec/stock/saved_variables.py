@@ -10,10 +10,10 @@ from typing import Any, Callable, Dict, List, Sequence
 import numpy as np
 import tensorflow as tf
 
-from mx_rec.saver.chains import VARIABLES, chain_of, read_manifest
-from mx_rec.saver.dense import initial_rows, refused_rows, saved_rows
-from mx_rec.saver.parts import directories_of
-from mx_rec.saver.remote import directory_of, local_copy
+from mx_rec.checkpoint.chains import VARIABLES, chain_of, read_manifest
+from mx_rec.checkpoint.parts import directories_of
+from mx_rec.checkpoint.remote import directory_of, local_copy
+from mx_rec.stock.checkpoints import initial_rows, refused_rows, saved_rows
 from mx_rec.stock.convert import ConvertedVariable
 
 

@@ -9,7 +9,7 @@ from typing import List, Optional, Tuple
 import tensorflow as tf
 
 from mx_rec.constants.constants import PADDING_KEY
-from mx_rec.saver.plain_lookup import Make, OpenTable, find_rows
+from mx_rec.export.plain_lookup import Make, OpenTable, find_rows
 
 # The attribute combiner of MxRecBagDivisors.
 _ROOT = 2

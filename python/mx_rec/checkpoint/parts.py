@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 import tensorflow as tf
 
 from mx_rec.cluster.tables import table_ops_of
-from mx_rec.core.table_variable import table_name_of
+from mx_rec.state.table_variable import table_name_of
 
 _PART, _INIT, _SAVE = "MxRecPart", "MxRecPartInit", "MxRecSave"
 _RESTORES = ("MxRecPartStage", "MxRecPartDiscard", "MxRecPartPublish")

@@ -11,11 +11,11 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import tensorflow as tf
 
-from mx_rec.core.table_variable import table_name_of
-from mx_rec.saver.paths import is_remote
-from mx_rec.saver.plain_graph import Cut, Wanted, saver_of
-from mx_rec.saver.plain_rows import BundleWriter, Limits, PlainTable, take_rows
-from mx_rec.util.log import logger
+from mx_rec.base.log import logger
+from mx_rec.checkpoint.paths import is_remote
+from mx_rec.export.plain_graph import Cut, Wanted, saver_of
+from mx_rec.export.plain_rows import BundleWriter, Limits, PlainTable, take_rows
+from mx_rec.state.table_variable import table_name_of
 
 REFUSE = "refuse"
 FIND = "find"

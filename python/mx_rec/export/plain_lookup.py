@@ -6,7 +6,7 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 from mx_rec.constants.constants import PADDING_KEY
-from mx_rec.saver.plain_rows import PlainTable, mixed_tensor
+from mx_rec.export.plain_rows import PlainTable, mixed_tensor
 
 # Ops by which a tensor from outside comes into a branch or a loop.
 _ENTER = ("Enter", "RefEnter")

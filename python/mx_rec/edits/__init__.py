@@ -1,0 +1,1 @@
+"""Puts ops in the place of others in a graph, and walks along its inputs."""

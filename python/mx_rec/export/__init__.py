@@ -1,0 +1,1 @@
+"""Models and tables for programs without this package: SavedModels and NumPy files."""

@@ -1,0 +1,223 @@
+"""Which variables of a model may become tables: what `init(stock_tables=...)` takes."""
+
+import re
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from mx_rec.constants.constants import (DEFAULT_EVICT_TIME_INTERVAL, MAX_INT32,
+                                          MAX_SKETCH_BYTES, MAX_VOCABULARY_SIZE,
+                                          MIN_SKETCH_BYTES)
+from mx_rec.state.feature_spec import normal_thresholds
+from mx_rec.validator.validator import Bool, Int, is_int
+
+# Below so many rows a variable is no larger than what a table has beside its rows.
+LEAST_ROWS = 10000
+
+# Units of the time of eviction.
+SECONDS = "seconds"
+STEPS = "steps"
+
+# One for all variables, or by regular expressions.
+_Threshold = Union[None, int, Dict[str, Optional[int]]]
+
+
+class StockTables(NamedTuple):
+    """Which variables become tables, and how.
+
+    Attributes:
+        names: Regular expressions; a variable qualifies if its name matches one from its start.
+        least_rows: Variables with fewer rows stay TensorFlow's, in [1, 1e9].
+        lazy_adam: Whether variables of tf.train.AdamOptimizer, which moves all rows in each step,
+            become tables of which only the rows of the batch move: other numbers than TensorFlow's.
+        memory_rows: Rows of each table that are in memory, in [1, 1e9]; the others are on disk.
+            It has to hold the distinct ids of a batch. 0: all rows are in memory.
+        ssd_data_path: Existing directories for the rows on disk, with `memory_rows`.
+        unlimited_ids: Regular expressions of the variables whose ids lose their limits: the modulo
+            of a hash bucket and the size of an identity column fall away, and keys have 64 bits.
+            True: of all variables that become tables.
+        access_threshold: How often a key must have occurred in training to get a row, in
+            [-1, 2147483647], of all variables that become tables; or a dict of regular expressions
+            and such numbers, of which the first that matches a variable's name from its start
+            holds for it. 0: keys are not counted, earlier counts decide. -1 and None: every key
+            gets a row.
+        eviction_threshold: After how many units of time without an occurrence a key may lose its
+            row, in the same forms; -1 and None: never. It needs an access threshold.
+        eviction_unit: "seconds" of the clock at which a step runs, or "steps", by the global step.
+        evict_time_interval: Seconds between evictions of an Estimator's training, in
+            [1, 2147483647]; None is steps alone.
+        evict_step_interval: Steps between them, in [1, 2147483647]; None is time alone.
+        servers: Whether variables that a job has on TensorFlow's parameter servers become tables
+            there. False: they stay TensorFlow's.
+        admission_sketch_bytes: The bytes in which keys without rows are counted, in
+            [1024, 2**40], in the forms of `access_threshold`; 0 and None: each key exactly.
+    """
+
+    names: Sequence[str] = (".*",)
+    least_rows: int = LEAST_ROWS
+    lazy_adam: bool = False
+    memory_rows: int = 0
+    ssd_data_path: Sequence[str] = ()
+    unlimited_ids: Union[bool, str, Sequence[str]] = ()
+    access_threshold: _Threshold = None
+    eviction_threshold: _Threshold = None
+    eviction_unit: str = SECONDS
+    evict_time_interval: Optional[int] = DEFAULT_EVICT_TIME_INTERVAL
+    evict_step_interval: Optional[int] = None
+    servers: bool = True
+    admission_sketch_bytes: _Threshold = None
+
+
+def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -> Any:
+    """Checks what `init(stock_tables=...)` was given.
+
+    Args:
+        value: None or False: no variable becomes a table. True: those that pay. A regular
+            expression or a list of them: those whose names match, of any size. Or StockTables.
+
+    Returns:
+        StockTables, or None.
+
+    Raises:
+        ValueError: If it is none of these, or a setting is out of its range.
+    """
+    if value is None or value is False:
+        return None
+    if value is True:
+        return StockTables()
+    if isinstance(value, str):
+        value = [value]
+    options = value if isinstance(value, StockTables) else None
+    if options is None:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError("'stock_tables' should be a bool, a regular expression, a list of "
+                             "them or StockTables, but is {!r}".format(value))
+        options = StockTables(names=list(value), least_rows=1)
+    names = _expressions("stock_tables", options.names)
+    if not names:
+        raise ValueError("'stock_tables' should have one name at least, but has none")
+    Int(1, MAX_VOCABULARY_SIZE)("least_rows", options.least_rows)
+    Bool()("lazy_adam", options.lazy_adam)
+    Bool()("servers", options.servers)
+    Int(0, MAX_VOCABULARY_SIZE)("memory_rows", options.memory_rows)
+    unlimited = options.unlimited_ids
+    if isinstance(unlimited, bool):
+        unlimited = [".*"] if unlimited else []
+    unlimited = _expressions("unlimited_ids' of 'stock_tables", unlimited)
+    paths = options.ssd_data_path
+    paths = [paths] if isinstance(paths, str) else paths
+    if not isinstance(paths, (list, tuple)) or not all(isinstance(path, str) for path in paths):
+        raise ValueError("'ssd_data_path' of stock_tables should be a list of directories, but is "
+                         "{!r}".format(options.ssd_data_path))
+    if bool(paths) != bool(options.memory_rows):
+        raise ValueError("'memory_rows' and 'ssd_data_path' of stock_tables go together, but are "
+                         "{!r} and {!r}".format(options.memory_rows, options.ssd_data_path))
+    _check_admission(options)
+    return options._replace(names=names, least_rows=int(options.least_rows),
+                            memory_rows=int(options.memory_rows), ssd_data_path=tuple(paths),
+                            unlimited_ids=unlimited)
+
+
+def _check_admission(options: StockTables) -> None:
+    """Checks the settings of admission and eviction."""
+    for name in ("access_threshold", "eviction_threshold"):
+        value = getattr(options, name)
+        if isinstance(value, dict):
+            _expressions(name + "' of 'stock_tables", list(value))
+        for number in value.values() if isinstance(value, dict) else [value]:
+            Int(-1, MAX_INT32, optional=True)(name, number)
+    sketch = options.admission_sketch_bytes
+    if isinstance(sketch, dict):
+        _expressions("admission_sketch_bytes' of 'stock_tables", list(sketch))
+    for size in sketch.values() if isinstance(sketch, dict) else [sketch]:
+        if size is not None and (not is_int(size) or (
+                size != 0 and not MIN_SKETCH_BYTES <= size <= MAX_SKETCH_BYTES)):
+            raise ValueError(
+                "'admission_sketch_bytes' of stock_tables should be 0, for exact counters, or an "
+                "int between {} and {}, but is {!r}".format(
+                    MIN_SKETCH_BYTES, MAX_SKETCH_BYTES, size))
+    if not isinstance(options.access_threshold, dict) \
+            and not isinstance(options.eviction_threshold, dict):
+        normal_thresholds(options.access_threshold, options.eviction_threshold)
+    if options.eviction_unit not in (SECONDS, STEPS):
+        raise ValueError("'eviction_unit' of stock_tables should be {!r} or {!r}, but is "
+                         "{!r}".format(SECONDS, STEPS, options.eviction_unit))
+    for name in ("evict_time_interval", "evict_step_interval"):
+        Int(1, MAX_INT32, optional=True)(name, getattr(options, name))
+    if options.evict_time_interval is None and options.evict_step_interval is None \
+            and options.eviction_threshold is not None:
+        raise ValueError("'evict_time_interval' and 'evict_step_interval' of stock_tables are both "
+                         "None: with an 'eviction_threshold' one of them is needed")
+
+
+def _expressions(argument: str, value: Any) -> List[str]:
+    """Returns regular expressions as a list; one that is none is an error."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise ValueError("names of '{}' should be regular expressions, but are {!r}".format(
+            argument, value))
+    for name in names:
+        try:
+            re.compile(name)
+        except re.error as error:
+            raise ValueError("'{}' has {!r}, which is no regular expression: {}".format(
+                argument, name, error)) from error
+    return list(names)
+
+
+def is_chosen(options: StockTables, name: str) -> bool:
+    """Returns whether the options name a variable.
+
+    Args:
+        options: From `checked_options`.
+        name: Name of the variable's op.
+    """
+    names = options.names  # type: Sequence[str]
+    return any(re.match(one, name) for one in names)
+
+
+def is_unlimited(options: StockTables, name: str) -> bool:
+    """Returns whether the ids of a variable are to lose their limits.
+
+    Args:
+        options: From `checked_options`.
+        name: Name of the variable's op.
+    """
+    names = options.unlimited_ids  # type: Any
+    return any(re.match(one, name) for one in names)
+
+
+def sketch_of(options: StockTables, name: str) -> int:
+    """Returns the bytes in which the table of a variable counts keys without rows, 0 for exactly.
+
+    Args:
+        options: From `checked_options`.
+        name: Name of the variable's op.
+    """
+    value = options.admission_sketch_bytes
+    if isinstance(value, dict):
+        value = next((number for one, number in value.items() if re.match(one, name)), None)
+    return value or 0
+
+
+def thresholds_of(options: StockTables, name: str) -> Tuple[int, int]:
+    """Returns the access and the eviction threshold of a variable, -1 for none.
+
+    Args:
+        options: From `checked_options`.
+        name: Name of the variable's op.
+
+    Raises:
+        ValueError: If it has an eviction threshold and no access threshold.
+    """
+    found = []  # type: List[Optional[int]]
+    for value in (options.access_threshold, options.eviction_threshold):
+        if isinstance(value, dict):
+            value = next((number for one, number in value.items() if re.match(one, name)), None)
+        found.append(value)
+    try:
+        return normal_thresholds(*found)
+    except ValueError as error:
+        raise ValueError("stock_tables, variable {!r}: {}".format(name, error)) from error
+
+
+__all__ = ["LEAST_ROWS", "SECONDS", "STEPS", "StockTables", "checked_options", "is_chosen",
+           "is_unlimited", "sketch_of", "thresholds_of"]  # type: List[str]
