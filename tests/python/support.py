@@ -52,6 +52,13 @@ def tf():
     return tensorflow
 
 
+def lookup(table, ids, **arguments):
+    """sparse_lookup of a tensor, which may be modified."""
+    from mx_rec.core.embedding import sparse_lookup
+
+    return sparse_lookup(table, ids, modify_graph=True, **arguments)
+
+
 def library_path():
     """The plugin under test."""
     return os.environ.get("MX_REC_LIBRARY") or os.path.join(PACKAGES, "mx_rec", "libmx_rec.so")
@@ -134,9 +141,18 @@ def keep_variables(graph=None):
     Args:
         graph: The graph; None is the default graph.
     """
-    from mx_rec.core.graph_state import graph_state
+    from mx_rec.state.graph_state import graph_state
 
     graph_state(graph).is_settled = True
+
+
+def by_turns(first, second, third):
+    """Parameters of three kinds: each value of the first with each of the second, and those of the third by turns.
+
+    Each pair of values of two kinds occurs where `third` has no more values than the others.
+    """
+    return [(one, other, third[(place + turn) % len(third)])
+            for place, one in enumerate(first) for turn, other in enumerate(second)]
 
 
 def bytes_tensor(text):

@@ -4,13 +4,9 @@ import numpy as np
 import pytest
 
 import modify_cases as cases
-import support
+from support import tf
 from fused_cases import BATCH, LENGTH, iterator, loss_of, needed, train
 from modify_cases import AHEAD
-
-
-def tf():
-    return support.tf()
 
 
 def tables_of(run, count):

@@ -12,11 +12,6 @@ import support
 
 
 @pytest.fixture
-def place(tmp_path):
-    return os.path.realpath(str(tmp_path))
-
-
-@pytest.fixture
 def incremental(mx):
     """Initialises mx_rec for incremental checkpoints."""
     def start(**arguments):

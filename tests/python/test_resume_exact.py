@@ -1,7 +1,6 @@
 """Training 2n steps is training n, saving, restoring in a new process or session, and training n: bit for bit."""
 
 import json
-import os
 import threading
 
 import numpy as np
@@ -14,11 +13,6 @@ from optimizer_cases import CASES, ids_of
 EACH = [case for case in CASES if case.name in (
     "sgd", "momentum", "nesterov", "adagrad_from_0.9", "lazy_adam_0.5_0.9_0.001", "ftrl_l1", "ftrl_everything", "rmsprop_0.7",
     "centered_rmsprop_0.7")]
-
-
-@pytest.fixture
-def place(tmp_path):
-    return os.path.realpath(str(tmp_path))
 
 
 class Trained:

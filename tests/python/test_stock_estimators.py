@@ -105,11 +105,11 @@ def figures(made):
 
 
 def ops_of(directory):
-    """Types of ops in the last graph that a training has saved."""
+    """Types and forms of the ops in the last graph that a training has saved."""
     tf = support.tf()
     graph = tf.compat.v1.MetaGraphDef.FromString(
         open(tf.train.latest_checkpoint(str(directory)) + ".meta", "rb").read()).graph_def
-    return [node.op for node in graph.node]
+    return [support.kind_of(node) for node in graph.node]
 
 
 def start(tmp_path, *arguments, **config):
@@ -118,26 +118,50 @@ def start(tmp_path, *arguments, **config):
     shutil.copytree(str(tmp_path / "stock"), str(tmp_path / "tables"))
 
 
-def compare(tmp_path, mx, tables, *arguments, **config):
-    """Continues both directories, one with tables, and compares everything."""
-    start(tmp_path, *arguments, **config)
-    stock = estimator(arguments[0], tmp_path / "stock", *arguments[1:], **config)
-    losses, (loss, predicted) = train(stock), figures(stock)
+def same_figures(found, expected):
+    """Asserts that two models evaluate and predict the same."""
+    np.testing.assert_allclose(found[0], expected[0], rtol=TOLERANCE)
+    np.testing.assert_allclose(found[1], expected[1], rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def compare(tmp_path, mx, tables, *arguments, evaluates=False):
+    """Continues both directories, one with tables, and compares the losses, and what they evaluate and predict."""
+    start(tmp_path, *arguments)
+    stock = estimator(arguments[0], tmp_path / "stock", *arguments[1:])
+    losses = train(stock)
+    expected = figures(stock) if evaluates else None
     mx(stock_tables=".*")
-    made = estimator(arguments[0], tmp_path / "tables", *arguments[1:], **config)
+    made = estimator(arguments[0], tmp_path / "tables", *arguments[1:])
     np.testing.assert_allclose(train(made), losses, rtol=TOLERANCE, atol=TOLERANCE)
     assert ops_of(tmp_path / "tables").count("MxRecTable") == tables
-    got = figures(made)
-    np.testing.assert_allclose(got[0], loss, rtol=TOLERANCE)
-    np.testing.assert_allclose(got[1], predicted, rtol=TOLERANCE, atol=TOLERANCE)
-    return made
+    if evaluates:
+        same_figures(figures(made), expected)
+
+
+def stop():
+    """Ends what `init` has begun."""
+    from mx_rec.util import initialize
+
+    initialize.terminate_config_initializer()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """(directory, losses) of a new training of all columns on tables; its users copy it."""
+    from mx_rec.util.initialize import init
+
+    directory = tmp_path_factory.mktemp("trained") / "model"
+    init(stock_tables=".*")
+    losses = train(estimator("both", directory), STEPS // 2)
+    stop()
+    return directory, losses
 
 
 @pytest.mark.parametrize("kind, tables", [
     ("dnn", 8), ("linear", 7), pytest.param("both", 15, marks=pytest.mark.slow),
     pytest.param("regressor", 8, marks=pytest.mark.slow)])
 def test_an_old_directory_goes_on_with_tables_and_the_same_numbers(mx, tmp_path, kind, tables):
-    compare(tmp_path, mx, tables, kind)
+    compare(tmp_path, mx, tables, kind, evaluates=True)
 
 
 @pytest.mark.parametrize("names, optimizer", [
@@ -156,44 +180,40 @@ def test_each_optimizer_of_an_estimator_gives_the_same_numbers(mx, tmp_path, nam
     compare(tmp_path, mx, 2, "dnn", names, makers[optimizer])
 
 
-def test_a_new_training_makes_rows_of_the_ids_that_it_meets(mx, tmp_path):
-    mx(stock_tables=".*")
-    made = estimator("both", tmp_path / "model")
-    losses = train(made)
-    assert losses[-10:].mean() < losses[:10].mean()
-    directory = glob.glob(str(tmp_path / "model" / "sparse-model.ckpt-{}".format(STEPS)))[0]
-    sizes = [os.path.getsize(path) // 8 for path in glob.glob(os.path.join(directory, "*", "key", "slice.data"))]
+def test_a_new_training_makes_rows_of_the_ids_that_it_meets(mx, trained):
+    directory, losses = trained
+    assert losses[-5:].mean() < losses[:5].mean()
+    saved = glob.glob(str(directory / "sparse-model.ckpt-{}".format(len(losses))))[0]
+    sizes = [os.path.getsize(path) // 8 for path in glob.glob(os.path.join(saved, "*", "key", "slice.data"))]
     assert len(sizes) == 15 and 0 < min(sizes) and max(sizes) < 1000
-    assert made.evaluate(input_fn, steps=6)["global_step"] == STEPS
+    mx(stock_tables=".*")
+    assert estimator("both", directory).evaluate(input_fn, steps=6)["global_step"] == len(losses)
 
 
 def test_small_variables_stay_and_evaluation_knows_which_ones(mx, tmp_path):
     from mx_rec.util.stock_tables import StockTables
 
+    names = ("hash", "identity", "bags")
     mx(stock_tables=StockTables(least_rows=200))
-    made = estimator("both", tmp_path / "model")
+    made = estimator("both", tmp_path / "model", names)
     train(made, 20)
     loss, predicted = figures(made)
-    assert ops_of(tmp_path / "model").count("MxRecTable") == 6
-    from mx_rec.util import initialize
-
-    initialize.terminate_config_initializer()
+    assert ops_of(tmp_path / "model").count("MxRecTable") == 4
+    stop()
     mx(stock_tables=StockTables(names=["nothing"]))
-    again = figures(estimator("both", tmp_path / "model"))
+    again = figures(estimator("both", tmp_path / "model", names))
     assert again[0] == loss and (again[1] == predicted).all()
 
 
-def test_a_training_goes_back_to_variables(mx, tmp_path):
-    from mx_rec.util import initialize
-
+def test_a_training_goes_back_to_variables(mx, tmp_path, trained):
+    for name in ("tables", "variables"):
+        shutil.copytree(str(trained[0]), str(tmp_path / name))
     mx(stock_tables=".*")
-    train(estimator("both", tmp_path / "model"), 20)
-    shutil.copytree(str(tmp_path / "model"), str(tmp_path / "copy"))
-    with_tables = train(estimator("both", tmp_path / "model"), 30)
-    initialize.terminate_config_initializer()
+    with_tables = train(estimator("both", tmp_path / "tables"), 30)
+    stop()
     mx()
-    without = train(estimator("both", tmp_path / "copy"), 30)
-    assert "MxRecTable" not in ops_of(tmp_path / "copy")
+    without = train(estimator("both", tmp_path / "variables"), 30)
+    assert "MxRecTable" not in ops_of(tmp_path / "variables")
     np.testing.assert_allclose(without, with_tables, rtol=TOLERANCE, atol=TOLERANCE)
 
 
@@ -201,30 +221,25 @@ def test_a_training_goes_back_to_variables(mx, tmp_path):
 def test_partitioned_variables_become_tables_and_variables_by_turns(mx, tmp_path, kind, parts):
     """Trainings of LinearClassifier and DNNClassifier with a partitioner could not go on as tables: their optimizers
     give the slots of each part a name of their own, and "Does not have sufficient slices for partitioned tensor"."""
-    from mx_rec.util import initialize
-
-    names = ("hash", "bags")
+    names, epoch = ("bags",) if kind == "linear" else ("hash", "bags"), 6
     start(tmp_path, kind, names, parts=parts)
-    expected = [train(estimator(kind, tmp_path / "stock", names, parts=parts), 5) for _ in range(3)]
+    # One training of three epochs sees the batches of three trainings.
+    expected = train(estimator(kind, tmp_path / "stock", names, parts=parts), 3 * epoch).reshape(3, epoch)
     expected_figures = figures(estimator(kind, tmp_path / "stock", names, parts=parts))
     for turn, tables in enumerate([True, False, True]):
         if tables:
             mx(stock_tables=".*")
         made = estimator(kind, tmp_path / "tables", names, parts=parts)
-        np.testing.assert_allclose(train(made, 5), expected[turn], rtol=TOLERANCE, atol=TOLERANCE)
+        np.testing.assert_allclose(train(made, epoch), expected[turn], rtol=TOLERANCE, atol=TOLERANCE)
         assert ("MxRecTable" in ops_of(tmp_path / "tables")) == tables
         if tables:
-            initialize.terminate_config_initializer()
+            stop()
     mx()
-    found = figures(estimator(kind, tmp_path / "tables", names, parts=parts))
-    np.testing.assert_allclose(found[0], expected_figures[0], rtol=TOLERANCE)
-    np.testing.assert_allclose(found[1], expected_figures[1], rtol=TOLERANCE, atol=TOLERANCE)
+    same_figures(figures(estimator(kind, tmp_path / "tables", names, parts=parts)), expected_figures)
 
 
 def test_an_estimator_names_and_gives_variables_that_are_tables(mx, tmp_path):
     """get_variable_names and get_variable_value of an Estimator did not know its variables any more."""
-    from mx_rec.util import initialize
-
     names, hashed = ("hash", "bags"), "linear/linear_model/hash/weights"
     start(tmp_path, "linear", names, parts=2)
     stock = estimator("linear", tmp_path / "stock", names, parts=2)
@@ -252,7 +267,7 @@ def test_an_estimator_names_and_gives_variables_that_are_tables(mx, tmp_path):
     embedding = "dnn/input_from_feature_columns/input_layer/hash_embedding/embedding_weights"
     values = {name: fresh.get_variable_value(name) for name in (embedding, embedding + "/part_0/Adagrad")
               if name in fresh.get_variable_names()}
-    initialize.terminate_config_initializer()
+    stop()
     mx()
     train(fresh, 1)
     rows = fresh.get_variable_value(embedding)
@@ -260,11 +275,10 @@ def test_an_estimator_names_and_gives_variables_that_are_tables(mx, tmp_path):
     assert values[embedding].shape == rows.shape == (1000, 3) and 900 < same.sum() < 1000
 
 
-def test_an_exported_model_has_variables_and_the_same_predictions(mx, tmp_path):
+def test_an_exported_model_has_variables_and_the_same_predictions(mx, tmp_path, trained):
     tf = support.tf()
     mx(stock_tables=".*")
-    made = estimator("both", tmp_path / "model")
-    train(made, 20)
+    made = estimator("both", trained[0])
     categorical, dense = columns(COLUMNS, tmp_path)
     parse = tf.feature_column.make_parse_example_spec(categorical + dense)
     exported = made.export_saved_model(
@@ -297,15 +311,15 @@ def test_an_exported_model_has_variables_and_the_same_predictions(mx, tmp_path):
 def test_train_and_evaluate_keeps_the_newest_checkpoints(mx, tmp_path):
     tf = support.tf()
     mx(stock_tables=".*")
-    made = estimator("dnn", tmp_path / "model", save_checkpoints_steps=10, keep_checkpoint_max=2)
+    made = estimator("dnn", tmp_path / "model", ("hash", "bags"), save_checkpoints_steps=5, keep_checkpoint_max=2)
     best = tf.estimator.BestExporter(
         serving_input_receiver_fn=tf.estimator.export.build_raw_serving_input_receiver_fn(
             {name: tf.compat.v1.placeholder(value.dtype if value.dtype.kind != "U" else tf.string,
                                             [None] + list(value.shape[1:]), name)
              for name, value in data(1)[0].items()}))
     tf.estimator.train_and_evaluate(
-        made, tf.estimator.TrainSpec(input_fn, max_steps=40),
+        made, tf.estimator.TrainSpec(input_fn, max_steps=15),
         tf.estimator.EvalSpec(input_fn, steps=2, exporters=best, throttle_secs=0, start_delay_secs=0))
     left = sorted(os.path.basename(path) for path in glob.glob(str(tmp_path / "model" / "sparse-*")))
-    assert left == ["sparse-model.ckpt-30", "sparse-model.ckpt-40"]
+    assert left == ["sparse-model.ckpt-10", "sparse-model.ckpt-15"]
     assert glob.glob(str(tmp_path / "model" / "export" / "best_exporter" / "*" / "saved_model.pb"))

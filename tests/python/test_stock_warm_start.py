@@ -8,15 +8,9 @@ import numpy as np
 import pytest
 
 import support
-from test_stock_estimators import TOLERANCE, estimator, figures, ops_of, train
+from test_stock_estimators import TOLERANCE, estimator, figures, ops_of, same_figures, stop, train
 
 STEPS = 15
-
-
-def stop():
-    from mx_rec.util import initialize
-
-    initialize.terminate_config_initializer()
 
 
 def warm(kind, directory, source, *arguments, **settings):
@@ -34,20 +28,28 @@ def tables_of(directory):
         os.path.join(os.path.dirname(path), "sparse-" + os.path.basename(path), "*")) if os.path.isdir(one))
 
 
-def expect_same(tmp_path, mx, kind, sources, count, *arguments, options=".*", evaluates=True, **settings):
-    """Starts a model with variables from one source and with tables from another; their numbers are equal."""
-    start = warm(kind, tmp_path / "on_variables", sources[0], *arguments, **settings)
+def expect_same(tmp_path, mx, kind, source, others, *arguments, evaluates=False, **settings):
+    """Starts a model with variables from one source, and from others with tables; their numbers are equal.
+
+    Args:
+        others: For each further training its source, the variables that become tables, and how many do.
+        evaluates: Whether what the models evaluate and predict afterwards is compared, too.
+
+    Returns:
+        The losses.
+    """
+    start = warm(kind, tmp_path / "on_variables", source, *arguments, **settings)
     losses = train(start, STEPS)
     expected = figures(start) if evaluates else None
-    mx(stock_tables=options)
-    made = warm(kind, tmp_path / "on_tables", sources[1], *arguments, **settings)
-    np.testing.assert_allclose(train(made, STEPS), losses, rtol=TOLERANCE, atol=TOLERANCE)
-    assert ops_of(tmp_path / "on_tables").count("MxRecTable") == count
-    if not evaluates:
-        return losses
-    got = figures(made)
-    np.testing.assert_allclose(got[0], expected[0], rtol=TOLERANCE)
-    np.testing.assert_allclose(got[1], expected[1], rtol=TOLERANCE, atol=TOLERANCE)
+    for number, (other, options, count) in enumerate(others):
+        directory = tmp_path / "on_tables_{}".format(number)
+        mx(stock_tables=options)
+        made = warm(kind, directory, other, *arguments, **settings)
+        np.testing.assert_allclose(train(made, STEPS), losses, rtol=TOLERANCE, atol=TOLERANCE)
+        assert ops_of(directory).count("MxRecTable") == count
+        if evaluates:
+            same_figures(figures(made), expected)
+        stop()
     return losses
 
 
@@ -55,63 +57,61 @@ def expect_same(tmp_path, mx, kind, sources, count, *arguments, options=".*", ev
     ("linear", 7), pytest.param("dnn", 8, marks=pytest.mark.slow), pytest.param("both", 15, marks=pytest.mark.slow)])
 def test_tables_start_with_the_rows_of_variables(mx, tmp_path, kind, count):
     source = tmp_path / "source"
-    train(estimator(kind, source), STEPS)
-    losses = expect_same(tmp_path, mx, kind, (source, source), count)
-    cold = train(estimator(kind, tmp_path / "cold"), STEPS)
+    cold = train(estimator(kind, source), STEPS)
+    losses = expect_same(tmp_path, mx, kind, source, [(source, ".*", count)])
     assert abs(cold[0] - losses[0]) > 1e-3
 
 
 @pytest.mark.parametrize("patterns", [
     ".*hash.*", ".*nothing", [".*hash.*/part_0/Ftrl:0"], [".*hash.*", ".*bags.*Ftrl_1"], [".*"], None])
-@pytest.mark.parametrize("which", [0, 1])
-def test_patterns_choose_variables_and_slots_as_without_tables(mx, tmp_path, both_sources, patterns, which):
+def test_patterns_choose_variables_and_slots_as_without_tables(mx, tmp_path, both_sources, patterns):
+    """From variables, and from tables."""
     names = ("hash", "bags")
     sources = both_sources("linear", *names)
-    expect_same(tmp_path, mx, "linear", (sources[0], sources[which]), 2, names, evaluates=False,
+    expect_same(tmp_path, mx, "linear", sources[0], [(source, ".*", 2) for source in sources], names,
                 vars_to_warm_start=patterns)
-    step = support.tf().train.load_variable(str(tmp_path / "on_tables"), "global_step")
-    assert step == ((STEPS + 1 if patterns == [".*"] else 0) + STEPS)
+    for number in range(2):
+        step = support.tf().train.load_variable(str(tmp_path / "on_tables_{}".format(number)), "global_step")
+        assert step == ((STEPS + 1 if patterns == [".*"] else 0) + STEPS)
 
 
 @pytest.fixture(scope="module")
 def both_sources(tmp_path_factory):
     """Gives directories of one model with the same numbers: of variables, and of tables."""
-    from mx_rec.util import initialize
-
     made = {}
 
     def sources(kind, *names):
         if (kind, names) not in made:
             path = tmp_path_factory.mktemp(kind) / "model"
             path.mkdir()
-            train(estimator(kind, path / "variables", names), 1)
-            shutil.copytree(str(path / "variables"), str(path / "tables"))
-            train(estimator(kind, path / "variables", names), STEPS)
-            initialize.init(stock_tables=".*")
-            train(estimator(kind, path / "tables", names), STEPS)
-            stop()
-            made[kind, names] = path / "variables", path / "tables"
+            made[kind, names] = pair_of(path, lambda directory, steps: train(estimator(kind, directory, names), steps))
         return made[kind, names]
 
     return sources
 
 
-@pytest.mark.parametrize("patterns", [".*", [".*"], [".*embedding_weights.*", "dnn/hidden.*"]])
-def test_tables_start_with_the_rows_of_tables(mx, tmp_path, both_sources, patterns):
-    sources = both_sources("dnn", "hash", "bags", "shared")
-    expect_same(tmp_path, mx, "dnn", sources, 3, ("hash", "bags", "shared"), vars_to_warm_start=patterns)
+def pair_of(path, run_steps):
+    """Trains a model on variables, and from its first step on, on tables; returns both directories."""
+    from mx_rec.util import initialize
+
+    run_steps(path / "variables", 1)
+    shutil.copytree(str(path / "variables"), str(path / "tables"))
+    run_steps(path / "variables", STEPS)
+    initialize.init(stock_tables=".*")
+    run_steps(path / "tables", STEPS)
+    stop()
+    return path / "variables", path / "tables"
 
 
-@pytest.mark.parametrize("patterns", [".*", [".*"]])
-def test_variables_start_with_the_rows_of_tables(mx, tmp_path, both_sources, patterns):
-    sources = both_sources("dnn", "hash", "bags", "shared")
-    expect_same(tmp_path, mx, "dnn", sources, 1, ("hash", "bags", "shared"), options=".*hash", evaluates=False,
-                vars_to_warm_start=patterns)
-
-
-def test_a_script_without_stock_tables_starts_with_the_rows_of_tables(mx, tmp_path, both_sources):
-    sources = both_sources("linear", "hash", "bags")
-    expect_same(tmp_path, mx, "linear", sources, 0, ("hash", "bags"), options=None, evaluates=False)
+@pytest.mark.parametrize("patterns, others", [
+    (".*", [(".*", 3), (".*hash", 1), (None, 0)]), ([".*"], [(".*", 3), (".*hash", 1)]),
+    ([".*embedding_weights.*", "dnn/hidden.*"], [(".*", 3)])])
+def test_tables_and_variables_start_with_the_rows_of_tables(mx, tmp_path, both_sources, patterns, others):
+    """All variables are tables, or one is, or none, where a script does not know stock_tables."""
+    names = ("hash", "bags", "shared")
+    sources = both_sources("dnn", *names)
+    expect_same(tmp_path, mx, "dnn", sources[0], [(sources[1],) + one for one in others], names,
+                evaluates=len(others) == 1, vars_to_warm_start=patterns)
 
 
 def test_rows_that_the_source_never_made_are_those_that_it_would_have_made(mx, tmp_path):
@@ -126,17 +126,16 @@ def test_rows_that_the_source_never_made_are_those_that_it_would_have_made(mx, t
     np.testing.assert_allclose(on_variables, on_tables, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def test_a_training_that_goes_on_does_not_start_again(mx, tmp_path, both_sources):
-    sources = both_sources("linear", "hash", "bags")
+def test_a_training_that_goes_on_does_not_start_again(mx, tmp_path, sources):
+    sources, made = sources(), model([60, 4], "rows")
     mx(stock_tables=".*")
     for number, source in enumerate(sources):
         once = tmp_path / "once{}".format(number)
-        train(warm("linear", once, source, ("hash", "bags")), 5)
+        run(once, made, 5, source=source)
         shutil.copytree(str(once), str(once) + "_copy")
-        expected = train(estimator("linear", str(once) + "_copy", ("hash", "bags")), 5)
-        again = train(warm("linear", once, source, ("hash", "bags")), 5)
-        np.testing.assert_array_equal(again, expected)
-        assert len(tables_of(once)) == 2
+        expected = run(str(once) + "_copy", made, 5)
+        np.testing.assert_allclose(run(once, made, 5, source=source), expected, rtol=TOLERANCE, atol=TOLERANCE)
+        assert len(tables_of(once)) == 1
         assert support.tf().train.load_variable(str(once), "global_step") == 10
 
 
@@ -145,9 +144,7 @@ def test_an_untrained_model_is_evaluated_as_it_would_start(mx, tmp_path, both_so
     expected = figures(warm("linear", tmp_path / "a", sources[0], ("hash", "bags")))
     mx(stock_tables=".*")
     for source in sources:
-        loss, predicted = figures(warm("linear", tmp_path / "b", source, ("hash", "bags")))
-        np.testing.assert_allclose(loss, expected[0], rtol=TOLERANCE)
-        np.testing.assert_allclose(predicted, expected[1], rtol=TOLERANCE, atol=TOLERANCE)
+        same_figures(figures(warm("linear", tmp_path / "b", source, ("hash", "bags"))), expected)
 
 
 def model(shape, name, parts=None, optimizer=None, kind="resource", strategy="mod"):
@@ -177,7 +174,7 @@ def rows_input(limit=60):
 
 
 def run(directory, made, steps=STEPS, limit=60, source=None, chosen=None, **settings):
-    """Trains a model_fn; returns the losses."""
+    """Trains a model_fn; returns the losses, of each step one or what each of its parts has."""
     tf = support.tf()
     config = tf.estimator.RunConfig(str(directory), tf_random_seed=4, log_step_count_steps=None)
     if source is not None:
@@ -186,30 +183,38 @@ def run(directory, made, steps=STEPS, limit=60, source=None, chosen=None, **sett
 
     class Hook(tf.estimator.SessionRunHook):
         def before_run(self, context):
-            return tf.estimator.SessionRunArgs(tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.LOSSES)[0])
+            # The last one is that of the EstimatorSpec.
+            return tf.estimator.SessionRunArgs(tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.LOSSES)[:-1])
 
         def after_run(self, context, values):
             losses.append(values.results)
 
     tf.estimator.Estimator(made, config=config, warm_start_from=chosen).train(
         lambda: rows_input(limit), steps=steps, hooks=[Hook()])
-    return np.array(losses)
+    found = np.array(losses)
+    return found[:, 0] if found.shape[1] == 1 else found
 
 
-def sources_of(tmp_path, mx, made):
-    run(tmp_path / "variables", made, 1)
-    shutil.copytree(str(tmp_path / "variables"), str(tmp_path / "tables"))
-    run(tmp_path / "variables", made)
-    mx(stock_tables=".*")
-    run(tmp_path / "tables", made)
-    stop()
-    return tmp_path / "variables", tmp_path / "tables"
+@pytest.fixture(scope="module", name="sources")
+def sources_of_rows(tmp_path_factory):
+    """Gives directories of a variable of rows, in so many parts if any: of variables, and of tables. Nobody changes them."""
+    made = {}
+
+    def of(parts=None):
+        if parts not in made:
+            kind = "resource" if parts else "reference"
+            build = model([60, 4], "rows", parts, kind=kind)
+            made[parts] = pair_of(tmp_path_factory.mktemp("sources"),
+                                  lambda directory, steps: run(directory, build, steps))
+        return made[parts]
+
+    return of
 
 
 @pytest.mark.parametrize("parts, again, kind", [
     (None, None, "reference"), (3, 3, "resource"), (3, 2, "reference"), (3, None, "resource"), (None, 4, "resource")])
-def test_parts_start_with_the_parts_of_the_source(mx, tmp_path, parts, again, kind):
-    sources = sources_of(tmp_path, mx, model([60, 4], "rows", parts, kind=kind))
+def test_parts_start_with_the_parts_of_the_source(mx, tmp_path, sources, parts, again, kind):
+    sources = sources(parts)
     new = model([60, 4], "other", again, kind=kind, strategy="div")
     renamed = {"var_name_to_prev_var_name": {"other": "rows"}}
     expected = run(tmp_path / "expected", new, source=sources[0], **renamed)
@@ -220,22 +225,36 @@ def test_parts_start_with_the_parts_of_the_source(mx, tmp_path, parts, again, ki
         assert len(tables_of(tmp_path / str(number))) == (again or 1)
 
 
-@pytest.mark.parametrize("name", ["sgd", "momentum", "ftrl", "lazy_adam", "rmsprop", "centered_rmsprop"])
-def test_slots_start_where_a_list_names_them(mx, tmp_path, name):
+def test_slots_start_where_a_list_names_them(mx, tmp_path):
+    """A variable for each optimizer: with all slots, and with none."""
     import stock_cases
 
-    optimizer = stock_cases.optimizers()[name]
-    made = model([60, 4], "rows", optimizer=optimizer)
-    sources = sources_of(tmp_path, mx, made)
-    expected = run(tmp_path / "expected", made, source=sources[0], vars_to_warm_start=[".*"])
+    names = ["sgd", "momentum", "ftrl", "lazy_adam", "rmsprop", "centered_rmsprop"]
+
+    def made(features, labels, mode):
+        tf = support.tf()
+        v1 = tf.compat.v1
+        step, losses, updates = v1.train.get_global_step(), [], []
+        for name in names:
+            rows = v1.get_variable(name, [60, 4], initializer=v1.truncated_normal_initializer(stddev=0.3))
+            losses.append(tf.reduce_mean(tf.square(tf.reduce_sum(tf.nn.embedding_lookup(rows, features), 1) - labels)))
+            v1.losses.add_loss(losses[-1])
+            updates.append(stock_cases.optimizers()[name]().minimize(losses[-1]))
+        with tf.control_dependencies(updates):
+            return tf.estimator.EstimatorSpec(mode, loss=tf.add_n(losses), train_op=v1.assign_add(step, 1))
+
+    sources = pair_of(tmp_path, lambda directory, steps: run(directory, made, steps))
+    rows_alone = [name + ":0" for name in names]
+    expected = {place: run(tmp_path / "expected{}".format(place), made, source=sources[0], vars_to_warm_start=chosen)
+                for place, chosen in enumerate([[".*"], rows_alone])}
+    different = np.abs(expected[0] - expected[1]).max(0)
+    assert dict(zip(names, different > 1e-4)) == {name: name != "sgd" for name in names}
     mx(stock_tables=".*")
-    for number, source in enumerate(sources):
-        got = run(tmp_path / str(number), made, source=source, vars_to_warm_start=[".*"])
-        np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
-    rows_alone = run(tmp_path / "rows", made, source=sources[1], vars_to_warm_start=["rows:0", "scale"])
-    stop()
-    np.testing.assert_allclose(rows_alone, run(tmp_path / "stock", made, source=sources[0],
-                                               vars_to_warm_start=["rows:0", "scale"]), rtol=TOLERANCE, atol=TOLERANCE)
+    for number, (source, chosen) in enumerate([(0, 0), (1, 0), (1, 1)]):
+        got = run(tmp_path / str(number), made, source=sources[source],
+                  vars_to_warm_start=[[".*"], rows_alone][chosen])
+        np.testing.assert_allclose(got, expected[chosen], rtol=TOLERANCE, atol=TOLERANCE)
+        assert len(tables_of(tmp_path / str(number))) == len(names)
 
 
 def vocabulary(tmp_path):
@@ -249,8 +268,8 @@ def vocabulary(tmp_path):
 
 
 @pytest.mark.parametrize("parts", [None, 3])
-def test_a_vocabulary_moves_rows_to_where_their_words_are_now(mx, tmp_path, parts):
-    sources = sources_of(tmp_path, mx, model([60, 4], "rows", parts))
+def test_a_vocabulary_moves_rows_to_where_their_words_are_now(mx, tmp_path, sources, parts):
+    sources = sources(parts)
     new = model([50, 4], "rows", parts)
     info = {"var_name_to_vocab_info": {"rows": vocabulary(tmp_path)}}
     expected = run(tmp_path / "expected", new, limit=50, source=sources[0], **info)
@@ -263,16 +282,16 @@ def test_a_vocabulary_moves_rows_to_where_their_words_are_now(mx, tmp_path, part
 
 @pytest.mark.parametrize("shape", [[61, 4], [60, 3]])
 @pytest.mark.parametrize("which", [0, 1])
-def test_another_shape_is_an_error_that_names_the_variable(mx, tmp_path, shape, which):
-    sources = sources_of(tmp_path, mx, model([60, 4], "rows"))
+def test_another_shape_is_an_error_that_names_the_variable(mx, tmp_path, sources, shape, which):
+    source = sources()[which]
     mx(stock_tables=".*")
     with pytest.raises(ValueError, match="rows") as error:
-        run(tmp_path / "new", model(shape, "rows"), source=sources[which])
+        run(tmp_path / "new", model(shape, "rows"), source=source)
     assert str(shape[0]) in str(error.value) and not glob.glob(str(tmp_path / "new/model.ckpt*"))
 
 
-def test_what_is_not_there_is_the_error_of_tensorflow(mx, tmp_path):
-    sources = sources_of(tmp_path, mx, model([60, 4], "rows"))
+def test_what_is_not_there_is_the_error_of_tensorflow(mx, tmp_path, sources):
+    sources = sources()
     new = model([60, 4], "others")
     (tmp_path / "empty").mkdir()
     attempts = [dict(source=sources[0]), dict(source=tmp_path / "empty"), dict(source=tmp_path / "nowhere"),

@@ -4,6 +4,7 @@ graph modification, several checkpoints, sessions, and processes that end in bet
 import gc
 import glob
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 import support
 import test_stock_estimators as estimators
 import test_stock_unlimited_estimators as unlimited
-from test_stock_warm_start import STEPS, model, rows_input, run, sources_of, stop, tables_of, warm
+from test_stock_warm_start import STEPS, model, rows_input, run, sources_of_rows, stop, tables_of, warm  # noqa: F401
 
 TOLERANCE = unlimited.TOLERANCE
 
@@ -24,6 +25,12 @@ def warm_linear(directory, size, source, key="hash"):
     made = unlimited.linear(directory, size, key)
     made._warm_start_settings = support.tf().estimator.WarmStartSettings(str(source))
     return made
+
+
+@pytest.fixture(scope="module")
+def expected(sources, tmp_path_factory):
+    """Losses of a training of variables that starts with variables."""
+    return run(tmp_path_factory.mktemp("expected"), model([60, 4], "rows"), source=sources()[0])
 
 
 def options(**settings):
@@ -80,8 +87,8 @@ def test_rows_with_limits_keep_them_with_a_warning(mx, tmp_path, caplog, which):
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_an_identity_column_starts_with_its_rows_and_takes_further_ids(mx, tmp_path, which):
-    sources = sources_of(tmp_path, mx, model([60, 4], "rows"))
+def test_an_identity_column_starts_with_its_rows_and_takes_further_ids(mx, tmp_path, sources, which):
+    sources = sources()
     mx(stock_tables=options(unlimited_ids=True))
     made = model([60, 4], "rows")
     got = run(tmp_path / "warm", made, 1, source=sources[which])
@@ -93,11 +100,10 @@ def test_an_identity_column_starts_with_its_rows_and_takes_further_ids(mx, tmp_p
 
 @pytest.mark.parametrize("unit", ["seconds", "steps"])
 @pytest.mark.parametrize("which", [0, 1])
-def test_rows_that_a_warm_start_brings_are_admitted(mx, tmp_path, which, unit):
+def test_rows_that_a_warm_start_brings_are_admitted(mx, tmp_path, sources, expected, which, unit):
     """The clock of steps is not there when rows are set: the global step starts with them."""
     made = model([60, 4], "rows")
-    sources = sources_of(tmp_path, mx, made)
-    expected = run(tmp_path / "expected", made, source=sources[0])
+    sources = sources()
     mx(stock_tables=options(access_threshold=1000, eviction_threshold=10 ** 6, eviction_unit=unit))
     got = run(tmp_path / "warm", made, source=sources[which])
     np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
@@ -115,9 +121,9 @@ def test_a_list_of_expressions_brings_the_counts_of_keys(mx, tmp_path):
     assert abs(again - got).max() > 1e-4
 
 
-def test_rows_on_disk_start_with_variables_and_tables(mx, tmp_path):
+def test_rows_on_disk_start_with_variables_and_tables(mx, tmp_path, sources):
     made = model([60, 4], "rows")
-    sources = sources_of(tmp_path, mx, made)
+    sources = sources()
     expected = run(tmp_path / "expected", made, source=sources[0], vars_to_warm_start=[".*"])
     for number, source in enumerate(sources):
         (tmp_path / "disk{}".format(number)).mkdir()
@@ -138,16 +144,15 @@ def test_graph_modification_goes_with_a_warm_start(mx, tmp_path):
     mx(stock_tables=".*", use_dynamic=True)
     moved = warm("dnn", tmp_path / "moved", source, names)
     moved.train(estimators.input_fn, steps=STEPS, hooks=[GraphModifierHook(modify_graph=True)])
-    assert any("Claim" in one for one in estimators.ops_of(tmp_path / "moved"))
+    assert any("prepared" in one for one in estimators.ops_of(tmp_path / "moved"))
     np.testing.assert_allclose(moved.evaluate(estimators.input_fn, 3)["loss"],
                                made.evaluate(estimators.input_fn, 3)["loss"], rtol=estimators.TOLERANCE)
 
 
-def test_a_later_checkpoint_replaces_what_an_earlier_one_brought(mx, tmp_path):
+def test_a_later_checkpoint_replaces_what_an_earlier_one_brought(mx, tmp_path, sources):
     made = model([60, 4], "rows")
-    sources = sources_of(tmp_path, mx, made)
+    sources = sources()
     run(tmp_path / "longer", made, 40)
-    run(tmp_path / "longer_tables", made, 40)
     settings = support.tf().estimator.WarmStartSettings
     mx(stock_tables=".*")
     expected = run(tmp_path / "expected", made, source=sources[0], vars_to_warm_start=["rows", "scale"])
@@ -162,14 +167,13 @@ def test_a_later_checkpoint_replaces_what_an_earlier_one_brought(mx, tmp_path):
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_session_starts_when_its_variables_are_initialised(mx, tmp_path, which):
+def test_a_session_starts_when_its_variables_are_initialised(mx, tmp_path, sources, expected, which):
     from mx_rec.stock.select import convert_graph
 
     tf = support.tf()
     v1 = tf.compat.v1
     made = model([60, 4], "rows")
-    sources = sources_of(tmp_path, mx, made)
-    expected = run(tmp_path / "expected", made, source=sources[0])
+    sources = sources()
     mx(stock_tables=".*")
     with tf.Graph().as_default() as graph:
         v1.set_random_seed(4)
@@ -186,9 +190,8 @@ def test_a_session_starts_when_its_variables_are_initialised(mx, tmp_path, which
     np.testing.assert_allclose(losses, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def test_tables_that_are_written_out_leave_nothing_behind(mx, tmp_path, monkeypatch):
-    made = model([60, 4], "rows", 3)
-    sources = sources_of(tmp_path, mx, made)
+def test_tables_that_are_written_out_leave_nothing_behind(mx, tmp_path, sources, monkeypatch):
+    sources = sources(3)
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     mx(stock_tables=".*")
@@ -218,10 +221,9 @@ tf.estimator.Estimator(
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_process_that_is_killed_before_its_first_checkpoint_starts_again(mx, tmp_path, which):
+def test_a_process_that_is_killed_before_its_first_checkpoint_starts_again(mx, tmp_path, sources, expected, which):
     made = model([60, 4], "rows")
-    sources = sources_of(tmp_path, mx, made)
-    expected = run(tmp_path / "expected", made, source=sources[0])
+    sources = sources()
     script = KILLED.format(tests=os.path.dirname(os.path.abspath(__file__)), directory=str(tmp_path / "warm"),
                            source=str(sources[which]))
     ended = subprocess.run([sys.executable, "-W", "ignore", "-c", script], stdout=subprocess.PIPE,
@@ -232,10 +234,11 @@ def test_a_process_that_is_killed_before_its_first_checkpoint_starts_again(mx, t
                                rtol=TOLERANCE, atol=TOLERANCE)
 
 
-def test_a_damaged_table_is_an_error_before_a_checkpoint_is_written(mx, tmp_path):
+def test_a_damaged_table_is_an_error_before_a_checkpoint_is_written(mx, tmp_path, sources):
     tf = support.tf()
     made = model([60, 4], "rows")
-    source = sources_of(tmp_path, mx, made)[1]
+    source = tmp_path / "source"
+    shutil.copytree(str(sources()[1]), str(source))
     path = glob.glob(str(source / "sparse-model.ckpt-16" / "*" / "embedding" / "slice.data"))[0]
     with open(path, "r+b") as file:
         file.write(b"\xff" * 16)

@@ -2,8 +2,8 @@
 //!
 //! A run needs them together if the same updates of tables depend on them; without an update, if
 //! the same ends of the graph do. They are joined only if they also come from the same sources, and
-//! if none depends on another one, so that no circle can arise. A run that fetches what lies between
-//! may need fewer: python/mx_rec/graph/needs.py computes it as the graph was before.
+//! if none depends on another one, so that no circle can arise. A run that fetches what lies
+//! between may need fewer: python/mx_rec/graph/needs.py computes it as the graph was before.
 
 use super::consumers::Consumers;
 use super::graph_def::{Graph, InputSource, Node};
