@@ -8,7 +8,7 @@ import pytest
 import modify_cases as cases
 import support
 from support import tf
-from modify_cases import AHEAD, STEP
+from modify_cases import AHEAD, PASSED, STEP
 
 
 def text_data(bad=()):
@@ -68,8 +68,8 @@ def limited(iterator_of=cases.initializable, steps=None, **config):
 
 @pytest.mark.parametrize("iterator_of", [cases.initializable, cases.one_shot])
 def test_max_steps_ends_the_modified_training_pipeline(iterator_of):
-    assert limited(iterator_of, max_steps=3) == {STEP: 5, AHEAD: 3}
-    assert limited(iterator_of, max_steps=100) == {STEP: 5, AHEAD: 5}
+    assert limited(iterator_of, max_steps=3) == {STEP: 5, PASSED: 5, AHEAD: 3}
+    assert limited(iterator_of, max_steps=100) == {STEP: 5, PASSED: 5, AHEAD: 5}
 
 
 def test_max_steps_leaves_evaluation_alone():

@@ -237,6 +237,11 @@ class _Before:
                     wanted[one.name] = one.name
             elif one.name in were or self._is_newer(one.op) and self._adopt(one.op, were):
                 wanted[one.name] = were[one.name]
+        # What is computed by both would read rows at different times.
+        present = {tensor.op for tensor in self._own.values()}
+        others = [one for one in fetched if one.name not in wanted]
+        if not present.isdisjoint(_needed(others, {tensor.name for tensor in fed})):
+            return None
         names = self._needed(wanted.values(), given)
         if not wanted or any(FUSED_ATTRIBUTE in self._nodes[name].attr for name in names):
             return None

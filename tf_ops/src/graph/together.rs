@@ -131,6 +131,10 @@ impl<'a> Rule<'_, 'a> {
         type Key<'a> = (Form<'a>, Common);
         let mut same: BTreeMap<Key<'a>, Vec<usize>> = BTreeMap::new();
         for at in lookups {
+            if self.consumers.all(at).is_empty() {
+                // Nobody reads what was taken apart.
+                continue;
+            }
             let node = self.graph.node(at)?;
             let group = node.string(GROUP)?;
             let common = if group.is_empty() {
