@@ -91,6 +91,12 @@ def session(graph):
 
 
 @pytest.fixture
+def place(tmp_path):
+    """A directory of the test, by an absolute path without links, as save wants it."""
+    return os.path.realpath(str(tmp_path))
+
+
+@pytest.fixture
 def mx(graph):
     """`mx_rec` before `init`: a function that initialises it with the keywords of `init`, undone at the end."""
     from mx_rec.util.initialize import init, terminate_config_initializer

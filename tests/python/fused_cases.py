@@ -4,13 +4,10 @@ import numpy as np
 
 import modify_cases as cases
 import support
+from support import tf
 from modify_cases import AHEAD
 
 BATCH, LENGTH = 6, 5
-
-
-def tf():
-    return support.tf()
 
 
 def data(count=7 * BATCH, features=2, seed=0):

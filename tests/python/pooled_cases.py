@@ -3,6 +3,7 @@
 import numpy as np
 
 import support
+from support import lookup
 
 DIM = 5
 
@@ -17,12 +18,6 @@ def make_table(name, dim=DIM, key_dtype=None, first=None, **arguments):
         initializer = tf.compat.v1.constant_initializer(first)
     return create_table(key_dtype=key_dtype or tf.int64, dim=dim, name=name, emb_initializer=initializer,
                         **dict({"device_vocabulary_size": 5000}, **arguments))
-
-
-def lookup(table, ids, **arguments):
-    from mx_rec.core.embedding import sparse_lookup
-
-    return sparse_lookup(table, ids, modify_graph=True, **arguments)
 
 
 def pooled(table, ids, combiner="sum", **arguments):

@@ -52,6 +52,13 @@ def tf():
     return tensorflow
 
 
+def lookup(table, ids, **arguments):
+    """sparse_lookup of a tensor, which may be modified."""
+    from mx_rec.core.embedding import sparse_lookup
+
+    return sparse_lookup(table, ids, modify_graph=True, **arguments)
+
+
 def library_path():
     """The plugin under test."""
     return os.environ.get("MX_REC_LIBRARY") or os.path.join(PACKAGES, "mx_rec", "libmx_rec.so")
@@ -126,6 +133,15 @@ def new_session(graph=None):
     """A session with two threads of each kind."""
     config = tf().compat.v1.ConfigProto(intra_op_parallelism_threads=2, inter_op_parallelism_threads=2)
     return tf().compat.v1.Session(graph=graph, config=config)
+
+
+def by_turns(first, second, third):
+    """Parameters of three kinds: each value of the first with each of the second, and those of the third by turns.
+
+    Each pair of values of two kinds occurs where `third` has no more values than the others.
+    """
+    return [(one, other, third[(place + turn) % len(third)])
+            for place, one in enumerate(first) for turn, other in enumerate(second)]
 
 
 def bytes_tensor(text):

@@ -15,11 +15,6 @@ import pytest
 import support
 
 
-@pytest.fixture
-def place(tmp_path):
-    return os.path.realpath(str(tmp_path))
-
-
 def stage(directory, text, tables=("t",)):
     from mx_rec.saver.commit import Staging
 

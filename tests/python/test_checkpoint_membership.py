@@ -47,11 +47,6 @@ def model(graph, dynamic):
     return Model()
 
 
-@pytest.fixture
-def place(tmp_path):
-    return os.path.realpath(str(tmp_path))
-
-
 def exchange(place, source, target):
     """Puts the directory of a table in the place of another."""
     shutil.rmtree(os.path.join(place, target))

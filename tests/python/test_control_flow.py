@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import support
+from support import lookup
 
 DIM = 3
 KEYS = list(range(10))
@@ -104,12 +105,6 @@ def make_table(name="items"):
     tf = support.tf()
     return create_table(key_dtype=tf.int64, dim=DIM, name=name, device_vocabulary_size=100,
                         emb_initializer=tf.compat.v1.zeros_initializer())
-
-
-def lookup(table, ids, **arguments):
-    from mx_rec.core.embedding import sparse_lookup
-
-    return sparse_lookup(table, ids, modify_graph=True, **arguments)
 
 
 def sgd():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import support
+from support import lookup
 
 
 def collections():
@@ -21,12 +22,6 @@ def make_table(name="table", dim=4, **arguments):
     tf = support.tf()
     return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=3,
                         emb_initializer=tf.compat.v1.random_normal_initializer(seed=1), **arguments)
-
-
-def lookup(table, ids, **arguments):
-    from mx_rec.core.embedding import sparse_lookup
-
-    return sparse_lookup(table, ids, modify_graph=True, **arguments)
 
 
 def sgd(by_address):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import support
+from support import lookup
 
 
 def make_table(name="table", dim=2, **arguments):
@@ -12,12 +13,6 @@ def make_table(name="table", dim=2, **arguments):
     tf = support.tf()
     arguments.setdefault("emb_initializer", tf.compat.v1.constant_initializer(0.25))
     return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=100, **arguments)
-
-
-def lookup(table, ids, **arguments):
-    from mx_rec.core.embedding import sparse_lookup
-
-    return sparse_lookup(table, ids, modify_graph=True, **arguments)
 
 
 def test_unknown_ids_give_zeros_and_no_rows(graph, session, dynamic):

@@ -10,10 +10,7 @@ import numpy as np
 import pytest
 
 import support
-
-
-def tf():
-    return support.tf()
+from support import tf
 
 
 @pytest.fixture

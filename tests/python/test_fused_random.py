@@ -4,17 +4,13 @@ import numpy as np
 import pytest
 
 import modify_cases as cases
-import support
+from support import tf
 from fused_cases import close, optimizer
 from modify_cases import AHEAD
 
 MODELS = 24
 USES = ["sum", "sum", "kept", "two sums", "rows", "square", "concat", "concat"]
 WEIGHTED = ["masked", "masked mean", "matmul", "fixed", "mixed"]
-
-
-def tf():
-    return support.tf()
 
 
 class Model:

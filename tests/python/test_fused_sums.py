@@ -7,12 +7,9 @@ import pytest
 
 import modify_cases as cases
 import support
+from support import tf
 from fused_cases import BATCH, LENGTH, close, data, iterator, loss_of, needed, optimizer, total, train
 from modify_cases import AHEAD
-
-
-def tf():
-    return support.tf()
 
 
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])

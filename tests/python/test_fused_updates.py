@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import support
-from optimizer_cases import ONE_OF_EACH, ids_of
+from optimizer_cases import OF_EACH_SIZE, ids_of
+from support import lookup
 
 
 def make_table(name, dim=5, **arguments):
@@ -13,12 +14,6 @@ def make_table(name, dim=5, **arguments):
     tf = support.tf()
     return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=1000,
                         emb_initializer=tf.compat.v1.zeros_initializer(), **arguments)
-
-
-def lookup(table, ids, **arguments):
-    from mx_rec.core.embedding import sparse_lookup
-
-    return sparse_lookup(table, ids, modify_graph=True, **arguments)
 
 
 def sgd(rate=1.0):
@@ -85,7 +80,7 @@ BATCHES = [
 
 
 @pytest.mark.parametrize("lookups", [1, 2])
-@pytest.mark.parametrize("case", ONE_OF_EACH, ids=ids_of(ONE_OF_EACH))
+@pytest.mark.parametrize("case", OF_EACH_SIZE, ids=ids_of(OF_EACH_SIZE))
 def test_a_fused_update_gives_the_bits_of_one_that_is_not(graph, session, dynamic, case, lookups):
     """Duplicates within and across lookups, padding, batches without ids."""
     tf = support.tf()

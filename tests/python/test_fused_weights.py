@@ -4,13 +4,9 @@ import numpy as np
 import pytest
 
 import modify_cases as cases
-import support
+from support import tf
 from fused_cases import BATCH, LENGTH, close, iterator, loss_of, train
 from modify_cases import AHEAD
-
-
-def tf():
-    return support.tf()
 
 
 def mask_of(ids):
@@ -50,14 +46,16 @@ def fused(plan, count):
     return plan.text()
 
 
-@pytest.mark.parametrize("weights", sorted(WEIGHTS))
+@pytest.mark.parametrize("weights", [("mask", "fixed"), ("softmax", "ones")], ids="-".join)
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_a_weighted_sum_is_fused_in_both_directions(form, weights):
+    """Each of two tables has weights of its own."""
     def script(run):
         source = iterator(True)
         ids, label = source.get_next()
         tables = [run.table("t{}".format(at), dim=4 * (at + 1)) for at in range(2)]
-        sums = [FORMS[form](run.lookup(table, ids[:, at]), WEIGHTS[weights](ids[:, at])) for at, table in enumerate(tables)]
+        sums = [FORMS[form](run.lookup(table, ids[:, at]), WEIGHTS[weights[at]](ids[:, at]))
+                for at, table in enumerate(tables)]
         train(run, source, loss_of(sums, label), tables, others=sums)
 
     plan = close(script, use_dynamic=True).plan

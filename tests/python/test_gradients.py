@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import support
+from support import lookup
 from optimizer_cases import ONE_OF_EACH, ids_of
 
 
@@ -13,12 +14,6 @@ def make_table(name="table", dim=3, **arguments):
     tf = support.tf()
     arguments.setdefault("emb_initializer", tf.compat.v1.zeros_initializer())
     return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=1000, **arguments)
-
-
-def lookup(table, ids, **arguments):
-    from mx_rec.core.embedding import sparse_lookup
-
-    return sparse_lookup(table, ids, modify_graph=True, **arguments)
 
 
 def summed(slices, offsets_to_keys):

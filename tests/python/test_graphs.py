@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import support
+from support import lookup
 
 
 def make_table(name="table", dim=2, **arguments):
@@ -14,12 +15,6 @@ def make_table(name="table", dim=2, **arguments):
     tf = support.tf()
     arguments.setdefault("emb_initializer", tf.compat.v1.zeros_initializer())
     return create_table(key_dtype=tf.int64, dim=dim, name=name, device_vocabulary_size=100, **arguments)
-
-
-def lookup(table, ids, **arguments):
-    from mx_rec.core.embedding import sparse_lookup
-
-    return sparse_lookup(table, ids, modify_graph=True, **arguments)
 
 
 def sgd(loss, table):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import support
+from support import lookup
 import tensorflow as tf
 
 TYPES = [tf.float32, tf.float64, tf.float16, tf.uint8, tf.int8, tf.int16, tf.uint16, tf.uint32, tf.uint64, tf.int32]
@@ -12,12 +13,6 @@ def table_of(name="table"):
     from mx_rec.core.embedding import create_table
 
     return create_table(tf.int64, 4, name, tf.compat.v1.random_normal_initializer(seed=5), device_vocabulary_size=100)
-
-
-def lookup(table, ids, **arguments):
-    from mx_rec.core.embedding import sparse_lookup
-
-    return sparse_lookup(table, ids, modify_graph=True, **arguments)
 
 
 @pytest.mark.parametrize("is_train", [True, False])

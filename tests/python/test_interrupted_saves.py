@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import support
-from test_incremental_checkpoints import Model, incremental, place  # noqa: F401  fixtures
+from test_incremental_checkpoints import Model, incremental  # noqa: F401  a fixture
 
 
 class Interrupt:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import support
+from support import lookup
 from support import INT64_MAX, INT64_MIN
 
 EDGE_KEYS = [0, 1, -2, INT64_MIN, INT64_MAX, INT64_MIN + 1, INT64_MAX - 1, 2 ** 31, -2 ** 31, 2 ** 32, 2 ** 63 - 2 ** 32]
@@ -16,12 +17,6 @@ def make_table(name="table", dim=3, **arguments):
     arguments.setdefault("emb_initializer", tf.compat.v1.zeros_initializer())
     arguments.setdefault("key_dtype", tf.int64)
     return create_table(dim=dim, name=name, device_vocabulary_size=1000, **arguments)
-
-
-def lookup(table, ids, **arguments):
-    from mx_rec.core.embedding import sparse_lookup
-
-    return sparse_lookup(table, ids, modify_graph=True, **arguments)
 
 
 @pytest.mark.parametrize("train", [True, False])

@@ -4,12 +4,8 @@ import numpy as np
 import pytest
 
 import modify_cases as cases
-import support
+from support import tf
 from modify_cases import AHEAD, SPECS, STEP
-
-
-def tf():
-    return support.tf()
 
 
 def dataset(batch=8):

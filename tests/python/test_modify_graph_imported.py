@@ -10,13 +10,10 @@ import pytest
 
 import modify_cases as cases
 import support
+from support import tf
 from modify_cases import AHEAD
 
 KINDS = ("initializable", "one_shot", "reinitializable")
-
-
-def tf():
-    return support.tf()
 
 
 def iterator_of(kind):

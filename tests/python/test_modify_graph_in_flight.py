@@ -8,11 +8,8 @@ import pytest
 
 import modify_cases as cases
 import support
+from support import tf
 from modify_cases import AHEAD, STEP
-
-
-def tf():
-    return support.tf()
 
 
 def settle():

@@ -4,14 +4,10 @@ import numpy as np
 import pytest
 
 import modify_cases as cases
-import support
+from support import tf
 from modify_cases import AHEAD
 
 GRAPHS = 30
-
-
-def tf():
-    return support.tf()
 
 
 class Plan:

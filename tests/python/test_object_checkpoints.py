@@ -24,11 +24,6 @@ def checkpoints():
     return [tf.train.Checkpoint, tf.compat.v2.train.Checkpoint]
 
 
-@pytest.fixture
-def place(tmp_path):
-    return os.path.realpath(str(tmp_path))
-
-
 @pytest.mark.parametrize("at", range(2))
 def test_a_save_is_refused_and_says_what_to_use(graph, session, dynamic, place, at):
     tf = support.tf()

@@ -7,12 +7,9 @@ import pytest
 
 import modify_cases as cases
 import support
+from support import lookup, tf
 
 DIM = 2
-
-
-def tf():
-    return support.tf()
 
 
 def make_table(name="table", capacity=100, initializer=None):
@@ -20,12 +17,6 @@ def make_table(name="table", capacity=100, initializer=None):
 
     return create_table(key_dtype=tf().int64, dim=DIM, name=name, device_vocabulary_size=capacity,
                         emb_initializer=initializer or tf().compat.v1.zeros_initializer())
-
-
-def lookup(table, ids, **arguments):
-    from mx_rec.core.embedding import sparse_lookup
-
-    return sparse_lookup(table, ids, modify_graph=True, **arguments)
 
 
 def optimizer(kind="sgd"):

@@ -8,11 +8,6 @@ import pytest
 import support  # noqa: F401  finds the package of this checkout
 
 
-@pytest.fixture
-def place(tmp_path):
-    return os.path.realpath(str(tmp_path))
-
-
 def write(path, text="data", mode=0o640):
     with open(path, "w") as file:
         file.write(text)

@@ -5,13 +5,10 @@ import pytest
 
 import modify_cases as cases
 import support
+from support import tf
 from modify_cases import AHEAD, STEP
 
 GROUPS = "MXREC_GROUP_TABLES"
-
-
-def tf():
-    return support.tf()
 
 
 def prepared():

@@ -44,11 +44,6 @@ def model(graph, dynamic):
     return Model()
 
 
-@pytest.fixture
-def place(tmp_path):
-    return os.path.realpath(str(tmp_path))
-
-
 def bytes_read():
     """What this process has read from files so far."""
     with open("/proc/self/io") as file:

@@ -1,24 +1,19 @@
 """Training 2n steps is training n, saving, restoring in a new process or session, and training n: bit for bit."""
 
 import json
-import os
 import threading
 
 import numpy as np
 import pytest
 
 import estimator_cases
+import preloaded
 import support
 from optimizer_cases import CASES, ids_of
 
 EACH = [case for case in CASES if case.name in (
     "sgd", "momentum", "nesterov", "adagrad_from_0.9", "lazy_adam_0.5_0.9_0.001", "ftrl_l1", "ftrl_everything", "rmsprop_0.7",
     "centered_rmsprop_0.7")]
-
-
-@pytest.fixture
-def place(tmp_path):
-    return os.path.realpath(str(tmp_path))
 
 
 class Trained:
@@ -183,7 +178,7 @@ run.close()
 def test_a_session_resumes_in_a_new_process_with_its_pipeline_ahead(place, form):
     """The checkpoint holds the keys of the batches that were trained, and none that the pipeline had staged."""
     def run(*arguments):
-        return json.loads(support.run_python(SESSION, form, *arguments).strip().splitlines()[-1])
+        return json.loads(preloaded.run_python(SESSION, form, *arguments).strip().splitlines()[-1])
 
     whole = run(0, 12, "", place + "/whole")
     half = run(0, 6, "", place + "/half")

@@ -43,11 +43,6 @@ class Model:
 
 
 @pytest.fixture
-def place(tmp_path):
-    return os.path.realpath(str(tmp_path))
-
-
-@pytest.fixture
 def model(graph, dynamic):
     return Model()
 

@@ -7,10 +7,7 @@ import pytest
 
 import modify_cases as cases
 import support
-
-
-def tf():
-    return support.tf()
+from support import tf
 
 
 def in_threads(count, work):

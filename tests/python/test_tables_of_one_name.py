@@ -55,11 +55,6 @@ class Twice:
         assert "'users'" in text and all(repr(one.op.name) in text for one in self.variables), text
 
 
-@pytest.fixture
-def place(tmp_path):
-    return os.path.realpath(str(tmp_path))
-
-
 @pytest.mark.parametrize("imported", ["meta", "graph_def"])
 def test_a_save_and_a_restore_are_refused_by_both_savers(graph, session, place, imported):
     from mx_rec.saver.saver import Saver
