@@ -4,7 +4,7 @@ import numpy as np
 
 import support
 
-STEPS = 200
+STEPS = 60
 ROWS, DIM, BATCH = 60, 4, 24
 
 # Losses and rows of both runs are equal to rounding.

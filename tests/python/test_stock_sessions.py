@@ -112,9 +112,9 @@ def bags_with_empty_rows(ids):
                            sparse.dense_shape)
 
 
-@pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
-@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "ftrl", "ftrl_shrinkage", "rmsprop", "centered_rmsprop"])
+@pytest.mark.parametrize("optimizer, combiner, use_resource", support.by_turns(
+    ["sgd", "momentum", "adagrad", "ftrl", "ftrl_shrinkage", "rmsprop", "centered_rmsprop"], ["sum", "mean", "sqrtn"],
+    [False, True]))
 def test_pooled_rows_and_rows_without_ids_are_those_of_the_variable(everything, optimizer, combiner, use_resource):
     """Rows without ids touch the first row with a gradient of zeros, which momentum and FTRL notice."""
     tf = support.tf()

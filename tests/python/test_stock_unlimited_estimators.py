@@ -197,7 +197,7 @@ def test_the_input_pipeline_and_a_best_exporter_take_ids_without_limits(mx, tmp_
     tf = support.tf()
     mx(stock_tables=StockTables(least_rows=1, unlimited_ids=True), use_dynamic=True)
     expected = train(linear(tmp_path / "plain", SMALL), 20)
-    made = linear(tmp_path / "moved", SMALL, save_checkpoints_steps=5)
+    made = linear(tmp_path / "moved", SMALL, save_checkpoints_steps=10)
     best = tf.estimator.BestExporter(
         serving_input_receiver_fn=tf.estimator.export.build_raw_serving_input_receiver_fn(
             {"hash": tf.compat.v1.placeholder(tf.string, [None], "hash")}))
