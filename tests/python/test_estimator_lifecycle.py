@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import estimator_cases as cases
+import preloaded
 import support
 
 
@@ -114,7 +115,7 @@ def test_a_killed_training_resumes_as_one_that_was_stopped_at_its_last_checkpoin
     mx()
     killed, stopped = cases.Case("ahead", tmp_path / "killed"), cases.Case("step", tmp_path / "stopped")
     with pytest.raises(AssertionError, match="exit code -9"):
-        support.run_python(KILLED, killed.form, killed.directory, 17)
+        preloaded.run_python(KILLED, killed.form, killed.directory, 17)
     assert cases.latest_step(killed.directory) == 10
     stopped.train(max_steps=10)
     cases.assert_same_checkpoints(killed.directory, stopped.directory)
@@ -230,7 +231,7 @@ print(json.dumps([sorted((name, float(value).hex()) for name, value in metrics.i
 def test_a_dnn_classifier_in_the_same_process_gives_the_same_numbers(tmp_path):
     with ThreadPoolExecutor() as pool:
         alone, beside = (json.loads(out.strip().splitlines()[-1]) for out in pool.map(
-            lambda how: support.run_python(STOCK, how, str(tmp_path / how)), ["alone", "beside"]))
+            lambda how: preloaded.run_python(STOCK, how, str(tmp_path / how)), ["alone", "beside"]))
     assert len(alone[1]) == 240 and "global_step" in alone[2]
     for what, mine, theirs in zip(("metrics", "predictions", "weights", "files"), beside, alone):
         assert mine == theirs, what

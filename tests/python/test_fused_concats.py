@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import modify_cases as cases
-from support import tf
 from fused_cases import BATCH, LENGTH, iterator, loss_of, needed, train
 from modify_cases import AHEAD
+from support import tf
 
 
 def tables_of(run, count):
@@ -26,9 +26,7 @@ def copied(update):
     return types & {"MxRecRead", "MxRecRead of many", "Slice", "Split", "SplitV"}
 
 
-@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
-@pytest.mark.parametrize("axis", [2, -1], ids=str)
-@pytest.mark.parametrize("count", [2, 3, 18])
+@pytest.mark.parametrize("count, static, axis", support.by_turns([2, 3, 18], [True, False], [2, -1]))
 def test_concatenations_of_lookups_give_the_same_bits(static, axis, count):
     def script(run):
         source = iterator(static, features=count)

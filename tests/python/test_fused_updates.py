@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import support
+from optimizer_cases import OF_EACH_SIZE, ids_of
 from support import lookup
-from optimizer_cases import ONE_OF_EACH, ids_of
 
 
 def make_table(name, dim=5, **arguments):
@@ -80,7 +80,7 @@ BATCHES = [
 
 
 @pytest.mark.parametrize("lookups", [1, 2])
-@pytest.mark.parametrize("case", ONE_OF_EACH, ids=ids_of(ONE_OF_EACH))
+@pytest.mark.parametrize("case", OF_EACH_SIZE, ids=ids_of(OF_EACH_SIZE))
 def test_a_fused_update_gives_the_bits_of_one_that_is_not(graph, session, dynamic, case, lookups):
     """Duplicates within and across lookups, padding, batches without ids."""
     tf = support.tf()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import support
-from optimizer_cases import ONE_OF_EACH, ids_of
+from optimizer_cases import OF_EACH_SIZE, ids_of
 from test_fused_updates import lookup, needed, sgd
 from test_grouped_updates import GROUPS, make_table, updates_of
 from test_pooled_many import COMBINERS, Batches, many, one_by_one
@@ -85,9 +85,9 @@ def test_separate_lookups_that_are_concatenated(graph, session, dynamic, monkeyp
         same_rows(sess, sides)
 
 
-@pytest.mark.parametrize("case", ONE_OF_EACH, ids=ids_of(ONE_OF_EACH))
+@pytest.mark.parametrize("case", OF_EACH_SIZE, ids=ids_of(OF_EACH_SIZE))
 def test_pooled_lookups_that_are_concatenated(graph, session, dynamic, case, monkeypatch):
-    """Every optimizer; sparse, ragged and weighted ids, all combiners; one table comes twice."""
+    """Sparse, ragged and weighted ids, all combiners; one table comes twice."""
     tf = support.tf()
     batches = Batches()
     dims = [4, 16, 32, 33]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import support
-from optimizer_cases import ONE_OF_EACH, ids_of
+from optimizer_cases import OF_EACH_SIZE, ids_of
 from test_fused_updates import loss_of, lookup, needed, sgd, untouched
 
 GROUPS = "MXREC_GROUP_TABLES"
@@ -79,7 +79,7 @@ def batches_of(random, tables):
     return [random.randint(-1, 50, size=shapes[random.randint(len(shapes))]) for _ in range(tables)]
 
 
-@pytest.mark.parametrize("case", ONE_OF_EACH, ids=ids_of(ONE_OF_EACH))
+@pytest.mark.parametrize("case", OF_EACH_SIZE, ids=ids_of(OF_EACH_SIZE))
 def test_a_grouped_update_gives_the_bits_of_single_ones(graph, session, dynamic, monkeypatch, case):
     """Random tables and batches, empty ones too; some gradients fused, some not; a table looked up twice."""
     tf = support.tf()

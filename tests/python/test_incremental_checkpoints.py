@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
+import preloaded
 import support
 
 
@@ -395,12 +396,12 @@ with support.new_session() as sess:
     model.saver.restore(sess, sys.argv[1] + "-10")
     print("then", model.state(sess)[1])
 """
-    printed = support.run_python(code, prefix, 2)
+    printed = preloaded.run_python(code, prefix, 2)
     assert "dense %s %d" % (states[2][1], len(states[2][0][0])) in printed
     assert "then %s" % (states[2][1] + 0.25) in printed
     assert "delta-sparse-model-10" in directories(place)
     with pytest.raises(AssertionError, match=r"no version 8 .* the steps are 0, 1, 2, 3, 10"):
-        support.run_python(code, prefix, 8)
+        preloaded.run_python(code, prefix, 8)
 
 
 def test_rows_that_were_trained_rarely_are_left_out_and_come_later(graph, session, incremental, place):
@@ -488,17 +489,17 @@ print("loss", repr(estimator.evaluate(input_fn, steps=3)["loss"]))
 @pytest.mark.parametrize("modified", ["modified", pytest.param("as it is", marks=pytest.mark.slow)])
 def test_an_estimator_saves_deltas_by_time_and_goes_on_from_them(place, modified):
     tf = support.tf()
-    support.run_python(ESTIMATOR, place + "/two", 12, modified, 0)
+    preloaded.run_python(ESTIMATOR, place + "/two", 12, modified, 0)
     found = directories(place + "/two")
     assert "sparse-model.ckpt-0" in found
     assert len([name for name in found if name.startswith("delta-")]) >= 3, found
     assert tf.train.latest_checkpoint(place + "/two").endswith("-12")
     with open(place + "/two/model_index.json") as file:
         assert [entry["type"] for entry in json.load(file)][:2] == ["base", "delta"]
-    support.run_python(ESTIMATOR, place + "/two", 4, modified, 12)
+    preloaded.run_python(ESTIMATOR, place + "/two", 4, modified, 12)
     # The second training began with a whole save.
     assert "sparse-model.ckpt-12" in directories(place + "/two")
-    support.run_python(ESTIMATOR, place + "/one", 16, modified, 0)
+    preloaded.run_python(ESTIMATOR, place + "/one", 16, modified, 0)
     rows = [_rows(tf.train.latest_checkpoint(place + "/" + name)) for name in ("one", "two")]
     support.assert_same_tables(*rows)
 

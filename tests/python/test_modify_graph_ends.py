@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import modify_cases as cases
+import preloaded
 import support
-from support import tf
 from modify_cases import AHEAD, PASSED, STEP
+from support import tf
 
 
 def text_data(bad=()):
@@ -283,8 +284,8 @@ for _ in range(2):
     run.epoch(sess, model.seen)
 print(sum("slower" in line and "modify_graph_and_start_emb_cache" in line for line in lines))
 """
-    assert support.run_python(code, STEP).strip() == "1"
-    assert support.run_python(code, AHEAD).strip() == "0"
+    assert preloaded.run_python(code, STEP).strip() == "1"
+    assert preloaded.run_python(code, AHEAD).strip() == "0"
 
 
 def test_a_modified_graph_trains_on_from_its_meta_graph_in_a_new_process(tmp_path):
@@ -310,7 +311,7 @@ with support.new_session() as sess:
         for _ in range(5):
             print(sess.run([loss, update])[0].tobytes().hex(), sess.run(size))
 """
-        run.note("elsewhere", support.run_python(code, os.path.join(run.directory, "model.meta")))
+        run.note("elsewhere", preloaded.run_python(code, os.path.join(run.directory, "model.meta")))
         sess = run.session()
         lines = []
         for _ in range(2):

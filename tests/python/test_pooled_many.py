@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import support
-from optimizer_cases import ONE_OF_EACH, ids_of
+from optimizer_cases import OF_EACH_SIZE, ids_of
 from test_fused_updates import needed
 from test_grouped_updates import GROUPS, make_table, updates_of
 from test_pooled import loss_of
@@ -51,9 +51,9 @@ class Batches:
         return {one: random.randint(-1, 60, size=(bags, length)) for one in self._fed}
 
 
-@pytest.mark.parametrize("case", ONE_OF_EACH, ids=ids_of(ONE_OF_EACH))
+@pytest.mark.parametrize("case", OF_EACH_SIZE, ids=ids_of(OF_EACH_SIZE))
 def test_training_gives_the_bits_of_single_lookups_over_several_steps(graph, session, dynamic, case, monkeypatch):
-    """Vectors, rows and slots, with every optimizer; small batches, empty ones, and one that needs all threads."""
+    """Vectors, rows and slots; small batches, empty ones, and one that needs all threads."""
     tf = support.tf()
     batches = Batches()
     sides = []

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import estimator_cases
+import preloaded
 import support
 from optimizer_cases import CASES, ids_of
 
@@ -177,7 +178,7 @@ run.close()
 def test_a_session_resumes_in_a_new_process_with_its_pipeline_ahead(place, form):
     """The checkpoint holds the keys of the batches that were trained, and none that the pipeline had staged."""
     def run(*arguments):
-        return json.loads(support.run_python(SESSION, form, *arguments).strip().splitlines()[-1])
+        return json.loads(preloaded.run_python(SESSION, form, *arguments).strip().splitlines()[-1])
 
     whole = run(0, 12, "", place + "/whole")
     half = run(0, 6, "", place + "/half")

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+import preloaded
 import support
 from optimizer_cases import ONE_OF_EACH, ids_of
 
@@ -412,7 +413,7 @@ with tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(intra_op_parallelism_t
 def test_train_save_and_resume_in_a_new_process_is_training_without_a_stop(directory):
     """Tables, slots, Adam powers and dense variables of all five optimizers, bit for bit."""
     def run(*arguments):
-        return json.loads(support.run_python(RESUME, *arguments).strip().splitlines()[-1])
+        return json.loads(preloaded.run_python(RESUME, *arguments).strip().splitlines()[-1])
 
     whole = run(0, 20, "", "")
     run(0, 10, "", directory + "/model.ckpt")

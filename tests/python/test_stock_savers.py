@@ -109,9 +109,8 @@ def test_all_parts_of_a_variable_become_tables_or_none_does(mx, graph, use_resou
                         np.testing.assert_allclose(sess.run(rows, {ids: np.arange(7)}), expected, rtol=cases.TOLERANCE)
 
 
-@pytest.mark.parametrize("use_resource", [False, True])
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "momentum", "ftrl"])
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("optimizer, use_resource, parts", support.by_turns(
+    ["sgd", "adagrad", "momentum", "ftrl"], [False, True], [1, 3]))
 def test_a_graph_that_sets_its_variables_takes_rows_and_slots_of_tables_too(mx, optimizer, use_resource, parts, tmp_path):
     """A restore into such a graph, whose variables could not be tables, ended with "Key w/Momentum not found"."""
     tf = support.tf()

@@ -12,7 +12,7 @@ import stock_cases as cases
 import support
 
 BUCKETS = 16
-STEPS = 200
+STEPS = 60
 
 
 @pytest.fixture
