@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import modify_cases as cases
+import support
 from fused_cases import BATCH, LENGTH, iterator, loss_of, needed, train
 from modify_cases import AHEAD
 from support import tf
