@@ -15,14 +15,6 @@ fn node<'g>(graph: &'g Graph, op: &str, inputs: &[Output<'g>]) -> Output<'g> {
     node.finish().expect(op).output(0)
 }
 
-/// A node of a table with these inputs.
-fn on<'g>(table: &Table<'g>, op: &str, inputs: &[Output<'g>]) -> Output<'g> {
-    let node = inputs
-        .iter()
-        .fold(table.node(op), |node, &one| node.input(one));
-    node.finish().expect(op).output(0)
-}
-
 /// What divides the sums: the sum of the weights (1), the root of the sum of their squares (2).
 fn divisors<'g>(graph: &'g Graph, inputs: [Output<'g>; 3], combiner: i64) -> Output<'g> {
     let node = graph.node("MxRecBagDivisors");

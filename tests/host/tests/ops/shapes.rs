@@ -223,11 +223,9 @@ fn what_is_stated_of_an_output_is_merged_with_what_follows_from_inputs() {
 #[cfg_attr(not(has_tensorflow), ignore = "MX_REC_HOST_TENSORFLOW is not set")]
 fn a_contradiction_is_an_error_when_the_graph_is_built_and_names_the_input() {
     let graph = Graph::new();
-    let table = Table::new(&graph, "t", json!({}));
     let longs = |dims: &[i64]| graph.placeholder::<i64>(&Some(dims.to_vec()));
     let places = |dims: &[i64]| graph.placeholder::<i32>(&Some(dims.to_vec()));
     let floats = |dims: &[i64]| graph.placeholder::<f32>(&Some(dims.to_vec()));
-    let dim = DIM as i64;
     for (node, message) in [
         (
             graph.node("MxRecClear").input(longs(&[1])),
