@@ -258,6 +258,7 @@ def reference(optimizer, clips):
     tf = support.tf()
     v1 = tf.compat.v1
     with tf.Graph().as_default():
+        support.keep_variables()
         w = v1.get_variable("w", [20, 1], initializer=v1.constant_initializer(2.0))
         made = cases.optimizers()[optimizer]()
         pairs = made.compute_gradients(tf.reduce_sum(tf.gather(w, [7, 7])), [w])

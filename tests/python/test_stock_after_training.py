@@ -102,7 +102,7 @@ def test_a_best_exporter_and_plain_exports_have_the_ids_without_limits(mx, tmp_p
 
     tf = support.tf()
     settings(mx, access)
-    made = unlimited.linear(tmp_path / "model", unlimited.SMALL, save_checkpoints_steps=10)
+    made = unlimited.linear(tmp_path / "model", unlimited.SMALL, save_checkpoints_steps=5)
     best = tf.estimator.BestExporter(serving_input_receiver_fn=receiver())
     spec = tf.estimator.EvalSpec(unlimited.input_fn, steps=2, exporters=best, throttle_secs=0, start_delay_secs=0)
     train = tf.estimator.TrainSpec(unlimited.input_fn, max_steps=10)
