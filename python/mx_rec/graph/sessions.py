@@ -124,7 +124,9 @@ def fetching(stock: Callable[..., List[Any]]) -> Callable[..., List[Any]]:
 
     def method(self: Any) -> List[Any]:
         # pylint: disable=protected-access
-        return _instead_of(stock(self), self._final_fetches + self._targets, self._feeds)
+        # Newer TensorFlow has references to the tensors that are fed.
+        fed = [one.deref() if hasattr(one, "deref") else one for one in self._feeds]
+        return _instead_of(stock(self), self._final_fetches + self._targets, fed)
 
     return method
 
