@@ -163,9 +163,20 @@ class _Before:
         self._versions = definition.versions
         changed = _below(definition, lookups).difference(self._nodes)
         were = self._were()
+        # Names are what they were if nothing has been changed before.
+        is_first = not were
         for node in definition.node:
-            if node.name in changed:
-                self._add(self._graph.get_operation_by_name(node.name), node, were, changed)
+            if node.name not in changed:
+                continue
+            op = self._graph.get_operation_by_name(node.name)
+            if not is_first:
+                self._add(op, node, were, changed)
+                continue
+            self._nodes[node.name] = node
+            self._own.update(_outputs_of(op))
+            for name in filter(None, map(_full_name, node.input)):
+                if _op_name(name) not in changed and name not in self._outside:
+                    self._outside[name] = self._graph.get_tensor_by_name(name)
 
     def _were(self) -> Dict[str, str]:
         """The names that tensors had before, by those that they have."""
@@ -184,12 +195,9 @@ class _Before:
                 self._outside[name] = tensor
         copy.input.extend("^" + waited.name for waited in op.control_inputs)
         self._nodes[op.name] = copy
-        for position, tensor in enumerate(op.outputs):
-            # What became another op's is not computed here.
-            if tensor.op is op:
-                name = "{}:{}".format(op.name, position)
-                self._own[name] = tensor
-                were[name] = name
+        made = _outputs_of(op)
+        self._own.update(made)
+        were.update((name, name) for name in made)
 
     def _adopt(self, op: tf.Operation, were: Dict[str, str]) -> bool:
         """Takes an op that was added later for one of before, with all that it is computed from.
@@ -255,6 +263,9 @@ class _Before:
             node.CopyFrom(self._nodes[name])
             for attribute in ("_class", "_output_shapes"):
                 node.attr.pop(attribute, None)
+            if "shared" in node.attr:
+                # The ops that share their distinct keys count each other.
+                node.attr["shared"].i = 0
             del node.input[:]
             for source in self._nodes[name].input:
                 full = _full_name(source)
@@ -290,6 +301,12 @@ class _Before:
                 if full is None or full not in given:
                     waiting.append(source)
         return seen
+
+
+def _outputs_of(op: tf.Operation) -> Dict[str, tf.Tensor]:
+    """The outputs of an op by name, without those that became another op's."""
+    return {"{}:{}".format(op.name, position): tensor for position, tensor in enumerate(op.outputs)
+            if tensor.op is op}
 
 
 def has_fused(graph: tf.Graph) -> bool:
