@@ -17,7 +17,7 @@ STEPS = 6
 @pytest.fixture
 def said(caplog):
     """A function that returns the package's warnings so far."""
-    from mx_rec.util import log
+    from mx_rec.base import log
 
     before = set(log._said)
     log._said.clear()
