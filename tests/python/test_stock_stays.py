@@ -81,9 +81,9 @@ def two_optimizers(v1, w):
     return v1.group(train(v1, loss), train(v1, loss, v1.train.MomentumOptimizer(0.1, 0.5)))
 
 
-def saver_before(v1, w):
+def saver_of_another(v1, w):
     train(v1, v1.reduce_sum(v1.gather(w, [1])))
-    return v1.train.Saver() and None
+    return v1.train.Saver(saver_def=v1.train.Saver().as_saver_def()) and None
 
 
 def slot_is_read(v1, w):
@@ -170,7 +170,7 @@ STAYS = {
     in_loop: "branch|as a whole|loop",
     update_in_cond: "branch|as a whole",
     two_optimizers: "several optimizers",
-    saver_before: "Saver was made",
+    saver_of_another: "Saver was made",
     slot_is_read: "cannot be a slot: something else reads it",
     not_trained: "nothing updates it",
     repeated_rows: "may repeat",
