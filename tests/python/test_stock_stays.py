@@ -170,7 +170,7 @@ STAYS = {
     in_loop: "branch|as a whole|loop",
     update_in_cond: "branch|as a whole",
     two_optimizers: "several optimizers",
-    saver_of_another: "Saver was made",
+    saver_of_another: "Saver that cannot be built anew was made",
     slot_is_read: "cannot be a slot: something else reads it",
     not_trained: "nothing updates it",
     repeated_rows: "may repeat",
