@@ -26,7 +26,8 @@ class Interrupt:
 
     def _call(self, frame, event, _):
         name = frame.f_code.co_filename
-        return self._line if os.sep + "mx_rec" + os.sep in name and "saver" in name else None
+        is_of_saves = os.sep + "mx_rec" + os.sep in name and ("saver" in name or "checkpoint" in name)
+        return self._line if is_of_saves else None
 
     def _line(self, _, event, __):
         if event == "line":
