@@ -65,7 +65,7 @@ def test_one_op_for_each_type_of_ids_prepares_all_tables_of_an_iterator():
             run.contents(sess, ["LazyAdam_momentum"])
 
     cases.alike(script, moves=6)
-    assert found == [[], [[("MxRecPrepare of many", 4), ("MxRecPrepare of many", 2)]]]
+    assert found == [[], [], [[("MxRecPrepare of many", 4), ("MxRecPrepare of many", 2)]]]
 
 
 def test_without_groups_each_table_has_an_op_and_the_numbers_are_the_same(monkeypatch):
