@@ -41,7 +41,7 @@ the plugin cannot be loaded, or an output cannot be written."""
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """Needs the command.
+    """Runs the command.
 
     Args:
         argv: The arguments after the program's name; None is those of the process.

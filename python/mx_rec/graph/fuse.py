@@ -83,8 +83,9 @@ def pass_over(graph: tf.Graph, first: int = 0) -> None:
             op.type in _LOOKUPS for op in graph.get_operations()[first:]):
         return
     take_apart(graph, first)
-    before = graph.as_graph_def(add_shapes=True)
     try:
+        # A graph of more than 2 GB has no GraphDef.
+        before = graph.as_graph_def(add_shapes=True)
         plan = make_plan(before.SerializeToString())
     except ValueError as error:
         logger.warning("graph pass: the graph runs as it is, since it cannot be read: %s", error)

@@ -1,4 +1,4 @@
-"""Needs that need less than what fused and joined lookups do, or more.
+"""Runs that need less than what fused and joined lookups do, or more.
 
 Lookups that share an op do so because the ends of the graph need them together. A run may fetch
 what lies between: the rows of one of them, or what is computed from these. Where sums over bags are
@@ -123,7 +123,7 @@ class Needs:
         """Whether the run needs some of the lookups of an op and not the others."""
         names = {one.name for one in fetched}
         for op in self._joined:
-            if op not in needed or op in fetched:
+            if op not in needed or op.name in names:
                 continue
             members = op.get_attr("N")
             used = {output.value_index % members for output in op.outputs

@@ -145,7 +145,7 @@ def _instead_of(some: List[Any], fetched: List[Any], fed: Iterable[Any]) -> List
 
 
 def start_iterators(session: Any) -> None:
-    """Needs the initializers of rewritten iterators that nobody else runs in this session.
+    """Runs the initializers of rewritten iterators that nobody else runs in this session.
 
     Args:
         session: A session on the modified graph.
@@ -226,7 +226,7 @@ def _pass_over(graph: tf.Graph) -> None:
 
 
 def _first_run(state: GraphState, session: Any) -> Set[str]:
-    """Needs what comes before a session's first run; returns the names of these ops."""
+    """Runs what comes before a session's first run; returns the names of these ops."""
     # An imported graph that was modified elsewhere has initializers of rewritten iterators.
     if state.movable and not state.is_planned and not state.started_by:
         warn_once("lookups by tensor run inside the training step, because the graph was not "
