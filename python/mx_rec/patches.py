@@ -12,7 +12,8 @@
 | BaseSession.__init__ | table.size() finds the session that a MonitoredSession hides; clusters |
 | tf.compat.v1.train.Saver._build | variables may become tables later: it is built anew then |
 | BaseSession.run | a rewritten one-shot iterator starts by itself; variables become tables |
-| BaseSession.make_callable, partial_run_setup | the same for steps that do not go through run |
+| BaseSession.make_callable | the same for steps that do not go through run |
+| BaseSession.partial_run_setup, partial_run | the same, decided once for all parts of a run |
 | BaseSession._make_callable_from_options | the same for those of Keras |
 | SessionManager.wait_for_session | workers are told what keeps them from tables on servers |
 | _MonitoredSession.__init__ | variables of stock models become tables before the session is made |
@@ -59,8 +60,8 @@ from mx_rec.export.serving import patched_saver_of_builder
 from mx_rec.graph.eos import eos_map
 from mx_rec.graph.imported import patched_import, patched_new_operations
 from mx_rec.graph.iterators import remembering_elements
-from mx_rec.graph.sessions import (fetching, preparing, preparing_options,
-                                   starting_iterators)
+from mx_rec.graph.sessions import (fetching, preparing, preparing_options, preparing_parts,
+                                   running_parts, starting_iterators)
 from mx_rec.graph.variables import patched_initializer, patched_monitored_session
 from mx_rec.optimizers.stock import (patched_apply_gradients, patched_get_slot, patched_processor,
                                      patched_slot)
@@ -181,7 +182,8 @@ _PATCHES = (
     _Patch("table.size() with a hidden session", _SESSION, "__init__", _remembering),
     _Patch("sessions", _SESSION, "run", starting_iterators),
     _Patch("sessions", _SESSION, "make_callable", preparing),
-    _Patch("sessions", _SESSION, "partial_run_setup", preparing),
+    _Patch("sessions", _SESSION, "partial_run_setup", preparing_parts),
+    _Patch("sessions", _SESSION, "partial_run", running_parts),
     _Patch("sessions", _SESSION, "_make_callable_from_options", preparing_options),
     _Patch("tables on parameter servers", _in(_P + "training.session_manager:SessionManager"),
            "wait_for_session", patched_wait),

@@ -65,6 +65,33 @@ def test_a_lookup_a_table_is_one_op_and_a_run_of_one_looks_up_that_one_alone():
     alike(script)
 
 
+def test_the_parts_of_a_partial_run_compute_what_its_setup_decided():
+    """A part fetches less than the setup: it was decided anew, and asked for ops that the setup did not know."""
+    def script(run):
+        source = iterator(True, features=COUNT)
+        ids, label = source.get_next()
+        tables = tables_of(run)
+        rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
+        sums = [total(one) for one in rows]
+        scale = tf().compat.v1.placeholder(tf().float32, [])
+        loss = loss_of(sums, label) * scale
+        update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
+        with tf().control_dependencies([update]):
+            trained = tf().identity(loss)
+        run.modify()
+        sess = begun(run, source)
+        for fetches in ([sums[0], rows[1], trained], [sums[1], sums[0]], [rows[2], trained]):
+            begin = sess.partial_run_setup(fetches, [scale])
+            for one in fetches[:-1]:
+                run.note("part", sess.partial_run(begin, one))
+            run.note("rest", sess.partial_run(begin, fetches[-1], {scale: 0.5}))
+            with sess.as_default():
+                run.note("sizes", [table.size() for table in tables])
+        run.contents(sess)
+
+    alike(script)
+
+
 def test_what_lies_between_can_be_fed():
     def script(run):
         source = iterator(True, features=COUNT)

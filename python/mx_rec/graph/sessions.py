@@ -1,7 +1,8 @@
 """What happens when a session runs a graph for the first time."""
 
+import contextlib
 import threading
-from typing import Any, Callable, Iterable, List, Optional, Set
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set
 
 import tensorflow as tf
 
@@ -21,8 +22,9 @@ from mx_rec.state.graph_state import GraphState, graph_state
 PIPELINE_SCOPE = "mx_rec_pipeline/"
 
 # Attributes of a session, beside those of runs.py: that it ran the initializers of all rewritten
-# iterators, and the lock of its preparation.
+# iterators, what partial runs fetch in the place of others, and the lock of its preparation.
 _SETTLED = "_mx_rec_settled"
+_PARTS = "_mx_rec_parts"
 _LOCK = "_mx_rec_lock"
 
 # TensorFlow's own BaseSession.run, once it was replaced.
@@ -62,7 +64,7 @@ def starting_iterators(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def preparing(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes BaseSession.make_callable or partial_run_setup, which prepare the session as run does.
+    """Makes BaseSession.make_callable, which prepares the session as run does.
 
     Args:
         stock: TensorFlow's own.
@@ -79,6 +81,77 @@ def preparing(stock: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return method
+
+
+def preparing_parts(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes BaseSession.partial_run_setup, which prepares the session as run does.
+
+    What stands in the place of fetches is decided for all parts of the run together.
+
+    Args:
+        stock: TensorFlow's own.
+
+    Returns:
+        Its replacement.
+    """
+
+    def partial_run_setup(self: Any, fetches: Any, feeds: Any = None) -> Any:
+        _prepare(self)
+        find = self.graph.as_graph_element
+        fed = [find(one, allow_operation=False) for one in feeds or ()
+               if isinstance(one, (str, tf.Tensor))]
+        with _deciding(fed=fed) as decided:
+            handle = stock(self, fetches, feeds)
+        if decided.instead:
+            self.__dict__.setdefault(_PARTS, {})[handle] = decided.instead
+        return handle
+
+    return partial_run_setup
+
+
+def running_parts(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes BaseSession.partial_run, which fetches what its setup has decided.
+
+    Args:
+        stock: TensorFlow's own.
+
+    Returns:
+        Its replacement.
+    """
+
+    def partial_run(self: Any, handle: Any, fetches: Any, feed_dict: Any = None) -> Any:
+        with _deciding(instead=self.__dict__.get(_PARTS, {}).get(handle, {})):
+            return stock(self, handle, fetches, feed_dict)
+
+    return partial_run
+
+
+class _Decision(threading.local):
+    """What is known of the partial run that a thread sets up or goes on with.
+
+    Attributes:
+        is_part: Whether there is one.
+        fed: In its setup the tensors that it may be fed.
+        instead: What it fetches in the place of others; None until it is decided.
+    """
+
+    is_part = False
+    fed = ()  # type: Sequence[Any]
+    instead = None  # type: Optional[Dict[str, Any]]
+
+
+_decision = _Decision()
+
+
+@contextlib.contextmanager
+def _deciding(fed: Sequence[Any] = (),
+              instead: Optional[Dict[str, Any]] = None) -> Iterator[_Decision]:
+    """A context in which a partial run is set up, or goes on with what was decided."""
+    _decision.is_part, _decision.fed, _decision.instead = True, fed, instead
+    try:
+        yield _decision
+    finally:
+        _decision.is_part = False
 
 
 def preparing_options(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -139,7 +212,10 @@ def _instead_of(some: List[Any], fetched: List[Any], fed: Iterable[Any]) -> List
     if state.late_ops is not None:
         some = [state.late_ops.instead_of(one) for one in some]
     if state.needs is not None:
-        instead = state.needs.instead(fetched, fed)
+        instead = _decision.instead if _decision.is_part else None
+        if instead is None:
+            instead = state.needs.instead(fetched, _decision.fed if _decision.is_part else fed)
+            _decision.instead = instead
         some = [instead.get(one.name, one) for one in some]
     return some
 
