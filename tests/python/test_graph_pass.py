@@ -23,6 +23,14 @@ def tables_of(run, count=COUNT):
     return [run.table("t%d" % at, dim=(4, 16, 5)[at]) for at in range(count)]
 
 
+def lookups_by_an_iterator(run):
+    """(iterator, ids, label, tables, rows): a lookup a table by a feature each."""
+    source = iterator(True, features=COUNT)
+    ids, label = source.get_next()
+    tables = tables_of(run)
+    return source, ids, label, tables, [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
+
+
 def model(run, rows, label, tables):
     """(loss, update) of sums over bags."""
     loss = loss_of([total(one) for one in rows], label)
@@ -42,10 +50,7 @@ def begun(run, source):
 
 def test_a_lookup_a_table_is_one_op_and_a_run_of_one_looks_up_that_one_alone():
     def script(run):
-        source = iterator(True, features=COUNT)
-        ids, label = source.get_next()
-        tables = tables_of(run)
-        rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
+        source, ids, label, tables, rows = lookups_by_an_iterator(run)
         sums = [total(one) for one in rows]
         loss = loss_of(sums, label)
         update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
@@ -68,10 +73,7 @@ def test_a_lookup_a_table_is_one_op_and_a_run_of_one_looks_up_that_one_alone():
 def test_the_parts_of_a_partial_run_compute_what_its_setup_decided():
     """A part fetches less than the setup: it was decided anew, and asked for ops that the setup did not know."""
     def script(run):
-        source = iterator(True, features=COUNT)
-        ids, label = source.get_next()
-        tables = tables_of(run)
-        rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
+        source, ids, label, tables, rows = lookups_by_an_iterator(run)
         sums = [total(one) for one in rows]
         scale = tf().compat.v1.placeholder(tf().float32, [])
         loss = loss_of(sums, label) * scale
@@ -147,10 +149,7 @@ def test_two_towers_that_train_by_turns_share_nothing():
 
 def test_a_graph_that_grows_gets_its_new_lookups_passed_over():
     def script(run):
-        source = iterator(True, features=COUNT)
-        ids, label = source.get_next()
-        tables = tables_of(run)
-        rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
+        source, ids, label, tables, rows = lookups_by_an_iterator(run)
         loss, update = model(run, rows, label, tables)
         run.modify()
         sess = begun(run, source)
@@ -192,10 +191,7 @@ def test_branches_and_ops_that_wait_keep_their_order():
 
 def test_a_checkpoint_and_a_meta_graph_go_on_alike(tmp_path):
     def script(run):
-        source = iterator(True, features=COUNT)
-        ids, label = source.get_next()
-        tables = tables_of(run)
-        rows = [run.lookup(table, ids[:, at]) for at, table in enumerate(tables)]
+        source, ids, label, tables, rows = lookups_by_an_iterator(run)
         loss, update = model(run, rows, label, tables)
         saver = tf().compat.v1.train.Saver()
         run.modify()
