@@ -82,6 +82,15 @@ struct Source {
 }
 
 impl Source {
+    /// A package of these files, path and text, below a folder.
+    fn package(folder: &str, files: &[(&str, &str)]) -> Vec<Self> {
+        let sources = files.iter().map(|(path, text)| Self {
+            path: format!("{folder}{path}"),
+            text: (*text).to_owned(),
+        });
+        sources.collect()
+    }
+
     fn has_extension(&self, extension: &str) -> bool {
         self.path.ends_with(&format!(".{extension}"))
     }

@@ -79,13 +79,7 @@ mod tests {
 
     /// The findings in a package of these files.
     fn found(files: &[(&str, &str)]) -> Vec<String> {
-        let sources: Vec<Source> = files
-            .iter()
-            .map(|(path, text)| Source {
-                path: format!("python/m/{path}"),
-                text: (*text).to_owned(),
-            })
-            .collect();
+        let sources = Source::package("python/m/", files);
         arrows_up(&sources, "python/m/", &order(PAGE, "## Order"))
     }
 

@@ -216,13 +216,7 @@ mod tests {
 
     /// The circles of a package of these files: folder and members.
     fn found(files: &[(&str, &str)]) -> Vec<String> {
-        let sources: Vec<Source> = files
-            .iter()
-            .map(|(path, text)| Source {
-                path: format!("python/m/{path}"),
-                text: (*text).to_owned(),
-            })
-            .collect();
+        let sources = Source::package("python/m/", files);
         let circles = circles_of_files(&python_uses(&sources, "python/m/"), "python/m/");
         let shown = circles.iter().map(ToString::to_string);
         shown

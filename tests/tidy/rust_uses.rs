@@ -208,13 +208,7 @@ mod tests {
 
     /// The circles of a crate of these files: folder and members.
     fn found(files: &[(&str, &str)]) -> Vec<String> {
-        let sources: Vec<Source> = files
-            .iter()
-            .map(|(path, text)| Source {
-                path: format!("k/src/{path}"),
-                text: (*text).to_owned(),
-            })
-            .collect();
+        let sources = Source::package("k/src/", files);
         let circles = circles_of_folders(&rust_uses(&sources, "k/src/"));
         let shown = circles.iter().map(ToString::to_string);
         shown
