@@ -114,18 +114,30 @@ def test_what_lies_between_can_be_fed():
     alike(script)
 
 
-def test_lookups_by_a_placeholder_each_run_alone():
+def test_lookups_by_a_placeholder_each_share_an_op_and_a_run_of_one_is_fed_that_one_alone():
     def script(run):
         tables = tables_of(run)
         ids = [tf().compat.v1.placeholder(tf().int64, [None, 4]) for _ in tables]
         rows = [run.lookup(table, one) for table, one in zip(tables, ids)]
-        loss, update = model(run, rows, tf().constant(0.5), tables)
+        sums = [total(one) for one in rows]
+        predicted = tf().tanh(sums[1])
+        loss = loss_of(sums, tf().constant(0.5))
+        update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
         run.modify()
         sess = run.session()
         given = np.arange(8).reshape(2, 4)
+        feed = {one: given + at for at, one in enumerate(ids)}
         run.step(sess, rows[1], {ids[1]: given})
-        run.step(sess, [loss, update], {one: given + at for at, one in enumerate(ids)})
-        run.step(sess, total(rows[0]), {ids[0]: given + 20})
+        run.step(sess, [loss, update], feed)
+        assert lookups_of(update) == ([COUNT] if run.form == PASSED else [1] * COUNT)
+        run.step(sess, sums[0], {ids[0]: given + 20})
+        run.note("callable", sess.make_callable(predicted, [ids[1]])(given + 30))
+        begin = sess.partial_run_setup([predicted, loss], ids)
+        run.note("part", sess.partial_run(begin, predicted, {ids[1]: given}))
+        run.note("rest", sess.partial_run(begin, loss, {ids[0]: given, ids[2]: given}))
+        run.step(sess, [loss, update], {one: given[:0] for one in ids})
+        # A value for the sums of one lookup in the place of its ids.
+        run.step(sess, loss, {ids[0]: given, ids[2]: given, sums[1]: np.full([2, 16], 0.5, np.float32)})
         run.contents(sess)
 
     alike(script)

@@ -41,7 +41,7 @@ class Needs:
         self._graph = graph
         self._joined = []  # type: List[tf.Operation]
         self._before = None  # type: Optional[_Before]
-        self._known = {}  # type: Dict[_Signature, Dict[str, _Fetched]]
+        self._known = {}  # type: Dict[Tuple[_Signature, bool], Dict[str, _Fetched]]
 
     def remember(self, before: graph_pb2.GraphDef, lookups: Iterable[str]) -> None:
         """Remembers the graph as it is now, before it is changed.
@@ -61,12 +61,15 @@ class Needs:
         if self._before is not None:
             self._before.last = self._graph.version
 
-    def instead(self, fetched: Sequence[_Fetched], fed: Iterable[tf.Tensor]) -> Dict[str, _Fetched]:
+    def instead(self, fetched: Sequence[_Fetched], fed: Iterable[tf.Tensor],
+                is_in_parts: bool = False) -> Dict[str, _Fetched]:
         """Returns what a run fetches in the place of what it was given.
 
         Args:
             fetched: The tensors and ops that a run fetches.
             fed: The tensors that it is fed.
+            is_in_parts: Whether they are fetched and fed bit by bit: no lookup may wait for what
+                another one is fed.
 
         Returns:
             By the names of fetched tensors and ops others; empty for a run that needs all that its
@@ -78,15 +81,18 @@ class Needs:
         """
         fed = list(fed)
         signature = frozenset(one.name for one in fetched), frozenset(one.name for one in fed)
-        if signature not in self._known:
-            self._known[signature] = self._decide(fetched, fed)
-        return self._known[signature]
+        key = signature, is_in_parts
+        if key not in self._known:
+            self._known[key] = self._decide(fetched, fed, is_in_parts)
+        return self._known[key]
 
-    def _decide(self, fetched: Sequence[_Fetched], fed: Sequence[tf.Tensor]) -> Dict[str, _Fetched]:
+    def _decide(self, fetched: Sequence[_Fetched], fed: Sequence[tf.Tensor],
+                is_in_parts: bool) -> Dict[str, _Fetched]:
         given = {tensor.name for tensor in fed}
         needed = _needed(fetched, given)
         conflict = self._conflict(needed, given)
-        if conflict is None and not self._has_idle_lookups(fetched, needed, given):
+        if conflict is None and needed.isdisjoint(self._joined if is_in_parts else ()) \
+                and not self._has_idle_lookups(fetched, needed, given):
             return {}
         instead = None
         if self._before is not None:
