@@ -143,6 +143,40 @@ def test_lookups_by_a_placeholder_each_share_an_op_and_a_run_of_one_is_fed_that_
     alike(script)
 
 
+@pytest.mark.parametrize("broken", ["fuse_sums", "fuse_concats", "read_rest", "_join"])
+def test_a_rule_that_fails_is_left_out_and_the_graph_runs_without_it(broken, monkeypatch, caplog):
+    """Each fails behind the last of its changes, or the first of them."""
+    from mx_rec.graph import fuse
+    from mx_rec.graph.together import Together
+
+    owner = Together if broken == "_join" else fuse
+    real = getattr(owner, broken)
+
+    def fail(*args):
+        result = real(*args)
+        if args[1]:
+            raise ValueError("a fault behind " + broken)
+        return result
+
+    def script(run):
+        source, ids, label, tables, rows = lookups_by_an_iterator(run)
+        sums = [total(one) for one in rows[:2]]
+        wide = tf().concat([total(rows[2]), run.lookup(tables[0], ids[:, 2, 0]), run.lookup(tables[1], ids[:, 2, 1])], -1)
+        loss = loss_of(sums + [wide], label)
+        update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
+        run.modify()
+        sess = begun(run, source)
+        run.step(sess, [loss, update])
+        run.step(sess, [sums[1], rows[0]])
+        run.epoch(sess, [loss, update])
+        run.contents(sess)
+
+    monkeypatch.setattr(owner, broken, fail)
+    alike(script)
+    warned, = [record.getMessage() for record in caplog.records if record.levelname == "WARNING" and "runs without" in record.getMessage()]
+    assert "a fault behind " + broken in warned
+
+
 def test_two_towers_that_train_by_turns_share_nothing():
     def script(run):
         source = iterator(True)

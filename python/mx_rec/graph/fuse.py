@@ -1,6 +1,7 @@
 """What the plan of a graph changes besides moving work: lookups are fused and share ops."""
 
 from collections import OrderedDict
+from typing import Optional, Tuple
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
@@ -16,6 +17,7 @@ from mx_rec.ops.lookups import FIND, ID_OFFSET, READ, lists_of
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
 from mx_rec.state.table_variable import described_name
+from mx_rec.stock.undo import undone_by_error
 
 _LOOKUPS = (ID_OFFSET, FIND, READ)
 
@@ -27,9 +29,13 @@ class Fusing:
         graph: A graph that no session has run.
         plan: Its plan.
         before: Its GraphDef.
+
+    Attributes:
+        rules: The lists of the plan that `apply` is at.
     """
 
     def __init__(self, graph: tf.Graph, plan: Plan, before: graph_pb2.GraphDef) -> None:
+        self.rules = ()  # type: Tuple[str, ...]
         self._graph = graph
         self._plan = plan
         fused = [(one.lookup, one.output) for one in plan.sums if one.fuses]
@@ -47,9 +53,13 @@ class Fusing:
 
     def apply(self) -> None:
         """Changes the graph."""
+        self.rules = ("sums",)
         pooled = fuse_sums(self._graph, self._plan.sums)
+        self.rules = ("concats",)
         fuse_concats(self._graph, self._plan.concats)
+        self.rules = ("sums", "concats")
         read_rest(self._graph, self._fused)
+        self.rules = ("together",)
         joined = self._together.join(pooled)
         if graph_state(self._graph).needs is not None:
             graph_state(self._graph).needs.end(made for made, _ in joined)
@@ -90,8 +100,27 @@ def pass_over(graph: tf.Graph, first: int = 0) -> None:
     except ValueError as error:
         logger.warning("graph pass: the graph runs as it is, since it cannot be read: %s", error)
         return
-    Fusing(graph, _of_newer(graph, plan, first), before).apply()
+    _apply(graph, _of_newer(graph, plan, first), before)
     state.passed = graph.version
+
+
+def _apply(graph: tf.Graph, plan: Plan, before: graph_pb2.GraphDef) -> None:
+    """Changes a graph; a rule that fails is left out, and changes nothing."""
+    failed = None  # type: Optional[Tuple[str, ...]]
+    while failed != ():
+        fusing = None  # type: Optional[Fusing]
+        try:
+            with undone_by_error(graph, before):
+                fusing = Fusing(graph, plan, before)
+                fusing.apply()
+            return
+        except Exception as error:  # pylint: disable=broad-except
+            rules = fusing.rules if fusing is not None else ()
+            failed = tuple(rule for rule in rules if getattr(plan, rule))
+            logger.warning("graph pass: the graph runs without %s of the plan, because of a "
+                           "failure: %s: %s", " and ".join(failed) or "all", type(error).__name__,
+                           error, exc_info=True)
+            plan = plan._replace(**{rule: [] for rule in failed})
 
 
 def _of_newer(graph: tf.Graph, plan: Plan, first: int) -> Plan:

@@ -9,6 +9,7 @@ from tensorflow.core.framework import graph_pb2
 
 from mx_rec import plugin
 from mx_rec.base.global_env_conf import fuses_lookups
+from mx_rec.base.log import logger
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.graph.fusions import (Concat, Sums, read_concats, read_sums, text_of_concats,
                                     text_of_sums)
@@ -195,6 +196,8 @@ def make_plan(graph_def: bytes, op_list: Optional[bytes] = None) -> Plan:
                for entry in described["lookups"]]
     iterators = [_iterator(entry, raw) for entry in described["iterators"]]
     together = [Group(**entry) for entry in described["together"]]
+    for rule in described["left_out"]:
+        logger.warning("graph pass: a rule failed and changes nothing: %s", rule)
     if not fuses_lookups():
         return Plan(described["nodes"], lookups, iterators, together=together)
     return Plan(described["nodes"], lookups, iterators, read_sums(described["sums"]),

@@ -10,6 +10,7 @@ use super::library::{Library, StatefulOps};
 use super::slice::{Slicer, Verdict};
 use super::sums::{self, PlannedSums};
 use super::together::{self, PlannedGroup};
+use crate::guard::guarded;
 use mx_rec_kernels::{Error, Kind, Result};
 use serde::Serialize;
 use std::collections::hash_map::Entry;
@@ -121,6 +122,8 @@ pub struct Plan {
     pub concats: Vec<PlannedConcat>,
     /// The lookups that share an op.
     pub together: Vec<PlannedGroup>,
+    /// The rules that failed, which change nothing: what they are for, and why, a sentence each.
+    pub left_out: Vec<String>,
     /// The GraphDefs of the nodes to copy.
     #[serde(skip)]
     pub graphs: Vec<u8>,
@@ -135,14 +138,18 @@ impl Plan {
     pub fn make(graph: &[u8], ops: &[u8]) -> Result<Self> {
         let ops = read_ops(ops)?;
         let graph = Graph::parse(graph)?;
+        let mut left_out = Vec::new();
         let mut plan = Self {
             version: 1,
             nodes: graph.nodes.len(),
             lookups: Vec::new(),
             iterators: Vec::new(),
-            sums: sums::find(&graph)?,
-            concats: concats::find(&graph)?,
-            together: together::find(&graph, &ops)?,
+            sums: found("sums over bags", &mut left_out, || sums::find(&graph)),
+            concats: found("concatenations", &mut left_out, || concats::find(&graph)),
+            together: found("lookups that share an op", &mut left_out, || {
+                together::find(&graph, &ops)
+            }),
+            left_out,
             graphs: Vec::new(),
         };
         let marked = marked(&graph)?;
@@ -170,6 +177,14 @@ impl Plan {
         bytes.extend_from_slice(&self.graphs);
         Ok(bytes)
     }
+}
+
+/// What a rule finds: nothing, and why, if it fails. The others hold without it.
+fn found<T>(of: &str, left_out: &mut Vec<String>, rule: impl FnOnce() -> Result<Vec<T>>) -> Vec<T> {
+    guarded(rule).unwrap_or_else(|error| {
+        left_out.push(format!("{of}: {error}"));
+        Vec::new()
+    })
 }
 
 /// The marked lookups, with their kinds.
@@ -597,5 +612,32 @@ fn wrong_handle(graph: &Graph<'_>, node: &Node<'_>, kind: LookupKind) -> Option<
             described(other)
         )),
         None => Some(format!("its handle {tensor} is not in the graph")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::panic, reason = "the panic is what the test is about")]
+    fn a_rule_that_fails_is_left_out_and_says_why() {
+        let mut left_out = Vec::new();
+        assert_eq!(found("one", &mut left_out, || Ok(vec![1])), [1]);
+        let failed: Vec<u8> = found("two", &mut left_out, || Err(Error::invalid("no attribute")));
+        assert!(failed.is_empty());
+        let failed: Vec<u8> = found("three", &mut left_out, || panic!("no node"));
+        assert!(failed.is_empty());
+        let [two, three] = left_out.as_slice() else {
+            panic!("{left_out:?}")
+        };
+        assert!(
+            two.starts_with("two: ") && two.contains("no attribute"),
+            "{two}"
+        );
+        assert!(
+            three.starts_with("three: ") && three.contains("no node"),
+            "{three}"
+        );
     }
 }
