@@ -89,7 +89,7 @@ class Needs:
     def _decide(self, fetched: Sequence[_Fetched], fed: Sequence[tf.Tensor],
                 is_in_parts: bool) -> Dict[str, _Fetched]:
         given = {tensor.name for tensor in fed}
-        needed = _needed(fetched, given)
+        needed = needed_by(fetched, given)
         conflict = self._conflict(needed, given)
         if conflict is None and needed.isdisjoint(self._joined if is_in_parts else ()) \
                 and not self._has_idle_lookups(fetched, needed, given):
@@ -254,7 +254,7 @@ class _Before:
         # What is computed by both would read rows at different times.
         present = {tensor.op for tensor in self._own.values()}
         others = [one for one in fetched if one.name not in wanted]
-        if not present.isdisjoint(_needed(others, {tensor.name for tensor in fed})):
+        if not present.isdisjoint(needed_by(others, {tensor.name for tensor in fed})):
             return None
         names = self._needed(wanted.values(), given)
         if not wanted or any(FUSED_ATTRIBUTE in self._nodes[name].attr for name in names):
@@ -325,8 +325,13 @@ def has_fused(graph: tf.Graph) -> bool:
                for op in graph.get_operations())
 
 
-def _needed(fetched: Iterable[_Fetched], given: Set[str]) -> Set[tf.Operation]:
-    """The ops that a run needs, with those that it fetches; what is fed needs none."""
+def needed_by(fetched: Iterable[_Fetched], given: Container[str] = ()) -> Set[tf.Operation]:
+    """Returns the ops that a run needs, with those that it fetches.
+
+    Args:
+        fetched: Tensors and ops.
+        given: Names of tensors that are fed, which need none.
+    """
     seen = set()  # type: Set[tf.Operation]
     waiting = [one if isinstance(one, tf.Operation) else one.op for one in fetched
                if one.name not in given]
