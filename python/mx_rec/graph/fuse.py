@@ -86,7 +86,7 @@ class Fusing:
 class Counts:
     """Counts the ops that a training step needs on rows and keys of tables, by their type.
 
-    Of a graph without an update of tables it counts what any run needs. Ops that were replaced stay
+    Of a graph without an update of tables it counts what is computed from rows. Ops that were replaced stay
     in the graph, and nothing needs them.
 
     Args:
@@ -99,7 +99,8 @@ class Counts:
         self._ends = []  # type: List[Any]
         for op in graph.get_operations():
             # pylint: disable=protected-access
-            if not op._control_outputs and not any(one.consumers() for one in op.outputs):
+            if not op._control_outputs and not any(one.consumers() for one in op.outputs) \
+                    and not op.type.startswith("MxRec"):
                 self._ends += op.outputs or [op]
         self._before = self._now()
 
