@@ -86,8 +86,8 @@ class Fusing:
 class Counts:
     """Counts the ops that a training step needs on rows and keys of tables, by their type.
 
-    Of a graph without an update of tables it counts what is computed from rows. Ops that were replaced stay
-    in the graph, and nothing needs them.
+    Of a graph without an update of tables it counts what is computed from rows. Ops that were
+    replaced stay in the graph, and nothing needs them.
 
     Args:
         graph: A graph, before it is changed.
