@@ -166,12 +166,12 @@ class Job:
         process.wait()
         process.stdout.close()
 
-    def worker(self, index=0, seconds=100, **variables):
+    def worker(self, index=0, seconds=300, **variables):
         """Runs a worker to its end; returns what it printed."""
         self.start("worker", index, **variables)
         return self.finish("worker", index, seconds)
 
-    def finish(self, job, index, seconds=100):
+    def finish(self, job, index, seconds=300):
         """Waits for a task; returns what it printed since."""
         process = self.processes[job, index]
         try:
