@@ -18,6 +18,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from mx_rec.base.log import logger
 from mx_rec.edits.replacing import FUSED_ATTRIBUTE, extensible
 from mx_rec.state.graph_state import graph_state
+from mx_rec.tensorflow.names import control_flow_util
 
 # The ops that change rows begin so.
 _UPDATES = ("MxRecUpdate", "MxRecWriteRows", "MxRecAssign", "MxRecRemove")
@@ -257,6 +258,7 @@ class _Before:
         if not present.isdisjoint(needed_by(others, {tensor.name for tensor in fed})):
             return None
         names = self._needed(wanted.values(), given)
+        self._take_loops(names, were, given)
         if not wanted or any(FUSED_ATTRIBUTE in self._nodes[name].attr for name in names):
             return None
         part = graph_pb2.GraphDef(versions=self._versions)
@@ -292,6 +294,28 @@ class _Before:
         logger.info("graph pass: a run that fetches %s computes it by %d ops of its own, as the "
                     "graph was before.", ", ".join(wanted), len(part.node))
         return dict(zip(wanted, found))
+
+    def _take_loops(self, names: Set[str], were: Dict[str, str],
+                    given: Container[str]) -> None:
+        """Adds the ops of loops of which some nodes are a part: a loop is copied whole."""
+        waiting = list(names)
+        while waiting:
+            for source in self._nodes[waiting.pop()].input:
+                full = _full_name(source)
+                name = _op_name(source.lstrip("^"))
+                if full in given or name in names:
+                    continue
+                if name not in self._nodes:
+                    op = self._outside[full].op if full in self._outside \
+                        else self._graph.get_operation_by_name(name)
+                    if not control_flow_util.IsInWhileLoop(op):
+                        continue
+                    name = op.name
+                    self._add(op, op.node_def, were)
+                    for made in _outputs_of(op):
+                        self._outside.pop(made, None)
+                names.add(name)
+                waiting.append(name)
 
     def _needed(self, names: Iterable[str], given: Dict[str, tf.Tensor]) -> Set[str]:
         """The nodes that some tensors and ops need, without those that only give what is fed."""
