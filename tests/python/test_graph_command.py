@@ -326,6 +326,7 @@ def test_the_command_counts_the_ops_of_tables_before_and_after_the_first_run(dyn
     assert "before and after the first run: MxRecBagEnds 0 -> 3, MxRecIdOffset 3 -> 1, MxRecRead 3 -> 1\n" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_three_hundred_lookups_and_the_command_as_a_process(dynamic, tmp_path):
     from mx_rec.core.embedding import create_table, sparse_lookup
 

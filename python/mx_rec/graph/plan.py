@@ -2,6 +2,7 @@
 
 import json
 import struct
+import sys
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import tensorflow as tf
@@ -213,13 +214,30 @@ def is_movable(op: tf.Operation) -> bool:
         and op.get_attr(MOVABLE_ATTRIBUTE)
 
 
+class _OpList:
+    """What `registered_ops` returned last, and how many modules there were then."""
+
+    ops = b""
+    modules = 0
+
+
+_op_list = _OpList()
+
+
 def registered_ops() -> bytes:
-    """Returns the definitions of all ops that this process has loaded, a serialized OpList."""
-    buffer = c_api.TF_GetAllOpList()
-    try:
-        return c_api.TF_GetBuffer(buffer)
-    finally:
-        c_api.TF_DeleteBuffer(buffer)
+    """Returns the definitions of all ops that this process has loaded, a serialized OpList.
+
+    They are asked for again after an import: `tf.load_op_library` makes a module of what it loads.
+    A list without the newest ops would be safe, since ops that it lacks never move.
+    """
+    if _op_list.modules != len(sys.modules):
+        buffer = c_api.TF_GetAllOpList()
+        try:
+            _op_list.ops = c_api.TF_GetBuffer(buffer)
+        finally:
+            c_api.TF_DeleteBuffer(buffer)
+        _op_list.modules = len(sys.modules)
+    return _op_list.ops
 
 
 def _iterator(entry: Dict[str, Any], raw: bytes) -> Iterator:
