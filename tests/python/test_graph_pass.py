@@ -70,6 +70,28 @@ def test_a_lookup_a_table_is_one_op_and_a_run_of_one_looks_up_that_one_alone():
     alike(script)
 
 
+@pytest.mark.parametrize("is_v2", [False, True], ids=["v1", "v2"])
+def test_a_run_that_needs_less_and_reads_through_a_loop_copies_the_loop_whole(is_v2):
+    """Of a loop of control flow v1 a part was copied: "Cannot use 'map/while/Enter' as input" ended the run."""
+    def script(run):
+        support.tf().compat.v1.enable_control_flow_v2() if is_v2 else None
+        try:
+            source, ids, label, tables, rows = lookups_by_an_iterator(run)
+            mapped = [tf().map_fn(lambda one: one * tf().reduce_sum(label), tf().reduce_sum(one, 1)) for one in rows]
+            turns = tf().while_loop(lambda at, _: at < 3, lambda at, sum: (at + 1, sum + mapped[0][0]),
+                                    (tf().constant(0), tf().zeros_like(rows[0][0, 0])))
+            loss, update = model(run, rows, label, tables)
+            run.modify()
+            sess = begun(run, source)
+            for fetches in (mapped[1], turns, [mapped[0], turns[1]], mapped, [update, loss], [mapped[2], update]):
+                run.step(sess, fetches)
+            run.contents(sess)
+        finally:
+            support.tf().compat.v1.disable_control_flow_v2() if is_v2 else None
+
+    alike(script)
+
+
 def test_the_parts_of_a_partial_run_compute_what_its_setup_decided():
     """A part fetches less than the setup: it was decided anew, and asked for ops that the setup did not know."""
     def script(run):

@@ -274,6 +274,11 @@ class _Before:
             if "shared" in node.attr:
                 # The ops that share their distinct keys count each other.
                 node.attr["shared"].i = 0
+            if "frame_name" in node.attr:
+                # A loop of the same frame may be in the same run.
+                frame = "{}/{}_{}".format(node.attr["frame_name"].s.decode("utf-8"), _SCOPE,
+                                          self._graph.version)
+                node.attr["frame_name"].s = frame.encode("utf-8")
             del node.input[:]
             for source in self._nodes[name].input:
                 full = _full_name(source)
