@@ -285,7 +285,7 @@ def test_a_checkpoint_and_a_meta_graph_go_on_alike(tmp_path):
 def test_a_graph_that_cannot_be_read_runs_as_it_is(graph, dynamic, monkeypatch, caplog):
     from mx_rec.graph import fuse
 
-    def fail(_):
+    def fail(*_, **__):
         raise ValueError("no GraphDef")
 
     monkeypatch.setattr(fuse, "make_plan", fail)

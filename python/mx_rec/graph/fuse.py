@@ -135,8 +135,8 @@ def pass_over(graph: tf.Graph, first: int = 0) -> None:
     take_apart(graph, first)
     try:
         # A graph of more than 2 GB has no GraphDef.
-        before = graph.as_graph_def(add_shapes=True)
-        plan = make_plan(before.SerializeToString())
+        before = graph.as_graph_def()
+        plan = make_plan(before.SerializeToString(), graph=graph)
     except ValueError as error:
         logger.warning("graph pass: the graph runs as it is, since it cannot be read: %s", error)
         return

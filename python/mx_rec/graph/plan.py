@@ -1,5 +1,6 @@
 """The plan of a graph modification: what the pass of the plugin decided, in words and data."""
 
+import ctypes
 import json
 import struct
 import sys
@@ -29,6 +30,11 @@ _LOOKUPS = TRAINING_LOOKUPS + (FIND, "MxRecDistinctSplit")
 
 # What the text of a plan calls lookups of a kind.
 _SPOKEN = {EVAL: "evaluation lookup", SPLIT: "lookup on parameter servers"}
+
+# What the plugin asks for shapes, and the most dimensions that it takes.
+_MOST_DIMS = 16
+_SHAPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
+                          ctypes.c_uint64, ctypes.POINTER(ctypes.c_int64))
 
 # So many moved ops are named in the text of a plan.
 _SHOWN = 20
@@ -173,13 +179,16 @@ class Plan(NamedTuple):
         return "\n".join(lines) + "\n"
 
 
-def make_plan(graph_def: bytes, op_list: Optional[bytes] = None) -> Plan:
+def make_plan(graph_def: bytes, op_list: Optional[bytes] = None,
+              graph: Optional[tf.Graph] = None) -> Plan:
     """Finds out which lookups of a graph can move into its input pipelines.
 
     Args:
         graph_def: A serialized GraphDef.
         op_list: A serialized OpList, which says what ops keep state; ops that it lacks never
             move. None is all ops that this process has loaded.
+        graph: The graph that this is, which is asked for static shapes; None for those that the
+            GraphDef states (`add_shapes`).
 
     Returns:
         The plan; nothing is changed.
@@ -189,7 +198,7 @@ def make_plan(graph_def: bytes, op_list: Optional[bytes] = None) -> Plan:
         ImportError: If the plugin cannot be loaded.
     """
     plugin.load()
-    result = _call(graph_def, registered_ops() if op_list is None else op_list)
+    result = _call(graph_def, registered_ops() if op_list is None else op_list, graph)
     (length,) = struct.unpack_from("<Q", result)
     described = json.loads(result[8:8 + length].decode("utf-8"))
     raw = result[8 + length:]
@@ -248,12 +257,30 @@ def _iterator(entry: Dict[str, Any], raw: bytes) -> Iterator:
     return Iterator(**{field: values[field] for field in Iterator._fields})
 
 
-def _call(graph_def: bytes, op_list: bytes) -> bytes:
+def _call(graph_def: bytes, op_list: bytes, graph: Optional[tf.Graph]) -> bytes:
     """Calls the pass of the plugin."""
-    status, result = plugin.call("mx_rec_plan", graph_def, len(graph_def), op_list, len(op_list))
+    shape_of = _SHAPE() if graph is None else _SHAPE(lambda *asked: _shape_of(graph, *asked))
+    status, result = plugin.call("mx_rec_plan", graph_def, len(graph_def), op_list, len(op_list),
+                                 shape_of, None)
     if status != 0:
         raise ValueError("the graph cannot be read: {}".format(result.decode("utf-8", "replace")))
     return result
+
+
+def _shape_of(graph: tf.Graph, _: Any, name: Any, length: int, output: int, sizes: Any) -> int:
+    """Tells the plugin the static shape of a tensor of a graph: see include/mx_rec.h."""
+    try:
+        op = graph.get_operation_by_name(ctypes.string_at(name, length).decode("utf-8"))
+        shape = op.outputs[output].shape
+        if shape.rank is None or shape.rank > _MOST_DIMS:
+            return -1
+        for at, size in enumerate(shape.as_list()):
+            sizes[at] = -1 if size is None else size
+        return shape.rank
+    except Exception:  # pylint: disable=broad-except
+        # A node that this graph has not: its shape is what the GraphDef says. Nothing may be raised
+        # through the plugin.
+        return -1
 
 
 def _line(lookup: Lookup) -> str:

@@ -4,7 +4,7 @@ use super::bags::{self, MovingBags};
 use super::concats::{self, PlannedConcat};
 use super::consumers::Consumers;
 use super::describe::{described, quoted};
-use super::graph_def::{item, read_ops, Graph, InputSource, Node, NodeInput};
+use super::graph_def::{item, read_ops, Graph, InputSource, Node, NodeInput, ShapeOf};
 use super::iterators::{ExtendableIterator, Iterators};
 use super::library::{Library, StatefulOps};
 use super::slice::{Slicer, Verdict};
@@ -131,13 +131,17 @@ pub struct Plan {
 
 impl Plan {
     /// Plans a serialized GraphDef; `ops` is a serialized OpList, which says what ops are stateful.
+    /// `shape_of` is asked for the few static shapes that the rules need; without it they are what
+    /// attributes state (`_output_shapes`).
     ///
     /// # Errors
     /// `InvalidArgument` if the bytes are not such messages. An unusual graph is not an error: its
     /// lookups stay.
-    pub fn make(graph: &[u8], ops: &[u8]) -> Result<Self> {
+    pub fn make(graph: &[u8], ops: &[u8], shape_of: Option<&ShapeOf<'_>>) -> Result<Self> {
         let ops = read_ops(ops)?;
-        let graph = Graph::parse(graph)?;
+        let mut graph = Graph::parse(graph)?;
+        graph.shape_of = shape_of;
+        let graph = graph;
         let mut left_out = Vec::new();
         let mut plan = Self {
             version: 1,
