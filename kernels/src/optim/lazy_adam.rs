@@ -1,9 +1,15 @@
 //! Adam whose moments move only in rows that have a gradient.
 
 use super::description::{exactly, Number, Optimizer, Slot, BELOW_ONE, FRACTION, LR, NOT_NEGATIVE};
-use super::row::{update, RowOptimizer, Rule, SlotSpec};
+use super::row::{update, Decay, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::Result;
+
+/// m and v. A checkpoint of either form of Adam goes on in the other.
+pub(super) const MOMENTS: &[Slot] = &[
+    Slot::zeros("LazyAdam_momentum"),
+    Slot::zeros("LazyAdam_velocity"),
+];
 
 pub(super) static LAZY_ADAM: Optimizer = Optimizer {
     name: "lazy_adam",
@@ -22,11 +28,9 @@ pub(super) static LAZY_ADAM: Optimizer = Optimizer {
         Number::new("beta2", FRACTION, "Decay of v."),
         Number::new("epsilon", NOT_NEGATIVE, "Keeps the quotient finite."),
     ],
-    slots: &[
-        Slot::zeros("LazyAdam_momentum"),
-        Slot::zeros("LazyAdam_velocity"),
-    ],
+    slots: MOMENTS,
     ignores_zeros: false,
+    moves_all_rows: false,
     make: |numbers| {
         let [lr, beta1_power, beta2_power, beta1, beta2, epsilon] = exactly(numbers)?;
         let step = LazyAdam::new(lr, beta1, beta2, epsilon, beta1_power, beta2_power)?;
@@ -58,30 +62,48 @@ impl LazyAdam {
         beta1_power: f32,
         beta2_power: f32,
     ) -> Result<LazyAdam> {
-        LAZY_ADAM.check(&[lr, beta1_power, beta2_power, beta1, beta2, epsilon])?;
-        let rule = Step {
-            lr_t: lr * (1.0 - beta2_power).sqrt() / (1.0 - beta1_power),
-            beta1,
-            beta2,
-            rest1: 1.0 - beta1,
-            rest2: 1.0 - beta2,
-            epsilon,
-        };
+        let numbers = [lr, beta1_power, beta2_power, beta1, beta2, epsilon];
+        LAZY_ADAM.check(&numbers)?;
         Ok(LazyAdam {
-            rule,
+            rule: Step::new(numbers),
             level: Level::detect(),
         })
     }
 }
 
+/// A step of Adam in a row that has a gradient.
 #[derive(Clone, Copy, Debug)]
-struct Step {
+pub(super) struct Step {
     lr_t: f32,
     beta1: f32,
     beta2: f32,
     rest1: f32,
     rest2: f32,
     epsilon: f32,
+}
+
+impl Step {
+    /// A step of the optimizer's numbers, in their order.
+    pub(super) fn new([lr, beta1_power, beta2_power, beta1, beta2, epsilon]: [f32; 6]) -> Step {
+        Step {
+            lr_t: lr * (1.0 - beta2_power).sqrt() / (1.0 - beta1_power),
+            beta1,
+            beta2,
+            rest1: 1.0 - beta1,
+            rest2: 1.0 - beta2,
+            epsilon,
+        }
+    }
+
+    /// The same for rows without a gradient.
+    pub(super) fn decay(self) -> Decay {
+        Decay {
+            beta1: self.beta1,
+            beta2: self.beta2,
+            epsilon: self.epsilon,
+            lr: self.lr_t,
+        }
+    }
 }
 
 impl Rule<2> for Step {
