@@ -66,6 +66,39 @@ def test_losses_evaluations_and_all_rows_are_those_of_adam_on_variables_at_every
     assert (moved > 1e-3).sum() > 20
 
 
+@pytest.mark.parametrize("form", ["separate", "many", "bags"])
+def test_several_lookups_of_a_table_are_one_step(graph, session, dynamic, form):
+    from mx_rec.core.embedding import create_table, sparse_lookup
+    from mx_rec.core.grouped import sparse_lookup_many
+    from mx_rec.optimizers.adam import create_hash_optimizer
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    ids = [v1.placeholder(tf.int64, [None, 2]) for _ in range(2)]
+    table = create_table(key_dtype=tf.int64, dim=DIM, name="twice", device_vocabulary_size=ROWS,
+                         emb_initializer=v1.constant_initializer(0.2))
+    variable = v1.Variable(np.full([ROWS, DIM], 0.2, np.float32), use_resource=False)
+
+    def loss_of(rows):
+        if form == "bags":
+            rows = [tf.reduce_mean(rows[0], 1), tf.reduce_sum(rows[1], 1)]
+        return tf.reduce_sum(tf.square(rows[0])) + tf.reduce_sum(tf.sin(rows[1]))
+
+    ours = loss_of(sparse_lookup_many([table, table], ids, modify_graph=True) if form == "many"
+                   else [sparse_lookup(table, one, modify_graph=True) for one in ids])
+    theirs = loss_of([tf.nn.embedding_lookup(variable, one) for one in ids])
+    steps = [create_hash_optimizer(0.01).minimize(ours, var_list=[table.variable]),
+             v1.train.AdamOptimizer(0.01).minimize(theirs, var_list=[variable])]
+    sess = session()
+    sess.run(v1.global_variables_initializer())
+    random = np.random.RandomState(1)
+    for number in range(40):
+        feed = {one: random.randint(0, ROWS, [random.randint(0, 3) if at or number % 5 else 0, 2])
+                for at, one in enumerate(ids)}
+        np.testing.assert_allclose(*sess.run([ours, theirs], feed), rtol=1e-5, atol=1e-5)
+        sess.run(steps, feed)
+
+
 def test_a_table_with_rows_on_disk_is_refused_by_name_when_its_update_is_made(graph, dynamic, tmp_path):
     from mx_rec.core.embedding import create_table, sparse_lookup
     from mx_rec.optimizers.adam import create_hash_optimizer

@@ -1,6 +1,8 @@
 //! Adam whose moments move only in rows that have a gradient.
 
-use super::description::{exactly, Number, Optimizer, Slot, BELOW_ONE, FRACTION, LR, NOT_NEGATIVE};
+use super::description::{
+    exactly, Number, Optimizer, Range, Slot, BELOW_ONE, FRACTION, LR, NOT_NEGATIVE,
+};
 use super::row::{update, Decay, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::Result;
@@ -16,7 +18,16 @@ pub(super) static LAZY_ADAM: Optimizer = Optimizer {
     doc: "Adam for the rows of the batch, as tf.contrib.opt.LazyAdamOptimizer: m = beta1 * m + (1 \
           - beta1) * g; v = beta2 * v + (1 - beta2) * g^2; w -= lr * sqrt(1 - beta2_power) / (1 - \
           beta1_power) * m / (sqrt(v) + epsilon).",
-    numbers: &[
+    numbers: &numbers(NOT_NEGATIVE),
+    slots: MOMENTS,
+    ignores_zeros: false,
+    moves_all_rows: false,
+    make: |numbers| Ok(Box::new(LazyAdam::of(&LAZY_ADAM, exactly(numbers)?)?)),
+};
+
+/// The numbers of both forms of Adam.
+pub(super) const fn numbers(epsilon: Range) -> [Number; 6] {
+    [
         LR,
         Number::new(
             "beta1_power",
@@ -26,17 +37,9 @@ pub(super) static LAZY_ADAM: Optimizer = Optimizer {
         Number::new("beta2_power", FRACTION, "beta2 to the power of the step."),
         Number::new("beta1", FRACTION, "Decay of m."),
         Number::new("beta2", FRACTION, "Decay of v."),
-        Number::new("epsilon", NOT_NEGATIVE, "Keeps the quotient finite."),
-    ],
-    slots: MOMENTS,
-    ignores_zeros: false,
-    moves_all_rows: false,
-    make: |numbers| {
-        let [lr, beta1_power, beta2_power, beta1, beta2, epsilon] = exactly(numbers)?;
-        let step = LazyAdam::new(lr, beta1, beta2, epsilon, beta1_power, beta2_power)?;
-        Ok(Box::new(step))
-    },
-};
+        Number::new("epsilon", epsilon, "Keeps the quotient finite."),
+    ]
+}
 
 /// `m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; w -= lr_t m / (sqrt(|v|) +
 /// epsilon)` with `lr_t = lr sqrt(1 - beta2^t) / (1 - beta1^t)`. Slots `LazyAdam_momentum` (m) and
@@ -63,17 +66,32 @@ impl LazyAdam {
         beta2_power: f32,
     ) -> Result<LazyAdam> {
         let numbers = [lr, beta1_power, beta2_power, beta1, beta2, epsilon];
-        LAZY_ADAM.check(&numbers)?;
+        LazyAdam::of(&LAZY_ADAM, numbers)
+    }
+
+    /// A step of the numbers of a form of Adam, in their order.
+    pub(super) fn of(form: &Optimizer, numbers: [f32; 6]) -> Result<LazyAdam> {
+        form.check(&numbers)?;
         Ok(LazyAdam {
             rule: Step::new(numbers),
             level: Level::detect(),
         })
     }
+
+    /// What the step does to rows without a gradient, in the form that moves these, too.
+    pub(super) fn decay(&self) -> Decay {
+        Decay {
+            beta1: self.rule.beta1,
+            beta2: self.rule.beta2,
+            epsilon: self.rule.epsilon,
+            lr: self.rule.lr_t,
+        }
+    }
 }
 
 /// A step of Adam in a row that has a gradient.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
+struct Step {
     lr_t: f32,
     beta1: f32,
     beta2: f32,
@@ -84,7 +102,7 @@ pub(super) struct Step {
 
 impl Step {
     /// A step of the optimizer's numbers, in their order.
-    pub(super) fn new([lr, beta1_power, beta2_power, beta1, beta2, epsilon]: [f32; 6]) -> Step {
+    fn new([lr, beta1_power, beta2_power, beta1, beta2, epsilon]: [f32; 6]) -> Step {
         Step {
             lr_t: lr * (1.0 - beta2_power).sqrt() / (1.0 - beta1_power),
             beta1,
@@ -92,16 +110,6 @@ impl Step {
             rest1: 1.0 - beta1,
             rest2: 1.0 - beta2,
             epsilon,
-        }
-    }
-
-    /// The same for rows without a gradient.
-    pub(super) fn decay(self) -> Decay {
-        Decay {
-            beta1: self.beta1,
-            beta2: self.beta2,
-            epsilon: self.epsilon,
-            lr: self.lr_t,
         }
     }
 }

@@ -94,7 +94,8 @@ impl Missed {
     pub(crate) fn push(&mut self, lr: f32) {
         let steps = self.rates.len() + 1;
         let rate = f64::from(lr);
-        let earlier = self.sums.iter_mut().rev();
+        // Replays need no sums.
+        let earlier = self.sums.iter_mut().rev().filter(|_| self.is_series);
         for (sums, weights) in earlier.zip(&self.weights) {
             for (sum, weight) in sums.iter_mut().zip(weights) {
                 *sum += rate * weight;
@@ -173,6 +174,23 @@ enum Moves<'a> {
 }
 
 impl Moves<'_> {
+    /// `N` columns of a row from `at` on: the weights after the steps, and m and v of before.
+    #[inline(always)]
+    fn columns<const N: usize>(
+        &self,
+        row: &[f32],
+        starts: [usize; 2],
+        at: usize,
+    ) -> ([f32; N], [f32; N], [f32; N]) {
+        let (mut weights, mut m, mut v) = ([0.0; N], [0.0; N], [0.0; N]);
+        let [first, second] = starts.map(|start| start + at);
+        weights.copy_from_slice(&row[at..at + N]);
+        m.copy_from_slice(&row[first..first + N]);
+        v.copy_from_slice(&row[second..second + N]);
+        self.apply(&mut weights, &m, &v);
+        (weights, m, v)
+    }
+
     /// Takes from `weights` what the steps do to them.
     #[inline(always)]
     fn apply<const N: usize>(&self, weights: &mut [f32; N], m: &[f32; N], v: &[f32; N]) {
@@ -224,12 +242,8 @@ struct CatchUp<'a> {
 impl CatchUp<'_> {
     #[inline(always)]
     fn block<const N: usize>(&mut self, at: usize) {
-        let (mut weights, mut m, mut v) = ([0.0; N], [0.0; N], [0.0; N]);
+        let (weights, mut m, mut v) = self.moves.columns::<N>(self.row, self.starts, at);
         let [first, second] = self.starts.map(|start| start + at);
-        weights.copy_from_slice(&self.row[at..at + N]);
-        m.copy_from_slice(&self.row[first..first + N]);
-        v.copy_from_slice(&self.row[second..second + N]);
-        self.moves.apply(&mut weights, &m, &v);
         for column in 0..N {
             m[column] *= self.powers[0];
             v[column] *= self.powers[1];
@@ -267,12 +281,7 @@ struct Embedding<'a> {
 impl Embedding<'_> {
     #[inline(always)]
     fn block<const N: usize>(&mut self, at: usize) {
-        let (mut weights, mut m, mut v) = ([0.0; N], [0.0; N], [0.0; N]);
-        let [first, second] = self.starts.map(|start| start + at);
-        weights.copy_from_slice(&self.row[at..at + N]);
-        m.copy_from_slice(&self.row[first..first + N]);
-        v.copy_from_slice(&self.row[second..second + N]);
-        self.moves.apply(&mut weights, &m, &v);
+        let (weights, ..) = self.moves.columns::<N>(self.row, self.starts, at);
         self.out[at..at + N].copy_from_slice(&weights);
     }
 }
