@@ -122,7 +122,7 @@ def easyrec(buckets: int) -> Callable[[], List[str]]:
 
 
 def din() -> List[str]:
-    """The data of DeepInterestNetwork's din/train.py: histories of items, one more item, a label."""
+    """The data of DeepInterestNetwork's din/train.py: histories of items, an item, a label."""
     random.seed(1)
     users, items, categories = 30000, 60000, 800
     history = [[skewed(items) for _ in range(random.randint(1, 20))] for _ in range(3000)]
@@ -207,7 +207,7 @@ data = pandas.DataFrame(rows, columns=["user", "item", "label", "time"])
 data["group"] = data["user"] % 50
 train, info = DatasetFeat.build_trainset(data, ["group"], [], ["group"], [])
 model = {0}(task="ranking", data_info=info, embed_size=16, n_epochs=3, lr=1e-3, batch_size=2048{1})
-model.fit(train, neg_sampling=False, verbose=1)
+model.fit(train, neg_sampling=False, verbose=2)
 model.save("saved", "model")
 print("asked", model.predict(user=1, item=2), flush=True)
 """.format(algorithm, more))
@@ -218,7 +218,7 @@ print("asked", model.predict(user=1, item=2), flush=True)
 
 _OF_DRIVERS = r"step (\d+) loss ([0-9.]+)"
 _OF_EASYREC = r"global step (\d+): .*cross_entropy_loss = ([0-9.]+)"
-_OF_LIBRECO = r"Epoch (\d+) elapsed.*|train_loss: ([0-9.]+)"
+_OF_LIBRECO = r"(NO STEP)?train_loss: ([0-9.]+)"
 
 PROGRAMS = (
     Program("EasyRec, a tenth", "EasyRec", "", easyrec(100000), _OF_EASYREC),
@@ -259,11 +259,10 @@ def run(arguments: List[str], folder: str, pattern: str, timeout: float,
             tail = (tail + [line.rstrip()])[-12:]
             found = re.search(pattern, line)
             if found:
-                step, loss = [group for group in found.groups()] if found.group(1) \
-                    else (str(len(losses) + 1), found.group(2))
-                if loss is not None:
-                    losses[int(step)] = float(loss)
-                    times.append((int(step), time.time()))
+                # LibRecommender prints a loss an epoch, and no number of it.
+                step = int(found.group(1) or len(losses) + 1)
+                losses[step] = float(found.group(2))
+                times.append((step, time.time()))
     _, status, usage = os.wait4(process.pid, 0)
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
     process.returncode = code
@@ -337,14 +336,14 @@ def main() -> int:
     argv, more = sys.argv[1:], []  # type: ignore
     if "--" in argv:
         argv, more = argv[:argv.index("--")], argv[argv.index("--") + 1:]
-    parser = argparse.ArgumentParser(usage=(__doc__ or "").split("usage: ")[1].split("DIR holds")[0],
-                                     description=__doc__,
+    parser = argparse.ArgumentParser(description=__doc__, usage=argparse.SUPPRESS,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dir", metavar="DIR", help="where the programs lie")
     parser.add_argument("--only", action="append", help="a program of the table; repeat it")
     parser.add_argument("--list", action="store_true", help="name the programs that DIR has")
     parser.add_argument("--work", help="where they run (default: a new directory that goes)")
-    parser.add_argument("--python", default=sys.executable, help="the interpreter with their packages")
+    parser.add_argument("--python", default=sys.executable,
+                        help="the interpreter with their packages")
     parser.add_argument("--timeout", type=float, default=1200, help="seconds of a run (1200)")
     options = parser.parse_args(argv)
     there = [one for one in PROGRAMS if (not options.only or one.name in options.only)
