@@ -28,6 +28,7 @@ def tables(found):
 @pytest.mark.parametrize("optimizer, resource, clip, tolerance", [
     ("sgd", "", "", 0), ("sgd", "1", "1", 0), ("momentum", "", "", TOLERANCE), ("adagrad", "1", "1", 0),
     ("ftrl", "", "1", 0), ("ftrl", "1", "", TOLERANCE), ("lazy_adam", "", "1", 0), ("lazy_adam", "1", "", TOLERANCE),
+    ("adam", "", "1", 0), ("adam", "1", "", TOLERANCE),
     ("rmsprop", "", "1", 0), ("centered", "1", "", TOLERANCE)])
 def test_one_worker_gives_the_numbers_of_one_process(optimizer, resource, clip, tolerance):
     """Bit for bit where TensorFlow's own ops stand between lookup and update there, too."""

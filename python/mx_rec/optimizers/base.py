@@ -281,19 +281,16 @@ def refuse_waiting(op: tf.Operation, rule: str) -> None:
         rule: Name of the optimizer of the plugin.
 
     Raises:
-        NotImplementedError: If the table is on parameter servers, or has rows on disk.
+        NotImplementedError: If the table has rows on disk.
     """
     if not optimizer_named(rule).moves_all_rows:
         return
-    place = "is on parameter servers" if op.type == CLUSTER_TABLE_OP else ""
     for table in graph_state(op.graph).tables.values():
         if table.variable.op is op and table.ssd_vocabulary_size > 0:
-            place = "has rows on disk"
-    if place:
-        raise NotImplementedError(
-            "the optimizer {} moves all rows in each step, and cannot update the table {!r}, which "
-            "{}: train it with lazy_adam, which moves the rows of the batch.".format(
-                rule, described_name(op), place))
+            raise NotImplementedError(
+                "the optimizer {} moves all rows in each step, and cannot update the table {!r}, "
+                "which has rows on disk: train it with lazy_adam, which moves the rows of the "
+                "batch.".format(rule, described_name(op)))
 
 
 def slot_owners(op: tf.Operation) -> Dict[str, Any]:

@@ -20,7 +20,7 @@ from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
 from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
 from mx_rec.stock.options import StockTables, is_chosen, is_unlimited, thresholds_of
 from mx_rec.stock.parts import (Part, Placement, SavedPlace, are_together, parts_of,
-                                placement_of, with_all_parts, with_one_table)
+                                placement_of, with_all_parts, with_one_step, with_one_table)
 from mx_rec.stock.values import Affine, affine_value, constant_int, describe
 
 VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
@@ -325,7 +325,6 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
                             "have on parameter servers" if placement.job else "it has an "
                             "access_threshold, and its parts share a table in the checkpoint")
             if placement.job:
-                _refuse_adam(plan.kind, "on parameter servers")
                 plan = _on_servers(plan)
             elif part is not None:
                 # Each part has its update, and the table would take each for a step of all rows.
@@ -335,6 +334,7 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
             plan = _staying(node.name, shape, str(why))
         planned.append(plan)
     plans = with_one_table([plan for plan in planned if plan.name not in slots], together)
+    plans = with_one_step(nodes, plans, together)
     plans = with_all_parts(plans, parts, {name for name in names if names[name] in known_parts})
     return _with_ids(nodes, plans, options, known or set(), dense or set(), only_known) \
         if decides_ids else plans
