@@ -165,7 +165,7 @@ def test_synchronous_training_averages_as_tensorflow_does():
         hooks.append(optimizer.make_session_run_hook(is_chief, num_tokens=0))
     train = optimizer.apply_gradients(pairs, global_step=step)
 """) + RUN[len(MODEL):].replace("save_checkpoint_steps=", "hooks=hooks, save_checkpoint_steps=")
-    for optimizer in ("adagrad", "lazy_adam"):
+    for optimizer in ("adagrad", "lazy_adam", "adam"):
         alone = run_alone(code, OPTIMIZER=optimizer, LAST="12")
         with StockJob(code, ps=2) as job:
             found = job.run(OPTIMIZER=optimizer, LAST="12")

@@ -326,9 +326,11 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
                             "access_threshold, and its parts share a table in the checkpoint")
             if placement.job:
                 plan = _on_servers(plan)
-            elif part is not None:
+            elif part is not None and plan.kind == forms.ADAM:
                 # Each part has its update, and the table would take each for a step of all rows.
-                _refuse_adam(plan.kind, "that parts of a variable share")
+                raise Stays("AdamOptimizer moves all its rows in each step, which tables that "
+                            "parts of a variable share do not; StockTables(lazy_adam=True) moves "
+                            "those of the batch")
             slots.update(slot.variable for slot in plan.slots)
         except Stays as why:
             plan = _staying(node.name, shape, str(why))
@@ -391,13 +393,6 @@ def _with_ids(nodes: Nodes, plans: List[StockVariable], options: StockTables, kn
     return [with_ids(plan, found[plan.name]) if plan.name in found else plan for plan in plans]
 
 
-def _refuse_adam(kind: str, where: str) -> None:
-    """Refuses an update that moves all rows for tables whose rows do not wait for it."""
-    if kind == forms.ADAM:
-        raise Stays("AdamOptimizer moves all its rows in each step, which tables {} do not; "
-                    "StockTables(lazy_adam=True) moves those of the batch".format(where))
-
-
 def _is_read(nodes: Nodes, plan: StockVariable) -> bool:
     """Whether something other than a summary may read a variable as a whole."""
     for name in plan.reads:
@@ -448,8 +443,6 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     if initializer is None:
         raise Stays("its initial value has no finite numbers")
     kind, slots, slot_assigns = _plan_updates(uses, shape, has_saver)
-    if options.memory_rows:
-        _refuse_adam(kind, "with rows on disk")
     assigns = [one.name for one in uses.assigns] + slot_assigns
     if any(nodes.waiting.get(one) != nodes.waiting.get(assigns[0]) for one in assigns):
         raise Stays("an initializer sets it and not its optimizer's variables, or these alone")
