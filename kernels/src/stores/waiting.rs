@@ -2,6 +2,7 @@
 //! read meanwhile.
 
 use super::ReadRows;
+use crate::mem::prefetch;
 use crate::optim::{Decay, Missed};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
@@ -115,6 +116,14 @@ impl Waiting {
         if rows > self.last.len() {
             // They are new, and miss nothing.
             self.last.resize_with(rows, AtomicU16::default);
+        }
+    }
+
+    /// Starts to bring the last step of a row into the processor's cache.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, number: u32) {
+        if let Some(last) = self.last.get(number as usize) {
+            prefetch(last);
         }
     }
 
@@ -235,6 +244,7 @@ impl<S: ReadRows> ReadRows for CaughtUp<'_, S> {
 
     #[inline(always)]
     fn prefetch(&self, row: u32, _: usize) {
+        self.waiting.prefetch(row);
         self.rows
             .prefetch(row, self.waiting.starts[1] + self.waiting.dim);
     }

@@ -420,10 +420,17 @@ impl<G: Gradients> Job<'_, G> {
         let (mut sum, mut scratch) = (vec![0.0; self.dim], vec![0.0; self.dim]);
         let mut updated = 0;
         let ahead = self.ahead;
-        rows.iter().take(ahead).for_each(|&row| part.prefetch(row));
+        let prefetch = |part: &_, row| {
+            RowPart::prefetch(part, row);
+            if let Some(waiting) = self.waiting {
+                waiting.prefetch(row);
+            }
+        };
+        let first = rows.iter().take(ahead);
+        first.for_each(|&row| prefetch(&part, row));
         for (number, &row) in rows.iter().enumerate() {
             if let Some(&row) = rows.get(number + ahead) {
-                part.prefetch(row);
+                prefetch(&part, row);
             }
             if !self.frozen.is_empty() && self.frozen.binary_search(&row).is_ok() {
                 continue;
