@@ -215,7 +215,7 @@ def run_alone(code, **variables):
 # from batch FIRST to LAST under a MonitoredTrainingSession, and prints what all keys look up afterwards.
 MODEL = """
 import time
-from mx_rec.optimizers import adagrad, ftrl, gradient_descent, lazy_adam, momentum, rmsprop
+from mx_rec.optimizers import adagrad, adam, ftrl, gradient_descent, lazy_adam, momentum, rmsprop
 OPTIMIZERS = {
     "adagrad": lambda: adagrad.create_hash_optimizer(0.1),
     "ftrl": lambda: ftrl.create_hash_optimizer(0.1),
@@ -223,6 +223,7 @@ OPTIMIZERS = {
     "lazy_adam": lambda: lazy_adam.create_hash_optimizer(0.05),
     "decayed": lambda: lazy_adam.create_hash_optimizer(
         tf.compat.v1.train.exponential_decay(0.05, step, 5, 0.5)),
+    "adam": lambda: adam.create_hash_optimizer(tf.compat.v1.train.exponential_decay(0.05, step, 5, 0.5)),
     "momentum": lambda: momentum.create_hash_optimizer(0.1, 0.9, enable_nesterov=True),
     "rmsprop": lambda: rmsprop.create_hash_optimizer(0.05, momentum=0.5),
     "centered": lambda: rmsprop.create_hash_optimizer(0.05, momentum=0.5, epsilon=1e-3, centered=True),

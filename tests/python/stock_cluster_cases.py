@@ -26,6 +26,7 @@ OPTIMIZERS = {
     "ftrl": lambda: v1.train.FtrlOptimizer(0.1, l1_regularization_strength=0.01, l2_shrinkage_regularization_strength=0.01),
     "rmsprop": lambda: v1.train.RMSPropOptimizer(0.02, momentum=0.5),
     "centered": lambda: v1.train.RMSPropOptimizer(v1.train.exponential_decay(0.02, step, 5, 0.7), epsilon=1e-3, centered=True),
+    "adam": lambda: v1.train.AdamOptimizer(v1.train.exponential_decay(0.02, step, 5, 0.7)),
     "lazy_adam": lambda: tf.contrib.opt.LazyAdamOptimizer(v1.train.exponential_decay(0.02, step, 5, 0.7)),
 }
 

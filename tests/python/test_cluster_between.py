@@ -7,12 +7,13 @@ from test_cluster_attacks import in_both
 # A step waits between its lookup and its update until `between` has done something in the same session.
 HELD = """
 from mx_rec.core.feature_process import evict
-from mx_rec.optimizers import ftrl, momentum, rmsprop
+from mx_rec.optimizers import adam, ftrl, momentum, rmsprop
 OPTIMIZERS = {"sgd": lambda: gradient_descent.create_hash_optimizer(1.0),
               "adagrad": lambda: adagrad.create_hash_optimizer(1.0),
               "momentum": lambda: momentum.create_hash_optimizer(1.0, 0.5),
               "ftrl": lambda: ftrl.create_hash_optimizer(1.0),
               "rmsprop": lambda: rmsprop.create_hash_optimizer(1.0, momentum=0.5),
+              "adam": lambda: adam.create_hash_optimizer(1.0),
               "lazy_adam": lambda: lazy_adam.create_hash_optimizer(1.0)}
 happens = []
 def between(*values):
@@ -77,7 +78,7 @@ with tf.compat.v1.Session(target, config=config) as sess:
 """
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "momentum", "ftrl", "lazy_adam", "rmsprop"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "momentum", "ftrl", "lazy_adam", "rmsprop", "adam"])
 def test_a_gradient_reaches_the_row_that_it_is_of_or_none(optimizer, tmp_path):
     """A step between pull and push wrote to a key's new row after an eviction, to a key that it had seen refused, and
     over rows that were restored meanwhile. Later it still wrote to a key's new row if that had the number of another

@@ -83,14 +83,6 @@ def test_adam_is_lazy_if_asked(mx, use_resource):
     np.testing.assert_allclose(tables.rows["w"], lazy.rows["w"], rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
 
 
-def test_tables_with_rows_on_disk_leave_adam_to_tensorflow_and_say_why(mx, tmp_path):
-    from mx_rec.util.stock_tables import StockTables
-
-    mx(stock_tables=StockTables(least_rows=1, memory_rows=50, ssd_data_path=[str(tmp_path)]))
-    plans = cases.expect_equal(build(adam, True, plain), [], steps=3)
-    assert "tables with rows on disk do not; StockTables(lazy_adam=True)" in plans["w"].reason
-
-
 def test_parts_that_share_a_table_of_a_checkpoint_leave_adam_to_tensorflow(mx, graph):
     """Each part has its update, and the table would take each of them for a step of all rows."""
     from mx_rec.stock.analysis import plan_variables, table_name
@@ -156,7 +148,8 @@ def long_run(steps, use_resource, converts):
 
 
 @both
-def test_losses_and_rows_are_those_of_adam_over_many_skewed_batches_and_those_of_lazy_adam_are_not(mx, use_resource):
+def test_losses_and_rows_are_those_of_adam_over_many_skewed_batches_and_those_of_lazy_adam_are_not(
+        mx, use_resource, tmp_path):
     from mx_rec.util import initialize
     from mx_rec.util.stock_tables import StockTables
 
@@ -165,6 +158,10 @@ def test_losses_and_rows_are_those_of_adam_over_many_skewed_batches_and_those_of
 
     expected = long_run(300, use_resource, False)
     mx(stock_tables=".*")
+    check()
+    initialize.terminate_config_initializer()
+    # With most rows on disk.
+    mx(stock_tables=StockTables(least_rows=1, memory_rows=40, ssd_data_path=[str(tmp_path)]))
     check()
     initialize.terminate_config_initializer()
     mx(stock_tables=StockTables(least_rows=1, lazy_adam=True))

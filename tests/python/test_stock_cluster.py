@@ -120,13 +120,10 @@ print(json.dumps({plan.name: [plan.converts, plan.reason] for plan in plans}))
     ("", dict(STOCK="StockTables(least_rows=5, access_threshold={'deep/.*': 2, '.*': None})"), "access_threshold"),
     ("", dict(STOCK="StockTables(names=['items'], least_rows=5)"), "no name of stock_tables matches it"),
     ("with tf.device('/job:worker/task:0'):\n        users = ", {}, "not on a parameter server"),
-    ("users = ", dict(OPTIMIZER="adam"), "AdamOptimizer moves all its rows"),
-], ids=["threshold", "name", "worker", "adam"])
+], ids=["threshold", "name", "worker"])
 def test_what_cannot_be_converted_stays_with_its_reason(change, variables, reason, tmp_path):
     """All in the graph of a worker; nothing runs it."""
     code = PLANS.replace("    users = ", "    " + change) if change else PLANS
-    code = code.replace('"lazy_adam": lambda', '"adam": lambda: v1.train.AdamOptimizer(0.1), "lazy_adam": lambda')
-    code = code.replace("plans = convert_graph", "plans = convert_graph", 1)
     servers = """
 device = tf.compat.v1.train.replica_device_setter(
     worker_device="/job:worker/task:0", cluster=tf.train.ClusterSpec({"ps": ["a:1", "b:1"], "worker": ["c:1"]}))
@@ -134,7 +131,7 @@ device = tf.compat.v1.train.replica_device_setter(
     plans = run_alone(servers + code, OUT=str(tmp_path), **variables)
     converts, why = plans["deep/users"]
     assert not converts and reason in why, plans
-    assert plans["items"][0] == (variables.get("OPTIMIZER") != "adam"), plans
+    assert plans["items"][0], plans
 
 
 def test_the_plan_of_a_saved_graph_with_servers_says_the_same(tmp_path):

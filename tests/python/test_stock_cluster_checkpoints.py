@@ -14,7 +14,8 @@ from test_stock_cluster_numbers import expect_equal, tables
 
 def trained(servers, directory, first, last, **variables):
     """Trains from one batch to another on some servers, or in one process for 0 of them."""
-    variables.update(CHECKPOINTS=str(directory), FIRST=str(first), LAST=str(last), OPTIMIZER="ftrl", CLIP="1")
+    variables.update(CHECKPOINTS=str(directory), FIRST=str(first), LAST=str(last), CLIP="1")
+    variables.setdefault("OPTIMIZER", "ftrl")
     if not servers:
         return run_alone(**variables)
     with StockJob(ps=servers, **variables) as job:
@@ -27,17 +28,17 @@ def expect_rows(found, alone):
         np.testing.assert_allclose(rows, wanted, rtol=1e-6, atol=1e-7)
 
 
-@pytest.fixture(scope="module")
-def alone():
+@pytest.fixture(scope="module", params=["ftrl", "adam"])
+def alone(request):
     """All batches in one process, on tables."""
-    return run_alone(LAST="16", OPTIMIZER="ftrl", CLIP="1")
+    return dict(run_alone(LAST="16", OPTIMIZER=request.param, CLIP="1"), optimizer=request.param)
 
 
 @pytest.mark.long
 def test_any_number_of_servers_and_one_process_go_on_from_each_other(tmp_path, alone):
     first = 0
     for servers in (2, 3, 0, 1):
-        found = trained(servers, tmp_path, first, first + 4)
+        found = trained(servers, tmp_path, first, first + 4, OPTIMIZER=alone["optimizer"])
         first += 4
         names = os.listdir(str(tmp_path / ("sparse-model.ckpt-%d" % first)))
         assert len(names) == 1 + 2 * max(2 * servers, 1), names
@@ -52,7 +53,7 @@ def test_variables_fill_tables_on_servers_and_tables_go_back_to_variables(tmp_pa
     # All runs start with the rows of the first table; a table starts with other rows than a variable.
     for servers, stock in ((2, "['.*']"), (2, "None"), (3, "['.*']"), (0, "None"), (1, "['.*']"), (0, "['.*']")):
         last = min(first + 3, 16)
-        found = trained(servers, tmp_path, first, last, STOCK=stock)
+        found = trained(servers, tmp_path, first, last, STOCK=stock, OPTIMIZER=alone["optimizer"])
         assert tables(found) == (["deep/users", "items"] if stock != "None" else [])
         assert os.path.exists(str(tmp_path / ("sparse-model.ckpt-%d" % last))) == (stock != "None")
         first = last

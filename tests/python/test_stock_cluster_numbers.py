@@ -28,6 +28,7 @@ def tables(found):
 @pytest.mark.parametrize("optimizer, resource, clip, tolerance", [
     ("sgd", "", "", 0), ("sgd", "1", "1", 0), ("momentum", "", "", TOLERANCE), ("adagrad", "1", "1", 0),
     ("ftrl", "", "1", 0), ("ftrl", "1", "", TOLERANCE), ("lazy_adam", "", "1", 0), ("lazy_adam", "1", "", TOLERANCE),
+    ("adam", "", "1", 0), ("adam", "1", "", TOLERANCE),
     ("rmsprop", "", "1", 0), ("centered", "1", "", TOLERANCE)])
 def test_one_worker_gives_the_numbers_of_one_process(optimizer, resource, clip, tolerance):
     """Bit for bit where TensorFlow's own ops stand between lookup and update there, too."""
@@ -164,7 +165,7 @@ def test_synchronous_training_averages_as_tensorflow_does():
         hooks.append(optimizer.make_session_run_hook(is_chief, num_tokens=0))
     train = optimizer.apply_gradients(pairs, global_step=step)
 """) + RUN[len(MODEL):].replace("save_checkpoint_steps=", "hooks=hooks, save_checkpoint_steps=")
-    for optimizer in ("adagrad", "lazy_adam"):
+    for optimizer in ("adagrad", "lazy_adam", "adam"):
         alone = run_alone(code, OPTIMIZER=optimizer, LAST="12")
         with StockJob(code, ps=2) as job:
             found = job.run(OPTIMIZER=optimizer, LAST="12")

@@ -15,7 +15,6 @@ pub(super) static ADAM: Optimizer = Optimizer {
     numbers: &numbers(POSITIVE),
     slots: MOMENTS,
     ignores_zeros: false,
-    moves_all_rows: true,
     make: |numbers| Ok(Box::new(Adam(LazyAdam::of(&ADAM, exactly(numbers)?)?))),
 };
 

@@ -21,7 +21,6 @@ pub(super) static LAZY_ADAM: Optimizer = Optimizer {
     numbers: &numbers(NOT_NEGATIVE),
     slots: MOMENTS,
     ignores_zeros: false,
-    moves_all_rows: false,
     make: |numbers| Ok(Box::new(LazyAdam::of(&LAZY_ADAM, exactly(numbers)?)?)),
 };
 

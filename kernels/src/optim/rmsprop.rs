@@ -23,7 +23,6 @@ pub(super) static RMSPROP: Optimizer = Optimizer {
     numbers: NUMBERS,
     slots: &[RMS, MOMENTUM],
     ignores_zeros: false,
-    moves_all_rows: false,
     make: |numbers| Ok(Box::new(RmsProp::new(exactly(numbers)?, false)?)),
 };
 
@@ -35,7 +34,6 @@ pub(super) static CENTERED_RMSPROP: Optimizer = Optimizer {
     numbers: NUMBERS,
     slots: &[RMS, Slot::zeros("RMSProp_mg"), MOMENTUM],
     ignores_zeros: false,
-    moves_all_rows: false,
     make: |numbers| Ok(Box::new(RmsProp::new(exactly(numbers)?, true)?)),
 };
 

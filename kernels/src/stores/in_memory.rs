@@ -116,6 +116,11 @@ impl RowPart for PartInMemory<'_> {
     }
 
     #[inline(always)]
+    fn has(&self, _: u32) -> bool {
+        true
+    }
+
+    #[inline(always)]
     fn prefetch(&self, row: u32) {
         self.0.prefetch(row);
     }

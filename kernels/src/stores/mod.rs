@@ -8,6 +8,7 @@
 //! | `side_rows` | rows on disk that are read and stay there |
 //! | `bring_in`, `buffers` | how rows change places, and memory for it |
 //! | `setup` | what a table is told of its tier |
+//! | `on_disk` | all rows on disk, one after the other |
 //! | `pins` | which frames of memory keep their rows |
 //! | `waiting` | which rows have missed steps, and how they are read meanwhile |
 //! | `store` | one of the two, chosen when the table is made |
@@ -15,6 +16,7 @@
 mod bring_in;
 mod buffers;
 mod in_memory;
+mod on_disk;
 mod pins;
 mod row_store;
 mod setup;

@@ -38,6 +38,9 @@ pub(crate) trait RowPart: Send {
     /// For a row that is on disk.
     fn row_mut(&mut self, row: u32) -> Option<&mut [f32]>;
 
+    /// Whether a row is in memory, if it is one of this owner.
+    fn has(&self, row: u32) -> bool;
+
     /// Starts to bring a row into the processor's cache.
     fn prefetch(&self, row: u32);
 }

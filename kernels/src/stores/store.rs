@@ -334,6 +334,14 @@ impl RowPart for Part<'_> {
     }
 
     #[inline(always)]
+    fn has(&self, row: u32) -> bool {
+        match self {
+            Part::InMemory(part) => part.has(row),
+            Part::Tiered(part) => part.has(row),
+        }
+    }
+
+    #[inline(always)]
     fn prefetch(&self, row: u32) {
         match self {
             Part::InMemory(part) => part.prefetch(row),

@@ -17,7 +17,7 @@ use super::setup::TierSetup;
 use super::{ReadRows, RowPart};
 use crate::mem::{OwnedRows, Slab, NONE};
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use crate::tier::{Log, Policy, Record, Want};
+use crate::tier::{Log, Policy, Record};
 use crate::{Error, Kind, Pool, Result, PADDING};
 use std::sync::Arc;
 
@@ -27,17 +27,8 @@ const ON_DISK: u32 = 1 << 31;
 /// The place of a row that has none: it is free.
 const NOWHERE: u32 = ON_DISK - 1;
 
-/// Places of the log that are listed at once, at least.
-const WINDOW: usize = 4 << 20;
-
-/// About so many passes are made over the places of a larger table.
-const PASSES: usize = 64;
-
 /// Places grow by one part in so many.
 const GROWTH: usize = 8;
-
-/// About so many bytes of records are read at once by what goes through all of them.
-const BATCH_BYTES: usize = 8 << 20;
 
 /// What an error says of frames that are lacking, for [`shortage`].
 const SHORTAGE: &str = "new rows find no place in memory";
@@ -440,49 +431,6 @@ impl Tiered {
         })
     }
 
-    /// Calls `f` with all rows on disk in the order of their places, some thousand at a time.
-    ///
-    /// Memory: 4 bytes for each of 4,194,304 places, or of a 64th of the places if that is more.
-    ///
-    /// # Errors
-    /// The first error of `f`; `ResourceExhausted` without memory.
-    pub(crate) fn each_on_disk(&self, f: &mut dyn FnMut(&[Want]) -> Result<()>) -> Result<()> {
-        let on_disk = || {
-            let places = self.places.iter().enumerate();
-            places.filter(|(_, &place)| place >= ON_DISK)
-        };
-        let Some(last) = on_disk().map(|(_, &place)| place & !ON_DISK).max() else {
-            return Ok(());
-        };
-        let end = last as usize + 1;
-        let size = WINDOW.max(end / PASSES).min(end);
-        let most = (BATCH_BYTES / (self.width() * size_of::<f32>())).max(1);
-        let (mut rows, mut wants) = (Vec::new(), Vec::with_capacity(most.min(end)));
-        rows.try_reserve_exact(size).map_err(|_| no_memory(size))?;
-        for start in (0..end).step_by(size) {
-            rows.clear();
-            rows.resize(size.min(end - start), NONE);
-            for (row, &place) in on_disk() {
-                let at = ((place & !ON_DISK) as usize).checked_sub(start);
-                if let Some(found) = at.and_then(|at| rows.get_mut(at)) {
-                    *found = row as u32;
-                }
-            }
-            for (at, &row) in rows.iter().enumerate().filter(|(_, &row)| row != NONE) {
-                let place = (start + at) as u32;
-                wants.push(Want { place, row });
-                if wants.len() == most {
-                    f(&wants)?;
-                    wants.clear();
-                }
-            }
-        }
-        match wants.is_empty() {
-            true => Ok(()),
-            false => f(&wants),
-        }
-    }
-
     /// [`super::Store::widen`]. The rows on disk are copied into other files, in the order of
     /// their places; until that is done both exist.
     pub(super) fn widen(
@@ -573,6 +521,12 @@ impl RowPart for TieredPart<'_> {
     }
 
     #[inline(always)]
+    fn has(&self, row: u32) -> bool {
+        let place = self.places.get(row as usize);
+        place.is_some_and(|&place| place < NOWHERE)
+    }
+
+    #[inline(always)]
     fn prefetch(&self, row: u32) {
         if let Some(&frame) = self.places.get(row as usize).filter(|&&one| one < NOWHERE) {
             self.frames.prefetch(frame);
@@ -595,7 +549,7 @@ pub(super) fn zeroed(n: usize) -> Result<Vec<f32>> {
 ///
 /// # Errors
 /// `ResourceExhausted` without memory.
-fn reserved<T>(n: usize) -> Result<Vec<T>> {
+pub(super) fn reserved<T>(n: usize) -> Result<Vec<T>> {
     let mut values = Vec::new();
     values.try_reserve_exact(n).map_err(|_| no_memory(n))?;
     Ok(values)

@@ -2,29 +2,50 @@
 //! read meanwhile.
 
 use super::ReadRows;
+use crate::mem::prefetch;
 use crate::optim::{Decay, Missed};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 /// The step of a row that does not wait: it is frozen.
 const NEVER: u16 = u16::MAX;
 
-/// A table begins anew with its steps after a share of its rows, but not before so many.
-const LEAST_STEPS: usize = 2048;
+/// A span ends after as many steps as a share of the rows, but not before so many, and no later
+/// than after so many.
+const STEPS_OF_A_SPAN: [usize; 2] = [2048, 16_384];
 
 /// The part of the rows that each step may cost when all of them catch up at once.
 const SHARE: usize = 16;
 
+/// What is kept of rows grows by one part in so many.
+const GROWTH: usize = 8;
+
+/// Rows on disk wait through so many spans at most.
+const MOST_SPANS: usize = 64;
+
 /// The steps that rows may have missed, and the last one of each row.
+///
+/// A row that waits longer than a span catches up span by span, and is rounded at the end of each:
+/// to the bits of a row that catches up in place there.
 ///
 /// A row whose m and v are zeros misses nothing, whatever its last step is: so new rows, and those
 /// that start again, need none.
 pub(crate) struct Waiting {
-    missed: Missed,
+    /// One at least. Steps are added to the last one.
+    spans: Vec<Span>,
+    /// Whether the next step begins a span.
+    has_ended: bool,
     /// Where m and v are in a row.
     starts: [usize; 2],
     dim: usize,
-    /// By row. Rows beyond have come since the last step.
+    /// By row: steps of all spans up to its last one. Rows beyond have come since the last step.
     last: Vec<AtomicU16>,
+}
+
+/// Steps of one optimizer with the same betas and epsilon.
+struct Span {
+    /// How many steps were before it.
+    before: usize,
+    missed: Missed,
 }
 
 impl Waiting {
@@ -42,29 +63,77 @@ impl Waiting {
                 *last.get_mut() = NEVER;
             }
         }
+        let missed = Missed::new(decay);
         Waiting {
-            missed: Missed::new(decay),
+            spans: vec![Span { before: 0, missed }],
+            has_ended: false,
             starts,
             dim,
             last,
         }
     }
 
-    /// Whether the next step, of so many rows, can be one more of these.
+    /// Whether the next step, of so many rows, can be one more of the last span.
     pub(crate) fn takes(&self, decay: &Decay, starts: [usize; 2], rows: usize) -> bool {
-        let most = (rows / SHARE).clamp(LEAST_STEPS, Missed::MOST);
-        self.starts == starts && self.missed.is_of(decay) && self.missed.steps() < most
+        let span = self.span();
+        let is_of = !self.has_ended && self.starts == starts && span.missed.is_of(decay);
+        is_of && span.missed.steps() < most_steps(rows) && self.steps() < Missed::MOST
+    }
+
+    /// Whether the next step, of so many rows, can begin one more span.
+    pub(crate) fn goes_on(&self, starts: [usize; 2], rows: usize) -> bool {
+        let has_room = self.steps() + most_steps(rows) <= Missed::MOST;
+        self.starts == starts && self.spans.len() < MOST_SPANS && has_room
+    }
+
+    /// Begins a span, whose steps have the betas and the epsilon of `decay`.
+    pub(crate) fn begin(&mut self, decay: Decay) {
+        let span = Span {
+            before: self.steps(),
+            missed: Missed::new(decay),
+        };
+        self.spans.retain(|span| span.missed.steps() > 0);
+        self.spans.push(span);
+        self.has_ended = false;
+    }
+
+    /// Ends the last span.
+    pub(crate) fn end(&mut self) {
+        self.has_ended = true;
+    }
+
+    /// Whether the last span has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     /// Makes room for so many rows.
     pub(crate) fn fit(&mut self, rows: usize) {
+        if rows > self.last.capacity() {
+            let more = (rows - self.last.len()).max(self.last.len() / GROWTH);
+            self.last.reserve_exact(more);
+        }
         if rows > self.last.len() {
             // They are new, and miss nothing.
             self.last.resize_with(rows, AtomicU16::default);
         }
     }
 
+    /// Starts to bring the last step of a row into the processor's cache.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, number: u32) {
+        if let Some(last) = self.last.get(number as usize) {
+            prefetch(last);
+        }
+    }
+
+    /// Whether a row may have missed steps.
+    pub(crate) fn waits(&self, number: u32) -> bool {
+        self.from(number).is_some()
+    }
+
     /// Brings a row to the state after the last step, in place. Returns whether it had missed one.
+    /// If it is the table's own row [`Waiting::note`] is to follow.
     pub(crate) fn catch_up(&self, number: u32, row: &mut [f32]) -> bool {
         let Some(from) = self.from(number) else {
             return false;
@@ -74,20 +143,27 @@ impl Waiting {
         if self.starts.into_iter().all(is_zero) {
             return false;
         }
-        self.missed.catch_up(from, row, self.starts, self.dim);
+        let first = self.spans.partition_point(|span| span.end() <= from);
+        for span in &self.spans[first..] {
+            let from = from.saturating_sub(span.before);
+            span.missed.catch_up(from, row, self.starts, self.dim);
+        }
         true
     }
 
-    /// Notes that a row has got the step that comes next.
-    pub(crate) fn stepped(&self, number: u32) {
+    /// Notes that a row that is not frozen has caught up, and that it got so many of the steps that
+    /// come next.
+    pub(crate) fn note(&self, number: u32, coming: usize) {
         if let Some(last) = self.last.get(number as usize) {
-            last.store(self.missed.steps() as u16 + 1, Relaxed);
+            last.store((self.steps() + coming) as u16, Relaxed);
         }
     }
 
     /// Ends a step.
     pub(crate) fn push(&mut self, lr: f32) {
-        self.missed.push(lr);
+        if let Some(span) = self.spans.last_mut() {
+            span.missed.push(lr);
+        }
     }
 
     /// Notes that a row has got another number.
@@ -100,15 +176,56 @@ impl Waiting {
 
     /// Bytes of memory.
     pub(crate) fn bytes(&self) -> usize {
-        self.missed.bytes() + self.last.capacity() * size_of::<AtomicU16>()
+        let spans: usize = self.spans.iter().map(|span| span.missed.bytes()).sum();
+        spans + self.last.capacity() * size_of::<AtomicU16>()
+    }
+
+    fn span(&self) -> &Span {
+        &self.spans[self.spans.len() - 1]
+    }
+
+    /// How many steps there were.
+    fn steps(&self) -> usize {
+        self.span().end()
     }
 
     /// The last step of a row that has missed some.
     #[inline(always)]
     fn from(&self, number: u32) -> Option<usize> {
         let last = self.last.get(number as usize)?.load(Relaxed);
-        (usize::from(last) < self.missed.steps()).then_some(usize::from(last))
+        (usize::from(last) < self.steps()).then_some(usize::from(last))
     }
+
+    /// Writes the embedding of a row as it is after the last step.
+    #[inline(always)]
+    fn embedding(&self, number: u32, from: usize, row: &[f32], out: &mut [f32]) {
+        let span = self.span();
+        match from.checked_sub(span.before) {
+            Some(from) => span.missed.embedding(from, row, self.starts, out),
+            None => self.embedding_of_spans(number, row, out),
+        }
+    }
+
+    /// [`Waiting::embedding`] of a row that has missed steps of several spans.
+    #[cold]
+    fn embedding_of_spans(&self, number: u32, row: &[f32], out: &mut [f32]) {
+        let mut row = row.to_vec();
+        self.catch_up(number, &mut row);
+        out.copy_from_slice(&row[..out.len()]);
+    }
+}
+
+impl Span {
+    /// How many steps were up to its end.
+    fn end(&self) -> usize {
+        self.before + self.missed.steps()
+    }
+}
+
+/// The most steps of a span, of so many rows.
+fn most_steps(rows: usize) -> usize {
+    let [least, most] = STEPS_OF_A_SPAN;
+    (rows / SHARE).clamp(least, most)
 }
 
 /// Rows of which some wait, to be read as they are after the last step.
@@ -127,6 +244,7 @@ impl<S: ReadRows> ReadRows for CaughtUp<'_, S> {
 
     #[inline(always)]
     fn prefetch(&self, row: u32, _: usize) {
+        self.waiting.prefetch(row);
         self.rows
             .prefetch(row, self.waiting.starts[1] + self.waiting.dim);
     }
@@ -136,8 +254,7 @@ impl<S: ReadRows> ReadRows for CaughtUp<'_, S> {
         match self.waiting.from(number) {
             None => row,
             Some(from) => {
-                let missed = &self.waiting.missed;
-                missed.embedding(from, row, self.waiting.starts, scratch);
+                self.waiting.embedding(number, from, row, scratch);
                 scratch
             }
         }

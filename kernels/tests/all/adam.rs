@@ -2,8 +2,7 @@
 
 use mx_rec_kernels::{
     checkpoint, Absent, Adam, Bags, Field, FieldUpdate, Ids, Initializer, KeyBagsOf, KeyGradients,
-    KeysOf, Kind, LazyAdam, LookupGradients, Pool, Push, RowOptimizer, RowsOf, Sgd, Table,
-    TableConfig, Target, TierConfig,
+    KeysOf, Kind, LazyAdam, Pool, Push, RowOptimizer, RowsOf, Sgd, Table, TableConfig, Target,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -620,65 +619,42 @@ fn a_base_and_its_deltas_are_the_bits_of_a_whole_save() {
 }
 
 #[test]
-fn a_table_with_rows_on_disk_refuses_adam_by_its_name_and_changes_nothing() {
-    let (pool, temp) = (Pool::new(2).unwrap(), tempfile());
-    let tier = TierConfig {
-        ram_rows: 1000,
-        directories: vec![temp.clone()],
-        direct: false,
-    };
-    let table = Arc::new(Table::tiered(config("on_disk", Vec::new()), &tier).unwrap());
-    apply(
-        &table,
-        &pool,
-        &[5],
-        &[0.5; DIM],
-        &Sgd::new(0.1, 0.0).unwrap(),
-    );
-    let before = content(&table);
-    let grads = [0.5; DIM];
-    let adam = USUAL.adam(1);
-    let offsets = table
-        .id_offset(&pool, Ids::I64(&[5]), false, None, &mut [0])
-        .unwrap();
-    let lookup = LookupGradients {
-        offsets: &offsets,
-        inverse: &[0],
-        grads: &grads,
-        bags: None,
-    };
-    let rows = mx_rec_kernels::RowGradients {
-        offsets: &offsets,
-        grads: &grads,
-    };
-    let push = Push {
-        table: &table,
-        grads: vec![KeyGradients {
-            keys: &[5],
+fn pushes_of_several_threads_with_and_without_keys_are_each_a_step_of_all_rows() {
+    let pool = Pool::new(2).unwrap();
+    let (pushed, serial) = (table(), table());
+    let others: Vec<i64> = (0..30).collect();
+    for table in [&pushed, &serial] {
+        let keys: Vec<i64> = (-10..30).collect();
+        apply(table, &pool, &keys, &Draw(7).grads(&keys), &USUAL.adam(3));
+    }
+    // Of steps with the same numbers their order does not matter to rows without a gradient.
+    let step = USUAL.adam(9);
+    let push = |keys: &[i64]| {
+        let grads = vec![0.5; keys.len() * DIM];
+        let grads = [KeyGradients {
+            keys,
             grads: &grads,
             births: None,
-        }],
-        optimizer: &adam,
+        }];
+        let push = Push {
+            table: &pushed,
+            grads: grads.to_vec(),
+            optimizer: &step,
+        };
+        Table::push_many(&Pool::new(1).unwrap(), &[push]).unwrap();
     };
-    let ids = Target::Ids(Ids::I64(&[5]));
-    let other = self::table();
-    let none = mx_rec_kernels::RowGradients {
-        offsets: &[],
-        grads: &[],
-    };
-    for refused in [
-        table.apply(&pool, ids, &grads, &adam),
-        table.apply(&pool, Target::Offsets(&offsets), &grads, &adam),
-        table.apply_lookups(&pool, &[lookup], &adam),
-        Table::apply_many(&pool, &[(&other, none), (&table, rows)], &adam),
-        Table::push_many(&pool, &[push]).map(|pushed| pushed.updated),
-    ] {
-        let error = refused.unwrap_err();
-        assert_eq!(error.kind(), Kind::InvalidArgument);
-        let text = error.to_string();
-        assert!(text.contains("adam") && text.contains("on_disk"), "{text}");
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let push = &push;
+            scope.spawn(move || (0..50).for_each(|at| push(&[-2 - thread][..at % 2])));
+        }
+    });
+    for _ in 0..150 {
+        apply(&serial, &pool, &[], &[], &step);
     }
-    assert_eq!(content(&table), before);
-    drop(table);
-    std::fs::remove_dir_all(temp).unwrap();
+    let (found, expected) = (content(&pushed), content(&serial));
+    for key in &others {
+        assert_eq!(found[key], expected[key], "{key}");
+    }
+    assert_ne!(found[&-2], expected[&-2]);
 }

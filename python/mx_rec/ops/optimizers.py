@@ -62,7 +62,6 @@ class Optimizer(NamedTuple):
         numbers: Its numbers, in order.
         slots: Its slots, in order.
         ignores_zeros: Whether a gradient of zeros changes no row and no slot.
-        moves_all_rows: Whether a step also moves rows without a gradient.
     """
 
     place: int
@@ -70,7 +69,6 @@ class Optimizer(NamedTuple):
     numbers: Tuple[Number, ...]
     slots: Tuple[Slot, ...]
     ignores_zeros: bool
-    moves_all_rows: bool
 
     @property
     def slot_names(self) -> Tuple[str, ...]:
@@ -196,5 +194,5 @@ def _all() -> "OrderedDict[str, Optimizer]":
             slots = tuple(Slot(slot["name"], slot["initial"], numbers.get(slot["starts_at"]))
                           for slot in one["slots"])
             _optimizers[one["name"]] = Optimizer(place, one["name"], tuple(numbers.values()),
-                                                 slots, one["ignores_zeros"], one["moves_all_rows"])
+                                                 slots, one["ignores_zeros"])
     return _optimizers

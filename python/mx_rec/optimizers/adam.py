@@ -27,8 +27,6 @@ def create_hash_optimizer(learning_rate: Union[float, tf.Tensor] = 0.001, beta1:
                           use_fusion_optim: bool = False) -> CustomizedAdam:
     """Creates an Adam optimizer for tables, with the numbers of tf.train.AdamOptimizer.
 
-    Tables with rows on disk, and tables on parameter servers, are refused.
-
     Args:
         learning_rate: A float or a scalar tensor in [0, 10].
         beta1: Decay of the first moment, in (0, 1).

@@ -21,7 +21,7 @@ from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
 from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
 from mx_rec.stock.options import StockTables, is_chosen, is_unlimited, thresholds_of
 from mx_rec.stock.parts import (Part, Placement, SavedPlace, are_together, parts_of,
-                                placement_of, with_all_parts, with_one_table)
+                                placement_of, with_all_parts, with_one_step, with_one_table)
 from mx_rec.stock.values import Affine, affine_value, constant_int, describe
 
 VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
@@ -326,16 +326,18 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
                             "have on parameter servers" if placement.job else "it has an "
                             "access_threshold, and its parts share a table in the checkpoint")
             if placement.job:
-                _refuse_adam(plan.kind, "on parameter servers")
                 plan = _on_servers(plan)
-            elif part is not None:
+            elif part is not None and plan.kind == forms.ADAM:
                 # Each part has its update, and the table would take each for a step of all rows.
-                _refuse_adam(plan.kind, "that parts of a variable share")
+                raise Stays("AdamOptimizer moves all its rows in each step, which tables that "
+                            "parts of a variable share do not; StockTables(lazy_adam=True) moves "
+                            "those of the batch")
             slots.update(slot.variable for slot in plan.slots)
         except Stays as why:
             plan = _staying(node.name, shape, str(why))
         planned.append(plan)
     plans = with_one_table([plan for plan in planned if plan.name not in slots], together)
+    plans = with_one_step(nodes, plans, together)
     plans = with_all_parts(plans, parts, {name for name in names if names[name] in known_parts})
     return _with_ids(nodes, plans, options, known or set(), dense or set(), only_known) \
         if decides_ids else plans
@@ -392,13 +394,6 @@ def _with_ids(nodes: Nodes, plans: List[StockVariable], options: StockTables, kn
     return [with_ids(plan, found[plan.name]) if plan.name in found else plan for plan in plans]
 
 
-def _refuse_adam(kind: str, where: str) -> None:
-    """Refuses an update that moves all rows for tables whose rows do not wait for it."""
-    if kind == forms.ADAM:
-        raise Stays("AdamOptimizer moves all its rows in each step, which tables {} do not; "
-                    "StockTables(lazy_adam=True) moves those of the batch".format(where))
-
-
 def _is_read(nodes: Nodes, plan: StockVariable) -> bool:
     """Whether something other than a summary may read a variable as a whole."""
     for name in plan.reads:
@@ -449,8 +444,6 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     if initializer is None:
         raise Stays("its initial value has no finite numbers")
     kind, slots, slot_assigns = _plan_updates(uses, shape, has_saver)
-    if options.memory_rows:
-        _refuse_adam(kind, "with rows on disk")
     assigns = [one.name for one in uses.assigns] + slot_assigns
     if any(nodes.waiting.get(one) != nodes.waiting.get(assigns[0]) for one in assigns):
         raise Stays("an initializer sets it and not its optimizer's variables, or these alone")

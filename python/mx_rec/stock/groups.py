@@ -116,12 +116,13 @@ def waiting_of(ops: Sequence[tf.Operation]) -> FrozenSet[str]:
     """
     waiting = set()  # type: Set[tf.Operation]
     for op in ops:
-        for other in op._control_outputs:  # pylint: disable=protected-access
-            # Of the ops of Adam, one for each variable waits for all.
-            is_own = len(ops) > 1 and other.type == "NoOp" \
-                and set(other.control_inputs) <= set(ops)
-            waiting.update(other._control_outputs if is_own  # pylint: disable=protected-access
-                           else [other])
+        # pylint: disable=protected-access
+        for other in op._control_outputs:
+            # Of the ops of Adam, one for each variable waits for all; others read it for nothing.
+            is_own = len(ops) > 1 and (
+                other.type == "NoOp" and set(other.control_inputs) <= set(ops)
+                or other.type == "ReadVariableOp" and not other.outputs[0].consumers())
+            waiting.update(other._control_outputs if is_own else [other])
     return frozenset(op.name for op in waiting.difference(ops))
 
 

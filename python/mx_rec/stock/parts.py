@@ -8,6 +8,8 @@ it. It has the name that the first part would have by itself.
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
+from mx_rec.stock.nodes import Nodes
+from mx_rec.stock.updates import ADAM
 from mx_rec.tensorflow.names import device as device_module
 
 # Jobs whose first task may be the process that makes a table.
@@ -184,6 +186,54 @@ def with_all_parts(plans: Sequence[Any], parts: Dict[str, Optional[Part]],
     return found
 
 
+def with_one_step(nodes: Nodes, plans: Sequence[Any],
+                  parts: Dict[str, Optional[Part]]) -> List[Any]:
+    """Lets parts that share a table stay if a run may make a step of Adam with some of them alone.
+
+    A step of Adam moves all rows of the table.
+
+    Args:
+        nodes: The graph.
+        plans: stock.analysis.StockVariable of all variables.
+        parts: The parts whose rows are to be in one table.
+
+    Returns:
+        The plans.
+    """
+    waiting = {plan.name: [_waiting(nodes, step.ops) for step in plan.updates]
+               for plan in plans if plan.kind == ADAM}
+    found = []  # type: List[Any]
+    for plan in plans:
+        part = parts.get(plan.name) if plan.name in waiting else None
+        for name in part.names if part is not None else ():
+            if waiting.get(name) != waiting[plan.name] or not all(waiting[name]):
+                plan = plan.staying("AdamOptimizer moves all rows of a variable in each step, and "
+                                    "its parts are not always updated together")
+        found.append(plan)
+    return found
+
+
+def _waiting(nodes: Nodes, ops: Sequence[str]) -> Set[str]:
+    """Returns the names of the ops that wait for an update by several ops."""
+    waiting = set()  # type: Set[str]
+    for op in ops:
+        for name in nodes.waiting.get(op, ()):
+            node = nodes.by_name[name]
+            # One for each variable waits for all of its ops; others read it for nothing.
+            is_own = node.op == "NoOp" and set(nodes.waits[name]) <= set(ops) \
+                or node.op == "ReadVariableOp" and not nodes.all_uses(node)
+            waiting.update(nodes.waiting.get(name, ()) if is_own else [name])
+    return {_group_of(nodes, name) for name in waiting.difference(ops)}
+
+
+def _group_of(nodes: Nodes, name: str) -> str:
+    """Returns the op that tf.group has made, for its ops of one device each, others as they are."""
+    whole, _, own = name.rpartition("/")
+    is_one = own.startswith("NoOp") and nodes.waiting.get(name) == {whole} \
+        and nodes.by_name[name].op == nodes.by_name[whole].op == "NoOp"
+    return whole if is_one else name
+
+
 def _difference(plan: Any, others: Sequence[Any]) -> str:
     """Returns why a part cannot share a table with the others, "" if it can."""
     def kind(one: Any) -> Any:
@@ -217,4 +267,4 @@ def are_together(part: Optional[Part], known: Set[str], names: Dict[str, str],
 
 
 __all__ = ["Part", "Placement", "SavedPlace", "are_together", "parts_of", "placement_of",
-           "with_all_parts", "with_one_table"]
+           "with_all_parts", "with_one_step", "with_one_table"]

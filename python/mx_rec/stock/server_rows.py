@@ -166,6 +166,11 @@ def update_together(graph: tf.Graph, variables: Sequence[ServerRows]) -> None:
 def _replace(graph: tf.Graph, group: Sequence[_Update]) -> None:
     """Replaces updates by one on each server."""
     first = group[0]
+    if first.step.kind == forms.ADAM:
+        names = {one.rows.plan.name for one in group}
+        parts = {name for one in group if one.rows.plan.part for name in one.rows.plan.part.names}
+        # Each push is a step of all rows of a table (stock.parts.with_one_step).
+        assert parts <= names, parts - names
     ops = [op for one in group for op in one.ops()]
     # Some may have been replaced since they were noted.
     waits = [in_its_place(wait) for one in group for wait in one.waits]

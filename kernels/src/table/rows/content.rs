@@ -27,7 +27,8 @@ pub(crate) struct Content {
     /// The slots, in the order in which they lie behind the embedding.
     pub(crate) slots: Vec<SlotSpec>,
     /// Of a table whose rows may have missed steps: whoever reads or changes a row that may have
-    /// moments lets it catch up, or all of them ([`Content::catch_up`]).
+    /// moments lets it catch up, or all of them ([`Content::catch_up`]). As long as there are rows
+    /// on disk it stays: rows that come from there may wait whatever the others do.
     pub(crate) waiting: Option<Box<Waiting>>,
     dim: usize,
     capacity: u64,
@@ -376,35 +377,46 @@ impl Content {
         Ok(starts)
     }
 
-    /// Begins a step of an optimizer whose slots are at `starts`. All rows catch up with steps that
-    /// this one cannot follow.
+    /// Begins a step of an optimizer whose slots are at `starts`. All rows in memory catch up if it
+    /// cannot be one more of the steps before, and those on disk if they cannot wait longer.
+    ///
+    /// # Errors
+    /// For rows on disk that catch up: `DataLoss` for a record that is damaged, and what the files
+    /// refuse. No row has changed but by the steps before.
     pub(in crate::table) fn begin_step(
         &mut self,
         pool: &Pool,
         decay: Option<Decay>,
         starts: &[usize],
-    ) {
+    ) -> Result<()> {
         let rows = self.store.rows();
-        let wanted = decay.zip(starts.first_chunk::<2>().copied());
-        let fits = match (&self.waiting, &wanted) {
-            (Some(waiting), Some((decay, starts))) => waiting.takes(decay, *starts, rows),
-            _ => false,
-        };
-        if !fits {
-            self.catch_up(pool);
-            self.waiting = wanted.map(|(decay, starts)| {
-                let size = (self.dim, rows);
-                Box::new(Waiting::new(decay, starts, size, &self.frozen))
-            });
+        if let Some((decay, starts)) = decay.zip(starts.first_chunk::<2>().copied()) {
+            let waiting = self.waiting.as_ref();
+            if !waiting.is_some_and(|one| one.takes(&decay, starts, rows)) {
+                let goes_on = waiting.is_some_and(|one| one.goes_on(starts, rows));
+                if !(goes_on && waiting.is_some_and(|one| one.has_ended())) {
+                    self.catch_up(pool);
+                }
+                match &mut self.waiting {
+                    Some(waiting) if goes_on => waiting.begin(decay),
+                    _ => {
+                        self.catch_up_on_disk(pool)?;
+                        let size = (self.dim, rows);
+                        let waiting = Waiting::new(decay, starts, size, &self.frozen);
+                        self.waiting = Some(Box::new(waiting));
+                    }
+                }
+            }
         }
         if let Some(waiting) = &mut self.waiting {
             waiting.fit(rows);
         }
+        Ok(())
     }
 
-    /// Brings all rows to the state after the last step: none waits any more.
+    /// Brings all rows in memory to the state after the last step. Those on disk wait on.
     pub(in crate::table) fn catch_up(&mut self, pool: &Pool) {
-        let Some(waiting) = self.waiting.take() else {
+        let Some(mut waiting) = self.waiting.take() else {
             return;
         };
         let (rows, free_rows) = (self.store.rows(), &self.free_rows);
@@ -415,16 +427,38 @@ impl Content {
             parts.into_iter().zip(&mut moved).collect(),
             |(mut part, moved)| {
                 for number in (0..rows as u32).filter(|&row| !free_rows.contains(row)) {
+                    if !waiting.waits(number) || !part.has(number) {
+                        continue;
+                    }
                     let Some(row) = part.row_mut(number) else {
                         continue;
                     };
                     if waiting.catch_up(number, row) && tracks {
                         moved.push(number);
                     }
+                    waiting.note(number, 0);
                 }
             },
         );
         self.changes.stamp(moved.into_iter().flatten());
+        if let Some(tiered) = self.store.tiered() {
+            if tracks && !waiting.has_ended() {
+                // Which of them have moments nobody has read.
+                let on_disk = (0..rows as u32).filter(|&row| tiered.on_disk(row).is_some());
+                self.changes
+                    .stamp(on_disk.filter(|&row| waiting.waits(row)));
+            }
+            waiting.end();
+            self.waiting = Some(waiting);
+        }
+    }
+
+    /// Brings the rows on disk to the state after the last step. Those in memory have caught up.
+    fn catch_up_on_disk(&mut self, pool: &Pool) -> Result<()> {
+        match (self.store.tiered_mut(), &self.waiting) {
+            (Some(tiered), Some(waiting)) => tiered.catch_up_on_disk(pool, waiting),
+            _ => Ok(()),
+        }
     }
 
     /// Changes whenever a slot that rows have gets another initial value. Rows made before hold the

@@ -46,7 +46,6 @@ impl Table {
         let n = target.len();
         self.floats("grads", grads.len(), n)?;
         self.expect_numbers(n)?;
-        self.expect_optimizer(optimizer)?;
         match target {
             Target::Offsets(offsets) => {
                 let are_distinct = self.flight().lock().are_distinct(offsets);
@@ -99,7 +98,6 @@ impl Table {
             self.expect_numbers(lookup.inverse.len().max(lookup.len()))?;
         }
         self.expect_numbers(lookups.iter().map(|lookup| lookup.offsets.len()).sum())?;
-        self.expect_optimizer(optimizer)?;
         let keyed = self.keyed(pool, lookups)?;
         let joined: Cow<'_, [i64]> = match lookups {
             [lookup] => lookup.offsets.into(),
@@ -263,7 +261,9 @@ impl Table {
             .slots_for(&optimizer.slots())
             .map_err(|error| error.with("table", &self.config().name))?;
         let decay = optimizer.decay();
-        content.begin_step(pool, decay, &starts);
+        content
+            .begin_step(pool, decay, &starts)
+            .map_err(|error| error.with("table", &self.config().name))?;
         self.keys()
             .counters
             .stale
@@ -288,6 +288,7 @@ impl Table {
                 starts: &starts,
                 frozen: &frozen,
                 waiting,
+                steps: usize::from(decay.is_some()),
             };
             let count = match part {
                 Part::InMemory(part) => job.run(part, &rows),
@@ -300,17 +301,6 @@ impl Table {
         }
         dealt.note(content);
         Ok(updated.into_inner())
-    }
-
-    /// Refuses an optimizer that this table cannot have.
-    pub(in crate::table) fn expect_optimizer(&self, optimizer: &dyn RowOptimizer) -> Result<()> {
-        if optimizer.decay().is_none() || !self.has_tier() {
-            return Ok(());
-        }
-        Err(self.refuse(
-            "the optimizer adam moves all rows in each step, and a table with rows on disk does \
-             not let them catch up: keep its rows in memory, or train it with lazy_adam",
-        ))
     }
 }
 
@@ -417,8 +407,10 @@ struct Job<'a, G> {
     optimizer: &'a dyn RowOptimizer,
     starts: &'a [usize],
     frozen: &'a [u32],
-    /// Of an optimizer that moves all rows.
+    /// Of a table whose rows may have missed steps.
     waiting: Option<&'a Waiting>,
+    /// Whether rows wait for this step, too: 1, or 0.
+    steps: usize,
 }
 
 impl<G: Gradients> Job<'_, G> {
@@ -428,10 +420,17 @@ impl<G: Gradients> Job<'_, G> {
         let (mut sum, mut scratch) = (vec![0.0; self.dim], vec![0.0; self.dim]);
         let mut updated = 0;
         let ahead = self.ahead;
-        rows.iter().take(ahead).for_each(|&row| part.prefetch(row));
+        let prefetch = |part: &_, row| {
+            RowPart::prefetch(part, row);
+            if let Some(waiting) = self.waiting {
+                waiting.prefetch(row);
+            }
+        };
+        let first = rows.iter().take(ahead);
+        first.for_each(|&row| prefetch(&part, row));
         for (number, &row) in rows.iter().enumerate() {
             if let Some(&row) = rows.get(number + ahead) {
-                part.prefetch(row);
+                prefetch(&part, row);
             }
             if !self.frozen.is_empty() && self.frozen.binary_search(&row).is_ok() {
                 continue;
@@ -453,7 +452,7 @@ impl<G: Gradients> Job<'_, G> {
             }
             if let Some(waiting) = self.waiting {
                 waiting.catch_up(of_row, row);
-                waiting.stepped(of_row);
+                waiting.note(of_row, self.steps);
             }
             self.optimizer.update(row, self.starts, grad);
             updated += 1;

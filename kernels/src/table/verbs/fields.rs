@@ -81,10 +81,18 @@ impl BatchRows<'_> {
             }
         };
         self.table.parts(pool, self.rows.len(), out, |range, out| {
-            for (&row, out) in self.rows[range].iter().zip(out.chunks_exact_mut(dim)) {
-                if let Some(row) = self.content.store.row(row) {
-                    out.copy_from_slice(&row[start..start + dim]);
+            let mut now = Vec::new();
+            for (&number, out) in self.rows[range].iter().zip(out.chunks_exact_mut(dim)) {
+                let Some(mut row) = self.content.store.row(number) else {
+                    continue;
+                };
+                if let Some(waiting) = &self.content.waiting {
+                    now.clear();
+                    now.extend_from_slice(row);
+                    waiting.catch_up(number, &mut now);
+                    row = &now;
                 }
+                out.copy_from_slice(&row[start..start + dim]);
             }
             Ok(())
         })
@@ -101,7 +109,7 @@ impl Table {
     /// from before the content was replaced.
     pub fn batch_rows(&self, offsets: &[i64]) -> Result<BatchRows<'_>> {
         let alone = Pool::alone();
-        let content = self.caught_up(&alone, self.content_with(&alone, offsets)?);
+        let content = self.content_with(&alone, offsets)?;
         let mut found = KeyMap::<u32, i64>::default();
         found.reserve(offsets.len());
         let (mut rows, mut firsts) = (Vec::new(), Vec::new());
@@ -169,7 +177,6 @@ impl Table {
         }
         self.expect_numbers(n)?;
         let mut content = self.content_with_mut(pool, offsets)?;
-        content.catch_up(pool);
         let dealt = self.deal(pool, &content, n, |at| offsets[at])?;
         let slots: Vec<SlotSpec> = fields
             .iter()
@@ -189,24 +196,31 @@ impl Table {
                 Field::Slot(_) => slots.next().expect("the place of every slot"),
             })
             .collect();
+        content.begin_step(pool, None, &[])?;
         self.keys()
             .counters
             .stale
             .fetch_add(dealt.stale, Ordering::Relaxed);
         let frozen = content.frozen().to_vec();
         let updated = AtomicU64::new(0);
+        let content = &mut *content;
+        let waiting = content.waiting.as_deref();
         let parts = content.store.split(dealt.owners);
         pool.each(
             parts.into_iter().enumerate().collect(),
             |(owner, mut part)| {
                 let mut written = 0;
-                for (row, position) in dealt.of(owner) {
-                    if frozen.binary_search(&row).is_ok() {
+                for (number, position) in dealt.of(owner) {
+                    if frozen.binary_search(&number).is_ok() {
                         continue;
                     }
-                    let Some(row) = part.row_mut(row) else {
+                    let Some(row) = part.row_mut(number) else {
                         continue;
                     };
+                    if let Some(waiting) = waiting {
+                        waiting.catch_up(number, row);
+                        waiting.note(number, 0);
+                    }
                     let at = position as usize * dim;
                     for (update, &start) in fields.iter().zip(&starts) {
                         let now = &mut row[start..start + dim];
@@ -217,7 +231,7 @@ impl Table {
                 updated.fetch_add(written, Ordering::Relaxed);
             },
         );
-        dealt.note(&mut content);
+        dealt.note(content);
         Ok(updated.into_inner())
     }
 }

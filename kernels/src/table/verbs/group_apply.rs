@@ -260,7 +260,6 @@ fn update_all(
 ) -> Result<u64> {
     for update in &updates {
         update.table.expect_numbers(update.offsets.len())?;
-        update.table.expect_optimizer(optimizer)?;
     }
     let tables: Vec<&Table> = updates.iter().map(|one| one.table).collect();
     let mut _held = Held::new();
@@ -286,7 +285,9 @@ fn update_all(
     let slots = optimizer.slots();
     for (table, content) in tables.iter().zip(&mut contents) {
         let starts = content.slots_for(&slots);
-        starts.map_err(|error| error.with("table", &table.config().name))?;
+        starts
+            .and_then(|starts| content.begin_step(pool, optimizer.decay(), &starts))
+            .map_err(|error| error.with("table", &table.config().name))?;
     }
 
     let failure = Failure::default();

@@ -122,10 +122,7 @@ impl Table {
             }
         }
         for push in pushes {
-            push.table.expect_optimizer(push.optimizer)?;
-        }
-        for push in pushes {
-            push.table.expect_slots(&push.optimizer.slots())?;
+            push.table.expect_step(pool, push.optimizer)?;
         }
         let _held = hold(pool, pushes)?;
         let updates = look_up(pool, pushes);
@@ -165,17 +162,22 @@ impl Table {
         self.rows().births(offsets)
     }
 
-    /// Adds the slots that rows lack.
-    fn expect_slots(&self, wanted: &[SlotSpec]) -> Result<()> {
+    /// Adds the slots that rows lack, and lets rows on disk catch up that cannot wait longer.
+    fn expect_step(&self, pool: &Pool, optimizer: &dyn RowOptimizer) -> Result<()> {
+        let (wanted, decay) = (optimizer.slots(), optimizer.decay());
         let has = |slots: &[SlotSpec]| {
             let mut names = wanted.iter().map(|slot| &slot.name);
             names.all(|name| slots.iter().any(|slot| slot.name == *name))
         };
-        if has(&self.content().read().slots) {
+        let waits = decay.is_some() && self.has_tier();
+        if !waits && has(&self.content().read().slots) {
             return Ok(());
         }
-        let starts = self.content().write().slots_for(wanted).map(drop);
-        starts.map_err(|error| error.with("table", &self.config().name))
+        let mut content = self.content().write();
+        let starts = content.slots_for(&wanted);
+        starts
+            .and_then(|starts| content.begin_step(pool, decay, &starts))
+            .map_err(|error| error.with("table", &self.config().name))
     }
 }
 

@@ -238,6 +238,10 @@ fn fill_side_by_side(
             let (next, asked) = match later.next() {
                 Some((next, ids)) => {
                     next.rows(ids.clone(), &mut coming)?;
+                    if let Some(waiting) = &next.content.waiting {
+                        let coming = coming.iter().take(ids.len());
+                        coming.for_each(|&row| waiting.prefetch(row));
+                    }
                     (next, ids.len())
                 }
                 None => (strip, 0),

@@ -133,9 +133,12 @@ impl Table {
             (Store::InMemory(rows), Some(waiting)) => {
                 self.find_pooled_in(pool, keys, &CaughtUp { rows, waiting }, bags, out);
             }
-            // No optimizer for which rows wait takes it.
-            (Store::Tiered(tiered), _) => {
+            (Store::Tiered(tiered), None) => {
                 self.find_pooled_in(pool, keys, &tiered.beside(side), bags, out);
+            }
+            (Store::Tiered(tiered), Some(waiting)) => {
+                let rows = &tiered.beside(side);
+                self.find_pooled_in(pool, keys, &CaughtUp { rows, waiting }, bags, out);
             }
         }
     }

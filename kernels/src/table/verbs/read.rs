@@ -140,9 +140,13 @@ impl Table {
                     let rows = &CaughtUp { rows, waiting };
                     level.run(Find { rows, asked, out });
                 }
-                // No optimizer for which rows wait takes it.
-                (Store::Tiered(tiered), _) => {
+                (Store::Tiered(tiered), None) => {
                     let rows = &tiered.beside(side);
+                    level.run(Find { rows, asked, out });
+                }
+                (Store::Tiered(tiered), Some(waiting)) => {
+                    let rows = &tiered.beside(side);
+                    let rows = &CaughtUp { rows, waiting };
                     level.run(Find { rows, asked, out });
                 }
             }

@@ -83,6 +83,9 @@ impl Snapshot<'_> {
             let mut used = 0;
             for (at, want) in wants.iter().enumerate() {
                 if self.index.row(keys[at]) == want.row {
+                    if let Some(waiting) = &self.content.waiting {
+                        waiting.catch_up(want.row, &mut floats[at * width..(at + 1) * width]);
+                    }
                     keys[used] = keys[at];
                     floats.copy_within(at * width..(at + 1) * width, used * width);
                     used += 1;
@@ -211,10 +214,18 @@ impl Snapshot<'_> {
             }
         };
         let rows = tiered.beside(side.as_ref());
-        for &(key, row) in entries {
-            if let Some(row) = rows.row(row) {
-                f(key, row)?;
+        let mut now = Vec::new();
+        for &(key, number) in entries {
+            let Some(mut row) = rows.row(number) else {
+                continue;
+            };
+            if let Some(waiting) = &self.content.waiting {
+                now.clear();
+                now.extend_from_slice(row);
+                waiting.catch_up(number, &mut now);
+                row = &now;
             }
+            f(key, row)?;
         }
         Ok(())
     }
@@ -254,26 +265,18 @@ impl Table {
     /// [`Table::snapshot`] with the threads of a pool for rows that catch up.
     pub(crate) fn snapshot_on(&self, pool: &Pool) -> Snapshot<'_> {
         let index = self.index().read();
+        let mut content = self.content().read();
+        if content.waiting.is_some() {
+            drop(content);
+            let mut waits = self.content().write();
+            waits.catch_up(pool);
+            content = RwLockWriteGuard::downgrade(waits);
+        }
         Snapshot {
             table: self,
             index,
-            content: self.caught_up(pool, self.content().read()),
+            content,
         }
-    }
-
-    /// The content with rows of which none has missed a step.
-    pub(in crate::table) fn caught_up<'t>(
-        &'t self,
-        pool: &Pool,
-        content: RwLockReadGuard<'t, Content>,
-    ) -> RwLockReadGuard<'t, Content> {
-        if content.waiting.is_none() {
-            return content;
-        }
-        drop(content);
-        let mut content = self.content().write();
-        content.catch_up(pool);
-        RwLockWriteGuard::downgrade(content)
     }
 
     /// [`Snapshot::for_each_row`] on a snapshot of this moment; `f` must not call a verb of any

@@ -91,7 +91,6 @@ fn every_optimizer_does_in_parts_what_it_does_in_one_table() {
     // Either the pull makes rows, or the push makes them.
     let all = OPTIMIZERS
         .iter()
-        .filter(|one| !one.moves_all_rows())
         .flat_map(|one| [(one, false), (one, true)]);
     for (number, (optimizer, creates)) in all.enumerate() {
         let create = if creates { 3 } else { 1 };
@@ -167,7 +166,14 @@ fn every_optimizer_does_in_parts_what_it_does_in_one_table() {
                 .flat_map(|rows| rows.values::<f32>().to_vec())
                 .collect();
             let bits = |values: &[f32]| values.iter().map(|one| one.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(&parts), bits(&all), "{} step {step}", optimizer.name);
+            if optimizer.moves_all_rows() {
+                // To look at the whole table lets its rows catch up in place, rounded.
+                for (one, other) in parts.iter().zip(&all) {
+                    assert!((one - other).abs() < 1e-5, "{one} {other} step {step}");
+                }
+            } else {
+                assert_eq!(bits(&parts), bits(&all), "{} step {step}", optimizer.name);
+            }
         }
     }
 }
