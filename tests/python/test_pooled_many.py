@@ -66,6 +66,7 @@ def test_training_gives_the_bits_of_single_lookups_over_several_steps(graph, ses
         variables = [table.variable for table in tables]
         gradients = tf.gradients(loss_of_all(vectors), variables)
         train = case.ours(tf.constant(0.1 * case.lr)).apply_gradients(zip(gradients, variables))
+        support.pass_over()
         sides.append((vectors, train, [support.Raw.of(table) for table in tables]))
     ops = needed(sides[0][1])
     assert [len(ops[kind]) for kind in ("MxRecIdOffset of many", "MxRecRead bags of many")] == [1, 1]

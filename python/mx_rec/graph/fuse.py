@@ -1,4 +1,4 @@
-"""What the plan of a graph changes besides moving work: lookups are fused and share ops."""
+"""What the plan of a graph changes besides moving work: what is fused, and what shares an op."""
 
 from collections import OrderedDict
 
@@ -12,12 +12,14 @@ from mx_rec.graph.plan import Plan, make_plan
 from mx_rec.graph.rows import mark_rows, read_rest
 from mx_rec.graph.sums import fuse_sums
 from mx_rec.graph.together import Together, take_apart
+from mx_rec.graph.updates import fuse_updates
 from mx_rec.ops.lookups import FIND, ID_OFFSET, READ, lists_of
+from mx_rec.ops.optimizers import UPDATE
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
 from mx_rec.state.table_variable import described_name
 
-_LOOKUPS = (ID_OFFSET, FIND, READ)
+_PASSED = (ID_OFFSET, FIND, READ, UPDATE)
 
 
 class Fusing:
@@ -27,17 +29,21 @@ class Fusing:
         graph: A graph that no session has run.
         plan: Its plan.
         before: Its GraphDef.
+        first: The number of ops that sessions may have run.
     """
 
-    def __init__(self, graph: tf.Graph, plan: Plan, before: graph_pb2.GraphDef) -> None:
+    def __init__(self, graph: tf.Graph, plan: Plan, before: graph_pb2.GraphDef,
+                 first: int = 0) -> None:
         self._graph = graph
+        self._first = first
         self._plan = plan
         fused = [(one.lookup, one.output) for one in plan.sums if one.fuses]
         fused += [(part.lookup, part.output) for one in plan.concats if one.fuses
                   for part in one.parts]
         self._fused = [name for name, _ in fused]
         changed = set(self._fused).union(
-            *[one.nodes for one in plan.together if len(one.nodes) > 1])
+            *[one.nodes for one in plan.together if len(one.nodes) > 1],
+            *[[one.node for one in group.updates] for group in plan.updates])
         if changed:
             state = graph_state(graph)
             state.needs = state.needs or Needs(graph)
@@ -47,18 +53,23 @@ class Fusing:
 
     def apply(self) -> None:
         """Changes the graph."""
+        updates = fuse_updates(self._graph, self._plan.updates, self._first)
         pooled = fuse_sums(self._graph, self._plan.sums)
         fuse_concats(self._graph, self._plan.concats)
         read_rest(self._graph, self._fused)
         joined = self._together.join(pooled)
         if graph_state(self._graph).needs is not None:
-            graph_state(self._graph).needs.end(made for made, _ in joined)
+            graph_state(self._graph).needs.end(
+                (made for made, _ in joined), (op for _, ops in updates for op in ops))
         for one in self._plan.sums:
             logger.info("graph pass: the sum over bags of the lookup %s of the table %r %s: %s",
                         one.lookup, one.table, "is fused" if one.fuses else "stays", one.reason)
         for concat in self._plan.concats:
             logger.info("graph pass: the concatenation %s of %d lookups %s: %s", concat.node,
                         len(concat.parts), "is fused" if concat.fuses else "stays", concat.reason)
+        for made, ops in updates:
+            logger.info("graph pass: one op sums and applies the gradients of %d updates: %s",
+                        len(ops), made.name)
         for _, together in joined:
             tables = OrderedDict.fromkeys(described_name(_table_of(handle)) for op in together
                                           for handle in lists_of(op)["handles"])
@@ -80,7 +91,7 @@ def pass_over(graph: tf.Graph, first: int = 0) -> None:
     state = graph_state(graph)
     first = max(first, state.passed)
     if not Settings.passes_graphs() or not any(
-            op.type in _LOOKUPS for op in graph.get_operations()[first:]):
+            op.type in _PASSED for op in graph.get_operations()[first:]):
         return
     take_apart(graph, first)
     try:
@@ -90,12 +101,12 @@ def pass_over(graph: tf.Graph, first: int = 0) -> None:
     except ValueError as error:
         logger.warning("graph pass: the graph runs as it is, since it cannot be read: %s", error)
         return
-    Fusing(graph, _of_newer(graph, plan, first), before).apply()
+    Fusing(graph, _of_newer(graph, plan, first), before, first).apply()
     state.passed = graph.version
 
 
 def _of_newer(graph: tf.Graph, plan: Plan, first: int) -> Plan:
-    """Returns a plan without what it says of older lookups."""
+    """Returns a plan without what it says of older lookups and updates."""
     if not first:
         return plan
 
@@ -107,7 +118,9 @@ def _of_newer(graph: tf.Graph, plan: Plan, first: int) -> Plan:
     return plan._replace(
         sums=[one for one in plan.sums if is_newer(one.lookup)],
         concats=[one for one in plan.concats if all(is_newer(part.lookup) for part in one.parts)],
-        together=[one for one in together if len(one.nodes) > 1])
+        together=[one for one in together if len(one.nodes) > 1],
+        updates=[one for one in plan.updates
+                 if all(is_newer(part.node) for part in one.updates)])
 
 
 def _table_of(handle: tf.Tensor) -> tf.Operation:

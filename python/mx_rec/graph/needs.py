@@ -40,6 +40,7 @@ class Needs:
     def __init__(self, graph: tf.Graph) -> None:
         self._graph = graph
         self._joined = []  # type: List[tf.Operation]
+        self._replaced = set()  # type: Set[tf.Operation]
         self._before = None  # type: Optional[_Before]
         self._known = {}  # type: Dict[_Signature, Dict[str, _Fetched]]
 
@@ -54,9 +55,15 @@ class Needs:
             self._before = _Before(self._graph)
         self._before.add(before, lookups)
 
-    def end(self, joined: Iterable[tf.Operation]) -> None:
-        """Notes that the graph was changed, with the ops that do the work of several lookups."""
+    def end(self, joined: Iterable[tf.Operation], replaced: Iterable[tf.Operation]) -> None:
+        """Notes that the graph was changed.
+
+        Args:
+            joined: The ops that do the work of several lookups.
+            replaced: The updates whose work others do.
+        """
         self._joined.extend(joined)
+        self._replaced.update(replaced)
         self._known.clear()
         if self._before is not None:
             self._before.last = self._graph.version
@@ -86,7 +93,8 @@ class Needs:
         given = {tensor.name for tensor in fed}
         needed = _needed(fetched, given)
         conflict = self._conflict(needed, given)
-        if conflict is None and not self._has_idle_lookups(fetched, needed, given):
+        if conflict is None and self._replaced.isdisjoint(needed) \
+                and not self._has_idle_lookups(fetched, needed, given):
             return {}
         instead = None
         if self._before is not None:

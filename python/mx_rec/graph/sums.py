@@ -1,6 +1,6 @@
 """Sums over bags in a modified graph: rows are added up where they are read, in both directions."""
 
-from typing import Any, Dict, List, Sequence, Set
+from typing import Any, Dict, List, Sequence, Set, Tuple
 
 import tensorflow as tf
 
@@ -9,6 +9,7 @@ from mx_rec.graph.fusions import Gradient, Sum, Sums
 from mx_rec.graph.rows import replace_shapes
 from mx_rec.ops import library
 from mx_rec.ops.lookups import FIND, READ, find_rows, member_of, read_rows
+from mx_rec.ops.optimizers import UPDATE
 
 _REDUCE = "MxRecReduce"
 
@@ -139,15 +140,11 @@ def _replace_gradient(rows: _Rows, reader_of_bags: tf.Operation, tensor: tf.Tens
     with in_place_of(rows.graph, tensor.op), tf.control_dependencies(waits):
         of_bags = _of_bags(rows, gradient.repeated)
     shapeless = pass_on(rows.graph, tensor.op, of_bags, waits)
+    updates = tensor.consumers()
     for name in gradient.readers:
         reader = rows.graph.get_operation_by_name(name)
-        if reader.type != _REDUCE and rows.is_weighted:
-            _replace_weighted(rows, reader, tensor, of_bags, waits)
-        elif reader.type != _REDUCE:
-            for position, read in enumerate(reader.inputs):
-                if read is tensor:
-                    reader._update_input(  # pylint: disable=protected-access
-                        position, shapeless)
+        if reader.type != _REDUCE:
+            _replace_in_update(rows, reader, tensor, (of_bags, shapeless), waits)
         elif reader.outputs[0].consumers():
             with in_place_of(rows.graph, reader), tf.control_dependencies(waits):
                 reduced = library().mx_rec_reduce_pooled(
@@ -155,23 +152,32 @@ def _replace_gradient(rows: _Rows, reader_of_bags: tf.Operation, tensor: tf.Tens
                     name=FUSED_NAME)
             replace_each(reader, [reduced])
         else:
-            # An update has taken over what it does.
-            forbid_feeding(reader, [0])
+            # Updates have taken over what it does.
+            for update in updates:
+                if update.type == UPDATE and update.get_attr("B") == 0:
+                    _replace_in_update(rows, update, tensor, (of_bags, shapeless), waits)
 
 
-def _replace_weighted(rows: _Rows, reader: tf.Operation, tensor: tf.Tensor, of_bags: tf.Tensor,
-                      waits: Sequence[tf.Operation]) -> None:
-    """Makes an update take the sum of the weighted gradients of each row in the place of those of
-    its ids: what it reads is then a gradient of each distinct row."""
+def _replace_in_update(rows: _Rows, reader: tf.Operation, tensor: tf.Tensor,
+                       of_bags: Tuple[tf.Tensor, tf.Tensor],
+                       waits: Sequence[tf.Operation]) -> None:
+    """Makes an update take gradients of bags, as they are and as a tensor of any shape, in the
+    place of one of each id.
+
+    Those of weighted ids are summed before: what it reads is then one of each distinct row.
+    """
     members = reader.get_attr("N")
     for position, read in enumerate(reader.inputs):
-        if read is not tensor:
-            continue
         # The lists are in the order offsets, inverse, gradients.
         inverse = position - members
+        if read is not tensor or reader.inputs[inverse].name != rows.ids.name:
+            continue
+        if not rows.is_weighted:
+            reader._update_input(position, of_bags[1])  # pylint: disable=protected-access
+            continue
         offsets = reader.inputs[inverse - members]
         with in_place_of(rows.graph, tensor.op), tf.control_dependencies(waits):
-            summed = library().mx_rec_reduce_pooled(of_bags, reader.inputs[inverse], rows.ends,
+            summed = library().mx_rec_reduce_pooled(of_bags[0], rows.ids, rows.ends,
                                                     rows.weights, rows.none, offsets,
                                                     name=FUSED_NAME)
             places = tf.range(tf.size(offsets), name="places")

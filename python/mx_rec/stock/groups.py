@@ -13,7 +13,6 @@ from mx_rec.edits.wiring import (depends, in_its_place, in_place_of, replace_cha
 from mx_rec.ops import library
 from mx_rec.ops.lookups import read_rows, resolve
 from mx_rec.ops.optimizers import Gradients, optimizer_named, update
-from mx_rec.optimizers.columns import sliced
 from mx_rec.state.table_variable import row_shape
 from mx_rec.stock import updates as forms
 from mx_rec.stock.fused import Piece
@@ -265,19 +264,14 @@ class _Made:
         # Of several variables, bags are given in any case: the plan of a modified graph takes the
         # gradients of an update with bags as they are.
         is_pooled = not is_single or any(one.piece.bags for one in lookups)
-        slices = [None if is_single else sliced(one.grad) for one in lookups]
-        waits = [wait for one in slices if one is not None for wait in one.control_inputs]
-        with self._in_place(group, ops, "tables/updates"), tf.control_dependencies(waits):
-            columns = [-1 if one is None else one.first for one in slices]
+        with self._in_place(group, ops, "tables/updates"):
             done = update(
                 optimizer_step(step, first.numbers, first.rows.initial()),
                 Gradients([one.rows.table.handle for one in lookups],
                           [one.found[0] for one in lookups],
-                          [lookup.grad if one is None else one.whole
-                           for lookup, one in zip(lookups, slices)],
+                          [one.grad for one in lookups],
                           [one.found[1] for one in lookups],
-                          list(zip(*bags)) if is_pooled else [],
-                          [] if is_single else [tf.constant(columns, tf.int32)]), "update")
+                          list(zip(*bags)) if is_pooled else []), "update")
         for op in ops:
             replace_change(op, done, len(ops) == 1)
 

@@ -10,6 +10,7 @@ use super::library::{Library, StatefulOps};
 use super::slice::{Slicer, Verdict};
 use super::sums::{self, PlannedSums};
 use super::together::{self, PlannedGroup};
+use super::updates::{self, PlannedUpdates};
 use mx_rec_kernels::{Error, Kind, Result};
 use serde::Serialize;
 use std::collections::hash_map::Entry;
@@ -119,6 +120,8 @@ pub struct Plan {
     pub sums: Vec<PlannedSums>,
     /// The concatenations of lookups, in the order of the graph.
     pub concats: Vec<PlannedConcat>,
+    /// The updates that change.
+    pub updates: Vec<PlannedUpdates>,
     /// The lookups that share an op.
     pub together: Vec<PlannedGroup>,
     /// The GraphDefs of the nodes to copy.
@@ -135,6 +138,7 @@ impl Plan {
     pub fn make(graph: &[u8], ops: &[u8]) -> Result<Self> {
         let ops = read_ops(ops)?;
         let graph = Graph::parse(graph)?;
+        let updates = updates::find(&graph)?;
         let mut plan = Self {
             version: 1,
             nodes: graph.nodes.len(),
@@ -142,7 +146,8 @@ impl Plan {
             iterators: Vec::new(),
             sums: sums::find(&graph)?,
             concats: concats::find(&graph)?,
-            together: together::find(&graph, &ops)?,
+            together: together::find(&graph, &ops, &updates.first)?,
+            updates: updates.planned,
             graphs: Vec::new(),
         };
         let marked = marked(&graph)?;

@@ -108,6 +108,24 @@ fn answer(graph: &GraphText) -> String {
             writeln!(text, "left out {}", concat.left_out.join(", ")).expect("text");
         }
     }
+    for group in &plan.updates {
+        writeln!(text, "\n== updates: {}", group.reason).expect("text");
+        for update in &group.updates {
+            let waits = waits_for(&update.waits);
+            writeln!(text, "{}{waits}", update.node).expect("text");
+            for member in &update.members {
+                let what = member.sum.as_deref().unwrap_or("as it is");
+                let whole = match &member.whole {
+                    Some(whole) => format!(", columns from {} of {whole}", member.first),
+                    None => String::new(),
+                };
+                writeln!(text, "  {}: {what}{whole}", member.place).expect("text");
+            }
+            if !update.left_out.is_empty() {
+                writeln!(text, "  left out {}", update.left_out.join(", ")).expect("text");
+            }
+        }
+    }
     for group in &plan.together {
         writeln!(text, "\n== one {}: {}", group.op, group.reason).expect("text");
         for node in &group.nodes {
