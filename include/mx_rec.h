@@ -77,15 +77,22 @@ int mx_rec_check_table(const unsigned char* config, size_t config_size, unsigned
 /* Decides which lookups of a graph can move into its input pipelines. Needs no TensorFlow.
  *
  * graph: a serialized GraphDef. ops: a serialized OpList of the op types that the caller knows;
- * only their names and is_stateful are read. Both may be null if their size is 0.
+ * only their names and is_stateful are read. Both may be null if their size is 0. shape: null, or
+ * is asked for static shapes that the rules need, on the calling thread: for an output of a node,
+ * whose name does not end with a zero byte, it writes the size of each dimension, -1 for an unknown
+ * one, and returns how many there are; a negative number if that is not known or above 16. Without
+ * it shapes are those of the attribute _output_shapes.
  *
  * Returns 0, and *result is the plan: 8 bytes, the length n of the JSON, little-endian; n bytes of
  * JSON, UTF-8; the GraphDefs that the JSON points into. Returns 1, and *result is the text of an
  * error, UTF-8; it does not end with a zero byte. In both cases *result has *result_size bytes and
  * goes back to mx_rec_free. Never aborts.
  */
-int mx_rec_plan(const unsigned char* graph, size_t graph_size, const unsigned char* ops, size_t ops_size,
-                unsigned char** result, size_t* result_size);
+int mx_rec_plan(const unsigned char* graph, size_t graph_size, const unsigned char* ops,
+                size_t ops_size,
+                int (*shape)(void* context, const unsigned char* node, size_t node_size,
+                             uint64_t output, int64_t sizes[16]),
+                void* context, unsigned char** result, size_t* result_size);
 
 /* Begins to record the runs of our ops, those in input pipelines included; TensorFlow's RunMetadata lacks these. What was
  * recorded before and not fetched is dropped. Off until the first call; while it is off, an op run

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import socket
 import tempfile
 
@@ -39,14 +40,22 @@ def said(call):
 """
 
 
+_given = set()
+
+
 def free_addresses(count):
-    """Addresses on the loopback interface that nobody uses now."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    addresses = ["127.0.0.1:%d" % one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    """Addresses on the loopback interface that nobody uses now, and that no other connection gets before they are used.
+
+    Below 32,768, since Linux gives higher ports to connections; at random, since other processes look for some, too.
+    """
+    addresses = []
+    while len(addresses) < count:
+        port = random.SystemRandom().randrange(10000, 32768)
+        with contextlib.suppress(OSError), socket.socket() as one:
+            one.bind(("127.0.0.1", port))
+            if port not in _given:
+                _given.add(port)
+                addresses.append("127.0.0.1:%d" % port)
     return addresses
 
 
@@ -86,6 +95,8 @@ import tensorflow as tf
 job, index = os.environ["JOB"], int(os.environ["INDEX"])
 if os.environ.get("WITHOUT_MX_REC") != job:
     import mx_rec
+# For a cluster within this process.
+addresses = json.loads(os.environ.get("ADDRESSES", "[]"))
 text = os.environ.get("CLUSTER")
 cluster = tf.train.ClusterSpec(json.loads(text)) if text else None
 server = None
@@ -166,12 +177,12 @@ class Job:
         process.wait()
         process.stdout.close()
 
-    def worker(self, index=0, seconds=100, **variables):
+    def worker(self, index=0, seconds=300, **variables):
         """Runs a worker to its end; returns what it printed."""
         self.start("worker", index, **variables)
         return self.finish("worker", index, seconds)
 
-    def finish(self, job, index, seconds=100):
+    def finish(self, job, index, seconds=300):
         """Waits for a task; returns what it printed since."""
         process = self.processes[job, index]
         try:
@@ -197,7 +208,7 @@ class Job:
 
 def run_alone(code, **variables):
     """Runs a worker's code without a cluster; returns what it printed."""
-    return preloaded.run_python(TASK + code, JOB="worker", INDEX="0", **variables)
+    return preloaded.run_python(TASK + code, JOB="worker", INDEX="0", ADDRESSES=json.dumps(free_addresses(9)), **variables)
 
 
 # A model of two tables and a dense layer, whose batches depend on their numbers alone. MODEL makes it; RUN trains it

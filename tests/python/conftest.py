@@ -1,5 +1,6 @@
 """Fixtures of the end-to-end tests: a fresh graph for each test, sessions, and an initialised mx_rec."""
 
+import binascii
 import gc
 import os
 
@@ -13,11 +14,42 @@ import support  # noqa: E402
 support.turn_graph_mode_on()
 
 
+# How many cases of a test the short form runs.
+CASES = 4
+
+
+def pytest_addoption(parser):
+    parser.addoption("--short", action="store_true",
+                     help="at most %d cases of each test, and none of those marked long" % CASES)
+
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: downloads or takes minutes; run with -m slow or MX_REC_SLOW=1")
+    config.addinivalue_line("markers", "long: takes five seconds of a core and more; left out by --short")
+
+
+def leave_out_of_short_form(config, items):
+    """Leaves `CASES` cases of each test, at even distances; where they begin depends on the test's name alone.
+
+    So each of the optimizers, say, is in the cases of some tests, and every process and run has the same ones.
+    """
+    cases = {}
+    for item in items:
+        if not item.get_closest_marker("slow"):
+            cases.setdefault(item.nodeid.split("[")[0], []).append(item)
+    kept = {item for item in items if item.get_closest_marker("slow")}
+    for name, found in cases.items():
+        step = -(-len(found) // CASES)
+        kept.update(found[binascii.crc32(name.encode()) % step::step])
+    kept = [item for item in items if item in kept and not item.get_closest_marker("long")]
+    left = set(items) - set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item in left])
+    items[:] = kept
 
 
 def pytest_collection_modifyitems(config, items):
+    if config.getoption("--short"):
+        leave_out_of_short_form(config, items)
     if "slow" in (config.getoption("-m") or "") or os.environ.get("MX_REC_SLOW") == "1":
         return
     skip = pytest.mark.skip(reason="slow: run with -m slow or MX_REC_SLOW=1")

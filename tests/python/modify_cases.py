@@ -82,8 +82,8 @@ class Run:
         if self.form == AHEAD:
             make_plan = modifier.make_plan
 
-            def recorded(graph_def):
-                self.plan = make_plan(graph_def)
+            def recorded(*given, **named):
+                self.plan = make_plan(*given, **named)
                 return self.plan
 
             modifier.make_plan = recorded

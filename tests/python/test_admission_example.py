@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 import support
 
 PATH = os.path.join(support.REPO, "examples", "admission_eviction.py")
@@ -19,6 +21,7 @@ def run(*arguments, expected=0):
     return text
 
 
+@pytest.mark.long
 def test_it_keeps_its_promises_and_draws_them(tmp_path):
     text = run("--quick", "--out", str(tmp_path))
     assert text.count("  kept    ") == 7 and "BROKEN" not in text

@@ -64,6 +64,7 @@ def test_thresholds_that_change_while_training_follow_the_rules_in_every_form(tm
     modify_cases.alike(script, moves=2, forms=FORMS, tmp_path=tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_histories_go_on_where_a_checkpoint_was_saved_in_every_form(tmp_path, seed):
     def script(run):

@@ -284,6 +284,7 @@ def test_two_saves_at_once_leave_both_whole_or_one_is_refused_in_every_order_of_
     assert ended == ({(True, True), (True, False), (False, True)} if is_same else {(True, True)})
 
 
+@pytest.mark.long
 def test_a_delta_that_comes_while_a_whole_save_is_under_way_stays_in_every_order_of_their_steps(mx, place):
     """A whole save removed deltas that another training had completed in the meantime, and that it had reported."""
     v1 = support.tf().compat.v1

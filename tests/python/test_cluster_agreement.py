@@ -44,6 +44,7 @@ def shown(text):
     return json.loads(text.strip().splitlines()[-1])
 
 
+@pytest.mark.long
 def test_a_table_without_a_seed_of_its_own_has_the_rows_of_the_chief_in_all_workers(tmp_path):
     """A script with `tf.set_random_seed(task_index)` waited for ever without a word; with variables it trains."""
     with Job(SCRIPT, worker=2, CHECKPOINTS=str(tmp_path)) as job:
@@ -62,6 +63,7 @@ def test_a_table_without_a_seed_of_its_own_has_the_rows_of_the_chief_in_all_work
         assert shown(job.worker(0))["began"] == worker["began"]
 
 
+@pytest.mark.long
 def test_a_variable_that_became_a_table_has_the_rows_of_the_chief_in_all_workers(tmp_path):
     """The same with `init(stock_tables=...)`, which knows no seed of an initializer."""
     code = "tf.compat.v1.set_random_seed(10 + index)\n" + STOCK_RUN
@@ -125,6 +127,7 @@ def test_a_worker_that_waits_goes_on_when_the_chief_has_made_the_table_anew():
         assert shown(job.finish("worker", 1))["size"] == 80
 
 
+@pytest.mark.long
 def test_a_worker_names_the_tables_that_its_chief_does_not_have():
     """A chief that keeps its variables, as one whose graph a session has run before: its workers waited for tables in silence."""
     code = STOCK_RUN.replace("    plans = convert_graph(v1.get_default_graph(), True)\n",

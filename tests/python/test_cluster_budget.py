@@ -1,5 +1,7 @@
 """How many rows a table on parameter servers may have, and checkpoints of more: restored anywhere, trained nowhere."""
 
+import pytest
+
 from cluster_cases import Job, run_alone
 from test_cluster_attacks import PLAIN
 
@@ -42,6 +44,7 @@ def lines(out):
     return dict(line.split(" ", 1) for line in out.strip().splitlines())
 
 
+@pytest.mark.long
 def test_a_full_table_is_restored_by_fewer_servers_and_one_process_and_back(tmp_path):
     """A full table on servers had a tenth and 1,024 rows more for each part than its vocabulary: its checkpoint was
     restored by no fewer servers and no one process, which an evaluator is. "More rows than its vocabulary"."""

@@ -44,7 +44,7 @@ def model_fn(features, labels, mode):
             loss, var_list=[table.variable], global_step=tf.compat.v1.train.get_global_step())
     return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train)
 
-config = tf.estimator.RunConfig(model_dir=sys.argv[1], save_checkpoints_steps=100, keep_checkpoint_max=2)
+config = tf.estimator.RunConfig(model_dir=sys.argv[1], save_checkpoints_steps=100, keep_checkpoint_max=20)
 estimator = tf.estimator.Estimator(model_fn, config=config)
 tf.estimator.train_and_evaluate(
     estimator, tf.estimator.TrainSpec(lambda: input_fn(True), max_steps=400),

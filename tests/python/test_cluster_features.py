@@ -151,6 +151,7 @@ with tf.compat.v1.train.MonitoredTrainingSession(target, is_chief=is_chief, conf
     assert found == alone and 0 < alone[1] < 70
 
 
+@pytest.mark.long
 def test_rows_of_servers_on_disk_train_as_in_memory_and_a_missing_directory_is_named(tmp_path):
     wide = HEAD + """
 with tf.device(device):

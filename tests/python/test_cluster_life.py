@@ -73,6 +73,7 @@ def wait_for(process, words):
     raise AssertionError("no line %r" % words)
 
 
+@pytest.mark.long
 def test_a_killed_server_comes_back_with_the_rows_of_the_last_checkpoint_and_no_worker_dies(tmp_path):
     with Job(LONG, ps=2, worker=2, CHECKPOINTS=str(tmp_path / "model"), SAVE="10", LAST="200") as job:
         chief, other = job.start("worker", 0), job.start("worker", 1)
@@ -119,6 +120,7 @@ print(json.dumps(int(tf.train.latest_checkpoint(%r).split("-")[-1])))
     assert_same(found, trained(run_alone(RUN, LAST="60")))
 
 
+@pytest.mark.long
 def test_a_worker_waits_while_tables_are_restored_after_the_variables(tmp_path):
     """Variables are restored first: a worker that starts between must not take the session for ready."""
     with Job(RUN, ps=1, CHECKPOINTS=str(tmp_path / "model")) as job:
@@ -170,6 +172,7 @@ saver.sync_dense = dying(saver.sync_dense, "unnamed", True)
 first, last =""", 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", [
     pytest.param("begun", marks=pytest.mark.slow), "written", "placed",
     pytest.param("unnamed", marks=pytest.mark.slow)])

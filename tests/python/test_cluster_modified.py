@@ -32,6 +32,7 @@ def test_synchronous_training_of_a_modified_graph_with_one_worker_is_that_of_one
         assert_same(trained(job.worker()), alone)
 
 
+@pytest.mark.long
 def test_synchronous_training_of_a_modified_graph_with_two_workers_has_both_batches(tmp_path):
     both = "[np.concatenate(pair) for pair in zip(batch(number), batch(number + 1000))]"
     alone = trained(run_alone(PLAIN.replace("BATCH", both)))
@@ -51,6 +52,7 @@ LONG = OWN.replace("        lost, _ =", "        print('step', number, flush=Tru
 assert LONG != OWN
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ahead", [pytest.param("0", marks=pytest.mark.slow), "1"])
 def test_a_server_that_dies_under_batches_ahead_costs_no_worker(ahead, tmp_path):
     variables = dict(CHECKPOINTS=str(tmp_path / "model"), SAVE="10", LAST="120", MODIFY="1", AHEAD=ahead)
@@ -66,6 +68,7 @@ def test_a_server_that_dies_under_batches_ahead_costs_no_worker(ahead, tmp_path)
         assert all(abs(value) < 100 for table in one["rows"] for row in table for value in row)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ahead", [pytest.param("0", marks=pytest.mark.slow), "1"])
 def test_a_second_job_on_living_servers_sees_nothing_of_the_batches_ahead_of_a_killed_first_one(ahead):
     with Job(OWN, ps=2, MODIFY="1", AHEAD=ahead) as job:

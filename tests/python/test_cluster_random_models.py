@@ -22,6 +22,7 @@ def compared(first, last):
     return [(int(same), int(results), promised == "1") for _, _, same, results, promised in lines]
 
 
+@pytest.mark.long
 def test_random_models_train_on_servers_what_one_process_trains():
     lines = compared(0, COUNT)
     assert len(lines) == 3 * COUNT and all(results >= 14 for _, results, _ in lines)

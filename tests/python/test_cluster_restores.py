@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from cluster_cases import Job, run_alone
 from test_cluster_attacks import in_both
 from test_cluster_life import wait_for
@@ -78,6 +80,7 @@ def values(out, word):
     return [json.loads(line.split(" ", 1)[1]) for line in out.splitlines() if line.startswith(word)]
 
 
+@pytest.mark.long
 def test_a_table_that_is_not_saved_begins_anew_with_its_chief_and_survives_no_server(tmp_path):
     """After a restart of a server the chief's session never got ready: nobody opened the table's parts."""
     with Job(UNSAVED, ps=2, CHECKPOINTS=str(tmp_path / "model")) as job:

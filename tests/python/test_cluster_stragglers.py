@@ -22,6 +22,7 @@ from test_cluster_tables import assert_same, trained
 # A server that stands still -----------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seconds", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_server_that_stands_still_holds_steps_and_saves_up_and_changes_no_number(seconds, tmp_path):
     with Job(LONG, ps=2, CHECKPOINTS=str(tmp_path / "model"), SAVE="3", LAST="30") as job:
@@ -176,6 +177,7 @@ class FarJob(Job):
             self.cluster[job] = [address + ":" + one.split(":")[1] for one in self.cluster[job]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("delay, last", [(0.005, 2), pytest.param(0.2, 12, marks=pytest.mark.slow)])
 def test_lost_packets_and_delays_make_steps_slower_and_change_no_number(delay, last):
     with Link(delay, loss=0.1) as link, FarJob(RUN, link, ps=2, LAST=str(last)) as job:

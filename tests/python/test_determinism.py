@@ -66,6 +66,7 @@ def one_thread():
     return support.run_python(TRAIN, TF_NUM_INTRAOP_THREADS=1).strip().splitlines()[-1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_tables_are_bit_identical_in_another_process_and_on_any_number_of_threads(one_thread, threads):
     """Keys, rows and slots of ten tables, five optimizers each by ids and through two lookups, in the same order."""

@@ -21,6 +21,7 @@ def train_and_evaluate(case, max_steps, eval_steps):
     return (metrics,) + cases.summary_values(case.directory + "/eval", "error")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("eval_steps", [None, 2])
 def test_train_and_evaluate_takes_turns_for_three_rounds_and_goes_on_later(mx, tmp_path, eval_steps):
     mx(train_steps=10, eval_steps=eval_steps or -1, save_steps=10)
@@ -160,6 +161,7 @@ class TextInputCase(cases.Case):
         return super().input_fn(is_training, data, repeat, parsed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind, forms", [(TextCase, ("step", "ahead")), (TextInputCase, cases.FORMS)],
                          ids=["parsed in model_fn", "parsed in input_fn"])
 def test_a_bad_record_fails_its_own_step_as_itself_and_training_goes_on_from_the_checkpoint(mx, tmp_path, kind, forms):
@@ -177,6 +179,7 @@ def test_a_bad_record_fails_its_own_step_as_itself_and_training_goes_on_from_the
         cases.assert_same_checkpoints(case.directory, str(tmp_path / "step"))
 
 
+@pytest.mark.long
 def test_a_full_table_fails_the_step_that_fills_it_with_its_name(mx, tmp_path):
     mx()
     tf = support.tf()

@@ -419,6 +419,7 @@ class ByHand:
         return Hook()
 
 
+@pytest.mark.long
 def test_an_estimator_trains_evaluates_and_resumes_the_same_in_every_form(dynamic, tmp_path):
     kept = {}
     data = estimator_cases.samples()

@@ -320,6 +320,7 @@ def trained(tables, ids, weights, **arguments):
     return outputs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("expansion", [False, True])
 def test_training_lookups_of_groups_and_bags_are_refused_or_find(mx, graph, session, tmp_path, expansion):
     mx(use_dynamic=True, use_dynamic_expansion=expansion)
@@ -482,6 +483,7 @@ def test_keys_below_the_threshold_count_as_absent_in_groups_and_bags(graph, sess
         support.assert_same_bits(found[name], expected[name], name)
 
 
+@pytest.mark.long
 def test_an_imported_graph_of_groups_and_bags_is_exported(graph, session, dynamic, tmp_path):
     tf = support.tf()
     model = sparse_bags("mean")(tf)

@@ -166,6 +166,7 @@ with support.new_session() as sess:
 """
 
 
+@pytest.mark.long
 def test_a_process_killed_at_any_moment_leaves_a_whole_model_or_none(tmp_path):
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([support.PACKAGES, os.path.dirname(__file__)]),
                        TF_CPP_MIN_LOG_LEVEL="2")

@@ -60,6 +60,7 @@ def same_rows(sess, sides):
 FEW, LOTS = [4, 16, 1, 33], [16, 1, 3, 8] * 4 + [5]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dims, axis, rank", [
     (FEW, 1, 1), (FEW, -1, 2), (FEW, 2, 2), (LOTS, -1, 1), (LOTS, 2, 2)], ids=str)
 def test_separate_lookups_that_are_concatenated(graph, session, dynamic, monkeypatch, dims, axis, rank):

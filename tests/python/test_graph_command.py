@@ -308,9 +308,25 @@ def test_ops_of_other_plugins_are_known_from_a_meta_file_and_stop_nothing_else(m
             del meta.meta_info_def.stripped_op_list.op[-1]
         (tmp_path / "model.meta").write_bytes(meta.SerializeToString())
         assert command(tmp_path / "model.meta") == 0
-        assert ("4 move, 1 stay" if known else "3 move, 2 stay") in capsys.readouterr().out
+        printed = capsys.readouterr().out
+        assert ("4 move, 1 stay" if known else "3 move, 2 stay") in printed
+        assert "before and after the first run: unknown, since TensorFlow cannot import it: " in printed
 
 
+def test_the_command_counts_the_ops_of_tables_before_and_after_the_first_run(dynamic, tmp_path, capsys):
+    from mx_rec.core.embedding import create_table, sparse_lookup
+
+    tf = support.tf()
+    tables = [create_table(key_dtype=tf.int64, dim=4, name="t%d" % number, device_vocabulary_size=1000,
+                           emb_initializer=tf.compat.v1.zeros_initializer()) for number in range(3)]
+    ids = [tf.compat.v1.placeholder(tf.int64, [None, 5]) for _ in tables]
+    rows = [tf.reduce_sum(sparse_lookup(table, one, modify_graph=True), 1) for table, one in zip(tables, ids)]
+    tf.add_n(rows)
+    assert command(save(tf.compat.v1.get_default_graph(), tmp_path, "meta")) == 0
+    assert "before and after the first run: MxRecBagEnds 0 -> 3, MxRecIdOffset 3 -> 1, MxRecRead 3 -> 1\n" in capsys.readouterr().out
+
+
+@pytest.mark.long
 def test_three_hundred_lookups_and_the_command_as_a_process(dynamic, tmp_path):
     from mx_rec.core.embedding import create_table, sparse_lookup
 

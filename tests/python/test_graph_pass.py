@@ -70,6 +70,28 @@ def test_a_lookup_a_table_is_one_op_and_a_run_of_one_looks_up_that_one_alone():
     alike(script)
 
 
+@pytest.mark.parametrize("is_v2", [False, True], ids=["v1", "v2"])
+def test_a_run_that_needs_less_and_reads_through_a_loop_copies_the_loop_whole(is_v2):
+    """Of a loop of control flow v1 a part was copied: "Cannot use 'map/while/Enter' as input" ended the run."""
+    def script(run):
+        support.tf().compat.v1.enable_control_flow_v2() if is_v2 else None
+        try:
+            source, ids, label, tables, rows = lookups_by_an_iterator(run)
+            mapped = [tf().map_fn(lambda one: one * tf().reduce_sum(label), tf().reduce_sum(one, 1)) for one in rows]
+            turns = tf().while_loop(lambda at, _: at < 3, lambda at, sum: (at + 1, sum + mapped[0][0]),
+                                    (tf().constant(0), tf().zeros_like(rows[0][0, 0])))
+            loss, update = model(run, rows, label, tables)
+            run.modify()
+            sess = begun(run, source)
+            for fetches in (mapped[1], turns, [mapped[0], turns[1]], mapped, [update, loss], [mapped[2], update]):
+                run.step(sess, fetches)
+            run.contents(sess)
+        finally:
+            support.tf().compat.v1.disable_control_flow_v2() if is_v2 else None
+
+    alike(script)
+
+
 def test_the_parts_of_a_partial_run_compute_what_its_setup_decided():
     """A part fetches less than the setup: it was decided anew, and asked for ops that the setup did not know."""
     def script(run):
@@ -114,21 +136,67 @@ def test_what_lies_between_can_be_fed():
     alike(script)
 
 
-def test_lookups_by_a_placeholder_each_run_alone():
+def test_lookups_by_a_placeholder_each_share_an_op_and_a_run_of_one_is_fed_that_one_alone():
     def script(run):
         tables = tables_of(run)
         ids = [tf().compat.v1.placeholder(tf().int64, [None, 4]) for _ in tables]
         rows = [run.lookup(table, one) for table, one in zip(tables, ids)]
-        loss, update = model(run, rows, tf().constant(0.5), tables)
+        sums = [total(one) for one in rows]
+        predicted = tf().tanh(sums[1])
+        loss = loss_of(sums, tf().constant(0.5))
+        update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
         run.modify()
         sess = run.session()
         given = np.arange(8).reshape(2, 4)
+        feed = {one: given + at for at, one in enumerate(ids)}
         run.step(sess, rows[1], {ids[1]: given})
-        run.step(sess, [loss, update], {one: given + at for at, one in enumerate(ids)})
-        run.step(sess, total(rows[0]), {ids[0]: given + 20})
+        run.step(sess, [loss, update], feed)
+        assert lookups_of(update) == ([COUNT] if run.form == PASSED else [1] * COUNT)
+        run.step(sess, sums[0], {ids[0]: given + 20})
+        run.note("callable", sess.make_callable(predicted, [ids[1]])(given + 30))
+        begin = sess.partial_run_setup([predicted, loss], ids)
+        run.note("part", sess.partial_run(begin, predicted, {ids[1]: given}))
+        run.note("rest", sess.partial_run(begin, loss, {ids[0]: given, ids[2]: given}))
+        run.step(sess, [loss, update], {one: given[:0] for one in ids})
+        # A value for the sums of one lookup in the place of its ids.
+        run.step(sess, loss, {ids[0]: given, ids[2]: given, sums[1]: np.full([2, 16], 0.5, np.float32)})
         run.contents(sess)
 
     alike(script)
+
+
+@pytest.mark.parametrize("broken", ["fuse_sums", "fuse_concats", "read_rest", "_join"])
+def test_a_rule_that_fails_is_left_out_and_the_graph_runs_without_it(broken, monkeypatch, caplog):
+    """Each fails behind the last of its changes, or the first of them."""
+    from mx_rec.graph import fuse
+    from mx_rec.graph.together import Together
+
+    owner = Together if broken == "_join" else fuse
+    real = getattr(owner, broken)
+
+    def fail(*args):
+        result = real(*args)
+        if args[1]:
+            raise ValueError("a fault behind " + broken)
+        return result
+
+    def script(run):
+        source, ids, label, tables, rows = lookups_by_an_iterator(run)
+        sums = [total(one) for one in rows[:2]]
+        wide = tf().concat([total(rows[2]), run.lookup(tables[0], ids[:, 2, 0]), run.lookup(tables[1], ids[:, 2, 1])], -1)
+        loss = loss_of(sums + [wide], label)
+        update = optimizer().minimize(loss, var_list=[table.variable for table in tables])
+        run.modify()
+        sess = begun(run, source)
+        run.step(sess, [loss, update])
+        run.step(sess, [sums[1], rows[0]])
+        run.epoch(sess, [loss, update])
+        run.contents(sess)
+
+    monkeypatch.setattr(owner, broken, fail)
+    alike(script)
+    warned, = [record.getMessage() for record in caplog.records if record.levelname == "WARNING" and "runs without" in record.getMessage()]
+    assert "a fault behind " + broken in warned
 
 
 def test_two_towers_that_train_by_turns_share_nothing():
@@ -217,7 +285,7 @@ def test_a_checkpoint_and_a_meta_graph_go_on_alike(tmp_path):
 def test_a_graph_that_cannot_be_read_runs_as_it_is(graph, dynamic, monkeypatch, caplog):
     from mx_rec.graph import fuse
 
-    def fail(_):
+    def fail(*_, **__):
         raise ValueError("no GraphDef")
 
     monkeypatch.setattr(fuse, "make_plan", fail)

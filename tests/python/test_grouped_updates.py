@@ -108,6 +108,7 @@ def test_a_grouped_update_gives_the_bits_of_single_ones(graph, session, dynamic,
     same(sess, *models, slots=slots)
 
 
+@pytest.mark.long
 def test_large_batches_and_many_tables_give_the_same_bits(graph, session, dynamic, monkeypatch):
     """So much work that all threads share it, and one table so large that it is split."""
     dims = [16] * 12 + [64, 64]

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 import support
 
 PATH = os.path.join(support.REPO, "examples", "session_modify_graph.py")
@@ -36,6 +38,7 @@ def lines(text):
             if line.startswith(("  epoch", "  kept", "  BROKEN"))]
 
 
+@pytest.mark.long
 def test_the_saved_tables_are_the_same_files_with_and_without_modification(tmp_path):
     texts, files = {}, {}
     for way in ("0", "1"):

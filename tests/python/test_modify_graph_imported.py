@@ -101,8 +101,8 @@ def test_the_hook_modifies_an_imported_graph(tmp_path, kind):
         begins = tf().compat.v1.get_collection("begin")
         make_plan = modifier.make_plan
 
-        def recorded(graph_def):
-            run.plan = make_plan(graph_def)
+        def recorded(*given, **named):
+            run.plan = make_plan(*given, **named)
             return run.plan
 
         modifier.make_plan = recorded

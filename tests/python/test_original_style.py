@@ -157,6 +157,7 @@ def test_a_session_program_trains_evaluates_and_ends(tmp_path, monkeypatch, swit
     check(run(tmp_path, monkeypatch, **switches), switches)
 
 
+@pytest.mark.long
 def test_both_modes_have_the_same_numbers(tmp_path, monkeypatch):
     found = []
     for switches in ({}, {"MODIFY": 1}):

@@ -63,6 +63,7 @@ def trained(seed, tmp_path):
     return min(sum(stats.rows_disk for stats in runs[name].stats) for name in ("disk", "ahead"))
 
 
+@pytest.mark.long
 def test_random_models_train_the_same_bits_with_rows_on_disk(tmp_path):
     assert sum(trained(seed, tmp_path) for seed in range(COUNT)) > 50 * COUNT
 

@@ -259,6 +259,7 @@ print("sum", float(np.abs(training.find()).sum()), training.stats().read_disk > 
 """
 
 
+@pytest.mark.long
 def test_the_log_says_whether_io_uring_reads_and_why_not(tmp_path):
     code = USED.format(here=os.path.dirname(os.path.abspath(__file__)), directory=str(tmp_path))
     done = {}

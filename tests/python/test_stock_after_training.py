@@ -95,6 +95,7 @@ def settings(mx, access):
     mx(stock_tables=StockTables(least_rows=1, unlimited_ids=True, access_threshold=access))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("access", [None, 3])
 @pytest.mark.parametrize("is_plain", [False, True])
 def test_a_best_exporter_and_plain_exports_have_the_ids_without_limits(mx, tmp_path, access, is_plain):
@@ -123,6 +124,7 @@ def test_a_best_exporter_and_plain_exports_have_the_ids_without_limits(mx, tmp_p
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["stop_if_no_decrease_hook", "stop_if_no_increase_hook", "stop_if_lower_hook"])
 def test_early_stopping_reads_the_evaluations_of_ids_without_limits_and_admission(mx, tmp_path, name):
     import os

@@ -108,6 +108,7 @@ WRITES = {
 }
 
 
+@pytest.mark.long
 @KINDS
 def test_what_sets_a_converted_variable_sets_its_table(v1, use_resource):
     """It set the dead variable without a word: rows that a hook loaded were not in the training."""

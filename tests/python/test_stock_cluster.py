@@ -97,6 +97,7 @@ def test_an_estimator_trains_tables_on_servers_and_its_evaluator_exports_variabl
     run_job(model_of_one, "True", 1)
 
 
+@pytest.mark.long
 def test_servers_false_leaves_all_variables_on_servers_and_says_so(tmp_path):
     tf = support.tf()
     model = tmp_path / "model"

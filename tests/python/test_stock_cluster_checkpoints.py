@@ -33,6 +33,7 @@ def alone():
     return run_alone(LAST="16", OPTIMIZER="ftrl", CLIP="1")
 
 
+@pytest.mark.long
 def test_any_number_of_servers_and_one_process_go_on_from_each_other(tmp_path, alone):
     first = 0
     for servers in (2, 3, 0, 1):
@@ -44,6 +45,7 @@ def test_any_number_of_servers_and_one_process_go_on_from_each_other(tmp_path, a
     expect_rows(found, alone)
 
 
+@pytest.mark.long
 def test_variables_fill_tables_on_servers_and_tables_go_back_to_variables(tmp_path, alone):
     """Variables of one process, tables on servers, variables on servers, tables, variables of one process."""
     first = 0
@@ -60,6 +62,7 @@ def test_variables_fill_tables_on_servers_and_tables_go_back_to_variables(tmp_pa
     assert not [name for name in os.listdir(str(tmp_path)) if name.startswith("mx_rec_")]
 
 
+@pytest.mark.long
 def test_parts_of_a_variable_are_found_in_any_number_of_parts(tmp_path):
     variables = dict(STRATEGY="div", CONSTANT="1")
     whole = run_alone(LAST="10", OPTIMIZER="ftrl", CLIP="1", **variables)
@@ -83,6 +86,7 @@ def test_parts_of_a_variable_are_found_in_any_number_of_parts(tmp_path):
     expect_rows(found, whole)
 
 
+@pytest.mark.long
 def test_parts_in_another_number_of_tables_are_refused_by_name(tmp_path):
     """In one process each part is a table: a session says so before it reads any."""
     variables, saved, other = dict(STRATEGY="div", CONSTANT="1"), tmp_path / "saved", tmp_path / "other"
@@ -100,6 +104,7 @@ def test_rows_of_another_optimizer_and_of_another_shape_are_as_in_one_process(tm
         trained(2, tmp_path, 3, 5, ROWS="200")
 
 
+@pytest.mark.long
 def test_a_second_job_on_living_servers_begins_with_new_rows():
     alone = run_alone(LAST="8")
     with StockJob(ps=2, LAST="8") as job:
@@ -108,6 +113,7 @@ def test_a_second_job_on_living_servers_begins_with_new_rows():
     assert first["rows"] == second["rows"] and first["losses"] == second["losses"]
 
 
+@pytest.mark.long
 def test_initializers_that_were_made_before_the_conversion_empty_the_tables():
     """As a script's own Scaffold has them; nothing else initializes the tables then."""
     alone = run_alone(LAST="8")
@@ -126,6 +132,7 @@ LONG = RUN.replace("    print(json", "    print('done', flush=True)\n    print(j
         "\nfirst, last", "\nimport time\nfirst, last", 1)
 
 
+@pytest.mark.long
 def test_a_killed_server_comes_back_with_the_rows_of_the_last_checkpoint(tmp_path):
     with StockJob(LONG, ps=2, worker=2, CHECKPOINTS=str(tmp_path / "model"), SAVE="10", LAST="120", ROWS="5000") as job:
         chief = job.start("worker", 0)

@@ -46,6 +46,7 @@ def test_one_worker_gives_the_numbers_of_one_process(optimizer, resource, clip, 
     assert found["ops"]["MxRecPush"] == 2
 
 
+@pytest.mark.long
 def test_a_variable_of_parts_is_one_table_however_many_parts_there_are():
     variables = dict(PARTS="3", CONSTANT="1", STRATEGY="div")
     alone, whole = run_alone(**variables), run_alone(CONSTANT="1")
@@ -57,6 +58,7 @@ def test_a_variable_of_parts_is_one_table_however_many_parts_there_are():
     expect_equal(found, whole)
 
 
+@pytest.mark.long
 def test_sixty_four_bit_keys_and_rows_on_disk_work_on_servers(tmp_path):
     """Each server holds 20 rows and more of a table in memory, and the others on disk."""
     alone = run_alone(CONSTANT="1")
@@ -84,6 +86,7 @@ with v1.train.MonitoredTrainingSession(target, is_chief=is_chief, config=config)
     assert unlimited == keys and keys >= 5
 
 
+@pytest.mark.long
 def test_modify_graph_converts_outside_of_the_device_function_and_in_a_hook():
     """The servers are those that variables are on."""
     alone = run_alone(CONSTANT="1", LAST="10")
@@ -148,6 +151,7 @@ def test_no_update_of_several_workers_is_lost():
     np.testing.assert_array_equal(others, other[:, None])
 
 
+@pytest.mark.long
 def test_synchronous_training_averages_as_tensorflow_does():
     """SyncReplicasOptimizer hands the gradients on, and its chief updates the tables; one worker is one process."""
     code = MODEL.replace('    train = optimizer.apply_gradients(pairs, global_step=step)\n', """

@@ -75,6 +75,7 @@ def predicted(made):
     return np.array(values)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name, penalty, tables", [
     ("DeepFMEstimator", 0, 4), pytest.param("DeepFMEstimator", 1e-5, 2, marks=pytest.mark.slow),
     pytest.param("WDLEstimator", 0, 4, marks=pytest.mark.slow),
@@ -96,6 +97,7 @@ def test_a_model_on_tables_gives_the_numbers_of_its_variables(mx, tmp_path, mode
     assert abs(losses[0] - losses[-1]) > 1e-3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("penalty, tables", [(0, 4), pytest.param(1e-5, 2, marks=pytest.mark.slow)])
 def test_a_model_without_limits_of_ids_gives_the_numbers_of_many_more_buckets(mx, tmp_path, models, penalty, tables):
     """The linear variables that a penalty keeps TensorFlow's take ids with the limit, beside the tables."""

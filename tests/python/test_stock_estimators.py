@@ -157,6 +157,7 @@ def trained(tmp_path_factory):
     return directory, losses
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind, tables", [
     ("dnn", 8), ("linear", 7), pytest.param("both", 15, marks=pytest.mark.slow),
     pytest.param("regressor", 8, marks=pytest.mark.slow)])
@@ -180,6 +181,7 @@ def test_each_optimizer_of_an_estimator_gives_the_same_numbers(mx, tmp_path, nam
     compare(tmp_path, mx, 2, "dnn", names, makers[optimizer])
 
 
+@pytest.mark.long
 def test_a_new_training_makes_rows_of_the_ids_that_it_meets(mx, trained):
     directory, losses = trained
     assert losses[-5:].mean() < losses[:5].mean()
@@ -190,6 +192,7 @@ def test_a_new_training_makes_rows_of_the_ids_that_it_meets(mx, trained):
     assert estimator("both", directory).evaluate(input_fn, steps=6)["global_step"] == len(losses)
 
 
+@pytest.mark.long
 def test_small_variables_stay_and_evaluation_knows_which_ones(mx, tmp_path):
     from mx_rec.util.stock_tables import StockTables
 
@@ -205,6 +208,7 @@ def test_small_variables_stay_and_evaluation_knows_which_ones(mx, tmp_path):
     assert again[0] == loss and (again[1] == predicted).all()
 
 
+@pytest.mark.long
 def test_a_training_goes_back_to_variables(mx, tmp_path, trained):
     for name in ("tables", "variables"):
         shutil.copytree(str(trained[0]), str(tmp_path / name))
@@ -217,6 +221,7 @@ def test_a_training_goes_back_to_variables(mx, tmp_path, trained):
     np.testing.assert_allclose(without, with_tables, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind, parts", [("linear", 3), ("dnn", 2), pytest.param("both", 3, marks=pytest.mark.slow)])
 def test_partitioned_variables_become_tables_and_variables_by_turns(mx, tmp_path, kind, parts):
     """Trainings of LinearClassifier and DNNClassifier with a partitioner could not go on as tables: their optimizers
@@ -238,6 +243,7 @@ def test_partitioned_variables_become_tables_and_variables_by_turns(mx, tmp_path
     same_figures(figures(estimator(kind, tmp_path / "tables", names, parts=parts)), expected_figures)
 
 
+@pytest.mark.long
 def test_an_estimator_names_and_gives_variables_that_are_tables(mx, tmp_path):
     """get_variable_names and get_variable_value of an Estimator did not know its variables any more."""
     names, hashed = ("hash", "bags"), "linear/linear_model/hash/weights"
@@ -275,6 +281,7 @@ def test_an_estimator_names_and_gives_variables_that_are_tables(mx, tmp_path):
     assert values[embedding].shape == rows.shape == (1000, 3) and 900 < same.sum() < 1000
 
 
+@pytest.mark.long
 def test_an_exported_model_has_variables_and_the_same_predictions(mx, tmp_path, trained):
     tf = support.tf()
     mx(stock_tables=".*")
@@ -308,6 +315,7 @@ def test_an_exported_model_has_variables_and_the_same_predictions(mx, tmp_path, 
     np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+@pytest.mark.long
 def test_train_and_evaluate_keeps_the_newest_checkpoints(mx, tmp_path):
     tf = support.tf()
     mx(stock_tables=".*")

@@ -122,6 +122,7 @@ def input_fn():
         tf.data.Dataset.from_tensor_slices(second).repeat().batch(32))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["dnn", pytest.param("both", marks=pytest.mark.slow)])
 def test_an_estimator_evicts_while_it_trains(mx, tmp_path, kind):
     admissions.admission(mx, 1)
@@ -156,6 +157,7 @@ def predicted(model, count=60):
     return np.array(values)
 
 
+@pytest.mark.long
 def test_evaluation_export_and_a_training_without_the_setting_go_by_the_checkpoint(mx, tmp_path):
     tf = support.tf()
     admissions.admission(mx, 4)
@@ -208,6 +210,7 @@ def test_a_training_goes_back_to_variables_whose_rows_are_all_there(mx, tmp_path
     assert tf.train.latest_checkpoint(str(tmp_path / "model")).endswith("-4")
 
 
+@pytest.mark.long
 def test_graph_modification_keeps_the_counts_in_the_step_and_the_numbers(mx, tmp_path):
     from mx_rec.graph.modifier import GraphModifierHook
 

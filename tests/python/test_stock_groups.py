@@ -42,6 +42,35 @@ def bag_of(ids, at):
 
 
 @both
+def test_gathers_that_the_script_holds_give_the_rows_of_their_own_variable(mx, use_resource):
+    """A held gather became the first output of the op that its lookup shares: its rows were the first variable's."""
+    found = {}
+    for tables in (False, True):
+        support.tf().compat.v1.reset_default_graph()
+        if tables:
+            mx(stock_tables=".*")
+        tf = support.tf()
+        v1 = tf.compat.v1
+        ids = v1.placeholder(tf.int64, [None])
+        made = [v1.get_variable("w%d" % at, [cases.ROWS, 4], use_resource=use_resource,
+                                initializer=v1.constant_initializer(at + 1.0)) for at in range(3)]
+        held = [tf.gather(one, ids + at) for at, one in enumerate(made)]
+        loss = tf.add_n([tf.reduce_sum(one * (at + 2.0)) for at, one in enumerate(held)])
+        train = v1.train.AdagradOptimizer(0.1).minimize(loss)
+        with support.new_session() as session:
+            session.run(v1.global_variables_initializer())
+            found[tables] = []
+            for fetches in (held, held[1], held[::-1], [held[2], loss], [train, held[1]], held):
+                found[tables].append(session.run(fetches, {ids: [1, 5, 1]}))
+            kinds = types_of(v1.get_default_graph())
+        assert bool(kinds) == tables
+    for one, other in zip(found[True], found[False]):
+        for ours, theirs in zip(one, other):
+            if ours is not None:
+                np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+@both
 @pytest.mark.parametrize("optimizer", ["adagrad", "ftrl", "momentum", "lazy_adam", "rmsprop", "centered_rmsprop"])
 def test_lookups_and_updates_of_several_variables_are_one_op_each(mx, optimizer, use_resource):
     mx(stock_tables=".*")

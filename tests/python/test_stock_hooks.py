@@ -4,6 +4,7 @@ import os
 import shutil
 
 import numpy as np
+import pytest
 
 import support
 import test_stock_estimators as estimators
@@ -15,6 +16,7 @@ def ops_of(directory):
     return estimators.ops_of(directory)
 
 
+@pytest.mark.long
 def test_graph_modification_moves_key_work_of_converted_lookups_and_keeps_the_numbers(mx, tmp_path):
     from mx_rec.graph.modifier import GraphModifierHook
 
@@ -44,6 +46,7 @@ def test_graph_modification_moves_key_work_of_converted_lookups_and_keeps_the_nu
                                rtol=estimators.TOLERANCE)
 
 
+@pytest.mark.long
 def test_early_stopping_reads_the_evaluations_of_converted_models(mx, tmp_path):
     tf = support.tf()
     mx(stock_tables=".*")

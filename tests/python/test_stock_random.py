@@ -49,6 +49,7 @@ def test_the_random_programs_are_of_all_kinds():
         "names", "least_rows", "lazy_adam", "unlimited_ids", "access_threshold", "eviction_threshold"}
 
 
+@pytest.mark.long
 def test_random_programs_have_tables_and_variables(mx):
     from mx_rec.stock.select import convert_graph
 

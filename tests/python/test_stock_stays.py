@@ -276,6 +276,7 @@ def test_the_command_prints_the_same_plan(v1, graph, tmp_path):
         in run.stdout
 
 
+@pytest.mark.long
 def test_the_plan_of_variables_is_in_the_json_if_asked(v1, graph, tmp_path):
     tf = support.tf()
     train(v1, v1.reduce_sum(v1.gather(variable(v1), [1])) + v1.nn.l2_loss(variable(v1, "dense")))

@@ -361,6 +361,7 @@ def test_wrong_names_of_unlimited_ids_are_refused_by_init(mx, wrong):
         unlimited(mx, wrong)
 
 
+@pytest.mark.long
 def test_the_command_says_which_ids_lose_their_limits(v1, graph, tmp_path):
     tf = support.tf()
     update(v1, v1.gather(variable(v1), hashed(v1.constant(["a"]), BUCKETS)))

@@ -143,6 +143,7 @@ def test_an_old_directory_keeps_the_buckets_of_its_variables_and_says_so(mx, tmp
     assert not any("unlimited" in name for name in tables(tmp_path / "tables"))
 
 
+@pytest.mark.long
 def test_an_identity_column_grows_beyond_the_rows_of_an_old_directory(mx, tmp_path):
     train(linear(tmp_path / "large", 1000, "identity"), 20)
     shutil.copytree(str(tmp_path / "large"), str(tmp_path / "tables"))
@@ -169,6 +170,7 @@ def test_a_directory_of_ids_without_limits_does_not_go_back_to_variables(mx, tmp
         train(linear(tmp_path / "tables", SMALL), 5)
 
 
+@pytest.mark.long
 def test_an_export_has_tables_of_the_ids_without_limits_and_the_same_predictions(mx, tmp_path):
     tf = support.tf()
     unlimited(mx, ["linear"])
@@ -190,6 +192,7 @@ def test_an_export_has_tables_of_the_ids_without_limits_and_the_same_predictions
     np.testing.assert_allclose(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+@pytest.mark.long
 def test_the_input_pipeline_and_a_best_exporter_take_ids_without_limits(mx, tmp_path):
     from mx_rec.graph.modifier import GraphModifierHook
     from mx_rec.util.stock_tables import StockTables

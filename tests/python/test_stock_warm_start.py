@@ -53,6 +53,7 @@ def expect_same(tmp_path, mx, kind, source, others, *arguments, evaluates=False,
     return losses
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind, count", [
     ("linear", 7), pytest.param("dnn", 8, marks=pytest.mark.slow), pytest.param("both", 15, marks=pytest.mark.slow)])
 def test_tables_start_with_the_rows_of_variables(mx, tmp_path, kind, count):
@@ -62,6 +63,7 @@ def test_tables_start_with_the_rows_of_variables(mx, tmp_path, kind, count):
     assert abs(cold[0] - losses[0]) > 1e-3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("patterns", [
     ".*hash.*", ".*nothing", [".*hash.*/part_0/Ftrl:0"], [".*hash.*", ".*bags.*Ftrl_1"], [".*"], None])
 def test_patterns_choose_variables_and_slots_as_without_tables(mx, tmp_path, both_sources, patterns):
@@ -103,6 +105,7 @@ def pair_of(path, run_steps):
     return path / "variables", path / "tables"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("patterns, others", [
     (".*", [(".*", 3), (".*hash", 1), (None, 0)]), ([".*"], [(".*", 3), (".*hash", 1)]),
     ([".*embedding_weights.*", "dnn/hidden.*"], [(".*", 3)])])
@@ -139,6 +142,7 @@ def test_a_training_that_goes_on_does_not_start_again(mx, tmp_path, sources):
         assert support.tf().train.load_variable(str(once), "global_step") == 10
 
 
+@pytest.mark.long
 def test_an_untrained_model_is_evaluated_as_it_would_start(mx, tmp_path, both_sources):
     sources = both_sources("linear", "hash", "bags")
     expected = figures(warm("linear", tmp_path / "a", sources[0], ("hash", "bags")))
@@ -225,6 +229,7 @@ def test_parts_start_with_the_parts_of_the_source(mx, tmp_path, sources, parts, 
         assert len(tables_of(tmp_path / str(number))) == (again or 1)
 
 
+@pytest.mark.long
 def test_slots_start_where_a_list_names_them(mx, tmp_path):
     """A variable for each optimizer: with all slots, and with none."""
     import stock_cases

@@ -133,6 +133,7 @@ def test_rows_on_disk_start_with_variables_and_tables(mx, tmp_path, sources):
         stop()
 
 
+@pytest.mark.long
 def test_graph_modification_goes_with_a_warm_start(mx, tmp_path):
     from mx_rec.graph.modifier import GraphModifierHook
 

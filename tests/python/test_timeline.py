@@ -55,6 +55,7 @@ def train(graph, mx, session):
     return start
 
 
+@pytest.mark.long
 def test_runs_are_recorded_in_the_block_and_only_there(train):
     steps = train(modify=False)
     steps(2, traced=False)
@@ -84,6 +85,7 @@ def test_a_recording_ends_with_its_block_also_after_an_error(train):
     assert after.spans == []
 
 
+@pytest.mark.long
 def test_key_work_of_a_modified_graph_runs_under_the_step(train, tmp_path):
     steps = train(modify=True)
     steps(3, traced=False)

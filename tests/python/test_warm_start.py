@@ -184,6 +184,7 @@ def test_lists_of_one_path_and_previous_names_work(mx, models, tmp_path, kind):
     support.assert_same_bits(variables["dense/bias"], cases.saved_variables(models[1])["dense/bias/Adam"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", cases.FORMS)
 def test_a_warm_start_applies_once(mx, models, tmp_path, form):
     """Not where training goes on from its own directory, and not where a trained model is evaluated."""
@@ -205,6 +206,7 @@ def endless(data, repeat):
     return cases.dataset(data).repeat(repeat)
 
 
+@pytest.mark.long
 def test_a_model_without_training_is_evaluated_as_it_would_start(mx, models, tmp_path):
     mx()
     trained = cases.Case("step", models[2])
@@ -215,6 +217,7 @@ def test_a_model_without_training_is_evaluated_as_it_would_start(mx, models, tmp
         assert not os.path.exists(case.directory + "/checkpoint")
 
 
+@pytest.mark.long
 def test_train_and_evaluate_starts_warm_and_goes_on_with_its_own(mx, models, tmp_path):
     mx(train_steps=5, eval_steps=-1, save_steps=5)
     tf = support.tf()

@@ -7,7 +7,7 @@ from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Set
 
 import tensorflow as tf
 
-from mx_rec.tensorflow.moved import move_outputs
+from mx_rec.tensorflow.moved import move_each
 
 # Ops that cannot fail and change nothing: to wait for one is to wait for what it depends on.
 _PURE = frozenset(("Const", "Identity", "NoOp", "Reshape", "Select", "Shape", "StridedSlice",
@@ -35,7 +35,7 @@ def replace_output(old: tf.Operation, value: tf.Tensor) -> None:
 
     Args:
         old: An op with one output.
-        value: The first output of another op, of the same type.
+        value: An output of another op, of the same type.
     """
     output = old.outputs[0]
     _note(old, value.op)
@@ -45,7 +45,7 @@ def replace_output(old: tf.Operation, value: tf.Tensor) -> None:
             if tensor is output:
                 consumer._update_input(position, value)  # pylint: disable=protected-access
     replace_waiting(old, value.op)
-    move_outputs(old, value.op)
+    move_each([output], [value])
 
 
 def replace_waiting(old: tf.Operation, new: Optional[tf.Operation]) -> None:

@@ -1,4 +1,4 @@
-"""The command `python -m mx_rec.graph`: what a graph modification would move, and why."""
+"""The command `python -m mx_rec.graph`: what is changed in a graph before it runs, and why."""
 
 import argparse
 import json
@@ -8,9 +8,13 @@ import subprocess
 import sys
 from typing import List, Optional, Sequence
 
+import tensorflow as tf
+
 from mx_rec import plugin
+from mx_rec.edits.replacing import extensible
 from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.files import GraphFile, merged_ops, read_graph
+from mx_rec.graph.fuse import Counts, pass_over
 from mx_rec.graph.together import apart
 from mx_rec.graph.plan import Plan, make_plan, registered_ops
 from mx_rec.ops.lookups import is_claim
@@ -21,8 +25,9 @@ _PROGRAM = "python -m mx_rec.graph"
 _FAILED = 2
 _DESCRIPTION = """\
 Says which embedding lookups of a graph would move into its input pipelines, and why the others
-stay in the step. Nothing is run and nothing is changed; the graph is not even imported, so that
-ops of other plugins do no harm."""
+stay in the step; which share ops or are fused before its first run, and how many ops are left.
+Nothing is run, and the file is not changed. A running script logs the same at level INFO, the
+number of ops at level DEBUG."""
 _EPILOG = """\
 FILE may be
   a GraphDef          tf.io.write_graph, export_graph/old_graph.pbtxt
@@ -102,9 +107,26 @@ def report(path: str, file: GraphFile, plan: Plan) -> str:
     if claims:
         lines.append("The graph is modified already: {} take{} what a pipeline prepared.".format(
             _count(claims, "lookup"), "s" if claims == 1 else ""))
+    if tables:
+        lines.append(_passed(file))
     if not plan.lookups:
         return "\n".join(lines) + "\n"
     return "\n".join(lines) + "\n" + plan.text()
+
+
+def _passed(file: GraphFile) -> str:
+    """What the pass before the first run makes of a graph, a line."""
+    text = "Ops of tables, before and after the first run: {}"
+    graph = tf.Graph()
+    try:
+        with graph.as_default():
+            tf.import_graph_def(file.graph, name="")
+    except (ValueError, tf.errors.OpError) as error:
+        return text.format("unknown, since TensorFlow cannot import it: " + _sentence(error))
+    counts = Counts(graph)
+    with extensible(graph):
+        pass_over(graph)
+    return text.format(counts.text())
 
 
 def variables_text(file: GraphFile, least_rows: int, unlimited_ids: Sequence[str] = ()) -> str:

@@ -104,8 +104,8 @@ def run(full_graph: Optional[tf.Graph] = None, dump_graph: bool = False, *,
         return
     settle_timestamp(graph)
     take_apart(graph)
-    before = graph.as_graph_def(add_shapes=True)
-    plan = make_plan(clusters.apart(before).SerializeToString())
+    before = graph.as_graph_def()
+    plan = make_plan(clusters.apart(before).SerializeToString(), graph=graph)
     plan = plan._replace(lookups=[
         lookup._replace(table=clusters.table_of(graph, lookup.node)) if lookup.kind == SPLIT
         else lookup for lookup in plan.lookups])

@@ -18,6 +18,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from mx_rec.base.log import logger
 from mx_rec.edits.replacing import FUSED_ATTRIBUTE, extensible
 from mx_rec.state.graph_state import graph_state
+from mx_rec.tensorflow.names import control_flow_util
 
 # The ops that change rows begin so.
 _UPDATES = ("MxRecUpdate", "MxRecWriteRows", "MxRecAssign", "MxRecRemove")
@@ -42,7 +43,7 @@ class Needs:
         self._joined = []  # type: List[tf.Operation]
         self._replaced = set()  # type: Set[tf.Operation]
         self._before = None  # type: Optional[_Before]
-        self._known = {}  # type: Dict[_Signature, Dict[str, _Fetched]]
+        self._known = {}  # type: Dict[Tuple[_Signature, bool], Dict[str, _Fetched]]
 
     def remember(self, before: graph_pb2.GraphDef, lookups: Iterable[str]) -> None:
         """Remembers the graph as it is now, before it is changed.
@@ -68,12 +69,15 @@ class Needs:
         if self._before is not None:
             self._before.last = self._graph.version
 
-    def instead(self, fetched: Sequence[_Fetched], fed: Iterable[tf.Tensor]) -> Dict[str, _Fetched]:
+    def instead(self, fetched: Sequence[_Fetched], fed: Iterable[tf.Tensor],
+                is_in_parts: bool = False) -> Dict[str, _Fetched]:
         """Returns what a run fetches in the place of what it was given.
 
         Args:
             fetched: The tensors and ops that a run fetches.
             fed: The tensors that it is fed.
+            is_in_parts: Whether they are fetched and fed bit by bit: no lookup may wait for what
+                another one is fed.
 
         Returns:
             By the names of fetched tensors and ops others; empty for a run that needs all that its
@@ -85,15 +89,18 @@ class Needs:
         """
         fed = list(fed)
         signature = frozenset(one.name for one in fetched), frozenset(one.name for one in fed)
-        if signature not in self._known:
-            self._known[signature] = self._decide(fetched, fed)
-        return self._known[signature]
+        key = signature, is_in_parts
+        if key not in self._known:
+            self._known[key] = self._decide(fetched, fed, is_in_parts)
+        return self._known[key]
 
-    def _decide(self, fetched: Sequence[_Fetched], fed: Sequence[tf.Tensor]) -> Dict[str, _Fetched]:
+    def _decide(self, fetched: Sequence[_Fetched], fed: Sequence[tf.Tensor],
+                is_in_parts: bool) -> Dict[str, _Fetched]:
         given = {tensor.name for tensor in fed}
-        needed = _needed(fetched, given)
+        needed = needed_by(fetched, given)
         conflict = self._conflict(needed, given)
         if conflict is None and self._replaced.isdisjoint(needed) \
+                and needed.isdisjoint(self._joined if is_in_parts else ()) \
                 and not self._has_idle_lookups(fetched, needed, given):
             return {}
         instead = None
@@ -256,9 +263,10 @@ class _Before:
         # What is computed by both would read rows at different times.
         present = {tensor.op for tensor in self._own.values()}
         others = [one for one in fetched if one.name not in wanted]
-        if not present.isdisjoint(_needed(others, {tensor.name for tensor in fed})):
+        if not present.isdisjoint(needed_by(others, {tensor.name for tensor in fed})):
             return None
         names = self._needed(wanted.values(), given)
+        self._take_loops(names, were, given)
         if not wanted or any(FUSED_ATTRIBUTE in self._nodes[name].attr for name in names):
             return None
         part = graph_pb2.GraphDef(versions=self._versions)
@@ -274,6 +282,11 @@ class _Before:
             if "shared" in node.attr:
                 # The ops that share their distinct keys count each other.
                 node.attr["shared"].i = 0
+            if "frame_name" in node.attr:
+                # A loop of the same frame may be in the same run.
+                frame = "{}/{}_{}".format(node.attr["frame_name"].s.decode("utf-8"), _SCOPE,
+                                          self._graph.version)
+                node.attr["frame_name"].s = frame.encode("utf-8")
             del node.input[:]
             for source in self._nodes[name].input:
                 full = _full_name(source)
@@ -294,6 +307,28 @@ class _Before:
         logger.info("graph pass: a run that fetches %s computes it by %d ops of its own, as the "
                     "graph was before.", ", ".join(wanted), len(part.node))
         return dict(zip(wanted, found))
+
+    def _take_loops(self, names: Set[str], were: Dict[str, str],
+                    given: Container[str]) -> None:
+        """Adds the ops of loops of which some nodes are a part: a loop is copied whole."""
+        waiting = list(names)
+        while waiting:
+            for source in self._nodes[waiting.pop()].input:
+                full = _full_name(source)
+                name = _op_name(source.lstrip("^"))
+                if full in given or name in names:
+                    continue
+                if name not in self._nodes:
+                    op = self._outside[full].op if full in self._outside \
+                        else self._graph.get_operation_by_name(name)
+                    if not control_flow_util.IsInWhileLoop(op):
+                        continue
+                    name = op.name
+                    self._add(op, op.node_def, were)
+                    for made in _outputs_of(op):
+                        self._outside.pop(made, None)
+                names.add(name)
+                waiting.append(name)
 
     def _needed(self, names: Iterable[str], given: Dict[str, tf.Tensor]) -> Set[str]:
         """The nodes that some tensors and ops need, without those that only give what is fed."""
@@ -327,8 +362,13 @@ def has_fused(graph: tf.Graph) -> bool:
                for op in graph.get_operations())
 
 
-def _needed(fetched: Iterable[_Fetched], given: Set[str]) -> Set[tf.Operation]:
-    """The ops that a run needs, with those that it fetches; what is fed needs none."""
+def needed_by(fetched: Iterable[_Fetched], given: Container[str] = ()) -> Set[tf.Operation]:
+    """Returns the ops that a run needs, with those that it fetches.
+
+    Args:
+        fetched: Tensors and ops.
+        given: Names of tensors that are fed, which need none.
+    """
     seen = set()  # type: Set[tf.Operation]
     waiting = [one if isinstance(one, tf.Operation) else one.op for one in fetched
                if one.name not in given]

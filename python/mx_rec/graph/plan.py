@@ -1,7 +1,9 @@
 """The plan of a graph modification: what the pass of the plugin decided, in words and data."""
 
+import ctypes
 import json
 import struct
+import sys
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import tensorflow as tf
@@ -9,6 +11,7 @@ from tensorflow.core.framework import graph_pb2
 
 from mx_rec import plugin
 from mx_rec.base.global_env_conf import fuses_lookups
+from mx_rec.base.log import logger
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.graph.fusions import (Concat, Sums, Updates, read_concats, read_sums, read_updates,
                                     text_of_concats, text_of_sums, text_of_updates)
@@ -27,6 +30,11 @@ _LOOKUPS = TRAINING_LOOKUPS + (FIND, "MxRecDistinctSplit")
 
 # What the text of a plan calls lookups of a kind.
 _SPOKEN = {EVAL: "evaluation lookup", SPLIT: "lookup on parameter servers"}
+
+# What the plugin asks for shapes, and the most dimensions that it takes.
+_MOST_DIMS = 16
+_SHAPE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
+                          ctypes.c_uint64, ctypes.POINTER(ctypes.c_int64))
 
 # So many moved ops are named in the text of a plan.
 _SHOWN = 20
@@ -174,13 +182,16 @@ class Plan(NamedTuple):
         return "\n".join(lines) + "\n"
 
 
-def make_plan(graph_def: bytes, op_list: Optional[bytes] = None) -> Plan:
+def make_plan(graph_def: bytes, op_list: Optional[bytes] = None,
+              graph: Optional[tf.Graph] = None) -> Plan:
     """Finds out which lookups of a graph can move into its input pipelines.
 
     Args:
         graph_def: A serialized GraphDef.
         op_list: A serialized OpList, which says what ops keep state; ops that it lacks never
             move. None is all ops that this process has loaded.
+        graph: The graph that this is, which is asked for static shapes; None for those that the
+            GraphDef states (`add_shapes`).
 
     Returns:
         The plan; nothing is changed.
@@ -190,7 +201,7 @@ def make_plan(graph_def: bytes, op_list: Optional[bytes] = None) -> Plan:
         ImportError: If the plugin cannot be loaded.
     """
     plugin.load()
-    result = _call(graph_def, registered_ops() if op_list is None else op_list)
+    result = _call(graph_def, registered_ops() if op_list is None else op_list, graph)
     (length,) = struct.unpack_from("<Q", result)
     described = json.loads(result[8:8 + length].decode("utf-8"))
     raw = result[8 + length:]
@@ -200,6 +211,8 @@ def make_plan(graph_def: bytes, op_list: Optional[bytes] = None) -> Plan:
     together = [Group(**entry) for entry in described["together"]]
     plan = Plan(described["nodes"], lookups, iterators, together=together,
                 updates=read_updates(described["updates"]))
+    for rule in described["left_out"]:
+        logger.warning("graph pass: a rule failed and changes nothing: %s", rule)
     if not fuses_lookups():
         return plan
     return plan._replace(sums=read_sums(described["sums"]),
@@ -215,13 +228,30 @@ def is_movable(op: tf.Operation) -> bool:
         and op.get_attr(MOVABLE_ATTRIBUTE)
 
 
+class _OpList:
+    """What `registered_ops` returned last, and how many modules there were then."""
+
+    ops = b""
+    modules = 0
+
+
+_op_list = _OpList()
+
+
 def registered_ops() -> bytes:
-    """Returns the definitions of all ops that this process has loaded, a serialized OpList."""
-    buffer = c_api.TF_GetAllOpList()
-    try:
-        return c_api.TF_GetBuffer(buffer)
-    finally:
-        c_api.TF_DeleteBuffer(buffer)
+    """Returns the definitions of all ops that this process has loaded, a serialized OpList.
+
+    They are asked for again after an import: `tf.load_op_library` makes a module of what it loads.
+    A list without the newest ops would be safe, since ops that it lacks never move.
+    """
+    if _op_list.modules != len(sys.modules):
+        buffer = c_api.TF_GetAllOpList()
+        try:
+            _op_list.ops = c_api.TF_GetBuffer(buffer)
+        finally:
+            c_api.TF_DeleteBuffer(buffer)
+        _op_list.modules = len(sys.modules)
+    return _op_list.ops
 
 
 def _iterator(entry: Dict[str, Any], raw: bytes) -> Iterator:
@@ -232,12 +262,30 @@ def _iterator(entry: Dict[str, Any], raw: bytes) -> Iterator:
     return Iterator(**{field: values[field] for field in Iterator._fields})
 
 
-def _call(graph_def: bytes, op_list: bytes) -> bytes:
+def _call(graph_def: bytes, op_list: bytes, graph: Optional[tf.Graph]) -> bytes:
     """Calls the pass of the plugin."""
-    status, result = plugin.call("mx_rec_plan", graph_def, len(graph_def), op_list, len(op_list))
+    shape_of = _SHAPE() if graph is None else _SHAPE(lambda *asked: _shape_of(graph, *asked))
+    status, result = plugin.call("mx_rec_plan", graph_def, len(graph_def), op_list, len(op_list),
+                                 shape_of, None)
     if status != 0:
         raise ValueError("the graph cannot be read: {}".format(result.decode("utf-8", "replace")))
     return result
+
+
+def _shape_of(graph: tf.Graph, _: Any, name: Any, length: int, output: int, sizes: Any) -> int:
+    """Tells the plugin the static shape of a tensor of a graph: see include/mx_rec.h."""
+    try:
+        op = graph.get_operation_by_name(ctypes.string_at(name, length).decode("utf-8"))
+        shape = op.outputs[output].shape
+        if shape.rank is None or shape.rank > _MOST_DIMS:
+            return -1
+        for at, size in enumerate(shape.as_list()):
+            sizes[at] = -1 if size is None else size
+        return shape.rank
+    except Exception:  # pylint: disable=broad-except
+        # A node that this graph has not: its shape is what the GraphDef says. Nothing may be raised
+        # through the plugin.
+        return -1
 
 
 def _line(lookup: Lookup) -> str:

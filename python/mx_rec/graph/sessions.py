@@ -214,7 +214,8 @@ def _instead_of(some: List[Any], fetched: List[Any], fed: Iterable[Any]) -> List
     if state.needs is not None:
         instead = _decision.instead if _decision.is_part else None
         if instead is None:
-            instead = state.needs.instead(fetched, _decision.fed if _decision.is_part else fed)
+            instead = state.needs.instead(fetched, _decision.fed if _decision.is_part else fed,
+                                          _decision.is_part)
             _decision.instead = instead
         some = [instead.get(one.name, one) for one in some]
     return some

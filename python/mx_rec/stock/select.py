@@ -56,7 +56,7 @@ def convert_graph(graph: tf.Graph, trains: bool,
         warn_once("stock_tables: all variables stay TensorFlow's: the job has parameter servers, "
                   "whose tables do not support %s.", _refused_on_servers(options))
         return []
-    with undone_by_error(graph):
+    with undone_by_error(graph, graph.as_graph_def()):
         plans = convert(graph, options, trains, known, only_known, dense, histories, servers)
     _tell(graph, options, plans, servers)
     if trains:

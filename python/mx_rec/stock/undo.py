@@ -1,32 +1,32 @@
-"""Takes a conversion back that failed: the graph computes what it did before.
+"""Takes a change of a graph back that failed: the graph computes what it did before.
 
-TensorFlow cannot take ops out of a graph. Those of the conversion stay, and nothing runs them.
+TensorFlow cannot take ops out of a graph. Those of the change stay, and nothing runs them.
 """
 
 import contextlib
 import copy
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator
 
 import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
 
 from mx_rec.state.graph_state import graph_state
 from mx_rec.tensorflow.moved import take_back
 
-# The attributes of graphs that a conversion sets, TensorFlow's and how ours begin.
+# The attributes of graphs that a change sets, TensorFlow's and how ours begin, also those of ops.
 _OF_GRAPH = ("_unfeedable_tensors", "_unfetchable_ops")
 _OURS = "_mx_rec_"
 
-_Place = Tuple[tf.Operation, int]
-
 
 @contextlib.contextmanager
-def undone_by_error(graph: tf.Graph) -> Iterator[None]:
-    """A context in which a graph is converted; an error leaves the graph as it was before.
+def undone_by_error(graph: tf.Graph, definition: graph_pb2.GraphDef) -> Iterator[None]:
+    """A context in which a graph is changed; an error leaves the graph as it was before.
 
     Args:
         graph: The graph.
+        definition: Its GraphDef.
     """
-    before = _Before(graph)
+    before = _Before(graph, definition)
     try:
         yield
     except BaseException:
@@ -35,16 +35,16 @@ def undone_by_error(graph: tf.Graph) -> Iterator[None]:
 
 
 class _Before:
-    """What a graph was, as far as a conversion changes it.
+    """What a graph was, as far as a change of it goes.
 
     Args:
         graph: The graph.
+        definition: Its GraphDef.
     """
 
-    def __init__(self, graph: tf.Graph) -> None:
+    def __init__(self, graph: tf.Graph, definition: graph_pb2.GraphDef) -> None:
         self._graph = graph
-        self._operations = graph.get_operations()
-        self._inputs = [(_places(op), op.control_inputs) for op in self._operations]
+        self._definition = definition
         self._collections = {key: list(graph.get_collection_ref(key))
                              for key in graph.get_all_collection_keys()}
         self._attributes = {name: copy.copy(value) for name, value in vars(graph).items()
@@ -65,16 +65,26 @@ class _Before:
         """Makes the graph what it was."""
         # pylint: disable=protected-access
         graph, state = self._graph, graph_state(self._graph)
-        now = [_places(op) for op in self._operations]
-        made = graph.get_operations()[len(self._operations):]
-        take_back(self._operations)
-        for op, (places, waits), places_now in zip(self._operations, self._inputs, now):
-            for position, (place, other) in enumerate(zip(places, places_now)):
-                if place != other:
-                    op._update_input(position, place[0].outputs[place[1]])
-            if set(op.control_inputs) != set(waits):
+        operations = graph.get_operations()
+        made = operations[len(self._definition.node):]
+        operations = operations[:len(self._definition.node)]
+        now = [[tensor.name for tensor in op.inputs] for op in operations]
+        take_back(operations)
+        for op, node, names in zip(operations, self._definition.node, now):
+            waits = [source[1:] for source in node.input if source.startswith("^")]
+            for position, name in enumerate(names):
+                source = node.input[position]
+                source = source if ":" in source else source + ":0"
+                if source != name:
+                    op._update_input(position, graph.get_tensor_by_name(source))
+            if {waited.name for waited in op.control_inputs} != set(waits):
                 op._remove_all_control_inputs()
-                op._add_control_inputs(waits)
+                op._add_control_inputs([graph.get_operation_by_name(name) for name in waits])
+            for name in list(op.node_def.attr):
+                if name.startswith(_OURS) and name not in node.attr:
+                    op._clear_attr(name)
+                elif name.startswith(_OURS):
+                    op._set_attr(name, node.attr[name])
         for key in graph.get_all_collection_keys():
             graph.get_collection_ref(key)[:] = self._collections.get(key, [])
         for name in [name for name, value in vars(graph).items()
@@ -88,13 +98,8 @@ class _Before:
         state.undone.update(op.name for op in made)
 
 
-def _places(op: tf.Operation) -> List[_Place]:
-    """Returns what an op reads: the op of each input, and the position of its output."""
-    return [(tensor.op, tensor.value_index) for tensor in op.inputs]
-
-
 def _plain(attributes: Dict[str, Any]) -> Dict[str, Any]:
-    """Returns the attributes of a state that a conversion sets, and copies of those it fills."""
+    """Returns the attributes of a state that a change sets, and copies of those it fills."""
     return {name: copy.copy(value) if isinstance(value, (dict, list, set)) else value
             for name, value in attributes.items() if not name.startswith("_")}
 

@@ -53,8 +53,8 @@ def move_each(old: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> None:
         if hasattr(op, "_outputs"):
             output._op = op
             output._value_index = place
-            output._name = None
-            output._tf_output = None
+            # TensorFlow finds these anew.
+            output._name = output._tf_output = output._shape_val = None
             op._outputs[place] = output
             continue
         outputs = op.outputs

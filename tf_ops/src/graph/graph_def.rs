@@ -63,8 +63,12 @@ impl NodeInput<'_> {
     }
 }
 
+/// Says the static shape of an output of a node, by the node's name: a size or `None` for each
+/// dimension, `None` for an unknown rank.
+pub type ShapeOf<'a> = dyn Fn(&str, u64) -> Option<Vec<Option<i64>>> + 'a;
+
 /// A GraphDef.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Graph<'a> {
     /// All nodes, in the order of the GraphDef.
     pub nodes: Vec<Node<'a>>,
@@ -74,6 +78,8 @@ pub struct Graph<'a> {
     versions: Vec<&'a [u8]>,
     inputs: Vec<NodeInput<'a>>,
     by_name: HashMap<&'a str, InputSource>,
+    /// Knows shapes that no attribute of a node states.
+    pub(super) shape_of: Option<&'a ShapeOf<'a>>,
 }
 
 impl<'a> Graph<'a> {
@@ -89,6 +95,7 @@ impl<'a> Graph<'a> {
             versions: Vec::new(),
             inputs: Vec::new(),
             by_name: HashMap::new(),
+            shape_of: None,
         };
         for field in Fields::new("GraphDef", bytes) {
             let field = field?;

@@ -46,6 +46,7 @@ mod weights;
 pub mod wire;
 
 pub use concats::{PlannedColumns, PlannedConcat, PlannedPart};
+pub use graph_def::ShapeOf;
 pub use plan::{IteratorKind, LookupKind, Plan, PlannedIds, PlannedIterator, PlannedLookup};
 pub use repeated::Repeated;
 pub use sums::{Combiner, PlannedGradient, PlannedSum, PlannedSums};

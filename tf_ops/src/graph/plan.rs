@@ -4,13 +4,14 @@ use super::bags::{self, MovingBags};
 use super::concats::{self, PlannedConcat};
 use super::consumers::Consumers;
 use super::describe::{described, quoted};
-use super::graph_def::{item, read_ops, Graph, InputSource, Node, NodeInput};
+use super::graph_def::{item, read_ops, Graph, InputSource, Node, NodeInput, ShapeOf};
 use super::iterators::{ExtendableIterator, Iterators};
 use super::library::{Library, StatefulOps};
 use super::slice::{Slicer, Verdict};
 use super::sums::{self, PlannedSums};
 use super::together::{self, PlannedGroup};
 use super::updates::{self, PlannedUpdates};
+use crate::guard::guarded;
 use mx_rec_kernels::{Error, Kind, Result};
 use serde::Serialize;
 use std::collections::hash_map::Entry;
@@ -124,6 +125,8 @@ pub struct Plan {
     pub updates: Vec<PlannedUpdates>,
     /// The lookups that share an op.
     pub together: Vec<PlannedGroup>,
+    /// The rules that failed, which change nothing: what they are for, and why, a sentence each.
+    pub left_out: Vec<String>,
     /// The GraphDefs of the nodes to copy.
     #[serde(skip)]
     pub graphs: Vec<u8>,
@@ -131,23 +134,31 @@ pub struct Plan {
 
 impl Plan {
     /// Plans a serialized GraphDef; `ops` is a serialized OpList, which says what ops are stateful.
+    /// `shape_of` is asked for the few static shapes that the rules need; without it they are what
+    /// attributes state (`_output_shapes`).
     ///
     /// # Errors
     /// `InvalidArgument` if the bytes are not such messages. An unusual graph is not an error: its
     /// lookups stay.
-    pub fn make(graph: &[u8], ops: &[u8]) -> Result<Self> {
+    pub fn make(graph: &[u8], ops: &[u8], shape_of: Option<&ShapeOf<'_>>) -> Result<Self> {
         let ops = read_ops(ops)?;
-        let graph = Graph::parse(graph)?;
-        let updates = updates::find(&graph)?;
+        let mut graph = Graph::parse(graph)?;
+        graph.shape_of = shape_of;
+        let graph = graph;
+        let mut left_out = Vec::new();
+        let updates = found("updates", &mut left_out, || updates::find(&graph));
         let mut plan = Self {
             version: 1,
             nodes: graph.nodes.len(),
             lookups: Vec::new(),
             iterators: Vec::new(),
-            sums: sums::find(&graph)?,
-            concats: concats::find(&graph)?,
-            together: together::find(&graph, &ops, &updates.first)?,
+            sums: found("sums over bags", &mut left_out, || sums::find(&graph)),
+            concats: found("concatenations", &mut left_out, || concats::find(&graph)),
+            together: found("lookups that share an op", &mut left_out, || {
+                together::find(&graph, &ops, &updates.first)
+            }),
             updates: updates.planned,
+            left_out,
             graphs: Vec::new(),
         };
         let marked = marked(&graph)?;
@@ -175,6 +186,14 @@ impl Plan {
         bytes.extend_from_slice(&self.graphs);
         Ok(bytes)
     }
+}
+
+/// What a rule finds: nothing, and why, if it fails. The others hold without it.
+fn found<T: Default>(of: &str, left_out: &mut Vec<String>, rule: impl FnOnce() -> Result<T>) -> T {
+    guarded(rule).unwrap_or_else(|error| {
+        left_out.push(format!("{of}: {error}"));
+        T::default()
+    })
 }
 
 /// The marked lookups, with their kinds.
@@ -602,5 +621,32 @@ fn wrong_handle(graph: &Graph<'_>, node: &Node<'_>, kind: LookupKind) -> Option<
             described(other)
         )),
         None => Some(format!("its handle {tensor} is not in the graph")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::panic, reason = "the panic is what the test is about")]
+    fn a_rule_that_fails_is_left_out_and_says_why() {
+        let mut left_out = Vec::new();
+        assert_eq!(found("one", &mut left_out, || Ok(vec![1])), [1]);
+        let failed: Vec<u8> = found("two", &mut left_out, || Err(Error::invalid("no attribute")));
+        assert!(failed.is_empty());
+        let failed: Vec<u8> = found("three", &mut left_out, || panic!("no node"));
+        assert!(failed.is_empty());
+        let [two, three] = left_out.as_slice() else {
+            panic!("{left_out:?}")
+        };
+        assert!(
+            two.starts_with("two: ") && two.contains("no attribute"),
+            "{two}"
+        );
+        assert!(
+            three.starts_with("three: ") && three.contains("no node"),
+            "{three}"
+        );
     }
 }

@@ -45,7 +45,8 @@ pub(super) fn dims(graph: &Graph<'_>, input: &NodeInput<'_>) -> Result<Option<Di
             return Ok(None);
         };
         let node = graph.node(at)?;
-        let stated = match stated(node, output)? {
+        let known = graph.shape_of.and_then(|known| known(node.name, output));
+        let stated = match known.map_or_else(|| stated(node, output), |known| Ok(Some(known)))? {
             None if node.op == "Const" => constant(node)?.map(|found| found.dims),
             stated => stated,
         };

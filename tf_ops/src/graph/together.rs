@@ -1,9 +1,10 @@
 //! The rule for lookups that share an op: those of one verb that every run needs together.
 //!
 //! A run needs them together if the same updates of tables depend on them; without an update, if
-//! the same ends of the graph do. They are joined only if they also come from the same sources, and
-//! if none depends on another one, so that no circle can arise. A run that fetches what lies
-//! between may need fewer: python/mx_rec/graph/needs.py computes it as the graph was before.
+//! the same ends of the graph do. They are joined only if none depends on another lookup of the
+//! verb, and if all depend on the same groups of other verbs, so that no circle can arise. A run
+//! that fetches what lies between, or feeds it, may need fewer: python/mx_rec/graph/needs.py
+//! computes it as the graph was before.
 
 use super::consumers::Consumers;
 use super::graph_def::{Graph, InputSource, Node};
@@ -22,9 +23,6 @@ pub(super) const TABLE: &str = "MxRecTable";
 
 /// The op that updates tables.
 pub(super) const UPDATE: &str = "MxRecUpdate";
-
-/// What gives nothing from outside: a run can always have it.
-const NO_SOURCES: [&str; 3] = ["Assert", "Const", "NoOp"];
 
 /// What reads a tensor and not its values, and may be left over.
 const SHAPES: [&str; 4] = ["Shape", "ShapeN", "Size", "Rank"];
@@ -72,14 +70,22 @@ pub(super) fn find(
     if lookups.is_empty() {
         return Ok(Vec::new());
     }
+    let mut parts: HashMap<&[u8], Vec<usize>> = HashMap::new();
+    for &at in &lookups {
+        let group = graph.node(at)?.string(GROUP)?;
+        if !group.is_empty() {
+            parts.entry(group).or_default().push(at);
+        }
+    }
     let mut rule = Rule {
         graph,
         ops,
         updates,
+        parts,
         consumers: Consumers::new(graph),
         lookups: lookups.iter().copied().collect(),
         joined: HashMap::new(),
-        sources: Vec::new(),
+        groups: Vec::new(),
         seen: vec![0; graph.nodes.len()],
         walks: 0,
         steps: 0,
@@ -102,9 +108,9 @@ pub(super) fn find(
 enum Common {
     /// They were one op before.
     Group(Vec<u8>),
-    /// What they come from, and what depends on them.
+    /// The groups of other verbs that they depend on, and what depends on them.
     Runs {
-        sources: BTreeSet<usize>,
+        groups: BTreeSet<usize>,
         ends: BTreeSet<usize>,
     },
 }
@@ -115,10 +121,12 @@ struct Rule<'g, 'a> {
     updates: &'g HashMap<usize, usize>,
     consumers: Consumers,
     lookups: HashSet<usize>,
+    /// The lookups that were one op before: what depends on one of them depends on all.
+    parts: HashMap<&'a [u8], Vec<usize>>,
     /// For each lookup that shares an op which of the groups it is in.
     joined: HashMap<usize, usize>,
-    /// For each group its first lookup and all that its lookups come from.
-    sources: Vec<BTreeSet<usize>>,
+    /// For each group the groups that its lookups depend on.
+    groups: Vec<BTreeSet<usize>>,
     /// For each node the last walk that met it.
     seen: Vec<usize>,
     walks: usize,
@@ -128,7 +136,8 @@ struct Rule<'g, 'a> {
 
 /// What lies above a lookup.
 struct Above {
-    sources: BTreeSet<usize>,
+    /// The groups that it depends on.
+    groups: BTreeSet<usize>,
     /// Whether it depends on another lookup of its verb.
     is_later: bool,
 }
@@ -153,8 +162,8 @@ impl<'a> Rule<'_, 'a> {
                 if above.is_later || ends.is_empty() || !self.is_alive(at)? {
                     continue;
                 }
-                let sources = above.sources;
-                Common::Runs { sources, ends }
+                let groups = above.groups;
+                Common::Runs { groups, ends }
             } else {
                 Common::Group(group.to_vec())
             };
@@ -177,13 +186,13 @@ impl<'a> Rule<'_, 'a> {
 
     /// Notes that some lookups share an op.
     fn note(&mut self, verb: &str, together: &[usize]) -> Result<()> {
-        let mut sources: BTreeSet<usize> = together.first().copied().into_iter().collect();
+        let mut groups = BTreeSet::new();
         for &at in together {
-            sources.extend(self.above(at, verb)?.sources);
+            groups.extend(self.above(at, verb)?.groups);
         }
-        let group = self.sources.len();
+        let group = self.groups.len();
         self.joined.extend(together.iter().map(|&at| (at, group)));
-        self.sources.push(sources);
+        self.groups.push(groups);
         Ok(())
     }
 
@@ -210,10 +219,10 @@ impl<'a> Rule<'_, 'a> {
         }
     }
 
-    /// All that a lookup comes from, but for its tables.
+    /// What a lookup depends on.
     fn above(&mut self, of: usize, verb: &str) -> Result<Above> {
         let mut found = Above {
-            sources: BTreeSet::new(),
+            groups: BTreeSet::new(),
             is_later: false,
         };
         let mut waiting = self.begin(of);
@@ -223,28 +232,22 @@ impl<'a> Rule<'_, 'a> {
             if at != of {
                 found.is_later |= node.op == verb && self.lookups.contains(&at);
                 if let Some(&group) = self.joined.get(&at) {
-                    // A run that needs one of these has what all of them come from.
+                    // What depends on one of these depends on all of them.
+                    found.groups.insert(group);
                     found
-                        .sources
-                        .extend(self.sources.get(group).into_iter().flatten());
+                        .groups
+                        .extend(self.groups.get(group).into_iter().flatten());
                     continue;
                 }
-                if self.is_source(node) {
-                    found.sources.insert(at);
-                }
+            }
+            if self.lookups.contains(&at) {
+                let parts = self.parts.get(node.string(GROUP)?).cloned();
+                let parts = parts.into_iter().flatten();
+                waiting.extend(parts.filter(|&at| self.is_new(at)));
             }
             self.go_up(node, &mut waiting);
         }
         Ok(found)
-    }
-
-    /// Whether what a node gives comes from outside of the graph, or from a state.
-    fn is_source(&self, node: &Node<'a>) -> bool {
-        if node.op == TABLE || NO_SOURCES.contains(&node.op) {
-            return false;
-        }
-        let is_stateful = self.ops.get(node.op).copied().unwrap_or(true);
-        is_stateful || self.graph.inputs(node).is_empty()
     }
 
     /// Whether a lookup has its inputs in each run: none comes from a branch that is not taken.
@@ -309,8 +312,7 @@ impl<'a> Rule<'_, 'a> {
             nodes: nodes.collect::<Result<_>>()?,
             reason: match was_one {
                 true => "the script made them together".to_owned(),
-                false => "every run that needs one needs all, and they come from the same sources"
-                    .to_owned(),
+                false => "every run that needs one needs all".to_owned(),
             },
         })
     }

@@ -27,7 +27,7 @@ type Checked = Result<(), TestCaseError>;
 /// Runs the pass and checks what it says.
 fn check(graph: &[u8], ops: &[u8]) -> Checked {
     let start = Instant::now();
-    let planned = Plan::make(graph, ops);
+    let planned = Plan::make(graph, ops, None);
     let took = start.elapsed();
     prop_assert!(took < LONGEST, "{took:?}");
     let plan = match planned {
@@ -316,7 +316,7 @@ fn run(cases: u32) -> usize {
     let moved = std::cell::Cell::new(0);
     let whole = TestRunner::new(config.clone()).run(&graph(), |graph| {
         let bytes = graph.encode();
-        let plan = Plan::make(&bytes, &op_list());
+        let plan = Plan::make(&bytes, &op_list(), None);
         let plan = plan.map_err(|error| TestCaseError::fail(error.to_string()))?;
         let count = plan.lookups.iter().filter(|lookup| lookup.moves).count();
         moved.set(moved.get() + count);

@@ -20,7 +20,7 @@ fn files() -> Vec<PathBuf> {
 
 /// What the pass makes of a graph, as text.
 fn answer(graph: &GraphText) -> String {
-    let plan = Plan::make(&graph.encode(), &op_list()).expect("a plan");
+    let plan = Plan::make(&graph.encode(), &op_list(), None).expect("a plan");
     let mut text = String::from("== plan\n");
     for lookup in &plan.lookups {
         let verb = match lookup.iterator {
@@ -218,7 +218,7 @@ fn what_moves_is_the_original_byte_for_byte_but_for_its_place() {
         let text = fs::read_to_string(&file).expect("a case");
         let (_, rest) = text.split_once("\n== graph\n").expect("a graph");
         let graph = GraphText::parse(rest.split("\n== plan\n").next().expect("a graph"));
-        let plan = Plan::make(&graph.encode(), &op_list()).expect("a plan");
+        let plan = Plan::make(&graph.encode(), &op_list(), None).expect("a plan");
         for iterator in &plan.iterators {
             let [start, length] = iterator.graph;
             let nodes = iterator.nodes.iter().map(|name| {
