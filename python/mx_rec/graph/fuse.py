@@ -7,6 +7,7 @@ from typing import Any, Counter as CounterType, List, Optional, Tuple
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.base.log import logger
 from mx_rec.graph.concats import fuse_concats
 from mx_rec.graph.needs import Needs, needed_by
@@ -144,6 +145,8 @@ def pass_over(graph: tf.Graph, first: int = 0) -> None:
     if not Settings.passes_graphs() or not any(
             op.type in _PASSED for op in graph.get_operations()[first:]):
         return
+    # A wrong value is an error of the script, which no rule may hide.
+    groups_tables()
     take_apart(graph, first)
     try:
         # A graph of more than 2 GB has no GraphDef.
