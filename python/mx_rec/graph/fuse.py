@@ -131,10 +131,10 @@ class Counts:
 
 
 def pass_over(graph: tf.Graph, first: int = 0) -> None:
-    """Fuses and joins the lookups of a graph that no session has run yet.
+    """Fuses and joins the lookups and updates of a graph that no session has run yet.
 
     What a graph modification or an earlier pass has changed stays as it is.
-    `init(graph_pass=False)` leaves all lookups as they are.
+    `init(graph_pass=False)` leaves all of them as they are.
 
     Args:
         graph: A graph to which ops can be added.
