@@ -107,8 +107,8 @@ struct Waiting {
 }
 
 /// What updates that share an op have in common: optimizer, devices of the op and of its tables,
-/// numbers, what gradients are of, and what waits for them. Every run that needs one then needs all,
-/// and none depends on another one, for what waits for that waits for both.
+/// numbers, what gradients are of, and what waits for them. Every run that needs one then needs
+/// all, and none depends on another one, for what waits for that waits for both.
 type Form<'a> = (
     Option<i64>,
     BTreeSet<&'a [u8]>,
