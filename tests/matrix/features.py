@@ -592,6 +592,7 @@ def control_flow(place):
 _train = tf1.train
 FEATURES = (
     ("tables and `sparse_lookup`: padding, evaluation", padding_and_evaluation, True),
+    ("Adam", _trains("adam", learning_rate=0.05), True),
     ("LazyAdam", _trains("lazy_adam", learning_rate=0.05), True),
     ("Adagrad", _trains("adagrad", learning_rate=0.1), True),
     ("FTRL", _trains("ftrl", learning_rate=0.3, l1_regularization_strength=0.01), True),
@@ -600,6 +601,8 @@ FEATURES = (
     ("momentum", _trains("momentum", learning_rate_input=0.05), True),
     ("dynamic expansion: LazyAdam by address",
      _trains_by_address("lazy_adam_by_addr", learning_rate=0.05), True),
+    ("dynamic expansion: Adam by address",
+     _trains_by_address("adam_by_addr", learning_rate=0.05), False),
     ("dynamic expansion: Adagrad by address",
      _trains_by_address("adagrad_by_addr", learning_rate=0.1), False),
     ("dynamic expansion: RMSProp by address",

@@ -98,6 +98,20 @@ def _lazy_adam(beta1=0.9, beta2=0.999, epsilon=1e-8):
                 slots=[("LazyAdam_momentum", "m"), ("LazyAdam_velocity", "v")], stock=stock, hyper=hyper, ours=ours)
 
 
+def _adam(beta1=0.9, beta2=0.999, epsilon=1e-8):
+    def ours(lr):
+        from mx_rec.optimizers.adam import create_hash_optimizer
+        return create_hash_optimizer(lr, beta1=beta1, beta2=beta2, epsilon=epsilon)
+
+    def hyper(tf, lr, step):
+        return [lr, tf.pow(beta1, step), tf.pow(beta2, step), beta1, beta2, epsilon]
+
+    return Case("adam_%g_%g_%g" % (beta1, beta2, epsilon), "adam", 0.05, ulps=64.0,
+                slots=[("LazyAdam_momentum", "m"), ("LazyAdam_velocity", "v")],
+                stock=lambda lr: support.tf().compat.v1.train.AdamOptimizer(lr, beta1, beta2, epsilon), hyper=hyper,
+                ours=ours)
+
+
 def _ftrl(name, lr=0.3, power=-0.5, initial=0.1, l1=0.0, l2=0.0, shrinkage=0.0):
     def stock(rate):
         return support.tf().compat.v1.train.FtrlOptimizer(
@@ -137,6 +151,8 @@ CASES = [
     _adagrad(0.9),
     _lazy_adam(),
     _lazy_adam(0.5, 0.9, 1e-3),
+    _adam(),
+    _adam(0.5, 0.9, 1e-3),
     _ftrl("ftrl"),
     _ftrl("ftrl_l1", l1=0.3),
     _ftrl("ftrl_l2", l2=0.5),

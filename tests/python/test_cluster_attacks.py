@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import support
-from cluster_cases import MODEL, RUN, Job, run_alone
+from cluster_cases import MODEL, RUN, Job, free_addresses, run_alone
 from test_cluster_life import LONG, wait_for
 from test_cluster_tables import assert_same, trained
 
@@ -485,6 +485,7 @@ import mx_rec
 from mx_rec.core.embedding import create_table, sparse_lookup
 from mx_rec.util.initialize import init
 init()
+addresses = json.loads(os.environ["ADDRESSES"])
 """ + IN_PROCESS + PLAIN + """
 with tf.device(device):
     ids = tf.constant([1, 2, 3, 1], tf.int64)
@@ -506,7 +507,7 @@ def test_tables_on_servers_of_tensorflow_2_are_trained(monkeypatch):
     if not python:
         pytest.skip("NOT TESTED: parameter servers of TensorFlow 2.x; MX_REC_TF2_PYTHON names no interpreter")
     monkeypatch.setattr(sys, "executable", python)
-    assert support.run_python(NEWER).split("\n")[-2] == "[0.5, 0.75, 0.75, 0.5]"
+    assert support.run_python(NEWER, ADDRESSES=json.dumps(free_addresses(3))).split("\n")[-2] == "[0.5, 0.75, 0.75, 0.5]"
 
 
 INSIDE = """

@@ -123,7 +123,7 @@ with guarded(lambda: tf.compat.v1.train.Mon""", 1)
 
 
 REFUSED = """
-from mx_rec.optimizers import lazy_adam
+from mx_rec.optimizers import adam, lazy_adam
 def said(call):
     try:
         call()
@@ -142,6 +142,7 @@ with tf.device(device):
     rows = sparse_lookup(table, ids, modify_graph=True)
     pairs = list(zip(tf.gradients(tf.reduce_sum(rows), [table.variable]), [table.variable]))
     print("stock", said(lambda: tf.compat.v1.train.AdagradOptimizer(0.1).apply_gradients(pairs)))
+    print("adam", said(lambda: adam.create_hash_optimizer().apply_gradients(pairs)))
     print("own", said(lambda: tf.compat.v1.train.AdadeltaOptimizer(0.1).apply_gradients(pairs)))
     print("update", said(lambda: tf.cond(tf.constant(True), lambda: lazy_adam.create_hash_optimizer().apply_gradients(
         pairs), lambda: tf.no_op())))
@@ -162,7 +163,7 @@ print("saved", said(lambda: tf.compat.v1.saved_model.Builder(os.environ["EXPORT"
 def test_what_does_not_work_on_servers_yet_is_refused_by_name(tmp_path):
     # No process is asked for anything: the graph is refused while it is built.
     cases = dict(sketch="admission_sketch_bytes", default="serving_default_value", cond="tf.cond",
-                 stock="AdagradOptimizer", own="AdadeltaOptimizer", update="tf.cond", warm="warm start", freeze="freez", read="freez",
+                 stock="AdagradOptimizer", adam="the optimizer adam moves all rows", own="AdadeltaOptimizer", update="tf.cond", warm="warm start", freeze="freez", read="freez",
                  object="tf.train.Checkpoint", saved="export of a SavedModel")
     with Job(REFUSED, ps=1, EXPORT=str(tmp_path / "model")) as job:
         lines = dict(line.split(" ", 1) for line in job.worker().strip().splitlines())

@@ -43,6 +43,7 @@ HYPER = {
     "sgd": lambda a: [a.lr, a.zero], "momentum": lambda a: [a.lr, a.half], "nesterov": lambda a: [a.lr, a.half],
     "adagrad": lambda a: [a.lr, a.accumulator],
     "lazy_adam": lambda a: [a.lr, a.beta, a.beta, a.beta, a.beta, a.epsilon],
+    "adam": lambda a: [a.lr, a.beta, a.beta, a.beta, a.beta, a.epsilon],
     "ftrl": lambda a: [a.lr, a.power, a.accumulator, a.zero, a.zero, a.zero],
     **{rule: lambda a: [a.lr, a.beta, a.half, a.epsilon, a.accumulator] for rule in ("rmsprop", "centered_rmsprop")},
 }
@@ -163,8 +164,10 @@ WRONG = (
     + [("MxRecUpdate sgd rows", "zero", value, F) for value in (NAN, INF, -1.0)]
     + [("MxRecUpdate %s rows" % rule, "half", value, F) for rule in ("momentum", "nesterov") for value in (NAN, INF)]
     + [("MxRecUpdate adagrad rows", "accumulator", value, F) for value in (NAN, INF, -1.0)]
-    + [("MxRecUpdate lazy_adam rows", "beta", value, F) for value in (NAN, INF, -0.5)]
-    + [("MxRecUpdate lazy_adam rows", "epsilon", value, F) for value in (NAN, INF, -1.0)]
+    + [("MxRecUpdate %s rows" % rule, "beta", value, F) for rule in ("lazy_adam", "adam") for value in (NAN, INF, -0.5)]
+    + [("MxRecUpdate %s rows" % rule, "epsilon", value, F)
+       for rule in ("lazy_adam", "adam") for value in (NAN, INF, -1.0)]
+    + [("MxRecUpdate adam rows", "epsilon", 0.0, F)]
     + [("MxRecUpdate ftrl rows", "power", value, F) for value in (NAN, 1.0, -INF)]
     + [("MxRecUpdate ftrl rows", "zero", value, F) for value in (NAN, INF, -1.0)]
     + [("MxRecUpdate ftrl rows", "accumulator", value, F) for value in (NAN, -1.0)]

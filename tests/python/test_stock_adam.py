@@ -1,4 +1,4 @@
-"""Adam of converted variables: contrib's lazy one with its numbers, TensorFlow's own on request, and its slots."""
+"""Adam of converted variables: that of TensorFlow, contrib's lazy one, one in the place of the other, and its slots."""
 
 import numpy as np
 import pytest
@@ -56,23 +56,144 @@ def test_the_lazy_adam_of_contrib_gives_its_numbers_with_its_moments_in_the_rows
     assert not [name for name in plans if "Adam" in name], "moments are no variables any more"
 
 
+def adam():
+    return support.tf().compat.v1.train.AdamOptimizer(0.02)
+
+
 @both
-def test_adam_stays_if_nobody_asks_and_is_lazy_if_asked(mx, use_resource):
-    from mx_rec.util import initialize
+@pytest.mark.parametrize("rows_of, clip", [(plain, None), (pooled, None), (plain, clipped)],
+                         ids=["plain", "pooled", "clipped"])
+def test_adam_gives_its_numbers_with_its_moments_in_the_rows(mx, use_resource, rows_of, clip):
+    mx(stock_tables=".*")
+    plans = cases.expect_equal(build(adam, use_resource, rows_of, clip), ["v", "w"])
+    assert [slot.name for slot in plans["w"].slots] == ["LazyAdam_momentum", "LazyAdam_velocity"]
+    assert (plans["w"].pieces is None) == (clip is not None) and "updated by adam" in plans["w"].reason
+    assert not [name for name in plans if "Adam" in name], "moments are no variables any more"
+
+
+@both
+def test_adam_is_lazy_if_asked(mx, use_resource):
     from mx_rec.util.stock_tables import StockTables
 
-    tf = support.tf()
-    adam = build(lambda: tf.compat.v1.train.AdamOptimizer(0.02), use_resource, pooled)
-    mx(stock_tables=".*")
-    plans = cases.expect_equal(adam, [])
-    assert "lazy_adam=True" in plans["w"].reason
-    initialize.terminate_config_initializer()
     mx(stock_tables=StockTables(least_rows=1, lazy_adam=True))
-    tables = cases.run(adam, True)
+    tables = cases.run(build(adam, use_resource, pooled), True)
     assert "as lazy_adam asks" in tables.plans["w"].reason and tables.plans["w"].pieces
     lazy = cases.run(build(cases.optimizers()["lazy_adam"], use_resource, pooled), False)
     np.testing.assert_allclose(tables.losses, lazy.losses, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
     np.testing.assert_allclose(tables.rows["w"], lazy.rows["w"], rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
+
+
+def test_tables_with_rows_on_disk_leave_adam_to_tensorflow_and_say_why(mx, tmp_path):
+    from mx_rec.util.stock_tables import StockTables
+
+    mx(stock_tables=StockTables(least_rows=1, memory_rows=50, ssd_data_path=[str(tmp_path)]))
+    plans = cases.expect_equal(build(adam, True, plain), [], steps=3)
+    assert "tables with rows on disk do not; StockTables(lazy_adam=True)" in plans["w"].reason
+
+
+def test_parts_that_share_a_table_of_a_checkpoint_leave_adam_to_tensorflow(mx, graph):
+    """Each part has its update, and the table would take each of them for a step of all rows."""
+    from mx_rec.stock.analysis import plan_variables, table_name
+    from mx_rec.stock.convert import saved_places
+    from mx_rec.util.stock_tables import StockTables
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    w = v1.get_variable("w", [20, 2], partitioner=v1.fixed_size_partitioner(2))
+    v1.train.AdamOptimizer(0.1).minimize(tf.reduce_sum(tf.nn.embedding_lookup(w, tf.constant([1, 15]))))
+
+    def plans(known, lazy_adam=False):
+        found = plan_variables(graph.as_graph_def(), StockTables(least_rows=1, lazy_adam=lazy_adam), True,
+                               known=known, saved=saved_places(graph))
+        return [plan for plan in found if plan.name in ("w/part_0", "w/part_1")]
+
+    known = {table_name("w/part_0")}
+    assert [plan.converts for plan in plans(set())] == [plan.converts for plan in plans(known, True)] == [True] * 2
+    for plan in plans(known):
+        assert not plan.converts and "tables that parts of a variable share do not" in plan.reason, plan
+
+
+MANY = 400
+
+
+def long_run(steps, use_resource, converts):
+    """Losses of two train ops and rows seen between them: skewed ids, batches without ids, a rate that changes."""
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    with tf.Graph().as_default() as graph:
+        v1.set_random_seed(1)
+        ids, labels = v1.placeholder(tf.int64, [None]), v1.placeholder(tf.float32, [None])
+        step = v1.train.get_or_create_global_step()
+        names = ["w", "v", "alone"]
+        variables = [v1.get_variable(name, [MANY, 4], use_resource=use_resource) for name in names]
+        scores = [tf.reduce_sum(tf.nn.embedding_lookup(one, ids) * (1.0 + at), 1) for at, one in enumerate(variables)]
+        loss = tf.reduce_sum(tf.square(tf.add_n(scores) - labels))
+        other = tf.reduce_sum(tf.square(scores[0] + labels))
+        seen = [v1.gather(one, np.arange(0, MANY, 7)) for one in variables]
+        optimizer = v1.train.AdamOptimizer(v1.train.exponential_decay(0.005, step, 50, 0.8))
+        # The second one leaves the rows of the others where they are.
+        trains = [optimizer.minimize(loss, global_step=step), optimizer.minimize(other, var_list=variables[:1])]
+        support.keep_variables(graph)
+        if converts:
+            assert sorted(plan.name for plan in convert_graph(graph, True) if plan.converts) == sorted(names)
+        found = []
+        with support.new_session() as sess:
+            sess.run(v1.global_variables_initializer())
+            for number, variable in enumerate(variables):
+                cases.set_variable(sess, variable, cases.start((MANY, 4), number))
+            random = np.random.RandomState(2)
+            for number in range(steps):
+                batch = np.unique(random.zipf(1.2, 0 if number % 11 == 5 else 12) % MANY)
+                feed = {ids: batch, labels: np.sin(batch)}
+                found.append(sess.run([loss, other, trains[number % 4 == 3]], feed)[:2])
+                if number % 20 == 0:
+                    found.extend(np.abs(rows).sum(1)[:2] for rows in sess.run(seen))
+                    found.extend(rows[-2:, 0] for rows in sess.run(seen))
+            found.extend(cases.value_of(sess, one).reshape(-1, 2) for one in variables)
+    return np.vstack(found)
+
+
+@both
+def test_losses_and_rows_are_those_of_adam_over_many_skewed_batches_and_those_of_lazy_adam_are_not(mx, use_resource):
+    from mx_rec.util import initialize
+    from mx_rec.util.stock_tables import StockTables
+
+    def check():
+        np.testing.assert_allclose(long_run(300, use_resource, True), expected, rtol=1e-5, atol=1e-5)
+
+    expected = long_run(300, use_resource, False)
+    mx(stock_tables=".*")
+    check()
+    initialize.terminate_config_initializer()
+    mx(stock_tables=StockTables(least_rows=1, lazy_adam=True))
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        check()
+
+
+def test_a_restore_of_an_earlier_step_gives_the_losses_again_with_all_their_bits(mx, graph, tmp_path):
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    mx(stock_tables=".*")
+    ids, labels = v1.placeholder(tf.int64, [None, 3]), v1.placeholder(tf.float32, [None])
+    loss, train, _ = build(adam, True, plain)(ids, labels)
+    support.keep_variables()
+    assert all(plan.converts for plan in convert_graph(graph, True))
+    saver = v1.train.Saver()
+    with support.new_session() as sess:
+        sess.run(v1.global_variables_initializer())
+        losses = []
+        for number, (batch, label) in enumerate(cases.batches(40)):
+            if number == 15:
+                path = saver.save(sess, str(tmp_path / "model"))
+            losses.append(sess.run([loss, train], {ids: batch, labels: label})[0])
+        saver.restore(sess, path)
+        again = [sess.run([loss, train], {ids: batch, labels: label})[0]
+                 for batch, label in list(cases.batches(40))[15:]]
+    assert losses[15:] == again
 
 
 @both
@@ -96,7 +217,7 @@ def test_a_moment_that_something_else_reads_keeps_the_variable(mx, graph, name, 
         assert sess.run(norm) > 0
 
 
-def write_steps(tmp_path, is_converted, steps, restored=None):
+def write_steps(tmp_path, optimizer, is_converted, steps, restored=None):
     """Trains from a checkpoint and saves; returns losses and the path."""
     from mx_rec.stock.select import convert_graph
 
@@ -105,7 +226,7 @@ def write_steps(tmp_path, is_converted, steps, restored=None):
     with tf.Graph().as_default() as graph:
         v1.set_random_seed(1)
         ids, labels = v1.placeholder(tf.int64, [None, 3]), v1.placeholder(tf.float32, [None])
-        loss, train, _ = build(cases.optimizers()["lazy_adam"], True, plain)(ids, labels)
+        loss, train, _ = build(optimizer, True, plain)(ids, labels)
         support.keep_variables()
         if is_converted:
             assert all(plan.converts for plan in convert_graph(graph, True))
@@ -119,16 +240,35 @@ def write_steps(tmp_path, is_converted, steps, restored=None):
             return np.array(losses), saver.save(sess, str(tmp_path / ("tables" if is_converted else "stock")))
 
 
-def test_moments_go_into_tables_from_an_old_checkpoint_and_back(mx, tmp_path):
-    _, old = write_steps(tmp_path, False, slice(0, 10))
-    expected, _ = write_steps(tmp_path, False, slice(10, 40), old)
-    _, old = write_steps(tmp_path, False, slice(0, 10))
+@pytest.mark.parametrize("name", ["adam", "lazy_adam"])
+def test_moments_go_into_tables_from_an_old_checkpoint_and_back(mx, tmp_path, name):
+    maker = dict(cases.optimizers(), adam=adam)[name]
+
+    _, old = write_steps(tmp_path, maker, False, slice(0, 10))
+    expected, _ = write_steps(tmp_path, maker, False, slice(10, 40), old)
+    _, old = write_steps(tmp_path, maker, False, slice(0, 10))
     mx(stock_tables=".*")
-    losses, path = write_steps(tmp_path, True, slice(10, 25), old)
+    losses, path = write_steps(tmp_path, maker, True, slice(10, 25), old)
     np.testing.assert_allclose(losses, expected[:15], rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
     names = support.tf().train.load_checkpoint(path).get_variable_to_shape_map()
     assert sorted(names) == ["beta1_power", "beta2_power"]
-    with_tables, _ = write_steps(tmp_path / "x", True, slice(25, 40), path)
+    with_tables, _ = write_steps(tmp_path / "x", maker, True, slice(25, 40), path)
     np.testing.assert_allclose(with_tables, expected[15:], rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
-    back, _ = write_steps(tmp_path, False, slice(25, 40), path)
+    back, _ = write_steps(tmp_path, maker, False, slice(25, 40), path)
     np.testing.assert_allclose(back, expected[15:], rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
+
+
+def test_the_moments_of_lazy_adam_go_on_in_adam_on_tables_and_on_variables(mx, tmp_path):
+    from mx_rec.util import initialize
+    from mx_rec.util.stock_tables import StockTables
+
+    mx(stock_tables=StockTables(least_rows=1, lazy_adam=True))
+    _, path = write_steps(tmp_path, adam, True, slice(0, 20))
+    initialize.terminate_config_initializer()
+    expected, _ = write_steps(tmp_path / "on", adam, False, slice(20, 40), path)
+    _, restored = write_steps(tmp_path / "here", adam, False, slice(20, 20), path)
+    moments = support.tf().train.load_checkpoint(restored)
+    assert np.abs(moments.get_tensor("w/Adam")).max() > 0 and (moments.get_tensor("w/Adam_1") > 0).any()
+    mx(stock_tables=".*")
+    losses, _ = write_steps(tmp_path, adam, True, slice(20, 40), path)
+    np.testing.assert_allclose(losses, expected, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)

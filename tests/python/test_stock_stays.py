@@ -43,10 +43,6 @@ def read_only(v1, w):
     return v1.reduce_max(w)
 
 
-def adam(v1, w):
-    return train(v1, v1.reduce_sum(v1.gather(w, [1])), v1.train.AdamOptimizer(0.1))
-
-
 def no_gather(v1, w):
     return train(v1, v1.reduce_sum(w))
 
@@ -162,7 +158,6 @@ def test_variables_on_the_first_task_of_a_job_convert(v1, graph, device, convert
 STAYS = {
     whole: "its gradient is dense",
     read_only: "also read as a whole, by Max",
-    adam: "AdamOptimizer moves all its rows",
     no_gather: "its gradient is dense",
     assigned: "assigned by 2 ops",
     second_axis: "along an axis",

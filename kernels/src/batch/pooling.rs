@@ -26,8 +26,14 @@ pub(crate) trait RowSource {
     /// Starts to bring the rows of a block into the cache; `places` are as many as `ids`.
     fn ask(&mut self, ids: Range<usize>, places: &mut [Self::Place]) -> Result<(), Self::Error>;
 
-    /// The row of an id, at least `dim` floats; `None` stands for zeros.
-    fn row(&self, at: usize, place: Self::Place) -> Option<&[f32]>;
+    /// The row of an id, at least `dim` floats, which may be put into `scratch (dim)`; `None`
+    /// stands for zeros.
+    fn row<'s>(
+        &'s self,
+        at: usize,
+        place: Self::Place,
+        scratch: &'s mut [f32],
+    ) -> Option<&'s [f32]>;
 }
 
 /// Cuts bags and their vectors `out (b, dim)` into parts for the threads of a pool. Each part is
@@ -117,6 +123,7 @@ impl<R: RowSource> PoolBags<'_, R> {
         let ids = bags.ids(&range);
         let size = rows_ahead(dim);
         let block = |start: usize| start.min(ids.end)..(start + size).min(ids.end);
+        let mut scratch = vec![0.0; dim];
         // Of the block that is added and of the next one, in turns.
         let mut places = [[R::Place::default(); MOST_AHEAD]; 2];
         rows.early(block(ids.start));
@@ -140,7 +147,7 @@ impl<R: RowSource> PoolBags<'_, R> {
                 let stop = end.min(added.end);
                 let of_block = &places[turn][at - added.start..stop - added.start];
                 for (at, &place) in (at..stop).zip(of_block) {
-                    if let Some(row) = rows.row(at, place) {
+                    if let Some(row) = rows.row(at, place, &mut scratch) {
                         add(&mut sum, row, at);
                     }
                 }
@@ -192,7 +199,7 @@ impl RowSource for RestoredRows<'_> {
     }
 
     #[inline(always)]
-    fn row(&self, _: usize, place: i32) -> Option<&[f32]> {
+    fn row<'s>(&'s self, _: usize, place: i32, _: &'s mut [f32]) -> Option<&'s [f32]> {
         let start = usize::try_from(place).ok()? * self.dim;
         self.rows.get(start..start + self.dim)
     }

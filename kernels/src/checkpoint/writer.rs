@@ -111,7 +111,7 @@ fn replaceable(dir: &Path) -> Result<()> {
 
 /// Writes all files of a table into the empty directory `dir` and flushes them to the disk.
 fn write(table: &Table, pool: &Pool, dir: &Path, since: Option<Since>) -> Result<Saved> {
-    let snapshot = table.snapshot();
+    let snapshot = table.snapshot_on(pool);
     let slots = snapshot.slots().to_vec();
     if let Some(slot) = slots.iter().find(|slot| !is_slot_name(&slot.name)) {
         return Err(Error::invalid("a slot's name cannot be a directory").with("slot", &slot.name));

@@ -14,6 +14,7 @@ pub(super) static ADAGRAD: Optimizer = Optimizer {
     ],
     slots: &[Slot::at("Adagrad_accumulator", "initial_accumulator", 0.9)],
     ignores_zeros: true,
+    moves_all_rows: false,
     make: |numbers| {
         let [lr, initial_accumulator] = exactly(numbers)?;
         Ok(Box::new(Adagrad::new(lr, initial_accumulator)?))

@@ -17,6 +17,8 @@ pub struct Optimizer {
     pub slots: &'static [Slot],
     /// Whether a gradient of zeros changes no row and no slot, whatever the numbers are.
     pub ignores_zeros: bool,
+    /// Whether a step also moves the rows without a gradient ([`RowOptimizer::decay`]).
+    pub moves_all_rows: bool,
     /// Makes a step of its numbers, which are as many as it has.
     #[serde(skip)]
     pub(super) make: fn(&[f32]) -> Result<Box<dyn RowOptimizer>>,

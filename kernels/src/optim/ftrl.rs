@@ -33,6 +33,7 @@ pub(super) static FTRL: Optimizer = Optimizer {
         Slot::zeros("Ftrl_linear"),
     ],
     ignores_zeros: false,
+    moves_all_rows: false,
     make: |numbers| {
         let [lr, lr_power, initial_accumulator, l1, l2, l2_shrinkage] = exactly(numbers)?;
         let step = Ftrl::new(lr, lr_power, initial_accumulator, l1, l2, l2_shrinkage)?;

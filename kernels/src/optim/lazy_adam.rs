@@ -1,16 +1,33 @@
 //! Adam whose moments move only in rows that have a gradient.
 
-use super::description::{exactly, Number, Optimizer, Slot, BELOW_ONE, FRACTION, LR, NOT_NEGATIVE};
-use super::row::{update, RowOptimizer, Rule, SlotSpec};
+use super::description::{
+    exactly, Number, Optimizer, Range, Slot, BELOW_ONE, FRACTION, LR, NOT_NEGATIVE,
+};
+use super::row::{update, Decay, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::Result;
+
+/// m and v. A checkpoint of either form of Adam goes on in the other.
+pub(super) const MOMENTS: &[Slot] = &[
+    Slot::zeros("LazyAdam_momentum"),
+    Slot::zeros("LazyAdam_velocity"),
+];
 
 pub(super) static LAZY_ADAM: Optimizer = Optimizer {
     name: "lazy_adam",
     doc: "Adam for the rows of the batch, as tf.contrib.opt.LazyAdamOptimizer: m = beta1 * m + (1 \
           - beta1) * g; v = beta2 * v + (1 - beta2) * g^2; w -= lr * sqrt(1 - beta2_power) / (1 - \
           beta1_power) * m / (sqrt(v) + epsilon).",
-    numbers: &[
+    numbers: &numbers(NOT_NEGATIVE),
+    slots: MOMENTS,
+    ignores_zeros: false,
+    moves_all_rows: false,
+    make: |numbers| Ok(Box::new(LazyAdam::of(&LAZY_ADAM, exactly(numbers)?)?)),
+};
+
+/// The numbers of both forms of Adam.
+pub(super) const fn numbers(epsilon: Range) -> [Number; 6] {
+    [
         LR,
         Number::new(
             "beta1_power",
@@ -20,19 +37,9 @@ pub(super) static LAZY_ADAM: Optimizer = Optimizer {
         Number::new("beta2_power", FRACTION, "beta2 to the power of the step."),
         Number::new("beta1", FRACTION, "Decay of m."),
         Number::new("beta2", FRACTION, "Decay of v."),
-        Number::new("epsilon", NOT_NEGATIVE, "Keeps the quotient finite."),
-    ],
-    slots: &[
-        Slot::zeros("LazyAdam_momentum"),
-        Slot::zeros("LazyAdam_velocity"),
-    ],
-    ignores_zeros: false,
-    make: |numbers| {
-        let [lr, beta1_power, beta2_power, beta1, beta2, epsilon] = exactly(numbers)?;
-        let step = LazyAdam::new(lr, beta1, beta2, epsilon, beta1_power, beta2_power)?;
-        Ok(Box::new(step))
-    },
-};
+        Number::new("epsilon", epsilon, "Keeps the quotient finite."),
+    ]
+}
 
 /// `m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; w -= lr_t m / (sqrt(|v|) +
 /// epsilon)` with `lr_t = lr sqrt(1 - beta2^t) / (1 - beta1^t)`. Slots `LazyAdam_momentum` (m) and
@@ -58,22 +65,31 @@ impl LazyAdam {
         beta1_power: f32,
         beta2_power: f32,
     ) -> Result<LazyAdam> {
-        LAZY_ADAM.check(&[lr, beta1_power, beta2_power, beta1, beta2, epsilon])?;
-        let rule = Step {
-            lr_t: lr * (1.0 - beta2_power).sqrt() / (1.0 - beta1_power),
-            beta1,
-            beta2,
-            rest1: 1.0 - beta1,
-            rest2: 1.0 - beta2,
-            epsilon,
-        };
+        let numbers = [lr, beta1_power, beta2_power, beta1, beta2, epsilon];
+        LazyAdam::of(&LAZY_ADAM, numbers)
+    }
+
+    /// A step of the numbers of a form of Adam, in their order.
+    pub(super) fn of(form: &Optimizer, numbers: [f32; 6]) -> Result<LazyAdam> {
+        form.check(&numbers)?;
         Ok(LazyAdam {
-            rule,
+            rule: Step::new(numbers),
             level: Level::detect(),
         })
     }
+
+    /// What the step does to rows without a gradient, in the form that moves these, too.
+    pub(super) fn decay(&self) -> Decay {
+        Decay {
+            beta1: self.rule.beta1,
+            beta2: self.rule.beta2,
+            epsilon: self.rule.epsilon,
+            lr: self.rule.lr_t,
+        }
+    }
 }
 
+/// A step of Adam in a row that has a gradient.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     lr_t: f32,
@@ -82,6 +98,20 @@ struct Step {
     rest1: f32,
     rest2: f32,
     epsilon: f32,
+}
+
+impl Step {
+    /// A step of the optimizer's numbers, in their order.
+    fn new([lr, beta1_power, beta2_power, beta1, beta2, epsilon]: [f32; 6]) -> Step {
+        Step {
+            lr_t: lr * (1.0 - beta2_power).sqrt() / (1.0 - beta1_power),
+            beta1,
+            beta2,
+            rest1: 1.0 - beta1,
+            rest2: 1.0 - beta2,
+            epsilon,
+        }
+    }
 }
 
 impl Rule<2> for Step {

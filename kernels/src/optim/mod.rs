@@ -1,9 +1,11 @@
 //! Optimizers: one step for one row, in place, with the mathematics of TensorFlow 1.15's own.
 
 mod adagrad;
+mod adam;
 mod description;
 mod ftrl;
 mod lazy_adam;
+mod missed;
 mod momentum;
 mod optimizers;
 mod rmsprop;
@@ -14,11 +16,13 @@ mod sgd;
 mod oracle;
 
 pub use adagrad::Adagrad;
+pub use adam::Adam;
 pub use description::{Number, Optimizer, Range, Slot};
 pub use ftrl::Ftrl;
 pub use lazy_adam::LazyAdam;
+pub(crate) use missed::Missed;
 pub use momentum::Momentum;
 pub(crate) use optimizers::usual_start;
 pub use optimizers::OPTIMIZERS;
-pub use row::{RowOptimizer, SlotSpec};
+pub use row::{Decay, RowOptimizer, SlotSpec};
 pub use sgd::Sgd;

@@ -14,6 +14,7 @@ pub(super) static MOMENTUM: Optimizer = Optimizer {
     numbers: NUMBERS,
     slots: SLOTS,
     ignores_zeros: false,
+    moves_all_rows: false,
     make: |numbers| {
         let [lr, momentum] = exactly(numbers)?;
         Ok(Box::new(Momentum::new(lr, momentum, false)?))
@@ -27,6 +28,7 @@ pub(super) static NESTEROV: Optimizer = Optimizer {
     numbers: NUMBERS,
     slots: SLOTS,
     ignores_zeros: false,
+    moves_all_rows: false,
     make: |numbers| {
         let [lr, momentum] = exactly(numbers)?;
         Ok(Box::new(Momentum::new(lr, momentum, true)?))

@@ -1,11 +1,11 @@
 //! The one list of optimizers.
 
 use super::description::Optimizer;
-use super::{adagrad, ftrl, lazy_adam, momentum, rmsprop, sgd};
+use super::{adagrad, adam, ftrl, lazy_adam, momentum, rmsprop, sgd};
 use crate::{Error, Result};
 
 /// The optimizers. The place of one in this list is its number in graphs, which never changes.
-pub const OPTIMIZERS: [&Optimizer; 8] = [
+pub const OPTIMIZERS: [&Optimizer; 9] = [
     &sgd::SGD,
     &momentum::MOMENTUM,
     &momentum::NESTEROV,
@@ -14,6 +14,7 @@ pub const OPTIMIZERS: [&Optimizer; 8] = [
     &ftrl::FTRL,
     &rmsprop::RMSPROP,
     &rmsprop::CENTERED_RMSPROP,
+    &adam::ADAM,
 ];
 
 impl Optimizer {

@@ -53,23 +53,26 @@ fn cases() -> Vec<Case> {
             [w - 0.3 * g / a.sqrt(), a, 0.0, 0.0]
         }),
     });
-    cases.push(Case {
-        name: "lazy_adam",
-        at: Box::new(|t, level| {
-            let powers = (0.9_f64.powi(t) as f32, 0.99_f64.powi(t) as f32);
-            Box::new(
-                LazyAdam::new(0.01, 0.9, 0.99, 1e-6, powers.0, powers.1)
-                    .unwrap()
-                    .at(level),
-            )
-        }),
-        naive: Box::new(|[w, m, v, _], g, t| {
-            let m = 0.9 * m + 0.1 * g;
-            let v = 0.99 * v + 0.01 * g * g;
-            let lr = 0.01 * (1.0 - 0.99_f64.powi(t)).sqrt() / (1.0 - 0.9_f64.powi(t));
-            [w - lr * m / (v.sqrt() + 1e-6), m, v, 0.0]
-        }),
-    });
+    for name in ["lazy_adam", "adam"] {
+        cases.push(Case {
+            name,
+            at: Box::new(move |t, level| {
+                let (one, other) = (0.9_f64.powi(t) as f32, 0.99_f64.powi(t) as f32);
+                if name == "adam" {
+                    let adam = Adam::new(0.01, 0.9, 0.99, 1e-6, one, other);
+                    return Box::new(adam.unwrap().at(level));
+                }
+                let lazy = LazyAdam::new(0.01, 0.9, 0.99, 1e-6, one, other);
+                Box::new(lazy.unwrap().at(level))
+            }),
+            naive: Box::new(|[w, m, v, _], g, t| {
+                let m = 0.9 * m + 0.1 * g;
+                let v = 0.99 * v + 0.01 * g * g;
+                let lr = 0.01 * (1.0 - 0.99_f64.powi(t)).sqrt() / (1.0 - 0.9_f64.powi(t));
+                [w - lr * m / (v.sqrt() + 1e-6), m, v, 0.0]
+            }),
+        });
+    }
     for (power, l1, l2, shrinkage) in [
         (-0.5, 0.0, 0.0, 0.0),
         (-0.5, 0.2, 0.3, 0.1),

@@ -23,6 +23,7 @@ pub(super) static RMSPROP: Optimizer = Optimizer {
     numbers: NUMBERS,
     slots: &[RMS, MOMENTUM],
     ignores_zeros: false,
+    moves_all_rows: false,
     make: |numbers| Ok(Box::new(RmsProp::new(exactly(numbers)?, false)?)),
 };
 
@@ -34,6 +35,7 @@ pub(super) static CENTERED_RMSPROP: Optimizer = Optimizer {
     numbers: NUMBERS,
     slots: &[RMS, Slot::zeros("RMSProp_mg"), MOMENTUM],
     ignores_zeros: false,
+    moves_all_rows: false,
     make: |numbers| Ok(Box::new(RmsProp::new(exactly(numbers)?, true)?)),
 };
 

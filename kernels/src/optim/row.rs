@@ -40,6 +40,26 @@ pub trait RowOptimizer: Sync {
     /// If `row` does not hold `dim` floats at 0 and at every slot, or `slots` has fewer entries
     /// than the optimizer has slots.
     fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]);
+
+    /// What the step does to rows without a gradient; `None`: nothing. A table does it when
+    /// somebody reads or updates them.
+    fn decay(&self) -> Option<Decay> {
+        None
+    }
+}
+
+/// What a step of Adam does to rows without a gradient, whose first two slots are m and v: `m =
+/// beta1 m; v = beta2 v; w -= lr m / (sqrt(v) + epsilon)`.
+#[derive(Clone, Copy, Debug)]
+pub struct Decay {
+    /// Decay of m.
+    pub beta1: f32,
+    /// Decay of v.
+    pub beta2: f32,
+    /// Keeps the quotient finite; above 0.
+    pub epsilon: f32,
+    /// The learning rate, with the corrections of the moments' bias in it.
+    pub lr: f32,
 }
 
 /// The mathematics of one column with `S` slots: (weight, slots, gradient) to (weight, slots).

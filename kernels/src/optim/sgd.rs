@@ -11,6 +11,7 @@ pub(super) static SGD: Optimizer = Optimizer {
     numbers: &[LR, Number::new("weight_decay", NOT_NEGATIVE, "0: none.")],
     slots: &[],
     ignores_zeros: false,
+    moves_all_rows: false,
     make: |numbers| {
         let [lr, weight_decay] = exactly(numbers)?;
         Ok(Box::new(Sgd::new(lr, weight_decay)?))

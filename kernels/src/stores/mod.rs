@@ -9,6 +9,7 @@
 //! | `bring_in`, `buffers` | how rows change places, and memory for it |
 //! | `setup` | what a table is told of its tier |
 //! | `pins` | which frames of memory keep their rows |
+//! | `waiting` | which rows have missed steps, and how they are read meanwhile |
 //! | `store` | one of the two, chosen when the table is made |
 
 mod bring_in;
@@ -20,6 +21,7 @@ mod setup;
 mod side_rows;
 mod store;
 mod tiered;
+mod waiting;
 
 pub(crate) use bring_in::{Begun, Exchange, Request};
 pub(crate) use pins::{LeasePins, Lent, Pinned};
@@ -28,3 +30,4 @@ pub(crate) use setup::TierSetup;
 pub(crate) use side_rows::{Planned, SideRows};
 pub(crate) use store::{with_rows, Part, Store};
 pub(crate) use tiered::{again, no_frames, shortage, Tiered};
+pub(crate) use waiting::{with_rows_now, CaughtUp, Waiting};

@@ -9,6 +9,9 @@
 
 /// Rows of one width, numbered from 0, to be read. `&self` keeps every row where it is.
 pub(crate) trait ReadRows: Sync {
+    /// Whether rows may have missed steps, see [`ReadRows::now`].
+    const WAIT: bool = false;
+
     /// The row `row`, or `None` past the end.
     ///
     /// # Panics
@@ -17,6 +20,14 @@ pub(crate) trait ReadRows: Sync {
 
     /// Starts to bring the first `floats` of a row into the processor's cache.
     fn prefetch(&self, row: u32, floats: usize);
+
+    /// The embedding, and maybe more, of the row `number`, which [`ReadRows::row`] gave, as it is
+    /// after the last step. `scratch (dim)` is for rows that have missed some; where there are none
+    /// it may be empty.
+    #[inline(always)]
+    fn now<'s>(&'s self, _number: u32, row: &'s [f32], _scratch: &'s mut [f32]) -> &'s [f32] {
+        row
+    }
 }
 
 /// The rows of one owner.

@@ -1,6 +1,7 @@
 //! Claims about the engine as a whole, a file each: one program, so that what they share is linked
 //! once. Tests that measure their process have programs of their own beside this folder.
 
+mod adam;
 mod admission;
 mod ahead;
 mod ahead_many;

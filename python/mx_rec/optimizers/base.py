@@ -148,12 +148,14 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
         """Returns (handle, offsets, gradient) if the pair belongs to a table."""
         if is_table_variable(variable):
             rows = rows_of_variable(grad, variable)
+            refuse_waiting(variable.op, self.rule)
             adopt(variable.op, self, optimizer_named(self.rule).slot_names)
             return rows
         if is_offsets(variable):
             rows = rows_of_offsets(grad, variable, self, self.by_address)
             table = table_op_of(rows[0])
             if table.type == TABLE_OP:
+                refuse_waiting(table, self.rule)
                 adopt(table, self, optimizer_named(self.rule).slot_names)
             return rows
         return None
@@ -270,6 +272,29 @@ def adopt(op: tf.Operation, optimizer: tf.compat.v1.train.Optimizer,
         if table.variable.op is op:
             table.optimizer = optimizer
             table.ext_emb_size = table.emb_size * (1 + len(slot_names))
+
+
+def refuse_waiting(op: tf.Operation, rule: str) -> None:
+    """Refuses an optimizer that moves all rows for tables whose rows cannot wait for it.
+
+    Args:
+        op: The op that makes the table.
+        rule: Name of the optimizer of the plugin.
+
+    Raises:
+        NotImplementedError: If the table is on parameter servers, or has rows on disk.
+    """
+    if not optimizer_named(rule).moves_all_rows:
+        return
+    place = "is on parameter servers" if op.type == CLUSTER_TABLE_OP else ""
+    for table in graph_state(op.graph).tables.values():
+        if table.variable.op is op and table.ssd_vocabulary_size > 0:
+            place = "has rows on disk"
+    if place:
+        raise NotImplementedError(
+            "the optimizer {} moves all rows in each step, and cannot update the table {!r}, which "
+            "{}: train it with lazy_adam, which moves the rows of the batch.".format(
+                rule, described_name(op), place))
 
 
 def slot_owners(op: tf.Operation) -> Dict[str, Any]:

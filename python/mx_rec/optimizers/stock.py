@@ -291,7 +291,7 @@ def _check(optimizer: Any, grad: Any, variable: Any) -> None:
     if type(optimizer) is _train.AdamOptimizer:
         warn_once("AdamOptimizer updates the table %r lazily: moments decay in the rows of a batch "
                   "alone, as with mx_rec.optimizers.lazy_adam; those of an ordinary variable decay "
-                  "in all rows.", name)
+                  "in all rows. mx_rec.optimizers.adam moves all rows of a table.", name)
 
 
 def _tables_of(offsets: tf.Tensor) -> List[str]:

@@ -4,7 +4,7 @@ tf.train.AdamOptimizer, whose sparse form decays the moments of all rows."""
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from mx_rec.stock.nodes import Nodes, Output
-from mx_rec.stock.updates import LAZY_ADAM, Step
+from mx_rec.stock.updates import ADAM, LAZY_ADAM, Step
 from mx_rec.stock.values import affine_value
 
 _VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
@@ -29,12 +29,13 @@ class _No(Exception):
     """The ops are not those of Adam."""
 
 
-def adam_steps(nodes: Nodes, variable: Any) -> List[AdamStep]:
+def adam_steps(nodes: Nodes, variable: Any, is_lazy_enough: bool) -> List[AdamStep]:
     """Finds the updates of a variable by Adam.
 
     Args:
         nodes: The graph.
         variable: The variable's op.
+        is_lazy_enough: Whether the lazy form takes the place of the one that moves all rows.
 
     Returns:
         The updates, none if it has none.
@@ -47,7 +48,7 @@ def adam_steps(nodes: Nodes, variable: Any) -> List[AdamStep]:
             if use.node.op in ("ScatterSub", "ResourceScatterSub"):
                 found.append(_Match(nodes).lazy(use.node))
             elif use.node.op in ("AssignSub", "AssignSubVariableOp"):
-                found.append(_Match(nodes).whole(use.node))
+                found.append(_Match(nodes).whole(use.node, is_lazy_enough))
         except _No:
             pass
     return found
@@ -73,9 +74,9 @@ class _Match:
             raise _No
         return self._made(scatter, (m_step or self._update_of(m, m_sum, indices),
                                     v_step or self._update_of(v, v_sum, indices)),
-                          (m, v), grad, indices, True)
+                          (m, v), grad, indices, True, LAZY_ADAM)
 
-    def whole(self, subtraction: Any) -> AdamStep:
+    def whole(self, subtraction: Any, is_lazy_enough: bool) -> AdamStep:
         """Matches an update of tf.train.AdamOptimizer that ends with `subtraction`."""
         m_part, v_part = self._quotient(subtraction, 1)
         m, m_ops, (indices, added) = self._decayed(m_part, "beta1")
@@ -83,10 +84,11 @@ class _Match:
         grad = self._scaled(added, "beta1")
         if others != indices or self._squared(self._scaled(squared, "beta2")) != grad:
             raise _No
-        return self._made(subtraction, m_ops + v_ops, (m, v), grad, indices, False)
+        return self._made(subtraction, m_ops + v_ops, (m, v), grad, indices, False,
+                          LAZY_ADAM if is_lazy_enough else ADAM)
 
     def _made(self, last: Any, others: Tuple[str, ...], slots: Tuple[str, str], grad: Output,
-              indices: Output, is_lazy: bool) -> AdamStep:
+              indices: Output, is_lazy: bool, kind: str) -> AdamStep:
         """Checks that nothing else reads what the update computes."""
         inner = self._inner | {last.name} | set(others)
         for name in inner:
@@ -97,7 +99,7 @@ class _Match:
             if name not in self._numbers:
                 raise _No
         ops = (last.name,) + tuple(sorted(inner - {last.name}))
-        step = Step(ops, LAZY_ADAM, slots, grad, indices, self._numbers)
+        step = Step(ops, kind, slots, grad, indices, self._numbers)
         return AdamStep(step, is_lazy, inner)
 
     def _is_read_for_nothing(self, node: Any) -> bool:

@@ -325,7 +325,11 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
                             "have on parameter servers" if placement.job else "it has an "
                             "access_threshold, and its parts share a table in the checkpoint")
             if placement.job:
+                _refuse_adam(plan.kind, "on parameter servers")
                 plan = _on_servers(plan)
+            elif part is not None:
+                # Each part has its update, and the table would take each for a step of all rows.
+                _refuse_adam(plan.kind, "that parts of a variable share")
             slots.update(slot.variable for slot in plan.slots)
         except Stays as why:
             plan = _staying(node.name, shape, str(why))
@@ -387,6 +391,13 @@ def _with_ids(nodes: Nodes, plans: List[StockVariable], options: StockTables, kn
     return [with_ids(plan, found[plan.name]) if plan.name in found else plan for plan in plans]
 
 
+def _refuse_adam(kind: str, where: str) -> None:
+    """Refuses an update that moves all rows for tables whose rows do not wait for it."""
+    if kind == forms.ADAM:
+        raise Stays("AdamOptimizer moves all its rows in each step, which tables {} do not; "
+                    "StockTables(lazy_adam=True) moves those of the batch".format(where))
+
+
 def _is_read(nodes: Nodes, plan: StockVariable) -> bool:
     """Whether something other than a summary may read a variable as a whole."""
     for name in plan.reads:
@@ -414,7 +425,7 @@ def _is_candidate(node: Any) -> bool:
 
 def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTables, trains: bool,
                    known: Set[str], has_saver: bool, rows: int) -> StockVariable:
-    uses = _Uses(nodes, node, adam_steps(nodes, node))
+    uses = _Uses(nodes, node, adam_steps(nodes, node, options.lazy_adam))
     if not uses.gathers:
         raise Stays("nothing gathers rows of it{}".format(
             ", but {} reads it as a whole".format(uses.whole[0].name) if uses.whole else ""))
@@ -432,14 +443,13 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     if uses.savers and not has_saver:
         raise Stays("a Saver that cannot be built anew was made for it before ({})".format(
             uses.savers[0].name))
-    if not options.lazy_adam and any(not one.is_lazy for one in uses.adam):
-        raise Stays("AdamOptimizer moves all its rows in each step; StockTables(lazy_adam=True) "
-                    "moves those of the batch")
     initial = _initial_value(uses)
     initializer = describe(initial)
     if initializer is None:
         raise Stays("its initial value has no finite numbers")
     kind, slots, slot_assigns = _plan_updates(uses, shape, has_saver)
+    if options.memory_rows:
+        _refuse_adam(kind, "with rows on disk")
     assigns = [one.name for one in uses.assigns] + slot_assigns
     if any(nodes.waiting.get(one) != nodes.waiting.get(assigns[0]) for one in assigns):
         raise Stays("an initializer sets it and not its optimizer's variables, or these alone")
@@ -599,7 +609,7 @@ def table_name(variable: str, is_unlimited_table: bool = False) -> str:
 def _summary(uses: _Uses, kind: str, initializer: Dict[str, Any]) -> str:
     parts = ["{} gather{}".format(len(uses.gathers), "" if len(uses.gathers) == 1 else "s")]
     parts.append("updated by {}".format(kind) if kind else "not updated")
-    if any(not one.is_lazy for one in uses.adam):
+    if kind == forms.LAZY_ADAM and any(not one.is_lazy for one in uses.adam):
         parts[1] += " in the place of AdamOptimizer, as lazy_adam asks: rows outside of a batch " \
                     "stay as they are,"
     parts.append("new rows by {}".format(initializer["kind"]))

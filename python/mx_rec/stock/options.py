@@ -26,8 +26,9 @@ class StockTables(NamedTuple):
     Attributes:
         names: Regular expressions; a variable qualifies if its name matches one from its start.
         least_rows: Variables with fewer rows stay TensorFlow's, in [1, 1e9].
-        lazy_adam: Whether variables of tf.train.AdamOptimizer, which moves all rows in each step,
-            become tables of which only the rows of the batch move: other numbers than TensorFlow's.
+        lazy_adam: Whether the tables of tf.train.AdamOptimizer, which moves all rows in each step,
+            move the rows of the batch alone: other numbers than TensorFlow's, and less to do. So
+            they can also have rows on disk or be on parameter servers.
         memory_rows: Rows of each table that are in memory, in [1, 1e9]; the others are on disk.
             It has to hold the distinct ids of a batch. 0: all rows are in memory.
         ssd_data_path: Existing directories for the rows on disk, with `memory_rows`.

@@ -8,6 +8,7 @@ from mx_rec.stock.nodes import Nodes, Output
 # Names of the plugin's optimizers.
 NESTEROV = "nesterov"
 LAZY_ADAM = "lazy_adam"
+ADAM = "adam"
 # w -= lr * g, with what TensorFlow would subtract as the gradient.
 ADD = "sgd"
 
@@ -122,5 +123,5 @@ def has_wrong_attribute(form: Form, node: Any) -> Optional[str]:
     return None
 
 
-__all__ = ["ADD", "LAZY_ADAM", "NESTEROV", "Form", "Step", "form_of", "has_wrong_attribute",
+__all__ = ["ADAM", "ADD", "LAZY_ADAM", "NESTEROV", "Form", "Step", "form_of", "has_wrong_attribute",
            "step_of"]  # type: List[str]

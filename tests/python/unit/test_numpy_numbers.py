@@ -15,6 +15,8 @@ tf = support.tf()
 INTS = (np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64, np.array)
 FLOATS = (np.float16, np.float32, np.float64, np.array)
 OPTIMIZERS = {
+    "adam": ("create_hash_optimizer", "learning_rate", dict(beta1=0.5, beta2=0.75, epsilon=0.125)),
+    "adam_by_addr": ("create_hash_optimizer_by_address", "learning_rate", dict(beta1=0.5, beta2=0.75, epsilon=0.125)),
     "lazy_adam": ("create_hash_optimizer", "learning_rate", dict(beta1=0.5, beta2=0.75, epsilon=0.125)),
     "lazy_adam_by_addr": ("create_hash_optimizer_by_address", "learning_rate",
                           dict(beta1=0.5, beta2=0.75, epsilon=0.125)),

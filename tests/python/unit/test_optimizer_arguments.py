@@ -9,8 +9,9 @@ import support
 
 tf = support.tf()
 
-PLAIN = ("lazy_adam", "adagrad", "ftrl", "gradient_descent", "momentum", "rmsprop")
-BY_ADDRESS = {"lazy_adam_by_addr": "create_hash_optimizer_by_address",
+PLAIN = ("adam", "lazy_adam", "adagrad", "ftrl", "gradient_descent", "momentum", "rmsprop")
+BY_ADDRESS = {"adam_by_addr": "create_hash_optimizer_by_address",
+              "lazy_adam_by_addr": "create_hash_optimizer_by_address",
               "adagrad_by_addr": "create_hash_optimizer_by_address",
               "gradient_descent_by_addr": "create_hash_optimizer_by_addr",
               "rmsprop_by_addr": "create_hash_optimizer_by_address"}
@@ -56,7 +57,7 @@ def test_a_learning_rate_that_only_the_session_knows_passes_with_a_warning(dynam
 
 
 def cases():
-    for module in ("lazy_adam", "lazy_adam_by_addr"):
+    for module in ("adam", "adam_by_addr", "lazy_adam", "lazy_adam_by_addr"):
         for name, low, high in (("beta1", 0.0, 1.0), ("epsilon", 0.0, 1.5), ("beta2", -0.1, 1.1)):
             yield module, {name: low}, name
             yield module, {name: high}, name
@@ -128,6 +129,7 @@ def test_an_optimizer_needs_init_and_the_right_mode_of_tables(mx, module):
 
 
 @pytest.mark.parametrize("module, name", [
+    ("adam", "CustomizedAdam"), ("adam_by_addr", "CustomizedAdamByAddress"),
     ("lazy_adam", "CustomizedLazyAdam"), ("lazy_adam_by_addr", "CustomizedLazyAdamByAddress"),
     ("adagrad", "CustomizedAdagrad"), ("adagrad_by_addr", "CustomizedAdagradByAddress"),
     ("ftrl", "CustomizedFtrl"), ("gradient_descent", "CustomizedGradientDescent"),

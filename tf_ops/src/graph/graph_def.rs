@@ -135,6 +135,11 @@ impl<'a> Graph<'a> {
         Ok(graph)
     }
 
+    /// The same, with what knows shapes that no attribute of a node states.
+    pub(super) fn with_shapes(self, shape_of: Option<&'a ShapeOf<'a>>) -> Self {
+        Self { shape_of, ..self }
+    }
+
     /// The node at an index that this graph returned.
     ///
     /// # Errors

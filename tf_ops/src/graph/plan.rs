@@ -142,9 +142,7 @@ impl Plan {
     /// lookups stay.
     pub fn make(graph: &[u8], ops: &[u8], shape_of: Option<&ShapeOf<'_>>) -> Result<Self> {
         let ops = read_ops(ops)?;
-        let mut graph = Graph::parse(graph)?;
-        graph.shape_of = shape_of;
-        let graph = graph;
+        let graph = Graph::parse(graph)?.with_shapes(shape_of);
         let mut left_out = Vec::new();
         let updates = found("updates", &mut left_out, || updates::find(&graph));
         let mut plan = Self {

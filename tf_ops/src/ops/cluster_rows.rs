@@ -432,6 +432,14 @@ impl OpKernel for Push {
             return Err(unequal(given));
         }
         let optimizer = self.optimizer.step(hyper)?;
+        if let Some(update) = updates.first().filter(|_| self.optimizer.moves_all_rows) {
+            return Err(Error::invalid(
+                "the optimizer moves all rows in each step, which parts of a table on parameter \
+                 servers do not do: train it with lazy_adam",
+            )
+            .with("optimizer", self.optimizer.name)
+            .with("table", &update.part.table.config().name));
+        }
         // Held until the rows are updated: none of them becomes that of another key meanwhile.
         let _leases = if self.creates {
             make_rows(&updates)?

@@ -1,18 +1,21 @@
 //! The rows of a table, and which of them are in use.
 
 use crate::index::Index;
-use crate::stores::{no_frames, Store};
+use crate::stores::{no_frames, RowPart, Store, Waiting};
 use crate::sync::{RwLock, RwLockReadGuard};
 use crate::table::rows::changes::Changes;
 use crate::table::rows::free_rows::FreeRows;
 use crate::table::rows::offset::{Births, Unfit, MAX_ROWS};
-use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
+use crate::{Decay, Error, Kind, Pool, Result, SlotSpec, PADDING};
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::Arc;
 
 /// Below this many free rows memory is not given back piece by piece.
 const SWEEP: usize = 4096;
+
+/// A thread should have at least so many rows to let catch up.
+const LEAST: usize = 4096;
 
 /// Runs of free rows of at least this many bytes are given back.
 const RUN_BYTES: usize = 256 << 10;
@@ -23,6 +26,9 @@ pub(crate) struct Content {
     pub(crate) store: Store,
     /// The slots, in the order in which they lie behind the embedding.
     pub(crate) slots: Vec<SlotSpec>,
+    /// Of a table whose rows may have missed steps: whoever reads or changes a row that may have
+    /// moments lets it catch up, or all of them ([`Content::catch_up`]).
+    pub(crate) waiting: Option<Box<Waiting>>,
     dim: usize,
     capacity: u64,
     /// Free rows; the lowest are used again first, so that rows in use lie close together.
@@ -78,6 +84,7 @@ impl Content {
         Content {
             store,
             slots,
+            waiting: None,
             dim,
             capacity,
             free_rows: FreeRows::default(),
@@ -280,6 +287,9 @@ impl Content {
         scratch.extend_from_slice(self.store.row(row)?);
         self.store.row_mut(to)?.copy_from_slice(scratch);
         self.changes.moved(row, to);
+        if let Some(waiting) = &mut self.waiting {
+            waiting.moved(row, to);
+        }
         self.births.write().moved(row, to);
         self.free_rows.remove(to);
         self.free_rows.insert(row);
@@ -366,6 +376,57 @@ impl Content {
         Ok(starts)
     }
 
+    /// Begins a step of an optimizer whose slots are at `starts`. All rows catch up with steps that
+    /// this one cannot follow.
+    pub(in crate::table) fn begin_step(
+        &mut self,
+        pool: &Pool,
+        decay: Option<Decay>,
+        starts: &[usize],
+    ) {
+        let rows = self.store.rows();
+        let wanted = decay.zip(starts.first_chunk::<2>().copied());
+        let fits = match (&self.waiting, &wanted) {
+            (Some(waiting), Some((decay, starts))) => waiting.takes(decay, *starts, rows),
+            _ => false,
+        };
+        if !fits {
+            self.catch_up(pool);
+            self.waiting = wanted.map(|(decay, starts)| {
+                let size = (self.dim, rows);
+                Box::new(Waiting::new(decay, starts, size, &self.frozen))
+            });
+        }
+        if let Some(waiting) = &mut self.waiting {
+            waiting.fit(rows);
+        }
+    }
+
+    /// Brings all rows to the state after the last step: none waits any more.
+    pub(in crate::table) fn catch_up(&mut self, pool: &Pool) {
+        let Some(waiting) = self.waiting.take() else {
+            return;
+        };
+        let (rows, free_rows) = (self.store.rows(), &self.free_rows);
+        let parts = self.store.split(pool.parts(rows, LEAST));
+        let mut moved: Vec<Vec<u32>> = vec![Vec::new(); parts.len()];
+        let tracks = self.changes.is_on();
+        pool.each(
+            parts.into_iter().zip(&mut moved).collect(),
+            |(mut part, moved)| {
+                for number in (0..rows as u32).filter(|&row| !free_rows.contains(row)) {
+                    let Some(row) = part.row_mut(number) else {
+                        continue;
+                    };
+                    if waiting.catch_up(number, row) && tracks {
+                        moved.push(number);
+                    }
+                }
+            },
+        );
+        self.changes.stamp(moved.into_iter().flatten());
+    }
+
     /// Changes whenever a slot that rows have gets another initial value. Rows made before hold the
     /// old one.
     pub(crate) fn initials(&self) -> u64 {
@@ -390,7 +451,8 @@ impl Content {
 
     /// Bytes of the bookkeeping.
     pub(crate) fn other_bytes(&self) -> u64 {
-        let rows = self.free_rows.bytes() + self.frozen.capacity() * 4;
+        let waiting = self.waiting.as_ref().map_or(0, |one| one.bytes());
+        let rows = self.free_rows.bytes() + self.frozen.capacity() * 4 + waiting;
         (rows + self.changes.bytes() + self.births.read().bytes()) as u64 + self.store.other_bytes()
     }
 

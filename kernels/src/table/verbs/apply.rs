@@ -5,7 +5,7 @@ use crate::batch::occurrences::Occurrences;
 use crate::batch::summed::{Spread, Summed};
 use crate::mem::{rows_ahead, NONE};
 use crate::pool::ranges;
-use crate::stores::{Part, RowPart};
+use crate::stores::{Part, RowPart, Waiting};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::table::disk::expect_all;
 use crate::table::engine::{zeros, LockedIndex};
@@ -46,6 +46,7 @@ impl Table {
         let n = target.len();
         self.floats("grads", grads.len(), n)?;
         self.expect_numbers(n)?;
+        self.expect_optimizer(optimizer)?;
         match target {
             Target::Offsets(offsets) => {
                 let are_distinct = self.flight().lock().are_distinct(offsets);
@@ -98,6 +99,7 @@ impl Table {
             self.expect_numbers(lookup.inverse.len().max(lookup.len()))?;
         }
         self.expect_numbers(lookups.iter().map(|lookup| lookup.offsets.len()).sum())?;
+        self.expect_optimizer(optimizer)?;
         let keyed = self.keyed(pool, lookups)?;
         let joined: Cow<'_, [i64]> = match lookups {
             [lookup] => lookup.offsets.into(),
@@ -260,12 +262,15 @@ impl Table {
         let starts = content
             .slots_for(&optimizer.slots())
             .map_err(|error| error.with("table", &self.config().name))?;
+        let decay = optimizer.decay();
+        content.begin_step(pool, decay, &starts);
         self.keys()
             .counters
             .stale
             .fetch_add(dealt.stale, Ordering::Relaxed);
         let frozen = content.frozen().to_vec();
         let updated = AtomicU64::new(0);
+        let waiting = content.waiting.as_deref();
         let ahead = rows_ahead(content.store.width());
         let parts = content.store.split(dealt.owners);
         pool.each(parts.into_iter().enumerate().collect(), |(owner, part)| {
@@ -282,6 +287,7 @@ impl Table {
                 optimizer,
                 starts: &starts,
                 frozen: &frozen,
+                waiting,
             };
             let count = match part {
                 Part::InMemory(part) => job.run(part, &rows),
@@ -289,8 +295,22 @@ impl Table {
             };
             updated.fetch_add(count, Ordering::Relaxed);
         });
+        if let (Some(waiting), Some(decay)) = (&mut content.waiting, decay) {
+            waiting.push(decay.lr);
+        }
         dealt.note(content);
         Ok(updated.into_inner())
+    }
+
+    /// Refuses an optimizer that this table cannot have.
+    pub(in crate::table) fn expect_optimizer(&self, optimizer: &dyn RowOptimizer) -> Result<()> {
+        if optimizer.decay().is_none() || !self.has_tier() {
+            return Ok(());
+        }
+        Err(self.refuse(
+            "the optimizer adam moves all rows in each step, and a table with rows on disk does \
+             not let them catch up: keep its rows in memory, or train it with lazy_adam",
+        ))
     }
 }
 
@@ -397,6 +417,8 @@ struct Job<'a, G> {
     optimizer: &'a dyn RowOptimizer,
     starts: &'a [usize],
     frozen: &'a [u32],
+    /// Of an optimizer that moves all rows.
+    waiting: Option<&'a Waiting>,
 }
 
 impl<G: Gradients> Job<'_, G> {
@@ -414,7 +436,8 @@ impl<G: Gradients> Job<'_, G> {
             if !self.frozen.is_empty() && self.frozen.binary_search(&row).is_ok() {
                 continue;
             }
-            let Some(row) = part.row_mut(row) else {
+            let of_row = row;
+            let Some(row) = part.row_mut(of_row) else {
                 continue;
             };
             let (first, later) = found.of(number);
@@ -427,6 +450,10 @@ impl<G: Gradients> Job<'_, G> {
                         .for_each(|(sum, grad)| *sum += grad);
                 }
                 grad = &sum;
+            }
+            if let Some(waiting) = self.waiting {
+                waiting.catch_up(of_row, row);
+                waiting.stepped(of_row);
             }
             self.optimizer.update(row, self.starts, grad);
             updated += 1;

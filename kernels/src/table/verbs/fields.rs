@@ -100,7 +100,8 @@ impl Table {
     /// `InvalidArgument` for an offset that this table has not given out, `Aborted` for an offset
     /// from before the content was replaced.
     pub fn batch_rows(&self, offsets: &[i64]) -> Result<BatchRows<'_>> {
-        let content = self.content_with(&Pool::alone(), offsets)?;
+        let alone = Pool::alone();
+        let content = self.caught_up(&alone, self.content_with(&alone, offsets)?);
         let mut found = KeyMap::<u32, i64>::default();
         found.reserve(offsets.len());
         let (mut rows, mut firsts) = (Vec::new(), Vec::new());
@@ -168,6 +169,7 @@ impl Table {
         }
         self.expect_numbers(n)?;
         let mut content = self.content_with_mut(pool, offsets)?;
+        content.catch_up(pool);
         let dealt = self.deal(pool, &content, n, |at| offsets[at])?;
         let slots: Vec<SlotSpec> = fields
             .iter()

@@ -260,6 +260,7 @@ fn update_all(
 ) -> Result<u64> {
     for update in &updates {
         update.table.expect_numbers(update.offsets.len())?;
+        update.table.expect_optimizer(optimizer)?;
     }
     let tables: Vec<&Table> = updates.iter().map(|one| one.table).collect();
     let mut _held = Held::new();

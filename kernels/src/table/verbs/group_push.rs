@@ -122,6 +122,9 @@ impl Table {
             }
         }
         for push in pushes {
+            push.table.expect_optimizer(push.optimizer)?;
+        }
+        for push in pushes {
             push.table.expect_slots(&push.optimizer.slots())?;
         }
         let _held = hold(pool, pushes)?;

@@ -5,7 +5,7 @@ use crate::index::Index;
 use crate::mem::{rows_ahead, MOST_AHEAD, NONE};
 use crate::pool::{ranges, split_mut};
 use crate::simd::Level;
-use crate::stores::{with_rows, ReadRows};
+use crate::stores::{with_rows_now, ReadRows};
 use crate::table::disk::hold_all;
 use crate::table::group::{by_address, each, places, Failure};
 use crate::table::rows::content::{Content, Offsets};
@@ -242,7 +242,7 @@ fn fill_side_by_side(
                 }
                 None => (strip, 0),
             };
-            with_rows!(&strip.content.store, store => level.run(Block {
+            with_rows_now!(strip.content, store => level.run(Block {
                 rows: (store, &rows[..ids.len()]),
                 coming: (&next.content.store, next.columns.len(), &coming[..asked]),
                 dim: strip.columns.len(),

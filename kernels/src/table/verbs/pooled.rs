@@ -7,7 +7,7 @@ use crate::history::History;
 use crate::index::{hash, Index};
 use crate::mem::{prefetch, MOST_AHEAD, NONE};
 use crate::simd::Level;
-use crate::stores::{with_rows, ReadRows, SideRows, Store};
+use crate::stores::{with_rows_now, CaughtUp, ReadRows, SideRows, Store};
 use crate::table::rows::content::{Content, Offsets};
 use crate::table::rows::offset::Unfit;
 use crate::table::verbs::read::row_of;
@@ -50,7 +50,7 @@ impl Table {
         let (level, dim) = (Level::detect(), self.dim());
         let found = content.offsets();
         pool.try_each(parts(pool, bags, dim, out), |(range, out)| {
-            let pooled = with_rows!(&content.store, store => {
+            let pooled = with_rows_now!(content, store => {
                 let found = &found;
                 let rows = OffsetRows {
                     store,
@@ -128,9 +128,13 @@ impl Table {
         bags: &Bags<'_>,
         out: &mut [f32],
     ) {
-        match &content.store {
-            Store::InMemory(rows) => self.find_pooled_in(pool, keys, rows, bags, out),
-            Store::Tiered(tiered) => {
+        match (&content.store, &content.waiting) {
+            (Store::InMemory(rows), None) => self.find_pooled_in(pool, keys, rows, bags, out),
+            (Store::InMemory(rows), Some(waiting)) => {
+                self.find_pooled_in(pool, keys, &CaughtUp { rows, waiting }, bags, out);
+            }
+            // No optimizer for which rows wait takes it.
+            (Store::Tiered(tiered), _) => {
                 self.find_pooled_in(pool, keys, &tiered.beside(side), bags, out);
             }
         }
@@ -201,8 +205,9 @@ impl<S: ReadRows> RowSource for OffsetRows<'_, S> {
     }
 
     #[inline(always)]
-    fn row(&self, _: usize, row: u32) -> Option<&[f32]> {
-        self.store.row(row)
+    fn row<'s>(&'s self, _: usize, row: u32, scratch: &'s mut [f32]) -> Option<&'s [f32]> {
+        let floats = self.store.row(row)?;
+        Some(self.store.now(row, floats, scratch))
     }
 }
 
@@ -273,10 +278,10 @@ impl<T: Copy + Into<i64>, S: ReadRows> RowSource for KeyRows<'_, T, S> {
     }
 
     #[inline(always)]
-    fn row(&self, at: usize, row: u32) -> Option<&[f32]> {
+    fn row<'s>(&'s self, at: usize, row: u32, scratch: &'s mut [f32]) -> Option<&'s [f32]> {
         match self.lookup.store.row(row) {
             None => self.absent(at),
-            found => found,
+            Some(floats) => Some(self.lookup.store.now(row, floats, scratch)),
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::index::{hash, Index};
 use crate::mem::{prefetch, rows_ahead, Bucket, MOST_AHEAD, NONE};
 use crate::pool::{ranges, split_mut};
 use crate::simd::{Level, Vectorized};
-use crate::stores::{with_rows, ReadRows, SideRows, Store};
+use crate::stores::{with_rows_now, CaughtUp, ReadRows, SideRows, Store};
 use crate::table::rows::content::{Content, Offsets};
 use crate::table::rows::offset::Unfit;
 use crate::table::{Absent, Table};
@@ -134,9 +134,14 @@ impl Table {
                 dim,
                 absent,
             };
-            match &content.store {
-                Store::InMemory(rows) => level.run(Find { rows, asked, out }),
-                Store::Tiered(tiered) => {
+            match (&content.store, &content.waiting) {
+                (Store::InMemory(rows), None) => level.run(Find { rows, asked, out }),
+                (Store::InMemory(rows), Some(waiting)) => {
+                    let rows = &CaughtUp { rows, waiting };
+                    level.run(Find { rows, asked, out });
+                }
+                // No optimizer for which rows wait takes it.
+                (Store::Tiered(tiered), _) => {
                     let rows = &tiered.beside(side);
                     level.run(Find { rows, asked, out });
                 }
@@ -220,7 +225,7 @@ fn copy_rows(
     dim: usize,
     out: &mut [f32],
 ) -> Result<(), (usize, Unfit)> {
-    with_rows!(&content.store, store => copy_rows_from(store, n, row, dim, out))
+    with_rows_now!(content, store => copy_rows_from(store, n, row, dim, out))
 }
 
 /// [`copy_rows`] for one kind of store.
@@ -310,13 +315,14 @@ impl<S: ReadRows, N: ReadRows> Block<'_, S, N> {
             first,
             out,
         } = self;
-        for (at, (out, &row)) in out.chunks_exact_mut(width).zip(rows).enumerate() {
+        let mut scratch = vec![0.0; if S::WAIT { dim } else { 0 }];
+        for (at, (out, &number)) in out.chunks_exact_mut(width).zip(rows).enumerate() {
             if let Some(&row) = coming.get(at) {
                 next.prefetch(row, floats);
             }
             let out = &mut out[first..first + dim];
-            match store.row(row) {
-                Some(row) => copy(&row[..dim], out),
+            match store.row(number) {
+                Some(row) => copy(&store.now(number, row, &mut scratch)[..dim], out),
                 None => out.fill(0.0),
             }
         }

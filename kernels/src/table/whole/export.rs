@@ -2,7 +2,7 @@
 
 use crate::index::Index;
 use crate::stores::{ReadRows, SideRows, Tiered};
-use crate::sync::RwLockReadGuard;
+use crate::sync::{RwLockReadGuard, RwLockWriteGuard};
 use crate::table::rows::content::Content;
 use crate::table::{Export, Table};
 use crate::{Error, Kind, Pool, Result, SlotSpec, PADDING};
@@ -246,14 +246,34 @@ impl Window<'_> {
 }
 
 impl Table {
-    /// Holds the table still to look at all of it.
+    /// Holds the table still to look at all of it. Rows that have missed steps catch up first.
     pub fn snapshot(&self) -> Snapshot<'_> {
+        self.snapshot_on(&Pool::alone())
+    }
+
+    /// [`Table::snapshot`] with the threads of a pool for rows that catch up.
+    pub(crate) fn snapshot_on(&self, pool: &Pool) -> Snapshot<'_> {
         let index = self.index().read();
         Snapshot {
             table: self,
             index,
-            content: self.content().read(),
+            content: self.caught_up(pool, self.content().read()),
         }
+    }
+
+    /// The content with rows of which none has missed a step.
+    pub(in crate::table) fn caught_up<'t>(
+        &'t self,
+        pool: &Pool,
+        content: RwLockReadGuard<'t, Content>,
+    ) -> RwLockReadGuard<'t, Content> {
+        if content.waiting.is_none() {
+            return content;
+        }
+        drop(content);
+        let mut content = self.content().write();
+        content.catch_up(pool);
+        RwLockWriteGuard::downgrade(content)
     }
 
     /// [`Snapshot::for_each_row`] on a snapshot of this moment; `f` must not call a verb of any

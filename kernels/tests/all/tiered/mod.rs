@@ -90,7 +90,8 @@ fn train_ahead(table: &Arc<Table>, pool: &Pool, by: usize, ahead: usize) -> Vec<
 
 #[test]
 fn every_optimizer_gives_the_same_bits_with_a_tenth_of_the_rows_in_memory() {
-    for by in 0..OPTIMIZERS.len() {
+    // Those that move all rows are refused on disk.
+    for by in (0..OPTIMIZERS.len()).filter(|&by| !OPTIMIZERS[by].moves_all_rows) {
         let memory = in_memory("memory", CAPACITY);
         let expected = train(&memory, &pool(), by);
         let rows = content(&memory);

@@ -42,8 +42,15 @@ pub(crate) struct Optimizer {
     rule: Rule,
 }
 
+impl Optimizer {
+    /// Whether a step moves the rows without a gradient as well.
+    pub(crate) fn moves_all_rows(&self) -> bool {
+        self.name == "adam"
+    }
+}
+
 /// Every optimizer of docs/ops.md, with its variants.
-pub(crate) const OPTIMIZERS: [Optimizer; 10] = [
+pub(crate) const OPTIMIZERS: [Optimizer; 11] = [
     Optimizer {
         name: "sgd",
         number: 0,
@@ -120,6 +127,16 @@ pub(crate) const OPTIMIZERS: [Optimizer; 10] = [
             ("RMSProp_momentum", 0.0),
         ],
         rule: rmsprop,
+    },
+    Optimizer {
+        name: "adam",
+        number: 8,
+        arguments: |step| {
+            let (beta1, beta2) = (0.75_f32, 0.875_f32);
+            vec![0.3, beta1.powi(step), beta2.powi(step), beta1, beta2, 1e-4]
+        },
+        slots: &[("LazyAdam_momentum", 0.0), ("LazyAdam_velocity", 0.0)],
+        rule: lazy_adam,
     },
 ];
 
@@ -201,6 +218,12 @@ impl Oracle {
                 .for_each(|(sum, &g)| *sum += f64::from(g));
         }
         sums.remove(&-1);
+        let updated = sums.len() as i64;
+        if with.moves_all_rows() {
+            for &key in self.rows.keys() {
+                sums.entry(key).or_insert_with(|| vec![0.0; self.dim]);
+            }
+        }
         for (key, sum) in &sums {
             let row = self.rows.entry(*key).or_insert_with(|| {
                 let slots = with.slots.iter().map(|(_, start)| vec![*start; self.dim]);
@@ -214,7 +237,7 @@ impl Oracle {
                 }
             }
         }
-        sums.len() as i64
+        updated
     }
 
     /// Fails unless the rows (`part` 0) or the values of slot `part` - 1 are these.

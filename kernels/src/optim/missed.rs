@@ -1,0 +1,305 @@
+//! What rows without a gradient have missed of the steps of Adam, and how they catch up.
+//!
+//! A row that had no gradient for k steps has `m beta1^k` and `v beta2^k`, and its weight has moved
+//! by the sum over j = 1..k of `lr_j m beta1^j / (sqrt(v) q^j + epsilon)`, with q the root of beta2
+//! and `lr_j` the learning rate of that step with the corrections of its bias in it.
+//!
+//! With `a = sqrt(v) + epsilon` and `r = sqrt(v) / a` the denominator is `a (1 - r (1 - q^j))`. As
+//! r is at most 1 and `1 - q^j` small as long as `beta1^j` is not, the quotient is a series in it:
+//! the sum is `m / a` times the sum over n of `r^n S_n`, where `S_n` is the sum of
+//! `lr_j beta1^j (1 - q^j)^n`: numbers of the steps, and the same for all rows. So no row takes
+//! longer the more steps it has missed, whatever its v is beside epsilon.
+//!
+//! Betas for which the series does not get as far replay the steps one by one.
+
+use super::row::Decay;
+use crate::simd::{Level, Vectorized};
+
+/// Terms of the series.
+const TERMS: usize = 5;
+
+/// The series is used if what it leaves out is less than so large a part of the sum.
+const LEFT_OUT: f64 = 1e-7;
+
+/// Steps are left out of which all together move a row by less than so large a part of what the
+/// first one does, at an even learning rate.
+const TAIL: f64 = 1e-10;
+
+/// Columns that are worked on at once.
+const BLOCK: usize = 16;
+
+/// The steps of a table, for rows that have missed some of them.
+pub(crate) struct Missed {
+    decay: Decay,
+    level: Level,
+    /// For 1.. steps after the last gradient `beta1^j (1 - q^j)^n`; later ones move no row.
+    weights: Vec<[f64; TERMS]>,
+    is_series: bool,
+    /// The learning rate of each step.
+    rates: Vec<f32>,
+    /// For each step, the sums of the series over those that came after it.
+    sums: Vec<[f64; TERMS]>,
+    /// The powers of beta1 and beta2, from 0 to the number of steps.
+    powers: Vec<[f64; 2]>,
+}
+
+impl Missed {
+    /// The most steps.
+    pub(crate) const MOST: usize = u16::MAX as usize - 1;
+
+    /// No steps yet, of which all will have the betas and the epsilon of `decay`.
+    pub(crate) fn new(decay: Decay) -> Missed {
+        let (beta1, root) = (f64::from(decay.beta1), f64::from(decay.beta2).sqrt());
+        let mut weights = Vec::new();
+        let (mut power, mut rooted) = (1.0, 1.0);
+        let (mut sum, mut left_out) = (0.0, 0.0);
+        while weights.len() < Missed::MOST && power > TAIL * (1.0 - beta1) {
+            power *= beta1;
+            rooted *= root;
+            let small = 1.0 - rooted;
+            let mut term = power;
+            weights.push([(); TERMS].map(|()| {
+                let now = term;
+                term *= small;
+                now
+            }));
+            sum += power;
+            if term > 0.0 {
+                left_out += term / rooted;
+            }
+        }
+        Missed {
+            decay,
+            level: Level::detect(),
+            weights,
+            is_series: left_out <= LEFT_OUT * sum,
+            rates: Vec::new(),
+            sums: vec![[0.0; TERMS]],
+            powers: vec![[1.0; 2]],
+        }
+    }
+
+    /// Whether the steps have the betas and the epsilon of `decay`.
+    pub(crate) fn is_of(&self, decay: &Decay) -> bool {
+        let numbers = |decay: &Decay| [decay.beta1, decay.beta2, decay.epsilon].map(f32::to_bits);
+        numbers(&self.decay) == numbers(decay)
+    }
+
+    /// How many steps there were.
+    pub(crate) fn steps(&self) -> usize {
+        self.rates.len()
+    }
+
+    /// Adds a step of learning rate `lr`.
+    pub(crate) fn push(&mut self, lr: f32) {
+        let steps = self.rates.len() + 1;
+        let rate = f64::from(lr);
+        // Replays need no sums.
+        let earlier = self.sums.iter_mut().rev().filter(|_| self.is_series);
+        for (sums, weights) in earlier.zip(&self.weights) {
+            for (sum, weight) in sums.iter_mut().zip(weights) {
+                *sum += rate * weight;
+            }
+        }
+        self.rates.push(lr);
+        self.sums.push([0.0; TERMS]);
+        let [one, other] = self.powers[steps - 1];
+        let betas = [self.decay.beta1, self.decay.beta2].map(f64::from);
+        self.powers.push([one * betas[0], other * betas[1]]);
+    }
+
+    /// Brings a row to the state after the last step, in place; before it was that after step
+    /// `from`. `starts` says where m and v are in it.
+    pub(crate) fn catch_up(&self, from: usize, row: &mut [f32], starts: [usize; 2], dim: usize) {
+        let Some(&[power1, power2]) = self.powers.get(self.steps() - from.min(self.steps())) else {
+            return;
+        };
+        self.level.run(CatchUp {
+            moves: self.moves(from),
+            powers: [power1 as f32, power2 as f32],
+            row,
+            starts,
+            dim,
+        });
+    }
+
+    /// Writes the embedding after the last step of a row that is as it was after step `from`.
+    pub(crate) fn embedding(&self, from: usize, row: &[f32], starts: [usize; 2], out: &mut [f32]) {
+        self.level.run(Embedding {
+            moves: self.moves(from),
+            row,
+            starts,
+            out,
+        });
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> usize {
+        let sums = self.weights.capacity() + self.sums.capacity();
+        sums * size_of::<[f64; TERMS]>() + self.rates.capacity() * 4 + self.powers.capacity() * 16
+    }
+
+    /// How a row moves that has missed the steps after step `from`.
+    fn moves(&self, from: usize) -> Moves<'_> {
+        let epsilon = self.decay.epsilon;
+        if self.is_series {
+            let sums = self.sums.get(from).copied().unwrap_or_default();
+            return Moves::Series {
+                sums: sums.map(|sum| sum as f32),
+                epsilon,
+            };
+        }
+        let rates = self.rates.get(from..).unwrap_or_default();
+        Moves::Replay {
+            rates: &rates[..rates.len().min(self.weights.len())],
+            beta1: self.decay.beta1.into(),
+            root: f64::from(self.decay.beta2).sqrt(),
+            epsilon: epsilon.into(),
+        }
+    }
+}
+
+/// How a row moves.
+#[derive(Clone, Copy)]
+enum Moves<'a> {
+    /// By the series.
+    Series { sums: [f32; TERMS], epsilon: f32 },
+    /// Step by step.
+    Replay {
+        rates: &'a [f32],
+        beta1: f64,
+        root: f64,
+        epsilon: f64,
+    },
+}
+
+impl Moves<'_> {
+    /// `N` columns of a row from `at` on: the weights after the steps, and m and v of before.
+    #[inline(always)]
+    fn columns<const N: usize>(
+        &self,
+        row: &[f32],
+        starts: [usize; 2],
+        at: usize,
+    ) -> ([f32; N], [f32; N], [f32; N]) {
+        let (mut weights, mut m, mut v) = ([0.0; N], [0.0; N], [0.0; N]);
+        let [first, second] = starts.map(|start| start + at);
+        weights.copy_from_slice(&row[at..at + N]);
+        m.copy_from_slice(&row[first..first + N]);
+        v.copy_from_slice(&row[second..second + N]);
+        self.apply(&mut weights, &m, &v);
+        (weights, m, v)
+    }
+
+    /// Takes from `weights` what the steps do to them.
+    #[inline(always)]
+    fn apply<const N: usize>(&self, weights: &mut [f32; N], m: &[f32; N], v: &[f32; N]) {
+        match *self {
+            Moves::Series { sums, epsilon } => {
+                let [zero, one, two, three, four] = sums;
+                for column in 0..N {
+                    let below = v[column].abs().sqrt() + epsilon;
+                    let share = 1.0 - epsilon / below;
+                    let sum = four * share + three;
+                    let sum = ((sum * share + two) * share + one) * share + zero;
+                    weights[column] -= m[column] / below * sum;
+                }
+            }
+            Moves::Replay {
+                rates,
+                beta1,
+                root,
+                epsilon,
+            } => {
+                let mut moved = [0.0_f64; N];
+                let mut m: [f64; N] = std::array::from_fn(|column| m[column].into());
+                let mut root_v: [f64; N] =
+                    std::array::from_fn(|column| f64::from(v[column].abs()).sqrt());
+                for &rate in rates {
+                    let rate = f64::from(rate);
+                    for column in 0..N {
+                        m[column] *= beta1;
+                        root_v[column] *= root;
+                        moved[column] += rate * m[column] / (root_v[column] + epsilon);
+                    }
+                }
+                for column in 0..N {
+                    weights[column] = (f64::from(weights[column]) - moved[column]) as f32;
+                }
+            }
+        }
+    }
+}
+
+struct CatchUp<'a> {
+    moves: Moves<'a>,
+    powers: [f32; 2],
+    row: &'a mut [f32],
+    starts: [usize; 2],
+    dim: usize,
+}
+
+impl CatchUp<'_> {
+    #[inline(always)]
+    fn block<const N: usize>(&mut self, at: usize) {
+        let (weights, mut m, mut v) = self.moves.columns::<N>(self.row, self.starts, at);
+        let [first, second] = self.starts.map(|start| start + at);
+        for column in 0..N {
+            m[column] *= self.powers[0];
+            v[column] *= self.powers[1];
+        }
+        self.row[at..at + N].copy_from_slice(&weights);
+        self.row[first..first + N].copy_from_slice(&m);
+        self.row[second..second + N].copy_from_slice(&v);
+    }
+}
+
+impl Vectorized for CatchUp<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(mut self) {
+        let mut at = 0;
+        while at + BLOCK <= self.dim {
+            self.block::<BLOCK>(at);
+            at += BLOCK;
+        }
+        while at < self.dim {
+            self.block::<1>(at);
+            at += 1;
+        }
+    }
+}
+
+struct Embedding<'a> {
+    moves: Moves<'a>,
+    row: &'a [f32],
+    starts: [usize; 2],
+    out: &'a mut [f32],
+}
+
+impl Embedding<'_> {
+    #[inline(always)]
+    fn block<const N: usize>(&mut self, at: usize) {
+        let (weights, ..) = self.moves.columns::<N>(self.row, self.starts, at);
+        self.out[at..at + N].copy_from_slice(&weights);
+    }
+}
+
+impl Vectorized for Embedding<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(mut self) {
+        let dim = self.out.len();
+        let mut at = 0;
+        while at + BLOCK <= dim {
+            self.block::<BLOCK>(at);
+            at += BLOCK;
+        }
+        while at < dim {
+            self.block::<1>(at);
+            at += 1;
+        }
+    }
+}

@@ -1,0 +1,684 @@
+//! Adam gives every row what TensorFlow's dense form gives it, and touches the rows of the batch.
+
+use mx_rec_kernels::{
+    checkpoint, Absent, Adam, Bags, Field, FieldUpdate, Ids, Initializer, KeyBagsOf, KeyGradients,
+    KeysOf, Kind, LazyAdam, LookupGradients, Pool, Push, RowOptimizer, RowsOf, Sgd, Table,
+    TableConfig, Target, TierConfig,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const DIM: usize = 5;
+
+fn config(name: &str, frozen_keys: Vec<i64>) -> TableConfig {
+    TableConfig {
+        name: name.into(),
+        dim: DIM,
+        capacity: 1 << 20,
+        seed: 11,
+        initializer: Initializer::TruncatedNormal {
+            mean: 0.0,
+            stddev: 0.1,
+        },
+        init_param: 1.0,
+        frozen_keys,
+        admission_sketch_bytes: 0,
+    }
+}
+
+fn table() -> Arc<Table> {
+    Arc::new(Table::new(config("t", Vec::new())).unwrap())
+}
+
+/// The settings of a step.
+#[derive(Clone, Copy)]
+struct Numbers {
+    lr: f32,
+    beta1: f32,
+    beta2: f32,
+    epsilon: f32,
+}
+
+const USUAL: Numbers = Numbers {
+    lr: 0.001,
+    beta1: 0.9,
+    beta2: 0.999,
+    epsilon: 1e-8,
+};
+
+impl Numbers {
+    fn powers(&self, step: i32) -> (f32, f32) {
+        let power = |beta: f32| f64::from(beta).powi(step) as f32;
+        (power(self.beta1), power(self.beta2))
+    }
+
+    fn adam(&self, step: i32) -> Adam {
+        let (one, other) = self.powers(step);
+        Adam::new(self.lr, self.beta1, self.beta2, self.epsilon, one, other).unwrap()
+    }
+
+    fn lazy(&self, step: i32) -> LazyAdam {
+        let (one, other) = self.powers(step);
+        LazyAdam::new(self.lr, self.beta1, self.beta2, self.epsilon, one, other).unwrap()
+    }
+}
+
+/// The same numbers in every run.
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self) -> f64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let mixed = (self.0 ^ (self.0 >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        (mixed >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// About normal.
+    fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.next()).sum::<f64>() - 6.0
+    }
+
+    /// Distinct keys of a batch: few are in most of the batches, most in one or none.
+    fn batch(&mut self, keys: i64, n: usize) -> Vec<i64> {
+        let of = |x: f64| ((keys as f64).powf(x) - 1.0) as i64;
+        let mut batch: Vec<i64> = (0..n).map(|_| of(self.next())).collect();
+        batch.sort_unstable();
+        batch.dedup();
+        batch
+    }
+
+    /// Gradients of very different sizes, by key.
+    fn grads(&mut self, keys: &[i64]) -> Vec<f32> {
+        let size = |key: i64| 10.0_f64.powf(-6.0 + (key * 37 % 61) as f64 / 12.0);
+        let all = keys.iter().flat_map(|&key| [size(key); DIM]);
+        all.map(|size| (size * self.normal()) as f32).collect()
+    }
+}
+
+/// Weights, m and v of all rows in float64, each of which moves in each step.
+struct Dense(Vec<[f64; 3]>);
+
+impl Dense {
+    fn step(&mut self, numbers: Numbers, step: i32, keys: &[i64], grads: &[f32]) {
+        let [lr, b1, b2, epsilon] =
+            [numbers.lr, numbers.beta1, numbers.beta2, numbers.epsilon].map(f64::from);
+        let (power1, power2) = numbers.powers(step);
+        let lr = lr * (1.0 - f64::from(power2)).sqrt() / (1.0 - f64::from(power1));
+        for [_, m, v] in &mut self.0 {
+            *m *= b1;
+            *v *= b2;
+        }
+        for (&key, grads) in keys.iter().zip(grads.chunks_exact(DIM)) {
+            let row = &mut self.0[key as usize * DIM..];
+            for ([_, m, v], &grad) in row.iter_mut().zip(grads) {
+                let grad = f64::from(grad);
+                *m += (1.0 - b1) * grad;
+                *v += (1.0 - b2) * grad * grad;
+            }
+        }
+        for [w, m, v] in &mut self.0 {
+            *w -= lr * *m / (v.sqrt() + epsilon);
+        }
+    }
+
+    /// The differences of all weights of a table from these.
+    fn differences(&self, table: &Table, pool: &Pool) -> Vec<f64> {
+        let mut rows = vec![0.0; self.0.len()];
+        let keys: Vec<i64> = (0..(rows.len() / DIM) as i64).collect();
+        table
+            .find(pool, Ids::I64(&keys), Absent::Zeros, &mut rows)
+            .unwrap();
+        let pairs = rows.iter().zip(&self.0);
+        // Where rows move far, beside what they are.
+        let found = pairs.map(|(&found, [w, ..])| (f64::from(found) - w).abs() / w.abs().max(1.0));
+        found.collect()
+    }
+}
+
+/// A table with rows for all keys up to `keys`, and the same in float64.
+fn both(pool: &Pool, keys: i64) -> (Arc<Table>, Dense) {
+    let table = table();
+    let all: Vec<i64> = (0..keys).collect();
+    let mut inverse = vec![0; all.len()];
+    let made = table.id_offset(pool, Ids::I64(&all), true, None, &mut inverse);
+    drop(made.unwrap());
+    let mut rows = vec![0.0; all.len() * DIM];
+    table
+        .find(pool, Ids::I64(&all), Absent::Zeros, &mut rows)
+        .unwrap();
+    let dense = rows.iter().map(|&w| [f64::from(w), 0.0, 0.0]).collect();
+    (table, Dense(dense))
+}
+
+fn apply(table: &Table, pool: &Pool, keys: &[i64], grads: &[f32], step: &dyn RowOptimizer) {
+    table
+        .apply(pool, Target::Ids(Ids::I64(keys)), grads, step)
+        .unwrap();
+}
+
+/// The greatest difference, and the one in the middle.
+fn largest_and_median(mut differences: Vec<f64>) -> (f64, f64) {
+    differences.sort_by(f64::total_cmp);
+    (
+        differences[differences.len() - 1],
+        differences[differences.len() / 2],
+    )
+}
+
+/// A schedule: it rises, stays, falls, and is 0 for some steps.
+fn rate(step: i32) -> f32 {
+    match step {
+        ..=50 => 0.002 * step as f32 / 50.0,
+        51..=600 => 0.002,
+        601..=620 => 0.0,
+        _ => 0.002 * 0.995_f32.powi(step - 620),
+    }
+}
+
+/// Trains as both, 1,000 steps; returns the differences of Adam and of LazyAdam.
+fn trained(numbers: impl Fn(i32) -> Numbers) -> [(f64, f64); 2] {
+    const KEYS: i64 = 3000;
+    let pool = Pool::new(2).unwrap();
+    let (table, mut dense) = both(&pool, KEYS);
+    let (lazy, _) = both(&pool, KEYS);
+    let mut draw = Draw(5);
+    for step in 1..=1000 {
+        let now = numbers(step);
+        // Some keys come in the first and in a late batch alone, some batches have no key.
+        let mut keys = match step {
+            s if s % 97 == 0 => Vec::new(),
+            _ => draw.batch(KEYS - 100, 40),
+        };
+        if [2, 902].contains(&step) {
+            keys.extend(KEYS - 100..KEYS - 50);
+        }
+        let grads = draw.grads(&keys);
+        dense.step(now, step, &keys, &grads);
+        apply(&table, &pool, &keys, &grads, &now.adam(step));
+        apply(&lazy, &pool, &keys, &grads, &now.lazy(step));
+    }
+    [&table, &lazy].map(|one| largest_and_median(dense.differences(one, &pool)))
+}
+
+#[test]
+fn every_row_has_the_numbers_of_dense_adam_after_a_thousand_steps_and_lazy_adam_has_not() {
+    let [adam, lazy] = trained(|step| Numbers {
+        lr: rate(step),
+        ..USUAL
+    });
+    // Weights are about 0.1.
+    assert!(adam.0 < 1e-6 && adam.1 < 1e-7, "{adam:?}");
+    assert!(lazy.0 > 1e-3, "{lazy:?}");
+}
+
+#[test]
+fn other_betas_and_epsilons_and_numbers_that_change_between_steps_are_right_as_well() {
+    let with = |beta1, beta2, epsilon| Numbers {
+        lr: 0.001,
+        beta1,
+        beta2,
+        epsilon,
+    };
+    let even = [
+        with(0.9, 0.99, 1e-8),
+        with(0.5, 0.9, 1e-3),
+        with(0.99, 0.999, 1e-8),
+        with(0.999, 0.9999, 1e-7),
+        with(0.0, 0.999, 1e-8),
+        with(0.9, 0.9999, 1.0),
+        with(0.9, 0.0, 1e-4),
+    ];
+    for numbers in even {
+        let [(largest, median), _] = trained(|_| numbers);
+        assert!(
+            largest < 1e-5 && median < 1e-6,
+            "{} {} {}: {largest} {median}",
+            numbers.beta1,
+            numbers.beta2,
+            numbers.epsilon
+        );
+    }
+    let [(largest, median), _] = trained(|step| match step / 100 {
+        0 | 4 => with(0.8, 0.999, 1e-8),
+        1 | 5 | 6 => with(0.9, 0.999, 1e-6),
+        2 => with(0.9, 0.99, 1e-6),
+        _ => USUAL,
+    });
+    assert!(largest < 1e-6 && median < 1e-7, "{largest} {median}");
+}
+
+#[test]
+fn rows_that_wait_for_thousands_of_steps_have_the_numbers_of_dense_adam() {
+    // More steps than a small table keeps: all rows catch up in between.
+    const STEPS: i32 = 5000;
+    let pool = Pool::new(2).unwrap();
+    let (table, mut dense) = both(&pool, 200);
+    let mut draw = Draw(9);
+    for step in 1..=STEPS {
+        let mut keys = draw.batch(100, 2);
+        // Some keys wait from the first step to the last.
+        if [1, STEPS].contains(&step) {
+            keys.extend(100..150);
+        }
+        let grads = draw.grads(&keys);
+        dense.step(USUAL, step, &keys, &grads);
+        apply(&table, &pool, &keys, &grads, &USUAL.adam(step));
+    }
+    let (largest, median) = largest_and_median(dense.differences(&table, &pool));
+    assert!(largest < 1e-5 && median < 1e-7, "{largest} {median}");
+}
+
+/// What every verb that reads says of some keys: in all cases the same bits.
+fn read_by_every_verb(table: &Arc<Table>, pool: &Pool, keys: &[i64]) -> Vec<Vec<u32>> {
+    let (n, ids) = (keys.len(), Ids::I64(keys));
+    let mut inverse = vec![0; n];
+    let offsets = table
+        .id_offset(pool, ids, false, None, &mut inverse)
+        .unwrap();
+    let ends: Vec<i64> = (1..=n as i64).collect();
+    let bags = Bags {
+        ends: &ends,
+        weights: None,
+        divisors: None,
+    };
+    let rows = RowsOf {
+        table,
+        offsets: &offsets,
+        inverse: &inverse,
+    };
+    let of_keys = KeysOf {
+        table,
+        ids,
+        absent: Absent::Zeros,
+    };
+    let pooled = mx_rec_kernels::BagsOf { rows, bags };
+    let of_bags = KeyBagsOf {
+        keys: of_keys,
+        bags,
+    };
+    type Read<'a> = Box<dyn Fn(&mut [f32]) + 'a>;
+    let verbs: Vec<Read<'_>> = vec![
+        Box::new(|out| {
+            let mut rows = vec![0.0; offsets.len() * DIM];
+            table.lookup(pool, &offsets, &mut rows).unwrap();
+            for (out, &place) in out.chunks_exact_mut(DIM).zip(&inverse) {
+                let row = rows.chunks_exact(DIM).nth(place as usize);
+                out.copy_from_slice(row.unwrap_or(&[0.0; DIM]));
+            }
+        }),
+        Box::new(|out| table.embed(pool, &offsets, &inverse, out).unwrap()),
+        Box::new(|out| table.find(pool, ids, Absent::Zeros, out).unwrap()),
+        Box::new(|out| {
+            table
+                .embed_pooled(pool, &offsets, &inverse, &bags, out)
+                .unwrap();
+        }),
+        Box::new(|out| {
+            table
+                .find_pooled(pool, ids, &bags, Absent::Zeros, out)
+                .unwrap();
+        }),
+        Box::new(|out| {
+            let mut other = vec![0.0; n * DIM];
+            Table::embed_many(pool, &[rows, rows], vec![out, &mut other]).unwrap();
+        }),
+        Box::new(|out| {
+            let mut other = vec![0.0; n * DIM];
+            Table::find_many(pool, &[of_keys, of_keys], vec![out, &mut other]).unwrap();
+        }),
+        Box::new(|out| {
+            let mut other = vec![0.0; n * DIM];
+            Table::embed_pooled_many(pool, &[pooled, pooled], vec![out, &mut other]).unwrap();
+        }),
+        Box::new(|out| {
+            let mut other = vec![0.0; n * DIM];
+            Table::find_pooled_many(pool, &[of_bags, of_bags], vec![out, &mut other]).unwrap();
+        }),
+        Box::new(|out| {
+            let mut both = vec![0.0; 2 * n * DIM];
+            Table::embed_side_by_side(pool, &[rows, rows], &mut both).unwrap();
+            let both = both.chunks_exact(2 * DIM);
+            for (out, both) in out.chunks_exact_mut(DIM).zip(both) {
+                assert_eq!(both[..DIM], both[DIM..]);
+                out.copy_from_slice(&both[..DIM]);
+            }
+        }),
+    ];
+    let read = verbs.iter().map(|verb| {
+        let mut out = vec![f32::NAN; n * DIM];
+        verb(&mut out);
+        out.iter().map(|value| value.to_bits()).collect()
+    });
+    read.collect()
+}
+
+/// The bits of every row with its slots, by key: all rows catch up.
+fn content(table: &Table) -> BTreeMap<i64, Vec<u32>> {
+    let export = table.export().unwrap();
+    let row = |at: usize| {
+        let range = at * DIM..(at + 1) * DIM;
+        let slots = export.slots.iter().map(|(_, slot)| &slot[range.clone()]);
+        let all = [&export.embedding[range.clone()]].into_iter().chain(slots);
+        all.flatten().map(|value| value.to_bits()).collect()
+    };
+    let keys = export.keys.iter().enumerate();
+    keys.map(|(at, &key)| (key, row(at))).collect()
+}
+
+/// `steps` steps, from `from`, of batches that are the same in every run.
+fn train(table: &Table, pool: &Pool, steps: std::ops::Range<i32>) {
+    for step in steps {
+        let mut draw = Draw(step as u64 + 1);
+        let keys = draw.batch(5000, 3000);
+        let grads = draw.grads(&keys);
+        apply(table, pool, &keys, &grads, &USUAL.adam(step));
+    }
+}
+
+#[test]
+fn every_reader_sees_the_same_bits_on_any_number_of_threads_and_changes_none() {
+    let keys: Vec<i64> = (0..5000).chain([7, 7, 4999]).collect();
+    let mut seen = Vec::new();
+    for threads in [1, 3] {
+        let (pool, table) = (Pool::new(threads).unwrap(), table());
+        train(&table, &pool, 1..30);
+        let before = read_by_every_verb(&table, &pool, &keys);
+        assert!(before.iter().all(|read| *read == before[0]));
+        assert_eq!(read_by_every_verb(&table, &pool, &keys), before);
+        let content = content(&table);
+        // All have caught up now, and the bits are the same.
+        assert_eq!(read_by_every_verb(&table, &pool, &keys), before);
+        for (at, key) in keys.iter().enumerate() {
+            let row = content.get(key).map_or(&[0; DIM][..], |row| &row[..DIM]);
+            assert_eq!(row, &before[0][at * DIM..(at + 1) * DIM], "{key}");
+        }
+        seen.push((before[0].clone(), content));
+    }
+    assert_eq!(seen[0], seen[1]);
+}
+
+#[test]
+fn an_empty_batch_is_a_step_and_neither_is_one_that_fails_nor_one_of_another_table() {
+    let pool = Pool::new(2).unwrap();
+    let (one, other) = (table(), table());
+    for table in [&one, &other] {
+        apply(table, &pool, &[5], &[0.5; DIM], &USUAL.adam(1));
+    }
+    let row = |table: &Table| {
+        let mut row = [0.0; DIM];
+        table
+            .find(&pool, Ids::I64(&[5]), Absent::Zeros, &mut row)
+            .unwrap();
+        row
+    };
+    let start = row(&one);
+    assert_eq!(row(&other), start);
+    apply(&other, &pool, &[], &[], &USUAL.adam(2));
+    assert_eq!(row(&one), start);
+    assert!((row(&other)[0] - start[0]).abs() > 1e-4);
+    // An offset that nobody was given.
+    let wrong = other.apply(&pool, Target::Offsets(&[77]), &[1.0; DIM], &USUAL.adam(3));
+    let now = row(&other);
+    assert_eq!(wrong.unwrap_err().kind(), Kind::InvalidArgument);
+    assert_eq!(row(&other), now);
+    // In a group each table has one step, however many members it has.
+    let lookup = mx_rec_kernels::LookupColumns {
+        offsets: &[],
+        inverse: &[],
+        grads: mx_rec_kernels::Columns::all(&[], DIM).unwrap(),
+        bags: None,
+    };
+    let group = [(&*one, lookup), (&*other, lookup), (&*one, lookup)];
+    Table::apply_lookups_many(&pool, &group, &USUAL.adam(2)).unwrap();
+    assert_eq!(row(&one), now);
+}
+
+#[test]
+fn another_optimizer_and_written_fields_come_upon_rows_that_have_caught_up() {
+    let pool = Pool::new(2).unwrap();
+    let (table, mut dense) = both(&pool, 50);
+    let keys: Vec<i64> = (0..50).collect();
+    let grads = Draw(3).grads(&keys);
+    dense.step(USUAL, 1, &keys, &grads);
+    apply(&table, &pool, &keys, &grads, &USUAL.adam(1));
+    for step in 2..5 {
+        dense.step(USUAL, step, &[], &[]);
+        apply(&table, &pool, &[], &[], &USUAL.adam(step));
+    }
+    // Of a gradient of zeros nothing moves; all rows have caught up all the same.
+    apply(
+        &table,
+        &pool,
+        &[3],
+        &[0.0; DIM],
+        &Sgd::new(0.1, 0.0).unwrap(),
+    );
+    for step in 5..8 {
+        dense.step(USUAL, step, &[9], &[0.25; DIM]);
+        apply(&table, &pool, &[9], &[0.25; DIM], &USUAL.adam(step));
+    }
+    let offsets = table
+        .id_offset(&pool, Ids::I64(&[7]), false, None, &mut [0])
+        .unwrap();
+    let mut old = [0.0; DIM];
+    {
+        let rows = table.batch_rows(&offsets).unwrap();
+        rows.read(&pool, &Field::Embedding, &mut old).unwrap();
+    }
+    for (found, [w, ..]) in old.iter().zip(&dense.0[7 * DIM..]) {
+        assert!((f64::from(*found) - w).abs() < 1e-7);
+    }
+    dense.step(USUAL, 8, &[], &[]);
+    apply(&table, &pool, &[], &[], &USUAL.adam(8));
+    let new = old.map(|value| value + 1.0);
+    let update = FieldUpdate {
+        field: Field::Embedding,
+        old: &old,
+        new: &new,
+    };
+    table.write_fields(&pool, &offsets, &[update]).unwrap();
+    for [w, ..] in &mut dense.0[7 * DIM..8 * DIM] {
+        *w += 1.0;
+    }
+    dense.step(USUAL, 9, &[], &[]);
+    apply(&table, &pool, &[], &[], &USUAL.adam(9));
+    let (largest, _) = largest_and_median(dense.differences(&table, &pool));
+    assert!(largest < 1e-6, "{largest}");
+}
+
+#[test]
+fn a_key_that_comes_back_starts_anew_and_rows_that_move_keep_their_steps() {
+    let pool = Pool::new(2).unwrap();
+    const KEYS: i64 = 40_000;
+    let (table, mut dense) = both(&pool, KEYS);
+    let all: Vec<i64> = (0..KEYS).collect();
+    let grads = Draw(3).grads(&all);
+    dense.step(USUAL, 1, &all, &grads);
+    apply(&table, &pool, &all, &grads, &USUAL.adam(1));
+    let late: Vec<i64> = (KEYS - 100..KEYS).collect();
+    let few = Draw(4).grads(&late);
+    dense.step(USUAL, 2, &late, &few);
+    apply(&table, &pool, &late, &few, &USUAL.adam(2));
+    // Most rows go: the others move to the front.
+    let gone: Vec<i64> = (10..KEYS - 200).collect();
+    table.remove(Ids::I64(&gone)).unwrap();
+    table.evict().unwrap();
+    let fresh = self::table();
+    let mut initial = vec![0.0; DIM];
+    let absent = Absent::Initial(fresh.config());
+    fresh
+        .find(&pool, Ids::I64(&[20]), absent, &mut initial)
+        .unwrap();
+    for (at, key) in (20..4000).enumerate() {
+        let mut inverse = [0];
+        let made = table.id_offset(&pool, Ids::I64(&[key]), true, None, &mut inverse);
+        drop(made.unwrap());
+        let mut row = vec![0.0; DIM];
+        table
+            .find(&pool, Ids::I64(&[key]), Absent::Zeros, &mut row)
+            .unwrap();
+        assert!(at > 0 || row == initial);
+    }
+    for step in 3..20 {
+        dense.step(USUAL, step, &[], &[]);
+        apply(&table, &pool, &[], &[], &USUAL.adam(step));
+    }
+    let mut row = vec![0.0; DIM];
+    table
+        .find(&pool, Ids::I64(&[20]), Absent::Zeros, &mut row)
+        .unwrap();
+    assert_eq!(row, initial);
+    let differences = dense.differences(&table, &pool);
+    let stayed = (0..10).chain(KEYS - 200..KEYS);
+    for key in stayed {
+        let at = key as usize * DIM;
+        for &difference in &differences[at..at + DIM] {
+            assert!(difference < 1e-6, "{key}: {difference}");
+        }
+    }
+}
+
+#[test]
+fn a_frozen_key_does_not_move_even_if_a_checkpoint_has_brought_it_moments() {
+    let pool = Pool::new(2).unwrap();
+    let temp = tempfile();
+    let (first, _) = both(&pool, 20);
+    let keys: Vec<i64> = (0..20).collect();
+    apply(&first, &pool, &keys, &Draw(3).grads(&keys), &USUAL.adam(1));
+    checkpoint::save(&first, &pool, &temp.join("t")).unwrap();
+    let table = Table::new(config("t", vec![4])).unwrap();
+    checkpoint::load(&table, &pool, &temp.join("t")).unwrap();
+    let before = content(&table);
+    for step in 2..9 {
+        apply(&table, &pool, &[4, 6], &[0.5; 2 * DIM], &USUAL.adam(step));
+    }
+    let mut row = [0.0; DIM];
+    table
+        .find(&pool, Ids::I64(&[4]), Absent::Zeros, &mut row)
+        .unwrap();
+    assert_eq!(row.map(f32::to_bits)[..], before[&4][..DIM]);
+    let after = content(&table);
+    assert_eq!(after[&4], before[&4]);
+    assert_ne!(after[&5], before[&5]);
+    std::fs::remove_dir_all(temp).unwrap();
+}
+
+/// A directory that no other test has.
+fn tempfile() -> std::path::PathBuf {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::SeqCst);
+    let name = format!("mx_rec_adam_{}_{number}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+#[test]
+fn a_restored_table_goes_on_with_the_bits_of_the_one_that_was_saved() {
+    let (pool, temp) = (Pool::new(2).unwrap(), tempfile());
+    let (saved, restored) = (table(), table());
+    train(&saved, &pool, 1..20);
+    checkpoint::save(&saved, &pool, &temp.join("t")).unwrap();
+    train(&saved, &pool, 20..40);
+    // One that has steps of its own behind it.
+    train(&restored, &pool, 1..30);
+    checkpoint::load(&restored, &pool, &temp.join("t")).unwrap();
+    train(&restored, &pool, 20..40);
+    assert_eq!(content(&restored), content(&saved));
+    std::fs::remove_dir_all(temp).unwrap();
+}
+
+#[test]
+fn a_base_and_its_deltas_are_the_bits_of_a_whole_save() {
+    let (pool, temp) = (Pool::new(2).unwrap(), tempfile());
+    let live = table();
+    live.track_changes();
+    train(&live, &pool, 1..10);
+    let mut chain = vec![temp.join("base")];
+    let mut since = checkpoint::save(&live, &pool, &chain[0]).unwrap().epoch;
+    for at in 0..3 {
+        // Rows move that have no gradient since the save before.
+        apply(&live, &pool, &[1, 2], &[0.5; 2 * DIM], &USUAL.adam(10 + at));
+        let dir = temp.join(format!("delta{at}"));
+        let delta = checkpoint::save_delta(&live, &pool, &dir, since, 0).unwrap();
+        since = delta.epoch;
+        chain.push(dir);
+    }
+    let dirs: Vec<&std::path::Path> = chain.iter().map(|dir| &**dir).collect();
+    let loaded = table();
+    checkpoint::load_chain(&loaded, &pool, &dirs, &|_| true).unwrap();
+    checkpoint::save(&live, &pool, &temp.join("whole")).unwrap();
+    let whole = table();
+    checkpoint::load(&whole, &pool, &temp.join("whole")).unwrap();
+    assert_eq!(content(&loaded), content(&whole));
+    assert_eq!(content(&loaded), content(&live));
+    std::fs::remove_dir_all(temp).unwrap();
+}
+
+#[test]
+fn a_table_with_rows_on_disk_refuses_adam_by_its_name_and_changes_nothing() {
+    let (pool, temp) = (Pool::new(2).unwrap(), tempfile());
+    let tier = TierConfig {
+        ram_rows: 1000,
+        directories: vec![temp.clone()],
+        direct: false,
+    };
+    let table = Arc::new(Table::tiered(config("on_disk", Vec::new()), &tier).unwrap());
+    apply(
+        &table,
+        &pool,
+        &[5],
+        &[0.5; DIM],
+        &Sgd::new(0.1, 0.0).unwrap(),
+    );
+    let before = content(&table);
+    let grads = [0.5; DIM];
+    let adam = USUAL.adam(1);
+    let offsets = table
+        .id_offset(&pool, Ids::I64(&[5]), false, None, &mut [0])
+        .unwrap();
+    let lookup = LookupGradients {
+        offsets: &offsets,
+        inverse: &[0],
+        grads: &grads,
+        bags: None,
+    };
+    let rows = mx_rec_kernels::RowGradients {
+        offsets: &offsets,
+        grads: &grads,
+    };
+    let push = Push {
+        table: &table,
+        grads: vec![KeyGradients {
+            keys: &[5],
+            grads: &grads,
+            births: None,
+        }],
+        optimizer: &adam,
+    };
+    let ids = Target::Ids(Ids::I64(&[5]));
+    let other = self::table();
+    let none = mx_rec_kernels::RowGradients {
+        offsets: &[],
+        grads: &[],
+    };
+    for refused in [
+        table.apply(&pool, ids, &grads, &adam),
+        table.apply(&pool, Target::Offsets(&offsets), &grads, &adam),
+        table.apply_lookups(&pool, &[lookup], &adam),
+        Table::apply_many(&pool, &[(&other, none), (&table, rows)], &adam),
+        Table::push_many(&pool, &[push]).map(|pushed| pushed.updated),
+    ] {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), Kind::InvalidArgument);
+        let text = error.to_string();
+        assert!(text.contains("adam") && text.contains("on_disk"), "{text}");
+    }
+    assert_eq!(content(&table), before);
+    drop(table);
+    std::fs::remove_dir_all(temp).unwrap();
+}

@@ -1,0 +1,49 @@
+"""Adam for tables, with the numbers of tf.train.AdamOptimizer: each step moves all rows."""
+
+from typing import Union
+
+import tensorflow as tf
+
+from mx_rec.optimizers.base import register
+from mx_rec.optimizers.lazy_adam import CustomizedLazyAdam
+from mx_rec.validator.validator import Bool, Float, LearningRate, Text, checked
+
+
+class CustomizedAdam(CustomizedLazyAdam):
+    """Adam as tf.train.AdamOptimizer has it for sparse gradients: one step for each row.
+
+    The formula is that of LazyAdam, with g = 0 for rows outside of the batch: their moments decay
+    and they move, too. A step takes time for the rows of the batch: the others wait, and whoever
+    reads one adds what it has missed.
+    """
+
+    rule = "adam"
+
+
+@checked(learning_rate=LearningRate(), beta1=Float(above=0, below=1), beta2=Float(0, 1),
+         epsilon=Float(above=0, most=1), name=Text(1, 200), use_fusion_optim=Bool())
+def create_hash_optimizer(learning_rate: Union[float, tf.Tensor] = 0.001, beta1: float = 0.9,
+                          beta2: float = 0.999, epsilon: float = 1e-8, name: str = "Adam",
+                          use_fusion_optim: bool = False) -> CustomizedAdam:
+    """Creates an Adam optimizer for tables, with the numbers of tf.train.AdamOptimizer.
+
+    Tables with rows on disk, and tables on parameter servers, are refused.
+
+    Args:
+        learning_rate: A float or a scalar tensor in [0, 10].
+        beta1: Decay of the first moment, in (0, 1).
+        beta2: Decay of the second moment, in [0, 1].
+        epsilon: In (0, 1].
+        name: 1-200 characters.
+        use_fusion_optim: Accepted and without effect: an update is one op in any case.
+
+    Returns:
+        The optimizer.
+
+    Raises:
+        ValueError: If an argument is out of its range or of a wrong type, or tables grow
+            dynamically.
+        EnvironmentError: If `init` was not called.
+    """
+    del use_fusion_optim
+    return register(CustomizedAdam(learning_rate, beta1, beta2, epsilon, name))
