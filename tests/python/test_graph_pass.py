@@ -165,13 +165,14 @@ def test_lookups_by_a_placeholder_each_share_an_op_and_a_run_of_one_is_fed_that_
     alike(script)
 
 
-@pytest.mark.parametrize("broken", ["fuse_updates", "fuse_sums", "fuse_concats", "read_rest", "_join"])
+@pytest.mark.parametrize("broken", ["fuse_sums", "fuse_concats", "read_rest", "_fused", "_join"])
 def test_a_rule_that_fails_is_left_out_and_the_graph_runs_without_it(broken, monkeypatch, caplog):
     """Each fails behind the last of its changes, or the first of them."""
     from mx_rec.graph import fuse
     from mx_rec.graph.together import Together
+    from mx_rec.graph.updates import Updating
 
-    owner = Together if broken == "_join" else fuse
+    owner = {"_join": Together, "_fused": Updating}.get(broken, fuse)
     real = getattr(owner, broken)
 
     def fail(*args):
@@ -232,65 +233,6 @@ def test_a_graph_that_grows_gets_its_new_lookups_passed_over():
         other = begun(run, source)
         run.epoch(other, [loss, whole, update])
         run.contents(other)
-
-    alike(script)
-
-
-def updates_of(op):
-    """How many gradients each update takes, of those that a run of `op` needs."""
-    return sorted(one.get_attr("N") for one in needed(op)["MxRecUpdate"])
-
-
-def test_what_waits_for_joined_updates_runs_behind_them():
-    def script(run):
-        source, ids, label, tables, rows = lookups_by_an_iterator(run)
-        loss, update = model(run, rows, label, tables)
-        steps = tf().compat.v1.get_variable("steps", [], tf().int64, tf().compat.v1.zeros_initializer(), trainable=False)
-        with tf().control_dependencies([update]):
-            counted = tf().compat.v1.assign_add(steps, 1)
-            after = [total(run.lookup(table, ids[:, at], is_train=False)) for at, table in enumerate(tables)]
-        train = tf().group(update, counted)
-        run.modify()
-        sess = begun(run, source)
-        for fetched in (train, [loss, after], update, [counted, after[1]], [train, loss]):
-            run.step(sess, fetched)
-        assert updates_of(train) == ([COUNT] if run.form == PASSED else [1] * COUNT)
-        run.contents(sess)
-
-    alike(script)
-
-
-def test_a_run_of_one_of_the_updates_that_were_joined_updates_that_table_alone():
-    def script(run):
-        source, ids, label, tables, rows = lookups_by_an_iterator(run)
-        loss, update = model(run, rows, label, tables)
-        ones = support.updates_in(tf().compat.v1.get_default_graph().get_operations())
-        run.modify()
-        sess = begun(run, source)
-        run.step(sess, [loss, update])
-        run.step(sess, ones[1])
-        run.step(sess, [ones[0], ones[2]])
-        run.step(sess, [loss, update])
-        run.contents(sess)
-
-    alike(script)
-
-
-def test_updates_that_a_graph_gets_later_are_joined_and_those_that_ran_stay():
-    def script(run):
-        source, ids, label, tables, rows = lookups_by_an_iterator(run)
-        loss = loss_of([total(one) for one in rows], label)
-        one, variables = optimizer(), [table.variable for table in tables]
-        update = one.minimize(loss, var_list=variables)
-        run.modify()
-        sess = begun(run, source)
-        run.step(sess, [loss, update])
-        other = one.minimize(loss * 2.0, var_list=variables)
-        for fetched in (other, [loss, update], other):
-            run.step(sess, fetched)
-        joined = [COUNT] if run.form == PASSED else [1] * COUNT
-        assert updates_of(update) == updates_of(other) == joined
-        run.contents(sess)
 
     alike(script)
 

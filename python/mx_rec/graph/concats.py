@@ -70,10 +70,8 @@ def _replace_gradient(graph: tf.Graph, read: tf.Operation, tensor: tf.Tensor,
     shapeless = pass_on(graph, tensor.op, whole, waits)
     for name in columns.readers:
         reader = graph.get_operation_by_name(name)
-        # Of what updates have taken over, they take columns themselves.
-        if reader.outputs[0].consumers():
-            with in_place_of(graph, reader):
-                reduced = library().mx_rec_reduce_columns(
-                    shapeless, reader.inputs[1], reader.inputs[2], first=columns.first,
-                    dim=columns.dim, name=FUSED_NAME)
-            replace_each(reader, [reduced])
+        with in_place_of(graph, reader):
+            reduced = library().mx_rec_reduce_columns(
+                shapeless, reader.inputs[1], reader.inputs[2], first=columns.first,
+                dim=columns.dim, name=FUSED_NAME)
+        replace_each(reader, [reduced])

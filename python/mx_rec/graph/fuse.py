@@ -15,7 +15,7 @@ from mx_rec.graph.plan import Plan, make_plan
 from mx_rec.graph.rows import mark_rows, read_rest
 from mx_rec.graph.sums import fuse_sums
 from mx_rec.graph.together import Together, take_apart
-from mx_rec.graph.updates import fuse_updates
+from mx_rec.graph.updates import Updating
 from mx_rec.ops.lookups import FIND, ID_OFFSET, READ, lists_of
 from mx_rec.ops.optimizers import UPDATE
 from mx_rec.state.graph_state import graph_state
@@ -60,18 +60,19 @@ class Fusing:
             state.needs.remember(before, changed)
         mark_rows(graph, fused)
         self._together = Together(graph, plan.together)
+        self._updating = Updating(graph, plan.updates)
 
     def apply(self) -> None:
         """Changes the graph."""
-        # What lookups share counts updates that share an op as one.
-        self.rules = ("updates", "together")
-        updates = fuse_updates(self._graph, self._plan.updates, self._first)
         self.rules = ("sums",)
         pooled = fuse_sums(self._graph, self._plan.sums)
         self.rules = ("concats",)
         fuse_concats(self._graph, self._plan.concats)
         self.rules = ("sums", "concats")
         read_rest(self._graph, self._fused)
+        # What lookups share counts updates that share an op as one.
+        self.rules = ("updates", "together")
+        updates = self._updating.fuse(self._first)
         self.rules = ("together",)
         joined = self._together.join(pooled)
         if graph_state(self._graph).needs is not None:
@@ -83,9 +84,9 @@ class Fusing:
         for concat in self._plan.concats:
             logger.info("graph pass: the concatenation %s of %d lookups %s: %s", concat.node,
                         len(concat.parts), "is fused" if concat.fuses else "stays", concat.reason)
-        for made, ops in updates:
-            logger.info("graph pass: one op sums and applies the gradients of %d updates: %s",
-                        len(ops), made.name)
+        for made, _ in updates:
+            logger.info("graph pass: the op %s applies %d gradients.", made.name,
+                        made.get_attr("N"))
         for _, together in joined:
             tables = OrderedDict.fromkeys(described_name(_table_of(handle)) for op in together
                                           for handle in lists_of(op)["handles"])
@@ -188,12 +189,13 @@ def _of_newer(graph: tf.Graph, plan: Plan, first: int) -> Plan:
 
     together = [one._replace(nodes=[name for name in one.nodes if is_newer(name)])
                 for one in plan.together]
+    updates = [one._replace(updates=[part for part in one.updates if is_newer(part.node)])
+               for one in plan.updates]
     return plan._replace(
         sums=[one for one in plan.sums if is_newer(one.lookup)],
         concats=[one for one in plan.concats if all(is_newer(part.lookup) for part in one.parts)],
         together=[one for one in together if len(one.nodes) > 1],
-        updates=[one for one in plan.updates
-                 if all(is_newer(part.node) for part in one.updates)])
+        updates=[one for one in updates if one.updates])
 
 
 def _table_of(handle: tf.Tensor) -> tf.Operation:

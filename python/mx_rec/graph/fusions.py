@@ -134,17 +134,15 @@ class Concat(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A gradient that an update takes.
+    """A gradient of ids that an update sums itself.
 
     Attributes:
-        place: Which member of the update it is now, or is part of.
-        sum: Name of the op that sums it, whose inputs the update takes; None if that stays.
+        sum: Name of the tensor of sums; the update takes the inputs of its op.
         whole: Name of the gradient that it is columns of, if that is read instead.
         first: The first of these columns.
     """
 
-    place: int
-    sum: Optional[str]
+    sum: str
     whole: Optional[str]
     first: int
 
@@ -154,15 +152,17 @@ class Update(NamedTuple):
 
     Attributes:
         node: Name of its op.
-        members: What it takes, those of one table in order.
+        members: What it takes, in order; nothing if it takes the gradient that it has.
         left_out: Tensors that it does not read any more.
         waits: Names of the ops that these wait for.
+        ends: Where others share its op, names of the ops that wait for it alone.
     """
 
     node: str
     members: List[Member]
     left_out: List[str]
     waits: List[str]
+    ends: List[str]
 
 
 class Updates(NamedTuple):

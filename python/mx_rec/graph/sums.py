@@ -1,17 +1,14 @@
 """Sums over bags in a modified graph: rows are added up where they are read, in both directions."""
 
-from typing import Any, Dict, List, Sequence, Set, Tuple
+from typing import Any, Dict, List, Sequence, Set
 
 import tensorflow as tf
 
-from mx_rec.edits.replacing import FUSED_NAME, forbid_feeding, in_place_of, pass_on, replace_each
+from mx_rec.edits.replacing import FUSED_NAME, forbid_feeding, in_place_of, replace_each
 from mx_rec.graph.fusions import Gradient, Sum, Sums
 from mx_rec.graph.rows import replace_shapes
 from mx_rec.ops import library
 from mx_rec.ops.lookups import FIND, READ, find_rows, member_of, read_rows
-from mx_rec.ops.optimizers import UPDATE
-
-_REDUCE = "MxRecReduce"
 
 
 class _Rows:
@@ -35,9 +32,8 @@ class _Rows:
         with in_place_of(graph, self.op):
             self.ends = library().mx_rec_bag_ends(self.ids, name="ends")
             self.none = tf.zeros([0], name="none")
-            self.is_weighted = weights is not None
-            self.weights = tf.squeeze(weights, [planned.weights.axis], name="weights") \
-                if self.is_weighted else self.none
+            self.weights = self.none if weights is None else tf.squeeze(
+                weights, [planned.weights.axis], name="weights")
 
     def pooled(self) -> tf.Tensor:
         """Adds the op that adds up the rows of each bag."""
@@ -139,51 +135,13 @@ def _replace_gradient(rows: _Rows, reader_of_bags: tf.Operation, tensor: tf.Tens
     waits.append(reader_of_bags)
     with in_place_of(rows.graph, tensor.op), tf.control_dependencies(waits):
         of_bags = _of_bags(rows, gradient.repeated)
-    shapeless = pass_on(rows.graph, tensor.op, of_bags, waits)
-    updates = tensor.consumers()
     for name in gradient.readers:
         reader = rows.graph.get_operation_by_name(name)
-        if reader.type != _REDUCE:
-            _replace_in_update(rows, reader, tensor, (of_bags, shapeless), waits)
-        elif reader.outputs[0].consumers():
-            with in_place_of(rows.graph, reader), tf.control_dependencies(waits):
-                reduced = library().mx_rec_reduce_pooled(
-                    of_bags, reader.inputs[1], rows.ends, rows.weights, rows.none, reader.inputs[2],
-                    name=FUSED_NAME)
-            replace_each(reader, [reduced])
-        else:
-            # Updates have taken over what it does.
-            for update in updates:
-                if update.type == UPDATE and update.get_attr("B") == 0:
-                    _replace_in_update(rows, update, tensor, (of_bags, shapeless), waits)
-
-
-def _replace_in_update(rows: _Rows, reader: tf.Operation, tensor: tf.Tensor,
-                       of_bags: Tuple[tf.Tensor, tf.Tensor],
-                       waits: Sequence[tf.Operation]) -> None:
-    """Makes an update take gradients of bags, as they are and as a tensor of any shape, in the
-    place of one of each id.
-
-    Those of weighted ids are summed before: what it reads is then one of each distinct row.
-    """
-    members = reader.get_attr("N")
-    for position, read in enumerate(reader.inputs):
-        # The lists are in the order offsets, inverse, gradients.
-        inverse = position - members
-        if read is not tensor or reader.inputs[inverse].name != rows.ids.name:
-            continue
-        if not rows.is_weighted:
-            reader._update_input(position, of_bags[1])  # pylint: disable=protected-access
-            continue
-        offsets = reader.inputs[inverse - members]
-        with in_place_of(rows.graph, tensor.op), tf.control_dependencies(waits):
-            summed = library().mx_rec_reduce_pooled(of_bags[0], rows.ids, rows.ends,
-                                                    rows.weights, rows.none, offsets,
-                                                    name=FUSED_NAME)
-            places = tf.range(tf.size(offsets), name="places")
-        # pylint: disable=protected-access
-        reader._update_input(position, pass_on(rows.graph, tensor.op, summed, waits))
-        reader._update_input(inverse, pass_on(rows.graph, tensor.op, places, waits))
+        with in_place_of(rows.graph, reader), tf.control_dependencies(waits):
+            reduced = library().mx_rec_reduce_pooled(
+                of_bags, reader.inputs[1], rows.ends, rows.weights, rows.none, reader.inputs[2],
+                name=FUSED_NAME)
+        replace_each(reader, [reduced])
 
 
 def _of_bags(rows: _Rows, repeated: Any) -> tf.Tensor:

@@ -12,7 +12,8 @@ from mx_rec.edits.wiring import (depends, in_its_place, in_place_of, replace_cha
                                  sources, waits_between, waits_of_gather)
 from mx_rec.ops import library
 from mx_rec.ops.lookups import read_rows, resolve
-from mx_rec.ops.optimizers import Gradients, optimizer_named, update
+from mx_rec.ops.optimizers import optimizer_named
+from mx_rec.optimizers.base import apply_rows
 from mx_rec.state.table_variable import row_shape
 from mx_rec.stock import updates as forms
 from mx_rec.stock.fused import Piece
@@ -91,20 +92,21 @@ class _Update(NamedTuple):
     lookups: List[_Lookup]
     waits: List[tf.Operation]
 
-    def form(self) -> Tuple[Any, ...]:
-        """Updates of the same form can be one op."""
-        numbers = sorted((name, origin_of(number).name) for name, number in self.numbers.items())
-        # Only what runs all of them may run them as one: another training op may be run alone.
-        return (self.step.kind, self.step.nesterov, tuple(numbers), tuple(self.rows.initial()),
-                self._waiting() or self.step.ops)
-
-    def _waiting(self) -> FrozenSet[str]:
-        """Names of the ops that wait for the update."""
-        return waiting_of(self.ops())
-
     def ops(self) -> List[tf.Operation]:
         """Returns the ops that are replaced."""
         return [self.rows.op(name) for name in self.step.ops]
+
+
+def gates_of(ops: Sequence[tf.Operation]) -> List[tf.Operation]:
+    """Returns the ops that do nothing but wait for the ops of an update: of those of Adam, one.
+
+    Args:
+        ops: The ops of the update.
+    """
+    # pylint: disable=protected-access
+    waiting = OrderedDict.fromkeys(other for op in ops for other in op._control_outputs)
+    return [other for other in waiting if len(ops) > 1 and other.type == "NoOp"
+            and set(other.control_inputs) <= set(ops)]
 
 
 def waiting_of(ops: Sequence[tf.Operation]) -> FrozenSet[str]:
@@ -113,15 +115,10 @@ def waiting_of(ops: Sequence[tf.Operation]) -> FrozenSet[str]:
     Args:
         ops: The ops of the update.
     """
-    waiting = set()  # type: Set[tf.Operation]
-    for op in ops:
-        for other in op._control_outputs:  # pylint: disable=protected-access
-            # Of the ops of Adam, one for each variable waits for all.
-            is_own = len(ops) > 1 and other.type == "NoOp" \
-                and set(other.control_inputs) <= set(ops)
-            waiting.update(other._control_outputs if is_own  # pylint: disable=protected-access
-                           else [other])
-    return frozenset(op.name for op in waiting.difference(ops))
+    gates = gates_of(ops)
+    waiting = {other for op in list(ops) + gates
+               for other in op._control_outputs}  # pylint: disable=protected-access
+    return frozenset(op.name for op in waiting.difference(ops, gates))
 
 
 def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
@@ -148,11 +145,8 @@ def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
     for group in grouped([one for update in updates for one in update.lookups], _Lookup.form,
                          lambda one: one.inputs, lambda one: [one.op]):
         (made.keep if group[0].piece.bags is None else made.pool)(group)
-    for group_of_updates in grouped(
-            updates, _Update.form,
-            lambda one: [lookup.grad for lookup in one.lookups] + list(one.numbers.values()),
-            _Update.ops):
-        made.apply(group_of_updates)
+    for change in updates:
+        _apply(change)
     for change in updates:
         for one in change.lookups:
             if one.piece.bags is not None:
@@ -231,9 +225,8 @@ class _Made:
                 group, ids, [one.rows.occurrences(one.inputs[0]) for one in group])
             found = read_rows([table.handle for table in tables],
                          [row_shape(table.variable) for table in tables], offsets, inverses)
-            none = [tf.zeros([0], tf.int64), tf.zeros([0]), tf.zeros([0])]
         for at, one in enumerate(group):
-            one.found = [offsets[at], inverses[at]] + none
+            one.found = [offsets[at], inverses[at]]
             replace_output(one.op, found[at])
 
     def pool(self, group: Sequence[_Lookup]) -> None:
@@ -254,26 +247,25 @@ class _Made:
             one.pooled = pooled[at]
             replace_output(one.op, pooled[at])
 
-    def apply(self, group: Sequence[_Update]) -> None:
-        """Replaces updates."""
-        step, first = group[0].step, group[0]
-        lookups = [lookup for one in group for lookup in one.lookups]
-        ops = [op for one in group for op in one.ops()]
-        is_single = len(group) == 1
-        bags = [one.found[2:] for one in lookups]
-        # Of several variables, bags are given in any case: the plan of a modified graph takes the
-        # gradients of an update with bags as they are.
-        is_pooled = not is_single or any(one.piece.bags for one in lookups)
-        with self._in_place(group, ops, "tables/updates"):
-            done = update(
-                optimizer_step(step, first.numbers, first.rows.initial()),
-                Gradients([one.rows.table.handle for one in lookups],
-                          [one.found[0] for one in lookups],
-                          [one.grad for one in lookups],
-                          [one.found[1] for one in lookups],
-                          list(zip(*bags)) if is_pooled else []), "update")
-        for op in ops:
-            replace_change(op, done, len(ops) == 1)
+
+def _apply(change: _Update) -> None:
+    """Replaces an update by one that takes sums; before the first run the graph pass joins them."""
+    rows, ops = change.rows, change.ops()
+    # Some may have been replaced since they were noted.
+    waits = [in_its_place(wait) for wait in change.waits]
+    with in_place_of(ops[0], waits, [op.name for op in ops]):
+        taken = []  # type: List[Tuple[tf.Tensor, ...]]
+        for one in change.lookups:
+            offsets, inverse, *bags = one.found
+            grad = library().mx_rec_reduce_pooled(one.grad, inverse, *bags, offsets) \
+                if bags else library().mx_rec_reduce(one.grad, inverse, offsets)
+            taken.append((rows.table.handle, offsets, grad))
+        done = apply_rows(optimizer_step(change.step, change.numbers, rows.initial()), taken)
+    gates = gates_of(ops)
+    for op in ops:
+        replace_change(op, done, len(ops) == 1)
+    for gate in gates:
+        replace_change(gate, done)
 
 
 class _Bags(NamedTuple):

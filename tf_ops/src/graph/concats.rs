@@ -2,7 +2,7 @@
 //! and the slices of the gradient of the whole that are summed for them.
 
 use super::columns::sliced;
-use super::consumers::{same, Consumers, Reading};
+use super::consumers::{Consumers, Reading};
 use super::describe::{described, quoted};
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
 use super::lists::reads_ids;
@@ -281,25 +281,12 @@ impl<'g, 'a> Rule<'g, 'a> {
     }
 
     /// Adds the gradients that are columns of the one of the whole; returns how many cannot be read
-    /// there. Those that updates take themselves are of another rule.
+    /// there.
     fn add_gradients(&self, parts: &[Part<'a>], planned: &mut PlannedConcat) -> Result<usize> {
         let graph = self.graph;
         let mut kept = 0;
         for part in parts {
-            let mut found: Vec<(NodeInput<'a>, Vec<String>)> = Vec::new();
-            for taken in part.reader.gradients(graph, &self.consumers)? {
-                let node = graph.node(taken.node)?;
-                if node.op != "MxRecReduce" {
-                    continue;
-                }
-                let name = node.name.to_owned();
-                let mut known = found.iter_mut();
-                match known.find(|(tensor, _)| same(tensor, &taken.gradient)) {
-                    Some((_, readers)) => readers.push(name),
-                    None => found.push((taken.gradient, vec![name])),
-                }
-            }
-            for (tensor, readers) in found {
+            for (tensor, readers) in part.reader.gradients(graph, &self.consumers)? {
                 let Some(found) = sliced(graph, &tensor)? else {
                     kept += 1;
                     continue;

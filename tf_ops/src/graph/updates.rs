@@ -17,13 +17,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// scripts.
 const MOST_JOINED: usize = 8;
 
-/// One gradient that an update takes.
+/// The handle, rows and gradient of a plain update, before its numbers.
+const PLAIN_INPUTS: usize = 3;
+
+/// A gradient of ids that an update sums itself.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlannedMember {
-    /// Which member of the update it is now, or is part of.
-    pub place: usize,
-    /// Name of the node that sums it, whose inputs the update takes; `None` if that stays.
-    pub sum: Option<String>,
+    /// The tensor of sums; the update takes the inputs of its node.
+    pub sum: String,
     /// The gradient that it is columns of, if that is read instead.
     pub whole: Option<String>,
     /// The first of these columns.
@@ -35,12 +36,15 @@ pub struct PlannedMember {
 pub struct PlannedUpdate {
     /// Name of its node.
     pub node: String,
-    /// What it takes, those of one table in order.
+    /// What it takes, in order; nothing if it takes the gradient that it has.
     pub members: Vec<PlannedMember>,
     /// Tensors that it does not read any more.
     pub left_out: Vec<String>,
     /// Names of the nodes that these wait for.
     pub waits: Vec<String>,
+    /// Where others share its op, names of the nodes that wait for it alone: a run may want them
+    /// without the others.
+    pub ends: Vec<String>,
 }
 
 /// Updates that become one op.
@@ -70,18 +74,23 @@ pub(super) fn find(graph: &Graph<'_>) -> Result<Found> {
     let mut places: BTreeMap<Form<'_>, usize> = BTreeMap::new();
     for (&at, waiting) in &rule.waiting.clone() {
         let node = graph.node(at)?;
-        if waiting.is_read || graph.find(node.name) != InputSource::Node(at) {
+        // Others have been made by a pass; those that nothing waits for, it has replaced.
+        let is_plain = members(node)? == 1 && length(node, "R")? == 0;
+        let is_left_over = waiting.by.is_empty() && waiting.ends.is_empty();
+        let is_found = graph.find(node.name) == InputSource::Node(at);
+        if !is_plain || is_left_over || waiting.is_read || !is_found {
             continue;
         }
-        let update = rule.update(at, node)?;
-        match rule.form(node, &update, &waiting.by)? {
-            Some(form) if rule.is_alive(at)? => {
-                let place = *places.entry(form).or_insert(groups.len());
-                match groups.get_mut(place) {
-                    Some(group) => group.push(update),
-                    None => groups.push(vec![update]),
-                }
+        let mut update = rule.update(at, node)?;
+        let mut place = groups.len();
+        if let Some(form) = rule.form(node, &mut update, &waiting.by)? {
+            if rule.is_alive(at)? {
+                place = *places.entry(form).or_insert(place);
             }
+        }
+        match groups.get_mut(place) {
+            // Of one table, they are two steps.
+            Some(group) if group.iter().all(|one| one.table != update.table) => group.push(update),
             _ => groups.push(vec![update]),
         }
     }
@@ -91,7 +100,7 @@ pub(super) fn find(graph: &Graph<'_>) -> Result<Found> {
         if let [first, _, ..] = nodes[..] {
             found.first.extend(nodes.iter().map(|&at| (at, first)));
         }
-        if group.len() > 1 || group.iter().any(Update::is_changed) {
+        if group.len() > 1 || group.iter().any(Update::sums_ids) {
             found.planned.push(rule.planned(group)?);
         }
     }
@@ -102,42 +111,46 @@ pub(super) fn find(graph: &Graph<'_>) -> Result<Found> {
 #[derive(Clone, Default)]
 struct Waiting {
     by: BTreeSet<usize>,
+    /// The nodes that do nothing but wait for it, for which none waits.
+    ends: Vec<usize>,
     /// Whether its output is read.
     is_read: bool,
 }
 
-/// What updates that share an op have in common: optimizer, devices of the op and of its tables,
-/// numbers, what gradients are of, and what waits for them. Every run that needs one then needs
-/// all, and none depends on another one, for what waits for that waits for both.
+/// What updates that share an op have in common: optimizer, devices of the op and of its table,
+/// numbers, whether gradients are of ids, and what waits for them. Every run that needs one then
+/// needs all, and none depends on another one, for what waits for that waits for both.
 type Form<'a> = (
     Option<i64>,
-    BTreeSet<&'a [u8]>,
     &'a [u8],
-    Vec<(usize, Option<u64>)>,
-    Kind,
+    &'a [u8],
+    Vec<Number<'a>>,
+    bool,
     BTreeSet<usize>,
 );
 
-/// What gradients are of.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    Rows,
-    Ids,
-    Bags,
+/// A number of an optimizer: a constant, or an output of a node.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Number<'a> {
+    Is(&'a [u8]),
+    Of(&'a str, Option<u64>),
 }
 
+#[derive(Default)]
 struct Update {
     at: usize,
-    kind: Kind,
+    /// The node of its table.
+    table: usize,
+    /// For each of its numbers, the tensors that have no other value than what it is a copy of.
+    copies: Vec<Vec<String>>,
     members: Vec<PlannedMember>,
     left_out: Vec<String>,
     waits: Vec<String>,
 }
 
 impl Update {
-    fn is_changed(&self) -> bool {
-        let mut members = self.members.iter();
-        members.any(|one| one.sum.is_some() || one.whole.is_some())
+    fn sums_ids(&self) -> bool {
+        !self.members.is_empty()
     }
 
     /// Leaves nodes out that control inputs may hold back.
@@ -167,19 +180,33 @@ impl<'g, 'a> Rule<'g, 'a> {
             alive: vec![false; graph.nodes.len()],
             steps: 0,
         };
+        let mut is_read = vec![false; graph.nodes.len()];
         for (at, node) in graph.nodes.iter().enumerate() {
             if node.op == UPDATE {
                 rule.waiting.insert(at, Waiting::default());
+            }
+            for input in graph.inputs(node) {
+                if let InputSource::Node(source) = input.source {
+                    is_read
+                        .get_mut(source)
+                        .into_iter()
+                        .for_each(|one| *one = true);
+                }
             }
         }
         if rule.waiting.is_empty() {
             return rule;
         }
         for (at, node) in graph.nodes.iter().enumerate() {
-            for input in graph.inputs(node) {
+            let inputs = graph.inputs(node);
+            let is_end = node.op == "NoOp" && inputs.len() == 1 && is_read.get(at) == Some(&false);
+            for input in inputs {
                 if let InputSource::Node(source) = input.source {
                     if let Some(waiting) = rule.waiting.get_mut(&source) {
-                        waiting.by.insert(at);
+                        match is_end {
+                            true => waiting.ends.push(at),
+                            false => waiting.by.extend([at]),
+                        }
                         waiting.is_read |= !input.is_control();
                     }
                 }
@@ -190,54 +217,23 @@ impl<'g, 'a> Rule<'g, 'a> {
 
     /// What an update takes, with sums and slices left out where that can be.
     fn update(&self, at: usize, node: &Node<'a>) -> Result<Update> {
-        let inputs = self.graph.inputs(node);
-        let each = members(node)?;
-        let mut update = Update {
+        let plain = || Update {
             at,
-            kind: Kind::Rows,
-            members: Vec::new(),
-            left_out: Vec::new(),
-            waits: Vec::new(),
+            ..Update::default()
         };
-        let (inverses, bags) = (length(node, "R")?, length(node, "B")?);
-        if inverses == 0 {
-            for place in 0..each {
-                let (rows, grad) = (inputs.get(each + place), inputs.get(2 * each + place));
-                let (Some(rows), Some(grad)) = (rows, grad) else {
-                    return Ok(unchanged(at, Kind::Rows, each));
-                };
-                if !self.add_sums(place, (rows, grad), &mut update, 0)? {
-                    return Ok(unchanged(at, Kind::Rows, each));
-                }
-            }
-        } else {
-            let columns = inputs.get(3 * each + inverses + 3 * bags);
-            let columns = columns.filter(|_| node.int("C").is_ok_and(|count| count == Some(1)));
-            let columns = columns.and_then(|columns| source_of(self.graph, columns));
-            let columns = columns.map(constant).transpose()?.flatten();
-            let columns = columns.and_then(|columns| columns.integers);
-            update.kind = if bags > 0 { Kind::Bags } else { Kind::Ids };
-            for place in 0..each {
-                let mut member = member(place, None);
-                let is_wide = match (length(node, "C")?, &columns) {
-                    (0, _) => false,
-                    (_, Some(columns)) => columns.get(place) != Some(&-1),
-                    (_, None) => true,
-                };
-                if let (Some(grad), false) = (inputs.get(2 * each + inverses + place), is_wide) {
-                    self.read_in_whole(grad, &mut member, &mut update)?;
-                }
-                update.members.push(member);
-            }
-        }
-        Ok(update)
+        let mut update = plain();
+        let given = |place| self.graph.data_input(node, place);
+        let sums_ids = match (given(1), given(2)) {
+            (Some(rows), Some(grad)) => self.add_sums((rows, grad), &mut update, 0)?,
+            _ => false,
+        };
+        Ok(if sums_ids { update } else { plain() })
     }
 
     /// Adds the sums that a gradient of rows is made of, which no op between may change; says
     /// whether there is nothing else.
     fn add_sums(
         &self,
-        place: usize,
         (rows, grad): (&NodeInput<'a>, &NodeInput<'a>),
         update: &mut Update,
         depth: usize,
@@ -260,12 +256,11 @@ impl<'g, 'a> Rule<'g, 'a> {
             let (Some(of), Some(last)) = (data.first(), data.last()) else {
                 return Ok(false);
             };
-            let mut member = member(place, Some(node.name.to_owned()));
-            match node.op {
-                "MxRecReducePooled" => update.kind = Kind::Bags,
-                _ if update.kind == Kind::Rows => update.kind = Kind::Ids,
-                _ => {}
-            }
+            let mut member = PlannedMember {
+                sum: grad.tensor(),
+                whole: None,
+                first: -1,
+            };
             if node.op != "MxRecReduceColumns" {
                 self.read_in_whole(of, &mut member, update)?;
             }
@@ -285,7 +280,7 @@ impl<'g, 'a> Rule<'g, 'a> {
             update.leave_out(graph, axis);
         }
         for (&some_rows, &some_grad) in rows_data.iter().zip(&data) {
-            if !self.add_sums(place, (some_rows, some_grad), update, depth + 1)? {
+            if !self.add_sums((some_rows, some_grad), update, depth + 1)? {
                 return Ok(false);
             }
         }
@@ -314,38 +309,57 @@ impl<'g, 'a> Rule<'g, 'a> {
     fn form(
         &self,
         node: &Node<'a>,
-        update: &Update,
+        update: &mut Update,
         waiting: &BTreeSet<usize>,
     ) -> Result<Option<Form<'a>>> {
         let graph = self.graph;
-        let mut devices = BTreeSet::new();
-        for handle in graph.inputs(node).iter().take(members(node)?) {
-            match source_of(graph, handle) {
-                // In a branch or a loop, the handle is passed on.
-                Some(table) if table.op == TABLE => devices.insert(table.device()?),
-                _ => return Ok(None),
-            };
-        }
-        if waiting.is_empty() || devices.len() != 1 {
+        let Some(InputSource::Node(at)) = graph.data_input(node, 0).map(|handle| handle.source)
+        else {
+            return Ok(None);
+        };
+        let table = graph.node(at)?;
+        // In a branch or a loop, the handle is passed on.
+        if table.op != TABLE || waiting.is_empty() {
             return Ok(None);
         }
-        let data: Vec<_> = data(graph, node).collect();
-        let numbers = data.len().saturating_sub(length(node, "H")?);
-        let mut hyper = Vec::new();
-        for number in data.iter().skip(numbers) {
-            let InputSource::Node(source) = number.source else {
-                return Ok(None);
-            };
-            hyper.push((source, number.output));
+        update.table = at;
+        let mut numbers = Vec::new();
+        for input in data(graph, node).skip(PLAIN_INPUTS) {
+            let (number, copies) = self.number(*input)?;
+            numbers.push(number);
+            update.copies.push(copies);
         }
         Ok(Some((
             node.int("optimizer")?,
-            devices,
+            table.device()?,
             node.device()?,
-            hyper,
-            update.kind,
+            numbers,
+            update.sums_ids(),
             waiting.clone(),
         )))
+    }
+
+    /// What a number of an optimizer is, and the tensors that are copies of it.
+    fn number(&self, mut input: NodeInput<'a>) -> Result<(Number<'a>, Vec<String>)> {
+        let graph = self.graph;
+        let mut copies = Vec::new();
+        while let Some(node) = source_of(graph, &input) {
+            let is_free = !graph.inputs(node).iter().any(NodeInput::is_control);
+            match (node.op, graph.data_input(node, 0), node.attr("value")?) {
+                ("Const", _, Some(value)) => {
+                    copies.push(input.tensor());
+                    return Ok((Number::Is(value), copies));
+                }
+                ("Identity" | "ReadVariableOp", Some(of), _)
+                    if is_free && copies.len() < MOST_JOINED =>
+                {
+                    copies.push(input.tensor());
+                    input = *of;
+                }
+                _ => break,
+            }
+        }
+        Ok((Number::Of(input.node, input.output), copies))
     }
 
     /// Whether a node has a value in each run: none of what it needs is in a branch that is not
@@ -379,48 +393,43 @@ impl<'g, 'a> Rule<'g, 'a> {
         Ok(true)
     }
 
-    fn planned(&self, group: Vec<Update>) -> Result<PlannedUpdates> {
+    fn planned(&self, mut group: Vec<Update>) -> Result<PlannedUpdates> {
         let mut reasons = Vec::new();
-        if group.iter().any(Update::is_changed) {
+        // One op has one of the copies of a number: no other value can be given to one of them.
+        for number in 0..group.first().map_or(0, |one| one.copies.len()) {
+            let of_each = group.iter().map(|one| one.copies.get(number).cloned());
+            let of_each: Vec<_> = of_each.map(Option::unwrap_or_default).collect();
+            if of_each.iter().any(|one| Some(one) != of_each.first()) {
+                for (update, copies) in group.iter_mut().zip(of_each) {
+                    update.left_out.extend(copies);
+                }
+            }
+        }
+        if group.iter().any(Update::sums_ids) {
             reasons.push("gradients of ids are summed where they are applied");
         }
-        if group.len() > 1 {
+        let is_shared = group.len() > 1;
+        if is_shared {
             reasons.push("every run that needs one needs all");
         }
         let mut updates = Vec::new();
         for update in group {
             let waits: BTreeSet<String> = update.waits.into_iter().collect();
+            let ends = self.waiting.get(&update.at).filter(|_| is_shared);
+            let ends = ends.map(|one| &one.ends[..]).unwrap_or_default().iter();
+            let ends = ends.map(|&at| Ok(self.graph.node(at)?.name.to_owned()));
             updates.push(PlannedUpdate {
                 node: self.graph.node(update.at)?.name.to_owned(),
                 members: update.members,
                 left_out: update.left_out,
                 waits: waits.into_iter().collect(),
+                ends: ends.collect::<Result<_>>()?,
             });
         }
         Ok(PlannedUpdates {
             updates,
             reason: reasons.join(", and "),
         })
-    }
-}
-
-fn member(place: usize, sum: Option<String>) -> PlannedMember {
-    PlannedMember {
-        place,
-        sum,
-        whole: None,
-        first: -1,
-    }
-}
-
-/// An update that takes what it does now.
-fn unchanged(at: usize, kind: Kind, members: usize) -> Update {
-    Update {
-        at,
-        kind,
-        members: (0..members).map(|place| member(place, None)).collect(),
-        left_out: Vec::new(),
-        waits: Vec::new(),
     }
 }
 

@@ -114,15 +114,16 @@ fn answer(graph: &GraphText) -> String {
             let waits = waits_for(&update.waits);
             writeln!(text, "{}{waits}", update.node).expect("text");
             for member in &update.members {
-                let what = member.sum.as_deref().unwrap_or("as it is");
                 let whole = match &member.whole {
                     Some(whole) => format!(", columns from {} of {whole}", member.first),
                     None => String::new(),
                 };
-                writeln!(text, "  {}: {what}{whole}", member.place).expect("text");
+                writeln!(text, "  {}{whole}", member.sum).expect("text");
             }
-            if !update.left_out.is_empty() {
-                writeln!(text, "  left out {}", update.left_out.join(", ")).expect("text");
+            for (what, names) in [("left out", &update.left_out), ("ends", &update.ends)] {
+                if !names.is_empty() {
+                    writeln!(text, "  {what} {}", names.join(", ")).expect("text");
+                }
             }
         }
     }
