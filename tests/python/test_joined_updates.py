@@ -151,11 +151,14 @@ def test_two_updates_of_a_table_that_the_same_op_waits_for_are_two_steps():
         np.testing.assert_allclose(row, found[1][key], rtol=1e-5)
 
 
-def test_two_train_ops_keep_their_order_and_share_no_op():
+@pytest.mark.parametrize("waits", ["for the train op", "for its updates"])
+def test_two_train_ops_keep_their_order_and_share_no_op(waits):
+    """What the sums of the second one wait for was the first one's updates as they were: these ran beside their joint op."""
     def script(run):
         source, ids, label, tables, rows = lookups_by_an_iterator(run)
         loss, first = model(run, rows, label, tables)
-        with tf().control_dependencies([first]):
+        updates = support.updates_in(tf().compat.v1.get_default_graph().get_operations())
+        with tf().control_dependencies([first] if waits == "for the train op" else updates):
             again = [run.lookup(table, ids[:, at] + 0) for at, table in enumerate(tables)]
             later = loss_of([total(one) for one in again], label)
             second = optimizer("adagrad").minimize(later, var_list=variables_of(tables))
@@ -233,12 +236,14 @@ def test_gradients_can_be_fetched_and_those_that_a_script_changes_can_be_fed():
         for fetched in ([one.values for one in grads], [grads[1].values, update], [clipped[0].values, other]):
             run.step(sess, fetched)
         given = sess.run([one.indices for one in grads])
-        zeros = np.zeros([len(given[0]), 4], np.float32)
-        sess.run(other, {clipped[0].values: zeros + 0.25, clipped[0].indices: given[0]})
+        feed = {one.indices: rows for one, rows in zip(clipped, given)}
+        feed.update({one.values: np.full([len(rows), table.emb_size], 0.25)
+                     for one, rows, table in zip(clipped, given, tables)})
+        sess.run(other, feed)
         run.contents(sess)
         if run.form == PASSED:
             with pytest.raises(ValueError, match="may not be fed"):
-                sess.run(update, {grads[0].values: zeros})
+                sess.run(update, {grads[0].values: np.zeros([2, 4])})
 
     alike(script)
 

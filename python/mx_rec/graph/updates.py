@@ -1,6 +1,6 @@
 """Updates of tables: they sum gradients of ids themselves, and those of many tables share an op."""
 
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -39,6 +39,9 @@ class Updating:
         # The outputs of other ops that take the place of these become these tensor objects.
         self._left_out = {name: graph.get_tensor_by_name(name) for group in self._groups
                           for one in group for name in one.left_out}
+        self._waits = {name: list(graph.get_operation_by_name(name).outputs)
+                       for group in self._groups for one in group for name in one.waits}
+        self._instead = {}  # type: Dict[tf.Operation, tf.Operation]
 
     def fuse(self, first: int) -> List[Tuple[tf.Operation, List[tf.Operation]]]:
         """Puts ops that sum gradients of ids, for many tables, in the places of updates.
@@ -71,7 +74,7 @@ class Updating:
         waits = [wait for op in ops for wait in op.control_inputs]
         for one, op in zip(group, ops):
             given = gradients_of(op)
-            waits.extend(self._graph.get_operation_by_name(name) for name in one.waits)
+            waits.extend(wait for name in one.waits for wait in self._present(name))
             if not one.members:
                 parts.append(_Part(given.handles[0], given.offsets[0], given.grads[0]))
             for member in one.members:
@@ -93,7 +96,14 @@ class Updating:
                 FUSED_NAME)
         for op in ops:
             replace_waiting(op, made)
+            self._instead[op] = made
         return made
+
+    def _present(self, name: str) -> List[tf.Operation]:
+        """Returns what stands in the place of an op that the plan names."""
+        ops = [output.op for output in self._waits[name]] \
+            or [self._graph.get_operation_by_name(name)]
+        return [self._instead.get(op, op) for op in ops]
 
     def _part(self, handle: tf.Tensor, member: Member) -> Tuple[_Part, List[tf.Operation]]:
         """Returns what is taken in the place of a sum, and what that waits for."""

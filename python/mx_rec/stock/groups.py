@@ -1,4 +1,4 @@
-"""Lookups and updates that need no tensor of rows, of many variables by one op of each kind."""
+"""Lookups and updates that need no tensor of rows: in plain form, which the graph pass joins."""
 
 from collections import OrderedDict
 from typing import (Any, Callable, Dict, FrozenSet, Iterable, List, NamedTuple, Sequence, Set,
@@ -7,11 +7,10 @@ from typing import (Any, Callable, Dict, FrozenSet, Iterable, List, NamedTuple, 
 import tensorflow as tf
 
 from mx_rec.core.bags import COMBINERS
-from mx_rec.core.lookup import mark_movable
 from mx_rec.edits.wiring import (depends, in_its_place, in_place_of, replace_change, replace_output,
-                                 sources, waits_between, waits_of_gather)
+                                 sources, waits_between)
 from mx_rec.ops import library
-from mx_rec.ops.lookups import read_rows, resolve
+from mx_rec.ops.lookups import read_rows
 from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.optimizers.base import apply_rows
 from mx_rec.state.table_variable import row_shape
@@ -29,7 +28,7 @@ class _Lookup:
         op: The op whose result is replaced: the gather, or the vectors of the bags.
         grad: The gradient of that result.
         inputs: The ids; or indices, ids and shape of sparse ones.
-        waits: What the ops in its place wait for.
+        waits: Of a pooled lookup, what the ops in its place wait for.
         found: What the update takes of it, once it is replaced.
         pooled: The vectors of the bags, once it is replaced.
     """
@@ -39,11 +38,11 @@ class _Lookup:
         self.piece = piece
         self.grad = rows.tensor(piece.grad)
         self.found = []  # type: List[tf.Tensor]
+        self.waits = []  # type: List[tf.Operation]
         self.pooled = None  # type: Any
         if piece.bags is None:
             self.op = rows.op(piece.gather)
             self.inputs = [self.op.inputs[1]]
-            self.waits = waits_of_gather(self.op) + list(self.op.control_inputs)
             return
         self.op = rows.op(piece.bags.result)
         self.inputs = [rows.tensor(one) for one in piece.bags.sparse]
@@ -59,14 +58,10 @@ class _Lookup:
         return fill.inputs[2].shape.as_list() == [2] and self.grad.shape.rank == 2
 
     def form(self) -> Tuple[Any, ...]:
-        """Lookups of the same form can be one op."""
-        bags = self.piece.bags
-        # A run of one lookup runs those together with it: it must need no other placeholder for
-        # that, nor take a batch of another dataset.
-        read = sources([tensor.op for tensor in self.inputs] + self.waits)
-        if bags is None:
-            return None, self.inputs[0].dtype, read
-        return "bags", self.inputs[1].dtype, read
+        """The bags of pooled lookups of the same form can be made by one op."""
+        # A run of one lookup makes the bags of those together with it: it must need no other
+        # placeholder for that, nor take a batch of another dataset.
+        return self.inputs[1].dtype, sources([tensor.op for tensor in self.inputs] + self.waits)
 
     def fills(self) -> bool:
         """Whether a bag without ids touches the first row."""
@@ -141,10 +136,13 @@ def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
             step = rows.plan.updates[0]
             updates.append(_Update(rows, step, rows.numbers(step), lookups,
                                    _waits(rows, step, lookups)))
-    made = _Made(graph)
-    for group in grouped([one for update in updates for one in update.lookups], _Lookup.form,
+    every = [one for change in updates for one in change.lookups]
+    for one in every:
+        if one.piece.bags is None:
+            one.found = one.rows.look_up(one.op, True)
+    for group in grouped([one for one in every if one.piece.bags], _Lookup.form,
                          lambda one: one.inputs, lambda one: [one.op]):
-        (made.keep if group[0].piece.bags is None else made.pool)(group)
+        _pool(graph, group)
     for change in updates:
         _apply(change)
     for change in updates:
@@ -199,53 +197,25 @@ def grouped(members: Sequence[Any], form: Callable[[Any], Any],
             yield group
 
 
-class _Made:
-    """The ops of tables in the place of others.
-
-    Args:
-        graph: The graph.
-    """
-
-    def __init__(self, graph: tf.Graph) -> None:
-        self._graph = graph
-
-    def _in_place(self, group: Sequence[Any], ops: Sequence[tf.Operation], name: str) -> Any:
-        """Ops made inside stand for all members of a group."""
-        # Some may have been replaced since a member noted them.
-        waits = [in_its_place(wait) for member in group for wait in member.waits]
-        return in_place_of(ops[0], waits, [op.name for op in ops],
-                           None if len(group) == 1 else self._graph.unique_name(name))
-
-    def keep(self, group: Sequence[_Lookup]) -> None:
-        """Replaces gathers."""
-        tables = [one.rows.table for one in group]
-        with self._in_place(group, [one.op for one in group], "tables/lookups"):
-            ids = [one.rows.checked_ids(one.inputs[0]) for one in group]
-            offsets, inverses = _resolve(
-                group, ids, [one.rows.occurrences(one.inputs[0]) for one in group])
-            found = read_rows([table.handle for table in tables],
-                         [row_shape(table.variable) for table in tables], offsets, inverses)
-        for at, one in enumerate(group):
-            one.found = [offsets[at], inverses[at]]
-            replace_output(one.op, found[at])
-
-    def pool(self, group: Sequence[_Lookup]) -> None:
-        """Replaces pooled lookups."""
-        tables = [one.rows.table for one in group]
-        with self._in_place(group, [one.op for one in group], "tables/lookups"):
-            bags = _bags(group)
-            # One op finds the rows of all parts of a model: batches with the same ids, as a deep
-            # and a linear part have them, are made distinct once.
-            offsets, inverses = _resolve(group, [one.ids for one in bags], _counted(group, bags))
-            none = [tf.zeros([0])] * len(group)
-            pooled = read_rows(
-                [table.handle for table in tables], [row_shape(table.variable) for table in tables],
-                offsets, inverses,
-                ([one.ends for one in bags], none, [one.divisors for one in bags]), name="pooled")
-        for at, one in enumerate(group):
-            one.found = [offsets[at], inverses[at], bags[at].ends, none[at], bags[at].divisors]
-            one.pooled = pooled[at]
-            replace_output(one.op, pooled[at])
+def _pool(graph: tf.Graph, group: Sequence[_Lookup]) -> None:
+    """Replaces pooled lookups."""
+    ops = [one.op for one in group]
+    # Some may have been replaced since a lookup noted them.
+    waits = [in_its_place(wait) for one in group for wait in one.waits]
+    scope = None if len(group) == 1 else graph.unique_name("tables/lookups")
+    with in_place_of(ops[0], waits, [op.name for op in ops], scope):
+        none = tf.zeros([0])
+        bags = _bags(group)
+        for one, of_one, counted in zip(group, bags, _counted(group, bags)):
+            table = one.rows.table
+            table.multi_lookup_times[True] += 1
+            offsets, inverse = one.rows.make_rows(one.piece.gather, of_one.ids, counted, ops)
+            one.found = [offsets, inverse, of_one.ends, none, of_one.divisors]
+            one.pooled, = read_rows([table.handle], [row_shape(table.variable)], [offsets],
+                                    [inverse], ([of_one.ends], [none], [of_one.divisors]),
+                                    name="pooled")
+    for one in group:
+        replace_output(one.op, one.pooled)
 
 
 def _apply(change: _Update) -> None:
@@ -310,27 +280,6 @@ def _counted(group: Sequence[_Lookup], bags: Sequence[_Bags]) -> List[tf.Tensor]
     for place, one in zip(places, _bags([group[place] for place in places], False)):
         counted[place] = one.ids
     return counted
-
-
-def _resolve(group: Sequence[_Lookup], ids: Sequence[tf.Tensor],
-             counted: Sequence[tf.Tensor]) -> Tuple[List[tf.Tensor], List[tf.Tensor]]:
-    """Adds the ops that find the rows of ids, and make those that are missing.
-
-    Args:
-        group: The lookups.
-        ids: Of each.
-        counted: Of each what is counted for admission.
-    """
-    for one in group:
-        one.rows.table.multi_lookup_times[True] += 1
-    if len(group) == 1 or any(one.rows.rules.counts for one in group):
-        ops = [one.op for one in group]
-        made = [one.rows.make_rows(one.piece.gather, mine, occurring, ops)
-                for one, mine, occurring in zip(group, ids, counted)]
-        return [offsets for offsets, _ in made], [inverse for _, inverse in made]
-    found = resolve([one.rows.table.handle for one in group], ids)
-    mark_movable(found.offsets[0].op, True)
-    return found.offsets, found.inverse
 
 
 def origin_of(tensor: tf.Tensor) -> tf.Tensor:
