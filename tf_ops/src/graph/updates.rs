@@ -3,7 +3,7 @@
 //! needs together share an op.
 
 use super::columns::sliced;
-use super::consumers::same;
+use super::consumers::{same, Consumers};
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
 use super::lists::{length, members};
 use super::readers::source_of;
@@ -69,21 +69,32 @@ pub(super) struct Found {
 /// # Errors
 /// `InvalidArgument` if an attribute cannot be read.
 pub(super) fn find(graph: &Graph<'_>) -> Result<Found> {
-    let mut rule = Rule::new(graph);
+    let mut found = Found::default();
+    let updates = graph.nodes.iter().enumerate();
+    let updates: Vec<_> = updates.filter(|(_, node)| node.op == UPDATE).collect();
+    if updates.is_empty() {
+        return Ok(found);
+    }
+    let mut rule = Rule {
+        graph,
+        consumers: Consumers::new(graph),
+        alive: vec![false; graph.nodes.len()],
+        steps: 0,
+    };
     let mut groups: Vec<Vec<Update>> = Vec::new();
     let mut places: BTreeMap<Form<'_>, usize> = BTreeMap::new();
-    for (&at, waiting) in &rule.waiting.clone() {
-        let node = graph.node(at)?;
-        // Others have been made by a pass; those that nothing waits for, it has replaced.
+    for (at, node) in updates {
+        // Others have been made by a pass.
         let is_plain = members(node)? == 1 && length(node, "R")? == 0;
-        let is_left_over = waiting.by.is_empty() && waiting.ends.is_empty();
-        let is_found = graph.find(node.name) == InputSource::Node(at);
-        if !is_plain || is_left_over || waiting.is_read || !is_found {
+        if !is_plain || graph.find(node.name) != InputSource::Node(at) {
             continue;
         }
-        let mut update = rule.update(at, node)?;
+        let Some((waiting, ends)) = rule.waiting(at)? else {
+            continue;
+        };
+        let mut update = rule.update(at, ends, node)?;
         let mut place = groups.len();
-        if let Some(form) = rule.form(node, &mut update, &waiting.by)? {
+        if let Some(form) = rule.form(node, &mut update, waiting)? {
             if rule.is_alive(at)? {
                 place = *places.entry(form).or_insert(place);
             }
@@ -94,7 +105,6 @@ pub(super) fn find(graph: &Graph<'_>) -> Result<Found> {
             _ => groups.push(vec![update]),
         }
     }
-    let mut found = Found::default();
     for group in groups {
         let nodes: Vec<usize> = group.iter().map(|update| update.at).collect();
         if let [first, _, ..] = nodes[..] {
@@ -105,16 +115,6 @@ pub(super) fn find(graph: &Graph<'_>) -> Result<Found> {
         }
     }
     Ok(found)
-}
-
-/// What waits for an update.
-#[derive(Clone, Default)]
-struct Waiting {
-    by: BTreeSet<usize>,
-    /// The nodes that do nothing but wait for it, for which none waits.
-    ends: Vec<usize>,
-    /// Whether its output is read.
-    is_read: bool,
 }
 
 /// What updates that share an op have in common: optimizer, devices of the op and of its table,
@@ -139,6 +139,8 @@ enum Number<'a> {
 #[derive(Default)]
 struct Update {
     at: usize,
+    /// The nodes that do nothing but wait for it, and that nothing waits for.
+    ends: Vec<usize>,
     /// The node of its table.
     table: usize,
     /// For each of its numbers, the tensors that have no other value than what it is a copy of.
@@ -165,7 +167,7 @@ impl Update {
 
 struct Rule<'g, 'a> {
     graph: &'g Graph<'a>,
-    waiting: BTreeMap<usize, Waiting>,
+    consumers: Consumers,
     /// The nodes that have a value in each run.
     alive: Vec<bool>,
     /// The nodes that walks have met.
@@ -173,52 +175,30 @@ struct Rule<'g, 'a> {
 }
 
 impl<'g, 'a> Rule<'g, 'a> {
-    fn new(graph: &'g Graph<'a>) -> Self {
-        let mut rule = Rule {
-            graph,
-            waiting: BTreeMap::new(),
-            alive: vec![false; graph.nodes.len()],
-            steps: 0,
-        };
-        let mut is_read = vec![false; graph.nodes.len()];
-        for (at, node) in graph.nodes.iter().enumerate() {
-            if node.op == UPDATE {
-                rule.waiting.insert(at, Waiting::default());
+    /// What waits for an update, and its ends; `None` if its output is read, or if nothing waits
+    /// for it, as for what a pass has replaced.
+    fn waiting(&self, at: usize) -> Result<Option<(BTreeSet<usize>, Vec<usize>)>> {
+        let (mut waiting, mut ends) = (BTreeSet::new(), Vec::new());
+        for &(reader, place) in self.consumers.all(at) {
+            let node = self.graph.node(reader)?;
+            let inputs = self.graph.inputs(node);
+            if !inputs.get(place).is_some_and(NodeInput::is_control) {
+                return Ok(None);
             }
-            for input in graph.inputs(node) {
-                if let InputSource::Node(source) = input.source {
-                    is_read
-                        .get_mut(source)
-                        .into_iter()
-                        .for_each(|one| *one = true);
-                }
+            match (node.op, inputs.len(), self.consumers.all(reader)) {
+                ("NoOp", 1, []) => ends.push(reader),
+                _ => waiting.extend([reader]),
             }
         }
-        if rule.waiting.is_empty() {
-            return rule;
-        }
-        for (at, node) in graph.nodes.iter().enumerate() {
-            let inputs = graph.inputs(node);
-            let is_end = node.op == "NoOp" && inputs.len() == 1 && is_read.get(at) == Some(&false);
-            for input in inputs {
-                if let InputSource::Node(source) = input.source {
-                    if let Some(waiting) = rule.waiting.get_mut(&source) {
-                        match is_end {
-                            true => waiting.ends.push(at),
-                            false => waiting.by.extend([at]),
-                        }
-                        waiting.is_read |= !input.is_control();
-                    }
-                }
-            }
-        }
-        rule
+        let is_left_over = waiting.is_empty() && ends.is_empty();
+        Ok((!is_left_over).then_some((waiting, ends)))
     }
 
     /// What an update takes, with sums and slices left out where that can be.
-    fn update(&self, at: usize, node: &Node<'a>) -> Result<Update> {
+    fn update(&self, at: usize, ends: Vec<usize>, node: &Node<'a>) -> Result<Update> {
         let plain = || Update {
             at,
+            ends: ends.clone(),
             ..Update::default()
         };
         let mut update = plain();
@@ -310,7 +290,7 @@ impl<'g, 'a> Rule<'g, 'a> {
         &self,
         node: &Node<'a>,
         update: &mut Update,
-        waiting: &BTreeSet<usize>,
+        waiting: BTreeSet<usize>,
     ) -> Result<Option<Form<'a>>> {
         let graph = self.graph;
         let Some(InputSource::Node(at)) = graph.data_input(node, 0).map(|handle| handle.source)
@@ -335,7 +315,7 @@ impl<'g, 'a> Rule<'g, 'a> {
             node.device()?,
             numbers,
             update.sums_ids(),
-            waiting.clone(),
+            waiting,
         )))
     }
 
@@ -415,8 +395,7 @@ impl<'g, 'a> Rule<'g, 'a> {
         let mut updates = Vec::new();
         for update in group {
             let waits: BTreeSet<String> = update.waits.into_iter().collect();
-            let ends = self.waiting.get(&update.at).filter(|_| is_shared);
-            let ends = ends.map(|one| &one.ends[..]).unwrap_or_default().iter();
+            let ends = update.ends.iter().filter(|_| is_shared);
             let ends = ends.map(|&at| Ok(self.graph.node(at)?.name.to_owned()));
             updates.push(PlannedUpdate {
                 node: self.graph.node(update.at)?.name.to_owned(),
