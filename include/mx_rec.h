@@ -74,6 +74,12 @@ int mx_rec_infer_shapes(const unsigned char* question, size_t question_size,
 int mx_rec_check_table(const unsigned char* config, size_t config_size, unsigned char** result,
                        size_t* result_size);
 
+/* {NAME: {"rows": n, "bytes": n}, ...}: for each name of tables that sessions of this process have
+ * made, the most rows and bytes of memory (rows, slots, index, history) that one of them holds now
+ * or held when its session ended. Without parts of tables on parameter servers.
+ */
+int mx_rec_tables(unsigned char** result, size_t* result_size);
+
 /* Decides which lookups of a graph can move into its input pipelines. Needs no TensorFlow.
  *
  * graph: a serialized GraphDef. ops: a serialized OpList of the op types that the caller knows;

@@ -1,8 +1,8 @@
-//! The definitions of ops and of a table's configuration for Python: JSON in and out, through
-//! ctypes (include/mx_rec.h).
+//! The definitions of ops and of a table's configuration, and what tables hold, for Python: JSON in
+//! and out, through ctypes (include/mx_rec.h).
 
 use crate::ffi_buffer::{bytes, give};
-use mx_rec_tf_ops::{check_table, infer_shapes, ops, Lengths, Shape};
+use mx_rec_tf_ops::{check_table, held_by_tables, infer_shapes, ops, Lengths, Shape};
 use serde::Deserialize;
 use std::ffi::c_int;
 
@@ -91,4 +91,17 @@ pub(crate) unsafe extern "C" fn mx_rec_check_table(
             check_table(bytes(config, config_size)).map(String::into_bytes)
         })
     }
+}
+
+/// What the tables of sessions hold. include/mx_rec.h has the JSON.
+///
+/// # Safety
+/// As of `mx_rec_op_definitions`.
+#[no_mangle]
+pub(crate) unsafe extern "C" fn mx_rec_tables(
+    result: *mut *mut u8,
+    result_size: *mut usize,
+) -> c_int {
+    // SAFETY: the caller says that both places can be written.
+    unsafe { give(result, result_size, "counting rows", held_by_tables) }
 }

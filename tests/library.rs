@@ -75,6 +75,7 @@ fn the_library_exports_its_functions_and_nothing_else() {
             "mx_rec_op_definitions",
             "mx_rec_optimizers",
             "mx_rec_plan",
+            "mx_rec_tables",
             "mx_rec_trace_start",
             "mx_rec_trace_stop",
             "mx_rec_version"

@@ -294,3 +294,43 @@ def test_a_script_that_asks_for_nothing_keeps_its_variables(mx, graph):
     before = graph.as_graph_def()
     assert convert_graph(graph, True) == []
     assert graph.as_graph_def() == before
+
+
+@pytest.mark.parametrize("optimizer", ["ftrl", "adagrad", "adam"])
+@pytest.mark.parametrize("shared", [False, True], ids=["gated", "shared"])
+def test_a_fed_gradient_that_an_update_reads_past_is_refused(mx, optimizer, shared):
+    """Rows were updated by the gradients from before the feed, without a word.
+
+    Of a gradient behind `gate_gradients=GATE_GRAPH`, which the update waits for, and of one that another update reads as well.
+    """
+    tf = support.tf()
+    v1 = tf.compat.v1
+
+    def step(convert, value):
+        with tf.Graph().as_default() as graph:
+            ids = v1.placeholder(tf.int64, [None])
+            w, other = [v1.get_variable(name, [cases.ROWS, 3], initializer=v1.constant_initializer(0.25)) for name in "wv"]
+            loss = tf.reduce_sum(tf.square(tf.gather(w, ids) + 1.0)) + tf.reduce_sum(tf.gather(other, ids))
+            opt = v1.train.AdamOptimizer(0.1) if optimizer == "adam" else cases.optimizers()[optimizer]()
+            (slices, _), (second, _) = opt.compute_gradients(loss, [w, other], gate_gradients=opt.GATE_OP if shared else opt.GATE_GRAPH)
+            if shared:
+                second = tf.IndexedSlices(slices.values * 0.5, slices.indices, slices.dense_shape)
+            train = opt.apply_gradients([(slices, w), (second, other)])
+            if convert:
+                mx(stock_tables=".*")
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                seen = session.run(slices.values, {ids: [1, 2]})
+                feeds = {ids: [1, 2]} if value is None else {ids: [1, 2], slices.values: np.full_like(seen, value)}
+                if value is not None and convert and not graph.is_feedable(slices.values):
+                    with pytest.raises(ValueError, match="may not be fed"):
+                        session.run(train, feeds)
+                    return None
+                session.run(train, feeds)
+                return session.run([tf.gather(w, [1, 2]), tf.gather(other, [1, 2])])
+
+    expected = step(False, -7.0)
+    assert np.any(expected[0] != step(False, None)[0])
+    found = step(True, -7.0)
+    if found is not None:
+        np.testing.assert_allclose(found, expected, rtol=1e-5)

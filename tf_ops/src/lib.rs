@@ -50,3 +50,4 @@ pub use load::load;
 pub use op_def::{Arg, Attr, OpDef};
 pub use shapes::{infer as infer_shapes, Lengths, Shape};
 pub use sys::LoadError;
+pub use tables::held as held_by_tables;

@@ -7,7 +7,8 @@ use crate::tf::HoldBuffers;
 use crate::trace;
 use mx_rec_kernels::{Partition, Result, Table};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use serde::Serialize;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -118,6 +119,60 @@ pub(crate) fn counted(table: &Table, step: i64) {
 /// Those of [`Settings::make`].
 pub(crate) fn own(settings: Settings) -> Result<Reference> {
     Ok(TABLES.own(settings.make(None)?))
+}
+
+/// What the tables of sessions with one name hold, or held when they ended: the most of each.
+#[derive(Clone, Copy, Default, Serialize)]
+struct Held {
+    rows: u64,
+    bytes: u64,
+}
+
+impl Held {
+    /// What a table holds now.
+    fn of(table: &Table) -> Held {
+        let stats = table.stats();
+        Held {
+            rows: stats.rows,
+            bytes: stats.rows_bytes + stats.index_bytes + stats.history_bytes,
+        }
+    }
+
+    /// The most of both.
+    fn or(self, other: Held) -> Held {
+        Held {
+            rows: self.rows.max(other.rows),
+            bytes: self.bytes.max(other.bytes),
+        }
+    }
+}
+
+/// What tables that have ended held, by their names.
+static ENDED: Mutex<BTreeMap<String, Held>> = Mutex::new(BTreeMap::new());
+
+/// Notes what a table of a session holds, which is about to end.
+pub(crate) fn note_end(table: &Reference) {
+    if let Ok(table) = get(table.number()) {
+        let held = Held::of(&table);
+        let name = table.config().name.clone();
+        let mut ended = ENDED.lock();
+        let before = ended.entry(name).or_default();
+        *before = before.or(held);
+    }
+}
+
+/// What the tables of the sessions of this process hold, or held when they ended. include/mx_rec.h
+/// has the JSON.
+///
+/// # Errors
+/// Those of writing JSON.
+pub fn held() -> serde_json::Result<Vec<u8>> {
+    let mut held = ENDED.lock().clone();
+    for table in TABLES.all() {
+        let known = held.entry(table.config().name.clone()).or_default();
+        *known = known.or(Held::of(&table));
+    }
+    serde_json::to_vec(&held)
 }
 
 /// Gives a part a number that ends with the reference.

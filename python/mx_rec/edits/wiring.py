@@ -131,14 +131,53 @@ def on_device(device: str) -> Iterator[None]:
 def forbid_dropped_feeds(graph: tf.Graph) -> None:
     """Refuses feeds of tensors that replaced ops needed, and the ops in their places do not.
 
-    Such a feed would have no effect. What batches come from may be fed: others may need it.
+    Such a feed would have no effect, or one on some of the ops that it is for. What batches come
+    from may be fed: others may need it.
     """
     replaced = getattr(graph, _REPLACED, {})
-    live = _upstream(replaced.values(), set(), True)
-    for op in upstream_of(replaced) - live - set(replaced):
-        if not _SOURCE.match(op.type) and op.type != "PlaceholderWithDefault":
+    needed = _needed_by(replaced)
+    still = _needed_by(replaced.values())
+    for op, by in needed.items():
+        if by & ~still.get(op, 0) and op not in replaced \
+                and not _SOURCE.match(op.type) and op.type != "PlaceholderWithDefault":
             for tensor in op.outputs:
                 graph.prevent_feeding(tensor)
+
+
+def _needed_by(ops: Iterable[tf.Operation]) -> Dict[tf.Operation, int]:
+    """Returns, for ops and all that they need the data of, which of them do: a bit for each."""
+    found = OrderedDict()  # type: Dict[tf.Operation, int]
+    for number, op in enumerate(ops):
+        found[op] = found.get(op, 0) | 1 << number
+    order = _inputs_first(found)
+    changes = True
+    while changes:  # more than once where there are loops
+        changes = False
+        for op in reversed(order):
+            by = found[op]
+            for tensor in op.inputs:
+                before = found.get(tensor.op, 0)
+                if by & ~before:
+                    found[tensor.op] = before | by
+                    changes = True
+        changes = changes and any(op.type == "NextIteration" for op in order)
+    return found
+
+
+def _inputs_first(ops: Iterable[tf.Operation]) -> List[tf.Operation]:
+    """Returns ops and all that they need the data of, each behind its inputs but in loops."""
+    order = []  # type: List[tf.Operation]
+    seen = set()  # type: Set[tf.Operation]
+    waiting = [(op, False) for op in ops]
+    while waiting:
+        op, is_done = waiting.pop()
+        if is_done:
+            order.append(op)
+        elif op not in seen:
+            seen.add(op)
+            waiting.append((op, True))
+            waiting.extend((tensor.op, False) for tensor in op.inputs if tensor.op not in seen)
+    return order
 
 
 def in_its_place(op: tf.Operation) -> tf.Operation:

@@ -11,6 +11,8 @@ class Settings:
     """The arguments of `init`, checked; one instance at a time.
 
     Attributes:
+        is_assumed: Whether the script has not called `init`: `python -m mx_rec run` has set what
+            its options say, and an `init` of the script takes these over.
         modify_graph: Whether some lookup asked for graph modification.
         optimizer_config: The optimizer created last.
         train_params_config: Iterators, collections and paths around training.
@@ -27,6 +29,7 @@ class Settings:
                  restore_model_version: Optional[int] = None,
                  recent_key_count_threshold: int = 0, use_hot: bool = True,
                  stock_tables: Any = None, graph_pass: bool = True) -> None:
+        self.is_assumed = False
         self.modify_graph = False
         self.optimizer_config = OptimizerConfig()
         self.train_params_config = TrainParamsConfig()
@@ -67,7 +70,18 @@ class Settings:
     def passes_graphs() -> bool:
         """Returns whether lookups are fused and joined before a graph's first run."""
         instance = Settings._single_instance
-        return instance is None or instance._graph_pass  # pylint: disable=protected-access
+        return instance is None or instance.graph_pass
+
+    @staticmethod
+    def assumed() -> "Optional[Settings]":
+        """Returns the settings of `python -m mx_rec run` while the script has not called `init`."""
+        instance = Settings._single_instance
+        return instance if instance is not None and instance.is_assumed else None
+
+    @property
+    def graph_pass(self) -> bool:
+        """Whether lookups are fused and joined before a graph's first run."""
+        return self._graph_pass
 
     @property
     def use_lccl(self) -> bool:

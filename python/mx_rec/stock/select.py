@@ -1,7 +1,8 @@
 """Converts the graph of a script as `init(stock_tables=...)` says, and tells what stays."""
 
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, NamedTuple, Optional, Set
 
+import numpy as np
 import tensorflow as tf
 
 from mx_rec.base.log import logger, warn_once
@@ -14,6 +15,50 @@ from mx_rec.stock.convert import convert, saved_places
 from mx_rec.stock.options import StockTables, is_chosen
 from mx_rec.stock.servers import Servers, servers_of
 from mx_rec.stock.undo import undone_by_error
+
+
+class Decision(NamedTuple):
+    """What became of a variable that the options choose, in the graphs of this process.
+
+    Attributes:
+        name: Name of its op.
+        shape: Its sizes.
+        table: Name of its table, "" if no graph has it as a table.
+        optimizer: Of the table's updates; "" without any.
+        slots: Names of the optimizer's slots.
+        bytes: What the variable and its slots take as variables.
+        reason: Why it is a table, or stays.
+    """
+
+    name: str
+    shape: List[int]
+    table: str
+    optimizer: str
+    slots: List[str]
+    bytes: int
+    reason: str
+
+
+# By the names of the variables.
+_decided = {}  # type: Dict[str, Decision]
+
+
+def decisions() -> List[Decision]:
+    """Returns what became of the variables that the options chose, by their names."""
+    return [_decided[name] for name in sorted(_decided)]
+
+
+def _note(chosen: List[StockVariable]) -> None:
+    """Notes what became of variables; graphs with a table, and those that train it, say more."""
+    for plan in chosen:
+        before = _decided.get(plan.name)
+        if before is not None and (before.table and not plan.converts
+                                   or before.optimizer and not plan.kind):
+            continue
+        floats = int(np.prod(plan.shape, dtype=np.int64)) * (1 + len(plan.slots))
+        _decided[plan.name] = Decision(
+            plan.name, list(plan.shape), plan.table if plan.converts else "", plan.kind,
+            [slot.name for slot in plan.slots], 4 * floats, plan.reason)
 
 
 def convert_graph(graph: tf.Graph, trains: bool,
@@ -117,6 +162,7 @@ def _tell(graph: tf.Graph, options: StockTables, plans: List[StockVariable],
     chosen = [plan for plan in plans if plan.converts or (
         is_chosen(options, plan.name) and has_rows(plan)
         and not belongs_to_optimizer(plan.name))]
+    _note(chosen)
     stays = [plan for plan in chosen if not plan.converts]
     for plan in stays:
         logger.info("the variable %s of shape %s stays TensorFlow's: %s.", plan.name, plan.shape,
@@ -168,4 +214,4 @@ def options_of_process() -> Any:
     return None if instance is None else instance.stock_tables
 
 
-__all__ = ["convert_graph", "has_candidates", "options_of_process"]
+__all__ = ["Decision", "convert_graph", "decisions", "has_candidates", "options_of_process"]

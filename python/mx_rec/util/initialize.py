@@ -10,7 +10,7 @@ from mx_rec.base.ranks import get_rank_id, get_rank_size
 from mx_rec.constants import constants
 from mx_rec.constants.constants import MAX_INT32
 from mx_rec.state.settings import Settings
-from mx_rec.stock.options import checked_options
+from mx_rec.stock.options import StockTables, checked_options
 from mx_rec.tensorflow.names import ops
 from mx_rec.util.host_ops import HostOps, host_pipeline_ops
 from mx_rec.util.sub_configs import FeatureSpecConfig, HybridManagerConfig, SparseEmbedConfig
@@ -105,7 +105,8 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
             and eval_steps are all 0, or if a time of incremental checkpoints is missing.
         EnvironmentError: If mx_rec is initialised already.
     """
-    if Settings._single_instance is not None:  # pylint: disable=protected-access
+    assumed = Settings.assumed()
+    if Settings._single_instance is not None and not assumed:  # pylint: disable=protected-access
         raise EnvironmentError("mx_rec was initialised once in this process; a second init is "
                                "forbidden (call terminate_config_initializer() before it).")
     if not use_mpi:
@@ -123,6 +124,10 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
         logger.info("init: eager execution is on; create_table and sparse_lookup need graph mode: "
                     "build the model in `with tf.Graph().as_default():`, or call "
                     "tf.compat.v1.disable_v2_behavior() right after the import of TensorFlow.")
+    options = checked_options(stock_tables)
+    if assumed is not None:
+        options = assumed.stock_tables if stock_tables is None else options
+        graph_pass = graph_pass and assumed.graph_pass
     use_hot = bool(kwargs.get("use_hot", True))
     _report_keywords(kwargs, bind_cpu, use_lccl)
     Settings.set_instance(ConfigInitializer(
@@ -134,8 +139,20 @@ def init(use_mpi: bool = True, *, max_steps: int = -1, train_steps: int = -1,
         save_delta_checkpoints_secs=save_delta_checkpoints_secs,
         restore_model_version=restore_model_version,
         recent_key_count_threshold=recent_key_count_threshold, use_hot=use_hot,
-        stock_tables=checked_options(stock_tables), graph_pass=graph_pass))
+        stock_tables=options, graph_pass=graph_pass))
     atexit.register(_terminate_quietly)
+
+
+def assume(options: StockTables, graph_pass: bool) -> None:
+    """Sets what `python -m mx_rec run` was told; `init` of the script may still come.
+
+    Args:
+        options: Which variables become tables, from `checked_options`.
+        graph_pass: As of `init`.
+    """
+    settings = ConfigInitializer(stock_tables=options, graph_pass=graph_pass)
+    settings.is_assumed = True
+    Settings.set_instance(settings)
 
 
 def terminate_config_initializer() -> None:
@@ -268,6 +285,7 @@ def _config() -> ConfigInitializer:
 
 __all__ = [
     "ConfigInitializer",
+    "assume",
     "clear_channel",
     "export_feature_spec",
     "get_ascend_global_hashtable_collection",

@@ -17,6 +17,12 @@ struct Made {
     table: Reference,
 }
 
+impl Drop for Made {
+    fn drop(&mut self) {
+        tables::note_end(&self.table);
+    }
+}
+
 impl OpKernel for MakeTable {
     const DEF: &'static OpDef = &OpDef {
         name: "MxRecTable",

@@ -1,0 +1,1 @@
+"""`python -m mx_rec run`: programs that know nothing of mx_rec, on tables."""
