@@ -109,11 +109,12 @@ def test_train_ops_of_a_table_each_that_one_op_joins_run_alone_as_well(fetched):
         source, ids, label, tables, rows = lookups_by_an_iterator(run)
         loss, one = loss_of([total(each) for each in rows], label), optimizer("adagrad")
         trains = [one.minimize(loss, var_list=[table.variable]) for table in tables]
-        whole = tf().group(*trains)
-        if fetched == "update":
-            trains = support.updates_in(tf().compat.v1.get_default_graph().get_operations())
+        updates = support.updates_in(tf().compat.v1.get_default_graph().get_operations())
+        whole = tf().group(*updates)
+        trains = updates if fetched == "update" else trains
         run.modify()
         sess = begun(run, source)
+        assert updates_of(whole) == ([COUNT] if run.form == PASSED else [1] * COUNT)
         for some in (whole, trains[0], [trains[1], loss], trains[1:], whole):
             run.step(sess, some)
         later = tf().group(trains[2])

@@ -108,7 +108,11 @@ class Needs:
             instead = self._before.copy(fetched, fed)
             # These ops stay as they are.
             graph_state(self._graph).passed = self._graph.version
-        if instead is None and conflict is not None:
+        if conflict is not None:
+            # What needs these rows may have been there before all that was changed.
+            now = [(instead or {}).get(one.name, one) for one in fetched]
+            conflict = self._conflict(needed_by(now, given), given)
+        if conflict is not None:
             raise ValueError(
                 "{!r} needs the rows of single ids, which are not computed in this step since "
                 "their sums over bags are fused; nothing orders them before the update {!r} of the "
