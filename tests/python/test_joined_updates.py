@@ -176,6 +176,27 @@ def test_two_train_ops_keep_their_order_and_share_no_op(waits):
     alike(script)
 
 
+def test_a_lookup_by_ids_that_wait_for_an_update_shares_no_op_with_the_one_that_the_update_is_of():
+    """"Graph is invalid, contains a cycle": the update came to wait for the joint op, whose ids wait for the update."""
+    def script(run):
+        ids = tf().constant([[1, 2, 3], [4, 5, 6]], tf().int64)
+        tables = tables_of(run, 2)
+        # The gradient is a constant: nothing but the pass orders the update behind the rows.
+        loss = tf().reduce_sum(total(run.lookup(tables[0], ids)))
+        update = optimizer("gradient_descent").minimize(loss, var_list=variables_of(tables[:1]))
+        with tf().control_dependencies([update]):
+            late = tf().identity(ids)
+        whole = tf().reduce_sum(total(run.lookup(tables[1], late)))
+        both = tf().stack([loss * 0.0, whole])
+        run.modify()
+        sess = run.session()
+        for fetched in (both, [whole, update]):
+            run.step(sess, fetched)
+        run.contents(sess)
+
+    alike(script)
+
+
 def test_optimizers_of_two_kinds_update_parts_of_the_tables_by_an_op_each():
     def script(run):
         source, ids, label, tables, rows = lookups_by_an_iterator(run)

@@ -138,7 +138,7 @@ struct Rule<'g, 'a> {
 struct Above {
     /// The groups that it depends on.
     groups: BTreeSet<usize>,
-    /// Whether it depends on another lookup of its verb.
+    /// Whether it depends on another lookup of its verb, or will.
     is_later: bool,
 }
 
@@ -231,6 +231,8 @@ impl<'a> Rule<'_, 'a> {
             let node = self.graph.node(at)?;
             if at != of {
                 found.is_later |= node.op == verb && self.lookups.contains(&at);
+                // An update comes to wait for what reads its rows, where sums of these are fused.
+                found.is_later |= node.op == UPDATE && verb == "MxRecRead";
                 if let Some(&group) = self.joined.get(&at) {
                     // What depends on one of these depends on all of them.
                     found.groups.insert(group);
