@@ -334,3 +334,35 @@ def test_a_fed_gradient_that_an_update_reads_past_is_refused(mx, optimizer, shar
     found = step(True, -7.0)
     if found is not None:
         np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
+def test_scores_of_all_rows_in_the_graph_that_trains_are_those_of_the_variable(mx, optimizer, use_resource):
+    """A variable stayed TensorFlow's for them, although only a run that fetches them computes them."""
+    tf = support.tf()
+    v1 = tf.compat.v1
+
+    def seen(convert):
+        with tf.Graph().as_default() as graph:
+            ids = v1.placeholder(tf.int64, [None])
+            w, b = [v1.get_variable(name, shape, initializer=v1.constant_initializer(0.25), use_resource=use_resource)
+                    for name, shape in (("w", [cases.ROWS, 3]), ("b", [cases.ROWS]))]
+            user = tf.gather(w, ids)
+            scores = tf.nn.dropout(tf.matmul(user, tf.concat([w, 2.0 * w], 0), transpose_b=True), rate=0.0)[:, :9] + b[:9]
+            loss = tf.reduce_sum(tf.square(user - 1.0)) + tf.reduce_sum(tf.square(tf.gather(b, ids) + 1.0))
+            opt = v1.train.AdamOptimizer(0.1) if optimizer == "adam" else cases.optimizers()[optimizer]()
+            train = opt.minimize(loss)
+            if convert:
+                mx(stock_tables=".*")
+            found = []
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                for batch in ([1, 2], [2, 7, 2], [], [0]):
+                    found += [session.run(train, {ids: batch}), session.run(scores, {ids: [1, 5]})]
+            if convert:
+                assert [op.type for op in graph.get_operations()].count("MxRecTable") == 2
+            return found[1::2]
+
+    for mine, theirs in zip(seen(True), seen(False)):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)

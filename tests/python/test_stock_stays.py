@@ -38,9 +38,18 @@ def whole(v1, w):
     return train(v1, v1.reduce_sum(v1.gather(w, [1])) + v1.nn.l2_loss(w))
 
 
-def read_only(v1, w):
+def read_by_training(v1, w):
+    largest = v1.stop_gradient(v1.reduce_max(w))
+    return train(v1, largest * v1.reduce_sum(v1.gather(w, [1])))
+
+
+def read_beside_training(v1, w):
+    return v1.group(train(v1, v1.reduce_sum(v1.gather(w, [1]))), v1.reduce_max(w))
+
+
+def read_into_a_state(v1, w):
     train(v1, v1.reduce_sum(v1.gather(w, [1])))
-    return v1.reduce_max(w)
+    return v1.assign(v1.get_variable("largest", []), v1.reduce_max(w))
 
 
 def no_gather(v1, w):
@@ -157,7 +166,9 @@ def test_variables_on_the_first_task_of_a_job_convert(v1, graph, device, convert
 
 STAYS = {
     whole: "its gradient is dense",
-    read_only: "also read as a whole, by Max",
+    read_by_training: "also read as a whole, by Max",
+    read_beside_training: "also read as a whole, by Max",
+    read_into_a_state: "also read as a whole, by Max",
     no_gather: "its gradient is dense",
     assigned: "assigned by 2 ops",
     second_axis: "along an axis",

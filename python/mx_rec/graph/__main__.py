@@ -16,8 +16,9 @@ from mx_rec.graph.drawing import draw_dot
 from mx_rec.graph.files import GraphFile, merged_ops, read_graph
 from mx_rec.graph.fuse import Counts, pass_over
 from mx_rec.graph.together import apart
-from mx_rec.graph.plan import Plan, make_plan, registered_ops
+from mx_rec.graph.plan import Plan, make_plan
 from mx_rec.ops.lookups import is_claim
+from mx_rec.ops.registered import registered_ops
 from mx_rec.stock.analysis import StockVariable, is_training, plan_text, plan_variables
 from mx_rec.stock.options import LEAST_ROWS, StockTables, checked_options
 

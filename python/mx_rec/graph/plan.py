@@ -3,7 +3,6 @@
 import ctypes
 import json
 import struct
-import sys
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import tensorflow as tf
@@ -16,7 +15,7 @@ from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
 from mx_rec.graph.fusions import (Concat, Sums, Updates, read_concats, read_sums, read_updates,
                                     text_of_concats, text_of_sums, text_of_updates)
 from mx_rec.ops.lookups import FIND, ID_OFFSET
-from mx_rec.tensorflow.names import c_api
+from mx_rec.ops.registered import registered_ops
 
 TRAIN = "train"
 EVAL = "eval"
@@ -226,32 +225,6 @@ def is_movable(op: tf.Operation) -> bool:
     """
     return op.type in _LOOKUPS and MOVABLE_ATTRIBUTE in op.node_def.attr \
         and op.get_attr(MOVABLE_ATTRIBUTE)
-
-
-class _OpList:
-    """What `registered_ops` returned last, and how many modules there were then."""
-
-    ops = b""
-    modules = 0
-
-
-_op_list = _OpList()
-
-
-def registered_ops() -> bytes:
-    """Returns the definitions of all ops that this process has loaded, a serialized OpList.
-
-    They are asked for again after an import: `tf.load_op_library` makes a module of what it loads.
-    A list without the newest ops would be safe, since ops that it lacks never move.
-    """
-    if _op_list.modules != len(sys.modules):
-        buffer = c_api.TF_GetAllOpList()
-        try:
-            _op_list.ops = c_api.TF_GetBuffer(buffer)
-        finally:
-            c_api.TF_DeleteBuffer(buffer)
-        _op_list.modules = len(sys.modules)
-    return _op_list.ops
 
 
 def _iterator(entry: Dict[str, Any], raw: bytes) -> Iterator:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from mx_rec.constants.constants import MAX_EMBEDDING_SIZE, MAX_VOCABULARY_SIZE
 from mx_rec.ops.optimizers import optimizer_named
+from mx_rec.ops.registered import only_computes
 from mx_rec.stock import updates as forms
 from mx_rec.stock.adam import AdamStep, adam_steps
 from mx_rec.stock.fused import Piece, gradients_of, pieces_of
@@ -493,11 +494,17 @@ def _initial_value(uses: _Uses) -> Affine:
 
 
 def _check_reads(uses: _Uses) -> None:
-    """Refuses variables that training reads as a whole, other than for summaries."""
+    """Refuses variables that training reads as a whole.
+
+    Summaries may read them, and what is only computed where it is fetched, such as the scores of
+    all items in the graph that trains.
+    """
     for node in uses.whole:
-        last = [one for one in uses.nodes.downstream([node]).values()
-                if not uses.nodes.all_uses(one)]
-        if any(one.op not in _SUMMARIES and not _is_idle(one) for one in last):
+        readers = uses.nodes.downstream([node]).values()
+        last = [one for one in readers if not uses.nodes.all_uses(one)]
+        if any(one.op not in _SUMMARIES and not _is_idle(one) for one in last) and not (
+                all(one is node or only_computes(one.op) for one in readers)
+                and not any(uses.nodes.waiting.get(one.name) for one in readers)):
             raise Stays("it is also read as a whole, by {}".format(node.name))
 
 

@@ -1,0 +1,73 @@
+"""scripts/programs: how it runs a program both ways, what it reads from the output, and its arguments."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+import support
+
+PATH = os.path.join(support.REPO, "scripts", "lib", "programs.py")
+
+
+@pytest.fixture
+def programs():
+    spec = importlib.util.spec_from_file_location("programs_script", PATH)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+SCRIPT = """
+import sys, time
+open("left", "w").write("x" * 100)
+for step in range(1, 9):
+    print("step %d loss %.2f" % (step * 10, 1.0 / step))
+    time.sleep(0.05)
+held = bytearray(50 << 20)
+for at in range(0, len(held), 4096):
+    held[at] = 1
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_run_is_watched_to_its_end(programs, tmp_path, code):
+    (tmp_path / "program.py").write_text(SCRIPT)
+    (tmp_path / "data").write_text("there before")
+    done = programs.run([sys.executable, "program.py", str(code)], str(tmp_path), programs._OF_DRIVERS, 60)
+    assert done.code == code and done.disk == 100 and done.memory > 50 << 20
+    assert sorted(done.losses) == list(range(10, 90, 10)) and done.losses[20] == 0.5
+    assert 50 < done.rate < 200.0 and 0.4 < done.seconds < 60
+    assert programs.at_ends(done.losses) == "1.0000 > 0.1200"
+    assert done.tail[-1] == "step 80 loss 0.12"
+
+
+def test_a_run_that_takes_too_long_is_ended_and_said(programs, tmp_path):
+    (tmp_path / "program.py").write_text("import time\ntime.sleep(100)\n")
+    done = programs.run([sys.executable, "program.py"], str(tmp_path), programs._OF_DRIVERS, 1)
+    assert done.code is None and done.rate == 0 and done.seconds < 50
+    program = programs.Program("slow", "", "", lambda: [], "")
+    text = programs.text_of(program, {"variables": done, "tables": done._replace(code=5, tail=["the end"])})
+    assert "took too long" in text and "FAILED: exit code 5" in text and "| the end" in text
+
+
+def test_patterns_read_what_programs_print(programs):
+    import re
+
+    assert re.search(programs._OF_EASYREC, "[INFO] global step 16: lr = 0.001, cross_entropy_loss = 0.62, total_loss = 1"
+                     ).groups() == ("16", "0.62")
+    assert re.search(programs._OF_LIBRECO, "\t train_loss: 0.6669").groups() == (None, "0.6669")
+
+
+def test_programs_are_found_and_others_are_refused(tmp_path):
+    (tmp_path / "EasyRec").mkdir()
+    listed = subprocess.run([sys.executable, PATH, str(tmp_path), "--list"], stdout=subprocess.PIPE,
+                            universal_newlines=True, check=True).stdout.splitlines()
+    assert "EasyRec" in listed and "DeepInterestNetwork" not in listed and "LibRecommender DeepFM" in listed
+    wrong = subprocess.run([sys.executable, PATH, str(tmp_path), "--only", "nothing"], stderr=subprocess.PIPE,
+                           universal_newlines=True)
+    assert wrong.returncode == 2 and "no such program: nothing; there are EasyRec" in wrong.stderr
