@@ -215,6 +215,13 @@ def optimizers():
     return [one["name"] for one in json.loads(plugin.call("mx_rec_optimizers")[1].decode("utf-8"))]
 
 
+def pass_over(graph=None):
+    """Does what comes before the first run of a graph, the present one without any."""
+    from mx_rec.graph.fuse import pass_over
+
+    pass_over(graph or tf().compat.v1.get_default_graph())
+
+
 def updates_in(ops):
     """The ops among some that update rows of tables of this process."""
     return [op for op in ops if op.type == "MxRecUpdate"]

@@ -5,7 +5,7 @@ import pytest
 
 import support
 from optimizer_cases import OF_EACH_SIZE, ids_of
-from test_fused_updates import lookup, needed, sgd
+from test_fused_updates import lookup, needed, sgd, untouched
 from test_grouped_updates import GROUPS, make_table, updates_of
 from test_pooled_many import COMBINERS, Batches, many, one_by_one
 from test_sparse_lookup_many import filled
@@ -30,6 +30,8 @@ def columns_of(train):
     from mx_rec.tensorflow.names import tensor_util
 
     update, = needed(train)["MxRecUpdate"]
+    if not update.get_attr("C"):
+        return [-1] * update.get_attr("N")
     return list(tensor_util.constant_value(gradients_of(update).columns[0]))
 
 
@@ -42,10 +44,12 @@ def tables_of(name, dims):
     return [make_table("%s_%d" % (name, at), dim) for at, dim in enumerate(dims)]
 
 
-def train_on(loss, tables, optimizer):
+def train_on(loss, tables, optimizer, in_place=True):
+    """Updates tables, by gradients where they are or by tensors of their own."""
     tf = support.tf()
     variables = [table.variable for table in tables]
-    return optimizer.apply_gradients(zip(tf.gradients(loss, variables), variables))
+    gradients = tf.gradients(loss, variables)
+    return optimizer.apply_gradients(zip(gradients if in_place else map(untouched, gradients), variables))
 
 
 def same_rows(sess, sides):
@@ -66,9 +70,11 @@ def test_separate_lookups_that_are_concatenated(graph, session, dynamic, monkeyp
     sides, trains = [], []
     for grouped in (True, False):
         monkeypatch.setenv(GROUPS, str(int(grouped)))
+        monkeypatch.setenv("MXREC_FUSE_LOOKUPS", str(int(grouped)))
         tables = tables_of("many" if grouped else "one", dims)
         joined = tf.concat([lookup(table, ids) for table, ids in zip(tables, fed)], axis)
-        trains.append(train_on(loss_of(joined), tables, sgd(0.1)))
+        trains.append(train_on(loss_of(joined), tables, sgd(0.1), grouped))
+        support.pass_over()
         sides.append(tables)
     assert updates_of(trains[0]) == [("sgd", "ids", len(dims))]
     assert columns_of(trains[0]) == list(np.cumsum([0] + dims[:-1]))
@@ -95,11 +101,13 @@ def test_pooled_lookups_that_are_concatenated(graph, session, dynamic, case, mon
     sides, trains = [], []
     for grouped in (True, False):
         monkeypatch.setenv(GROUPS, str(int(grouped)))
+        monkeypatch.setenv("MXREC_FUSE_LOOKUPS", str(int(grouped)))
         tables = tables_of("many" if grouped else "one", dims)
         make = many if grouped else one_by_one
         vectors = make(tables + tables[1:2], batches.ids, COMBINERS, batches.weights)
         joined = tf.concat(vectors + [tf.ones([tf.shape(vectors[0])[0], 5])], 1)
-        trains.append(train_on(loss_of(joined), tables, case.ours(tf.constant(0.1 * case.lr))))
+        trains.append(train_on(loss_of(joined), tables, case.ours(tf.constant(0.1 * case.lr)), grouped))
+        support.pass_over()
         sides.append(tables)
     assert columns_of(trains[0]) == [0, 4, 85, 20, 52]
     sess = session()
@@ -143,8 +151,10 @@ def test_only_columns_of_a_concatenation_are_read_there(graph, session, dynamic,
     sides, trains = [], []
     for grouped in (True, False):
         monkeypatch.setenv(GROUPS, str(int(grouped)))
+        monkeypatch.setenv("MXREC_FUSE_LOOKUPS", str(int(grouped)))
         tables = tables_of("many" if grouped else "one", [4, 4])
-        trains.append(train_on(loss_of(join(tf, [lookup(table, ids) for table in tables])), tables, sgd(0.1)))
+        trains.append(train_on(loss_of(join(tf, [lookup(table, ids) for table in tables])), tables, sgd(0.1), grouped))
+        support.pass_over()
         sides.append(tables)
     assert columns_of(trains[0]) == columns
     sess = session()
@@ -256,10 +266,10 @@ def test_a_graph_that_is_modified_afterwards_gives_the_same_bits(graph, session,
             tables = tables_of("modified" if modify else "kept", dims)
             joined = tf.concat([lookup(table, batch[at]) for at, table in enumerate(tables)], -1)
             train = train_on(loss_of(joined), tables, sgd(0.1))
-            assert columns_of(train) == list(np.cumsum([0] + dims[:-1]))
             if modify:
                 modify_graph_and_start_emb_cache()
                 assert "MxRecRead whole" in read(train)
+            assert columns_of(train) == list(np.cumsum([0] + dims[:-1]))
             raws = [support.Raw.of(table) for table in tables]
             sess = session()
             filled(sess, raws)

@@ -165,13 +165,14 @@ def test_lookups_by_a_placeholder_each_share_an_op_and_a_run_of_one_is_fed_that_
     alike(script)
 
 
-@pytest.mark.parametrize("broken", ["fuse_sums", "fuse_concats", "read_rest", "_join"])
+@pytest.mark.parametrize("broken", ["fuse_sums", "fuse_concats", "read_rest", "_fused", "_join"])
 def test_a_rule_that_fails_is_left_out_and_the_graph_runs_without_it(broken, monkeypatch, caplog):
     """Each fails behind the last of its changes, or the first of them."""
     from mx_rec.graph import fuse
     from mx_rec.graph.together import Together
+    from mx_rec.graph.updates import Updating
 
-    owner = Together if broken == "_join" else fuse
+    owner = {"_join": Together, "_fused": Updating}.get(broken, fuse)
     real = getattr(owner, broken)
 
     def fail(*args):

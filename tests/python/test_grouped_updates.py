@@ -55,6 +55,7 @@ class Model:
             gradients[at] = made(gradients[at])
         pairs = [(gradient, table.variable) for gradient, table in zip(gradients, self.tables)]
         self.train = make().apply_gradients(pairs)
+        support.pass_over()
         self.raws = [support.Raw.of(table) for table in self.tables]
 
     def step(self, sess, batches):
@@ -144,7 +145,7 @@ def test_the_switch_is_an_environment_variable(graph, dynamic, monkeypatch):
     assert updates_of(sgd().apply_gradients(pairs)) == [("sgd", "ids", 1)] * 2
     monkeypatch.setenv(GROUPS, "2")
     with pytest.raises(ValueError, match="MXREC_GROUP_TABLES is '2'"):
-        sgd().apply_gradients(pairs)
+        updates_of(sgd().apply_gradients(pairs))
     monkeypatch.delenv(GROUPS)
     assert updates_of(sgd().apply_gradients(pairs)) == [("sgd", "ids", 2)]
 
@@ -187,7 +188,7 @@ def test_a_gradient_that_a_branch_may_leave_without_a_value_stops_no_other_table
     _, values = control_flow_ops.switch(gradients[1].values, on)
     gradients[1] = tf.IndexedSlices(values, gradients[1].indices)
     train = sgd().apply_gradients(zip(gradients, [table.variable for table in tables]))
-    updates = support.updates_in(graph.get_operations())
+    updates = needed(train)["MxRecUpdate"]
     assert sorted((support.form_of(op), op.get_attr("N")) for op in updates) == [("ids", 2), ("rows", 1)]
     update = [op for op in updates if op.get_attr("N") == 2]
     raws = [support.Raw.of(table) for table in tables]
@@ -218,6 +219,7 @@ def test_a_gradient_of_a_branch_or_a_loop_joins_the_group(graph, session, dynami
         loss = tf.reduce_sum(outside) * 2.0 + branch + tf.reduce_sum(looped)
         variables = [table.variable for table in tables]
         train = sgd().apply_gradients(zip(tf.gradients(loss, variables), variables))
+        support.pass_over()
         results.append((train, [support.Raw.of(table) for table in tables]))
     assert len(updates_of(results[0][0])) < len(updates_of(results[1][0])) == 3
     sess = session()
@@ -266,8 +268,9 @@ def test_a_failing_table_names_itself_and_leaves_the_others_as_they_were(graph, 
             sess.run(embeddings[1])
             before[1] = raws[1].rows(sess)
         with pytest.raises(error, match="MxRecUpdate on table 'table_1'.*" + text):
-            # The lookup, which would refuse them too, is left out.
-            sess.run(train, {gradients[1].indices: value, embeddings[1]: np.zeros([2, 2])})
+            # The lookups, one of which would refuse them too, are left out.
+            zeros = {embedding: np.zeros([2, 2]) for embedding in embeddings}
+            sess.run(train, {gradients[1].indices: value, **zeros})
         for raw, rows in zip(raws, before):
             support.assert_same_tables(raw.rows(sess), rows)
 
@@ -347,6 +350,7 @@ def test_optimizers_of_tensorflow_update_tables_in_groups(graph, session, dynami
         gradients[1] = untouched(gradients[1])
         train = optimizer.apply_gradients(zip(gradients, variables))
         again = optimizer.apply_gradients(zip(gradients[:2], variables[:2]))
+        support.pass_over()
         sides.append(([train, again], [support.Raw.of(table) for table in tables], weight))
     assert len(updates_of(sides[0][0][0])) == 2 and len(updates_of(sides[1][0][0])) == 3
     sess = session()

@@ -8,6 +8,7 @@ import pytest
 import stock_cases as cases
 import support
 from mx_rec.ops.optimizers import gradients_of
+from test_fused_updates import needed
 
 
 @pytest.fixture
@@ -20,14 +21,14 @@ def v1(mx, graph):
 both = pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 
 
-def update_forms(graph):
-    """For each update its optimizer, what its gradients are of, and how many lookups they are of."""
-    return [(support.rule_of(op), support.form_of(op), op.get_attr("N"))
-            for op in support.updates_in(graph.get_operations())]
+def update_forms(train):
+    """For each update that a run of `train` runs its optimizer, what its gradients are of, and how many lookups they are of."""
+    return [(support.rule_of(op), support.form_of(op), op.get_attr("N")) for op in needed(train)["MxRecUpdate"]]
 
 
-def types_of(graph):
-    return collections.Counter(support.kind_of(op) for op in graph.get_operations() if op.type.startswith("MxRec"))
+def types_of(train):
+    """How many ops of the plugin a run of `train` runs of each type."""
+    return collections.Counter({kind: len(ops) for kind, ops in needed(train).items()})
 
 
 def variables(v1, use_resource, count=3, dim=cases.DIM):
@@ -62,7 +63,7 @@ def test_gathers_that_the_script_holds_give_the_rows_of_their_own_variable(mx, u
             found[tables] = []
             for fetches in (held, held[1], held[::-1], [held[2], loss], [train, held[1]], held):
                 found[tables].append(session.run(fetches, {ids: [1, 5, 1]}))
-            kinds = types_of(v1.get_default_graph())
+            kinds = types_of(train)
         assert bool(kinds) == tables
     for one, other in zip(found[True], found[False]):
         for ours, theirs in zip(one, other):
@@ -84,15 +85,15 @@ def test_lookups_and_updates_of_several_variables_are_one_op_each(mx, optimizer,
                   for at, one in enumerate(made)]
         kept = [tf.reshape(tf.nn.embedding_lookup(one, ids * 7 % cases.ROWS), [-1, 12])[:, :cases.DIM] for one in made]
         loss = tf.reduce_mean(tf.square(tf.reduce_sum(tf.concat(pooled + kept, 1), 1) - labels))
-        seen.append(ids.graph)
-        return loss, cases.optimizers()[optimizer]().minimize(loss), made
+        seen.append(cases.optimizers()[optimizer]().minimize(loss))
+        return loss, seen[-1], made
 
     plans = cases.expect_equal(build, ["w0", "w1", "w2"])
     assert all(len(plan.pieces) == 2 for plan in plans.values())
     types = types_of(seen[-1])
     assert types["MxRecSparseBagsMany"] == types["MxRecRead bags of many"] == types["MxRecRead of many"] == 1
-    assert types["MxRecIdOffset of many"] == 2 and not {"MxRecRead", "MxRecRead bags"} & set(types)
-    update, = support.updates_in(seen[-1].get_operations())
+    assert types["MxRecIdOffset of many"] == 1 and not {"MxRecRead", "MxRecRead bags"} & set(types)
+    update, = needed(seen[-1])["MxRecUpdate"]
     assert (support.rule_of(update), support.form_of(update)) == (optimizer, "bags")
     # Gradients of the pooled vectors are read in that of the concatenation.
     columns = support.tf().get_static_value(gradients_of(update).columns[0])
@@ -114,11 +115,10 @@ def test_parts_of_a_model_with_other_optimizers_find_their_rows_by_one_op(mx, us
         rows = [tf.nn.safe_embedding_lookup_sparse(one, bag, combiner=combiner)
                 for one, bag, combiner in zip((deep, wide, other), bags, ("mean", "sum", "sum"))]
         loss = tf.reduce_mean(tf.square(tf.reduce_sum(tf.concat(rows, 1), 1) - labels))
-        seen.append(ids.graph)
         optimizers = cases.optimizers()
-        train = tf.group(optimizers["adagrad"]().minimize(loss, var_list=[deep, other]),
-                         optimizers["ftrl"]().minimize(loss, var_list=[wide]))
-        return loss, train, [deep, wide, other]
+        seen.append(tf.group(optimizers["adagrad"]().minimize(loss, var_list=[deep, other]),
+                             optimizers["ftrl"]().minimize(loss, var_list=[wide])))
+        return loss, seen[-1], [deep, wide, other]
 
     cases.expect_equal(build, ["w0", "w1", "w2"])
     types = types_of(seen[-1])
@@ -132,13 +132,13 @@ def test_optimizers_with_other_numbers_have_ops_of_their_own(v1, graph, use_reso
 
     tf = support.tf()
     made = variables(v1, use_resource)
-    loss = tf.add_n([tf.reduce_sum(tf.nn.safe_embedding_lookup_sparse(one, bag_of(tf.constant([[1, 2], [4, 5]]), 0)))
-                     for one in made])
-    for rate, part in ((0.1, made[:2]), (0.2, made[2:])):
-        v1.train.AdagradOptimizer(rate).minimize(loss, var_list=part)
+    loss = tf.add_n([tf.reduce_sum(tf.square(tf.nn.safe_embedding_lookup_sparse(
+        one, bag_of(tf.constant([[1, 2], [4, 5]]), 0)))) for one in made])
+    train = tf.group(*[v1.train.AdagradOptimizer(rate).minimize(loss, var_list=part)
+                       for rate, part in ((0.1, made[:2]), (0.2, made[2:]))])
     assert all(plan.pieces for plan in convert_graph(graph, True))
-    types = types_of(graph)
-    assert sorted(update_forms(graph)) == [("adagrad", "bags", 1), ("adagrad", "bags", 2)]
+    types = types_of(train)
+    assert sorted(update_forms(train)) == [("adagrad", "bags", 1), ("adagrad", "bags", 2)]
     assert types["MxRecRead bags of many"] == 1
 
 
@@ -156,7 +156,7 @@ def test_a_lookup_by_the_rows_of_another_is_not_together_with_it(v1, graph, use_
     loss = tf.reduce_sum(one + other * 2.0 + last)
     train = v1.train.AdagradOptimizer(0.1).minimize(loss)
     assert all(plan.pieces for plan in convert_graph(graph, True))
-    assert "MxRecRead of many" not in types_of(graph) and types_of(graph)["MxRecRead"] == 3
+    assert "MxRecRead of many" not in types_of(loss.op) and types_of(loss.op)["MxRecRead"] == 3
     with support.new_session() as sess:
         sess.run(v1.global_variables_initializer())
         before = sess.run(loss)
@@ -180,7 +180,7 @@ def test_an_update_after_another_is_not_together_with_it(v1, graph, use_resource
                                                              grad.dense_shape), variable)])
     init = v1.global_variables_initializer()
     assert sum(plan.converts for plan in convert_graph(graph, True)) == 2
-    assert not [form for form in update_forms(graph) if form[2] > 1]
+    assert not [form for form in update_forms(train) if form[2] > 1]
     with support.new_session() as sess:
         sess.run(init)
         sess.run(train)
@@ -358,8 +358,8 @@ def test_a_training_op_that_runs_alone_trains_and_reads_its_own_variable_alone(v
         assert after[0] < before[0] and after[1] == before[1]
         sess.run(both_ops, {**feeds[0], **feeds[1]})
         assert sess.run(losses[1], feeds[1]) < before[1]
-    types = types_of(graph)
-    assert [form[:2] for form in update_forms(graph)] == [(optimizer, "bags")] * 2
+    types = types_of(both_ops)
+    assert update_forms(both_ops) == [(optimizer, "bags" if is_pooled else "ids", 2)] * 2
     assert types["MxRecIdOffset of many"] == 2
 
 

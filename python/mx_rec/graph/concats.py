@@ -9,9 +9,6 @@ from mx_rec.graph.fusions import Columns, Concat
 from mx_rec.graph.rows import replace_shapes
 from mx_rec.ops import library
 from mx_rec.ops.lookups import member_of, read_rows
-from mx_rec.tensorflow.names import tensor_util
-
-_REDUCE = "MxRecReduce"
 
 
 def fuse_concats(graph: tf.Graph, planned: Sequence[Concat]) -> None:
@@ -73,29 +70,8 @@ def _replace_gradient(graph: tf.Graph, read: tf.Operation, tensor: tf.Tensor,
     shapeless = pass_on(graph, tensor.op, whole, waits)
     for name in columns.readers:
         reader = graph.get_operation_by_name(name)
-        if reader.type != _REDUCE:
-            _take_columns(graph, reader, tensor, shapeless, columns.first)
-        elif reader.outputs[0].consumers():
-            with in_place_of(graph, reader):
-                reduced = library().mx_rec_reduce_columns(
-                    shapeless, reader.inputs[1], reader.inputs[2], first=columns.first,
-                    dim=columns.dim, name=FUSED_NAME)
-            replace_each(reader, [reduced])
-        else:
-            # An update has taken over what it does.
-            forbid_feeding(reader, [0])
-
-
-def _take_columns(graph: tf.Graph, update: tf.Operation, tensor: tf.Tensor, whole: tf.Tensor,
-                  first: int) -> None:
-    """Makes an update of many tables read a gradient as columns of another one."""
-    members = update.get_attr("N")
-    old = update.inputs[4 * members]
-    numbers = list(tensor_util.constant_value(old))
-    for position, read in enumerate(update.inputs):
-        if read is tensor:
-            update._update_input(position, whole)  # pylint: disable=protected-access
-            numbers[position - 3 * members] = first
-    with in_place_of(graph, old.op):
-        changed = tf.constant(numbers, tf.int32, name="columns")
-    update._update_input(4 * members, changed)  # pylint: disable=protected-access
+        with in_place_of(graph, reader):
+            reduced = library().mx_rec_reduce_columns(
+                shapeless, reader.inputs[1], reader.inputs[2], first=columns.first,
+                dim=columns.dim, name=FUSED_NAME)
+        replace_each(reader, [reduced])

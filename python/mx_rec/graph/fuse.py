@@ -1,4 +1,4 @@
-"""What the plan of a graph changes besides moving work: lookups are fused and share ops."""
+"""What the plan of a graph changes besides moving work: what is fused, and what shares an op."""
 
 import logging
 from collections import Counter, OrderedDict
@@ -7,6 +7,7 @@ from typing import Any, Counter as CounterType, List, Optional, Tuple
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from mx_rec.base.global_env_conf import groups_tables
 from mx_rec.base.log import logger
 from mx_rec.graph.concats import fuse_concats
 from mx_rec.graph.needs import Needs, needed_by
@@ -14,6 +15,7 @@ from mx_rec.graph.plan import Plan, make_plan
 from mx_rec.graph.rows import mark_rows, read_rest
 from mx_rec.graph.sums import fuse_sums
 from mx_rec.graph.together import Together, take_apart
+from mx_rec.graph.updates import Updating
 from mx_rec.ops.lookups import FIND, ID_OFFSET, READ, lists_of
 from mx_rec.ops.optimizers import UPDATE
 from mx_rec.state.graph_state import graph_state
@@ -21,7 +23,7 @@ from mx_rec.state.settings import Settings
 from mx_rec.state.table_variable import TABLE_OP, described_name
 from mx_rec.stock.undo import undone_by_error
 
-_LOOKUPS = (ID_OFFSET, FIND, READ)
+_PASSED = (ID_OFFSET, FIND, READ, UPDATE)
 
 
 class Fusing:
@@ -31,29 +33,34 @@ class Fusing:
         graph: A graph that no session has run.
         plan: Its plan.
         before: Its GraphDef.
+        first: The number of ops that sessions may have run.
 
     Attributes:
         rules: The lists of the plan that `apply` is at.
     """
 
-    def __init__(self, graph: tf.Graph, plan: Plan, before: graph_pb2.GraphDef) -> None:
+    def __init__(self, graph: tf.Graph, plan: Plan, before: graph_pb2.GraphDef,
+                 first: int = 0) -> None:
         self.rules = ()  # type: Tuple[str, ...]
         # In a large graph counting takes a tenth of the time of all changes.
         self._counts = Counts(graph) if logger.isEnabledFor(logging.DEBUG) else None
         self._graph = graph
+        self._first = first
         self._plan = plan
         fused = [(one.lookup, one.output) for one in plan.sums if one.fuses]
         fused += [(part.lookup, part.output) for one in plan.concats if one.fuses
                   for part in one.parts]
         self._fused = [name for name, _ in fused]
         changed = set(self._fused).union(
-            *[one.nodes for one in plan.together if len(one.nodes) > 1])
+            *[one.nodes for one in plan.together if len(one.nodes) > 1],
+            *[[one.node for one in group.updates] for group in plan.updates])
         if changed:
             state = graph_state(graph)
             state.needs = state.needs or Needs(graph)
             state.needs.remember(before, changed)
         mark_rows(graph, fused)
         self._together = Together(graph, plan.together)
+        self._updating = Updating(graph, plan.updates)
 
     def apply(self) -> None:
         """Changes the graph."""
@@ -63,16 +70,23 @@ class Fusing:
         fuse_concats(self._graph, self._plan.concats)
         self.rules = ("sums", "concats")
         read_rest(self._graph, self._fused)
+        # What lookups share counts updates that share an op as one.
+        self.rules = ("updates", "together")
+        updates = self._updating.fuse(self._first)
         self.rules = ("together",)
         joined = self._together.join(pooled)
         if graph_state(self._graph).needs is not None:
-            graph_state(self._graph).needs.end(made for made, _ in joined)
+            graph_state(self._graph).needs.end(
+                (made for made, _ in joined), (op for _, ops in updates for op in ops))
         for one in self._plan.sums:
             logger.info("graph pass: the sum over bags of the lookup %s of the table %r %s: %s",
                         one.lookup, one.table, "is fused" if one.fuses else "stays", one.reason)
         for concat in self._plan.concats:
             logger.info("graph pass: the concatenation %s of %d lookups %s: %s", concat.node,
                         len(concat.parts), "is fused" if concat.fuses else "stays", concat.reason)
+        for made, _ in updates:
+            logger.info("graph pass: the op %s applies %d gradients.", made.name,
+                        made.get_attr("N"))
         for _, together in joined:
             tables = OrderedDict.fromkeys(described_name(_table_of(handle)) for op in together
                                           for handle in lists_of(op)["handles"])
@@ -118,10 +132,10 @@ class Counts:
 
 
 def pass_over(graph: tf.Graph, first: int = 0) -> None:
-    """Fuses and joins the lookups of a graph that no session has run yet.
+    """Fuses and joins the lookups and updates of a graph that no session has run yet.
 
     What a graph modification or an earlier pass has changed stays as it is.
-    `init(graph_pass=False)` leaves all lookups as they are.
+    `init(graph_pass=False)` leaves all of them as they are.
 
     Args:
         graph: A graph to which ops can be added.
@@ -130,8 +144,10 @@ def pass_over(graph: tf.Graph, first: int = 0) -> None:
     state = graph_state(graph)
     first = max(first, state.passed)
     if not Settings.passes_graphs() or not any(
-            op.type in _LOOKUPS for op in graph.get_operations()[first:]):
+            op.type in _PASSED for op in graph.get_operations()[first:]):
         return
+    # A wrong value is an error of the script, which no rule may hide.
+    groups_tables()
     take_apart(graph, first)
     try:
         # A graph of more than 2 GB has no GraphDef.
@@ -140,18 +156,18 @@ def pass_over(graph: tf.Graph, first: int = 0) -> None:
     except ValueError as error:
         logger.warning("graph pass: the graph runs as it is, since it cannot be read: %s", error)
         return
-    _apply(graph, _of_newer(graph, plan, first), before)
+    _apply(graph, _of_newer(graph, plan, first), before, first)
     state.passed = graph.version
 
 
-def _apply(graph: tf.Graph, plan: Plan, before: graph_pb2.GraphDef) -> None:
+def _apply(graph: tf.Graph, plan: Plan, before: graph_pb2.GraphDef, first: int) -> None:
     """Changes a graph; a rule that fails is left out, and changes nothing."""
     failed = None  # type: Optional[Tuple[str, ...]]
     while failed != ():
         fusing = None  # type: Optional[Fusing]
         try:
             with undone_by_error(graph, before):
-                fusing = Fusing(graph, plan, before)
+                fusing = Fusing(graph, plan, before, first)
                 fusing.apply()
             return
         except Exception as error:  # pylint: disable=broad-except
@@ -164,7 +180,7 @@ def _apply(graph: tf.Graph, plan: Plan, before: graph_pb2.GraphDef) -> None:
 
 
 def _of_newer(graph: tf.Graph, plan: Plan, first: int) -> Plan:
-    """Returns a plan without what it says of older lookups."""
+    """Returns a plan without what it says of older lookups and updates."""
     if not first:
         return plan
 
@@ -173,10 +189,13 @@ def _of_newer(graph: tf.Graph, plan: Plan, first: int) -> Plan:
 
     together = [one._replace(nodes=[name for name in one.nodes if is_newer(name)])
                 for one in plan.together]
+    updates = [one._replace(updates=[part for part in one.updates if is_newer(part.node)])
+               for one in plan.updates]
     return plan._replace(
         sums=[one for one in plan.sums if is_newer(one.lookup)],
         concats=[one for one in plan.concats if all(is_newer(part.lookup) for part in one.parts)],
-        together=[one for one in together if len(one.nodes) > 1])
+        together=[one for one in together if len(one.nodes) > 1],
+        updates=[one for one in updates if one.updates])
 
 
 def _table_of(handle: tf.Tensor) -> tf.Operation:

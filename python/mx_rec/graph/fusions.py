@@ -133,6 +133,72 @@ class Concat(NamedTuple):
     reason: str
 
 
+class Member(NamedTuple):
+    """A gradient of ids that an update sums itself.
+
+    Attributes:
+        sum: Name of the tensor of sums; the update takes the inputs of its op.
+        whole: Name of the gradient that it is columns of, if that is read instead.
+        first: The first of these columns.
+    """
+
+    sum: str
+    whole: Optional[str]
+    first: int
+
+
+class Update(NamedTuple):
+    """An update that changes.
+
+    Attributes:
+        node: Name of its op.
+        members: What it takes, in order; nothing if it takes the gradient that it has.
+        left_out: Tensors that it does not read any more.
+        waits: Names of the ops that these wait for.
+        ends: Where others share its op, names of the ops that wait for it alone.
+    """
+
+    node: str
+    members: List[Member]
+    left_out: List[str]
+    waits: List[str]
+    ends: List[str]
+
+
+class Updates(NamedTuple):
+    """Updates that become one op.
+
+    Attributes:
+        updates: The updates, in the order of the graph.
+        reason: Why, one sentence.
+    """
+
+    updates: List[Update]
+    reason: str
+
+
+def read_updates(described: List[Dict[str, Any]]) -> List[Updates]:
+    """Reads updates that change.
+
+    Args:
+        described: The entry `updates` of a plan.
+    """
+    return [Updates([Update(**dict(one, members=[Member(**part) for part in one["members"]]))
+                     for one in group["updates"]], group["reason"]) for group in described]
+
+
+def text_of_updates(updates: List[Updates]) -> List[str]:
+    """Returns the lines of a plan that tell of updates, none without any."""
+    lines = ["", "updates:"] if updates else []
+    for group in updates:
+        shown = ", ".join(one.node for one in group.updates[:_SHOWN])
+        rest = len(group.updates) - _SHOWN
+        lines.append("  {}  {}{}: {}".format("joins" if len(group.updates) > 1 else "fuses", shown,
+                                            " and {} more".format(rest) if rest > 0 else "",
+                                            group.reason))
+    return lines
+
+
 def read_concats(described: List[Dict[str, Any]]) -> List[Concat]:
     """Reads concatenations of lookups.
 

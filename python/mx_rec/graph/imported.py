@@ -1,4 +1,4 @@
-"""Imported graphs: the variables of their tables, and what their fused updates leave out."""
+"""Imported graphs: the variables of their tables, and what may not be fed."""
 
 import re
 from typing import Any, Callable, List
@@ -9,7 +9,6 @@ from mx_rec.core.frozen import check_imported
 from mx_rec.edits.replacing import FUSED_NAME, forbid_marked
 from mx_rec.graph.plan import TRAINING_LOOKUPS, is_movable
 from mx_rec.graph.sessions import PIPELINE_SCOPE
-from mx_rec.optimizers.fusion import forbid_feeding, is_fused
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.table_variable import is_table_variable, table_variable
 
@@ -74,8 +73,6 @@ def patched_new_operations(stock: Callable[..., Any]) -> Callable[..., Any]:
         for op in operations:
             if is_modified:
                 forbid_marked(op)
-            if is_fused(op):
-                forbid_feeding(op)
             if op.type in TRAINING_LOOKUPS and is_movable(op):
                 state.movable += 1
         check_imported(operations)

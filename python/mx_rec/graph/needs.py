@@ -41,6 +41,7 @@ class Needs:
     def __init__(self, graph: tf.Graph) -> None:
         self._graph = graph
         self._joined = []  # type: List[tf.Operation]
+        self._replaced = set()  # type: Set[tf.Operation]
         self._before = None  # type: Optional[_Before]
         self._known = {}  # type: Dict[Tuple[_Signature, bool], Dict[str, _Fetched]]
 
@@ -55,9 +56,15 @@ class Needs:
             self._before = _Before(self._graph)
         self._before.add(before, lookups)
 
-    def end(self, joined: Iterable[tf.Operation]) -> None:
-        """Notes that the graph was changed, with the ops that do the work of several lookups."""
+    def end(self, joined: Iterable[tf.Operation], replaced: Iterable[tf.Operation]) -> None:
+        """Notes that the graph was changed.
+
+        Args:
+            joined: The ops that do the work of several lookups.
+            replaced: The updates whose work others do.
+        """
         self._joined.extend(joined)
+        self._replaced.update(replaced)
         self._known.clear()
         if self._before is not None:
             self._before.last = self._graph.version
@@ -92,7 +99,8 @@ class Needs:
         given = {tensor.name for tensor in fed}
         needed = needed_by(fetched, given)
         conflict = self._conflict(needed, given)
-        if conflict is None and needed.isdisjoint(self._joined if is_in_parts else ()) \
+        if conflict is None and self._replaced.isdisjoint(needed) \
+                and needed.isdisjoint(self._joined if is_in_parts else ()) \
                 and not self._has_idle_lookups(fetched, needed, given):
             return {}
         instead = None
@@ -100,7 +108,11 @@ class Needs:
             instead = self._before.copy(fetched, fed)
             # These ops stay as they are.
             graph_state(self._graph).passed = self._graph.version
-        if instead is None and conflict is not None:
+        if conflict is not None:
+            # What needs these rows may have been there before all that was changed.
+            now = [(instead or {}).get(one.name, one) for one in fetched]
+            conflict = self._conflict(needed_by(now, given), given)
+        if conflict is not None:
             raise ValueError(
                 "{!r} needs the rows of single ids, which are not computed in this step since "
                 "their sums over bags are fused; nothing orders them before the update {!r} of the "

@@ -12,8 +12,8 @@ from mx_rec import plugin
 from mx_rec.base.global_env_conf import fuses_lookups
 from mx_rec.base.log import logger
 from mx_rec.core.lookup import MOVABLE_ATTRIBUTE
-from mx_rec.graph.fusions import (Concat, Sums, read_concats, read_sums, text_of_concats,
-                                    text_of_sums)
+from mx_rec.graph.fusions import (Concat, Sums, Updates, read_concats, read_sums, read_updates,
+                                    text_of_concats, text_of_sums, text_of_updates)
 from mx_rec.ops.lookups import FIND, ID_OFFSET
 from mx_rec.ops.registered import registered_ops
 
@@ -130,6 +130,7 @@ class Plan(NamedTuple):
         sums: The lookups whose rows are summed over bags; none where MXREC_FUSE_LOOKUPS is 0.
         concats: The concatenations of lookups; none there, either.
         together: The lookups that share an op.
+        updates: The updates that change.
     """
 
     nodes: int
@@ -138,6 +139,7 @@ class Plan(NamedTuple):
     sums: List[Sums] = []
     concats: List[Concat] = []
     together: List[Group] = []
+    updates: List[Updates] = []
 
     def text(self) -> str:
         """Returns the plan for a person to read, several lines."""
@@ -166,6 +168,7 @@ class Plan(NamedTuple):
             lines.extend("  stays  " + _line(lookup) for lookup in staying)
         lines.extend(text_of_sums(self.sums))
         lines.extend(text_of_concats(self.concats))
+        lines.extend(text_of_updates(self.updates))
         together = [group for group in self.together if len(group.nodes) > 1]
         if together:
             lines.extend(["", "lookups that share an op:"])
@@ -205,12 +208,14 @@ def make_plan(graph_def: bytes, op_list: Optional[bytes] = None,
                for entry in described["lookups"]]
     iterators = [_iterator(entry, raw) for entry in described["iterators"]]
     together = [Group(**entry) for entry in described["together"]]
+    plan = Plan(described["nodes"], lookups, iterators, together=together,
+                updates=read_updates(described["updates"]))
     for rule in described["left_out"]:
         logger.warning("graph pass: a rule failed and changes nothing: %s", rule)
     if not fuses_lookups():
-        return Plan(described["nodes"], lookups, iterators, together=together)
-    return Plan(described["nodes"], lookups, iterators, read_sums(described["sums"]),
-                read_concats(described["concats"]), together)
+        return plan
+    return plan._replace(sums=read_sums(described["sums"]),
+                         concats=read_concats(described["concats"]))
 
 
 def is_movable(op: tf.Operation) -> bool:

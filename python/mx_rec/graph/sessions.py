@@ -210,7 +210,8 @@ def _instead_of(some: List[Any], fetched: List[Any], fed: Iterable[Any]) -> List
         return some
     state = graph_state(some[0].graph)
     if state.late_ops is not None:
-        some = [state.late_ops.instead_of(one) for one in some]
+        some, fetched = [[state.late_ops.instead_of(one) for one in each]
+                         for each in (some, fetched)]
     if state.needs is not None:
         instead = _decision.instead if _decision.is_part else None
         if instead is None:

@@ -4,13 +4,11 @@ from typing import Any, Dict, List, Sequence, Set
 
 import tensorflow as tf
 
-from mx_rec.edits.replacing import FUSED_NAME, forbid_feeding, in_place_of, pass_on, replace_each
+from mx_rec.edits.replacing import FUSED_NAME, forbid_feeding, in_place_of, replace_each
 from mx_rec.graph.fusions import Gradient, Sum, Sums
 from mx_rec.graph.rows import replace_shapes
 from mx_rec.ops import library
 from mx_rec.ops.lookups import FIND, READ, find_rows, member_of, read_rows
-
-_REDUCE = "MxRecReduce"
 
 
 class _Rows:
@@ -34,9 +32,8 @@ class _Rows:
         with in_place_of(graph, self.op):
             self.ends = library().mx_rec_bag_ends(self.ids, name="ends")
             self.none = tf.zeros([0], name="none")
-            self.is_weighted = weights is not None
-            self.weights = tf.squeeze(weights, [planned.weights.axis], name="weights") \
-                if self.is_weighted else self.none
+            self.weights = self.none if weights is None else tf.squeeze(
+                weights, [planned.weights.axis], name="weights")
 
     def pooled(self) -> tf.Tensor:
         """Adds the op that adds up the rows of each bag."""
@@ -138,46 +135,13 @@ def _replace_gradient(rows: _Rows, reader_of_bags: tf.Operation, tensor: tf.Tens
     waits.append(reader_of_bags)
     with in_place_of(rows.graph, tensor.op), tf.control_dependencies(waits):
         of_bags = _of_bags(rows, gradient.repeated)
-    shapeless = pass_on(rows.graph, tensor.op, of_bags, waits)
     for name in gradient.readers:
         reader = rows.graph.get_operation_by_name(name)
-        if reader.type != _REDUCE and rows.is_weighted:
-            _replace_weighted(rows, reader, tensor, of_bags, waits)
-        elif reader.type != _REDUCE:
-            for position, read in enumerate(reader.inputs):
-                if read is tensor:
-                    reader._update_input(  # pylint: disable=protected-access
-                        position, shapeless)
-        elif reader.outputs[0].consumers():
-            with in_place_of(rows.graph, reader), tf.control_dependencies(waits):
-                reduced = library().mx_rec_reduce_pooled(
-                    of_bags, reader.inputs[1], rows.ends, rows.weights, rows.none, reader.inputs[2],
-                    name=FUSED_NAME)
-            replace_each(reader, [reduced])
-        else:
-            # An update has taken over what it does.
-            forbid_feeding(reader, [0])
-
-
-def _replace_weighted(rows: _Rows, reader: tf.Operation, tensor: tf.Tensor, of_bags: tf.Tensor,
-                      waits: Sequence[tf.Operation]) -> None:
-    """Makes an update take the sum of the weighted gradients of each row in the place of those of
-    its ids: what it reads is then a gradient of each distinct row."""
-    members = reader.get_attr("N")
-    for position, read in enumerate(reader.inputs):
-        if read is not tensor:
-            continue
-        # The lists are in the order offsets, inverse, gradients.
-        inverse = position - members
-        offsets = reader.inputs[inverse - members]
-        with in_place_of(rows.graph, tensor.op), tf.control_dependencies(waits):
-            summed = library().mx_rec_reduce_pooled(of_bags, reader.inputs[inverse], rows.ends,
-                                                    rows.weights, rows.none, offsets,
-                                                    name=FUSED_NAME)
-            places = tf.range(tf.size(offsets), name="places")
-        # pylint: disable=protected-access
-        reader._update_input(position, pass_on(rows.graph, tensor.op, summed, waits))
-        reader._update_input(inverse, pass_on(rows.graph, tensor.op, places, waits))
+        with in_place_of(rows.graph, reader), tf.control_dependencies(waits):
+            reduced = library().mx_rec_reduce_pooled(
+                of_bags, reader.inputs[1], rows.ends, rows.weights, rows.none, reader.inputs[2],
+                name=FUSED_NAME)
+        replace_each(reader, [reduced])
 
 
 def _of_bags(rows: _Rows, repeated: Any) -> tf.Tensor:

@@ -8,8 +8,6 @@ import tensorflow as tf
 from mx_rec.cluster.updates import push
 from mx_rec.ops.optimizers import Gradients, OptimizerStep, optimizer_named, update
 from mx_rec.optimizers.customized import CustomizedOptimizer  # noqa: F401  scripts import it here
-from mx_rec.optimizers.fusion import all_reductions, apply_fused
-from mx_rec.optimizers.grouping import Rows, apply_tables
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
 from mx_rec.state.table_variable import (CLUSTER_TABLE_OP, TABLE_OP, described_name,
@@ -23,6 +21,9 @@ _OFFSET_OPS = ("MxRecIdOffset", "MxRecAdmit")
 _OWNERS = "_mx_rec_slot_owners"
 
 _Pair = Tuple[Any, Any]
+
+# (handle, offsets, gradient) of one table.
+Rows = Tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 
 
 class TableOptimizer(tf.compat.v1.train.Optimizer):
@@ -126,7 +127,7 @@ class TableOptimizer(tf.compat.v1.train.Optimizer):
             shared = [group for group in groups if group[0][0].op.type == CLUSTER_TABLE_OP]
             own = [group for group in groups if group[0][0].op.type != CLUSTER_TABLE_OP]
             with tf.device("/cpu:0"):
-                updates.extend(apply_tables(step, own, apply_rows))
+                updates.extend(apply_rows(step, group) for group in own)
                 if shared:
                     updates.extend(push(step, shared))
             updates.extend(self._advance(updates))
@@ -291,8 +292,8 @@ def slot_owners(op: tf.Operation) -> Dict[str, Any]:
 def apply_rows(step: OptimizerStep, group: List[Rows]) -> tf.Operation:
     """Adds the op that updates the rows of one table, each of them once.
 
-    Gradients that are sums over the ids of each row, as tf.gradients makes them, go into the op
-    unsummed, so that the sums need no tensor. The rows become the same bit for bit.
+    Before the first run, the graph pass makes one op of the updates of many tables, and sums the
+    gradients of ids in it.
 
     Args:
         step: The step of an optimizer.
@@ -301,12 +302,8 @@ def apply_rows(step: OptimizerStep, group: List[Rows]) -> tf.Operation:
     Returns:
         The op.
     """
-    handle = group[0][0]
-    found = all_reductions([rows[1:] for rows in group])
-    if found is None:
-        _, offsets, grad = group[0] if len(group) == 1 else _joined(group)
-        return update(step, Gradients([handle], [offsets], [grad]))
-    return apply_fused(step, [(handle, part) for part in found.parts], found.control_inputs)
+    handle, offsets, grad = group[0] if len(group) == 1 else _joined(group)
+    return update(step, Gradients([handle], [offsets], [grad]))
 
 
 def _check_place(table: tf.Operation, offsets: tf.Tensor) -> None:

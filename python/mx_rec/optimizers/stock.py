@@ -10,7 +10,6 @@ from mx_rec.base.log import warn_once
 from mx_rec.ops.optimizers import OptimizerStep, optimizer_named
 from mx_rec.optimizers.base import (adopt, apply_rows, is_offsets, rows_of_offsets,
                                     rows_of_variable, scalar)
-from mx_rec.optimizers.grouping import apply_tables
 from mx_rec.optimizers.rows_variable import RowsVariable
 from mx_rec.optimizers.user_written import (RowsProcessor, UpdatedRows, find_slot,
                                             initial_of_initializer, initial_of_tensor, make_slot,
@@ -173,7 +172,7 @@ def _update(optimizer: Any, rule: _Rule, pairs: Sequence[_Pair]) -> tf.Operation
     tables = [[rows_of_variable(grad, variable)] for grad, variable in pairs]
     # TensorFlow puts updates beside their variable, which for a table the device says.
     with tf.compat.v1.colocate_with(None, ignore_existing=True), tf.device("/cpu:0"):
-        updates = apply_tables(step, tables, apply_rows)
+        updates = [apply_rows(step, group) for group in tables]
         return updates[0] if len(updates) == 1 else tf.group(*updates)
 
 

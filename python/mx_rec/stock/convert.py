@@ -158,8 +158,6 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
         for saver in savers:
             if not _names(done).isdisjoint(saver.variables):
                 saver.build_anew()
-        # What was converted shares ops already.
-        graph_state(graph).passed = graph.version
     graph_state(graph).savers = []
     return plans
 

@@ -1,4 +1,4 @@
-"""Lookups and updates that need no tensor of rows, of many variables by one op of each kind."""
+"""Lookups and updates that need no tensor of rows: in plain form, which the graph pass joins."""
 
 from collections import OrderedDict
 from typing import (Any, Callable, Dict, FrozenSet, Iterable, List, NamedTuple, Sequence, Set,
@@ -7,13 +7,12 @@ from typing import (Any, Callable, Dict, FrozenSet, Iterable, List, NamedTuple, 
 import tensorflow as tf
 
 from mx_rec.core.bags import COMBINERS
-from mx_rec.core.lookup import mark_movable
 from mx_rec.edits.wiring import (depends, in_its_place, in_place_of, replace_change, replace_output,
-                                 sources, waits_between, waits_of_gather)
+                                 sources, waits_between)
 from mx_rec.ops import library
-from mx_rec.ops.lookups import read_rows, resolve
-from mx_rec.ops.optimizers import Gradients, optimizer_named, update
-from mx_rec.optimizers.columns import sliced
+from mx_rec.ops.lookups import read_rows
+from mx_rec.ops.optimizers import optimizer_named
+from mx_rec.optimizers.base import apply_rows
 from mx_rec.state.table_variable import row_shape
 from mx_rec.stock import updates as forms
 from mx_rec.stock.fused import Piece
@@ -29,7 +28,7 @@ class _Lookup:
         op: The op whose result is replaced: the gather, or the vectors of the bags.
         grad: The gradient of that result.
         inputs: The ids; or indices, ids and shape of sparse ones.
-        waits: What the ops in its place wait for.
+        waits: Of a pooled lookup, what the ops in its place wait for.
         found: What the update takes of it, once it is replaced.
         pooled: The vectors of the bags, once it is replaced.
     """
@@ -39,11 +38,11 @@ class _Lookup:
         self.piece = piece
         self.grad = rows.tensor(piece.grad)
         self.found = []  # type: List[tf.Tensor]
+        self.waits = []  # type: List[tf.Operation]
         self.pooled = None  # type: Any
         if piece.bags is None:
             self.op = rows.op(piece.gather)
             self.inputs = [self.op.inputs[1]]
-            self.waits = waits_of_gather(self.op) + list(self.op.control_inputs)
             return
         self.op = rows.op(piece.bags.result)
         self.inputs = [rows.tensor(one) for one in piece.bags.sparse]
@@ -59,14 +58,10 @@ class _Lookup:
         return fill.inputs[2].shape.as_list() == [2] and self.grad.shape.rank == 2
 
     def form(self) -> Tuple[Any, ...]:
-        """Lookups of the same form can be one op."""
-        bags = self.piece.bags
-        # A run of one lookup runs those together with it: it must need no other placeholder for
-        # that, nor take a batch of another dataset.
-        read = sources([tensor.op for tensor in self.inputs] + self.waits)
-        if bags is None:
-            return None, self.inputs[0].dtype, read
-        return "bags", self.inputs[1].dtype, read
+        """The bags of pooled lookups of the same form can be made by one op."""
+        # A run of one lookup makes the bags of those together with it: it must need no other
+        # placeholder for that, nor take a batch of another dataset.
+        return self.inputs[1].dtype, sources([tensor.op for tensor in self.inputs] + self.waits)
 
     def fills(self) -> bool:
         """Whether a bag without ids touches the first row."""
@@ -92,20 +87,19 @@ class _Update(NamedTuple):
     lookups: List[_Lookup]
     waits: List[tf.Operation]
 
-    def form(self) -> Tuple[Any, ...]:
-        """Updates of the same form can be one op."""
-        numbers = sorted((name, origin_of(number).name) for name, number in self.numbers.items())
-        # Only what runs all of them may run them as one: another training op may be run alone.
-        return (self.step.kind, self.step.nesterov, tuple(numbers), tuple(self.rows.initial()),
-                self._waiting() or self.step.ops)
-
-    def _waiting(self) -> FrozenSet[str]:
-        """Names of the ops that wait for the update."""
-        return waiting_of(self.ops())
-
     def ops(self) -> List[tf.Operation]:
         """Returns the ops that are replaced."""
         return [self.rows.op(name) for name in self.step.ops]
+
+
+def gates_of(ops: Sequence[tf.Operation]) -> List[tf.Operation]:
+    """Returns the ops that do nothing but wait for the ops of an update: of those of Adam, one.
+
+    Args:
+        ops: The ops of the update.
+    """
+    return [other for other in _waiting(ops) if len(ops) > 1 and other.type == "NoOp"
+            and set(other.control_inputs) <= set(ops)]
 
 
 def waiting_of(ops: Sequence[tf.Operation]) -> FrozenSet[str]:
@@ -114,16 +108,19 @@ def waiting_of(ops: Sequence[tf.Operation]) -> FrozenSet[str]:
     Args:
         ops: The ops of the update.
     """
-    waiting = set()  # type: Set[tf.Operation]
-    for op in ops:
-        # pylint: disable=protected-access
-        for other in op._control_outputs:
-            # Of the ops of Adam, one for each variable waits for all; others read it for nothing.
-            is_own = len(ops) > 1 and (
-                other.type == "NoOp" and set(other.control_inputs) <= set(ops)
-                or other.type == "ReadVariableOp" and not other.outputs[0].consumers())
-            waiting.update(other._control_outputs if is_own else [other])
-    return frozenset(op.name for op in waiting.difference(ops))
+    own = gates_of(ops)
+    if len(ops) > 1:
+        # Of the ops of Adam, some read a variable for nothing.
+        own += [other for other in _waiting(ops)
+                if other.type == "ReadVariableOp" and not other.outputs[0].consumers()]
+    waiting = _waiting(list(ops) + own)
+    return frozenset(op.name for op in waiting if op not in ops and op not in own)
+
+
+def _waiting(ops: Sequence[tf.Operation]) -> List[tf.Operation]:
+    """Returns the ops that wait for any of some."""
+    return list(OrderedDict.fromkeys(
+        other for op in ops for other in op._control_outputs))  # pylint: disable=protected-access
 
 
 def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
@@ -146,15 +143,15 @@ def fuse(graph: tf.Graph, variables: Sequence[Rows]) -> Dict[str, Set[str]]:
             step = rows.plan.updates[0]
             updates.append(_Update(rows, step, rows.numbers(step), lookups,
                                    _waits(rows, step, lookups)))
-    made = _Made(graph)
-    for group in grouped([one for update in updates for one in update.lookups], _Lookup.form,
+    every = [one for change in updates for one in change.lookups]
+    for one in every:
+        if one.piece.bags is None:
+            one.found = one.rows.look_up(one.op, True)
+    for group in grouped([one for one in every if one.piece.bags], _Lookup.form,
                          lambda one: one.inputs, lambda one: [one.op]):
-        (made.keep if group[0].piece.bags is None else made.pool)(group)
-    for group_of_updates in grouped(
-            updates, _Update.form,
-            lambda one: [lookup.grad for lookup in one.lookups] + list(one.numbers.values()),
-            _Update.ops):
-        made.apply(group_of_updates)
+        _pool(graph, group)
+    for change in updates:
+        _apply(change)
     for change in updates:
         for one in change.lookups:
             if one.piece.bags is not None:
@@ -207,80 +204,45 @@ def grouped(members: Sequence[Any], form: Callable[[Any], Any],
             yield group
 
 
-class _Made:
-    """The ops of tables in the place of others.
+def _pool(graph: tf.Graph, group: Sequence[_Lookup]) -> None:
+    """Replaces pooled lookups."""
+    ops = [one.op for one in group]
+    # Some may have been replaced since a lookup noted them.
+    waits = [in_its_place(wait) for one in group for wait in one.waits]
+    scope = None if len(group) == 1 else graph.unique_name("tables/lookups")
+    with in_place_of(ops[0], waits, [op.name for op in ops], scope):
+        none = tf.zeros([0])
+        bags = _bags(group)
+        for one, of_one, counted in zip(group, bags, _counted(group, bags)):
+            table = one.rows.table
+            table.multi_lookup_times[True] += 1
+            offsets, inverse = one.rows.make_rows(one.piece.gather, of_one.ids, counted, ops)
+            one.found = [offsets, inverse, of_one.ends, none, of_one.divisors]
+            one.pooled, = read_rows([table.handle], [row_shape(table.variable)], [offsets],
+                                    [inverse], ([of_one.ends], [none], [of_one.divisors]),
+                                    name="pooled")
+    for one in group:
+        replace_output(one.op, one.pooled)
 
-    Args:
-        graph: The graph.
-    """
 
-    def __init__(self, graph: tf.Graph) -> None:
-        self._graph = graph
-
-    def _in_place(self, group: Sequence[Any], ops: Sequence[tf.Operation], name: str) -> Any:
-        """Ops made inside stand for all members of a group."""
-        # Some may have been replaced since a member noted them.
-        waits = [in_its_place(wait) for member in group for wait in member.waits]
-        return in_place_of(ops[0], waits, [op.name for op in ops],
-                           None if len(group) == 1 else self._graph.unique_name(name))
-
-    def keep(self, group: Sequence[_Lookup]) -> None:
-        """Replaces gathers."""
-        tables = [one.rows.table for one in group]
-        with self._in_place(group, [one.op for one in group], "tables/lookups"):
-            ids = [one.rows.checked_ids(one.inputs[0]) for one in group]
-            offsets, inverses = _resolve(
-                group, ids, [one.rows.occurrences(one.inputs[0]) for one in group])
-            found = read_rows([table.handle for table in tables],
-                         [row_shape(table.variable) for table in tables], offsets, inverses)
-            none = [tf.zeros([0], tf.int64), tf.zeros([0]), tf.zeros([0])]
-        for at, one in enumerate(group):
-            one.found = [offsets[at], inverses[at]] + none
-            replace_output(one.op, found[at])
-
-    def pool(self, group: Sequence[_Lookup]) -> None:
-        """Replaces pooled lookups."""
-        tables = [one.rows.table for one in group]
-        with self._in_place(group, [one.op for one in group], "tables/lookups"):
-            bags = _bags(group)
-            # One op finds the rows of all parts of a model: batches with the same ids, as a deep
-            # and a linear part have them, are made distinct once.
-            offsets, inverses = _resolve(group, [one.ids for one in bags], _counted(group, bags))
-            none = [tf.zeros([0])] * len(group)
-            pooled = read_rows(
-                [table.handle for table in tables], [row_shape(table.variable) for table in tables],
-                offsets, inverses,
-                ([one.ends for one in bags], none, [one.divisors for one in bags]), name="pooled")
-        for at, one in enumerate(group):
-            one.found = [offsets[at], inverses[at], bags[at].ends, none[at], bags[at].divisors]
-            one.pooled = pooled[at]
-            replace_output(one.op, pooled[at])
-
-    def apply(self, group: Sequence[_Update]) -> None:
-        """Replaces updates."""
-        step, first = group[0].step, group[0]
-        lookups = [lookup for one in group for lookup in one.lookups]
-        ops = [op for one in group for op in one.ops()]
-        is_single = len(group) == 1
-        bags = [one.found[2:] for one in lookups]
-        # Of several variables, bags are given in any case: the plan of a modified graph takes the
-        # gradients of an update with bags as they are.
-        is_pooled = not is_single or any(one.piece.bags for one in lookups)
-        slices = [None if is_single else sliced(one.grad) for one in lookups]
-        waits = [wait for one in slices if one is not None for wait in one.control_inputs]
-        with self._in_place(group, ops, "tables/updates"), tf.control_dependencies(waits):
-            columns = [-1 if one is None else one.first for one in slices]
-            done = update(
-                optimizer_step(step, first.numbers, first.rows.initial()),
-                Gradients([one.rows.table.handle for one in lookups],
-                          [one.found[0] for one in lookups],
-                          [lookup.grad if one is None else one.whole
-                           for lookup, one in zip(lookups, slices)],
-                          [one.found[1] for one in lookups],
-                          list(zip(*bags)) if is_pooled else [],
-                          [] if is_single else [tf.constant(columns, tf.int32)]), "update")
-        for op in ops:
-            replace_change(op, done, len(ops) == 1)
+def _apply(change: _Update) -> None:
+    """Replaces an update by one that takes sums; before the first run the graph pass joins them."""
+    rows, ops = change.rows, change.ops()
+    # Some may have been replaced since they were noted.
+    waits = [in_its_place(wait) for wait in change.waits]
+    with in_place_of(ops[0], waits, [op.name for op in ops]):
+        taken = []  # type: List[Tuple[tf.Tensor, ...]]
+        for one in change.lookups:
+            offsets, inverse, *bags = one.found
+            grad = library().mx_rec_reduce_pooled(one.grad, inverse, *bags, offsets) \
+                if bags else library().mx_rec_reduce(one.grad, inverse, offsets)
+            taken.append((rows.table.handle, offsets, grad))
+        done = apply_rows(optimizer_step(change.step, change.numbers, rows.initial()), taken)
+    gates = gates_of(ops)
+    for op in ops:
+        replace_change(op, done, len(ops) == 1)
+    for gate in gates:
+        replace_change(gate, done)
 
 
 class _Bags(NamedTuple):
@@ -325,27 +287,6 @@ def _counted(group: Sequence[_Lookup], bags: Sequence[_Bags]) -> List[tf.Tensor]
     for place, one in zip(places, _bags([group[place] for place in places], False)):
         counted[place] = one.ids
     return counted
-
-
-def _resolve(group: Sequence[_Lookup], ids: Sequence[tf.Tensor],
-             counted: Sequence[tf.Tensor]) -> Tuple[List[tf.Tensor], List[tf.Tensor]]:
-    """Adds the ops that find the rows of ids, and make those that are missing.
-
-    Args:
-        group: The lookups.
-        ids: Of each.
-        counted: Of each what is counted for admission.
-    """
-    for one in group:
-        one.rows.table.multi_lookup_times[True] += 1
-    if len(group) == 1 or any(one.rows.rules.counts for one in group):
-        ops = [one.op for one in group]
-        made = [one.rows.make_rows(one.piece.gather, mine, occurring, ops)
-                for one, mine, occurring in zip(group, ids, counted)]
-        return [offsets for offsets, _ in made], [inverse for _, inverse in made]
-    found = resolve([one.rows.table.handle for one in group], ids)
-    mark_movable(found.offsets[0].op, True)
-    return found.offsets, found.inverse
 
 
 def origin_of(tensor: tf.Tensor) -> tf.Tensor:

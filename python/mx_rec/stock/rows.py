@@ -67,20 +67,23 @@ class Rows:
             return checked
         return tf.cast(checked, tf.int64) + self.plan.first
 
-    def look_up(self, op: tf.Operation, trains: bool) -> None:
+    def look_up(self, op: tf.Operation, trains: bool) -> List[tf.Tensor]:
         """Replaces a gather.
 
         Args:
             op: The gather.
             trains: Whether it makes rows.
+
+        Returns:
+            The offsets and the inverse of a lookup that makes rows, nothing of another.
         """
+        made = []  # type: List[tf.Tensor]
         with in_place_of(op, waits_of_gather(op), device=self.device):
             ids = self.checked_ids(op.inputs[1])
             if trains:
-                offsets, inverse = self.make_rows(op.name, ids, self.occurrences(op.inputs[1]),
-                                                  [op])
-                found, = read_rows([self.table.handle], [row_shape(self.table.variable)], [offsets],
-                                   [inverse])
+                made.extend(self.make_rows(op.name, ids, self.occurrences(op.inputs[1]), [op]))
+                found, = read_rows([self.table.handle], [row_shape(self.table.variable)],
+                                   *[[one] for one in made])
             else:
                 found = self._find(ids)
             if len(self.plan.shape) != 2:
@@ -88,6 +91,7 @@ class Rows:
                     [tf.shape(ids), tf.constant(self.plan.shape[1:], tf.int32)], 0), name="rows")
         self.table.multi_lookup_times[trains] += 1
         replace_output(op, found)
+        return made
 
     def occurrences(self, ids: tf.Tensor) -> tf.Tensor:
         """Returns what is counted of the ids of a gather."""

@@ -52,11 +52,12 @@ class ServerRows(Rows):
         self.found = {}  # type: Dict[str, Found]
         self._last = None  # type: Any
 
-    def look_up(self, op: tf.Operation, trains: bool) -> None:
+    def look_up(self, op: tf.Operation, trains: bool) -> List[tf.Tensor]:
         """Replaces a gather; it makes no rows."""
         name = op.name
-        super().look_up(op, False)
+        made = super().look_up(op, False)
         self.found[name] = self._last
+        return made
 
     def is_ready(self) -> tf.Tensor:
         """Returns whether all parts of the table can be used."""

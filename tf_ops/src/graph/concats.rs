@@ -1,12 +1,12 @@
 //! The rule for concatenations of lookups: rows of several tables that are only put side by side,
-//! and the slices of the gradient of the whole that go back to them.
+//! and the slices of the gradient of the whole that are summed for them.
 
-use super::consumers::{same, Consumers, Reading};
+use super::columns::sliced;
+use super::consumers::{Consumers, Reading};
 use super::describe::{described, quoted};
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
 use super::lists::reads_ids;
 use super::readers::{row_readers, source_of, RowReader};
-use super::sizes::{Size, SizeReader};
 use super::tensors::{constant, dims, Dims};
 use mx_rec_kernels::Result;
 use serde::Serialize;
@@ -284,303 +284,25 @@ impl<'g, 'a> Rule<'g, 'a> {
     /// there.
     fn add_gradients(&self, parts: &[Part<'a>], planned: &mut PlannedConcat) -> Result<usize> {
         let graph = self.graph;
-        let widths = parts
-            .iter()
-            .map(|part| Ok(self.dims_of(part)?.and_then(|dims| dims.last().copied()?)))
-            .collect::<Result<Option<Vec<i64>>>>()?;
         let mut kept = 0;
-        let mut first = 0;
-        for (place, part) in parts.iter().enumerate() {
-            let dim = widths
-                .as_ref()
-                .and_then(|widths| widths.get(place).copied());
-            let mut found: Vec<(NodeInput<'a>, Vec<String>, bool)> = Vec::new();
-            for taken in part.reader.gradients(graph, &self.consumers)? {
-                let node = graph.node(taken.node)?;
-                let can = node.op == "MxRecReduce" || node.int("C")? == Some(1);
-                let name = node.name.to_owned();
-                match found
-                    .iter_mut()
-                    .find(|(tensor, ..)| same(tensor, &taken.gradient))
-                {
-                    Some((_, readers, all)) => {
-                        readers.push(name);
-                        *all &= can;
-                    }
-                    None => found.push((taken.gradient, vec![name], can)),
-                }
-            }
-            for (tensor, readers, can) in found {
-                let columns = Columns {
-                    graph,
-                    place,
-                    first,
-                    widths: widths.as_deref(),
+        for part in parts {
+            for (tensor, readers) in part.reader.gradients(graph, &self.consumers)? {
+                let Some(found) = sliced(graph, &tensor)? else {
+                    kept += 1;
+                    continue;
                 };
-                match (columns.whole(&tensor)?, dim) {
-                    (Some(sliced), Some(dim)) if can => {
-                        planned.left_out.extend(sliced.left_out);
-                        planned.gradients.push(PlannedColumns {
-                            tensor: tensor.tensor(),
-                            whole: sliced.whole,
-                            first,
-                            dim,
-                            readers,
-                            waits: sliced.waits,
-                        });
-                    }
-                    _ => kept += 1,
-                }
+                planned.left_out.extend(found.left_out);
+                planned.gradients.push(PlannedColumns {
+                    tensor: tensor.tensor(),
+                    whole: found.whole,
+                    first: found.first,
+                    dim: found.dim,
+                    readers,
+                    waits: found.waits,
+                });
             }
-            first += dim.unwrap_or(0);
         }
         Ok(kept)
-    }
-}
-
-/// The search for the gradient that one of a part is columns of.
-struct Columns<'g, 'a> {
-    graph: &'g Graph<'a>,
-    /// The place of the part in the concatenation.
-    place: usize,
-    /// The first of its columns.
-    first: i64,
-    /// How many columns each part has, if that is known.
-    widths: Option<&'g [i64]>,
-}
-
-/// What was found.
-struct Sliced {
-    whole: String,
-    waits: Vec<String>,
-    left_out: Vec<String>,
-}
-
-impl<'a> Columns<'_, 'a> {
-    /// The tensor that `tensor` is the columns of this part of.
-    fn whole(&self, tensor: &NodeInput<'a>) -> Result<Option<Sliced>> {
-        let graph = self.graph;
-        let (mut tensor, mut left_out, mut waits) = (*tensor, Vec::new(), Vec::new());
-        for _ in 0..MOST_PASSED {
-            let Some(node) = source_of(graph, &tensor) else {
-                return Ok(None);
-            };
-            left_out.push(tensor.tensor());
-            for input in graph.inputs(node).iter().filter(|input| input.is_control()) {
-                if !self.waits_for_slices(input)? {
-                    waits.push(input.node.to_owned());
-                }
-            }
-            let given = |place| graph.data_input(node, place);
-            let whole = match (node.op, given(0), given(1), given(2)) {
-                ("Identity", Some(before), ..) => {
-                    tensor = *before;
-                    continue;
-                }
-                ("Slice", Some(whole), Some(begin), Some(size)) => {
-                    (self.is_begin(begin)? && self.is_size(size)?).then_some(whole)
-                }
-                ("SplitV", Some(whole), Some(sizes), Some(axis)) => {
-                    let is_own = tensor.output == Some(self.place as u64);
-                    (is_own && self.are_sizes(sizes)? && self.is_last_axis(axis)?).then_some(whole)
-                }
-                _ => None,
-            };
-            return Ok(whole.map(|whole| Sliced {
-                whole: whole.tensor(),
-                waits,
-                left_out,
-            }));
-        }
-        Ok(None)
-    }
-
-    /// Whether a node waits for slices alone, as the one by which TensorFlow ties the gradients of
-    /// an op together: these have no effect but their values.
-    fn waits_for_slices(&self, input: &NodeInput<'a>) -> Result<bool> {
-        let graph = self.graph;
-        let Some(node) = source_of(graph, input).filter(|node| node.op == "NoOp") else {
-            return Ok(false);
-        };
-        Ok(graph.inputs(node).iter().all(|input| {
-            source_of(graph, input).is_some_and(|slice| {
-                matches!(slice.op, "Slice" | "SplitV")
-                    && !graph.inputs(slice).iter().any(NodeInput::is_control)
-            })
-        }))
-    }
-
-    fn number(&self, tensor: &NodeInput<'a>) -> Result<Option<i64>> {
-        let unknown = Dims::new();
-        let mut sizes = SizeReader::new(self.graph, &[], &unknown);
-        let found = sizes.read(tensor)?;
-        Ok(match found.as_ref().map(|found| &found.elements[..]) {
-            Some([Size::Known(number)]) => Some(*number),
-            _ => None,
-        })
-    }
-
-    /// Whether a tensor is the number of the last dimension.
-    fn is_last_axis(&self, axis: &NodeInput<'a>) -> Result<bool> {
-        let graph = self.graph;
-        if self.number(axis)? == Some(-1) {
-            return Ok(true);
-        }
-        // The axis of the concatenation modulo the rank of its inputs.
-        let Some(node) = source_of(graph, axis) else {
-            return Ok(false);
-        };
-        match (
-            node.op,
-            graph.data_input(node, 0),
-            graph.data_input(node, 1),
-        ) {
-            ("FloorMod", Some(axis), Some(rank)) => {
-                let (axis, rank) = (self.number(axis)?, self.number(rank)?);
-                Ok(axis == Some(-1) || axis.zip(rank).is_some_and(|(axis, rank)| axis + 1 == rank))
-            }
-            _ => Ok(false),
-        }
-    }
-
-    /// Whether a tensor says where the slice of this part begins.
-    fn is_begin(&self, begin: &NodeInput<'a>) -> Result<bool> {
-        let graph = self.graph;
-        let Some(node) = source_of(graph, begin) else {
-            return Ok(false);
-        };
-        if node.op == "Const" {
-            let found = constant(node)?
-                .and_then(|found| found.integers)
-                .unwrap_or_default();
-            return Ok(found.split_last().is_some_and(|(last, before)| {
-                *last == self.first && before.iter().all(|&begin| begin == 0)
-            }));
-        }
-        if node.op != "ConcatOffset" || begin.output != Some(self.place as u64) {
-            return Ok(false);
-        }
-        let mut inputs = graph
-            .inputs(node)
-            .iter()
-            .filter(|input| !input.is_control());
-        let Some(axis) = inputs.next() else {
-            return Ok(false);
-        };
-        let mut first = 0;
-        for shape in inputs.take(self.place) {
-            match self.last_size(shape)? {
-                Some(size) => first += size,
-                None => return Ok(false),
-            }
-        }
-        Ok(first == self.first && self.is_last_axis(axis)?)
-    }
-
-    /// Whether a tensor is the shape of a slice of this part.
-    fn is_size(&self, size: &NodeInput<'a>) -> Result<bool> {
-        let own = self
-            .widths
-            .and_then(|widths| widths.get(self.place).copied());
-        Ok(own.is_some() && self.last_size(size)? == own)
-    }
-
-    /// The last element of a tensor that is a shape.
-    fn last_size(&self, shape: &NodeInput<'a>) -> Result<Option<i64>> {
-        let graph = self.graph;
-        let Some(node) = source_of(graph, shape) else {
-            return Ok(None);
-        };
-        let of = match (node.op, shape.output) {
-            ("Const", _) => {
-                let found = constant(node)?.and_then(|found| found.integers);
-                return Ok(found.and_then(|found| found.last().copied()));
-            }
-            ("Shape" | "ShapeN", Some(output)) => {
-                graph.data_input(node, usize::try_from(output).unwrap_or(usize::MAX))
-            }
-            _ => None,
-        };
-        let known = of.map(|of| dims(graph, of)).transpose()?.flatten();
-        Ok(known.and_then(|dims| dims.last().copied()?))
-    }
-
-    /// Whether a tensor is the widths of all parts: their shapes, side by side, and of these the
-    /// last sizes.
-    fn are_sizes(&self, sizes: &NodeInput<'a>) -> Result<bool> {
-        let graph = self.graph;
-        let (Some(widths), Some(mut node)) = (self.widths, source_of(graph, sizes)) else {
-            return Ok(false);
-        };
-        if let Some(found) = constant(node)? {
-            return Ok(found.integers.as_deref() == Some(widths));
-        }
-        if node.op == "Squeeze" {
-            match graph
-                .data_input(node, 0)
-                .and_then(|before| source_of(graph, before))
-            {
-                Some(before) => node = before,
-                None => return Ok(false),
-            }
-        }
-        let (stacked, begin, size) = match (node.op, graph.data_input(node, 0)) {
-            ("Slice", Some(stacked)) => (
-                stacked,
-                graph.data_input(node, 1),
-                graph.data_input(node, 2),
-            ),
-            _ => return Ok(false),
-        };
-        let (Some(begin), Some(size), Some(stack)) = (begin, size, source_of(graph, stacked))
-        else {
-            return Ok(false);
-        };
-        let all = source_of(graph, size).map(constant).transpose()?.flatten();
-        if all.and_then(|all| all.integers).as_deref() != Some(&[1, -1])
-            || stack.op != "Pack"
-            || stack.int("axis")? != Some(1)
-            || !self.is_row_of_last(begin, stack)?
-        {
-            return Ok(false);
-        }
-        let shapes = graph
-            .inputs(stack)
-            .iter()
-            .filter(|input| !input.is_control());
-        let found = shapes
-            .map(|shape| self.last_size(shape))
-            .collect::<Result<Option<Vec<i64>>>>()?;
-        Ok(found.as_deref() == Some(widths))
-    }
-
-    /// Whether a slice of shapes side by side begins where the last sizes are.
-    fn is_row_of_last(&self, begin: &NodeInput<'a>, stack: &Node<'a>) -> Result<bool> {
-        let graph = self.graph;
-        let Some(node) = source_of(graph, begin) else {
-            return Ok(false);
-        };
-        if let Some(found) = constant(node)? {
-            let rank = graph.data_input(stack, 0).map(|shape| dims(graph, shape));
-            let rank = rank
-                .transpose()?
-                .flatten()
-                .and_then(|dims| dims.first().copied()?);
-            return Ok(match (found.integers.as_deref(), rank) {
-                (Some(&[row, 0]), Some(rank)) => row + 1 == rank,
-                _ => false,
-            });
-        }
-        match (
-            node.op,
-            graph.data_input(node, 0),
-            graph.data_input(node, 1),
-        ) {
-            ("Pack", Some(row), Some(column)) => {
-                Ok(self.number(column)? == Some(0) && self.is_last_axis(row)?)
-            }
-            _ => Ok(false),
-        }
     }
 }
 

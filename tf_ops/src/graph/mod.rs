@@ -17,12 +17,15 @@
 //! repeated   what a gradient repeats for the ids of a bag
 //! sums       the rule for sums over bags
 //! concats    the rule for concatenations of lookups
+//! columns    gradients that are columns of the gradient of a concatenation
+//! updates    the rules for updates of tables
 //! bags       what moves with the ids of pooled lookups
 //! together   the rule for lookups that share an op
 //! plan       the decisions and their encoding
 //! ```
 
 mod bags;
+mod columns;
 mod concats;
 mod consumers;
 mod describe;
@@ -38,6 +41,7 @@ mod slice;
 mod sums;
 mod tensors;
 mod together;
+mod updates;
 mod weights;
 pub mod wire;
 
@@ -47,4 +51,5 @@ pub use plan::{IteratorKind, LookupKind, Plan, PlannedIds, PlannedIterator, Plan
 pub use repeated::Repeated;
 pub use sums::{Combiner, PlannedGradient, PlannedSum, PlannedSums};
 pub use together::PlannedGroup;
+pub use updates::{PlannedMember, PlannedUpdate, PlannedUpdates};
 pub use weights::PlannedWeights;

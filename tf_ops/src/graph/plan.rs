@@ -10,6 +10,7 @@ use super::library::{Library, StatefulOps};
 use super::slice::{Slicer, Verdict};
 use super::sums::{self, PlannedSums};
 use super::together::{self, PlannedGroup};
+use super::updates::{self, PlannedUpdates};
 use crate::guard::guarded;
 use mx_rec_kernels::{Error, Kind, Result};
 use serde::Serialize;
@@ -120,6 +121,8 @@ pub struct Plan {
     pub sums: Vec<PlannedSums>,
     /// The concatenations of lookups, in the order of the graph.
     pub concats: Vec<PlannedConcat>,
+    /// The updates that change.
+    pub updates: Vec<PlannedUpdates>,
     /// The lookups that share an op.
     pub together: Vec<PlannedGroup>,
     /// The rules that failed, which change nothing: what they are for, and why, a sentence each.
@@ -141,6 +144,7 @@ impl Plan {
         let ops = read_ops(ops)?;
         let graph = Graph::parse(graph)?.with_shapes(shape_of);
         let mut left_out = Vec::new();
+        let updates = found("updates", &mut left_out, || updates::find(&graph));
         let mut plan = Self {
             version: 1,
             nodes: graph.nodes.len(),
@@ -149,8 +153,9 @@ impl Plan {
             sums: found("sums over bags", &mut left_out, || sums::find(&graph)),
             concats: found("concatenations", &mut left_out, || concats::find(&graph)),
             together: found("lookups that share an op", &mut left_out, || {
-                together::find(&graph, &ops)
+                together::find(&graph, &ops, &updates.first)
             }),
+            updates: updates.planned,
             left_out,
             graphs: Vec::new(),
         };
@@ -182,10 +187,10 @@ impl Plan {
 }
 
 /// What a rule finds: nothing, and why, if it fails. The others hold without it.
-fn found<T>(of: &str, left_out: &mut Vec<String>, rule: impl FnOnce() -> Result<Vec<T>>) -> Vec<T> {
+fn found<T: Default>(of: &str, left_out: &mut Vec<String>, rule: impl FnOnce() -> Result<T>) -> T {
     guarded(rule).unwrap_or_else(|error| {
         left_out.push(format!("{of}: {error}"));
-        Vec::new()
+        T::default()
     })
 }
 

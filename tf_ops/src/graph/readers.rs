@@ -3,8 +3,7 @@
 use super::consumers::{same, Consumers};
 use super::describe::described;
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
-use super::lists::{finds_ids, length, members, reads_distinct, reads_ids};
-use super::tensors::constant;
+use super::lists::{finds_ids, members, reads_distinct, reads_ids};
 use mx_rec_kernels::Result;
 
 /// One output of a node that has a row for each id.
@@ -20,14 +19,6 @@ pub(super) struct RowReader<'a> {
     pub(super) offsets: Option<NodeInput<'a>>,
     /// Its ids: places among the offsets, or keys.
     pub(super) ids: NodeInput<'a>,
-}
-
-/// What takes a gradient of rows that has one row for each id.
-pub(super) struct GradientReader<'a> {
-    /// The node.
-    pub(super) node: usize,
-    /// The gradient.
-    pub(super) gradient: NodeInput<'a>,
 }
 
 /// The outputs of a node that have a row for each id.
@@ -82,85 +73,44 @@ impl<'a> RowReader<'a> {
 
     /// Why rows that it reads cannot be read another way: because it stands in a branch or a loop.
     pub(super) fn misplaced(&self, graph: &Graph<'a>) -> Result<Option<String>> {
-        let is_table = self.handle.is_some_and(|handle| is_table(graph, &handle));
-        if is_table {
+        // In branches and loops, the handle is passed on.
+        let source = self.handle.and_then(|handle| source_of(graph, &handle));
+        if source.is_some_and(|source| source.op == "MxRecTable") {
             return Ok(None);
         }
         let this = described(graph.node(self.node)?);
         Ok(Some(format!("{this} stands in a branch or a loop")))
     }
 
-    /// The nodes that take gradients of its rows, one for each id.
+    /// The gradients of its rows, one for each id, with the names of the nodes that sum them.
     pub(super) fn gradients(
         &self,
         graph: &Graph<'a>,
         consumers: &Consumers,
-    ) -> Result<Vec<GradientReader<'a>>> {
+    ) -> Result<Vec<(NodeInput<'a>, Vec<String>)>> {
         let (Some(offsets), InputSource::Node(source), Some(output)) =
             (self.offsets, self.ids.source, self.ids.output)
         else {
             return Ok(Vec::new());
         };
-        let mut found = Vec::new();
+        let mut found: Vec<(NodeInput<'a>, Vec<String>)> = Vec::new();
         for reading in consumers.of(graph, source, output)? {
             let node = graph.node(reading.node)?;
-            if let Some((place, rows)) = gradient_of(graph, node, reading.place)? {
-                let inputs = graph.inputs(node);
-                let (gradient, rows) = (inputs.get(place), inputs.get(rows));
-                if let (Some(&gradient), Some(rows)) = (gradient, rows) {
-                    if same(rows, &offsets) {
-                        let node = reading.node;
-                        found.push(GradientReader { node, gradient });
-                    }
+            let inputs = (graph.data_input(node, 0), graph.data_input(node, 2));
+            let ("MxRecReduce", 1, (Some(gradient), Some(rows))) = (node.op, reading.place, inputs)
+            else {
+                continue;
+            };
+            if same(rows, &offsets) {
+                let name = node.name.to_owned();
+                match found.iter_mut().find(|(known, _)| same(known, gradient)) {
+                    Some((_, readers)) => readers.push(name),
+                    None => found.push((*gradient, vec![name])),
                 }
             }
         }
         Ok(found)
     }
-}
-
-/// The places of the gradient and of the offsets that belong to input number `inverse` of a node;
-/// `None` if it takes no gradient of each id there.
-fn gradient_of(
-    graph: &Graph<'_>,
-    node: &Node<'_>,
-    inverse: usize,
-) -> Result<Option<(usize, usize)>> {
-    if node.op == "MxRecReduce" {
-        return Ok((inverse == 1).then_some((0, 2)));
-    }
-    if node.op != "MxRecUpdate" {
-        return Ok(None);
-    }
-    let members = members(node)?;
-    // Where members are pooled, gradients are those of bags.
-    if length(node, "R")? != members || length(node, "B")? > 0 {
-        return Ok(None);
-    }
-    let member = inverse.checked_sub(2 * members).filter(|&at| at < members);
-    let Some((member, handle)) = member.and_then(|at| Some((at, graph.data_input(node, at)?)))
-    else {
-        return Ok(None);
-    };
-    if !is_table(graph, handle) {
-        return Ok(None);
-    }
-    if length(node, "C")? > 0 {
-        // Columns of a wider gradient are no gradient of these rows alone.
-        let columns = graph.data_input(node, 4 * members);
-        let columns = columns.and_then(|columns| source_of(graph, columns));
-        let found = columns.map(constant).transpose()?.flatten();
-        let column = found.and_then(|found| found.integers?.get(member).copied());
-        if column != Some(-1) {
-            return Ok(None);
-        }
-    }
-    Ok(Some((3 * members + member, members + member)))
-}
-
-/// Whether a handle comes from its table as it is: in branches and loops it is passed on.
-fn is_table(graph: &Graph<'_>, handle: &NodeInput<'_>) -> bool {
-    source_of(graph, handle).is_some_and(|source| source.op == "MxRecTable")
 }
 
 /// The node that a tensor comes from.

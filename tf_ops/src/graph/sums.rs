@@ -1,7 +1,7 @@
 //! The rule for sums over bags: lookups whose rows are only added up or averaged over the last
 //! dimension of their ids, and the gradients that repeat one of a bag for each of its ids.
 
-use super::consumers::{same, Consumers};
+use super::consumers::Consumers;
 use super::describe::{described, quoted};
 use super::graph_def::{Graph, InputSource, Node, NodeInput};
 use super::readers::{row_readers, source_of, RowReader};
@@ -380,19 +380,8 @@ impl<'g, 'a> Rule<'g, 'a> {
     ) -> Result<usize> {
         let graph = self.graph;
         let unknown = Dims::new();
-        let mut found: Vec<(NodeInput<'a>, Vec<String>)> = Vec::new();
-        for taken in reader.gradients(graph, &self.consumers)? {
-            let name = graph.node(taken.node)?.name.to_owned();
-            match found
-                .iter_mut()
-                .find(|(tensor, _)| same(tensor, &taken.gradient))
-            {
-                Some((_, readers)) => readers.push(name),
-                None => found.push((taken.gradient, vec![name])),
-            }
-        }
         let mut kept = 0;
-        for (tensor, readers) in found {
+        for (tensor, readers) in reader.gradients(graph, &self.consumers)? {
             let sizes = SizeReader::new(graph, tensors, shape.unwrap_or(&unknown));
             let search = Search::new(graph, sizes);
             match search.of(&tensor, weights.as_ref())? {

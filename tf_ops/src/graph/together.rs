@@ -19,22 +19,22 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 const GROUP: &str = "_mx_rec_group";
 
 /// The op of a table, which a run can always have.
-const TABLE: &str = "MxRecTable";
+pub(super) const TABLE: &str = "MxRecTable";
 
 /// The op that updates tables.
-const UPDATE: &str = "MxRecUpdate";
+pub(super) const UPDATE: &str = "MxRecUpdate";
 
 /// What reads a tensor and not its values, and may be left over.
 const SHAPES: [&str; 4] = ["Shape", "ShapeN", "Size", "Rank"];
 
 /// Ops of which one output has no value in a run, and those that have one whatever their inputs
 /// have.
-const BRANCHES: [&str; 2] = ["Switch", "RefSwitch"];
-const JOINS: [&str; 4] = ["Merge", "RefMerge", "Exit", "RefExit"];
+pub(super) const BRANCHES: [&str; 2] = ["Switch", "RefSwitch"];
+pub(super) const JOINS: [&str; 4] = ["Merge", "RefMerge", "Exit", "RefExit"];
 
 /// So many nodes are looked at, once for each lookup that they depend on or that depends on them.
 /// Lookups that are left when they are spent keep ops of their own.
-const MOST_STEPS: usize = 5_000_000;
+pub(super) const MOST_STEPS: usize = 5_000_000;
 
 /// How the names of scopes end in which TensorFlow computes gradients. What nobody reads there, as
 /// the gradient of weights that are not trained, nobody asks for.
@@ -51,11 +51,16 @@ pub struct PlannedGroup {
     pub reason: String,
 }
 
-/// Finds the lookups that share an op, in the order of the graph.
+/// Finds the lookups that share an op, in the order of the graph; `updates` has for each update
+/// that shares an op the first of those that do.
 ///
 /// # Errors
 /// `InvalidArgument` if an attribute cannot be read.
-pub(super) fn find(graph: &Graph<'_>, ops: &StatefulOps<'_>) -> Result<Vec<PlannedGroup>> {
+pub(super) fn find(
+    graph: &Graph<'_>,
+    ops: &StatefulOps<'_>,
+    updates: &HashMap<usize, usize>,
+) -> Result<Vec<PlannedGroup>> {
     let mut lookups = Vec::new();
     for (at, node) in graph.nodes.iter().enumerate() {
         if is_lookup(node)? && stands_free(graph, at, node)? {
@@ -75,6 +80,7 @@ pub(super) fn find(graph: &Graph<'_>, ops: &StatefulOps<'_>) -> Result<Vec<Plann
     let mut rule = Rule {
         graph,
         ops,
+        updates,
         parts,
         consumers: Consumers::new(graph),
         lookups: lookups.iter().copied().collect(),
@@ -112,6 +118,7 @@ enum Common {
 struct Rule<'g, 'a> {
     graph: &'g Graph<'a>,
     ops: &'g StatefulOps<'a>,
+    updates: &'g HashMap<usize, usize>,
     consumers: Consumers,
     lookups: HashSet<usize>,
     /// The lookups that were one op before: what depends on one of them depends on all.
@@ -131,7 +138,7 @@ struct Rule<'g, 'a> {
 struct Above {
     /// The groups that it depends on.
     groups: BTreeSet<usize>,
-    /// Whether it depends on another lookup of its verb.
+    /// Whether it depends on another lookup of its verb, or will.
     is_later: bool,
 }
 
@@ -224,6 +231,8 @@ impl<'a> Rule<'_, 'a> {
             let node = self.graph.node(at)?;
             if at != of {
                 found.is_later |= node.op == verb && self.lookups.contains(&at);
+                // An update comes to wait for what reads its rows, where sums of these are fused.
+                found.is_later |= node.op == UPDATE && verb == "MxRecRead";
                 if let Some(&group) = self.joined.get(&at) {
                     // What depends on one of these depends on all of them.
                     found.groups.insert(group);
@@ -269,7 +278,7 @@ impl<'a> Rule<'_, 'a> {
             self.steps += 1;
             let node = self.graph.node(at)?;
             if node.op == UPDATE {
-                updates.insert(at);
+                updates.insert(self.updates.get(&at).copied().unwrap_or(at));
             }
             let mut is_end = true;
             for &(reader, _) in self.consumers.all(at) {

@@ -4,7 +4,7 @@ use crate::op_def::{Arg, Attr, OpDef};
 use crate::tables;
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::trace;
-use mx_rec_kernels::{Absent, Bags, Columns, Error, Ids, Result, Table};
+use mx_rec_kernels::{Absent, Columns, Error, Ids, Result, Table};
 use std::sync::Arc;
 
 pub(super) const HANDLE: Arg = Arg {
@@ -154,8 +154,7 @@ pub(super) fn expect_one_each(rows: &Input, ids: &Input) -> Result<()> {
     .with(ids.name(), format_args!("{of_ids:?}")))
 }
 
-/// `dim` columns of a gradient from number `first` on, one row for each of the ids of `inverse`, or
-/// of the sums over its last dimension.
+/// `dim` columns of a gradient from number `first` on, one row for each of the ids of `inverse`.
 pub(super) fn columns<'a>(
     grad: &'a Input,
     inverse: &Input,
@@ -163,9 +162,8 @@ pub(super) fn columns<'a>(
     dim: usize,
 ) -> Result<Columns<'a>> {
     let (of_grad, of_ids) = (grad.dims(), inverse.dims());
-    let bags = of_ids.split_last().map(|(_, bags)| bags);
     match of_grad.split_last() {
-        Some((&width, ids)) if *ids == of_ids || Some(ids) == bags => {
+        Some((&width, ids)) if *ids == of_ids => {
             let width = usize::try_from(width).unwrap_or(0);
             Columns::of(grad.values::<f32>()?, width, first, dim)
         }
@@ -175,25 +173,6 @@ pub(super) fn columns<'a>(
                 .with("inverse", format_args!("{of_ids:?}")),
         ),
     }
-}
-
-/// Where the bags end that lie along the last dimension of `inverse`, if `grad` is a gradient of
-/// their sums: it has one dimension less than a gradient of each id.
-pub(super) fn ends_of_sums(grad: &Input, inverse: &Input) -> Option<Vec<i64>> {
-    let (of_grad, of_ids) = (grad.dims(), inverse.dims());
-    let (&length, bags) = of_ids.split_last()?;
-    let (_, given) = of_grad.split_last()?;
-    let count: i64 = bags.iter().product();
-    (given == bags).then(|| (1..=count).map(|bag| bag * length).collect())
-}
-
-/// Bags of these ends, without weights and divisors.
-pub(super) fn sums(ends: &Option<Vec<i64>>) -> Option<Bags<'_>> {
-    ends.as_ref().map(|ends| Bags {
-        ends,
-        weights: None,
-        divisors: None,
-    })
 }
 
 /// What keys without a row get: no row, one for all, or one for each of `ids` ids.

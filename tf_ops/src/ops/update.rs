@@ -2,9 +2,7 @@
 
 use super::lists::{length, Tensors};
 use super::pooled::BagInputs;
-use super::support::{
-    ends_of_sums, expect_last, expect_one_each, expect_rank, on, sums, HANDLES, MEMBERS,
-};
+use super::support::{expect_last, expect_one_each, expect_rank, on, HANDLES, MEMBERS};
 use crate::op_def::{Arg, Attr, OpDef};
 use crate::tf::{Construction, Context, Input, OpKernel};
 use crate::threads::pool;
@@ -67,9 +65,8 @@ impl OpKernel for Update {
                 dtype: "N * float",
                 shape: "N times (g..., width)",
                 doc: "For each member the gradients of its rows (u, dim). With `inverse` that of \
-                      its embeddings, or of a concatenation that they are columns of; or with one \
-                      dimension less that of the sums of its embeddings over the last dimension of \
-                      the ids; with `ends` that of its bags' vectors.",
+                      its embeddings, or of a concatenation that they are columns of; with `ends` \
+                      that of its bags' vectors.",
             },
             Arg {
                 name: "ends",
@@ -193,18 +190,11 @@ impl OpKernel for Update {
         for (at, ((offsets, inverse), grad)) in
             offsets.iter().zip(&inverses).zip(&grads).enumerate()
         {
-            let bags = bags.get(at);
-            let is_pooled = bags.is_some_and(|bags| !bags.is_empty());
             lookups.push(Lookup {
                 offsets,
                 inverse,
                 grad,
-                bags,
-                sums: if is_pooled {
-                    None
-                } else {
-                    ends_of_sums(grad, inverse)
-                },
+                bags: bags.get(at),
                 first: firsts.and_then(|firsts| usize::try_from(*firsts.get(at)?).ok()),
             });
         }
@@ -247,8 +237,6 @@ struct Lookup<'a> {
     inverse: &'a Input,
     grad: &'a Input,
     bags: Option<&'a BagInputs>,
-    /// Where the sums end that the gradient is of.
-    sums: Option<Vec<i64>>,
     /// The first of its columns; none if all are its own.
     first: Option<usize>,
 }
@@ -264,7 +252,7 @@ impl Lookup<'_> {
         let pooled = self.bags.filter(|bags| !bags.is_empty());
         if let Some(bags) = pooled {
             bags.expect_each(grad)?;
-        } else if self.sums.is_none() && (self.bags.is_none() || !ids.is_empty()) {
+        } else if self.bags.is_none() || !ids.is_empty() {
             expect_one_each(grad, inverse)?;
         }
         let width = grad.dims().last().map_or(0, |&width| width as usize);
@@ -272,10 +260,7 @@ impl Lookup<'_> {
             offsets: self.offsets.values::<i64>()?,
             inverse: ids,
             grads: Columns::of(grad.values::<f32>()?, width, self.first.unwrap_or(0), dim)?,
-            bags: match pooled {
-                Some(bags) => Some(bags.bags()?),
-                None => sums(&self.sums),
-            },
+            bags: pooled.map(BagInputs::bags).transpose()?,
         })
     }
 }

@@ -108,6 +108,25 @@ fn answer(graph: &GraphText) -> String {
             writeln!(text, "left out {}", concat.left_out.join(", ")).expect("text");
         }
     }
+    for group in &plan.updates {
+        writeln!(text, "\n== updates: {}", group.reason).expect("text");
+        for update in &group.updates {
+            let waits = waits_for(&update.waits);
+            writeln!(text, "{}{waits}", update.node).expect("text");
+            for member in &update.members {
+                let whole = match &member.whole {
+                    Some(whole) => format!(", columns from {} of {whole}", member.first),
+                    None => String::new(),
+                };
+                writeln!(text, "  {}{whole}", member.sum).expect("text");
+            }
+            for (what, names) in [("left out", &update.left_out), ("ends", &update.ends)] {
+                if !names.is_empty() {
+                    writeln!(text, "  {what} {}", names.join(", ")).expect("text");
+                }
+            }
+        }
+    }
     for group in &plan.together {
         writeln!(text, "\n== one {}: {}", group.op, group.reason).expect("text");
         for node in &group.nodes {
