@@ -400,6 +400,38 @@ def estimators(place):
     return model.digest(predicted)
 
 
+def unchanged_scripts(_):
+    """stock_tables: a session script on tables has the losses of its variables."""
+    from mx_rec.util.initialize import init, terminate_config_initializer
+
+    def losses(tables):
+        init(stock_tables=".*" if tables else None)
+        try:
+            with tf.Graph().as_default() as graph:
+                ids, labels = tf1.placeholder(tf.int64, [None]), tf1.placeholder(tf.float32, [None])
+                rows = [tf.nn.embedding_lookup(tf1.get_variable(
+                    name, [50, 4], initializer=tf1.constant_initializer(start)), ids)
+                        for name, start in (("users", 0.2), ("items", -0.1))]
+                loss = tf.reduce_mean(tf.square(
+                    tf.reduce_sum(rows[0] * 2.0 + tf.sin(rows[1]), 1) - labels))
+                train = _train.AdamOptimizer(0.05).minimize(loss)
+                start = tf1.global_variables_initializer()
+                with tf1.Session() as sess:
+                    sess.run(start)
+                    found = [sess.run([loss, train], {ids: [step, step % 3, 7], labels: [1, 0, 2]})[0]
+                             for step in range(8)]
+                made = [op.type for op in graph.get_operations()].count("MxRecTable")
+                assert made == (2 if tables else 0), made
+                return found
+        finally:
+            terminate_config_initializer()
+
+    on_tables = losses(True)
+    np.testing.assert_allclose(on_tables, losses(False), rtol=1e-5)
+    assert on_tables[-1] < on_tables[0]
+    return OK
+
+
 def unchanged_estimators(place):
     """stock_tables: a canned Estimator on tables; its ways back to variables have its numbers."""
     from mx_rec.util.initialize import init, terminate_config_initializer
@@ -637,6 +669,7 @@ FEATURES = (
     ("SavedModel: `simple_save`, load in a session", saved_model, True),
     ("`export_plain`", lookups.plain_export, True),
     ("Estimators: train, evaluate, predict, export_saved_model", estimators, True),
+    ("unchanged session scripts on tables", unchanged_scripts, True),
     ("unchanged Estimators on tables, and back to variables", unchanged_estimators, False),
     ("Estimators: `warm_start_from`", estimator_warm_start, False),
     ("`python -m mx_rec.graph`", graph_command, False),

@@ -20,7 +20,7 @@ COPIES = ("Identity", "ReadVariableOp")
 _INSTEAD = "_mx_rec_instead"
 
 # The attribute of a graph that has the ops in the places of others, by these.
-_REPLACED = "_mx_rec_replaced"
+REPLACED = "_mx_rec_replaced"
 
 # Where batches come from: a placeholder has to be fed, and the others go on to the next batch.
 _SOURCE = re.compile(r"Placeholder(V2)?$|Iterator(V2)?GetNext|.*Dequeue|ReaderRead|.*PyFunc"
@@ -134,7 +134,7 @@ def forbid_dropped_feeds(graph: tf.Graph) -> None:
     Such a feed would have no effect, or one on some of the ops that it is for. What batches come
     from may be fed: others may need it.
     """
-    replaced = getattr(graph, _REPLACED, {})
+    replaced = getattr(graph, REPLACED, {})
     needed = _needed_by(replaced)
     still = _needed_by(replaced.values())
     for op, by in needed.items():
@@ -182,13 +182,13 @@ def _inputs_first(ops: Iterable[tf.Operation]) -> List[tf.Operation]:
 
 def in_its_place(op: tf.Operation) -> tf.Operation:
     """Returns what stands in the place of an op, the op itself if nothing does."""
-    return getattr(op.graph, _REPLACED, {}).get(op, op)
+    return getattr(op.graph, REPLACED, {}).get(op, op)
 
 
 def _note(old: tf.Operation, new: tf.Operation) -> None:
-    if not hasattr(old.graph, _REPLACED):
-        setattr(old.graph, _REPLACED, {})
-    getattr(old.graph, _REPLACED)[old] = new
+    if not hasattr(old.graph, REPLACED):
+        setattr(old.graph, REPLACED, {})
+    getattr(old.graph, REPLACED)[old] = new
 
 
 def depends(starts: Iterable[tf.Operation], others: Set[tf.Operation]) -> bool:

@@ -30,7 +30,7 @@ from mx_rec.stock.server_rows import (ServerRows, bring_to_worker, clear_op,
 from mx_rec.stock.servers import HERE, Servers
 
 # The attribute of a graph that holds what was converted.
-_CONVERTED = "_mx_rec_stock_tables"
+CONVERTED = "_mx_rec_stock_tables"
 
 
 class Slice(NamedTuple):
@@ -87,7 +87,7 @@ def converted(graph: tf.Graph, operations: Any = None) -> List[ConvertedVariable
         operations: None, or what saves and loads tables (checkpoint.table_ops.TableOps): of these
             alone.
     """
-    found = list(getattr(graph, _CONVERTED, ()))
+    found = list(getattr(graph, CONVERTED, ()))
     if operations is None:
         return found
     tables = [op.table for op in operations]
@@ -152,7 +152,7 @@ def convert(graph: tf.Graph, options: StockTables, trains: bool,
                 for rows, filling in found)
     bring_to_worker(graph, on_servers, servers)
     forbid_dropped_feeds(graph)
-    setattr(graph, _CONVERTED, done)
+    setattr(graph, CONVERTED, done)
     if found:
         late_ops(graph).add([rows for rows, _ in found])
         for saver in savers:

@@ -10,11 +10,15 @@ from typing import Any, Dict, Iterator
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from mx_rec.edits.wiring import REPLACED
 from mx_rec.state.graph_state import graph_state
+from mx_rec.stock.convert import CONVERTED
 from mx_rec.tensorflow.moved import take_back
 
-# The attributes of graphs that a change sets, TensorFlow's and how ours begin, also those of ops.
+# The attributes of graphs that a change fills, TensorFlow's and ours, and how ours of ops begin.
+# They are named: the graphs of new versions have no __dict__ that could be listed.
 _OF_GRAPH = ("_unfeedable_tensors", "_unfetchable_ops")
+_FILLED = (REPLACED, CONVERTED)
 _OURS = "_mx_rec_"
 
 
@@ -47,8 +51,8 @@ class _Before:
         self._definition = definition
         self._collections = {key: list(graph.get_collection_ref(key))
                              for key in graph.get_all_collection_keys()}
-        self._attributes = {name: copy.copy(value) for name, value in vars(graph).items()
-                            if name.startswith(_OURS) and isinstance(value, (dict, list))}
+        self._attributes = {name: copy.copy(getattr(graph, name)) for name in _FILLED
+                            if hasattr(graph, name)}
         for name in _OF_GRAPH:
             # A copy of a set by identity would be the same set.
             self._attributes[name] = type(getattr(graph, name))(list(getattr(graph, name)))
@@ -87,10 +91,11 @@ class _Before:
                     op._set_attr(name, node.attr[name])
         for key in graph.get_all_collection_keys():
             graph.get_collection_ref(key)[:] = self._collections.get(key, [])
-        for name in [name for name, value in vars(graph).items()
-                     if name.startswith(_OURS) and isinstance(value, (dict, list))]:
-            delattr(graph, name)
-        vars(graph).update(self._attributes)
+        for name in _FILLED:
+            if hasattr(graph, name):
+                delattr(graph, name)
+        for name, value in self._attributes.items():
+            setattr(graph, name, value)
         for one, attributes in self._objects:
             vars(one).clear()
             vars(one).update(attributes)
