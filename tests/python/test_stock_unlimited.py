@@ -260,9 +260,10 @@ def test_an_empty_batch_makes_no_row(v1, graph):
         assert not len(table_keys(sess, graph))
 
 
-def test_ids_that_are_read_as_a_whole_by_a_training_stay_those_of_a_variable(v1, graph):
+def test_ids_of_a_variable_that_is_read_as_a_whole_beside_the_training_keep_their_limits(v1, graph):
     update(v1, *read_in_training(v1, variable(v1)))
-    assert not converted_plans(graph)["w"].converts
+    plan = converted_plans(graph)["w"]
+    assert plan.converts and not plan.ids.is_lifted and "read as a whole" in plan.ids.text
 
 
 def test_names_choose_whose_ids_lose_their_limits(mx, graph):
