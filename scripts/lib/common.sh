@@ -407,3 +407,26 @@ ensure_headers() {
     rm -rf "$wheels"
     printf '%s' "$headers_version" >"$headers/.version"
 }
+
+# Becomes a script of scripts/lib with these arguments: set up first, but not to print its help.
+# Usage: become NAME.py DIRECTORY_OF_THE_CALLER [ARGUMENT...]
+become() {
+    local script="$root/scripts/lib/$1" caller="$2"
+    shift 2
+    case "${1:-}" in
+        "" | -h | --help) ;;
+        *)
+            need_cc
+            need_cargo
+            lock_checkout
+            ensure_environment
+            ensure_plugin
+            unlock_checkout
+            ;;
+    esac
+    local runner="$python"
+    [ -x "$runner" ] || runner=python3
+    # Paths of the arguments are those of the caller.
+    cd "$caller"
+    exec "$runner" "$script" "${@:---help}"
+}

@@ -26,6 +26,16 @@ _OPS = []
 Resolved = namedtuple("Resolved", "offsets inverse")
 
 
+def load_script(path):
+    """A script of the project that is no part of a package, as a module."""
+    name = os.path.basename(path)[:-len(".py")] + "_script"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 def turn_graph_mode_on():
     """Runs this process and those that it starts in graph mode, where TensorFlow 2.x is installed."""
     if importlib.util.find_spec("tensorflow_core") is not None:

@@ -1,6 +1,5 @@
 """scripts/originals: what it runs, how it tells outcomes, and the data that it makes."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -12,16 +11,7 @@ import support
 
 PATH = os.path.join(support.REPO, "scripts", "lib", "originals.py")
 
-
-def load():
-    spec = importlib.util.spec_from_file_location("originals_script", PATH)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-originals = load()
+originals = support.load_script(PATH)
 
 # A program that has the line which is cut, and writes rows to disk only if that was done.
 DEMO = """

@@ -1,7 +1,7 @@
 """scripts/programs: how it runs a program both ways, what it reads from the output, and its arguments."""
 
-import importlib.util
 import os
+import re
 import subprocess
 import sys
 
@@ -12,14 +12,7 @@ import support
 PATH = os.path.join(support.REPO, "scripts", "lib", "programs.py")
 
 
-@pytest.fixture
-def programs():
-    spec = importlib.util.spec_from_file_location("programs_script", PATH)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
+programs = support.load_script(PATH)
 
 SCRIPT = """
 import sys, time
@@ -35,7 +28,7 @@ sys.exit(int(sys.argv[1]))
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_a_run_is_watched_to_its_end(programs, tmp_path, code):
+def test_a_run_is_watched_to_its_end(tmp_path, code):
     (tmp_path / "program.py").write_text(SCRIPT)
     (tmp_path / "data").write_text("there before")
     done = programs.run([sys.executable, "program.py", str(code)], str(tmp_path), programs._OF_DRIVERS, 60)
@@ -46,7 +39,7 @@ def test_a_run_is_watched_to_its_end(programs, tmp_path, code):
     assert done.tail[-1] == "step 80 loss 0.12"
 
 
-def test_a_run_that_takes_too_long_is_ended_and_said(programs, tmp_path):
+def test_a_run_that_takes_too_long_is_ended_and_said(tmp_path):
     (tmp_path / "program.py").write_text("import time\ntime.sleep(100)\n")
     done = programs.run([sys.executable, "program.py"], str(tmp_path), programs._OF_DRIVERS, 1)
     assert done.code is None and done.rate == 0 and done.seconds < 50
@@ -55,9 +48,7 @@ def test_a_run_that_takes_too_long_is_ended_and_said(programs, tmp_path):
     assert "took too long" in text and "FAILED: exit code 5" in text and "| the end" in text
 
 
-def test_patterns_read_what_programs_print(programs):
-    import re
-
+def test_patterns_read_what_programs_print():
     assert re.search(programs._OF_EASYREC, "[INFO] global step 16: lr = 0.001, cross_entropy_loss = 0.62, total_loss = 1"
                      ).groups() == ("16", "0.62")
     assert re.search(programs._OF_LIBRECO, "\t train_loss: 0.6669").groups() == (None, "0.6669")

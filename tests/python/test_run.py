@@ -258,6 +258,45 @@ def test_options_of_a_file_and_of_the_command_line(tmp_path):
     assert not found.graph_pass and found.report == ""
 
 
+def test_each_setting_of_stock_tables_is_an_option():
+    from mx_rec.launch.options import _SETTINGS
+    from mx_rec.stock.options import StockTables
+
+    assert {one.name for one in _SETTINGS} == set(StockTables._fields) | {"graph_pass", "children"}
+
+
+def test_what_tables_held_is_known_after_their_sessions_and_the_most_of_one_name(mx):
+    from mx_rec import plugin
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    mx(stock_tables=".*")
+
+    def trained(ids, close):
+        with tf.Graph().as_default():
+            w = v1.get_variable("held_by_sessions", [50, 2])
+            train = v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.gather(w, ids)))
+            session = v1.Session()
+            session.run(v1.global_variables_initializer())
+            session.run(train)
+            if close:
+                session.close()
+            return session
+
+    def held():
+        return json.loads(plugin.call("mx_rec_tables")[1].decode("utf-8"))["held_by_sessions"]
+
+    trained([1, 2, 3], close=True)
+    assert held()["rows"] == 3
+    second = trained([4], close=False)
+    assert held()["rows"] == 3
+    third = trained(list(range(20)), close=False)
+    assert held()["rows"] == 20 and held()["bytes"] > 20 * 4 * 4
+    third.close()
+    second.close()
+    assert held()["rows"] == 20
+
+
 @pytest.mark.parametrize("arguments, said", [
     (["--least-rows", "0", "a.py"], "'least_rows'"),
     (["--least-rows", "many", "a.py"], "--least-rows: invalid int value: 'many'"),

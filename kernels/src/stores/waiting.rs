@@ -127,6 +127,22 @@ impl Waiting {
         }
     }
 
+    /// A row as it is after the last step; `now` has room for it if it differs from what is stored.
+    pub(crate) fn caught_up<'r>(
+        &self,
+        number: u32,
+        row: &'r [f32],
+        now: &'r mut Vec<f32>,
+    ) -> &'r [f32] {
+        if !self.waits(number) {
+            return row;
+        }
+        now.clear();
+        now.extend_from_slice(row);
+        self.catch_up(number, now);
+        now
+    }
+
     /// Whether a row may have missed steps.
     pub(crate) fn waits(&self, number: u32) -> bool {
         self.from(number).is_some()

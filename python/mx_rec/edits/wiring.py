@@ -150,18 +150,16 @@ def _needed_by(ops: Iterable[tf.Operation]) -> Dict[tf.Operation, int]:
     for number, op in enumerate(ops):
         found[op] = found.get(op, 0) | 1 << number
     order = _inputs_first(found)
-    changes = True
-    while changes:  # more than once where there are loops
-        changes = False
+    has_loop = any(op.type == "NextIteration" for op in order)
+    while True:
+        is_done = True
         for op in reversed(order):
-            by = found[op]
             for tensor in op.inputs:
                 before = found.get(tensor.op, 0)
-                if by & ~before:
-                    found[tensor.op] = before | by
-                    changes = True
-        changes = changes and any(op.type == "NextIteration" for op in order)
-    return found
+                found[tensor.op] = before | found[op]
+                is_done = is_done and found[tensor.op] == before
+        if is_done or not has_loop:
+            return found
 
 
 def _inputs_first(ops: Iterable[tf.Operation]) -> List[tf.Operation]:

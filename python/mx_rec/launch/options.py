@@ -52,7 +52,7 @@ class Launch(NamedTuple):
         Args:
             given: The JSON, read.
         """
-        return Launch(**dict(given, options=StockTables(**given["options"])))
+        return Launch(**dict(given, options=checked_options(StockTables(**given["options"]))))
 
 
 class _Setting(NamedTuple):

@@ -1,21 +1,16 @@
 """The table of scripts/bench: several runs become one, and limits stand beside their figures."""
 
-import importlib.util
 import os
 
 import pytest
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
+import support
 
 
 @pytest.fixture(scope="module")
 def report():
     """benches/report.py as a module."""
-    path = os.path.join(ROOT, "benches", "report.py")
-    spec = importlib.util.spec_from_file_location("bench_report", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return support.load_script(os.path.join(support.REPO, "benches", "report.py"))
 
 
 def figure(ratio, at_least=True, target=2.0, **more):

@@ -87,10 +87,7 @@ impl BatchRows<'_> {
                     continue;
                 };
                 if let Some(waiting) = &self.content.waiting {
-                    now.clear();
-                    now.extend_from_slice(row);
-                    waiting.catch_up(number, &mut now);
-                    row = &now;
+                    row = waiting.caught_up(number, row, &mut now);
                 }
                 out.copy_from_slice(&row[start..start + dim]);
             }

@@ -220,10 +220,7 @@ impl Snapshot<'_> {
                 continue;
             };
             if let Some(waiting) = &self.content.waiting {
-                now.clear();
-                now.extend_from_slice(row);
-                waiting.catch_up(number, &mut now);
-                row = &now;
+                row = waiting.caught_up(number, row, &mut now);
             }
             f(key, row)?;
         }
