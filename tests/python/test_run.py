@@ -328,7 +328,7 @@ def test_a_wrong_file_is_an_error_that_names_it(refused, tmp_path, text, said):
 def test_a_python_that_reads_no_environment_is_refused():
     done = ran([sys.executable, "-E", "-c", "import sys; sys.path[:0] = {!r}\n"
                 "from mx_rec.launch.start import run; sys.exit(run(['a.py']))".format(
-                    os.environ["PYTHONPATH"].split(os.pathsep))])
+                    [support.PACKAGES])])
     assert done.returncode == 2 and "-I, -E and -S" in done.stderr
 
 
