@@ -340,6 +340,7 @@ tf2_libraries() { printf '%s/tensorflow\n' "$(site_packages "${tf2%/bin/python}"
 
 # .venv with TensorFlow and the packages of requirements/plots.txt and of each argument's file. It
 # keeps its Python while that runs, unless $PYTHON names another.
+# shellcheck disable=SC2120  # the verbs pass arguments, this file none
 ensure_environment() {
     local base="$python" version
     version="$(version_of "$python")" || version=""
@@ -427,6 +428,6 @@ become() {
     local runner="$python"
     [ -x "$runner" ] || runner=python3
     # Paths of the arguments are those of the caller.
-    cd "$caller"
+    cd "$caller" || exit
     exec "$runner" "$script" "${@:---help}"
 }
