@@ -288,6 +288,8 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
     for lookup in () if plan.on_servers else plan.lookups:
         if lookup.node not in fused.get(plan.name, ()):
             rows.look_up(graph.get_operation_by_name(lookup.node), lookup.trains)
+    for penalty in plan.penalties:
+        rows.penalize(penalty)
     rows.end()
     for read in plan.reads:
         rows.read(graph.get_operation_by_name(read))
