@@ -89,6 +89,7 @@ class StockVariable(NamedTuple):
         gradients: The gradients that the one update sums, by lookup, as pieces without bags; None
             if it sums others.
         penalties: Sums of the squares of the variable, which become those of a batch's rows.
+        changes: Ops that set rows, as scripts do with that of padding before each lookup.
     """
 
     name: str
@@ -111,6 +112,7 @@ class StockVariable(NamedTuple):
     on_servers: bool = False
     gradients: Optional[List[Piece]] = None
     penalties: Sequence[Penalty] = ()
+    changes: Sequence[str] = ()
 
     @property
     def first(self) -> int:
@@ -178,6 +180,7 @@ class _Uses:
         self.updates = []  # type: List[Tuple[Any, int]]
         self.assigns = []  # type: List[Any]
         self.savers = []  # type: List[Any]
+        self.changes = []  # type: List[Any]
         self._known = known
         for use in nodes.all_uses(variable):
             if use.node.name not in known:
@@ -190,6 +193,9 @@ class _Uses:
             self.updates.append((node, use.position))
         elif kind in ("Assign", "AssignVariableOp") and use.position == 0:
             (self.savers if self._is_restored(node) else self.assigns).append(node)
+        elif kind in ("ScatterUpdate", "ResourceScatterUpdate") and use.position == 0 \
+                and not self.nodes.all_uses(node):
+            self.changes.append(node)
         elif kind in ("IsVariableInitialized", "VarIsInitializedOp"):
             self.states.append(node)
         elif kind == "VariableShape":
@@ -331,6 +337,9 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
                             "access_threshold, and its parts share a table in the checkpoint")
             if placement.job and (plan.penalties or any(step.decays for step in plan.updates)):
                 raise Stays("a penalty on the rows of a batch is not there on parameter servers")
+            if placement.job and plan.changes:
+                raise Stays("{} sets rows of it, which tables on parameter servers do not "
+                            "know".format(plan.changes[0]))
             if placement.job:
                 plan = _on_servers(plan)
             elif part is not None and plan.kind == forms.ADAM:
@@ -396,6 +405,8 @@ def _with_ids(nodes: Nodes, plans: List[StockVariable], options: StockTables, kn
                                                "parameter servers")
         elif plan.part is not None:
             found[plan.name] = IdLimits(False, "it is a part of a variable")
+        elif plan.changes:
+            found[plan.name] = IdLimits(False, "{} sets rows of it".format(plan.changes[0]))
     found.update(id_limits(nodes, [plan.reader for plan in asked if plan.name not in found], kept))
     return [with_ids(plan, found[plan.name]) if plan.name in found else plan for plan in plans]
 
@@ -471,7 +482,8 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         updates=uses.steps(), kind=kind, slots=slots,
         assigns=assigns, pieces=_pieces(uses),
         gradients=gradients_of(nodes, uses.steps()[0], uses.gathers)
-        if len(uses.steps()) == 1 else None, penalties=dense.penalties)
+        if len(uses.steps()) == 1 else None, penalties=dense.penalties,
+        changes=[one.name for one in uses.changes])
 
 
 def _pieces(uses: _Uses) -> Optional[List[Piece]]:
@@ -575,7 +587,7 @@ def _plan_slot(uses: _Uses, variable: str, name: str, shape: List[int],
     updates = {update.name for update, _ in uses.updates}
     try:
         own = _Uses(uses.nodes, node, uses.adam, uses.dense)
-        if own.gathers or own.reads or own.shapes or (own.savers and not has_saver):
+        if own.gathers or own.reads or own.shapes or own.changes or (own.savers and not has_saver):
             raise Stays("something else reads it")
         if any(update.name not in updates for update, _ in own.updates):
             raise Stays("it belongs to another variable, too")
@@ -625,6 +637,8 @@ def _summary(uses: _Uses, kind: str, initializer: Dict[str, Any]) -> str:
     parts.append("new rows by {}".format(initializer["kind"]))
     if _pieces(uses):
         parts[1] += _FUSED
+    if uses.changes:
+        parts.append("rows set by {}".format(" and ".join(one.name for one in uses.changes)))
     if uses.dense.decays or uses.dense.penalties:
         parts.append("its penalty is that of the rows of a batch, as l2 asks: rows outside of it "
                      "do not decay")
