@@ -94,7 +94,18 @@ def test_value_and_gradient_are_those_of_the_rows_of_the_batch(mx, name, use_res
     assert "its penalty is that of the rows of a batch, as l2 asks" in plans["w"].reason
 
 
-@pytest.mark.parametrize("penalty", [contrib, keras, twice])
+def absolute(value):
+    """As recommenders writes it, with squares beside it."""
+    tf = support.tf()
+    l1 = tf.zeros([1]) + 0.03 * tf.norm(value, ord=1) + 0.01 * tf.reduce_sum(tf.abs(value))
+    return tf.reduce_sum(l1 + half(value))
+
+
+def both(value):
+    return support.tf().keras.regularizers.l1_l2(0.02, 0.05)(value)
+
+
+@pytest.mark.parametrize("penalty", [contrib, keras, twice, absolute, both])
 @pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 def test_forms_of_penalties(mx, penalty, use_resource):
     mx(stock_tables=options())
@@ -354,8 +365,8 @@ def mean(v1, w):
     train(v1, lookup(v1, w) + v1.reduce_mean(v1.square(w)))
 
 
-def absolute(v1, w):
-    train(v1, lookup(v1, w) + v1.reduce_sum(v1.abs(w)))
+def norm(v1, w):
+    train(v1, lookup(v1, w) + v1.norm(w))
 
 
 def weighted(v1, w):
@@ -401,7 +412,7 @@ def after_the_step(v1, w):
 
 
 @pytest.mark.parametrize("loss, reason", [
-    (mean, "its gradient is dense"), (absolute, "its gradient is dense"), (weighted, "its gradient is dense"),
+    (mean, "its gradient is dense"), (norm, "its gradient is dense"), (weighted, "its gradient is dense"),
     (fourth_power, "its gradient is dense"), (by_hand, "its gradient is dense"),
     (seen_gradient, "its gradient is dense"), (clipped_gradient, "its gradient is dense"),
     (other_lookups, "not for the same lookups in all of its updates"), (after_the_step, "its gradient is dense")])

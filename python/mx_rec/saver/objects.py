@@ -1,7 +1,7 @@
 """tf.train.Checkpoint in a graph with tables: it knows only variables.
 
-A table that was a variable of an unchanged model is one there: all of its rows are saved and set, as
-any op does that reads or assigns the variable. Other tables are refused.
+A table that was a variable of an unchanged model is one there: all of its rows are saved and set,
+as any op does that reads or assigns the variable. Other tables are refused.
 """
 
 import os

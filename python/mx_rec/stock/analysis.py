@@ -641,7 +641,7 @@ def _summary(uses: _Uses, kind: str, initializer: Dict[str, Any]) -> str:
         parts.append("rows set by {}".format(" and ".join(one.name for one in uses.changes)))
     if uses.dense.decays or uses.dense.penalties:
         parts.append("its penalty is that of the rows of a batch, as l2 asks: rows outside of it "
-                     "do not decay")
+                     "have none")
     if uses.reads:
         parts.append("read as a whole {} time{}".format(
             len(uses.reads), "" if len(uses.reads) == 1 else "s"))

@@ -1,13 +1,14 @@
 """Recognizes dense updates that are no more than updates of rows.
 
 TensorFlow makes the gradient of a variable dense where a script converts it, and where the loss has
-a penalty on all rows of the variable: tf.nn.l2_loss, or the sum of the squares. The first is an
+a penalty on all rows of the variable: tf.nn.l2_loss, or the sum of the squares or of the absolute
+values. The first is an
 update of the rows of the batch, if its optimizer leaves rows without a gradient where they are, or
 moves them in its sparse form, too. The second becomes one if the penalty is to be that of the
 batch's rows: other numbers than TensorFlow's, which are asked for by `StockTables.l2`.
 """
 
-from typing import Any, Iterator, List, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock.nodes import Nodes, Output
@@ -57,13 +58,13 @@ class Penalty(NamedTuple):
     """A penalty on a variable.
 
     Attributes:
-        node: Name of the op that gives it: `factor` times the sum of the squares of all floats.
-        factor: 0.5 of tf.nn.l2_loss, or 1.
+        node: Name of the op that gives it.
+        kind: Of which numbers it is the sum: "L2Loss", of the halved squares, "Square" or "Abs".
         inner: Names of the ops that are of no use without it.
     """
 
     node: str
-    factor: float
+    kind: str
     inner: Tuple[str, ...]
 
 
@@ -184,35 +185,36 @@ class _Match:
         return node.op == "Mul" and self._takes_decay(node, inputs)
 
     def _takes_decay(self, node: Any, inputs: List[Output]) -> bool:
-        """Takes the gradient of a penalty: the variable times a number."""
+        """Takes the gradient of a penalty: the variable or its signs, times a number."""
         for value, number in (inputs, inputs[::-1]):
-            if value[0] in self._reads and self._is_scalar(number):
+            if value[0] in self._reads and self._nodes.is_one(number):
                 # Of tf.nn.l2_loss: v * g.
                 self._decays.append(Decay(number, 1.0))
                 self._decayed.append(node.name)
                 return True
-            twice = self._nodes.by_name[value[0]]
             spread = self._nodes.by_name[number[0]]
-            if twice.op == "Mul" and spread.op == "Tile" and self._is_twice(twice):
-                # Of the sum of the squares: g, as large as v, times (v * 2).
-                shaped = self._nodes.by_name[self._nodes.inputs[spread.name][0][0]]
-                scalar = self._nodes.inputs[shaped.name][0] if shaped.op == "Reshape" else None
-                if scalar is not None and self._is_scalar(scalar):
-                    self._decays.append(Decay(scalar, 2.0))
-                    self._decayed += [node.name, twice.name]
-                    return True
+            # Of a sum: g, as large as v, times what an element of the sum changes by.
+            found = self._change_of(value, self._nodes.inputs[spread.name][0]) \
+                if spread.op == "Tile" else None
+            if found is not None and self._nodes.is_one(found.number):
+                self._decays.append(found)
+                self._decayed += [node.name, value[0]]
+                return True
         return False
 
-    def _is_twice(self, node: Any) -> bool:
-        """Whether an op gives two times the variable."""
-        value, number = self._nodes.inputs[node.name]
-        found = affine_value(self._nodes, *number)
-        return value[0] in self._reads and found is not None and found.kind is None \
-            and found.shift == 2.0 and len(self._nodes.all_uses(node)) == 1
-
-    def _is_scalar(self, output: Output) -> bool:
-        """Whether a tensor is one number: the gradient of a number, or a number of the graph."""
-        return self._nodes.rank(output) == 0
+    def _change_of(self, value: Output, number: Output) -> Optional[Decay]:
+        """Returns the gradient of a sum of squares, by 2 v, or of absolute values, by sign(v)."""
+        node = self._nodes.by_name[value[0]]
+        if len(self._nodes.all_uses(node)) != 1:
+            return None
+        inputs = self._nodes.inputs[node.name]
+        if node.op == "Sign" and inputs[0][0] in self._reads:
+            return Decay(number, 1.0, True)
+        if node.op == "Mul" and inputs[0][0] in self._reads:
+            found = affine_value(self._nodes, *inputs[1])
+            if found is not None and found.kind is None and found.shift == 2.0:
+                return Decay(number, 2.0)
+        return None
 
 
 def _reads(nodes: Nodes, variable: Any) -> Iterator[Tuple[str, Any]]:
@@ -233,15 +235,15 @@ def _reads(nodes: Nodes, variable: Any) -> Iterator[Tuple[str, Any]]:
 
 
 def _penalties(nodes: Nodes, reads: Sequence[Tuple[str, Any]]) -> Iterator[Penalty]:
-    """Yields the sums of squares of a variable."""
+    """Yields the sums of squares and of absolute values of a variable."""
     for _, use in reads:
         node = use.node
         if node.op == "L2Loss":
-            yield Penalty(node.name, 0.5, (node.name,))
-        elif node.op == "Square":
+            yield Penalty(node.name, node.op, (node.name,))
+        elif node.op in ("Square", "Abs"):
             sums = [one.node for one in nodes.all_uses(node)]
-            if len(sums) == 1 and sums[0].op == "Sum" and nodes.rank((sums[0].name, 0)) == 0:
-                yield Penalty(sums[0].name, 1.0, (node.name,))
+            if len(sums) == 1 and sums[0].op == "Sum" and nodes.is_one((sums[0].name, 0)):
+                yield Penalty(sums[0].name, node.op, (node.name,))
 
 
 def _is_added_to_lookups(nodes: Nodes, variable: Any, reads: Sequence[Tuple[str, Any]],

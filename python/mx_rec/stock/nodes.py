@@ -84,14 +84,15 @@ class Nodes:
                     waiting.append(use.node)
         return seen
 
-    def rank(self, output: Output) -> Optional[int]:
-        """Returns the rank that TensorFlow infers of a tensor, None if it is not known."""
+    def is_one(self, output: Output) -> bool:
+        """Returns whether a tensor has one element, by the shape that TensorFlow infers."""
         if self._imported is None:
             self._imported = self._import()
         try:
-            return self._imported.get_tensor_by_name("{}:{}".format(*output)).shape.rank
+            shape = self._imported.get_tensor_by_name("{}:{}".format(*output)).shape
         except KeyError:
-            return None
+            return False
+        return shape.is_fully_defined() and shape.num_elements() == 1
 
     def _import(self) -> tf.Graph:
         """Returns the graph, without what waits for what; empty if TensorFlow does not take it."""

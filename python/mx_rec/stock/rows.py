@@ -218,8 +218,9 @@ class Rows:
                 # The rows that the value of the penalty is of, before any of them changes.
                 offsets = batch.offsets
                 grad = library().mx_rec_reduce(grad, batch.inverse, offsets, name="sums")
-                factors = [one.factor * self.tensor(one.number) for one in step.decays]
-                grad += tf.add_n(factors) * batch.rows
+                for one in step.decays:
+                    number = one.factor * tf.reshape(self.tensor(one.number), [])
+                    grad += number * (tf.sign(batch.rows) if one.is_sign else batch.rows)
             else:
                 # An embedding that the gradient depends on was counted before; see `end`.
                 with tf.control_dependencies([grad]):
@@ -275,7 +276,7 @@ class Rows:
         return self._batch
 
     def penalize(self, penalty: Penalty) -> None:
-        """Replaces the sum of the squares of all rows by that of the rows of a batch.
+        """Replaces the penalty on all rows by that on the rows of a batch.
 
         Where nothing trains they are those of all lookups of the graph, and none is made.
         """
@@ -287,7 +288,10 @@ class Rows:
                 ids = tf.concat([tf.cast(tf.reshape(self.op(one.node).inputs[1], [-1]), tf.int64)
                                  for one in self.plan.lookups], 0)
                 rows = self._find(self.checked_ids(tf.unique(ids)[0]))
-            value = tf.multiply(tf.nn.l2_loss(rows), 2.0 * penalty.factor, name="penalty")
+            value = tf.reduce_sum(tf.abs(rows)) if penalty.kind == "Abs" else tf.nn.l2_loss(rows)
+            if penalty.kind == "Square":
+                value *= 2.0
+            value = tf.reshape(value, op.outputs[0].shape, name="penalty")
         replace_output(op, value)
 
     def numbers(self, step: forms.Step) -> Dict[str, tf.Tensor]:

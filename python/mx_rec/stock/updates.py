@@ -52,10 +52,17 @@ class Slices(NamedTuple):
 
 
 class Decay(NamedTuple):
-    """The gradient of a penalty: `factor` times a number of the graph times each row."""
+    """The gradient of a penalty.
+
+    Attributes:
+        number: A tensor of one element.
+        factor: What it is multiplied with, and then with each row.
+        is_sign: Whether with the signs of the row's floats instead: of a sum of absolute values.
+    """
 
     number: Output
     factor: float
+    is_sign: bool = False
 
 
 class Step(NamedTuple):
