@@ -52,12 +52,17 @@ def test_patterns_read_what_programs_print():
     assert re.search(programs._OF_EASYREC, "[INFO] global step 16: lr = 0.001, cross_entropy_loss = 0.62, total_loss = 1"
                      ).groups() == ("16", "0.62")
     assert re.search(programs._OF_LIBRECO, "\t train_loss: 0.6669").groups() == (None, "0.6669")
+    assert re.search(programs._OF_ESTIMATOR, "INFO:tensorflow:loss = 0.69, step = 100 (3.2 sec)").groupdict() == {
+        "loss": "0.69", "step": "100"}
+    assert re.search(programs._OF_RECOMMENDERS, "step 20 , total_loss: 0.7002, data_loss: 0.6911").group("step") == "20"
 
 
 def test_programs_are_found_and_others_are_refused(tmp_path):
     (tmp_path / "EasyRec").mkdir()
+    (tmp_path / "tf_repos").mkdir()
     listed = subprocess.run([sys.executable, PATH, str(tmp_path), "--list"], stdout=subprocess.PIPE,
                             universal_newlines=True, check=True).stdout.splitlines()
+    assert "tf_repos DeepFM" in listed and "recommenders xDeepFM" not in listed and "DeepCTR DeepFM" in listed
     assert "EasyRec" in listed and "DeepInterestNetwork" not in listed and "LibRecommender DeepFM" in listed
     wrong = subprocess.run([sys.executable, PATH, str(tmp_path), "--only", "nothing"], stderr=subprocess.PIPE,
                            universal_newlines=True)
