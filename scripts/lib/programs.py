@@ -270,23 +270,23 @@ print("evaluation", model.evaluate(feed, steps=20))
 
 
 def deepmatch() -> List[str]:
-    """A driver of DeepMatch's YoutubeDNN: a sampled softmax over a table of items."""
+    """A driver of DeepMatch's YoutubeDNN: a sampled softmax over all items, looked up each step."""
     with open("of_this_run.py", "w") as file:
         file.write("""import numpy as np
 import tensorflow as tf
 from deepctr.feature_column import SparseFeat, VarLenSparseFeat
 from deepmatch.models import YoutubeDNN
-from deepmatch.utils import sampledsoftmaxloss
+from deepmatch.utils import NegativeSampler, sampledsoftmaxloss
 random = np.random.RandomState(1)
-users, items, rows, batch = 100000, 100000, 256 * 200, 256
+users, items, rows, batch = 200000, 20000, 256 * 100, 256
 def skewed(size, shape):
     return (size ** random.rand(*shape)).astype(np.int32)
 inputs = {"user": skewed(users, (rows,)), "item": skewed(items, (rows,)),
           "history": skewed(items, (rows, 10)), "length": random.randint(1, 11, rows)}
 of_user = [SparseFeat("user", users, embedding_dim=16), VarLenSparseFeat(SparseFeat(
     "history", items, 16, embedding_name="item"), 10, "mean", "length")]
-model = YoutubeDNN(of_user, [SparseFeat("item", items, 16)], num_sampled=20,
-                   user_dnn_hidden_units=(64, 16))
+model = YoutubeDNN(of_user, [SparseFeat("item", items, 16)], user_dnn_hidden_units=(64, 16),
+                   sampler_config=NegativeSampler("uniform", num_sampled=20, item_name="item"))
 model.compile("adam", loss=sampledsoftmaxloss)
 class Say(tf.keras.callbacks.Callback):
     def on_train_batch_end(self, at, logs=None):
