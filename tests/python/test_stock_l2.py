@@ -292,6 +292,19 @@ def test_the_value_is_that_before_the_step(model):
         np.testing.assert_allclose(found, 0.25 * (before ** 2).sum(), rtol=1e-6)
 
 
+def test_feeds_that_would_have_no_effect_are_refused(model, graph):
+    """The dense gradient, and what it is the sum of; the penalty itself may be fed, as in TensorFlow."""
+    ids, w, loss, _, train, session, _, _ = model
+    before = cases.value_of(session, w)
+    for name in ("gradients/AddN:0", "gradients/L2Loss_grad/mul:0", "gradients/AddN/inputs_1:0", "w/read:0"):
+        with pytest.raises(ValueError, match="may not be fed|not be fed"):
+            session.run(train, {ids: [1], name: np.zeros([cases.ROWS, cases.DIM])})
+    np.testing.assert_array_equal(cases.value_of(session, w), before)
+    penalty = loss.op.inputs[1]
+    found = session.run([loss, train], {ids: [1], penalty: 7.0})[0]
+    np.testing.assert_allclose(found, ((before[1] - 1) ** 2).sum() + 7, rtol=1e-6)
+
+
 def test_a_restored_training_goes_on_with_the_same_numbers(model, tmp_path):
     ids, w, loss, _, train, session, _, _ = model
     tf = support.tf()
@@ -343,12 +356,12 @@ def test_by_default_it_stays_and_the_log_names_the_setting(mx, caplog):
     assert "StockTables(l2='rows of the batch')" in line
 
 
-def refused(loss):
+def refused(loss, use_resource):
     """The reason why a variable with a loss stays, although it is asked for."""
     from mx_rec.stock.select import convert_graph
 
     v1 = support.tf().compat.v1
-    w = variable()
+    w = variable(use_resource=use_resource)
     loss(v1, w)
     return next(plan for plan in convert_graph(v1.get_default_graph(), True) if plan.name == "w")
 
@@ -411,14 +424,24 @@ def after_the_step(v1, w):
     train(v1, loss)
 
 
+def in_a_branch(v1, w):
+    train(v1, lookup(v1, w) + v1.cond(v1.constant(True), lambda: v1.nn.l2_loss(w), lambda: v1.constant(0.0)))
+
+
+def in_a_loop(v1, w):
+    total = v1.while_loop(lambda at, _: at < 2, lambda at, sums: (at + 1, sums + v1.nn.l2_loss(w)), [0, 0.0])[1]
+    train(v1, lookup(v1, w) + total)
+
+
+@pytest.mark.parametrize("use_resource", [False, True], ids=["reference", "resource"])
 @pytest.mark.parametrize("loss, reason", [
-    (mean, "its gradient is dense"), (norm, "its gradient is dense"), (weighted, "its gradient is dense"),
+    (in_a_branch, ""), (in_a_loop, ""), (mean, "its gradient is dense"), (norm, "its gradient is dense"), (weighted, "its gradient is dense"),
     (fourth_power, "its gradient is dense"), (by_hand, "its gradient is dense"),
     (seen_gradient, "its gradient is dense"), (clipped_gradient, "its gradient is dense"),
     (other_lookups, "not for the same lookups in all of its updates"), (after_the_step, "its gradient is dense")])
-def test_other_penalties_and_readers_of_the_gradient_leave_it_to_tensorflow(mx, graph, loss, reason):
+def test_other_penalties_and_readers_of_the_gradient_leave_it_to_tensorflow(mx, graph, loss, reason, use_resource):
     mx(stock_tables=options())
-    plan = refused(loss)
+    plan = refused(loss, use_resource)
     assert not plan.converts and reason in plan.reason, plan.reason
 
 
