@@ -1,7 +1,7 @@
 """Runs public TensorFlow 1.15 programs, unchanged, on their variables and on tables.
 
     usage: scripts/programs DIR [--only PROGRAM] [--list] [--work DIR] [--python PYTHON]
-                            [--timeout SECONDS] [-- OPTIONS OF python -m mx_rec run]
+                            [--timeout SECONDS] [--plot FILE] [-- OPTIONS OF python -m mx_rec run]
 
 DIR holds any of these programs, each in a directory of its name, as its repository has it:
 
@@ -13,6 +13,8 @@ DIR holds any of these programs, each in a directory of its name, as its reposit
     tensorflow-DeepFM    github.com/ChenglongChen/tensorflow-DeepFM: DeepFM.py
     deeplearning         github.com/yangxudong/deeplearning: DCN
     models               github.com/tensorflow/models of 2018: official/wide_deep/movielens_main.py
+    recommenders         github.com/recommenders-team/recommenders: models/wide_deep
+    TensorFlow Ranking   its wheel, in PYTHON
     LibRecommender       its wheel, in PYTHON: DeepFM, YouTubeRanking and TwoTower on generated data
 
 Nothing is downloaded and no file in DIR is changed: a program is copied to the work directory and
@@ -29,6 +31,7 @@ checkout); docs/unchanged-programs.md has the commands. The exit code is 1 if a 
 """
 
 import argparse
+import collections
 import json
 import os
 import re
@@ -158,13 +161,55 @@ def text_of(program: Program, results: Dict[str, Result]) -> str:
         if one.code not in (0, None):
             lines += ["    | " + line[:200] for line in one.tail]
     said = results["tables"].report
-    for one in said["variables"] if said else []:
-        if one["table"]:
-            lines.append("    {} {}: a table, {}, {:,} rows".format(
-                one["name"], one["shape"], one["optimizer"], one.get("rows", 0)))
-        else:
-            lines.append("    {} {} stays: {}".format(one["name"], one["shape"], one["reason"]))
+    variables = said["variables"] if said else []
+    kinds = collections.Counter(one["optimizer"] for one in variables if one["table"])
+    lines.append("    {} of {} variables were tables: {}; {:,} rows".format(
+        sum(kinds.values()), len(variables),
+        ", ".join("{} {}".format(*kind) for kind in sorted(kinds.items())) or "none",
+        sum(one.get("rows", 0) for one in variables)))
+    lines += ["    {} {} stays: {}".format(one["name"], one["shape"], one["reason"])
+              for one in variables if not one["table"]]
     return "\n".join(lines)
+
+
+def plot(measured: Dict[str, Dict[str, Result]], path: str) -> None:
+    """Draws speed and memory on tables as multiples of those on variables.
+
+    Args:
+        measured: Of each program the runs on "variables" and on "tables". Left out is what has no
+            rate of both.
+        path: Where the picture goes.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    drawn = [(name, both) for name, both in reversed(list(measured.items()))
+             if both["variables"].rate and both["tables"].rate]
+    figure, sides = pyplot.subplots(1, 2, figsize=(10, 1.4 + 0.34 * len(drawn)), sharey=True)
+    values = ([both["tables"].rate / both["variables"].rate for _, both in drawn],
+              [both["tables"].memory / both["variables"].memory for _, both in drawn])
+    titles = ("steps a second: tables / variables", "most memory: tables / variables")
+    for axes, numbers, title in zip(sides, values, titles):
+        axes.barh(range(len(drawn)), [one - 1 for one in numbers], left=1, height=0.6,
+                  color="#3b6ea5")
+        axes.set_xscale("log")
+        axes.axvline(1, color="black", linewidth=0.8)
+        axes.set_xlim(min(numbers + [1]) / 1.6, max(numbers + [1]) * 1.6)
+        axes.set_yticks(range(len(drawn)))
+        axes.set_yticklabels([name for name, _ in drawn])
+        for at, one in enumerate(numbers):
+            axes.annotate("{:.2g}".format(one) if one < 9.5 else "{:.0f}".format(one), (one, at),
+                          (4 if one >= 1 else -4, 0), textcoords="offset points", va="center",
+                          ha="left" if one >= 1 else "right", fontsize=9)
+        axes.set_title(title, fontsize=10)
+        axes.xaxis.set_major_formatter(pyplot.FuncFormatter(lambda x, _: "{:g}".format(x)))
+        axes.xaxis.set_minor_formatter(pyplot.NullFormatter())
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
 
 
 def main() -> int:
@@ -181,6 +226,7 @@ def main() -> int:
     parser.add_argument("--python", default=sys.executable,
                         help="the interpreter with their packages")
     parser.add_argument("--timeout", type=float, default=1200, help="seconds of a run (1200)")
+    parser.add_argument("--plot", metavar="FILE", help="draw speed and memory into a PNG file")
     options = parser.parse_args(argv)
     there = [one for one in PROGRAMS if (not options.only or one.name in options.only)
              and (not one.folder or os.path.isdir(os.path.join(options.dir, one.folder)))]
@@ -192,12 +238,13 @@ def main() -> int:
         print("\n".join(one.name for one in there))
         return 0
     work = os.path.abspath(options.work or tempfile.mkdtemp(prefix="mx_rec_programs_"))
-    failed = False
+    drawing = os.path.abspath(options.plot) if options.plot else None
+    failed, measured = False, {}
     print("{:32} {:10} {:20} {:>9} {:>10} {:>11} {:>13}".format(
         "program", "", "loss", "steps", "whole run", "memory", "files"))
     try:
         for program in there:
-            results = {}
+            results = {}  # type: Dict[str, Result]
             for form in ("variables", "tables"):
                 inside = place(program, os.path.abspath(options.dir), work, form, options.python)
                 os.chdir(inside)
@@ -211,6 +258,9 @@ def main() -> int:
                 os.chdir(ROOT)
             failed = failed or any(one.code not in (0, None) for one in results.values())
             print(text_of(program, results), flush=True)
+            measured[program.name] = results
+        if drawing:
+            plot(measured, drawing)
     finally:
         os.chdir(ROOT)
         if not options.work:

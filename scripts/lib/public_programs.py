@@ -186,7 +186,7 @@ def deeprec(model: str, batch: int) -> Callable[[], List[str]]:
         for name, rows in (("train", 120000), ("test", 8192)):
             with open("data/taobao_{}_data".format(name), "w") as file:
                 for _ in range(rows):
-                    ids = [skewed(100000) for _ in range(16)]
+                    ids = [skewed(100000) for _ in range(18)]
                     label = sum(one % 7 for one in ids[:7]) > 21
                     file.write(",".join(map(str, [int(label), 0] + ids)) + "\n")
         return arguments
@@ -212,7 +212,17 @@ def deeprec(model: str, batch: int) -> Callable[[], List[str]]:
                                           "cat%d" % (item % categories)]
                                          + columns_of(history)) + "\n")
                     others.write("\t".join(columns_of([skewed(items) for _ in history])) + "\n")
-        return arguments
+        # A copy of DeepRec has no tables_initializer in train(), which fails on stock TensorFlow.
+        with open("of_this_run.py", "w") as file:
+            file.write("""import runpy
+import tensorflow as tf
+scaffold = tf.train.Scaffold
+def with_tables(local_init_op=None, **given):
+    return scaffold(local_init_op=tf.group(tf.tables_initializer(), local_init_op), **given)
+tf.train.Scaffold = with_tables
+runpy.run_path("train.py", run_name="__main__")
+""")
+        return ["of_this_run.py"] + arguments[1:]
 
     def prepare() -> List[str]:
         random.seed(1)
@@ -277,7 +287,72 @@ def movielens() -> List[str]:
                                               random.randint(0, 1000)))
     return ["-m", "official.wide_deep.movielens_main", "--dataset", "ml-20m", "--data_dir", "data",
             "--model_dir", "model", "--train_epochs", "2", "--epochs_between_evals", "1",
-            "--export_dir", "export", "--nodownload_if_missing", "--hooks", "LoggingTensorHook"]
+            "--nodownload_if_missing", "--hooks", "LoggingTensorHook"]
+
+
+def ranking() -> List[str]:
+    """A listwise model of TensorFlow Ranking, after the form of its documentation."""
+    with open("of_this_run.py", "w") as file:
+        file.write("""import tensorflow as tf
+import tensorflow_ranking as tfr
+tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.INFO)
+column = tf.feature_column
+def embedded(name, size):
+    ids = column.categorical_column_with_hash_bucket(name, size, dtype=tf.int64)
+    return column.embedding_column(ids, 32)
+context, examples = {"user": embedded("user", 200000)}, {"item": embedded("item", 300000)}
+def transform(features, mode):
+    return tfr.feature.encode_listwise_features(features, context, examples, mode=mode)
+def score(context_features, group_features, mode, params, config):
+    net = tf.concat([tf.compat.v1.layers.flatten(one) for one in
+                     (context_features["user"], group_features["item"])], 1)
+    return tf.compat.v1.layers.dense(tf.compat.v1.layers.dense(net, 64, tf.nn.relu), 1)
+def input_fn(seed, batches):
+    def drawn(_):
+        def ids(shape, size):
+            return tf.cast(tf.pow(float(size), tf.random.uniform(shape)), tf.int64)
+        user, item = ids([128, 1], 50000), ids([128, 10, 1], 100000)
+        return {"user": user, "item": item}, tf.cast(
+            tf.squeeze((item + tf.expand_dims(user, 1)) % 5, 2), tf.float32)
+    return lambda: tf.data.Dataset.range(batches).map(drawn)
+head = tfr.head.create_ranking_head(
+    loss_fn=tfr.losses.make_loss_fn("pairwise_logistic_loss"),
+    eval_metric_fns={"ndcg": tfr.metrics.make_ranking_metric_fn("ndcg")},
+    train_op_fn=lambda loss: tf.compat.v1.train.AdagradOptimizer(0.1).minimize(
+        loss, global_step=tf.compat.v1.train.get_global_step()))
+model = tf.estimator.Estimator(
+    tfr.model.make_groupwise_ranking_fn(score, 1, transform, head), model_dir="model",
+    config=tf.estimator.RunConfig(tf_random_seed=1))
+model.train(input_fn(1, 1000))
+print(model.evaluate(input_fn(2, 50)))
+""")
+    return ["of_this_run.py"]
+
+
+def wide_deep() -> List[str]:
+    """Microsoft recommenders' wide & deep model on ratings, after its example."""
+    with open("of_this_run.py", "w") as file:
+        file.write("""import random
+import pandas
+import tensorflow as tf
+from recommenders.models.wide_deep import wide_deep_utils
+from recommenders.utils import tf_utils
+tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.INFO)
+random.seed(1)
+users, items = 30000, 60000
+pairs = [(int(users ** random.random()), int(items ** random.random())) for _ in range(60000)]
+data = pandas.DataFrame([(u, i, 1.0 + (u + i) % 5) for u, i in pairs],
+                        columns=["userID", "itemID", "rating"])
+wide, deep = wide_deep_utils.build_feature_columns(
+    range(users), range(items), "userID", "itemID", crossed_feat_dim=100000, user_dim=16,
+    item_dim=64)
+model = wide_deep_utils.build_model("model", wide, deep, log_every_n_iter=100, seed=1)
+train = tf_utils.pandas_input_fn(data, "rating", batch_size=64, num_epochs=1, shuffle=True)
+model.train(train)
+asked = tf_utils.pandas_input_fn(data[:4096], "rating", batch_size=4096)
+print(model.evaluate(asked), next(model.predict(asked)))
+""")
+    return ["of_this_run.py"]
 
 
 OF_DRIVERS = r"step (?P<step>\d+) loss (?P<loss>[0-9.]+)"
@@ -299,6 +374,8 @@ PROGRAMS = (
     Program("tensorflow-DeepFM", "tensorflow-DeepFM", "", deepfm, OF_DRIVERS),
     Program("yangxudong DCN", "deeplearning", "", cross_network, OF_ESTIMATORS),
     Program("TensorFlow models, MovieLens", "models", "", movielens, OF_ESTIMATORS),
+    Program("recommenders wide_deep", "recommenders", "", wide_deep, OF_ESTIMATORS),
+    Program("TensorFlow Ranking", "", "", ranking, OF_ESTIMATORS),
     Program("LibRecommender DeepFM", "", "", libreco("DeepFM"), OF_LIBRECO),
     Program("LibRecommender YouTubeRanking", "", "", libreco("YouTubeRanking"), OF_LIBRECO),
     Program("LibRecommender TwoTower", "", "", libreco("TwoTower"), OF_LIBRECO),

@@ -65,3 +65,20 @@ def test_programs_are_found_and_others_are_refused(tmp_path):
     wrong = subprocess.run([sys.executable, PATH, str(tmp_path), "--only", "nothing"], stderr=subprocess.PIPE,
                            universal_newlines=True)
     assert wrong.returncode == 2 and "no such program: nothing; there are EasyRec" in wrong.stderr
+
+
+def test_the_picture_has_every_program_with_two_rates(tmp_path):
+    def result(rate, memory):
+        return programs.Result(0, {1: 0.5}, rate, 1.0, memory, 0, None, [])
+
+    measured = {"fast": {"variables": result(2.0, 100), "tables": result(40.0, 20)},
+                "slow": {"variables": result(2.0, 100), "tables": result(1.0, 150)},
+                "no rate": {"variables": result(0.0, 100), "tables": result(1.0, 150)}}
+    programs.plot(measured, str(tmp_path / "picture.png"))
+    assert (tmp_path / "picture.png").read_bytes()[:4] == b"\x89PNG"
+    from matplotlib import pyplot
+
+    left, right = pyplot.gcf().axes
+    assert [one.get_text() for one in left.get_yticklabels()] == ["slow", "fast"]
+    assert [one.get_text() for one in left.texts] == ["0.5", "20"]
+    assert [one.get_text() for one in right.texts] == ["1.5", "0.2"]
