@@ -170,9 +170,13 @@ print("asked", model.predict(user=1, item=2), flush=True)
 
 
 def deeprec(model: str, batch: int) -> Callable[[], List[str]]:
-    """One of DeepRec's models on stock TensorFlow, with data of its form."""
+    """One of DeepRec's models on stock TensorFlow, with data of its form.
+
+    A copy of DeepRec moves the first directory beside the checkpoint after its export, which may be
+    that of the tables, so that there is no evaluation.
+    """
     arguments = ["train.py", "--tf", "--data_location", "data", "--steps", "400", "--save_steps",
-                 "200", "--batch_size", str(batch)]
+                 "200", "--no_eval", "--batch_size", str(batch)]
 
     def criteo() -> List[str]:
         for name, rows in (("train", 40000), ("eval", 4096)):
