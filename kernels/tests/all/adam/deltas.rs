@@ -104,6 +104,14 @@ fn a_delta_holds_the_rows_of_its_batches_and_a_restore_has_the_bits_of_the_table
     assert_eq!(chain.delta(), 0);
     assert!(!chain.steps_file().exists());
     assert!(chain.restored() == content(&chain.live));
+    let dirs: Vec<&Path> = chain.dirs.iter().map(|dir| &**dir).collect();
+    let mut in_parts = BTreeMap::new();
+    for part in 0..3 {
+        let (table, part) = (table(), Partition::new(part, 3).unwrap());
+        checkpoint::load_part(&table, &chain.pool, &dirs, part).unwrap();
+        in_parts.extend(content(&table));
+    }
+    assert!(in_parts == content(&chain.live));
     // A whole save has none either, and goes on as the chain does.
     let whole = chain.temp.join("whole");
     checkpoint::save(&chain.live, &chain.pool, &whole).unwrap();
