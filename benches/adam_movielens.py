@@ -1,8 +1,8 @@
-"""What the rule of Adam does to a recommender: MovieLens' test error by step, three rules, some seeds.
+"""What the rule of Adam does to a recommender: MovieLens' test error by step, for some seeds.
 
-One program of TensorFlow alone, a factorization with biases that tf.train.AdamOptimizer trains, runs
-on variables, on tables with the same numbers, and on tables with lazy_adam. Prints a table and draws
-the curves. Data: MovieLens' ratings.csv, or the ml-100k.inter that the package recbole 1.2.1 has:
+One program of TensorFlow alone, a factorization with biases that tf.train.AdamOptimizer trains,
+runs on variables, on tables with the same numbers, and on tables with lazy_adam. Prints a table and
+draws the curves. Data: MovieLens' ratings.csv, or ml-100k.inter of the package recbole 1.2.1:
 
     python benches/adam_movielens.py --picture docs/adam_movielens.png DIR/ratings.csv ml-100k.inter
 """

@@ -1,12 +1,15 @@
 //! The steps that rows have missed which a delta has not, because steps of Adam alone have moved
 //! them: written with the delta, and made up for by whoever reads what it follows.
 
-#![deny(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
 )]
 
 use super::block::{check_size, check_sum, Verdicts};
@@ -197,4 +200,56 @@ pub(super) fn catch_up(
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::span;
+    use proptest::prelude::*;
+
+    fn bytes(count: u32, rates: &[f32], [beta1, beta2, epsilon]: [f32; 3]) -> Vec<u8> {
+        let words = [count, rates.len() as u32].map(u32::to_le_bytes);
+        let floats = [beta1, beta2, epsilon]
+            .into_iter()
+            .chain(rates.iter().copied());
+        words
+            .into_iter()
+            .chain(floats.map(f32::to_le_bytes))
+            .flatten()
+            .collect()
+    }
+
+    const USUAL: [f32; 3] = [0.9, 0.999, 1e-8];
+
+    #[test]
+    fn spans_are_read_one_after_the_other_and_what_cannot_be_is_refused() {
+        let both = [bytes(300, &[0.5, 0.25], USUAL), bytes(1, &[0.1], USUAL)].concat();
+        let (steps, rest) = span(&both).unwrap();
+        assert_eq!((steps.count, steps.rates), (300, vec![0.5, 0.25]));
+        assert_eq!(steps.decay.beta2.to_bits(), 0.999_f32.to_bits());
+        assert_eq!(rest, bytes(1, &[0.1], USUAL));
+        for wrong in [
+            bytes(0, &[], USUAL),
+            bytes(1, &[0.1, 0.2], USUAL),
+            bytes(65_535, &[0.1], USUAL),
+            bytes(2, &[0.1], [1.5, 0.999, 1e-8]),
+            bytes(2, &[0.1], [0.9, f32::NAN, 1e-8]),
+            bytes(2, &[0.1], [0.9, 0.999, 0.0]),
+            bytes(2, &[0.1], [0.9, 0.999, f32::INFINITY]),
+            bytes(2, &[0.1], USUAL)[..23].to_vec(),
+        ] {
+            assert!(span(&wrong).is_none(), "{wrong:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_spans_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut rest = bytes.as_slice();
+            while let Some((steps, later)) = span(rest) {
+                prop_assert!(later.len() < rest.len() && steps.rates.len() <= steps.count);
+                rest = later;
+            }
+        }
+    }
 }

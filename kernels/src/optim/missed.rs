@@ -90,18 +90,18 @@ impl Missed {
         }
     }
 
-    /// For rows that have missed all of `steps`, and not some of them.
+    /// For rows that have missed all of `steps`: none of them is as it was after a later one.
     pub(crate) fn all(steps: &Steps) -> Missed {
         let mut missed = Missed::new(steps.decay);
         for (&rate, weights) in steps.rates.iter().zip(&missed.weights) {
             add(&mut missed.sums[0], rate, weights);
         }
-        missed.rates.clone_from(&steps.rates);
-        missed.rates.resize(steps.count, 0.0);
-        // There may be many of one step each.
+        // There may be many of few steps each, and a file says how many steps there are.
         missed.weights.truncate(steps.rates.len());
         missed.weights.shrink_to_fit();
-        (0..steps.count).for_each(|_| missed.next_powers());
+        missed.rates.clone_from(&steps.rates);
+        let powers = (0..steps.count).fold([1.0; 2], |powers, _| missed.decayed(powers));
+        missed.powers = vec![powers; 1 + steps.rates.len()];
         missed
     }
 
@@ -128,6 +128,7 @@ impl Missed {
 
     /// Adds a step of learning rate `lr`.
     pub(crate) fn push(&mut self, lr: f32) {
+        let steps = self.rates.len() + 1;
         // Replays need no sums.
         let earlier = self.sums.iter_mut().rev().filter(|_| self.is_series);
         for (sums, weights) in earlier.zip(&self.weights) {
@@ -135,13 +136,13 @@ impl Missed {
         }
         self.rates.push(lr);
         self.sums.push([0.0; TERMS]);
-        self.next_powers();
+        self.powers.push(self.decayed(self.powers[steps - 1]));
     }
 
-    fn next_powers(&mut self) {
-        let [one, other] = self.powers[self.powers.len() - 1];
+    /// The powers of beta1 and beta2 after one more step.
+    fn decayed(&self, [one, other]: [f64; 2]) -> [f64; 2] {
         let betas = [self.decay.beta1, self.decay.beta2].map(f64::from);
-        self.powers.push([one * betas[0], other * betas[1]]);
+        [one * betas[0], other * betas[1]]
     }
 
     /// Brings a row to the state after the last step, in place; before it was that after step
