@@ -8,7 +8,7 @@ use crate::simd::Level;
 use crate::Result;
 
 /// m and v. A checkpoint of either form of Adam goes on in the other.
-pub(super) const MOMENTS: &[Slot] = &[
+pub(crate) const MOMENTS: &[Slot] = &[
     Slot::zeros("LazyAdam_momentum"),
     Slot::zeros("LazyAdam_velocity"),
 ];

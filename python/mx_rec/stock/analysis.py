@@ -26,6 +26,8 @@ from mx_rec.stock.parts import (Part, Placement, SavedPlace, are_together, parts
 from mx_rec.stock.values import Affine, affine_value, constant_int, describe
 
 VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
+# Begins the reason of a variable that another Saver would have made a table.
+HAS_SAVER = "a Saver that cannot be built anew was made for it before"
 # Reads of the whole variable that are there only to be summarized are run when a summary is.
 _SUMMARIES = frozenset(("ScalarSummary", "HistogramSummary", "MergeSummary", "TensorSummary",
                         "TensorSummaryV2"))
@@ -458,8 +460,7 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     if rows > MAX_VOCABULARY_SIZE:
         raise Stays("it has more than {} rows".format(MAX_VOCABULARY_SIZE))
     if uses.savers and not has_saver:
-        raise Stays("a Saver that cannot be built anew was made for it before ({})".format(
-            uses.savers[0].name))
+        raise Stays("{} ({})".format(HAS_SAVER, uses.savers[0].name))
     initial = _initial_value(uses)
     initializer = describe(initial)
     if initializer is None:
@@ -587,8 +588,10 @@ def _plan_slot(uses: _Uses, variable: str, name: str, shape: List[int],
     updates = {update.name for update, _ in uses.updates}
     try:
         own = _Uses(uses.nodes, node, uses.adam, uses.dense)
-        if own.gathers or own.reads or own.shapes or own.changes or (own.savers and not has_saver):
+        if own.gathers or own.reads or own.shapes or own.changes:
             raise Stays("something else reads it")
+        if own.savers and not has_saver:
+            raise Stays(HAS_SAVER)
         if any(update.name not in updates for update, _ in own.updates):
             raise Stays("it belongs to another variable, too")
         initial = _initial_value(own)
