@@ -166,3 +166,40 @@ def test_the_penalty_of_the_linear_part_is_that_of_the_rows_of_a_batch_if_asked(
     names = [path.name for path in (tmp_path / "tables" / "sparse-model.ckpt-{}".format(STEPS + 1)).iterdir() if path.is_dir()]
     assert len(names) == 4, names
     assert made.get_variable_value("linear/linear_model/user/weights").shape == (16, 1)
+
+
+@pytest.mark.long
+def test_a_keras_model_with_its_penalties_gives_the_numbers_of_its_variables(mx, models):
+    """Its Adam is dense, by the penalties; all rows are in each batch."""
+    from deepctr.feature_column import SparseFeat
+    from deepctr.models import DeepFM
+
+    from mx_rec.stock.convert import converted
+    from mx_rec.util.stock_tables import StockTables
+
+    del models
+    tf = support.tf()
+    keras = tf.keras
+    ids = {"user": np.tile(np.arange(16), 12), "item": np.tile(np.arange(8), 24)}
+    labels = (np.random.RandomState(1).rand(192) < 0.5).astype(np.int32)
+
+    def train_and_ask():
+        columns = [SparseFeat(name, size, 4, embeddings_initializer=keras.initializers.Constant(0.1))
+                   for name, size in (("user", 16), ("item", 8))]
+        with tf.Graph().as_default() as graph, support.new_session() as session:
+            keras.backend.set_session(session)
+            tf.compat.v1.set_random_seed(3)
+            made = DeepFM(columns, columns, dnn_hidden_units=(8,), l2_reg_linear=0.02, l2_reg_embedding=0.05)
+            made.compile("adam", "binary_crossentropy")
+            losses = made.fit(ids, labels, 32, 3, verbose=0, shuffle=False).history["loss"]
+            found = losses + [made.evaluate(ids, labels, 32, verbose=0)] + list(made.predict(ids, 32).ravel())
+            names = [one.plan.name for one in converted(graph)]
+            keras.backend.set_session(None)
+        return np.array(found), names
+
+    expected, names = train_and_ask()
+    assert not names
+    mx(stock_tables=StockTables(least_rows=1, l2="rows of the batch"))
+    found, names = train_and_ask()
+    assert len(names) == 4 and all("embeddings" in name for name in names), names
+    np.testing.assert_allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
