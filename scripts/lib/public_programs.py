@@ -361,10 +361,139 @@ print(model.evaluate(asked), next(model.predict(asked)))
     return ["of_this_run.py"]
 
 
+def deepctr(kind: str) -> Callable[[], List[str]]:
+    """A driver of DeepCTR's DeepFM after the form of its documentation, with its own l2 of 1e-5."""
+
+    def prepare() -> List[str]:
+        with open("of_this_run.py", "w") as file:
+            file.write("""import numpy as np
+import tensorflow as tf
+random = np.random.RandomState(1)
+columns, size, rows, batch = 20, 100000, 256 * 200, 256
+ids = {"C%d" % at: (size ** random.rand(rows)).astype(np.int32) for at in range(columns)}
+labels = (sum(ids["C%d" % at] % 5 for at in range(6)) + 4 * random.rand(rows) > 13).astype(np.int32)
+""" + {"Keras": """from deepctr.feature_column import SparseFeat
+from deepctr.models import DeepFM
+features = [SparseFeat(name, size, embedding_dim=16) for name in ids]
+class Say(tf.keras.callbacks.Callback):
+    def on_train_batch_end(self, at, logs=None):
+        if at % 10 == 9:
+            print("step %d loss %.4f" % (at + 1, float(logs["loss"])), flush=True)
+model = DeepFM(features, features, task="binary")
+model.compile("adam", "binary_crossentropy")
+model.fit(ids, labels, batch, 1, verbose=0, callbacks=[Say()])
+model.save_weights("weights.h5")
+few = {name: one[:5000] for name, one in ids.items()}
+print("evaluation", model.evaluate(few, labels[:5000], batch, verbose=0))
+print("asked", model.predict(few, batch)[:2].ravel())
+""", "Estimator": """from deepctr.estimator import DeepFMEstimator
+column = tf.feature_column
+sparse = [column.categorical_column_with_identity(name, size) for name in ids]
+def feed():
+    return tf.data.Dataset.from_tensor_slices((ids, labels)).batch(batch)
+class Say(tf.estimator.SessionRunHook):
+    def begin(self):
+        self.loss = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.LOSSES)[0]
+        self.step = 0
+    def before_run(self, context):
+        return tf.estimator.SessionRunArgs(self.loss)
+    def after_run(self, context, values):
+        self.step += 1
+        if self.step % 10 == 0:
+            print("step %d loss %.4f" % (self.step, np.mean(values.results)), flush=True)
+dense = [column.embedding_column(one, 16) for one in sparse]
+model = DeepFMEstimator(sparse, dense, model_dir="model")
+model.train(feed, hooks=[Say()])
+print("evaluation", model.evaluate(feed, steps=20))
+"""}[kind])
+        return ["of_this_run.py"]
+
+    return prepare
+
+
+def deepmatch() -> List[str]:
+    """A driver of DeepMatch's YoutubeDNN: a sampled softmax over all items, looked up each step."""
+    with open("of_this_run.py", "w") as file:
+        file.write("""import numpy as np
+import tensorflow as tf
+from deepctr.feature_column import SparseFeat, VarLenSparseFeat
+from deepmatch.models import YoutubeDNN
+from deepmatch.utils import NegativeSampler, sampledsoftmaxloss
+random = np.random.RandomState(1)
+users, items, rows, batch = 200000, 20000, 256 * 100, 256
+def skewed(size, shape):
+    return (size ** random.rand(*shape)).astype(np.int32)
+inputs = {"user": skewed(users, (rows,)), "item": skewed(items, (rows,)),
+          "history": skewed(items, (rows, 10)), "length": random.randint(1, 11, rows)}
+of_user = [SparseFeat("user", users, embedding_dim=16), VarLenSparseFeat(SparseFeat(
+    "history", items, 16, embedding_name="item"), 10, "mean", "length")]
+model = YoutubeDNN(of_user, [SparseFeat("item", items, 16)], user_dnn_hidden_units=(64, 16),
+                   sampler_config=NegativeSampler("uniform", num_sampled=20, item_name="item"))
+model.compile("adam", loss=sampledsoftmaxloss)
+class Say(tf.keras.callbacks.Callback):
+    def on_train_batch_end(self, at, logs=None):
+        if at % 10 == 9:
+            print("step %d loss %.4f" % (at + 1, float(logs["loss"])), flush=True)
+model.fit(inputs, np.ones(rows), batch, 1, verbose=0, callbacks=[Say()])
+model.save_weights("weights.h5")
+""")
+    return ["of_this_run.py"]
+
+
+def libsvm(path: str, rows: int, fields: int, size: int) -> None:
+    """Writes lines of a label and `fields` pairs of a feature and its value."""
+    with open(path, "w") as file:
+        for _ in range(rows):
+            ids = [at + fields * (skewed(size // fields) - 1) for at in range(fields)]
+            label = int(sum(one // fields % 5 for one in ids[:6]) + 4 * random.random() > 13)
+            file.write(" ".join([str(label)] + ["%d:1.0" % max(one, 0) for one in ids]) + "\n")
+
+
+def tf_repos() -> List[str]:
+    """The data of tf_repos' DeepFM.py: lines of libsvm."""
+    random.seed(1)
+    fields, size = 20, 1000000
+    for name, rows in (("tr", 256 * 150), ("va", 2560)):
+        libsvm("%s.libsvm" % name, rows, fields, size)
+    return ["DeepFM.py", "--data_dir=.", "--model_dir=model", "--feature_size=%d" % size,
+            "--field_size=%d" % fields, "--embedding_size=16", "--batch_size=256",
+            "--num_epochs=1", "--log_steps=10", "--num_threads=2"]
+
+
+def xdeepfm() -> List[str]:
+    """A driver of recommenders' xDeepFM, and lines of its form: field:feature:value."""
+    random.seed(1)
+    fields, size = 10, 300000
+    for name, rows in (("train", 256 * 100), ("valid", 2560)):
+        with open(name, "w") as file:
+            for _ in range(rows):
+                ids = [skewed(size) for _ in range(fields)]
+                label = int(sum(one % 5 for one in ids[:6]) + 4 * random.random() > 13)
+                file.write(" ".join([str(label)] + [
+                    "%d:%d:1.0" % (at + 1, one + 1) for at, one in enumerate(ids)]) + "\n")
+    with open("of_this_run.py", "w") as file:
+        file.write("""from recommenders.models.deeprec.deeprec_utils import prepare_hparams
+from recommenders.models.deeprec.io.iterator import FFMTextIterator
+from recommenders.models.deeprec.models.xDeepFM import XDeepFMModel
+given = prepare_hparams(
+    model_type="xDeepFM", FEATURE_COUNT=%d, FIELD_COUNT=%d, dim=10, data_format="ffm",
+    method="classification", loss="log_loss", layer_sizes=[100], activation=["relu"],
+    cross_layer_sizes=[20], use_CIN_part=True, use_DNN_part=True, dropout=[0.0], epochs=1,
+    batch_size=256, embed_l2=1e-4, layer_l2=1e-4, optimizer="adam", learning_rate=0.001,
+    show_step=10, metrics=["auc"], MODEL_DIR="model", save_epoch=1, cross_activation="identity")
+model = XDeepFMModel(given, FFMTextIterator, seed=1)
+model.fit("train", "valid")
+print("evaluation", model.run_eval("valid"))
+""" % (size, fields))
+    return ["of_this_run.py"]
+
+
 OF_DRIVERS = r"step (?P<step>\d+) loss (?P<loss>[0-9.]+)"
 OF_ESTIMATORS = r"loss = (?P<loss>[0-9.e-]+), steps? = (?P<step>\d+)"
 OF_EASYREC = r"global step (?P<step>\d+): .*cross_entropy_loss = (?P<loss>[0-9.]+)"
 OF_LIBRECO = r"train_loss: (?P<loss>[0-9.]+)"
+OF_RECOMMENDERS = r"step (?P<step>\d+) , total_loss: (?P<loss>[0-9.]+)"
+_L2 = ["--l2", "rows of the batch"]
 
 PROGRAMS = (
     Program("EasyRec, a tenth", "EasyRec", "", easyrec(100000), OF_EASYREC),
@@ -385,4 +514,10 @@ PROGRAMS = (
     Program("LibRecommender DeepFM", "", "", libreco("DeepFM"), OF_LIBRECO),
     Program("LibRecommender YouTubeRanking", "", "", libreco("YouTubeRanking"), OF_LIBRECO),
     Program("LibRecommender TwoTower", "", "", libreco("TwoTower"), OF_LIBRECO),
+    Program("DeepCTR DeepFM", "", "", deepctr("Keras"), OF_DRIVERS, options=_L2),
+    Program("DeepCTR DeepFMEstimator", "", "", deepctr("Estimator"), OF_DRIVERS, options=_L2),
+    Program("DeepMatch YoutubeDNN", "", "", deepmatch, OF_DRIVERS, options=_L2),
+    Program("tf_repos DeepFM", "tf_repos", "deep_ctr/Model_pipeline", tf_repos, OF_ESTIMATORS,
+            ["DeepFM.py"], _L2),
+    Program("recommenders xDeepFM", "recommenders", "", xdeepfm, OF_RECOMMENDERS, options=_L2),
 )

@@ -54,13 +54,17 @@ def test_patterns_read_what_programs_print():
                      ).groupdict() == {"step": "16", "loss": "0.62"}
     assert re.search(public.OF_ESTIMATORS, "INFO:tensorflow:loss = 6.5e-05, step = 101 (2.1 sec)"
                      ).groupdict() == {"step": "101", "loss": "6.5e-05"}
+    assert re.search(public.OF_RECOMMENDERS, "step 20 , total_loss: 0.7002, data_loss: 0.6911").groupdict() == {
+        "step": "20", "loss": "0.7002"}
     assert re.search(public.OF_LIBRECO, "\t train_loss: 0.6669").groupdict() == {"loss": "0.6669"}
 
 
 def test_programs_are_found_and_others_are_refused(tmp_path):
     (tmp_path / "EasyRec").mkdir()
+    (tmp_path / "tf_repos").mkdir()
     listed = subprocess.run([sys.executable, PATH, str(tmp_path), "--list"], stdout=subprocess.PIPE,
                             universal_newlines=True, check=True).stdout.splitlines()
+    assert "tf_repos DeepFM" in listed and "recommenders xDeepFM" not in listed and "DeepCTR DeepFM" in listed
     assert "EasyRec" in listed and "DeepInterestNetwork" not in listed and "LibRecommender DeepFM" in listed
     wrong = subprocess.run([sys.executable, PATH, str(tmp_path), "--only", "nothing"], stderr=subprocess.PIPE,
                            universal_newlines=True)
