@@ -325,7 +325,9 @@ head = tfr.head.create_ranking_head(
     train_op_fn=lambda loss: tf.compat.v1.train.AdagradOptimizer(0.1).minimize(
         loss, global_step=tf.compat.v1.train.get_global_step()))
 model = tf.estimator.Estimator(
-    tfr.model.make_groupwise_ranking_fn(score, 1, transform, head), model_dir="model",
+    tfr.model.make_groupwise_ranking_fn(
+        group_score_fn=score, group_size=1, transform_fn=transform, ranking_head=head),
+    model_dir="model",
     config=tf.estimator.RunConfig(tf_random_seed=1))
 model.train(input_fn(1, 1000))
 print(model.evaluate(input_fn(2, 50)))
