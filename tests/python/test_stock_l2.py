@@ -488,6 +488,26 @@ def test_with_an_access_threshold_rows_that_are_not_there_have_no_penalty(mx, gr
     np.testing.assert_allclose(found, [(0, 0), (4 + 2, 2), (6 * 0.49, 2 * 0.49), (10 * 0.2401, 2 * 0.2401)], rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["adagrad", "adam"])
+def test_rows_on_disk_have_their_penalty(mx, tmp_path, name):
+    """A batch has fewer distinct rows than memory holds."""
+    tf = support.tf()
+    mx(stock_tables=options(memory_rows=50, ssd_data_path=[str(tmp_path)]))
+    optimizer = adam if name == "adam" else cases.optimizers()[name]
+
+    def make(is_written):
+        def of(ids, labels):
+            w = variable()
+            some = ids[:12]
+            loss = loss_of(tf.nn.embedding_lookup(w, some), labels[:12])
+            loss += half(distinct(w, some) if is_written else w)
+            return loss, optimizer().minimize(loss), [w]
+
+        return of
+
+    expect_as_written(make)
+
+
 def dense(optimizer, use_resource=False, clip=None, lookups=1):
     """Gradients made dense before they are applied."""
     def make(ids, labels):
