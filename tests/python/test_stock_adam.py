@@ -1,4 +1,5 @@
-"""Adam of converted variables: that of TensorFlow, contrib's lazy one, one in the place of the other, and its slots."""
+"""Adam of converted variables: those of TensorFlow and Keras, contrib's lazy one, one in the place of the other, and
+their slots."""
 
 import numpy as np
 import pytest
@@ -34,9 +35,8 @@ def build(optimizer, use_resource, rows_of, clip=None):
         wide = sum(rows_of(variable, ids) for variable in variables)
         project = tf.constant(np.linspace(-1, 1, 12), tf.float32)
         loss = tf.reduce_mean(tf.square(tf.tensordot(wide, project, 1) - labels))
-        opt = optimizer()
-        pairs = opt.compute_gradients(loss)
-        return loss, opt.apply_gradients(clip(pairs) if clip else pairs), variables
+        pairs = list(zip(v1.gradients(loss, variables), variables))
+        return loss, optimizer().apply_gradients(clip(pairs) if clip else pairs), variables
 
     return make
 
@@ -60,12 +60,28 @@ def adam():
     return support.tf().compat.v1.train.AdamOptimizer(0.02)
 
 
-@both
+def keras_adam():
+    return support.tf().keras.optimizers.Adam(0.02, decay=0.01)
+
+
+# Keras' optimizers cannot train reference variables.
+EXACT = [(adam, False), (adam, True), (keras_adam, True)]
+
+
+def name_of(case):
+    optimizer, use_resource = case
+    return optimizer.__name__ + ("-resource" if use_resource else "-reference")
+
+
+every_exact = pytest.mark.parametrize("case", EXACT, ids=name_of)
+
+
+@every_exact
 @pytest.mark.parametrize("rows_of, clip", [(plain, None), (pooled, None), (plain, clipped)],
                          ids=["plain", "pooled", "clipped"])
-def test_adam_gives_its_numbers_with_its_moments_in_the_rows(mx, use_resource, rows_of, clip):
+def test_adam_gives_its_numbers_with_its_moments_in_the_rows(mx, case, rows_of, clip):
     mx(stock_tables=".*")
-    plans = cases.expect_equal(build(adam, use_resource, rows_of, clip), ["v", "w"])
+    plans = cases.expect_equal(build(*case, rows_of, clip), ["v", "w"])
     assert [slot.name for slot in plans["w"].slots] == ["LazyAdam_momentum", "LazyAdam_velocity"]
     assert (plans["w"].pieces is None) == (clip is not None) and "updated by adam" in plans["w"].reason
     assert not [name for name in plans if "Adam" in name], "moments are no variables any more"
@@ -108,7 +124,16 @@ def test_parts_that_share_a_table_of_a_checkpoint_leave_adam_to_tensorflow(mx, g
 MANY = 400
 
 
-def long_run(steps, use_resource, converts):
+def decayed(name, step):
+    """A maker of an optimizer whose learning rate changes."""
+    tf = support.tf()
+    v1 = tf.compat.v1
+    if name == "keras_adam":
+        return tf.keras.optimizers.Adam(tf.keras.optimizers.schedules.ExponentialDecay(0.005, 50, 0.8), epsilon=1e-8)
+    return v1.train.AdamOptimizer(v1.train.exponential_decay(0.005, step, 50, 0.8))
+
+
+def long_run(steps, name, use_resource, converts):
     """Losses of two train ops and rows seen between them: skewed ids, batches without ids, a rate that changes."""
     from mx_rec.stock.select import convert_graph
 
@@ -124,9 +149,14 @@ def long_run(steps, use_resource, converts):
         loss = tf.reduce_sum(tf.square(tf.add_n(scores) - labels))
         other = tf.reduce_sum(tf.square(scores[0] + labels))
         seen = [v1.gather(one, np.arange(0, MANY, 7)) for one in variables]
-        optimizer = v1.train.AdamOptimizer(v1.train.exponential_decay(0.005, step, 50, 0.8))
+        optimizer = decayed(name, step)
+
+        def train(loss, some, **arguments):
+            return optimizer.apply_gradients(list(zip(v1.gradients(loss, some), some)), **arguments)
+
         # The second one leaves the rows of the others where they are.
-        trains = [optimizer.minimize(loss, global_step=step), optimizer.minimize(other, var_list=variables[:1])]
+        counts = {} if name.startswith("keras") else {"global_step": step}
+        trains = [train(loss, variables, **counts), train(other, variables[:1])]
         support.keep_variables(graph)
         if converts:
             assert sorted(plan.name for plan in convert_graph(graph, True) if plan.converts) == sorted(names)
@@ -147,16 +177,16 @@ def long_run(steps, use_resource, converts):
     return np.vstack(found)
 
 
-@both
-def test_losses_and_rows_are_those_of_adam_over_many_skewed_batches_and_those_of_lazy_adam_are_not(
-        mx, use_resource, tmp_path):
+@every_exact
+def test_losses_and_rows_are_those_of_adam_over_many_skewed_batches_and_those_of_lazy_adam_are_not(mx, case, tmp_path):
     from mx_rec.util import initialize
     from mx_rec.util.stock_tables import StockTables
 
     def check():
-        np.testing.assert_allclose(long_run(300, use_resource, True), expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(long_run(300, *named, True), expected, rtol=1e-5, atol=1e-5)
 
-    expected = long_run(300, use_resource, False)
+    named = case[0].__name__, case[1]
+    expected = long_run(300, *named, False)
     mx(stock_tables=".*")
     check()
     initialize.terminate_config_initializer()
@@ -237,9 +267,9 @@ def write_steps(tmp_path, optimizer, is_converted, steps, restored=None):
             return np.array(losses), saver.save(sess, str(tmp_path / ("tables" if is_converted else "stock")))
 
 
-@pytest.mark.parametrize("name", ["adam", "lazy_adam"])
+@pytest.mark.parametrize("name", ["adam", "lazy_adam", "keras_adam"])
 def test_moments_go_into_tables_from_an_old_checkpoint_and_back(mx, tmp_path, name):
-    maker = dict(cases.optimizers(), adam=adam)[name]
+    maker = dict(cases.optimizers(), adam=adam, keras_adam=keras_adam)[name]
 
     _, old = write_steps(tmp_path, maker, False, slice(0, 10))
     expected, _ = write_steps(tmp_path, maker, False, slice(10, 40), old)
@@ -248,7 +278,7 @@ def test_moments_go_into_tables_from_an_old_checkpoint_and_back(mx, tmp_path, na
     losses, path = write_steps(tmp_path, maker, True, slice(10, 25), old)
     np.testing.assert_allclose(losses, expected[:15], rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
     names = support.tf().train.load_checkpoint(path).get_variable_to_shape_map()
-    assert sorted(names) == ["beta1_power", "beta2_power"]
+    assert not [one for one in names if one.split("/")[0] in "wv" or "/w/" in one or "/v/" in one], names
     with_tables, _ = write_steps(tmp_path / "x", maker, True, slice(25, 40), path)
     np.testing.assert_allclose(with_tables, expected[15:], rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
     back, _ = write_steps(tmp_path, maker, False, slice(25, 40), path)
@@ -269,3 +299,36 @@ def test_the_moments_of_lazy_adam_go_on_in_adam_on_tables_and_on_variables(mx, t
     mx(stock_tables=".*")
     losses, _ = write_steps(tmp_path, adam, True, slice(20, 40), path)
     np.testing.assert_allclose(losses, expected, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
+
+
+def test_an_estimator_trains_evaluates_and_goes_on_with_the_adam_of_keras(mx, tmp_path):
+    tf = support.tf()
+    v1 = tf.compat.v1
+
+    def model_fn(features, labels, mode):
+        w = v1.get_variable("w", [cases.ROWS, cases.DIM], use_resource=True, initializer=v1.constant_initializer(0.1))
+        loss = tf.reduce_mean(tf.square(tf.reduce_sum(pooled(w, features), 1) - labels))
+        optimizer = tf.keras.optimizers.Adam(0.02)
+        optimizer.iterations = v1.train.get_or_create_global_step()
+        return tf.estimator.EstimatorSpec(
+            mode, loss=loss, train_op=v1.group(optimizer.get_updates(loss, v1.trainable_variables())))
+
+    def input_fn(first):
+        ids, labels = zip(*list(cases.batches(40))[first:])
+        return tf.data.Dataset.from_tensor_slices((np.stack(ids), np.stack(labels)))
+
+    def losses(directory):
+        made = [tf.estimator.Estimator(model_fn, str(directory), tf.estimator.RunConfig(tf_random_seed=1))
+                for _ in range(2)]
+        found = []
+        for first, one in zip((0, 15), made):
+            one.train(lambda first=first: input_fn(first), steps=15)
+            found.append(one.evaluate(lambda: input_fn(0))["loss"])
+        return found, made[1].get_variable_names()
+
+    expected, names = losses(tmp_path / "variables")
+    assert "Adam/w/m" in names and abs(expected[0] - expected[1]) > 1e-4
+    mx(stock_tables=".*")
+    found, names = losses(tmp_path / "tables")
+    assert list((tmp_path / "tables").glob("sparse-*")) and "Adam/iter" not in names
+    np.testing.assert_allclose(found, expected, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)

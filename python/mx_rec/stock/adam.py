@@ -117,9 +117,12 @@ class _Match:
         return m_part, v_part
 
     def _rate(self, output: Output) -> None:
-        """Takes lr * sqrt(1 - beta2_power) / (1 - beta1_power) apart."""
-        above, below = self._inputs(output, ("RealDiv",))
-        rate, root = self._inputs(above, ("Mul",))
+        """Takes lr * sqrt(1 - beta2_power) / (1 - beta1_power) apart, as Keras also in brackets."""
+        first, second = self._inputs(output, ("RealDiv", "Mul"))
+        if self._nodes.by_name[output[0]].op == "Mul":
+            rate, (root, below) = first, self._inputs(second, ("RealDiv",))
+        else:
+            (rate, root), below = self._inputs(first, ("Mul",)), second
         inside, = self._inputs(root, ("Sqrt",))
         self._number("lr", rate)
         self._number("beta2_power", self._one_minus(inside))
