@@ -1,5 +1,5 @@
-"""Adam of converted variables: those of TensorFlow and Keras, contrib's lazy one, one in the place of the other, and
-their slots."""
+"""Adam and its like of converted variables: those of TensorFlow, contrib and Keras, contrib's lazy Adam, one in the
+place of the other, and their slots."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,21 @@ def clipped(pairs):
     return list(zip(tf.clip_by_global_norm(grads, 0.05)[0], variables))
 
 
-def build(optimizer, use_resource, rows_of, clip=None):
+def twice(variable, ids):
+    return plain(variable, ids) + pooled(variable, ids)
+
+
+def apply_gradients(optimizer, pairs, is_ordered, **arguments):
+    """An update that waits for all gradients if asked.
+
+    AdamW of TensorFlow decays the rows of a batch in any order with its lookups, which may read rows of before and after.
+    """
+    waits = [grad.values for grad, _ in pairs] if is_ordered else []
+    with support.tf().control_dependencies(waits):
+        return optimizer.apply_gradients(pairs, **arguments)
+
+
+def build(optimizer, use_resource, rows_of, clip=None, is_ordered=False):
     def make(ids, labels):
         tf = support.tf()
         v1 = tf.compat.v1
@@ -36,7 +50,7 @@ def build(optimizer, use_resource, rows_of, clip=None):
         project = tf.constant(np.linspace(-1, 1, 12), tf.float32)
         loss = tf.reduce_mean(tf.square(tf.tensordot(wide, project, 1) - labels))
         pairs = list(zip(v1.gradients(loss, variables), variables))
-        return loss, optimizer().apply_gradients(clip(pairs) if clip else pairs), variables
+        return loss, apply_gradients(optimizer(), clip(pairs) if clip else pairs, is_ordered), variables
 
     return make
 
@@ -64,27 +78,53 @@ def keras_adam():
     return support.tf().keras.optimizers.Adam(0.02, decay=0.01)
 
 
+def adamw():
+    return support.tf().contrib.opt.AdamWOptimizer(0.01, 0.02)
+
+
+def nadam():
+    return support.tf().contrib.opt.NadamOptimizer(0.02)
+
+
+def keras_nadam():
+    return support.tf().keras.optimizers.Nadam(0.02)
+
+
+def adamax():
+    return support.tf().contrib.opt.AdaMaxOptimizer(0.02)
+
+
+def keras_adamax():
+    return support.tf().keras.optimizers.Adamax(0.02, decay=0.01)
+
+
+KINDS = {adam: "adam", keras_adam: "adam", adamw: "adamw", nadam: "nadam", keras_nadam: "scheduled_nadam",
+         adamax: "adamax", keras_adamax: "adamax"}
 # Keras' optimizers cannot train reference variables.
-EXACT = [(adam, False), (adam, True), (keras_adam, True)]
+FAMILY = [(make, use_resource) for make in KINDS for use_resource in (False, True)
+          if use_resource or not make.__name__.startswith("keras")]
 
 
 def name_of(case):
-    optimizer, use_resource = case
-    return optimizer.__name__ + ("-resource" if use_resource else "-reference")
+    make, use_resource = case
+    return make.__name__ + ("-resource" if use_resource else "-reference")
 
 
-every_exact = pytest.mark.parametrize("case", EXACT, ids=name_of)
+family = pytest.mark.parametrize("case", FAMILY, ids=name_of)
 
 
-@every_exact
-@pytest.mark.parametrize("rows_of, clip", [(plain, None), (pooled, None), (plain, clipped)],
-                         ids=["plain", "pooled", "clipped"])
-def test_adam_gives_its_numbers_with_its_moments_in_the_rows(mx, case, rows_of, clip):
+@family
+@pytest.mark.parametrize("rows_of, clip", [(plain, None), (pooled, None), (twice, None), (plain, clipped)],
+                         ids=["plain", "pooled", "twice", "clipped"])
+def test_adam_and_its_like_give_their_numbers_with_their_moments_in_the_rows(mx, case, rows_of, clip):
     mx(stock_tables=".*")
-    plans = cases.expect_equal(build(*case, rows_of, clip), ["v", "w"])
-    assert [slot.name for slot in plans["w"].slots] == ["LazyAdam_momentum", "LazyAdam_velocity"]
-    assert (plans["w"].pieces is None) == (clip is not None) and "updated by adam" in plans["w"].reason
-    assert not [name for name in plans if "Adam" in name], "moments are no variables any more"
+    plans = cases.expect_equal(build(*case, rows_of, clip), ["v", "w"],
+                               stock=build(*case, rows_of, clip, is_ordered=case[0] is adamw))
+    kind = KINDS[case[0]]
+    assert [slot.name for slot in plans["w"].slots] == [
+        "LazyAdam_momentum", "LazyAdam_velocity"] if kind != "adamax" else ["AdaMax_momentum", "AdaMax_infinity_norm"]
+    assert (plans["w"].pieces is None) == (clip is not None) and plans["w"].kind == kind
+    assert sorted(plans) == ["v", "w"], "moments are no variables any more"
 
 
 @both
@@ -125,12 +165,18 @@ MANY = 400
 
 
 def decayed(name, step):
-    """A maker of an optimizer whose learning rate changes."""
+    """An optimizer whose learning rate changes; that of Keras' Nadam cannot."""
     tf = support.tf()
-    v1 = tf.compat.v1
-    if name == "keras_adam":
-        return tf.keras.optimizers.Adam(tf.keras.optimizers.schedules.ExponentialDecay(0.005, 50, 0.8), epsilon=1e-8)
-    return v1.train.AdamOptimizer(v1.train.exponential_decay(0.005, step, 50, 0.8))
+    schedule = tf.keras.optimizers.schedules.ExponentialDecay(0.005, 50, 0.8)
+    rate = tf.compat.v1.train.exponential_decay(0.005, step, 50, 0.8)
+    return {
+        "adam": lambda: tf.compat.v1.train.AdamOptimizer(rate),
+        "keras_adam": lambda: tf.keras.optimizers.Adam(schedule, epsilon=1e-8),
+        "adamw": lambda: tf.contrib.opt.AdamWOptimizer(rate * 0.3, rate),
+        "nadam": lambda: tf.contrib.opt.NadamOptimizer(rate),
+        "keras_nadam": lambda: tf.keras.optimizers.Nadam(0.002, 0.8, 0.95),
+        "adamax": lambda: tf.contrib.opt.AdaMaxOptimizer(rate),
+        "keras_adamax": lambda: tf.keras.optimizers.Adamax(schedule)}[name]()
 
 
 def long_run(steps, name, use_resource, converts):
@@ -152,7 +198,8 @@ def long_run(steps, name, use_resource, converts):
         optimizer = decayed(name, step)
 
         def train(loss, some, **arguments):
-            return optimizer.apply_gradients(list(zip(v1.gradients(loss, some), some)), **arguments)
+            pairs = list(zip(v1.gradients(loss, some), some))
+            return apply_gradients(optimizer, pairs, name == "adamw" and not converts, **arguments)
 
         # The second one leaves the rows of the others where they are.
         counts = {} if name.startswith("keras") else {"global_step": step}
@@ -177,8 +224,9 @@ def long_run(steps, name, use_resource, converts):
     return np.vstack(found)
 
 
-@every_exact
-def test_losses_and_rows_are_those_of_adam_over_many_skewed_batches_and_those_of_lazy_adam_are_not(mx, case, tmp_path):
+@family
+def test_losses_and_rows_are_those_of_tensorflow_over_many_skewed_batches_and_those_of_lazy_adam_are_not(
+        mx, case, tmp_path):
     from mx_rec.util import initialize
     from mx_rec.util.stock_tables import StockTables
 
@@ -193,20 +241,23 @@ def test_losses_and_rows_are_those_of_adam_over_many_skewed_batches_and_those_of
     # With most rows on disk.
     mx(stock_tables=StockTables(least_rows=1, memory_rows=40, ssd_data_path=[str(tmp_path)]))
     check()
+    if KINDS[case[0]] != "adam":
+        return
     initialize.terminate_config_initializer()
     mx(stock_tables=StockTables(least_rows=1, lazy_adam=True))
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         check()
 
 
-def test_a_restore_of_an_earlier_step_gives_the_losses_again_with_all_their_bits(mx, graph, tmp_path):
+@pytest.mark.parametrize("make", [adam, adamw, keras_nadam])
+def test_a_restore_of_an_earlier_step_gives_the_losses_again_with_all_their_bits(mx, graph, tmp_path, make):
     from mx_rec.stock.select import convert_graph
 
     tf = support.tf()
     v1 = tf.compat.v1
     mx(stock_tables=".*")
     ids, labels = v1.placeholder(tf.int64, [None, 3]), v1.placeholder(tf.float32, [None])
-    loss, train, _ = build(adam, True, plain)(ids, labels)
+    loss, train, _ = build(make, True, plain)(ids, labels)
     support.keep_variables()
     assert all(plan.converts for plan in convert_graph(graph, True))
     saver = v1.train.Saver()
@@ -253,7 +304,8 @@ def write_steps(tmp_path, optimizer, is_converted, steps, restored=None):
     with tf.Graph().as_default() as graph:
         v1.set_random_seed(1)
         ids, labels = v1.placeholder(tf.int64, [None, 3]), v1.placeholder(tf.float32, [None])
-        loss, train, _ = build(optimizer, True, plain)(ids, labels)
+        is_ordered = optimizer is adamw and not is_converted
+        loss, train, _ = build(optimizer, True, plain, is_ordered=is_ordered)(ids, labels)
         support.keep_variables()
         if is_converted:
             assert all(plan.converts for plan in convert_graph(graph, True))
@@ -267,9 +319,9 @@ def write_steps(tmp_path, optimizer, is_converted, steps, restored=None):
             return np.array(losses), saver.save(sess, str(tmp_path / ("tables" if is_converted else "stock")))
 
 
-@pytest.mark.parametrize("name", ["adam", "lazy_adam", "keras_adam"])
+@pytest.mark.parametrize("name", ["lazy_adam"] + [make.__name__ for make in KINDS])
 def test_moments_go_into_tables_from_an_old_checkpoint_and_back(mx, tmp_path, name):
-    maker = dict(cases.optimizers(), adam=adam, keras_adam=keras_adam)[name]
+    maker = dict({make.__name__: make for make in KINDS}, lazy_adam=cases.optimizers()["lazy_adam"])[name]
 
     _, old = write_steps(tmp_path, maker, False, slice(0, 10))
     expected, _ = write_steps(tmp_path, maker, False, slice(10, 40), old)

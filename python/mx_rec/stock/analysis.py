@@ -327,11 +327,13 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
                             "access_threshold, and its parts share a table in the checkpoint")
             if placement.job:
                 plan = _on_servers(plan)
-            elif part is not None and plan.kind == forms.ADAM:
+            elif part is not None and plan.kind \
+                    and optimizer_named(plan.kind).changes_all_rows:
                 # Each part has its update, and the table would take each for a step of all rows.
-                raise Stays("AdamOptimizer moves all its rows in each step, which tables that "
-                            "parts of a variable share do not; StockTables(lazy_adam=True) moves "
-                            "those of the batch")
+                raise Stays("its optimizer ({}) changes all its rows in each step, which tables "
+                            "that parts of a variable share do not{}".format(
+                                plan.kind, "; StockTables(lazy_adam=True) moves those of the batch"
+                                if plan.kind == forms.ADAM else ""))
             slots.update(slot.variable for slot in plan.slots)
         except Stays as why:
             plan = _staying(node.name, shape, str(why))

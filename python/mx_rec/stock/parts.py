@@ -9,7 +9,7 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
 from mx_rec.stock.nodes import Nodes
-from mx_rec.stock.updates import ADAM
+from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.tensorflow.names import device as device_module
 
 # Jobs whose first task may be the process that makes a table.
@@ -190,7 +190,7 @@ def with_one_step(nodes: Nodes, plans: Sequence[Any],
                   parts: Dict[str, Optional[Part]]) -> List[Any]:
     """Lets parts that share a table stay if a run may make a step of Adam with some of them alone.
 
-    A step of Adam moves all rows of the table.
+    A step of Adam and its like changes all rows of the table.
 
     Args:
         nodes: The graph.
@@ -201,14 +201,15 @@ def with_one_step(nodes: Nodes, plans: Sequence[Any],
         The plans.
     """
     waiting = {plan.name: [_waiting(nodes, step.ops) for step in plan.updates]
-               for plan in plans if plan.kind == ADAM}
+               for plan in plans if plan.kind and optimizer_named(plan.kind).changes_all_rows}
     found = []  # type: List[Any]
     for plan in plans:
         part = parts.get(plan.name) if plan.name in waiting else None
         for name in part.names if part is not None else ():
             if waiting.get(name) != waiting[plan.name] or not all(waiting[name]):
-                plan = plan.staying("AdamOptimizer moves all rows of a variable in each step, and "
-                                    "its parts are not always updated together")
+                plan = plan.staying("its optimizer ({}) changes all rows of a variable in each "
+                                    "step, and its parts are not always updated together".format(
+                                        plan.kind))
         found.append(plan)
     return found
 

@@ -20,6 +20,7 @@ from mx_rec.core.table import Table
 from mx_rec.edits.wiring import (in_its_place, in_place_of, on_device, replace_change, upstream_of,
                                  waits_between)
 from mx_rec.ops import library
+from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock import updates as forms
 from mx_rec.stock.analysis import StockVariable
 from mx_rec.stock.fused import Piece
@@ -167,7 +168,7 @@ def update_together(graph: tf.Graph, variables: Sequence[ServerRows]) -> None:
 def _replace(graph: tf.Graph, group: Sequence[_Update]) -> None:
     """Replaces updates by one on each server."""
     first = group[0]
-    if first.step.kind == forms.ADAM:
+    if optimizer_named(first.step.kind).changes_all_rows:
         names = {one.rows.plan.name for one in group}
         parts = {name for one in group if one.rows.plan.part for name in one.rows.plan.part.names}
         # Each push is a step of all rows of a table (stock.parts.with_one_step).
