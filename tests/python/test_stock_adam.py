@@ -295,6 +295,16 @@ def test_a_moment_that_something_else_reads_keeps_the_variable(mx, graph, name, 
         assert sess.run(norm) > 0
 
 
+def test_adam_with_amsgrad_keeps_its_variables_and_the_log_names_it(mx):
+    mx(stock_tables=".*")
+
+    def amsgrad():
+        return support.tf().keras.optimizers.Adam(0.02, amsgrad=True)
+
+    plans = cases.expect_equal(build(amsgrad, True, pooled), [])
+    assert "amsgrad=True" in plans["w"].reason, plans["w"].reason
+
+
 def write_steps(tmp_path, optimizer, is_converted, steps, restored=None):
     """Trains from a checkpoint and saves; returns losses and the path."""
     from mx_rec.stock.select import convert_graph

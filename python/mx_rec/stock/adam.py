@@ -34,6 +34,10 @@ class AdamStep(NamedTuple):
     inner: Set[str]
 
 
+class Refused(Exception):
+    """Why tables cannot have an update that is known."""
+
+
 class _No(Exception):
     """The ops are not those of Adam."""
 
@@ -48,6 +52,9 @@ def adam_steps(nodes: Nodes, variable: Any, is_lazy_enough: bool) -> List[AdamSt
 
     Returns:
         The updates, none if it has none.
+
+    Raises:
+        Refused: If it has one that is known, and tables have not.
     """
     found = []  # type: List[AdamStep]
     for use in nodes.all_uses(variable):
@@ -95,11 +102,12 @@ class _Match:
     def whole(self, subtraction: Any) -> AdamStep:
         """Matches an update of AdamOptimizer, or AdamWOptimizer, that ends with `subtraction`."""
         m_part, v_part = self._quotient(subtraction, 1)
+        if self._is_largest(v_part):
+            raise Refused("its optimizer is Keras' Adam with amsgrad=True, which tables do not have")
         moments, others, (grad, indices) = self._all_moments(m_part, v_part)
-        decay, behind = self._row_decay(subtraction, indices)
+        decay = self._row_decay(subtraction, indices)
         if decay:
-            return self._made(subtraction, others + decay, moments, grad, indices, forms.ADAMW,
-                              behind)
+            return self._made(subtraction, others + decay, moments, grad, indices, forms.ADAMW)
         if not self._is_lazy_enough:
             return self._made(subtraction, others, moments, grad, indices, forms.ADAM)
         return self._made(subtraction, others, moments, grad, indices, forms.LAZY_ADAM)._replace(
@@ -164,11 +172,8 @@ class _Match:
                           (m, u), grad, indices, forms.ADAMAX)
 
     def _made(self, last: Any, others: Tuple[str, ...], slots: Tuple[str, str], grad: Output,
-              indices: Output, kind: str, behind: Tuple[str, ...] = ()) -> AdamStep:
-        """Checks that nothing else reads what the update computes.
-
-        `behind` are ops that wait for it, and whose results are its numbers or nobody's.
-        """
+              indices: Output, kind: str) -> AdamStep:
+        """Checks that nothing else reads what the update computes."""
         inner = self._inner | {last.name} | set(others)
         for name in inner:
             for use in self._nodes.all_uses(self._nodes.by_name[name]):
@@ -176,16 +181,13 @@ class _Match:
                     raise _No
         if set(self._numbers) != {number.name for number in optimizer_named(kind).numbers}:
             raise _No
+        behind = {waiting for name in inner for waiting in self._behind(name)}
         ops = (last.name,) + tuple(sorted(inner.union(behind) - {last.name}))
         step = forms.Step(ops, kind, slots, grad, indices, self._numbers)
         return AdamStep(step, True, inner)
 
-    def _row_decay(self, last: Any, indices: Output) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:
-        """Finds what decays the rows of the batch before the rest of an update.
-
-        Returns:
-            The op, none if there is none, and ops without inputs of the graph's that wait for it.
-        """
+    def _row_decay(self, last: Any, indices: Output) -> Tuple[str, ...]:
+        """Returns the op that decays the rows of the batch before an update; none without one."""
         nodes = self._nodes
         variable = nodes.by_name[nodes.inputs[last.name][0][0]]
         for use in nodes.all_uses(variable):
@@ -196,14 +198,19 @@ class _Match:
             self._number("weight_change", part)
             if self._variable(self._gathered(rows, indices)) != variable.name:
                 raise _No
-            behind = self._behind(use.node.name)
             if not self._waits_for(last.name, {use.node.name}):
                 raise _No
-            return (use.node.name,), behind
-        return (), ()
+            return (use.node.name,)
+        return ()
+
+    def _is_largest(self, output: Output) -> bool:
+        """Whether a slot keeps the largest of its values."""
+        assigns = [self._nodes.by_name[name] for name in self._nodes.waits[output[0]]]
+        return any(self._nodes.by_name[self._nodes.inputs[one.name][1][0]].op == "Maximum"
+                   for one in assigns if one.op in ("Assign", "AssignVariableOp"))
 
     def _behind(self, name: str) -> Tuple[str, ...]:
-        """Returns the reads and constants that wait for an op, straight or for its variable."""
+        """Returns the constants and reads that wait for an op, or for a read that does."""
         found = []  # type: List[str]
         for waiting in sorted(self._nodes.waiting.get(name, ())):
             node = self._nodes.by_name[waiting]
@@ -418,4 +425,4 @@ class _Match:
         return self._nodes.inputs[node.name]
 
 
-__all__ = ["AdamStep", "adam_steps"]
+__all__ = ["AdamStep", "Refused", "adam_steps"]

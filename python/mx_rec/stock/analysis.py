@@ -15,7 +15,7 @@ from mx_rec.constants.constants import MAX_EMBEDDING_SIZE, MAX_VOCABULARY_SIZE
 from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.ops.registered import only_computes
 from mx_rec.stock import updates as forms
-from mx_rec.stock.adam import AdamStep, adam_steps
+from mx_rec.stock.adam import AdamStep, Refused, adam_steps
 from mx_rec.stock.fused import Piece, gradients_of, pieces_of
 from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
 from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
@@ -423,7 +423,10 @@ def _is_candidate(node: Any) -> bool:
 
 def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTables, trains: bool,
                    known: Set[str], has_saver: bool, rows: int) -> StockVariable:
-    uses = _Uses(nodes, node, adam_steps(nodes, node, options.lazy_adam))
+    try:
+        uses = _Uses(nodes, node, adam_steps(nodes, node, options.lazy_adam))
+    except Refused as why:
+        raise Stays(str(why))
     if not uses.gathers:
         raise Stays("nothing gathers rows of it{}".format(
             ", but {} reads it as a whole".format(uses.whole[0].name) if uses.whole else ""))

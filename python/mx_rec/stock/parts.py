@@ -8,8 +8,9 @@ it. It has the name that the first part would have by itself.
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
-from mx_rec.stock.nodes import Nodes
 from mx_rec.ops.optimizers import optimizer_named
+from mx_rec.ops.registered import only_computes
+from mx_rec.stock.nodes import Nodes
 from mx_rec.tensorflow.names import device as device_module
 
 # Jobs whose first task may be the process that makes a table.
@@ -217,14 +218,18 @@ def with_one_step(nodes: Nodes, plans: Sequence[Any],
 def _waiting(nodes: Nodes, ops: Sequence[str]) -> Set[str]:
     """Returns the names of the ops that wait for an update by several ops."""
     waiting = set()  # type: Set[str]
-    for op in ops:
-        for name in nodes.waiting.get(op, ()):
-            node = nodes.by_name[name]
-            # One for each variable waits for all of its ops; others read it for nothing.
-            is_own = node.op == "NoOp" and set(nodes.waits[name]) <= set(ops) \
-                or node.op == "ReadVariableOp" and not nodes.all_uses(node)
-            waiting.update(nodes.waiting.get(name, ()) if is_own else [name])
-    return {_group_of(nodes, name) for name in waiting.difference(ops)}
+    own = set(ops)
+    for name in set().union(*[nodes.waiting.get(op, ()) for op in ops]) - own:
+        # One for each variable waits for all of its ops, and for what tf.control_dependencies asks.
+        is_own = nodes.by_name[name].op == "NoOp" and all(
+            one in own or _is_pure(nodes.by_name[one]) for one in nodes.waits[name])
+        waiting.update(nodes.waiting.get(name, ()) if is_own else [name])
+    return {_group_of(nodes, name) for name in waiting - own}
+
+
+def _is_pure(node: Any) -> bool:
+    """Whether an op has no effect but its result."""
+    return node.op != "NoOp" and only_computes(node.op)
 
 
 def _group_of(nodes: Nodes, name: str) -> str:
