@@ -103,7 +103,7 @@ class _Match:
         """Matches an update of AdamOptimizer, or AdamWOptimizer, that ends with `subtraction`."""
         m_part, v_part = self._quotient(subtraction, 1)
         if self._is_largest(v_part):
-            raise Refused("its optimizer is Keras' Adam with amsgrad=True, which tables do not have")
+            raise Refused("its optimizer is Adam with amsgrad=True, which tables do not have")
         moments, others, (grad, indices) = self._all_moments(m_part, v_part)
         decay = self._row_decay(subtraction, indices)
         if decay:
