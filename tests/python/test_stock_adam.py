@@ -305,7 +305,7 @@ def test_adam_with_amsgrad_keeps_its_variables_and_the_log_names_it(mx):
     assert "amsgrad=True" in plans["w"].reason, plans["w"].reason
 
 
-def write_steps(tmp_path, optimizer, is_converted, steps, restored=None):
+def write_steps(tmp_path, optimizer, is_converted, steps, restored=None, are_slots=True):
     """Trains from a checkpoint and saves; returns losses and the path."""
     from mx_rec.stock.select import convert_graph
 
@@ -318,7 +318,7 @@ def write_steps(tmp_path, optimizer, is_converted, steps, restored=None):
         loss, train, _ = build(optimizer, True, plain, is_ordered=is_ordered)(ids, labels)
         support.keep_variables()
         if is_converted:
-            assert all(plan.converts for plan in convert_graph(graph, True))
+            assert all(plan.converts for plan in convert_graph(graph, True)) == are_slots
         saver = v1.train.Saver()
         with v1.Session() as sess:
             sess.run(v1.global_variables_initializer())
@@ -394,3 +394,24 @@ def test_an_estimator_trains_evaluates_and_goes_on_with_the_adam_of_keras(mx, tm
     found, names = losses(tmp_path / "tables")
     assert list((tmp_path / "tables").glob("sparse-*")) and "Adam/iter" not in names
     np.testing.assert_allclose(found, expected, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
+
+
+def test_tables_whose_moments_an_older_version_left_in_variables_go_on_after_one_save_without_tables(
+        mx, tmp_path, monkeypatch):
+    """A table without slots was restored, and its moments started at zeros without a word."""
+    from mx_rec.stock import analysis
+    from mx_rec.util import initialize
+
+    tf = support.tf()
+    mx(stock_tables=".*")
+    with monkeypatch.context() as patch:
+        patch.setattr(analysis, "adam_steps", lambda *arguments: [])
+        _, path = write_steps(tmp_path / "old", nadam, True, slice(0, 20), are_slots=False)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="'w/Adam', 'w/Adam_1'"):
+        write_steps(tmp_path, nadam, True, slice(20, 40), path)
+    initialize.terminate_config_initializer()
+    _, path = write_steps(tmp_path / "back", nadam, False, slice(20, 20), path)
+    expected, _ = write_steps(tmp_path, nadam, False, slice(20, 40), path)
+    mx(stock_tables=".*")
+    losses, _ = write_steps(tmp_path, nadam, True, slice(20, 40), path)
+    np.testing.assert_allclose(losses, expected, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)

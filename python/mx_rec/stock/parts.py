@@ -222,14 +222,9 @@ def _waiting(nodes: Nodes, ops: Sequence[str]) -> Set[str]:
     for name in set().union(*[nodes.waiting.get(op, ()) for op in ops]) - own:
         # One for each variable waits for all of its ops, and for what tf.control_dependencies asks.
         is_own = nodes.by_name[name].op == "NoOp" and all(
-            one in own or _is_pure(nodes.by_name[one]) for one in nodes.waits[name])
+            one in own or only_computes(nodes.by_name[one].op) for one in nodes.waits[name])
         waiting.update(nodes.waiting.get(name, ()) if is_own else [name])
     return {_group_of(nodes, name) for name in waiting - own}
-
-
-def _is_pure(node: Any) -> bool:
-    """Whether an op has no effect but its result."""
-    return node.op != "NoOp" and only_computes(node.op)
 
 
 def _group_of(nodes: Nodes, name: str) -> str:

@@ -24,7 +24,7 @@ from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock import updates as forms
 from mx_rec.stock.analysis import StockVariable
 from mx_rec.stock.fused import Piece
-from mx_rec.stock.groups import grouped, origin_of, waiting_of
+from mx_rec.stock.groups import SameNumbers, grouped, waiting_of
 from mx_rec.stock.rows import Rows, optimizer_step
 from mx_rec.stock.servers import Servers
 from mx_rec.tensorflow.names import device as device_module
@@ -105,10 +105,10 @@ class _Update(NamedTuple):
         return [self.rows.tensor(one) for one in [step.grad, step.indices]] \
             + list(self.rows.numbers(step).values())
 
-    def form(self) -> Tuple[Any, ...]:
+    def form(self, same: SameNumbers) -> Tuple[Any, ...]:
         """Updates of the same form can be one op."""
         step, numbers = self.step, self.rows.numbers(self.step)
-        names = sorted((name, origin_of(number).name) for name, number in numbers.items())
+        names = sorted((name, same.key(number)) for name, number in numbers.items())
         # Only what runs all of them may run them as one, and two updates of a variable are no sum.
         return (step.kind, step.nesterov, tuple(names), tuple(self.rows.initial()), self.at,
                 self._waiting() or step.ops)
@@ -161,7 +161,8 @@ def update_together(graph: tf.Graph, variables: Sequence[ServerRows]) -> None:
                           for tensor in rows.found[piece.gather].keys]
                 waits += waits_between([rows.tensor(step.grad), rows.tensor(step.indices)], first)
             updates.append(_Update(rows, at, waits))
-    for group in grouped(updates, _Update.form, _Update.inputs, _Update.ops):
+    same = SameNumbers()
+    for group in grouped(updates, lambda one: one.form(same), _Update.inputs, _Update.ops):
         _replace(graph, group)
 
 
