@@ -137,9 +137,11 @@ def complete(item):
 
 
 def order(number):
-    """Sort key of a target's number: P2 before P10 before A1, what follows it as text."""
-    found = re.match(r"([AP])(\d+)(.*)", number)
-    return (found.group(1) == "A", int(found.group(2)), found.group(3)) if found else (2, 0, number)
+    """Sort key of a target's number: P2 before P10 before A1 before AD1, the rest as text."""
+    found = re.match(r"(AD|[AP])(\d+)(.*)", number)
+    if not found:
+        return (3, 0, number)
+    return (("P", "A", "AD").index(found.group(1)), int(found.group(2)), found.group(3))
 
 
 def machine():

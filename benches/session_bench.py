@@ -33,6 +33,10 @@ BENCHES = {
     "P19": ["bags.pooled.z"],
     "P25": ["bags.written.z"],
     "P24": ["deepfm.tables.u", "deepfm.tables.z"],
+    "AD1": ["adam.dense.u", "adam.dense.z"],
+    "AD2": ["adam.lazy.u", "adam.lazy.z"],
+    "AD3": ["adam.forward.u", "adam.forward.z"],
+    "AD4": ["adam.rows.u", "adam.rows.z"],
 }
 
 

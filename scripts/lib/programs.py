@@ -1,14 +1,22 @@
 """Runs public TensorFlow 1.15 programs, unchanged, on their variables and on tables.
 
     usage: scripts/programs DIR [--only PROGRAM] [--list] [--work DIR] [--python PYTHON]
-                            [--timeout SECONDS] [-- OPTIONS OF python -m mx_rec run]
+                            [--timeout SECONDS] [--plot FILE] [-- OPTIONS OF python -m mx_rec run]
 
 DIR holds any of these programs, each in a directory of its name, as its repository has it:
 
     EasyRec              github.com/alibaba/EasyRec: deepfm_on_criteo.config, whole (12 GB of
                          memory and of disk on variables), and with a tenth of its buckets
+    DeepRec              github.com/DeepRec-AI/DeepRec, or a copy that has modelzoo/: its WDL, DLRM,
+                         DeepFM, DSSM, DIN and DIEN on stock TensorFlow (--tf)
     DeepInterestNetwork  github.com/zhougr1993/DeepInterestNetwork: din/train.py
     tensorflow-DeepFM    github.com/ChenglongChen/tensorflow-DeepFM: DeepFM.py
+    deeplearning         github.com/yangxudong/deeplearning: DCN
+    models               github.com/tensorflow/models of 2018: official/wide_deep/movielens_main.py
+    recommenders         github.com/recommenders-team/recommenders: models/wide_deep, xDeepFM
+    tf_repos             github.com/lambdaji/tf_repos: deep_ctr/Model_pipeline/DeepFM.py
+    DeepCTR, DeepMatch   their wheels, in PYTHON: DeepFM of Keras and of Estimators, YoutubeDNN
+    TensorFlow Ranking   its wheel, in PYTHON
     LibRecommender       its wheel, in PYTHON: DeepFM, YouTubeRanking and TwoTower on generated data
 
 Nothing is downloaded and no file in DIR is changed: a program is copied to the work directory and
@@ -25,41 +33,20 @@ checkout); docs/unchanged-programs.md has the commands. The exit code is 1 if a 
 """
 
 import argparse
+import collections
 import json
 import os
-import pickle
-import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional
+
+from public_programs import PROGRAMS, Program
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-
-class Program(NamedTuple):
-    """A program, and how it is run.
-
-    Attributes:
-        name: What it is called in the table.
-        folder: Its directory in DIR; "" for one that comes as a wheel.
-        inside: Where in that it runs.
-        prepare: Makes its data and returns Python's arguments.
-        loss: Pattern of a line with a loss, whose groups are the step and the loss.
-        python2: Files that 2to3 translates.
-        options: Of `python -m mx_rec run`.
-    """
-
-    name: str
-    folder: str
-    inside: str
-    prepare: Callable[[], List[str]]
-    loss: str
-    python2: List[str] = []
-    options: List[str] = []
 
 
 class Result(NamedTuple):
@@ -84,152 +71,6 @@ class Result(NamedTuple):
     disk: int
     report: Optional[Dict]
     tail: List[str]
-
-
-def skewed(number: int) -> int:
-    """An id below `number`, the small ones more often."""
-    return int(number ** random.random()) % number
-
-
-def easyrec(buckets: int) -> Callable[[], List[str]]:
-    """EasyRec's DeepFM on Criteo's form of data; its config with fewer steps."""
-
-    def prepare() -> List[str]:
-        random.seed(1)
-        os.makedirs("examples/data/criteo", exist_ok=True)
-        for name, rows in (("train", 120000), ("test", 8192)):
-            with open("examples/data/criteo/criteo_{}_data".format(name), "w") as file:
-                for _ in range(rows):
-                    ids = [skewed(random.choice([100, 1000, 100000, 1000000])) * 31 + column
-                           for column in range(26)]
-                    label = sum(one % 7 for one in ids[:8]) + 10 * random.random() > 30
-                    numbers = [random.randint(0, 500) for _ in range(13)]
-                    file.write("\t".join([str(int(label))] + [str(one) for one in numbers]
-                                         + ["%08x" % one for one in ids]) + "\n")
-        with open("examples/configs/deepfm_on_criteo.config") as file:
-            text = file.read()
-        for old, new in (("num_steps: 20000", "num_steps: 25"),
-                         ("log_step_count_steps: 500", "log_step_count_steps: 2"),
-                         ("hash_bucket_size: 1000000", "hash_bucket_size: %d" % buckets)):
-            if old not in text:
-                raise ValueError("deepfm_on_criteo.config has no '{}'".format(old))
-            text = text.replace(old, new)
-        with open("of_this_run.config", "w") as file:
-            file.write(text)
-        return ["-m", "easy_rec.python.train_eval", "--pipeline_config_path", "of_this_run.config"]
-
-    return prepare
-
-
-def din() -> List[str]:
-    """The data of DeepInterestNetwork's din/train.py: histories of items, an item, a label."""
-    random.seed(1)
-    users, items, categories = 30000, 60000, 800
-    history = [[skewed(items) for _ in range(random.randint(1, 20))] for _ in range(3000)]
-
-    def wanted(user: int) -> int:
-        return (history[user][0] * 7 + 1) % items
-
-    train = [(user, history[user], wanted(user) if label else skewed(items), label)
-             for user in range(3000) for label in (0, 1)] * 11
-    test = [(user, history[user], (wanted(user), skewed(items))) for user in range(512)]
-    with open("dataset.pkl", "wb") as file:
-        for one in (train, test, [item % categories for item in range(items)],
-                    (users, items, categories)):
-            pickle.dump(one, file, pickle.HIGHEST_PROTOCOL)
-    os.makedirs("save_path", exist_ok=True)
-    # It trains for 50 epochs: a driver ends it by the error that the data gives then.
-    with open("of_this_run.py", "w") as file:
-        file.write("""import runpy, time
-import model
-train, began, steps, total = model.Model.train, time.time(), [0], [0.0]
-def counted(self, *given):
-    loss = train(self, *given)
-    steps[0] += 1
-    total[0] += loss
-    if steps[0] % 100 == 0:
-        print("step %d loss %.4f" % (steps[0], total[0] / 100), flush=True)
-        total[0] = 0.0
-    if steps[0] == 2000:
-        raise SystemExit(0)
-    return loss
-model.Model.train = counted
-runpy.run_path("train.py", run_name="__main__")
-""")
-    return ["of_this_run.py"]
-
-
-def deepfm() -> List[str]:
-    """A driver of tensorflow-DeepFM's class, which is what its repository is for."""
-    # An optimizer that the module imports, that comes from nowhere, and that is not used here.
-    with open("yellowfin.py", "w") as file:
-        file.write("YFOptimizer = None\n")
-    with open("of_this_run.py", "w") as file:
-        file.write("""import random
-from DeepFM import DeepFM
-random.seed(1)
-fields, size, rows = 20, 1000000, 256 * 400
-Xi = [[int(size ** random.random()) for _ in range(fields)] for _ in range(rows)]
-y = [int(sum(one % 5 for one in line[:6]) + 4 * random.random() > 13) for line in Xi]
-Xv = [[1.0] * fields for _ in Xi]
-model = DeepFM(feature_size=size, field_size=fields, embedding_size=16, epoch=1, batch_size=256,
-               optimizer_type="adam", l2_reg=0.01, verbose=False)
-fit, steps, total = model.fit_on_batch, [0], [0.0]
-def counted(*given):
-    total[0] += fit(*given)
-    steps[0] += 1
-    if steps[0] % 20 == 0:
-        print("step %d loss %.4f" % (steps[0], total[0] / 20), flush=True)
-        total[0] = 0.0
-model.fit_on_batch = counted
-model.fit(Xi, Xv, y)
-model.saver.save(model.sess, "model.ckpt")
-print("evaluation", model.evaluate(Xi[:4096], Xv[:4096], y[:4096]))
-""")
-    return ["of_this_run.py"]
-
-
-def libreco(algorithm: str) -> Callable[[], List[str]]:
-    """A driver of one of LibRecommender's models, after the form of its documentation."""
-
-    def prepare() -> List[str]:
-        more = {"TwoTower": "", "DeepFM": "", "YouTubeRanking": ", recent_num=10"}[algorithm]
-        with open("of_this_run.py", "w") as file:
-            file.write("""import random
-import pandas
-from libreco.data import DatasetPure, DatasetFeat, split_by_ratio_chrono
-from libreco.algorithms import {0}
-random.seed(1)
-rows = [(int(30000 ** random.random()), int(60000 ** random.random()), random.randint(0, 1), at)
-        for at in range(120000)]
-rows += [(user, user * 2, 1, -user) for user in range(30000)]
-data = pandas.DataFrame(rows, columns=["user", "item", "label", "time"])
-data["group"] = data["user"] % 50
-train, info = DatasetFeat.build_trainset(data, ["group"], [], ["group"], [])
-model = {0}(task="ranking", data_info=info, embed_size=16, n_epochs=3, lr=1e-3, batch_size=2048{1})
-model.fit(train, neg_sampling=False, verbose=2)
-model.save("saved", "model")
-print("asked", model.predict(user=1, item=2), flush=True)
-""".format(algorithm, more))
-        return ["of_this_run.py"]
-
-    return prepare
-
-
-_OF_DRIVERS = r"step (\d+) loss ([0-9.]+)"
-_OF_EASYREC = r"global step (\d+): .*cross_entropy_loss = ([0-9.]+)"
-_OF_LIBRECO = r"(NO STEP)?train_loss: ([0-9.]+)"
-
-PROGRAMS = (
-    Program("EasyRec, a tenth", "EasyRec", "", easyrec(100000), _OF_EASYREC),
-    Program("EasyRec", "EasyRec", "", easyrec(1000000), _OF_EASYREC),
-    Program("DeepInterestNetwork", "DeepInterestNetwork", "din", din, _OF_DRIVERS,
-            ["train.py", "model.py", "input.py", "Dice.py"]),
-    Program("tensorflow-DeepFM", "tensorflow-DeepFM", "", deepfm, _OF_DRIVERS),
-    Program("LibRecommender DeepFM", "", "", libreco("DeepFM"), _OF_LIBRECO),
-    Program("LibRecommender YouTubeRanking", "", "", libreco("YouTubeRanking"), _OF_LIBRECO),
-    Program("LibRecommender TwoTower", "", "", libreco("TwoTower"), _OF_LIBRECO),
-)
 
 
 def run(arguments: List[str], folder: str, pattern: str, timeout: float,
@@ -259,9 +100,9 @@ def run(arguments: List[str], folder: str, pattern: str, timeout: float,
             tail = (tail + [line.rstrip()])[-12:]
             found = re.search(pattern, line)
             if found:
-                # LibRecommender prints a loss an epoch, and no number of it.
-                step = int(found.group(1) or len(losses) + 1)
-                losses[step] = float(found.group(2))
+                said = found.groupdict()
+                step = int(said.get("step", len(losses) + 1))
+                losses[step] = float(said["loss"])
                 times.append((step, time.time()))
     _, status, usage = os.wait4(process.pid, 0)
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
@@ -274,12 +115,12 @@ def run(arguments: List[str], folder: str, pattern: str, timeout: float,
         start = times[len(times) // 4]
         if times[-1][1] > start[1]:
             rate = (times[-1][0] - start[0]) / (times[-1][1] - start[1])
-    said = None
+    written = None
     if report and os.path.exists(report):
         with open(report) as file:
-            said = json.load(file)
+            written = json.load(file)
     return Result(None if code == 124 else code, losses, rate, time.time() - began,
-                  usage.ru_maxrss * 1024, sum(map(os.path.getsize, made)), said, tail)
+                  usage.ru_maxrss * 1024, sum(map(os.path.getsize, made)), written, tail)
 
 
 def files_of(folder: str) -> List[str]:
@@ -322,13 +163,55 @@ def text_of(program: Program, results: Dict[str, Result]) -> str:
         if one.code not in (0, None):
             lines += ["    | " + line[:200] for line in one.tail]
     said = results["tables"].report
-    for one in said["variables"] if said else []:
-        if one["table"]:
-            lines.append("    {} {}: a table, {}, {:,} rows".format(
-                one["name"], one["shape"], one["optimizer"], one.get("rows", 0)))
-        else:
-            lines.append("    {} {} stays: {}".format(one["name"], one["shape"], one["reason"]))
+    variables = said["variables"] if said else []
+    kinds = collections.Counter(one["optimizer"] for one in variables if one["table"])
+    lines.append("    {} of {} variables were tables: {}; {:,} rows".format(
+        sum(kinds.values()), len(variables),
+        ", ".join("{} {}".format(*kind) for kind in sorted(kinds.items())) or "none",
+        sum(one.get("rows", 0) for one in variables)))
+    lines += ["    {} {} stays: {}".format(one["name"], one["shape"], one["reason"])
+              for one in variables if not one["table"]]
     return "\n".join(lines)
+
+
+def plot(measured: Dict[str, Dict[str, Result]], path: str) -> None:
+    """Draws speed and memory on tables as multiples of those on variables.
+
+    Args:
+        measured: Of each program the runs on "variables" and on "tables". Left out is what has no
+            rate of both.
+        path: Where the picture goes.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    drawn = [(name, both) for name, both in reversed(list(measured.items()))
+             if both["variables"].rate and both["tables"].rate]
+    figure, sides = pyplot.subplots(1, 2, figsize=(10, 1.4 + 0.34 * len(drawn)), sharey=True)
+    values = ([both["tables"].rate / both["variables"].rate for _, both in drawn],
+              [both["tables"].memory / both["variables"].memory for _, both in drawn])
+    titles = ("steps a second: tables / variables", "most memory: tables / variables")
+    for axes, numbers, title in zip(sides, values, titles):
+        axes.barh(range(len(drawn)), [one - 1 for one in numbers], left=1, height=0.6,
+                  color="#3b6ea5")
+        axes.set_xscale("log")
+        axes.axvline(1, color="black", linewidth=0.8)
+        axes.set_xlim(min(numbers + [1]) / 1.6, max(numbers + [1]) * 1.6)
+        axes.set_yticks(range(len(drawn)))
+        axes.set_yticklabels([name for name, _ in drawn])
+        for at, one in enumerate(numbers):
+            axes.annotate("{:.2g}".format(one) if one < 9.5 else "{:.0f}".format(one), (one, at),
+                          (4 if one >= 1 else -4, 0), textcoords="offset points", va="center",
+                          ha="left" if one >= 1 else "right", fontsize=9)
+        axes.set_title(title, fontsize=10)
+        axes.xaxis.set_major_formatter(pyplot.FuncFormatter(lambda x, _: "{:g}".format(x)))
+        axes.xaxis.set_minor_formatter(pyplot.NullFormatter())
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
 
 
 def main() -> int:
@@ -345,6 +228,7 @@ def main() -> int:
     parser.add_argument("--python", default=sys.executable,
                         help="the interpreter with their packages")
     parser.add_argument("--timeout", type=float, default=1200, help="seconds of a run (1200)")
+    parser.add_argument("--plot", metavar="FILE", help="draw speed and memory into a PNG file")
     options = parser.parse_args(argv)
     there = [one for one in PROGRAMS if (not options.only or one.name in options.only)
              and (not one.folder or os.path.isdir(os.path.join(options.dir, one.folder)))]
@@ -356,12 +240,13 @@ def main() -> int:
         print("\n".join(one.name for one in there))
         return 0
     work = os.path.abspath(options.work or tempfile.mkdtemp(prefix="mx_rec_programs_"))
-    failed = False
+    drawing = os.path.abspath(options.plot) if options.plot else None
+    failed, measured = False, {}
     print("{:32} {:10} {:20} {:>9} {:>10} {:>11} {:>13}".format(
         "program", "", "loss", "steps", "whole run", "memory", "files"))
     try:
         for program in there:
-            results = {}
+            results = {}  # type: Dict[str, Result]
             for form in ("variables", "tables"):
                 inside = place(program, os.path.abspath(options.dir), work, form, options.python)
                 os.chdir(inside)
@@ -375,6 +260,9 @@ def main() -> int:
                 os.chdir(ROOT)
             failed = failed or any(one.code not in (0, None) for one in results.values())
             print(text_of(program, results), flush=True)
+            measured[program.name] = results
+        if drawing:
+            plot(measured, drawing)
     finally:
         os.chdir(ROOT)
         if not options.work:

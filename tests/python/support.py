@@ -27,7 +27,9 @@ Resolved = namedtuple("Resolved", "offsets inverse")
 
 
 def load_script(path):
-    """A script of the project that is no part of a package, as a module."""
+    """A script of the project that is no part of a package, as a module; those beside it can be imported."""
+    if os.path.dirname(path) not in sys.path:
+        sys.path.append(os.path.dirname(path))
     name = os.path.basename(path)[:-len(".py")] + "_script"
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)

@@ -92,6 +92,31 @@ def test_a_run_that_needs_less_and_reads_through_a_loop_copies_the_loop_whole(is
     alike(script)
 
 
+@pytest.mark.parametrize("is_v2", [False, True], ids=["v1", "v2"])
+def test_a_loop_that_runs_beside_its_copy_has_arrays_and_stacks_of_its_own(is_v2):
+    """Both read the arrays of the first: "Could not read index 9 twice" ended the run, and both pushed onto one stack."""
+    def script(run):
+        support.tf().compat.v1.enable_control_flow_v2() if is_v2 else None
+        try:
+            source, ids, label, tables, rows = lookups_by_an_iterator(run)
+            other = tf().cast(tf().reduce_sum(ids[:, 0], 1) % 7, tf().float32) + 1.0
+            pairs = [tf().map_fn(lambda one: (tf().tanh(one[0] * one[1]), tf().square(one[1]) * one[1]),
+                                 (tf().reduce_sum(one, [1, 2]), other), dtype=(tf().float32, tf().float32)) for one in rows]
+            slopes = [tf().gradients(pair[0], other)[0] for pair in pairs]
+            plain = [tf().gradients(pair[1], other)[0] for pair in pairs]
+            loss, update = model(run, rows, label, tables)
+            run.modify()
+            sess = begun(run, source)
+            for fetches in (pairs[1], [slopes[1], plain[1]], [pairs[0], plain[0]], [slopes, plain, pairs[2]], [update, loss],
+                            [slopes[2], plain[2], pairs[2][1]], [plain[1], update]):
+                run.step(sess, fetches)
+            run.contents(sess)
+        finally:
+            support.tf().compat.v1.disable_control_flow_v2() if is_v2 else None
+
+    alike(script)
+
+
 def test_the_parts_of_a_partial_run_compute_what_its_setup_decided():
     """A part fetches less than the setup: it was decided anew, and asked for ops that the setup did not know."""
     def script(run):

@@ -13,6 +13,7 @@ PATH = os.path.join(support.REPO, "scripts", "lib", "programs.py")
 
 
 programs = support.load_script(PATH)
+public = sys.modules["public_programs"]
 
 SCRIPT = """
 import sys, time
@@ -31,7 +32,7 @@ sys.exit(int(sys.argv[1]))
 def test_a_run_is_watched_to_its_end(tmp_path, code):
     (tmp_path / "program.py").write_text(SCRIPT)
     (tmp_path / "data").write_text("there before")
-    done = programs.run([sys.executable, "program.py", str(code)], str(tmp_path), programs._OF_DRIVERS, 60)
+    done = programs.run([sys.executable, "program.py", str(code)], str(tmp_path), public.OF_DRIVERS, 60)
     assert done.code == code and done.disk == 100 and done.memory > 50 << 20
     assert sorted(done.losses) == list(range(10, 90, 10)) and done.losses[20] == 0.5
     assert 50 < done.rate < 200.0 and 0.4 < done.seconds < 60
@@ -41,7 +42,7 @@ def test_a_run_is_watched_to_its_end(tmp_path, code):
 
 def test_a_run_that_takes_too_long_is_ended_and_said(tmp_path):
     (tmp_path / "program.py").write_text("import time\ntime.sleep(100)\n")
-    done = programs.run([sys.executable, "program.py"], str(tmp_path), programs._OF_DRIVERS, 1)
+    done = programs.run([sys.executable, "program.py"], str(tmp_path), public.OF_DRIVERS, 1)
     assert done.code is None and done.rate == 0 and done.seconds < 50
     program = programs.Program("slow", "", "", lambda: [], "")
     text = programs.text_of(program, {"variables": done, "tables": done._replace(code=5, tail=["the end"])})
@@ -49,16 +50,39 @@ def test_a_run_that_takes_too_long_is_ended_and_said(tmp_path):
 
 
 def test_patterns_read_what_programs_print():
-    assert re.search(programs._OF_EASYREC, "[INFO] global step 16: lr = 0.001, cross_entropy_loss = 0.62, total_loss = 1"
-                     ).groups() == ("16", "0.62")
-    assert re.search(programs._OF_LIBRECO, "\t train_loss: 0.6669").groups() == (None, "0.6669")
+    assert re.search(public.OF_EASYREC, "[INFO] global step 16: lr = 0.001, cross_entropy_loss = 0.62, total_loss = 1"
+                     ).groupdict() == {"step": "16", "loss": "0.62"}
+    assert re.search(public.OF_ESTIMATORS, "INFO:tensorflow:loss = 6.5e-05, step = 101 (2.1 sec)"
+                     ).groupdict() == {"step": "101", "loss": "6.5e-05"}
+    assert re.search(public.OF_RECOMMENDERS, "step 20 , total_loss: 0.7002, data_loss: 0.6911").groupdict() == {
+        "step": "20", "loss": "0.7002"}
+    assert re.search(public.OF_LIBRECO, "\t train_loss: 0.6669").groupdict() == {"loss": "0.6669"}
 
 
 def test_programs_are_found_and_others_are_refused(tmp_path):
     (tmp_path / "EasyRec").mkdir()
+    (tmp_path / "tf_repos").mkdir()
     listed = subprocess.run([sys.executable, PATH, str(tmp_path), "--list"], stdout=subprocess.PIPE,
                             universal_newlines=True, check=True).stdout.splitlines()
+    assert "tf_repos DeepFM" in listed and "recommenders xDeepFM" not in listed and "DeepCTR DeepFM" in listed
     assert "EasyRec" in listed and "DeepInterestNetwork" not in listed and "LibRecommender DeepFM" in listed
     wrong = subprocess.run([sys.executable, PATH, str(tmp_path), "--only", "nothing"], stderr=subprocess.PIPE,
                            universal_newlines=True)
     assert wrong.returncode == 2 and "no such program: nothing; there are EasyRec" in wrong.stderr
+
+
+def test_the_picture_has_every_program_with_two_rates(tmp_path):
+    def result(rate, memory):
+        return programs.Result(0, {1: 0.5}, rate, 1.0, memory, 0, None, [])
+
+    measured = {"fast": {"variables": result(2.0, 100), "tables": result(40.0, 20)},
+                "slow": {"variables": result(2.0, 100), "tables": result(1.0, 150)},
+                "no rate": {"variables": result(0.0, 100), "tables": result(1.0, 150)}}
+    programs.plot(measured, str(tmp_path / "picture.png"))
+    assert (tmp_path / "picture.png").read_bytes()[:4] == b"\x89PNG"
+    from matplotlib import pyplot
+
+    left, right = pyplot.gcf().axes
+    assert [one.get_text() for one in left.get_yticklabels()] == ["slow", "fast"]
+    assert [one.get_text() for one in left.texts] == ["0.5", "20"]
+    assert [one.get_text() for one in right.texts] == ["1.5", "0.2"]

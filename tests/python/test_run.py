@@ -241,6 +241,7 @@ def test_options_of_a_file_and_of_the_command_line(tmp_path):
         least_rows = 1000
         lazy_adam = true
         servers = false
+        l2 = "rows of the batch"
         graph_pass = false
         access_threshold = {"dnn/a" = 3, ".*" = 2}
         evict_step_interval = 9
@@ -248,7 +249,7 @@ def test_options_of_a_file_and_of_the_command_line(tmp_path):
     found = read_arguments(["--config", config, "--least-rows", "7", "--children", "--report", "x", "-m", "p.q", "-m", "--config"])
     assert found.program == ["-m", "p.q", "-m", "--config"]
     assert found.launch[:4] == (StockTables(
-        names=["dnn/.*"], least_rows=7, lazy_adam=True, servers=False, access_threshold={"dnn/a": 3, ".*": 2},
+        names=["dnn/.*"], least_rows=7, lazy_adam=True, servers=False, l2="rows of the batch", access_threshold={"dnn/a": 3, ".*": 2},
         evict_step_interval=9, unlimited_ids=[]), False, True, "x")
     assert type(found.launch).from_json(json.loads(found.launch.to_json())).options.access_threshold == {"dnn/a": 3, ".*": 2}
     found = read_arguments(["--names", "a", "--names", "b=c", "--access-threshold", "a=b=2", "--access-threshold", "4",
@@ -304,6 +305,7 @@ def test_what_tables_held_is_known_after_their_sessions_and_the_most_of_one_name
     (["--access-threshold", "a=b", "a.py"], "--access-threshold should be N or REGEX=N with a whole number N, but is a=b"),
     (["--access-threshold", "1", "--access-threshold", "2", "a.py"], "--access-threshold without a name is given 2 times"),
     (["--memory-rows", "5", "a.py"], "'memory_rows' and 'ssd_data_path' of stock_tables go together"),
+    (["--l2", "some", "a.py"], "'l2' of stock_tables should be 'all rows' or 'rows of the batch', but is 'some'"),
     (["--eviction-unit", "days", "a.py"], "'eviction_unit' of stock_tables should be 'seconds' or 'steps'"),
     (["--unknown", "a.py"], "unrecognized arguments: --unknown"),
     ([], "required: SCRIPT"), (["-m"], "required: SCRIPT"),

@@ -415,3 +415,70 @@ def test_tables_whose_moments_an_older_version_left_in_variables_go_on_after_one
     mx(stock_tables=".*")
     losses, _ = write_steps(tmp_path, nadam, True, slice(20, 40), path)
     np.testing.assert_allclose(losses, expected, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
+
+
+LARGE = 20000
+
+
+def large_run(make, tmp_path, steps, saves=(), restored=None, is_converted=True):
+    """Losses of some of the same steps over many rows that have moments; the first save is a base, the others deltas."""
+    from mx_rec.stock.select import convert_graph
+
+    tf = support.tf()
+    v1 = tf.compat.v1
+    with tf.Graph().as_default() as graph:
+        v1.set_random_seed(1)
+        ids = v1.placeholder(tf.int64, [None])
+        rows = v1.get_variable("rows", [LARGE, 8], initializer=v1.random_uniform_initializer(-0.1, 0.1, seed=3))
+        scores = tf.reduce_sum(tf.nn.embedding_lookup(rows, ids), 1)
+        loss = tf.reduce_mean(tf.square(scores - tf.sin(tf.cast(ids, tf.float32))))
+        train = make(0.01).minimize(loss)
+        support.keep_variables(graph)
+        if is_converted:
+            assert all(plan.converts for plan in convert_graph(graph, True))
+        saver, losses = v1.train.Saver(), []
+        with support.new_session() as sess:
+            sess.run(v1.global_variables_initializer())
+            if restored:
+                saver.restore(sess, restored)
+            for number in steps:
+                if number in saves:
+                    saver.save(sess, str(tmp_path / "model"), global_step=number, save_delta=number != saves[0])
+                # At first all rows get moments, then few have a gradient.
+                random = np.random.RandomState(number)
+                batch = np.arange(number, LARGE, 5) if number < 5 else np.unique(random.zipf(1.2, 50) % LARGE)
+                losses.append(sess.run([loss, train], {ids: batch})[0])
+    return losses
+
+
+@pytest.mark.parametrize("name", ["adam", "nadam"])
+def test_deltas_are_small_and_what_is_restored_goes_on_with_the_losses_of_the_run(mx, tmp_path, name):
+    """A delta had all rows that have moments."""
+    from mx_rec.util import initialize
+    from mx_rec.util.stock_tables import StockTables
+
+    def size(name):
+        return sum(file.stat().st_size for file in (tmp_path / name).rglob("*") if file.is_file())
+
+    def start(tables):
+        mx(stock_tables=tables, is_incremental_checkpoint=True, save_checkpoint_due_time=3600,
+           save_delta_checkpoints_secs=3600)
+
+    make = support.tf().compat.v1.train.AdamOptimizer
+    if name == "nadam":
+        from tensorflow.contrib.opt import NadamOptimizer as make
+
+    start(".*")
+    losses = large_run(make, tmp_path, range(40), (8, 14, 20))
+    base = size("sparse-model-8")
+    assert base > LARGE * 8 * 3 * 4
+    for step in (14, 20):
+        assert size("delta-sparse-model-%d" % step) < base // 20
+    path = str(tmp_path / "model-20")
+    assert large_run(make, tmp_path, range(20, 40), restored=path) == losses[20:]
+    variables = large_run(make, tmp_path, range(20, 40), restored=path, is_converted=False)
+    np.testing.assert_allclose(variables, losses[20:], rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
+    initialize.terminate_config_initializer()
+    (tmp_path / "rows").mkdir()
+    start(StockTables(least_rows=1, memory_rows=4000, ssd_data_path=[str(tmp_path / "rows")]))
+    assert large_run(make, tmp_path, range(20, 40), restored=path) == losses[20:]

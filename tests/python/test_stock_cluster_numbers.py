@@ -171,3 +171,33 @@ def test_synchronous_training_averages_as_tensorflow_does():
             found = job.run(OPTIMIZER=optimizer, LAST="12")
         assert tables(found) == ["deep/users", "items"]
         expect_equal(found, alone)
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
+def test_gradients_made_dense_give_the_numbers_of_one_process(optimizer):
+    """The dense update stands where a sparse one would."""
+    applied = "    train = optimizer.apply_gradients("
+    code = RUN.replace(applied, "    pairs = [(tf.convert_to_tensor(grad), one) for grad, one in pairs]\n" + applied)
+    assert code != RUN
+    alone = run_alone(code, OPTIMIZER=optimizer, LAST="15")
+    with StockJob(code, ps=2) as job:
+        found = job.run(OPTIMIZER=optimizer, LAST="15")
+    assert tables(found) == tables(alone) == ["deep/users", "items"]
+    expect_equal(found, alone)
+
+
+def test_penalties_and_rows_that_are_set_leave_a_variable_to_the_servers():
+    """Their tables do not know such ops: the plan says which."""
+    built = "    optimizer = OPTIMIZERS["
+    code = RUN.replace(built, "    loss += 0.01 * tf.nn.l2_loss(items)\n" + built).replace(
+        "    found = tf.nn.embedding_lookup(users, ids[:, 0])",
+        "    with tf.control_dependencies([v1.scatter_update(users, ROWS - 1, tf.zeros([8]))]):\n"
+        "        found = tf.nn.embedding_lookup(users, ids[:, 0])")
+    assert code.count("l2_loss") == code.count("scatter_update(users") == 1
+    options = "StockTables(least_rows=1, l2='rows of the batch')"
+    with StockJob(code, ps=2, STOCK=options) as job:
+        found = job.run(LAST="3")
+    assert tables(found) == []
+    assert "a penalty on the rows of a batch is not there on parameter servers" in found["plans"]["items"][1]
+    assert "sets rows of it, which tables on parameter servers do not know" in found["plans"]["deep/users"][1]
+    assert np.isfinite(found["losses"]).all()

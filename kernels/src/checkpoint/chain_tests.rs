@@ -2,7 +2,7 @@
 
 use super::temp::Temp;
 use super::{load, load_chain, save, save_delta, StagedLoad};
-use crate::{Ids, Initializer, Kind, LazyAdam, Pool, Sgd, Table, TableConfig, Target};
+use crate::{Adam, Ids, Initializer, Kind, LazyAdam, Pool, Sgd, Table, TableConfig, Target};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
@@ -60,6 +60,10 @@ fn loaded(dirs: &[PathBuf]) -> Arc<Table> {
 #[derive(Clone, Debug)]
 enum Verb {
     Update(Vec<i64>),
+    /// Steps of Adam, of which the last has these keys, with one of several betas.
+    Adam(Vec<i64>, usize),
+    /// Rows catch up, and no save ends.
+    Export,
     Create(Vec<i64>),
     Ahead(Vec<i64>, bool),
     Assign(Vec<i64>),
@@ -73,6 +77,8 @@ fn verbs() -> impl Strategy<Value = Vec<Verb>> {
     let keys = || proptest::collection::vec(-20..40_i64, 1..12);
     let verb = prop_oneof![
         4 => keys().prop_map(Verb::Update),
+        4 => (keys(), 0..6_usize).prop_map(|(keys, kind)| Verb::Adam(keys, kind)),
+        1 => Just(Verb::Export),
         2 => keys().prop_map(Verb::Create),
         2 => (keys(), any::<bool>()).prop_map(|(keys, claimed)| Verb::Ahead(keys, claimed)),
         1 => keys().prop_map(Verb::Assign),
@@ -99,6 +105,21 @@ fn update(table: &Table, keys: &[i64], step: usize) {
     }
 }
 
+fn adam(table: &Table, keys: &[i64], step: usize, kind: usize) {
+    let (beta1, beta2) = [(0.9, 0.999), (0.9, 0.99), (0.5, 0.9)][kind / 2];
+    let grads: Vec<f32> = (0..keys.len() * DIM)
+        .map(|at| (at + step) as f32 * 0.1)
+        .collect();
+    let lr = 0.01 * (1 + step % 3) as f32;
+    let adam = Adam::new(lr, beta1, beta2, 1e-8, 0.3, 0.4).unwrap();
+    for _ in 0..kind {
+        let none = Target::Ids(Ids::I64(&[]));
+        table.apply(&pool(), none, &[], &adam).unwrap();
+    }
+    let target = Target::Ids(Ids::I64(keys));
+    table.apply(&pool(), target, &grads, &adam).unwrap();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
 
@@ -111,6 +132,10 @@ proptest! {
         for (step, verb) in verbs.iter().enumerate() {
             match verb {
                 Verb::Update(keys) => update(&table, keys, step),
+                Verb::Adam(keys, kind) => adam(&table, keys, step, *kind),
+                Verb::Export => {
+                    content(&table);
+                }
                 Verb::Create(keys) => {
                     let mut inverse = vec![0; keys.len()];
                     table.id_offset(&pool(), Ids::I64(keys), true, None, &mut inverse).unwrap();

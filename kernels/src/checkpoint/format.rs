@@ -26,14 +26,17 @@ pub(super) const THRESHOLDS: &str = "table_2_thresh";
 pub(super) const RECORDS: &str = "hist_rec";
 /// File of the counters of keys without rows, of a table that counts them in a sketch.
 pub(super) const SKETCH: &str = "hist_sketch";
+/// File of the steps that rows which a delta has not have missed.
+pub(super) const STEPS: &str = "missed_steps";
 /// Names that are no slots; the original writes the last one for statistics.
-pub(super) const NOT_SLOTS: [&str; 7] = [
+pub(super) const NOT_SLOTS: [&str; 8] = [
     KEY,
     EMBEDDING,
     REMOVED,
     THRESHOLDS,
     RECORDS,
     SKETCH,
+    STEPS,
     "key_count_map",
 ];
 

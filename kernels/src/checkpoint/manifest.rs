@@ -1,7 +1,7 @@
-//! What belongs to a table's directory, as its manifest says: of version 2 in JSON with checksums,
-//! of version 1 in lines of text.
+//! What belongs to a table's directory, as its manifest says: in JSON with checksums, of version 1
+//! in lines of text.
 
-use super::format::{damaged, is_slot_name, named, MANIFEST, MAX_SLOTS, TEXT_MANIFEST};
+use super::format::{damaged, is_slot_name, named, MANIFEST, MAX_SLOTS, STEPS, TEXT_MANIFEST};
 use super::manifest_v1::ManifestV1;
 use super::parts::open;
 use super::whole::Seal;
@@ -12,6 +12,12 @@ use serde_json::{json, Value};
 use std::fmt::Display;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+
+/// The version in JSON.
+const PLAIN: u32 = 2;
+
+/// The version of a delta with steps: readers of earlier versions would leave them out.
+const WITH_STEPS: u32 = 3;
 
 /// A longer manifest is none.
 const LIMIT: u64 = 1 << 20;
@@ -98,10 +104,10 @@ impl Manifest {
             damaged("the manifest cannot be understood", path).with("cause", cause)
         };
         let json: Json = serde_json::from_slice(bytes).map_err(|error| refused(&error))?;
-        if json.version != 2 {
+        if ![PLAIN, WITH_STEPS].contains(&json.version) {
             return Err(damaged("the manifest is of another version", path)
                 .with("version", json.version)
-                .with("known", 2));
+                .with("known", WITH_STEPS));
         }
         let crc = own_checksum(bytes).ok_or_else(|| refused(&"its checksum is not at the end"))?;
         if crc != json.manifest_crc32c {
@@ -126,7 +132,7 @@ impl Manifest {
         let dim = json.table.get("dim").and_then(Value::as_u64);
         let dim = dim.ok_or_else(|| refused(&"the table has no dim"))?;
         Ok(Manifest {
-            version: 2,
+            version: json.version,
             path: path.to_owned(),
             rows: json.rows,
             dim,
@@ -148,8 +154,8 @@ impl Manifest {
         self.config.as_ref()?.get("capacity")?.as_u64()
     }
 
-    /// The bytes of the manifest of version 2 of a table with these files. `configured` is of its
-    /// history, if it has one.
+    /// The bytes of the manifest of a table with these files. `configured` is of its history, if it
+    /// has one.
     ///
     /// # Errors
     /// `Internal` if it would be longer than a reader reads.
@@ -163,8 +169,10 @@ impl Manifest {
     ) -> Result<Vec<u8>> {
         let slot = |slot: &SlotSpec| json!({"name": slot.name, "initial": slot.initial});
         let slots: Vec<Value> = slots.iter().map(slot).collect();
+        let has_steps = files.iter().any(|file| file.path == STEPS);
+        let version = if has_steps { WITH_STEPS } else { PLAIN };
         let mut body = json!({
-            "version": 2,
+            "version": version,
             "table": config,
             "rows": rows,
             "slots": slots,
@@ -347,7 +355,7 @@ mod tests {
     #[test]
     fn another_version_and_bad_slots_are_refused_by_name() {
         for (from, to, message) in [
-            ("\"version\": 2", "\"version\": 3", "another version"),
+            ("\"version\": 2", "\"version\": 4", "another version"),
             ("Ftrl_accum", "../x", "no name"),
             ("\"dim\"", "\"dims\"", "no dim"),
             ("000000ab", "ab", "eight hexadecimal digits"),

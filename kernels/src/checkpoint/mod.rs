@@ -2,8 +2,8 @@
 //!
 //! `docs/checkpoint-format.md` has the bytes. `format` says what the files are, `writer` makes them
 //! beside their destination and renames them into place, `reader` believes nothing it has not
-//! checked. `history` and `sketch` have the files of admission. `commit` puts all tables of a
-//! checkpoint into place at once.
+//! checked. `history` and `sketch` have the files of admission, `steps` has that of Adam's steps.
+//! `commit` puts all tables of a checkpoint into place at once.
 
 mod block;
 pub mod commit;
@@ -17,6 +17,7 @@ mod parts;
 mod reader;
 mod rows;
 mod sketch;
+mod steps;
 mod whole;
 mod writer;
 

@@ -17,6 +17,7 @@ use super::history::HistoryReader;
 use super::manifest::Manifest;
 use super::partitioned::{retain, sources, Source};
 use super::parts::{attribute, check_width, find_slots};
+use super::steps::{catch_up, SkippedSteps};
 use super::whole::check_membership;
 use crate::partition::Partition;
 use crate::table::BuiltContent;
@@ -88,7 +89,8 @@ impl Loaded {
 }
 
 /// [`load_slots`] of a directory and of the deltas that were saved after it, in their order: keys
-/// that a delta removes go, its rows take the place of earlier ones.
+/// that a delta removes go, rows that it has not catch up by its steps of [`Adam`](crate::Adam),
+/// its rows take the place of earlier ones.
 ///
 /// # Errors
 /// As [`load`]; `InvalidArgument` if the first is a delta, or a later one is none.
@@ -207,7 +209,9 @@ fn build(
         false => table.capacity(),
     };
     let mut links = Vec::with_capacity(found.len());
-    for ((at, source), manifest) in found.iter().zip(&manifests) {
+    // With the place of its link in the chain, the newest first.
+    let mut steps: Vec<(usize, SkippedSteps)> = Vec::new();
+    for ((at, source), manifest) in found.iter().zip(&manifests).rev() {
         let (at, dir) = (*at, &source.dir);
         let is_delta = manifest.as_ref().is_some_and(|manifest| manifest.is_delta);
         if is_delta != (at > 0) {
@@ -222,9 +226,14 @@ fn build(
         }
         // Of a part, the keys that are wanted are counted when they are there.
         let most = part.map_or(most, |_| MAX_CAPACITY);
+        let waits = steps.iter().any(|(later, _)| *later > at);
         let manifest = manifest.as_ref();
-        links.push(Link::open(table, source, manifest, wanted, part, most)?);
+        let mut link = Link::open(table, source, manifest, wanted, waits, part, most)?;
+        steps.extend(link.steps.take().map(|steps| (at, steps)));
+        links.push(link);
     }
+    links.reverse();
+    steps.reverse();
     let mut specs = table.slots();
     // The newest says where new rows start.
     for slot in links.iter().rev().flat_map(|link| &link.slots) {
@@ -233,9 +242,11 @@ fn build(
         }
     }
     table.build_content(pool, &specs, most, &mut |loading| {
-        links
-            .iter_mut()
-            .try_for_each(|link| link.push(pool, &specs, loading))?;
+        for (link, (at, _)) in links.iter_mut().zip(&found) {
+            let later = steps.iter().filter(|(later, _)| later > at);
+            let later: Vec<_> = later.map(|(_, steps)| steps).collect();
+            link.push(pool, &specs, &later, loading)?;
+        }
         // Each is complete, so that the newest counts.
         let newest = links
             .iter_mut()
@@ -261,8 +272,12 @@ struct Link<'m> {
     /// The slots to load.
     slots: Vec<SlotSpec>,
     keys: Column<'m>,
-    /// The embedding, then the slots.
+    /// The embedding, then the slots, then those that rows catch up with and nobody wants.
     columns: Vec<Column<'m>>,
+    /// Places of m and v in the columns, if rows catch up by the steps of later links.
+    moments: Option<[usize; 2]>,
+    /// The steps that rows have missed which a delta has not.
+    steps: Option<SkippedSteps>,
     /// Keys that a delta takes out.
     removed: Option<(u64, Column<'m>)>,
     /// The admission history, if the directory has one and it is wanted.
@@ -275,6 +290,7 @@ impl<'m> Link<'m> {
         source: &'m Source,
         manifest: Option<&'m Manifest>,
         wanted: &dyn Fn(&str) -> bool,
+        waits: bool,
         only: Option<Partition>,
         most: u64,
     ) -> Result<Self> {
@@ -310,11 +326,24 @@ impl<'m> Link<'m> {
         let keys = Column::open(dir, KEY, rows, KEY_BYTES, &mut verdicts)?;
         let width = (table.dim() as u64).saturating_mul(FLOAT_BYTES);
         let mut columns = Vec::new();
-        for name in std::iter::once(EMBEDDING).chain(slots.iter().map(|slot| slot.name.as_ref())) {
+        let moments = SkippedSteps::slots().filter(|_| waits);
+        let hidden = unwanted.iter().map(|slot| slot.name.as_ref());
+        let hidden = hidden.filter(|name| moments.clone().any(|moment| moment == *name));
+        let names: Vec<&str> = std::iter::once(EMBEDDING)
+            .chain(slots.iter().map(|slot| slot.name.as_ref()))
+            .chain(hidden)
+            .collect();
+        for &name in &names {
             verdicts.attribute(name)?;
             check_floats(table, &dir.join(name), rows)?;
             columns.push(Column::open(dir, name, rows, width, &mut verdicts)?);
         }
+        let place = |moment| names.iter().position(|name| *name == moment);
+        let moments: Vec<usize> = moments.filter_map(place).collect();
+        let steps = match manifest {
+            Some(manifest) => SkippedSteps::read(dir, source.partition, manifest, &mut verdicts)?,
+            None => None,
+        };
         let removed = if manifest.is_some_and(|manifest| manifest.is_delta) {
             verdicts.attribute(REMOVED)?;
             let [count, size] = attribute(&dir.join(REMOVED))?;
@@ -344,17 +373,26 @@ impl<'m> Link<'m> {
             only,
             rows,
             width,
-            slots,
             keys,
             columns,
+            // A row without one of them was saved before its first step.
+            moments: moments.try_into().ok(),
+            steps,
+            slots,
             removed,
             history,
         })
     }
 
-    /// Puts the rows into a content with the slots `specs`, block by block, then compares the
-    /// checksums.
-    fn push(&mut self, pool: &Pool, specs: &[SlotSpec], loading: &mut Loading<'_>) -> Result<()> {
+    /// Puts the rows, as they are after the steps of `later`, into a content with the slots
+    /// `specs`, block by block, then compares the checksums.
+    fn push(
+        &mut self,
+        pool: &Pool,
+        specs: &[SlotSpec],
+        later: &[&SkippedSteps],
+        loading: &mut Loading<'_>,
+    ) -> Result<()> {
         let key_file = self.dir.join(KEY).join(DATA);
         let named = |error: Error| error.with("path", key_file.display());
         let is_delta = self.removed.is_some();
@@ -401,6 +439,11 @@ impl<'m> Link<'m> {
             }
             if let Some(part) = self.only {
                 retain(part, &mut keys, &mut values, loading.dim());
+            }
+            let moments = self.moments.map(|[m, v]| [0, m, v]);
+            if let Some(Ok(found)) = moments.map(|places| values.get_disjoint_mut(places)) {
+                let found = found.map(Vec::as_mut_slice);
+                catch_up(pool, later, &keys, found, loading.dim());
             }
             let Some((embedding, on_disk)) = values.split_first() else {
                 break;

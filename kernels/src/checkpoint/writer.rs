@@ -6,6 +6,7 @@ use super::format::{
 use super::history::write_history;
 use super::manifest::{Manifest, Recorded};
 use super::rows::{flush, make_dir, sync_dir, write_rows, Written, DIR_MODE};
+use super::steps::write_steps;
 use crate::{Error, Kind, Pool, Result, Table};
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -49,7 +50,9 @@ pub struct Saved {
 
 /// [`save`] of the rows only that changed after epoch `since`, at least `least` times since they
 /// were last written, and of the keys that lost their rows after it. A row that is left out for
-/// `least` is a candidate of the next delta, and counts on. The history is all there.
+/// `least` is a candidate of the next delta, and counts on. The history is all there. Rows that
+/// steps of [`Adam`](crate::Adam) alone have moved are left out: these steps are there, and a load
+/// moves the rows of the earlier save by them, to the bits of a whole save.
 ///
 /// [`Table::track_changes`] must be on, and `since` the epoch of a [`Saved`] or of a load of this
 /// table. How often a row changed is how many gradients reached it: one for each lookup and step in
@@ -59,7 +62,7 @@ pub struct Saved {
 /// As [`save`]; `InvalidArgument` if changes are not tracked, or the whole content was replaced
 /// after `since`.
 pub fn save_delta(table: &Table, pool: &Pool, dir: &Path, since: u32, least: u32) -> Result<Saved> {
-    table.forget_removed(since);
+    table.forget_told(since);
     let epoch = since;
     place(table, pool, dir, Some(Since { epoch, least }))
 }
@@ -145,6 +148,7 @@ fn write(table: &Table, pool: &Pool, dir: &Path, since: Option<Since>) -> Result
         let name = |file: &str| format!("{REMOVED}/{file}");
         files.push(Written::whole(dir, &name(ATTRIBUTE), &attribute)?);
         files.push(Written::whole(dir, &name(DATA), &bytes)?);
+        files.extend(write_steps(&snapshot, since.epoch, dir)?);
     } else if rows != snapshot.rows() {
         return Err(Error::new(
             Kind::Internal,

@@ -8,7 +8,7 @@ use crate::simd::Level;
 use crate::Result;
 
 /// m and v. A checkpoint of either form of Adam goes on in the other.
-pub(super) const MOMENTS: &[Slot] = &[
+pub(crate) const MOMENTS: &[Slot] = &[
     Slot::zeros("LazyAdam_momentum"),
     Slot::zeros("LazyAdam_velocity"),
 ];
@@ -81,11 +81,17 @@ impl LazyAdam {
     /// What the step does to rows without a gradient, in the form that moves these, too, or in the
     /// one in which only their moments decay.
     pub(super) fn decay(&self, moves: bool) -> Decay {
+        // Numbers that move no row are those of any other such step, also in a delta's file.
+        let (epsilon, lr) = if moves {
+            (self.rule.epsilon, self.rule.lr_t)
+        } else {
+            (1.0, 0.0)
+        };
         Decay {
             beta1: self.rule.beta1,
             beta2: self.rule.beta2,
-            epsilon: self.rule.epsilon,
-            lr: self.rule.lr_t,
+            epsilon,
+            lr,
             moves,
         }
     }

@@ -28,6 +28,17 @@ const TAIL: f64 = 1e-10;
 /// Columns that are worked on at once.
 const BLOCK: usize = 16;
 
+/// Steps with the same betas and epsilon, for rows that have missed all of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Steps {
+    /// The betas and the epsilon; its learning rate says nothing.
+    pub(crate) decay: Decay,
+    /// How many there are.
+    pub(crate) count: usize,
+    /// The learning rates of the first ones; the others move no such row.
+    pub(crate) rates: Vec<f32>,
+}
+
 /// The steps of a table, for rows that have missed some of them.
 pub(crate) struct Missed {
     decay: Decay,
@@ -80,6 +91,31 @@ impl Missed {
         }
     }
 
+    /// For rows that have missed all of `steps`: none of them is as it was after a later one.
+    pub(crate) fn all(steps: &Steps) -> Missed {
+        let mut missed = Missed::new(steps.decay);
+        for (&rate, weights) in steps.rates.iter().zip(&missed.weights) {
+            add(&mut missed.sums[0], rate, weights);
+        }
+        // There may be many of few steps each, and a file says how many steps there are.
+        missed.weights.truncate(steps.rates.len());
+        missed.weights.shrink_to_fit();
+        missed.rates.clone_from(&steps.rates);
+        let powers = (0..steps.count).fold([1.0; 2], |powers, _| missed.decayed(powers));
+        missed.powers = vec![powers; 1 + steps.rates.len()];
+        missed
+    }
+
+    /// The steps, for rows that have missed all of them; `None` if there were none.
+    pub(crate) fn told(&self) -> Option<Steps> {
+        let moving = self.steps().min(self.weights.len());
+        (self.steps() > 0).then(|| Steps {
+            decay: self.decay,
+            count: self.steps(),
+            rates: self.rates[..moving].to_vec(),
+        })
+    }
+
     /// Whether the steps have the betas and the epsilon of `decay`, and move rows if it does.
     pub(crate) fn is_of(&self, decay: &Decay) -> bool {
         let numbers = |decay: &Decay| [decay.beta1, decay.beta2, decay.epsilon].map(f32::to_bits);
@@ -94,19 +130,20 @@ impl Missed {
     /// Adds a step of learning rate `lr`.
     pub(crate) fn push(&mut self, lr: f32) {
         let steps = self.rates.len() + 1;
-        let rate = f64::from(lr);
         // Replays need no sums.
         let earlier = self.sums.iter_mut().rev().filter(|_| self.is_series);
         for (sums, weights) in earlier.zip(&self.weights) {
-            for (sum, weight) in sums.iter_mut().zip(weights) {
-                *sum += rate * weight;
-            }
+            add(sums, lr, weights);
         }
         self.rates.push(lr);
         self.sums.push([0.0; TERMS]);
-        let [one, other] = self.powers[steps - 1];
+        self.powers.push(self.decayed(self.powers[steps - 1]));
+    }
+
+    /// The powers of beta1 and beta2 after one more step.
+    fn decayed(&self, [one, other]: [f64; 2]) -> [f64; 2] {
         let betas = [self.decay.beta1, self.decay.beta2].map(f64::from);
-        self.powers.push([one * betas[0], other * betas[1]]);
+        [one * betas[0], other * betas[1]]
     }
 
     /// Brings a row to the state after the last step, in place; before it was that after step
@@ -165,6 +202,21 @@ impl Missed {
             root: f64::from(self.decay.beta2).sqrt(),
             epsilon: epsilon.into(),
         }
+    }
+}
+
+/// Whether a row misses nothing, whatever its last step is: its m and v, of which `starts` says
+/// where they are, are zeros.
+pub(crate) fn is_still(row: &[f32], starts: [usize; 2], dim: usize) -> bool {
+    let slot = |start: usize| row.get(start..start + dim).unwrap_or_default();
+    let is_zero = |start| slot(start).iter().all(|&value| value == 0.0);
+    starts.into_iter().all(is_zero)
+}
+
+/// Adds a step to the sums of the series.
+fn add(sums: &mut [f64; TERMS], lr: f32, weights: &[f64; TERMS]) {
+    for (sum, weight) in sums.iter_mut().zip(weights) {
+        *sum += f64::from(lr) * weight;
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::ReadRows;
 use crate::mem::prefetch;
-use crate::optim::{Decay, Missed};
+use crate::optim::{is_still, Decay, Missed, Steps};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 /// The step of a row that does not wait: it is frozen.
@@ -102,6 +102,12 @@ impl Waiting {
         self.has_ended = true;
     }
 
+    /// The steps of the last span, for rows that have missed all of them; `None` if there were none,
+    /// or if it has ended.
+    pub(crate) fn ending(&self) -> Option<Steps> {
+        (!self.has_ended).then(|| self.span().missed.told())?
+    }
+
     /// Whether the last span has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended
@@ -154,9 +160,7 @@ impl Waiting {
         let Some(from) = self.from(number) else {
             return false;
         };
-        let slot = |start: usize| row.get(start..start + self.dim).unwrap_or_default();
-        let is_zero = |start| slot(start).iter().all(|&value| value == 0.0);
-        if self.starts.into_iter().all(is_zero) {
+        if is_still(row, self.starts, self.dim) {
             return false;
         }
         let first = self.spans.partition_point(|span| span.end() <= from);

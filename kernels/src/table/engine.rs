@@ -341,9 +341,9 @@ impl Table {
         self.rows.track_changes();
     }
 
-    /// A good save has told of the keys that lost their rows up to epoch `since`.
-    pub(crate) fn forget_removed(&self, since: u32) {
-        self.rows.forget_removed(since);
+    /// A good save has told of what happened up to epoch `since`.
+    pub(crate) fn forget_told(&self, since: u32) {
+        self.rows.forget_told(since);
     }
 
     /// Whether changes are tracked.

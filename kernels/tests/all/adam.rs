@@ -1,5 +1,7 @@
 //! Adam gives every row what TensorFlow's dense form gives it, and touches the rows of the batch.
 
+mod deltas;
+
 use mx_rec_kernels::{
     checkpoint, Absent, Adam, Bags, Field, FieldUpdate, Ids, Initializer, KeyBagsOf, KeyGradients,
     KeysOf, Kind, LazyAdam, Pool, Push, RowOptimizer, RowsOf, Sgd, Table, TableConfig, Target,
@@ -594,33 +596,6 @@ fn a_restored_table_goes_on_with_the_bits_of_the_one_that_was_saved() {
     checkpoint::load(&restored, &pool, &temp.join("t")).unwrap();
     train(&restored, &pool, 20..40);
     assert_eq!(content(&restored), content(&saved));
-    std::fs::remove_dir_all(temp).unwrap();
-}
-
-#[test]
-fn a_base_and_its_deltas_are_the_bits_of_a_whole_save() {
-    let (pool, temp) = (Pool::new(2).unwrap(), tempfile());
-    let live = table();
-    live.track_changes();
-    train(&live, &pool, 1..10);
-    let mut chain = vec![temp.join("base")];
-    let mut since = checkpoint::save(&live, &pool, &chain[0]).unwrap().epoch;
-    for at in 0..3 {
-        // Rows move that have no gradient since the save before.
-        apply(&live, &pool, &[1, 2], &[0.5; 2 * DIM], &USUAL.adam(10 + at));
-        let dir = temp.join(format!("delta{at}"));
-        let delta = checkpoint::save_delta(&live, &pool, &dir, since, 0).unwrap();
-        since = delta.epoch;
-        chain.push(dir);
-    }
-    let dirs: Vec<&std::path::Path> = chain.iter().map(|dir| &**dir).collect();
-    let loaded = table();
-    checkpoint::load_chain(&loaded, &pool, &dirs, &|_| true).unwrap();
-    checkpoint::save(&live, &pool, &temp.join("whole")).unwrap();
-    let whole = table();
-    checkpoint::load(&whole, &pool, &temp.join("whole")).unwrap();
-    assert_eq!(content(&loaded), content(&whole));
-    assert_eq!(content(&loaded), content(&live));
     std::fs::remove_dir_all(temp).unwrap();
 }
 

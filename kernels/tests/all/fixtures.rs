@@ -133,3 +133,32 @@ fn todays_version_is_among_them() {
     let newest = checkpoint::inspect::describe(&fixture("version_2")).unwrap();
     assert_eq!(here, newest.version, "a new version needs a fixture");
 }
+
+#[test]
+fn a_chain_whose_delta_has_all_rows_and_one_with_steps_load() {
+    let holder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/chains");
+    let pool = Pool::new(1).unwrap();
+    for (version, rows) in [(2, 6), (3, 3)] {
+        let at = |name: &str| holder.join(format!("version_{version}_adam/{name}/users"));
+        let delta = checkpoint::inspect::describe(&at("delta")).unwrap();
+        assert_eq!((delta.version, delta.rows), (version, Some(rows)));
+        let (chain, whole) = (table(), table());
+        let dirs = [at("base"), at("delta")];
+        let dirs: Vec<&std::path::Path> = dirs.iter().map(|dir| &**dir).collect();
+        checkpoint::load_chain(&chain, &pool, &dirs, &|_| true).unwrap();
+        checkpoint::load(&whole, &pool, &at("whole")).unwrap();
+        let rows = |table: &Table| {
+            let found = table.export().unwrap();
+            let row = |(at, &key): (usize, &i64)| {
+                let range = at * 3..(at + 1) * 3;
+                let slots = found.slots.iter().map(|(_, slot)| &slot[range.clone()]);
+                let bits = slots.flatten().chain(&found.embedding[range.clone()]);
+                (key, bits.map(|value| value.to_bits()).collect::<Vec<u32>>())
+            };
+            let rows = found.keys.iter().enumerate().map(row);
+            rows.collect::<std::collections::BTreeMap<i64, Vec<u32>>>()
+        };
+        assert_eq!(rows(&chain), rows(&whole), "{version}");
+        assert_eq!(rows(&chain).len(), 6);
+    }
+}

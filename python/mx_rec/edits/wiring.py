@@ -1,6 +1,7 @@
 """Puts other ops in the place of ops of a graph that no session has run."""
 
 import contextlib
+import heapq
 import re
 from collections import OrderedDict
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Set
@@ -247,15 +248,39 @@ def waits_between(last: Iterable[tf.Tensor], first: Iterable[tf.Tensor]) -> List
     """
     ends = {tensor.op for tensor in first}
     chain = _upstream((tensor.op for tensor in last), ends, False)
-    found = []  # type: List[tf.Operation]
-    known = None  # type: Optional[Set[tf.Operation]]
-    for wait in sorted({wait for op in chain for wait in op.control_inputs},
-                       key=lambda op: op.name):
-        if known is None:
-            known = _upstream(ends, set(), True) | ends
-        if any(op.type not in _PURE for op in _upstream([wait], known, True)):
-            found.append(wait)
-    return found
+    waits = {wait for op in chain for wait in op.control_inputs}
+    return [wait for wait in sorted(waits, key=lambda op: op.name) if _holds_up(wait, ends)]
+
+
+def _holds_up(wait: tf.Operation, ends: Set[tf.Operation]) -> bool:
+    """Whether an op needs one that is more than a gate, and that none of `ends` needs.
+
+    Both sides are followed from the newest op down, since ops are made after what they need, and no
+    further than to where they meet. Loops are an exception: they may find a need too many.
+    """
+    needed = dict.fromkeys(ends, True)
+    needed.setdefault(wait, False)
+    heap = [(-op._id, op) for op in needed]  # pylint: disable=protected-access
+    heapq.heapify(heap)
+    done = set()  # type: Set[tf.Operation]
+    alone = 0 if needed[wait] else 1
+    while alone:
+        op = heapq.heappop(heap)[1]
+        done.add(op)
+        shared = needed[op]
+        if not shared:
+            alone -= 1
+            if op.type not in _PURE:
+                return True
+        for source in [tensor.op for tensor in op.inputs] + op.control_inputs:
+            if source not in needed:
+                needed[source] = shared
+                heapq.heappush(heap, (-source._id, source))  # pylint: disable=protected-access
+                alone += not shared
+            elif shared and not needed[source]:
+                needed[source] = True
+                alone -= source not in done
+    return False
 
 
 def _upstream(starts: Iterable[tf.Operation], ends: Set[tf.Operation],

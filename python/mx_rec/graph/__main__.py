@@ -20,7 +20,8 @@ from mx_rec.graph.plan import Plan, make_plan
 from mx_rec.ops.lookups import is_claim
 from mx_rec.ops.registered import registered_ops
 from mx_rec.stock.analysis import StockVariable, is_training, plan_text, plan_variables
-from mx_rec.stock.options import LEAST_ROWS, StockTables, checked_options
+from mx_rec.stock.options import (ALL_ROWS, BATCH_ROWS, LEAST_ROWS, StockTables,
+                                  checked_options)
 
 _PROGRAM = "python -m mx_rec.graph"
 _FAILED = 2
@@ -69,12 +70,11 @@ def main(argv: Optional[List[str]] = None) -> int:
             _render(plan, "png", arguments.png)
         if arguments.json:
             _write(arguments.json, as_json(plan, None if arguments.variables is None else
-                                           planned_variables(file, arguments.variables,
-                                                             arguments.unlimited_ids)))
+                                           planned_variables(file, _options_of(arguments))))
         if "-" not in (arguments.dot, arguments.svg, arguments.png, arguments.json):
             text = report(arguments.file, file, plan)
             if arguments.variables is not None:
-                text += variables_text(file, arguments.variables, arguments.unlimited_ids)
+                text += variables_text(file, _options_of(arguments))
             _write("-", text)
     except BrokenPipeError:
         # The reader, such as `head`, has seen enough. What is left must not fail at exit.
@@ -130,37 +130,40 @@ def _passed(file: GraphFile) -> str:
     return text.format(counts.text())
 
 
-def variables_text(file: GraphFile, least_rows: int, unlimited_ids: Sequence[str] = ()) -> str:
+def _options_of(arguments: argparse.Namespace) -> StockTables:
+    """Returns which variables of a graph are asked for.
+
+    Args:
+        arguments: The command line, with a number of rows.
+
+    Raises:
+        ValueError: If an option is wrong.
+    """
+    return checked_options(StockTables(
+        (".*",), arguments.variables, unlimited_ids=arguments.unlimited_ids, l2=arguments.l2))
+
+
+def variables_text(file: GraphFile, options: StockTables) -> str:
     """Returns which variables of a graph become tables, and why the others do not.
 
     Args:
         file: What was read.
-        least_rows: Variables with fewer rows stay.
-        unlimited_ids: Regular expressions of variables whose ids are to lose their limits.
+        options: Which ones are asked for.
 
     Returns:
         Several lines of text.
-
-    Raises:
-        ValueError: If there is no such number of rows, or a name is no regular expression.
     """
-    plans = planned_variables(file, least_rows, unlimited_ids)
-    return "\n" + (plan_text(plans) or "No variable of the graph has rows.\n")
+    return "\n" + (plan_text(planned_variables(file, options))
+                   or "No variable of the graph has rows.\n")
 
 
-def planned_variables(file: GraphFile, least_rows: int,
-                      unlimited_ids: Sequence[str] = ()) -> List[StockVariable]:
+def planned_variables(file: GraphFile, options: StockTables) -> List[StockVariable]:
     """Returns what becomes of the variables of a graph that have rows.
 
     Args:
         file: What was read.
-        least_rows: Variables with fewer rows stay.
-        unlimited_ids: Regular expressions of variables whose ids are to lose their limits.
-
-    Raises:
-        ValueError: If there is no such number of rows, or a name is no regular expression.
+        options: Which ones are asked for.
     """
-    options = checked_options(StockTables((".*",), least_rows, unlimited_ids=unlimited_ids))
     return plan_variables(file.graph, options, is_training(file.graph), has_saver=True)
 
 
@@ -217,6 +220,9 @@ def _parser() -> argparse.ArgumentParser:
                         help="with --variables, also say of which variables with such a name (a "
                              "regular expression) ids lose their limits; repeat it for further "
                              "names")
+    parser.add_argument("--l2", metavar="ROWS", default=ALL_ROWS,
+                        help="with --variables, of which rows penalties on variables are: {!r} "
+                             "(default) or {!r}".format(ALL_ROWS, BATCH_ROWS))
     parser.add_argument("--tag", metavar="TAG", action="append",
                         help="a tag of the graph of a SavedModel; repeat it for all of its tags")
     return parser

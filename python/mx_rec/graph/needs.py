@@ -23,6 +23,9 @@ from mx_rec.tensorflow.names import control_flow_util
 # The ops that change rows begin so.
 _UPDATES = ("MxRecUpdate", "MxRecWriteRows", "MxRecAssign", "MxRecRemove")
 
+# What makes the arrays and stacks by which a loop hands on what its turns compute.
+_MAKERS = frozenset(("StackV2", "TensorArrayGradV3", "TensorArrayV3"))
+
 # Name scope of the ops as they were.
 _SCOPE = "mx_rec_unfused"
 
@@ -269,6 +272,20 @@ class _Before:
         others = [one for one in fetched if one.name not in wanted]
         if not present.isdisjoint(needed_by(others, {tensor.name for tensor in fed})):
             return None
+        return self._fork()._copy(wanted, were, given)
+
+    def _fork(self) -> "_Before":
+        """The same, for what one copy takes besides."""
+        fork = _Before(self._graph)
+        fork._versions = self._versions  # pylint: disable=protected-access
+        fork._nodes.update(self._nodes)  # pylint: disable=protected-access
+        fork._own.update(self._own)  # pylint: disable=protected-access
+        fork._outside.update(self._outside)  # pylint: disable=protected-access
+        return fork
+
+    def _copy(self, wanted: Dict[str, str], were: Dict[str, str],
+              given: Dict[str, tf.Tensor]) -> Optional[Dict[str, _Fetched]]:
+        """Adds the ops as they were of what is wanted; see `copy`."""
         names = self._needed(wanted.values(), given)
         self._take_loops(names, were, given)
         if not wanted or any(FUSED_ATTRIBUTE in self._nodes[name].attr for name in names):
@@ -313,26 +330,49 @@ class _Before:
         return dict(zip(wanted, found))
 
     def _take_loops(self, names: Set[str], were: Dict[str, str],
-                    given: Container[str]) -> None:
-        """Adds the ops of loops of which some nodes are a part: a loop is copied whole."""
+                    given: Dict[str, tf.Tensor]) -> None:
+        """Adds the ops of loops of which some nodes are a part: a loop is copied whole.
+
+        So is what uses the arrays and stacks of one: the loop itself may be in the same run, and
+        an element is read or popped once.
+        """
+        fed = {tensor.name for tensor in given.values()}
         waiting = list(names)
         while waiting:
-            for source in self._nodes[waiting.pop()].input:
-                full = _full_name(source)
-                name = _op_name(source.lstrip("^"))
-                if full in given or name in names:
-                    continue
-                if name not in self._nodes:
-                    op = self._outside[full].op if full in self._outside \
-                        else self._graph.get_operation_by_name(name)
-                    if not control_flow_util.IsInWhileLoop(op):
+            makers = set()  # type: Set[tf.Operation]
+            while waiting:
+                for source in self._nodes[waiting.pop()].input:
+                    full = _full_name(source)
+                    name = _op_name(source.lstrip("^"))
+                    if full in given or name in names:
                         continue
-                    name = op.name
-                    self._add(op, op.node_def, were)
-                    for made in _outputs_of(op):
-                        self._outside.pop(made, None)
-                names.add(name)
-                waiting.append(name)
+                    if name not in self._nodes:
+                        op = self._outside[full].op if full in self._outside \
+                            else self._graph.get_operation_by_name(name)
+                        if op.type in _MAKERS:
+                            makers.add(op)
+                        if not control_flow_util.IsInWhileLoop(op):
+                            continue
+                        name = self._take(op, were)
+                    names.add(name)
+                    waiting.append(name)
+            if makers:
+                # What is not outside of the nodes was there before, under names of then.
+                outside = [self._outside[full] for name in names
+                           for full in map(_full_name, self._nodes[name].input)
+                           if full in self._outside and full not in given]
+                for op in needed_by(
+                        outside, fed).intersection(_readers_of(makers)):
+                    if op.name not in self._nodes:
+                        names.add(self._take(op, were))
+                        waiting.append(op.name)
+
+    def _take(self, op: tf.Operation, were: Dict[str, str]) -> str:
+        """Takes an op that was outside of the nodes among them; returns its name."""
+        self._add(op, op.node_def, were)
+        for made in _outputs_of(op):
+            self._outside.pop(made, None)
+        return str(op.name)
 
     def _needed(self, names: Iterable[str], given: Dict[str, tf.Tensor]) -> Set[str]:
         """The nodes that some tensors and ops need, without those that only give what is fed."""
@@ -382,6 +422,19 @@ def needed_by(fetched: Iterable[_Fetched], given: Container[str] = ()) -> Set[tf
             seen.add(op)
             waiting.extend(tensor.op for tensor in op.inputs if tensor.name not in given)
             waiting.extend(op.control_inputs)
+    return seen
+
+
+def _readers_of(makers: Iterable[tf.Operation]) -> Set[tf.Operation]:
+    """Returns ops and all that depend on them."""
+    seen = set()  # type: Set[tf.Operation]
+    waiting = list(makers)
+    while waiting:
+        op = waiting.pop()
+        if op not in seen:
+            seen.add(op)
+            waiting.extend(reader for output in op.outputs for reader in output.consumers())
+            waiting.extend(op._control_outputs)  # pylint: disable=protected-access
     return seen
 
 

@@ -4,7 +4,8 @@ import argparse
 import json
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
-from mx_rec.stock.options import LEAST_ROWS, SECONDS, STEPS, StockTables, checked_options
+from mx_rec.stock.options import (ALL_ROWS, BATCH_ROWS, LEAST_ROWS, SECONDS, STEPS, StockTables,
+                                  checked_options)
 
 PROGRAM = "python -m mx_rec run"
 _DESCRIPTION = """\
@@ -90,6 +91,9 @@ _SETTINGS = (
     _Setting("servers", "variables on parameter servers stay TensorFlow's", _SWITCH),
     _Setting("admission_sketch_bytes", "bytes in which keys without rows are counted; also "
              "REGEX=N", _THRESHOLD, "N"),
+    _Setting("l2", "{!r} (default): variables with a penalty on all rows stay TensorFlow's; {!r}: "
+             "the penalty is that of the rows of a batch, other numbers than TensorFlow's".format(
+                 ALL_ROWS, BATCH_ROWS), _TEXT, "ROWS"),
     _Setting("graph_pass", "lookups are not fused and joined", _SWITCH),
     _Setting("children", "Python processes that the program starts are run the same way", _SWITCH),
 )

@@ -1,4 +1,8 @@
-"""tf.train.Checkpoint in a graph with tables: it knows only variables, and so it refuses."""
+"""tf.train.Checkpoint in a graph with tables: it knows only variables.
+
+A table that was a variable of an unchanged model is one there: all of its rows are saved and set,
+as any op does that reads or assigns the variable. Other tables are refused.
+"""
 
 import os
 from typing import Any, Callable
@@ -7,6 +11,7 @@ import tensorflow as tf
 
 from mx_rec.checkpoint.chains import tables_directory
 from mx_rec.checkpoint.table_ops import table_ops
+from mx_rec.stock.convert import converted
 
 
 def patched_object_save(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -24,9 +29,10 @@ def patched_object_save(stock: Callable[..., Any]) -> Callable[..., Any]:
         """Saves as stock TensorFlow does.
 
         Raises:
-            NotImplementedError: If the graph has tables, whose rows would not be saved.
+            NotImplementedError: If the graph has tables whose rows would not be saved: that were
+                no variables, or have keys that are no rows of theirs.
         """
-        names = _names_of_tables(session)
+        names = _names_of_tables(session, True)
         if names:
             raise NotImplementedError(
                 "tf.train.Checkpoint and CheckpointManager do not save tables: {!r} would lack the "
@@ -54,7 +60,7 @@ def patched_object_restore(stock: Callable[..., Any]) -> Callable[..., Any]:
             NotImplementedError: If the graph has tables and the checkpoint has tables as well,
                 which would not be restored.
         """
-        names = _names_of_tables(None) if save_path else ""
+        names = _names_of_tables(None, False) if save_path else ""
         if names:
             directory = tables_directory(tf.compat.as_str_any(save_path))
             if os.path.isdir(directory) or tf.io.gfile.isdir(directory):
@@ -67,10 +73,18 @@ def patched_object_restore(stock: Callable[..., Any]) -> Callable[..., Any]:
     return restore
 
 
-def _names_of_tables(session: Any) -> str:
-    """Returns the names of the tables of a session's graph, or of the default one, as a text."""
+def _names_of_tables(session: Any, but_variables: bool) -> str:
+    """Returns the names of the tables of a session's graph, or of the default one, as a text.
+
+    Args:
+        session: The session, None for the default graph.
+        but_variables: Whether to leave out those that are read and set as variables.
+    """
     if tf.executing_eagerly():
         return ""
     graph = getattr(session, "graph", None) or tf.compat.v1.get_default_graph()
-    names = sorted({one.table_name for one in table_ops(graph, None)})
-    return "the tables " + ", ".join(map(repr, names)) if names else ""
+    names = {one.table_name for one in table_ops(graph, None)}
+    if but_variables:
+        names -= {one.plan.table for one in converted(graph) if not one.plan.on_servers
+                  and (one.plan.ids.keeps_rows or not one.plan.ids.is_lifted)}
+    return "the tables " + ", ".join(map(repr, sorted(names))) if names else ""

@@ -294,7 +294,7 @@ def users_of(graph: tf.Graph, plan: StockVariable) -> Dict[str, FrozenSet[str]]:
               for name in lookups}
     return {name: found or frozenset(
         step.ops[0] for step in plan.updates
-        if depends([op(step.indices[0])], {op(name).inputs[1].op}))
+        if depends([op(indices[0]) for _, indices in step.parts], {op(name).inputs[1].op}))
             for name, found in needed.items()}
 
 

@@ -16,6 +16,7 @@ from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.ops.registered import only_computes
 from mx_rec.stock import updates as forms
 from mx_rec.stock.adam import AdamStep, Refused, adam_steps
+from mx_rec.stock.dense_updates import DenseUpdates, NotByRows, Penalty, dense_updates
 from mx_rec.stock.fused import Piece, gradients_of, pieces_of
 from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
 from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
@@ -25,6 +26,8 @@ from mx_rec.stock.parts import (Part, Placement, SavedPlace, are_together, parts
 from mx_rec.stock.values import Affine, affine_value, constant_int, describe
 
 VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
+# Begins the reason of a variable that another Saver would have made a table.
+HAS_SAVER = "a Saver that cannot be built anew was made for it before"
 # Reads of the whole variable that are there only to be summarized are run when a summary is.
 _SUMMARIES = frozenset(("ScalarSummary", "HistogramSummary", "MergeSummary", "TensorSummary",
                         "TensorSummaryV2"))
@@ -87,6 +90,8 @@ class StockVariable(NamedTuple):
         on_servers: Whether the table is on parameter servers.
         gradients: The gradients that the one update sums, by lookup, as pieces without bags; None
             if it sums others.
+        penalties: Sums of the squares of the variable, which become those of a batch's rows.
+        changes: Ops that set rows, as scripts do with that of padding before each lookup.
     """
 
     name: str
@@ -108,6 +113,8 @@ class StockVariable(NamedTuple):
     part: Optional[Part] = None
     on_servers: bool = False
     gradients: Optional[List[Piece]] = None
+    penalties: Sequence[Penalty] = ()
+    changes: Sequence[str] = ()
 
     @property
     def first(self) -> int:
@@ -160,11 +167,12 @@ class Stays(Exception):
 class _Uses:
     """What a graph does with one variable, gathered use by use."""
 
-    def __init__(self, nodes: Nodes, variable: Any,
-                 adam: Sequence[AdamStep] = ()) -> None:
+    def __init__(self, nodes: Nodes, variable: Any, adam: Sequence[AdamStep] = (),
+                 dense: DenseUpdates = DenseUpdates()) -> None:
         self.nodes = nodes
         self.adam = adam
-        known = {name for one in adam for name in one.inner}
+        self.dense = dense
+        known = {name for one in adam for name in one.inner}.union(dense.inner)
         self.variable = variable
         self.gathers = []  # type: List[Any]
         self.reads = []  # type: List[Any]
@@ -174,6 +182,7 @@ class _Uses:
         self.updates = []  # type: List[Tuple[Any, int]]
         self.assigns = []  # type: List[Any]
         self.savers = []  # type: List[Any]
+        self.changes = []  # type: List[Any]
         self._known = known
         for use in nodes.all_uses(variable):
             if use.node.name not in known:
@@ -186,6 +195,9 @@ class _Uses:
             self.updates.append((node, use.position))
         elif kind in ("Assign", "AssignVariableOp") and use.position == 0:
             (self.savers if self._is_restored(node) else self.assigns).append(node)
+        elif kind in ("ScatterUpdate", "ResourceScatterUpdate") and use.position == 0 \
+                and not self.nodes.all_uses(node):
+            self.changes.append(node)
         elif kind in ("IsVariableInitialized", "VarIsInitializedOp"):
             self.states.append(node)
         elif kind == "VariableShape":
@@ -261,7 +273,7 @@ class _Uses:
 
     def steps(self) -> List[forms.Step]:
         """Returns the updates."""
-        found = [one.step for one in self.adam]
+        found = [one.step for one in self.adam] + list(self.dense.steps)
         return found + [forms.step_of(self.nodes, update) for update, _ in self.updates]
 
     def _is_restored(self, assign: Any) -> bool:
@@ -325,6 +337,11 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
                 raise Stays("it has an access_threshold, which tables of unchanged models do not "
                             "have on parameter servers" if placement.job else "it has an "
                             "access_threshold, and its parts share a table in the checkpoint")
+            if placement.job and (plan.penalties or any(step.decays for step in plan.updates)):
+                raise Stays("a penalty on the rows of a batch is not there on parameter servers")
+            if placement.job and plan.changes:
+                raise Stays("{} sets rows of it, which tables on parameter servers do not "
+                            "know".format(plan.changes[0]))
             if placement.job:
                 plan = _on_servers(plan)
             elif part is not None and plan.kind \
@@ -392,6 +409,8 @@ def _with_ids(nodes: Nodes, plans: List[StockVariable], options: StockTables, kn
                                                "parameter servers")
         elif plan.part is not None:
             found[plan.name] = IdLimits(False, "it is a part of a variable")
+        elif plan.changes:
+            found[plan.name] = IdLimits(False, "{} sets rows of it".format(plan.changes[0]))
     found.update(id_limits(nodes, [plan.reader for plan in asked if plan.name not in found], kept))
     return [with_ids(plan, found[plan.name]) if plan.name in found else plan for plan in plans]
 
@@ -424,9 +443,10 @@ def _is_candidate(node: Any) -> bool:
 def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTables, trains: bool,
                    known: Set[str], has_saver: bool, rows: int) -> StockVariable:
     try:
-        uses = _Uses(nodes, node, adam_steps(nodes, node, options.lazy_adam))
-    except Refused as why:
-        raise Stays(str(why))
+        dense = dense_updates(nodes, node, options, trains)
+        uses = _Uses(nodes, node, adam_steps(nodes, node, options.lazy_adam), dense)
+    except (NotByRows, Refused) as why:
+        raise Stays(str(why)) from None
     if not uses.gathers:
         raise Stays("nothing gathers rows of it{}".format(
             ", but {} reads it as a whole".format(uses.whole[0].name) if uses.whole else ""))
@@ -442,8 +462,7 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     if rows > MAX_VOCABULARY_SIZE:
         raise Stays("it has more than {} rows".format(MAX_VOCABULARY_SIZE))
     if uses.savers and not has_saver:
-        raise Stays("a Saver that cannot be built anew was made for it before ({})".format(
-            uses.savers[0].name))
+        raise Stays("{} ({})".format(HAS_SAVER, uses.savers[0].name))
     initial = _initial_value(uses)
     initializer = describe(initial)
     if initializer is None:
@@ -466,13 +485,14 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         updates=uses.steps(), kind=kind, slots=slots,
         assigns=assigns, pieces=_pieces(uses),
         gradients=gradients_of(nodes, uses.steps()[0], uses.gathers)
-        if len(uses.steps()) == 1 else None)
+        if len(uses.steps()) == 1 else None, penalties=dense.penalties,
+        changes=[one.name for one in uses.changes])
 
 
 def _pieces(uses: _Uses) -> Optional[List[Piece]]:
     """Returns the lookups of the variable's one update, if it is fused with them."""
     steps = uses.steps()
-    if len(steps) != 1 or steps[0].sums:
+    if len(steps) != 1 or steps[0].decays:
         return None
     return pieces_of(uses.nodes, steps[0], uses.gathers)
 
@@ -569,9 +589,11 @@ def _plan_slot(uses: _Uses, variable: str, name: str, shape: List[int],
         raise Stays("the optimizer's {} is no variable of its shape".format(variable))
     updates = {update.name for update, _ in uses.updates}
     try:
-        own = _Uses(uses.nodes, node, uses.adam)
-        if own.gathers or own.reads or own.shapes or (own.savers and not has_saver):
+        own = _Uses(uses.nodes, node, uses.adam, uses.dense)
+        if own.gathers or own.reads or own.shapes or own.changes:
             raise Stays("something else reads it")
+        if own.savers and not has_saver:
+            raise Stays(HAS_SAVER)
         if any(update.name not in updates for update, _ in own.updates):
             raise Stays("it belongs to another variable, too")
         initial = _initial_value(own)
@@ -620,6 +642,11 @@ def _summary(uses: _Uses, kind: str, initializer: Dict[str, Any]) -> str:
     parts.append("new rows by {}".format(initializer["kind"]))
     if _pieces(uses):
         parts[1] += _FUSED
+    if uses.changes:
+        parts.append("rows set by {}".format(" and ".join(one.name for one in uses.changes)))
+    if uses.dense.decays or uses.dense.penalties:
+        parts.append("its penalty is that of the rows of a batch, as l2 asks: rows outside of it "
+                     "have none")
     if uses.reads:
         parts.append("read as a whole {} time{}".format(
             len(uses.reads), "" if len(uses.reads) == 1 else "s"))

@@ -16,6 +16,7 @@ from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
 from mx_rec.stock.admission import RowRules, SavedHistory, rules_of
 from mx_rec.stock.analysis import StockVariable, plan_variables, table_name, with_ids
+from mx_rec.stock.changes import change
 from mx_rec.stock.dense import Filling, make_filling, start_slot
 from mx_rec.stock.groups import fuse
 from mx_rec.stock.late import late_ops
@@ -281,6 +282,8 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
     plan, table = rows.plan, rows.table
     for step in () if plan.name in fused or plan.on_servers else plan.updates:
         rows.update(step)
+    for name in plan.changes:
+        change(rows, graph.get_operation_by_name(name))
     for name in plan.shapes:
         rows.shape(graph.get_operation_by_name(name))
     for name in plan.states:
@@ -288,6 +291,8 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
     for lookup in () if plan.on_servers else plan.lookups:
         if lookup.node not in fused.get(plan.name, ()):
             rows.look_up(graph.get_operation_by_name(lookup.node), lookup.trains)
+    for penalty in plan.penalties:
+        rows.penalize(penalty)
     rows.end()
     for read in plan.reads:
         rows.read(graph.get_operation_by_name(read))

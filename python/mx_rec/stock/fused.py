@@ -62,7 +62,7 @@ def pieces_of(nodes: Nodes, step: Step, gathers: Sequence[Any]) -> Optional[List
         The lookups, in the order in which their gradients are added; None if anything else stands
         between.
     """
-    if step.sums:
+    if step.sums and step.dense is None:
         return None
     pieces = []  # type: List[Piece]
     for gather, ids, value in _gradients(nodes, step, gathers) or ():
@@ -95,7 +95,10 @@ def gradients_of(nodes: Nodes, step: Step, gathers: Sequence[Any]) -> Optional[L
 def _gradients(nodes: Nodes, step: Step,
                gathers: Sequence[Any]) -> Optional[List[Tuple[Any, Output, Output]]]:
     """Returns gathers, their ids, and the gradients of their rows; None if it is not these."""
-    if step.sums:
+    if step.dense is not None:
+        # What TensorFlow adds is cut no further: nothing joins gradients before.
+        values, rows = [list(one) for one in zip(*step.parts)]
+    elif step.sums:
         values, rows = _parts(nodes, step.grad), _parts(nodes, step.indices)
     else:
         unique = _behind(nodes, step.indices)

@@ -178,7 +178,7 @@ def _waits(rows: Rows, step: forms.Step, lookups: Sequence[_Lookup]) -> List[tf.
         if bags is not None:
             first.append(rows.tensor((bags.fill, 0)))
             first.append(rows.tensor((bags.result, 0)))
-    waits = waits_between([rows.tensor(step.grad), rows.tensor(step.indices)], first)
+    waits = waits_between([rows.tensor(one) for one in step.last], first)
     for name in step.ops:
         waits.extend(wait for wait in rows.op(name).control_inputs if wait.name not in step.ops)
     return waits

@@ -96,7 +96,8 @@ class Reader(NamedTuple):
 
     def ends(self) -> Set[str]:
         """Returns the names of the ops that take its ids."""
-        return set(self.gathers) | {op for step in self.updates for op in step.ops}
+        return set(self.gathers) | {op for step in self.updates for op in step.ops} \
+            | {one.by for step in self.updates for one in step.slices}
 
 
 class IdPaths:
@@ -231,7 +232,7 @@ def _described(limits: List[Limit]) -> IdLimits:
 def _limits(nodes: Nodes, reader: Reader) -> Tuple[List[Limit], List[Output]]:
     """Returns the limits of a variable's ids, and all tensors of ids between them and its ops."""
     starts = [nodes.inputs[name][1] for name in reader.gathers]
-    starts += [step.indices for step in reader.updates]
+    starts += [indices for step in reader.updates for _, indices in step.parts]
     found = {}  # type: Dict[Output, Limit]
     between = []  # type: List[Output]
     others = []  # type: List[str]

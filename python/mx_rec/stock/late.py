@@ -5,7 +5,7 @@ conversion replaces others. One that a table does not know fails in the run that
 that fetches the variable, or a copy of it, gets the rows of the table.
 """
 
-from typing import Any, Dict, List, Sequence, Union
+from typing import Any, Dict, List, Sequence, Tuple, Union
 
 import tensorflow as tf
 
@@ -121,9 +121,22 @@ class LateOps:
     def _fetched(self, op: tf.Operation, rows: Rows) -> tf.Tensor:
         try:
             with extensible(self._graph):
+                if op not in self._values:
+                    # A program that asks for one variable after the other grows the graph once.
+                    for other, others in self._alike(op, rows):
+                        self._value(other, others)
                 return self._value(op, rows)
         except _Cannot as why:
             raise NotImplementedError(_text(rows, op, str(why))) from None
+
+    def _alike(self, op: tf.Operation, rows: Rows) -> List[Tuple[tf.Operation, Rows]]:
+        """Returns the ops that read other variables as an op reads one, by their names."""
+        end = op.name[len(_name_of(rows)):]
+        return [(other, others) for other, others in self._rows.items()
+                if other.type == op.type and other.type in COPIES and not other.control_inputs
+                and not others.plan.on_servers and not others.plan.ids.is_lifted
+                and type(others) is type(rows) and other.name == _name_of(others) + end
+                and _context_of(other) is None and other not in self._values]
 
     def _value(self, op: tf.Operation, rows: Rows) -> tf.Tensor:
         """Returns the value that an op gives of a variable."""
@@ -183,6 +196,11 @@ class LateOps:
                 replace_waiting(op, done)
 
 
+def _name_of(rows: Rows) -> str:
+    """Returns the name of a variable's op."""
+    return rows.slot.variable if isinstance(rows, SlotRows) else rows.plan.name
+
+
 def _is_itself(tensor: tf.Tensor) -> bool:
     """Whether a tensor is a variable, and not its value."""
     return tensor.dtype == tf.resource or tensor.dtype._is_ref_dtype  # pylint: disable=W0212
@@ -221,9 +239,9 @@ def _check(rows: Rows, use: str) -> None:
 
 def _text(rows: Rows, op: tf.Operation, why: str) -> str:
     """Returns the text of the error of an op that cannot work on a table."""
-    name, is_what = rows.plan.name, "is"
+    name, is_what = _name_of(rows), "is"
     if isinstance(rows, SlotRows):
-        name, is_what = rows.slot.variable, "is a slot of"
+        is_what = "is a slot of"
     return "the variable {} {} the table {}, which {} ({}) cannot use: {}. Once the graph is " \
         "converted, assign, assign_add, assign_sub, scatter_update, scatter_add, scatter_sub, " \
         "gathers of rows and reads of the whole work. Make other ops before that, or leave the " \

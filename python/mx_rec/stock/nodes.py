@@ -1,6 +1,8 @@
 """A GraphDef with its edges in both directions."""
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Set, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+
+import tensorflow as tf
 
 # (name of a node, number of its output).
 Output = Tuple[str, int]
@@ -26,6 +28,8 @@ class Nodes:
     """
 
     def __init__(self, graph_def: Any) -> None:
+        self._graph_def = graph_def
+        self._imported = None  # type: Optional[tf.Graph]
         self.by_name = {node.name: node for node in graph_def.node}  # type: Dict[str, Any]
         self._uses = {}  # type: Dict[Output, List[Use]]
         self._readers = {}  # type: Dict[str, List[Use]]
@@ -79,6 +83,35 @@ class Nodes:
                     seen[use.node.name] = use.node
                     waiting.append(use.node)
         return seen
+
+    def is_one(self, output: Output) -> bool:
+        """Returns whether a tensor has one element, by the shape that TensorFlow infers."""
+        if self._imported is None:
+            self._imported = self._import()
+        try:
+            shape = self._imported.get_tensor_by_name("{}:{}".format(*output)).shape
+        except KeyError:
+            return False
+        return shape.is_fully_defined() and shape.num_elements() == 1
+
+    def _import(self) -> tf.Graph:
+        """Returns the graph, without what waits for what; empty if TensorFlow does not take it."""
+        copied = tf.compat.v1.GraphDef(versions=self._graph_def.versions,
+                                       library=self._graph_def.library)
+        for node in self._graph_def.node:
+            added = copied.node.add()
+            added.CopyFrom(node)
+            del added.input[:]
+            added.input.extend(one for one in node.input if not one.startswith("^"))
+            added.device = ""
+            added.attr.pop("_class", None)
+        graph = tf.Graph()
+        try:
+            with graph.as_default():
+                tf.import_graph_def(copied, name="")
+        except (ValueError, tf.errors.OpError):
+            return tf.Graph()
+        return graph
 
 
 def parse(source: str) -> Output:

@@ -16,6 +16,10 @@ LEAST_ROWS = 10000
 SECONDS = "seconds"
 STEPS = "steps"
 
+# Of which rows a penalty on a variable is.
+ALL_ROWS = "all rows"
+BATCH_ROWS = "rows of the batch"
+
 # One for all variables, or by regular expressions.
 _Threshold = Union[None, int, Dict[str, Optional[int]]]
 
@@ -50,6 +54,10 @@ class StockTables(NamedTuple):
             there. False: they stay TensorFlow's.
         admission_sketch_bytes: The bytes in which keys without rows are counted, in
             [1024, 2**40], in the forms of `access_threshold`; 0 and None: each key exactly.
+        l2: What becomes of a variable with a penalty on all of its rows, such as tf.nn.l2_loss of
+            it. "all rows": it stays TensorFlow's. "rows of the batch": it is a table, and value and
+            gradient of the penalty are those of the distinct rows of a batch, other numbers than
+            TensorFlow's; rows outside of it have no gradient, in the optimizer's sparse form.
     """
 
     names: Sequence[str] = (".*",)
@@ -65,6 +73,7 @@ class StockTables(NamedTuple):
     evict_step_interval: Optional[int] = None
     servers: bool = True
     admission_sketch_bytes: _Threshold = None
+    l2: str = ALL_ROWS
 
 
 def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -> Any:
@@ -98,6 +107,9 @@ def checked_options(value: Union[bool, str, Sequence[str], StockTables, None]) -
     Int(1, MAX_VOCABULARY_SIZE)("least_rows", options.least_rows)
     Bool()("lazy_adam", options.lazy_adam)
     Bool()("servers", options.servers)
+    if options.l2 not in (ALL_ROWS, BATCH_ROWS):
+        raise ValueError("'l2' of stock_tables should be {!r} or {!r}, but is {!r}".format(
+            ALL_ROWS, BATCH_ROWS, options.l2))
     Int(0, MAX_VOCABULARY_SIZE)("memory_rows", options.memory_rows)
     unlimited = options.unlimited_ids
     if isinstance(unlimited, bool):
@@ -220,5 +232,6 @@ def thresholds_of(options: StockTables, name: str) -> Tuple[int, int]:
         raise ValueError("stock_tables, variable {!r}: {}".format(name, error)) from error
 
 
-__all__ = ["LEAST_ROWS", "SECONDS", "STEPS", "StockTables", "checked_options", "is_chosen",
-           "is_unlimited", "sketch_of", "thresholds_of"]  # type: List[str]
+__all__ = ["ALL_ROWS", "BATCH_ROWS", "LEAST_ROWS", "SECONDS", "STEPS", "StockTables",
+           "checked_options", "is_chosen", "is_unlimited", "sketch_of",
+           "thresholds_of"]  # type: List[str]

@@ -1,6 +1,6 @@
 """Puts ops of a table in the place of the ops of one variable."""
 
-from typing import Dict, FrozenSet, List, Sequence, Tuple
+from typing import Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -8,8 +8,8 @@ import tensorflow as tf
 from mx_rec.core.lookup import mark_movable
 from mx_rec.core.table import Table
 from mx_rec.edits.replacing import FUSED_ATTRIBUTE, mark_positions
-from mx_rec.edits.wiring import (in_place_of, replace_change, replace_output, waits_of_copy,
-                                 waits_of_gather)
+from mx_rec.edits.wiring import (in_place_of, on_device, replace_change, replace_output,
+                                 waits_between, waits_of_copy, waits_of_gather)
 from mx_rec.ops import library
 from mx_rec.ops.lookups import find_rows, read_rows, resolve
 from mx_rec.ops.optimizers import Gradients, OptimizerStep, optimizer_named, update
@@ -19,10 +19,25 @@ from mx_rec.stock.admission import (RowRules, admit, admitted, count_before, occ
                                      users_of)
 from mx_rec.stock.analysis import Slot, StockVariable
 from mx_rec.stock.dense import chunk_of
+from mx_rec.stock.dense_updates import Penalty
 from mx_rec.stock.fused import SHAPES
 from mx_rec.stock.nodes import Output
 
 _SUMS = "SparseSegment"
+
+
+class BatchRows(NamedTuple):
+    """The distinct rows of a batch.
+
+    Attributes:
+        offsets: int64 (u).
+        inverse: For each id of the batch its place among these.
+        rows: float32 (u, dim), as they are before the step.
+    """
+
+    offsets: tf.Tensor
+    inverse: tf.Tensor
+    rows: tf.Tensor
 
 
 class Rows:
@@ -50,6 +65,7 @@ class Rows:
         # What counts for lookups and reads counts for updates, by the updates they are of.
         self._counting = []  # type: List[Tuple[tf.Operation, FrozenSet[str]]]
         self._recounts = []  # type: List[Tuple[tf.Operation, str]]
+        self._batch = None  # type: Optional[BatchRows]
 
     def op(self, name: str) -> tf.Operation:
         """Returns an op of the graph."""
@@ -191,22 +207,92 @@ class Rows:
         op = self.op(step.ops[0])
         waits = [wait for name in step.ops[1:] for wait in self.op(name).control_inputs
                  if wait.name not in step.ops]
+        if step.dense is not None:
+            waits += waits_between([self.tensor(one) for one in step.last], [
+                self.tensor(one) for part in step.parts for one in part])
+        batch = self.batch() if step.decays else None
         with in_place_of(op, waits, step.ops):
-            ids = self.checked_ids(tf.reshape(self.tensor(step.indices), [-1]))
-            grad = tf.reshape(self.tensor(step.grad), [-1, self.plan.dim], name="grad")
-            if step.kind == forms.ADD and not step.subtracts:
-                grad = tf.negative(grad)
-            # An embedding that the gradient depends on was counted before; see `end`.
-            with tf.control_dependencies([grad]):
-                if self.rules.counts:
-                    offsets, inverse = admitted(self.table, self.rules, ids)
-                    self._recounts.append((offsets.op.inputs[1].op, step.ops[0]))
-                else:
-                    offsets, inverse = resolve([self.table.handle], [ids]).of(0)
+            ids, grad = self.gradient(step)
+            inverses = []  # type: List[tf.Tensor]
+            if batch is not None:
+                # The rows that the value of the penalty is of, before any of them changes.
+                offsets = batch.offsets
+                grad = library().mx_rec_reduce(grad, batch.inverse, offsets, name="sums")
+                for one in step.decays:
+                    number = one.factor * tf.reshape(self.tensor(one.number), [])
+                    grad += number * (tf.sign(batch.rows) if one.is_sign else batch.rows)
+            else:
+                # An embedding that the gradient depends on was counted before; see `end`.
+                with tf.control_dependencies([grad]):
+                    offsets, inverse = self._counted_rows(ids, [step.ops[0]])
+                inverses = [inverse]
             done = update(optimizer_step(step, self.numbers(step), self.initial()),
-                          Gradients([self.table.handle], [offsets], [grad], [inverse]), "update")
+                          Gradients([self.table.handle], [offsets], [grad], inverses), "update")
         for name in step.ops:
             replace_change(self.op(name), done, len(step.ops) == 1)
+
+    def gradient(self, step: forms.Step) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Returns the checked ids (n) of an update, and what is subtracted (n, dim)."""
+        ids = [tf.reshape(self.tensor(indices), [-1]) for _, indices in step.parts]
+        grads = [tf.reshape(self.tensor(values), [-1, self.plan.dim], name="grad")
+                 for values, _ in step.parts]
+        if len(ids) > 1:
+            ids = [tf.concat([tf.cast(one, tf.int64) for one in ids], 0)]
+            grads = [tf.concat(grads, 0)]
+        grad = grads[0]
+        if step.kind == forms.ADD and not step.subtracts:
+            grad = tf.negative(grad)
+        return self.checked_ids(ids[0]), grad
+
+    def _counted_rows(self, ids: tf.Tensor,
+                      updates: Sequence[str]) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Adds the ops that find the rows of ids whose lookups count them, for updates.
+
+        Args:
+            ids: Checked ids.
+            updates: The names of the updates.
+
+        Returns:
+            offsets and their inverse index.
+        """
+        if not self.rules.counts:
+            return resolve([self.table.handle], [ids]).of(0)
+        offsets, inverse = admitted(self.table, self.rules, ids)
+        self._recounts.extend((offsets.op.inputs[1].op, name) for name in updates)
+        return offsets, inverse
+
+    def batch(self) -> BatchRows:
+        """Returns the distinct rows of all lookups whose gradients an update with a penalty sums;
+        they are made where they are missing."""
+        if self._batch is None:
+            steps = [step for step in self.plan.updates if step.decays]
+            graph = self.graph
+            with graph.as_default(), graph.control_dependencies(None), on_device(self.device), \
+                    tf.compat.v1.name_scope(self.plan.name + "/rows_of_batch/"):
+                ids, _ = self.gradient(steps[0])
+                offsets, inverse = self._counted_rows(ids, [step.ops[0] for step in steps])
+                rows, = read_rows([self.table.handle], [row_shape(self.table.variable)], [offsets])
+            self._batch = BatchRows(offsets, inverse, rows)
+        return self._batch
+
+    def penalize(self, penalty: Penalty) -> None:
+        """Replaces the penalty on all rows by that on the rows of a batch.
+
+        Where nothing trains they are those of all lookups of the graph, and none is made.
+        """
+        op = self.op(penalty.node)
+        if any(step.decays for step in self.plan.updates):
+            rows = self.batch().rows
+        with in_place_of(op, device=self.device):
+            if not any(step.decays for step in self.plan.updates):
+                ids = tf.concat([tf.cast(tf.reshape(self.op(one.node).inputs[1], [-1]), tf.int64)
+                                 for one in self.plan.lookups], 0)
+                rows = self._find(self.checked_ids(tf.unique(ids)[0]))
+            value = tf.reduce_sum(tf.abs(rows)) if penalty.kind == "Abs" else tf.nn.l2_loss(rows)
+            if penalty.kind == "Square":
+                value *= 2.0
+            value = tf.reshape(value, op.outputs[0].shape, name="penalty")
+        replace_output(op, value)
 
     def numbers(self, step: forms.Step) -> Dict[str, tf.Tensor]:
         """Returns the optimizer's numbers of a step by name."""

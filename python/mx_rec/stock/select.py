@@ -10,7 +10,7 @@ from mx_rec.edits.wiring import variable_name
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
 from mx_rec.stock.admission import SavedHistory
-from mx_rec.stock.analysis import StockVariable, plan_variables
+from mx_rec.stock.analysis import HAS_SAVER, StockVariable, plan_variables
 from mx_rec.stock.convert import convert, saved_places
 from mx_rec.stock.options import StockTables, is_chosen
 from mx_rec.stock.servers import Servers, servers_of
@@ -185,7 +185,7 @@ def _warn_of_savers(graph: tf.Graph, options: StockTables, plans: List[StockVari
     """Warns of variables that stay for no other reason than that a Saver has them."""
     if not any(op.type == "SaveV2" for op in graph.get_operations()):
         return
-    stays = {plan.name for plan in plans if not plan.converts}
+    stays = {plan.name for plan in plans if not plan.converts and HAS_SAVER in plan.reason}
     found = plan_variables(graph.as_graph_def(), options, True, has_saver=True,
                            saved=saved_places(graph)) if stays else []
     names = sorted(stays.intersection(plan.name for plan in found if plan.converts))

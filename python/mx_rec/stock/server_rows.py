@@ -102,7 +102,7 @@ class _Update(NamedTuple):
     def inputs(self) -> List[tf.Tensor]:
         """Returns what it takes."""
         step = self.step
-        return [self.rows.tensor(one) for one in [step.grad, step.indices]] \
+        return [self.rows.tensor(one) for one in step.last] \
             + list(self.rows.numbers(step).values())
 
     def form(self, same: SameNumbers) -> Tuple[Any, ...]:
@@ -159,7 +159,7 @@ def update_together(graph: tf.Graph, variables: Sequence[ServerRows]) -> None:
                 first = [rows.tensor(piece.grad) for piece in rows.plan.gradients]
                 first += [tensor for piece in rows.plan.gradients
                           for tensor in rows.found[piece.gather].keys]
-                waits += waits_between([rows.tensor(step.grad), rows.tensor(step.indices)], first)
+                waits += waits_between([rows.tensor(one) for one in step.last], first)
             updates.append(_Update(rows, at, waits))
     same = SameNumbers()
     for group in grouped(updates, lambda one: one.form(same), _Update.inputs, _Update.ops):
@@ -203,9 +203,8 @@ def _gradients(update: _Update) -> Iterable[Gradients]:
         summed = library().mx_rec_reduce(tf.negative(grad) if is_added else grad, places, keys)
         yield variable, keys, summed
     if not update.pieces:
-        keys = rows.checked_ids(tf.reshape(rows.tensor(step.indices), [-1]))
-        grad = tf.reshape(rows.tensor(step.grad), [-1, dim], name="grad")
-        yield variable, tf.cast(keys, tf.int64), tf.negative(grad) if is_added else grad
+        keys, grad = rows.gradient(step)
+        yield variable, tf.cast(keys, tf.int64), grad
 
 
 def bring_to_worker(graph: tf.Graph, variables: Sequence[ServerRows], servers: Servers) -> None:
@@ -225,7 +224,7 @@ def bring_to_worker(graph: tf.Graph, variables: Sequence[ServerRows], servers: S
     spec = device_module.DeviceSpec.from_string(servers.worker)
     worker = device_module.DeviceSpec(job=spec.job, task=spec.task).to_string()
     updates = [rows.op(output[0]) for rows in variables for step in rows.plan.updates
-               for output in (step.grad, step.indices)]
+               for output in step.last]
     lookups = [op for rows in variables for op in rows.lookups]
     for op in upstream_of(updates).union(_downstream(lookups)):
         # pylint: disable=protected-access

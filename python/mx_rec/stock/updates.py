@@ -41,6 +41,34 @@ class Form(NamedTuple):
     attributes: Tuple[Tuple[str, bool], ...] = ()
 
 
+class Slices(NamedTuple):
+    """Gradients of rows that are made dense.
+
+    Attributes:
+        values: The gradients.
+        indices: Their rows.
+        by: Name of the op that makes them dense.
+    """
+
+    values: Output
+    indices: Output
+    by: str
+
+
+class Decay(NamedTuple):
+    """The gradient of a penalty.
+
+    Attributes:
+        number: A tensor of one element.
+        factor: What it is multiplied with, and then with each row.
+        is_sign: Whether with the signs of the row's floats instead: of a sum of absolute values.
+    """
+
+    number: Output
+    factor: float
+    is_sign: bool = False
+
+
 class Step(NamedTuple):
     """One update of rows of a variable, by an op or by several.
 
@@ -56,6 +84,9 @@ class Step(NamedTuple):
         sums: See `Form`.
         subtracts: Of the kind ADD: whether it subtracts.
         nesterov: Of the kind momentum: whether in Nesterov's form.
+        dense: Of a dense update: the dense gradient, whose part `grad` and `indices` are.
+        slices: All that it is the sum of; of another update `parts` gives its one.
+        decays: What is added to the sum in each of the rows that occur.
     """
 
     ops: Tuple[str, ...]
@@ -68,6 +99,21 @@ class Step(NamedTuple):
     sums: bool = False
     subtracts: bool = False
     nesterov: bool = False
+    dense: Optional[Output] = None
+    slices: Tuple[Slices, ...] = ()
+    decays: Tuple[Decay, ...] = ()
+
+    @property
+    def parts(self) -> Tuple[Tuple[Output, Output], ...]:
+        """The gradients, or what is added, and their rows."""
+        return tuple((one.values, one.indices) for one in self.slices) \
+            or ((self.grad, self.indices),)
+
+    @property
+    def last(self) -> Tuple[Output, ...]:
+        """What the update takes of the gradients."""
+        return (self.grad, self.indices) if self.dense is None \
+            else (self.dense,) + tuple(one.indices for one in self.slices)
 
 
 _FTRL_SLOTS = {"Ftrl_accum": 1, "Ftrl_linear": 2}
@@ -128,4 +174,5 @@ def has_wrong_attribute(form: Form, node: Any) -> Optional[str]:
 
 
 __all__ = ["ADAM", "ADAMAX", "ADAMW", "ADD", "LAZY_ADAM", "NADAM", "NESTEROV", "SCHEDULED_NADAM",
-           "Form", "Step", "form_of", "has_wrong_attribute", "step_of"]  # type: List[str]
+           "Decay", "Form", "Slices", "Step", "form_of", "has_wrong_attribute",
+           "step_of"]  # type: List[str]

@@ -5,6 +5,7 @@
 //! save that fails loses nothing: the next one asks for what changed since the last save that is
 //! good.
 
+use crate::optim::Steps;
 use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::collections::HashMap;
 
@@ -20,6 +21,9 @@ pub(crate) struct Changes {
     touches: Vec<AtomicU32>,
     /// Keys that lost their rows, with the epoch in which they did.
     removed: HashMap<i64, u32>,
+    /// Steps that have moved all rows, with the epoch of each. Rows that they alone have moved have
+    /// not changed: whoever merges a delta moves them.
+    steps: Vec<(u32, Steps)>,
     /// No delta can start before this epoch: the content was replaced in it.
     replaced: u32,
 }
@@ -165,14 +169,34 @@ impl Changes {
         keys
     }
 
-    /// Forgets keys that lost their rows up to epoch `since`: a good save has told of them.
-    pub(in crate::table) fn forget_removed(&mut self, since: u32) {
+    /// Notes steps that have moved all rows.
+    pub(in crate::table) fn stepped(&mut self, steps: Steps) {
+        let epoch = *self.epoch.get_mut();
+        if epoch != 0 {
+            self.steps.push((epoch, steps));
+        }
+    }
+
+    /// The steps that have moved all rows after epoch `since`, in their order.
+    pub(in crate::table) fn steps_since(&self, since: u32) -> impl Iterator<Item = &Steps> {
+        let later = self.steps.iter().filter(move |(epoch, _)| *epoch > since);
+        later.map(|(_, steps)| steps)
+    }
+
+    /// Forgets keys that lost their rows, and steps, up to epoch `since`: a good save has told of
+    /// them.
+    pub(in crate::table) fn forget_told(&mut self, since: u32) {
         self.removed.retain(|_, epoch| *epoch > since);
+        self.steps.retain(|(epoch, _)| *epoch > since);
     }
 
     /// Bytes held.
     pub(in crate::table) fn bytes(&self) -> usize {
-        4 * (self.stamps.capacity() + self.touches.capacity()) + 16 * self.removed.capacity()
+        let steps = self.steps.iter();
+        let rates: usize = steps.map(|(_, steps)| steps.rates.capacity()).sum();
+        let steps = self.steps.capacity() * size_of::<(u32, Steps)>() + 4 * rates;
+        let rows = 4 * (self.stamps.capacity() + self.touches.capacity());
+        rows + 16 * self.removed.capacity() + steps
     }
 
     fn changed(&self, row: u32, since: u32) -> bool {
@@ -217,7 +241,7 @@ mod tests {
         let good = changes.close();
         assert!(changes.reaches(base) && changes.reaches(good));
         assert!(held(&changes, good).is_empty());
-        changes.forget_removed(good);
+        changes.forget_told(good);
         assert!(changes.removed_since(0).is_empty());
     }
 

@@ -421,33 +421,22 @@ impl Content {
         };
         let (rows, free_rows) = (self.store.rows(), &self.free_rows);
         let parts = self.store.split(pool.parts(rows, LEAST));
-        let mut moved: Vec<Vec<u32>> = vec![Vec::new(); parts.len()];
-        let tracks = self.changes.is_on();
-        pool.each(
-            parts.into_iter().zip(&mut moved).collect(),
-            |(mut part, moved)| {
-                for number in (0..rows as u32).filter(|&row| !free_rows.contains(row)) {
-                    if !waiting.waits(number) || !part.has(number) {
-                        continue;
-                    }
-                    let Some(row) = part.row_mut(number) else {
-                        continue;
-                    };
-                    if waiting.catch_up(number, row) && tracks {
-                        moved.push(number);
-                    }
-                    waiting.note(number, 0);
+        pool.each(parts, |mut part| {
+            for number in (0..rows as u32).filter(|&row| !free_rows.contains(row)) {
+                if !waiting.waits(number) || !part.has(number) {
+                    continue;
                 }
-            },
-        );
-        self.changes.stamp(moved.into_iter().flatten());
-        if let Some(tiered) = self.store.tiered() {
-            if tracks && !waiting.has_ended() {
-                // Which of them have moments nobody has read.
-                let on_disk = (0..rows as u32).filter(|&row| tiered.on_disk(row).is_some());
-                self.changes
-                    .stamp(on_disk.filter(|&row| waiting.waits(row)));
+                let Some(row) = part.row_mut(number) else {
+                    continue;
+                };
+                waiting.catch_up(number, row);
+                waiting.note(number, 0);
             }
+        });
+        if let Some(steps) = waiting.ending() {
+            self.changes.stepped(steps);
+        }
+        if self.store.tiered().is_some() {
             waiting.end();
             self.waiting = Some(waiting);
         }

@@ -196,10 +196,10 @@ impl Rows {
         self.tracking.load(Ordering::Acquire)
     }
 
-    /// A good save has told of the keys that lost their rows up to epoch `since`.
-    pub(in crate::table) fn forget_removed(&self, since: u32) {
+    /// A good save has told of what happened up to epoch `since`.
+    pub(in crate::table) fn forget_told(&self, since: u32) {
         if self.tracks() {
-            self.content.write().changes.forget_removed(since);
+            self.content.write().changes.forget_told(since);
         }
     }
 

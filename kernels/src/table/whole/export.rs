@@ -1,6 +1,7 @@
 //! The whole content of a table at one moment, row by row or as one copy.
 
 use crate::index::Index;
+use crate::optim::Steps;
 use crate::stores::{ReadRows, SideRows, Tiered};
 use crate::sync::{RwLockReadGuard, RwLockWriteGuard};
 use crate::table::rows::content::Content;
@@ -127,6 +128,11 @@ impl Snapshot<'_> {
     /// Keys that lost their rows after epoch `since`, ascending.
     pub(crate) fn removed_since(&self, since: u32) -> Vec<i64> {
         self.content.changes.removed_since(since)
+    }
+
+    /// The steps that have moved all rows after epoch `since`, in their order.
+    pub(crate) fn steps_since(&self, since: u32) -> impl Iterator<Item = &Steps> {
+        self.content.changes.steps_since(since)
     }
 
     /// Calls `f` with the keys of rows in use, window by window in row order. Rows that `keep`

@@ -328,21 +328,24 @@ fn a_checkpoint_and_a_chain_of_deltas_have_the_rows_as_they_are_now_and_go_on_wi
     for at in 0..3 {
         train(&live, 30 + at..31 + at);
         let dir = path(&format!("delta{at}"));
-        since = checkpoint::save_delta(&live, &pool, &dir, since, 0)
-            .unwrap()
-            .epoch;
+        let delta = checkpoint::save_delta(&live, &pool, &dir, since, 0).unwrap();
+        assert!((1..=BATCH as u64).contains(&delta.rows), "{}", delta.rows);
+        since = delta.epoch;
         chain.push(dir);
     }
     // Nothing has moved since.
     let none = checkpoint::save_delta(&live, &pool, &path("none"), since, 0).unwrap();
     assert_eq!(none.rows, 0);
     let dirs: Vec<&std::path::Path> = chain.iter().map(|dir| &**dir).collect();
-    let (loaded, whole, memory) = (
+    let (loaded, whole, memory, chained) = (
         tiered("t", CAPACITY, RAM_ROWS),
         tiered("t", CAPACITY, RAM_ROWS / 2),
         in_memory("t", CAPACITY),
+        in_memory("t", CAPACITY),
     );
-    checkpoint::load_chain(&loaded, &pool, &dirs, &|_| true).unwrap();
+    for table in [&loaded, &chained] {
+        checkpoint::load_chain(table, &pool, &dirs, &|_| true).unwrap();
+    }
     checkpoint::save(&live, &pool, &path("whole")).unwrap();
     // One that has steps of its own behind it.
     fill(&whole, &pool);
@@ -350,7 +353,7 @@ fn a_checkpoint_and_a_chain_of_deltas_have_the_rows_as_they_are_now_and_go_on_wi
         checkpoint::load(table, &pool, &path("whole")).unwrap();
     }
     train(&live, 33..60);
-    for table in [&loaded, &whole, &memory] {
+    for table in [&loaded, &whole, &memory, &chained] {
         train(table, 33..60);
         assert!(content(table) == content(&live));
     }

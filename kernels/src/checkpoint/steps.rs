@@ -1,0 +1,258 @@
+//! The steps that rows have missed which a delta has not, because steps of Adam alone have moved
+//! them: written with the delta, and made up for by whoever reads what it follows.
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )
+)]
+
+use super::block::{check_size, check_sum, Verdicts};
+use super::format::{damaged, named, STEPS};
+use super::manifest::Manifest;
+use super::parts::open;
+use super::rows::Written;
+use crate::optim::{is_still, Missed, Steps, MOMENTS};
+use crate::partition::Partition;
+use crate::{Decay, Pool, Result, Snapshot};
+use std::io::Read;
+use std::path::Path;
+
+/// Bytes of a span without its rates: two counts, two betas and epsilon.
+const HEAD: usize = 20;
+
+/// A thread should let at least so many rows catch up.
+const LEAST: usize = 1024;
+
+/// Writes the steps after epoch `since` below `table`, if there were any.
+///
+/// # Errors
+/// `Io` or `ResourceExhausted` for what the system refuses, with the file.
+pub(super) fn write_steps(
+    snapshot: &Snapshot<'_>,
+    since: u32,
+    table: &Path,
+) -> Result<Option<Written>> {
+    let mut bytes = Vec::new();
+    for steps in snapshot.steps_since(since) {
+        let Decay {
+            beta1,
+            beta2,
+            epsilon,
+            ..
+        } = steps.decay;
+        for count in [steps.count, steps.rates.len()] {
+            bytes.extend_from_slice(&(count as u32).to_le_bytes());
+        }
+        let floats = [beta1, beta2, epsilon];
+        for float in floats.iter().chain(&steps.rates) {
+            bytes.extend_from_slice(&float.to_le_bytes());
+        }
+    }
+    let file = (!bytes.is_empty()).then(|| Written::whole(table, STEPS, &bytes));
+    file.transpose()
+}
+
+/// The steps of a delta, for rows of what it follows.
+pub(super) struct SkippedSteps {
+    /// The part whose rows have missed them; `None` for the whole table.
+    holds: Option<Partition>,
+    spans: Vec<Missed>,
+    /// Keys whose rows no step has moved, ascending.
+    frozen: Vec<i64>,
+}
+
+impl SkippedSteps {
+    /// The slots that rows catch up with: m and v.
+    pub(super) fn slots() -> impl Iterator<Item = &'static str> + Clone {
+        MOMENTS.iter().map(|slot| slot.name)
+    }
+
+    /// Reads the steps of the delta in `dir`; `None` if its manifest lists none.
+    ///
+    /// # Errors
+    /// `NotFound`, `DataLoss` or `Io` with the file.
+    pub(super) fn read(
+        dir: &Path,
+        holds: Option<Partition>,
+        manifest: &Manifest,
+        verdicts: &mut Verdicts<'_>,
+    ) -> Result<Option<SkippedSteps>> {
+        if verdicts.lists(STEPS) != Some(true) {
+            return Ok(None);
+        }
+        let Some(recorded) = verdicts.take(STEPS)? else {
+            return Ok(None);
+        };
+        let path = dir.join(STEPS);
+        let (mut file, size) = open(&path)?;
+        check_size(&path, recorded, size)?;
+        let mut bytes = Vec::new();
+        named(file.read_to_end(&mut bytes), "read a file", &path)?;
+        check_sum(&path, recorded, crc32c::crc32c(&bytes))?;
+        let mut spans = Vec::new();
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            let (steps, later) = span(rest).ok_or_else(|| {
+                damaged(
+                    "the steps that rows have missed cannot be understood",
+                    &path,
+                )
+                .with("span", spans.len())
+            })?;
+            spans.push(Missed::all(&steps));
+            rest = later;
+        }
+        let frozen = manifest.config.as_ref();
+        let frozen = frozen.and_then(|config| config.get("padding_keys")?.as_array());
+        let mut frozen: Vec<i64> = frozen
+            .into_iter()
+            .flatten()
+            .filter_map(serde_json::Value::as_i64)
+            .collect();
+        frozen.sort_unstable();
+        Ok(Some(SkippedSteps {
+            holds,
+            spans,
+            frozen,
+        }))
+    }
+
+    /// Whether the row of a key has missed the steps.
+    fn concern(&self, key: i64) -> bool {
+        self.holds.is_none_or(|part| part.holds(key)) && self.frozen.binary_search(&key).is_err()
+    }
+}
+
+/// The first of some spans, and the rest; `None` for what is none.
+fn span(bytes: &[u8]) -> Option<(Steps, &[u8])> {
+    let (head, rest) = bytes.split_at_checked(HEAD)?;
+    let ([count, rates, beta1, beta2, epsilon], []) =
+        head.as_chunks::<4>().0.split_first_chunk()?
+    else {
+        return None;
+    };
+    let [count, rates] = [count, rates].map(|&word| u32::from_le_bytes(word) as usize);
+    let [beta1, beta2, epsilon] = [beta1, beta2, epsilon].map(|&word| f32::from_le_bytes(word));
+    let are_betas = [beta1, beta2].iter().all(|beta| (0.0..=1.0).contains(beta));
+    let is_sound = are_betas
+        && epsilon > 0.0
+        && epsilon.is_finite()
+        && (1..=Missed::MOST).contains(&count)
+        && rates <= count;
+    let (floats, rest) = rest.split_at_checked(rates.checked_mul(4)?)?;
+    // A step that moves rows tells its rate.
+    let moves = rates > 0;
+    let rates = floats.as_chunks::<4>().0.iter();
+    let decay = Decay {
+        beta1,
+        beta2,
+        epsilon,
+        lr: 0.0,
+        moves,
+    };
+    let rates = rates.map(|&word| f32::from_le_bytes(word)).collect();
+    let steps = Steps {
+        decay,
+        count,
+        rates,
+    };
+    is_sound.then_some((steps, rest))
+}
+
+/// Brings rows to the state after the steps of `later` that concern them, in their order: `keys
+/// (n)`, and weights, m and v, `(n, dim)` each.
+pub(super) fn catch_up(
+    pool: &Pool,
+    later: &[&SkippedSteps],
+    keys: &[i64],
+    [weights, m, v]: [&mut [f32]; 3],
+    dim: usize,
+) {
+    let rows = keys.len().div_ceil(pool.parts(keys.len(), LEAST)).max(1);
+    let floats = rows.saturating_mul(dim);
+    let work = keys
+        .chunks(rows)
+        .zip(weights.chunks_mut(floats))
+        .zip(m.chunks_mut(floats).zip(v.chunks_mut(floats)));
+    let starts = [dim, dim.saturating_mul(2)];
+    pool.each(work.collect(), |((keys, weights), (m, v))| {
+        let mut row = Vec::with_capacity(dim.saturating_mul(3));
+        let moments = m.chunks_exact_mut(dim).zip(v.chunks_exact_mut(dim));
+        let rows = weights.chunks_exact_mut(dim).zip(moments);
+        for (&key, (weights, (m, v))) in keys.iter().zip(rows) {
+            row.clear();
+            for part in [&*weights, m, v] {
+                row.extend_from_slice(part);
+            }
+            if is_still(&row, starts, dim) {
+                continue;
+            }
+            for steps in later.iter().filter(|steps| steps.concern(key)) {
+                for span in &steps.spans {
+                    span.catch_up(0, &mut row, starts, dim);
+                }
+            }
+            for (part, now) in [weights, m, v].into_iter().zip(row.chunks_exact(dim)) {
+                part.copy_from_slice(now);
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::span;
+    use proptest::prelude::*;
+
+    fn bytes(count: u32, rates: &[f32], [beta1, beta2, epsilon]: [f32; 3]) -> Vec<u8> {
+        let words = [count, rates.len() as u32].map(u32::to_le_bytes);
+        let floats = [beta1, beta2, epsilon]
+            .into_iter()
+            .chain(rates.iter().copied());
+        words
+            .into_iter()
+            .chain(floats.map(f32::to_le_bytes))
+            .flatten()
+            .collect()
+    }
+
+    const USUAL: [f32; 3] = [0.9, 0.999, 1e-8];
+
+    #[test]
+    fn spans_are_read_one_after_the_other_and_what_cannot_be_is_refused() {
+        let both = [bytes(300, &[0.5, 0.25], USUAL), bytes(1, &[0.1], USUAL)].concat();
+        let (steps, rest) = span(&both).unwrap();
+        assert_eq!((steps.count, steps.rates), (300, vec![0.5, 0.25]));
+        assert_eq!(steps.decay.beta2.to_bits(), 0.999_f32.to_bits());
+        assert_eq!(rest, bytes(1, &[0.1], USUAL));
+        for wrong in [
+            bytes(0, &[], USUAL),
+            bytes(1, &[0.1, 0.2], USUAL),
+            bytes(65_535, &[0.1], USUAL),
+            bytes(2, &[0.1], [1.5, 0.999, 1e-8]),
+            bytes(2, &[0.1], [0.9, f32::NAN, 1e-8]),
+            bytes(2, &[0.1], [0.9, 0.999, 0.0]),
+            bytes(2, &[0.1], [0.9, 0.999, f32::INFINITY]),
+            bytes(2, &[0.1], USUAL)[..23].to_vec(),
+        ] {
+            assert!(span(&wrong).is_none(), "{wrong:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_spans_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut rest = bytes.as_slice();
+            while let Some((steps, later)) = span(rest) {
+                prop_assert!(later.len() < rest.len() && steps.rates.len() <= steps.count);
+                rest = later;
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+"""Models of tf.keras in graph mode, unchanged, on tables: fit, evaluate, predict, weights in files."""
+
+import os
+
+import numpy as np
+import pytest
+
+import support
+
+ROWS, DIM, BATCH, BATCHES = 40, 4, 64, 5
+TOLERANCE = 256 * support.EPS
+
+
+@pytest.fixture
+def session(graph):
+    keras = support.tf().keras
+    with support.new_session() as made:
+        keras.backend.set_session(made)
+        yield made
+        keras.backend.set_session(None)
+
+
+def model(optimizer, penalty=0.0):
+    keras = support.tf().keras
+    ids = keras.layers.Input((3,), dtype="int64")
+    rows = keras.layers.Embedding(
+        ROWS, DIM, name="items", embeddings_initializer=keras.initializers.Constant(0.1),
+        embeddings_regularizer=keras.regularizers.l2(penalty) if penalty else None)(ids)
+    deep = keras.layers.Dense(6, activation="tanh", kernel_initializer=keras.initializers.Constant(0.3))
+    made = keras.Model(ids, keras.layers.Dense(1, kernel_initializer=keras.initializers.Constant(0.2))(
+        deep(keras.layers.Flatten()(rows))))
+    made.compile(optimizer(), "mse")
+    return made
+
+
+def data():
+    """Ids of which each batch has all."""
+    random = np.random.RandomState(3)
+    ids = random.randint(0, ROWS, [BATCHES * BATCH, 3])
+    ids.reshape(BATCHES, -1)[:, :ROWS] = np.arange(ROWS)
+    return ids, np.sin(ids.sum(1)).astype(np.float32)
+
+
+def optimizers():
+    keras = support.tf().keras.optimizers
+    keras = getattr(keras, "legacy", keras)
+    return {"sgd": lambda: keras.SGD(0.1), "rmsprop": lambda: keras.RMSprop(0.01),
+            "rmsprop with momentum": lambda: keras.RMSprop(0.01, momentum=0.5),
+            "adam": lambda: keras.Adam(0.01)}
+
+
+def program(name, penalty, directory):
+    """What a program sees of its training: numbers by name."""
+    ids, labels = data()
+    found = {}
+    made = model(optimizers()[name], penalty)
+    found["losses"] = made.fit(ids, labels, BATCH, 2, verbose=0, shuffle=False,
+                               validation_data=(ids[:BATCH], labels[:BATCH])).history
+    found["evaluated"] = made.evaluate(ids, labels, BATCH, verbose=0)
+    found["predicted"] = made.predict(ids[:9])
+    weights = made.get_weights()
+    for file in ("weights.h5", os.path.join("tf", "weights")):
+        path = os.path.join(directory, file)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        made.save_weights(path)
+        made.fit(ids, labels, BATCH, 1, verbose=0, shuffle=False)
+        assert np.abs(made.get_weights()[0] - weights[0]).max() > 1e-3
+        made.load_weights(path)
+        for one, other in zip(made.get_weights(), weights):
+            np.testing.assert_array_equal(one, other)
+    found["after"] = made.fit(ids, labels, BATCH, 1, verbose=0, shuffle=False).history
+    found["slots"] = [one for one in support.tf().keras.backend.batch_get_value(made.optimizer.weights)
+                      if np.shape(one) == (ROWS, DIM)]
+    found["weights"] = made.get_weights()
+    return found
+
+
+def leaves(value):
+    if isinstance(value, dict):
+        return [leaf for name in sorted(value) for leaf in leaves(value[name])]
+    return [leaf for one in value for leaf in leaves(one)] if isinstance(value, list) else [np.asarray(value)]
+
+
+@pytest.mark.parametrize("name, penalty", [("sgd", 0.0), ("rmsprop", 0.0), ("rmsprop with momentum", 0.0),
+                                           ("sgd", 0.01), ("adam", 0.01)])
+def test_a_model_gives_the_numbers_of_its_variables(mx, graph, session, tmp_path, name, penalty):
+    """Each batch has all rows, and so the penalty is TensorFlow's."""
+    from mx_rec.stock.convert import converted
+    from mx_rec.util.stock_tables import StockTables
+
+    tf = support.tf()
+    expected = program(name, penalty, str(tmp_path / "stock"))
+    mx(stock_tables=StockTables(names=["items"], least_rows=1, l2="rows of the batch"))
+    with tf.Graph().as_default() as own, support.new_session() as other:
+        tf.keras.backend.set_session(other)
+        found = program(name, penalty, str(tmp_path / "tables"))
+        assert [one.plan.name for one in converted(own)] == ["items/embeddings"]
+    for one, other in zip(leaves(found), leaves(expected)):
+        np.testing.assert_allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE)
+    assert len(leaves(found)) == len(leaves(expected)) and sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize("file", ["weights.h5", "weights"])
+def test_weights_of_variables_are_loaded_into_a_table_and_back(mx, graph, session, tmp_path, file):
+    """What a program saved before it ran on tables is good for it, and the other way round."""
+    tf = support.tf()
+    ids, labels = data()
+    path = str(tmp_path / file)
+    stock = model(optimizers()["sgd"])
+    stock.fit(ids, labels, BATCH, 1, verbose=0)
+    stock.save_weights(path)
+    saved = stock.get_weights()
+    mx(stock_tables=["items"])
+    with tf.Graph().as_default(), support.new_session() as other:
+        tf.keras.backend.set_session(other)
+        made = model(optimizers()["sgd"])
+        made.train_on_batch(ids[:BATCH], labels[:BATCH])
+        made.load_weights(path)
+        for one, wanted in zip(made.get_weights(), saved):
+            np.testing.assert_array_equal(one, wanted)
+        made.train_on_batch(ids[:BATCH], labels[:BATCH])
+        made.save_weights(path)
+        saved = made.get_weights()
+    tf.keras.backend.set_session(session)
+    stock.load_weights(path)
+    for one, wanted in zip(stock.get_weights(), saved):
+        np.testing.assert_array_equal(one, wanted)
+
+
+def test_a_whole_model_is_saved_by_a_callback_and_loaded_as_variables(mx, graph, session, tmp_path):
+    """A model that is loaded has run before it trains: its variables stay."""
+    tf = support.tf()
+    mx(stock_tables=["items"])
+    ids, labels = data()
+    made = model(optimizers()["rmsprop with momentum"])
+    path = str(tmp_path / "model.h5")
+    made.fit(ids, labels, BATCH, 1, verbose=0, callbacks=[
+        tf.keras.callbacks.ModelCheckpoint(path), tf.keras.callbacks.EarlyStopping("loss", restore_best_weights=True)])
+    expected = made.predict(ids[:9])
+    loaded = tf.keras.models.load_model(path)
+    np.testing.assert_allclose(loaded.predict(ids[:9]), expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_tables_by_ids_without_limits_are_no_weights(mx, graph, session, tmp_path):
+    from mx_rec.util.stock_tables import StockTables
+
+    tf = support.tf()
+    keras = tf.keras
+    mx(stock_tables=StockTables(names=["items"], least_rows=1, unlimited_ids=True))
+    words = keras.layers.Input((2,), dtype="string")
+    ids = keras.layers.Lambda(lambda one: tf.strings.to_hash_bucket_fast(one, ROWS))(words)
+    rows = keras.layers.Embedding(ROWS, DIM, name="items")(ids)
+    made = keras.Model(words, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
+    made.compile(optimizers()["sgd"](), "mse")
+    made.fit(np.array([["a", "b"], ["c", "d"]], object), np.ones([2, 1]), verbose=0)
+    with pytest.raises(NotImplementedError, match="do not save tables"):
+        made.save_weights(str(tmp_path / "weights"))
