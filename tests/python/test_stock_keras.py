@@ -141,6 +141,38 @@ def test_a_whole_model_is_saved_by_a_callback_and_loaded_as_variables(mx, graph,
     np.testing.assert_allclose(loaded.predict(ids[:9]), expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
+def test_a_second_compile_behind_training_is_an_error(mx, graph, session):
+    mx(stock_tables=["items"])
+    ids, labels = data()
+    made = model(optimizers()["sgd"])
+    made.train_on_batch(ids[:BATCH], labels[:BATCH])
+    made.compile(optimizers()["sgd"](), "mse")
+    with pytest.raises(ValueError, match="items/embeddings.*has `None` for gradient"):
+        made.train_on_batch(ids[:BATCH], labels[:BATCH])
+
+
+def test_weights_that_are_read_one_by_one_grow_the_graph_twice(mx, graph, session):
+    """Keras reads those of each layer by a run of its own."""
+    tf = support.tf()
+    keras = tf.keras
+    mx(stock_tables=["e."])
+    ids = keras.layers.Input((2,), dtype="int64")
+    layers = [keras.layers.Embedding(ROWS + at, DIM, name="e%d" % at) for at in range(5)]
+    made = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(keras.layers.Add()([one(ids) for one in layers]))))
+    made.compile(optimizers()["sgd"](), "mse")
+    made.train_on_batch(np.array([[1, 2]]), np.ones(1))
+    sizes, rows = [], []
+    for layer in layers:
+        rows.append(layer.get_weights()[0])
+        sizes.append(len(graph.get_operations()))
+    assert sizes[0] < sizes[1] and len(set(sizes[1:])) == 1, sizes
+    assert [one.shape for one in rows] == [(ROWS + at, DIM) for at in range(5)]
+    made.train_on_batch(np.array([[1, 2]]), np.ones(1))
+    for layer, before in zip(layers, rows):
+        after = layer.get_weights()[0]
+        assert (np.abs(after - before).max(1) > 0).nonzero()[0].tolist() == [1, 2]
+
+
 def test_tables_by_ids_without_limits_are_no_weights(mx, graph, session, tmp_path):
     from mx_rec.util.stock_tables import StockTables
 

@@ -512,6 +512,23 @@ def test_gradients_made_dense_give_tensorflows_numbers(mx, name, use_resource, l
     assert "dense" not in plans["w"].reason
 
 
+def test_a_dense_adam_is_lazy_if_asked_and_the_plan_says_so(mx):
+    mx(stock_tables=options(lazy_adam=True))
+    tables = cases.run(dense(adam), True, STEPS)
+    assert "as lazy_adam asks" in tables.plans["w"].reason and tables.plans["w"].kind == "lazy_adam"
+    lazy = cases.run(sparse(cases.optimizers()["lazy_adam"]), False, STEPS)
+    np.testing.assert_allclose(tables.losses, lazy.losses, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
+
+
+def sparse(optimizer):
+    def make(ids, labels):
+        w = variable()
+        loss = loss_of(support.tf().nn.embedding_lookup(w, ids), labels)
+        return loss, optimizer().minimize(loss), [w]
+
+    return make
+
+
 @pytest.mark.parametrize("name", ["momentum", "nesterov", "ftrl", "rmsprop", "centered_rmsprop"])
 def test_optimizers_that_change_rows_without_a_gradient_are_named(mx, name):
     """Whether a penalty is to be that of the batch does not matter: there is none."""

@@ -636,7 +636,8 @@ def table_name(variable: str, is_unlimited_table: bool = False) -> str:
 def _summary(uses: _Uses, kind: str, initializer: Dict[str, Any]) -> str:
     parts = ["{} gather{}".format(len(uses.gathers), "" if len(uses.gathers) == 1 else "s")]
     parts.append("updated by {}".format(kind) if kind else "not updated")
-    if kind == forms.LAZY_ADAM and any(not one.is_lazy for one in uses.adam):
+    if kind == forms.LAZY_ADAM and (uses.dense.steps
+                                    or any(not one.is_lazy for one in uses.adam)):
         parts[1] += " in the place of AdamOptimizer, as lazy_adam asks: rows outside of a batch " \
                     "stay as they are,"
     parts.append("new rows by {}".format(initializer["kind"]))

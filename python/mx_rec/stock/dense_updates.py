@@ -150,6 +150,9 @@ class _Match:
             raise NotByRows("{}, because of the penalty on all of its rows whose gradient is {}. "
                             "StockTables(l2={!r}) would make it a table whose penalty is that of "
                             "the rows of a batch".format(plain, self._decayed[0], BATCH_ROWS))
+        # Shapes are inferred only where that decides: it takes as long as an import of the graph.
+        if not all(self._nodes.is_one(one.number) for one in self._decays):
+            raise NotByRows(plain)
         if not self._decays and form.kind not in _SAME_AS_SPARSE:
             raise NotByRows("{}, and {} also changes rows without a gradient".format(
                 plain, form.kind))
@@ -185,9 +188,9 @@ class _Match:
         return node.op == "Mul" and self._takes_decay(node, inputs)
 
     def _takes_decay(self, node: Any, inputs: List[Output]) -> bool:
-        """Takes the gradient of a penalty: the variable or its signs, times a number."""
+        """Takes what may be the gradient of a penalty: a number times the variable or its signs."""
         for value, number in (inputs, inputs[::-1]):
-            if value[0] in self._reads and self._nodes.is_one(number):
+            if value[0] in self._reads:
                 # Of tf.nn.l2_loss: v * g.
                 self._decays.append(Decay(number, 1.0))
                 self._decayed.append(node.name)
@@ -196,7 +199,7 @@ class _Match:
             # Of a sum: g, as large as v, times what an element of the sum changes by.
             found = self._change_of(value, self._nodes.inputs[spread.name][0]) \
                 if spread.op == "Tile" else None
-            if found is not None and self._nodes.is_one(found.number):
+            if found is not None:
                 self._decays.append(found)
                 self._decayed += [node.name, value[0]]
                 return True

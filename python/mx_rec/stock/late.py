@@ -5,7 +5,7 @@ conversion replaces others. One that a table does not know fails in the run that
 that fetches the variable, or a copy of it, gets the rows of the table.
 """
 
-from typing import Any, Dict, List, Sequence, Tuple, Union
+from typing import Any, Dict, List, Sequence, Set, Tuple, Union
 
 import tensorflow as tf
 
@@ -41,6 +41,8 @@ class LateOps:
         # The ops of variables, those that copy them, and those that changed them and give them on.
         self._rows = {}  # type: Dict[tf.Operation, Rows]
         self._values = {}  # type: Dict[tf.Operation, tf.Tensor]
+        # The ends of the names of ops that variables were read by, and what was read.
+        self._ends = set()  # type: Set[Tuple[type, str]]
         self._seen = 0
 
     def add(self, variables: List[Rows]) -> None:
@@ -122,7 +124,7 @@ class LateOps:
         try:
             with extensible(self._graph):
                 if op not in self._values:
-                    # A program that asks for one variable after the other grows the graph once.
+                    # A program that asks for one variable after the other grows the graph twice.
                     for other, others in self._alike(op, rows):
                         self._value(other, others)
                 return self._value(op, rows)
@@ -130,8 +132,14 @@ class LateOps:
             raise NotImplementedError(_text(rows, op, str(why))) from None
 
     def _alike(self, op: tf.Operation, rows: Rows) -> List[Tuple[tf.Operation, Rows]]:
-        """Returns the ops that read other variables as an op reads one, by their names."""
+        """Returns the ops that read other variables as an op reads one, by their names.
+
+        None for the first variable that is read so.
+        """
         end = op.name[len(_name_of(rows)):]
+        if (type(rows), end) not in self._ends:
+            self._ends.add((type(rows), end))
+            return []
         return [(other, others) for other, others in self._rows.items()
                 if other.type == op.type and other.type in COPIES and not other.control_inputs
                 and not others.plan.on_servers and not others.plan.ids.is_lifted
