@@ -45,8 +45,8 @@ pub use error::{Error, Kind, Result};
 pub use ids::{Ids, PADDING};
 pub use init::{Distribution, Initializer, Mode};
 pub use optim::{
-    Adagrad, Adam, Decay, Ftrl, LazyAdam, Momentum, Number, Optimizer, Range, RowOptimizer, Sgd,
-    Slot, SlotSpec, OPTIMIZERS,
+    Adagrad, Adam, Decay, Ftrl, LazyAdam, Momentum, Number, Optimizer, OtherRows, Range,
+    RowOptimizer, Sgd, Slot, SlotSpec, OPTIMIZERS,
 };
 pub use partition::{check_parts, Partition, BUCKETS};
 pub use pool::Pool;

@@ -1,5 +1,7 @@
 """The optimizers under test, each beside TensorFlow's own: one list of cases for every test of numbers."""
 
+import numpy as np
+
 import support
 
 
@@ -15,9 +17,12 @@ class Case:
         ulps: How far one run of a few dozen steps may be from TensorFlow, in units in the last place of the
             biggest number involved. Each step rounds a handful of times, and TensorFlow's own kernels use Eigen's
             vectorised rsqrt and pow, which are 1-2 units off themselves; the errors add up over the steps.
+        use_resource: Whether TensorFlow's optimizer trains resource variables alone.
     """
 
-    def __init__(self, name, op, lr, slots=(), ulps=16.0, stock=None, hyper=None, ours=None, power=None):
+    def __init__(self, name, op, lr, slots=(), ulps=16.0, stock=None, hyper=None, ours=None, power=None,
+                 use_resource=False):
+        self.use_resource = use_resource
         self.name, self.op, self.lr, self.slots, self.ulps = name, op, lr, slots, ulps
         self.power = power
         self._stock, self._hyper, self._ours = stock, hyper, ours
@@ -112,6 +117,37 @@ def _adam(beta1=0.9, beta2=0.999, epsilon=1e-8):
                 ours=ours)
 
 
+def _of_unchanged_models(name, lr, ulps=64.0):
+    """An optimizer that only variables of unchanged models have."""
+    beta1, beta2, epsilon = 0.9, 0.999, 1e-8
+
+    def stock(rate):
+        from tensorflow.contrib import opt
+
+        if name == "scheduled_nadam":
+            return support.tf().keras.optimizers.Nadam(rate, beta1, beta2, epsilon)
+        make = {"adamw": lambda *numbers: opt.AdamWOptimizer(0.01, *numbers), "nadam": opt.NadamOptimizer,
+                "adamax": opt.AdaMaxOptimizer}[name]
+        return make(rate, beta1, beta2, epsilon)
+
+    def hyper(tf, rate, step):
+        power1, power2 = tf.pow(beta1, step), tf.pow(beta2, step)
+        if name == "scheduled_nadam":
+            momentums = beta1 * (1 - 0.5 * 0.96 ** (0.004 * np.arange(1, 100)))
+            (now, following), (product, next_product) = [
+                [tf.gather(tf.constant(one, tf.float32), tf.cast(step, tf.int32) + at) for at in (-1, 0)]
+                for one in (momentums, np.cumprod(momentums))]
+            return [rate, beta1, beta2, epsilon, now, following, product, next_product, power2]
+        if name == "adamax":
+            return [rate, power1, beta1, beta2, epsilon]
+        return [rate, power1, power2, beta1, beta2, epsilon] + [-0.01] * (name == "adamw")
+
+    slots = ["AdaMax_momentum", "AdaMax_infinity_norm"] if name == "adamax" \
+        else ["LazyAdam_momentum", "LazyAdam_velocity"]
+    return Case(name, name, lr, slots=list(zip(slots, "mv")), ulps=ulps, stock=stock, hyper=hyper,
+                use_resource=name == "scheduled_nadam")
+
+
 def _ftrl(name, lr=0.3, power=-0.5, initial=0.1, l1=0.0, l2=0.0, shrinkage=0.0):
     def stock(rate):
         return support.tf().compat.v1.train.FtrlOptimizer(
@@ -165,6 +201,8 @@ CASES = [
     _rmsprop(0.0, True, 1e-3),
     _rmsprop(0.7, True, 1e-3),
 ]
+
+OF_UNCHANGED_MODELS = [_of_unchanged_models(name, 0.05) for name in ("adamw", "nadam", "scheduled_nadam", "adamax")]
 
 ONE_OF_EACH = [case for case in CASES
                if case.name in ("sgd", "nesterov", "adagrad_from_0.1", "lazy_adam_0.9_0.999_1e-08", "ftrl_everything",

@@ -128,13 +128,15 @@ def value_of(sess, variable):
     return dense_value(sess, table.filling, table.plan.shape[0]).reshape(table.plan.shape)
 
 
-def expect_equal(build, converts, steps=STEPS):
+def expect_equal(build, converts, steps=STEPS, stock=None):
     """Trains a model both ways; the variables whose names are `converts` become tables, no others.
+
+    `stock` builds the model that keeps its variables, where it is another one.
 
     Returns:
         The plans by name.
     """
-    stock, tables = run(build, False, steps), run(build, True, steps)
+    stock, tables = run(stock or build, False, steps), run(build, True, steps)
     assert sorted(name for name, plan in tables.plans.items() if plan.converts) == sorted(converts), tables.plans
     assert np.isfinite(stock.losses).all() and abs(stock.losses[0] - stock.losses[-1]) > 1e-3
     np.testing.assert_allclose(tables.losses, stock.losses, rtol=TOLERANCE, atol=TOLERANCE)

@@ -658,8 +658,8 @@ def test_variables_of_a_distribution_strategy_stay_outside_of_its_scope_too(stra
         assert tables(graph) == []
 
 
-@pytest.mark.parametrize("weights", ["none", "before", "after"])
-def test_a_keras_model_trains_on_tables_and_gives_its_weights(weights, said):
+@pytest.mark.parametrize("weights, optimizer", [("none", "SGD"), ("before", "SGD"), ("after", "SGD"), ("after", "Adam")])
+def test_a_keras_model_trains_on_tables_and_gives_its_weights(weights, optimizer, said):
     """Keras runs its functions by a method of sessions of its own, which saw neither the tables nor ops that were made later."""
     tf = support.tf()
     keras = tf.keras
@@ -671,7 +671,7 @@ def test_a_keras_model_trains_on_tables_and_gives_its_weights(weights, said):
                 model = keras.Sequential([
                     keras.layers.Embedding(ROWS, DIM, input_length=3, embeddings_initializer=keras.initializers.Constant(0.1)),
                     keras.layers.Flatten(), keras.layers.Dense(1, kernel_initializer=keras.initializers.Constant(0.2))])
-                model.compile(keras.optimizers.SGD(0.1), "mse")
+                model.compile(getattr(keras.optimizers, optimizer)(0.1), "mse")
                 start = [0.01 * np.arange(np.prod(one.shape.as_list())).reshape(one.shape.as_list()) for one in model.weights]
                 if weights == "before":
                     model.set_weights(start)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import support
-from optimizer_cases import CASES, ONE_OF_EACH, ids_of
+from optimizer_cases import CASES, OF_UNCHANGED_MODELS, ONE_OF_EACH, ids_of
 
 ROWS = 50
 STEPS = 30
@@ -35,7 +35,7 @@ class Stock:
         self.rows = tf.compat.v1.placeholder(tf.int64, [None])
         self.grads = tf.compat.v1.placeholder(tf.float32, [None, dim])
         self.lr = tf.compat.v1.placeholder(tf.float32, [])
-        self.variable = tf.compat.v1.Variable(initial, name="dense", use_resource=False)
+        self.variable = tf.compat.v1.Variable(initial, name="dense", use_resource=case.use_resource)
         optimizer = case.stock(self.lr)
         slices = tf.IndexedSlices(self.grads, self.rows, tf.shape(self.variable, out_type=tf.int64))
         self.update = optimizer.apply_gradients([(slices, self.variable)])
@@ -48,12 +48,12 @@ def scale_of(history):
 
 
 def test_every_optimizer_of_the_plugin_has_a_case():
-    assert {case.op for case in CASES} == set(support.optimizers())
+    assert {case.op for case in CASES + OF_UNCHANGED_MODELS} == set(support.optimizers())
 
 
 # All widths for each optimizer, and two of them for its other numbers.
 @pytest.mark.parametrize("case, dim", [
-    pytest.param(case, dim, id="{}-{}".format(case.name, dim)) for case in CASES
+    pytest.param(case, dim, id="{}-{}".format(case.name, dim)) for case in CASES + OF_UNCHANGED_MODELS
     for dim in ([1, 3, 8, 64, 100] if case in ONE_OF_EACH else [3, 64])])
 def test_raw_apply_ops_give_the_numbers_of_tensorflow_whichever_way_the_gradients_come(graph, session, case, dim):
     tf = support.tf()

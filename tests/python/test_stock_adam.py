@@ -1,4 +1,5 @@
-"""Adam of converted variables: that of TensorFlow, contrib's lazy one, one in the place of the other, and its slots."""
+"""Adam and its like of converted variables: those of TensorFlow, contrib and Keras, contrib's lazy Adam, one in the
+place of the other, and their slots."""
 
 import numpy as np
 import pytest
@@ -25,7 +26,21 @@ def clipped(pairs):
     return list(zip(tf.clip_by_global_norm(grads, 0.05)[0], variables))
 
 
-def build(optimizer, use_resource, rows_of, clip=None):
+def twice(variable, ids):
+    return plain(variable, ids) + pooled(variable, ids)
+
+
+def apply_gradients(optimizer, pairs, is_ordered, **arguments):
+    """An update that waits for all gradients if asked.
+
+    AdamW of TensorFlow decays the rows of a batch in any order with its lookups, which may read rows of before and after.
+    """
+    waits = [grad.values for grad, _ in pairs] if is_ordered else []
+    with support.tf().control_dependencies(waits):
+        return optimizer.apply_gradients(pairs, **arguments)
+
+
+def build(optimizer, use_resource, rows_of, clip=None, is_ordered=False):
     def make(ids, labels):
         tf = support.tf()
         v1 = tf.compat.v1
@@ -34,9 +49,8 @@ def build(optimizer, use_resource, rows_of, clip=None):
         wide = sum(rows_of(variable, ids) for variable in variables)
         project = tf.constant(np.linspace(-1, 1, 12), tf.float32)
         loss = tf.reduce_mean(tf.square(tf.tensordot(wide, project, 1) - labels))
-        opt = optimizer()
-        pairs = opt.compute_gradients(loss)
-        return loss, opt.apply_gradients(clip(pairs) if clip else pairs), variables
+        pairs = list(zip(v1.gradients(loss, variables), variables))
+        return loss, apply_gradients(optimizer(), clip(pairs) if clip else pairs, is_ordered), variables
 
     return make
 
@@ -60,15 +74,57 @@ def adam():
     return support.tf().compat.v1.train.AdamOptimizer(0.02)
 
 
-@both
-@pytest.mark.parametrize("rows_of, clip", [(plain, None), (pooled, None), (plain, clipped)],
-                         ids=["plain", "pooled", "clipped"])
-def test_adam_gives_its_numbers_with_its_moments_in_the_rows(mx, use_resource, rows_of, clip):
+def keras_adam():
+    return support.tf().keras.optimizers.Adam(0.02, decay=0.01)
+
+
+def adamw():
+    return support.tf().contrib.opt.AdamWOptimizer(0.01, 0.02)
+
+
+def nadam():
+    return support.tf().contrib.opt.NadamOptimizer(0.02)
+
+
+def keras_nadam():
+    return support.tf().keras.optimizers.Nadam(0.02)
+
+
+def adamax():
+    return support.tf().contrib.opt.AdaMaxOptimizer(0.02)
+
+
+def keras_adamax():
+    return support.tf().keras.optimizers.Adamax(0.02, decay=0.01)
+
+
+KINDS = {adam: "adam", keras_adam: "adam", adamw: "adamw", nadam: "nadam", keras_nadam: "scheduled_nadam",
+         adamax: "adamax", keras_adamax: "adamax"}
+# Keras' optimizers cannot train reference variables.
+FAMILY = [(make, use_resource) for make in KINDS for use_resource in (False, True)
+          if use_resource or not make.__name__.startswith("keras")]
+
+
+def name_of(case):
+    make, use_resource = case
+    return make.__name__ + ("-resource" if use_resource else "-reference")
+
+
+family = pytest.mark.parametrize("case", FAMILY, ids=name_of)
+
+
+@family
+@pytest.mark.parametrize("rows_of, clip", [(plain, None), (pooled, None), (twice, None), (plain, clipped)],
+                         ids=["plain", "pooled", "twice", "clipped"])
+def test_adam_and_its_like_give_their_numbers_with_their_moments_in_the_rows(mx, case, rows_of, clip):
     mx(stock_tables=".*")
-    plans = cases.expect_equal(build(adam, use_resource, rows_of, clip), ["v", "w"])
-    assert [slot.name for slot in plans["w"].slots] == ["LazyAdam_momentum", "LazyAdam_velocity"]
-    assert (plans["w"].pieces is None) == (clip is not None) and "updated by adam" in plans["w"].reason
-    assert not [name for name in plans if "Adam" in name], "moments are no variables any more"
+    plans = cases.expect_equal(build(*case, rows_of, clip), ["v", "w"],
+                               stock=build(*case, rows_of, clip, is_ordered=case[0] is adamw))
+    kind = KINDS[case[0]]
+    assert [slot.name for slot in plans["w"].slots] == [
+        "LazyAdam_momentum", "LazyAdam_velocity"] if kind != "adamax" else ["AdaMax_momentum", "AdaMax_infinity_norm"]
+    assert (plans["w"].pieces is None) == (clip is not None) and plans["w"].kind == kind
+    assert sorted(plans) == ["v", "w"], "moments are no variables any more"
 
 
 @both
@@ -108,7 +164,22 @@ def test_parts_that_share_a_table_of_a_checkpoint_leave_adam_to_tensorflow(mx, g
 MANY = 400
 
 
-def long_run(steps, use_resource, converts):
+def decayed(name, step):
+    """An optimizer whose learning rate changes; that of Keras' Nadam cannot."""
+    tf = support.tf()
+    schedule = tf.keras.optimizers.schedules.ExponentialDecay(0.005, 50, 0.8)
+    rate = tf.compat.v1.train.exponential_decay(0.005, step, 50, 0.8)
+    return {
+        "adam": lambda: tf.compat.v1.train.AdamOptimizer(rate),
+        "keras_adam": lambda: tf.keras.optimizers.Adam(schedule, epsilon=1e-8),
+        "adamw": lambda: tf.contrib.opt.AdamWOptimizer(rate * 0.3, rate),
+        "nadam": lambda: tf.contrib.opt.NadamOptimizer(rate),
+        "keras_nadam": lambda: tf.keras.optimizers.Nadam(0.002, 0.8, 0.95),
+        "adamax": lambda: tf.contrib.opt.AdaMaxOptimizer(rate),
+        "keras_adamax": lambda: tf.keras.optimizers.Adamax(schedule)}[name]()
+
+
+def long_run(steps, name, use_resource, converts):
     """Losses of two train ops and rows seen between them: skewed ids, batches without ids, a rate that changes."""
     from mx_rec.stock.select import convert_graph
 
@@ -124,9 +195,15 @@ def long_run(steps, use_resource, converts):
         loss = tf.reduce_sum(tf.square(tf.add_n(scores) - labels))
         other = tf.reduce_sum(tf.square(scores[0] + labels))
         seen = [v1.gather(one, np.arange(0, MANY, 7)) for one in variables]
-        optimizer = v1.train.AdamOptimizer(v1.train.exponential_decay(0.005, step, 50, 0.8))
+        optimizer = decayed(name, step)
+
+        def train(loss, some, **arguments):
+            pairs = list(zip(v1.gradients(loss, some), some))
+            return apply_gradients(optimizer, pairs, name == "adamw" and not converts, **arguments)
+
         # The second one leaves the rows of the others where they are.
-        trains = [optimizer.minimize(loss, global_step=step), optimizer.minimize(other, var_list=variables[:1])]
+        counts = {} if name.startswith("keras") else {"global_step": step}
+        trains = [train(loss, variables, **counts), train(other, variables[:1])]
         support.keep_variables(graph)
         if converts:
             assert sorted(plan.name for plan in convert_graph(graph, True) if plan.converts) == sorted(names)
@@ -147,36 +224,40 @@ def long_run(steps, use_resource, converts):
     return np.vstack(found)
 
 
-@both
-def test_losses_and_rows_are_those_of_adam_over_many_skewed_batches_and_those_of_lazy_adam_are_not(
-        mx, use_resource, tmp_path):
+@family
+def test_losses_and_rows_are_those_of_tensorflow_over_many_skewed_batches_and_those_of_lazy_adam_are_not(
+        mx, case, tmp_path):
     from mx_rec.util import initialize
     from mx_rec.util.stock_tables import StockTables
 
     def check():
-        np.testing.assert_allclose(long_run(300, use_resource, True), expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(long_run(300, *named, True), expected, rtol=1e-5, atol=1e-5)
 
-    expected = long_run(300, use_resource, False)
+    named = case[0].__name__, case[1]
+    expected = long_run(300, *named, False)
     mx(stock_tables=".*")
     check()
     initialize.terminate_config_initializer()
     # With most rows on disk.
     mx(stock_tables=StockTables(least_rows=1, memory_rows=40, ssd_data_path=[str(tmp_path)]))
     check()
+    if KINDS[case[0]] != "adam":
+        return
     initialize.terminate_config_initializer()
     mx(stock_tables=StockTables(least_rows=1, lazy_adam=True))
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         check()
 
 
-def test_a_restore_of_an_earlier_step_gives_the_losses_again_with_all_their_bits(mx, graph, tmp_path):
+@pytest.mark.parametrize("make", [adam, adamw, keras_nadam])
+def test_a_restore_of_an_earlier_step_gives_the_losses_again_with_all_their_bits(mx, graph, tmp_path, make):
     from mx_rec.stock.select import convert_graph
 
     tf = support.tf()
     v1 = tf.compat.v1
     mx(stock_tables=".*")
     ids, labels = v1.placeholder(tf.int64, [None, 3]), v1.placeholder(tf.float32, [None])
-    loss, train, _ = build(adam, True, plain)(ids, labels)
+    loss, train, _ = build(make, True, plain)(ids, labels)
     support.keep_variables()
     assert all(plan.converts for plan in convert_graph(graph, True))
     saver = v1.train.Saver()
@@ -214,7 +295,17 @@ def test_a_moment_that_something_else_reads_keeps_the_variable(mx, graph, name, 
         assert sess.run(norm) > 0
 
 
-def write_steps(tmp_path, optimizer, is_converted, steps, restored=None):
+def test_adam_with_amsgrad_keeps_its_variables_and_the_log_names_it(mx):
+    mx(stock_tables=".*")
+
+    def amsgrad():
+        return support.tf().keras.optimizers.Adam(0.02, amsgrad=True)
+
+    plans = cases.expect_equal(build(amsgrad, True, pooled), [])
+    assert "amsgrad=True" in plans["w"].reason, plans["w"].reason
+
+
+def write_steps(tmp_path, optimizer, is_converted, steps, restored=None, are_slots=True):
     """Trains from a checkpoint and saves; returns losses and the path."""
     from mx_rec.stock.select import convert_graph
 
@@ -223,10 +314,11 @@ def write_steps(tmp_path, optimizer, is_converted, steps, restored=None):
     with tf.Graph().as_default() as graph:
         v1.set_random_seed(1)
         ids, labels = v1.placeholder(tf.int64, [None, 3]), v1.placeholder(tf.float32, [None])
-        loss, train, _ = build(optimizer, True, plain)(ids, labels)
+        is_ordered = optimizer is adamw and not is_converted
+        loss, train, _ = build(optimizer, True, plain, is_ordered=is_ordered)(ids, labels)
         support.keep_variables()
         if is_converted:
-            assert all(plan.converts for plan in convert_graph(graph, True))
+            assert all(plan.converts for plan in convert_graph(graph, True)) == are_slots
         saver = v1.train.Saver()
         with v1.Session() as sess:
             sess.run(v1.global_variables_initializer())
@@ -237,9 +329,9 @@ def write_steps(tmp_path, optimizer, is_converted, steps, restored=None):
             return np.array(losses), saver.save(sess, str(tmp_path / ("tables" if is_converted else "stock")))
 
 
-@pytest.mark.parametrize("name", ["adam", "lazy_adam"])
+@pytest.mark.parametrize("name", ["lazy_adam"] + [make.__name__ for make in KINDS])
 def test_moments_go_into_tables_from_an_old_checkpoint_and_back(mx, tmp_path, name):
-    maker = dict(cases.optimizers(), adam=adam)[name]
+    maker = dict({make.__name__: make for make in KINDS}, lazy_adam=cases.optimizers()["lazy_adam"])[name]
 
     _, old = write_steps(tmp_path, maker, False, slice(0, 10))
     expected, _ = write_steps(tmp_path, maker, False, slice(10, 40), old)
@@ -248,7 +340,7 @@ def test_moments_go_into_tables_from_an_old_checkpoint_and_back(mx, tmp_path, na
     losses, path = write_steps(tmp_path, maker, True, slice(10, 25), old)
     np.testing.assert_allclose(losses, expected[:15], rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
     names = support.tf().train.load_checkpoint(path).get_variable_to_shape_map()
-    assert sorted(names) == ["beta1_power", "beta2_power"]
+    assert not [one for one in names if one.split("/")[0] in "wv" or "/w/" in one or "/v/" in one], names
     with_tables, _ = write_steps(tmp_path / "x", maker, True, slice(25, 40), path)
     np.testing.assert_allclose(with_tables, expected[15:], rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
     back, _ = write_steps(tmp_path, maker, False, slice(25, 40), path)
@@ -271,10 +363,64 @@ def test_the_moments_of_lazy_adam_go_on_in_adam_on_tables_and_on_variables(mx, t
     np.testing.assert_allclose(losses, expected, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
 
 
+def test_an_estimator_trains_evaluates_and_goes_on_with_the_adam_of_keras(mx, tmp_path):
+    tf = support.tf()
+    v1 = tf.compat.v1
+
+    def model_fn(features, labels, mode):
+        w = v1.get_variable("w", [cases.ROWS, cases.DIM], use_resource=True, initializer=v1.constant_initializer(0.1))
+        loss = tf.reduce_mean(tf.square(tf.reduce_sum(pooled(w, features), 1) - labels))
+        optimizer = tf.keras.optimizers.Adam(0.02)
+        optimizer.iterations = v1.train.get_or_create_global_step()
+        return tf.estimator.EstimatorSpec(
+            mode, loss=loss, train_op=v1.group(optimizer.get_updates(loss, v1.trainable_variables())))
+
+    def input_fn(first):
+        ids, labels = zip(*list(cases.batches(40))[first:])
+        return tf.data.Dataset.from_tensor_slices((np.stack(ids), np.stack(labels)))
+
+    def losses(directory):
+        made = [tf.estimator.Estimator(model_fn, str(directory), tf.estimator.RunConfig(tf_random_seed=1))
+                for _ in range(2)]
+        found = []
+        for first, one in zip((0, 15), made):
+            one.train(lambda first=first: input_fn(first), steps=15)
+            found.append(one.evaluate(lambda: input_fn(0))["loss"])
+        return found, made[1].get_variable_names()
+
+    expected, names = losses(tmp_path / "variables")
+    assert "Adam/w/m" in names and abs(expected[0] - expected[1]) > 1e-4
+    mx(stock_tables=".*")
+    found, names = losses(tmp_path / "tables")
+    assert list((tmp_path / "tables").glob("sparse-*")) and "Adam/iter" not in names
+    np.testing.assert_allclose(found, expected, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
+
+
+def test_tables_whose_moments_an_older_version_left_in_variables_go_on_after_one_save_without_tables(
+        mx, tmp_path, monkeypatch):
+    """A table without slots was restored, and its moments started at zeros without a word."""
+    from mx_rec.stock import analysis
+    from mx_rec.util import initialize
+
+    tf = support.tf()
+    mx(stock_tables=".*")
+    with monkeypatch.context() as patch:
+        patch.setattr(analysis, "adam_steps", lambda *arguments: [])
+        _, path = write_steps(tmp_path / "old", nadam, True, slice(0, 20), are_slots=False)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="'w/Adam', 'w/Adam_1'"):
+        write_steps(tmp_path, nadam, True, slice(20, 40), path)
+    initialize.terminate_config_initializer()
+    _, path = write_steps(tmp_path / "back", nadam, False, slice(20, 20), path)
+    expected, _ = write_steps(tmp_path, nadam, False, slice(20, 40), path)
+    mx(stock_tables=".*")
+    losses, _ = write_steps(tmp_path, nadam, True, slice(20, 40), path)
+    np.testing.assert_allclose(losses, expected, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
+
+
 LARGE = 20000
 
 
-def large_run(tmp_path, steps, saves=(), restored=None, is_converted=True):
+def large_run(make, tmp_path, steps, saves=(), restored=None, is_converted=True):
     """Losses of some of the same steps over many rows that have moments; the first save is a base, the others deltas."""
     from mx_rec.stock.select import convert_graph
 
@@ -286,7 +432,7 @@ def large_run(tmp_path, steps, saves=(), restored=None, is_converted=True):
         rows = v1.get_variable("rows", [LARGE, 8], initializer=v1.random_uniform_initializer(-0.1, 0.1, seed=3))
         scores = tf.reduce_sum(tf.nn.embedding_lookup(rows, ids), 1)
         loss = tf.reduce_mean(tf.square(scores - tf.sin(tf.cast(ids, tf.float32))))
-        train = v1.train.AdamOptimizer(0.01).minimize(loss)
+        train = make(0.01).minimize(loss)
         support.keep_variables(graph)
         if is_converted:
             assert all(plan.converts for plan in convert_graph(graph, True))
@@ -305,7 +451,8 @@ def large_run(tmp_path, steps, saves=(), restored=None, is_converted=True):
     return losses
 
 
-def test_deltas_are_small_and_what_is_restored_goes_on_with_the_losses_of_the_run(mx, tmp_path):
+@pytest.mark.parametrize("name", ["adam", "nadam"])
+def test_deltas_are_small_and_what_is_restored_goes_on_with_the_losses_of_the_run(mx, tmp_path, name):
     """A delta had all rows that have moments."""
     from mx_rec.util import initialize
     from mx_rec.util.stock_tables import StockTables
@@ -317,17 +464,21 @@ def test_deltas_are_small_and_what_is_restored_goes_on_with_the_losses_of_the_ru
         mx(stock_tables=tables, is_incremental_checkpoint=True, save_checkpoint_due_time=3600,
            save_delta_checkpoints_secs=3600)
 
+    make = support.tf().compat.v1.train.AdamOptimizer
+    if name == "nadam":
+        from tensorflow.contrib.opt import NadamOptimizer as make
+
     start(".*")
-    losses = large_run(tmp_path, range(40), (8, 14, 20))
+    losses = large_run(make, tmp_path, range(40), (8, 14, 20))
     base = size("sparse-model-8")
     assert base > LARGE * 8 * 3 * 4
     for step in (14, 20):
         assert size("delta-sparse-model-%d" % step) < base // 20
     path = str(tmp_path / "model-20")
-    assert large_run(tmp_path, range(20, 40), restored=path) == losses[20:]
-    variables = large_run(tmp_path, range(20, 40), restored=path, is_converted=False)
+    assert large_run(make, tmp_path, range(20, 40), restored=path) == losses[20:]
+    variables = large_run(make, tmp_path, range(20, 40), restored=path, is_converted=False)
     np.testing.assert_allclose(variables, losses[20:], rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
     initialize.terminate_config_initializer()
     (tmp_path / "rows").mkdir()
     start(StockTables(least_rows=1, memory_rows=4000, ssd_data_path=[str(tmp_path / "rows")]))
-    assert large_run(tmp_path, range(20, 40), restored=path) == losses[20:]
+    assert large_run(make, tmp_path, range(20, 40), restored=path) == losses[20:]

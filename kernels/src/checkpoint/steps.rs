@@ -146,12 +146,15 @@ fn span(bytes: &[u8]) -> Option<(Steps, &[u8])> {
         && (1..=Missed::MOST).contains(&count)
         && rates <= count;
     let (floats, rest) = rest.split_at_checked(rates.checked_mul(4)?)?;
+    // A step that moves rows tells its rate.
+    let moves = rates > 0;
     let rates = floats.as_chunks::<4>().0.iter();
     let decay = Decay {
         beta1,
         beta2,
         epsilon,
         lr: 0.0,
+        moves,
     };
     let rates = rates.map(|&word| f32::from_le_bytes(word)).collect();
     let steps = Steps {

@@ -1,6 +1,6 @@
 //! Adagrad.
 
-use super::description::{exactly, Number, Optimizer, Slot, LR, POSITIVE};
+use super::description::{exactly, Number, Optimizer, OtherRows, Slot, LR, POSITIVE};
 use super::row::{update, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::Result;
@@ -14,6 +14,7 @@ pub(super) static ADAGRAD: Optimizer = Optimizer {
     ],
     slots: &[Slot::at("Adagrad_accumulator", "initial_accumulator", 0.9)],
     ignores_zeros: true,
+    other_rows: OtherRows::Stay,
     make: |numbers| {
         let [lr, initial_accumulator] = exactly(numbers)?;
         Ok(Box::new(Adagrad::new(lr, initial_accumulator)?))

@@ -1,8 +1,9 @@
 //! Adam as tf.train.AdamOptimizer: each step decays the moments of all rows and moves all rows.
+//! Also with the weights of the batch's rows decayed, as tf.contrib.opt.AdamWOptimizer.
 
-use super::description::{exactly, Optimizer, POSITIVE};
-use super::lazy_adam::{numbers, LazyAdam, MOMENTS};
-use super::row::{Decay, RowOptimizer, SlotSpec};
+use super::description::{exactly, Number, Optimizer, OtherRows, FINITE, POSITIVE};
+use super::lazy_adam::{numbers, LazyAdam, Step, MOMENTS};
+use super::row::{update, Decay, RowOptimizer, Rule, SlotSpec};
 use crate::Result;
 
 pub(super) static ADAM: Optimizer = Optimizer {
@@ -15,7 +16,25 @@ pub(super) static ADAM: Optimizer = Optimizer {
     numbers: &numbers(POSITIVE),
     slots: MOMENTS,
     ignores_zeros: false,
+    other_rows: OtherRows::Move,
     make: |numbers| Ok(Box::new(Adam(LazyAdam::of(&ADAM, exactly(numbers)?)?))),
+};
+
+pub(super) static ADAMW: Optimizer = Optimizer {
+    name: "adamw",
+    doc: "As tf.contrib.opt.AdamWOptimizer: w += weight_change * w in rows with a gradient, and \
+          then a step of adam.",
+    numbers: &{
+        let [lr, power1, power2, beta1, beta2, epsilon] = numbers(POSITIVE);
+        let change = "What is added to a weight that has a gradient, as a part of it: minus \
+                      TensorFlow's weight_decay.";
+        let change = Number::new("weight_change", FINITE, change);
+        [lr, power1, power2, beta1, beta2, epsilon, change]
+    },
+    slots: MOMENTS,
+    ignores_zeros: false,
+    other_rows: OtherRows::Move,
+    make: |numbers| Ok(Box::new(AdamW::new(exactly(numbers)?)?)),
 };
 
 /// The step of [`LazyAdam`] for rows with a gradient, and that with a gradient of zeros for all
@@ -53,7 +72,61 @@ impl RowOptimizer for Adam {
     }
 
     fn decay(&self) -> Option<Decay> {
-        Some(self.0.decay())
+        Some(self.0.decay(true))
+    }
+}
+
+/// The step of [`Adam`], with the weights of rows that have a gradient decayed before it
+/// ([Loshchilov and Hutter](https://arxiv.org/abs/1711.05101), algorithm 2).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AdamW {
+    adam: LazyAdam,
+    change: f32,
+}
+
+impl AdamW {
+    /// A step with the numbers of [`ADAMW`] in their order.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a number is out of its range.
+    pub(super) fn new(numbers: [f32; 7]) -> Result<AdamW> {
+        ADAMW.check(&numbers)?;
+        let [of_adam @ .., change] = numbers;
+        let adam = LazyAdam::of(&ADAMW, of_adam)?;
+        Ok(AdamW { adam, change })
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Decayed {
+    adam: Step,
+    change: f32,
+}
+
+impl Rule<2> for Decayed {
+    #[inline(always)]
+    fn step(self, weight: f32, moments: [f32; 2], grad: f32) -> (f32, [f32; 2]) {
+        let weight = weight + self.change * weight;
+        self.adam.step(weight, moments, grad)
+    }
+}
+
+impl RowOptimizer for AdamW {
+    fn slots(&self) -> Vec<SlotSpec> {
+        self.adam.slots()
+    }
+
+    fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]) {
+        let &AdamW { adam, change } = self;
+        let rule = Decayed {
+            adam: adam.rule,
+            change,
+        };
+        update(adam.level, rule, row, slots, grad);
+    }
+
+    fn decay(&self) -> Option<Decay> {
+        Some(self.adam.decay(true))
     }
 }
 
@@ -61,5 +134,15 @@ impl RowOptimizer for Adam {
 impl super::oracle::AtLevel for Adam {
     fn at(self, level: crate::simd::Level) -> Adam {
         Adam(self.0.at(level))
+    }
+}
+
+#[cfg(test)]
+impl super::oracle::AtLevel for AdamW {
+    fn at(self, level: crate::simd::Level) -> AdamW {
+        AdamW {
+            adam: self.adam.at(level),
+            ..self
+        }
     }
 }

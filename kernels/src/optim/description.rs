@@ -17,9 +17,23 @@ pub struct Optimizer {
     pub slots: &'static [Slot],
     /// Whether a gradient of zeros changes no row and no slot, whatever the numbers are.
     pub ignores_zeros: bool,
+    /// What a step does to rows without a gradient.
+    pub other_rows: OtherRows,
     /// Makes a step of its numbers, which are as many as it has.
     #[serde(skip)]
     pub(super) make: fn(&[f32]) -> Result<Box<dyn RowOptimizer>>,
+}
+
+/// What a step does to rows without a gradient; see [`RowOptimizer::decay`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OtherRows {
+    /// Nothing.
+    Stay,
+    /// Their moments decay, and they stay.
+    Decay,
+    /// Their moments decay, and they move by these.
+    Move,
 }
 
 /// A number of an optimizer.

@@ -1,6 +1,8 @@
 //! Follow the regularised leader (FTRL-proximal) with l1, l2 and l2 shrinkage.
 
-use super::description::{exactly, Number, Optimizer, Slot, NOT_NEGATIVE, NOT_POSITIVE, POSITIVE};
+use super::description::{
+    exactly, Number, Optimizer, OtherRows, Slot, NOT_NEGATIVE, NOT_POSITIVE, POSITIVE,
+};
 use super::row::{update, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::{Error, Result};
@@ -33,6 +35,7 @@ pub(super) static FTRL: Optimizer = Optimizer {
         Slot::zeros("Ftrl_linear"),
     ],
     ignores_zeros: false,
+    other_rows: OtherRows::Stay,
     make: |numbers| {
         let [lr, lr_power, initial_accumulator, l1, l2, l2_shrinkage] = exactly(numbers)?;
         let step = Ftrl::new(lr, lr_power, initial_accumulator, l1, l2, l2_shrinkage)?;

@@ -1,7 +1,7 @@
 //! Adam whose moments move only in rows that have a gradient.
 
 use super::description::{
-    exactly, Number, Optimizer, Range, Slot, BELOW_ONE, FRACTION, LR, NOT_NEGATIVE,
+    exactly, Number, Optimizer, OtherRows, Range, Slot, BELOW_ONE, FRACTION, LR, NOT_NEGATIVE,
 };
 use super::row::{update, Decay, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
@@ -21,6 +21,7 @@ pub(super) static LAZY_ADAM: Optimizer = Optimizer {
     numbers: &numbers(NOT_NEGATIVE),
     slots: MOMENTS,
     ignores_zeros: false,
+    other_rows: OtherRows::Stay,
     make: |numbers| Ok(Box::new(LazyAdam::of(&LAZY_ADAM, exactly(numbers)?)?)),
 };
 
@@ -45,8 +46,8 @@ pub(super) const fn numbers(epsilon: Range) -> [Number; 6] {
 /// `LazyAdam_velocity` (v) start at 0.
 #[derive(Clone, Copy, Debug)]
 pub struct LazyAdam {
-    rule: Step,
-    level: Level,
+    pub(super) rule: Step,
+    pub(super) level: Level,
 }
 
 impl LazyAdam {
@@ -77,26 +78,34 @@ impl LazyAdam {
         })
     }
 
-    /// What the step does to rows without a gradient, in the form that moves these, too.
-    pub(super) fn decay(&self) -> Decay {
+    /// What the step does to rows without a gradient, in the form that moves these, too, or in the
+    /// one in which only their moments decay.
+    pub(super) fn decay(&self, moves: bool) -> Decay {
+        // Numbers that move no row are those of any other such step, also in a delta's file.
+        let (epsilon, lr) = if moves {
+            (self.rule.epsilon, self.rule.lr_t)
+        } else {
+            (1.0, 0.0)
+        };
         Decay {
             beta1: self.rule.beta1,
             beta2: self.rule.beta2,
-            epsilon: self.rule.epsilon,
-            lr: self.rule.lr_t,
+            epsilon,
+            lr,
+            moves,
         }
     }
 }
 
 /// A step of Adam in a row that has a gradient.
 #[derive(Clone, Copy, Debug)]
-struct Step {
-    lr_t: f32,
-    beta1: f32,
-    beta2: f32,
-    rest1: f32,
-    rest2: f32,
-    epsilon: f32,
+pub(super) struct Step {
+    pub(super) lr_t: f32,
+    pub(super) beta1: f32,
+    pub(super) beta2: f32,
+    pub(super) rest1: f32,
+    pub(super) rest2: f32,
+    pub(super) epsilon: f32,
 }
 
 impl Step {
@@ -113,11 +122,20 @@ impl Step {
     }
 }
 
-impl Rule<2> for Step {
+impl Step {
+    /// The new moments.
     #[inline(always)]
-    fn step(self, weight: f32, [m, v]: [f32; 2], grad: f32) -> (f32, [f32; 2]) {
+    pub(super) fn moments(self, [m, v]: [f32; 2], grad: f32) -> [f32; 2] {
         let m = self.beta1 * m + self.rest1 * grad;
         let v = self.beta2 * v + self.rest2 * (grad * grad);
+        [m, v]
+    }
+}
+
+impl Rule<2> for Step {
+    #[inline(always)]
+    fn step(self, weight: f32, moments: [f32; 2], grad: f32) -> (f32, [f32; 2]) {
+        let [m, v] = self.moments(moments, grad);
         let weight = weight - self.lr_t * m / (v.abs().sqrt() + self.epsilon);
         (weight, [m, v])
     }

@@ -62,9 +62,10 @@ impl Missed {
     pub(crate) fn new(decay: Decay) -> Missed {
         let (beta1, root) = (f64::from(decay.beta1), f64::from(decay.beta2).sqrt());
         let mut weights = Vec::new();
+        let last = if decay.moves { Missed::MOST } else { 0 };
         let (mut power, mut rooted) = (1.0, 1.0);
         let (mut sum, mut left_out) = (0.0, 0.0);
-        while weights.len() < Missed::MOST && power > TAIL * (1.0 - beta1) {
+        while weights.len() < last && power > TAIL * (1.0 - beta1) {
             power *= beta1;
             rooted *= root;
             let small = 1.0 - rooted;
@@ -115,10 +116,10 @@ impl Missed {
         })
     }
 
-    /// Whether the steps have the betas and the epsilon of `decay`.
+    /// Whether the steps have the betas and the epsilon of `decay`, and move rows if it does.
     pub(crate) fn is_of(&self, decay: &Decay) -> bool {
         let numbers = |decay: &Decay| [decay.beta1, decay.beta2, decay.epsilon].map(f32::to_bits);
-        numbers(&self.decay) == numbers(decay)
+        numbers(&self.decay) == numbers(decay) && self.decay.moves == decay.moves
     }
 
     /// How many steps there were.
@@ -161,7 +162,12 @@ impl Missed {
     }
 
     /// Writes the embedding after the last step of a row that is as it was after step `from`.
+    #[inline(always)]
     pub(crate) fn embedding(&self, from: usize, row: &[f32], starts: [usize; 2], out: &mut [f32]) {
+        if !self.decay.moves {
+            out.copy_from_slice(&row[..out.len()]);
+            return;
+        }
         self.level.run(Embedding {
             moves: self.moves(from),
             row,
@@ -179,6 +185,9 @@ impl Missed {
     /// How a row moves that has missed the steps after step `from`.
     fn moves(&self, from: usize) -> Moves<'_> {
         let epsilon = self.decay.epsilon;
+        if !self.decay.moves {
+            return Moves::Stays;
+        }
         if self.is_series {
             let sums = self.sums.get(from).copied().unwrap_or_default();
             return Moves::Series {
@@ -214,6 +223,8 @@ fn add(sums: &mut [f64; TERMS], lr: f32, weights: &[f64; TERMS]) {
 /// How a row moves.
 #[derive(Clone, Copy)]
 enum Moves<'a> {
+    /// Not at all.
+    Stays,
     /// By the series.
     Series { sums: [f32; TERMS], epsilon: f32 },
     /// Step by step.
@@ -247,6 +258,7 @@ impl Moves<'_> {
     #[inline(always)]
     fn apply<const N: usize>(&self, weights: &mut [f32; N], m: &[f32; N], v: &[f32; N]) {
         match *self {
+            Moves::Stays => {}
             Moves::Series { sums, epsilon } => {
                 let [zero, one, two, three, four] = sums;
                 for column in 0..N {

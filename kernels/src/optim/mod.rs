@@ -2,11 +2,13 @@
 
 mod adagrad;
 mod adam;
+mod adamax;
 mod description;
 mod ftrl;
 mod lazy_adam;
 mod missed;
 mod momentum;
+mod nadam;
 mod optimizers;
 mod rmsprop;
 mod row;
@@ -17,7 +19,7 @@ mod oracle;
 
 pub use adagrad::Adagrad;
 pub use adam::Adam;
-pub use description::{Number, Optimizer, Range, Slot};
+pub use description::{Number, Optimizer, OtherRows, Range, Slot};
 pub use ftrl::Ftrl;
 pub use lazy_adam::LazyAdam;
 pub(crate) use lazy_adam::MOMENTS;

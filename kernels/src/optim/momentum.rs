@@ -1,6 +1,6 @@
 //! Momentum, with Nesterov's variant.
 
-use super::description::{exactly, Number, Optimizer, Slot, FINITE, LR};
+use super::description::{exactly, Number, Optimizer, OtherRows, Slot, FINITE, LR};
 use super::row::{update, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::Result;
@@ -14,6 +14,7 @@ pub(super) static MOMENTUM: Optimizer = Optimizer {
     numbers: NUMBERS,
     slots: SLOTS,
     ignores_zeros: false,
+    other_rows: OtherRows::Stay,
     make: |numbers| {
         let [lr, momentum] = exactly(numbers)?;
         Ok(Box::new(Momentum::new(lr, momentum, false)?))
@@ -27,6 +28,7 @@ pub(super) static NESTEROV: Optimizer = Optimizer {
     numbers: NUMBERS,
     slots: SLOTS,
     ignores_zeros: false,
+    other_rows: OtherRows::Stay,
     make: |numbers| {
         let [lr, momentum] = exactly(numbers)?;
         Ok(Box::new(Momentum::new(lr, momentum, true)?))

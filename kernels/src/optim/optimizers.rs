@@ -1,11 +1,11 @@
 //! The one list of optimizers.
 
 use super::description::Optimizer;
-use super::{adagrad, adam, ftrl, lazy_adam, momentum, rmsprop, sgd};
+use super::{adagrad, adam, adamax, ftrl, lazy_adam, momentum, nadam, rmsprop, sgd};
 use crate::{Error, Result};
 
 /// The optimizers. The place of one in this list is its number in graphs, which never changes.
-pub const OPTIMIZERS: [&Optimizer; 9] = [
+pub const OPTIMIZERS: [&Optimizer; 13] = [
     &sgd::SGD,
     &momentum::MOMENTUM,
     &momentum::NESTEROV,
@@ -15,6 +15,10 @@ pub const OPTIMIZERS: [&Optimizer; 9] = [
     &rmsprop::RMSPROP,
     &rmsprop::CENTERED_RMSPROP,
     &adam::ADAM,
+    &adam::ADAMW,
+    &nadam::NADAM,
+    &nadam::SCHEDULED_NADAM,
+    &adamax::ADAMAX,
 ];
 
 impl Optimizer {
@@ -41,7 +45,7 @@ pub(crate) fn usual_start(slot: &str) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::description::Number;
+    use super::super::description::{Number, OtherRows};
     use super::*;
 
     /// Numbers that an optimizer takes.
@@ -57,8 +61,14 @@ mod tests {
         for (at, optimizer) in OPTIMIZERS.iter().enumerate() {
             let (name, numbers) = (optimizer.name, good(optimizer));
             assert!(std::ptr::eq(Optimizer::of(at as i32).unwrap(), *optimizer));
-            let slots = optimizer.step(&numbers).unwrap().slots();
-            assert_eq!(slots, optimizer.slots_from(0.5), "{name}");
+            let step = optimizer.step(&numbers).unwrap();
+            assert_eq!(step.slots(), optimizer.slots_from(0.5), "{name}");
+            let other_rows = match step.decay() {
+                None => OtherRows::Stay,
+                Some(decay) if decay.moves => OtherRows::Move,
+                Some(_) => OtherRows::Decay,
+            };
+            assert_eq!(other_rows, optimizer.other_rows, "{name}");
             for number in 0..numbers.len() {
                 let Number { name, range, .. } = optimizer.numbers[number];
                 let wrong = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];

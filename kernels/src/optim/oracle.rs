@@ -1,6 +1,9 @@
 //! The optimizers as one would write them on paper, in float64, and the tests that hold the real
 //! ones against them.
 
+use super::adam::AdamW;
+use super::adamax::AdaMax;
+use super::nadam::Nadam;
 use super::rmsprop::RmsProp;
 use super::*;
 use crate::simd::{Isa, Level};
@@ -73,6 +76,76 @@ fn cases() -> Vec<Case> {
             }),
         });
     }
+    let powers = |t| (0.9_f64.powi(t), 0.99_f64.powi(t));
+    let moments = |m: f64, v: f64, g: f64| (0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g);
+    cases.push(Case {
+        name: "adamw",
+        at: Box::new(move |t, level| {
+            let (one, other) = powers(t);
+            let numbers = [0.01, one as f32, other as f32, 0.9, 0.99, 1e-6, -0.02];
+            Box::new(AdamW::new(numbers).unwrap().at(level))
+        }),
+        naive: Box::new(move |[w, m, v, _], g, t| {
+            let ((one, other), (m, v)) = (powers(t), moments(m, v, g));
+            let lr = 0.01 * (1.0 - other).sqrt() / (1.0 - one);
+            [(1.0 - 0.02) * w - lr * m / (v.sqrt() + 1e-6), m, v, 0.0]
+        }),
+    });
+    cases.push(Case {
+        name: "nadam",
+        at: Box::new(move |t, level| {
+            let (one, other) = powers(t);
+            let numbers = [0.01, one as f32, other as f32, 0.9, 0.99, 1e-6];
+            Box::new(Nadam::new(numbers).unwrap().at(level))
+        }),
+        naive: Box::new(move |[w, m, v, _], g, t| {
+            let ((one, other), (m, v)) = (powers(t), moments(m, v, g));
+            let lr = 0.01 * (1.0 - other).sqrt() / (1.0 - one);
+            let bar = 0.9 * m + 0.1 * g;
+            [w - lr * bar / (v.sqrt() + 1e-6), m, v, 0.0]
+        }),
+    });
+    // The momentums of Keras' Nadam, and their products.
+    let momentum = |t: i32| 0.9 * (1.0 - 0.5 * 0.96_f64.powf(0.004 * f64::from(t)));
+    let schedule = move |t: i32| (1..=t).map(momentum).product::<f64>();
+    cases.push(Case {
+        name: "scheduled_nadam",
+        at: Box::new(move |t, level| {
+            let now = [momentum(t), momentum(t + 1), schedule(t), schedule(t + 1)];
+            let [one, next, product, next_product] = now.map(|x| x as f32);
+            let power = powers(t).1 as f32;
+            let numbers = [
+                0.01,
+                0.9,
+                0.99,
+                1e-6,
+                one,
+                next,
+                product,
+                next_product,
+                power,
+            ];
+            Box::new(Nadam::scheduled(numbers).unwrap().at(level))
+        }),
+        naive: Box::new(move |[w, m, v, _], g, t| {
+            let (m, v) = moments(m, v, g);
+            let of_grad = (1.0 - momentum(t)) * g / (1.0 - schedule(t));
+            let bar = of_grad + momentum(t + 1) * m / (1.0 - schedule(t + 1));
+            let root = (v / (1.0 - powers(t).1)).sqrt();
+            [w - 0.01 * bar / (root + 1e-6), m, v, 0.0]
+        }),
+    });
+    cases.push(Case {
+        name: "adamax",
+        at: Box::new(move |t, level| {
+            let numbers = [0.01, powers(t).0 as f32, 0.9, 0.99, 1e-6];
+            Box::new(AdaMax::new(numbers).unwrap().at(level))
+        }),
+        naive: Box::new(move |[w, m, u, _], g, t| {
+            let (m, u) = (0.9 * m + 0.1 * g, g.abs().max(0.99 * u));
+            [w - 0.01 / (1.0 - powers(t).0) * m / (u + 1e-6), m, u, 0.0]
+        }),
+    });
     for (power, l1, l2, shrinkage) in [
         (-0.5, 0.0, 0.0, 0.0),
         (-0.5, 0.2, 0.3, 0.1),
@@ -543,6 +616,26 @@ fn wrong_hyperparameters_are_refused_by_name_and_value() {
             RmsProp::new([0.1, 0.9, 0.0, 1e-10, -1.0], true).err(),
             "initial_rms=-1",
         ),
+        (
+            AdamW::new([0.1, 0.9, 0.9, 0.9, 0.9, 0.0, 0.0]).err(),
+            "adamw: epsilon must be finite and above 0 (epsilon=0",
+        ),
+        (
+            AdamW::new([0.1, 0.9, 0.9, 0.9, 0.9, 0.1, nan]).err(),
+            "adamw: weight_change must be finite (weight_change=NaN)",
+        ),
+        (
+            Nadam::new([0.1, 1.0, 0.9, 0.9, 0.9, 0.1]).err(),
+            "nadam: beta1_power must lie in [0, 1) (beta1_power=1",
+        ),
+        (
+            Nadam::scheduled([0.1, 0.9, 0.9, 0.1, 0.9, 0.9, 0.9, 1.0, 0.9]).err(),
+            "scheduled_nadam: next_schedule must lie in [0, 1) (next_schedule=1",
+        ),
+        (
+            AdaMax::new([0.1, 0.9, 1.5, 0.9, 0.1]).err(),
+            "adamax: beta1 must lie in [0, 1] (beta1=1.5)",
+        ),
     ];
     for (error, text) in errors {
         let error = error.expect(text);
@@ -563,6 +656,7 @@ fn slot_names_are_those_of_checkpoints() {
         RmsProp::new([0.1, 0.9, 0.0, 1e-10, 1.0], true)
             .unwrap()
             .slots(),
+        AdaMax::new([0.1, 0.9, 0.9, 0.9, 0.1]).unwrap().slots(),
     ]
     .into_iter()
     .flatten()
@@ -570,6 +664,6 @@ fn slot_names_are_those_of_checkpoints() {
     .collect();
     let expected = "Momentum_momentum=0 Adagrad_accumulator=0.9 LazyAdam_momentum=0 \
                     LazyAdam_velocity=0 Ftrl_accum=0.1 Ftrl_linear=0 RMSProp_rms=1 RMSProp_mg=0 \
-                    RMSProp_momentum=0";
+                    RMSProp_momentum=0 AdaMax_momentum=0 AdaMax_infinity_norm=0";
     assert_eq!(names.join(" "), expected);
 }

@@ -1,6 +1,8 @@
 //! RMSProp with momentum, also in the centered form.
 
-use super::description::{exactly, Number, Optimizer, Slot, FINITE, FRACTION, LR, NOT_NEGATIVE};
+use super::description::{
+    exactly, Number, Optimizer, OtherRows, Slot, FINITE, FRACTION, LR, NOT_NEGATIVE,
+};
 use super::row::{update, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::Result;
@@ -23,6 +25,7 @@ pub(super) static RMSPROP: Optimizer = Optimizer {
     numbers: NUMBERS,
     slots: &[RMS, MOMENTUM],
     ignores_zeros: false,
+    other_rows: OtherRows::Stay,
     make: |numbers| Ok(Box::new(RmsProp::new(exactly(numbers)?, false)?)),
 };
 
@@ -34,6 +37,7 @@ pub(super) static CENTERED_RMSPROP: Optimizer = Optimizer {
     numbers: NUMBERS,
     slots: &[RMS, Slot::zeros("RMSProp_mg"), MOMENTUM],
     ignores_zeros: false,
+    other_rows: OtherRows::Stay,
     make: |numbers| Ok(Box::new(RmsProp::new(exactly(numbers)?, true)?)),
 };
 

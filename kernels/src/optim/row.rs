@@ -49,7 +49,7 @@ pub trait RowOptimizer: Sync {
 }
 
 /// What a step of Adam does to rows without a gradient, whose first two slots are m and v: `m =
-/// beta1 m; v = beta2 v; w -= lr m / (sqrt(v) + epsilon)`.
+/// beta1 m; v = beta2 v`, and if it moves them `w -= lr m / (sqrt(v) + epsilon)`.
 #[derive(Clone, Copy, Debug)]
 pub struct Decay {
     /// Decay of m.
@@ -60,6 +60,8 @@ pub struct Decay {
     pub epsilon: f32,
     /// The learning rate, with the corrections of the moments' bias in it.
     pub lr: f32,
+    /// Whether it moves them; `lr` and `epsilon` are of no use otherwise.
+    pub moves: bool,
 }
 
 /// The mathematics of one column with `S` slots: (weight, slots, gradient) to (weight, slots).

@@ -1,6 +1,6 @@
 //! Gradient descent with weight decay.
 
-use super::description::{exactly, Number, Optimizer, LR, NOT_NEGATIVE};
+use super::description::{exactly, Number, Optimizer, OtherRows, LR, NOT_NEGATIVE};
 use super::row::{update, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::Result;
@@ -11,6 +11,7 @@ pub(super) static SGD: Optimizer = Optimizer {
     numbers: &[LR, Number::new("weight_decay", NOT_NEGATIVE, "0: none.")],
     slots: &[],
     ignores_zeros: false,
+    other_rows: OtherRows::Stay,
     make: |numbers| {
         let [lr, weight_decay] = exactly(numbers)?;
         Ok(Box::new(Sgd::new(lr, weight_decay)?))

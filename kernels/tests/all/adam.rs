@@ -9,7 +9,7 @@ use mx_rec_kernels::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-const DIM: usize = 5;
+pub(crate) const DIM: usize = 5;
 
 fn config(name: &str, frozen_keys: Vec<i64>) -> TableConfig {
     TableConfig {
@@ -33,14 +33,14 @@ fn table() -> Arc<Table> {
 
 /// The settings of a step.
 #[derive(Clone, Copy)]
-struct Numbers {
-    lr: f32,
-    beta1: f32,
-    beta2: f32,
-    epsilon: f32,
+pub(crate) struct Numbers {
+    pub(crate) lr: f32,
+    pub(crate) beta1: f32,
+    pub(crate) beta2: f32,
+    pub(crate) epsilon: f32,
 }
 
-const USUAL: Numbers = Numbers {
+pub(crate) const USUAL: Numbers = Numbers {
     lr: 0.001,
     beta1: 0.9,
     beta2: 0.999,
@@ -48,7 +48,7 @@ const USUAL: Numbers = Numbers {
 };
 
 impl Numbers {
-    fn powers(&self, step: i32) -> (f32, f32) {
+    pub(crate) fn powers(&self, step: i32) -> (f32, f32) {
         let power = |beta: f32| f64::from(beta).powi(step) as f32;
         (power(self.beta1), power(self.beta2))
     }
@@ -65,7 +65,7 @@ impl Numbers {
 }
 
 /// The same numbers in every run.
-struct Draw(u64);
+pub(crate) struct Draw(pub(crate) u64);
 
 impl Draw {
     fn next(&mut self) -> f64 {
@@ -83,7 +83,7 @@ impl Draw {
     }
 
     /// Distinct keys of a batch: few are in most of the batches, most in one or none.
-    fn batch(&mut self, keys: i64, n: usize) -> Vec<i64> {
+    pub(crate) fn batch(&mut self, keys: i64, n: usize) -> Vec<i64> {
         let of = |x: f64| ((keys as f64).powf(x) - 1.0) as i64;
         let mut batch: Vec<i64> = (0..n).map(|_| of(self.next())).collect();
         batch.sort_unstable();
@@ -92,7 +92,7 @@ impl Draw {
     }
 
     /// Gradients of very different sizes, by key.
-    fn grads(&mut self, keys: &[i64]) -> Vec<f32> {
+    pub(crate) fn grads(&mut self, keys: &[i64]) -> Vec<f32> {
         let size = |key: i64| 10.0_f64.powf(-6.0 + (key * 37 % 61) as f64 / 12.0);
         let all = keys.iter().flat_map(|&key| [size(key); DIM]);
         all.map(|size| (size * self.normal()) as f32).collect()
@@ -100,7 +100,7 @@ impl Draw {
 }
 
 /// Weights, m and v of all rows in float64, each of which moves in each step.
-struct Dense(Vec<[f64; 3]>);
+pub(crate) struct Dense(pub(crate) Vec<[f64; 3]>);
 
 impl Dense {
     fn step(&mut self, numbers: Numbers, step: i32, keys: &[i64], grads: &[f32]) {
@@ -126,7 +126,7 @@ impl Dense {
     }
 
     /// The differences of all weights of a table from these.
-    fn differences(&self, table: &Table, pool: &Pool) -> Vec<f64> {
+    pub(crate) fn differences(&self, table: &Table, pool: &Pool) -> Vec<f64> {
         let mut rows = vec![0.0; self.0.len()];
         let keys: Vec<i64> = (0..(rows.len() / DIM) as i64).collect();
         table
@@ -140,7 +140,7 @@ impl Dense {
 }
 
 /// A table with rows for all keys up to `keys`, and the same in float64.
-fn both(pool: &Pool, keys: i64) -> (Arc<Table>, Dense) {
+pub(crate) fn both(pool: &Pool, keys: i64) -> (Arc<Table>, Dense) {
     let table = table();
     let all: Vec<i64> = (0..keys).collect();
     let mut inverse = vec![0; all.len()];
@@ -154,14 +154,20 @@ fn both(pool: &Pool, keys: i64) -> (Arc<Table>, Dense) {
     (table, Dense(dense))
 }
 
-fn apply(table: &Table, pool: &Pool, keys: &[i64], grads: &[f32], step: &dyn RowOptimizer) {
+pub(crate) fn apply(
+    table: &Table,
+    pool: &Pool,
+    keys: &[i64],
+    grads: &[f32],
+    step: &dyn RowOptimizer,
+) {
     table
         .apply(pool, Target::Ids(Ids::I64(keys)), grads, step)
         .unwrap();
 }
 
 /// The greatest difference, and the one in the middle.
-fn largest_and_median(mut differences: Vec<f64>) -> (f64, f64) {
+pub(crate) fn largest_and_median(mut differences: Vec<f64>) -> (f64, f64) {
     differences.sort_by(f64::total_cmp);
     (
         differences[differences.len() - 1],

@@ -2,6 +2,7 @@
 //! once. Tests that measure their process have programs of their own beside this folder.
 
 mod adam;
+mod adam_family;
 mod admission;
 mod ahead;
 mod ahead_many;

@@ -11,7 +11,10 @@ pub(crate) fn optimizer(at: usize, step: usize) -> Box<dyn RowOptimizer> {
         .map(|number| match number.name {
             "lr" | "initial_accumulator" => 0.1,
             "weight_decay" | "l1" | "l2" | "l2_shrinkage" => 0.01,
-            "momentum" => 0.8,
+            "momentum" | "next_momentum" => 0.8,
+            "schedule" => 0.8_f32.powi(step as i32 + 1),
+            "next_schedule" => 0.8_f32.powi(step as i32 + 2),
+            "weight_change" => -0.01,
             "beta1_power" => power(0.9),
             "beta2_power" => power(0.99),
             "beta1" | "decay" => 0.9,

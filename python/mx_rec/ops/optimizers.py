@@ -62,6 +62,7 @@ class Optimizer(NamedTuple):
         numbers: Its numbers, in order.
         slots: Its slots, in order.
         ignores_zeros: Whether a gradient of zeros changes no row and no slot.
+        changes_all_rows: Whether a step changes rows without a gradient, or their slots.
     """
 
     place: int
@@ -69,6 +70,7 @@ class Optimizer(NamedTuple):
     numbers: Tuple[Number, ...]
     slots: Tuple[Slot, ...]
     ignores_zeros: bool
+    changes_all_rows: bool
 
     @property
     def slot_names(self) -> Tuple[str, ...]:
@@ -194,5 +196,6 @@ def _all() -> "OrderedDict[str, Optimizer]":
             slots = tuple(Slot(slot["name"], slot["initial"], numbers.get(slot["starts_at"]))
                           for slot in one["slots"])
             _optimizers[one["name"]] = Optimizer(place, one["name"], tuple(numbers.values()),
-                                                 slots, one["ignores_zeros"])
+                                                 slots, one["ignores_zeros"],
+                                                 one["other_rows"] != "stay")
     return _optimizers

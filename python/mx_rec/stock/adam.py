@@ -1,28 +1,41 @@
-"""Recognizes the sparse updates of Adam: several ops, of contrib's LazyAdamOptimizer and of
-tf.train.AdamOptimizer, whose sparse form decays the moments of all rows."""
+"""Recognizes the sparse updates of Adam and its like, which are several ops.
 
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+    | optimizer | its sparse form |
+    |---|---|
+    | tf.train.AdamOptimizer, Keras' Adam | decays the moments of all rows, and moves all rows |
+    | contrib's AdamWOptimizer | decays the rows of the batch before that |
+    | contrib's NadamOptimizer, Keras' Nadam | decays the moments of all rows |
+    | contrib's LazyAdamOptimizer and AdaMaxOptimizer, Keras' Adamax | has rows of the batch alone |
+"""
 
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+
+from mx_rec.ops.optimizers import optimizer_named
+from mx_rec.stock import updates as forms
 from mx_rec.stock.nodes import Nodes, Output
-from mx_rec.stock.updates import ADAM, LAZY_ADAM, Step
-from mx_rec.stock.values import affine_value
+from mx_rec.stock.values import affine_value, constant_int
 
 _VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 _GATHERS = ("Gather", "GatherV2", "ResourceGather")
+_ADDS = ("ScatterAdd", "ResourceScatterAdd")
 
 
 class AdamStep(NamedTuple):
-    """An update of a variable by Adam.
+    """An update of a variable by Adam or its like.
 
     Attributes:
         step: The update of rows that takes its place.
-        is_lazy: Whether TensorFlow, too, changes the rows of the batch alone.
+        is_lazy: Whether TensorFlow's rule is that of the step, and none that moves all rows.
         inner: Names of the ops that are of no use without it.
     """
 
-    step: Step
+    step: forms.Step
     is_lazy: bool
     inner: Set[str]
+
+
+class Refused(Exception):
+    """Why tables cannot have an update that is known."""
 
 
 class _No(Exception):
@@ -39,26 +52,36 @@ def adam_steps(nodes: Nodes, variable: Any, is_lazy_enough: bool) -> List[AdamSt
 
     Returns:
         The updates, none if it has none.
+
+    Raises:
+        Refused: If it has one that is known, and tables have not.
     """
     found = []  # type: List[AdamStep]
     for use in nodes.all_uses(variable):
         if use.position != 0:
             continue
-        try:
-            if use.node.op in ("ScatterSub", "ResourceScatterSub"):
-                found.append(_Match(nodes).lazy(use.node))
-            elif use.node.op in ("AssignSub", "AssignSubVariableOp"):
-                found.append(_Match(nodes).whole(use.node, is_lazy_enough))
-        except _No:
-            pass
+        matches = ()  # type: Tuple[Callable[[_Match, Any], AdamStep], ...]
+        if use.node.op in ("ScatterSub", "ResourceScatterSub"):
+            matches = (_Match.lazy,)
+        elif use.node.op in ("AssignSub", "AssignSubVariableOp"):
+            matches = (_Match.whole,)
+        elif use.node.op in _ADDS:
+            matches = (_Match.nesterov, _Match.scheduled, _Match.infinity)
+        for match in matches:
+            try:
+                found.append(match(_Match(nodes, is_lazy_enough), use.node))
+                break
+            except _No:
+                pass
     return found
 
 
 class _Match:
     """Takes the ops of an update apart, from its end to its beginning."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: Nodes, is_lazy_enough: bool) -> None:
         self._nodes = nodes
+        self._is_lazy_enough = is_lazy_enough
         self._inner = set()  # type: Set[str]
         self._numbers = {}  # type: Dict[str, Output]
 
@@ -74,33 +97,144 @@ class _Match:
             raise _No
         return self._made(scatter, (m_step or self._update_of(m, m_sum, indices),
                                     v_step or self._update_of(v, v_sum, indices)),
-                          (m, v), grad, indices, True, LAZY_ADAM)
+                          (m, v), grad, indices, forms.LAZY_ADAM)
 
-    def whole(self, subtraction: Any, is_lazy_enough: bool) -> AdamStep:
-        """Matches an update of tf.train.AdamOptimizer that ends with `subtraction`."""
+    def whole(self, subtraction: Any) -> AdamStep:
+        """Matches an update of AdamOptimizer, or AdamWOptimizer, that ends with `subtraction`."""
         m_part, v_part = self._quotient(subtraction, 1)
-        m, m_ops, (indices, added) = self._decayed(m_part, "beta1")
-        v, v_ops, (others, squared) = self._decayed(v_part, "beta2")
-        grad = self._scaled(added, "beta1")
-        if others != indices or self._squared(self._scaled(squared, "beta2")) != grad:
+        if self._is_largest(v_part):
+            raise Refused("its optimizer is Adam with amsgrad=True, which tables do not have")
+        moments, others, (grad, indices) = self._all_moments(m_part, v_part)
+        decay = self._row_decay(subtraction, indices)
+        if decay:
+            return self._made(subtraction, others + decay, moments, grad, indices, forms.ADAMW)
+        if not self._is_lazy_enough:
+            return self._made(subtraction, others, moments, grad, indices, forms.ADAM)
+        return self._made(subtraction, others, moments, grad, indices, forms.LAZY_ADAM)._replace(
+            is_lazy=False)
+
+    def nesterov(self, scatter: Any) -> AdamStep:
+        """Matches an update of contrib's NadamOptimizer that ends with `scatter`."""
+        indices = self._nodes.inputs[scatter.name][1]
+        rate, bar, root = self._moved(scatter)
+        self._rate(rate)
+        added, of_m = self._parts(bar, ("Add", "AddV2"))
+        decay, m_rows = self._parts(of_m, ("Mul",))
+        self._number("beta1", decay)
+        moments, others, (grad, rows) = self._all_moments(
+            self._gathered(m_rows, indices), self._gathered(root, indices))
+        if rows != indices or self._scaled(added, "beta1") != grad:
             raise _No
-        return self._made(subtraction, m_ops + v_ops, (m, v), grad, indices, False,
-                          LAZY_ADAM if is_lazy_enough else ADAM)
+        return self._made(scatter, others, moments, grad, indices, forms.NADAM)
+
+    def scheduled(self, scatter: Any) -> AdamStep:
+        """Matches an update of Keras' Nadam that ends with `scatter`."""
+        indices = self._nodes.inputs[scatter.name][1]
+        rate, bar, root = self._moved(scatter)
+        self._number("lr", rate)
+        of_grad, of_m = self._parts(bar, ("Add", "AddV2"))
+        rest, part = self._parts(of_grad, ("Mul",))
+        self._number("momentum", self._one_minus(rest))
+        grad, below = self._parts(part, ("RealDiv",))
+        self._number("schedule", self._one_minus(below))
+        momentum, part = self._parts(of_m, ("Mul",))
+        self._number("next_momentum", momentum)
+        m_rows, below = self._parts(part, ("RealDiv",))
+        self._number("next_schedule", self._one_minus(below))
+        v_rows, below = self._parts(root, ("RealDiv",))
+        self._number("beta2_power", self._one_minus(below))
+        moments, others, found = self._all_moments(
+            self._gathered(m_rows, indices), self._gathered(v_rows, indices))
+        if found != (grad, indices):
+            raise _No
+        return self._made(scatter, others, moments, grad, indices, forms.SCHEDULED_NADAM)
+
+    def infinity(self, scatter: Any) -> AdamStep:
+        """Matches an update of AdaMaxOptimizer, or Keras' Adamax, that ends with `scatter`."""
+        inputs = self._nodes.inputs[scatter.name]
+        indices = inputs[1]
+        rate, quotient = self._parts(inputs[2], ("Mul",))
+        minus, below = self._inputs(rate, ("RealDiv",))
+        self._number("lr", self._inputs(minus, ("Neg",))[0])
+        self._number("beta1_power", self._one_minus(below))
+        m_sum, below = self._parts(quotient, ("RealDiv",))
+        u_largest, epsilon = self._parts(below, ("Add", "AddV2"))
+        self._number("epsilon", epsilon)
+        old, new = self._parts(m_sum, ("Add", "AddV2"))
+        m = self._decayed_rows(old, "beta1", indices)
+        grad = self._scaled(new, "beta1")
+        old, new = self._parts(u_largest, ("Maximum",))
+        u = self._decayed_rows(old, "beta2", indices)
+        if self._parts(new, ("Abs",)) != [grad]:
+            raise _No
+        return self._made(scatter, (self._update_of(m, m_sum, indices),
+                                    self._update_of(u, u_largest, indices)),
+                          (m, u), grad, indices, forms.ADAMAX)
 
     def _made(self, last: Any, others: Tuple[str, ...], slots: Tuple[str, str], grad: Output,
-              indices: Output, is_lazy: bool, kind: str) -> AdamStep:
+              indices: Output, kind: str) -> AdamStep:
         """Checks that nothing else reads what the update computes."""
         inner = self._inner | {last.name} | set(others)
         for name in inner:
             for use in self._nodes.all_uses(self._nodes.by_name[name]):
                 if use.node.name not in inner and not self._is_read_for_nothing(use.node):
                     raise _No
-        for name in ("lr", "beta1", "beta2", "beta1_power", "beta2_power", "epsilon"):
-            if name not in self._numbers:
+        if set(self._numbers) != {number.name for number in optimizer_named(kind).numbers}:
+            raise _No
+        behind = {waiting for name in inner for waiting in self._behind(name)}
+        ops = (last.name,) + tuple(sorted(inner.union(behind) - {last.name}))
+        step = forms.Step(ops, kind, slots, grad, indices, self._numbers)
+        return AdamStep(step, True, inner)
+
+    def _row_decay(self, last: Any, indices: Output) -> Tuple[str, ...]:
+        """Returns the op that decays the rows of the batch before an update; none without one."""
+        nodes = self._nodes
+        variable = nodes.by_name[nodes.inputs[last.name][0][0]]
+        for use in nodes.all_uses(variable):
+            inputs = nodes.inputs[use.node.name]
+            if use.node.op not in _ADDS or use.position != 0 or inputs[1] != indices:
+                continue
+            part, rows = self._parts(inputs[2], ("Mul",))
+            self._number("weight_change", part)
+            if self._variable(self._gathered(rows, indices)) != variable.name:
                 raise _No
-        ops = (last.name,) + tuple(sorted(inner - {last.name}))
-        step = Step(ops, kind, slots, grad, indices, self._numbers)
-        return AdamStep(step, is_lazy, inner)
+            if not self._waits_for(last.name, {use.node.name}):
+                raise _No
+            return (use.node.name,)
+        return ()
+
+    def _is_largest(self, output: Output) -> bool:
+        """Whether a slot keeps the largest of its values."""
+        assigns = [self._nodes.by_name[name] for name in self._nodes.waits[output[0]]]
+        return any(self._nodes.by_name[self._nodes.inputs[one.name][1][0]].op == "Maximum"
+                   for one in assigns if one.op in ("Assign", "AssignVariableOp"))
+
+    def _behind(self, name: str) -> Tuple[str, ...]:
+        """Returns the constants and reads that wait for an op, or for a read that does."""
+        found = []  # type: List[str]
+        for waiting in sorted(self._nodes.waiting.get(name, ())):
+            node = self._nodes.by_name[waiting]
+            if node.op in ("Const", "ReadVariableOp"):
+                found.append(waiting)
+                if self._is_read_for_nothing(node):
+                    found.extend(self._behind(waiting))
+        return tuple(found)
+
+    def _waits_for(self, name: str, others: Set[str]) -> bool:
+        """Whether an op of the update needs or waits for any of some others."""
+        nodes = self._nodes
+        seen, todo = {name}, [name]
+        while todo:
+            now = todo.pop()
+            if now in others:
+                return True
+            for before in [one for one, _ in nodes.inputs[now]] + nodes.waits[now]:
+                is_own = before in self._inner or before in others \
+                    or self._is_read_for_nothing(nodes.by_name[before])
+                if is_own and before not in seen:
+                    seen.add(before)
+                    todo.append(before)
+        return False
 
     def _is_read_for_nothing(self, node: Any) -> bool:
         """Whether an op reads a variable after its update and nothing takes the value."""
@@ -116,10 +250,23 @@ class _Match:
         self._rate(rate)
         return m_part, v_part
 
+    def _moved(self, scatter: Any) -> Tuple[Output, Output, Output]:
+        """Takes -rate * x / (sqrt(y) + epsilon) apart; returns rate, x and y."""
+        above, below = self._parts(self._nodes.inputs[scatter.name][2], ("RealDiv",))
+        minus, bar = self._parts(above, ("Mul",))
+        rate, = self._inputs(minus, ("Neg",))
+        root, epsilon = self._parts(below, ("Add", "AddV2"))
+        inside, = self._parts(root, ("Sqrt",))
+        self._number("epsilon", epsilon)
+        return rate, bar, inside
+
     def _rate(self, output: Output) -> None:
-        """Takes lr * sqrt(1 - beta2_power) / (1 - beta1_power) apart."""
-        above, below = self._inputs(output, ("RealDiv",))
-        rate, root = self._inputs(above, ("Mul",))
+        """Takes lr * sqrt(1 - beta2_power) / (1 - beta1_power) apart, as Keras also in brackets."""
+        first, second = self._inputs(output, ("RealDiv", "Mul"))
+        if self._nodes.by_name[output[0]].op == "Mul":
+            rate, (root, below) = first, self._inputs(second, ("RealDiv",))
+        else:
+            (rate, root), below = self._inputs(first, ("Mul",)), second
         inside, = self._inputs(root, ("Sqrt",))
         self._number("lr", rate)
         self._number("beta2_power", self._one_minus(inside))
@@ -157,17 +304,40 @@ class _Match:
         self._number(beta, decay)
         if self._one_minus(rest) != decay:
             raise _No
+        return self._variable(self._gathered(rows, indices)), added
+
+    def _decayed_rows(self, output: Output, beta: str, indices: Output) -> str:
+        """Takes rows * beta apart; returns the slot."""
+        rows, decay = self._parts(output, ("Mul",))
+        self._number(beta, decay)
+        return self._variable(self._gathered(rows, indices))
+
+    def _gathered(self, rows: Output, indices: Output) -> Output:
+        """Returns what rows are gathered from, by `indices`."""
         node = self._nodes.by_name[rows[0]]
         if node.op == "Identity":
             self._inner.add(node.name)
             node = self._nodes.by_name[self._nodes.inputs[node.name][0][0]]
-        if node.op not in _GATHERS:
-            raise _No
         inputs = self._nodes.inputs[node.name]
-        if inputs[1] != indices:
+        if node.op not in _GATHERS or inputs[1] != indices \
+                or node.op == "GatherV2" and constant_int(self._nodes, node.name, 2) != 0:
             raise _No
         self._inner.add(node.name)
-        return self._variable(inputs[0]), added
+        return inputs[0]
+
+    def _all_moments(self, m_part: Output, v_part: Output) -> Tuple[
+            Tuple[str, str], Tuple[str, ...], Tuple[Output, Output]]:
+        """Takes moments apart that decay in all rows.
+
+        Returns:
+            The slots, the ops that change them, and (gradient, indices).
+        """
+        m, m_ops, (indices, added) = self._decayed(m_part, "beta1")
+        v, v_ops, (others, squared) = self._decayed(v_part, "beta2")
+        grad = self._scaled(added, "beta1")
+        if others != indices or self._squared(self._scaled(squared, "beta2")) != grad:
+            raise _No
+        return (m, v), m_ops + v_ops, (grad, indices)
 
     def _decayed(self, output: Output, beta: str) -> Tuple[str, Tuple[str, ...],
                                                            Tuple[Output, Output]]:
@@ -255,4 +425,4 @@ class _Match:
         return self._nodes.inputs[node.name]
 
 
-__all__ = ["AdamStep", "adam_steps"]
+__all__ = ["AdamStep", "Refused", "adam_steps"]

@@ -15,7 +15,7 @@ from mx_rec.constants.constants import MAX_EMBEDDING_SIZE, MAX_VOCABULARY_SIZE
 from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.ops.registered import only_computes
 from mx_rec.stock import updates as forms
-from mx_rec.stock.adam import AdamStep, adam_steps
+from mx_rec.stock.adam import AdamStep, Refused, adam_steps
 from mx_rec.stock.dense_updates import DenseUpdates, NotByRows, Penalty, dense_updates
 from mx_rec.stock.fused import Piece, gradients_of, pieces_of
 from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
@@ -344,11 +344,13 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
                             "know".format(plan.changes[0]))
             if placement.job:
                 plan = _on_servers(plan)
-            elif part is not None and plan.kind == forms.ADAM:
+            elif part is not None and plan.kind \
+                    and optimizer_named(plan.kind).changes_all_rows:
                 # Each part has its update, and the table would take each for a step of all rows.
-                raise Stays("AdamOptimizer moves all its rows in each step, which tables that "
-                            "parts of a variable share do not; StockTables(lazy_adam=True) moves "
-                            "those of the batch")
+                raise Stays("its optimizer ({}) changes all its rows in each step, which tables "
+                            "that parts of a variable share do not{}".format(
+                                plan.kind, "; StockTables(lazy_adam=True) moves those of the batch"
+                                if plan.kind == forms.ADAM else ""))
             slots.update(slot.variable for slot in plan.slots)
         except Stays as why:
             plan = _staying(node.name, shape, str(why))
@@ -442,9 +444,9 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
                    known: Set[str], has_saver: bool, rows: int) -> StockVariable:
     try:
         dense = dense_updates(nodes, node, options, trains)
-    except NotByRows as why:
+        uses = _Uses(nodes, node, adam_steps(nodes, node, options.lazy_adam), dense)
+    except (NotByRows, Refused) as why:
         raise Stays(str(why)) from None
-    uses = _Uses(nodes, node, adam_steps(nodes, node, options.lazy_adam), dense)
     if not uses.gathers:
         raise Stays("nothing gathers rows of it{}".format(
             ", but {} reads it as a whole".format(uses.whole[0].name) if uses.whole else ""))

@@ -158,6 +158,8 @@ class DenseSource:
         self._checkpoint = checkpoint
         self.found = []  # type: List[Any]
         missing = [one for one in converted if not _is_there(directory, one.table.table_name)]
+        _check_slots([one for one in converted if _is_there(directory, one.table.table_name)],
+                     directory, checkpoint)
         _check_parts(converted, directory, checkpoint)
         if not missing:
             return
@@ -227,6 +229,29 @@ class DenseSource:
         logger.info("the table %s takes over the %d rows of the variable %s of %s.",
                     one.table.table_name, len(rows), one.saved.name, self._checkpoint)
         return found
+
+
+def _check_slots(converted: Sequence[Any], directory: str, checkpoint: str) -> None:
+    """Refuses tables without slots whose numbers a checkpoint has in variables."""
+    for one in converted:
+        for path in directories_of(directory, one.table.table_name):
+            try:
+                there = {slot["name"] for slot in tables.describe(path)["slots"]}
+            except tables.TableError:
+                # A load says what is wrong.
+                continue
+            lacking = [place.name for place, slot in zip(one.slots, one.plan.slots)
+                       if slot.name not in there]
+            names = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map() \
+                if lacking else {}
+            found = [name for name in lacking if name in names]
+            if found:
+                raise tf.errors.InvalidArgumentError(
+                    None, None, "the table {!r} of {} has not the slots that its optimizer needs: "
+                    "they are the variables {} there, of a version whose tables did not know this "
+                    "optimizer. Restore the checkpoint without stock_tables and save it; that "
+                    "checkpoint can be restored with them.".format(
+                        one.table.table_name, checkpoint, ", ".join(map(repr, found))))
 
 
 def read_floats(checkpoint: str, places: Sequence[Slice]) -> List[np.ndarray]:
@@ -397,12 +422,16 @@ def _saved_slots(graph: tf.Graph, plan: StockVariable, objects: Set[str],
 def _write(wanted: Sequence[_Wanted], checkpoint: str, directory: str, prefix: str) -> None:
     """Writes a checkpoint of variables: all that the other has, and tables."""
     values = []  # type: List[Tuple[str, str, np.ndarray]]
+    known = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
     for one in wanted:
         rows, slots = _values(one, directory)
         values.append((one.saved.name, one.saved.spec, rows.reshape(one.plan.shape)))
         initial = {slot.name: slot.initial for slot in one.plan.slots}
         for name, place in one.slots.items():
             slot = slots.get(name)
+            if slot is None and place.name in known:
+                # Such tables were trained by an optimizer whose variables stayed TensorFlow's.
+                continue
             if slot is None:
                 slot = np.full(rows.shape, initial[name], np.float32)
             values.append((place.name, place.spec, slot.reshape(one.plan.shape)))

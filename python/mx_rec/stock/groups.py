@@ -12,6 +12,7 @@ from mx_rec.edits.wiring import (depends, in_its_place, in_place_of, replace_cha
 from mx_rec.ops import library
 from mx_rec.ops.lookups import read_rows
 from mx_rec.ops.optimizers import optimizer_named
+from mx_rec.ops.registered import only_computes
 from mx_rec.optimizers.base import apply_rows
 from mx_rec.state.table_variable import row_shape
 from mx_rec.stock import updates as forms
@@ -70,6 +71,10 @@ class _Lookup:
         return not optimizer_named(self.rows.plan.kind).ignores_zeros
 
 
+# What they give is not in their inputs alone.
+_NOT_COMPUTED = ("PlaceholderWithDefault", "Switch", "Merge", "Enter", "Exit", "NextIteration")
+
+
 class _Update(NamedTuple):
     """An update by the gradients of lookups.
 
@@ -95,11 +100,14 @@ class _Update(NamedTuple):
 def gates_of(ops: Sequence[tf.Operation]) -> List[tf.Operation]:
     """Returns the ops that do nothing but wait for the ops of an update: of those of Adam, one.
 
+    It also waits for what `tf.control_dependencies` asks of all of them.
+
     Args:
         ops: The ops of the update.
     """
+    own = set(ops)
     return [other for other in _waiting(ops) if len(ops) > 1 and other.type == "NoOp"
-            and set(other.control_inputs) <= set(ops)]
+            and all(one in own or only_computes(one.type) for one in other.control_inputs)]
 
 
 def waiting_of(ops: Sequence[tf.Operation]) -> FrozenSet[str]:
@@ -289,11 +297,29 @@ def _counted(group: Sequence[_Lookup], bags: Sequence[_Bags]) -> List[tf.Tensor]
     return counted
 
 
-def origin_of(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns what a number is a copy of."""
-    while tensor.op.type in ("Identity", "ReadVariableOp") and not tensor.op.control_inputs:
-        tensor = tensor.op.inputs[0]
-    return tensor
+class SameNumbers:
+    """Tells which tensors of a graph are the same number.
+
+    Optimizers make some of their numbers once for each variable, or for each device: of the same
+    variables and constants by the same ops.
+    """
+
+    def __init__(self) -> None:
+        self._known = {}  # type: Dict[Any, int]
+
+    def key(self, tensor: tf.Tensor) -> int:
+        """Returns the same for tensors that are the same number."""
+        op = tensor.op
+        if op.type in ("Identity", "ReadVariableOp") and not op.control_inputs:
+            return self.key(op.inputs[0])
+        what = tensor.name  # type: Any
+        if (op.inputs or op.type == "Const") and op.type not in _NOT_COMPUTED \
+                and not op.op_def.is_stateful and only_computes(op.type):
+            attributes = sorted((name, value.SerializeToString()) for name, value in
+                                op.node_def.attr.items() if not name.startswith("_"))
+            what = (op.type, tensor.value_index, tuple(attributes),
+                    tuple(self.key(one) for one in op.inputs))
+        return self._known.setdefault(what, len(self._known))
 
 
-__all__ = ["fuse", "grouped", "origin_of", "waiting_of"]
+__all__ = ["SameNumbers", "fuse", "grouped", "waiting_of"]

@@ -8,8 +8,9 @@ it. It has the name that the first part would have by itself.
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
+from mx_rec.ops.optimizers import optimizer_named
+from mx_rec.ops.registered import only_computes
 from mx_rec.stock.nodes import Nodes
-from mx_rec.stock.updates import ADAM
 from mx_rec.tensorflow.names import device as device_module
 
 # Jobs whose first task may be the process that makes a table.
@@ -190,7 +191,7 @@ def with_one_step(nodes: Nodes, plans: Sequence[Any],
                   parts: Dict[str, Optional[Part]]) -> List[Any]:
     """Lets parts that share a table stay if a run may make a step of Adam with some of them alone.
 
-    A step of Adam moves all rows of the table.
+    A step of Adam and its like changes all rows of the table.
 
     Args:
         nodes: The graph.
@@ -201,14 +202,15 @@ def with_one_step(nodes: Nodes, plans: Sequence[Any],
         The plans.
     """
     waiting = {plan.name: [_waiting(nodes, step.ops) for step in plan.updates]
-               for plan in plans if plan.kind == ADAM}
+               for plan in plans if plan.kind and optimizer_named(plan.kind).changes_all_rows}
     found = []  # type: List[Any]
     for plan in plans:
         part = parts.get(plan.name) if plan.name in waiting else None
         for name in part.names if part is not None else ():
             if waiting.get(name) != waiting[plan.name] or not all(waiting[name]):
-                plan = plan.staying("AdamOptimizer moves all rows of a variable in each step, and "
-                                    "its parts are not always updated together")
+                plan = plan.staying("its optimizer ({}) changes all rows of a variable in each "
+                                    "step, and its parts are not always updated together".format(
+                                        plan.kind))
         found.append(plan)
     return found
 
@@ -216,14 +218,13 @@ def with_one_step(nodes: Nodes, plans: Sequence[Any],
 def _waiting(nodes: Nodes, ops: Sequence[str]) -> Set[str]:
     """Returns the names of the ops that wait for an update by several ops."""
     waiting = set()  # type: Set[str]
-    for op in ops:
-        for name in nodes.waiting.get(op, ()):
-            node = nodes.by_name[name]
-            # One for each variable waits for all of its ops; others read it for nothing.
-            is_own = node.op == "NoOp" and set(nodes.waits[name]) <= set(ops) \
-                or node.op == "ReadVariableOp" and not nodes.all_uses(node)
-            waiting.update(nodes.waiting.get(name, ()) if is_own else [name])
-    return {_group_of(nodes, name) for name in waiting.difference(ops)}
+    own = set(ops)
+    for name in set().union(*[nodes.waiting.get(op, ()) for op in ops]) - own:
+        # One for each variable waits for all of its ops, and for what tf.control_dependencies asks.
+        is_own = nodes.by_name[name].op == "NoOp" and all(
+            one in own or only_computes(nodes.by_name[one].op) for one in nodes.waits[name])
+        waiting.update(nodes.waiting.get(name, ()) if is_own else [name])
+    return {_group_of(nodes, name) for name in waiting - own}
 
 
 def _group_of(nodes: Nodes, name: str) -> str:

@@ -296,7 +296,16 @@ class Rows:
 
     def numbers(self, step: forms.Step) -> Dict[str, tf.Tensor]:
         """Returns the optimizer's numbers of a step by name."""
-        return {name: self.tensor(output) for name, output in step.numbers.items()}
+        return {name: self._number(self.tensor(output), step)
+                for name, output in step.numbers.items()}
+
+    def _number(self, number: tf.Tensor, step: forms.Step) -> tf.Tensor:
+        """Returns a number of a step; AdamW reads some behind the first op of the update."""
+        if number.op.name not in step.ops:
+            return number
+        with self.graph.as_default(), self.graph.control_dependencies(None), \
+                tf.compat.v1.colocate_with(number.op):
+            return tf.raw_ops.ReadVariableOp(resource=number.op.inputs[0], dtype=number.dtype)
 
     def initial(self) -> List[float]:
         """Returns what each slot starts at."""

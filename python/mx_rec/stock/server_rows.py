@@ -20,10 +20,11 @@ from mx_rec.core.table import Table
 from mx_rec.edits.wiring import (in_its_place, in_place_of, on_device, replace_change, upstream_of,
                                  waits_between)
 from mx_rec.ops import library
+from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.stock import updates as forms
 from mx_rec.stock.analysis import StockVariable
 from mx_rec.stock.fused import Piece
-from mx_rec.stock.groups import grouped, origin_of, waiting_of
+from mx_rec.stock.groups import SameNumbers, grouped, waiting_of
 from mx_rec.stock.rows import Rows, optimizer_step
 from mx_rec.stock.servers import Servers
 from mx_rec.tensorflow.names import device as device_module
@@ -104,10 +105,10 @@ class _Update(NamedTuple):
         return [self.rows.tensor(one) for one in step.last] \
             + list(self.rows.numbers(step).values())
 
-    def form(self) -> Tuple[Any, ...]:
+    def form(self, same: SameNumbers) -> Tuple[Any, ...]:
         """Updates of the same form can be one op."""
         step, numbers = self.step, self.rows.numbers(self.step)
-        names = sorted((name, origin_of(number).name) for name, number in numbers.items())
+        names = sorted((name, same.key(number)) for name, number in numbers.items())
         # Only what runs all of them may run them as one, and two updates of a variable are no sum.
         return (step.kind, step.nesterov, tuple(names), tuple(self.rows.initial()), self.at,
                 self._waiting() or step.ops)
@@ -160,14 +161,15 @@ def update_together(graph: tf.Graph, variables: Sequence[ServerRows]) -> None:
                           for tensor in rows.found[piece.gather].keys]
                 waits += waits_between([rows.tensor(one) for one in step.last], first)
             updates.append(_Update(rows, at, waits))
-    for group in grouped(updates, _Update.form, _Update.inputs, _Update.ops):
+    same = SameNumbers()
+    for group in grouped(updates, lambda one: one.form(same), _Update.inputs, _Update.ops):
         _replace(graph, group)
 
 
 def _replace(graph: tf.Graph, group: Sequence[_Update]) -> None:
     """Replaces updates by one on each server."""
     first = group[0]
-    if first.step.kind == forms.ADAM:
+    if optimizer_named(first.step.kind).changes_all_rows:
         names = {one.rows.plan.name for one in group}
         parts = {name for one in group if one.rows.plan.part for name in one.rows.plan.part.names}
         # Each push is a step of all rows of a table (stock.parts.with_one_step).

@@ -9,6 +9,10 @@ from mx_rec.stock.nodes import Nodes, Output
 NESTEROV = "nesterov"
 LAZY_ADAM = "lazy_adam"
 ADAM = "adam"
+ADAMW = "adamw"
+NADAM = "nadam"
+SCHEDULED_NADAM = "scheduled_nadam"
+ADAMAX = "adamax"
 # w -= lr * g, with what TensorFlow would subtract as the gradient.
 ADD = "sgd"
 
@@ -169,5 +173,6 @@ def has_wrong_attribute(form: Form, node: Any) -> Optional[str]:
     return None
 
 
-__all__ = ["ADAM", "ADD", "LAZY_ADAM", "NESTEROV", "Decay", "Form", "Slices", "Step", "form_of",
-           "has_wrong_attribute", "step_of"]  # type: List[str]
+__all__ = ["ADAM", "ADAMAX", "ADAMW", "ADD", "LAZY_ADAM", "NADAM", "NESTEROV", "SCHEDULED_NADAM",
+           "Decay", "Form", "Slices", "Step", "form_of", "has_wrong_attribute",
+           "step_of"]  # type: List[str]

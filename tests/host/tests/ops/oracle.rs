@@ -43,14 +43,14 @@ pub(crate) struct Optimizer {
 }
 
 impl Optimizer {
-    /// Whether a step moves the rows without a gradient as well.
-    pub(crate) fn moves_all_rows(&self) -> bool {
-        self.name == "adam"
+    /// Whether a step changes the rows without a gradient as well, or their slots.
+    pub(crate) fn changes_all_rows(&self) -> bool {
+        ["adam", "adamw", "nadam", "scheduled_nadam"].contains(&self.name)
     }
 }
 
 /// Every optimizer of docs/ops.md, with its variants.
-pub(crate) const OPTIMIZERS: [Optimizer; 11] = [
+pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
     Optimizer {
         name: "sgd",
         number: 0,
@@ -93,7 +93,7 @@ pub(crate) const OPTIMIZERS: [Optimizer; 11] = [
             let (beta1, beta2) = (0.75_f32, 0.875_f32);
             vec![0.3, beta1.powi(step), beta2.powi(step), beta1, beta2, 1e-4]
         },
-        slots: &[("LazyAdam_momentum", 0.0), ("LazyAdam_velocity", 0.0)],
+        slots: MOMENTS,
         rule: lazy_adam,
     },
     Optimizer {
@@ -135,10 +135,83 @@ pub(crate) const OPTIMIZERS: [Optimizer; 11] = [
             let (beta1, beta2) = (0.75_f32, 0.875_f32);
             vec![0.3, beta1.powi(step), beta2.powi(step), beta1, beta2, 1e-4]
         },
-        slots: &[("LazyAdam_momentum", 0.0), ("LazyAdam_velocity", 0.0)],
+        slots: MOMENTS,
         rule: lazy_adam,
     },
+    Optimizer {
+        name: "adamw",
+        number: 9,
+        arguments: |step| {
+            let (beta1, beta2) = (0.75_f32, 0.875_f32);
+            let (power1, power2) = (beta1.powi(step), beta2.powi(step));
+            vec![0.3, power1, power2, beta1, beta2, 1e-4, -0.125]
+        },
+        slots: MOMENTS,
+        rule: |arguments, w, slots, g| {
+            let decay = if g == 0.0 { 0.0 } else { arguments[6] };
+            lazy_adam(arguments, w + decay * w, slots, g)
+        },
+    },
+    Optimizer {
+        name: "nadam",
+        number: 10,
+        arguments: |step| {
+            let (beta1, beta2) = (0.75_f32, 0.875_f32);
+            vec![0.3, beta1.powi(step), beta2.powi(step), beta1, beta2, 1e-4]
+        },
+        slots: MOMENTS,
+        rule: |arguments, w, slots, g| {
+            let (beta1, epsilon) = (arguments[3], arguments[5]);
+            let lr = arguments[0] * (1.0 - arguments[2]).sqrt() / (1.0 - arguments[1]);
+            lazy_adam(arguments, w, slots, g);
+            let bar = (1.0 - beta1) * g + beta1 * slots[0];
+            w - f64::from(g != 0.0) * lr * bar / (slots[1].sqrt() + epsilon)
+        },
+    },
+    Optimizer {
+        name: "scheduled_nadam",
+        number: 11,
+        arguments: |step| {
+            let (beta1, beta2, schedule) = (0.75_f32, 0.875_f32, 0.5_f32);
+            let (now, next) = (schedule.powi(step), schedule.powi(step + 1));
+            vec![
+                0.3,
+                beta1,
+                beta2,
+                1e-4,
+                0.5,
+                0.5,
+                now,
+                next,
+                beta2.powi(step),
+            ]
+        },
+        slots: MOMENTS,
+        rule: |arguments, w, slots, g| {
+            let (beta1, beta2, epsilon) = (arguments[1], arguments[2], arguments[3]);
+            lazy_adam(&[0.0, 0.0, 0.0, beta1, beta2, epsilon], w, slots, g);
+            let of_grad = (1.0 - arguments[4]) * g / (1.0 - arguments[6]);
+            let bar = of_grad + arguments[5] * slots[0] / (1.0 - arguments[7]);
+            let root = (slots[1] / (1.0 - arguments[8])).sqrt();
+            w - f64::from(g != 0.0) * arguments[0] * bar / (root + epsilon)
+        },
+    },
+    Optimizer {
+        name: "adamax",
+        number: 12,
+        arguments: |step| vec![0.3, 0.75_f32.powi(step), 0.75, 0.875, 1e-4],
+        slots: &[("AdaMax_momentum", 0.0), ("AdaMax_infinity_norm", 0.0)],
+        rule: |arguments, w, slots, g| {
+            let (beta1, beta2, epsilon) = (arguments[2], arguments[3], arguments[4]);
+            slots[0] = beta1 * slots[0] + (1.0 - beta1) * g;
+            slots[1] = g.abs().max(beta2 * slots[1]);
+            w - arguments[0] / (1.0 - arguments[1]) * slots[0] / (slots[1] + epsilon)
+        },
+    },
 ];
+
+/// The slots of Adam and its like.
+const MOMENTS: &[(&str, f64)] = &[("LazyAdam_momentum", 0.0), ("LazyAdam_velocity", 0.0)];
 
 fn sgd(arguments: &[f64], w: f64, _: &mut [f64], g: f64) -> f64 {
     let (lr, decay) = (arguments[0], arguments[1]);
@@ -219,7 +292,7 @@ impl Oracle {
         }
         sums.remove(&-1);
         let updated = sums.len() as i64;
-        if with.moves_all_rows() {
+        if with.changes_all_rows() {
             for &key in self.rows.keys() {
                 sums.entry(key).or_insert_with(|| vec![0.0; self.dim]);
             }
