@@ -102,8 +102,8 @@ impl Waiting {
         self.has_ended = true;
     }
 
-    /// The steps of the last span, for rows that have missed all of them; `None` if there were none,
-    /// or if it has ended.
+    /// The steps of the last span, for rows that have missed all of them; `None` without any, or if
+    /// it has ended.
     pub(crate) fn ending(&self) -> Option<Steps> {
         (!self.has_ended).then(|| self.span().missed.told())?
     }
