@@ -29,7 +29,8 @@ def model(optimizer, use_resource):
 
 
 @pytest.mark.parametrize("name, settings, slots", [
-    ("RMSprop", {}, []), ("RMSprop", {"centered": True}, []), ("Adamax", {}, []), ("Nadam", {}, []), ("SGD", {}, []),
+    ("RMSprop", {}, []), ("RMSprop", {"centered": True}, []), ("SGD", {}, []),
+    ("Adamax", {}, ["AdaMax_momentum", "AdaMax_infinity_norm"]), ("Nadam", {}, ["LazyAdam_momentum", "LazyAdam_velocity"]),
     ("Ftrl", {}, ["Ftrl_accum", "Ftrl_linear"]), ("RMSprop", {"momentum": 0.5}, ["RMSProp_rms", "RMSProp_momentum"]),
     ("RMSprop", {"momentum": 0.5, "centered": True, "epsilon": 1e-3}, ["RMSProp_rms", "RMSProp_mg", "RMSProp_momentum"])])
 def test_optimizers_of_keras_train_tables(v1, name, settings, slots):

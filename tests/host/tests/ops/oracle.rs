@@ -40,12 +40,14 @@ pub(crate) struct Optimizer {
     /// Its slots, and what they start at.
     pub(crate) slots: &'static [(&'static str, f64)],
     rule: Rule,
+    /// What a step does to rows without a gradient, whose gradient is then 0; `None` for nothing.
+    others: Option<Rule>,
 }
 
 impl Optimizer {
     /// Whether a step changes the rows without a gradient as well, or their slots.
     pub(crate) fn changes_all_rows(&self) -> bool {
-        ["adam", "adamw", "nadam", "scheduled_nadam"].contains(&self.name)
+        self.others.is_some()
     }
 }
 
@@ -57,6 +59,7 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
         arguments: |_| vec![0.3, 0.0],
         slots: &[],
         rule: sgd,
+        others: None,
     },
     Optimizer {
         name: "sgd",
@@ -64,6 +67,7 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
         arguments: |_| vec![0.3, 0.25],
         slots: &[],
         rule: sgd,
+        others: None,
     },
     Optimizer {
         name: "momentum",
@@ -71,6 +75,7 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
         arguments: |_| vec![0.3, 0.75],
         slots: &[("Momentum_momentum", 0.0)],
         rule: |arguments, w, slots, g| momentum(arguments, w, slots, g, false),
+        others: None,
     },
     Optimizer {
         name: "nesterov",
@@ -78,6 +83,7 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
         arguments: |_| vec![0.3, 0.75],
         slots: &[("Momentum_momentum", 0.0)],
         rule: |arguments, w, slots, g| momentum(arguments, w, slots, g, true),
+        others: None,
     },
     Optimizer {
         name: "adagrad",
@@ -85,6 +91,7 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
         arguments: |_| vec![0.3, 0.25],
         slots: &[("Adagrad_accumulator", 0.25)],
         rule: adagrad,
+        others: None,
     },
     Optimizer {
         name: "lazy_adam",
@@ -95,6 +102,7 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
         },
         slots: MOMENTS,
         rule: lazy_adam,
+        others: None,
     },
     Optimizer {
         name: "ftrl",
@@ -102,6 +110,7 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
         arguments: |_| vec![0.3, -0.5, 0.25, 0.125, 0.0625, 0.03125],
         slots: &[("Ftrl_accum", 0.25), ("Ftrl_linear", 0.0)],
         rule: ftrl,
+        others: None,
     },
     Optimizer {
         name: "ftrl",
@@ -109,6 +118,7 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
         arguments: |_| vec![0.3, -0.75, 0.25, 0.125, 0.0625, 0.03125],
         slots: &[("Ftrl_accum", 0.25), ("Ftrl_linear", 0.0)],
         rule: ftrl,
+        others: None,
     },
     Optimizer {
         name: "rmsprop",
@@ -116,6 +126,7 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
         arguments: |_| vec![0.125, 0.75, 0.5, 1e-3, 0.5],
         slots: &[("RMSProp_rms", 0.5), ("RMSProp_momentum", 0.0)],
         rule: rmsprop,
+        others: None,
     },
     Optimizer {
         name: "centered_rmsprop",
@@ -127,6 +138,7 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
             ("RMSProp_momentum", 0.0),
         ],
         rule: rmsprop,
+        others: None,
     },
     Optimizer {
         name: "adam",
@@ -137,6 +149,7 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
         },
         slots: MOMENTS,
         rule: lazy_adam,
+        others: Some(lazy_adam),
     },
     Optimizer {
         name: "adamw",
@@ -147,10 +160,8 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
             vec![0.3, power1, power2, beta1, beta2, 1e-4, -0.125]
         },
         slots: MOMENTS,
-        rule: |arguments, w, slots, g| {
-            let decay = if g == 0.0 { 0.0 } else { arguments[6] };
-            lazy_adam(arguments, w + decay * w, slots, g)
-        },
+        rule: |arguments, w, slots, g| lazy_adam(arguments, w + arguments[6] * w, slots, g),
+        others: Some(lazy_adam),
     },
     Optimizer {
         name: "nadam",
@@ -165,8 +176,12 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
             let lr = arguments[0] * (1.0 - arguments[2]).sqrt() / (1.0 - arguments[1]);
             lazy_adam(arguments, w, slots, g);
             let bar = (1.0 - beta1) * g + beta1 * slots[0];
-            w - f64::from(g != 0.0) * lr * bar / (slots[1].sqrt() + epsilon)
+            w - lr * bar / (slots[1].sqrt() + epsilon)
         },
+        others: Some(|arguments, w, slots, g| {
+            lazy_adam(arguments, w, slots, g);
+            w
+        }),
     },
     Optimizer {
         name: "scheduled_nadam",
@@ -193,8 +208,13 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
             let of_grad = (1.0 - arguments[4]) * g / (1.0 - arguments[6]);
             let bar = of_grad + arguments[5] * slots[0] / (1.0 - arguments[7]);
             let root = (slots[1] / (1.0 - arguments[8])).sqrt();
-            w - f64::from(g != 0.0) * arguments[0] * bar / (root + epsilon)
+            w - arguments[0] * bar / (root + epsilon)
         },
+        others: Some(|arguments, w, slots, g| {
+            let of_moments = [0.0, 0.0, 0.0, arguments[1], arguments[2], 1.0];
+            lazy_adam(&of_moments, w, slots, g);
+            w
+        }),
     },
     Optimizer {
         name: "adamax",
@@ -207,6 +227,7 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
             slots[1] = g.abs().max(beta2 * slots[1]);
             w - arguments[0] / (1.0 - arguments[1]) * slots[0] / (slots[1] + epsilon)
         },
+        others: None,
     },
 ];
 
@@ -292,19 +313,21 @@ impl Oracle {
         }
         sums.remove(&-1);
         let updated = sums.len() as i64;
-        if with.changes_all_rows() {
-            for &key in self.rows.keys() {
-                sums.entry(key).or_insert_with(|| vec![0.0; self.dim]);
-            }
-        }
-        for (key, sum) in &sums {
-            let row = self.rows.entry(*key).or_insert_with(|| {
+        let none = vec![0.0; self.dim];
+        let others = self.rows.keys().filter(|&key| !sums.contains_key(key));
+        let others: Vec<_> = match with.others {
+            Some(rule) => others.map(|&key| (key, rule, &none)).collect(),
+            None => Vec::new(),
+        };
+        let batch = sums.iter().map(|(&key, sum)| (key, with.rule, sum));
+        for (key, rule, sum) in batch.chain(others) {
+            let row = self.rows.entry(key).or_insert_with(|| {
                 let slots = with.slots.iter().map(|(_, start)| vec![*start; self.dim]);
                 [vec![0.5; self.dim]].into_iter().chain(slots).collect()
             });
             for (column, &g) in sum.iter().enumerate() {
                 let mut slots: Vec<f64> = row[1..].iter().map(|slot| slot[column]).collect();
-                row[0][column] = (with.rule)(&arguments, row[0][column], &mut slots, g);
+                row[0][column] = rule(&arguments, row[0][column], &mut slots, g);
                 for (to, slot) in row[1..].iter_mut().zip(slots) {
                     to[column] = slot;
                 }
