@@ -490,7 +490,7 @@ print("evaluation", model.run_eval("valid"))
 
 OF_DRIVERS = r"step (?P<step>\d+) loss (?P<loss>[0-9.]+)"
 OF_ESTIMATORS = r"loss = (?P<loss>[0-9.e-]+), steps? = (?P<step>\d+)"
-OF_EASYREC = r"global step (?P<step>\d+): .*cross_entropy_loss = (?P<loss>[0-9.]+)"
+OF_EASYREC = r"global step (?P<step>\d+): lr = .*cross_entropy_loss = (?P<loss>[0-9.]+)"
 OF_LIBRECO = r"train_loss: (?P<loss>[0-9.]+)"
 OF_RECOMMENDERS = r"step (?P<step>\d+) , total_loss: (?P<loss>[0-9.]+)"
 _L2 = ["--l2", "rows of the batch"]

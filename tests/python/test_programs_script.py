@@ -52,6 +52,7 @@ def test_a_run_that_takes_too_long_is_ended_and_said(tmp_path):
 def test_patterns_read_what_programs_print():
     assert re.search(public.OF_EASYREC, "[INFO] global step 16: lr = 0.001, cross_entropy_loss = 0.62, total_loss = 1"
                      ).groupdict() == {"step": "16", "loss": "0.62"}
+    assert not re.search(public.OF_EASYREC, "Saving dict for global step 25: auc = 0.6, cross_entropy_loss = 0.68")
     assert re.search(public.OF_ESTIMATORS, "INFO:tensorflow:loss = 6.5e-05, step = 101 (2.1 sec)"
                      ).groupdict() == {"step": "101", "loss": "6.5e-05"}
     assert re.search(public.OF_RECOMMENDERS, "step 20 , total_loss: 0.7002, data_loss: 0.6911").groupdict() == {
