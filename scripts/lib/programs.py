@@ -202,7 +202,7 @@ def plot(measured: Dict[str, Dict[str, Result]], path: str) -> None:
         axes.set_yticks(range(len(drawn)))
         axes.set_yticklabels([name for name, _ in drawn])
         for at, one in enumerate(numbers):
-            axes.annotate("{:.2g}".format(one) if one < 9.5 else "{:.0f}".format(one), (one, at),
+            axes.annotate("{:.3g}".format(one) if one < 9.5 else "{:.0f}".format(one), (one, at),
                           (4 if one >= 1 else -4, 0), textcoords="offset points", va="center",
                           ha="left" if one >= 1 else "right", fontsize=9)
         axes.set_title(title, fontsize=10)
