@@ -182,6 +182,10 @@ class _Match:
         if set(self._numbers) != {number.name for number in optimizer_named(kind).numbers}:
             raise _No
         behind = {waiting for name in inner for waiting in self._behind(name)}
+        # Numbers that are read behind the update's first op are read elsewhere, see rows.numbers.
+        if any(name in behind and self._nodes.by_name[name].op != "ReadVariableOp"
+               for name, _ in self._numbers.values()):
+            raise _No
         ops = (last.name,) + tuple(sorted(inner.union(behind) - {last.name}))
         step = forms.Step(ops, kind, slots, grad, indices, self._numbers)
         return AdamStep(step, True, inner)

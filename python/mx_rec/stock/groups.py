@@ -306,20 +306,44 @@ class SameNumbers:
 
     def __init__(self) -> None:
         self._known = {}  # type: Dict[Any, int]
+        self._keys = {}  # type: Dict[str, int]
 
     def key(self, tensor: tf.Tensor) -> int:
         """Returns the same for tensors that are the same number."""
+        # A rate may be computed from a loss: the way there is long, and has many crossings.
+        waiting = [tensor]
+        while waiting:
+            one = waiting[-1]
+            needs = [source for source in self._sources(one) if source.name not in self._keys]
+            if needs:
+                waiting.extend(needs)
+            else:
+                self._keys[one.name] = self._key(waiting.pop())
+        return self._keys[tensor.name]
+
+    def _sources(self, tensor: tf.Tensor) -> Sequence[tf.Tensor]:
+        """Returns what a number is computed from; nothing if that does not tell what it is."""
         op = tensor.op
-        if op.type in ("Identity", "ReadVariableOp") and not op.control_inputs:
-            return self.key(op.inputs[0])
+        if _is_copy(op):
+            return op.inputs[:1]
+        is_told = op.type not in _NOT_COMPUTED and not op.op_def.is_stateful \
+            and only_computes(op.type)
+        return op.inputs if is_told else ()
+
+    def _key(self, tensor: tf.Tensor) -> int:
+        op, sources = tensor.op, [self._keys[one.name] for one in self._sources(tensor)]
+        if _is_copy(op):
+            return sources[0]
         what = tensor.name  # type: Any
-        if (op.inputs or op.type == "Const") and op.type not in _NOT_COMPUTED \
-                and not op.op_def.is_stateful and only_computes(op.type):
+        if sources or op.type == "Const":
             attributes = sorted((name, value.SerializeToString()) for name, value in
                                 op.node_def.attr.items() if not name.startswith("_"))
-            what = (op.type, tensor.value_index, tuple(attributes),
-                    tuple(self.key(one) for one in op.inputs))
+            what = (op.type, tensor.value_index, tuple(attributes), tuple(sources))
         return self._known.setdefault(what, len(self._known))
+
+
+def _is_copy(op: tf.Operation) -> bool:
+    return op.type in ("Identity", "ReadVariableOp") and not op.control_inputs
 
 
 __all__ = ["SameNumbers", "fuse", "grouped", "waiting_of"]
