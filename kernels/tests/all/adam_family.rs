@@ -1,6 +1,6 @@
 //! What AdamW and the two forms of Nadam give every row is what they give it on paper, in all rows.
 
-use crate::adam::{apply, both, largest_and_median, Draw, Numbers, DIM, USUAL};
+use crate::adam::{apply, both, trained, Dense, Draw, Numbers, DIM, USUAL};
 use mx_rec_kernels::{Optimizer, Pool, RowOptimizer, SlotSpec, OPTIMIZERS};
 
 /// The momentum of step `t` of Keras' Nadam.
@@ -75,24 +75,9 @@ fn on_paper(name: &str, rows: &mut [[f64; 3]], now: Numbers, t: i32, grads: &[(b
     }
 }
 
-/// Trains as both, 1,000 steps; the largest and median difference of the table, and of a lazy one.
-fn trained(name: &str, numbers: impl Fn(i32) -> Numbers) -> [(f64, f64); 2] {
-    const KEYS: i64 = 2000;
-    let pool = Pool::new(2).unwrap();
-    let (table, mut dense) = both(&pool, KEYS);
-    let (lazy, _) = both(&pool, KEYS);
-    let mut draw = Draw(5);
-    for step in 1..=1000 {
-        let now = numbers(step);
-        // Some batches have no key, and a key is in the first and in a late batch alone.
-        let mut keys = match step {
-            s if s % 97 == 0 => Vec::new(),
-            _ => draw.batch(KEYS - 1, 40),
-        };
-        if [2, 902].contains(&step) {
-            keys.push(KEYS - 1);
-        }
-        let grads = draw.grads(&keys);
+/// The differences of a form, and of it in the rows of the batch alone, from the form on paper.
+fn trained_as(name: &str, numbers: impl Fn(i32) -> Numbers) -> [(f64, f64); 2] {
+    let of_all_rows = |dense: &mut Dense, now, step, keys: &[i64], grads: &[f32]| {
         let mut of_all = vec![(false, 0.0); dense.0.len()];
         for (&key, grads) in keys.iter().zip(grads.chunks_exact(DIM)) {
             let row = &mut of_all[key as usize * DIM..];
@@ -100,22 +85,23 @@ fn trained(name: &str, numbers: impl Fn(i32) -> Numbers) -> [(f64, f64); 2] {
             pairs.for_each(|(of_all, &grad)| *of_all = (true, f64::from(grad)));
         }
         on_paper(name, &mut dense.0, now, step, &of_all);
-        apply(&table, &pool, &keys, &grads, &*step_of(name, now, step));
-        apply(&lazy, &pool, &keys, &grads, &Lazy(step_of(name, now, step)));
-    }
-    [&table, &lazy].map(|one| largest_and_median(dense.differences(one, &pool)))
+    };
+    trained(numbers, of_all_rows, |now, step| {
+        let lazy = Lazy(step_of(name, now, step));
+        [step_of(name, now, step), Box::new(lazy)]
+    })
 }
 
 #[test]
 fn every_row_has_the_numbers_of_the_form_that_changes_all_rows_and_the_lazy_form_has_not() {
     for name in ["adamw", "nadam", "scheduled_nadam"] {
-        let [found, lazy] = trained(name, |step| Numbers {
+        let [found, lazy] = trained_as(name, |step| Numbers {
             lr: 0.002 * 0.998_f32.powi(step),
             ..USUAL
         });
         assert!(found.0 < 2e-6 && found.1 < 2e-7, "{name}: {found:?}");
         assert!(lazy.0 > 1e-3, "{name}: {lazy:?}");
-        let [found, _] = trained(name, |step| Numbers {
+        let [found, _] = trained_as(name, |step| Numbers {
             beta1: if step / 100 % 2 == 0 { 0.9 } else { 0.5 },
             beta2: 0.99,
             ..USUAL

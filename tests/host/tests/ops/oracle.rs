@@ -96,10 +96,7 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
     Optimizer {
         name: "lazy_adam",
         number: 4,
-        arguments: |step| {
-            let (beta1, beta2) = (0.75_f32, 0.875_f32);
-            vec![0.3, beta1.powi(step), beta2.powi(step), beta1, beta2, 1e-4]
-        },
+        arguments: of_adam,
         slots: MOMENTS,
         rule: lazy_adam,
         others: None,
@@ -143,10 +140,7 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
     Optimizer {
         name: "adam",
         number: 8,
-        arguments: |step| {
-            let (beta1, beta2) = (0.75_f32, 0.875_f32);
-            vec![0.3, beta1.powi(step), beta2.powi(step), beta1, beta2, 1e-4]
-        },
+        arguments: of_adam,
         slots: MOMENTS,
         rule: lazy_adam,
         others: Some(lazy_adam),
@@ -154,11 +148,7 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
     Optimizer {
         name: "adamw",
         number: 9,
-        arguments: |step| {
-            let (beta1, beta2) = (0.75_f32, 0.875_f32);
-            let (power1, power2) = (beta1.powi(step), beta2.powi(step));
-            vec![0.3, power1, power2, beta1, beta2, 1e-4, -0.125]
-        },
+        arguments: |step| [of_adam(step), vec![-0.125]].concat(),
         slots: MOMENTS,
         rule: |arguments, w, slots, g| lazy_adam(arguments, w + arguments[6] * w, slots, g),
         others: Some(lazy_adam),
@@ -166,10 +156,7 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
     Optimizer {
         name: "nadam",
         number: 10,
-        arguments: |step| {
-            let (beta1, beta2) = (0.75_f32, 0.875_f32);
-            vec![0.3, beta1.powi(step), beta2.powi(step), beta1, beta2, 1e-4]
-        },
+        arguments: of_adam,
         slots: MOMENTS,
         rule: |arguments, w, slots, g| {
             let (beta1, epsilon) = (arguments[3], arguments[5]);
@@ -233,6 +220,12 @@ pub(crate) const OPTIMIZERS: [Optimizer; 15] = [
 
 /// The slots of Adam and its like.
 const MOMENTS: &[(&str, f64)] = &[("LazyAdam_momentum", 0.0), ("LazyAdam_velocity", 0.0)];
+
+/// The arguments of a step of Adam.
+fn of_adam(step: i32) -> Vec<f32> {
+    let (beta1, beta2) = (0.75_f32, 0.875_f32);
+    vec![0.3, beta1.powi(step), beta2.powi(step), beta1, beta2, 1e-4]
+}
 
 fn sgd(arguments: &[f64], w: f64, _: &mut [f64], g: f64) -> f64 {
     let (lr, decay) = (arguments[0], arguments[1]);
