@@ -8,6 +8,7 @@
 mod batch;
 pub mod checkpoint;
 mod error;
+mod halves;
 mod history;
 mod ids;
 mod index;
@@ -42,6 +43,7 @@ pub use batch::{
     SparseBags, SparseRules, SplitKeys, Splitter, StitchTo,
 };
 pub use error::{Error, Kind, Result};
+pub use halves::{Rounding, RowDtype};
 pub use ids::{Ids, PADDING};
 pub use init::{Distribution, Initializer, Mode};
 pub use optim::{
