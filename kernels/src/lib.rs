@@ -54,7 +54,7 @@ pub use partition::{check_parts, Partition, BUCKETS};
 pub use pool::Pool;
 pub use table::{
     Absent, BagsOf, BatchRows, Export, Field, FieldUpdate, IdsOf, KeyBagsOf, KeyGradients, KeysOf,
-    Lease, Loading, LookupColumns, LookupGradients, Memory, Push, Pushed, RowGradients, RowsOf,
-    SharedKeys, Snapshot, Stats, Table, TableConfig, Target, Thresholds, TierConfig, TierStats,
-    MAX_CAPACITY, MAX_DIM,
+    Lease, Loading, LookupColumns, LookupGradients, Memory, Push, Pushed, RowGradients, RowStorage,
+    RowsOf, SharedKeys, Snapshot, Stats, Table, TableConfig, Target, Thresholds, TierConfig,
+    TierStats, MAX_CAPACITY, MAX_DIM,
 };

@@ -20,6 +20,7 @@ pub(crate) fn table(dim: usize, rows: u64) -> Result<Table> {
         init_param: 1.0,
         frozen_keys: Vec::new(),
         admission_sketch_bytes: 0,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     })
 }
 

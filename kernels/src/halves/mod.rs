@@ -8,6 +8,6 @@ mod dtype;
 mod packed;
 mod round;
 
+pub(crate) use dtype::Half;
 pub use dtype::{Rounding, RowDtype};
 pub(crate) use packed::{decode, encode, from_bytes, push_bytes, round_all, Draws, Unusual};
-pub(crate) use dtype::Half;

@@ -300,7 +300,10 @@ mod tests {
             };
             let error = (sum / updates as f64 - f64::from(value)).abs();
             // The deviation of the mean of n roundings is less than step / (2 sqrt(n)).
-            assert!(error < 4.0 * step / 2.0 / (updates as f64 * 32.0).sqrt(), "{half:?}");
+            assert!(
+                error < 4.0 * step / 2.0 / (updates as f64 * 32.0).sqrt(),
+                "{half:?}"
+            );
         }
     }
 

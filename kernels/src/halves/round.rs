@@ -3,8 +3,6 @@
 //! Infinities stay what they are, and so do not-a-numbers but for bits of their payload. A finite
 //! value beyond the largest one becomes the largest one (it saturates).
 
-use super::Half;
-
 const EXPONENT: u32 = 0x7F80_0000;
 const MAGNITUDE: u32 = 0x7FFF_FFFF;
 /// Float16's exponents are so much smaller than float32's, in float32's bits.
@@ -44,7 +42,11 @@ impl Bfloat16 {
         // A payload in the lower bits alone would be lost, and leave an infinity.
         let quiet = if magnitude > EXPONENT { 0x40 } else { 0 };
         let special = magnitude >> 16 | quiet;
-        let half = if magnitude >= EXPONENT { special } else { finite };
+        let half = if magnitude >= EXPONENT {
+            special
+        } else {
+            finite
+        };
         bits >> 16 & 0x8000 | half
     }
 }
@@ -280,7 +282,10 @@ mod tests {
             let largest = f32::from_bits(V::LARGEST);
             for sign in [1.0_f32, -1.0] {
                 for &value in beyond {
-                    for half in [V::nearest(sign * value), V::stochastic(sign * value, 0xFFFF)] {
+                    for half in [
+                        V::nearest(sign * value),
+                        V::stochastic(sign * value, 0xFFFF),
+                    ] {
                         assert_eq!(V::decode(half), sign * largest, "{value:e}");
                     }
                 }

@@ -313,7 +313,7 @@ fn set_vector(context: &Context, values: &[i64]) -> Result<()> {
 }
 
 /// The numbers of a table, in the order of the output `stats`.
-fn numbers(table: &Table) -> [i64; 21] {
+fn numbers(table: &Table) -> [i64; 23] {
     let stats = table.stats();
     let load = stats.rows.saturating_mul(1000) / stats.capacity.max(1);
     // A table without a tier has all rows in memory, and finds them there without counting.
@@ -344,6 +344,8 @@ fn numbers(table: &Table) -> [i64; 21] {
         tier.bytes_on_disk,
         tier.wait_nanoseconds,
         tier.given_up,
+        stats.saturated,
+        stats.not_finite,
     ];
     values.map(|value| value as i64)
 }

@@ -49,6 +49,7 @@ fn saved(dir: &Path, keys: &[i64]) -> Table {
         init_param: 1.0,
         frozen_keys: vec![],
         admission_sketch_bytes: 0,
+        row_storage: crate::RowStorage::default(),
     })
     .unwrap();
     let adam = LazyAdam::new(0.1, 0.9, 0.99, 1e-8, 0.9, 0.99).unwrap();

@@ -38,6 +38,7 @@ pub(crate) fn config(name: &str, capacity: u64) -> TableConfig {
         init_param: 0.5,
         frozen_keys: vec![3],
         admission_sketch_bytes: 0,
+        row_storage: mx_rec_kernels::RowStorage::default(),
     }
 }
 
