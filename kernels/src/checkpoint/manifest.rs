@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn another_version_and_bad_slots_are_refused_by_name() {
         for (from, to, message) in [
-            ("\"version\": 2", "\"version\": 4", "another version"),
+            ("\"version\": 2", "\"version\": 5", "another version"),
             ("Ftrl_accum", "../x", "no name"),
             ("\"dim\"", "\"dims\"", "no dim"),
             ("000000ab", "ab", "eight hexadecimal digits"),

@@ -26,7 +26,7 @@ const RUN_LOG2: u32 = 4;
 /// chunks[0]: | row 0 | pad | row 1 | pad | .. | row 2^shift - 1 | pad |
 /// chunks[1]: | row 2^shift | ..
 ///            |<- stride -->|   power of two up to 64 bytes, else a multiple of 64 bytes; of 8 if
-///                              more than a quarter would be padding
+///                              more than an eighth would be padding
 /// ```
 /// Invariant: `rows <= chunks.len() << shift`, and each chunk holds `stride << shift` floats.
 pub(crate) struct Slab {
@@ -50,7 +50,7 @@ impl Slab {
         let lines = width.next_multiple_of(line);
         let stride = if width <= line {
             width.max(1).next_power_of_two()
-        } else if (lines - width) * 4 > lines {
+        } else if (lines - width) * 8 > lines {
             width.next_multiple_of(2)
         } else {
             lines
@@ -362,9 +362,11 @@ mod tests {
             (1, 1),
             (3, 4),
             (16, 16),
-            (17, 32),
+            (17, 18),
+            (28, 32),
+            (33, 34),
             (64, 64),
-            (65, 80),
+            (65, 66),
             (8192, 8192),
         ] {
             assert_eq!(Slab::new(width, 1000).stride, stride, "{width}");

@@ -53,7 +53,7 @@ impl OpKernel for Export {
                 name: "values",
                 dtype: "N * float",
                 shape: "N times (n, dim)",
-                doc: "Each field of the rows.",
+                doc: "Each field of the rows; (n, 1) for a slot of one float a row.",
             },
         ],
         attrs: &[Attr {
