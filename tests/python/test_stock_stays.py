@@ -65,11 +65,6 @@ def second_axis(v1, w):
     return train(v1, v1.reduce_sum(v1.gather(w, [1], axis=1)))
 
 
-def in_cond(v1, w):
-    rows = v1.cond(v1.constant(True), lambda: v1.gather(w, [1]), lambda: v1.gather(w, [2]))
-    return train(v1, v1.reduce_sum(rows))
-
-
 def in_loop(v1, w):
     total = v1.while_loop(lambda i, t: i < 3, lambda i, t: [i + 1, t + v1.reduce_sum(v1.gather(w, [i]))], [0, 0.0])[1]
     return train(v1, total)
@@ -171,8 +166,7 @@ STAYS = {
     read_into_a_state: "also read as a whole, by Max",
     no_gather: "its gradient is dense",
     assigned: "assigned by 2 ops",
-    second_axis: "along an axis",
-    in_cond: "branch|as a whole",
+    second_axis: "its gradient is dense",
     in_loop: "branch|as a whole|loop",
     update_in_cond: "branch|as a whole",
     two_optimizers: "several optimizers",

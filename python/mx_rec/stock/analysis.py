@@ -16,7 +16,9 @@ from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.ops.registered import only_computes
 from mx_rec.stock import updates as forms
 from mx_rec.stock.adam import AdamStep, Refused, adam_steps
-from mx_rec.stock.dense_updates import DenseUpdates, NotByRows, Penalty, dense_updates
+from mx_rec.stock.branches import UnknownZeros, is_shape_of_zeros
+from mx_rec.stock.dense_updates import (SAME_AS_SPARSE, DenseUpdates, NotByRows, Penalty,
+                                        dense_updates)
 from mx_rec.stock.fused import Piece, gradients_of, pieces_of
 from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
 from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
@@ -37,6 +39,9 @@ _UNLIMITED = "unlimited"
 _DENSE_UPDATE = re.compile(r"(Resource)?Apply[A-Z]")
 _OPTIMIZER_OP = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]|(Resource)?Scatter(Sub|Add)$")
 _SAME = ("Identity",)
+_CONTROL_FLOW = ("RefSwitch", "RefEnter", "Enter", "Switch", "If", "StatelessIf", "Case",
+                 "StatelessCase", "While", "StatelessWhile")
+_GATHERS = ("Gather", "GatherV2", "ResourceGather")
 
 
 class Slot(NamedTuple):
@@ -92,6 +97,9 @@ class StockVariable(NamedTuple):
             if it sums others.
         penalties: Sums of the squares of the variable, which become those of a batch's rows.
         changes: Ops that set rows, as scripts do with that of padding before each lookup.
+        switches: Ops that give it to branches.
+        pivots: Copies of the variable in branches, for which ops wait that run there alone.
+        zeros: Ops that tell the shape of the gradient of a branch that is not taken.
     """
 
     name: str
@@ -115,6 +123,9 @@ class StockVariable(NamedTuple):
     gradients: Optional[List[Piece]] = None
     penalties: Sequence[Penalty] = ()
     changes: Sequence[str] = ()
+    switches: Sequence[str] = ()
+    pivots: Sequence[str] = ()
+    zeros: Sequence[str] = ()
 
     @property
     def first(self) -> int:
@@ -140,6 +151,11 @@ class StockVariable(NamedTuple):
         """What takes its ids."""
         return Reader(self.name, self.shape[0], [lookup.node for lookup in self.lookups],
                       self.updates)
+
+    @property
+    def is_in_branches(self) -> bool:
+        """Whether it is used inside of a branch."""
+        return bool(self.switches)
 
     @property
     def trains(self) -> bool:
@@ -183,6 +199,9 @@ class _Uses:
         self.assigns = []  # type: List[Any]
         self.savers = []  # type: List[Any]
         self.changes = []  # type: List[Any]
+        self.switches = []  # type: List[Any]
+        self.pivots = []  # type: List[Any]
+        self.zeros = []  # type: List[Any]
         self._known = known
         for use in nodes.all_uses(variable):
             if use.node.name not in known:
@@ -210,11 +229,11 @@ class _Uses:
             # Newer Savers read without a copy.
             self.savers.append(node)
         elif kind == "Switch" and use.position == 0 and self.variable.op == "VarHandleOp":
-            self._of_branch(node)
+            self._of_branch(node, None)
         elif _DENSE_UPDATE.match(kind):
             raise Stays("its gradient is dense: {} updates it as a whole".format(node.name))
-        elif kind.startswith("RefSwitch") or kind in ("RefEnter", "Enter", "Switch"):
-            raise Stays("it is used inside of a branch or loop, by {}".format(node.name))
+        elif kind in _CONTROL_FLOW:
+            raise Stays("it is used inside of a branch or loop, by {} ({})".format(node.name, kind))
         elif self.variable.op == "VarHandleOp":
             raise Stays("{} ({}) uses it in a way that tables do not know".format(node.name, kind))
         elif kind in _SAME:
@@ -222,14 +241,36 @@ class _Uses:
         else:
             self._value_use(use, None)
 
-    def _of_branch(self, switch: Any) -> None:
-        """Notes reads of a handle inside of a branch."""
+    def _of_branch(self, switch: Any, read: Any) -> None:
+        """Notes what is done with a variable inside of branches.
+
+        Args:
+            switch: The op that gives it to a branch, or copies it there.
+            read: The op that reads the whole value outside of branches, None of a handle.
+        """
+        if switch.op == "Switch":
+            self.switches.append(switch)
         for use in self.nodes.all_uses(switch):
-            if use.node.op != "ReadVariableOp":
-                raise Stays("{} ({}) uses it inside of a branch".format(use.node.name,
-                                                                        use.node.op))
-            for other in self.nodes.all_uses(use.node):
-                self._read_as_whole(use.node, other.node)
+            node, kind = use.node, use.node.op
+            if kind in _GATHERS and use.position == 0:
+                self._gather(node)
+            elif kind in ("Shape", "VariableShape"):
+                try:
+                    is_of_zeros = is_shape_of_zeros(self.nodes, node)
+                except UnknownZeros as why:
+                    raise Stays("it is used inside of a branch, and {}".format(why)) from None
+                (self.zeros if is_of_zeros else self.shapes).append(node)
+            elif kind == "Identity" and not self.nodes.all_uses(node):
+                self.pivots.append(node)
+            elif (kind == "Switch" and use.position == 0) or (kind == "Identity" and read):
+                self._of_branch(node, read)
+            elif read is not None:
+                self._read_as_whole(read, node)
+            elif kind == "ReadVariableOp":
+                for other in self.nodes.all_uses(node):
+                    self._read_as_whole(node, other.node)
+            else:
+                raise Stays("{} ({}) uses it inside of a branch".format(node.name, kind))
 
     def _of_value(self, read: Any, first: Any) -> None:
         """Notes what is done with a copy of the whole value."""
@@ -244,12 +285,14 @@ class _Uses:
     def _value_use(self, use: Use, read: Any) -> None:
         """Notes an op that takes the whole value; `read` is the op that gives it."""
         node, kind = use.node, use.node.op
-        if kind in ("Gather", "GatherV2") and use.position == 0:
+        if kind in _GATHERS and use.position == 0:
             self._gather(node)
         elif kind == "Shape":
             self.shapes.append(node)
         elif kind == "SaveV2":
             self.savers.append(node)
+        elif kind == "Switch" and use.position == 0 and read is not None:
+            self._of_branch(node, read)
         elif read is None:
             raise Stays("{} ({}) reads or changes it as a whole".format(node.name, kind))
         else:
@@ -339,6 +382,9 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
                             "access_threshold, and its parts share a table in the checkpoint")
             if placement.job and (plan.penalties or any(step.decays for step in plan.updates)):
                 raise Stays("a penalty on the rows of a batch is not there on parameter servers")
+            if plan.is_in_branches and (placement.job or thresholds_of(options, node.name)[0] >= 0):
+                raise Stays("it is used inside of a branch, where tables do not {}".format(
+                    "ask parameter servers" if placement.job else "count keys"))
             if placement.job and plan.changes:
                 raise Stays("{} sets rows of it, which tables on parameter servers do not "
                             "know".format(plan.changes[0]))
@@ -468,6 +514,10 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     if initializer is None:
         raise Stays("its initial value has no finite numbers")
     kind, slots, slot_assigns = _plan_updates(uses, shape, has_saver)
+    if uses.zeros and kind not in SAME_AS_SPARSE and not (
+            kind == forms.LAZY_ADAM and not any(one.is_lazy for one in uses.adam)):
+        raise Stays("where a branch is not taken that looks it up, all of its rows have a gradient "
+                    "of zeros ({}), and {} changes such rows".format(uses.zeros[0].name, kind))
     assigns = [one.name for one in uses.assigns] + slot_assigns
     if any(nodes.waiting.get(one) != nodes.waiting.get(assigns[0]) for one in assigns):
         raise Stays("an initializer sets it and not its optimizer's variables, or these alone")
@@ -486,7 +536,9 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         assigns=assigns, pieces=_pieces(uses),
         gradients=gradients_of(nodes, uses.steps()[0], uses.gathers)
         if len(uses.steps()) == 1 else None, penalties=dense.penalties,
-        changes=[one.name for one in uses.changes])
+        changes=[one.name for one in uses.changes],
+        switches=[one.name for one in uses.switches],
+        pivots=[one.name for one in uses.pivots], zeros=[one.name for one in uses.zeros])
 
 
 def _pieces(uses: _Uses) -> Optional[List[Piece]]:
@@ -590,7 +642,7 @@ def _plan_slot(uses: _Uses, variable: str, name: str, shape: List[int],
     updates = {update.name for update, _ in uses.updates}
     try:
         own = _Uses(uses.nodes, node, uses.adam, uses.dense)
-        if own.gathers or own.reads or own.shapes or own.changes:
+        if own.gathers or own.reads or own.shapes or own.changes or own.switches:
             raise Stays("something else reads it")
         if own.savers and not has_saver:
             raise Stays(HAS_SAVER)

@@ -10,7 +10,8 @@ from mx_rec.constants.constants import (DEFAULT_SEED, MAX_ROW_BUDGET,
                                           MAX_VOCABULARY_SIZE)
 from mx_rec.core.embedding import server_directories, ssd_directories
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
-from mx_rec.edits.wiring import forbid_dropped_feeds, forget_variables, on_device, replace_waiting
+from mx_rec.edits.wiring import (forbid_dropped_feeds, forget_variables, gate_of, on_device,
+                                 replace_waiting)
 from mx_rec.ops import library
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
@@ -284,8 +285,13 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
         rows.update(step)
     for name in plan.changes:
         change(rows, graph.get_operation_by_name(name))
+    for name in plan.pivots:
+        pivot = graph.get_operation_by_name(name)
+        replace_waiting(pivot, gate_of(pivot.inputs[0]))
     for name in plan.shapes:
         rows.shape(graph.get_operation_by_name(name))
+    for name in plan.zeros:
+        rows.shape(graph.get_operation_by_name(name), 0)
     for name in plan.states:
         rows.state(graph.get_operation_by_name(name))
     for lookup in () if plan.on_servers else plan.lookups:
