@@ -38,6 +38,7 @@ _LONGEST_NAME = 80
 _UNLIMITED = "unlimited"
 _DENSE_UPDATE = re.compile(r"(Resource)?Apply[A-Z]")
 _OPTIMIZER_OP = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]|(Resource)?Scatter(Sub|Add)$")
+_ASSIGNS = re.compile(r"Assign(Add|Sub)?(VariableOp)?$")
 _SAME = ("Identity",)
 _CONTROL_FLOW = ("RefSwitch", "RefEnter", "Enter", "Switch", "If", "StatelessIf", "Case",
                  "StatelessCase", "While", "StatelessWhile")
@@ -202,6 +203,7 @@ class _Uses:
         self.switches = []  # type: List[Any]
         self.pivots = []  # type: List[Any]
         self.zeros = []  # type: List[Any]
+        self.enters = []  # type: List[Any]
         self._known = known
         for use in nodes.all_uses(variable):
             if use.node.name not in known:
@@ -233,7 +235,7 @@ class _Uses:
         elif _DENSE_UPDATE.match(kind):
             raise Stays("its gradient is dense: {} updates it as a whole".format(node.name))
         elif kind in _CONTROL_FLOW:
-            raise Stays("it is used inside of a branch or loop, by {} ({})".format(node.name, kind))
+            self.enters.append(node)
         elif self.variable.op == "VarHandleOp":
             raise Stays("{} ({}) uses it in a way that tables do not know".format(node.name, kind))
         elif kind in _SAME:
@@ -493,7 +495,7 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         uses = _Uses(nodes, node, adam_steps(nodes, node, options.lazy_adam), dense)
     except (NotByRows, Refused) as why:
         raise Stays(str(why)) from None
-    if not uses.gathers:
+    if not uses.gathers and not uses.enters:
         raise Stays("nothing gathers rows of it{}".format(
             ", but {} reads it as a whole".format(uses.whole[0].name) if uses.whole else ""))
     if not is_known(node.name, known):
@@ -509,6 +511,10 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         raise Stays("it has more than {} rows".format(MAX_VOCABULARY_SIZE))
     if uses.savers and not has_saver:
         raise Stays("{} ({})".format(HAS_SAVER, uses.savers[0].name))
+    if trains:
+        _check_reads(uses)
+    for node in uses.enters:
+        raise Stays("it is used inside of a branch or loop, by {} ({})".format(node.name, node.op))
     initial = _initial_value(uses)
     initializer = describe(initial)
     if initializer is None:
@@ -523,8 +529,6 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         raise Stays("an initializer sets it and not its optimizer's variables, or these alone")
     if trains and not kind and not is_known(node.name, known):
         raise Stays("nothing updates it in this graph")
-    if trains:
-        _check_reads(uses)
     behind = nodes.upstream([name for step in uses.steps() for name in step.ops])
     lookups = [Lookup(gather.name, gather.name in behind) for gather in uses.gathers]
     return StockVariable(
@@ -569,13 +573,20 @@ def _check_reads(uses: _Uses) -> None:
     Summaries may read them, and what is only computed where it is fetched, such as the scores of
     all items in the graph that trains.
     """
+    refused = []  # type: List[Tuple[bool, str]]
     for node in uses.whole:
         readers = uses.nodes.downstream([node]).values()
-        last = [one for one in readers if not uses.nodes.all_uses(one)]
-        if any(one.op not in _SUMMARIES and not _is_idle(one) for one in last) and not (
-                all(one is node or only_computes(one.op) for one in readers)
-                and not any(uses.nodes.waiting.get(one.name) for one in readers)):
-            raise Stays("it is also read as a whole, by {}".format(node.name))
+        ends = [one for one in readers if not uses.nodes.all_uses(one)
+                and one.op not in _SUMMARIES and not _is_idle(one)]
+        if not ends or (all(one is node or only_computes(one.op) for one in readers)
+                        and not any(uses.nodes.waiting.get(one.name) for one in readers)):
+            continue
+        changed = [one for one in ends if _ASSIGNS.match(one.op)]
+        refused.append((not changed or changed[0].op.startswith("AssignVariable"), "by {}{}".format(
+            node.name, ", for {} ({})".format(changed[0].name, changed[0].op) if changed else "")))
+    if refused:
+        # What an average of all steps adds says more than what it starts with.
+        raise Stays("it is also read as a whole, {}".format(min(refused, key=lambda one: one[0])[1]))
 
 
 def _is_idle(node: Any) -> bool:
@@ -642,7 +653,7 @@ def _plan_slot(uses: _Uses, variable: str, name: str, shape: List[int],
     updates = {update.name for update, _ in uses.updates}
     try:
         own = _Uses(uses.nodes, node, uses.adam, uses.dense)
-        if own.gathers or own.reads or own.shapes or own.changes or own.switches:
+        if own.gathers or own.reads or own.shapes or own.changes or own.switches or own.enters:
             raise Stays("something else reads it")
         if own.savers and not has_saver:
             raise Stays(HAS_SAVER)
