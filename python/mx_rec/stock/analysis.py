@@ -101,6 +101,7 @@ class StockVariable(NamedTuple):
         switches: Ops that give it to branches.
         pivots: Copies of the variable in branches, for which ops wait that run there alone.
         zeros: Ops that tell the shape of the gradient of a branch that is not taken.
+        sets_rows: Whether its initializer sets all rows, to a value that is not drawn row by row.
     """
 
     name: str
@@ -127,6 +128,7 @@ class StockVariable(NamedTuple):
     switches: Sequence[str] = ()
     pivots: Sequence[str] = ()
     zeros: Sequence[str] = ()
+    sets_rows: bool = False
 
     @property
     def first(self) -> int:
@@ -387,6 +389,11 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
             if plan.is_in_branches and (placement.job or thresholds_of(options, node.name)[0] >= 0):
                 raise Stays("it is used inside of a branch, where tables do not {}".format(
                     "ask parameter servers" if placement.job else "count keys"))
+            if plan.sets_rows and (placement.job or part is not None
+                                   or thresholds_of(options, node.name)[0] >= 0):
+                raise Stays("its initial value ({}) cannot be drawn row by row{}".format(
+                    nodes.inputs[plan.assigns[0]][1][0], "" if placement.job or part is not None
+                    else ", and keys with an access_threshold start with one"))
             if placement.job and plan.changes:
                 raise Stays("{} sets rows of it, which tables on parameter servers do not "
                             "know".format(plan.changes[0]))
@@ -516,7 +523,7 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     for node in uses.enters:
         raise Stays("it is used inside of a branch or loop, by {} ({})".format(node.name, node.op))
     initial = _initial_value(uses)
-    initializer = describe(initial)
+    initializer = describe(initial or Affine(None, 0.0, 0.0))
     if initializer is None:
         raise Stays("its initial value has no finite numbers")
     kind, slots, slot_assigns = _plan_updates(uses, shape, has_saver)
@@ -532,7 +539,8 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     behind = nodes.upstream([name for step in uses.steps() for name in step.ops])
     lookups = [Lookup(gather.name, gather.name in behind) for gather in uses.gathers]
     return StockVariable(
-        name=node.name, shape=list(shape), converts=True, reason=_summary(uses, kind, initializer),
+        name=node.name, shape=list(shape), converts=True, reason=_summary(
+            uses, kind, initializer["kind"] if initial else "its initializer, which sets all"),
         table=table_name(node.name), initializer=initializer, lookups=lookups,
         reads=[read.name for read in uses.reads], shapes=[one.name for one in uses.shapes],
         states=[one.name for one in uses.states],
@@ -542,7 +550,8 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         if len(uses.steps()) == 1 else None, penalties=dense.penalties,
         changes=[one.name for one in uses.changes],
         switches=[one.name for one in uses.switches],
-        pivots=[one.name for one in uses.pivots], zeros=[one.name for one in uses.zeros])
+        pivots=[one.name for one in uses.pivots], zeros=[one.name for one in uses.zeros],
+        sets_rows=initial is None)
 
 
 def _pieces(uses: _Uses) -> Optional[List[Piece]]:
@@ -553,18 +562,20 @@ def _pieces(uses: _Uses) -> Optional[List[Piece]]:
     return pieces_of(uses.nodes, steps[0], uses.gathers)
 
 
-def _initial_value(uses: _Uses) -> Affine:
-    """Returns the distribution of a variable's initial value."""
+def _initial_value(uses: _Uses) -> Optional[Affine]:
+    """Returns the distribution of a variable's initial value, None if it is set as a whole.
+
+    What assigns the variable besides, for nobody else, is what scripts set it with.
+    """
+    first = [one for one in uses.assigns if one.name == uses.variable.name + "/Assign"]
+    others = [one for one in uses.assigns if one not in first]
+    if len(first) == 1 and not any(uses.nodes.all_uses(one) for one in others):
+        uses.assigns, uses.changes = first, uses.changes + others
     if len(uses.assigns) != 1:
         raise Stays("it is assigned by {} ops".format(len(uses.assigns)) if uses.assigns else
                     "it has no initializer")
-    source, output = uses.nodes.source(uses.assigns[0].name, 1)
-    initial = affine_value(uses.nodes, source.name, output,
-                           shape=shape_of(uses.variable)) if source is not None else None
-    if initial is None:
-        raise Stays("its initial value ({}) cannot be drawn row by row".format(
-            source.name if source is not None else "none"))
-    return initial
+    return affine_value(uses.nodes, *uses.nodes.inputs[uses.assigns[0].name][1],
+                        shape=shape_of(uses.variable))
 
 
 def _check_reads(uses: _Uses) -> None:
@@ -660,8 +671,10 @@ def _plan_slot(uses: _Uses, variable: str, name: str, shape: List[int],
         if any(update.name not in updates for update, _ in own.updates):
             raise Stays("it belongs to another variable, too")
         initial = _initial_value(own)
-        if initial.kind is not None:
+        if initial is None or initial.kind is not None:
             raise Stays("it does not start as a constant")
+        if own.changes:
+            raise Stays("something else sets it")
         uses.states.extend(own.states)
     except Stays as why:
         raise Stays("its optimizer's variable {} cannot be a slot: {}".format(variable, why))
@@ -696,14 +709,14 @@ def table_name(variable: str, is_unlimited_table: bool = False) -> str:
     return "{}_{}".format(cleaned[-_LONGEST_NAME:].strip("_"), digest)
 
 
-def _summary(uses: _Uses, kind: str, initializer: Dict[str, Any]) -> str:
+def _summary(uses: _Uses, kind: str, start: str) -> str:
     parts = ["{} gather{}".format(len(uses.gathers), "" if len(uses.gathers) == 1 else "s")]
     parts.append("updated by {}".format(kind) if kind else "not updated")
     if kind == forms.LAZY_ADAM and (uses.dense.steps
                                     or any(not one.is_lazy for one in uses.adam)):
         parts[1] += " in the place of AdamOptimizer, as lazy_adam asks: rows outside of a batch " \
                     "stay as they are,"
-    parts.append("new rows by {}".format(initializer["kind"]))
+    parts.append("new rows by {}".format(start))
     if _pieces(uses):
         parts[1] += _FUSED
     if uses.changes:
