@@ -8,7 +8,10 @@ use crate::Result;
 pub(super) static ADAGRAD: Optimizer = Optimizer {
     name: "adagrad",
     doc: "As tf.train.AdagradOptimizer: a += g^2; w -= lr * g / sqrt(a).",
-    numbers: &[LR, INITIAL],
+    numbers: &[
+        LR,
+        Number::new("initial_accumulator", POSITIVE, "What a starts at."),
+    ],
     slots: &[Slot::at("Adagrad_accumulator", "initial_accumulator", 0.9)],
     ignores_zeros: true,
     other_rows: OtherRows::Stay,
@@ -23,8 +26,8 @@ pub(super) static ADAGRAD_V2: Optimizer = Optimizer {
     doc: "As tf.keras.optimizers.Adagrad: a += g^2; w -= lr * g / (sqrt(a) + epsilon).",
     numbers: &[
         LR,
-        Number::new("epsilon", NOT_NEGATIVE, "Added to the root of a."),
-        INITIAL,
+        Number::new("epsilon", POSITIVE, "Added to the root of a."),
+        Number::new("initial_accumulator", NOT_NEGATIVE, "What a starts at."),
     ],
     slots: ADAGRAD.slots,
     ignores_zeros: true,
@@ -38,8 +41,6 @@ pub(super) static ADAGRAD_V2: Optimizer = Optimizer {
         )?))
     },
 };
-
-const INITIAL: Number = Number::new("initial_accumulator", POSITIVE, "What a starts at.");
 
 /// `a += g^2; w -= lr * g / (sqrt(a) + epsilon)`. Slot `Adagrad_accumulator` holds `a`.
 #[derive(Clone, Copy, Debug)]
