@@ -99,7 +99,8 @@ def _taking_older_order(function: Callable[..., Table]) -> Callable[..., Table]:
          padding_keys_mask=Bool(), padding_keys_len=Int(1, MAX_INT32, optional=True),
          value_dtype=Option((tf.float32,)), shard_num=Int(1, 8192), fusion_optimizer_var=Bool(),
          hashtable_threshold=Int(0, MAX_INT32), row_rounding=Option(ROUNDINGS),
-         row_conversion=Option(ROUNDINGS, optional=True), optimizer_list=Type(*_OPTIMIZERS, optional=True))
+         row_conversion=Option(ROUNDINGS, optional=True),
+         optimizer_list=Type(*_OPTIMIZERS, optional=True))
 def create_table(key_dtype: tf.DType, dim: Union[int, tf.TensorShape], name: str,
                  emb_initializer: Any, device_vocabulary_size: int = 1,
                  host_vocabulary_size: int = 0, ssd_vocabulary_size: int = 0,
