@@ -67,13 +67,16 @@ pub(crate) fn encode(
     values: &[f32],
     record: &mut [f32],
 ) -> Unusual {
-    level.run(Encode {
+    let largest = level.run(Encode {
         half,
         draws,
         values,
         record,
     });
-    unusual(level, half, values)
+    match largest <= half.largest().to_bits() {
+        true => Unusual::default(),
+        false => unusual(half, values),
+    }
 }
 
 struct Encode<'a> {
@@ -84,10 +87,11 @@ struct Encode<'a> {
 }
 
 impl Vectorized for Encode<'_> {
-    type Output = ();
+    /// The largest magnitude, as bits.
+    type Output = u32;
 
     #[inline(always)]
-    fn run(self) {
+    fn run(self) -> u32 {
         let Encode {
             half,
             draws,
@@ -100,7 +104,7 @@ impl Vectorized for Encode<'_> {
                 move |at, value, shift| V::stochastic(value, words[at] >> shift & 0xFFFF)
             }),
             None => encode_values(values, record, |_| |_, value, _| V::nearest(value)),
-        });
+        })
     }
 }
 
@@ -111,7 +115,8 @@ fn encode_values<F: Fn(usize, f32, u32) -> u32>(
     values: &[f32],
     record: &mut [f32],
     of_group: impl Fn(u32) -> F,
-) {
+) -> u32 {
+    let mut largest = [0; COLUMNS];
     let words = values.len().div_ceil(2);
     let (low, high) = values.split_at(words);
     let (low, high) = (low.chunks(COLUMNS), high.chunks(COLUMNS));
@@ -121,42 +126,39 @@ fn encode_values<F: Fn(usize, f32, u32) -> u32>(
     for (group, ((low, high), out)) in low.zip(high).zip(out).enumerate() {
         // Zeros become zeros by any rounding.
         let (mut lows, mut highs) = ([0.0; COLUMNS], [0.0; COLUMNS]);
-        lows[..low.len()].copy_from_slice(low);
-        highs[..high.len()].copy_from_slice(high);
+        match (low.try_into(), high.try_into()) {
+            // A full group, without the calls that copies of any length are.
+            (Ok(low), Ok(high)) => (lows, highs) = (low, high),
+            _ => {
+                lows[..low.len()].copy_from_slice(low);
+                highs[..high.len()].copy_from_slice(high);
+            }
+        }
         let bits = of_group(group as u32);
         let mut words = [0.0; COLUMNS];
         for (at, word) in words.iter_mut().enumerate() {
             let (low, high) = (bits(at, lows[at], 0), bits(at, highs[at], 16));
             *word = f32::from_bits(low | high << 16);
+            let sizes = [lows[at], highs[at]].map(|value| value.to_bits() & 0x7FFF_FFFF);
+            largest[at] = largest[at].max(sizes[0]).max(sizes[1]);
         }
-        out.copy_from_slice(&words[..out.len()]);
+        match out.first_chunk_mut::<COLUMNS>() {
+            Some(out) => *out = words,
+            None => out.copy_from_slice(&words[..out.len()]),
+        }
     }
+    largest.into_iter().fold(0, u32::max)
 }
 
 /// What of some values is not stored as it is.
-fn unusual(level: Level, half: Half, values: &[f32]) -> Unusual {
+#[cold]
+fn unusual(half: Half, values: &[f32]) -> Unusual {
     let largest = half.largest().to_bits();
-    if level.run(Largest(values)) <= largest {
-        return Unusual::default();
-    }
     let saturated = values.iter().filter(|value| value.is_finite());
     let saturated = saturated.filter(|value| value.abs().to_bits() > largest);
     Unusual {
         saturated: saturated.count() as u64,
         not_finite: values.iter().filter(|value| !value.is_finite()).count() as u64,
-    }
-}
-
-/// The largest magnitude, as bits.
-struct Largest<'a>(&'a [f32]);
-
-impl Vectorized for Largest<'_> {
-    type Output = u32;
-
-    #[inline(always)]
-    fn run(self) -> u32 {
-        let sizes = self.0.iter().map(|value| value.to_bits() & 0x7FFF_FFFF);
-        sizes.fold(0, u32::max)
     }
 }
 

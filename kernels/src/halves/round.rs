@@ -116,8 +116,12 @@ impl Value for Float16 {
 
     #[inline(always)]
     fn stochastic(value: f32, random: u32) -> u32 {
-        // In multiples of 2^-40, of which 2^16 are one of 2^-24; below 2^26 where it counts.
-        let parts = (value.abs() * f32::from_bits(167 << 23)) as i32 as u32;
+        // A small magnitude in multiples of 2^-40, of which 2^16 are one of 2^-24. By shifts: a
+        // conversion to integers that saturates is none of vectors.
+        let magnitude = value.to_bits() & MAGNITUDE;
+        let mantissa = magnitude & 0x7F_FFFF | 0x80_0000;
+        let shift = 112_u32.wrapping_sub(magnitude >> 23).min(31);
+        let parts = mantissa << 2 >> shift;
         Self::add(value, random & 0x1FFF, parts.wrapping_add(random) >> 16)
     }
 
