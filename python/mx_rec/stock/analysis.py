@@ -303,6 +303,8 @@ def _with_ids(nodes: Nodes, plans: List[StockVariable], options: StockTables, kn
             found[plan.name] = IdLimits(False, "it is a part of a variable")
         elif plan.changes:
             found[plan.name] = IdLimits(False, "{} sets rows of it".format(plan.changes[0]))
+        elif plan.sets_rows:
+            found[plan.name] = IdLimits(False, "its initializer sets its rows")
     found.update(id_limits(nodes, [plan.reader for plan in asked if plan.name not in found], kept))
     return [with_ids(plan, found[plan.name]) if plan.name in found else plan for plan in plans]
 
