@@ -375,7 +375,8 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         raise Stays("an initializer sets it and not its optimizer's variables, or these alone")
     if trains and not kind and not is_known(node.name, known):
         raise Stays("nothing updates it in this graph")
-    behind = nodes.upstream([name for step in uses.steps() for name in step.ops])
+    behind = nodes.needed([name for step in uses.steps() for name in step.ops],
+                          [gather.name for gather in uses.gathers])
     lookups = [Lookup(gather.name, gather.name in behind) for gather in uses.gathers]
     return StockVariable(
         name=node.name, shape=list(shape), converts=True, reason=_summary(
