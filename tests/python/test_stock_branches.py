@@ -110,6 +110,8 @@ def build(rows_of, optimizer, use_resource, clip=False):
 @both
 @pytest.mark.parametrize("rows_of", MODELS, ids=lambda one: one.__name__)
 def test_rows_of_branches_have_the_numbers_of_the_variable(mx, rows_of, use_resource):
+    if rows_of is pooled and not use_resource and not support.tf().__version__.startswith("1."):
+        pytest.skip("TensorFlow 2.x pools reference variables by ops that read them as a whole")
     mx(stock_tables=".*")
     cases.expect_equal(build(rows_of, cases.optimizers()["adagrad"], use_resource), ["v", "w"], STEPS)
 
