@@ -372,6 +372,9 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         raise Stays("nothing updates it in this graph")
     behind = nodes.needed([name for step in uses.steps() for name in step.ops],
                           [gather.name for gather in uses.gathers])
+    pieces = _pieces(uses)
+    # An update that takes the same for all rows does not depend on them, and still makes them.
+    behind.update(piece.gather for piece in pieces or ())
     lookups = [Lookup(gather.name, gather.name in behind) for gather in uses.gathers]
     return StockVariable(
         name=node.name, shape=list(shape), converts=True, reason=_summary(
@@ -380,7 +383,7 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         reads=[read.name for read in uses.reads], shapes=[one.name for one in uses.shapes],
         states=[one.name for one in uses.states],
         updates=uses.steps(), kind=kind, slots=slots,
-        assigns=assigns, pieces=_pieces(uses),
+        assigns=assigns, pieces=pieces,
         gradients=gradients_of(nodes, uses.steps()[0], uses.gathers)
         if len(uses.steps()) == 1 else None, penalties=dense.penalties,
         changes=[one.name for one in uses.changes],
