@@ -307,6 +307,18 @@ def test_counts_and_servers_keep_the_variable(mx, graph, setting):
     assert not plan.converts and "branch" in plan.reason, plan.reason
 
 
+def test_a_summary_that_reads_all_rows_in_a_branch_keeps_no_table_from_counting(mx, graph):
+    """tf.nn.zero_fraction, which the linear part of canned Estimators shows, has such a branch."""
+    from mx_rec.util.stock_tables import StockTables
+
+    v1 = support.tf().compat.v1
+    mx(stock_tables=StockTables(least_rows=1, access_threshold=2))
+    w = variable(True)
+    v1.summary.scalar("zeros", v1.nn.zero_fraction(w))
+    v1.train.AdagradOptimizer(0.1).minimize(v1.reduce_sum(v1.gather(w, [1])))
+    assert converted_to(graph).converts
+
+
 def test_branches_of_control_flow_v2_keep_the_variable(mx, graph):
     tf = support.tf()
     v1 = tf.compat.v1

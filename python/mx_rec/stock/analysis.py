@@ -87,7 +87,7 @@ class StockVariable(NamedTuple):
             if it sums others.
         penalties: Sums of the squares of the variable, which become those of a batch's rows.
         changes: Ops that set rows, as scripts do with that of padding before each lookup.
-        switches: Ops that give it to branches.
+        is_in_branches: Whether branches look rows up.
         pivots: Copies of the variable in branches, for which ops wait that run there alone.
         zeros: Ops that tell the shape of the gradient of a branch that is not taken.
         sets_rows: Whether its initializer sets all rows, to a value that is not drawn row by row.
@@ -114,7 +114,7 @@ class StockVariable(NamedTuple):
     gradients: Optional[List[Piece]] = None
     penalties: Sequence[Penalty] = ()
     changes: Sequence[str] = ()
-    switches: Sequence[str] = ()
+    is_in_branches: bool = False
     pivots: Sequence[str] = ()
     zeros: Sequence[str] = ()
     sets_rows: bool = False
@@ -143,11 +143,6 @@ class StockVariable(NamedTuple):
         """What takes its ids."""
         return Reader(self.name, self.shape[0], [lookup.node for lookup in self.lookups],
                       self.updates)
-
-    @property
-    def is_in_branches(self) -> bool:
-        """Whether it is used inside of a branch."""
-        return bool(self.switches)
 
     @property
     def trains(self) -> bool:
@@ -224,7 +219,7 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
             if placement.job and (plan.penalties or any(step.decays for step in plan.updates)):
                 raise Stays("a penalty on the rows of a batch is not there on parameter servers")
             if plan.is_in_branches and (placement.job or thresholds_of(options, node.name)[0] >= 0):
-                raise Stays("it is used inside of a branch, where tables do not {}".format(
+                raise Stays("it is looked up inside of a branch, where tables do not {}".format(
                     "ask parameter servers" if placement.job else "count keys"))
             if plan.sets_rows and (placement.job or part is not None
                                    or thresholds_of(options, node.name)[0] >= 0):
@@ -377,6 +372,9 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         raise Stays("nothing updates it in this graph")
     behind = nodes.needed([name for step in uses.steps() for name in step.ops],
                           [gather.name for gather in uses.gathers])
+    pieces = _pieces(uses)
+    # An update that takes the same for all rows does not depend on them, and still makes them.
+    behind.update(piece.gather for piece in pieces or ())
     lookups = [Lookup(gather.name, gather.name in behind) for gather in uses.gathers]
     return StockVariable(
         name=node.name, shape=list(shape), converts=True, reason=_summary(
@@ -385,11 +383,11 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         reads=[read.name for read in uses.reads], shapes=[one.name for one in uses.shapes],
         states=[one.name for one in uses.states],
         updates=uses.steps(), kind=kind, slots=slots,
-        assigns=assigns, pieces=_pieces(uses),
+        assigns=assigns, pieces=pieces,
         gradients=gradients_of(nodes, uses.steps()[0], uses.gathers)
         if len(uses.steps()) == 1 else None, penalties=dense.penalties,
         changes=[one.name for one in uses.changes],
-        switches=[one.name for one in uses.switches],
+        is_in_branches=uses.is_in_branches,
         pivots=[one.name for one in uses.pivots], zeros=[one.name for one in uses.zeros],
         sets_rows=initial is None)
 
@@ -477,7 +475,7 @@ def _plan_slot(uses: Uses, variable: str, name: str, shape: List[int],
     updates = {update.name for update, _ in uses.updates}
     try:
         own = Uses(uses.nodes, node, uses.adam, uses.dense)
-        if own.gathers or own.reads or own.shapes or own.changes or own.switches or own.enters:
+        if own.gathers or own.reads or own.shapes or own.changes or own.enters:
             raise Stays("something else reads it")
         if own.savers and not has_saver:
             raise Stays(HAS_SAVER)

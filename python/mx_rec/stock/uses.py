@@ -47,7 +47,7 @@ class Uses:
         self.assigns = []  # type: List[Any]
         self.savers = []  # type: List[Any]
         self.changes = []  # type: List[Any]
-        self.switches = []  # type: List[Any]
+        self.is_in_branches = False
         self.pivots = []  # type: List[Any]
         self.zeros = []  # type: List[Any]
         self.enters = []  # type: List[Any]
@@ -97,12 +97,11 @@ class Uses:
             switch: The op that gives it to a branch, or copies it there.
             read: The op that reads the whole value outside of branches, None of a handle.
         """
-        if switch.op == "Switch":
-            self.switches.append(switch)
         for use in self.nodes.all_uses(switch):
             node, kind = use.node, use.node.op
             if kind in _GATHERS and use.position == 0:
                 self._gather(node)
+                self.is_in_branches = True
             elif kind in ("Shape", "VariableShape"):
                 try:
                     is_of_zeros = is_shape_of_zeros(self.nodes, node)
