@@ -42,7 +42,8 @@ def main():
     from mx_rec.util.initialize import init
 
     init()
-    print("| ratings | optimizer | rows | test AUC, by seed | mean | from float32, mean | largest |")
+    print("| ratings | optimizer | rows | test AUC, by seed | mean | from float32, mean | "
+          "largest |")
     print("|---|---|---|---|---|---|---|")
     for path in arguments.data:
         ratings = load(path)
