@@ -1,5 +1,5 @@
-//! Measures tables whose embeddings have 2 bytes a value beside such of float32, by turns on the same
-//! ids, one JSON line per measurement.
+//! Measures tables whose embeddings have 2 bytes a value beside such of float32, by turns on the
+//! same ids, one JSON line per measurement.
 //!
 //! ```text
 //! cargo run --release -p mx_rec_kernels --example half_bench -- [--quick] [--only H1,H4]

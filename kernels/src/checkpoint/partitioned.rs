@@ -62,8 +62,8 @@ pub(super) fn sources(dir: &Path, wanted: Option<Partition>) -> Result<Vec<Sourc
     Ok(found)
 }
 
-/// Keeps the keys that a part holds, and their rows in each of `columns`, of as many floats a row as
-/// `widths` says.
+/// Keeps the keys that a part holds, and their rows in each of `columns`, of as many floats a row
+/// as `widths` says.
 pub(super) fn retain(
     part: Partition,
     keys: &mut Vec<i64>,

@@ -18,8 +18,9 @@ pub(super) trait Value: Copy {
     /// The float32 of the same value.
     fn decode(half: u32) -> f32;
 
-    /// Rounds `value` to a neighbour: to the one of larger magnitude if its distance from the other,
-    /// in parts of the distance between both, and `random / 2^16` (below 1) are 1 or more together.
+    /// Rounds `value` to a neighbour: to the one of larger magnitude if its distance from the
+    /// other, in parts of the distance between both, and `random / 2^16` (below 1) are 1 or more
+    /// together.
     fn stochastic(value: f32, random: u32) -> u32;
 
     /// Rounds `value` to the nearer neighbour, to the even one from the middle.

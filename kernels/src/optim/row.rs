@@ -49,8 +49,8 @@ pub trait RowOptimizer: Sync {
     /// the row. The embedding and the slots must not overlap.
     ///
     /// # Panics
-    /// If `row` does not hold `dim` floats at 0 and those of every slot at its place, or `slots` has
-    /// fewer entries than the optimizer has slots.
+    /// If `row` does not hold `dim` floats at 0 and those of every slot at its place, or `slots`
+    /// has fewer entries than the optimizer has slots.
     fn update(&self, row: &mut [f32], slots: &[usize], grad: &[f32]);
 
     /// What the step does to rows without a gradient; `None`: nothing. A table does it when

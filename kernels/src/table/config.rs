@@ -45,8 +45,8 @@ pub struct TableConfig {
     pub admission_sketch_bytes: u64,
 }
 
-/// As what the embeddings of a [`Table`](crate::Table) are stored. Lookups and updates have float32,
-/// whatever it is.
+/// As what the embeddings of a [`Table`](crate::Table) are stored. Lookups and updates have
+/// float32, whatever it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RowStorage {

@@ -291,8 +291,8 @@ impl TableOp for Stats {
                   offset once an update; rows in memory, on disk; the most rows in memory; \
                   distinct rows of batches that were in memory, that were read from disk; bytes \
                   read, written; bytes of the files; nanoseconds that steps waited for rows; \
-                  batches ahead whose rows were let go for want of memory; of embeddings of 2 bytes \
-                  a value, finite values that were beyond the largest one and became it, and \
+                  batches ahead whose rows were let go for want of memory; of embeddings of 2 \
+                  bytes a value, finite values that were beyond the largest one and became it, and \
                   infinities and not-a-numbers that were written, since the table was made or \
                   restored.",
         }],

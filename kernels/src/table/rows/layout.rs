@@ -1,5 +1,5 @@
-//! Where in a record, the words of 4 bytes that a store keeps for a row, its embedding and its slots
-//! are.
+//! Where in a record, the words of 4 bytes that a store keeps for a row, its embedding and its
+//! slots are.
 
 use crate::{RowDtype, SlotSpec, TableConfig};
 

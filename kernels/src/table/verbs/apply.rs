@@ -117,8 +117,8 @@ impl Table {
     }
 
     /// Creates or overwrites embeddings, `(n)` ids and `(n, dim)` rows; the last occurrence of a
-    /// key wins and its slots start again at their initial values. Padding is skipped. A `row_dtype`
-    /// of 2 bytes gets the nearest values.
+    /// key wins and its slots start again at their initial values. Padding is skipped. A
+    /// `row_dtype` of 2 bytes gets the nearest values.
     ///
     /// # Errors
     /// `InvalidArgument` for a wrong length, `ResourceExhausted` over the budget; a failed call

@@ -59,8 +59,8 @@ impl Snapshot<'_> {
     }
 
     /// Calls `f` with the keys of rows in use on disk that `keep` accepts, and with their records,
-    /// [`Snapshot::row`] one after the other, in the order in which they lie there, about 8 MiB at a time. The
-    /// rows stay there.
+    /// [`Snapshot::row`] one after the other, in the order in which they lie there, about 8 MiB at a
+    /// time. The rows stay there.
     ///
     /// # Errors
     /// The first error of `f`; `DataLoss` for a record that is damaged, and what the files refuse;
@@ -107,8 +107,8 @@ impl Snapshot<'_> {
         })
     }
 
-    /// The record `[embedding | slot ..]` of a number, as [`Snapshot::layout`] says; `None` past the
-    /// end. It must be in memory.
+    /// The record `[embedding | slot ..]` of a number, as [`Snapshot::layout`] says; `None` past
+    /// the end. It must be in memory.
     pub(crate) fn row(&self, row: u32) -> Option<&[f32]> {
         self.content.store.row(row)
     }

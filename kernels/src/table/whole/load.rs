@@ -48,8 +48,8 @@ impl Loading<'_> {
         self.table.dim()
     }
 
-    /// Sets how embeddings are rounded if the table's have 2 bytes a value: to the nearest at first.
-    /// Values of that type are not rounded.
+    /// Sets how embeddings are rounded if the table's have 2 bytes a value: to the nearest at
+    /// first. Values of that type are not rounded.
     pub(crate) fn round(&mut self, rounding: Rounding) {
         self.rounding = rounding;
     }
@@ -120,8 +120,8 @@ impl Loading<'_> {
         Ok(())
     }
 
-    /// Appends the rows from place `from` of a push on, which find no place in memory, to the tier's
-    /// files.
+    /// Appends the rows from place `from` of a push on, which find no place in memory, to the
+    /// tier's files.
     fn push_to_disk(
         &mut self,
         (keys, rows): (&[i64], &[u32]),
