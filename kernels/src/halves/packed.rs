@@ -36,7 +36,7 @@ impl Draws {
     #[inline(always)]
     fn words(self, group: u32) -> [u32; COLUMNS] {
         let rest = [self.update as u32, self.folded, (self.update >> 32) as u32];
-        sixteen(self.seed, ROUNDINGS | group * 4, rest)
+        sixteen(self.seed, ROUNDINGS | (group * 4), rest)
     }
 }
 

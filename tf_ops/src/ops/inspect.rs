@@ -81,8 +81,8 @@ impl OpKernel for Export {
             let mut keys = context.allocate::<i64>(&[rows])?;
             let (mut parts, mut values) = (Vec::new(), Vec::new());
             for name in &names {
-                parts.push(part_of(&snapshot, name, dim)?);
-                let (_, width) = parts[parts.len() - 1];
+                let (start, width) = part_of(&snapshot, name, dim)?;
+                parts.push((start, width));
                 values.push(context.allocate::<f32>(&[rows, width as i64])?);
             }
             // Rows go from the table into the outputs, with no copy between.
@@ -118,18 +118,16 @@ fn part_of(snapshot: &Snapshot<'_>, name: &Input, dim: usize) -> Result<(usize, 
         return Ok((0, dim));
     }
     let slots = snapshot.slots();
-    let found = slots.iter().position(|slot| slot.name == wanted);
-    let before = |at| {
-        slots[..at]
-            .iter()
-            .map(|slot| slot.floats(dim))
-            .sum::<usize>()
-    };
-    let place = |at: usize| (dim + before(at), slots[at].floats(dim));
-    found.map(place).ok_or_else(|| {
-        let known: Vec<&str> = slots.iter().map(|slot| slot.name.as_ref()).collect();
-        Error::new(Kind::NotFound, "the table has no such slot")
-            .with("slot", &wanted)
-            .with("slots", format_args!("{known:?}"))
-    })
+    let mut start = dim;
+    for slot in slots {
+        let width = slot.floats(dim);
+        if slot.name == wanted {
+            return Ok((start, width));
+        }
+        start += width;
+    }
+    let known: Vec<&str> = slots.iter().map(|slot| slot.name.as_ref()).collect();
+    Err(Error::new(Kind::NotFound, "the table has no such slot")
+        .with("slot", &wanted)
+        .with("slots", format_args!("{known:?}")))
 }

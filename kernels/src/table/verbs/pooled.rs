@@ -130,11 +130,11 @@ impl Table {
     ) {
         match &content.store {
             Store::InMemory(rows) => {
-                as_now!(content, rows, rows => self.find_pooled_in(pool, keys, rows, bags, out));
+                as_now!(content, rows, now => self.find_pooled_in(pool, keys, now, bags, out));
             }
             Store::Tiered(tiered) => {
                 let rows = &tiered.beside(side);
-                as_now!(content, rows, rows => self.find_pooled_in(pool, keys, rows, bags, out));
+                as_now!(content, rows, now => self.find_pooled_in(pool, keys, now, bags, out));
             }
         }
     }

@@ -136,11 +136,15 @@ impl Table {
             };
             match &content.store {
                 Store::InMemory(rows) => {
-                    as_now!(content, rows, rows => level.run(Find { rows, asked, out }));
+                    as_now!(content, rows, now => {
+                        level.run(Find { rows: now, asked, out });
+                    });
                 }
                 Store::Tiered(tiered) => {
                     let rows = &tiered.beside(side);
-                    as_now!(content, rows, rows => level.run(Find { rows, asked, out }));
+                    as_now!(content, rows, now => {
+                        level.run(Find { rows: now, asked, out });
+                    });
                 }
             }
             Ok(())
