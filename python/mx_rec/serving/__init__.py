@@ -1,0 +1,15 @@
+"""Brings the rows and variables of a training's checkpoints into models that serve."""
+
+from mx_rec.serving.push import Outcome, Version, push, version_of
+from mx_rec.serving.servers import ServerError, Unreachable, server_of, signatures_of
+
+__all__ = [
+    "Outcome",
+    "ServerError",
+    "Unreachable",
+    "Version",
+    "push",
+    "server_of",
+    "signatures_of",
+    "version_of",
+]
