@@ -447,7 +447,7 @@ class BundleWriter:
             self._prefix = placeholder(tf.string, [])
             self._name, self._slice = placeholder(tf.string, [1]), placeholder(tf.string, [1])
             self._values = {np.dtype(dtype): placeholder(dtype)
-                            for dtype in (np.float32, np.float16, np.int8, np.int64)}
+                            for dtype in (np.float32, np.int16, np.int8, np.int64)}
             self._saves = {dtype: tf.raw_ops.SaveV2(
                 prefix=self._prefix, tensor_names=self._name, shape_and_slices=self._slice,
                 tensors=[value]) for dtype, value in self._values.items()}
@@ -468,7 +468,7 @@ class BundleWriter:
         Args:
             name: Its name in the checkpoint.
             where: Shape of the whole and slice, as SaveV2 has it; empty for a whole one.
-            values: float32, float16, int8 or int64.
+            values: float32, int16, int8 or int64.
         """
         self._session.run(self._saves[values.dtype], {
             self._prefix: self.new_part(), self._name: [name], self._slice: [where],

@@ -56,19 +56,22 @@ class Storage:
 
 
 class _Halves(Storage):
-    """Rows of float16, rounded to the nearest, of 65,504 at most."""
+    """Rows of float16, rounded to the nearest, of 65,504 at most.
+
+    Their variables have int16: TensorFlow 1.15 does not restore slices of float16.
+    """
 
     name = "float16"
-    dtype = tf.float16
+    dtype = tf.int16
 
     def encode(self, rows: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
             stored = rows.astype(np.float16)
         _refuse(rows, np.isinf(stored) & np.isfinite(rows), self.name)
-        return stored
+        return stored.view(np.int16)
 
     def decode(self, stored: tf.Tensor, dim: int) -> tf.Tensor:
-        return tf.cast(tf.ensure_shape(stored, [None, dim]), tf.float32)
+        return tf.cast(tf.bitcast(tf.ensure_shape(stored, [None, dim]), tf.float16), tf.float32)
 
 
 class _Bytes(Storage):

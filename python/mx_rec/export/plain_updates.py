@@ -176,29 +176,29 @@ class Updates:
                 tf.logical_and(tf.equal(state.pending, ""), tf.equal(state.held,
                                                                      inputs["target"])))
             checks = [
-                _check(tf.equal(inputs["model"], fingerprint(self.description)),
-                       "the delta is of another model: its tables and variables have the "
-                       "fingerprint", inputs["model"], "and those of this one",
-                       fingerprint(self.description)),
-                _check(tf.logical_and(tf.not_equal(push, ""), tf.not_equal(inputs["target"], "")),
-                       "'push' and 'target' should not be empty"),
-                _check(tf.greater_equal(pieces, 0), "'pieces' should not be negative, but is",
-                       pieces),
-                _check(tf.logical_or(is_done, tf.equal(inputs["previous"], state.held)),
-                       "the delta does not continue what the model holds: it follows",
-                       inputs["previous"], "and the model holds", state.held, state.name),
-                _check(tf.logical_or(is_done, tf.equal(inputs["interrupted"], state.pending)),
-                       "another push is under way:", state.pending, "to", state.target_name,
-                       "has", state.applied, "of", state.pieces, "pieces; 'interrupted' is",
-                       inputs["interrupted"]),
-                _check(tf.logical_or(is_done, tf.logical_or(
+                (tf.equal(inputs["model"], fingerprint(self.description)),
+                 "the delta is of another model: its tables and variables have the fingerprint",
+                 inputs["model"], "and those of this one", fingerprint(self.description)),
+                (tf.logical_and(tf.not_equal(push, ""), tf.not_equal(inputs["target"], "")),
+                 "'push' and 'target' should not be empty"),
+                (tf.logical_or(tf.greater(pieces, 0), tf.logical_and(
+                    tf.equal(pieces, 0), tf.equal(inputs["full"], 0))),
+                 "'pieces' should be at least 0, and 1 of a full push, but is", pieces),
+                (tf.logical_or(is_done, tf.equal(inputs["previous"], state.held)),
+                 "the delta does not continue what the model holds: it follows",
+                 inputs["previous"], "and the model holds", state.held, state.name),
+                (tf.logical_or(is_done, tf.equal(inputs["interrupted"], state.pending)),
+                 "another push is under way:", state.pending, "to", state.target_name, "has",
+                 state.applied, "of", state.pieces, "pieces; 'interrupted' is",
+                 inputs["interrupted"]),
+                (tf.logical_or(is_done, tf.logical_or(
                     tf.logical_or(tf.equal(state.pending, ""), tf.equal(state.full, 0)),
                     tf.not_equal(inputs["full"], 0))),
-                    "a full push was interrupted:", state.pending,
-                    "; only another full one can follow")]
+                 "a full push was interrupted:", state.pending, "; only a full one can follow")
+            ]  # type: List[Tuple[Any, ...]]
             for number, table in enumerate(self._tables):
                 spare = table.plain.absent - table.used.read_value()
-                checks.append(_check(
+                checks.append((
                     tf.logical_or(is_done, tf.less_equal(new_rows[number], spare)),
                     "the table '{}' has no room: the push brings".format(table.plain.name),
                     new_rows[number], "new keys, and its spare rows are", spare))
@@ -207,11 +207,7 @@ class Updates:
                 with tf.control_dependencies([tf.cond(
                         tf.not_equal(inputs["full"], 0), self._begin_marks,
                         lambda: tf.constant(False))]):
-                    is_empty = tf.equal(pieces, 0)
-                    ends = tf.logical_and(is_empty, tf.equal(inputs["full"], 0))
-                    checked = _check(tf.logical_or(ends, tf.logical_not(is_empty)),
-                                     "a full push should have pieces")
-                with tf.control_dependencies([checked]):
+                    ends = tf.equal(pieces, 0)
                     state_after = state._replace(
                         held=_where(ends, inputs["target"], state.held),
                         name=_where(ends, inputs["target_name"], state.name),
@@ -224,7 +220,7 @@ class Updates:
                 return [tf.constant(True), _where(tf.equal(state.push, push), state.applied,
                                                   pieces)]
 
-            with tf.control_dependencies(checks):
+            with tf.control_dependencies(_checks(*checks)):
                 return tf.cond(is_done, keep, change)
 
         _, applied = self._alone(begin)
@@ -264,13 +260,13 @@ class Updates:
             names, values = inputs["names"], inputs["values"]
             is_here = tf.equal(names[:, tf.newaxis], ours)
             wanted = tf.reduce_sum(tf.cast(is_here, tf.int32) * sizes, 1)
-            checks = [
-                _check(tf.equal(tf.size(names), tf.size(values)), "there are", tf.size(names),
-                       "names, and values", tf.size(values)),
-                _check(tf.reduce_all(tf.reduce_any(is_here, 1)),
-                       "the delta is of another model: this one has not all variables of", names),
-                _check(tf.equal(tf.size(tf.unique(names).y), tf.size(names)),
-                       "a variable is there twice in", names)]
+            checks = _checks(
+                (tf.equal(tf.size(names), tf.size(values)), "there are", tf.size(names),
+                 "names, and values", tf.size(values)),
+                (tf.reduce_all(tf.reduce_any(is_here, 1)),
+                 "the delta is of another model: this one has not all variables of", names),
+                (tf.equal(tf.size(tf.unique(names).y), tf.size(names)),
+                 "a variable is there twice in", names))
             with tf.control_dependencies(checks):
                 checks = [_check(tf.reduce_all(tf.equal(tf.strings.length(values), wanted)),
                                  "values have the bytes", tf.strings.length(values),
@@ -292,17 +288,16 @@ class Updates:
         found = checksum([push, tf.as_string(piece)] + [inputs[name] for name in hashed])
 
         def apply(state: _State) -> List[tf.Tensor]:
-            checks = [
-                _check(tf.equal(found, inputs["checksum"]),
-                       "the delta is torn: the checksum of piece", piece, "is", found,
-                       ", and should be", inputs["checksum"]),
-                _check(tf.logical_and(tf.equal(push, state.push), tf.not_equal(push, "")),
-                       "the push", push, "was not begun, or another one has taken its place: the "
-                       "last one is", state.push, ", the model holds", state.held, state.name),
-                _check(tf.logical_and(tf.greater_equal(piece, 0),
-                                      tf.less_equal(piece, tf.minimum(state.applied,
-                                                                      state.pieces - 1))),
-                       "piece", piece, "should be piece", state.applied, "of", state.pieces)]
+            checks = _checks(
+                (tf.equal(found, inputs["checksum"]),
+                 "the delta is torn: the checksum of piece", piece, "is", found,
+                 ", and should be", inputs["checksum"]),
+                (tf.logical_and(tf.equal(push, state.push), tf.not_equal(push, "")),
+                 "the push", push, "was not begun, or another one has taken its place: the "
+                 "last one is", state.push, ", the model holds", state.held, state.name),
+                (tf.logical_and(tf.greater_equal(piece, 0), tf.less_equal(
+                    piece, tf.minimum(state.applied, state.pieces - 1))),
+                 "piece", piece, "should be piece", state.applied, "of", state.pieces))
 
             def next_piece() -> List[tf.Tensor]:
                 with tf.control_dependencies([change()]):
@@ -329,30 +324,29 @@ class Updates:
         width = storage.width(plain.dim)
         lengths = {name: tf.strings.length(inputs[name]) for name in ("keys", "rows", "removed")}
         count = lengths["keys"] // 8
-        checks = [
-            _check(tf.logical_and(tf.equal(lengths["keys"] % 8, 0),
-                                  tf.equal(lengths["removed"] % 8, 0)),
-                   "the delta is torn: keys have 8 bytes each, but 'keys' has", lengths["keys"],
-                   "and 'removed'", lengths["removed"]),
-            _check(tf.equal(lengths["rows"], count * storage.bytes_of(plain.dim)),
-                   "the delta is torn: 'rows' has", lengths["rows"], "bytes for", count,
-                   "keys of the table '{}', whose rows of {} as {} have {}".format(
-                       plain.name, plain.dim, storage.name, storage.bytes_of(plain.dim))),
-            _check(tf.less_equal(count + lengths["removed"] // 8, KEYS_OF_PIECE),
-                   "a piece has at most {} keys, but this one".format(KEYS_OF_PIECE), count,
-                   "and removed", lengths["removed"] // 8)]
+        checks = _checks(
+            (tf.logical_and(tf.equal(lengths["keys"] % 8, 0), tf.equal(lengths["removed"] % 8, 0)),
+             "the delta is torn: keys have 8 bytes each, but 'keys' has", lengths["keys"],
+             "and 'removed'", lengths["removed"]),
+            (tf.equal(lengths["rows"], count * storage.bytes_of(plain.dim)),
+             "the delta is torn: 'rows' has", lengths["rows"], "bytes for", count,
+             "keys of the table '{}', whose rows of {} as {} have {}".format(
+                 plain.name, plain.dim, storage.name, storage.bytes_of(plain.dim))),
+            (tf.less_equal(count + lengths["removed"] // 8, KEYS_OF_PIECE),
+             "a piece has at most {} keys, but this one".format(KEYS_OF_PIECE), count,
+             "and removed", lengths["removed"] // 8))
         with tf.control_dependencies(checks):
             keys, removed = [tf.io.decode_raw(inputs[name], tf.int64)
                              for name in ("keys", "removed")]
             rows = tf.reshape(tf.io.decode_raw(inputs["rows"], storage.dtype), [-1, width])
             both = tf.concat([keys, removed], 0)
         refused = [PADDING_KEY] + plain.unused
-        checks = [
-            _check(tf.equal(tf.size(tf.unique(both).y), tf.size(both)),
-                   "a key is there twice in a piece of the table '{}'".format(plain.name)),
-            _check(tf.logical_not(tf.reduce_any(tf.equal(keys[:, tf.newaxis], tf.constant(
+        checks = _checks(
+            (tf.equal(tf.size(tf.unique(both).y), tf.size(both)),
+             "a key is there twice in a piece of the table '{}'".format(plain.name)),
+            (tf.logical_not(tf.reduce_any(tf.equal(keys[:, tf.newaxis], tf.constant(
                 refused, tf.int64)))), "the table '{}' cannot have rows for the keys {}: these "
-                "are padding, and keys that its index uses".format(plain.name, refused))]
+             "are padding, and keys that its index uses".format(plain.name, refused)))
         with tf.control_dependencies(checks):
             numbers = _numbers(table, both)
             before = table.used.read_value()
@@ -489,6 +483,15 @@ def _set(variable: Any, value: tf.Tensor) -> tf.Operation:
 def _check(is_right: tf.Tensor, *parts: Any) -> tf.Operation:
     return tf.raw_ops.Assert(condition=is_right, summarize=10,
                              data=[tf.convert_to_tensor(part) for part in parts])
+
+
+def _checks(*checks: Sequence[Any]) -> List[tf.Operation]:
+    """Adds ops that fail with the text of the first check that is not right, in order."""
+    made = []  # type: List[tf.Operation]
+    for check in checks:
+        with tf.control_dependencies(made[-1:]):
+            made.append(_check(*check))
+    return made
 
 
 def _where(condition: tf.Tensor, one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:

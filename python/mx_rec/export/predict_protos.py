@@ -33,7 +33,8 @@ def predict_request(model: str, signature: str, inputs: Dict[str, Any]) -> bytes
     spec = _field(_NAME, model.encode("utf-8")) + _field(_SIGNATURE, signature.encode("utf-8"))
     request = _field(_MODEL_SPEC, spec)
     for name, value in sorted(inputs.items()):
-        tensor = value if isinstance(value, tensor_pb2.TensorProto) else tf.compat.v1.make_tensor_proto(value)
+        tensor = value if isinstance(value, tensor_pb2.TensorProto) \
+            else tf.compat.v1.make_tensor_proto(value)
         request += _field(_INPUTS, _field(_KEY, name.encode("utf-8"))
                           + _field(_VALUE, tensor.SerializeToString()))
     return request

@@ -215,13 +215,13 @@ class Pusher:
             error = None  # type: Optional[Exception]
             version = None  # type: Optional[Version]
             try:
-                version = self._again(lambda: version_of(server))
+                version = self._again(version_of, server)
                 if version.held == saved.id and not version.push:
                     return Outcome(server.name, saved.name, changes, time.time() - start, None)
                 changes = self._contents.changes(
                     saved, version.held, (version.push, version.target, version.is_full),
                     version.model, self._options.rows)
-                self._tell("{}: {}{}".format(server.name, saved.name, " by " + str(changes)))
+                self._tell("{}: {} by {}".format(server.name, saved.name, changes))
                 if self._options.dry_run:
                     return Outcome(server.name, saved.name, changes, time.time() - start, None)
                 self._send(saved, server, version, changes)
@@ -269,15 +269,14 @@ class Pusher:
             "full": int(changes.is_full),
             "new_rows": [0 if resumed else self._new_rows(server, version, changes, table)
                          for table in version.spare_rows]}
-        applied = int(self._again(lambda: server.predict(BEGIN, begin))["applied"])
+        applied = int(self._again(server.predict, BEGIN, begin)["applied"])
         for number in range(applied, len(changes.pieces)):
             piece = changes.pieces[number]
             if piece.table is None:
-                signature, inputs = APPLY_DENSE, self._dense(changes, piece, number)
+                self._again(server.predict, APPLY_DENSE, self._dense(changes, piece, number))
             else:
-                signature = APPLY_DELTA
-                inputs = self._rows(changes, piece, number, version.model["tables"][piece.table])
-            self._again(lambda: server.predict(signature, inputs))  # pylint: disable=cell-var-from-loop
+                self._again(server.predict, APPLY_DELTA, self._rows(
+                    changes, piece, number, version.model["tables"][piece.table]))
             if self._options.pause and number + 1 < len(changes.pieces):
                 time.sleep(self._options.pause)
 
@@ -286,9 +285,8 @@ class Pusher:
         keys = changes.tables[table].keys
         if len(keys) <= version.spare_rows[table]:
             return len(keys)
-        return sum(self._again(lambda: version_of(  # pylint: disable=cell-var-from-loop
-            server, table, keys[start:start + KEYS_OF_PIECE])).new_keys
-            for start in range(0, len(keys), KEYS_OF_PIECE))
+        return sum(self._again(version_of, server, table, keys[start:start + KEYS_OF_PIECE]
+                               ).new_keys for start in range(0, len(keys), KEYS_OF_PIECE))
 
     def _rows(self, changes: Changes, piece: Piece, number: int,
               table: Dict[str, Any]) -> Dict[str, Any]:
@@ -310,14 +308,14 @@ class Pusher:
         return {"names": encoded, "values": values, "push": changes.push, "piece": number,
                 "checksum": self._checksum(changes.push, number, [encoded, values])}
 
-    def _again(self, request: Callable[[], Any]) -> Any:
+    def _again(self, request: Callable[..., Any], *arguments: Any) -> Any:
         """Sends a request, and again while there is no answer: each does no harm twice."""
         for turn in range(self._options.retries):
             try:
-                return request()
+                return request(*arguments)
             except Unreachable:
                 time.sleep(min(_FIRST_WAIT * 2 ** turn, _LONGEST_WAIT))
-        return request()
+        return request(*arguments)
 
 
 class _Checksum:
