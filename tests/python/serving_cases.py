@@ -41,7 +41,7 @@ class Training:
     def write(self, keys, table=0, value=None):
         """Gives keys rows of this step."""
         keys = np.asarray(keys, np.int64)
-        rows = np.full([len(keys), self.tables[table].emb_size], self.step if value is None else value, np.float32)
+        rows = np.full([len(keys), self.tables[table].emb_size], self.step + 1 if value is None else value, np.float32)
         rows[:, 0] = keys
         self.raws[table].assign(self.sess, keys, rows)
 

@@ -1,6 +1,7 @@
 """Served models take what trainings save: deltas, whole saves, removals, variables; in all forms of storage."""
 
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -284,6 +285,104 @@ def test_an_estimator_exports_a_model_that_takes_updates(mx, place):
         assert not np.array_equal(before, found)
     finally:
         served.close()
+
+
+def test_numbers_that_the_form_of_rows_cannot_store_are_refused_before_anything_changes(mx, session, place):
+    mx()
+    training = serving.Training(place, session())
+    training.write(np.arange(10))
+    directory = training.export(rows_as="int8")
+    training.raws[0].assign(training.sess, [3], np.array([[1, 2, np.nan, 4]], np.float32))
+    with pytest.raises(ValueError, match="'items' cannot be exported.*nan.*int8"):
+        training.export("other", rows_as="int8")
+    assert not os.path.exists(place + "/other")
+    served = serving.Served(directory)
+    try:
+        state = served.version()
+        assert "nan, which rows_as='int8' cannot store" in served.push(training.save()).error
+        assert served.version() == state
+    finally:
+        served.close()
+
+
+def test_readers_beside_pushes_see_whole_rows_of_their_keys(mx, session, place):
+    """A row has its key, and one number in all columns: another key's row, or a torn one, would show."""
+    from mx_rec.export.plain_rows import Limits
+
+    mx(is_incremental_checkpoint=True, save_checkpoint_due_time=3600, save_delta_checkpoints_secs=3600)
+    training = serving.Training(place, session(), dims=(32, 2))
+    training.write(np.arange(3000))
+    served = serving.Served(training.export(spare_rows=4000, limits=Limits(chunk_bytes=1 << 18)))
+    wrong, done, reads = [], threading.Event(), [0]
+
+    def read(seed):
+        random = np.random.RandomState(seed)
+        try:
+            while not done.is_set():
+                keys = random.randint(0, 7000, 500)
+                rows = served.look(keys)["items"]
+                is_there = rows[:, 2] != 0
+                right = (rows[:, 0] == keys) & (rows[:, 1:] == rows[:, 1:2]).all(axis=1)
+                if not (right | (~is_there & ~rows[:, 1:].any(axis=1))).all():
+                    wrong.append((keys[~right], rows[~right]))
+                if not is_there[(keys >= 1) & (keys < 2000)].any():
+                    wrong.append("rows that nobody removes are gone")
+                reads[0] += 1
+        except Exception as error:  # pylint: disable=broad-except
+            wrong.append(error)
+
+    training.step = 1
+    training.write(np.arange(3000))
+    served.push(training.save())
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for turn in range(8):
+            training.write(np.arange(0, 2500, 2))
+            training.remove(np.arange(2500, 2600) if turn % 2 else np.arange(3000 + 400 * (turn - 1), 3000 + 400 * turn))
+            training.write(np.arange(3000 + 400 * turn, 3000 + 400 * turn + 400))
+            assert served.push(training.save(delta=turn != 4), rows=100).error is None
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert not wrong, wrong[0]
+    assert reads[0] > 5
+    serving.assert_same(served.look(np.arange(7000)), training.look(np.arange(7000)))
+    served.close()
+
+
+def test_options_that_do_not_fit_are_refused(mx, session, place):
+    from mx_rec import serving as package
+    from mx_rec.saver import export_plain
+
+    mx()
+    training = serving.Training(place, session())
+    for options, text in (({"spare_rows": 5}, "needs updates=True"), ({"spare_rows": -1, "updates": True}, "at least 0"),
+                          ({"spare_rows": {"nobody": 1}, "updates": True}, "'nobody'"),
+                          ({"spare_rows": True, "updates": True}, "whole number"),
+                          ({"spare_rows": 2 ** 31, "updates": True}, "can be numbered"),
+                          ({"rows_as": "bfloat16"}, "float16, float32, int8"),
+                          ({"warmup": [{"other": 1}]}, "has the inputs"),
+                          ({"warmup": [{"ids": [[1]]}]}, "of shape"),
+                          ({"warmup": [{"ids": ["a"]}]}, "which is no int64")):
+        with pytest.raises(ValueError, match=text):
+            export_plain(training.sess, place + "/export", {"ids": training.ids}, training.outputs, **options)
+    assert not [name for name in os.listdir(place) if "export" in name]
+    tf = support.tf()
+    with pytest.raises(ValueError, match="signatures that do it would be called version"):
+        export_plain(training.sess, place + "/export", signature_def_map={
+            "version": tf.compat.v1.saved_model.signature_def_utils.predict_signature_def(
+                {"ids": training.ids}, training.outputs)}, updates=True)
+    for arguments, text in (({"rows": 0}, "'rows'"), ({"rows": 65537}, "'rows'"), ({"pause": -1}, "'pause'")):
+        with pytest.raises(ValueError, match=text):
+            package.push(place, [], **arguments)
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        package.push(place + "/nowhere", [])
+    for server in ("localhost", "localhost:1", "http://localhost:1/m", "ftp://localhost:1/m", 7):
+        with pytest.raises(ValueError, match="is no server"):
+            package.server_of(server)
 
 
 @pytest.mark.parametrize("how", ["session", "eager"])

@@ -90,7 +90,7 @@ class GrpcServer(Server):
                 predict_request(self._model, signature, inputs), timeout=self._timeout))
         except grpc.RpcError as error:
             code = error.code()
-            text = "{}: {}: {}".format(self.name, code.name, error.details())
+            text = "{}: {}: {}".format(self.name, code.name, _readable(error.details()))
             if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED,
                         grpc.StatusCode.NOT_FOUND, grpc.StatusCode.CANCELLED,
                         grpc.StatusCode.ABORTED):
@@ -129,7 +129,7 @@ class RestServer(Server):
             if status == 200:
                 outputs = found["outputs"]
                 return outputs if isinstance(outputs, dict) else {_ONLY_OUTPUT: outputs}
-            text = "{}: {}: {}".format(self.name, status, found.get("error", found))
+            text = "{}: {}: {}".format(self.name, status, _readable(str(found.get("error", found))))
         except (ValueError, KeyError, AttributeError):
             text = "{}: {}: {!r}".format(self.name, status, answer[:200])
         if status in (404, 408, 429, 502, 503, 504):
@@ -178,7 +178,7 @@ class SessionServer(Server):
                 {name: info.name for name, info in wanted.outputs.items()},
                 {wanted.inputs[name].name: value for name, value in inputs.items()})
         except tf.errors.OpError as error:
-            raise ServerError("{}: {}".format(self.name, error.message)) from error
+            raise ServerError("{}: {}".format(self.name, _readable(error.message))) from error
 
 
 class LoadedServer(Server):
@@ -202,7 +202,7 @@ class LoadedServer(Server):
             found = function(**{name: tf.constant(value, types[name].dtype)
                                 for name, value in inputs.items()})
         except tf.errors.OpError as error:
-            raise ServerError("{}: {}".format(self.name, error.message)) from error
+            raise ServerError("{}: {}".format(self.name, _readable(error.message))) from error
         return {name: value.numpy() for name, value in found.items()}
 
 
@@ -268,6 +268,12 @@ def text_of(value: Any) -> str:
 def texts_of(value: Any) -> List[str]:
     """Returns an output that is a vector of strings."""
     return [text_of(one) for one in value]
+
+
+def _readable(message: Optional[str]) -> str:
+    """Returns TensorFlow's message of an error without the op that it is of."""
+    text = (message or "").split("\n\t [[")[0].replace("\\'", "'").replace("assertion failed: ", "")
+    return text.strip()
 
 
 def _missing(signature: str, there: List[str]) -> str:
