@@ -7,7 +7,7 @@ that are updated while they serve have spare rows before it.
 
 import os
 import shutil
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -37,6 +37,9 @@ _FACTOR = 0x9E3779B97F4A7C15
 
 # Keys that one piece of an update has at most.
 KEYS_OF_PIECE = 1 << 16
+
+# Buckets that are looked at at once.
+_BUCKETS_AT_ONCE = 1 << 18
 
 # Row numbers are int32.
 _MOST_ROWS = 2 ** 31 - 2
@@ -372,15 +375,14 @@ class PlainTable:
     def _forget(self) -> tf.Operation:
         """Makes the op that takes keys of an earlier restore out of the index."""
 
-        def forget() -> tf.Tensor:
-            keys, values = entries(self)
-            with tf.control_dependencies([tf.raw_ops.LookupTableInsertV2(
-                    table_handle=self.index, keys=keys,
-                    values=tf.fill(tf.shape(values), tf.constant(self.absent, tf.int32)))]):
-                return tf.constant(True)
+        def change(keys: tf.Tensor, values: tf.Tensor) -> tf.Operation:
+            return tf.raw_ops.LookupTableInsertV2(
+                table_handle=self.index, keys=keys,
+                values=tf.fill(tf.shape(values), tf.constant(self.absent, tf.int32)))
 
         size = tf.raw_ops.LookupTableSizeV2(table_handle=self.index)
-        return tf.cond(tf.greater(size, 0), forget, lambda: tf.constant(False)).op
+        return tf.cond(tf.greater(size, 0), lambda: for_entries(self, change),
+                       lambda: tf.constant(0)).op
 
     def _stored(self, start: int, stop: int) -> np.ndarray:
         """Returns rows `start..stop` as they are stored; those behind the last one are zeros."""
@@ -405,17 +407,35 @@ class PlainTable:
         return "{}/keys_{}".format(self._scope, number)
 
 
-def entries(table: PlainTable) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Adds the ops that list a table's index: mixed keys, int64 (n), and numbers, int32 (n)."""
+def for_entries(table: PlainTable,
+                change: Callable[[tf.Tensor, tf.Tensor], tf.Operation]) -> tf.Tensor:
+    """Adds a loop over what is in a table's index, some of it at a time.
+
+    Args:
+        table: The table.
+        change: Adds the ops for mixed keys, int64 (n), and their numbers, int32 (n); it may give
+            these keys other numbers.
+
+    Returns:
+        What is there when the loop has ended.
+    """
     keys, values = tf.raw_ops.LookupTableExportV2(table_handle=table.index, Tkeys=tf.int64,
                                                   Tvalues=tf.int32)
     # They are the buckets themselves: the numbers of empty ones are arbitrary. Their shape is
     # (buckets, 1), which TensorFlow takes for (buckets): it is told that it does not know.
     keys, values = [tf.reshape(tf.compat.v1.placeholder_with_default(one, None), [-1])
                     for one in (keys, values)]
-    is_key = tf.logical_and(tf.not_equal(keys, table.reserved[0]),
-                            tf.not_equal(keys, table.reserved[1]))
-    return tf.boolean_mask(keys, is_key), tf.boolean_mask(values, is_key)
+
+    def turn(start: tf.Tensor) -> tf.Tensor:
+        some = slice(start, start + _BUCKETS_AT_ONCE)
+        is_key = tf.logical_and(tf.not_equal(keys[some], table.reserved[0]),
+                                tf.not_equal(keys[some], table.reserved[1]))
+        with tf.control_dependencies([change(tf.boolean_mask(keys[some], is_key),
+                                             tf.boolean_mask(values[some], is_key))]):
+            return start + _BUCKETS_AT_ONCE
+
+    return tf.while_loop(lambda start: tf.less(start, tf.size(keys)), turn, [tf.constant(0)],
+                         parallel_iterations=1, back_prop=False)
 
 
 def _unused_keys(rows: Rows, at_once: int) -> np.ndarray:
@@ -489,7 +509,7 @@ __all__ = [
     "Limits",
     "PlainTable",
     "Rows",
-    "entries",
+    "for_entries",
     "mixed_tensor",
     "take_rows",
 ]  # type: List[str]

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from mx_rec.constants.constants import PADDING_KEY
 from mx_rec.export.plain_lookup import OpenTable, row_numbers
-from mx_rec.export.plain_rows import KEYS_OF_PIECE, PlainTable, entries, mixed_tensor
+from mx_rec.export.plain_rows import KEYS_OF_PIECE, PlainTable, for_entries, mixed_tensor
 
 VERSION, BEGIN = "version", "begin_delta"
 APPLY_DELTA, APPLY_DENSE = "apply_delta", "apply_dense"
@@ -390,22 +390,23 @@ class Updates:
 
     def _sweep(self) -> tf.Tensor:
         """Removes the keys that a full push has not brought."""
-        done = []
-        for table in self._tables:
-            words, numbers = entries(table.plain)
-            is_live = tf.logical_and(tf.greater_equal(numbers, 0),
-                                     tf.not_equal(numbers, table.plain.absent))
-            words, numbers = tf.boolean_mask(words, is_live), tf.boolean_mask(numbers, is_live)
-            is_old = tf.equal(tf.raw_ops.ResourceGather(
-                resource=table.marks.handle, indices=numbers, dtype=tf.int8),
-                tf.constant(_OLD, tf.int8))
-            words, numbers = tf.boolean_mask(words, is_old), tf.boolean_mask(numbers, is_old)
-            inserted = tf.raw_ops.LookupTableInsertV2(
-                table_handle=table.plain.index, keys=words, values=-1 - numbers)
-            with tf.control_dependencies([inserted]):
-                done.append(_scatter_marks(table, numbers, tf.constant(_FREE, tf.int8)))
-        with tf.control_dependencies(done):
+        with tf.control_dependencies([for_entries(table.plain, functools.partial(
+                self._removed, table)) for table in self._tables]):
             return tf.constant(True)
+
+    def _removed(self, table: _Table, words: tf.Tensor, numbers: tf.Tensor) -> tf.Operation:
+        """Removes those of some keys whose rows have the old mark."""
+        is_live = tf.logical_and(tf.greater_equal(numbers, 0),
+                                 tf.not_equal(numbers, table.plain.absent))
+        words, numbers = tf.boolean_mask(words, is_live), tf.boolean_mask(numbers, is_live)
+        is_old = tf.equal(tf.raw_ops.ResourceGather(
+            resource=table.marks.handle, indices=numbers, dtype=tf.int8),
+            tf.constant(_OLD, tf.int8))
+        words, numbers = tf.boolean_mask(words, is_old), tf.boolean_mask(numbers, is_old)
+        inserted = tf.raw_ops.LookupTableInsertV2(
+            table_handle=table.plain.index, keys=words, values=-1 - numbers)
+        with tf.control_dependencies([inserted]):
+            return _scatter_marks(table, numbers, tf.constant(_FREE, tf.int8))
 
     def _alone(self, change: Callable[[_State], List[tf.Tensor]]) -> List[tf.Tensor]:
         """Adds ops that hold the lock while they run, and returns their results."""

@@ -1,6 +1,6 @@
 """Brings the rows and variables of a training's checkpoints into models that serve."""
 
-from mx_rec.serving.push import Outcome, Version, push, version_of
+from mx_rec.serving.push import Outcome, Version, newest, push, version_of
 from mx_rec.serving.servers import ServerError, Unreachable, server_of, signatures_of
 
 __all__ = [
@@ -8,6 +8,7 @@ __all__ = [
     "ServerError",
     "Unreachable",
     "Version",
+    "newest",
     "push",
     "server_of",
     "signatures_of",

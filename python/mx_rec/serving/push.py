@@ -269,8 +269,8 @@ class Pusher:
             "full": int(changes.is_full),
             "new_rows": [0 if resumed else self._new_rows(server, version, changes, table)
                          for table in version.spare_rows]}
-        applied = int(self._again(server.predict, BEGIN, begin)["applied"])
-        for number in range(applied, len(changes.pieces)):
+        applied, = self._again(server.predict, BEGIN, begin).values()
+        for number in range(int(applied), len(changes.pieces)):
             piece = changes.pieces[number]
             if piece.table is None:
                 self._again(server.predict, APPLY_DENSE, self._dense(changes, piece, number))

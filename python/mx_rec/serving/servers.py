@@ -22,8 +22,8 @@ except ImportError:
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 _MODELS = "/v1/models/"
 
-# The one output of signatures of which REST leaves the name away.
-_ONLY_OUTPUT = "applied"
+# What an output is called that is the only one: REST leaves its name away.
+_ONLY_OUTPUT = "outputs"
 
 _UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
@@ -53,7 +53,8 @@ class Server:
             inputs: bytes, str, int or lists of them, or arrays, by the names of inputs.
 
         Returns:
-            The outputs by name, arrays or what JSON has for them.
+            The outputs by name, arrays or what JSON has for them. REST does not name an output
+            that is the only one: it is called "outputs".
 
         Raises:
             ServerError: If the server refuses.
