@@ -26,6 +26,9 @@ DELTA, DIFFERENCE, FULL = "delta", "difference", "full"
 _PIECE_BYTES = 1 << 22
 _DENSE_BYTES = 1 << 26
 
+# Types of values in files of rows; bfloat16 is the upper half of a float32.
+_STORED = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
+
 # Rows that are checked at once.
 _AT_ONCE = 1 << 16
 
@@ -155,6 +158,15 @@ class Contents:
         Raises:
             Unfit: If the checkpoint is not one of the model's, or is damaged.
         """
+        try:
+            return self._changes(saved, held, interrupted, model, rows_of_piece)
+        except OSError as error:
+            raise Unfit("{} was removed while it was read: {}".format(saved.prefix,
+                                                                      error)) from error
+
+    def _changes(self, saved: Saved, held: str, interrupted: Tuple[str, str, bool],
+                 model: Dict[str, Any], rows_of_piece: int) -> Changes:
+        """`changes`, which may find a file gone."""
         _check_tables(saved, model)
         variables = _variables(saved, model)
         push, target, was_full = interrupted
@@ -297,19 +309,13 @@ def _merged(links: List[str], table: str) -> TableChange:
     keys, origins, rows = [np.zeros([0], np.int64)], [np.zeros([0, 2], np.int64)], []
     for number in reversed(range(len(links))):
         for path in directories_of(links[number], table):
-            verified = _verified(path)
-            dim = tables.describe(path)["dim"]
-            own = np.fromfile(os.path.join(path, "key", "slice.data"), "<i8")
+            own, own_rows = _keys_and_rows(path)
             gone = _removed_keys(path)
-            if len(own) != verified["rows"]:
-                raise Unfit("{} was replaced while it was read".format(path))
             # The newest comes first. In a delta, keys go before rows come.
             keys += [own, gone]
             origins += [np.stack([np.full([len(own)], len(rows)), np.arange(len(own))], 1),
                         np.full([len(gone), 2], -1)]
-            rows.append(np.fromfile(os.path.join(path, "embedding", "slice.data"),
-                                    "<f4").reshape([-1, dim]) if len(own)
-                        else np.zeros([0, dim], np.float32))
+            rows.append(own_rows)
     distinct, first = np.unique(np.concatenate(keys), return_index=True)
     origin = np.concatenate(origins)[first]
     is_row = origin[:, 0] >= 0
@@ -321,15 +327,23 @@ def _merged(links: List[str], table: str) -> TableChange:
     return TableChange(distinct[is_row], chosen, distinct[~is_row])
 
 
-def _verified(path: str) -> Any:
-    """Reads every file of a table and compares the checksums."""
+def _keys_and_rows(path: str) -> Tuple[np.ndarray, np.ndarray]:
+    """Returns keys and rows of one table of a delta, when all checksums are right."""
     try:
-        found = tables.verify(path)
+        found, described = tables.verify(path), tables.describe(path)
     except tables.TableError as error:
         raise Unfit(str(error)) from error
     for fault in found["faults"]:
         raise Unfit("{}: {}".format(os.path.join(path, fault["file"]), fault["message"]))
-    return found
+    stored = ((described["config"] or {}).get("row_storage") or {}).get("dtype", "float32")
+    keys = np.fromfile(os.path.join(path, "key", "slice.data"), "<i8")
+    rows = np.fromfile(os.path.join(path, "embedding", "slice.data"), _STORED[stored])
+    if len(keys) != found["rows"] or len(rows) != len(keys) * described["dim"]:
+        raise Unfit("{} was replaced while it was read".format(path))
+    rows = rows.reshape([len(keys), described["dim"]])
+    if stored == "bfloat16":
+        return keys, (rows.astype(np.uint32) << 16).view(np.float32)
+    return keys, rows.astype(np.float32)
 
 
 def _removed_keys(path: str) -> np.ndarray:
