@@ -18,6 +18,7 @@
 | SessionManager.wait_for_session | workers are told what keeps them from tables on servers |
 | _MonitoredSession.__init__ | variables of stock models become tables before the session is made |
 | tf.compat.v1.global_variables_initializer | it starts variables that are tables, too |
+| keras.backend.batch_set_value, set_value | weights wait for the run that makes tables of variables |
 | _FetchHandler.fetches, targets | a variable that is a table has the rows of the table |
 | Iterator.__init__ | get_target_batch gives batches in the nesting of the user's dataset |
 | TrackableSaver.save, restore | tf.train.Checkpoint would leave tables out: it refuses |
@@ -63,6 +64,7 @@ from mx_rec.graph.iterators import remembering_elements
 from mx_rec.graph.sessions import (fetching, preparing, preparing_options, preparing_parts,
                                    running_parts, starting_iterators)
 from mx_rec.graph.variables import patched_initializer, patched_monitored_session
+from mx_rec.graph.weights import holding, holding_one
 from mx_rec.optimizers.stock import (patched_apply_gradients, patched_get_slot, patched_processor,
                                      patched_slot)
 from mx_rec.saver.incremental import (patched_hook_after_run, patched_hook_begin,
@@ -117,7 +119,8 @@ def _export(name: str, replacement: Any) -> None:
     module, _, function = name.rpartition(".")
     # Set and not read: TensorFlow logs that the second name is deprecated when it is read.
     for root in [tf.compat.v1] + [tf] * IS_1:
-        setattr(getattr(root, module) if module else root, function, replacement)
+        setattr(functools.reduce(getattr, module.split(".") if module else (), root), function,
+                replacement)
     stock = getattr(replacement, _STOCK, None)
     for known, public in list(sys.modules.items()):
         if known.partition(".")[0] == "tensorflow" and (not module or known.endswith(
@@ -228,6 +231,12 @@ _PATCHES = (
     for name, make in (("add_meta_graph_and_variables", patched_add_with_variables),
                        ("add_meta_graph", patched_add)))
 
+# Of Keras as TensorFlow 1.15 has it.
+_KERAS = _in(_P + "keras.backend")
+_KERAS_PATCHES = (
+    _Patch("weights of Keras's models", _KERAS, "batch_set_value", holding),
+    _Patch("weights of Keras's models", _KERAS, "set_value", holding_one))
+
 # Of a package that not every version comes with.
 _ESTIMATOR_PATCHES = (
     _Patch("warm starts of Estimators", _in(_ESTIMATOR), "_get_default_warm_start_settings",
@@ -248,7 +257,7 @@ _ESTIMATOR_PATCHES = (
 
 def apply() -> None:
     """Applies all patches; a second call changes nothing."""
-    for patch in _PATCHES + (_ESTIMATOR_PATCHES if has_estimators() else ()):
+    for patch in _PATCHES + _KERAS_PATCHES * IS_1 + _ESTIMATOR_PATCHES * has_estimators():
         if VERSION < patch.since:
             continue
         owner = patch.owner
@@ -264,4 +273,6 @@ def apply() -> None:
             find("warm starts", *_in(_P + "training.warm_starting_util")).warm_start)
     for name in ("global_variables_initializer", "initializers.global_variables"):
         _export(name, find("initializers", *_VARIABLES).global_variables_initializer)
+    for name in ("batch_set_value", "set_value") * IS_1:
+        _export("keras.backend." + name, getattr(names.keras_backend, name))
     names.dataset_ops.DatasetV2.eos_map = eos_map

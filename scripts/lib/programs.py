@@ -1,7 +1,8 @@
 """Runs public TensorFlow 1.15 programs, unchanged, on their variables and on tables.
 
     usage: scripts/programs DIR [--only PROGRAM] [--list] [--work DIR] [--python PYTHON]
-                            [--timeout SECONDS] [--plot FILE] [-- OPTIONS OF python -m mx_rec run]
+                            [--timeout SECONDS] [--plot FILE] [--same-start]
+                            [-- OPTIONS OF python -m mx_rec run]
 
 DIR holds any of these programs, each in a directory of its name, as its repository has it:
 
@@ -26,7 +27,8 @@ between the first and the last of them, the most memory, and the bytes of the fi
 Below it stands what the program's variables became.
 
 Initial values of tables are other draws than TensorFlow's, so that losses are near each other, not
-equal: the tests compare from the same start.
+equal. With --same-start both runs begin at the values of the variables and with one seed
+(scripts/lib/same_start.py), and a line tells how far the printed losses are from each other.
 
 What the programs need beside TensorFlow and mx_rec has to be in PYTHON (default: that of this
 checkout); docs/unchanged-programs.md has the commands. The exit code is 1 if a run failed.
@@ -47,6 +49,7 @@ from typing import Dict, List, NamedTuple, Optional
 from public_programs import PROGRAMS, Program
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SAME_START = os.path.join(ROOT, "scripts", "lib", "same_start.py")
 
 
 class Result(NamedTuple):
@@ -174,6 +177,19 @@ def text_of(program: Program, results: Dict[str, Result]) -> str:
     return "\n".join(lines)
 
 
+def differences(results: Dict[str, Result]) -> str:
+    """A line: how far losses on tables are from those on variables, at steps that both printed."""
+    before, after = results["variables"].losses, results["tables"].losses
+    steps = sorted(set(before) & set(after))
+    if not steps:
+        return "    no losses to compare"
+    far = {step: abs(after[step] - before[step]) / max(abs(before[step]), 1e-30) for step in steps}
+    half = steps[:(len(steps) + 1) // 2]
+    return "    relative difference of {} losses from one start: first {:.1e}, most of the first " \
+        "half {:.1e}, of all {:.1e}".format(len(steps), far[steps[0]],
+                                            max(far[step] for step in half), max(far.values()))
+
+
 def plot(measured: Dict[str, Dict[str, Result]], path: str) -> None:
     """Draws speed and memory on tables as multiples of those on variables.
 
@@ -229,6 +245,8 @@ def main() -> int:
                         help="the interpreter with their packages")
     parser.add_argument("--timeout", type=float, default=1200, help="seconds of a run (1200)")
     parser.add_argument("--plot", metavar="FILE", help="draw speed and memory into a PNG file")
+    parser.add_argument("--same-start", action="store_true",
+                        help="compare losses from the same initial values")
     options = parser.parse_args(argv)
     there = [one for one in PROGRAMS if (not options.only or one.name in options.only)
              and (not one.folder or os.path.isdir(os.path.join(options.dir, one.folder)))]
@@ -255,11 +273,16 @@ def main() -> int:
                     os.remove(report)
                 launch = [] if form == "variables" else \
                     ["-m", "mx_rec", "run", "--report", report] + program.options + more
+                if options.same_start:
+                    launch += [SAME_START, "save" if form == "variables" else "load",
+                               os.path.join(work, "start.npz")]
                 results[form] = run([options.python] + launch + arguments, inside, program.loss,
                                     options.timeout, report)
                 os.chdir(ROOT)
             failed = failed or any(one.code not in (0, None) for one in results.values())
             print(text_of(program, results), flush=True)
+            if options.same_start:
+                print(differences(results), flush=True)
             measured[program.name] = results
         if drawing:
             plot(measured, drawing)

@@ -20,12 +20,12 @@ def session(graph):
         keras.backend.set_session(None)
 
 
-def model(optimizer, penalty=0.0):
+def model(optimizer, penalty=0.0, **arguments):
     keras = support.tf().keras
     ids = keras.layers.Input((3,), dtype="int64")
+    arguments.setdefault("embeddings_initializer", keras.initializers.Constant(0.1))
     rows = keras.layers.Embedding(
-        ROWS, DIM, name="items", embeddings_initializer=keras.initializers.Constant(0.1),
-        embeddings_regularizer=keras.regularizers.l2(penalty) if penalty else None)(ids)
+        ROWS, DIM, name="items", embeddings_regularizer=keras.regularizers.l2(penalty) if penalty else None, **arguments)(ids)
     deep = keras.layers.Dense(6, activation="tanh", kernel_initializer=keras.initializers.Constant(0.3))
     made = keras.Model(ids, keras.layers.Dense(1, kernel_initializer=keras.initializers.Constant(0.2))(
         deep(keras.layers.Flatten()(rows))))
@@ -46,7 +46,8 @@ def optimizers():
     keras = getattr(keras, "legacy", keras)
     return {"sgd": lambda: keras.SGD(0.1), "rmsprop": lambda: keras.RMSprop(0.01),
             "rmsprop with momentum": lambda: keras.RMSprop(0.01, momentum=0.5),
-            "adam": lambda: keras.Adam(0.01)}
+            "adam": lambda: keras.Adam(0.01), "adagrad": lambda: keras.Adagrad(0.1),
+            "adagrad from 0": lambda: keras.get("adagrad")}
 
 
 def program(name, penalty, directory):
@@ -82,7 +83,7 @@ def leaves(value):
 
 
 @pytest.mark.parametrize("name, penalty", [("sgd", 0.0), ("rmsprop", 0.0), ("rmsprop with momentum", 0.0),
-                                           ("sgd", 0.01), ("adam", 0.01)])
+                                           ("sgd", 0.01), ("adam", 0.01), ("adagrad", 0.0), ("adagrad from 0", 0.0)])
 def test_a_model_gives_the_numbers_of_its_variables(mx, graph, session, tmp_path, name, penalty):
     """Each batch has all rows, and so the penalty is TensorFlow's."""
     from mx_rec.stock.convert import converted
@@ -139,6 +140,86 @@ def test_a_whole_model_is_saved_by_a_callback_and_loaded_as_variables(mx, graph,
     expected = made.predict(ids[:9])
     loaded = tf.keras.models.load_model(path)
     np.testing.assert_allclose(loaded.predict(ids[:9]), expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def start():
+    return [np.random.RandomState(1).randn(ROWS, DIM).astype(np.float32)]
+
+
+def loaded(path):
+    made = model(optimizers()["sgd"])
+    made.load_weights(path)
+    return made
+
+
+def set_twice(path):
+    """The second values count, and what becomes of an array that was set does not."""
+    tf = support.tf()
+    made = model(optimizers()["sgd"])
+    tf.keras.backend.set_value(made.weights[0], np.zeros([ROWS, DIM]))
+    values = start()[0]
+    tf.keras.backend.batch_set_value([(made.weights[0], values)])
+    values[:] = 7.0
+    return made
+
+
+WAYS = {
+    "h5": lambda path: loaded(path), "set_value": set_twice,
+    "weights": lambda path: model(optimizers()["sgd"], weights=start()),
+    "initializer": lambda path: model(optimizers()["sgd"],
+                                      embeddings_initializer=support.tf().keras.initializers.Constant(start()[0])),
+    "load_model": lambda path: support.tf().keras.models.load_model(path + ".model"),
+}
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+def test_weights_of_before_the_first_fit_are_those_of_a_table(mx, graph, session, tmp_path, way):
+    from mx_rec.stock.convert import converted
+
+    tf = support.tf()
+    ids, labels = data()
+    path = str(tmp_path / "weights.h5")
+    made = model(optimizers()["rmsprop with momentum" if way == "load_model" else "sgd"], weights=start())
+    if way == "load_model":
+        made.train_on_batch(ids[:BATCH], labels[:BATCH])
+        made.save(path + ".model")
+    made.save_weights(path)
+
+    def program():
+        made = WAYS[way](path)
+        losses = made.fit(ids, labels, BATCH, 2, verbose=0, shuffle=False).history["loss"]
+        return [losses, made.predict(ids[:9])] + made.get_weights()
+
+    with tf.Graph().as_default(), support.new_session() as other:
+        tf.keras.backend.set_session(other)
+        expected = program()
+    mx(stock_tables=["items"])
+    with tf.Graph().as_default() as own, support.new_session() as other:
+        tf.keras.backend.set_session(other)
+        found = program()
+        assert [one.plan.name for one in converted(own)] == ["items/embeddings"]
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_weights_are_there_for_a_first_run_that_does_not_train(mx, graph, session):
+    """Such a run leaves the variable TensorFlow's, with the weights that waited for it."""
+    from mx_rec.stock.convert import converted
+
+    ids, labels = data()
+    tf = support.tf()
+    mx(stock_tables=["items"])
+    with tf.Graph().as_default() as own, support.new_session() as other:
+        tf.keras.backend.set_session(other)
+        made = model(optimizers()["sgd"], weights=start())
+        np.testing.assert_array_equal(other.run(made.weights[0]), start()[0])
+        # Behind the first run nothing waits: a function that was made does not know of it.
+        made.predict(ids[:9])
+        before = made.predict(ids[:9])
+        made.set_weights([2.0 * one for one in made.get_weights()])
+        assert np.abs(made.predict(ids[:9]) - before).max() > 0.1
+        made.fit(ids, labels, BATCH, 1, verbose=0)
+        assert converted(own) == []
 
 
 def test_a_second_compile_behind_training_is_an_error(mx, graph, session):

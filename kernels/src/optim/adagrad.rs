@@ -1,6 +1,6 @@
 //! Adagrad.
 
-use super::description::{exactly, Number, Optimizer, OtherRows, Slot, LR, POSITIVE};
+use super::description::{exactly, Number, Optimizer, OtherRows, Slot, LR, NOT_NEGATIVE, POSITIVE};
 use super::row::{update, RowOptimizer, Rule, SlotSpec};
 use crate::simd::Level;
 use crate::Result;
@@ -21,7 +21,28 @@ pub(super) static ADAGRAD: Optimizer = Optimizer {
     },
 };
 
-/// `a += g^2; w -= lr * g / sqrt(a)`. Slot `Adagrad_accumulator` holds `a`.
+pub(super) static ADAGRAD_V2: Optimizer = Optimizer {
+    name: "adagrad_v2",
+    doc: "As tf.keras.optimizers.Adagrad: a += g^2; w -= lr * g / (sqrt(a) + epsilon).",
+    numbers: &[
+        LR,
+        Number::new("epsilon", POSITIVE, "Added to the root of a."),
+        Number::new("initial_accumulator", NOT_NEGATIVE, "What a starts at."),
+    ],
+    slots: ADAGRAD.slots,
+    ignores_zeros: true,
+    other_rows: OtherRows::Stay,
+    make: |numbers| {
+        let [lr, epsilon, initial_accumulator] = exactly(numbers)?;
+        Ok(Box::new(Adagrad::with_epsilon(
+            lr,
+            epsilon,
+            initial_accumulator,
+        )?))
+    },
+};
+
+/// `a += g^2; w -= lr * g / (sqrt(a) + epsilon)`. Slot `Adagrad_accumulator` holds `a`.
 #[derive(Clone, Copy, Debug)]
 pub struct Adagrad {
     rule: Step,
@@ -37,24 +58,36 @@ impl Adagrad {
     /// not above 0.
     pub fn new(lr: f32, initial_accumulator: f32) -> Result<Adagrad> {
         ADAGRAD.check(&[lr, initial_accumulator])?;
-        Ok(Adagrad {
-            rule: Step { lr },
+        Ok(Adagrad::made(lr, 0.0, initial_accumulator))
+    }
+
+    /// The same with `epsilon` added to the root.
+    pub(super) fn with_epsilon(lr: f32, epsilon: f32, initial_accumulator: f32) -> Result<Adagrad> {
+        ADAGRAD_V2.check(&[lr, epsilon, initial_accumulator])?;
+        Ok(Adagrad::made(lr, epsilon, initial_accumulator))
+    }
+
+    fn made(lr: f32, epsilon: f32, initial_accumulator: f32) -> Adagrad {
+        Adagrad {
+            rule: Step { lr, epsilon },
             initial_accumulator,
             level: Level::detect(),
-        })
+        }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Step {
     lr: f32,
+    epsilon: f32,
 }
 
 impl Rule<1> for Step {
     #[inline(always)]
     fn step(self, weight: f32, [accum]: [f32; 1], grad: f32) -> (f32, [f32; 1]) {
         let accum = accum + grad * grad;
-        (weight - self.lr * grad / accum.sqrt(), [accum])
+        let root = accum.sqrt() + self.epsilon;
+        (weight - self.lr * grad / root, [accum])
     }
 }
 

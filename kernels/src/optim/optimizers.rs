@@ -5,7 +5,7 @@ use super::{adagrad, adam, adamax, ftrl, lazy_adam, momentum, nadam, rmsprop, sg
 use crate::{Error, Result};
 
 /// The optimizers. The place of one in this list is its number in graphs, which never changes.
-pub const OPTIMIZERS: [&Optimizer; 13] = [
+pub const OPTIMIZERS: [&Optimizer; 14] = [
     &sgd::SGD,
     &momentum::MOMENTUM,
     &momentum::NESTEROV,
@@ -19,6 +19,7 @@ pub const OPTIMIZERS: [&Optimizer; 13] = [
     &nadam::NADAM,
     &nadam::SCHEDULED_NADAM,
     &adamax::ADAMAX,
+    &adagrad::ADAGRAD_V2,
 ];
 
 impl Optimizer {

@@ -56,6 +56,14 @@ fn cases() -> Vec<Case> {
             [w - 0.3 * g / a.sqrt(), a, 0.0, 0.0]
         }),
     });
+    cases.push(Case {
+        name: "adagrad_v2",
+        at: Box::new(|_, level| Box::new(Adagrad::with_epsilon(0.3, 0.2, 0.1).unwrap().at(level))),
+        naive: Box::new(|[w, a, ..], g, _| {
+            let a = a + g * g;
+            [w - 0.3 * g / (a.sqrt() + f64::from(0.2_f32)), a, 0.0, 0.0]
+        }),
+    });
     for name in ["lazy_adam", "adam"] {
         cases.push(Case {
             name,

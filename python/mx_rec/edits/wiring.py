@@ -20,6 +20,9 @@ COPIES = ("Identity", "ReadVariableOp")
 # The attribute of an op that changed a variable: the op that changes the table in its place.
 _INSTEAD = "_mx_rec_instead"
 
+# The attribute of a Switch of a variable: the ops that run where its branches do.
+_GATES = "_mx_rec_gates"
+
 # The attribute of a graph that has the ops in the places of others, by these.
 REPLACED = "_mx_rec_replaced"
 
@@ -217,10 +220,28 @@ def waits_of_copy(tensor: tf.Tensor) -> List[tf.Operation]:
         op, change = tensor.op, change_of(tensor.op)
         if change is not None:
             return found + [change]
-        if op.type not in COPIES:
+        if op.type == "Switch":
+            found.append(gate_of(tensor))
+        elif op.type not in COPIES:
             return found
         found.extend(op.control_inputs)
         tensor = op.inputs[0]
+
+
+def gate_of(tensor: tf.Tensor) -> tf.Operation:
+    """Returns an op that runs in the branch alone that an op gives a variable to.
+
+    Args:
+        tensor: An output of a Switch.
+    """
+    op = tensor.op
+    if not hasattr(op, _GATES):
+        with op.graph.as_default(), op.graph.control_dependencies(None), \
+                op.graph.control_dependencies(op.control_inputs), \
+                tf.compat.v1.name_scope(op.name + "/table/"), tf.device(op.inputs[1].device):
+            ways = tf.raw_ops.Switch(data=op.inputs[1], pred=op.inputs[1])
+            setattr(op, _GATES, [tf.identity(one, name="gate").op for one in ways])
+    return getattr(op, _GATES)[tensor.value_index]
 
 
 def waits_of_gather(op: tf.Operation) -> List[tf.Operation]:

@@ -16,6 +16,7 @@ from mx_rec.graph.fuse import pass_over
 from mx_rec.graph.needs import Needs, has_fused
 from mx_rec.graph.runs import PREPARED, RAN, has_run
 from mx_rec.graph.variables import convert_before_run
+from mx_rec.graph.weights import set_held
 from mx_rec.state.graph_state import GraphState, graph_state
 
 # Name scope of what a rewrite adds.
@@ -274,6 +275,7 @@ def _prepare(session: Any) -> None:
                     state.needs = Needs(graph)
                 # Preparing may have added to the graph.
                 marks[PREPARED] = graph.version, now[1]
+    set_held(session)
 
 
 def _begin(session: Any, graph: tf.Graph) -> None:

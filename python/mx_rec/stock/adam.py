@@ -6,6 +6,7 @@
     | contrib's AdamWOptimizer | decays the rows of the batch before that |
     | contrib's NadamOptimizer, Keras' Nadam | decays the moments of all rows |
     | contrib's LazyAdamOptimizer and AdaMaxOptimizer, Keras' Adamax | has rows of the batch alone |
+    | EasyRec's AdamOptimizerS | the same as LazyAdamOptimizer, by other ops |
 """
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
@@ -66,7 +67,7 @@ def adam_steps(nodes: Nodes, variable: Any, is_lazy_enough: bool) -> List[AdamSt
         elif use.node.op in ("AssignSub", "AssignSubVariableOp"):
             matches = (_Match.whole,)
         elif use.node.op in _ADDS:
-            matches = (_Match.nesterov, _Match.scheduled, _Match.infinity)
+            matches = (_Match.nesterov, _Match.scheduled, _Match.infinity, _Match.added)
         for match in matches:
             try:
                 found.append(match(_Match(nodes, is_lazy_enough), use.node))
@@ -170,6 +171,22 @@ class _Match:
         return self._made(scatter, (self._update_of(m, m_sum, indices),
                                     self._update_of(u, u_largest, indices)),
                           (m, u), grad, indices, forms.ADAMAX)
+
+    def added(self, scatter: Any) -> AdamStep:
+        """Matches an update of EasyRec's AdamOptimizerS that ends with `scatter`."""
+        indices = self._nodes.inputs[scatter.name][1]
+        rate, m_sum, v_sum = self._moved(scatter)
+        self._rate(rate)
+        new, old = self._parts(m_sum, ("Add", "AddV2"))
+        m = self._decayed_rows(old, "beta1", indices)
+        grad = self._scaled(new, "beta1")
+        new, old = self._parts(v_sum, ("Add", "AddV2"))
+        v = self._decayed_rows(old, "beta2", indices)
+        if self._squared(self._scaled(new, "beta2")) != grad:
+            raise _No
+        return self._made(scatter, (self._update_of(m, m_sum, indices),
+                                    self._update_of(v, v_sum, indices)),
+                          (m, v), grad, indices, forms.LAZY_ADAM)
 
     def _made(self, last: Any, others: Tuple[str, ...], slots: Tuple[str, str], grad: Output,
               indices: Output, kind: str) -> AdamStep:

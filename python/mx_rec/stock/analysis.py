@@ -16,7 +16,9 @@ from mx_rec.ops.optimizers import optimizer_named
 from mx_rec.ops.registered import only_computes
 from mx_rec.stock import updates as forms
 from mx_rec.stock.adam import AdamStep, Refused, adam_steps
-from mx_rec.stock.dense_updates import DenseUpdates, NotByRows, Penalty, dense_updates
+from mx_rec.stock.branches import UnknownZeros, is_shape_of_zeros
+from mx_rec.stock.dense_updates import (SAME_AS_SPARSE, DenseUpdates, NotByRows, Penalty,
+                                        dense_updates)
 from mx_rec.stock.fused import Piece, gradients_of, pieces_of
 from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
 from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
@@ -36,7 +38,11 @@ _LONGEST_NAME = 80
 _UNLIMITED = "unlimited"
 _DENSE_UPDATE = re.compile(r"(Resource)?Apply[A-Z]")
 _OPTIMIZER_OP = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]|(Resource)?Scatter(Sub|Add)$")
+_ASSIGNS = re.compile(r"Assign(Add|Sub)?(VariableOp)?$")
 _SAME = ("Identity",)
+_CONTROL_FLOW = ("RefSwitch", "RefEnter", "Enter", "Switch", "If", "StatelessIf", "Case",
+                 "StatelessCase", "While", "StatelessWhile")
+_GATHERS = ("Gather", "GatherV2", "ResourceGather")
 
 
 class Slot(NamedTuple):
@@ -92,6 +98,10 @@ class StockVariable(NamedTuple):
             if it sums others.
         penalties: Sums of the squares of the variable, which become those of a batch's rows.
         changes: Ops that set rows, as scripts do with that of padding before each lookup.
+        switches: Ops that give it to branches.
+        pivots: Copies of the variable in branches, for which ops wait that run there alone.
+        zeros: Ops that tell the shape of the gradient of a branch that is not taken.
+        sets_rows: Whether its initializer sets all rows, to a value that is not drawn row by row.
     """
 
     name: str
@@ -115,6 +125,10 @@ class StockVariable(NamedTuple):
     gradients: Optional[List[Piece]] = None
     penalties: Sequence[Penalty] = ()
     changes: Sequence[str] = ()
+    switches: Sequence[str] = ()
+    pivots: Sequence[str] = ()
+    zeros: Sequence[str] = ()
+    sets_rows: bool = False
 
     @property
     def first(self) -> int:
@@ -140,6 +154,11 @@ class StockVariable(NamedTuple):
         """What takes its ids."""
         return Reader(self.name, self.shape[0], [lookup.node for lookup in self.lookups],
                       self.updates)
+
+    @property
+    def is_in_branches(self) -> bool:
+        """Whether it is used inside of a branch."""
+        return bool(self.switches)
 
     @property
     def trains(self) -> bool:
@@ -183,6 +202,10 @@ class _Uses:
         self.assigns = []  # type: List[Any]
         self.savers = []  # type: List[Any]
         self.changes = []  # type: List[Any]
+        self.switches = []  # type: List[Any]
+        self.pivots = []  # type: List[Any]
+        self.zeros = []  # type: List[Any]
+        self.enters = []  # type: List[Any]
         self._known = known
         for use in nodes.all_uses(variable):
             if use.node.name not in known:
@@ -210,11 +233,11 @@ class _Uses:
             # Newer Savers read without a copy.
             self.savers.append(node)
         elif kind == "Switch" and use.position == 0 and self.variable.op == "VarHandleOp":
-            self._of_branch(node)
+            self._of_branch(node, None)
         elif _DENSE_UPDATE.match(kind):
             raise Stays("its gradient is dense: {} updates it as a whole".format(node.name))
-        elif kind.startswith("RefSwitch") or kind in ("RefEnter", "Enter", "Switch"):
-            raise Stays("it is used inside of a branch or loop, by {}".format(node.name))
+        elif kind in _CONTROL_FLOW:
+            self.enters.append(node)
         elif self.variable.op == "VarHandleOp":
             raise Stays("{} ({}) uses it in a way that tables do not know".format(node.name, kind))
         elif kind in _SAME:
@@ -222,14 +245,36 @@ class _Uses:
         else:
             self._value_use(use, None)
 
-    def _of_branch(self, switch: Any) -> None:
-        """Notes reads of a handle inside of a branch."""
+    def _of_branch(self, switch: Any, read: Any) -> None:
+        """Notes what is done with a variable inside of branches.
+
+        Args:
+            switch: The op that gives it to a branch, or copies it there.
+            read: The op that reads the whole value outside of branches, None of a handle.
+        """
+        if switch.op == "Switch":
+            self.switches.append(switch)
         for use in self.nodes.all_uses(switch):
-            if use.node.op != "ReadVariableOp":
-                raise Stays("{} ({}) uses it inside of a branch".format(use.node.name,
-                                                                        use.node.op))
-            for other in self.nodes.all_uses(use.node):
-                self._read_as_whole(use.node, other.node)
+            node, kind = use.node, use.node.op
+            if kind in _GATHERS and use.position == 0:
+                self._gather(node)
+            elif kind in ("Shape", "VariableShape"):
+                try:
+                    is_of_zeros = is_shape_of_zeros(self.nodes, node)
+                except UnknownZeros as why:
+                    raise Stays("it is used inside of a branch, and {}".format(why)) from None
+                (self.zeros if is_of_zeros else self.shapes).append(node)
+            elif kind == "Identity" and not self.nodes.all_uses(node):
+                self.pivots.append(node)
+            elif (kind == "Switch" and use.position == 0) or (kind == "Identity" and read):
+                self._of_branch(node, read)
+            elif read is not None:
+                self._read_as_whole(read, node)
+            elif kind == "ReadVariableOp":
+                for other in self.nodes.all_uses(node):
+                    self._read_as_whole(node, other.node)
+            else:
+                raise Stays("{} ({}) uses it inside of a branch".format(node.name, kind))
 
     def _of_value(self, read: Any, first: Any) -> None:
         """Notes what is done with a copy of the whole value."""
@@ -244,12 +289,14 @@ class _Uses:
     def _value_use(self, use: Use, read: Any) -> None:
         """Notes an op that takes the whole value; `read` is the op that gives it."""
         node, kind = use.node, use.node.op
-        if kind in ("Gather", "GatherV2") and use.position == 0:
+        if kind in _GATHERS and use.position == 0:
             self._gather(node)
         elif kind == "Shape":
             self.shapes.append(node)
         elif kind == "SaveV2":
             self.savers.append(node)
+        elif kind == "Switch" and use.position == 0 and read is not None:
+            self._of_branch(node, read)
         elif read is None:
             raise Stays("{} ({}) reads or changes it as a whole".format(node.name, kind))
         else:
@@ -339,6 +386,14 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
                             "access_threshold, and its parts share a table in the checkpoint")
             if placement.job and (plan.penalties or any(step.decays for step in plan.updates)):
                 raise Stays("a penalty on the rows of a batch is not there on parameter servers")
+            if plan.is_in_branches and (placement.job or thresholds_of(options, node.name)[0] >= 0):
+                raise Stays("it is used inside of a branch, where tables do not {}".format(
+                    "ask parameter servers" if placement.job else "count keys"))
+            if plan.sets_rows and (placement.job or part is not None
+                                   or thresholds_of(options, node.name)[0] >= 0):
+                raise Stays("its initial value ({}) cannot be drawn row by row{}".format(
+                    nodes.inputs[plan.assigns[0]][1][0], "" if placement.job or part is not None
+                    else ", and keys with an access_threshold start with one"))
             if placement.job and plan.changes:
                 raise Stays("{} sets rows of it, which tables on parameter servers do not "
                             "know".format(plan.changes[0]))
@@ -447,7 +502,7 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         uses = _Uses(nodes, node, adam_steps(nodes, node, options.lazy_adam), dense)
     except (NotByRows, Refused) as why:
         raise Stays(str(why)) from None
-    if not uses.gathers:
+    if not uses.gathers and not uses.enters:
         raise Stays("nothing gathers rows of it{}".format(
             ", but {} reads it as a whole".format(uses.whole[0].name) if uses.whole else ""))
     if not is_known(node.name, known):
@@ -463,22 +518,29 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         raise Stays("it has more than {} rows".format(MAX_VOCABULARY_SIZE))
     if uses.savers and not has_saver:
         raise Stays("{} ({})".format(HAS_SAVER, uses.savers[0].name))
+    if trains:
+        _check_reads(uses)
+    for node in uses.enters:
+        raise Stays("it is used inside of a branch or loop, by {} ({})".format(node.name, node.op))
     initial = _initial_value(uses)
-    initializer = describe(initial)
+    initializer = describe(initial or Affine(None, 0.0, 0.0))
     if initializer is None:
         raise Stays("its initial value has no finite numbers")
     kind, slots, slot_assigns = _plan_updates(uses, shape, has_saver)
+    if uses.zeros and kind not in SAME_AS_SPARSE and not (
+            kind == forms.LAZY_ADAM and not any(one.is_lazy for one in uses.adam)):
+        raise Stays("where a branch is not taken that looks it up, all of its rows have a gradient "
+                    "of zeros ({}), and {} changes such rows".format(uses.zeros[0].name, kind))
     assigns = [one.name for one in uses.assigns] + slot_assigns
     if any(nodes.waiting.get(one) != nodes.waiting.get(assigns[0]) for one in assigns):
         raise Stays("an initializer sets it and not its optimizer's variables, or these alone")
     if trains and not kind and not is_known(node.name, known):
         raise Stays("nothing updates it in this graph")
-    if trains:
-        _check_reads(uses)
     behind = nodes.upstream([name for step in uses.steps() for name in step.ops])
     lookups = [Lookup(gather.name, gather.name in behind) for gather in uses.gathers]
     return StockVariable(
-        name=node.name, shape=list(shape), converts=True, reason=_summary(uses, kind, initializer),
+        name=node.name, shape=list(shape), converts=True, reason=_summary(
+            uses, kind, initializer["kind"] if initial else "its initializer, which sets all"),
         table=table_name(node.name), initializer=initializer, lookups=lookups,
         reads=[read.name for read in uses.reads], shapes=[one.name for one in uses.shapes],
         states=[one.name for one in uses.states],
@@ -486,7 +548,10 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         assigns=assigns, pieces=_pieces(uses),
         gradients=gradients_of(nodes, uses.steps()[0], uses.gathers)
         if len(uses.steps()) == 1 else None, penalties=dense.penalties,
-        changes=[one.name for one in uses.changes])
+        changes=[one.name for one in uses.changes],
+        switches=[one.name for one in uses.switches],
+        pivots=[one.name for one in uses.pivots], zeros=[one.name for one in uses.zeros],
+        sets_rows=initial is None)
 
 
 def _pieces(uses: _Uses) -> Optional[List[Piece]]:
@@ -497,18 +562,20 @@ def _pieces(uses: _Uses) -> Optional[List[Piece]]:
     return pieces_of(uses.nodes, steps[0], uses.gathers)
 
 
-def _initial_value(uses: _Uses) -> Affine:
-    """Returns the distribution of a variable's initial value."""
+def _initial_value(uses: _Uses) -> Optional[Affine]:
+    """Returns the distribution of a variable's initial value, None if it is set as a whole.
+
+    What assigns the variable besides, for nobody else, is what scripts set it with.
+    """
+    first = [one for one in uses.assigns if one.name == uses.variable.name + "/Assign"]
+    others = [one for one in uses.assigns if one not in first]
+    if len(first) == 1 and not any(uses.nodes.all_uses(one) for one in others):
+        uses.assigns, uses.changes = first, uses.changes + others
     if len(uses.assigns) != 1:
         raise Stays("it is assigned by {} ops".format(len(uses.assigns)) if uses.assigns else
                     "it has no initializer")
-    source, output = uses.nodes.source(uses.assigns[0].name, 1)
-    initial = affine_value(uses.nodes, source.name, output,
-                           shape=shape_of(uses.variable)) if source is not None else None
-    if initial is None:
-        raise Stays("its initial value ({}) cannot be drawn row by row".format(
-            source.name if source is not None else "none"))
-    return initial
+    return affine_value(uses.nodes, *uses.nodes.inputs[uses.assigns[0].name][1],
+                        shape=shape_of(uses.variable))
 
 
 def _check_reads(uses: _Uses) -> None:
@@ -517,13 +584,20 @@ def _check_reads(uses: _Uses) -> None:
     Summaries may read them, and what is only computed where it is fetched, such as the scores of
     all items in the graph that trains.
     """
+    refused = []  # type: List[Tuple[bool, str]]
     for node in uses.whole:
         readers = uses.nodes.downstream([node]).values()
-        last = [one for one in readers if not uses.nodes.all_uses(one)]
-        if any(one.op not in _SUMMARIES and not _is_idle(one) for one in last) and not (
-                all(one is node or only_computes(one.op) for one in readers)
-                and not any(uses.nodes.waiting.get(one.name) for one in readers)):
-            raise Stays("it is also read as a whole, by {}".format(node.name))
+        ends = [one for one in readers if not uses.nodes.all_uses(one)
+                and one.op not in _SUMMARIES and not _is_idle(one)]
+        if not ends or (all(one is node or only_computes(one.op) for one in readers)
+                        and not any(uses.nodes.waiting.get(one.name) for one in readers)):
+            continue
+        changed = [one for one in ends if _ASSIGNS.match(one.op)]
+        refused.append((not changed or changed[0].op.startswith("AssignVariable"), "by {}{}".format(
+            node.name, ", for {} ({})".format(changed[0].name, changed[0].op) if changed else "")))
+    if refused:
+        # What an average of all steps adds says more than what it starts with.
+        raise Stays("it is also read as a whole, {}".format(min(refused, key=lambda one: one[0])[1]))
 
 
 def _is_idle(node: Any) -> bool:
@@ -590,15 +664,17 @@ def _plan_slot(uses: _Uses, variable: str, name: str, shape: List[int],
     updates = {update.name for update, _ in uses.updates}
     try:
         own = _Uses(uses.nodes, node, uses.adam, uses.dense)
-        if own.gathers or own.reads or own.shapes or own.changes:
+        if own.gathers or own.reads or own.shapes or own.changes or own.switches or own.enters:
             raise Stays("something else reads it")
         if own.savers and not has_saver:
             raise Stays(HAS_SAVER)
         if any(update.name not in updates for update, _ in own.updates):
             raise Stays("it belongs to another variable, too")
         initial = _initial_value(own)
-        if initial.kind is not None:
+        if initial is None or initial.kind is not None:
             raise Stays("it does not start as a constant")
+        if own.changes:
+            raise Stays("something else sets it")
         uses.states.extend(own.states)
     except Stays as why:
         raise Stays("its optimizer's variable {} cannot be a slot: {}".format(variable, why))
@@ -633,14 +709,14 @@ def table_name(variable: str, is_unlimited_table: bool = False) -> str:
     return "{}_{}".format(cleaned[-_LONGEST_NAME:].strip("_"), digest)
 
 
-def _summary(uses: _Uses, kind: str, initializer: Dict[str, Any]) -> str:
+def _summary(uses: _Uses, kind: str, start: str) -> str:
     parts = ["{} gather{}".format(len(uses.gathers), "" if len(uses.gathers) == 1 else "s")]
     parts.append("updated by {}".format(kind) if kind else "not updated")
     if kind == forms.LAZY_ADAM and (uses.dense.steps
                                     or any(not one.is_lazy for one in uses.adam)):
         parts[1] += " in the place of AdamOptimizer, as lazy_adam asks: rows outside of a batch " \
                     "stay as they are,"
-    parts.append("new rows by {}".format(initializer["kind"]))
+    parts.append("new rows by {}".format(start))
     if _pieces(uses):
         parts[1] += _FUSED
     if uses.changes:

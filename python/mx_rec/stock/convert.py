@@ -10,14 +10,15 @@ from mx_rec.constants.constants import (DEFAULT_SEED, MAX_ROW_BUDGET,
                                           MAX_VOCABULARY_SIZE)
 from mx_rec.core.embedding import server_directories, ssd_directories
 from mx_rec.core.table import PhysicalTable, Table, TableOptions, build_physical_table
-from mx_rec.edits.wiring import forbid_dropped_feeds, forget_variables, on_device, replace_waiting
+from mx_rec.edits.wiring import (forbid_dropped_feeds, forget_variables, gate_of,
+                                 in_place_of, on_device, replace_waiting)
 from mx_rec.ops import library
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
 from mx_rec.stock.admission import RowRules, SavedHistory, rules_of
 from mx_rec.stock.analysis import StockVariable, plan_variables, table_name, with_ids
 from mx_rec.stock.changes import change
-from mx_rec.stock.dense import Filling, make_filling, start_slot
+from mx_rec.stock.dense import Filling, make_filling, set_all, start_slot
 from mx_rec.stock.groups import fuse
 from mx_rec.stock.late import late_ops
 from mx_rec.stock.lift import lift
@@ -284,8 +285,13 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
         rows.update(step)
     for name in plan.changes:
         change(rows, graph.get_operation_by_name(name))
+    for name in plan.pivots:
+        pivot = graph.get_operation_by_name(name)
+        replace_waiting(pivot, gate_of(pivot.inputs[0]))
     for name in plan.shapes:
         rows.shape(graph.get_operation_by_name(name))
+    for name in plan.zeros:
+        rows.shape(graph.get_operation_by_name(name), 0)
     for name in plan.states:
         rows.state(graph.get_operation_by_name(name))
     for lookup in () if plan.on_servers else plan.lookups:
@@ -300,12 +306,17 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
         with graph.as_default(), graph.control_dependencies(None):
             cleared[plan.table] = clear_op(table, servers) if plan.on_servers else _clear(table)
     clear = cleared[plan.table]
+    if plan.sets_rows:
+        value = graph.get_operation_by_name(plan.assigns[0]).inputs[1]
+        with in_place_of(clear, [clear]):
+            clear = set_all(table, filling, plan, value)
     for name in plan.assigns:
         assign = graph.get_operation_by_name(name)
         replace_waiting(assign, clear)
         # They would set variables that nothing reads any more.
         graph.prevent_fetching(assign)
-        graph.prevent_feeding(assign.inputs[1])
+        if not plan.sets_rows or name != plan.assigns[0]:
+            graph.prevent_feeding(assign.inputs[1])
     if plan.name in objects:
         _pass_on(objects[plan.name], plan.name, plan.table, clear)
     for slot in plan.slots:

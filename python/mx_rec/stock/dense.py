@@ -94,21 +94,40 @@ def start_with_values(one: Any, rules: RowRules, rows: Optional[tf.Tensor],
     Returns:
         What has set them all.
     """
-    table, count, dim = one.table, one.plan.shape[0], one.plan.dim
-    whole = {name: tf.reshape(value, [count, dim]) for name, value in slots.items()}
+    return set_all(one.table, one.filling, one.plan, rows, rules, slots)
+
+
+def set_all(table: Table, filling: Any, plan: Any, rows: Optional[tf.Tensor],
+            rules: RowRules = RowRules(), slots: Optional[Dict[str, tf.Tensor]] = None
+            ) -> tf.Operation:
+    """Does the same for a table whose variable is being converted.
+
+    Args:
+        table: The table.
+        filling: What fills it.
+        plan: The plan of the variable (stock.analysis.StockVariable).
+        rows: See `start_with_values`.
+        rules: See `start_with_values`.
+        slots: See `start_with_values`.
+
+    Returns:
+        What has set them all.
+    """
+    count, dim = plan.shape[0], plan.dim
+    whole = {name: tf.reshape(value, [count, dim]) for name, value in (slots or {}).items()}
     if rows is not None:
-        rows = tf.reshape(rows, [count, dim])
+        rows = tf.reshape(tf.ensure_shape(rows, plan.shape), [count, dim])
 
     def fill_chunk(first: tf.Tensor, end: tf.Tensor) -> tf.Operation:
         ids = tf.range(first, end)
         part = rows[first:end] if rows is not None else find_rows(
             [table.handle], [row_shape(table.variable)], [ids], initial=True, name="found")[0]
         values = [whole[slot.name][first:end] if slot.name in whole else tf.fill(
-            tf.shape(part), tf.constant(slot.initial, tf.float32)) for slot in one.plan.slots]
-        return _set_rows(table, one.plan.slots, rules, ids, part, values)
+            tf.shape(part), tf.constant(slot.initial, tf.float32)) for slot in plan.slots]
+        return _set_rows(table, plan.slots, rules, ids, part, values)
 
     # As many rows at a time as `fill` sets.
-    return each_chunk(count, one.filling.chunk, fill_chunk)
+    return each_chunk(count, filling.chunk, fill_chunk)
 
 
 def chunk_of(table: Table) -> int:

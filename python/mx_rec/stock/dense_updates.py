@@ -43,8 +43,9 @@ _DENSE = {
 }
 _FORMS = dict(_DENSE)
 _FORMS.update(("Resource" + name, form) for name, form in _DENSE.items())
-# Optimizers whose sparse form gives rows without a gradient what the dense one gives them.
-_SAME_AS_SPARSE = (ADD, "adagrad", ADAM)
+# Optimizers whose sparse form gives rows without a gradient what the dense one gives them, and
+# rows whose gradient is zero the same.
+SAME_AS_SPARSE = (ADD, "adagrad", ADAM)
 # What has no number of the graph that trains.
 _SHOWS = ("ScalarSummary", "HistogramSummary", "TensorSummary", "TensorSummaryV2", "MergeSummary",
           "WriteSummary", "WriteScalarSummary", "WriteHistogramSummary")
@@ -153,7 +154,7 @@ class _Match:
         # Shapes are inferred only where that decides: it takes as long as an import of the graph.
         if not all(self._nodes.is_one(one.number) for one in self._decays):
             raise NotByRows(plain)
-        if not self._decays and form.kind not in _SAME_AS_SPARSE:
+        if not self._decays and form.kind not in SAME_AS_SPARSE:
             raise NotByRows("{}, and {} also changes rows without a gradient".format(
                 plain, form.kind))
         wrong = has_wrong_attribute(form, update)
@@ -263,4 +264,4 @@ def _is_added_to_lookups(nodes: Nodes, variable: Any, reads: Sequence[Tuple[str,
     return any(nodes.by_name[name].op not in _SHOWS for name in both)
 
 
-__all__ = ["DenseUpdates", "NotByRows", "Penalty", "dense_updates"]
+__all__ = ["SAME_AS_SPARSE", "DenseUpdates", "NotByRows", "Penalty", "dense_updates"]

@@ -186,10 +186,16 @@ class Rows:
                 keys = tf.concat([there, -2 - keys], 0)[:self.plan.shape[0]]
             return tf.reshape(self._find_all(keys), self.plan.shape, name="value")
 
-    def shape(self, op: tf.Operation) -> None:
-        """Replaces an op that tells the shape."""
-        with in_place_of(op, device=self.device):
-            shape = tf.constant(self.plan.shape, op.outputs[0].dtype, name="shape")
+    def shape(self, op: tf.Operation, count: Optional[int] = None) -> None:
+        """Replaces an op that tells the shape.
+
+        Args:
+            op: The op.
+            count: How many rows it tells; None: as many as the variable has.
+        """
+        sizes = self.plan.shape if count is None else [count] + self.plan.shape[1:]
+        with in_place_of(op, waits_of_copy(op.inputs[0]), device=self.device):
+            shape = tf.constant(sizes, op.outputs[0].dtype, name="shape")
         replace_output(op, shape)
 
     def state(self, op: tf.Operation) -> None:
@@ -199,7 +205,10 @@ class Rows:
         replace_output(op, state)
 
     def is_ready(self) -> tf.Tensor:
-        """Returns whether the table can be used."""
+        """Returns whether the table can be used: one whose rows an initializer sets has them."""
+        if self.plan.sets_rows:
+            rows = library().mx_rec_table_stats(self.table.handle)[0]
+            return tf.greater(rows, 0, name="is_initialized")
         return tf.constant(True, name="is_initialized")
 
     def update(self, step: forms.Step) -> None:

@@ -120,6 +120,9 @@ _FTRL_SLOTS = {"Ftrl_accum": 1, "Ftrl_linear": 2}
 _SPARSE = {
     "SparseApplyAdagrad": Form("adagrad", {"Adagrad_accumulator": 1}, 3, 4, {"lr": 2},
                                attributes=(("update_slots", True),)),
+    "SparseApplyAdagradV2": Form(
+        "adagrad_v2", {"Adagrad_accumulator": 1}, 4, 5, {"lr": 2, "epsilon": 3},
+        attributes=(("update_slots", True),)),
     "SparseApplyMomentum": Form("momentum", {"Momentum_momentum": 1}, 3, 4,
                                 {"lr": 2, "momentum": 5}),
     "SparseApplyFtrl": Form(

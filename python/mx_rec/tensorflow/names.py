@@ -25,6 +25,8 @@ gen_dataset_ops = find("graph modification", (_SINCE_1, _P + "ops.gen_dataset_op
 gen_resource_variable_ops = find("optimizers that scripts write",
                                  (_SINCE_1, _P + "ops.gen_resource_variable_ops"))
 gen_state_ops = find("ftrl_t", (_SINCE_1, _P + "ops.gen_state_ops"))
+keras_backend = find("weights of Keras's models", (_SINCE_1, _P + "keras.backend")) \
+    if IS_1 else None
 nest = find("FeatureSpec", (_SINCE_1, _P + "data.util.nest"))
 ops = find("gradients", (_SINCE_1, _P + "framework.ops"))
 resources = find("tables on parameter servers", (_SINCE_1, _P + "ops.resources"))
