@@ -7,6 +7,7 @@ on this machine. Prints one line a figure; docs/serving.md has those of one run.
 import argparse
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -166,13 +167,85 @@ def lookups(training: Training, directory: str, seconds: float) -> None:
                 len(pushed), 1e3 * np.median(pushed))
 
 
+class Recorder(serving.Server):
+    """Passes requests on, and keeps them."""
+
+    name = "recorder"
+
+    def __init__(self, server: serving.Server) -> None:
+        self._server = server
+        self.requests = []  # type: List[Any]
+
+    def predict(self, signature: str, inputs: Dict[str, Any]) -> Dict[str, Any]:
+        if signature != "version":
+            self.requests.append((signature, inputs))
+        return self._server.predict(signature, inputs)
+
+
+def memory(training: Training, directory: str) -> None:
+    """What a session grows by while it is pushed to, in a process of its own, beside readers."""
+    with tf.Graph().as_default() as graph, tf1.Session(graph=graph) as session:
+        recorder = Recorder(serving.server_of(
+            (session, tf1.saved_model.loader.load(session, ["serve"], directory))))
+        for turn in range(4):
+            training.change()
+            outcome, = serving.push(training.save(delta=turn > 0), [recorder], pause=0)
+            assert outcome.error is None, outcome.error
+    path = directory + ".requests"
+    with open(path, "wb") as file:
+        pickle.dump((recorder.requests, training.keys[:IDS]), file, 4)
+    subprocess.check_call([sys.executable, os.path.abspath(__file__), "--replay", directory, path])
+
+
+def replay(directory: str, path: str) -> int:
+    """Loads a model, and runs requests beside two threads that look keys up."""
+
+    def resident(name: str) -> float:
+        with open("/proc/self/status") as file:
+            return int(next(one for one in file if one.startswith(name + ":")).split()[1]) / 1e3
+
+    before = resident("VmRSS")
+    with open(path, "rb") as file:
+        requests, keys = pickle.load(file)
+    requested = resident("VmRSS")
+    with tf.Graph().as_default() as graph, tf1.Session(graph=graph) as session:
+        signatures = tf1.saved_model.loader.load(session, ["serve"], directory).signature_def
+        server = serving.server_of((session, signatures))
+        server.predict("serving_default", {"ids": keys})
+        loaded = resident("VmRSS") - requested + before
+        done = threading.Event()
+
+        def read() -> None:
+            while not done.is_set():
+                server.predict("serving_default", {"ids": keys})
+
+        readers = [threading.Thread(target=read) for _ in range(2)]
+        for reader in readers:
+            reader.start()
+        time.sleep(1.0)
+        # From here on VmHWM is the most that there is while requests run.
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
+        start = resident("VmRSS")
+        for signature, inputs in requests:
+            server.predict(signature, inputs)
+        most = resident("VmHWM")
+        done.set()
+        for reader in readers:
+            reader.join()
+    size = size_of(directory)
+    say("a session with the model of {:.0f} MB: {:.0f} MB with TensorFlow; at most {:.0f} MB more "
+        "while {} requests bring all rows and 3 deltas beside two readers: {:.2f} times the model",
+        size, loaded, most - start, len(requests), (size + most - start) / size)
+    return 0
+
+
 def through_server(training: Training, directory: str, turns: int) -> None:
     """Memory of a server, and from a training step to its answer, with the command in between."""
     size = size_of(directory)
     server = Process(directory)
-    loaded = server.memory("VmRSS")
     say("server with the model of {:.0f} MB: ready after {:.1f} s, {:.0f} MB, at most {:.0f} MB",
-        size, server.seconds, loaded, server.memory("VmHWM"))
+        size, server.seconds, server.memory("VmRSS"), server.memory("VmHWM"))
     pusher = subprocess.Popen(
         [sys.executable, "-m", "mx_rec.serving", "push", training.directory, server.address,
          "--interval", "0.1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -201,9 +274,8 @@ def through_server(training: Training, directory: str, turns: int) -> None:
         say("from the end of a training step to the server's answer, a delta of {:,} rows each "
             "second: median {:.2f} s, greatest {:.2f} s of {} (of it the save {:.2f} s)", DELTA,
             np.median(delays), max(delays), turns, np.median(parts["save"]))
-        now, most = server.memory("VmRSS"), server.memory("VmHWM")
-        say("server after all pushes: {:.0f} MB, at most {:.0f} MB: {:.2f} times what it had "
-            "loaded", now, most, most / loaded)
+        say("server after all pushes: {:.0f} MB, at most {:.0f} MB", server.memory("VmRSS"),
+            server.memory("VmHWM"))
     finally:
         asking.close()
         pusher.terminate()
@@ -218,7 +290,10 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=1000000)
     parser.add_argument("--seconds", type=float, default=15, help="of each kind of lookups")
     parser.add_argument("--turns", type=int, default=20, help="deltas through the server")
+    parser.add_argument("--replay", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.replay:
+        return replay(*arguments.replay)
     tf1.logging.set_verbosity(tf1.logging.ERROR)
     init(is_incremental_checkpoint=True, save_checkpoint_due_time=10 ** 6,
          save_delta_checkpoints_secs=10 ** 6)
@@ -233,6 +308,7 @@ def main() -> int:
             say("export of {:,} rows of {} as {}, 30 % spare: {:.1f} s, {:.0f} MB", arguments.rows,
                 DIM, rows_as, time.time() - start, size_of("{}/{}".format(directory, rows_as)))
         lookups(training, directory + "/float32", arguments.seconds)
+        memory(training, directory + "/float32")
         through_server(training, directory + "/float32", arguments.turns)
     return 0
 

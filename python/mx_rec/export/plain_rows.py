@@ -434,8 +434,10 @@ def for_entries(table: PlainTable,
                                              tf.boolean_mask(values[some], is_key))]):
             return start + _BUCKETS_AT_ONCE
 
-    return tf.while_loop(lambda start: tf.less(start, tf.size(keys)), turn, [tf.constant(0)],
-                         parallel_iterations=1, back_prop=False)
+    ended = tf.while_loop(lambda start: tf.less(start, tf.size(keys)), turn, [tf.constant(0)],
+                          parallel_iterations=1, back_prop=False)
+    # One tensor in 1.15, a list of one in 2.x.
+    return tf.nest.flatten(ended)[0]
 
 
 def _unused_keys(rows: Rows, at_once: int) -> np.ndarray:
