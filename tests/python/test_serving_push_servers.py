@@ -100,7 +100,7 @@ def test_a_killed_pusher_leaves_a_state_that_the_next_one_goes_on_from(training,
         assert time.time() < ends and pusher.poll() is None
         time.sleep(0.02)
     pusher.send_signal(signal.SIGKILL)
-    pusher.communicate()
+    pusher.communicate(timeout=60)
     state = package.version_of(target)
     assert state.push and 5 <= state.applied < state.pieces and state.target_name == os.path.basename(prefix)
     outcome, = package.push(prefix, [server.rest], rows=2, pause=0)
@@ -115,7 +115,8 @@ def test_the_command_follows_a_training_and_a_server_that_comes_and_goes(trainin
 
     directory = training.export(spare_rows=300)
     server = serve(directory)
-    pusher = command(training.place, server.rest, "--interval", "0.1", "--retries", "1")
+    # One server is never there: nobody waits for it.
+    pusher = command(training.place, "http://127.0.0.1:1/v1/models/m", server.rest, "--interval", "0.1", "--retries", "30")
     target = package.server_of(server.rest)
 
     def wait_for(name):
@@ -140,7 +141,7 @@ def test_the_command_follows_a_training_and_a_server_that_comes_and_goes(trainin
                 server = serve(directory, ports=server.ports)
     finally:
         pusher.send_signal(signal.SIGINT)
-        told = pusher.communicate()[0].decode()
+        told = pusher.communicate(timeout=60)[0].decode()
         target.close()
     assert pusher.returncode == 130 and "model.ckpt-3 by " in told
 

@@ -1,12 +1,15 @@
 """The command `python -m mx_rec.serving push`: a training's checkpoints go into served models."""
 
 import argparse
+import queue
 import sys
+import threading
 import time
-from typing import Dict, List, Optional
+from typing import List, Optional
 
 import tensorflow as tf
 
+from mx_rec.serving.changes import Contents
 from mx_rec.serving.push import Options, Outcome, Pusher, checked, newest
 from mx_rec.serving.servers import ServerError, server_of
 
@@ -53,17 +56,20 @@ def main(argv: Optional[List[str]] = None) -> int:
     except (ServerError, ValueError) as error:
         print("{}: {}".format(_PROGRAM, error), file=sys.stderr)
         return _WRONG
-    pusher = Pusher(servers, options, _say)
     try:
         if arguments.once:
-            return _once(pusher, arguments.checkpoint_dir)
-        _follow(pusher, arguments.checkpoint_dir, arguments.interval)
+            return _once(Pusher(servers, options, _say), arguments.checkpoint_dir)
+        # Each for itself: one that is away does not hold the others up. Nobody waits for them at
+        # the end, since what a push has not sent yet is sent by the next one.
+        contents, failed = Contents(), queue.Queue()  # type: Contents, queue.Queue[BaseException]
+        for server in servers:
+            threading.Thread(daemon=True, target=_follow, args=(
+                Pusher([server], options, _say, contents), arguments.checkpoint_dir,
+                arguments.interval, failed)).start()
+        raise failed.get()
     except KeyboardInterrupt:
         print("{}: interrupted".format(_PROGRAM), file=sys.stderr)
         return _INTERRUPTED
-    finally:
-        for server in servers:
-            server.close()
 
 
 def _once(pusher: Pusher, directory: str) -> int:
@@ -77,30 +83,31 @@ def _once(pusher: Pusher, directory: str) -> int:
     return _FAILED if any(outcome.error for outcome in outcomes) else 0
 
 
-def _follow(pusher: Pusher, directory: str, interval: float) -> None:
-    """Looks for a newer checkpoint, and for servers that lack it, again and again."""
-    told = {}  # type: Dict[str, str]
-    while True:
-        start = time.time()
-        prefix = newest(directory)
-        if prefix is None:
-            if "" not in told:
-                _say("waiting for a checkpoint in {}".format(directory))
-            told[""] = directory
-        else:
-            for outcome in pusher.bring(prefix):
-                line = outcome.error or outcome.held
-                # What does not change is said once.
-                if outcome.changes is not None or told.get(outcome.server) != line:
-                    _say(_line(outcome))
-                told[outcome.server] = line
-        time.sleep(max(0.0, start + interval - time.time()))
+def _follow(pusher: Pusher, directory: str, interval: float,
+            failed: "queue.Queue[BaseException]") -> None:
+    """Looks for a newer checkpoint, and whether the server lacks it, again and again."""
+    told = ""
+    try:
+        while True:
+            start = time.time()
+            prefix = newest(directory)
+            if prefix is None:
+                line, is_news = "waiting for a checkpoint in {}".format(directory), False
+            else:
+                outcome, = pusher.bring(prefix)
+                line, is_news = _line(outcome), outcome.changes is not None
+            # What does not change is said once.
+            if is_news or line != told:
+                _say(line)
+            told = line
+            time.sleep(max(0.0, start + interval - time.time()))
+    except BaseException as error:  # pylint: disable=broad-except
+        failed.put(error)
 
 
 def _line(outcome: Outcome) -> str:
     if outcome.error is not None:
-        return "{}: FAILED after {:.2f} s: {}".format(outcome.server, outcome.seconds,
-                                                      outcome.error)
+        return "{}: FAILED: {}".format(outcome.server, outcome.error)
     if outcome.changes is None:
         return "{}: holds {}".format(outcome.server, outcome.held)
     return "{}: holds {}, after {:.2f} s".format(outcome.server, outcome.held, outcome.seconds)

@@ -179,13 +179,15 @@ class Pusher:
         servers: The servers.
         options: How it goes.
         tell: Is told a line for what was done; None for the log.
+        contents: Reads checkpoints, also for other pushers; None for this one alone.
     """
 
     def __init__(self, servers: Sequence[Server], options: Options,
-                 tell: Optional[Callable[[str], None]] = None) -> None:
+                 tell: Optional[Callable[[str], None]] = None,
+                 contents: Optional[Contents] = None) -> None:
         self._servers, self._options = list(servers), options
         self._tell = tell or (lambda line: logger.info("%s", line))
-        self._contents = Contents()
+        self._contents = contents or Contents()
         self._checksum = _Checksum()
 
     def bring(self, prefix: str) -> List[Outcome]:
@@ -201,8 +203,13 @@ class Pusher:
             saved = Saved(prefix)
         except Unfit as error:
             return [Outcome(server.name, "", None, 0.0, str(error)) for server in self._servers]
-        with ThreadPoolExecutor(max(1, len(self._servers))) as threads:
-            outcomes = list(threads.map(lambda server: self._bring(saved, server), self._servers))
+        if len(self._servers) < 2:
+            # Python waits at its end for the threads of a pool, but not for who follows a training.
+            outcomes = [self._bring(saved, server) for server in self._servers]
+        else:
+            with ThreadPoolExecutor(len(self._servers)) as threads:
+                outcomes = list(threads.map(lambda server: self._bring(saved, server),
+                                            self._servers))
         self._contents.forget(saved)
         return outcomes
 
