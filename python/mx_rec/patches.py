@@ -18,7 +18,7 @@
 | SessionManager.wait_for_session | workers are told what keeps them from tables on servers |
 | _MonitoredSession.__init__ | variables of stock models become tables before the session is made |
 | tf.compat.v1.global_variables_initializer | it starts variables that are tables, too |
-| keras.backend.batch_set_value, set_value | weights wait for the run that makes tables of variables |
+| keras.backend.batch_set_value, set_value | weights wait for the run that makes tables |
 | _FetchHandler.fetches, targets | a variable that is a table has the rows of the table |
 | Iterator.__init__ | get_target_batch gives batches in the nesting of the user's dataset |
 | TrackableSaver.save, restore | tf.train.Checkpoint would leave tables out: it refuses |

@@ -1,6 +1,7 @@
 """Finds the plugin, loads it into TensorFlow and checks that it is ours and works."""
 
 import ctypes
+import functools
 import os
 import re
 import struct
@@ -68,7 +69,7 @@ def call(name: str, *arguments: Any) -> Tuple[int, bytes]:
     """
     path = plugin_path()
     try:
-        library = ctypes.CDLL(path)
+        library = _library(path)
         function, free = getattr(library, name), library.mx_rec_free
     except (AttributeError, OSError) as error:
         raise ImportError("mx_rec's plugin {} cannot be loaded: {}".format(path, error)) from error
@@ -82,6 +83,12 @@ def call(name: str, *arguments: Any) -> Tuple[int, bytes]:
         return int(status), ctypes.string_at(result, size.value) if size.value else b""
     finally:
         free(result, size)
+
+
+@functools.lru_cache(maxsize=None)
+def _library(path: str) -> ctypes.CDLL:
+    """Returns the library of a path, opened once: a class of Python is made of each."""
+    return ctypes.CDLL(path)
 
 
 # AutoGraph, which goes into what a map function calls, would read the result after it is freed.

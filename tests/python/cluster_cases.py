@@ -100,8 +100,10 @@ addresses = json.loads(os.environ.get("ADDRESSES", "[]"))
 text = os.environ.get("CLUSTER")
 cluster = tf.train.ClusterSpec(json.loads(text)) if text else None
 server = None
+# A py_func that runs a session holds a thread meanwhile: with one processor it would have none.
+threads = {"inter_op_parallelism_threads": 4}
 if cluster is not None:
-    server = tf.compat.v1.train.Server(cluster, job, index)
+    server = tf.compat.v1.train.Server(cluster, job, index, config=tf.compat.v1.ConfigProto(**threads))
 if job == "ps":
     print("serves", flush=True)
     server.join()
@@ -122,7 +124,7 @@ is_chief = job == "chief" or (job == "worker" and index == 0 and os.environ.get(
 device = "/cpu:0"
 # As Estimators have it: a session waits for no other worker.
 config = tf.compat.v1.ConfigProto(
-    device_filters=["/job:ps", "/job:%s/task:%d" % (job, index)] if cluster is not None else [])
+    device_filters=["/job:ps", "/job:%s/task:%d" % (job, index)] if cluster is not None else [], **threads)
 if cluster is not None:
     device = tf.compat.v1.train.replica_device_setter(
         worker_device="/job:%s/task:%d" % (job, index), cluster=cluster)

@@ -148,6 +148,13 @@ def _of_unchanged_models(name, lr, ulps=64.0):
                 use_resource=name == "scheduled_nadam")
 
 
+def _keras_adagrad(initial, epsilon=1e-3):
+    """Keras' Adagrad, which only variables of unchanged models have."""
+    return Case("adagrad_v2_from_%g" % initial, "adagrad_v2", 0.1, ulps=32.0, slots=[("Adagrad_accumulator", "accumulator")],
+                stock=lambda lr: support.tf().keras.optimizers.Adagrad(lr, initial, epsilon),
+                hyper=lambda tf, lr, step: [lr, epsilon, initial], use_resource=True)
+
+
 def _ftrl(name, lr=0.3, power=-0.5, initial=0.1, l1=0.0, l2=0.0, shrinkage=0.0):
     def stock(rate):
         return support.tf().compat.v1.train.FtrlOptimizer(
@@ -202,7 +209,8 @@ CASES = [
     _rmsprop(0.7, True, 1e-3),
 ]
 
-OF_UNCHANGED_MODELS = [_of_unchanged_models(name, 0.05) for name in ("adamw", "nadam", "scheduled_nadam", "adamax")]
+OF_UNCHANGED_MODELS = [_of_unchanged_models(name, 0.05) for name in ("adamw", "nadam", "scheduled_nadam", "adamax")] + [
+    _keras_adagrad(0.0), _keras_adagrad(0.1)]
 
 ONE_OF_EACH = [case for case in CASES
                if case.name in ("sgd", "nesterov", "adagrad_from_0.1", "lazy_adam_0.9_0.999_1e-08", "ftrl_everything",

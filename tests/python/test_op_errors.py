@@ -41,7 +41,7 @@ class Arguments:
 # The numbers of each optimizer, and the forms of an update.
 HYPER = {
     "sgd": lambda a: [a.lr, a.zero], "momentum": lambda a: [a.lr, a.half], "nesterov": lambda a: [a.lr, a.half],
-    "adagrad": lambda a: [a.lr, a.accumulator],
+    "adagrad": lambda a: [a.lr, a.accumulator], "adagrad_v2": lambda a: [a.lr, a.epsilon, a.accumulator],
     "lazy_adam": lambda a: [a.lr, a.beta, a.beta, a.beta, a.beta, a.epsilon],
     "adam": lambda a: [a.lr, a.beta, a.beta, a.beta, a.beta, a.epsilon],
     "adamw": lambda a: [a.lr, a.beta, a.beta, a.beta, a.beta, a.epsilon, a.lr],

@@ -14,7 +14,7 @@ FOLDER = os.path.join(support.REPO, "tests", "python", "programs")
 NAMES = sorted(os.path.basename(path)[:-len(".py")] for path in glob.glob(os.path.join(FOLDER, "*.py"))
                if os.path.basename(path) != "common.py")
 STEPS, MORE = 8, 2
-LONG = ("deeprec_partitions", "tfx_taxi")
+LONG = ("deeprec_partitions", "nvidia_wide_deep", "tfx_taxi")
 
 
 def ran(program, directory, steps, tables=None, copy=None):

@@ -224,3 +224,55 @@ def test_what_has_no_rows_to_start_with_keeps_the_variable(mx, graph, setting, p
         v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.gather(w, [1])))
         plan = plan_of(graph)
     assert not plan.converts and part in plan.reason, plan.reason
+
+
+def test_ids_of_a_variable_that_starts_with_an_array_keep_their_limits(mx, graph):
+    from mx_rec.util.stock_tables import StockTables
+
+    v1 = support.tf().compat.v1
+    mx(stock_tables=StockTables(least_rows=1, unlimited_ids=True))
+    w = constant(False).variable
+    ids = v1.strings.to_hash_bucket_fast(v1.constant(["a", "b"]), cases.ROWS)
+    v1.train.AdagradOptimizer(0.1).minimize(v1.reduce_sum(v1.gather(w, ids)))
+    plan = plan_of(graph)
+    assert plan.converts and not plan.ids.is_lifted and "initializer sets its rows" in plan.reason, plan
+
+
+@pytest.mark.parametrize("start", [constant, assigned], ids=lambda one: one.__name__)
+def test_rows_on_disk_start_with_an_array(mx, start, tmp_path):
+    from mx_rec.util.stock_tables import StockTables
+
+    mx(stock_tables=StockTables(least_rows=1, memory_rows=50, ssd_data_path=[str(tmp_path)]))
+    stock, tables = [numbers(start, True, "adagrad", is_converted) for is_converted in (False, True)]
+    for one, other in zip(tables, stock):
+        np.testing.assert_allclose(one, other, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
+
+
+@pytest.mark.long
+def test_an_estimator_trains_evaluates_and_goes_on_from_an_array(mx, tmp_path):
+    tf = support.tf()
+    v1 = tf.compat.v1
+    ids, labels = [np.concatenate(parts) for parts in zip(*cases.batches(4))]
+
+    def input_fn():
+        return tf.data.Dataset.from_tensor_slices((ids, labels)).batch(cases.BATCH)
+
+    def model_fn(features, labels, mode):
+        rows = tf.reduce_sum(tf.nn.embedding_lookup(constant(True).variable, features), [1, 2])
+        loss = tf.reduce_mean(tf.square(rows - labels))
+        train = v1.train.AdagradOptimizer(0.1).minimize(loss, v1.train.get_global_step())
+        return tf.estimator.EstimatorSpec(mode, predictions=rows, loss=loss, train_op=train)
+
+    def seen(name):
+        made = tf.estimator.Estimator(model_fn, str(tmp_path / name), tf.estimator.RunConfig(log_step_count_steps=None))
+        found = []
+        for _ in range(2):
+            made.train(input_fn)
+            found += [made.evaluate(input_fn)["loss"], made.get_variable_value("w")]
+        return found
+
+    expected = seen("stock")
+    mx(stock_tables=".*")
+    for one, other in zip(seen("tables"), expected):
+        np.testing.assert_allclose(one, other, rtol=cases.TOLERANCE, atol=cases.TOLERANCE)
+    assert list((tmp_path / "tables").glob("sparse-*"))

@@ -153,13 +153,11 @@ def loaded(path):
 
 
 def set_twice(path):
-    """The second values count, and what becomes of an array that was set does not."""
+    """The second values count."""
     tf = support.tf()
     made = model(optimizers()["sgd"])
     tf.keras.backend.set_value(made.weights[0], np.zeros([ROWS, DIM]))
-    values = start()[0]
-    tf.keras.backend.batch_set_value([(made.weights[0], values)])
-    values[:] = 7.0
+    tf.keras.backend.batch_set_value([(made.weights[0], start()[0])])
     return made
 
 
@@ -211,7 +209,11 @@ def test_weights_are_there_for_a_first_run_that_does_not_train(mx, graph, sessio
     mx(stock_tables=["items"])
     with tf.Graph().as_default() as own, support.new_session() as other:
         tf.keras.backend.set_session(other)
-        made = model(optimizers()["sgd"], weights=start())
+        made = model(optimizers()["sgd"])
+        values = start()[0]
+        tf.keras.backend.set_value(made.weights[0], values)
+        # What becomes of an array that was set does not matter.
+        values[:] = 7.0
         np.testing.assert_array_equal(other.run(made.weights[0]), start()[0])
         # Behind the first run nothing waits: a function that was made does not know of it.
         made.predict(ids[:9])
@@ -220,6 +222,39 @@ def test_weights_are_there_for_a_first_run_that_does_not_train(mx, graph, sessio
         assert np.abs(made.predict(ids[:9]) - before).max() > 0.1
         made.fit(ids, labels, BATCH, 1, verbose=0)
         assert converted(own) == []
+
+
+def test_callbacks_see_and_restore_the_weights_of_variables(mx, graph, session, tmp_path):
+    """The rate grows until the loss does, and the best weights come back, also from the file."""
+    tf = support.tf()
+    callbacks = tf.keras.callbacks
+    ids, labels = data()
+
+    def program(name):
+        made = model(optimizers()["adam"], embeddings_initializer=tf.keras.initializers.Constant(start()[0]))
+        path = str(tmp_path / name) + ".h5"
+        history = made.fit(ids, labels, BATCH, 8, verbose=0, shuffle=False, validation_split=0.2, callbacks=[
+            callbacks.ModelCheckpoint(path, save_best_only=True, save_weights_only=True),
+            callbacks.EarlyStopping("val_loss", patience=1, restore_best_weights=True),
+            callbacks.LearningRateScheduler(lambda epoch: 0.01 * 8.0 ** epoch),
+            callbacks.TensorBoard(str(tmp_path / name), profile_batch=0)]).history
+        best = made.get_weights()
+        made.load_weights(path)
+        for one, other in zip(made.get_weights(), best):
+            np.testing.assert_array_equal(one, other)
+        return [history["loss"], history["val_loss"]] + best
+
+    expected = program("stock")
+    assert 1 < len(expected[0]) < 8 and expected[1][-1] > min(expected[1])
+    mx(stock_tables=["items"])
+    with tf.Graph().as_default() as own, support.new_session() as other:
+        tf.keras.backend.set_session(other)
+        found = program("tables")
+        from mx_rec.stock.convert import converted
+
+        assert [one.plan.name for one in converted(own)] == ["items/embeddings"]
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
 def test_a_second_compile_behind_training_is_an_error(mx, graph, session):

@@ -217,11 +217,18 @@ def rounded(v1, use_resource):
 
 @both
 @pytest.mark.parametrize("made", [spread, twice, rounded], ids=lambda made: made.__name__)
-def test_random_numbers_that_are_not_one_for_each_element_stay(v1, graph, made, use_resource):
+def test_numbers_that_are_not_drawn_for_each_element_are_set_by_the_initializer(v1, graph, made, use_resource):
     w = made(v1, use_resource)
     v1.train.AdagradOptimizer(0.1).minimize(v1.reduce_sum(v1.gather(w, [1])))
     plan = plan_of(graph)
-    assert not plan.converts and "row by row" in plan.reason
+    assert plan.converts and plan.sets_rows
+    other = [one for one in v1.global_variables() if one.op.name == "other"]
+    with support.new_session() as session:
+        session.run(v1.global_variables_initializer())
+        rows = session.run(w)
+        expected = session.run(other[0]) if other else np.broadcast_to(rows[:1] if made is spread else 0.0, rows.shape)
+    np.testing.assert_array_equal(rows, expected)
+    assert made is rounded or rows.std() > 0.1
 
 
 @both

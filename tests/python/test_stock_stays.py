@@ -132,7 +132,9 @@ def test_averages_of_other_variables_keep_no_variable_from_becoming_a_table(v1, 
         averages = v1.train.ExponentialMovingAverage(0.5)
         with tf.control_dependencies([step]):
             step = averages.apply([dense])
-        return tf.reduce_sum(tf.square(tf.matmul(rows, averages.average(dense))[:, 0] - labels)), step, [w, dense]
+        with tf.control_dependencies([step]):
+            average = averages.average(dense).read_value()
+        return tf.reduce_sum(tf.square(tf.matmul(rows, average)[:, 0] - labels)), step, [w, dense]
 
     cases.expect_equal(build, ["w"], 12)
 

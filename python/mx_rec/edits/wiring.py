@@ -1,7 +1,7 @@
 """Puts other ops in the place of ops of a graph that no session has run."""
 
+import collections
 import contextlib
-import heapq
 import re
 from collections import OrderedDict
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Set
@@ -276,32 +276,33 @@ def waits_between(last: Iterable[tf.Tensor], first: Iterable[tf.Tensor]) -> List
 def _holds_up(wait: tf.Operation, ends: Set[tf.Operation]) -> bool:
     """Whether an op needs one that is more than a gate, and that none of `ends` needs.
 
-    Both sides are followed from the newest op down, since ops are made after what they need, and no
-    further than to where they meet. Loops are an exception: they may find a need too many.
+    What `ends` need is looked through in breadth, since that is mostly near, and no further than
+    to the first op that is wanted: ops are made after what they need. Loops are an exception: they
+    may find a need too many.
     """
-    needed = dict.fromkeys(ends, True)
-    needed.setdefault(wait, False)
-    heap = [(-op._id, op) for op in needed]  # pylint: disable=protected-access
-    heapq.heapify(heap)
-    done = set()  # type: Set[tf.Operation]
-    alone = 0 if needed[wait] else 1
-    while alone:
-        op = heapq.heappop(heap)[1]
-        done.add(op)
-        shared = needed[op]
-        if not shared:
-            alone -= 1
-            if op.type not in _PURE:
-                return True
+    wanted = set()  # type: Set[tf.Operation]
+    seen, gates = {wait}, [wait]
+    while gates:
+        op = gates.pop()
+        if op in ends:
+            continue
+        if op.type not in _PURE:
+            wanted.add(op)
+            continue
+        sources = [tensor.op for tensor in op.inputs] + op.control_inputs
+        gates.extend(source for source in sources if source not in seen)
+        seen.update(sources)
+    # pylint: disable=protected-access
+    first = min((op._id for op in wanted), default=0)
+    found, queue = set(ends), collections.deque(ends)
+    while queue and wanted:
+        op = queue.popleft()
+        wanted.discard(op)
         for source in [tensor.op for tensor in op.inputs] + op.control_inputs:
-            if source not in needed:
-                needed[source] = shared
-                heapq.heappush(heap, (-source._id, source))  # pylint: disable=protected-access
-                alone += not shared
-            elif shared and not needed[source]:
-                needed[source] = True
-                alone -= source not in done
-    return False
+            if source not in found and (source._id >= first or source.type == "Merge"):
+                found.add(source)
+                queue.append(source)
+    return bool(wanted)
 
 
 def _upstream(starts: Iterable[tf.Operation], ends: Set[tf.Operation],

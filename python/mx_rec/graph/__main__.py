@@ -179,7 +179,8 @@ def as_json(plan: Plan, variables: Optional[Sequence[StockVariable]] = None) -> 
     more = {} if variables is None else {"variables": [
         {"name": one.name, "shape": one.shape, "converts": one.converts, "reason": one.reason,
          "ids": {"unlimited": one.ids.is_lifted, "reason": one.ids.text},
-         "table": one.table, "optimizer": one.kind, "initializer": one.initializer,
+         "table": one.table, "optimizer": one.kind,
+         "initializer": {"kind": "set"} if one.sets_rows else one.initializer,
          "slots": [slot._asdict() for slot in one.slots],
          "lookups": [lookup._asdict() for lookup in one.lookups],
          "fused": one.pieces is not None} for one in variables]}

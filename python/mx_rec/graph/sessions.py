@@ -168,7 +168,7 @@ def preparing_options(stock: Callable[..., Any]) -> Callable[..., Any]:
     def _make_callable_from_options(self: Any, callable_options: Any) -> Any:
         _prepare(self)
         state, find = graph_state(self.graph), self.graph.as_graph_element
-        if state.late_ops is not None or state.needs is not None:
+        if _has_instead(state):
             options = type(callable_options)()
             options.CopyFrom(callable_options)
             fetched = [find(name) for name in list(options.fetch) + list(options.target)]
@@ -198,11 +198,19 @@ def fetching(stock: Callable[..., List[Any]]) -> Callable[..., List[Any]]:
 
     def method(self: Any) -> List[Any]:
         # pylint: disable=protected-access
+        some = stock(self)
+        if not some or not _has_instead(graph_state(some[0].graph)):
+            return some
         # Newer TensorFlow has references to the tensors that are fed.
         fed = [one.deref() if hasattr(one, "deref") else one for one in self._feeds]
-        return _instead_of(stock(self), self._final_fetches + self._targets, fed)
+        return _instead_of(some, self._final_fetches + self._targets, fed)
 
     return method
+
+
+def _has_instead(state: GraphState) -> bool:
+    """Whether runs of a graph may compute something in the place of what they fetch."""
+    return state.late_ops is not None or state.needs is not None
 
 
 def _instead_of(some: List[Any], fetched: List[Any], fed: Iterable[Any]) -> List[Any]:

@@ -13,36 +13,25 @@ import tensorflow as tf
 
 from mx_rec.constants.constants import MAX_EMBEDDING_SIZE, MAX_VOCABULARY_SIZE
 from mx_rec.ops.optimizers import optimizer_named
-from mx_rec.ops.registered import only_computes
 from mx_rec.stock import updates as forms
-from mx_rec.stock.adam import AdamStep, Refused, adam_steps
-from mx_rec.stock.branches import UnknownZeros, is_shape_of_zeros
-from mx_rec.stock.dense_updates import (SAME_AS_SPARSE, DenseUpdates, NotByRows, Penalty,
-                                        dense_updates)
+from mx_rec.stock.adam import Refused, adam_steps
+from mx_rec.stock.dense_updates import SAME_AS_SPARSE, NotByRows, Penalty, dense_updates
 from mx_rec.stock.fused import Piece, gradients_of, pieces_of
 from mx_rec.stock.id_limits import ID_END, IdLimits, Reader, id_limits
-from mx_rec.stock.nodes import Nodes, Output, Use, shape_of
+from mx_rec.stock.nodes import Nodes, Output, shape_of
 from mx_rec.stock.options import StockTables, is_chosen, is_unlimited, thresholds_of
 from mx_rec.stock.parts import (Part, Placement, SavedPlace, are_together, parts_of,
                                 placement_of, with_all_parts, with_one_step, with_one_table)
-from mx_rec.stock.values import Affine, affine_value, constant_int, describe
+from mx_rec.stock.uses import SUMMARIES, Stays, Uses, check_reads, is_idle
+from mx_rec.stock.values import Affine, affine_value, describe
 
 VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 # Begins the reason of a variable that another Saver would have made a table.
 HAS_SAVER = "a Saver that cannot be built anew was made for it before"
-# Reads of the whole variable that are there only to be summarized are run when a summary is.
-_SUMMARIES = frozenset(("ScalarSummary", "HistogramSummary", "MergeSummary", "TensorSummary",
-                        "TensorSummaryV2"))
 _FUSED = " from the lookups' gradients"
 _LONGEST_NAME = 80
 _UNLIMITED = "unlimited"
-_DENSE_UPDATE = re.compile(r"(Resource)?Apply[A-Z]")
 _OPTIMIZER_OP = re.compile(r"(Resource)?(Sparse)?Apply[A-Z]|(Resource)?Scatter(Sub|Add)$")
-_ASSIGNS = re.compile(r"Assign(Add|Sub)?(VariableOp)?$")
-_SAME = ("Identity",)
-_CONTROL_FLOW = ("RefSwitch", "RefEnter", "Enter", "Switch", "If", "StatelessIf", "Case",
-                 "StatelessCase", "While", "StatelessWhile")
-_GATHERS = ("Gather", "GatherV2", "ResourceGather")
 
 
 class Slot(NamedTuple):
@@ -98,7 +87,7 @@ class StockVariable(NamedTuple):
             if it sums others.
         penalties: Sums of the squares of the variable, which become those of a batch's rows.
         changes: Ops that set rows, as scripts do with that of padding before each lookup.
-        switches: Ops that give it to branches.
+        is_in_branches: Whether branches look rows up.
         pivots: Copies of the variable in branches, for which ops wait that run there alone.
         zeros: Ops that tell the shape of the gradient of a branch that is not taken.
         sets_rows: Whether its initializer sets all rows, to a value that is not drawn row by row.
@@ -125,7 +114,7 @@ class StockVariable(NamedTuple):
     gradients: Optional[List[Piece]] = None
     penalties: Sequence[Penalty] = ()
     changes: Sequence[str] = ()
-    switches: Sequence[str] = ()
+    is_in_branches: bool = False
     pivots: Sequence[str] = ()
     zeros: Sequence[str] = ()
     sets_rows: bool = False
@@ -156,11 +145,6 @@ class StockVariable(NamedTuple):
                       self.updates)
 
     @property
-    def is_in_branches(self) -> bool:
-        """Whether it is used inside of a branch."""
-        return bool(self.switches)
-
-    @property
     def trains(self) -> bool:
         """Whether a lookup makes rows."""
         return any(lookup.trains for lookup in self.lookups)
@@ -177,158 +161,6 @@ def product(sizes: Sequence[int]) -> int:
     for size in sizes:
         found *= size
     return found
-
-
-class Stays(Exception):
-    """Why a variable stays TensorFlow's."""
-
-
-class _Uses:
-    """What a graph does with one variable, gathered use by use."""
-
-    def __init__(self, nodes: Nodes, variable: Any, adam: Sequence[AdamStep] = (),
-                 dense: DenseUpdates = DenseUpdates()) -> None:
-        self.nodes = nodes
-        self.adam = adam
-        self.dense = dense
-        known = {name for one in adam for name in one.inner}.union(dense.inner)
-        self.variable = variable
-        self.gathers = []  # type: List[Any]
-        self.reads = []  # type: List[Any]
-        self.whole = []  # type: List[Any]
-        self.shapes = []  # type: List[Any]
-        self.states = []  # type: List[Any]
-        self.updates = []  # type: List[Tuple[Any, int]]
-        self.assigns = []  # type: List[Any]
-        self.savers = []  # type: List[Any]
-        self.changes = []  # type: List[Any]
-        self.switches = []  # type: List[Any]
-        self.pivots = []  # type: List[Any]
-        self.zeros = []  # type: List[Any]
-        self.enters = []  # type: List[Any]
-        self._known = known
-        for use in nodes.all_uses(variable):
-            if use.node.name not in known:
-                self._of_variable(use)
-
-    def _of_variable(self, use: Use) -> None:
-        """Notes an op that has the variable itself (a reference or a handle) as an input."""
-        node, kind = use.node, use.node.op
-        if forms.form_of(kind) is not None:
-            self.updates.append((node, use.position))
-        elif kind in ("Assign", "AssignVariableOp") and use.position == 0:
-            (self.savers if self._is_restored(node) else self.assigns).append(node)
-        elif kind in ("ScatterUpdate", "ResourceScatterUpdate") and use.position == 0 \
-                and not self.nodes.all_uses(node):
-            self.changes.append(node)
-        elif kind in ("IsVariableInitialized", "VarIsInitializedOp"):
-            self.states.append(node)
-        elif kind == "VariableShape":
-            self.shapes.append(node)
-        elif kind == "ResourceGather" and use.position == 0:
-            self._gather(node)
-        elif kind == "ReadVariableOp":
-            self._of_value(node, node)
-        elif kind == "DisableCopyOnRead":
-            # Newer Savers read without a copy.
-            self.savers.append(node)
-        elif kind == "Switch" and use.position == 0 and self.variable.op == "VarHandleOp":
-            self._of_branch(node, None)
-        elif _DENSE_UPDATE.match(kind):
-            raise Stays("its gradient is dense: {} updates it as a whole".format(node.name))
-        elif kind in _CONTROL_FLOW:
-            self.enters.append(node)
-        elif self.variable.op == "VarHandleOp":
-            raise Stays("{} ({}) uses it in a way that tables do not know".format(node.name, kind))
-        elif kind in _SAME:
-            self._of_value(node, node)
-        else:
-            self._value_use(use, None)
-
-    def _of_branch(self, switch: Any, read: Any) -> None:
-        """Notes what is done with a variable inside of branches.
-
-        Args:
-            switch: The op that gives it to a branch, or copies it there.
-            read: The op that reads the whole value outside of branches, None of a handle.
-        """
-        if switch.op == "Switch":
-            self.switches.append(switch)
-        for use in self.nodes.all_uses(switch):
-            node, kind = use.node, use.node.op
-            if kind in _GATHERS and use.position == 0:
-                self._gather(node)
-            elif kind in ("Shape", "VariableShape"):
-                try:
-                    is_of_zeros = is_shape_of_zeros(self.nodes, node)
-                except UnknownZeros as why:
-                    raise Stays("it is used inside of a branch, and {}".format(why)) from None
-                (self.zeros if is_of_zeros else self.shapes).append(node)
-            elif kind == "Identity" and not self.nodes.all_uses(node):
-                self.pivots.append(node)
-            elif (kind == "Switch" and use.position == 0) or (kind == "Identity" and read):
-                self._of_branch(node, read)
-            elif read is not None:
-                self._read_as_whole(read, node)
-            elif kind == "ReadVariableOp":
-                for other in self.nodes.all_uses(node):
-                    self._read_as_whole(node, other.node)
-            else:
-                raise Stays("{} ({}) uses it inside of a branch".format(node.name, kind))
-
-    def _of_value(self, read: Any, first: Any) -> None:
-        """Notes what is done with a copy of the whole value."""
-        for use in self.nodes.all_uses(read):
-            if use.node.name in self._known:
-                continue
-            if use.node.op in _SAME and first.op in _SAME + ("ReadVariableOp",):
-                self._of_value(use.node, first)
-            else:
-                self._value_use(use, read)
-
-    def _value_use(self, use: Use, read: Any) -> None:
-        """Notes an op that takes the whole value; `read` is the op that gives it."""
-        node, kind = use.node, use.node.op
-        if kind in _GATHERS and use.position == 0:
-            self._gather(node)
-        elif kind == "Shape":
-            self.shapes.append(node)
-        elif kind == "SaveV2":
-            self.savers.append(node)
-        elif kind == "Switch" and use.position == 0 and read is not None:
-            self._of_branch(node, read)
-        elif read is None:
-            raise Stays("{} ({}) reads or changes it as a whole".format(node.name, kind))
-        else:
-            self._read_as_whole(read, node)
-
-    def _read_as_whole(self, read: Any, node: Any) -> None:
-        """Notes that `node` takes the whole value, which `read` gives."""
-        if all(read is not one for one in self.reads):
-            self.reads.append(read)
-        self.whole.append(node)
-
-    def _gather(self, node: Any) -> None:
-        if node.op == "GatherV2" and constant_int(self.nodes, node.name, 2) != 0:
-            raise Stays("{} gathers along an axis that is not the first".format(node.name))
-        if node.attr["batch_dims"].i:
-            raise Stays("{} gathers batch by batch".format(node.name))
-        if node.attr["Tindices"].type not in (tf.int32.as_datatype_enum,
-                                              tf.int64.as_datatype_enum):
-            raise Stays("{} gathers by ids of another type than int32 or int64".format(node.name))
-        self.gathers.append(node)
-
-    def steps(self) -> List[forms.Step]:
-        """Returns the updates."""
-        found = [one.step for one in self.adam] + list(self.dense.steps)
-        return found + [forms.step_of(self.nodes, update) for update, _ in self.updates]
-
-    def _is_restored(self, assign: Any) -> bool:
-        """Whether an assignment's value comes out of a checkpoint, as a Saver makes it."""
-        node, _ = self.nodes.source(assign.name, 1)
-        while node is not None and node.op == "Identity":
-            node, _ = self.nodes.source(node.name, 0)
-        return node is not None and node.op == "RestoreV2"
 
 
 def plan_variables(graph_def: Any, options: StockTables, trains: bool,
@@ -387,7 +219,7 @@ def plan_variables(graph_def: Any, options: StockTables, trains: bool,
             if placement.job and (plan.penalties or any(step.decays for step in plan.updates)):
                 raise Stays("a penalty on the rows of a batch is not there on parameter servers")
             if plan.is_in_branches and (placement.job or thresholds_of(options, node.name)[0] >= 0):
-                raise Stays("it is used inside of a branch, where tables do not {}".format(
+                raise Stays("it is looked up inside of a branch, where tables do not {}".format(
                     "ask parameter servers" if placement.job else "count keys"))
             if plan.sets_rows and (placement.job or part is not None
                                    or thresholds_of(options, node.name)[0] >= 0):
@@ -466,6 +298,8 @@ def _with_ids(nodes: Nodes, plans: List[StockVariable], options: StockTables, kn
             found[plan.name] = IdLimits(False, "it is a part of a variable")
         elif plan.changes:
             found[plan.name] = IdLimits(False, "{} sets rows of it".format(plan.changes[0]))
+        elif plan.sets_rows:
+            found[plan.name] = IdLimits(False, "its initializer sets its rows")
     found.update(id_limits(nodes, [plan.reader for plan in asked if plan.name not in found], kept))
     return [with_ids(plan, found[plan.name]) if plan.name in found else plan for plan in plans]
 
@@ -475,7 +309,7 @@ def _is_read(nodes: Nodes, plan: StockVariable) -> bool:
     for name in plan.reads:
         last = [one for one in nodes.downstream([nodes.by_name[name]]).values()
                 if not nodes.all_uses(one)]
-        if any(one.op not in _SUMMARIES and not _is_idle(one) for one in last):
+        if any(one.op not in SUMMARIES and not is_idle(one) for one in last):
             return True
     return False
 
@@ -499,7 +333,7 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
                    known: Set[str], has_saver: bool, rows: int) -> StockVariable:
     try:
         dense = dense_updates(nodes, node, options, trains)
-        uses = _Uses(nodes, node, adam_steps(nodes, node, options.lazy_adam), dense)
+        uses = Uses(nodes, node, adam_steps(nodes, node, options.lazy_adam), dense)
     except (NotByRows, Refused) as why:
         raise Stays(str(why)) from None
     if not uses.gathers and not uses.enters:
@@ -519,7 +353,7 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
     if uses.savers and not has_saver:
         raise Stays("{} ({})".format(HAS_SAVER, uses.savers[0].name))
     if trains:
-        _check_reads(uses)
+        check_reads(uses)
     for node in uses.enters:
         raise Stays("it is used inside of a branch or loop, by {} ({})".format(node.name, node.op))
     initial = _initial_value(uses)
@@ -536,7 +370,11 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         raise Stays("an initializer sets it and not its optimizer's variables, or these alone")
     if trains and not kind and not is_known(node.name, known):
         raise Stays("nothing updates it in this graph")
-    behind = nodes.upstream([name for step in uses.steps() for name in step.ops])
+    behind = nodes.needed([name for step in uses.steps() for name in step.ops],
+                          [gather.name for gather in uses.gathers])
+    pieces = _pieces(uses)
+    # An update that takes the same for all rows does not depend on them, and still makes them.
+    behind.update(piece.gather for piece in pieces or ())
     lookups = [Lookup(gather.name, gather.name in behind) for gather in uses.gathers]
     return StockVariable(
         name=node.name, shape=list(shape), converts=True, reason=_summary(
@@ -545,16 +383,16 @@ def _plan_variable(nodes: Nodes, node: Any, shape: List[int], options: StockTabl
         reads=[read.name for read in uses.reads], shapes=[one.name for one in uses.shapes],
         states=[one.name for one in uses.states],
         updates=uses.steps(), kind=kind, slots=slots,
-        assigns=assigns, pieces=_pieces(uses),
+        assigns=assigns, pieces=pieces,
         gradients=gradients_of(nodes, uses.steps()[0], uses.gathers)
         if len(uses.steps()) == 1 else None, penalties=dense.penalties,
         changes=[one.name for one in uses.changes],
-        switches=[one.name for one in uses.switches],
+        is_in_branches=uses.is_in_branches,
         pivots=[one.name for one in uses.pivots], zeros=[one.name for one in uses.zeros],
         sets_rows=initial is None)
 
 
-def _pieces(uses: _Uses) -> Optional[List[Piece]]:
+def _pieces(uses: Uses) -> Optional[List[Piece]]:
     """Returns the lookups of the variable's one update, if it is fused with them."""
     steps = uses.steps()
     if len(steps) != 1 or steps[0].decays:
@@ -562,7 +400,7 @@ def _pieces(uses: _Uses) -> Optional[List[Piece]]:
     return pieces_of(uses.nodes, steps[0], uses.gathers)
 
 
-def _initial_value(uses: _Uses) -> Optional[Affine]:
+def _initial_value(uses: Uses) -> Optional[Affine]:
     """Returns the distribution of a variable's initial value, None if it is set as a whole.
 
     What assigns the variable besides, for nobody else, is what scripts set it with.
@@ -578,34 +416,7 @@ def _initial_value(uses: _Uses) -> Optional[Affine]:
                         shape=shape_of(uses.variable))
 
 
-def _check_reads(uses: _Uses) -> None:
-    """Refuses variables that training reads as a whole.
-
-    Summaries may read them, and what is only computed where it is fetched, such as the scores of
-    all items in the graph that trains.
-    """
-    refused = []  # type: List[Tuple[bool, str]]
-    for node in uses.whole:
-        readers = uses.nodes.downstream([node]).values()
-        ends = [one for one in readers if not uses.nodes.all_uses(one)
-                and one.op not in _SUMMARIES and not _is_idle(one)]
-        if not ends or (all(one is node or only_computes(one.op) for one in readers)
-                        and not any(uses.nodes.waiting.get(one.name) for one in readers)):
-            continue
-        changed = [one for one in ends if _ASSIGNS.match(one.op)]
-        refused.append((not changed or changed[0].op.startswith("AssignVariable"), "by {}{}".format(
-            node.name, ", for {} ({})".format(changed[0].name, changed[0].op) if changed else "")))
-    if refused:
-        # What an average of all steps adds says more than what it starts with.
-        raise Stays("it is also read as a whole, {}".format(min(refused, key=lambda one: one[0])[1]))
-
-
-def _is_idle(node: Any) -> bool:
-    """Whether an op that nothing reads only computes: nothing runs it unless it is fetched."""
-    return node.op in ("Identity", "Shape", "Size", "Rank", "Cast", "Const")
-
-
-def _plan_updates(uses: _Uses, shape: List[int],
+def _plan_updates(uses: Uses, shape: List[int],
                   has_saver: bool) -> Tuple[str, List[Slot], List[str]]:
     """Returns the kind of a variable's updates, its slots, and the slots' initializers."""
     for update, position in uses.updates:
@@ -654,7 +465,7 @@ def _are_distinct(nodes: Nodes, indices: Output) -> bool:
     return node is not None and node.op in ("Unique", "UniqueV2") and output == 0
 
 
-def _plan_slot(uses: _Uses, variable: str, name: str, shape: List[int],
+def _plan_slot(uses: Uses, variable: str, name: str, shape: List[int],
                has_saver: bool) -> Tuple[Slot, List[str]]:
     """Returns the slot that an optimizer's variable becomes."""
     node = uses.nodes.by_name.get(variable)
@@ -663,8 +474,8 @@ def _plan_slot(uses: _Uses, variable: str, name: str, shape: List[int],
         raise Stays("the optimizer's {} is no variable of its shape".format(variable))
     updates = {update.name for update, _ in uses.updates}
     try:
-        own = _Uses(uses.nodes, node, uses.adam, uses.dense)
-        if own.gathers or own.reads or own.shapes or own.changes or own.switches or own.enters:
+        own = Uses(uses.nodes, node, uses.adam, uses.dense)
+        if own.gathers or own.reads or own.shapes or own.changes or own.enters:
             raise Stays("something else reads it")
         if own.savers and not has_saver:
             raise Stays(HAS_SAVER)
@@ -709,7 +520,7 @@ def table_name(variable: str, is_unlimited_table: bool = False) -> str:
     return "{}_{}".format(cleaned[-_LONGEST_NAME:].strip("_"), digest)
 
 
-def _summary(uses: _Uses, kind: str, start: str) -> str:
+def _summary(uses: Uses, kind: str, start: str) -> str:
     parts = ["{} gather{}".format(len(uses.gathers), "" if len(uses.gathers) == 1 else "s")]
     parts.append("updated by {}".format(kind) if kind else "not updated")
     if kind == forms.LAZY_ADAM and (uses.dense.steps

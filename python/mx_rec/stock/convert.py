@@ -18,7 +18,7 @@ from mx_rec.state.settings import Settings
 from mx_rec.stock.admission import RowRules, SavedHistory, rules_of
 from mx_rec.stock.analysis import StockVariable, plan_variables, table_name, with_ids
 from mx_rec.stock.changes import change
-from mx_rec.stock.dense import Filling, make_filling, set_all, start_slot
+from mx_rec.stock.dense import Filling, SlotStarts, make_filling, set_all
 from mx_rec.stock.groups import fuse
 from mx_rec.stock.late import late_ops
 from mx_rec.stock.lift import lift
@@ -319,11 +319,12 @@ def _convert(graph: tf.Graph, rows: Rows, filling: Optional[Filling], fused: Dic
             graph.prevent_feeding(assign.inputs[1])
     if plan.name in objects:
         _pass_on(objects[plan.name], plan.name, plan.table, clear)
+    starts = SlotStarts(table)
     for slot in plan.slots:
         if slot.variable in objects:
             with graph.as_default():
                 start = refuse_start(table, slot, servers) if plan.on_servers \
-                    else start_slot(table, slot)
+                    else starts.of(slot)
             _pass_on(objects[slot.variable], slot.variable, plan.table, start)
     made = ConvertedVariable(plan, table, *_slices(objects, plan), filling,
                              rows.rules, clear, {})

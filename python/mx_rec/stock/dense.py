@@ -1,6 +1,6 @@
 """Variables of a checkpoint into tables, and tables into arrays as variables have them."""
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -157,29 +157,42 @@ def each_chunk(count: int, chunk: int,
         back_prop=False, name="fill", return_same_structure=True)[0].op
 
 
-def start_slot(table: Table, slot: Any) -> tf.Operation:
-    """Adds the op that sets a slot of all rows to what it starts at.
+class SlotStarts:
+    """Makes the ops that set slots of all rows of a table to what they start at.
 
     Args:
         table: The table.
-        slot: The slot (stock.analysis.Slot).
-
-    Returns:
-        The op.
     """
-    make = library()
-    scope = "{}//table/{}/".format(scope_of(table.table_name), slot.name)
-    with tf.init_scope(), tf.compat.v1.name_scope(scope), tf.device("/cpu:0"):
-        keys = make.mx_rec_export(table.handle, [], name="keys").keys
-        offsets, _ = resolve([table.handle], [keys], create=False, name="offsets").of(0)
-        names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8))]
-        initial = tf.constant([slot.initial], tf.float32)
-        read = make.mx_rec_read_rows(
-            table.handle, offsets, tf.zeros([tf.size(offsets), table.emb_size]), names, initial,
-            name="read")
-        start = tf.fill(tf.shape(read.values[0]), tf.constant(slot.initial, tf.float32))
-        return make.mx_rec_write_rows(table.handle, read.rows, names, initial, read.values,
-                                      [start], name="initialize").op
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        # The offsets of all rows, and zeros of their shape, for all slots.
+        self._rows = None  # type: Optional[Tuple[tf.Tensor, tf.Tensor]]
+
+    def of(self, slot: Any) -> tf.Operation:
+        """Adds the op of a slot.
+
+        Args:
+            slot: The slot (stock.analysis.Slot).
+        """
+        make, table = library(), self._table
+        scope = "{}//table/".format(scope_of(table.table_name))
+        with tf.init_scope(), tf.device("/cpu:0"):
+            if self._rows is None:
+                with tf.compat.v1.name_scope(scope + "all/"):
+                    keys = make.mx_rec_export(table.handle, [], name="keys").keys
+                    offsets, _ = resolve([table.handle], [keys], create=False,
+                                         name="offsets").of(0)
+                    self._rows = offsets, tf.zeros([tf.size(offsets), table.emb_size])
+            with tf.compat.v1.name_scope("{}{}/".format(scope, slot.name)):
+                names = [tf.constant(np.frombuffer(slot.name.encode("utf-8"), np.uint8))]
+                initial = tf.constant([slot.initial], tf.float32)
+                read = make.mx_rec_read_rows(table.handle, self._rows[0], self._rows[1], names,
+                                             initial, name="read")
+                # Rows that an eviction has taken meanwhile are left out, with their zeros.
+                return make.mx_rec_write_rows(
+                    table.handle, read.rows, names, initial, read.values,
+                    [read.gradients + initial], name="initialize").op
 
 
 def fill(session: Any, filling: Filling, rows: np.ndarray,

@@ -1,5 +1,6 @@
 """A GraphDef with its edges in both directions."""
 
+import collections
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 import tensorflow as tf
@@ -72,6 +73,29 @@ class Nodes:
                     seen.add(name)
                     waiting.append(name)
         return seen
+
+    def needed(self, starts: Iterable[str], wanted: Iterable[str]) -> Set[str]:
+        """Returns which of some nodes others are, or depend on by their data.
+
+        They are looked for in breadth: rows are near the updates of their variable.
+
+        Args:
+            starts: Names of the nodes that may depend on them.
+            wanted: Their names.
+        """
+        left, found = set(wanted), set()  # type: Set[str], Set[str]
+        seen = set(starts)
+        waiting = collections.deque(seen)
+        while waiting and left:
+            name = waiting.popleft()
+            if name in left:
+                left.discard(name)
+                found.add(name)
+            for source, _ in self.inputs.get(name, []):
+                if source not in seen:
+                    seen.add(source)
+                    waiting.append(source)
+        return found
 
     def downstream(self, starts: Iterable[Any]) -> Dict[str, Any]:
         """Returns nodes and all that depend on their data, by name."""

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from mx_rec.base.log import logger, warn_once
+from mx_rec.edits.replacing import making_many
 from mx_rec.edits.wiring import variable_name
 from mx_rec.state.graph_state import graph_state
 from mx_rec.state.settings import Settings
@@ -101,7 +102,7 @@ def convert_graph(graph: tf.Graph, trains: bool,
         warn_once("stock_tables: all variables stay TensorFlow's: the job has parameter servers, "
                   "whose tables do not support %s.", _refused_on_servers(options))
         return []
-    with undone_by_error(graph, graph.as_graph_def()):
+    with making_many(), undone_by_error(graph, graph.as_graph_def()):
         plans = convert(graph, options, trains, known, only_known, dense, histories, servers)
     _tell(graph, options, plans, servers)
     if trains:

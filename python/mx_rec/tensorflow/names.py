@@ -18,6 +18,7 @@ checkpoint_management = find(
     (_SINCE_1, _P + "training.checkpoint_management"))
 control_flow_util = find("optimizers for tables", (_SINCE_1, _P + "ops.control_flow_util"))
 dataset_ops = find("graph modification", (_SINCE_1, _P + "data.ops.dataset_ops"))
+deprecation = find("quick changes of graphs", (_SINCE_1, _P + "util.deprecation"))
 device = find("the check for clusters", (_SINCE_1, _P + "framework.device"))
 device_setter = find("the check for clusters", (_SINCE_1, _P + "training.device_setter"))
 gen_array_ops = find("copies of variables", (_SINCE_1, _P + "ops.gen_array_ops"))
