@@ -85,6 +85,8 @@ def test_servers_are_brought_to_the_newest_checkpoint_by_both_protocols(training
     two = serve(directory)
     first, second = package.push(prefix, [again.rest, two.grpc or two.rest])
     assert first.changes is None and second.changes.kind == "full"
+    if two.grpc is None:
+        pytest.skip("NOT TESTED: pushes by gRPC; tensorflow-serving-api is not installed")
 
 
 def test_a_killed_pusher_leaves_a_state_that_the_next_one_goes_on_from(training, serve):

@@ -26,6 +26,9 @@ DELTA, DIFFERENCE, FULL = "delta", "difference", "full"
 _PIECE_BYTES = 1 << 22
 _DENSE_BYTES = 1 << 26
 
+# Of a variable: no message of gRPC has more than 2 GiB.
+_MOST_BYTES = (1 << 31) - (1 << 20)
+
 # Types of values in files of rows; bfloat16 is the upper half of a float32.
 _STORED = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
 
@@ -256,6 +259,9 @@ def _variables(saved: Saved, model: Dict[str, Any]) -> Dict[str, bytes]:
                             "of the model {} of shape {}".format(
                                 saved.prefix, name, value.dtype.name, list(value.shape),
                                 one["dtype"], one["shape"]))
+            if value.nbytes > _MOST_BYTES:
+                raise Unfit("the variable {!r} of {} has {:,} bytes, and a request takes at most "
+                            "{:,}".format(name, saved.prefix, value.nbytes, _MOST_BYTES))
             found[one["name"]] = np.ascontiguousarray(value).tobytes()
     except (tf.errors.OpError, ValueError, OSError) as error:
         raise Unfit("{}: the variables cannot be read: {}".format(saved.prefix, error)) from error
