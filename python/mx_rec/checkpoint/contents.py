@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from mx_rec.core.table import scope_of
 from mx_rec.ops import library
+from mx_rec.ops.lookups import find_rows
 
 
 class Contents(NamedTuple):
@@ -26,8 +27,12 @@ class Contents(NamedTuple):
     slots: Dict[str, np.ndarray]
 
 
+# Rows that are looked up at once.
+_AT_ONCE = 1 << 16
+
+
 def read_table(links: Sequence[str], table: str, described: Sequence[Any],
-               slots: Sequence[str] = ()) -> Contents:
+               slots: Sequence[str] = (), found: bool = False) -> Contents:
     """Reads a table of a checkpoint, whole or in parts, as a restore gives it.
 
     Args:
@@ -35,6 +40,8 @@ def read_table(links: Sequence[str], table: str, described: Sequence[Any],
         table: Name of the table.
         described: What `tables.describe` says of each of its directories in them.
         slots: Names of the slots that are wanted.
+        found: Whether rows are left out that lookups without training do not find: those of keys
+            below the access threshold.
 
     Raises:
         tf.errors.OpError: If a file is damaged or missing, or there is no memory.
@@ -49,13 +56,24 @@ def read_table(links: Sequence[str], table: str, described: Sequence[Any],
     if stored:
         config["row_storage"] = stored
     with tf.Graph().as_default(), tf.device("/cpu:0"):
-        _, handle = temporary_table(config)
+        variable, handle = temporary_table(config)
         load = library().mx_rec_load(handle, _text(paths), [_text("\0".join(names).encode())])
         with tf.control_dependencies([load.rows]):
             export = library().mx_rec_export(
                 handle, [_text(name.encode()) for name in [""] + names])
+        ids = tf.compat.v1.placeholder(tf.int64, [None])
+        looked_up = [find_rows([handle], [variable], [ids], [tf.fill([1, config["dim"]], value)])[0]
+                     for value in (0.0, 1.0)] if found else []
         with tf.compat.v1.Session(config=alone()) as session:
             keys, (rows, *values) = session.run([export.keys, export.values])
+            if found and any(one["history"] is not None for one in described):
+                is_found = np.zeros([len(keys)], bool)
+                for start in range(0, len(keys), _AT_ONCE):
+                    part = slice(start, start + _AT_ONCE)
+                    zeros, ones = session.run(looked_up, {ids: keys[part]})
+                    # A row that depends on what absent keys get is not found.
+                    is_found[part] = np.all(zeros.view(np.uint32) == ones.view(np.uint32), axis=1)
+                keys, rows, *values = [one[is_found] for one in [keys, rows] + values]
     return Contents(keys, rows, dict(zip(names, values)))
 
 

@@ -7,24 +7,25 @@ import shutil
 import tempfile
 import threading
 import uuid
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Union
 
 import tensorflow as tf
 
 from mx_rec.base.log import logger
 from mx_rec.checkpoint.paths import is_remote
 from mx_rec.export.plain_graph import Cut, Wanted, saver_of
+from mx_rec.export.plain_options import FIND, REFUSE, PlainOptions
 from mx_rec.export.plain_rows import BundleWriter, Limits, PlainTable, take_rows
+from mx_rec.export.plain_storage import STORAGES
+from mx_rec.export.plain_updates import SIGNATURES, Updates
+from mx_rec.export.warmup import write_warmup
 from mx_rec.state.table_variable import table_name_of
-
-REFUSE = "refuse"
-FIND = "find"
 
 
 class _Mode(threading.local):
-    """What `plain_exports` asks for in this thread: None, or what becomes of training lookups."""
+    """What `plain_exports` asks for in this thread; None outside of it."""
 
-    training_lookups = None  # type: Optional[str]
+    options = None  # type: Optional[PlainOptions]
 
 
 _mode = _Mode()
@@ -36,7 +37,9 @@ def export_plain(session: Any, export_dir: str, inputs: Optional[Dict[str, Any]]
                  tags: Sequence[str] = (tf.compat.v1.saved_model.SERVING,),
                  assets_collection: Optional[List[tf.Tensor]] = None,
                  main_op: Optional[tf.Operation] = None, clear_devices: bool = True,
-                 as_text: bool = False, training_lookups: str = REFUSE) -> str:
+                 as_text: bool = False, training_lookups: str = REFUSE, updates: bool = False,
+                 spare_rows: Union[None, int, Dict[str, int]] = None, rows_as: str = "float32",
+                 warmup: Sequence[Dict[str, Any]] = ()) -> str:
     """Writes a SavedModel of TensorFlow's own ops, for processes without this package.
 
     Every lookup becomes a hash table from key to row number and variables with the rows. The model
@@ -63,6 +66,14 @@ def export_plain(session: Any, export_dir: str, inputs: Optional[Dict[str, Any]]
         as_text: Whether the model is written as text.
         training_lookups: What becomes of lookups with is_train=True on which outputs depend:
             "refuse", an error; "find", they find rows as lookups with is_train=False do.
+        updates: Whether the model gets signatures more, by which `mx_rec.serving` brings it the
+            rows and variables of later checkpoints while it serves.
+        spare_rows: With updates, rows of each table for keys that it does not have yet, or a dict
+            of such numbers by table; None is a quarter of its rows, and at least 1,024.
+        rows_as: How rows are stored: "float32"; "float16"; "int8" with a scale for each row. The
+            model's lookups give float32.
+        warmup: Examples of inputs of the signature `serving_default`, a dict from the inputs' names
+            to arrays each: TensorFlow Serving runs them before the model serves.
 
     Returns:
         `export_dir`.
@@ -74,11 +85,12 @@ def export_plain(session: Any, export_dir: str, inputs: Optional[Dict[str, Any]]
         tf.errors.OpError: If there is no room, on the disk or in memory.
     """
     return _export(session, export_dir, inputs, outputs, signature_def_map, tags,
-                   assets_collection, main_op, clear_devices, as_text, training_lookups, Limits())
+                   assets_collection, main_op, clear_devices, as_text, PlainOptions(
+                       training_lookups, updates, spare_rows, rows_as, warmup), Limits())
 
 
 @contextlib.contextmanager
-def plain_exports(training_lookups: str = REFUSE) -> Iterator[None]:
+def plain_exports(training_lookups: str = REFUSE, **options: Any) -> Iterator[None]:
     """Makes exports in its block what `export_plain` writes.
 
     They are the Estimators' export_saved_model, also of exporters in
@@ -86,16 +98,17 @@ def plain_exports(training_lookups: str = REFUSE) -> Iterator[None]:
 
     Args:
         training_lookups: As of `export_plain`.
+        **options: updates, spare_rows, rows_as and warmup, as of `export_plain`.
 
     Raises:
-        ValueError: If `training_lookups` is neither "refuse" nor "find".
+        ValueError: If an option does not fit.
     """
-    _check_training_lookups(training_lookups)
-    before, _mode.training_lookups = _mode.training_lookups, training_lookups
+    chosen = PlainOptions(training_lookups, **options).checked()
+    before, _mode.options = _mode.options, chosen
     try:
         yield
     finally:
-        _mode.training_lookups = before
+        _mode.options = before
 
 
 def patched_add_with_variables(stock: Callable[..., None]) -> Callable[..., None]:
@@ -110,11 +123,11 @@ def patched_add_with_variables(stock: Callable[..., None]) -> Callable[..., None
     signature = inspect.signature(stock)
 
     def add_meta_graph_and_variables(self: Any, *args: Any, **kwargs: Any) -> None:
-        if _mode.training_lookups is None:
+        if _mode.options is None:
             stock(self, *args, **kwargs)
             return
         given = dict(signature.bind(self, *args, **kwargs).arguments)
-        _add_plain(stock, given, _mode.training_lookups, Limits())
+        _add_plain(stock, given, _mode.options, Limits())
 
     return add_meta_graph_and_variables
 
@@ -130,7 +143,7 @@ def patched_add(stock: Callable[..., None]) -> Callable[..., None]:
     """
 
     def add_meta_graph(self: Any, *args: Any, **kwargs: Any) -> None:
-        if _mode.training_lookups is not None:
+        if _mode.options is not None:
             raise NotImplementedError(
                 "a plain SavedModel has one graph: its lookups are bound to the rows that were "
                 "exported with it. Export each graph into a directory of its own.")
@@ -140,7 +153,7 @@ def patched_add(stock: Callable[..., None]) -> Callable[..., None]:
 
 
 def patched_estimator_export(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes Estimator.export_saved_model, which has one argument more, `plain`.
+    """Makes Estimator.export_saved_model, which has the argument `plain`, and options of it.
 
     Args:
         stock: TensorFlow's own.
@@ -150,10 +163,12 @@ def patched_estimator_export(stock: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def export_saved_model(self: Any, *args: Any, plain: bool = False, **kwargs: Any) -> Any:
-        """Exports as TensorFlow does; with plain=True as mx_rec.saver.export_plain does."""
+        """Exports as TensorFlow does; with plain=True as mx_rec.saver.export_plain does, whose
+        updates, spare_rows, rows_as and warmup may be given then."""
         if not plain:
             return stock(self, *args, **kwargs)
-        with plain_exports():
+        options = {name: kwargs.pop(name) for name in PlainOptions._fields if name in kwargs}
+        with plain_exports(**options):
             return stock(self, *args, **kwargs)
 
     return export_saved_model
@@ -163,9 +178,9 @@ def _export(session: Any, export_dir: str, inputs: Optional[Dict[str, Any]],
             outputs: Optional[Dict[str, Any]], signature_def_map: Optional[Dict[str, Any]],
             tags: Sequence[str], assets_collection: Optional[List[tf.Tensor]],
             main_op: Optional[tf.Operation], clear_devices: bool, as_text: bool,
-            training_lookups: str, limits: Limits) -> str:
+            options: PlainOptions, limits: Limits) -> str:
     """`export_plain` with limits."""
-    _check_training_lookups(training_lookups)
+    options.checked()
     if (signature_def_map is None) == (inputs is None and outputs is None):
         raise ValueError("export_plain needs either 'inputs' and 'outputs' or 'signature_def_map'.")
     export_dir = tf.compat.as_text(os.fspath(export_dir)).rstrip("/")
@@ -191,8 +206,8 @@ def _export(session: Any, export_dir: str, inputs: Optional[Dict[str, Any]],
                  "signature_def_map": signature_def_map, "assets_collection": assets_collection,
                  "main_op": main_op, "clear_devices": clear_devices}  # type: Dict[str, Any]
         with session.graph.as_default(), _stock():
-            _add_plain(type(builder).add_meta_graph_and_variables, given, training_lookups,
-                       limits, assets_collection is None)
+            _add_plain(type(builder).add_meta_graph_and_variables, given, options, limits,
+                       assets_collection is None)
             builder.save(as_text)
         _place(beside, export_dir)
     except BaseException:
@@ -203,20 +218,14 @@ def _export(session: Any, export_dir: str, inputs: Optional[Dict[str, Any]],
     return export_dir
 
 
-def _check_training_lookups(value: str) -> None:
-    if value not in (REFUSE, FIND):
-        raise ValueError("'training_lookups' should be {!r} or {!r}, but is {!r}".format(
-            REFUSE, FIND, value))
-
-
 @contextlib.contextmanager
 def _stock() -> Iterator[None]:
     """Keeps a builder that is used here from being diverted once more."""
-    before, _mode.training_lookups = _mode.training_lookups, None
+    before, _mode.options = _mode.options, None
     try:
         yield
     finally:
-        _mode.training_lookups = before
+        _mode.options = before
 
 
 def _place(beside: str, export_dir: str) -> None:
@@ -237,14 +246,14 @@ def _place(beside: str, export_dir: str) -> None:
     os.rename(beside, export_dir)
 
 
-def _add_plain(stock: Callable[..., None], given: Dict[str, Any], training_lookups: str,
+def _add_plain(stock: Callable[..., None], given: Dict[str, Any], options: PlainOptions,
                limits: Limits, finds_assets: bool = False) -> None:
     """Runs a builder's add_meta_graph_and_variables on the plain form of a session's graph.
 
     Args:
         stock: The method.
         given: Its arguments by name, with `self`.
-        training_lookups: As of `export_plain`.
+        options: What becomes of lookups, and of updates.
         limits: How large variables and reads are.
         finds_assets: Whether the assets are those of the graph that the model uses.
     """
@@ -255,10 +264,15 @@ def _add_plain(stock: Callable[..., None], given: Dict[str, Any], training_looku
            if given.get(key) is not None}
     assets_key = "assets_list" if "assets_list" in given else "assets_collection"
     assets = list(given.get(assets_key) or ())
+    taken = sorted(set(signatures).intersection(SIGNATURES)) if options.updates else []
+    if taken:
+        raise ValueError("the model cannot be updated: the signatures that do it would be called "
+                         "{}, which it has already.".format(", ".join(taken)))
     cut = Cut(graph, Wanted(
         _tensors(signatures, "inputs"), _tensors(signatures, "outputs"),
         [_name_of(op) for op in ops.values()] + [asset.name for asset in assets]),
-        training_lookups == FIND)
+        options.training_lookups == FIND)
+    options.check_tables([table_name_of(op) for op in cut.tables])
     saver_def = saver_of(cut)
     builder = given["self"]
     export_dir = tf.compat.as_text(builder._export_dir)  # pylint: disable=protected-access
@@ -269,10 +283,19 @@ def _add_plain(stock: Callable[..., None], given: Dict[str, Any], training_looku
         plain = tf.Graph()
         with plain.as_default():
             scopes = _scopes(cut)
-            tables = {op.name: PlainTable(rows[op.name], scopes[op.name], limits)
-                      for op in cut.tables}
+            tables = {op.name: PlainTable(
+                rows[op.name], scopes[op.name], limits,
+                options.spare_of(rows[op.name].name, rows[op.name].count),
+                STORAGES[options.rows_as]) for op in cut.tables}
+            ours = plain.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
             cut.build(tables)
-            saver = _PlainSaver(session, saver_def, list(tables.values()))
+            updates = None
+            if options.updates:
+                updates = Updates(list(tables.values()), [
+                    one for one in plain.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
+                    if all(one is not other for other in ours)], cut.scope("updates"))
+                signatures.update(updates.signatures())
+            saver = _PlainSaver(session, saver_def, list(tables.values()), updates)
             if finds_assets:
                 assets = plain.get_collection(tf.compat.v1.GraphKeys.ASSET_FILEPATHS)
             else:
@@ -283,6 +306,7 @@ def _add_plain(stock: Callable[..., None], given: Dict[str, Any], training_looku
             for key, op in ops.items():
                 given[key] = plain.as_graph_element(_name_of(op))
             stock(**given)
+            write_warmup(export_dir, options.warmup, signatures)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -345,15 +369,18 @@ class _PlainSaver:
         session: Of the original graph.
         saver_def: The SaverDef of that graph's variables, whose ops are also in the default graph.
         tables: The tables of the default graph; their restore is made a part of the other one.
+        updates: What the model keeps for its updates, or None.
     """
 
-    def __init__(self, session: Any, saver_def: Any, tables: List[PlainTable]) -> None:
+    def __init__(self, session: Any, saver_def: Any, tables: List[PlainTable],
+                 updates: Optional[Updates]) -> None:
         self.saver_def = saver_def
         self._session = session
         self._tables = tables
         graph = tf.compat.v1.get_default_graph()
         filename = graph.get_tensor_by_name(saver_def.filename_tensor_name)
         restored = [op for table in tables for op in table.restore(filename)]
+        restored += updates.restore() if updates is not None else []
         restore = graph.get_operation_by_name(saver_def.restore_op_name)
         restore._add_control_inputs(restored)  # pylint: disable=protected-access
 

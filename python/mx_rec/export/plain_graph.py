@@ -135,9 +135,8 @@ class Cut:
             if name in used or name[:-2] in used})
         self._copy_collections()
 
-    def scope(self) -> str:
-        """Returns a name scope that no kept op is in."""
-        scope = "tables"
+    def scope(self, scope: str = "tables") -> str:
+        """Returns a name scope that no op of the graph is in, a name with underscores behind it."""
         while any(name.split("/")[0].lower() == scope for name in self._nodes):
             scope += "_"
         return scope

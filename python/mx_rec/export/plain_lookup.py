@@ -196,16 +196,13 @@ def find_rows(ids: tf.Tensor, absent: Optional[tf.Tensor],
     """
     plain = table.plain
     keys = tf.reshape(tf.cast(ids, tf.int64), [-1])
-    words = mixed_tensor(keys)
-    is_reserved = tf.logical_or(tf.equal(words, plain.reserved[0]),
-                                tf.equal(words, plain.reserved[1]))
-    substitute = tf.fill(tf.shape(words), tf.constant(plain.substitute, tf.int64))
-    words = tf.compat.v1.where(is_reserved, substitute, words)
-    numbers = tf.raw_ops.LookupTableFindV2(table_handle=table.index, keys=words,
-                                           default_value=tf.constant(plain.count, tf.int32))
-    numbers = tf.ensure_shape(numbers, [None])
-    rows = tf.ensure_shape(_gather(numbers, plain, table.chunks), [None, plain.dim])
-    is_found = tf.not_equal(numbers, plain.count)
+    numbers = row_numbers(mixed_tensor(keys), table)
+    if plain.is_updated:
+        # Of keys that were removed.
+        numbers = tf.compat.v1.where(tf.less(numbers, 0), tf.fill(
+            tf.shape(numbers), tf.constant(plain.absent, tf.int32)), numbers)
+    rows = plain.storage.decode(_gather(numbers, plain, table.chunks), plain.dim)
+    is_found = tf.not_equal(numbers, plain.absent)
     if absent is None:
         return rows, is_found
     is_absent = tf.logical_not(tf.logical_or(is_found, tf.equal(keys, PADDING_KEY)))
@@ -221,16 +218,31 @@ def find_rows(ids: tf.Tensor, absent: Optional[tf.Tensor],
     return (tf.compat.v1.where(is_absent, default, rows), tf.logical_or(is_found, is_given))
 
 
+def row_numbers(words: tf.Tensor, table: OpenTable) -> tf.Tensor:
+    """Adds the ops that give what the index has for mixed keys, int32 (n).
+
+    It is a row, `absent` for a key without one, or less than 0 for one that was removed.
+    """
+    is_reserved = tf.logical_or(tf.equal(words, table.plain.reserved[0]),
+                                tf.equal(words, table.plain.reserved[1]))
+    substitute = tf.fill(tf.shape(words), tf.constant(table.plain.substitute, tf.int64))
+    words = tf.compat.v1.where(is_reserved, substitute, words)
+    return tf.ensure_shape(tf.raw_ops.LookupTableFindV2(
+        table_handle=table.index, keys=words,
+        default_value=tf.constant(table.plain.absent, tf.int32)), [None])
+
+
 def _gather(numbers: tf.Tensor, table: PlainTable, chunks: List[tf.Tensor]) -> tf.Tensor:
-    """Returns the rows of row numbers, an int32 vector."""
+    """Returns the rows of row numbers, an int32 vector, as they are stored."""
     if len(chunks) == 1:
-        return tf.raw_ops.ResourceGather(resource=chunks[0], indices=numbers, dtype=tf.float32)
+        return tf.raw_ops.ResourceGather(resource=chunks[0], indices=numbers,
+                                         dtype=table.storage.dtype)
     part = numbers // table.chunk_rows
     numbers = numbers - part * table.chunk_rows
     places = tf.dynamic_partition(tf.range(tf.size(numbers)), part, len(chunks))
     numbers = tf.dynamic_partition(numbers, part, len(chunks))
     return tf.dynamic_stitch(places, [
-        tf.raw_ops.ResourceGather(resource=chunk, indices=ones, dtype=tf.float32)
+        tf.raw_ops.ResourceGather(resource=chunk, indices=ones, dtype=table.storage.dtype)
         for chunk, ones in zip(chunks, numbers)])
 
 
@@ -244,4 +256,5 @@ __all__ = [
     "find_rows",
     "finding",
     "replacing_nodes",
+    "row_numbers",
 ]  # type: List[str]

@@ -1,12 +1,13 @@
 """The rows of tables as TensorFlow's own ops keep and restore them, and their files.
 
 A table becomes an index from key to row number, a MutableDenseHashTable of 12 bytes a bucket, and
-its rows, in variables of at most about 1 GB. The last row is zeros: what unknown keys get.
+its rows, in variables of at most about 1 GB. The last row is zeros: what unknown keys get. Tables
+that are updated while they serve have spare rows before it.
 """
 
 import os
 import shutil
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +16,7 @@ from mx_rec.base.log import logger
 from mx_rec.checkpoint.tables import describe
 from mx_rec.constants.constants import PADDING_KEY
 from mx_rec.edits.replacing import extending, extensible
+from mx_rec.export.plain_storage import FLOAT32, Storage
 from mx_rec.ops import library
 from mx_rec.ops.lookups import find_rows
 from mx_rec.state.table_variable import table_config_of, table_name_of
@@ -33,6 +35,15 @@ _MAX_LOAD = 0.8
 
 # Odd, so that multiplication by it loses nothing: 2**64 divided by the golden ratio.
 _FACTOR = 0x9E3779B97F4A7C15
+
+# Keys that one piece of an update has at most.
+KEYS_OF_PIECE = 1 << 16
+
+# Buckets that are looked at at once.
+_BUCKETS_AT_ONCE = 1 << 18
+
+# Row numbers are int32.
+_MOST_ROWS = 2 ** 31 - 2
 
 _OPS = "_mx_rec_plain_ops"
 
@@ -74,11 +85,8 @@ class Rows:
         return self._part(self._keys, start, stop)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Returns rows `start..stop`, float32; row `count` is zeros."""
-        part = self._part(self._rows, start, min(stop, self.count))
-        if stop > self.count:
-            part = np.concatenate([part, np.zeros([1, self.dim], np.float32)])
-        return part
+        """Returns rows `start..stop`, float32."""
+        return self._part(self._rows, start, stop)
 
     def _part(self, values: Any, start: int, stop: int) -> np.ndarray:
         at = slice(start, stop) if self._found is None else self._found[start:stop]
@@ -267,29 +275,50 @@ class PlainTable:
     """The index and the rows of one table in a graph of TensorFlow's own ops.
 
     Attributes:
-        count: Number of rows, which is also the number of the row of zeros.
+        name: The table's name.
+        count: Number of rows at the export.
         dim: Floats of a row.
+        storage: How rows are stored.
+        absent: Number of the row of zeros, which keys without a row get; it is the last one, and
+            the rows between `count` and it are spare.
         chunk_rows: Rows of each variable but the last.
-        index: The hash table, from mixed keys to row numbers, a resource.
+        index: The hash table, from mixed keys to row numbers, a resource. The number of a key that
+            was removed is -1 - its row: the row stays its own.
         chunks: The variables with the rows.
         reserved: Mixed keys that the hash table does not take: of padding and of a key without a
             row.
         substitute: A mixed key without a row, which is looked up in their place.
+        unused: The keys of the second of `reserved` and of `substitute`, which never get a row.
 
     Args:
         rows: The table's content.
         scope: Name scope of its ops, without a slash at the end.
         limits: How large variables and reads are.
+        spare_rows: Rows for new keys; None if the table is never updated.
+        storage: How rows are stored.
+
+    Raises:
+        ValueError: If the spare rows are more than a table can number.
     """
 
-    def __init__(self, rows: Rows, scope: str, limits: Limits) -> None:
-        self.count, self.dim = rows.count, rows.dim
+    def __init__(self, rows: Rows, scope: str, limits: Limits, spare_rows: Optional[int] = None,
+                 storage: Storage = FLOAT32) -> None:
+        self.name, self.count, self.dim, self.storage = rows.name, rows.count, rows.dim, storage
+        self.is_updated = spare_rows is not None
+        self.absent = self.count + (spare_rows or 0)
+        if self.absent > _MOST_ROWS:
+            raise ValueError("the table {!r} has {} rows and 'spare_rows' is {}: together at most "
+                             "{} can be numbered.".format(self.name, self.count, spare_rows,
+                                                          _MOST_ROWS))
         self._rows, self._scope, self._limits = rows, scope, limits
-        self.chunk_rows = max(1, limits.chunk_bytes // (4 * self.dim))
-        unused, self.substitute = [int(key) for key in mixed(_unused_keys(rows, limits.keys))]
+        self.chunk_rows = max(1, limits.chunk_bytes // storage.bytes_of(self.dim))
+        self.unused = [int(key) for key in _unused_keys(rows, limits.keys)]
+        unused, self.substitute = [int(key) for key in mixed(np.array(self.unused))]
         self.reserved = int(mixed(np.array([PADDING_KEY]))[0]), unused
+        # Insertion doubles the buckets if all that it inserts might be new and have no place.
+        entries = self.absent + 1 + (min(self.absent, KEYS_OF_PIECE) if self.is_updated else 0)
         buckets = 16
-        while buckets * _MAX_LOAD < self.count + 1:
+        while buckets * _MAX_LOAD < entries:
             buckets *= 2
         with tf.compat.v1.name_scope(scope + "/"), tf.device("/cpu:0"):
             self.index = tf.raw_ops.MutableDenseHashTableV2(
@@ -298,8 +327,8 @@ class PlainTable:
                 value_shape=[], initial_num_buckets=buckets, max_load_factor=_MAX_LOAD,
                 use_node_name_sharing=True, name="index")
             self.chunks = [tf.compat.v1.Variable(
-                tf.zeros([stop - start, self.dim]), trainable=False, use_resource=True,
-                name="rows_{}".format(number))
+                tf.zeros([stop - start, storage.width(self.dim)], storage.dtype), trainable=False,
+                use_resource=True, name="rows_{}".format(number))
                 for number, (start, stop) in enumerate(self._bounds())]
 
     def restore(self, filename: tf.Tensor) -> List[tf.Operation]:
@@ -312,12 +341,12 @@ class PlainTable:
             The last ops of it.
         """
         with tf.compat.v1.name_scope(self._scope + "/restore/"), tf.device("/cpu:0"):
-            last = []  # type: List[tf.Operation]
+            last = [self._forget()] if self.is_updated else []  # type: List[tf.Operation]
             for number, variable in enumerate(self.chunks):
                 with tf.control_dependencies(last):
                     value, = tf.raw_ops.RestoreV2(
                         prefix=filename, tensor_names=[self._rows_name(number)],
-                        shape_and_slices=[""], dtypes=[tf.float32])
+                        shape_and_slices=[""], dtypes=[self.storage.dtype])
                 last = [tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)]
             for number, start in enumerate(range(0, self.count, self._limits.keys)):
                 with tf.control_dependencies(last):
@@ -335,29 +364,93 @@ class PlainTable:
 
         Args:
             writer: Writes the files of a checkpoint.
+
+        Raises:
+            ValueError: If a row cannot be stored.
         """
         keys = self._limits.keys
         for number, start in enumerate(range(0, self.count, keys)):
             part = mixed(self._rows.keys(start, min(start + keys, self.count)))
             writer.write(self._keys_name(number), "", part)
+        width = self.storage.width(self.dim)
         piece = max(1, self._limits.piece_bytes // (4 * self.dim))
         for number, (first, last) in enumerate(self._bounds()):
             for start in range(first, last, piece):
-                part = self._rows.rows(start, min(start + piece, last))
+                part = self._stored(start, min(start + piece, last))
                 writer.write(self._rows_name(number), "{} {} {},{}:-".format(
-                    last - first, self.dim, start - first, len(part)), part)
-        logger.info("exported the table %r, %d rows.", self._rows.name, self.count)
+                    last - first, width, start - first, len(part)), part)
+        logger.info("exported the table %r, %d rows.", self.name, self.count)
+
+    def marks(self) -> int:
+        """Returns how many bytes say which rows are in use: one for each row, in eights."""
+        return -(-(self.absent + 1) // 8) * 8
+
+    def _forget(self) -> tf.Operation:
+        """Makes the op that takes keys of an earlier restore out of the index."""
+
+        def change(keys: tf.Tensor, values: tf.Tensor) -> tf.Operation:
+            return tf.raw_ops.LookupTableInsertV2(
+                table_handle=self.index, keys=keys,
+                values=tf.fill(tf.shape(values), tf.constant(self.absent, tf.int32)))
+
+        size = tf.raw_ops.LookupTableSizeV2(table_handle=self.index)
+        return tf.cond(tf.greater(size, 0), lambda: for_entries(self, change),
+                       lambda: tf.constant(0)).op
+
+    def _stored(self, start: int, stop: int) -> np.ndarray:
+        """Returns rows `start..stop` as they are stored; those behind the last one are zeros."""
+        known = min(max(start, self.count), stop)
+        try:
+            part = self.storage.encode(self._rows.rows(start, known))
+        except ValueError as error:
+            raise ValueError("the table {!r} cannot be exported: {}".format(
+                self.name, error)) from error
+        zeros = np.zeros([stop - known, part.shape[1]], part.dtype)
+        return np.concatenate([part, zeros]) if len(zeros) else part
 
     def _bounds(self) -> List[Tuple[int, int]]:
         """Returns first row and end of each variable; the row of zeros is in the last."""
-        return [(start, min(start + self.chunk_rows, self.count + 1))
-                for start in range(0, self.count + 1, self.chunk_rows)]
+        return [(start, min(start + self.chunk_rows, self.absent + 1))
+                for start in range(0, self.absent + 1, self.chunk_rows)]
 
     def _rows_name(self, number: int) -> str:
         return "{}/rows_{}".format(self._scope, number)
 
     def _keys_name(self, number: int) -> str:
         return "{}/keys_{}".format(self._scope, number)
+
+
+def for_entries(table: PlainTable,
+                change: Callable[[tf.Tensor, tf.Tensor], tf.Operation]) -> tf.Tensor:
+    """Adds a loop over what is in a table's index, some of it at a time.
+
+    Args:
+        table: The table.
+        change: Adds the ops for mixed keys, int64 (n), and their numbers, int32 (n); it may give
+            these keys other numbers.
+
+    Returns:
+        What is there when the loop has ended.
+    """
+    keys, values = tf.raw_ops.LookupTableExportV2(table_handle=table.index, Tkeys=tf.int64,
+                                                  Tvalues=tf.int32)
+    # They are the buckets themselves: the numbers of empty ones are arbitrary. Their shape is
+    # (buckets, 1), which TensorFlow takes for (buckets): it is told that it does not know.
+    keys, values = [tf.reshape(tf.compat.v1.placeholder_with_default(one, None), [-1])
+                    for one in (keys, values)]
+
+    def turn(start: tf.Tensor) -> tf.Tensor:
+        some = slice(start, start + _BUCKETS_AT_ONCE)
+        is_key = tf.logical_and(tf.not_equal(keys[some], table.reserved[0]),
+                                tf.not_equal(keys[some], table.reserved[1]))
+        with tf.control_dependencies([change(tf.boolean_mask(keys[some], is_key),
+                                             tf.boolean_mask(values[some], is_key))]):
+            return start + _BUCKETS_AT_ONCE
+
+    ended = tf.while_loop(lambda start: tf.less(start, tf.size(keys)), turn, [tf.constant(0)],
+                          parallel_iterations=1, back_prop=False)
+    # One tensor in 1.15, a list of one in 2.x.
+    return tf.nest.flatten(ended)[0]
 
 
 def _unused_keys(rows: Rows, at_once: int) -> np.ndarray:
@@ -388,7 +481,8 @@ class BundleWriter:
             placeholder = tf.compat.v1.placeholder
             self._prefix = placeholder(tf.string, [])
             self._name, self._slice = placeholder(tf.string, [1]), placeholder(tf.string, [1])
-            self._values = {np.dtype(dtype): placeholder(dtype) for dtype in (np.float32, np.int64)}
+            self._values = {np.dtype(dtype): placeholder(dtype)
+                            for dtype in (np.float32, np.int16, np.int8, np.int64)}
             self._saves = {dtype: tf.raw_ops.SaveV2(
                 prefix=self._prefix, tensor_names=self._name, shape_and_slices=self._slice,
                 tensors=[value]) for dtype, value in self._values.items()}
@@ -409,7 +503,7 @@ class BundleWriter:
         Args:
             name: Its name in the checkpoint.
             where: Shape of the whole and slice, as SaveV2 has it; empty for a whole one.
-            values: float32 or int64.
+            values: float32, int16, int8 or int64.
         """
         self._session.run(self._saves[values.dtype], {
             self._prefix: self.new_part(), self._name: [name], self._slice: [where],
@@ -425,10 +519,12 @@ class BundleWriter:
 
 
 __all__ = [
+    "KEYS_OF_PIECE",
     "BundleWriter",
     "Limits",
     "PlainTable",
     "Rows",
+    "for_entries",
     "mixed_tensor",
     "take_rows",
 ]  # type: List[str]
